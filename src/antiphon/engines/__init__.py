@@ -1,0 +1,1 @@
+"""What answers: each engine turns `talk` words to words, whatever the client speaks."""

@@ -1,0 +1,83 @@
+"""The contract of an engine. `tests/contracts/test_engines.py` holds every engine to it."""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Any, Protocol
+
+from msgspec import Struct
+
+from antiphon import talk
+
+Deliver = Callable[[Sequence[talk.FromEngine]], None]
+"""
+Takes the engine's words; synchronous, on the event loop. What arrived together comes together.
+
+Must not be called from within `tell`: the session that is telling has not finished what it is doing.
+"""
+
+
+class EngineOverrun(RuntimeError):
+    """The engine was told more than it has room for; the word was not taken."""
+
+
+class Conversation(Protocol):
+    """One client's conversation with an engine. Words of one response carry its id."""
+
+    def tell(self, word: talk.ToEngine) -> None:
+        """
+        Give the engine a word; never blocks.
+
+        Every `Respond` is answered by words with its id that end in exactly one `Ended` or `Broke`, also after a `Cancel`.
+
+        Raises:
+            EngineOverrun: there is no room for it.
+        """
+
+    def pause(self) -> None:
+        """The client is behind: stop reading upstream until `resume`; words already on their way may still come."""
+
+    def resume(self) -> None:
+        """The client has caught up."""
+
+
+class Engine(Protocol):
+    """What answers."""
+
+    abilities: talk.Abilities
+
+    async def start(self) -> None:
+        """
+        Load or connect; once, before the first `open`.
+
+        Raises:
+            errors.Fault: what it needs is missing, with how to get it.
+        """
+
+    async def stop(self) -> None:
+        """Let go of everything; idempotent. Conversations still open end with `Broke`."""
+
+    def open(self, settings: talk.Settings, deliver: Deliver) -> AbstractAsyncContextManager[Conversation]:
+        """A conversation; leaving it cancels what is still being answered and delivers nothing more."""
+
+
+class Place(Struct, frozen=True, kw_only=True):
+    """
+    Where an engine is built.
+
+    Attributes:
+        weights: the folder of verified model files.
+        base: the folder that relative paths in the configuration start from.
+        notice: takes a line for the operator, such as a fallback that was taken.
+    """
+
+    weights: Path
+    base: Path
+    notice: Callable[[str], None] = lambda _line: None
+
+
+Build = Callable[[str, Mapping[str, Any], Place], Engine]
+"""
+What each engine's module offers as `build`: the model's name and the rest of its table in the configuration, to an engine not yet
+started. Raises `errors.Fault` where an option is unknown, missing or wrong, naming it.
+"""

@@ -1,0 +1,1 @@
+"""The protocol machines: events in, effects out; no I/O, no clock, no dice."""

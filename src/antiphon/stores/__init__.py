@@ -1,0 +1,1 @@
+"""Where responses and items are kept."""

@@ -1,0 +1,91 @@
+"""The contract of a store. `tests/contracts/test_stores.py` holds every store to it."""
+
+from collections.abc import Sequence
+from typing import Literal, Protocol
+
+from msgspec import Struct
+
+from antiphon.errors import OurFault
+from antiphon.records import Direction, ItemRecord, ResponseRecord
+
+Order = Literal["asc", "desc"]
+
+LONGEST_CHAIN = 10_000
+"""Responses in one conversation: far beyond any model's context window, and what a damaged store can make us read at most."""
+
+
+class Page(Struct, frozen=True):
+    """A slice of a list: the items, and whether more follow in the direction that was asked."""
+
+    items: tuple[ItemRecord, ...]
+    has_more: bool
+
+
+class UnknownCursor(LookupError):
+    """`after` names no item of the list."""
+
+
+class MissingAncestor(LookupError):
+    """A response continues one that is no longer stored; `args[0]` is the missing id."""
+
+
+def chain_too_long(response_id: str) -> OurFault:
+    """The conversation that ends in this response has more of them than a store reads at once."""
+    return OurFault(f"The conversation of response '{response_id}' is longer than {LONGEST_CHAIN} responses.")
+
+
+class Store(Protocol):
+    """
+    Where responses and their items are kept. Every look-up names the tenant; another tenant's id is as good as none.
+
+    Whatever a method wrote is durable when it returns: it survives the death of this process at any later moment.
+    """
+
+    async def open(self) -> None:
+        """Connect and bring the schema up to date; once, before anything else."""
+
+    async def close(self) -> None:
+        """Finish what was asked and let go; idempotent."""
+
+    async def put(self, record: ResponseRecord) -> None:
+        """Keep `record` with its items, replacing all of an earlier record with the same id."""
+
+    async def get(self, tenant: str, response_id: str) -> ResponseRecord | None:
+        """The record with all its items, or None."""
+
+    async def delete(self, tenant: str, response_id: str) -> bool:
+        """Forget a response and its items; whether there was one."""
+
+    async def chain(self, tenant: str, response_id: str) -> Sequence[ResponseRecord]:
+        """
+        The response and all that it continues, oldest first; empty when there is no such response.
+
+        Raises:
+            MissingAncestor: one of them was deleted, so that the conversation can't be told whole.
+            OurFault: there are more than `LONGEST_CHAIN`.
+        """
+
+    async def item(self, tenant: str, item_id: str) -> ItemRecord | None:
+        """One item by its id, input or output; the newest where the id was used more than once."""
+
+    async def list_items(
+        self, tenant: str, response_id: str, *, direction: Direction, after: str | None, limit: int, order: Order
+    ) -> Page | None:
+        """
+        A page of a response's items.
+
+        Args:
+            direction: which of its items.
+            after: id of the item before the page, in the order asked; None for the first page.
+            limit: at most so many, 1 or more.
+            order: `asc` is the order of the conversation.
+
+        Returns:
+            None when there is no such response.
+
+        Raises:
+            UnknownCursor: `after` is not among the response's items of that direction.
+        """
+
+    async def unfinished(self) -> Sequence[ResponseRecord]:
+        """Every tenant's records that say `in_progress` or `queued`: after a crash, those that nobody works on."""
