@@ -1,0 +1,442 @@
+"""
+The response: what an engine's words open, fill and close, in an order that every client accepts.
+
+One item is open at a time and within it one part, so an item's events never interleave with another's, its position in the output is
+its index, and whatever was opened is closed before the response ends. `MOVES` is the whole law: for what is open now and what the next
+word needs open, what closes and what opens. Protocols turn the steps into their own events.
+"""
+
+from collections.abc import Callable
+from enum import Enum
+from typing import Any, Literal
+
+from msgspec import Struct
+
+from antiphon import talk
+
+Status = Literal["in_progress", "completed", "incomplete"]
+Outcome = Literal["completed", "incomplete", "failed", "cancelled"]
+
+
+class Slot(Enum):
+    """What is open: nothing, a part of a message or of a reasoning item, a reasoning item between parts, or a call."""
+
+    NOTHING = "nothing"
+    TEXT = "text"
+    REFUSAL = "refusal"
+    THINKING = "thinking"
+    SUMMARY = "summary"
+    THOUGHT = "thought"
+    CALL = "call"
+
+
+class Move(Enum):
+    """One elementary change to what is open."""
+
+    END_PART = "end part"
+    END_ITEM = "end item"
+    ITEM = "item"
+    PART = "part"
+
+
+_EP, _EI, _I, _P = Move.END_PART, Move.END_ITEM, Move.ITEM, Move.PART
+
+MOVES: dict[Slot, dict[Slot, tuple[Move, ...]]] = {
+    Slot.NOTHING: {
+        Slot.NOTHING: (),
+        Slot.TEXT: (_I, _P),
+        Slot.REFUSAL: (_I, _P),
+        Slot.THINKING: (_I, _P),
+        Slot.SUMMARY: (_I, _P),
+        Slot.THOUGHT: (_I,),
+        Slot.CALL: (_I,),
+    },
+    Slot.TEXT: {
+        Slot.NOTHING: (_EP, _EI),
+        Slot.TEXT: (),
+        Slot.REFUSAL: (_EP, _P),
+        Slot.THINKING: (_EP, _EI, _I, _P),
+        Slot.SUMMARY: (_EP, _EI, _I, _P),
+        Slot.THOUGHT: (_EP, _EI, _I),
+        Slot.CALL: (_EP, _EI, _I),
+    },
+    Slot.REFUSAL: {
+        Slot.NOTHING: (_EP, _EI),
+        Slot.TEXT: (_EP, _P),
+        Slot.REFUSAL: (),
+        Slot.THINKING: (_EP, _EI, _I, _P),
+        Slot.SUMMARY: (_EP, _EI, _I, _P),
+        Slot.THOUGHT: (_EP, _EI, _I),
+        Slot.CALL: (_EP, _EI, _I),
+    },
+    Slot.THINKING: {
+        Slot.NOTHING: (_EP, _EI),
+        Slot.TEXT: (_EP, _EI, _I, _P),
+        Slot.REFUSAL: (_EP, _EI, _I, _P),
+        Slot.THINKING: (),
+        Slot.SUMMARY: (_EP, _P),
+        Slot.THOUGHT: (_EP,),
+        Slot.CALL: (_EP, _EI, _I),
+    },
+    Slot.SUMMARY: {
+        Slot.NOTHING: (_EP, _EI),
+        Slot.TEXT: (_EP, _EI, _I, _P),
+        Slot.REFUSAL: (_EP, _EI, _I, _P),
+        Slot.THINKING: (_EP, _P),
+        Slot.SUMMARY: (),
+        Slot.THOUGHT: (_EP,),
+        Slot.CALL: (_EP, _EI, _I),
+    },
+    Slot.THOUGHT: {
+        Slot.NOTHING: (_EI,),
+        Slot.TEXT: (_EI, _I, _P),
+        Slot.REFUSAL: (_EI, _I, _P),
+        Slot.THINKING: (_P,),
+        Slot.SUMMARY: (_P,),
+        Slot.THOUGHT: (),
+        Slot.CALL: (_EI, _I),
+    },
+    Slot.CALL: {
+        Slot.NOTHING: (_EI,),
+        Slot.TEXT: (_EI, _I, _P),
+        Slot.REFUSAL: (_EI, _I, _P),
+        Slot.THINKING: (_EI, _I, _P),
+        Slot.SUMMARY: (_EI, _I, _P),
+        Slot.THOUGHT: (_EI, _I),
+        Slot.CALL: (_EI, _I),
+    },
+}
+
+ITEM_PREFIX = {
+    Slot.TEXT: "msg",
+    Slot.REFUSAL: "msg",
+    Slot.THINKING: "rs",
+    Slot.SUMMARY: "rs",
+    Slot.THOUGHT: "rs",
+    Slot.CALL: "fc",
+}
+
+
+class Part:
+    """A part being filled: `index` among the parts of its list (a reasoning item counts content and summary apart)."""
+
+    __slots__ = ("annotations", "chunks", "index", "logprobs", "slot")
+
+    def __init__(self, slot: Slot, index: int) -> None:
+        self.slot = slot
+        self.index = index
+        self.chunks: list[str] = []
+        self.logprobs: list[talk.TokenLogprob] = []
+        self.annotations: list[dict[str, Any]] = []
+
+    @property
+    def text(self) -> str:
+        """All of it so far."""
+        return "".join(self.chunks)
+
+
+class Item:
+    """
+    An item being filled: a message, a reasoning item, or a call.
+
+    Attributes:
+        index: its position in the output.
+        parts: of a message or of the reasoning itself.
+        summaries: of a reasoning item.
+        call: what began it, for a call; its arguments are in `chunks`.
+    """
+
+    __slots__ = ("call", "chunks", "id", "index", "parts", "sealed", "status", "summaries")
+
+    def __init__(self, id: str, index: int, call: talk.Calling | None = None) -> None:
+        self.id = id
+        self.index = index
+        self.call = call
+        self.status: Status = "in_progress"
+        self.parts: list[Part] = []
+        self.summaries: list[Part] = []
+        self.chunks: list[str] = []
+        self.sealed: str | None = None
+
+    @property
+    def is_reasoning(self) -> bool:
+        """Whether it holds reasoning."""
+        return self.id.startswith("rs_")
+
+    @property
+    def arguments(self) -> str:
+        """A call's arguments so far."""
+        return "".join(self.chunks)
+
+
+class ItemAdded(Struct):
+    """An item opened."""
+
+    item: Item
+
+
+class PartAdded(Struct):
+    """A part of the open item opened."""
+
+    item: Item
+    part: Part
+
+
+class Grew(Struct):
+    """The open part grew by `text`."""
+
+    item: Item
+    part: Part
+    text: str
+    logprobs: tuple[talk.TokenLogprob, ...]
+
+
+class CallGrew(Struct):
+    """The open call's arguments grew by `text`."""
+
+    item: Item
+    text: str
+
+
+class Cited(Struct):
+    """The open text part was annotated; `index` counts its annotations."""
+
+    item: Item
+    part: Part
+    index: int
+    annotation: dict[str, Any]
+
+
+class PartDone(Struct):
+    """The open part closed."""
+
+    item: Item
+    part: Part
+
+
+class ItemDone(Struct):
+    """The open item closed; its `status` says whether whole."""
+
+    item: Item
+
+
+class Finished(Struct):
+    """The response is over. `reason` says why it is incomplete, `broke` why it failed."""
+
+    outcome: Outcome
+    reason: str | None = None
+    broke: talk.Broke | None = None
+
+
+CallWord = talk.Calling | talk.Arguments | talk.Called
+Step = ItemAdded | PartAdded | Grew | CallGrew | Cited | PartDone | ItemDone | Finished
+
+OUTCOMES: dict[talk.EndReason, tuple[Outcome, str | None]] = {
+    "stop": ("completed", None),
+    "length": ("incomplete", "max_output_tokens"),
+    "content_filter": ("incomplete", "content_filter"),
+    "cancelled": ("cancelled", None),
+}
+
+
+class Response:
+    """
+    The machine of one response: give it the engine's words, get the steps that follow.
+
+    Attributes:
+        items: those that have closed, in order of their index.
+        used: the token count that the engine gave last.
+        over: whether it has finished; it then answers every word with nothing.
+    """
+
+    def __init__(self, mint: Callable[[str], str]) -> None:
+        self.items: list[Item] = []
+        self.used: talk.Used | None = None
+        self.over = False
+        self._mint = mint
+        self._slot = Slot.NOTHING
+        self._item: Item | None = None
+        self._part: Part | None = None
+        # Calls that began before the open one was complete wait here, so that events of two items never mix.
+        self._waiting: dict[str, list[CallWord]] = {}
+
+    def take(self, word: talk.FromEngine) -> list[Step]:
+        """What follows from `word`; never raises."""
+        if self.over:
+            return []
+        if type(word) is talk.Text and self._slot is Slot.TEXT and word.text:
+            return self._grow(word.text, word.logprobs)  # the path of nearly every token
+        return TAKES[type(word)](self, word)
+
+    def cancel(self) -> list[Step]:
+        """What follows when nobody waits for the answer any more."""
+        return [] if self.over else [*self._close("incomplete"), self._finish("cancelled")]
+
+    # What is said
+
+    def _say(self, wanted: Slot, text: str, logprobs: tuple[talk.TokenLogprob, ...] = ()) -> list[Step]:
+        if not text and not logprobs:
+            return []
+        steps = self._settle_calls("completed")
+        steps += self._move(wanted)
+        return steps + self._grow(text, logprobs)
+
+    def _grow(self, text: str, logprobs: tuple[talk.TokenLogprob, ...] = ()) -> list[Step]:
+        item, part = self._item, self._part
+        assert item is not None and part is not None
+        part.chunks.append(text)
+        if logprobs:
+            part.logprobs.extend(logprobs)
+        return [Grew(item, part, text, logprobs)]
+
+    def _seal(self, sealed: str) -> list[Step]:
+        at_reasoning = self._slot in (Slot.THINKING, Slot.SUMMARY, Slot.THOUGHT)
+        steps = [] if at_reasoning else [*self._settle_calls("completed"), *self._move(Slot.THOUGHT)]
+        assert self._item is not None
+        self._item.sealed = sealed
+        return steps
+
+    def _cite(self, annotation: dict[str, Any]) -> list[Step]:
+        steps = [] if self._slot is Slot.TEXT else [*self._settle_calls("completed"), *self._move(Slot.TEXT)]
+        item, part = self._item, self._part
+        assert item is not None and part is not None
+        part.annotations.append(annotation)
+        return [*steps, Cited(item, part, len(part.annotations) - 1, annotation)]
+
+    # What is called
+
+    def _call(self, word: CallWord) -> list[Step]:
+        if word.call_id in self._waiting:
+            self._waiting[word.call_id].append(word)
+            return []
+        open_call = self._item.call if self._item is not None else None
+        mine = open_call is not None and open_call.call_id == word.call_id
+        match word:
+            case talk.Calling() if open_call is None:
+                return self._move(Slot.CALL, word)
+            case talk.Calling() if not mine:
+                self._waiting[word.call_id] = [word]
+                return []
+            case talk.Arguments(_, _, text) if mine:
+                return self._grow_call(text)
+            case talk.Called():
+                return [*self._move(Slot.NOTHING), *self._release()] if mine else []
+            case _:
+                return self._spoke_out_of_turn(word)
+
+    def _grow_call(self, text: str) -> list[Step]:
+        if not text or self._item is None:
+            return []
+        self._item.chunks.append(text)
+        return [CallGrew(self._item, text)]
+
+    def _release(self) -> list[Step]:
+        """The calls that waited, as far as they are complete, and the next of them as far as it came."""
+        steps: list[Step] = []
+        while self._waiting and self._slot is Slot.NOTHING:
+            words = self._waiting.pop(next(iter(self._waiting)))
+            for word in words:
+                match word:
+                    case talk.Calling():
+                        steps += self._move(Slot.CALL, word)
+                    case talk.Arguments(_, _, text):
+                        steps += self._grow_call(text)
+                    case talk.Called():
+                        steps += self._move(Slot.NOTHING)
+        return steps
+
+    def _settle_calls(self, status: Status) -> list[Step]:
+        """Close the open call and all that wait behind it."""
+        if self._slot is not Slot.CALL:
+            return []
+        steps = self._move(Slot.NOTHING, status=status)
+        while self._waiting:
+            steps += self._release()
+            steps += self._move(Slot.NOTHING, status=status)
+        return steps
+
+    def _spoke_out_of_turn(self, word: talk.Calling | talk.Arguments) -> list[Step]:
+        what = "began twice" if isinstance(word, talk.Calling) else "went on after its end, or before its beginning"
+        broke = talk.Broke(id=word.id, message=f"The model server garbled a tool call: '{word.call_id}' {what}.", status=502)
+        return [*self._close("incomplete"), self._finish("failed", broke=broke)]
+
+    # What ends
+
+    def _count(self, used: talk.Used) -> list[Step]:
+        self.used = used
+        return []
+
+    def _end(self, reason: talk.EndReason) -> list[Step]:
+        outcome, why = OUTCOMES[reason]
+        steps = self._close("completed" if outcome == "completed" else "incomplete")
+        if outcome == "completed" and not self.items:
+            # An answer of no words is still an answer: clients read `output[0]`.
+            steps += [*self._move(Slot.TEXT), *self._move(Slot.NOTHING)]
+        return [*steps, self._finish(outcome, why)]
+
+    def _close(self, status: Status) -> list[Step]:
+        return [*self._settle_calls(status), *self._move(Slot.NOTHING, status=status)]
+
+    def _finish(self, outcome: Outcome, reason: str | None = None, broke: talk.Broke | None = None) -> Finished:
+        self.over = True
+        return Finished(outcome, reason, broke)
+
+    # What opens and closes
+
+    def _move(self, wanted: Slot, call: talk.Calling | None = None, status: Status = "completed") -> list[Step]:
+        steps: list[Step] = []
+        for move in MOVES[self._slot][wanted]:
+            match move:
+                case Move.END_PART:
+                    steps.append(self._end_part())
+                case Move.END_ITEM:
+                    steps.append(self._end_item(status))
+                case Move.ITEM:
+                    steps.append(self._open_item(wanted, call))
+                case Move.PART:
+                    steps.append(self._open_part(wanted))
+        self._slot = wanted
+        return steps
+
+    def _open_item(self, wanted: Slot, call: talk.Calling | None) -> Step:
+        prefix = "ctc" if call is not None and call.custom else ITEM_PREFIX[wanted]
+        self._item = Item(self._mint(prefix), len(self.items), call)
+        return ItemAdded(self._item)
+
+    def _open_part(self, wanted: Slot) -> Step:
+        assert self._item is not None
+        parts = self._item.summaries if wanted is Slot.SUMMARY else self._item.parts
+        self._part = Part(wanted, len(parts))
+        parts.append(self._part)
+        return PartAdded(self._item, self._part)
+
+    def _end_part(self) -> Step:
+        assert self._item is not None and self._part is not None
+        done = PartDone(self._item, self._part)
+        self._part = None
+        return done
+
+    def _end_item(self, status: Status) -> Step:
+        assert self._item is not None
+        self._item.status = status
+        self.items.append(self._item)
+        done = ItemDone(self._item)
+        self._item = None
+        return done
+
+
+TAKES: dict[type, Callable[[Response, Any], list[Step]]] = {
+    talk.Text: lambda response, word: response._say(Slot.TEXT, word.text, word.logprobs),
+    talk.Refusal: lambda response, word: response._say(Slot.REFUSAL, word.text),
+    talk.Reasoning: lambda response, word: response._say(Slot.SUMMARY if word.summary else Slot.THINKING, word.text),
+    talk.ReasoningBreak: lambda response, _: response._move(Slot.THOUGHT) if response._slot is Slot.SUMMARY else [],
+    talk.Sealed: lambda response, word: response._seal(word.sealed),
+    talk.Annotated: lambda response, word: response._cite(word.annotation),
+    talk.Calling: Response._call,
+    talk.Arguments: Response._call,
+    talk.Called: Response._call,
+    talk.Used: Response._count,
+    talk.Ended: lambda response, word: response._end(word.reason),
+    talk.Broke: lambda response, word: [*response._close("incomplete"), response._finish("failed", broke=word)],
+}
+"""What each word of an engine does; a word that is missing here fails a test."""

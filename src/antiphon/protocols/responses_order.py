@@ -1,0 +1,283 @@
+"""
+What a Responses request asks of an engine: every field checked against what the engine can do, before any work.
+
+What can't be done is said, never ignored. Hints that change nothing in the answer (cache keys, tiers, identifiers) are only echoed.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from msgspec import UNSET, Struct, UnsetType
+
+from antiphon import talk
+from antiphon.errors import ClientMistake, unsupported_parameter, unsupported_value
+from antiphon.protocols.history import Located, turns_of
+from antiphon.wire import responses_items as items
+from antiphon.wire import responses_tools as tools
+from antiphon.wire.responses_request import CreateRequest
+
+LOGPROBS = "message.output_text.logprobs"
+
+
+class Order(Struct, frozen=True, kw_only=True):
+    """
+    A request with everything that it refers to.
+
+    Attributes:
+        id: of the response to be.
+        model: the name it is asked under.
+        given: the items that come with this request.
+        past: the items of the conversation before it, oldest first.
+    """
+
+    id: str
+    tenant: str
+    created_at: int
+    model: str
+    request: CreateRequest
+    abilities: talk.Abilities
+    given: tuple[items.Item, ...]
+    past: tuple[items.Item, ...] = ()
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether the response is to be stored."""
+        return self.request.store is not False
+
+
+def given(value: Any) -> bool:
+    """Whether a field was set to something: neither absent nor null."""
+    return value is not UNSET and value is not None
+
+
+def ask(order: Order) -> talk.Respond:
+    """
+    The request in the engine's words.
+
+    Raises:
+        ClientMistake: the engine can't do what a field asks, or fields contradict each other.
+    """
+    request, abilities = order.request, order.abilities
+    for check in _CHECKS:
+        check(request, abilities, order.model)
+    offered = _tools(request, abilities, order.model)
+    instructions, prelude = _instructions(request)
+    located: list[Located] = [
+        *prelude,
+        *(("previous_response_id", item) for item in order.past),
+        *((f"input[{index}]", item) for index, item in enumerate(order.given)),
+    ]
+    if not order.given and not order.past and not prelude and instructions is None:
+        raise ClientMistake(
+            "One of 'input' or 'previous_response_id' or 'prompt' or 'conversation' must be provided.",
+            code="missing_required_parameter",
+            param="input",
+        )
+    reasoning = request.reasoning or None
+    text = request.text or None
+    return talk.Respond(
+        id=order.id,
+        history=turns_of(located, abilities, order.model),
+        instructions=instructions,
+        tools=offered,
+        tool_choice=_tool_choice(request, offered),
+        parallel_tool_calls=request.parallel_tool_calls is not False,
+        sampling=_sampling(request),
+        format=_format(text.format or None) if text else None,
+        truncate=request.truncation == "auto",
+        effort=(reasoning.effort or None) if reasoning else None,
+        summarise=_summary_asked(request),
+        verbosity=(text.verbosity or None) if text else None,
+    )
+
+
+# What is refused
+
+_LATER = (
+    "access_programs",
+    "context_management",
+    "conversation",
+    "image",
+    "moderation",
+    "prompt",
+)
+"""Fields that ask for something this server does not do."""
+
+
+def _check_absent(request: CreateRequest, _abilities: talk.Abilities, model: str) -> None:
+    for field in _LATER:
+        if given(getattr(request, field)):
+            raise unsupported_parameter(field, model)
+    if request.background:
+        raise unsupported_parameter("background", model)
+    if given(request.stream_options) and not request.stream:
+        raise ClientMistake("The 'stream_options' parameter is only allowed when 'stream' is enabled.", param="stream_options")
+
+
+def _check_sampling(request: CreateRequest, abilities: talk.Abilities, model: str) -> None:
+    asked = {
+        "temperature": given(request.temperature) and not abilities.temperature,
+        "top_p": given(request.top_p) and not abilities.top_p,
+        "presence_penalty": bool(request.presence_penalty) and not abilities.penalties,
+        "frequency_penalty": bool(request.frequency_penalty) and not abilities.penalties,
+        "top_logprobs": bool(request.top_logprobs) and abilities.max_top_logprobs is None,
+        "include": LOGPROBS in (request.include or ()) and abilities.max_top_logprobs is None,
+    }
+    for field, refused in asked.items():
+        if refused:
+            raise unsupported_parameter(field, model)
+    if request.top_logprobs and request.top_logprobs > (abilities.max_top_logprobs or 0):
+        raise ClientMistake(
+            f"Invalid 'top_logprobs': integer above maximum value. Expected a value <= {abilities.max_top_logprobs}, "
+            f"but got {request.top_logprobs} instead.",
+            code="integer_above_max_value",
+            param="top_logprobs",
+        )
+
+
+def _check_reasoning(request: CreateRequest, abilities: talk.Abilities, model: str) -> None:
+    if not request.reasoning:
+        return
+    effort = request.reasoning.effort
+    if effort and not abilities.efforts and effort != "none":
+        raise unsupported_parameter("reasoning.effort", model)
+    if effort and abilities.efforts and effort not in abilities.efforts:
+        raise unsupported_value("reasoning.effort", effort, model, abilities.efforts)
+    if _summary_asked(request) and not abilities.summaries:
+        raise unsupported_parameter("reasoning.summary", model)
+
+
+def _check_text(request: CreateRequest, abilities: talk.Abilities, model: str) -> None:
+    if not request.text:
+        return
+    verbosity = request.text.verbosity
+    if verbosity and verbosity not in (abilities.verbosities or ("medium",)):
+        raise unsupported_value("text.verbosity", verbosity, model, abilities.verbosities or ("medium",))
+    kind = request.text.format.type if request.text.format else "text"
+    able = {"text": True, "json_object": abilities.json_object, "json_schema": abilities.json_schema}
+    if not able[kind]:
+        raise unsupported_value("text.format.type", kind, model, [name for name, can in able.items() if can])
+
+
+def _check_truncation(request: CreateRequest, abilities: talk.Abilities, model: str) -> None:
+    if request.truncation == "auto" and not abilities.truncation:
+        raise unsupported_value("truncation", "auto", model, ["disabled"])
+
+
+_CHECKS: tuple[Callable[[CreateRequest, talk.Abilities, str], None], ...] = (
+    _check_absent,
+    _check_sampling,
+    _check_reasoning,
+    _check_text,
+    _check_truncation,
+)
+
+
+# What is said before everything
+
+
+def _instructions(request: CreateRequest) -> tuple[str | None, list[Located]]:
+    """Instructions as text, or, where they came as items, as the beginning of the conversation."""
+    if not request.instructions:
+        return None, []
+    if isinstance(request.instructions, str):
+        return request.instructions, []
+    return None, [(f"instructions[{index}]", item) for index, item in enumerate(request.instructions)]
+
+
+# Tools
+
+
+def _tools(request: CreateRequest, abilities: talk.Abilities, model: str) -> tuple[talk.Tool, ...]:
+    return tuple(_tool(tool, f"tools[{index}]", abilities, model) for index, tool in enumerate(request.tools or ()))
+
+
+def _tool(tool: tools.Tool, path: str, abilities: talk.Abilities, model: str) -> talk.Tool:
+    match tool:
+        case tools.FunctionTool() if abilities.tools:
+            return talk.FunctionTool(tool.name, tool.description or None, tool.parameters or None, _or_none(tool.strict))
+        case tools.CustomTool() if abilities.custom_tools:
+            return _custom_tool(tool, path, abilities, model)
+        case _:
+            raise ClientMistake(
+                f"Unsupported parameter: '{path}' is not supported with the '{model}' model, which has no tool of type '{tool.type}'.",
+                code="unsupported_parameter",
+                param=path,
+            )
+
+
+def _custom_tool(tool: tools.CustomTool, path: str, abilities: talk.Abilities, model: str) -> talk.CustomTool:
+    if not isinstance(tool.format, tools.GrammarFormat):
+        return talk.CustomTool(tool.name, tool.description or None)
+    if not abilities.grammars:
+        raise unsupported_parameter(f"{path}.format", model)
+    return talk.CustomTool(tool.name, tool.description or None, syntax=tool.format.syntax, grammar=tool.format.definition)
+
+
+def _tool_choice(request: CreateRequest, offered: Sequence[talk.Tool]) -> talk.ToolChoice:
+    choice = request.tool_choice
+    names = {tool.name for tool in offered}
+    match choice:
+        case "none" | "auto":
+            return talk.ToolChoice(choice)
+        case "required":
+            if not offered:
+                raise _choice_not_found("required")
+            return talk.ToolChoice("required")
+        case tools.FunctionChoice(name=name) | tools.CustomChoice(name=name):
+            _known([name], names)
+            return talk.ToolChoice("required", (name,))
+        case tools.AllowedToolsChoice(mode=mode, tools=allowed):
+            chosen = [str(tool.get("name") or tool.get("type")) for tool in allowed]
+            _known(chosen, names)
+            return talk.ToolChoice(mode, tuple(chosen))
+        case None | UnsetType():
+            return talk.ToolChoice()
+        case _:
+            raise _choice_not_found(choice.type)
+
+
+def _known(chosen: Iterable[str], names: set[str]) -> None:
+    for name in chosen:
+        if name not in names:
+            raise _choice_not_found(name)
+
+
+def _choice_not_found(name: str) -> ClientMistake:
+    return ClientMistake(f"Tool choice '{name}' not found in 'tools' parameter.", code="invalid_value", param="tool_choice")
+
+
+# How the answer is made
+
+
+def _sampling(request: CreateRequest) -> talk.Sampling:
+    wants_logprobs = bool(request.top_logprobs) or LOGPROBS in (request.include or ())
+    return talk.Sampling(
+        temperature=_or_none(request.temperature),
+        top_p=_or_none(request.top_p),
+        presence_penalty=_or_none(request.presence_penalty),
+        frequency_penalty=_or_none(request.frequency_penalty),
+        max_tokens=_or_none(request.max_output_tokens),
+        top_logprobs=(request.top_logprobs or 0) if wants_logprobs else None,
+        extra=dict(request.extra or {}),
+    )
+
+
+def _or_none(value: Any) -> Any:
+    return value if given(value) else None
+
+
+def _format(wanted: Any) -> talk.JsonObject | talk.JsonSchema | None:
+    match wanted:
+        case items.JsonObjectFormat():
+            return talk.JsonObject()
+        case items.JsonSchemaFormat():
+            return talk.JsonSchema(wanted.name, wanted.schema, bool(wanted.strict), wanted.description or None)
+        case _:
+            return None
+
+
+def _summary_asked(request: CreateRequest) -> str | None:
+    if not request.reasoning:
+        return None
+    return request.reasoning.summary or request.reasoning.generate_summary or None

@@ -1,0 +1,265 @@
+"""The response machine: what opens, what closes, and what must hold whatever an engine says."""
+
+import itertools
+from typing import get_args
+
+from hypothesis import given
+from hypothesis import strategies as st
+from words import ID, any_word, ending
+
+from antiphon import talk
+from antiphon.protocols.response import (
+    MOVES,
+    TAKES,
+    CallGrew,
+    Cited,
+    Finished,
+    Grew,
+    ItemAdded,
+    ItemDone,
+    Move,
+    PartAdded,
+    PartDone,
+    Response,
+    Slot,
+)
+
+
+def machine():
+    numbers = itertools.count(1)
+    return Response(lambda prefix: f"{prefix}_{next(numbers)}")
+
+
+def played(*words):
+    response = machine()
+    return [step for word in words for step in response.take(word)]
+
+
+def told(steps):
+    """The steps in short: `+msg_1`, `[text`, `text'Hi'`, `]text`, `-msg_1 completed`, `= completed`."""
+    lines = []
+    for step in steps:
+        match step:
+            case ItemAdded(item):
+                lines.append(f"+{item.id}")
+            case PartAdded(_, part):
+                lines.append(f"[{part.slot.value}")
+            case Grew(_, part, text):
+                lines.append(f"{part.slot.value}{text!r}")
+            case CallGrew(_, text):
+                lines.append(f"call{text!r}")
+            case Cited(_, _, index):
+                lines.append(f"cite{index}")
+            case PartDone(_, part):
+                lines.append(f"]{part.slot.value}")
+            case ItemDone(item):
+                lines.append(f"-{item.id} {item.status}")
+            case Finished(outcome, reason):
+                lines.append(f"= {outcome}" + (f" {reason}" if reason else ""))
+    return lines
+
+
+def test_text_opens_a_message_fills_it_and_closes_it_at_the_end():
+    assert told(played(talk.Text(ID, "Hi"), talk.Text(ID, " you"), talk.Ended(ID))) == [
+        "+msg_1",
+        "[text",
+        "text'Hi'",
+        "text' you'",
+        "]text",
+        "-msg_1 completed",
+        "= completed",
+    ]
+
+
+def test_reasoning_then_text_are_two_items():
+    steps = played(talk.Reasoning(ID, "Hm."), talk.Sealed(ID, "xyz"), talk.Text(ID, "Hi"), talk.Ended(ID))
+    assert told(steps) == [
+        "+rs_1",
+        "[thinking",
+        "thinking'Hm.'",
+        "]thinking",
+        "-rs_1 completed",
+        "+msg_2",
+        "[text",
+        "text'Hi'",
+        "]text",
+        "-msg_2 completed",
+        "= completed",
+    ]
+    assert [step.item.sealed for step in steps if isinstance(step, ItemDone)] == ["xyz", None]
+
+
+def test_summaries_are_parts_of_one_reasoning_item_and_count_apart_from_its_content():
+    words = (
+        talk.Reasoning(ID, "raw"),
+        talk.Reasoning(ID, "one", summary=True),
+        talk.ReasoningBreak(ID),
+        talk.Reasoning(ID, "two", summary=True),
+        talk.Ended(ID),
+    )
+    steps = played(*words)
+    assert told(steps) == [
+        "+rs_1",
+        "[thinking",
+        "thinking'raw'",
+        "]thinking",
+        "[summary",
+        "summary'one'",
+        "]summary",
+        "[summary",
+        "summary'two'",
+        "]summary",
+        "-rs_1 completed",
+        "= completed",
+    ]
+    assert [step.part.index for step in steps if isinstance(step, PartAdded)] == [0, 0, 1]
+
+
+def test_a_refusal_after_text_is_another_part_of_the_same_message():
+    assert told(played(talk.Text(ID, "Well"), talk.Refusal(ID, "No."), talk.Ended(ID))) == [
+        "+msg_1",
+        "[text",
+        "text'Well'",
+        "]text",
+        "[refusal",
+        "refusal'No.'",
+        "]refusal",
+        "-msg_1 completed",
+        "= completed",
+    ]
+
+
+def test_calls_that_interleave_are_told_one_after_the_other():
+    words = (
+        talk.Calling(ID, "a", "f"),
+        talk.Arguments(ID, "a", "{"),
+        talk.Calling(ID, "b", "g"),
+        talk.Arguments(ID, "b", "{}"),
+        talk.Arguments(ID, "a", "}"),
+        talk.Called(ID, "b"),
+        talk.Called(ID, "a"),
+        talk.Ended(ID),
+    )
+    assert told(played(*words)) == [
+        "+fc_1",
+        "call'{'",
+        "call'}'",
+        "-fc_1 completed",
+        "+fc_2",
+        "call'{}'",
+        "-fc_2 completed",
+        "= completed",
+    ]
+
+
+def test_calls_that_never_say_that_they_are_complete_are_so_at_the_end():
+    words = (talk.Calling(ID, "a", "f"), talk.Calling(ID, "b", "g"), talk.Arguments(ID, "b", "{}"), talk.Ended(ID))
+    assert told(played(*words)) == ["+fc_1", "-fc_1 completed", "+fc_2", "call'{}'", "-fc_2 completed", "= completed"]
+
+
+def test_arguments_for_a_call_that_is_over_break_the_answer():
+    words = (talk.Calling(ID, "a", "f"), talk.Called(ID, "a"), talk.Arguments(ID, "a", "}"), talk.Text(ID, "more"))
+    steps = played(*words)
+    assert told(steps) == ["+fc_1", "-fc_1 completed", "= failed"]
+    assert "'a' went on after its end" in steps[-1].broke.message
+
+
+def test_an_answer_of_no_words_is_an_empty_message():
+    assert told(played(talk.Text(ID, ""), talk.Ended(ID))) == ["+msg_1", "[text", "]text", "-msg_1 completed", "= completed"]
+
+
+def test_an_answer_cut_at_the_limit_leaves_its_last_item_incomplete():
+    steps = played(talk.Reasoning(ID, "Hm"), talk.Text(ID, "Once"), talk.Ended(ID, "length"))
+    assert told(steps)[-2:] == ["-msg_2 incomplete", "= incomplete max_output_tokens"]
+    assert "-rs_1 completed" in told(steps)
+
+
+def test_a_failure_closes_what_was_open_first():
+    steps = played(talk.Text(ID, "On"), talk.Broke(id=ID, message="gone"))
+    assert told(steps) == ["+msg_1", "[text", "text'On'", "]text", "-msg_1 incomplete", "= failed"]
+
+
+def test_citations_count_within_their_part():
+    steps = played(talk.Text(ID, "As said"), talk.Annotated(ID, {"type": "file_path"}), talk.Annotated(ID, {}), talk.Ended(ID))
+    assert told(steps)[3:5] == ["cite0", "cite1"]
+
+
+def test_every_word_of_the_vocabulary_has_its_row():
+    assert set(TAKES) == set(get_args(talk.FromEngine))
+
+
+def test_the_table_of_moves_is_whole_and_keeps_parts_inside_items():
+    assert set(MOVES) == set(Slot)
+    has_part = {Slot.TEXT, Slot.REFUSAL, Slot.THINKING, Slot.SUMMARY}
+    for before, row in MOVES.items():
+        assert set(row) == set(Slot)
+        for after, moves in row.items():
+            part, item = before in has_part, before is not Slot.NOTHING
+            for move in moves:
+                match move:
+                    case Move.END_PART:
+                        assert part
+                        part = False
+                    case Move.END_ITEM:
+                        assert item and not part
+                        item = False
+                    case Move.ITEM:
+                        assert not item
+                        item = True
+                    case Move.PART:
+                        assert item and not part
+                        part = True
+            assert part == (after in has_part)
+            assert item == (after is not Slot.NOTHING)
+
+
+@given(st.lists(any_word, max_size=30), ending, st.lists(any_word, max_size=3))
+def test_whatever_an_engine_says_items_nest_and_one_end_comes(words, end, after):
+    steps = played(*words, end, *after)
+    open_item, open_part, added, ended = None, None, [], 0
+    for step in steps:
+        assert not ended, "nothing follows the end"
+        match step:
+            case ItemAdded(item):
+                assert open_item is None
+                assert item.index == len(added)
+                open_item = item
+                added.append(item)
+            case PartAdded(item, part):
+                assert item is open_item
+                assert open_part is None
+                open_part = part
+            case Grew(item, part) | Cited(item, part):
+                assert item is open_item
+                assert part is open_part
+            case CallGrew(item):
+                assert item is open_item
+                assert item.call is not None
+            case PartDone(item, part):
+                assert item is open_item
+                assert part is open_part
+                open_part = None
+            case ItemDone(item):
+                assert item is open_item
+                assert open_part is None
+                open_item = None
+            case Finished():
+                assert open_item is None
+                ended += 1
+    assert ended == 1
+    assert [item.status for item in added[:-1]].count("incomplete") == 0 or steps[-1].outcome != "completed"
+
+
+@given(st.lists(any_word, max_size=30))
+def test_every_character_said_is_told_once_and_in_order(words):
+    response = machine()
+    steps = [step for word in [*words, talk.Ended(ID)] for step in response.take(word)]
+    if steps[-1].outcome == "failed":
+        return
+    for kind, slot in ((talk.Text, Slot.TEXT), (talk.Refusal, Slot.REFUSAL)):
+        said = "".join(word.text for word in words if type(word) is kind)
+        assert "".join(step.text for step in steps if isinstance(step, Grew) and step.part.slot is slot) == said
+        assert "".join(part.text for item in response.items for part in item.parts if part.slot is slot) == said
+    for call_id in ("c1", "c2", "c3"):
+        said = "".join(word.text for word in words if isinstance(word, talk.Arguments) and word.call_id == call_id)
+        assert "".join(item.arguments for item in response.items if item.call and item.call.call_id == call_id) == said

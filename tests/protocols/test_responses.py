@@ -1,0 +1,347 @@
+"""The Responses session: each dialogue as the events that the client sees."""
+
+import itertools
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from openai.types.responses import Response as TheirResponse
+from openai.types.responses import ResponseStreamEvent
+from pydantic import TypeAdapter
+from words import ID, any_word, ending
+
+from antiphon import talk
+from antiphon.errors import OurFault
+from antiphon.protocols.base import Close, FromClient, FromEngine, Hangup, Keep, NotKept, Send, Tell
+from antiphon.protocols.responses import PAD, Responses
+from antiphon.protocols.responses_order import Order
+from antiphon.wire import responses_items as items
+from antiphon.wire import responses_parts as parts
+from antiphon.wire import responses_tools as tools
+from antiphon.wire.base import encode
+from antiphon.wire.responses_request import CreateRequest, ReasoningOptions, TextOptions
+
+ALL = talk.Abilities(
+    images=True,
+    tools=True,
+    custom_tools=True,
+    json_schema=True,
+    max_top_logprobs=20,
+    efforts=("low", "high"),
+    summaries=True,
+)
+THEIR_EVENT: TypeAdapter = TypeAdapter(ResponseStreamEvent)
+
+OUR_OWN_KEYS = {"obfuscation", "error", "name", "bytes", "status"}
+"""Keys of events that the original sends and its SDK has no field for."""
+OUR_RESPONSE_KEYS = {"store", "presence_penalty", "frequency_penalty"}
+"""Keys that Open Responses requires in every response and the original's SDK has no field for."""
+
+
+def order_for(**fields):
+    given_items = fields.pop("given", (items.Message(role="user", content="Hi"),))
+    past = fields.pop("past", ())
+    abilities = fields.pop("abilities", ALL)
+    request = CreateRequest(**{"stream": True, **fields})
+    return Order(id=ID, tenant="t", created_at=1000, model="m", request=request, abilities=abilities, given=given_items, past=past)
+
+
+def session_for(noise=None, **fields):
+    numbers = itertools.count(1)
+    return Responses(order_for(**fields), lambda prefix: f"{prefix}_{next(numbers)}", noise)
+
+
+class Dialogue:
+    """A session talked with, and everything it did."""
+
+    def __init__(self, session):
+        self.session = session
+        self.effects = session.handle(FromClient(None, 1000.0))
+
+    def said(self, *words, at=1001.0):
+        self.effects += self.session.handle(FromEngine(words, at))
+        return self
+
+    def not_kept(self):
+        """The store failed at the last record: as the driver does, drop what waited for it."""
+        last = max(index for index, effect in enumerate(self.effects) if isinstance(effect, Keep))
+        record = self.effects[last].record
+        self.effects[last:] = [effect for effect in self.effects[last:] if isinstance(effect, Tell)]
+        self.effects += self.session.handle(NotKept(record, OurFault("full"), 1002.0))
+
+    @property
+    def events(self):
+        return [msgspec.json.decode(encode(effect.event)) for effect in self.effects if isinstance(effect, Send)]
+
+    @property
+    def types(self):
+        return [event["type"].removeprefix("response.") for event in self.events]
+
+    @property
+    def kept(self):
+        return [effect.record for effect in self.effects if isinstance(effect, Keep)]
+
+
+def talk_with(*words, **fields):
+    return Dialogue(session_for(**fields)).said(*words)
+
+
+def assert_strictly_theirs(event):
+    """The event is one of the SDK's types, with no key that the SDK has no field for, save those we know of."""
+    theirs = THEIR_EVENT.validate_python(event)
+    assert theirs.type == event["type"]
+    assert set(event) - set(type(theirs).model_fields) <= OUR_OWN_KEYS
+    if "response" in event:
+        response = TheirResponse.model_validate(event["response"], strict=True)
+        assert set(event["response"]) - set(type(response).model_fields) <= OUR_RESPONSE_KEYS
+    assert_no_extras(theirs)
+
+
+def assert_no_extras(model):
+    for name, value in model:
+        assert name in type(model).model_fields or name in OUR_OWN_KEYS | OUR_RESPONSE_KEYS, name
+        for inner in value if isinstance(value, list) else [value]:
+            if hasattr(inner, "model_fields_set"):
+                assert_no_extras(inner)
+
+
+def test_an_answer_in_text_is_the_sequence_of_the_original():
+    dialogue = talk_with(talk.Text(ID, "Hi"), talk.Text(ID, " you"), talk.Used(id=ID, input_tokens=3, output_tokens=2), talk.Ended(ID))
+    assert dialogue.types == [
+        "created",
+        "in_progress",
+        "output_item.added",
+        "content_part.added",
+        "output_text.delta",
+        "output_text.delta",
+        "output_text.done",
+        "content_part.done",
+        "output_item.done",
+        "completed",
+    ]
+    assert dialogue.events[5] == {
+        "type": "response.output_text.delta",
+        "sequence_number": 5,
+        "item_id": "msg_2",
+        "output_index": 0,
+        "content_index": 0,
+        "delta": " you",
+        "logprobs": [],
+    }
+    final = dialogue.events[-1]["response"]
+    assert final["status"] == "completed"
+    assert final["completed_at"] == 1001
+    assert final["output"] == [dialogue.events[-2]["item"]]
+    assert final["output"][0]["content"] == [{"type": "output_text", "annotations": [], "text": "Hi you", "logprobs": []}]
+    assert final["usage"]["total_tokens"] == 5
+    assert isinstance(dialogue.effects[-1], Close)
+    assert dialogue.effects[-1].fault is None
+
+
+EVERYTHING = (
+    talk.Reasoning(ID, "Hm. "),
+    talk.Reasoning(ID, "In short.", summary=True),
+    talk.ReasoningBreak(ID),
+    talk.Sealed(ID, "c2VhbA=="),
+    talk.Text(ID, "Hi", (talk.TokenLogprob(talk.Likelihood("Hi", -0.1, (72, 105)), (talk.Likelihood("Ho", -2.0, (72, 111)),)),)),
+    talk.Annotated(ID, {"type": "url_citation", "start_index": 0, "end_index": 2, "title": "T", "url": "http://u"}),
+    talk.Refusal(ID, "No."),
+    talk.Calling(ID, "call_1", "f"),
+    talk.Arguments(ID, "call_1", "{}"),
+    talk.Calling(ID, "call_2", "edit", custom=True),
+    talk.Arguments(ID, "call_2", "free"),
+    talk.Called(ID, "call_1"),
+    talk.Called(ID, "call_2"),
+    talk.Used(id=ID, input_tokens=3, output_tokens=2, cached_tokens=1, reasoning_tokens=1),
+)
+
+
+@pytest.mark.parametrize(
+    ("end", "terminal"),
+    [
+        (talk.Ended(ID), ["completed"]),
+        (talk.Ended(ID, "length"), ["incomplete"]),
+        (talk.Ended(ID, "content_filter"), ["incomplete"]),
+        (talk.Broke(id=ID, message="gone"), ["error", "failed"]),
+    ],
+)
+def test_every_event_of_every_kind_of_item_and_end_is_strictly_one_of_the_sdks(end, terminal):
+    dialogue = talk_with(
+        *EVERYTHING,
+        end,
+        tools=[tools.FunctionTool(name="f", parameters={"type": "object"}), tools.CustomTool(name="edit")],
+        tool_choice=tools.AllowedToolsChoice(mode="auto", tools=[{"type": "function", "name": "f"}]),
+        instructions=[items.Message(role="developer", content="Be brief.")],
+        reasoning=ReasoningOptions(effort="low", summary="auto"),
+        text=TextOptions(format=items.JsonSchemaFormat(name="n", schema={"type": "object"}, strict=True)),
+        metadata={"k": "v"},
+        top_logprobs=2,
+    )
+    assert dialogue.types[-len(terminal) :] == terminal
+    for event in dialogue.events:
+        assert_strictly_theirs(event)
+    for kind in (
+        "reasoning_text.delta",
+        "reasoning_text.done",
+        "reasoning_summary_part.added",
+        "reasoning_summary_text.delta",
+        "reasoning_summary_text.done",
+        "reasoning_summary_part.done",
+        "output_text.annotation.added",
+        "refusal.delta",
+        "refusal.done",
+        "function_call_arguments.delta",
+        "function_call_arguments.done",
+        "custom_tool_call_input.delta",
+        "custom_tool_call_input.done",
+    ):
+        assert kind in dialogue.types
+
+
+def test_a_stored_stream_is_kept_before_it_is_announced_and_before_it_is_said_to_be_complete():
+    dialogue = talk_with(talk.Text(ID, "Hi"), talk.Ended(ID))
+    order = [type(effect).__name__ for effect in dialogue.effects]
+    assert order[:3] == ["Tell", "Keep", "Send"]
+    assert order[-3:] == ["Keep", "Send", "Close"]
+    begun, done = dialogue.kept
+    assert (begun.status, done.status) == ("in_progress", "completed")
+    assert [item.direction for item in done.items] == ["input", "output"]
+    assert msgspec.json.decode(done.body) == dialogue.events[-1]["response"]
+    assert msgspec.json.decode(done.items[0].body) == {
+        "type": "message",
+        "id": "msg_1",
+        "status": "completed",
+        "content": [{"type": "input_text", "text": "Hi"}],
+        "role": "user",
+    }
+
+
+def test_an_answer_that_is_not_streamed_is_kept_once():
+    assert [record.status for record in talk_with(talk.Ended(ID), stream=False).kept] == ["completed"]
+
+
+def test_store_false_keeps_nothing():
+    dialogue = talk_with(talk.Text(ID, "Hi"), talk.Ended(ID), store=False)
+    assert dialogue.kept == []
+    assert dialogue.events[-1]["response"]["store"] is False
+
+
+def test_a_failure_is_an_error_with_flat_and_nested_keys_and_then_a_failed_response():
+    dialogue = talk_with(talk.Text(ID, "On"), talk.Broke(id=ID, message="Gone.", status=503, code="server_error", retry_after_s=2))
+    assert dialogue.types[-3:] == ["output_item.done", "error", "failed"]
+    error, failed = dialogue.events[-2:]
+    assert (error["code"], error["message"], error["param"]) == ("server_error", "Gone.", None)
+    assert error["error"] == {"type": "server_error", "code": "server_error", "message": "Gone.", "param": None}
+    assert failed["response"]["error"] == {"code": "server_error", "message": "Gone."}
+    assert failed["response"]["output"][0]["status"] == "incomplete"
+    assert dialogue.effects[-1].fault.status == 503
+    assert dialogue.kept[-1].status == "failed"
+
+
+def test_a_client_that_hangs_up_cancels_the_engine_and_what_was_said_is_kept():
+    dialogue = talk_with(talk.Text(ID, "On"))
+    effects = dialogue.session.handle(Hangup(1002.0))
+    assert effects[0] == Tell(talk.Cancel(ID))
+    assert [type(effect) for effect in effects] == [Tell, Keep, Close]
+    shown = msgspec.json.decode(effects[1].record.body)
+    assert shown["status"] == "cancelled"
+    assert shown["output"][0]["content"][0]["text"] == "On"
+    assert dialogue.session.handle(FromEngine((talk.Text(ID, "late"),), 1003.0)) == []
+
+
+def test_a_beginning_that_cannot_be_stored_ends_the_session_before_a_word():
+    session = session_for()
+    _, kept, *_ = session.handle(FromClient(None, 1000.0))
+    fault = OurFault("disk full")
+    assert session.handle(NotKept(kept.record, fault, 1000.1)) == [Tell(talk.Cancel(ID)), Close(fault)]
+
+
+def test_an_end_that_cannot_be_stored_is_told_as_a_failure_without_a_gap_in_the_numbers():
+    dialogue = talk_with(talk.Text(ID, "On"), talk.Ended(ID))
+    last = dialogue.events[-1]["sequence_number"]
+    effects = dialogue.session.handle(NotKept(dialogue.kept[-1], OurFault("disk full"), 1002.0))
+    events = [msgspec.json.decode(encode(effect.event)) for effect in effects if isinstance(effect, Send)]
+    assert [(event["type"], event["sequence_number"]) for event in events] == [("error", last), ("response.failed", last + 1)]
+    assert events[1]["response"]["error"]["message"] == "disk full"
+    assert events[1]["response"]["completed_at"] is None
+
+
+def test_deltas_are_padded_so_that_their_length_does_not_tell_the_word():
+    dialogue = talk_with(talk.Text(ID, "a"), talk.Text(ID, "much longer than sixteen"), talk.Ended(ID), noise=lambda length: "x" * length)
+    deltas = [event for event in dialogue.events if event["type"].endswith(".delta")]
+    assert all((len(event["delta"]) + len(event["obfuscation"])) % PAD == 0 for event in deltas)
+
+
+def test_every_key_that_open_responses_requires_is_there_from_the_first_event():
+    required = (
+        "id object created_at completed_at status incomplete_details model previous_response_id instructions output error tools tool_choice "
+        "truncation parallel_tool_calls text top_p presence_penalty frequency_penalty top_logprobs temperature reasoning "
+        "usage "
+        "max_output_tokens max_tool_calls store background service_tier metadata safety_identifier prompt_cache_key"
+    ).split()
+    response = talk_with().events[0]["response"]
+    assert set(required) <= set(response)
+    never_null = (
+        "temperature top_p presence_penalty frequency_penalty top_logprobs parallel_tool_calls store background service_tier truncation"
+    )
+    assert all(response[key] is not None for key in never_null.split())
+    assert response["reasoning"] == {"effort": None, "summary": None}
+    assert response["text"] == {"format": {"type": "text"}, "verbosity": "medium"}
+
+
+def test_a_function_tool_is_echoed_with_every_key_that_strict_readers_insist_on():
+    dialogue = talk_with(tools=[tools.FunctionTool(name="f")])
+    assert dialogue.events[0]["response"]["tools"] == [
+        {"type": "function", "name": "f", "description": None, "parameters": None, "strict": False}
+    ]
+
+
+def test_an_items_id_is_the_same_in_all_of_its_events():
+    dialogue = talk_with(*EVERYTHING, talk.Ended(ID))
+    by_index = {}
+    for event in dialogue.events:
+        if "output_index" in event:
+            by_index.setdefault(event["output_index"], set()).add(event.get("item_id") or event["item"]["id"])
+    assert all(len(ids) == 1 for ids in by_index.values())
+    assert [item["id"] for item in dialogue.events[-1]["response"]["output"]] == [ids.pop() for _, ids in sorted(by_index.items())]
+
+
+@given(st.lists(any_word, max_size=25), ending, st.sampled_from(["none", "hangup", "not begun", "not ended"]), st.integers(0, 25))
+def test_whatever_an_engine_says_the_stream_keeps_its_laws(words, end, mishap, at):
+    """
+    One terminal for each `created` and nothing after it; numbers rise by one; every `added` has its `done`; the final output equals
+    what streamed; nothing after `Close`; and the session never raises.
+    """
+    dialogue = Dialogue(session_for())
+    for index, word in enumerate([*words, end]):
+        if index == at and mishap == "hangup":
+            dialogue.effects += dialogue.session.handle(Hangup(1002.0))
+        if index == 0 and mishap == "not begun":
+            dialogue.not_kept()
+        dialogue.said(word)
+    if mishap == "not ended":
+        dialogue.not_kept()
+    closes = [index for index, effect in enumerate(dialogue.effects) if isinstance(effect, Close)]
+    assert closes == [len(dialogue.effects) - 1]
+    events = dialogue.events
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    terminals = [event for event in events if event["type"] in ("response.completed", "response.incomplete", "response.failed")]
+    if terminals:
+        assert terminals == [events[-1]]
+        added = [event["output_index"] for event in events if event["type"] == "response.output_item.added"]
+        done = [event for event in events if event["type"] == "response.output_item.done"]
+        assert [event["output_index"] for event in done] == added == list(range(len(added)))
+        assert events[-1]["response"]["output"] == [event["item"] for event in done]
+        text = "".join(event["delta"] for event in events if event["type"] == "response.output_text.delta")
+        content = (part for item in events[-1]["response"]["output"] for part in item.get("content", ()))
+        assert "".join(part["text"] for part in content if part["type"] == "output_text") == text
+    assert len(terminals) == 1 or mishap in ("hangup", "not begun")
+
+
+def test_parts_of_the_input_are_kept_as_they_came():
+    picture = items.Message(role="user", content=[parts.InputImage(image_url="data:image/png;base64,AA==")])
+    record = talk_with(talk.Ended(ID), given=(picture,)).kept[-1]
+    assert msgspec.json.decode(record.items[0].body)["content"] == [
+        {"type": "input_image", "detail": "auto", "image_url": "data:image/png;base64,AA=="}
+    ]

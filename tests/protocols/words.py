@@ -1,0 +1,26 @@
+"""Everything that an engine may say, for properties over random scripts."""
+
+from hypothesis import strategies as st
+
+from antiphon import talk
+
+ID = "resp_1"
+
+texts = st.sampled_from(["", "a", "b c", "\n"])
+calls = st.sampled_from(["c1", "c2", "c3"])
+any_word = st.one_of(
+    st.builds(talk.Text, st.just(ID), texts),
+    st.builds(talk.Refusal, st.just(ID), texts),
+    st.builds(talk.Reasoning, st.just(ID), texts, st.booleans()),
+    st.builds(talk.ReasoningBreak, st.just(ID)),
+    st.builds(talk.Sealed, st.just(ID), texts),
+    st.builds(talk.Annotated, st.just(ID), st.just({"type": "file_path", "file_id": "f", "index": 0})),
+    st.builds(talk.Calling, st.just(ID), calls, st.just("f"), st.booleans()),
+    st.builds(talk.Arguments, st.just(ID), calls, texts),
+    st.builds(talk.Called, st.just(ID), calls),
+    st.builds(talk.Used, id=st.just(ID), input_tokens=st.just(1), output_tokens=st.just(2)),
+)
+ending = st.one_of(
+    st.builds(talk.Ended, st.just(ID), st.sampled_from(["stop", "length", "content_filter", "cancelled"])),
+    st.builds(talk.Broke, id=st.just(ID), message=st.just("gone")),
+)
