@@ -1,0 +1,106 @@
+"""
+What does an event cost the session and the driver, alone, and does that grow with the number of streams?
+
+Scripted words go through `Driver.deliver` to a client that frames them for the wire; there is no socket and no engine, so that what
+is counted is ours alone. CPU time of this process, medians of several runs.
+
+    python bench/machine.py
+"""
+
+import asyncio
+import itertools
+import statistics
+import sys
+import time
+
+from antiphon import talk
+from antiphon.protocols.base import FromClient
+from antiphon.protocols.responses import Responses
+from antiphon.protocols.responses_order import Order
+from antiphon.runtime.driver import Driver
+from antiphon.runtime.ids import Noise, mint
+from antiphon.stores.memory import Memory
+from antiphon.wire import responses_items as items
+from antiphon.wire.profiles import PROFILES, Encoding
+from antiphon.wire.responses_request import CreateRequest
+
+STREAMS = (1, 10, 100, 1_000)
+EVENTS = 200_000
+ROUNDS = 5
+
+
+class Counting:
+    """A client that frames every event and throws the bytes away."""
+
+    def __init__(self, encoding):
+        self.encoding, self.out, self.bytes = encoding, bytearray(), 0
+
+    def send(self, event):
+        self.encoding.frame_into(event, self.out)
+
+    def flush(self):
+        self.bytes += len(self.out)
+        self.out.clear()
+
+    def close(self, fault):
+        assert fault is None
+
+
+class Mute:
+    """An engine's conversation that takes what it is told and says nothing."""
+
+    def tell(self, word):
+        pass
+
+    def pause(self):
+        pass
+
+    def resume(self):
+        pass
+
+
+def begin(encoding, store):
+    request = CreateRequest(model="m", stream=True, store=False)
+    order = Order(
+        id=mint("resp"),
+        tenant="",
+        created_at=1,
+        model="m",
+        request=request,
+        abilities=talk.Abilities(),
+        given=(items.Message(role="user", content="Count."),),
+    )
+    session = Responses(order, mint, Noise())
+    driver = Driver(session, Counting(encoding), store)
+    driver._conversation = Mute()
+    return order, driver
+
+
+async def cost_ns(streams):
+    """Nanoseconds of CPU an event, with so many streams taking turns."""
+    encoding, store = Encoding(PROFILES["openai"]), Memory()
+    begun = [begin(encoding, store) for _ in range(streams)]
+    for order, driver in begun:
+        driver.receive(FromClient(order, 1.0))
+    words = [(driver.deliver, (talk.Text(order.id, " word"),)) for order, driver in begun]
+    rounds = itertools.cycle(words)
+    for deliver, said in itertools.islice(rounds, streams):
+        deliver(said)
+    at = time.process_time_ns()
+    for deliver, said in itertools.islice(rounds, EVENTS):
+        deliver(said)
+    return (time.process_time_ns() - at) / EVENTS
+
+
+def main():
+    print(f"{'streams':>8} {'ns an event':>12} {'to one stream':>14}")
+    first = None
+    for streams in STREAMS:
+        cost = statistics.median(asyncio.run(cost_ns(streams)) for _ in range(ROUNDS))
+        first = first or cost
+        print(f"{streams:>8} {cost:>12.0f} {cost / first:>13.2f}x")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""What runs sessions: the driver, the registry of models, and the way from a request to a session."""

@@ -1,0 +1,138 @@
+"""
+The driver: performs what a session decides, and is the only place where sessions, engines, stores and clients meet.
+
+Whoever receives an event calls the session, performs the effects and is done: no queue, no task switch, no `await` on the way of a
+token. Only a `Keep` takes time; what must follow it waits in order while the engine already works.
+"""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from antiphon import talk
+from antiphon.engines.base import Conversation, Engine, EngineOverrun
+from antiphon.errors import Fault, OurFault
+from antiphon.protocols.base import Close, Effect, Event, FromClient, FromEngine, Hangup, Keep, NotKept, Send, Session, Tell
+from antiphon.records import ResponseRecord
+from antiphon.stores.base import Store
+
+
+class Client(Protocol):
+    """Whoever the session talks to, as the driver sees it."""
+
+    def send(self, event: Any) -> None:
+        """Take a wire event; it need not leave before `flush`."""
+
+    def flush(self) -> None:
+        """What was sent may leave, in one write."""
+
+    def close(self, fault: Fault | None) -> None:
+        """Nothing more comes; `fault` says why where it was not the plain end."""
+
+
+class Driver:
+    """Drives one session between its client, its engine and the store, from `run` until the session closes."""
+
+    def __init__(self, session: Session, client: Client, store: Store, clock: Callable[[], float] = time.time) -> None:
+        self._session = session
+        self._client = client
+        self._store = store
+        self._clock = clock
+        self._conversation: Conversation | None = None
+        self._tasks: asyncio.TaskGroup | None = None
+        self._keeping: Keep | None = None
+        self._held: deque[Effect] = deque()
+        self._closed = asyncio.Event()
+
+    async def run(self, engine: Engine, settings: talk.Settings, opening: Any) -> None:
+        """
+        The whole session, begun with the client's `opening` message; returns when it has closed and all is kept.
+
+        Raises:
+            Fault: the engine could not be reached to begin with.
+        """
+        async with asyncio.TaskGroup() as self._tasks, engine.open(settings, self.deliver) as self._conversation:
+            self.receive(FromClient(opening, self._clock()))
+            await self._closed.wait()
+
+    def deliver(self, words: Sequence[talk.FromEngine]) -> None:
+        """Words from the engine; what arrived together leaves together."""
+        self.receive(FromEngine(words, self._clock()))
+
+    def hang_up(self) -> None:
+        """The client is gone."""
+        self.receive(Hangup(self._clock()))
+
+    def pause(self) -> None:
+        """The client is behind."""
+        if self._conversation is not None:
+            self._conversation.pause()
+
+    def resume(self) -> None:
+        """The client has caught up."""
+        if self._conversation is not None:
+            self._conversation.resume()
+
+    def receive(self, event: Event) -> None:
+        """Give the session an event and perform what it decides."""
+        self._perform(self._session.handle(event))
+        self._client.flush()
+
+    def _perform(self, effects: Sequence[Effect]) -> None:
+        for effect in effects:
+            if self._keeping is not None and type(effect) is not Tell:
+                self._held.append(effect)
+            elif type(effect) is Send:
+                self._client.send(effect.event)
+            else:
+                self._do(effect)
+
+    def _do(self, effect: Effect) -> None:
+        match effect:
+            case Send(event):
+                self._client.send(event)
+            case Tell(word):
+                self._tell(word)
+            case Keep(record):
+                assert self._tasks is not None
+                self._keeping = effect
+                self._tasks.create_task(self._keep(record))
+            case Close(fault):
+                self._client.close(fault)
+                self._closed.set()
+
+    def _tell(self, word: talk.ToEngine) -> None:
+        assert self._conversation is not None
+        try:
+            self._conversation.tell(word)
+        except EngineOverrun as overrun:
+            broke = talk.Broke(
+                id=word.id,
+                message=f"The model is overloaded: {overrun}. Please try again later.",
+                status=503,
+                code="server_is_overloaded",
+                type="service_unavailable_error",
+                retry_after_s=1,
+            )
+            # Not at once: the session is in the middle of deciding.
+            asyncio.get_running_loop().call_soon(self.deliver, (broke,))
+
+    async def _keep(self, record: ResponseRecord) -> None:
+        try:
+            await self._store.put(record)
+        except Fault as fault:
+            self._not_kept(record, fault)
+        except Exception as error:  # the session ends here, with all its client is owed
+            self._not_kept(record, OurFault(f"The response could not be stored: {error}"))
+        else:
+            self._keeping = None
+            held, self._held = self._held, deque()
+            self._perform(held)
+            self._client.flush()
+
+    def _not_kept(self, record: ResponseRecord, fault: Fault) -> None:
+        self._keeping = None
+        self._held.clear()
+        self.receive(NotKept(record, fault, self._clock()))

@@ -1,0 +1,63 @@
+"""From a decoded request to an order: the model found, and everything loaded that the request refers to."""
+
+import time
+from collections.abc import Sequence
+
+from antiphon.errors import ClientMistake, previous_response_not_found
+from antiphon.protocols.responses_order import Order, given
+from antiphon.records import ItemRecord
+from antiphon.runtime.ids import mint
+from antiphon.runtime.registry import Model
+from antiphon.stores.base import MissingAncestor, Store
+from antiphon.wire import responses_items as items
+from antiphon.wire.responses_parts import InputText
+from antiphon.wire.responses_request import CreateRequest
+
+
+async def order_of(request: CreateRequest, model: Model, store: Store, tenant: str) -> Order:
+    """
+    The order for a request to `model`.
+
+    Raises:
+        ClientMistake: it refers to a response or an item that is not there.
+    """
+    return Order(
+        id=mint("resp"),
+        tenant=tenant,
+        created_at=int(time.time()),
+        model=model.name,
+        request=request,
+        abilities=model.engine.abilities,
+        given=tuple([await _resolved(item, store, tenant) for item in _items(request)]),
+        past=await _past(request, store, tenant),
+    )
+
+
+def _items(request: CreateRequest) -> Sequence[items.Item]:
+    if isinstance(request.input, str):
+        return [items.Message(role="user", content=[InputText(text=request.input)])]
+    return request.input or []
+
+
+async def _resolved(item: items.Item, store: Store, tenant: str) -> items.Item:
+    if not isinstance(item, items.ItemReference):
+        return item
+    record = await store.item(tenant, item.id)
+    if record is None:
+        raise ClientMistake(f"Item with id '{item.id}' not found.", param="input", status=404)
+    return items.decode_item(record.body)
+
+
+async def _past(request: CreateRequest, store: Store, tenant: str) -> tuple[items.Item, ...]:
+    previous_id = request.previous_response_id
+    if not given(previous_id):
+        return ()
+    assert isinstance(previous_id, str)
+    try:
+        chain = await store.chain(tenant, previous_id)
+    except MissingAncestor as missing:
+        raise previous_response_not_found(str(missing)) from None
+    if not chain:
+        raise previous_response_not_found(previous_id)
+    told: list[ItemRecord] = [record for response in chain for record in response.items]
+    return tuple(items.decode_item(record.body) for record in told)

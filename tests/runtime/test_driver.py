@@ -1,0 +1,181 @@
+"""The driver: effects in order, nothing promised before it is kept, and one write for what came together."""
+
+import asyncio
+import itertools
+
+from antiphon import talk, turns
+from antiphon.engines.base import EngineOverrun
+from antiphon.engines.scripted import Script, Scripted
+from antiphon.errors import OurFault
+from antiphon.protocols.base import FromClient
+from antiphon.protocols.responses import Responses
+from antiphon.protocols.responses_order import Order
+from antiphon.runtime.driver import Driver
+from antiphon.stores.memory import Memory
+from antiphon.wire import responses_items as items
+from antiphon.wire.responses_request import CreateRequest
+
+SETTINGS = talk.Settings(model="m")
+
+
+class Listener:
+    """A client that writes down the types of what leaves in each write."""
+
+    def __init__(self):
+        self.pending, self.writes, self.closed = [], [], []
+        self.heard = asyncio.Event()
+
+    def send(self, event):
+        self.pending.append(event.type.removeprefix("response."))
+
+    def flush(self):
+        if self.pending:
+            self.writes.append(self.pending)
+            if "output_text.delta" in self.pending:
+                self.heard.set()
+            self.pending = []
+
+    def close(self, fault):
+        self.closed.append(fault)
+
+    @property
+    def sent(self):
+        return list(itertools.chain.from_iterable(self.writes))
+
+
+class Gated(Memory):
+    """A store that keeps nothing before it is let, or fails the n-th time it is asked."""
+
+    def __init__(self, fails_at=None):
+        super().__init__()
+        self.gate = asyncio.Event()
+        self.fails_at = fails_at
+        self.asked = 0
+
+    async def put(self, record):
+        self.asked += 1
+        await self.gate.wait()
+        if self.asked == self.fails_at:
+            raise OurFault("The disk is full.")
+        await super().put(record)
+
+
+def session_for(text="Hi there", stream=True):
+    numbers = itertools.count(1)
+    order = Order(
+        id="resp_1",
+        tenant="",
+        created_at=1,
+        model="m",
+        request=CreateRequest(stream=stream),
+        abilities=talk.Abilities(),
+        given=(items.Message(role="user", content=text),),
+    )
+    return Responses(order, lambda prefix: f"{prefix}_{next(numbers)}")
+
+
+def driven(store, engine=None, beside=None):
+    """Run a session to its end, with `beside(driver)` running beside it; the client that it talked to."""
+
+    async def run():
+        client = Listener()
+        driver = Driver(session_for(), client, store, clock=lambda: 5.0)
+        async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+            if beside is not None:
+                tasks.create_task(beside(driver, client))
+            await driver.run(engine or Scripted(Script()), SETTINGS, None)
+        return client
+
+    return asyncio.run(run())
+
+
+def test_what_came_together_leaves_in_one_write():
+    client = driven(Memory())
+    assert client.sent[0] == "created"
+    assert client.sent[-1] == "completed"
+    deltas = [write for write in client.writes if "output_text.delta" in write]
+    assert len(deltas) == 1, "the engine said all its words at once"
+    assert client.closed == [None]
+
+
+def test_nothing_is_announced_before_it_is_kept_though_the_engine_works_already():
+    store = Gated()
+
+    async def beside(driver, client):
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert client.sent == []
+        assert client.closed == []
+        store.gate.set()
+
+    client = driven(store, beside=beside)
+    assert client.sent[:2] == ["created", "in_progress"]
+    assert client.sent[-1] == "completed"
+    assert store.asked == 2
+
+
+def test_a_beginning_that_cannot_be_kept_closes_with_the_fault_and_not_a_word():
+    store = Gated(fails_at=1)
+    store.gate.set()
+    client = driven(store)
+    assert client.sent == []
+    assert [fault.message for fault in client.closed] == ["The disk is full."]
+
+
+def test_an_end_that_cannot_be_kept_is_a_failure_and_not_completed():
+    store = Gated(fails_at=2)
+    store.gate.set()
+    client = driven(store)
+    assert client.sent[-2:] == ["error", "failed"]
+    assert "completed" not in client.sent
+    assert client.closed[0].message == "The disk is full."
+
+
+def test_hanging_up_cancels_the_engine_and_keeps_what_was_said():
+    store = Memory()
+    slow = Scripted(Script(pace_ms=1, answers=()))
+
+    async def beside(driver, client):
+        await client.heard.wait()
+        driver.hang_up()
+
+    client = driven(store, slow, beside)
+    assert "completed" not in client.sent
+    assert asyncio.run(store.get("", "resp_1")).status == "cancelled"
+
+
+class Full:
+    """An engine with no room for anything."""
+
+    abilities = talk.Abilities()
+
+    def open(self, settings, deliver):
+        return self
+
+    async def __aenter__(self):
+        return self
+
+    async def __aexit__(self, *_):
+        return None
+
+    def tell(self, word):
+        raise EngineOverrun("8 answers are waiting")
+
+    def pause(self):
+        pass
+
+    def resume(self):
+        pass
+
+
+def test_an_engine_without_room_is_told_as_overloaded():
+    client = driven(Memory(), Full())
+    assert client.sent[-2:] == ["error", "failed"]
+    assert (client.closed[0].status, client.closed[0].code) == (503, "server_is_overloaded")
+    assert "8 answers are waiting" in client.closed[0].message
+
+
+def test_history_reaches_the_engine():
+    session = session_for("What?")
+    told = session.handle(FromClient(None, 1.0))[0].word
+    assert told.history == (turns.Message("user", (turns.TextPart("What?"),)),)
