@@ -1,0 +1,30 @@
+"""The models, as OpenAI's `GET /v1/models` lists them."""
+
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from antiphon.runtime.registry import Model
+from antiphon.runtime.service import Service
+from antiphon.server.replies import json_reply
+
+
+def routes(service: Service) -> list[Route]:
+    """`GET /v1/models` and `GET /v1/models/{model}`."""
+
+    async def list_models(_request: Request) -> Response:
+        return json_reply({"object": "list", "data": [_shown(model) for model in service.registry.all()]})
+
+    async def retrieve_model(request: Request) -> Response:
+        return json_reply(_shown(service.registry.find(request.path_params["model"])))
+
+    return [
+        Route("/v1/models", list_models, methods=["GET"]),
+        Route("/v1/models/{model:path}", retrieve_model, methods=["GET"]),
+    ]
+
+
+def _shown(model: Model) -> dict[str, Any]:
+    return {"id": model.name, "object": "model", "created": model.created_at, "owned_by": "antiphon"}
