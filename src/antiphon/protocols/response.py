@@ -7,7 +7,7 @@ word needs open, what closes and what opens. Protocols turn the steps into their
 """
 
 from collections.abc import Callable
-from enum import Enum
+from enum import Enum, StrEnum
 from typing import Any, Literal
 
 from msgspec import Struct
@@ -18,7 +18,7 @@ Status = Literal["in_progress", "completed", "incomplete"]
 Outcome = Literal["completed", "incomplete", "failed", "cancelled"]
 
 
-class Slot(Enum):
+class Slot(StrEnum):
     """What is open: nothing, a part of a message or of a reasoning item, a reasoning item between parts, or a call."""
 
     NOTHING = "nothing"

@@ -5,7 +5,7 @@ The order of events comes from `protocols.response`; here each of its steps beco
 and the response object that frames them. Whether the client streams makes no difference: one that doesn't just waits for the last event.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -56,19 +56,23 @@ class Responses:
         """What is to be done about `event`, in order."""
         if self._closed and not isinstance(event, NotKept):
             return []
+        if isinstance(event, FromEngine):  # nearly every event; patterns cost more than the rest of it
+            return self._hear(event.words, event.at)
         match event:
-            case FromEngine(words, at):
-                effects: list[Effect] = []
-                for word in words:
-                    for step in self._response.take(word):
-                        _PERFORM[type(step)](self, step, at, effects)
-                return effects
             case FromClient():
                 return self._begin()
             case Hangup(at):
                 return self._abandon(at)
             case NotKept(record, fault, at):
                 return self._not_kept(record, fault, at)
+
+    def _hear(self, words: Sequence[talk.FromEngine], at: float) -> list[Effect]:
+        effects: list[Effect] = []
+        take = self._response.take
+        for word in words:
+            for step in take(word):
+                _PERFORM[type(step)](self, step, at, effects)
+        return effects
 
     # The frame
 
