@@ -1,0 +1,84 @@
+"""
+A store that forgets when the process ends: for tests, and for servers that must leave no trace.
+"""
+
+from collections.abc import Sequence
+
+from antiphon.records import Direction, ItemRecord, ResponseRecord
+from antiphon.stores.base import LONGEST_CHAIN, MissingAncestor, Order, Page, UnknownCursor, chain_too_long
+
+
+class Memory:
+    """The contract in its plainest form; the other stores are tested against it."""
+
+    def __init__(self) -> None:
+        self._records: dict[str, ResponseRecord] = {}  # in the order they were put
+
+    async def open(self) -> None:
+        """Nothing to connect to."""
+
+    async def close(self) -> None:
+        """Forget nothing yet: what was put stays for as long as this object."""
+
+    async def put(self, record: ResponseRecord) -> None:
+        """Keep `record` with its items, replacing all of an earlier record with the same id."""
+        self._records.pop(record.id, None)
+        self._records[record.id] = record
+
+    async def get(self, tenant: str, response_id: str) -> ResponseRecord | None:
+        """The record with all its items, or None."""
+        record = self._records.get(response_id)
+        return record if record and record.tenant == tenant else None
+
+    async def delete(self, tenant: str, response_id: str) -> bool:
+        """Forget a response and its items; whether there was one."""
+        if await self.get(tenant, response_id) is None:
+            return False
+        del self._records[response_id]
+        return True
+
+    async def chain(self, tenant: str, response_id: str) -> Sequence[ResponseRecord]:
+        """The response and all that it continues, oldest first."""
+        newest = await self.get(tenant, response_id)
+        if newest is None:
+            return ()
+        found = [newest]
+        while (previous := found[-1].previous_response_id) is not None:
+            if len(found) == LONGEST_CHAIN:
+                raise chain_too_long(response_id)
+            ancestor = await self.get(tenant, previous)
+            if ancestor is None:
+                raise MissingAncestor(previous)
+            found.append(ancestor)
+        return found[::-1]
+
+    async def item(self, tenant: str, item_id: str) -> ItemRecord | None:
+        """The newest item with that id. Reads all that is kept, as a look-up by item is rare."""
+        for record in reversed(self._records.values()):
+            if record.tenant == tenant:
+                for item in reversed(record.items):
+                    if item.id == item_id:
+                        return item
+        return None
+
+    async def list_items(
+        self, tenant: str, response_id: str, *, direction: Direction, after: str | None, limit: int, order: Order
+    ) -> Page | None:
+        """A page of a response's items."""
+        record = await self.get(tenant, response_id)
+        if record is None:
+            return None
+        items = [item for item in record.items if item.direction == direction]
+        if order == "desc":
+            items.reverse()
+        if after is not None:
+            # The last of several with that id, so that following the cursors always ends.
+            places = [place for place, item in enumerate(items) if item.id == after]
+            if not places:
+                raise UnknownCursor(after)
+            items = items[places[-1] + 1 :]
+        return Page(tuple(items[:limit]), has_more=len(items) > limit)
+
+    async def unfinished(self) -> Sequence[ResponseRecord]:
+        """Every tenant's records that nobody has finished."""
+        return [record for record in self._records.values() if record.status in ("in_progress", "queued")]

@@ -1,0 +1,95 @@
+"""
+The tables of the SQL store as they are now; `migrations` has the way here from every earlier form.
+
+Bodies are bytes and never looked into, so no database needs to know JSON.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from alembic.operations import Operations
+from alembic.runtime.migration import MigrationContext, MigrationStep, RevisionStep
+from alembic.script import ScriptDirectory
+from sqlalchemy import (
+    BigInteger,
+    CheckConstraint,
+    Column,
+    Connection,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Table,
+    Text,
+    literal_column,
+)
+
+_MIGRATIONS = Path(__file__).parent / "migrations"
+
+metadata = MetaData(
+    naming_convention={
+        "pk": "pk_%(table_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_name)s",
+        "ix": "ix_%(table_name)s_%(column_0_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_name)s",
+        "ck": "ck_%(table_name)s_%(constraint_name)s",
+    }
+)
+
+_Number = BigInteger().with_variant(Integer, "sqlite")  # SQLite numbers rows by itself only where the type is INTEGER
+
+responses = Table(
+    "responses",
+    metadata,
+    Column("number", _Number, primary_key=True),  # rises with every put: what is newest has the highest
+    Column("id", Text, nullable=False, unique=True),
+    Column("tenant", Text, nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+    Column("status", Text, nullable=False),
+    Column("model", Text, nullable=False),
+    Column("previous_response_id", Text),
+    Column("body", LargeBinary, nullable=False),
+)
+
+# Nearly all responses are finished, so their index stays tiny. It serves only queries that have this very text, without parameters.
+is_unfinished = responses.c.status.in_([literal_column("'in_progress'"), literal_column("'queued'")])
+Index("ix_responses_unfinished", responses.c.number, sqlite_where=is_unfinished, postgresql_where=is_unfinished)
+
+items = Table(
+    "items",
+    metadata,
+    Column("response_number", _Number, ForeignKey("responses.number", ondelete="CASCADE"), primary_key=True),
+    Column("position", Integer, primary_key=True),
+    Column("tenant", Text, nullable=False),
+    Column("id", Text, nullable=False),
+    Column("direction", Text, nullable=False),
+    Column("body", LargeBinary, nullable=False),
+    CheckConstraint("direction IN ('input', 'output')", name="direction"),
+    Index("ix_items_tenant", "tenant", "id"),
+)
+
+
+class NewerSchema(RuntimeError):
+    """The database was brought up to date by a later version of this program; `args[0]` is its revision."""
+
+
+def bring_up_to_date(connection: Connection) -> None:
+    """
+    Make or migrate the tables, within the connection's transaction.
+
+    Raises:
+        NewerSchema: nothing was changed.
+    """
+    scripts = ScriptDirectory(_MIGRATIONS, version_locations=[_MIGRATIONS])
+
+    def steps(current: Any, _context: MigrationContext) -> list[RevisionStep]:
+        ahead = [*scripts.iterate_revisions("heads", current, implicit_base=True)]
+        return [MigrationStep.upgrade_from_script(scripts.revision_map, revision) for revision in reversed(ahead)]
+
+    context = MigrationContext.configure(connection, opts={"fn": steps})
+    unknown = set(context.get_current_heads()) - {revision.revision for revision in scripts.walk_revisions()}
+    if unknown:
+        raise NewerSchema(max(unknown))
+    with Operations.context(context):
+        context.run_migrations()

@@ -1,0 +1,210 @@
+"""What every store does, whatever it is made of."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from antiphon.records import Direction, ItemRecord, ResponseRecord
+from antiphon.stores.base import MissingAncestor, Page, Store, UnknownCursor
+from antiphon.stores.memory import Memory
+from antiphon.stores.sql import Sql
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
+    store: Store = Memory() if request.param == "memory" else Sql(f"sqlite:///{tmp_path}/store.sqlite3")
+    await store.open()
+    yield store
+    await store.close()
+
+
+def item(id: str, direction: Direction = "input", body: bytes = b"{}") -> ItemRecord:
+    return ItemRecord(id=id, direction=direction, body=body)
+
+
+def response(id: str, *items: ItemRecord, after: str | None = None, status: str = "completed", body: bytes = b"{}") -> ResponseRecord:
+    return ResponseRecord(
+        id=id, tenant="ada", created_at=1, status=status, model="parrot", previous_response_id=after, body=body, items=items
+    )
+
+
+DIALOGUE = response("resp_1", item("msg_1"), item("rs_1", "output"), item("msg_2"), item("msg_3", "output"), item("msg_4"))
+
+
+async def page(
+    store: Store, direction: Direction = "input", after: str | None = None, limit: int = 10, order: str = "asc"
+) -> list[str] | None:
+    found = await store.list_items(
+        "ada", "resp_1", direction=direction, after=after, limit=limit, order="asc" if order == "asc" else "desc"
+    )
+    return None if found is None else [item.id for item in found.items]
+
+
+async def test_a_record_comes_back_as_it_was_put(store: Store) -> None:
+    record = response("resp_1", item("msg_1", body=b"\x00\xff"), item("msg_2", "output"), after="resp_0", body='{"a":"ä"}'.encode())
+    await store.put(record)
+    assert await store.get("ada", "resp_1") == record
+
+
+async def test_a_record_may_have_no_items(store: Store) -> None:
+    await store.put(response("resp_1"))
+    assert await store.get("ada", "resp_1") == response("resp_1")
+
+
+async def test_an_unknown_id_is_none(store: Store) -> None:
+    assert await store.get("ada", "resp_1") is None
+
+
+async def test_putting_again_replaces_the_record_and_all_its_items(store: Store) -> None:
+    await store.put(DIALOGUE)
+    await store.put(response("resp_1", item("msg_9")))
+    assert await store.get("ada", "resp_1") == response("resp_1", item("msg_9"))
+    assert await store.item("ada", "msg_1") is None
+
+
+async def test_a_deleted_response_is_gone_with_its_items(store: Store) -> None:
+    await store.put(DIALOGUE)
+    assert await store.delete("ada", "resp_1") is True
+    assert await store.get("ada", "resp_1") is None
+    assert await store.item("ada", "msg_1") is None
+    assert await page(store) is None
+
+
+async def test_deleting_nothing_says_so(store: Store) -> None:
+    assert await store.delete("ada", "resp_1") is False
+
+
+async def test_another_tenants_id_is_as_good_as_none(store: Store) -> None:
+    await store.put(DIALOGUE)
+    assert await store.get("eve", "resp_1") is None
+    assert await store.chain("eve", "resp_1") == [] or await store.chain("eve", "resp_1") == ()
+    assert await store.item("eve", "msg_1") is None
+    assert await store.list_items("eve", "resp_1", direction="input", after=None, limit=1, order="asc") is None
+    assert await store.delete("eve", "resp_1") is False
+    assert await store.get("ada", "resp_1") == DIALOGUE
+
+
+async def test_a_chain_begins_with_the_oldest(store: Store) -> None:
+    records = [response("resp_3", item("msg_3")), response("resp_1", after="resp_3"), response("resp_2", item("msg_2"), after="resp_1")]
+    for record in records:
+        await store.put(record)
+    assert list(await store.chain("ada", "resp_2")) == records
+    assert list(await store.chain("ada", "resp_1")) == records[:2]
+
+
+async def test_two_responses_may_continue_the_same_one(store: Store) -> None:
+    trunk, left, right = response("resp_1"), response("resp_2", after="resp_1"), response("resp_3", after="resp_1")
+    for record in (trunk, left, right):
+        await store.put(record)
+    assert list(await store.chain("ada", "resp_2")) == [trunk, left]
+    assert list(await store.chain("ada", "resp_3")) == [trunk, right]
+
+
+async def test_a_chain_of_an_unknown_response_is_empty(store: Store) -> None:
+    assert len(await store.chain("ada", "resp_1")) == 0
+
+
+async def test_a_chain_with_a_gap_names_what_is_missing(store: Store) -> None:
+    await store.put(response("resp_2", after="resp_1"))
+    await store.put(response("resp_3", after="resp_2"))
+    with pytest.raises(MissingAncestor) as missing:
+        await store.chain("ada", "resp_3")
+    assert missing.value.args == ("resp_1",)
+
+
+async def test_an_ancestor_of_another_tenant_is_missing(store: Store) -> None:
+    await store.put(
+        ResponseRecord(id="resp_1", tenant="eve", created_at=1, status="completed", model="m", previous_response_id=None, body=b"")
+    )
+    await store.put(response("resp_2", after="resp_1"))
+    with pytest.raises(MissingAncestor):
+        await store.chain("ada", "resp_2")
+
+
+async def test_a_circle_is_refused_as_too_long(store: Store) -> None:
+    await store.put(response("resp_1", after="resp_2"))
+    await store.put(response("resp_2", after="resp_1"))
+    with pytest.raises(Exception, match="longer than 10000 responses"):
+        await store.chain("ada", "resp_2")
+
+
+async def test_an_item_is_found_whichever_side_it_came_from(store: Store) -> None:
+    await store.put(DIALOGUE)
+    assert await store.item("ada", "msg_2") == item("msg_2")
+    assert await store.item("ada", "msg_3") == item("msg_3", "output")
+    assert await store.item("ada", "msg_5") is None
+
+
+async def test_of_an_id_used_again_the_newest_item_is_found(store: Store) -> None:
+    await store.put(response("resp_2", item("msg_1", "output", b"old")))
+    await store.put(response("resp_1", item("msg_1", body=b"new")))
+    assert await store.item("ada", "msg_1") == item("msg_1", body=b"new")
+    await store.delete("ada", "resp_1")
+    assert await store.item("ada", "msg_1") == item("msg_1", "output", b"old")
+
+
+async def test_items_are_listed_by_direction_in_either_order(store: Store) -> None:
+    await store.put(DIALOGUE)
+    assert await page(store) == ["msg_1", "msg_2", "msg_4"]
+    assert await page(store, order="desc") == ["msg_4", "msg_2", "msg_1"]
+    assert await page(store, "output") == ["rs_1", "msg_3"]
+
+
+async def test_a_page_ends_at_its_limit_and_says_whether_there_is_more(store: Store) -> None:
+    await store.put(DIALOGUE)
+    two = await store.list_items("ada", "resp_1", direction="input", after=None, limit=2, order="asc")
+    assert two == Page((item("msg_1"), item("msg_2")), has_more=True)
+    all_three = await store.list_items("ada", "resp_1", direction="input", after=None, limit=3, order="asc")
+    assert all_three is not None and not all_three.has_more
+
+
+async def test_a_page_begins_after_its_cursor_in_the_order_asked(store: Store) -> None:
+    await store.put(DIALOGUE)
+    assert await page(store, after="msg_1") == ["msg_2", "msg_4"]
+    assert await page(store, after="msg_2", order="desc") == ["msg_1"]
+    assert await page(store, after="msg_4") == []
+
+
+@pytest.mark.parametrize("cursor", ["msg_9", "msg_3"])
+async def test_a_cursor_that_names_none_of_the_list_is_refused(store: Store, cursor: str) -> None:
+    await store.put(DIALOGUE)
+    with pytest.raises(UnknownCursor):
+        await page(store, after=cursor)
+
+
+@pytest.mark.parametrize("order", ["asc", "desc"])
+async def test_following_the_cursors_ends_though_an_id_is_used_twice(store: Store, order: str) -> None:
+    await store.put(response("resp_1", item("msg_1"), item("msg_2"), item("msg_1")))
+    assert await page(store, after="msg_1", order=order) == []
+
+
+async def test_unfinished_are_the_responses_of_all_tenants_that_have_not_ended(store: Store) -> None:
+    await store.put(response("resp_2", item("msg_1"), status="in_progress"))
+    await store.put(response("resp_1", status="queued"))
+    for status in ("completed", "failed", "incomplete", "cancelled"):
+        await store.put(response(f"resp_{status}", status=status))
+    assert [record.id for record in await store.unfinished()] == ["resp_2", "resp_1"]
+    await store.put(response("resp_2", status="failed"))
+    assert [record.id for record in await store.unfinished()] == ["resp_1"]
+
+
+async def test_many_at_once_are_all_kept(store: Store) -> None:
+    async with asyncio.TaskGroup() as group:
+        for number in range(200):
+            group.create_task(store.put(response(f"resp_{number}", item(f"msg_{number}"))))
+    for number in range(200):
+        assert await store.get("ada", f"resp_{number}") == response(f"resp_{number}", item(f"msg_{number}"))
+
+
+async def test_closing_twice_is_no_mistake(store: Store) -> None:
+    await store.close()
+    await store.close()
