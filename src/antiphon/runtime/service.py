@@ -2,9 +2,11 @@
 
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 
 from antiphon.config import Config
 from antiphon.protocols.responses import abandoned
+from antiphon.runtime.occupancy import occupied
 from antiphon.runtime.registry import Registry
 from antiphon.stores.base import Store
 from antiphon.stores.memory import Memory
@@ -25,6 +27,7 @@ class Service:
     def __init__(self, config: Config, notice: Callable[[str], None]) -> None:
         self.config = config
         self.is_ready = False
+        self._held = ExitStack()
         self.started_at = int(time.time())
         self.store: Store = Memory() if config.database_url is None else Sql(config.database_url)
         self.registry = Registry(config.models, config.models_dir, self.started_at, notice)
@@ -34,8 +37,10 @@ class Service:
         Make everything ready.
 
         Raises:
-            Fault: the store can't be used, or an engine can't start.
+            Fault: the store can't be used or is another server's, or an engine can't start.
         """
+        if self.config.database_url is not None:
+            self._held.enter_context(occupied(self.config.home))
         await self.store.open()
         # Whatever still says `in_progress` belongs to a process that died: nobody works on it any more.
         for record in await self.store.unfinished():
@@ -48,3 +53,4 @@ class Service:
         self.is_ready = False
         await self.registry.stop()
         await self.store.close()
+        self._held.close()

@@ -1,0 +1,31 @@
+"""One server in one home folder: the second would take the first one's unfinished responses for a dead server's."""
+
+import contextlib
+import fcntl
+from collections.abc import Iterator
+from pathlib import Path
+
+from antiphon.errors import OurFault
+
+
+@contextlib.contextmanager
+def occupied(home: Path) -> Iterator[None]:
+    """
+    Hold the home folder; the operating system lets go of it however this process ends.
+
+    Raises:
+        OurFault: another server holds it, or it can't be written.
+    """
+    try:
+        home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock = (home / "server.lock").open("w")
+    except OSError as error:
+        raise OurFault(f"The folder {home} can't be used: {error.strerror}. Name another with ANTIPHON_HOME.") from None
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise OurFault(
+                f"Another server is running with the folder {home}. Stop it, or give this one a folder of its own with ANTIPHON_HOME."
+            ) from None
+        yield
