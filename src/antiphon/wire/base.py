@@ -1,0 +1,153 @@
+r"""
+What every wire type is made of.
+
+A field that is absent is `UNSET`, one that is null is `None`. What a type does not know is kept in `extra` and written again where
+it was, so that a newer client and a newer upstream can talk through this version. An object of an unknown type is `Unknown`.
+
+How `extra` gets back into its object: msgspec has no flattening, so the field is written as a marker, `"\x7fextra":0,`, followed by
+the kept fields; `encode` cuts the markers out. The usual object pays for this with one search for a byte. Inside a JSON string a
+quote is escaped, so that no text can be mistaken for a marker; a field that somebody names like one is lost, and nothing else.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+
+import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType, field
+
+T = TypeVar("T")
+
+Maybe: TypeAlias = T | UnsetType | None
+"""A field that may be absent or null."""
+
+Opt: TypeAlias = T | UnsetType
+"""A field that may be absent, but not null."""
+
+
+class Extra(Mapping[str, Any]):
+    """
+    Fields that this version has no name for: a mapping of plain values, kept to the digit as they came.
+
+    Args:
+        fields: plain values, or JSON as `msgspec.Raw`.
+    """
+
+    __slots__ = ("_fields",)
+
+    def __init__(self, fields: Mapping[str, Any]) -> None:
+        self._fields = {name: _compact(value) for name, value in fields.items()}
+
+    def __getitem__(self, name: str) -> Any:
+        return msgspec.json.decode(self._fields[name])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._fields)
+
+    def __len__(self) -> int:
+        return len(self._fields)
+
+    def __repr__(self) -> str:
+        return f"Extra({dict(self)!r})"
+
+    @property
+    def json(self) -> bytes:
+        """The fields as one JSON object, on one line."""
+        return msgspec.json.encode(self._fields)
+
+
+def _compact(value: Any) -> Raw:
+    # On one line: a server-sent event ends at a line break.
+    json = msgspec.json.format(msgspec.json.encode(value), indent=-1)
+    msgspec.json.decode(json)  # what was skipped over, unread, may yet be no JSON
+    return Raw(json)
+
+
+EXTRA_NAME = "\x7fextra"
+"""What `extra` is called in what `ENCODER` writes; no field of any protocol."""
+
+
+class Wire(Struct, kw_only=True, forbid_unknown_fields=True, gc=False):
+    """
+    An object of a protocol.
+
+    Attributes:
+        extra: the fields that the type does not know; `UNSET` when there are none.
+    """
+
+    extra: Opt[Extra] = field(default=UNSET, name=EXTRA_NAME)
+
+    @classmethod
+    def takes_untyped(cls, fields: Mapping[str, Any]) -> bool:
+        """Whether an object with these fields but without the `type` it should have is one of these."""
+        return False
+
+
+class Tagged(Wire, kw_only=True, tag_field="type"):
+    """An object that says by its `type` what it is."""
+
+    @property
+    def type(self) -> str:
+        """The `type` on the wire."""
+        return str(self.__struct_config__.tag)
+
+
+class Unknown(Tagged, kw_only=True, tag="\x7funknown"):
+    """An object of a type that this version does not know, all of it in `extra`."""
+
+    extra: Extra = field(name=EXTRA_NAME)
+
+    @property
+    def type(self) -> str:
+        """The `type` on the wire."""
+        return str(self.extra["type"])
+
+    @property
+    def json(self) -> bytes:
+        """The object as it came."""
+        return self.extra.json
+
+
+class Nothing(Tagged, kw_only=True, tag="\x7fnothing"):
+    """No object is one of these."""
+
+
+if TYPE_CHECKING:
+    Typed: TypeAlias = T
+else:
+    Typed = T | Nothing
+    """An object that must say its `type`, where only one is possible: msgspec asks for it in unions alone."""
+
+
+def _flatten(value: Any) -> Raw:
+    if not isinstance(value, Extra):
+        raise NotImplementedError(f"{type(value).__name__} has no place on the wire")
+    return Raw(b"0," + value.json[1:-1] if value else b"0")
+
+
+ENCODER = msgspec.json.Encoder(enc_hook=_flatten)
+"""Writes wire types; what it writes is JSON once `without_markers` has seen it."""
+
+MARK = 0x7F
+"""The byte that what `ENCODER` wrote is searched for: it is in every marker, and in hardly any text."""
+
+
+# Each takes one whole member out of an object, so that JSON stays JSON whatever a client may have sent.
+_MARKERS = (
+    (b'"\x7fextra":0,', b""),
+    (b',"\x7fextra":0}', b"}"),
+    (b'{"\x7fextra":0}', b"{}"),
+    (b'"type":"\x7funknown",', b""),
+)
+
+
+def without_markers(written: bytes) -> bytes:
+    """JSON, from what `ENCODER` wrote."""
+    for marker, rest in _MARKERS:
+        written = written.replace(marker, rest)
+    return written
+
+
+def encode(value: Any) -> bytes:
+    """JSON of wire types, and of lists and dicts of them; on one line."""
+    written = ENCODER.encode(value)
+    return without_markers(written) if MARK in written else written

@@ -1,0 +1,342 @@
+"""
+JSON into wire types, or the mistake in it.
+
+The quick way is msgspec's, straight into structs. What it refuses is read again, field by field: either there is a mistake, which is
+told with its path in the words of the original API, or there is something that this version does not know, which is kept, or something
+that the protocol forgives. So the usual message costs one decoding, and every message is judged by the same annotations.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from functools import cache, partial
+from types import NoneType, UnionType
+from typing import Annotated, Any, Generic, Literal, NamedTuple, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+
+import msgspec
+from msgspec import UNSET, Meta, Raw, UnsetType
+
+from antiphon import errors
+from antiphon.wire.base import EXTRA_NAME, Extra, Nothing, Unknown, Wire
+
+T = TypeVar("T")
+W = TypeVar("W", bound=Wire)
+
+DEPTH_LIMIT = 64
+
+_BRACKETS = bytes.maketrans(b"{}", b"[]")
+_REST = bytes(set(range(256)) - set(b'[]{}"'))
+
+
+def check_depth(body: bytes) -> None:
+    """
+    Refuse JSON whose objects and arrays stand more than 64 deep.
+
+    Raises:
+        ClientMistake: they do.
+    """
+    if body.count(b"{") + body.count(b"[") <= DEPTH_LIMIT:
+        return
+    if b"\\" in body:
+        body = body.replace(b"\\\\", b"").replace(b'\\"', b"")
+    # Without escaped quotes, every other piece between quotes is what stands outside of strings.
+    pieces = body.translate(_BRACKETS, _REST).split(b'"')
+    brackets = b"".join(pieces[::2])
+    for _ in range(DEPTH_LIMIT):  # each turn takes away what stands innermost
+        outer = brackets.replace(b"[]", b"")
+        if len(outer) == len(brackets):
+            return  # nothing left, or brackets that don't match, which the decoder refuses
+        brackets = outer
+    if brackets:
+        raise errors.nested_too_deep(DEPTH_LIMIT)
+
+
+class Reader(Generic[T]):
+    """
+    Reads one kind of message; made once, used for ever.
+
+    Args:
+        kind: a wire type, or a union of them.
+    """
+
+    def __init__(self, kind: Any) -> None:
+        self._kind = kind
+        self._decode: Callable[[bytes], T] = msgspec.json.Decoder(kind).decode
+
+    def read(self, body: bytes, path: str = "") -> T:
+        """
+        The message in `body`.
+
+        Args:
+            body: JSON.
+            path: where `body` stands in something larger, for error messages.
+
+        Raises:
+            ClientMistake: `body` is not JSON, or not such a message.
+        """
+        try:
+            return self._decode(body)
+        except msgspec.ValidationError:
+            pass
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise errors.unparsable_json(str(error)) from None
+        try:
+            message: T = shape_of(self._kind).read(body.strip(), path)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise errors.unparsable_json(str(error)) from None
+        return message
+
+
+def read_query(kind: type[W], pairs: Iterable[tuple[str, str]]) -> W:
+    """
+    The parameters of a query as a wire type; unknown ones are left out.
+
+    Args:
+        kind: the wire type.
+        pairs: names and values in order; lists are repeated names, with or without `[]` at the end.
+
+    Raises:
+        ClientMistake: a value is not what its field takes.
+    """
+    texts: dict[str, list[str]] = {}
+    for name, text in pairs:
+        texts.setdefault(name.removesuffix("[]"), []).append(text)
+    fields = {field.wire_name: _query_json(field.shape, texts[field.wire_name]) for field in _fields_of(kind) if field.wire_name in texts}
+    return Reader[W](kind).read(msgspec.json.encode(fields))
+
+
+def _query_json(shape: "_Shape", texts: list[str]) -> Any:
+    if "array" in shape.readers:
+        return texts
+    text = texts[-1]
+    plain = re.fullmatch(r"-?(0|[1-9]\d*)" if "integer" in shape.readers else "true|false", text)
+    return Raw(text.encode()) if plain and "string" not in shape.readers else text
+
+
+# How each kind of JSON is named, and told by its first byte
+
+_NAMES = {
+    "object": "an object",
+    "array": "an array",
+    "string": "a string",
+    "boolean": "a boolean",
+    "null": "null",
+    "integer": "an integer",
+    "decimal": "a decimal number",
+}
+_STARTS = {ord("{"): "object", ord("["): "array", ord('"'): "string", ord("t"): "boolean", ord("f"): "boolean", ord("n"): "null"}
+
+
+def _json_kind(raw: bytes) -> str:
+    return _STARTS.get(raw[0]) or ("integer" if raw.lstrip(b"-").isdigit() else "decimal")
+
+
+def _join(path: str, name: str) -> str:
+    name = errors.shown(name)
+    return f"{path}.{name}" if path else name
+
+
+# What an annotation allows: for each kind of JSON, how it is read, and a phrase that names it all
+
+_Read = Callable[[bytes, str], Any]
+_Readers = dict[str, _Read]
+
+
+class _Shape(NamedTuple):
+    readers: _Readers
+    phrase: str
+
+    def read(self, raw: bytes, path: str) -> Any:
+        kind = _json_kind(raw)
+        if kind not in self.readers:
+            raise errors.invalid_type(path or None, self.phrase, _NAMES[kind])
+        return self.readers[kind](raw, path)
+
+
+@cache
+def shape_of(annotation: Any) -> _Shape:
+    """What an annotation of a wire type allows."""
+    alternatives = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
+    objects = tuple(each for each in alternatives if isinstance(each, type) and issubclass(each, Wire) and each is not Nothing)
+    readers: _Readers = {"object": partial(_read_object, objects)} if objects else {}
+    phrases = ["an object"] if objects else []
+    for each in alternatives:
+        if each not in (*objects, UnsetType, Nothing):
+            more, phrase = _plain_shape(each)
+            readers = more | readers  # what stands first is asked first
+            phrases += [phrase] if phrase else []
+    return _Shape(readers, _one_of(phrases))
+
+
+def _one_of(phrases: list[str]) -> str:
+    if len(phrases) < 2:
+        return "".join(phrases)
+    first, *others = phrases
+    # As the original says it: only the first has an article.
+    bare = [other.removeprefix("one of ").removeprefix("an ").removeprefix("a ") for other in others]
+    return " or ".join([f"one of {first.removeprefix('one of ')}", *bare])
+
+
+def _plain_shape(annotation: Any) -> tuple[_Readers, str]:
+    meta = Meta()
+    if get_origin(annotation) is Annotated:
+        annotation, meta = get_args(annotation)
+    kind = get_origin(annotation) or annotation
+    if kind in (Any, object):
+        return dict.fromkeys(_NAMES, _read_plain), ""
+    readers, phrase = _PLAIN_SHAPES[kind](get_args(annotation), meta)
+    return readers, meta.title or phrase
+
+
+@cache
+def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(kind)
+
+
+_PLURALS = {"a string": "strings", "an integer": "integers", "a decimal": "decimals"}
+_PLAIN_SHAPES: dict[Any, Callable[[tuple[Any, ...], Meta], tuple[_Readers, str]]] = {
+    str: lambda _, meta: ({"string": partial(_read_string, meta)}, "a string"),
+    Literal: lambda values, _: ({"string": partial(_read_literal, values)}, f"one of {errors.listed(values, 'or')}"),
+    int: lambda _, meta: ({"integer": partial(_read_number, "integer", meta)}, "an integer"),
+    float: lambda _, meta: (dict.fromkeys(("integer", "decimal"), partial(_read_number, "decimal", meta)), "a decimal"),
+    bool: lambda _, __: ({"boolean": _read_plain}, "a boolean"),
+    NoneType: lambda _, __: ({"null": _read_plain}, ""),
+    list: lambda of, meta: (
+        {"array": partial(_read_array, _decoder(Annotated[list[of[0]], meta]), shape_of(of[0]), meta)},  # type: ignore[valid-type]
+        f"an array of {_PLURALS.get(shape_of(of[0]).phrase, 'objects')}",
+    ),
+    dict: lambda of, meta: ({"object": partial(_read_map, of[0], shape_of(of[1]), meta)}, "an object"),
+}
+
+
+# Plain values
+
+
+def _read_plain(raw: bytes, _path: str) -> Any:
+    return msgspec.json.decode(raw)
+
+
+def _read_string(meta: Meta, raw: bytes, path: str) -> str:
+    text = str(msgspec.json.decode(raw))
+    _check_length("string", meta, len(text), path)
+    if meta.pattern and not re.search(meta.pattern, text):
+        raise errors.pattern_mismatch(path, meta.pattern.replace(r"\Z", "$"))
+    return text
+
+
+def _read_literal(values: tuple[str, ...], raw: bytes, path: str) -> str:
+    text = str(msgspec.json.decode(raw))
+    if text not in values:
+        raise errors.invalid_value(path, text, values)
+    return text
+
+
+def _read_number(kind: Literal["integer", "decimal"], meta: Meta, raw: bytes, path: str) -> float:
+    number: float = msgspec.json.decode(raw, type=int if kind == "integer" else float)
+    if meta.ge is not None and number < meta.ge:
+        raise errors.below_minimum(path, kind, meta.ge, raw.decode())
+    if meta.le is not None and number > meta.le:
+        raise errors.above_maximum(path, kind, meta.le, raw.decode())
+    return number
+
+
+def _check_length(kind: Literal["string", "array"], meta: Meta, length: int, path: str) -> None:
+    if meta.min_length is not None and length < meta.min_length:
+        raise errors.too_short(path, kind, meta.min_length, length)
+    if meta.max_length is not None and length > meta.max_length:
+        raise errors.too_long(path, kind, meta.max_length, length)
+
+
+# Values made of values
+
+_members = msgspec.json.Decoder(list[Raw]).decode
+_fields = msgspec.json.Decoder(dict[str, Raw]).decode
+
+
+def _read_array(decoder: msgspec.json.Decoder[list[Any]], member: _Shape, meta: Meta, raw: bytes, path: str) -> list[Any]:
+    with suppress(msgspec.ValidationError):
+        return decoder.decode(raw)
+    members = _members(raw)
+    _check_length("array", meta, len(members), path)
+    return [member.read(bytes(each), f"{path}[{index}]") for index, each in enumerate(members)]
+
+
+def _read_map(key: Any, value: _Shape, meta: Meta, raw: bytes, path: str) -> dict[str, Any]:
+    fields = _fields(raw)
+    if meta.max_length is not None and len(fields) > meta.max_length:
+        raise errors.too_many_properties(path, meta.max_length, len(fields))
+    longest = get_args(key)[1].max_length if get_args(key) else None
+    for name in fields:
+        if longest is not None and len(name) > longest:
+            raise errors.property_name_too_long(path, name, longest)
+    return {name: value.read(bytes(each), _join(path, name)) for name, each in fields.items()}
+
+
+def _read_object(kinds: tuple[type[Wire], ...], raw: bytes, path: str) -> Wire:
+    fields = _fields(raw)
+    fields.pop(EXTRA_NAME, None)
+    kind = _kind_of(kinds, fields, path)
+    if kind is Unknown:
+        return Unknown(extra=Extra(fields))
+    with suppress(msgspec.ValidationError):
+        return cast(Wire, _decoder(kind).decode(raw))
+    return _read_fields(kind, fields, path)
+
+
+def _kind_of(kinds: tuple[type[Wire], ...], fields: Mapping[str, Raw], path: str) -> type[Wire]:
+    by_tag = _by_tag(kinds)
+    if not by_tag:
+        return kinds[0]
+    tag = msgspec.json.decode(fields.get("type", b"null"))
+    if isinstance(tag, str):
+        kind = by_tag.get(tag) or (Unknown if Unknown in kinds else None)
+        if kind is None:
+            raise errors.invalid_value(path or None, tag, by_tag)
+        return kind
+    if tag is not None:
+        raise errors.invalid_type(_join(path, "type"), "a string", _NAMES[_json_kind(bytes(fields["type"]))])
+    for kind in by_tag.values():
+        if kind.takes_untyped(fields):
+            return kind
+    raise errors.missing_parameter(_join(path, "type"))
+
+
+@cache
+def _by_tag(kinds: tuple[type[Wire], ...]) -> dict[str, type[Wire]]:
+    return {str(kind.__struct_config__.tag): kind for kind in kinds if kind.__struct_config__.tag and kind is not Unknown}
+
+
+class _Field(NamedTuple):
+    name: str
+    wire_name: str
+    shape: _Shape
+    required: bool
+    has_default: bool
+
+
+@cache
+def _fields_of(kind: type[Wire]) -> tuple[_Field, ...]:
+    hints = get_type_hints(kind, include_extras=True)
+    return tuple(
+        _Field(each.name, each.encode_name, shape_of(hints[each.name]), each.required, each.default is not UNSET)
+        for each in msgspec.structs.fields(kind)
+        if each.name != "extra"
+    )
+
+
+def _read_fields(kind: type[Wire], fields: dict[str, Raw], path: str) -> Wire:
+    read: dict[str, Any] = {}
+    left = dict(fields)
+    if kind.__struct_config__.tag:
+        left.pop("type", None)
+    for field in _fields_of(kind):
+        place = _join(path, field.wire_name)
+        if field.wire_name not in left:
+            if field.required:
+                raise errors.missing_parameter(place)
+            continue
+        raw = bytes(left.pop(field.wire_name))
+        if raw == b"null" and field.has_default and not field.required:
+            continue  # a null where there is a default stands for it: `annotations` is never null
+        read[field.name] = field.shape.read(raw, place)
+    return kind(**read, extra=Extra(left)) if left else kind(**read)
