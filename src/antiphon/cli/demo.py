@@ -1,0 +1,156 @@
+"""`antiphon demo`: the main job, done before your eyes."""
+
+import json
+import textwrap
+import time
+from typing import Any
+
+from antiphon.cli import fetching, own, settings
+from antiphon.cli.ask import spoken
+from antiphon.cli.client import Client
+from antiphon.cli.flags import Around, ConfigFile
+from antiphon.cli.shell import Shell
+from antiphon.errors import UpstreamTrouble
+
+_WEATHER: dict[str, Any] = {
+    "type": "function",
+    "name": "get_weather",
+    "description": "The weather in a city right now.",
+    "parameters": {
+        "type": "object",
+        "properties": {"city": {"type": "string"}},
+        "required": ["city"],
+        "additionalProperties": False,
+    },
+    "strict": True,
+}
+_CITY: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "city": {"type": "string", "maxLength": 40},
+        "country": {"type": "string", "maxLength": 40},
+        "capital": {"type": "boolean"},
+    },
+    "required": ["city", "country", "capital"],
+    "additionalProperties": False,
+}
+
+
+def demo(*, file: ConfigFile = None, shell: Around) -> None:
+    """
+    See it work: real questions, real answers, and how fast.
+
+    Starts a server of its own on a free port, with the first model configured
+    or the default one, and stops it afterwards. Nothing is kept.
+
+    Try:
+        antiphon demo
+    """
+    config = fetching.with_models(settings.load(shell, file).config, shell)
+    began = time.perf_counter()
+    with own.server(config) as base_url:
+        stage = _Stage(Client(base_url), shell)
+        shell.say(f"{stage.model} answers at {base_url}, loaded in {time.perf_counter() - began:.1f} s.")
+        for number, (title, act) in enumerate(_ACTS.items(), start=1):
+            shell.say(f"\n{number}  {title}")
+            act(stage)
+    shell.say(f"\nAll of it works. To have it for your own programs: {shell.name} serve")
+
+
+class _Stage:
+    """Where the acts are played: asks the server, and prints who said what and how long it took."""
+
+    def __init__(self, client: Client, shell: Shell) -> None:
+        self.client = client
+        self.model = client.models()[0]
+        self.print = shell.say
+
+    def line(self, who: str, text: str) -> None:
+        """Print what somebody said, or, with nobody named, a remark."""
+        self.print(textwrap.fill(text, 100, initial_indent=f"  {who:>6}  ", subsequent_indent=" " * 10))
+
+    def ask(self, question: Any, **more: Any) -> dict[str, Any]:
+        """
+        The response to a question; what the model said and how long it took are printed.
+
+        Raises:
+            UpstreamTrouble: the model failed.
+        """
+        began = time.perf_counter()
+        response = self.client.post("/v1/responses", {"model": self.model, "input": question, **more})
+        took_s = time.perf_counter() - began
+        if response["status"] == "failed":
+            raise UpstreamTrouble(f"The model failed: {response['error']['message']}")
+        for call in calls(response):
+            self.line("model", f"calls {call['name']}({call['arguments']})")
+        if text := spoken(response):
+            self.line("model", text)
+        self.line("", f"{took_s:.2f} s, {response['usage']['output_tokens']} tokens")
+        return response
+
+
+def calls(response: dict[str, Any]) -> list[dict[str, Any]]:
+    """The function calls of a response."""
+    return [item for item in response["output"] if item["type"] == "function_call"]
+
+
+def _answer(stage: _Stage) -> None:
+    question = "What is the capital of France? Answer in one sentence."
+    stage.line("you", question)
+    stage.ask(question)
+
+
+def _stream(stage: _Stage) -> None:
+    question = "Name the planets of the solar system, each with a few words about it."
+    stage.line("you", question)
+    began = time.perf_counter()
+    arrivals_s: list[float] = []
+    event: dict[str, Any] = {}
+    stage.print("   model  ", end="")
+    for event in stage.client.stream("/v1/responses", {"model": stage.model, "input": question, "max_output_tokens": 120}):
+        if event["type"] == "response.output_text.delta":
+            arrivals_s.append(time.perf_counter() - began)
+            stage.print(event["delta"].replace("\n", "\n" + " " * 10), end="")
+    stage.print()
+    if not arrivals_s or "response" not in event:
+        raise UpstreamTrouble("The stream broke off before its end.")
+    tokens = event["response"]["usage"]["output_tokens"]
+    rate = (tokens - 1) / max(arrivals_s[-1] - arrivals_s[0], 1e-9)
+    stage.line("", f"first token after {arrivals_s[0]:.2f} s, then {rate:.0f} tokens a second")
+
+
+def _tool(stage: _Stage) -> None:
+    question = "What is the weather in Lisbon right now?"
+    stage.line("you", question)
+    asked = stage.ask(question, tools=[_WEATHER], tool_choice="required")
+    if not calls(asked):
+        raise UpstreamTrouble("The model called no tool, though it had to.")
+    result = json.dumps({"celsius": 21, "sky": "clear"})
+    stage.line("tool", result)
+    outputs = [{"type": "function_call_output", "call_id": call["call_id"], "output": result} for call in calls(asked)]
+    stage.ask(outputs, previous_response_id=asked["id"], tools=[_WEATHER], tool_choice="none")
+
+
+def _structure(stage: _Stage) -> None:
+    question = "Describe the city of Rome."
+    stage.line("you", f"{question} (as {', '.join(_CITY['required'])})")
+    shape = {"type": "json_schema", "name": "city", "schema": _CITY, "strict": True}
+    response = stage.ask(question, text={"format": shape})
+    if sorted(json.loads(spoken(response))) != sorted(_CITY["required"]):
+        raise UpstreamTrouble("The answer doesn't have the shape asked for.")
+
+
+def _memory(stage: _Stage) -> None:
+    stage.line("you", "My name is Ada, and I like fugues.")
+    first = stage.ask("My name is Ada, and I like fugues.")
+    stage.line("you", "What is my name, and what do I like?")
+    stage.ask("What is my name, and what do I like?", previous_response_id=first["id"])
+
+
+_ACTS = {
+    "An answer": _answer,
+    "A stream": _stream,
+    "A tool that your program runs": _tool,
+    "An answer in the shape of a JSON Schema": _structure,
+    "A conversation that the server remembers": _memory,
+}

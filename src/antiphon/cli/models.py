@@ -1,0 +1,139 @@
+"""`antiphon models`: list, show, pull, rm."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from cyclopts import App
+
+from antiphon.cli import progress, settings
+from antiphon.cli.flags import Around, ConfigFile, Json
+from antiphon.cli.shell import UsageMistake
+from antiphon.errors import listed
+from antiphon.weights import catalogue, fetch
+from antiphon.weights.catalogue import Model
+
+_HELP = """
+See, fetch and remove model weights.
+
+Try:
+    antiphon models list
+    antiphon models pull
+"""
+
+
+def verbs() -> App:
+    """`models` and what can be done with them."""
+    app = App(name="models", help=_HELP)
+    app.command(list_, name="list")
+    for verb in (show, pull, rm):
+        app.command(verb)
+    return app
+
+
+def list_(*, as_json: Json = False, file: ConfigFile = None, shell: Around) -> None:
+    """
+    List the models that can be fetched, and which are here.
+
+    Any other GGUF file can be served too: name it by `path` in the configuration.
+
+    Try:
+        antiphon models list
+    """
+    folder = settings.load(shell, file).config.models_dir
+    states = _states(folder)
+    if as_json:
+        return shell.say_json([_described(model, folder, states) for model in catalogue.load().values()])
+    rows = [
+        (name, _megabytes(model.size_bytes), model.licence, states[name], model.description) for name, model in catalogue.load().items()
+    ]
+    return shell.say_rows([("NAME", "SIZE", "LICENCE", "STATE", "WHAT IT IS"), *rows])
+
+
+def show(name: str, /, *, as_json: Json = False, file: ConfigFile = None, shell: Around) -> None:
+    """
+    Show a model: what it is, where it is from, which files it has.
+
+    Try:
+        antiphon models show smollm2-135m-instruct
+
+    Args:
+        name: as `antiphon models list` has it.
+    """
+    model = _find(name)
+    folder = settings.load(shell, file).config.models_dir
+    facts = _described(model, folder, _states(folder))
+    if as_json:
+        return shell.say_json(facts | {"files": msgspec.to_builtins(model.files)})
+    files = [("file", f"{part.path}, {_megabytes(part.size_bytes)}, sha256 {part.sha256}") for part in model.files]
+    return shell.say_rows([*((key, str(value)) for key, value in facts.items()), *files])
+
+
+def pull(*names: str, file: ConfigFile = None, shell: Around) -> None:
+    """
+    Fetch models, and check every byte.
+
+    What is here already is not fetched again; what broke off goes on.
+
+    Try:
+        antiphon models pull
+        antiphon models pull smollm2-135m-instruct
+
+    Args:
+        names: as `antiphon models list` has them; the default model where none is given.
+    """
+    models = [_find(name) for name in names] or list(catalogue.defaults()[:1])
+    folder = settings.load(shell, file).config.models_dir
+    for model in models:
+        with progress.shown(shell) as report:
+            home = fetch.ensure(model, folder, report)
+        shell.say(str(model.main(home)))
+
+
+def rm(*names: str, file: ConfigFile = None, shell: Around) -> None:
+    """
+    Remove models from this machine.
+
+    Try:
+        antiphon models rm smollm2-135m-instruct
+
+    Args:
+        names: as `antiphon models list` has them.
+    """
+    if not names:
+        raise UsageMistake(f"Which one? There are {listed(catalogue.load())}.")
+    models = [_find(name) for name in names]
+    folder = settings.load(shell, file).config.models_dir
+    for model in models:
+        shell.say(f"{model.name}: {_megabytes(fetch.remove(model, folder))} freed")
+
+
+def _find(name: str) -> Model:
+    if name not in catalogue.load():
+        raise UsageMistake(f"There is no model '{name}'; there are {listed(catalogue.load())}.")
+    return catalogue.find(name)
+
+
+def _states(folder: Path) -> dict[str, str]:
+    """What is here of every model of the catalogue."""
+    found = {model.name: "here" if model.whole else "in part" for model in fetch.installed(folder)}
+    return {name: found.get(name, "-") for name in catalogue.load()}
+
+
+def _described(model: Model, folder: Path, states: Mapping[str, str]) -> dict[str, Any]:
+    return {
+        "name": model.name,
+        "kind": model.kind,
+        "description": model.description,
+        "licence": model.licence,
+        "homepage": model.homepage,
+        "size_bytes": model.size_bytes,
+        "state": {"here": "installed", "in part": "partial", "-": "absent"}[states[model.name]],
+        "default": model in catalogue.defaults()[:1],
+        "folder": str(folder / model.name),
+    }
+
+
+def _megabytes(size_bytes: int) -> str:
+    return f"{size_bytes / 1e6:.0f} MB"

@@ -1,0 +1,82 @@
+"""`antiphon serve`."""
+
+import json
+from typing import TYPE_CHECKING
+
+from antiphon import __version__
+from antiphon.cli import fetching, settings
+from antiphon.cli.flags import Around, ConfigFile
+from antiphon.cli.shell import aligned
+
+if TYPE_CHECKING:
+    from antiphon.config import Config
+
+_QUESTION = "What is a fugue?"
+
+
+def serve(
+    *,
+    file: ConfigFile = None,
+    host: str | None = None,
+    port: int | None = None,
+    shell: Around,
+) -> None:
+    """
+    Serve the models configured, or the default one.
+
+    Where none is configured, the default model is fetched, checked, and served
+    from this machine. Ctrl-C stops the server: answers under way are finished
+    first, unless Ctrl-C is pressed again.
+
+    Try:
+        antiphon serve
+        antiphon serve --config antiphon.toml --port 9000
+
+    Args:
+        host: address to listen on; 127.0.0.1 unless configured.
+        port: port to listen on; 8642 unless configured, 0 takes any free one.
+    """
+    from antiphon.server import run  # noqa: PLC0415 - the server takes a second to load; `--help` should not wait for it
+
+    loaded = settings.load(shell, file, {"server.host": host, "server.port": port})
+    config = fetching.with_models(loaded.config, shell)
+    run.serve(config, ready=lambda base_url: shell.say(greeting(config, base_url, shell.name)), notice=shell.note)
+
+
+def _kept(config: "Config") -> str:
+    """Where responses are kept, as far as it may be shown."""
+    if config.database_url is None:
+        return "in memory, until it stops"
+    return settings.masked(config.database_url).removeprefix("sqlite:///")
+
+
+def greeting(config: "Config", base_url: str, program: str) -> str:
+    """What is said once the server answers: where it is, what it has, and what to try next."""
+    model = config.models[0].name
+    body = json.dumps({"model": model, "input": _QUESTION})
+    address = "" if base_url == "http://127.0.0.1:8642" else f" --url {base_url}/v1"
+    facts = [
+        ("models", ", ".join(entry.name for entry in config.models)),
+        ("responses", _kept(config)),
+        ("weights", str(config.models_dir)),
+    ]
+    return "\n".join(
+        [
+            f"antiphon {__version__} answers at {base_url}",
+            *(f"  {line}" for line in aligned(facts)),
+            "",
+            "Try, in another terminal:",
+            "",
+            f'  {program} ask "{_QUESTION}"{address}',
+            "",
+            f"  curl {base_url}/v1/responses -H 'Content-Type: application/json' -d '{body}'",
+            "",
+            "or from Python, with the openai package:",
+            "",
+            "  from openai import OpenAI",
+            f'  client = OpenAI(base_url="{base_url}/v1", api_key="none")',
+            f'  print(client.responses.create(model="{model}", input="{_QUESTION}").output_text)',
+            "",
+            "Ctrl-C stops it.",
+        ]
+    )

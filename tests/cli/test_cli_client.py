@@ -1,0 +1,93 @@
+"""The plain HTTP client, against servers that say what they are told."""
+
+import contextlib
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from antiphon.cli.client import Client, Unreachable
+from antiphon.errors import UpstreamTrouble
+
+
+@contextlib.contextmanager
+def server(status: int, body: bytes) -> Iterator[tuple[str, list[tuple[str, str | None, bytes]]]]:
+    """Answers everything alike; yields its address, and the (path, authorization, body) that it is sent."""
+    seen: list[tuple[str, str | None, bytes]] = []
+
+    class Reply(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            seen.append((self.path, self.headers["Authorization"], self.rfile.read(int(self.headers["Content-Length"] or 0))))
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(body)
+
+        do_GET = do_POST
+
+        def log_message(self, *_arguments: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Reply) as http:
+        thread = threading.Thread(target=http.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{http.server_port}", seen
+        finally:
+            http.shutdown()
+            thread.join()
+
+
+@pytest.mark.parametrize("suffix", ["", "/", "/v1", "/v1/"])
+def test_an_address_may_end_in_v1_or_not(suffix):
+    with server(200, b"{}") as (url, seen):
+        Client(url + suffix).post("/v1/responses", {"model": "m"})
+    assert seen == [("/v1/responses", None, b'{"model":"m"}')]
+
+
+def test_a_key_is_sent_as_the_bearer():
+    with server(200, b"{}") as (url, seen):
+        Client(url, "sk-1").post("/v1/responses", {})
+    assert seen[0][1] == "Bearer sk-1"
+
+
+def test_a_stream_gives_its_events_as_they_come():
+    body = b'event: a\ndata: {"type":"a"}\n\n: still here\n\nevent: b\ndata: {"type":"b"}\n\ndata: [DONE]\n\n'
+    with server(200, body) as (url, seen):
+        assert [event["type"] for event in Client(url).stream("/v1/responses", {})] == ["a", "b"]
+    assert json.loads(seen[0][2]) == {"stream": True}
+
+
+def test_a_refusal_comes_in_the_words_of_the_server():
+    with (
+        server(404, b'{"error":{"message":"no such model","code":"model_not_found","param":"model","type":"x"}}') as (url, _seen),
+        pytest.raises(UpstreamTrouble, match="no such model") as refused,
+    ):
+        Client(url).post("/v1/responses", {})
+    assert (refused.value.status, refused.value.code, refused.value.param) == (404, "model_not_found", "model")
+
+
+@pytest.mark.parametrize("body", [b"<html>busy</html>", b"[]", b'{"error":"busy"}', b"{}"])
+def test_a_refusal_in_no_known_form_is_told_by_its_status(body):
+    with server(503, body) as (url, _seen), pytest.raises(UpstreamTrouble, match="answered 503 Service Unavailable"):
+        Client(url).post("/v1/responses", {})
+
+
+def test_an_answer_that_is_no_json_object_is_said_to_be_none():
+    with server(200, b"hello") as (url, _seen), pytest.raises(UpstreamTrouble, match="no JSON object"):
+        Client(url).post("/v1/responses", {})
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:1", "nonsense", "http://[::bad", "ftp://127.0.0.1:1/x"])
+def test_nobody_there_is_unreachable(url):
+    with pytest.raises(Unreachable):
+        Client(url).post("/v1/responses", {})
+
+
+def test_only_an_antiphon_counts_as_alive():
+    with server(200, b'{"name":"antiphon","version":"1"}') as (url, _seen):
+        assert Client(url).alive()
+    with server(200, b'{"version":"1"}') as (url, _seen):
+        assert not Client(url).alive()
+    assert not Client("http://127.0.0.1:1").alive()

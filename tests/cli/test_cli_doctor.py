@@ -1,0 +1,55 @@
+"""`antiphon doctor`."""
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+
+@pytest.fixture
+def taken_port() -> Iterator[str]:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        yield str(listener.getsockname()[1])
+
+
+def by_subject(result) -> dict[str, dict[str, str]]:
+    return {found["subject"]: found for found in result.json}
+
+
+def test_every_finding_has_a_line(antiphon, free_port):
+    result = antiphon("doctor", ANTIPHON_PORT=free_port)
+    assert result.code == 0, result.out
+    assert [line.split()[1] for line in result.out.splitlines()][:2] == ["python", "packages"]
+
+
+def test_a_port_that_someone_has_is_missing(antiphon, taken_port):
+    result = antiphon("doctor", "--json", ANTIPHON_PORT=taken_port)
+    assert result.code == 1
+    assert by_subject(result)["server"]["state"] == "missing"
+    assert "ANTIPHON_PORT" in by_subject(result)["server"]["remedy"]
+
+
+def test_a_free_port_is_where_a_server_could_be(antiphon, free_port):
+    assert by_subject(antiphon("doctor", "--json", ANTIPHON_PORT=free_port))["server"]["remedy"] == "antiphon serve"
+
+
+def test_a_data_folder_that_is_a_file_can_not_be_written(antiphon, home, free_port):
+    (home / "file").write_text("")
+    result = antiphon("doctor", "--json", ANTIPHON_HOME=str(home / "file" / "inside"), ANTIPHON_PORT=free_port)
+    assert result.code == 1
+    assert by_subject(result)["data folder"]["state"] == "missing"
+
+
+def test_a_folder_still_to_be_made_is_fine_where_it_can_be_made(antiphon, home, free_port):
+    result = antiphon("doctor", "--json", ANTIPHON_HOME=str(home / "new" / "deep"), ANTIPHON_PORT=free_port)
+    assert by_subject(result)["data folder"]["state"] == "ok"
+    assert not (home / "new").exists()
+
+
+def test_a_mistake_in_the_configuration_is_a_finding_and_ends_the_look(antiphon, home):
+    (home / "antiphon.toml").write_text("[server]\nprot = 1\n")
+    result = antiphon("doctor", "--json")
+    assert result.code == 1
+    assert list(by_subject(result)) == ["python", "packages", "configuration"]
+    assert "did you mean 'port'" in by_subject(result)["configuration"]["detail"]

@@ -1,0 +1,44 @@
+"""`antiphon models`, on a machine that has none."""
+
+import pytest
+
+SMALL = "smollm2-135m-instruct"
+
+
+def test_list_has_a_line_for_every_model_and_says_which_are_here(antiphon):
+    lines = antiphon("models", "list").out.splitlines()
+    assert lines[0].split()[:4] == ["NAME", "SIZE", "LICENCE", "STATE"]
+    assert [SMALL, "98", "MB", "Apache-2.0", "-"] in [line.split()[:5] for line in lines]
+
+
+def test_list_as_json_tells_the_default(antiphon):
+    models = antiphon("models", "list", "--json").json
+    assert [model["name"] for model in models if model["default"]] == ["qwen2.5-coder-1.5b-instruct"]
+    assert {model["state"] for model in models} == {"absent"}
+
+
+def test_a_half_downloaded_model_is_here_in_part_and_can_be_removed(antiphon, home):
+    folder = home / "models" / SMALL
+    folder.mkdir(parents=True)
+    (folder / "SmolLM2-135M-Instruct.Q4_1.gguf.part").write_bytes(bytes(2_000_000))
+    place = {"ANTIPHON_MODELS": str(home / "models")}
+    assert antiphon("models", "show", SMALL, "--json", **place).json["state"] == "partial"
+    assert antiphon("models", "rm", SMALL, **place).out == f"{SMALL}: 2 MB freed\n"
+    assert antiphon("models", "show", SMALL, "--json", **place).json["state"] == "absent"
+
+
+def test_show_has_the_hash_of_every_file(antiphon):
+    shown = antiphon("models", "show", SMALL, "--json").json
+    assert len(shown["files"][0]["sha256"]) == 64
+    assert shown["files"][0]["sha256"] in antiphon("models", "show", SMALL).out
+
+
+@pytest.mark.parametrize("verb", ["show", "pull", "rm"])
+def test_a_model_that_there_is_none_of_is_answered_with_those_there_are(antiphon, verb):
+    result = antiphon("models", verb, "gpt-9")
+    assert result.code == 2
+    assert f"There is no model 'gpt-9'; there are 'qwen2.5-coder-1.5b-instruct' and '{SMALL}'." in result.err
+
+
+def test_removing_nothing_asks_what(antiphon):
+    assert antiphon("models", "rm").code == 2
