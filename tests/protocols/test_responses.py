@@ -275,8 +275,8 @@ def test_deltas_are_padded_so_that_their_length_does_not_tell_the_word():
 
 def test_every_key_that_open_responses_requires_is_there_from_the_first_event():
     required = (
-        "id object created_at completed_at status incomplete_details model previous_response_id instructions output error tools tool_choice "
-        "truncation parallel_tool_calls text top_p presence_penalty frequency_penalty top_logprobs temperature reasoning "
+        "id object created_at completed_at status incomplete_details model previous_response_id instructions output error tools "
+        "tool_choice truncation parallel_tool_calls text top_p presence_penalty frequency_penalty top_logprobs temperature reasoning "
         "usage "
         "max_output_tokens max_tool_calls store background service_tier metadata safety_identifier prompt_cache_key"
     ).split()

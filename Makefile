@@ -1,0 +1,101 @@
+# `make serve` and `make test` work from a fresh clone; everything they install goes to .venv, and what is there is not made again.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+# The first of these that runs: a name on the PATH may be a stub that points nowhere.
+PYTHON ?= $(shell for python in python3.11 python3; do $$python -c '' 2>/dev/null && { echo $$python; break; }; done)
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
+LOG := $(VENV)/install.log
+
+# $(call step,what is done,command): one line with the time it took; when it fails, the end of what it said and the likely reason.
+define step
+	@printf '%-52s' '$(1) ...'; begin=$$(date +%s); \
+	if $(2) >$(LOG) 2>&1; then echo "$$(($$(date +%s) - begin)) s"; else \
+		echo 'failed'; tail -n 8 $(LOG) >&2; \
+		if grep -qi 'no space left' $(LOG); then echo 'make: the disk is full; the environment needs about 400 MB.' >&2; \
+		elif grep -Eqi 'resolution|connection|network|timed out|no matching distribution' $(LOG); then \
+			echo 'make: could not download; check the network and try again.' >&2; fi; \
+		echo 'make: all that it said is in $(LOG).' >&2; exit 1; fi
+endef
+
+.PHONY: help
+help: ## say what there is
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: install
+install: $(VENV)/.serve ## put the server and its model runtime into .venv
+
+.PHONY: serve
+serve: install ## install, fetch a model, serve on 127.0.0.1:8642 (options: make serve ARGS="--port 9000")
+	@exec $(BIN)/antiphon serve $(ARGS)
+
+.PHONY: demo
+demo: install ## ask a server of its own a few real questions, then stop
+	@exec $(BIN)/antiphon demo $(ARGS)
+
+.PHONY: test
+test: check ## everything a change must pass
+	@$(BIN)/antiphon models pull smollm2-135m-instruct
+	@$(BIN)/python -m pytest $(ARGS)
+
+.PHONY: check
+check: $(VENV)/.dev ## the part of it that runs nothing: style, types, layers
+	@$(BIN)/ruff check --quiet
+	@$(BIN)/ruff format --check --quiet || { $(BIN)/ruff format --diff --quiet; echo 'make: run `make fix`.' >&2; exit 1; }
+	@$(BIN)/mypy --no-error-summary
+	@$(BIN)/lint-imports --no-logo >$(VENV)/layers.log || { cat $(VENV)/layers.log >&2; exit 1; }
+	@echo 'style, types and layers hold'
+
+.PHONY: fix
+fix: $(VENV)/.dev ## repair style, and rewrite the pages made from the program
+	@$(BIN)/ruff check --fix --quiet || true
+	@$(BIN)/ruff format --quiet
+	@$(BIN)/python tests/cli/reference.py
+
+.PHONY: conformance
+conformance: install ## official clients against a running server (MODEL=smollm2-135m-instruct)
+	@$(BIN)/python conformance/run.py $(BIN)/antiphon $(or $(MODEL),smollm2-135m-instruct)
+
+.PHONY: bench
+bench: $(VENV)/.dev ## run every benchmark
+	@for program in bench/*.py; do echo "== $$program"; $(BIN)/python "$$program"; done
+
+.PHONY: lock
+lock: $(VENV)/.made ## resolve pyproject.toml into requirements/ again (UPGRADE=--upgrade for newer versions)
+	$(call step,installing uv,$(PIP) install uv)
+	$(call step,resolving requirements/serve.txt,$(call resolve,serve,--extra local --group build))
+	$(call step,resolving requirements/dev.txt,$(call resolve,dev,--extra local --group dev --constraint requirements/serve.txt))
+
+resolve = $(BIN)/uv pip compile pyproject.toml $(2) --output-file requirements/$(1).txt --universal --generate-hashes \
+	--no-emit-index-url --no-emit-find-links --no-header $(UPGRADE)
+
+.PHONY: clean
+clean: ## remove .venv and every cache; models and stored responses stay
+	@rm -rf $(VENV) build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis .import_linter_cache
+	@find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+
+# Made once, and again when what they are made from changes. A stamp is written last, so that a broken step is done over.
+
+$(VENV)/.made:
+	@$(or $(PYTHON),false) -c '' 2>/dev/null || { echo "make: no Python here that runs$(PYTHON:%= as %); antiphon needs 3.11 or newer." >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "make: $$($(PYTHON) --version) is too old; antiphon" \
+		'needs Python 3.11 or newer. If there is one, name it: make PYTHON=/path/to/python3.11' >&2; exit 1; }
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { echo "make: $$(command -v $(PYTHON)) can't make environments;" \
+		'on Debian and Ubuntu: sudo apt install python3-venv' >&2; exit 1; }
+	@mkdir -p $(VENV)
+	$(call step,making the environment $(VENV),$(PYTHON) -m venv $(VENV))
+	@touch $@
+
+$(VENV)/.serve: requirements/serve.txt pyproject.toml | $(VENV)/.made
+	$(call step,installing the server and the model runtime,$(PIP) install --require-hashes -r requirements/serve.txt)
+	$(call step,installing antiphon,$(PIP) install --no-deps --no-build-isolation -e .)
+	@touch $@
+
+$(VENV)/.dev: requirements/dev.txt $(VENV)/.serve
+	$(call step,installing the tools for tests and checks,$(PIP) install --require-hashes -r requirements/dev.txt)
+	@touch $@

@@ -1,0 +1,71 @@
+"""The whole program as its users run it: a process of its own, the official client, and a death in the middle."""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import openai
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@contextlib.contextmanager
+def serving(home: Path, models: str):
+    """`antiphon serve` on a free port; its process and the official client for it."""
+    (home / "antiphon.toml").write_text(models)
+    port = free_port()
+    command = [sys.executable, "-m", "antiphon", "serve", "--port", str(port)]
+    environ = os.environ | {"ANTIPHON_HOME": str(home / "data"), "XDG_CONFIG_HOME": str(home / "config")}
+    with subprocess.Popen(command, cwd=home, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            while f":{port}" not in (line := process.stdout.readline()):
+                assert line, process.stderr.read()
+            with openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="none", max_retries=0) as client:
+                yield process, client
+        finally:
+            process.send_signal(signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.communicate(timeout=40)
+            process.kill()
+
+
+SLOW = '[[models]]\nname = "slow"\nengine = "scripted"\npace_ms = 5\nanswers = [{ lines = [{ text = "la ", repeat = 100000 }] }]\n'
+
+
+def test_a_response_whose_server_was_killed_is_failed_and_readable_after_the_next_start(tmp_path):
+    with serving(tmp_path, SLOW) as (process, client):
+        stream = client.responses.create(model="slow", input="sing", stream=True)
+        response_id = next(iter(stream)).response.id
+        process.kill()
+        process.wait()
+    with serving(tmp_path, SLOW) as (_, client):
+        response = client.responses.retrieve(response_id)
+        assert response.status == "failed"
+        assert "stopped before" in response.error.message
+
+
+def test_sigterm_lets_a_stream_finish_and_exits_cleanly(tmp_path):
+    models = '[[models]]\nname = "slow"\nengine = "scripted"\npace_ms = 5\n'
+    with serving(tmp_path, models) as (process, client):
+        stream = client.responses.create(model="slow", input="one two three four five six", stream=True)
+        kinds = [next(iter(stream)).type]
+        process.send_signal(signal.SIGTERM)
+        kinds += [event.type for event in stream]
+        assert kinds[-1] == "response.completed"
+        assert process.wait(timeout=40) == 0
+
+
+def test_ready_is_told_once_models_are_there(tmp_path):
+    with serving(tmp_path, SLOW) as (_, client):
+        with urllib.request.urlopen(str(client.base_url).replace("/v1/", "/readyz")) as reply:
+            assert json.loads(reply.read()) == {"status": "ok"}

@@ -1,0 +1,38 @@
+"""The catalogue: data that a mistake in can't hide."""
+
+import msgspec
+import pytest
+
+from antiphon.errors import OurFault
+from antiphon.weights import catalogue
+from antiphon.weights.catalogue import HubFile, Wheels
+
+
+def test_the_default_is_qwen_and_smollm2_stands_in_for_it():
+    assert [model.name for model in catalogue.defaults()] == ["qwen2.5-coder-1.5b-instruct", "smollm2-135m-instruct"]
+
+
+@pytest.mark.parametrize("model", catalogue.load().values(), ids=lambda model: model.name)
+def test_every_model_says_what_it_may_be_used_for_and_can_be_had_in_two_ways(model):
+    assert model.licence and model.description and model.size_bytes > 0
+    for file in model.files:
+        assert len(bytes.fromhex(file.sha256)) == 32
+        assert [type(source) for source in file.sources] == [HubFile, Wheels]
+
+
+@pytest.mark.parametrize("model", catalogue.load().values(), ids=lambda model: model.name)
+def test_packages_are_pinned_and_paths_stay_inside(model):
+    for file in model.files:
+        assert not file.path.startswith("/") and ".." not in file.path
+        parts = [part for source in file.sources if isinstance(source, Wheels) for part in source.parts]
+        assert all("==" in part.requirement for part in parts)
+
+
+def test_a_key_that_means_nothing_is_an_error():
+    with pytest.raises(msgspec.ValidationError, match="colour"):
+        catalogue.parse('defaults = []\n[models.x]\ncolour = "red"')
+
+
+def test_an_unknown_model_is_refused_by_name():
+    with pytest.raises(OurFault, match="no model 'gpt-9'"):
+        catalogue.find("gpt-9")

