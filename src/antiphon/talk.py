@@ -17,9 +17,6 @@ class _Word(Struct, frozen=True, tag_field="word"):
     """Tagged by class name, so that a word can cross a process boundary."""
 
 
-# What is asked
-
-
 class FunctionTool(_Word, frozen=True, tag=True):
     """A function that the model may call; `parameters` is a JSON Schema, None for no arguments."""
 
@@ -134,9 +131,6 @@ class Abilities(Struct, frozen=True, kw_only=True):
     context_window: int | None = None
 
 
-# To the engine
-
-
 class Respond(_Word, frozen=True, kw_only=True, tag=True):
     """
     Answer.
@@ -172,8 +166,6 @@ class Cancel(_Word, frozen=True, tag=True):
 
 
 ToEngine = Respond | Cancel
-
-# From the engine
 
 
 class Likelihood(Struct, frozen=True):
