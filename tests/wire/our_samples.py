@@ -13,6 +13,7 @@ from antiphon.wire.responses_events import ErrorEvent, error_event
 from antiphon.wire.responses_items import AdditionalTools, CompactionTrigger, ConfigurationUpdate, ItemReference, Message, Reasoning
 from antiphon.wire.responses_parts import FileCitation, InputFile, InputImage, InputText, OutputText, ReasoningText, Refusal, SummaryText
 from antiphon.wire.responses_request import ReasoningOptions
+from antiphon.wire.responses_response import ResponseError
 from antiphon.wire.responses_tools import FunctionTool
 
 # What the annotations alone do not tell, such as whose parts a message can have
@@ -40,6 +41,7 @@ BY_HAND: dict[Any, tuple[Wire, ...]] = {
     ),
     AdditionalTools: (AdditionalTools(id="at_1", role="developer", tools=[FunctionTool(name="feed", parameters=None, strict=True)]),),
     ReasoningOptions: (ReasoningOptions(context="auto", effort="low", mode="standard", summary="auto"),),
+    ResponseError: (ResponseError(code="server_error", message="Gone.", param="input", type="server_error"),),
     ErrorEvent: (error_event(3, message="Overloaded.", type="server_error", code="server_error"),),
 }
 # Items that no server puts into its output

@@ -116,7 +116,7 @@ def _stream(stage: _Stage) -> None:
         raise UpstreamTrouble("The stream broke off before its end.")
     tokens = event["response"]["usage"]["output_tokens"]
     rate = (tokens - 1) / max(arrivals_s[-1] - arrivals_s[0], 1e-9)
-    stage.line("", f"first token after {arrivals_s[0]:.2f} s, then {rate:.0f} tokens a second")
+    stage.line("", f"first token after {arrivals_s[0]:.2f} s, then {rate:.{0 if rate >= 10 else 1}f} tokens a second")
 
 
 def _tool(stage: _Stage) -> None:

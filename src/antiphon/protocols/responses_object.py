@@ -136,8 +136,7 @@ def _usage(used: talk.Used) -> wire.ResponseUsage:
 
 def error_of(broke: talk.Broke) -> wire.ResponseError:
     """The response's `error`, from the engine's failure; an upstream's code goes through though it be none of the original's."""
-    code: Any = broke.code or "server_error"
-    return wire.ResponseError(code=code, message=broke.message)
+    return wire.ResponseError(code=broke.code or "server_error", message=broke.message)
 
 
 # Items
