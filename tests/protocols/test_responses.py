@@ -120,6 +120,8 @@ def test_an_answer_in_text_is_the_sequence_of_the_original():
         "output_item.done",
         "completed",
     ]
+    assert dialogue.events[2]["item"] == {"type": "message", "id": "msg_2", "status": "in_progress", "content": [], "role": "assistant"}
+    assert dialogue.events[3]["part"] == {"type": "output_text", "annotations": [], "text": "", "logprobs": []}
     assert dialogue.events[5] == {
         "type": "response.output_text.delta",
         "sequence_number": 5,
@@ -307,6 +309,29 @@ def test_an_items_id_is_the_same_in_all_of_its_events():
     assert [item["id"] for item in dialogue.events[-1]["response"]["output"]] == [ids.pop() for _, ids in sorted(by_index.items())]
 
 
+def assert_gathers_to(events):
+    """A client that starts from what is announced and adds every delta has, at each `done`, just what is done."""
+    gathered, parts = {}, {}
+    for event in events:
+        kind = event["type"].removeprefix("response.")
+        if kind == "output_item.added":
+            item = event["item"]
+            assert item.get("status") == "in_progress"
+            assert not any(item.get(key) for key in ("content", "summary", "arguments", "input", "encrypted_content"))
+            gathered[item["id"]] = ""
+        elif kind in ("content_part.added", "reasoning_summary_part.added"):
+            assert not event["part"].get("text")
+            assert not event["part"].get("refusal")
+            parts[event["item_id"]] = ""
+        elif kind.endswith(".delta"):
+            into = gathered if "arguments" in kind or "input" in kind else parts
+            into[event["item_id"]] += event["delta"]
+        elif kind in ("function_call_arguments.done", "custom_tool_call_input.done"):
+            assert (event["arguments"] if "arguments" in event else event["input"]) == gathered[event["item_id"]]
+        elif kind in ("content_part.done", "reasoning_summary_part.done"):
+            assert (event["part"]["text"] if "text" in event["part"] else event["part"]["refusal"]) == parts[event["item_id"]]
+
+
 @given(st.lists(any_word, max_size=25), ending, st.sampled_from(["none", "hangup", "not begun", "not ended"]), st.integers(0, 25))
 def test_whatever_an_engine_says_the_stream_keeps_its_laws(words, end, mishap, at):
     """
@@ -334,6 +359,7 @@ def test_whatever_an_engine_says_the_stream_keeps_its_laws(words, end, mishap, a
         assert [event["output_index"] for event in done] == added == list(range(len(added)))
         assert events[-1]["response"]["output"] == [event["item"] for event in done]
         text = "".join(event["delta"] for event in events if event["type"] == "response.output_text.delta")
+        assert_gathers_to(events)
         content = (part for item in events[-1]["response"]["output"] for part in item.get("content", ()))
         assert "".join(part["text"] for part in content if part["type"] == "output_text") == text
     assert len(terminals) == 1 or mishap in ("hangup", "not begun")

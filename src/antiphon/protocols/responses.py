@@ -15,7 +15,7 @@ from antiphon.errors import Fault, UpstreamTrouble
 from antiphon.protocols import response as steps
 from antiphon.protocols.base import Close, Effect, Event, FromClient, FromEngine, Hangup, Keep, Mint, NotKept, Send, Tell
 from antiphon.protocols.response import Item, Part, Slot
-from antiphon.protocols.responses_object import Draft, error_of, item_of, logprobs_of, part_of
+from antiphon.protocols.responses_object import Draft, error_of, item_begun, item_of, logprobs_of, part_begun, part_of
 from antiphon.protocols.responses_order import Order, ask
 from antiphon.records import ResponseRecord
 from antiphon.wire import responses_events as events
@@ -163,7 +163,7 @@ class Responses:
     def _item_added(self, step: steps.ItemAdded, _at: float, effects: list[Effect]) -> None:
         self._send(
             effects,
-            events.OutputItemAdded(sequence_number=self._next(), output_index=step.item.index, item=item_of(step.item)),
+            events.OutputItemAdded(sequence_number=self._next(), output_index=step.item.index, item=item_begun(step.item)),
         )
 
     def _part_added(self, step: steps.PartAdded, _at: float, effects: list[Effect]) -> None:
@@ -176,7 +176,7 @@ class Responses:
                     item_id=item.id,
                     output_index=item.index,
                     summary_index=part.index,
-                    part=part_of(part),
+                    part=part_begun(part),
                 ),
             )
             return
@@ -187,7 +187,7 @@ class Responses:
                 item_id=item.id,
                 output_index=item.index,
                 content_index=part.index,
-                part=part_of(part),
+                part=part_begun(part),
             ),
         )
 

@@ -142,6 +142,16 @@ def error_of(broke: talk.Broke) -> wire.ResponseError:
 # Items
 
 
+def item_begun(item: Item) -> items.Item:
+    """An item as it is announced: empty, whatever the same word of the engine has already put into it."""
+    return item_of(Item(item.id, item.index, item.call))
+
+
+def part_begun(part: Part) -> Any:
+    """A part as it is announced: empty."""
+    return part_of(Part(part.slot, part.index))
+
+
 def item_of(item: Item) -> items.Item:
     """An item as far as it has come."""
     if item.call is not None:
