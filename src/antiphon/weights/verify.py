@@ -1,0 +1,86 @@
+"""
+Whether a file is, byte for byte, the one that the catalogue names.
+
+Reading a gigabyte takes a second or more, so a file found good is remembered beside it until its size or time of change differ. The
+memory saves work; it is no guard against someone who can write to the folder.
+"""
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from antiphon.weights.catalogue import File
+
+Report = Callable[[str, int, int], None]
+"""Takes what is being done, the bytes done and the bytes in all."""
+
+_CHUNK_BYTES = 1 << 20
+
+
+class _Mark(Struct, frozen=True):
+    sha256: str
+    size_bytes: int
+    changed_ns: int
+
+
+def holds(path: Path, file: File, report: Report) -> bool:
+    """
+    Whether `path` holds `file`. A good one is remembered.
+
+    Raises:
+        OSError: it is there but can't be read.
+    """
+    if not path.is_file() or path.stat().st_size != file.size_bytes:
+        return False
+    if is_remembered(path, file):
+        return True
+    if digest(path, checking(path.name, file, report)) != file.sha256:
+        return False
+    remember(path, file)
+    return True
+
+
+def is_remembered(path: Path, file: File) -> bool:
+    """Whether `path` was found good before and has not changed since; reads none of it."""
+    try:
+        return msgspec.json.decode(_mark_path(path).read_bytes(), type=_Mark) == _mark(path, file)
+    except (OSError, msgspec.DecodeError):
+        return False
+
+
+def remember(path: Path, file: File) -> None:
+    """Note that `path` was found good."""
+    _mark_path(path).write_bytes(msgspec.json.encode(_mark(path, file)))
+
+
+def digest(path: Path, advance: Callable[[int], None]) -> str:
+    """The file's sha256 in hexadecimal; `advance` takes the bytes read so far."""
+    done_bytes, sha256 = 0, hashlib.sha256()
+    with path.open("rb") as opened:
+        while chunk := opened.read(_CHUNK_BYTES):
+            sha256.update(chunk)
+            done_bytes += len(chunk)
+            advance(done_bytes)
+    return sha256.hexdigest()
+
+
+def checking(name: str, file: File, report: Report) -> Callable[[int], None]:
+    """What tells `report` how much of the file has been checked."""
+    return lambda done_bytes: report(f"checking {name}", done_bytes, file.size_bytes)
+
+
+def forget(path: Path) -> None:
+    """Remove the file and what is remembered of it."""
+    path.unlink(missing_ok=True)
+    _mark_path(path).unlink(missing_ok=True)
+
+
+def _mark(path: Path, file: File) -> _Mark:
+    return _Mark(file.sha256, file.size_bytes, path.stat().st_mtime_ns)
+
+
+def _mark_path(path: Path) -> Path:
+    return path.with_name(path.name + ".verified")
