@@ -10,6 +10,7 @@ import contextlib
 import re
 import tomllib
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -194,10 +195,11 @@ class _Conversation:
             case talk.Respond(id=id):
                 if len(self._answering) >= self.LIMIT:
                     raise EngineOverrun(f"{self.LIMIT} answers are under way already")
-                self._answering[id] = self._tasks.create_task(self._answer(word))
+                task = self._answering[id] = self._tasks.create_task(self._speak(word))
+                task.add_done_callback(partial(self._over, id))
             case talk.Cancel(id):
-                if (task := self._answering.get(id)) is not None:
-                    task.cancel()
+                if id in self._answering:
+                    self._answering[id].cancel()
 
     def pause(self) -> None:
         self._may_speak.clear()
@@ -211,15 +213,11 @@ class _Conversation:
         for task in self._answering.values():
             task.cancel()
 
-    async def _answer(self, ask: talk.Respond) -> None:
-        try:
-            await self._speak(ask)
-        except asyncio.CancelledError:
-            if self._hushed:
-                raise
-            self._deliver([talk.Ended(ask.id, "cancelled")])
-        finally:
-            self._answering.pop(ask.id, None)
+    def _over(self, id: str, task: asyncio.Task[None]) -> None:
+        # Not in the task itself: one that is cancelled before its first step runs none of its own code.
+        del self._answering[id]
+        if task.cancelled() and not self._hushed:
+            self._deliver((talk.Ended(id, "cancelled"),))
 
     async def _speak(self, ask: talk.Respond) -> None:
         pace_s = self._script.pace_ms / 1000

@@ -1,0 +1,169 @@
+"""
+JSON Schemas from outside: checked before they come near the native side, which silently drops a constraint that it can't build.
+
+What llama.cpp's constraint engine (llguidance) keeps to is listed at https://github.com/guidance-ai/llguidance/blob/main/docs/json_schema.md
+"""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import jsonschema_rs
+
+from antiphon.errors import ClientMistake
+
+MAX_CHARACTERS = 64_000
+MAX_DEPTH = 40
+MAX_NODES = 4_000
+# The native side builds a count out of as many pieces: a billion items take all the memory that there is.
+MAX_COUNT = 10_000
+# The native parser gives up on a point with more than 2,000 ways on; an optional property is four of them.
+MAX_PROPERTIES = 400
+
+_COUNTS = {"minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties"}
+_UNKEPT = {
+    "not", "if", "then", "else", "uniqueItems", "contains", "minContains", "maxContains", "propertyNames", "dependentRequired",
+    "dependentSchemas", "dependencies", "unevaluatedItems", "unevaluatedProperties", "$dynamicRef", "$recursiveRef",
+}  # fmt: skip
+_KEPT_FORMATS = {"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"}
+_SUBSCHEMAS = {"items", "additionalProperties", "additionalItems"}
+_SUBSCHEMA_LISTS = {"anyOf", "oneOf", "allOf", "prefixItems", "items"}
+_SUBSCHEMA_MAPS = {"properties", "patternProperties", "$defs", "definitions"}
+
+
+class Unfit(Exception):
+    """The schema can't be used, and why, in words that finish a sentence."""
+
+
+class Schema:
+    """
+    A schema that is one, of bearable size.
+
+    Args:
+        source: as the client sent it.
+        strict: whether all of it must be kept to; else what can't be is only asked for.
+
+    Raises:
+        Unfit: it is no JSON Schema, too large, refers to something that isn't there, or `strict` asks for what can't be kept to.
+    """
+
+    def __init__(self, source: dict[str, Any], strict: bool = False) -> None:
+        _measure(source)
+        try:
+            self._validator = _validator(source, jsonschema_rs.RegexOptions())
+            _check_counts(source)
+            self._held = source
+        except Unfit:
+            if strict:
+                raise
+            # Perhaps only its patterns look around, or its counts are large: checked afterwards, if not held to.
+            self._validator = _validator(source, jsonschema_rs.FancyRegexOptions())
+            self._held = {"type": "object"}
+        if strict and (unkept := next(_unkept(source), None)):
+            raise Unfit(unkept)
+        self._source = source
+        self._strict = strict
+
+    @property
+    def is_object(self) -> bool:
+        """Whether only an object can satisfy it."""
+        return self._source.get("type") == "object"
+
+    def accepts(self, value: Any) -> bool:
+        """Whether a decoded JSON value satisfies the schema."""
+        return self._validator.is_valid(value)
+
+    def rule(self) -> str:
+        """The right side of a rule of an llguidance grammar: JSON on one line, properties in the schema's order."""
+        how = {
+            # Free white space lets a small model go on with it for ever.
+            "whitespace_flexible": False,
+            "item_separator": ", ",
+            "key_separator": ": ",
+            "coerce_one_of": True,
+            "lenient": not self._strict,
+        }
+        source = {key: value for key, value in self._held.items() if key not in ("$schema", "$id")}
+        return "%json " + json.dumps(source | {"x-guidance": how})
+
+
+def invalid_schema(error: Unfit, subject: str, code: str, param: str) -> ClientMistake:
+    """The fault for a schema that can't be used; `subject` is such as `function 'look_up'`."""
+    return ClientMistake(f"Invalid schema for {subject}: {error}.", code=code, param=param)
+
+
+def _validator(source: dict[str, Any], patterns: jsonschema_rs.RegexOptions | jsonschema_rs.FancyRegexOptions) -> jsonschema_rs.Validator:
+    try:
+        return jsonschema_rs.validator_for(source, offline=True, pattern_options=patterns)
+    except jsonschema_rs.ValidationError as error:
+        place = "/".join(map(str, error.instance_path))
+        raise Unfit(f"in /{place}, {error.message}") from None
+    except (jsonschema_rs.ReferencingError, ValueError) as error:
+        raise Unfit(str(error).splitlines()[0]) from None
+
+
+def _measure(source: dict[str, Any]) -> None:
+    """Bound the schema before anything recursive touches it."""
+    nodes = 0
+    level: list[Any] = [source]
+    for _ in range(MAX_DEPTH):
+        nodes += len(level)
+        if nodes > MAX_NODES:
+            raise Unfit(f"it is larger than {MAX_NODES} values")
+        level = [child for value in level for child in _children(value)]
+        if not level:
+            break
+    else:
+        raise Unfit(f"it is nested deeper than {MAX_DEPTH} levels")
+    if len(json.dumps(source)) > MAX_CHARACTERS:
+        raise Unfit(f"it is longer than {MAX_CHARACTERS} characters")
+
+
+def _check_counts(source: Any) -> None:
+    """Wherever they are, for what is no schema here may be referred to as one."""
+    values = [source]
+    while values:
+        value = values.pop()
+        for keyword in _COUNTS & value.keys() if isinstance(value, dict) else ():
+            if isinstance(count := value[keyword], int | float) and count > MAX_COUNT:
+                raise Unfit(f"'{keyword}' is more than {MAX_COUNT}")
+        values += _children(value)
+
+
+def _children(value: Any) -> list[Any]:
+    match value:
+        case dict():
+            if isinstance(properties := value.get("properties"), dict) and len(properties) > MAX_PROPERTIES:
+                raise Unfit(f"an object has {len(properties)} properties, more than {MAX_PROPERTIES}")
+            return list(value.values())
+        case list():
+            return value
+        case _:
+            return []
+
+
+def _unkept(schema: Any, path: str = "") -> Iterator[str]:
+    """What the native side would not hold the model to, each with its place."""
+    if not isinstance(schema, dict):
+        return
+    place = f"in {path}, " if path else ""
+    for keyword in schema.keys() & _UNKEPT:
+        yield f"{place}'{keyword}' is not permitted"
+    if (format := schema.get("format")) is not None and format not in _KEPT_FORMATS:
+        yield f"{place}'{format}' is not a valid format"
+    for keyword, child in schema.items():
+        yield from _unkept_below(keyword, child, f"{path}/{keyword}")
+
+
+def _unkept_below(keyword: str, child: Any, path: str) -> Iterator[str]:
+    if isinstance(child, dict) and keyword in _SUBSCHEMA_MAPS:
+        for name, schema in child.items():
+            yield from _unkept(schema, f"{path}/{name}")
+    elif isinstance(child, list) and keyword in _SUBSCHEMA_LISTS:
+        for number, schema in enumerate(child):
+            yield from _unkept(schema, f"{path}/{number}")
+    elif keyword in _SUBSCHEMAS:
+        yield from _unkept(child, path)
+
+
+ANY_OBJECT = Schema({"type": "object"})
