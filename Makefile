@@ -41,6 +41,7 @@ demo: install ## ask a server of its own a few real questions, then stop
 .PHONY: test
 test: check ## everything a change must pass
 	@$(BIN)/antiphon models pull smollm2-135m-instruct
+	@$(BIN)/python conformance/run.py $(BIN)/antiphon smollm2-135m-instruct
 	@$(BIN)/python -m pytest $(ARGS)
 
 .PHONY: check
