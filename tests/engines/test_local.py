@@ -56,6 +56,8 @@ def test_it_claims_what_it_can_do_and_no_more(tmp_path):
         truncation=True,
         penalties=True,
         max_top_logprobs=20,
+        temperature_default=0.2,
+        top_p_default=0.9,
         context_window=2048,
     )
 
@@ -376,3 +378,8 @@ def test_stopping_breaks_off_what_is_being_answered():
 
         runner.run(stop())
         assert [(word.id, word.status) for word in said] == [("r", 503), ("late", 500)]
+
+
+def test_what_an_answer_is_sampled_with_is_told_for_any_file(tmp_path):
+    abilities = build("mine", {"path": "any.gguf"}, place(tmp_path)).abilities
+    assert (abilities.temperature_default, abilities.top_p_default) == (0.8, 0.95)

@@ -87,7 +87,7 @@ class Local:
         self._entry = entry
         self._place = place
         self._template = options.template or (entry.template if entry else "gguf")
-        self._defaults = entry.sampling if entry else {}
+        self._defaults = {**sampling.NATIVE, **(entry.sampling if entry else {})}
         self._llama: Llama | None = None
         self._slots = Slots(options.slots)
         self._free = asyncio.Semaphore(options.slots)
@@ -100,6 +100,8 @@ class Local:
             truncation=True,
             penalties=True,
             max_top_logprobs=sampling.MAX_LOGPROBS,
+            temperature_default=self._defaults["temperature"],
+            top_p_default=self._defaults["top_p"],
             context_window=options.context,
         )
 

@@ -10,6 +10,8 @@ from antiphon import talk
 from antiphon.errors import ClientMistake
 
 MAX_LOGPROBS = 20
+NATIVE: Mapping[str, float] = {"temperature": 0.8, "top_p": 0.95}
+"""What llama.cpp takes where nobody says; said outright, so that a response can tell what it was sampled with."""
 # What the original reports for a token that was as good as impossible.
 LOWEST_LOGPROB = -9999.0
 

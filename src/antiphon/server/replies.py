@@ -14,6 +14,7 @@ from antiphon.runtime.ids import mint
 from antiphon.server import logs
 
 BODY_LIMIT_BYTES = 32 << 20
+PROBES = ("/livez", "/readyz", "/health")
 
 PATIENCE_BYTES = 2 * BODY_LIMIT_BYTES
 """How much of too large a body is read and dropped, so that its sender is through with sending and reads why it is refused."""
@@ -119,4 +120,6 @@ class Traced:
                 await (await on_defect(Request(scope), Exception()))(scope, receive, send_traced)
         finally:
             elapsed_ms = round((time.perf_counter() - begun_at) * 1000, 1)
-            logs.get().info(f"{scope['method']} {scope['path']}", status=status, ms=elapsed_ms, request_id=request_id)
+            # Those who ask whether we live ask every few seconds.
+            say = logs.get().debug if scope["path"] in PROBES else logs.get().info
+            say(f"{scope['method']} {scope['path']}", status=status, ms=elapsed_ms, request_id=request_id)
