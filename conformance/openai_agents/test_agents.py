@@ -1,0 +1,65 @@
+"""The OpenAI Agents SDK runs agents, tools and multi-turn conversations on antiphon."""
+
+import asyncio
+import os
+
+import openai
+import pytest
+from agents import Agent, OpenAIResponsesModel, Runner, function_tool, set_tracing_disabled
+from pydantic import BaseModel
+
+set_tracing_disabled(True)
+
+
+@function_tool
+def get_weather(city: str) -> str:
+    """The weather in a city."""
+    return f"sunny in {city}"
+
+
+class Person(BaseModel):
+    name: str
+    age: int
+
+
+def agent(**more):
+    client = openai.AsyncOpenAI(base_url=os.environ["ANTIPHON_URL"], api_key="none", max_retries=0)
+    return Agent(name="a", instructions="Be brief.", model=OpenAIResponsesModel("parrot", client), **more)
+
+
+def test_text():
+    assert asyncio.run(Runner.run(agent(), "Hello")).final_output == "You said: Hello"
+
+
+def test_tool_round_trip():
+    assert asyncio.run(Runner.run(agent(tools=[get_weather]), "weather?")).final_output == "The tool says sunny in Paris"
+
+
+def test_stream_with_a_tool():
+    async def scenario():
+        run = Runner.run_streamed(agent(tools=[get_weather]), "weather?")
+        kinds = [event.type async for event in run.stream_events()]
+        return kinds, run.final_output
+
+    kinds, output = asyncio.run(scenario())
+    assert "raw_response_event" in kinds
+    assert output == "The tool says sunny in Paris"
+
+
+def test_structured_output():
+    assert asyncio.run(Runner.run(agent(output_type=Person), "a person")).final_output == Person(name="Ada", age=36)
+
+
+def test_conversation():
+    async def scenario():
+        first = await Runner.run(agent(), "Hello")
+        by_id = await Runner.run(agent(), "again", previous_response_id=first.last_response_id)
+        replayed = await Runner.run(agent(), [*first.to_input_list(), {"role": "user", "content": "once more"}])
+        return by_id.final_output, replayed.final_output
+
+    assert asyncio.run(scenario()) == ("You said: again", "You said: once more")
+
+
+def test_error():
+    with pytest.raises(openai.InternalServerError):
+        asyncio.run(Runner.run(agent(), "break at once"))
