@@ -47,3 +47,42 @@ class ResponseRecord(Struct, frozen=True, kw_only=True):
     previous_response_id: str | None
     body: bytes
     items: tuple[ItemRecord, ...] = ()
+
+
+class KeyRecord(Struct, frozen=True, kw_only=True):
+    """
+    One API key. The key itself is nowhere: only its hash is kept.
+
+    Attributes:
+        id: unique; begins with `key_`.
+        hash: the whole SHA-256 of the key.
+        prefix: how the key begins, for people to tell keys apart.
+        name: what its owner calls it.
+        tenant: whose responses it reaches.
+        scopes: what it may do.
+        created_at: Unix seconds, as all times here.
+        expires_at: from when on it opens nothing, or None.
+        revoked_at: since when it opens nothing, or None.
+        last_used_at: a recent use, to the minute; None where there was none.
+        requests_per_minute: the limit, or None for none.
+        tokens_per_minute: the limit, or None for none; input and output count.
+        streams: how many answers it may have under way at the same time, or None for any number.
+    """
+
+    id: str
+    hash: bytes
+    prefix: str
+    name: str
+    tenant: str
+    scopes: tuple[str, ...]
+    created_at: int
+    expires_at: int | None = None
+    revoked_at: int | None = None
+    last_used_at: int | None = None
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
+    streams: int | None = None
+
+    def is_live(self, at: float) -> bool:
+        """Whether it opens anything at that time."""
+        return self.revoked_at is None and (self.expires_at is None or at < self.expires_at)

@@ -3,10 +3,11 @@
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from antiphon.records import Direction, ItemRecord, ResponseRecord
+from antiphon.records import Direction, ItemRecord, KeyRecord, ResponseRecord
 from antiphon.stores.base import MissingAncestor, Page, Store, UnknownCursor
 from antiphon.stores.memory import Memory
 from antiphon.stores.sql import Sql
@@ -19,9 +20,19 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+def made(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+    match kind:
+        case "sqlite":
+            return Sql(f"sqlite:///{tmp_path}/store.sqlite3")
+        case "postgresql":
+            return Sql(request.getfixturevalue("postgres").new_database())
+        case _:
+            return Memory()
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgresql"])
 async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
-    store: Store = Memory() if request.param == "memory" else Sql(f"sqlite:///{tmp_path}/store.sqlite3")
+    store = made(request.param, request, tmp_path)
     await store.open()
     yield store
     await store.close()
@@ -62,6 +73,17 @@ async def test_a_record_may_have_no_items(store: Store) -> None:
 
 async def test_an_unknown_id_is_none(store: Store) -> None:
     assert await store.get("ada", "resp_1") is None
+
+
+async def test_an_id_that_no_database_takes_is_an_unknown_one(store: Store) -> None:
+    await store.put(DIALOGUE)
+    assert await store.get("ada", "resp_\0") is None
+    assert len(await store.chain("ada", "resp_\0")) == 0
+    assert await store.item("ada", "msg_\0") is None
+    assert await store.delete("ada", "resp_\0") is False
+    assert await store.list_items("ada", "resp_\0", direction="input", after=None, limit=1, order="asc") is None
+    with pytest.raises(UnknownCursor):
+        await page(store, after="msg_\0")
 
 
 async def test_putting_again_replaces_the_record_and_all_its_items(store: Store) -> None:
@@ -187,14 +209,25 @@ async def test_following_the_cursors_ends_though_an_id_is_used_twice(store: Stor
     assert await page(store, after="msg_1", order=order) == []
 
 
-async def test_unfinished_are_the_responses_of_all_tenants_that_have_not_ended(store: Store) -> None:
-    await store.put(response("resp_2", item("msg_1"), status="in_progress"))
-    await store.put(response("resp_1", status="queued"))
-    for status in ("completed", "failed", "incomplete", "cancelled"):
-        await store.put(response(f"resp_{status}", status=status))
-    assert [record.id for record in await store.unfinished()] == ["resp_2", "resp_1"]
-    await store.put(response("resp_2", status="failed"))
-    assert [record.id for record in await store.unfinished()] == ["resp_1"]
+async def test_what_a_server_works_on_is_not_orphaned(store: Store) -> None:
+    await store.put(response("resp_1", status="in_progress"))
+    await store.put(response("resp_2", status="queued"))
+    assert len(await store.orphaned()) == 0
+
+
+async def test_an_unfinished_response_can_be_settled_once(store: Store) -> None:
+    await store.put(response("resp_1", item("msg_1"), status="in_progress"))
+    assert await store.settle(response("resp_1", item("msg_2"), status="failed")) is True
+    assert await store.get("ada", "resp_1") == response("resp_1", item("msg_2"), status="failed")
+    assert await store.settle(response("resp_1", status="failed")) is False
+
+
+async def test_what_has_ended_or_never_was_is_not_settled(store: Store) -> None:
+    await store.put(DIALOGUE)
+    assert await store.settle(response("resp_1", status="failed")) is False
+    assert await store.settle(response("resp_2", status="failed")) is False
+    assert await store.get("ada", "resp_1") == DIALOGUE
+    assert await store.get("ada", "resp_2") is None
 
 
 async def test_many_at_once_are_all_kept(store: Store) -> None:
@@ -208,3 +241,36 @@ async def test_many_at_once_are_all_kept(store: Store) -> None:
 async def test_closing_twice_is_no_mistake(store: Store) -> None:
     await store.close()
     await store.close()
+
+
+# API keys
+
+
+def key(id: str, created_at: int = 1, **fields: Any) -> KeyRecord:
+    return KeyRecord(
+        id=id, hash=id.encode() * 4, prefix="ak-1", name="laptop", tenant="ada", scopes=("a:b", "c"), created_at=created_at, **fields
+    )
+
+
+async def test_keys_come_back_as_they_were_added_oldest_first(store: Store) -> None:
+    limited = key("key_a", 2, expires_at=9, requests_per_minute=1, tokens_per_minute=2**40, streams=3)
+    for one in (limited, key("key_b", 1)):
+        await store.keys.add(one)
+    assert list(await store.keys.all()) == [key("key_b", 1), limited]
+
+
+async def test_a_key_is_revoked_once_and_stays_listed(store: Store) -> None:
+    await store.keys.add(key("key_a"))
+    assert await store.keys.revoke("key_b", 5) is False
+    assert await store.keys.revoke("key_a", 5) is True
+    assert await store.keys.revoke("key_a", 6) is False
+    assert list(await store.keys.all()) == [key("key_a", revoked_at=5)]
+
+
+async def test_the_latest_use_of_a_key_is_kept(store: Store) -> None:
+    for id in ("key_a", "key_b", "key_c"):
+        await store.keys.add(key(id))
+    await store.keys.mark_used({"key_a": 7, "key_b": 8})
+    await store.keys.mark_used({"key_a": 6, "key_none": 1})
+    await store.keys.mark_used({})
+    assert {key.id: key.last_used_at for key in await store.keys.all()} == {"key_a": 7, "key_b": 8, "key_c": None}

@@ -246,7 +246,9 @@ async def test_a_closed_store_takes_nothing_more(file: Path) -> None:
         ("scroll", "neither `sqlite`, `memory` nor an SQLAlchemy URL"),
         ("sqlite://", "names no file: sqlite://. For a store in memory, set it to `memory`"),
         ("sqlite:///:memory:", "names no file"),
-        ("scroll://alexandria/library", "SQLAlchemy doesn't know: scroll"),
+        ("scroll://alexandria/library", "not supported: scroll. There are sqlite and postgresql"),
+        ("postgresql://h", "names no database: postgresql://h"),
+        ("postgres://u:secret@h/d?sslmode=require&colour=red", "has the parameter 'colour'; there are 'host', "),
     ],
 )
 async def test_a_url_that_leads_nowhere_is_told(url: str, told: str) -> None:
@@ -275,7 +277,7 @@ _records = st.builds(
     id=_ids,
     tenant=_tenants,
     created_at=st.integers(0, 3),
-    status=st.sampled_from(["queued", "in_progress", "completed"]),
+    status=st.sampled_from(["queued", "in_progress", "completed", "failed"]),
     model=st.just("m"),
     previous_response_id=st.none() | _ids,
     body=st.binary(max_size=3),
@@ -307,7 +309,9 @@ class SameAsMemory(RuleBasedStateMachine):
     @rule(writes=st.lists(_records | _deletions, min_size=1, max_size=6))
     def write_together(self, writes: list[ResponseRecord | tuple[str, str]]) -> None:
         def write(store: Store, one: ResponseRecord | tuple[str, str]) -> Coroutine[Any, Any, Any]:
-            return store.put(one) if isinstance(one, ResponseRecord) else store.delete(*one)
+            if not isinstance(one, ResponseRecord):
+                return store.delete(*one)
+            return store.settle(one) if one.status == "failed" else store.put(one)
 
         async def in_turn() -> list[Any]:
             return [await write(self.memory, one) for one in writes]
@@ -345,13 +349,14 @@ class SameAsMemory(RuleBasedStateMachine):
         assert listed == self.told(self.memory.list_items(tenant, response_id, **options))
 
     @rule()
-    def look_for_unfinished(self) -> None:
-        assert self.told(self.sql.unfinished()) == self.told(self.memory.unfinished())
+    def look_for_orphans(self) -> None:
+        assert self.told(self.sql.orphaned()) == self.told(self.memory.orphaned())
 
     @rule()
     def open_again(self) -> None:
         self.runner.run(self.sql.close())
         self.sql = self.runner.run(opened(Path(self.folder.name, "store.sqlite3")))
+        self.runner.run(self.memory.open())
 
 
 TestSameAsMemory = SameAsMemory.TestCase

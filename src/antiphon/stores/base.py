@@ -1,14 +1,17 @@
 """The contract of a store. `tests/contracts/test_stores.py` holds every store to it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal, Protocol
 
 from msgspec import Struct
 
 from antiphon.errors import OurFault
-from antiphon.records import Direction, ItemRecord, ResponseRecord
+from antiphon.records import Direction, ItemRecord, KeyRecord, ResponseRecord
 
 Order = Literal["asc", "desc"]
+
+UNFINISHED = ("in_progress", "queued")
+"""What a response says while somebody works on it, or is to."""
 
 LONGEST_CHAIN = 10_000
 """Responses in one conversation: far beyond any model's context window, and what a damaged store can make us read at most."""
@@ -34,12 +37,32 @@ def chain_too_long(response_id: str) -> OurFault:
     return OurFault(f"The conversation of response '{response_id}' is longer than {LONGEST_CHAIN} responses.")
 
 
+class Keys(Protocol):
+    """Where API keys are kept; of all tenants, as whoever looks doesn't know yet whose it is."""
+
+    async def add(self, key: KeyRecord) -> None:
+        """Keep a new key."""
+
+    async def all(self) -> Sequence[KeyRecord]:
+        """Every key, revoked ones too, the oldest first."""
+
+    async def revoke(self, key_id: str, at: int) -> bool:
+        """Have a key open nothing from now on; whether there was such a key, not revoked before."""
+
+    async def mark_used(self, last_used_at: Mapping[str, int]) -> None:
+        """Keep when keys were used last, by their ids; never an earlier time than is kept already."""
+
+
 class Store(Protocol):
     """
     Where responses and their items are kept. Every look-up names the tenant; another tenant's id is as good as none.
 
     Whatever a method wrote is durable when it returns: it survives the death of this process at any later moment.
     """
+
+    @property
+    def keys(self) -> Keys:
+        """The API keys, kept in the same place."""
 
     async def open(self) -> None:
         """Connect and bring the schema up to date; once, before anything else."""
@@ -87,5 +110,13 @@ class Store(Protocol):
             UnknownCursor: `after` is not among the response's items of that direction.
         """
 
-    async def unfinished(self) -> Sequence[ResponseRecord]:
-        """Every tenant's records that say `in_progress` or `queued`: after a crash, those that nobody works on."""
+    async def orphaned(self) -> Sequence[ResponseRecord]:
+        """
+        Every tenant's records that say `in_progress` or `queued` though no living server works on them, in the order they were put.
+
+        Who puts such a record works on it until its store is closed or its process dies. Where a store can't be shared by several
+        servers, all that was put before this one opened it is nobody's.
+        """
+
+    async def settle(self, record: ResponseRecord) -> bool:
+        """Put `record` in place of one that says `in_progress` or `queued`; whether it still said so, else nothing is done."""

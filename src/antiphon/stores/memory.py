@@ -2,20 +2,25 @@
 A store that forgets when the process ends: for tests, and for servers that must leave no trace.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from antiphon.records import Direction, ItemRecord, ResponseRecord
-from antiphon.stores.base import LONGEST_CHAIN, MissingAncestor, Order, Page, UnknownCursor, chain_too_long
+from msgspec.structs import replace
+
+from antiphon.records import Direction, ItemRecord, KeyRecord, ResponseRecord
+from antiphon.stores.base import LONGEST_CHAIN, UNFINISHED, MissingAncestor, Order, Page, UnknownCursor, chain_too_long
 
 
 class Memory:
     """The contract in its plainest form; the other stores are tested against it."""
 
     def __init__(self) -> None:
+        self.keys = MemoryKeys()
         self._records: dict[str, ResponseRecord] = {}  # in the order they were put
+        self._mine: set[str] = set()  # put since it was opened
 
     async def open(self) -> None:
-        """Nothing to connect to."""
+        """Nothing to connect to; what an earlier opening left unfinished is nobody's any more."""
+        self._mine.clear()
 
     async def close(self) -> None:
         """Forget nothing yet: what was put stays for as long as this object."""
@@ -24,6 +29,7 @@ class Memory:
         """Keep `record` with its items, replacing all of an earlier record with the same id."""
         self._records.pop(record.id, None)
         self._records[record.id] = record
+        self._mine.add(record.id)
 
     async def get(self, tenant: str, response_id: str) -> ResponseRecord | None:
         """The record with all its items, or None."""
@@ -79,6 +85,43 @@ class Memory:
             items = items[places[-1] + 1 :]
         return Page(tuple(items[:limit]), has_more=len(items) > limit)
 
-    async def unfinished(self) -> Sequence[ResponseRecord]:
-        """Every tenant's records that nobody has finished."""
-        return [record for record in self._records.values() if record.status in ("in_progress", "queued")]
+    async def orphaned(self) -> Sequence[ResponseRecord]:
+        """Every tenant's unfinished records from before the store was opened."""
+        return [record for record in self._records.values() if record.status in UNFINISHED and record.id not in self._mine]
+
+    async def settle(self, record: ResponseRecord) -> bool:
+        """Put `record` in place of an unfinished one; whether there was one."""
+        stored = self._records.get(record.id)
+        if stored is None or stored.status not in UNFINISHED:
+            return False
+        await self.put(record)
+        return True
+
+
+class MemoryKeys:
+    """API keys that are forgotten when the process ends."""
+
+    def __init__(self) -> None:
+        self._keys: dict[str, KeyRecord] = {}
+
+    async def add(self, key: KeyRecord) -> None:
+        """Keep a new key."""
+        self._keys[key.id] = key
+
+    async def all(self) -> Sequence[KeyRecord]:
+        """Every key, the oldest first."""
+        return sorted(self._keys.values(), key=lambda key: (key.created_at, key.id))
+
+    async def revoke(self, key_id: str, at: int) -> bool:
+        """Have a key open nothing from now on; whether there was such a key, not revoked before."""
+        key = self._keys.get(key_id)
+        if key is None or key.revoked_at is not None:
+            return False
+        self._keys[key_id] = replace(key, revoked_at=at)
+        return True
+
+    async def mark_used(self, last_used_at: Mapping[str, int]) -> None:
+        """Keep when keys were used last."""
+        for key_id, at in last_used_at.items():
+            if (key := self._keys.get(key_id)) is not None:
+                self._keys[key_id] = replace(key, last_used_at=max(at, key.last_used_at or 0))

@@ -50,6 +50,7 @@ responses = Table(
     Column("model", Text, nullable=False),
     Column("previous_response_id", Text),
     Column("body", LargeBinary, nullable=False),
+    Column("owner", BigInteger),  # the server that works on it, by the number it has in the store while it lives
 )
 
 # Nearly all responses are finished, so their index stays tiny. It serves only queries that have this very text, without parameters.
@@ -67,6 +68,24 @@ items = Table(
     Column("body", LargeBinary, nullable=False),
     CheckConstraint("direction IN ('input', 'output')", name="direction"),
     Index("ix_items_tenant", "tenant", "id"),
+)
+
+keys = Table(
+    "keys",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("hash", LargeBinary, nullable=False, unique=True),
+    Column("prefix", Text, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("tenant", Text, nullable=False),
+    Column("scopes", Text, nullable=False),  # separated by spaces
+    Column("created_at", BigInteger, nullable=False),
+    Column("expires_at", BigInteger),
+    Column("revoked_at", BigInteger),
+    Column("last_used_at", BigInteger),
+    Column("requests_per_minute", BigInteger),
+    Column("tokens_per_minute", BigInteger),
+    Column("streams", BigInteger),
 )
 
 

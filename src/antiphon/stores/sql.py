@@ -1,31 +1,30 @@
 """
-A store in a SQL database: SQLite by default; every other one that SQLAlchemy's asyncio drivers speak to is only another URL.
+A store in a SQL database: SQLite by default, or PostgreSQL.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from msgspec import Struct
 from sqlalchemy import Row, Select, bindparam, delete, func, insert, literal, select
-from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError, NoSuchModuleError, OperationalError, SQLAlchemyError, StatementError
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncConnection
 
-from antiphon.errors import OurFault
 from antiphon.records import Direction, ItemRecord, ResponseRecord
-from antiphon.stores import sqlite
-from antiphon.stores.base import LONGEST_CHAIN, MissingAncestor, Order, Page, UnknownCursor, chain_too_long
-from antiphon.stores.schema import NewerSchema, bring_up_to_date, is_unfinished, items, responses
+from antiphon.stores.base import LONGEST_CHAIN, UNFINISHED, MissingAncestor, Order, Page, UnknownCursor, chain_too_long
+from antiphon.stores.database import Database
+from antiphon.stores.keys import SqlKeys
+from antiphon.stores.schema import is_unfinished, items, responses
 from antiphon.stores.writer import GroupCommit
-
-_DRIVERS = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+asyncpg"}
-_CONNECTIONS = 8  # reads that can be under way at the same time, and the writer
 
 
 class Put(Struct, frozen=True):
     """Keep a record."""
+
+    record: ResponseRecord
+
+
+class Settle(Struct, frozen=True):
+    """Keep a record in place of an unfinished one."""
 
     record: ResponseRecord
 
@@ -37,7 +36,14 @@ class Delete(Struct, frozen=True):
     response_id: str
 
 
-Write = Put | Delete
+Write = Put | Settle | Delete
+
+
+class Stored(NamedTuple):
+    """What a batch of writes needs to know of a response."""
+
+    tenant: str
+    status: str
 
 
 class Sql:
@@ -49,16 +55,12 @@ class Sql:
     """
 
     def __init__(self, url: str) -> None:
-        self._url = _usable(url)
-        self._place = self._url.database if self._is_sqlite else self._url.render_as_string(hide_password=True)
-        self._engine = _engine(self._url)
-        self._writer: GroupCommit[Write] = GroupCommit(self._commit, lambda error: isinstance(error, OperationalError))
-        if self._is_sqlite:
-            sqlite.prepare(self._engine.sync_engine)
-
-    @property
-    def _is_sqlite(self) -> bool:
-        return self._url.get_backend_name() == "sqlite"
+        self._database = Database(url)
+        self.keys = SqlKeys(self._database)
+        self._orphaned = _Wanted(
+            select(responses.c.number, responses.c.number.label("rank")).where(is_unfinished, self._database.backend.is_nobodys)
+        )
+        self._writer: GroupCommit[Write] = GroupCommit(self._commit, self._database.backend.is_common)
 
     async def open(self) -> None:
         """
@@ -67,30 +69,29 @@ class Sql:
         Raises:
             OurFault: the database can't be used, with what to do about it.
         """
-        try:
-            with self._telling():
-                if self._is_sqlite:
-                    sqlite.make_private_file(Path(self._url.database or ""))
-                async with self._engine.execution_options(writes=True).begin() as connection:
-                    await connection.run_sync(bring_up_to_date)
-        except BaseException:
-            await self._engine.dispose()
-            raise
+        await self._database.open()
         self._writer.start()
 
     async def close(self) -> None:
         """Finish what was asked and let go; idempotent."""
         await self._writer.stop()
-        await self._engine.dispose()
+        await self._database.close()
 
     async def put(self, record: ResponseRecord) -> None:
         """Keep `record` with its items, replacing all of an earlier record with the same id."""
-        with self._telling():
+        with self._database.telling():
             await self._writer.write(Put(record))
+
+    async def settle(self, record: ResponseRecord) -> bool:
+        """Put `record` in place of an unfinished one; whether there was one."""
+        with self._database.telling():
+            return await self._writer.write(Settle(record))
 
     async def delete(self, tenant: str, response_id: str) -> bool:
         """Forget a response and its items; whether there was one."""
-        with self._telling():
+        if _is_unheard_of(response_id):
+            return False
+        with self._database.telling():
             return await self._writer.write(Delete(tenant, response_id))
 
     async def get(self, tenant: str, response_id: str) -> ResponseRecord | None:
@@ -105,101 +106,98 @@ class Sql:
             raise chain_too_long(response_id) if len(found) == LONGEST_CHAIN else MissingAncestor(missing)
         return found
 
-    async def unfinished(self) -> Sequence[ResponseRecord]:
-        """Every tenant's records that nobody has finished, in the order they were put."""
-        return await self._records(_UNFINISHED, {})
+    async def orphaned(self) -> Sequence[ResponseRecord]:
+        """Every tenant's unfinished records that no living server works on, in the order they were put."""
+        await self._database.announce()  # so that this server is among the living
+        return await self._records(self._orphaned, {"me": self._database.number})
 
     async def item(self, tenant: str, item_id: str) -> ItemRecord | None:
         """One item by its id; the one put last where the id was used more than once."""
-        with self._telling():
-            async with self._engine.connect() as connection:
-                row = (await connection.execute(_ITEM, {"tenant": tenant, "id": item_id})).first()
+        if _is_unheard_of(item_id):
+            return None
+        async with self._database.reading() as connection:
+            row = (await connection.execute(_ITEM, {"tenant": tenant, "id": item_id})).first()
         return _item(row) if row else None
 
     async def list_items(
         self, tenant: str, response_id: str, *, direction: Direction, after: str | None, limit: int, order: Order
     ) -> Page | None:
         """A page of a response's items."""
-        with self._telling():
-            async with self._engine.connect() as connection:
-                number = await connection.scalar(_ONE.numbers, {"id": response_id, "tenant": tenant})
-                if number is None:
-                    return None
-                page, cursor, start = _PAGES[order]
-                of = {"number": number, "direction": direction}
-                if after is not None:
-                    start = await connection.scalar(cursor, of | {"id": after})
-                if start is None:
-                    raise UnknownCursor(after)
-                rows = (await connection.execute(page, of | {"start": start, "limit": limit + 1})).all()
+        async with self._database.reading() as connection:
+            mine = {"id": response_id, "tenant": tenant}
+            number = None if _is_unheard_of(response_id) else await connection.scalar(_ONE.numbers, mine)
+            if number is None:
+                return None
+            page, cursor, start = _PAGES[order]
+            of = {"number": number, "direction": direction}
+            if after is not None:
+                start = None if _is_unheard_of(after) else await connection.scalar(cursor, of | {"id": after})
+            if start is None:
+                raise UnknownCursor(after)
+            rows = (await connection.execute(page, of | {"start": start, "limit": limit + 1})).all()
         return Page(tuple(_item(row) for row in rows[:limit]), has_more=len(rows) > limit)
 
     async def _records(self, wanted: "_Wanted", values: Mapping[str, Any]) -> Sequence[ResponseRecord]:
         """The wanted records with their items, from one state of the database."""
-        with self._telling():
-            async with self._engine.connect() as connection:
-                found = (await connection.execute(wanted.responses, values)).all()
-                theirs = (await connection.execute(wanted.items, values)).all() if found else ()
+        if _is_unheard_of(str(values.get("id"))):
+            return ()
+        async with self._database.reading() as connection:
+            found = (await connection.execute(wanted.responses, values)).all()
+            theirs = (await connection.execute(wanted.items, values)).all() if found else ()
         sorted_out: dict[int, list[ItemRecord]] = {row.number: [] for row in found}
         for row in theirs:
             sorted_out[row.response_number].append(_item(row))
         return [_record(row, sorted_out[row.number]) for row in found]
 
     async def _commit(self, writes: Sequence[Write]) -> Sequence[bool]:
-        """Write a batch in one transaction; for every deletion whether there was something to delete."""
-        touched = {write.record.id if isinstance(write, Put) else write.response_id for write in writes}
-        async with self._engine.execution_options(writes=True).begin() as connection:
-            rows = await connection.execute(_OWNERS, {"ids": [*touched]})
-            stored = {row.id: row.tenant for row in rows}
-            gone, kept, answers = fold(writes, stored)
+        """Write a batch in one transaction, and say what came of each."""
+        touched = {write.response_id if isinstance(write, Delete) else write.record.id for write in writes}
+        async with self._database.writing() as connection:
+            rows = await connection.execute(_STORED, {"ids": [*touched]})
+            gone, kept, answers = fold(writes, {row.id: Stored(row.tenant, row.status) for row in rows})
             if gone:
                 await connection.execute(_DELETE, {"ids": [*gone]})
             if kept:
-                await _insert(connection, kept)
+                await _insert(connection, kept, self._database.number)
         return answers
 
-    @contextmanager
-    def _telling(self) -> Iterator[None]:
-        """Turn the database's errors into faults that say what, where, and what to do."""
-        try:
-            yield
-        except NewerSchema as error:
-            raise OurFault(
-                f"The store at {self._place} was last used by a newer version of antiphon (schema {error.args[0]}). "
-                "Install that version, or point `store.url` to another store."
-            ) from error
-        except OSError as error:
-            raise OurFault(f"The store at {self._place} can't be opened: {error.strerror or error}.") from error
-        except (SQLAlchemyError, OverflowError, ValueError) as error:
-            cause = (error.orig if isinstance(error, StatementError) else None) or error  # without the statement, which explains nothing
-            raise OurFault(f"The store at {self._place} {sqlite.trouble(cause) or f'failed: {cause}'}.") from error
 
-
-def fold(writes: Iterable[Write], stored: Mapping[str, str]) -> tuple[set[str], list[ResponseRecord], list[bool]]:
+def fold(writes: Iterable[Write], stored: Mapping[str, Stored]) -> tuple[set[str], list[ResponseRecord], list[bool]]:
     """
     What a batch of writes comes to, so that each response is written once.
 
     Args:
-        stored: the tenant of each response that the batch touches and the database has.
+        stored: of each response that the batch touches and the database has.
 
     Returns:
         The responses to remove from the database, the records to insert then in this order, and the answer to each write.
     """
     kept: dict[str, ResponseRecord] = {}
     gone: set[str] = set()
+
+    def at_this_point(response_id: str) -> ResponseRecord | Stored | None:
+        return kept.get(response_id) or (None if response_id in gone else stored.get(response_id))
+
+    def keep(record: ResponseRecord) -> None:
+        kept.pop(record.id, None)  # the order is that of the last put
+        kept[record.id] = record
+        gone.add(record.id)
+
     answers = []
     for write in writes:
         match write:
             case Put(record):
-                kept.pop(record.id, None)  # the order is that of the last put
-                kept[record.id] = record
-                gone.add(record.id)
+                keep(record)
                 answers.append(True)
+            case Settle(record):
+                there = at_this_point(record.id)
+                answers.append(there is not None and there.status in UNFINISHED)
+                if answers[-1]:
+                    keep(record)
             case Delete(tenant, response_id):
-                in_batch = kept.get(response_id)
-                owner = in_batch.tenant if in_batch else None if response_id in gone else stored.get(response_id)
-                answers.append(owner == tenant)
-                if owner == tenant:
+                there = at_this_point(response_id)
+                answers.append(there is not None and there.tenant == tenant)
+                if answers[-1]:
                     kept.pop(response_id, None)
                     gone.add(response_id)
     return gone & stored.keys(), [*kept.values()], answers
@@ -208,10 +206,18 @@ def fold(writes: Iterable[Write], stored: Mapping[str, str]) -> tuple[set[str], 
 # To and from the tables
 
 
-async def _insert(connection: AsyncConnection, records: Sequence[ResponseRecord]) -> None:
-    """Add records that are not in the database, with their items."""
-    columns = [name for name in responses.c.keys() if name != "number"]
-    added = await connection.execute(_INSERT, [{name: getattr(record, name) for name in columns} for record in records])
+def _is_unheard_of(id: str) -> bool:
+    """Whether nothing can have that id: PostgreSQL keeps no text with a NUL, and fails when asked for one."""
+    return "\0" in id
+
+
+async def _insert(connection: AsyncConnection, records: Sequence[ResponseRecord], me: int) -> None:
+    """Add records that are not in the database, with their items; the server numbered `me` works on those that are unfinished."""
+    columns = [name for name in responses.c.keys() if name not in ("number", "owner")]
+    rows = [
+        {name: getattr(record, name) for name in columns} | {"owner": me if record.status in UNFINISHED else None} for record in records
+    ]
+    added = await connection.execute(_INSERT, rows)
     numbers = {row.id: row.number for row in added}
     theirs = [
         {
@@ -284,7 +290,6 @@ def _chain() -> Select[Any]:
 
 _ONE = _Wanted(_one())
 _CHAIN = _Wanted(_chain())
-_UNFINISHED = _Wanted(select(responses.c.number, responses.c.number.label("rank")).where(is_unfinished))
 
 _ITEM = (
     select(items)
@@ -309,30 +314,12 @@ _PAGES: dict[Order, tuple[Select[Any], Select[Any], int | None]] = {
     ),
 }
 
-_OWNERS = select(responses.c.id, responses.c.tenant).where(responses.c.id.in_(bindparam("ids", expanding=True)))
+# Locked in one order, so that servers which share the database never wait for each other in a circle.
+_STORED = (
+    select(responses.c.id, responses.c.tenant, responses.c.status)
+    .where(responses.c.id.in_(bindparam("ids", expanding=True)))
+    .order_by(responses.c.id)
+    .with_for_update()
+)
 _DELETE = delete(responses).where(responses.c.id.in_(bindparam("ids", expanding=True)))  # their items go with them
 _INSERT = insert(responses).returning(responses.c.number, responses.c.id)
-
-
-# The database itself
-
-
-def _usable(url: str) -> URL:
-    """The URL with an asyncio driver."""
-    try:
-        parsed = make_url(url)
-    except ArgumentError:
-        raise OurFault("`store.url` is neither `sqlite`, `memory` nor an SQLAlchemy URL, such as sqlite:////folder/file.sqlite3.") from None
-    if parsed.get_backend_name() == "sqlite" and parsed.database in (None, "", ":memory:"):
-        raise OurFault(f"`store.url` names no file: {url}. For a store in memory, set it to `memory`.")
-    return parsed.set(drivername=_DRIVERS.get(parsed.drivername, parsed.drivername))
-
-
-def _engine(url: URL) -> AsyncEngine:
-    try:
-        # Parameters are hidden because they are people's words, and errors end up in logs.
-        return create_async_engine(url, pool_size=_CONNECTIONS, max_overflow=0, hide_parameters=True)
-    except NoSuchModuleError:
-        raise OurFault(f"`store.url` asks for a database that SQLAlchemy doesn't know: {url.drivername}.") from None
-    except ModuleNotFoundError as error:
-        raise OurFault(f"`store.url` asks for {url.drivername}, whose driver is not installed: pip install {error.name}.") from None

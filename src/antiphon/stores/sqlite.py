@@ -3,11 +3,19 @@ What is peculiar to SQLite: its file, its pragmas, and what its errors mean. The
 """
 
 import os
+import secrets
 import sqlite3
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Engine, event
+from sqlalchemy import ColumnElement, Connection, Engine, bindparam, event
+from sqlalchemy.engine import URL
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from antiphon.errors import OurFault
+from antiphon.stores.schema import responses
 
 # How long to wait for another program's lock is the driver's to know: 5 s, or `?timeout=` of the URL.
 #
@@ -28,6 +36,48 @@ _TROUBLES = {
     sqlite3.SQLITE_CORRUPT: "is damaged. Move the file away, together with those beside it that begin with its name, to start afresh",
     sqlite3.SQLITE_NOTADB: "is not a SQLite database. Move the file away, or point `store.url` to another",
 }
+
+
+class Sqlite:
+    """A SQLite file, which one server has to itself; short-lived programs may use it at the same time."""
+
+    driver = "sqlite+aiosqlite"
+    engine_options: Mapping[str, Any] = {}
+    write_options: Mapping[str, Any] = {"writes": True}
+    is_nobodys: ColumnElement[bool] = responses.c.owner.is_(None) | (responses.c.owner != bindparam("me"))
+
+    def __init__(self) -> None:
+        self._number = secrets.randbits(62)  # unlike that of any opening before
+
+    def place(self, url: URL) -> str:
+        """The path of the file."""
+        return url.database or ""
+
+    def usable(self, url: URL) -> URL:
+        """The URL with the asyncio driver."""
+        if url.database in (None, "", ":memory:"):
+            raise OurFault(f"`store.url` names no file: {url}. For a store in memory, set it to `memory`.")
+        return url.set(drivername=self.driver)
+
+    def prepare(self, engine: AsyncEngine) -> None:
+        """Make the file, and have every connection set up."""
+        make_private_file(Path(engine.url.database or ""))
+        prepare(engine.sync_engine)
+
+    async def announce(self, _engine: AsyncEngine) -> int:
+        """There is no other server to know of this one."""
+        return self._number
+
+    async def leave(self) -> None:
+        """There is no other server to know of this one."""
+
+    def trouble(self, error: BaseException) -> str | None:
+        """What SQLite's error code means."""
+        return trouble(error)
+
+    def is_common(self, error: Exception) -> bool:
+        """Whether the file or its disk failed, and not one write."""
+        return isinstance(error, OperationalError)
 
 
 def make_private_file(path: Path) -> None:

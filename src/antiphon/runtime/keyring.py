@@ -1,0 +1,227 @@
+"""
+Who may use the server: keys made, known and revoked.
+
+All keys are held in memory as they were in the store a moment ago. So a wrong key costs no look-up, however many are tried, and one
+that is revoked, here or by another process, opens nothing after `FRESH_S`.
+"""
+
+import asyncio
+import hashlib
+import hmac
+import secrets
+import time
+from collections.abc import Callable, Collection
+from typing import Literal
+
+from msgspec import Struct
+
+from antiphon.errors import ClientMistake, OurFault, listed
+from antiphon.records import KeyRecord
+from antiphon.runtime.rates import Bucket, Meter
+from antiphon.stores.base import Keys
+
+Scope = Literal["responses:write", "responses:read", "models:read", "admin"]
+
+SCOPES: dict[Scope, str] = {
+    "responses:write": "create and delete responses",
+    "responses:read": "read stored responses and their items",
+    "models:read": "list the models",
+    "admin": "see how the server is doing",
+}
+DEFAULT_SCOPES: tuple[Scope, ...] = ("responses:write", "responses:read", "models:read")
+
+FRESH_S = 2.0
+"""How old what is known of the keys may be."""
+
+LOOKS_PER_MINUTE = 60
+"""How often the keys are read anew, fresh or not, because one is not found or there are none: it may have just been made."""
+
+USED_S = 60.0
+"""How often the last uses are written down."""
+
+NOBODYS = ""
+"""The tenant of whoever needs no key."""
+
+
+class Caller(Struct, frozen=True, eq=False):
+    """
+    Who is asking.
+
+    Attributes:
+        tenant: whose responses they reach.
+        key: their key; None where none was needed.
+        meter: what the key has used; None without a key.
+    """
+
+    tenant: str
+    key: KeyRecord | None = None
+    meter: Meter | None = None
+
+
+def make_key(
+    name: str,
+    *,
+    now: float,
+    tenant: str = "default",
+    scopes: Collection[str] = DEFAULT_SCOPES,
+    expires_at: int | None = None,
+    requests_per_minute: int | None = None,
+    tokens_per_minute: int | None = None,
+    streams: int | None = None,
+) -> tuple[KeyRecord, str]:
+    """
+    A new key, to be kept by whoever asked; and the key itself, which can't be had again.
+
+    Raises:
+        OurFault: there is no such scope.
+    """
+    if unknown := sorted(set(scopes) - SCOPES.keys()):
+        raise OurFault(f"There is no scope {listed(unknown)}; there are {listed(SCOPES)}.")
+    secret = f"ak-{secrets.token_urlsafe(32)}"
+    record = KeyRecord(
+        id=f"key_{secrets.token_hex(6)}",
+        hash=_hash(secret),
+        prefix=secret[:7],
+        name=name,
+        tenant=tenant,
+        scopes=tuple(scope for scope in SCOPES if scope in scopes),
+        created_at=int(now),
+        expires_at=expires_at,
+        requests_per_minute=requests_per_minute,
+        tokens_per_minute=tokens_per_minute,
+        streams=streams,
+    )
+    return record, secret
+
+
+class Keyring:
+    """
+    The keys that a server knows.
+
+    Args:
+        required: whether a key is needed; None: from when there has ever been one.
+        clock: Unix seconds.
+        pace: seconds from any origin, for the limits.
+    """
+
+    def __init__(
+        self,
+        keys: Keys,
+        required: bool | None,
+        clock: Callable[[], float] = time.time,
+        pace: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._keys = keys
+        self._required = required
+        self._clock = clock
+        self._pace = pace
+        self._known: dict[bytes, KeyRecord] = {}
+        self._meters: dict[str, Meter] = {}
+        self._used: dict[str, int] = {}
+        self._read_at = self._written_at = -float("inf")
+        self._looks = Bucket(LOOKS_PER_MINUTE, pace)
+        self._reading = asyncio.Lock()
+
+    async def open(self) -> None:
+        """Read the keys; once the store is open."""
+        await self._refresh(0)
+
+    async def close(self) -> None:
+        """Write down the last uses; while the store is still open."""
+        await self._write_uses()
+
+    @property
+    def opens_to_someone(self) -> bool:
+        """Whether there is a key that opens anything."""
+        return any(key.is_live(self._clock()) for key in self._known.values())
+
+    async def caller(self, secret: str | None) -> Caller:
+        """
+        Who presents `secret`.
+
+        Raises:
+            ClientMistake: 401; a key is needed, and this is none.
+        """
+        if self._required is False:
+            return Caller(NOBODYS)
+        await self._refresh(FRESH_S)
+        if not self._known or (secret is not None and self._find(secret) is None):
+            await self._look_again()
+        if not self._known and not self._required:
+            return Caller(NOBODYS)
+        if secret is None:
+            raise _no_key()
+        key = self._find(secret)
+        if key is None or not key.is_live(self._clock()):
+            raise _wrong_key(secret)
+        self._used[key.id] = int(self._clock())
+        return Caller(key.tenant, key, self._meter(key))
+
+    def _find(self, secret: str) -> KeyRecord | None:
+        hashed = _hash(secret)
+        key = self._known.get(hashed)
+        return key if key is not None and hmac.compare_digest(key.hash, hashed) else None
+
+    def _meter(self, key: KeyRecord) -> Meter:
+        if key.id not in self._meters:
+            self._meters[key.id] = Meter(key, self._pace)
+        return self._meters[key.id]
+
+    async def _look_again(self) -> None:
+        if not self._looks.wait_s(1):
+            self._looks.take(1)
+            await self._refresh(0)
+
+    async def _refresh(self, age_s: float) -> None:
+        """Read the keys again where what is known of them is older than that."""
+        if self._pace() - self._read_at < age_s:
+            return
+        async with self._reading:
+            if self._pace() - self._read_at < age_s:  # while we waited, someone else read them
+                return
+            if self._pace() - self._written_at >= USED_S:
+                await self._write_uses()
+            known = {key.hash: key for key in await self._keys.all()}
+            self._read_at = self._pace()
+            self._known = known
+            live = {key.id for key in known.values()}
+            self._meters = {key_id: meter for key_id, meter in self._meters.items() if key_id in live}
+
+    async def _write_uses(self) -> None:
+        used, self._used = self._used, {}
+        self._written_at = self._pace()
+        try:
+            await self._keys.mark_used(used)
+        except OurFault:  # a store that can't be written fails those who must write, and who only reads is none of them
+            self._used = used | self._used
+
+
+def _hash(secret: str) -> bytes:
+    """
+    What is kept of a key.
+
+    A plain hash is enough, as a key is 256 random bits: there is no dictionary to try.
+    """
+    return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).digest()
+
+
+def _no_key() -> ClientMistake:
+    return ClientMistake(
+        "You didn't provide an API key. You need to provide your API key in an Authorization header using Bearer auth "
+        "(i.e. Authorization: Bearer YOUR_KEY). Whoever runs this server makes keys with `antiphon keys create`.",
+        status=401,
+    )
+
+
+def _wrong_key(secret: str) -> ClientMistake:
+    return ClientMistake(
+        f"Incorrect API key provided: {_masked(secret)}. Whoever runs this server makes keys with `antiphon keys create`.",
+        status=401,
+        code="invalid_api_key",
+    )
+
+
+def _masked(secret: str) -> str:
+    """Enough of a key for its owner to know which one it is, and for nobody to use it."""
+    ends = f"{secret[:3]}...{secret[-4:]}"
+    return ends if len(secret) >= 20 and ends.isascii() and ends.isprintable() else "***"

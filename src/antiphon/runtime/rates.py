@@ -1,0 +1,144 @@
+"""
+How much a key may use: requests and tokens a minute, and answers under way.
+
+Requests and tokens come from buckets that fill steadily. What an answer will cost is known only when it is over, so tokens are taken
+then, and a bucket may owe some: until it has made up for them, nothing more is begun.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Literal
+
+from msgspec import Struct
+
+from antiphon.errors import ClientMistake
+from antiphon.records import KeyRecord
+
+Kind = Literal["requests", "tokens"]
+
+_TEXTS: dict[Kind, str] = {"requests": "requests per min (RPM)", "tokens": "tokens per min (TPM)"}
+_TYPES: dict[Kind, str] = {"requests": "rate_limit_error", "tokens": "tokens"}
+
+
+class State(Struct, frozen=True):
+    """A bucket as a client is told of it; `full_in_s` is how long it takes to be full again."""
+
+    limit: int
+    remaining: int
+    full_in_s: float
+
+
+class Bucket:
+    """
+    So many units a minute, all of which may be used at once.
+
+    It counts in whole numbers, of which a unit has `_UNIT`: so many as come in a nanosecond at one unit a minute. Nothing is rounded away.
+
+    Args:
+        clock: seconds, from any origin.
+    """
+
+    _UNIT = 60_000_000_000
+
+    def __init__(self, per_minute: int, clock: Callable[[], float]) -> None:
+        self.limit = per_minute
+        self._clock = clock
+        self._level = per_minute * self._UNIT
+        self._seen_at_ns = self._now_ns()
+
+    def _now_ns(self) -> int:
+        return round(self._clock() * 1e9)
+
+    def _fill(self) -> int:
+        now_ns = self._now_ns()
+        self._level = min(self.limit * self._UNIT, self._level + (now_ns - self._seen_at_ns) * self.limit)
+        self._seen_at_ns = now_ns
+        return self._level
+
+    def wait_s(self, units: int) -> float:
+        """How long until so many are there; 0 when they are."""
+        return max(0, min(units, self.limit) * self._UNIT - self._fill()) / self.limit / 1e9
+
+    def take(self, units: int) -> None:
+        """Use some, there or not."""
+        self._level = self._fill() - units * self._UNIT
+
+    def state(self) -> State:
+        """What is left."""
+        level = self._fill()
+        return State(self.limit, max(0, level // self._UNIT), (self.limit * self._UNIT - level) / self.limit / 1e9)
+
+
+class Meter:
+    """What one key has used of what it may."""
+
+    def __init__(self, key: KeyRecord, clock: Callable[[], float]) -> None:
+        limits: dict[Kind, int | None] = {"requests": key.requests_per_minute, "tokens": key.tokens_per_minute}
+        self._buckets = {kind: Bucket(limit, clock) for kind, limit in limits.items() if limit is not None}
+        self._most_streams = key.streams
+        self._streams = 0
+
+    def begin_request(self) -> None:
+        """
+        Count a request.
+
+        Raises:
+            ClientMistake: `rate_limit_exceeded`; it was not counted.
+        """
+        for kind, bucket in self._buckets.items():
+            if wait_s := bucket.wait_s(1):
+                raise _exceeded(kind, bucket, wait_s)
+        if "requests" in self._buckets:
+            self._buckets["requests"].take(1)
+
+    def begin_stream(self) -> None:
+        """
+        Count an answer as under way, until `end_stream`.
+
+        Raises:
+            ClientMistake: `rate_limit_exceeded`; it was not counted.
+        """
+        if self._most_streams is not None and self._streams >= self._most_streams:
+            raise ClientMistake(
+                f"Rate limit reached on concurrent streams: Limit {self._most_streams}, Used {self._streams}, Requested 1. "
+                "Please try again when one of them has ended.",
+                status=429,
+                type="rate_limit_error",
+                code="rate_limit_exceeded",
+                retry_after_s=1,
+            )
+        self._streams += 1
+
+    def end_stream(self, tokens: int) -> None:
+        """An answer is over, and came to so many tokens."""
+        self._streams -= 1
+        if "tokens" in self._buckets:
+            self._buckets["tokens"].take(tokens)
+
+    def states(self) -> dict[Kind, State]:
+        """What is left of each limit that the key has."""
+        return {kind: bucket.state() for kind, bucket in self._buckets.items()}
+
+
+def duration(seconds: float) -> str:
+    """A time as the original writes it: `12ms`, `7.66s`, `6m0s`, `1h0m0s`."""
+    milliseconds = math.ceil(seconds * 1000)
+    if milliseconds < 1000:
+        return f"{milliseconds}ms"
+    minutes, rest = divmod(milliseconds, 60_000)
+    hours, minutes = divmod(minutes, 60)
+    told = f"{rest / 1000:.3f}".rstrip("0").rstrip(".") + "s"
+    if hours:
+        return f"{hours}h{minutes}m{told}"
+    return f"{minutes}m{told}" if minutes else told
+
+
+def _exceeded(kind: Kind, bucket: Bucket, wait_s: float) -> ClientMistake:
+    used = bucket.limit - bucket.state().remaining
+    return ClientMistake(
+        f"Rate limit reached on {_TEXTS[kind]}: Limit {bucket.limit}, Used {used}, Requested 1. Please try again in {duration(wait_s)}.",
+        status=429,
+        type=_TYPES[kind],
+        code="rate_limit_exceeded",
+        retry_after_s=math.ceil(wait_s),
+    )
