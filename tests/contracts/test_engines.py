@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import os
 from pathlib import Path
 
@@ -15,6 +16,7 @@ SETTINGS = talk.Settings(model="m")
 CASES = [
     pytest.param("scripted", {"pace_ms": 1}, id="scripted"),
     pytest.param("scripted", {}, id="scripted-at-once"),
+    pytest.param("chat", {"quirks": "generic"}, id="chat"),
     pytest.param("local", {"model": "smollm2-135m-instruct", "context": 1024}, id="local", marks=pytest.mark.weights),
 ]
 
@@ -70,10 +72,40 @@ async def conversing(engine):
         yield listener, conversation, tell
 
 
+async def counting(reader, writer):
+    """A chat-completions server that counts to as many as it is asked, one every two milliseconds, while somebody listens."""
+    try:
+        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+            await count(reader, writer)
+    finally:
+        writer.close()
+
+
+async def count(reader, writer):
+    head = await reader.readuntil(b"\r\n\r\n")
+    length = next((int(line.split(b":")[1]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length")), 0)
+    asked = json.loads(await reader.readexactly(length) or b"{}")
+    writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n")
+    for number in range(asked.get("max_tokens") or asked.get("max_completion_tokens") or 0):
+        chunk = {"choices": [{"index": 0, "delta": {"content": f" {number}"}, "finish_reason": None}]}
+        writer.write(f"data: {json.dumps(chunk)}\n\n".encode())
+        await writer.drain()
+        await asyncio.sleep(0.002)
+    usage = {"prompt_tokens": 9, "completion_tokens": 24}
+    end = {"choices": [{"index": 0, "delta": {}, "finish_reason": "length"}], "usage": usage}
+    writer.write(f"data: {json.dumps(end)}\n\ndata: [DONE]\n\n".encode())
+
+
 def with_engine(name, options, scenario):
     """Build the engine, start it, play the scenario, stop it."""
 
     async def play():
+        upstream = await asyncio.start_server(counting, "127.0.0.1", 0)
+        async with upstream:
+            address = f"http://127.0.0.1:{upstream.sockets[0].getsockname()[1]}/v1"
+            await play_before(options | ({"base_url": address} if name == "chat" else {}))
+
+    async def play_before(options):
         engine = _build(name)("m", options, Place(weights=weights(), base=Path()))
         await engine.start()
         try:

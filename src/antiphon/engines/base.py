@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from msgspec import Struct
 
@@ -61,6 +61,38 @@ class Engine(Protocol):
         """A conversation; leaving it cancels what is still being answered and delivers nothing more."""
 
 
+class CountingEngine(Engine, Protocol):
+    """An engine whose abilities say `counts_tokens`."""
+
+    async def count(self, ask: talk.Respond) -> int:
+        """
+        The tokens that `ask` would be read as; nothing is answered.
+
+        Raises:
+            errors.Fault: they can't be counted.
+        """
+
+
+class Watcher(Protocol):
+    """Counts what becomes of upstream servers."""
+
+    def upstream_is(self, name: str, state: Literal["closed", "half_open", "open"]) -> None:
+        """The circuit breaker of the model's upstream has a new state."""
+
+    def upstream_failed(self, name: str, reason: str) -> None:
+        """The model's upstream did not answer as it should; `reason` is one of few words."""
+
+
+class Unwatched:
+    """A watcher that counts nothing."""
+
+    def upstream_is(self, name: str, state: str) -> None:
+        """Nobody asks."""
+
+    def upstream_failed(self, name: str, reason: str) -> None:
+        """Nobody asks."""
+
+
 class Place(Struct, frozen=True, kw_only=True):
     """
     Where an engine is built.
@@ -69,11 +101,15 @@ class Place(Struct, frozen=True, kw_only=True):
         weights: the folder of verified model files.
         base: the folder that relative paths in the configuration start from.
         notice: takes a line for the operator, such as a fallback that was taken.
+        secrets: values of the environment variables that the configuration names, by their names.
+        watcher: is told how upstream servers fare.
     """
 
     weights: Path
     base: Path
     notice: Callable[[str], None] = lambda _line: None
+    secrets: Mapping[str, str] = {}
+    watcher: Watcher = Unwatched()
 
 
 Build = Callable[[str, Mapping[str, Any], Place], Engine]

@@ -36,6 +36,7 @@ ALL_ABILITIES = talk.Abilities(
     efforts=("none", "minimal", "low", "medium", "high", "xhigh", "max"),
     summaries=True,
     verbosities=("low", "medium", "high"),
+    counts_tokens=True,
 )
 
 
@@ -165,6 +166,10 @@ class Scripted:
     async def stop(self) -> None:
         """Nothing to let go of."""
 
+    async def count(self, ask: talk.Respond) -> int:
+        """One token a word, as in every answer that claims nothing else."""
+        return _words_in(ask)
+
     @contextlib.asynccontextmanager
     async def open(self, settings: talk.Settings, deliver: Deliver) -> AsyncIterator[Conversation]:
         """A conversation in which every `Respond` is answered from the script."""
@@ -180,6 +185,7 @@ class _Conversation:
     """Says answers, each in a task of its own, until it is hushed."""
 
     LIMIT = 64
+    BREATH = 1000
 
     def __init__(self, script: Script, deliver: Deliver, tasks: asyncio.TaskGroup) -> None:
         self._script = script
@@ -228,7 +234,7 @@ class _Conversation:
                 await asyncio.sleep(step)
                 continue
             together.append(step)
-            if pace_s:
+            if pace_s or len(together) == self.BREATH:
                 await self._may_speak.wait()
                 self._say(together)
                 await asyncio.sleep(pace_s)
@@ -329,8 +335,12 @@ def _pieces(text: str, heard: str) -> list[str]:
     return re.findall(r"\s*\S+|\s+$", text.replace("{input}", heard))
 
 
+def _words_in(ask: talk.Respond) -> int:
+    return sum(len(_heard(turn).split()) for turn in ask.history)
+
+
 def _count(ask: talk.Respond, used: Usage | None, spoken: int) -> talk.Used:
     """What the script claims, or else one token a word."""
     if used is None:
-        used = Usage(input_tokens=sum(len(_heard(turn).split()) for turn in ask.history), output_tokens=spoken)
+        used = Usage(input_tokens=_words_in(ask), output_tokens=spoken)
     return talk.Used(id=ask.id, **{name: getattr(used, name) for name in Usage.__struct_fields__})

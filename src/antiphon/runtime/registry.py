@@ -1,16 +1,19 @@
 """The models that this server has: which engine answers for which name."""
 
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 from msgspec import Struct
 
 from antiphon.config import ModelEntry
-from antiphon.engines.base import Build, Engine, Place
+from antiphon.engines.base import Build, Engine, Place, Unwatched, Watcher
 from antiphon.errors import OurFault, listed, model_not_found
 
 ENGINES: dict[str, str] = {
+    "chat": "antiphon.engines.chat",
+    "chat": "antiphon.engines.chat",
     "local": "antiphon.engines.local",
     "scripted": "antiphon.engines.scripted",
 }
@@ -18,7 +21,7 @@ ENGINES: dict[str, str] = {
 
 
 class Model(Struct, frozen=True, eq=False):
-    """A model under the name that clients ask for."""
+    """A model under the name that it was asked by; listed, one for many names is under its pattern, such as `qwen-*`."""
 
     name: str
     engine: Engine
@@ -29,14 +32,23 @@ class Registry:
     """
     Models by name; the first is the one that answers when a request names none.
 
+    A name that ends in `*` is a pattern: it stands for every name that begins so and is no model's own. The longest pattern wins.
+
     Raises:
         OurFault: an entry names no engine that there is, or its options are wrong.
     """
 
-    def __init__(self, entries: Sequence[ModelEntry], weights: Path, created_at: int, notice: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        entries: Sequence[ModelEntry],
+        weights: Path,
+        created_at: int,
+        notice: Callable[[str], None],
+        secrets: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         self._models: dict[str, Model] = {}
         for entry in entries:
-            place = Place(weights=weights, base=entry.origin_folder, notice=notice)
+            place = Place(weights=weights, base=entry.origin_folder, notice=notice, secrets=secrets)
             engine = _build(entry.engine)(entry.name, entry.options, place)
             self._models[entry.name] = Model(entry.name, engine, created_at)
 
@@ -63,14 +75,23 @@ class Registry:
         """
         The model of that name, or the first when no name is given.
 
+        A configured name that ends in `*` stands for every name that begins so, and answers under the name that was asked; an
+        exact name goes before it, and a longer one before a shorter.
+
         Raises:
             ClientMistake: `model_not_found`.
         """
         if name is None and self._models:
             return next(iter(self._models.values()))
-        if name is None or name not in self._models:
-            raise model_not_found(name or "", self._models)
-        return self._models[name]
+        if name is None:
+            raise model_not_found("", self._models)
+        if (exact := self._models.get(name)) is not None:
+            return exact
+        families = [known for known in self._models if known.endswith("*") and name.startswith(known[:-1])]
+        if not families:
+            raise model_not_found(name, self._models)
+        family = self._models[max(families, key=len)]
+        return Model(name, family.engine, family.created_at)
 
 
 def _build(engine: str) -> Build:

@@ -1,0 +1,105 @@
+"""
+Any server that speaks chat completions: vLLM, SGLang, llama.cpp, Ollama, LM Studio, a cloud.
+
+`docs/reference/engine-chat.md` describes every option.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import msgspec
+
+from antiphon import talk
+from antiphon.engines.base import Place
+from antiphon.engines.chat_quirks import QUIRKS, Quirks, quirks_of
+from antiphon.engines.chat_request import body_of, flat_name
+from antiphon.engines.chat_words import ChatReading
+from antiphon.engines.dialogue import Reading, UpstreamEngine
+from antiphon.engines.upstream import Upstream, UpstreamOptions, options_from
+from antiphon.errors import OurFault
+
+EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+
+
+class ChatOptions(UpstreamOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """
+    What the configuration says of a model behind chat completions.
+
+    Attributes:
+        model: its name there; None for the name that the client asked for.
+        quirks: what kind of server it is; `auto` finds out.
+        abilities: what it can do otherwise than its kind; fields of `talk.Abilities`.
+    """
+
+    model: str | None = None
+    quirks: Literal["auto", "openai", "vllm", "llamacpp", "ollama", "sglang", "lmstudio", "generic"] = "auto"
+    abilities: dict[str, Any] = msgspec.field(default_factory=dict)
+
+
+def build(model: str, options: Mapping[str, Any], place: Place) -> UpstreamEngine:
+    """
+    An engine for the model's table in the configuration.
+
+    Raises:
+        OurFault: an option is unknown, missing or wrong.
+    """
+    chosen = options_from(ChatOptions, model, options)
+    upstream = Upstream(model, chosen, place)
+    row = "openai" if chosen.quirks == "auto" and upstream.host == "api.openai.com" else chosen.quirks
+    known = QUIRKS.get(row)
+    return UpstreamEngine(upstream, _Chat(upstream, chosen.model, known), abilities_of(known, chosen.abilities, model))
+
+
+def abilities_of(quirks: Quirks | None, otherwise: Mapping[str, Any], model: str) -> talk.Abilities:
+    """
+    What a server of that kind can do, all else left to its model.
+
+    Raises:
+        OurFault: `otherwise` has what is no ability.
+    """
+    row = quirks or QUIRKS["generic"]
+    usual = talk.Abilities(
+        images=True,
+        files=row.files,
+        audio_in=True,
+        tools=True,
+        custom_tools=True,
+        json_object=True,
+        json_schema=True,
+        penalties=True,
+        max_top_logprobs=20 if row.logprobs else None,
+        efforts=EFFORTS,
+        verbosities=("low", "medium", "high") if row.choice == "openai" else (),
+    )
+    known = msgspec.to_builtins(usual)
+    if unknown := otherwise.keys() - known.keys():
+        raise OurFault(f"The options of model '{model}' are wrong: there is no ability '{min(unknown)}'.")
+    try:
+        return msgspec.convert(known | dict(otherwise), talk.Abilities, strict=False)
+    except msgspec.ValidationError as error:
+        raise OurFault(f"The options of model '{model}' are wrong: {error} (in `abilities`).") from None
+
+
+class _Chat:
+    """The dialect of chat completions."""
+
+    path = "/chat/completions"
+
+    def __init__(self, upstream: Upstream, model: str | None, quirks: Quirks | None) -> None:
+        self._upstream = upstream
+        self._model = model
+        self._quirks = quirks
+        self._asking = asyncio.Lock()
+
+    async def request(self, ask: talk.Respond, model: str) -> tuple[bytes, Reading]:
+        """The request, and the reading of its answer."""
+        quirks = self._quirks or await self._found_out()
+        offered = {flat_name(tool.name, tool.namespace): tool for tool in ask.tools}
+        return body_of(ask, self._model or model, quirks), ChatReading(ask.id, offered)
+
+    async def _found_out(self) -> Quirks:
+        async with self._asking:
+            if self._quirks is None:
+                self._quirks = await quirks_of(self._upstream)
+            return self._quirks or QUIRKS["generic"]

@@ -1,0 +1,153 @@
+"""A streamed chat completion, in the engine's words."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from antiphon import talk
+from antiphon.engines.chat_calls import Calls
+from antiphon.engines.upstream_faults import said_midway
+from antiphon.errors import UpstreamTrouble, shown
+from antiphon.wire import chat
+
+REASONS: dict[str, talk.EndReason] = {
+    "length": "length",
+    "max_tokens": "length",
+    "model_length": "length",
+    "content_filter": "content_filter",
+    "sensitive": "content_filter",
+}
+"""Why an answer ended, where it is not that all was said (`stop`, `tool_calls`, `function_call`, and what we know nothing of)."""
+
+FAILED = frozenset({"error", "abort", "network_error"})
+"""Reasons of servers that say of a failure that the answer is finished."""
+
+
+class ChatReading:
+    """
+    The reading of one answer.
+
+    Args:
+        id: of the response.
+        offered: the tools by the names that the server was given.
+    """
+
+    def __init__(self, id: str, offered: Mapping[str, talk.Tool]) -> None:
+        self._id = id
+        self._calls = Calls(id, offered)
+        self._finish_reason: str | None = None
+        self._usage: chat.Usage | None = None
+
+    def read(self, events: list[bytes], words: list[talk.FromEngine]) -> bool:
+        """Add what `events` say; whether the answer is over."""
+        id = self._id
+        decode = chat.decode_chunk
+        for event in events:
+            if event == chat.DONE:
+                return self._end(words)
+            if not event:
+                continue
+            try:
+                chunk = decode(event)
+            except ValueError as error:  # no JSON, none of a chunk's shape, or no UTF-8
+                raise UpstreamTrouble(f"The model server sent what is no chat completion: {error}.", code="upstream_malformed") from None
+            choices = chunk.choices
+            if choices and (delta := choices[0].delta) is not None:
+                choice = choices[0]
+                content = delta.content
+                # Nearly every chunk is a piece of text and nothing else.
+                if type(content) is str and content and choice.finish_reason is None and choice.logprobs is None and _is_plain(delta):
+                    words.append(talk.Text(id, content))
+                    continue
+            self._read_slowly(chunk, words)
+        return False
+
+    def finish(self, words: list[talk.FromEngine]) -> bool:
+        """Nothing more comes: the end, if the server had said that the answer was finished."""
+        return self._finish_reason is not None and self._end(words)
+
+    def _end(self, words: list[talk.FromEngine]) -> bool:
+        reason = REASONS.get(self._finish_reason or "", "stop")
+        self._calls.close(words, is_whole=reason == "stop")
+        if (usage := self._usage) is not None:
+            words.append(_used(self._id, usage))
+        words.append(talk.Ended(self._id, reason))
+        return True
+
+    def _read_slowly(self, chunk: chat.Chunk, words: list[talk.FromEngine]) -> None:
+        if chunk.error is not None:
+            raise said_midway(chunk.error)
+        if chunk.usage is not None:
+            self._usage = chunk.usage
+        for choice in chunk.choices or ():
+            delta = choice.delta or choice.message
+            if choice.index == 0 and delta is not None:
+                self._read_delta(delta, choice.logprobs, words)
+            if choice.finish_reason:
+                self._finish_reason = choice.finish_reason
+                if choice.finish_reason in FAILED:
+                    raise UpstreamTrouble(f"The model server gave up in the middle of its answer ('{shown(choice.finish_reason)}').")
+
+    def _read_delta(self, delta: chat.Delta, logprobs: chat.Logprobs | None, words: list[talk.FromEngine]) -> None:
+        id = self._id
+        # Some servers say the same under both names, for clients that know only one.
+        reasoning = delta.reasoning_content or delta.reasoning
+        if isinstance(reasoning, str) and reasoning:
+            words.append(talk.Reasoning(id, reasoning))
+        text = delta.content if isinstance(delta.content, str) else self._read_parts(delta.content or (), words)
+        likely = tuple(_likely(token) for token in logprobs.content or ()) if logprobs is not None else ()
+        if text or likely:
+            words.append(talk.Text(id, text, likely))
+        if delta.refusal:
+            words.append(talk.Refusal(id, delta.refusal))
+        for annotation in delta.annotations or ():
+            words.append(talk.Annotated(id, _annotation(annotation)))
+        for call in delta.tool_calls or ():
+            self._calls.take(call, words)
+        if delta.function_call is not None:
+            self._calls.take(chat.ToolCall(index=0, function=delta.function_call), words)
+
+    def _read_parts(self, parts: Any, words: list[talk.FromEngine]) -> str:
+        """The text of content that came as parts; Mistral's reasoning models send such, with their thinking among them."""
+        texts: list[str] = []
+        for part in parts:
+            if not isinstance(part, dict):
+                continue
+            thinking = part.get("thinking")
+            if isinstance(thinking, list) and (thought := self._read_parts(thinking, words)):
+                words.append(talk.Reasoning(self._id, thought))
+            if isinstance(part.get("text"), str):
+                texts.append(part["text"])
+        return "".join(texts)
+
+
+def _is_plain(delta: chat.Delta) -> bool:
+    return not (delta.tool_calls or delta.reasoning_content or delta.reasoning or delta.refusal or delta.annotations or delta.function_call)
+
+
+def _likely(token: chat.TokenLogprob) -> talk.TokenLogprob:
+    alternatives = tuple(_likelihood(other) for other in token.top_logprobs or ())
+    return talk.TokenLogprob(_likelihood(token), alternatives)
+
+
+def _likelihood(token: chat.Likelihood) -> talk.Likelihood:
+    given = token.bytes if token.bytes is not None else token.token.encode()
+    return talk.Likelihood(token.token, token.logprob, tuple(given))
+
+
+def _annotation(annotation: dict[str, Any]) -> dict[str, Any]:
+    """A citation in the Responses API's shape: what chat completions nest under its type stands beside it there."""
+    kind = annotation.get("type")
+    nested = annotation.get(kind) if isinstance(kind, str) else None
+    return {"type": kind, **nested} if isinstance(nested, dict) else annotation
+
+
+def _used(id: str, usage: chat.Usage) -> talk.Used:
+    prompt, completion = usage.prompt_tokens_details, usage.completion_tokens_details
+    reasoning = completion.reasoning_tokens if completion is not None else usage.reasoning_tokens
+    return talk.Used(
+        id=id,
+        input_tokens=usage.prompt_tokens or 0,
+        output_tokens=usage.completion_tokens or 0,
+        cached_tokens=(prompt.cached_tokens if prompt is not None else 0) or 0,
+        reasoning_tokens=reasoning or 0,
+    )

@@ -1,0 +1,218 @@
+"""
+One HTTP/1.1 connection to an upstream: requests out, answers in, one at a time.
+
+The parser's callbacks collect what one read brought; the receiver then gets it in one call, in the same call stack as the socket's
+event. No task reads, so a token costs no `await`.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Protocol, cast
+
+import httptools
+
+HEAD_LIMIT_BYTES = 64 << 10
+UNANSWERED = "closed the connection unanswered"
+CUT_OFF = "closed the connection before its answer was whole"
+LINGER_S = 1.0
+"""How long an answer that is over may take to end its message, before its connection is given up instead of reused."""
+
+
+class Receiver(Protocol):
+    """Takes one answer; called on the event loop."""
+
+    def begun(self, status: int, headers: Mapping[str, str]) -> None:
+        """The head is here; header names are in lower case."""
+
+    def came(self, pieces: list[bytes]) -> None:
+        """More of the body: all that one read brought."""
+
+    def ended(self) -> None:
+        """The body is whole."""
+
+    def broke_off(self, why: str) -> None:
+        """Nothing more comes, though more should have; `why` completes the sentence `The model server …`."""
+
+
+class Connection(asyncio.Protocol):
+    """
+    A connection, idle or serving one exchange.
+
+    Args:
+        freed: called when an answer has ended and the connection can take another request.
+        parted: called once it is of no more use.
+
+    Attributes:
+        has_served: whether it has answered before.
+    """
+
+    def __init__(self, freed: Callable[["Connection"], None], parted: Callable[["Connection"], None]) -> None:
+        self.has_served = False
+        self._freed = freed
+        self._parted = parted
+        self._transport: asyncio.Transport | None = None
+        self._receiver: Receiver | None = None
+        self._parser: httptools.HttpResponseParser | None = None
+        self._lingering: asyncio.TimerHandle | None = None
+        self._is_paused = False
+        self._forget_answer()
+
+    def _forget_answer(self) -> None:
+        self._status = 0
+        self._headers: dict[str, str] = {}
+        self._pieces: list[bytes] = []
+        self._head_bytes = 0
+        self._in_head = True
+        self._is_whole = False
+        self._said_more = False
+
+    # What its owner does
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a request could be written to it."""
+        return self._transport is not None and not self._transport.is_closing()
+
+    def ask(self, request: bytes, receiver: Receiver) -> None:
+        """Send a request; its answer goes to `receiver`."""
+        assert self._transport is not None and self._parser is None
+        if not self.is_open:  # since it was leased
+            receiver.broke_off(UNANSWERED)
+            return
+        self._forget_answer()
+        self._receiver = receiver
+        self._parser = httptools.HttpResponseParser(self)
+        self._transport.write(request)
+
+    def leave(self) -> None:
+        """Tell the receiver nothing more. The connection is kept if the answer's message ends soon."""
+        self._receiver = None
+        self.resume()
+        if self._parser is not None and self.is_open and self._lingering is None:
+            self._lingering = asyncio.get_running_loop().call_later(LINGER_S, self.abort)
+
+    def abort(self) -> None:
+        """Give it up at once, which is what stops an upstream that is still generating."""
+        self._receiver = None
+        if self._transport is not None:
+            self._transport.abort()
+
+    def pause(self) -> None:
+        """Stop reading."""
+        if self.is_open and not self._is_paused:
+            self._is_paused = True
+            cast(asyncio.Transport, self._transport).pause_reading()
+
+    def resume(self) -> None:
+        """Read on."""
+        if self._is_paused:
+            self._is_paused = False
+            if self.is_open:
+                cast(asyncio.Transport, self._transport).resume_reading()
+
+    # What the event loop says
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The connection stands."""
+        self._transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes came: parse them, then hand on all that they brought."""
+        parser = self._parser
+        if parser is None:  # nothing was asked
+            self.abort()
+            return
+        try:
+            parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
+            self._break_off("did not answer in HTTP/1.1")
+            return
+        if self._in_head and not self._take_head(len(data)):
+            return
+        if self._pieces:
+            pieces, self._pieces = self._pieces, []
+            if self._receiver is not None:
+                self._receiver.came(pieces)
+        if self._is_whole:
+            self._finish(parser.should_keep_alive())
+
+    def _take_head(self, size_bytes: int) -> bool:
+        """Pass on the head if it has come; whether to go on."""
+        self._head_bytes += size_bytes
+        if self._status:
+            self._in_head = False
+            if self._receiver is not None:
+                self._receiver.begun(self._status, self._headers)
+        elif self._head_bytes > HEAD_LIMIT_BYTES:
+            self._break_off(f"answered with a head larger than {HEAD_LIMIT_BYTES} bytes")
+            return False
+        return True
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection is gone."""
+        self._stop_lingering()
+        receiver, self._receiver = self._receiver, None
+        if receiver is not None and exc is None and not self._in_head and self._ends_with_connection():
+            receiver.ended()
+        elif receiver is not None:
+            receiver.broke_off(UNANSWERED if self._in_head else CUT_OFF)
+        self._parser = None
+        self._parted(self)
+
+    # What the parser says
+
+    def on_message_begin(self) -> None:
+        """An answer begins; a second one was not asked for."""
+        self._said_more = self._is_whole
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A header is whole."""
+        if not self._is_whole:
+            self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+
+    def on_headers_complete(self) -> None:
+        """The head is whole; one of an interim answer, such as 103, goes before another."""
+        assert self._parser is not None
+        status = self._parser.get_status_code()
+        if status < 200:
+            self._headers = {}
+        elif not self._is_whole:
+            self._status = status
+
+    def on_body(self, body: bytes) -> None:
+        """A piece of the body."""
+        if not self._is_whole:
+            self._pieces.append(body)
+
+    def on_message_complete(self) -> None:
+        """The body is whole, unless only an interim head was."""
+        self._is_whole = self._status > 0
+
+    # How an answer ends
+
+    def _ends_with_connection(self) -> bool:
+        return "content-length" not in self._headers and "transfer-encoding" not in self._headers
+
+    def _finish(self, can_serve_again: bool) -> None:
+        self._stop_lingering()
+        receiver, self._receiver = self._receiver, None
+        self._parser = None
+        self.has_served = True
+        if can_serve_again and not self._said_more and self.is_open:
+            self.resume()
+            self._freed(self)
+        else:
+            self.abort()
+        if receiver is not None:
+            receiver.ended()
+
+    def _break_off(self, why: str) -> None:
+        receiver = self._receiver
+        self.abort()
+        if receiver is not None:
+            receiver.broke_off(why)
+
+    def _stop_lingering(self) -> None:
+        if self._lingering is not None:
+            self._lingering.cancel()
+            self._lingering = None

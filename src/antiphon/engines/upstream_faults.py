@@ -1,0 +1,152 @@
+"""
+What an upstream said instead of an answer, told as the API tells it.
+
+Its operator's faults (a wrong key, a wrong address) are no fault of the client, who gets a 502 that says whom to ask. What the
+upstream says about the request itself is passed on in its own words; what it says about credentials never is.
+"""
+
+import datetime
+import email.utils
+import re
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from antiphon.errors import ClientMistake, Fault, UpstreamTrouble, shown
+
+_TOO_LONG = re.compile(
+    r"maximum context length"  # OpenAI, vLLM, SGLang, Mistral
+    r"|exceeds? the available context size"  # llama.cpp
+    r"|context size has been exceeded"  # llama.cpp, while generating
+    r"|longer than the (?:model's )?context length"  # SGLang, Together, Ollama
+    r"|exceeded max context length"  # Ollama
+    r"|input length exceeds the context length"  # Ollama
+    r"|(?:to keep from the initial prompt is )?greater than the context length"  # LM Studio
+    r"|exceed(?:s|ed)? (?:the |model's |this model's )*(?:context (?:window|length)|maximum allowed input length|max_model_len)"
+    r"|decoder prompt \(length \d+\) is longer"  # vLLM
+    r"|prompt is too long",
+    re.IGNORECASE,
+)
+
+_NO_MODEL = re.compile(
+    r"\bmodel\b.*(?:not found|does not exist|not exist|no such)|no such model|model_not_found", re.IGNORECASE | re.DOTALL
+)
+
+
+def refused(status: int, headers: Mapping[str, str], body: bytes) -> Fault:
+    """The fault that an answer with an error status stands for."""
+    message, code, param = said_in(body)
+    if is_too_long(message, code):
+        return too_long(message)
+    match status:
+        case 401 | 403:
+            return UpstreamTrouble(
+                f"The model server refused this server's credentials ({status}). This is for its operator to mend, not for you.",
+                code="upstream_credentials",
+            )
+        case 404 if _NO_MODEL.search(f"{code} {message}"):
+            return ClientMistake(message, code="model_not_found", param="model", status=404)
+        case 429:
+            return Fault(
+                message or "The model server takes no more requests at the moment. Please try again later.",
+                status=429,
+                type="rate_limit_error",
+                code="rate_limit_exceeded",
+                retry_after_s=retry_after_s(headers),
+            )
+        case 400 | 409 | 413 | 422:
+            return ClientMistake(message or f"The model server refused the request ({status}).", code=code, param=param)
+        case 503:
+            return UpstreamTrouble(
+                _with("The model server is overloaded or not ready", message),
+                status=503,
+                code="server_is_overloaded",
+                type="service_unavailable_error",
+                retry_after_s=retry_after_s(headers),
+            )
+        case 408 | 504:
+            return UpstreamTrouble(_with("The model server ran out of time", message), status=504, code="upstream_timeout")
+        case _:
+            return UpstreamTrouble(_with(f"The model server failed ({status})", message), code="server_error")
+
+
+def said_midway(error: Any) -> Fault:
+    """The fault in an `error` that came within a stream, in whatever shape."""
+    message, code, param = _fields(error)
+    if is_too_long(message, code):
+        return too_long(message)
+    number = _number(error)
+    if number is not None and number >= 400:
+        return refused(number, {}, msgspec.json.encode({"error": {"message": message, "code": code, "param": param}}))
+    return UpstreamTrouble(_with("The model server failed", message), code=code or "server_error")
+
+
+def too_long(message: str) -> ClientMistake:
+    """The input does not fit the model's context window; `message` has the upstream's figures."""
+    return ClientMistake(
+        f"Your input exceeds the context window of this model. Please adjust your input and try again. ({shown(message, 300)})",
+        code="context_length_exceeded",
+        param="input",
+    )
+
+
+def is_too_long(message: str, code: str | None) -> bool:
+    """Whether an upstream's words mean that the input does not fit the context window."""
+    return code in ("context_length_exceeded", "exceed_context_size_error") or _TOO_LONG.search(message) is not None
+
+
+def said_in(body: bytes) -> tuple[str, str | None, str | None]:
+    """Message, code and param of an error's body; nothing of one that is no JSON, such as a proxy's page."""
+    try:
+        return _fields(msgspec.json.decode(body))
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return "", None, None
+
+
+def _fields(error: Any) -> tuple[str, str | None, str | None]:
+    """
+    What an error says, whichever of the shapes in use it has.
+
+    `{"error": {"message": …}}` is OpenAI's; `{"error": "…"}` LM Studio's and Ollama's; `{"object": "error", "message": …}` older
+    vLLM's; `{"detail": …}` FastAPI's own.
+    """
+    if isinstance(error, dict) and "error" in error:
+        return _fields(error["error"])
+    if not isinstance(error, dict):
+        return (error, None, None) if isinstance(error, str) else ("", None, None)
+    said = error.get("message") or error.get("detail") or ""
+    message = said if isinstance(said, str) else msgspec.json.encode(said).decode()
+    kinds = (error.get("code"), error.get("type"))
+    code = next((kind for kind in kinds if isinstance(kind, str) and re.fullmatch(r"[a-z][a-z0-9_]{2,63}", kind)), None)
+    param = error.get("param")
+    return shown(message, 2000), None if code in _FAMILIES else code, param if isinstance(param, str) else None
+
+
+_FAMILIES = ("invalid_request_error", "api_error", "not_found_error", "server_error")
+"""Kinds of error, which some servers give as its `code`."""
+
+
+def _number(error: Any) -> int | None:
+    number = str(error.get("code") or error.get("status")) if isinstance(error, dict) else ""
+    return int(number) if number.isdecimal() else None
+
+
+def _with(what: str, message: str) -> str:
+    return f"{what}: {message}" if message else f"{what}."
+
+
+def retry_after_s(headers: Mapping[str, str]) -> float | None:
+    """Seconds that `Retry-After` asks for, given as a number or as a date."""
+    given = headers.get("retry-after-ms")
+    if given is not None and given.replace(".", "", 1).isdecimal():
+        return float(given) / 1000
+    given = headers.get("retry-after", "")
+    if given.replace(".", "", 1).isdecimal():
+        return float(given)
+    try:
+        at = email.utils.parsedate_to_datetime(given)
+    except ValueError:
+        return None
+    return max(0.0, at.replace(tzinfo=at.tzinfo or datetime.UTC).timestamp() - time.time())

@@ -1,0 +1,35 @@
+"""Models by name: exact ones, families, and the first for whoever names none."""
+
+from pathlib import Path
+
+import pytest
+
+from antiphon.config import ModelEntry
+from antiphon.errors import ClientMistake, OurFault
+from antiphon.runtime.registry import Registry
+
+
+def registry(*names):
+    return Registry([ModelEntry(name=name, engine="scripted") for name in names], Path(), 1, print)
+
+
+def test_an_exact_name_goes_before_a_family_and_a_long_family_before_a_short_one():
+    models = registry("mock-*", "mock-large-*", "mock-1")
+    engines = {model.name: model.engine for model in models.all()}
+    for asked, answers in (("mock-1", "mock-1"), ("mock-2", "mock-*"), ("mock-large-7", "mock-large-*")):
+        found = models.find(asked)
+        assert (found.name, found.engine) == (asked, engines[answers])
+
+
+def test_a_name_that_nothing_answers_to_is_refused_with_those_there_are():
+    with pytest.raises(ClientMistake, match=r"`gpt-9` does not exist.*'mock-\*'"):
+        registry("mock-*").find("gpt-9")
+
+
+def test_no_name_is_the_first_model():
+    assert registry("a", "b").find(None).name == "a"
+
+
+def test_an_engine_that_there_is_not_is_told():
+    with pytest.raises(OurFault, match="no engine 'chatty'"):
+        Registry([ModelEntry(name="a", engine="chatty")], Path(), 1, print)
