@@ -183,8 +183,8 @@ def test_a_model_without_an_engine_is_refused(places: Places) -> None:
     [
         ("[server]\nprot = 1", "server.prot: there is no such setting; did you mean 'port'?"),
         ("[serve]\nport = 1", "serve: there is no such setting; did you mean 'server'?"),
-        ("[server]\nx = 1", "server.x: there is no such setting; there are 'host' and 'port'"),
-        ("[server.tls]\nkey = 1", "server.tls: there is no such setting; there are 'host' and 'port'"),
+        ("[responses]\nx = 1", "responses.x: there is no such setting; there are 'profile' and 'obfuscation'"),
+        ("[responses.tls]\nkey = 1", "responses.tls: there is no such setting; there are 'profile' and 'obfuscation'"),
         ("[server]\nport = 'many'", "server.port: expected a valid integer, unable to parse string as an integer, got 'many'"),
         ("[server]\nport = 65536", "server.port: expected less than or equal to 65535, got 65536"),
         ("[server]\nhost = 1", "server.host: expected a valid string, got 1"),
@@ -285,3 +285,41 @@ def test_a_config_can_be_made_by_hand_and_compared(tmp_path: Path) -> None:
     config = Config(home=tmp_path, models_dir=tmp_path)
     assert config == Config(home=tmp_path, models_dir=tmp_path)
     assert json.loads(config.model_dump_json())["server"]["port"] == 8642
+
+
+# Who may come in
+
+
+def test_names_are_a_list_in_a_file_and_separated_by_commas_in_the_environment(places: Places) -> None:
+    places.here.write_text('[server]\nallowed_hosts = ["a.lan", "*.example.com"]')
+    assert places.load().config.server.allowed_hosts == ("a.lan", "*.example.com")
+    environ = {"ANTIPHON_SERVER__ALLOWED_HOSTS": "b.lan, c.lan", "ANTIPHON_SERVER__ALLOWED_ORIGINS": "https://chat.example.com"}
+    config = places.load(**environ).config
+    assert (config.server.allowed_hosts, config.server.allowed_origins) == (("b.lan", "c.lan"), ("https://chat.example.com",))
+
+
+@pytest.mark.parametrize("origin", ["chat.example.com", "https://chat.example.com/", "https://a@b", "https://chat.example.com/page", ""])
+def test_what_is_no_origin_is_refused(places: Places, origin: str) -> None:
+    places.here.write_text(f'[server]\nallowed_origins = ["*", "{origin}"]')
+    assert f"server.allowed_origins: expected origins such as 'https://chat.example.com', without a path, or '*'; got '{origin}'" in (
+        places.mistake()
+    )
+
+
+def test_a_name_alone_where_names_belong_is_told(places: Places) -> None:
+    places.here.write_text("[server]\nallowed_hosts = 7")
+    assert "server.allowed_hosts: expected an array of strings, got 7" in places.mistake()
+
+
+@pytest.mark.parametrize(("written", "held"), [("true", True), ("false", False), ("", None)])
+def test_whether_keys_are_needed_may_be_left_open(places: Places, written: str, held: bool | None) -> None:
+    assert places.load(ANTIPHON_SERVER__REQUIRE_KEYS=written).config.server.require_keys is held
+
+
+def test_what_an_option_names_in_the_environment_is_known_and_never_shown(tmp_path: Path) -> None:
+    environ = {"HOME": str(tmp_path), "MOCK_KEY": "s3cret", "OTHER": "x"}
+    entry = {"name": "mock", "engine": "chat", "api_key_env": "MOCK_KEY"}
+    config = load({"models": [entry]}, None, environ, tmp_path, etc=tmp_path / "none.toml").config
+    assert config.secrets == {"MOCK_KEY": "s3cret"}
+    assert config.model_copy(update={"models": ()}).secrets == config.secrets
+    assert "s3cret" not in repr(config) + config.model_dump_json()

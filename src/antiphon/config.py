@@ -7,13 +7,14 @@ value who set it. `docs/reference/configuration.md` has a heading for every sett
 """
 
 import difflib
+import re
 import tomllib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import BaseModel, Field, ValidationError, field_validator
+from pydantic import BaseModel, BeforeValidator, Field, PrivateAttr, ValidationError, field_validator
 from pydantic_core import ErrorDetails
 
 from antiphon.errors import OurFault, listed
@@ -27,16 +28,45 @@ _SHORT_TWINS = {
     "ANTIPHON_MODELS": "ANTIPHON_MODELS_DIR",
 }
 
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#@\s]+")
+
 
 class ConfigMistake(OurFault):
     """The configuration can't be used as it stands; the message has a line for each mistake."""
 
 
+def _apart(names: Any) -> Any:
+    """Names as the environment has them, separated by commas, or as a list."""
+    return [name.strip() for name in names.split(",") if name.strip()] if isinstance(names, str) else names
+
+
+_Names = Annotated[tuple[str, ...], BeforeValidator(_apart)]
+
+
 class ServerSettings(BaseModel, frozen=True, extra="forbid"):
-    """Where the server listens."""
+    """Where the server listens, to whom, and how long it waits for whom."""
 
     host: str = Field(default="127.0.0.1", min_length=1, description="Address to listen on.")
     port: int = Field(default=8642, ge=0, le=65535, description="TCP port to listen on; 0 takes any free one.")
+    require_keys: bool | None = Field(default=None, description="Whether every request needs an API key; unset: once one has been made.")
+    allowed_hosts: _Names = Field(default=(), description="Names by which the server may be addressed, besides its own.")
+    allowed_origins: _Names = Field(default=(), description="Web origins whose pages may use the server.")
+    drain_s: float = Field(default=30, ge=0, description="Seconds that answers under way get to finish when the server is to stop.")
+    connections: int = Field(default=8192, ge=1, description="The most connections open at once.")
+    connections_per_address: int = Field(default=0, ge=0, description="The most connections from one address; 0 for no limit.")
+    head_timeout_s: float = Field(default=10, gt=0, description="Seconds in which a request's head must have come.")
+    body_timeout_s: float = Field(default=30, gt=0, description="Seconds in which more of a request's body must have come.")
+    keep_alive_s: float = Field(default=75, gt=0, description="Seconds that an idle connection is kept open.")
+    slow_reader_s: float = Field(default=30, gt=0, description="Seconds that a client may be behind with reading its answer.")
+    heartbeat_s: float = Field(default=15, gt=0, description="Seconds of silence after which a stream is sent a comment.")
+
+    @field_validator("allowed_origins")
+    @classmethod
+    def _each_an_origin(cls, origins: tuple[str, ...]) -> tuple[str, ...]:
+        wrong = [origin for origin in origins if origin != "*" and not _ORIGIN.fullmatch(origin)]
+        if wrong:
+            raise ValueError(f"expected origins such as 'https://chat.example.com', without a path, or '*'; got {listed(wrong)}")
+        return origins
 
 
 class ResponsesSettings(BaseModel, frozen=True, extra="forbid"):
@@ -57,12 +87,13 @@ class LoggingSettings(BaseModel, frozen=True, extra="forbid"):
 
     level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="The least severity that is logged.")
     format: Literal["auto", "console", "json"] = Field(default="auto", description="`auto`: `console` on a terminal, else `json`.")
+    content: bool = Field(default=False, description="Log what is asked and answered, for debugging.")
 
 
 def _as_written(schema: dict[str, Any]) -> None:
     """Describe a model's table as it stands in a file: the engine's options are among its keys."""
     schema["additionalProperties"] = True
-    for name in ("options", "origin_folder"):
+    for name in ("options", "origin_folder", "secrets"):
         del schema["properties"][name]
 
 
@@ -73,12 +104,14 @@ class ModelEntry(BaseModel, frozen=True, extra="forbid", json_schema_extra=_as_w
     Attributes:
         options: every key of its table that is the engine's to read.
         origin_folder: the folder that relative paths in `options` start from: that of the file which has the entry.
+        secrets: values of the environment variables that options ending in `_env` name; never shown.
     """
 
     name: str = Field(min_length=1, description="What clients put into `model`.")
     engine: str = Field(min_length=1, description="What answers, such as `local` or `scripted`.")
     options: dict[str, Any] = {}
     origin_folder: Path = Path()
+    secrets: dict[str, str] = Field(default={}, exclude=True, repr=False)
 
 
 class Config(BaseModel, frozen=True, extra="forbid"):
@@ -106,11 +139,24 @@ class Config(BaseModel, frozen=True, extra="forbid"):
             raise ValueError(f"more than one model is named {listed(twice)}")
         return models
 
+    # Not a setting: never dumped, shown or put into a schema.
+    _secrets: dict[str, str] = PrivateAttr(default_factory=dict)
+
+    @property
+    def secrets(self) -> Mapping[str, str]:
+        """Values of the environment variables that the models' options name, by their names."""
+        return self._secrets
+
     @property
     def database_url(self) -> str | None:
         """The SQLAlchemy URL of the store; None where it is in memory."""
         urls = {"memory": None, "sqlite": f"sqlite:///{self.home / 'antiphon.sqlite3'}"}
         return urls.get(self.store.url, self.store.url)
+
+    @property
+    def store_is_shared(self) -> bool:
+        """Whether several servers may use the store at the same time."""
+        return self.store.url.startswith("postgres")
 
 
 class Loaded(NamedTuple):
@@ -160,8 +206,17 @@ def load(flags: Mapping[str, Any], file: Path | None, environ: Mapping[str, str]
         _flags(flags, cwd),
     ]
     chosen = {setting.path: setting for layer in layers for setting in layer}
-    config = _check(chosen, environ.get("HOME"))
+    config = _with_secrets(_check(chosen, environ.get("HOME")), environ)
+    config._secrets.update(_secrets(config.models, environ))
     return Loaded(config, {".".join(path): _origin(chosen, path) for path, _ in _leaves(config.model_dump())})
+
+
+def _secrets(models: Iterable[ModelEntry], environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """The variables that the engines' options name, in keys that end in `_env`."""
+    for model in models:
+        for key, variable in model.options.items():
+            if key.endswith("_env") and isinstance(variable, str) and variable in environ:
+                yield variable, environ[variable]
 
 
 def schema() -> dict[str, Any]:
@@ -253,6 +308,16 @@ def _check(chosen: Mapping[tuple[str, ...], _Setting], user_home: str | None) ->
         raise ConfigMistake("\n".join(_told(mistake, chosen) for mistake in error.errors())) from None
 
 
+def _with_secrets(config: Config, environ: Mapping[str, str]) -> Config:
+    """The configuration with what its models may know of the environment: the variables that they name, and no other."""
+
+    def knowing(model: ModelEntry) -> ModelEntry:
+        named = {str(value) for key, value in model.options.items() if key.endswith("_env")}
+        return model.model_copy(update={"secrets": {name: environ[name] for name in named if name in environ}})
+
+    return config.model_copy(update={"models": tuple(knowing(model) for model in config.models)})
+
+
 def _plant(tree: dict[str, Any], setting: _Setting, value: Any) -> None:
     """Put a value into nested tables."""
     *above, key = setting.path
@@ -315,7 +380,7 @@ def _problem(mistake: ErrorDetails) -> str:
         case "model_type":
             return f"expected a table, got {came}"
         case "tuple_type":
-            return f"expected an array of tables, got {came}"
+            return f"expected an array of {'tables' if mistake['loc'] == ('models',) else 'strings'}, got {came}"
         case "path_type":
             return f"expected a path, got {came}"
         case "value_error":

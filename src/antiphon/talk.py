@@ -107,6 +107,7 @@ class Abilities(Struct, frozen=True, kw_only=True):
         efforts: the values of reasoning effort that it tells apart; empty for a model that doesn't reason.
         verbosities: likewise for verbosity.
         max_top_logprobs: the most alternatives per token; None when it reports no log probabilities.
+        counts_tokens: whether it is a `CountingEngine`.
         temperature_default: what an answer is sampled with when nothing was asked; likewise `top_p_default`.
     """
 
@@ -129,6 +130,7 @@ class Abilities(Struct, frozen=True, kw_only=True):
     summaries: bool = False
     verbosities: tuple[str, ...] = ()
     context_window: int | None = None
+    counts_tokens: bool = False
 
 
 class Respond(_Word, frozen=True, kw_only=True, tag=True):

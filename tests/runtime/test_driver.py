@@ -10,7 +10,8 @@ from antiphon.errors import OurFault
 from antiphon.protocols.base import FromClient
 from antiphon.protocols.responses import Responses
 from antiphon.protocols.responses_order import Order
-from antiphon.runtime.driver import Driver
+from antiphon.runtime.driver import TOGETHER, Driver
+from antiphon.runtime.metrics import Metrics
 from antiphon.stores.memory import Memory
 from antiphon.wire import responses_items as items
 from antiphon.wire.responses_request import CreateRequest
@@ -179,3 +180,82 @@ def test_history_reaches_the_engine():
     session = session_for("What?")
     told = session.handle(FromClient(None, 1.0))[0].word
     assert told.history == (turns.Message("user", (turns.TextPart("What?"),)),)
+
+
+class Firehose(Full):
+    """An engine that says all it has at once, whatever it is told."""
+
+    def __init__(self, words):
+        self.words = words
+
+    def open(self, settings, deliver):
+        self.deliver = deliver
+        return self
+
+    def tell(self, word):
+        if isinstance(word, talk.Respond):
+            asyncio.get_running_loop().call_soon(self.deliver, self.words)
+
+
+def flood(count):
+    return [*(talk.Text("resp_1", "x") for _ in range(count)), talk.Ended("resp_1")]
+
+
+def test_what_comes_all_at_once_leaves_in_bounded_writes_and_in_order():
+    client = driven(Memory(), Firehose(flood(1000)))
+    assert client.sent.count("output_text.delta") == 1000
+    assert client.sent[-1] == "completed"
+    assert max(map(len, client.writes)) <= TOGETHER + 4, "the first has what opens the response, too"
+
+
+def test_a_client_that_is_behind_gets_no_more_of_a_flood_until_it_has_caught_up():
+    async def beside(driver, client):
+        await client.heard.wait()
+        driver.pause()
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert client.sent.count("output_text.delta") <= 2 * TOGETHER
+        driver.resume()
+
+    client = driven(Memory(), Firehose(flood(1000)), beside)
+    assert client.sent.count("output_text.delta") == 1000
+    assert client.sent[-1] == "completed"
+
+
+def test_halting_tells_the_client_why_and_keeps_the_failure():
+    store = Memory()
+    slow = Scripted(Script(pace_ms=1, answers=()))
+
+    async def beside(driver, client):
+        await client.heard.wait()
+        driver.halt(OurFault("The server is shutting down.", status=503))
+
+    client = driven(store, slow, beside)
+    assert client.sent[-2:] == ["error", "failed"]
+    assert client.closed[0].message == "The server is shutting down."
+    assert asyncio.run(store.get("", "resp_1")).status == "failed"
+
+
+def test_a_session_that_is_halted_before_its_engine_is_there_ends_as_soon_as_it_is():
+    async def run():
+        client = Listener()
+        driver = Driver(session_for(), client, Memory(), clock=lambda: 5.0)
+        driver.halt(OurFault("The server is shutting down."))
+        async with asyncio.timeout(10):
+            await driver.run(Full(), SETTINGS, None)
+        return client
+
+    assert asyncio.run(run()).closed[0].message == "The server is shutting down."
+
+
+def test_what_is_written_to_the_store_is_counted():
+    metrics = Metrics()
+
+    async def run(store):
+        await Driver(session_for(), Listener(), store, metrics=metrics).run(Scripted(Script()), SETTINGS, None)
+
+    failing = Gated(fails_at=2)
+    failing.gate.set()
+    asyncio.run(run(Memory()))
+    asyncio.run(run(failing))
+    assert metrics.store_writes == {"kept": 3, "failed": 1}

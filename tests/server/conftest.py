@@ -48,7 +48,7 @@ def configured(tmp_path: Path, models, **settings):
 def base_url(tmp_path_factory):
     """The address of a server with the models `parrot`, `slow` (a word in 5 ms) and `plain` (no abilities)."""
     nothing = dict.fromkeys(["images", "files", "audio_in", "tools", "custom_tools", "json_object", "json_schema", "truncation"], False)
-    nothing |= {"penalties": False, "max_top_logprobs": None, "efforts": [], "summaries": False, "verbosities": []}
+    nothing |= {"counts_tokens": False, "penalties": False, "max_top_logprobs": None, "efforts": [], "summaries": False, "verbosities": []}
     models = {
         "parrot": {"engine": "scripted", **SCRIPT},
         "slow": {"engine": "scripted", "pace_ms": 5, **SCRIPT},

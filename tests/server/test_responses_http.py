@@ -378,7 +378,7 @@ def test_a_client_that_leaves_ends_the_answer_and_what_was_said_is_kept(base_url
     host, port = base_url.removeprefix("http://").split(":")
     body = json.dumps({"model": "slow", "input": "sing", "stream": True}).encode()
     with socket.create_connection((host, int(port))) as connection:
-        connection.sendall(b"POST /v1/responses HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
+        connection.sendall(b"POST /v1/responses HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
         got = b""
         while got.count(b"output_text.delta") < 3:
             got += connection.recv(4096)
@@ -400,7 +400,7 @@ def test_a_connection_serves_one_request_after_another(base_url):
     body = json.dumps({"model": "parrot", "input": "Hi", "stream": True}).encode()
     with socket.create_connection((host, int(port))) as connection:
         for _ in range(3):
-            connection.sendall(b"POST /v1/responses HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
+            connection.sendall(b"POST /v1/responses HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
             got = b""
             while not got.endswith(b"\r\n0\r\n\r\n"):
                 got += connection.recv(65536)

@@ -72,7 +72,7 @@ def _answering(shell: Shell, url: str | None, file: Path | None) -> Iterator[Cli
         yield Client(named, shell.environ.get("OPENAI_API_KEY"))
         return
     config = settings.load(shell, file).config
-    client = Client(settings.base_url(config))
+    client = Client(settings.base_url(config), shell.environ.get("ANTIPHON_API_KEY"))
     if client.alive():
         yield client
         return

@@ -13,7 +13,7 @@ from pathlib import Path
 from cyclopts import App, CycloptsError, Parameter
 
 from antiphon import __version__
-from antiphon.cli import ask, config, demo, doctor, models, serve, version
+from antiphon.cli import ask, config, demo, doctor, keys, models, serve, version
 from antiphon.cli.shell import Shell, UsageMistake
 from antiphon.errors import Fault
 
@@ -42,7 +42,7 @@ def program() -> App:
         result_action="return_value",
         suppress_keyboard_interrupt=False,
     )
-    for verb in (serve.serve, ask.ask, models.verbs(), config.verbs(), doctor.doctor, demo.demo, version.version):
+    for verb in (serve.serve, ask.ask, models.verbs(), keys.verbs(), config.verbs(), doctor.doctor, demo.demo, version.version):
         app.command(verb)
     return app
 

@@ -46,7 +46,14 @@ class NotKept(Struct, frozen=True):
     at: float
 
 
-Event = FromClient | FromEngine | Hangup | NotKept
+class Halted(Struct, frozen=True):
+    """The server stops; the client is to be told so, and why, while it still can be."""
+
+    fault: Fault
+    at: float
+
+
+Event = FromClient | FromEngine | Hangup | NotKept | Halted
 
 
 class Send(Struct, frozen=True):

@@ -13,7 +13,7 @@ import msgspec
 from antiphon import talk
 from antiphon.errors import Fault, UpstreamTrouble
 from antiphon.protocols import response as steps
-from antiphon.protocols.base import Close, Effect, Event, FromClient, FromEngine, Hangup, Keep, Mint, NotKept, Send, Tell
+from antiphon.protocols.base import Close, Effect, Event, FromClient, FromEngine, Halted, Hangup, Keep, Mint, NotKept, Send, Tell
 from antiphon.protocols.response import Item, Part, Slot
 from antiphon.protocols.responses_object import Draft, error_of, item_begun, item_of, logprobs_of, part_begun, part_of
 from antiphon.protocols.responses_order import Order, ask
@@ -52,6 +52,12 @@ class Responses:
         self._is_alone = False
         self._closed = False
 
+    @property
+    def tokens(self) -> int:
+        """What the response came to, input and output, as far as the engine has said."""
+        used = self._response.used
+        return used.input_tokens + used.output_tokens if used else 0
+
     def handle(self, event: Event) -> list[Effect]:
         """What is to be done about `event`, in order."""
         if self._closed and not isinstance(event, NotKept):
@@ -65,6 +71,8 @@ class Responses:
                 return self._abandon(at)
             case NotKept(record, fault, at):
                 return self._not_kept(record, fault, at)
+            case Halted(fault, at):
+                return [Tell(talk.Cancel(self._order.id)), *self._hear([_broke(self._order.id, fault)], at)]
 
     def _hear(self, words: Sequence[talk.FromEngine], at: float) -> list[Effect]:
         effects: list[Effect] = []
@@ -344,6 +352,18 @@ def _call_done(number: int, item: Item) -> Any:
         output_index=item.index,
         name=item.call.name,
         arguments=item.arguments,
+    )
+
+
+def _broke(id: str, fault: Fault) -> talk.Broke:
+    return talk.Broke(
+        id=id,
+        message=fault.message,
+        status=fault.status,
+        code=fault.code,
+        type=fault.type,
+        param=fault.param,
+        retry_after_s=fault.retry_after_s,
     )
 
 

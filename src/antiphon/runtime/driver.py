@@ -14,9 +14,13 @@ from typing import Any, Protocol
 from antiphon import talk
 from antiphon.engines.base import Conversation, Engine, EngineOverrun
 from antiphon.errors import Fault, OurFault
-from antiphon.protocols.base import Close, Effect, Event, FromClient, FromEngine, Hangup, Keep, NotKept, Send, Session, Tell
+from antiphon.protocols.base import Close, Effect, Event, FromClient, FromEngine, Halted, Hangup, Keep, NotKept, Send, Session, Tell
 from antiphon.records import ResponseRecord
+from antiphon.runtime.metrics import Metrics
 from antiphon.stores.base import Store
+
+TOGETHER = 256
+"""The most words that are handled, and leave, at once: a client can be told to be behind only between two writes."""
 
 
 class Client(Protocol):
@@ -35,15 +39,21 @@ class Client(Protocol):
 class Driver:
     """Drives one session between its client, its engine and the store, from `run` until the session closes."""
 
-    def __init__(self, session: Session, client: Client, store: Store, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, session: Session, client: Client, store: Store, clock: Callable[[], float] = time.time, metrics: Metrics | None = None
+    ) -> None:
         self._session = session
         self._client = client
         self._store = store
         self._clock = clock
+        self._metrics = metrics or Metrics()
         self._conversation: Conversation | None = None
         self._tasks: asyncio.TaskGroup | None = None
         self._keeping: Keep | None = None
         self._held: deque[Effect] = deque()
+        self._unheard: deque[talk.FromEngine] = deque()
+        self._is_behind = False
+        self._halting: Fault | None = None
         self._closed = asyncio.Event()
 
     async def run(self, engine: Engine, settings: talk.Settings, opening: Any) -> None:
@@ -55,25 +65,54 @@ class Driver:
         """
         async with asyncio.TaskGroup() as self._tasks, engine.open(settings, self.deliver) as self._conversation:
             self.receive(FromClient(opening, self._clock()))
+            if self._halting is not None:
+                self.receive(Halted(self._halting, self._clock()))
             await self._closed.wait()
 
     def deliver(self, words: Sequence[talk.FromEngine]) -> None:
         """Words from the engine; what arrived together leaves together."""
+        if len(words) > TOGETHER or self._unheard:
+            self._postpone(words)
+        else:
+            self.receive(FromEngine(words, self._clock()))
+
+    def _postpone(self, words: Sequence[talk.FromEngine]) -> None:
+        is_first = not self._unheard
+        self._unheard.extend(words)
+        if is_first:
+            self._hear()
+
+    def _hear(self) -> None:
+        """Handle some of what the engine said too much of at once, and the rest when others have had their turn."""
+        if not self._unheard or self._is_behind:
+            return
+        words = [self._unheard.popleft() for _ in range(min(TOGETHER, len(self._unheard)))]
         self.receive(FromEngine(words, self._clock()))
+        if self._unheard:
+            asyncio.get_running_loop().call_soon(self._hear)
 
     def hang_up(self) -> None:
         """The client is gone."""
         self.receive(Hangup(self._clock()))
 
+    def halt(self, fault: Fault) -> None:
+        """The server stops; a session whose engine is not there yet learns so when it is."""
+        self._halting = fault
+        if self._conversation is not None:
+            self.receive(Halted(fault, self._clock()))
+
     def pause(self) -> None:
         """The client is behind."""
+        self._is_behind = True
         if self._conversation is not None:
             self._conversation.pause()
 
     def resume(self) -> None:
         """The client has caught up."""
+        self._is_behind = False
         if self._conversation is not None:
             self._conversation.resume()
+        self._hear()
 
     def receive(self, event: Event) -> None:
         """Give the session an event and perform what it decides."""
@@ -104,7 +143,8 @@ class Driver:
                 self._closed.set()
 
     def _tell(self, word: talk.ToEngine) -> None:
-        assert self._conversation is not None
+        if self._conversation is None:  # the session was over before the engine was there
+            return
         try:
             self._conversation.tell(word)
         except EngineOverrun as overrun:
@@ -127,12 +167,14 @@ class Driver:
         except Exception as error:  # the session ends here, with all its client is owed
             self._not_kept(record, OurFault(f"The response could not be stored: {error}"))
         else:
+            self._metrics.store_writes["kept"] += 1
             self._keeping = None
             held, self._held = self._held, deque()
             self._perform(held)
             self._client.flush()
 
     def _not_kept(self, record: ResponseRecord, fault: Fault) -> None:
+        self._metrics.store_writes["failed"] += 1
         self._keeping = None
         self._held.clear()
         self.receive(NotKept(record, fault, self._clock()))

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Sequence
 
-from antiphon.errors import ClientMistake, previous_response_not_found
+from antiphon.errors import ClientMistake, pattern_mismatch, previous_response_not_found
 from antiphon.protocols.responses_order import Order, given
 from antiphon.records import ItemRecord
 from antiphon.runtime.ids import mint
@@ -36,7 +36,11 @@ async def order_of(request: CreateRequest, model: Model, store: Store, tenant: s
 def _items(request: CreateRequest) -> Sequence[items.Item]:
     if isinstance(request.input, str):
         return [items.Message(role="user", content=[InputText(text=request.input)])]
-    return request.input or []
+    given_items = request.input or []
+    for place, item in enumerate(given_items):
+        if "\0" in str(getattr(item, "id", "")):
+            raise pattern_mismatch(f"input[{place}].id", r"^[^\x00]+$")  # which not every database could keep
+    return given_items
 
 
 async def _resolved(item: items.Item, store: Store, tenant: str) -> items.Item:

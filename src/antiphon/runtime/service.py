@@ -1,16 +1,26 @@
 """All that a running server has: its models and its store, opened and closed in order."""
 
+import asyncio
+import contextlib
+import ipaddress
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import ExitStack
 
 from antiphon.config import Config
+from antiphon.errors import Fault, OurFault
 from antiphon.protocols.responses import abandoned
+from antiphon.runtime.keyring import Keyring
+from antiphon.runtime.live import Live
+from antiphon.runtime.metrics import Metrics
 from antiphon.runtime.occupancy import occupied
 from antiphon.runtime.registry import Registry
 from antiphon.stores.base import Store
 from antiphon.stores.memory import Memory
 from antiphon.stores.sql import Sql
+
+SWEEP_S = 10.0
+"""How often a shared store is searched for responses whose server has died."""
 
 
 class Service:
@@ -18,7 +28,9 @@ class Service:
     Models, store and settings, as every surface uses them.
 
     Attributes:
-        is_ready: whether new work is taken.
+        is_ready: whether all that is needed is there.
+        live: the sessions under way.
+        metrics: what is counted.
 
     Raises:
         Fault: the configuration names an engine or an option that there isn't.
@@ -27,10 +39,19 @@ class Service:
     def __init__(self, config: Config, notice: Callable[[str], None]) -> None:
         self.config = config
         self.is_ready = False
+        self.live = Live()
+        self.metrics = Metrics()
         self._held = ExitStack()
         self.started_at = int(time.time())
         self.store: Store = Memory() if config.database_url is None else Sql(config.database_url)
-        self.registry = Registry(config.models, config.models_dir, self.started_at, notice)
+        self.registry = Registry(config.models, config.models_dir, self.started_at, notice, config.secrets)
+        self.keyring = Keyring(self.store.keys, True if self._is_exposed else config.server.require_keys)
+        self._sweeping: asyncio.Task[None] | None = None
+
+    @property
+    def _is_exposed(self) -> bool:
+        """Whether other machines reach the server."""
+        return not is_loopback(self.config.server.host)
 
     async def open(self) -> None:
         """
@@ -39,18 +60,68 @@ class Service:
         Raises:
             Fault: the store can't be used or is another server's, or an engine can't start.
         """
-        if self.config.database_url is not None:
+        if self.config.database_url is not None and not self.config.store_is_shared:
             self._held.enter_context(occupied(self.config.home))
         await self.store.open()
-        # Whatever still says `in_progress` belongs to a process that died: nobody works on it any more.
-        for record in await self.store.unfinished():
-            await self.store.put(abandoned(record, int(time.time())))
+        await self.keyring.open()
+        self._refuse_open_door()
+        # What is nobody's now belonged to a process that died.
+        for record in await self.store.orphaned():
+            await self.store.settle(abandoned(record, int(time.time())))
         await self.registry.start()
+        if self.config.store_is_shared:
+            # It lives from `open` to `close`, longer than any one request's task group.
+            self._sweeping = asyncio.create_task(self._sweep(), name="sweeper")  # noqa: TID251
         self.is_ready = True
 
     async def close(self) -> None:
         """Let go of everything; idempotent."""
         self.is_ready = False
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+            await asyncio.wait([self._sweeping])
         await self.registry.stop()
+        await self.keyring.close()
         await self.store.close()
         self._held.close()
+
+    async def settle_orphans(self, suspects: Collection[str]) -> Collection[str]:
+        """
+        Fail the responses that another server left unfinished.
+
+        Args:
+            suspects: ids that were nobody's a while ago. One look is not enough: a server whose connection to the store broke is
+                nobody for a moment.
+
+        Returns:
+            The suspects of the next time.
+        """
+        orphans = await self.store.orphaned()
+        for record in orphans:
+            if record.id in suspects:
+                await self.store.settle(abandoned(record, int(time.time())))
+        return {record.id for record in orphans}
+
+    async def _sweep(self) -> None:
+        suspects: Collection[str] = ()
+        while True:
+            await asyncio.sleep(SWEEP_S)
+            with contextlib.suppress(Fault):  # a store that fails is told by the requests that it fails
+                suspects = await self.settle_orphans(suspects)
+
+    def _refuse_open_door(self) -> None:
+        server = self.config.server
+        if self._is_exposed and (server.require_keys is False or not self.keyring.opens_to_someone):
+            raise OurFault(
+                f"Refusing to listen on {server.host}: without API keys anyone who reaches that address could use this server. "
+                "Make one with `antiphon keys create`, or listen on 127.0.0.1."
+            )
+        if server.require_keys and self.config.database_url is None:
+            raise OurFault("`server.require_keys` needs a store that lasts, as keys are kept there; `store.url` is `memory`.")
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches an address."""
+    with contextlib.suppress(ValueError):
+        return ipaddress.ip_address(host).is_loopback
+    return host == "localhost"

@@ -2,25 +2,35 @@
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from antiphon.errors import Fault
 from antiphon.runtime.service import Service
-from antiphon.server import health, models, responses
-from antiphon.server.replies import Traced, on_fault, on_http_exception
+from antiphon.server import docs_page, health, metrics, models, openapi, responses
+from antiphon.server.replies import on_defect, on_fault, on_gone, on_group, on_http_exception
+from antiphon.server.tracing import Traced
 
 
 def routes(service: Service) -> list[Route]:
     """Every route of every surface."""
-    return [*health.routes(service), *models.routes(service), *responses.routes(service)]
+    surfaces = (health, metrics, docs_page, models, responses)
+    described = [route for surface in surfaces for route in surface.routes(service)]
+    return [*described, *openapi.routes(service, described)]
 
 
 def build(service: Service) -> ASGIApp:
     """The application that serves `service`, which its caller opens and closes."""
     app = Starlette(
         routes=routes(service),
-        exception_handlers={Fault: on_fault, HTTPException: on_http_exception},
+        exception_handlers={
+            Fault: on_fault,
+            ExceptionGroup: on_group,
+            HTTPException: on_http_exception,
+            ClientDisconnect: on_gone,
+            Exception: on_defect,
+        },
     )
     app.router.redirect_slashes = False
-    return Traced(app)
+    return Traced(app, service)

@@ -7,7 +7,8 @@ writes chunks straight to the transport, so that an event costs no `await`. Both
 
 from typing import Any, Protocol
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from antiphon.server.guards import Guarded
+from antiphon.server.limits import BACKLOG_LIMIT_BYTES
 
 SCOPE_KEY = "antiphon.connection"
 
@@ -22,7 +23,7 @@ class Paced(Protocol):
         """The client has caught up."""
 
 
-class Connection(HttpToolsProtocol):
+class Connection(Guarded):
     """One client's connection; `self.transport` is what a stream writes to."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -33,6 +34,11 @@ class Connection(HttpToolsProtocol):
         """A request begins: its scope learns where it came in."""
         super().on_message_begin()
         self.scope["extensions"] = {SCOPE_KEY: self}  # type: ignore[dict-item]  # ours, not one of ASGI's
+
+    @property
+    def is_overfull(self) -> bool:
+        """Whether more waits for the client than for any that it is worth waiting for."""
+        return self.flow.write_paused and self.transport.get_write_buffer_size() > BACKLOG_LIMIT_BYTES
 
     def stream_to(self, stream: Paced | None) -> None:
         """Tell `stream` from now on when the client falls behind or catches up; None for nobody."""

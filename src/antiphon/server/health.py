@@ -6,6 +6,7 @@ from starlette.routing import Route
 
 from antiphon import __version__
 from antiphon.runtime.service import Service
+from antiphon.server.auth import GuardedRoute
 from antiphon.server.replies import json_reply
 
 
@@ -16,15 +17,15 @@ def routes(service: Service) -> list[Route]:
         return json_reply({"status": "ok"})
 
     async def readyz(_request: Request) -> Response:
-        ready = service.is_ready and bool(service.registry.all())
+        ready = service.is_ready and not service.live.is_draining and bool(service.registry.all())
         return json_reply({"status": "ok" if ready else "unavailable"}, 200 if ready else 503)
 
     async def version(_request: Request) -> Response:
         return json_reply({"name": "antiphon", "version": __version__})
 
     return [
-        Route("/livez", livez),
-        Route("/readyz", readyz),
-        Route("/health", readyz),
-        Route("/version", version),
+        GuardedRoute("/livez", livez, service=service, access="probe"),
+        GuardedRoute("/readyz", readyz, service=service, access="probe"),
+        GuardedRoute("/health", readyz, service=service, access="probe"),
+        GuardedRoute("/version", version, service=service, access="public"),
     ]

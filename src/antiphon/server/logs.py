@@ -1,4 +1,4 @@
-"""Logs: readable lines on a terminal, JSON lines elsewhere; never prompts, answers or keys."""
+"""Logs: readable lines on a terminal, JSON lines elsewhere; no keys ever, and no prompts or answers unless asked for."""
 
 import logging
 import sys
@@ -18,6 +18,7 @@ def configure(settings: LoggingSettings) -> None:
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="%H:%M:%S" if pretty else "iso", utc=not pretty),
             structlog.processors.format_exc_info,
+            _event_first,
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelName(settings.level.upper())),
@@ -26,6 +27,10 @@ def configure(settings: LoggingSettings) -> None:
     )
     for name in ("uvicorn", "uvicorn.error", "asyncio", "alembic"):
         logging.getLogger(name).setLevel(logging.ERROR)
+
+
+def _event_first(_logger: object, _method: str, line: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    return {"event": line.pop("event"), **line}
 
 
 def get() -> structlog.typing.FilteringBoundLogger:

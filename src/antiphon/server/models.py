@@ -8,6 +8,7 @@ from starlette.routing import Route
 
 from antiphon.runtime.registry import Model
 from antiphon.runtime.service import Service
+from antiphon.server.auth import GuardedRoute
 from antiphon.server.replies import json_reply
 
 
@@ -21,8 +22,8 @@ def routes(service: Service) -> list[Route]:
         return json_reply(_shown(service.registry.find(request.path_params["model"])))
 
     return [
-        Route("/v1/models", list_models, methods=["GET"]),
-        Route("/v1/models/{model:path}", retrieve_model, methods=["GET"]),
+        GuardedRoute("/v1/models", list_models, service=service, access="models:read", methods=["GET"]),
+        GuardedRoute("/v1/models/{model:path}", retrieve_model, service=service, access="models:read", methods=["GET"]),
     ]
 
 

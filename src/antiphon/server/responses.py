@@ -1,5 +1,6 @@
 """The Responses API over HTTP: create whole or streamed, retrieve, delete, and list input items."""
 
+import time
 from typing import Any
 
 import msgspec
@@ -16,30 +17,29 @@ from antiphon.runtime.driver import Driver
 from antiphon.runtime.ids import Noise, mint
 from antiphon.runtime.orders import order_of
 from antiphon.runtime.service import Service
+from antiphon.server import input_tokens, logs
+from antiphon.server.answers import OPENING, TERMINAL, counted
+from antiphon.server.auth import GuardedRoute, answering, caller_of
 from antiphon.server.replies import body_of, fault_reply, json_reply
-from antiphon.server.sse import EventStream, stream, watched
+from antiphon.server.sse import EventStream, Running, stream, watched
 from antiphon.stores.base import UnknownCursor
 from antiphon.wire.base import encode
 from antiphon.wire.profiles import PROFILES, Encoding
-from antiphon.wire.responses_events import ResponseCompleted, ResponseFailed, ResponseIncomplete
 from antiphon.wire.responses_request import CreateRequest, decode_request
 
-TENANT = ""
-"""Everyone's, while the server has no keys."""
-
 PAGE_DEFAULT, PAGE_MOST = 20, 100
-
-TERMINAL = (ResponseCompleted, ResponseIncomplete, ResponseFailed)
 
 
 def routes(service: Service) -> list[Route]:
     """Everything under `/v1/responses`."""
     encoding = Encoding(PROFILES[service.config.responses.profile])
     return [
-        Route("/v1/responses", _Create(service, encoding), methods=["POST"]),
-        Route("/v1/responses/{id}", _retrieve(service), methods=["GET"]),
-        Route("/v1/responses/{id}", _delete(service), methods=["DELETE"]),
-        Route("/v1/responses/{id}/input_items", _input_items(service), methods=["GET"]),
+        GuardedRoute("/v1/responses", _Create(service, encoding), service=service, access="responses:write", methods=["POST"]),
+        GuardedRoute("/v1/responses/{id}", _retrieve(service), service=service, access="responses:read", methods=["GET"]),
+        GuardedRoute("/v1/responses/{id}", _delete(service), service=service, access="responses:write", methods=["DELETE"]),
+        GuardedRoute("/v1/responses/{id}/cancel", _cancel(service), service=service, access="responses:write", methods=["POST"]),
+        *input_tokens.routes(service),
+        GuardedRoute("/v1/responses/{id}/input_items", _input_items(service), service=service, access="responses:read", methods=["GET"]),
     ]
 
 
@@ -51,24 +51,38 @@ class _Create:
         self._encoding = encoding
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        begun_at = time.perf_counter()
         body = await body_of(Request(scope, receive))
+        self._service.live.admit()
+        if self._service.config.logging.content:
+            logs.get().info("asked", content=body.decode(errors="replace"))
         request = decode_request(body)
         model = self._service.registry.find(request.model or None)
-        order = await order_of(request, model, self._service.store, TENANT)
+        tenant = caller_of(scope).tenant
+        order = await order_of(request, model, self._service.store, tenant)
         session = Responses(order, mint, self._noise(request))
-        settings = talk.Settings(model=model.name, tenant=TENANT)
-        if request.stream:
-            events = EventStream(self._encoding, scope, send)
-            driver = Driver(session, events, self._service.store)
-            if await stream(driver.run(model.engine, settings, order), driver, events, scope, receive):
-                return
-            fault = events.fault or OurFault("The stream ended before it began.")
-            await fault_reply(fault)(scope, receive, send)
-        else:
-            whole = Whole()
-            driver = Driver(session, whole, self._service.store)
-            await watched(driver.run(model.engine, settings, order), driver, receive)
-            await whole.reply()(scope, receive, send)
+        settings = talk.Settings(model=model.name, tenant=tenant)
+        with answering(scope, lambda: session.tokens):
+            heartbeat_s = self._service.config.server.heartbeat_s
+            client = EventStream(self._encoding, scope, send, heartbeat_s) if request.stream else Whole()
+            driver = Driver(session, client, self._service.store, metrics=self._service.metrics)
+            with self._service.live.during(driver), counted(self._service, model.name, client, begun_at):
+                reply = await self._answer(driver.run(model.engine, settings, order), driver, client, scope, receive)
+        if reply is not None:  # after its tokens were counted, so that its headers say what is left
+            await reply(scope, receive, send)
+        if isinstance(client, EventStream):
+            self._service.metrics.stream_events += client.events
+
+    async def _answer(
+        self, running: Running, driver: Driver, client: "EventStream | Whole", scope: Scope, receive: Receive
+    ) -> Response | None:
+        """Run a session; what is left to say when it is over, or None when it was streamed."""
+        if isinstance(client, Whole):
+            await watched(running, driver, receive)
+            return client.reply()
+        if await stream(running, driver, client, scope, receive):
+            return None
+        return fault_reply(client.fault or OurFault("The stream ended before it began."))
 
     def _noise(self, request: CreateRequest) -> Noise | None:
         options = request.stream_options
@@ -80,27 +94,30 @@ class Whole:
     """The client of a response that is not streamed: it waits for the last event."""
 
     def __init__(self) -> None:
-        self._last: Any = None
-        self._fault: Fault | None = None
+        self.first_at: float | None = None
+        self.last: Any = None
+        self.fault: Fault | None = None
 
     def send(self, event: Any) -> None:
         """Remember the event; the terminal one carries all."""
-        self._last = event
+        self.last = event
+        if self.first_at is None and not isinstance(event, OPENING):
+            self.first_at = time.perf_counter()
 
     def flush(self) -> None:
         """Nothing leaves before the end."""
 
     def close(self, fault: Fault | None) -> None:
         """Nothing more comes."""
-        self._fault = fault
+        self.fault = fault
 
     def reply(self) -> Response:
         """The answer over HTTP."""
-        if self._fault is not None:
-            return fault_reply(self._fault)
-        if not isinstance(self._last, TERMINAL):
+        if self.fault is not None:
+            return fault_reply(self.fault)
+        if not isinstance(self.last, TERMINAL):
             return Response(status_code=499)  # the client hung up: nobody reads this
-        return json_reply(encode(self._last.response))
+        return json_reply(encode(self.last.response))
 
 
 def _retrieve(service: Service) -> Any:
@@ -109,7 +126,7 @@ def _retrieve(service: Service) -> Any:
             raise ClientMistake(
                 "This response can't be streamed: only responses created with 'background' and 'stream' can be.", param="stream"
             )
-        record = await service.store.get(TENANT, request.path_params["id"])
+        record = await service.store.get(caller_of(request.scope).tenant, request.path_params["id"])
         if record is None:
             raise response_not_found(request.path_params["id"])
         return json_reply(record.body)
@@ -120,21 +137,33 @@ def _retrieve(service: Service) -> Any:
 def _delete(service: Service) -> Any:
     async def delete(request: Request) -> Response:
         response_id = request.path_params["id"]
-        if not await service.store.delete(TENANT, response_id):
+        if not await service.store.delete(caller_of(request.scope).tenant, response_id):
             raise response_not_found(response_id)
         return json_reply({"id": response_id, "object": "response", "deleted": True})
 
     return delete
 
 
+def _cancel(service: Service) -> Any:
+    async def cancel(request: Request) -> Response:
+        response_id = request.path_params["id"]
+        if await service.store.get(caller_of(request.scope).tenant, response_id) is None:
+            raise response_not_found(response_id)
+        # Whoever waits for an answer cancels it by leaving; only background responses go on alone, and there are none yet.
+        raise ClientMistake("Cannot cancel a synchronous response.")
+
+    return cancel
+
+
 def _input_items(service: Service) -> Any:
     async def input_items(request: Request) -> Response:
         response_id = request.path_params["id"]
         query = request.query_params
+        tenant = caller_of(request.scope).tenant
         after = query.get("after")
         try:
             page = await service.store.list_items(
-                TENANT, response_id, direction="input", after=after, limit=_limit(query), order=_order(query)
+                tenant, response_id, direction="input", after=after, limit=_limit(query), order=_order(query)
             )
         except UnknownCursor:
             raise ClientMistake(f"Item with id '{after}' not found.", param="after", code="invalid_value") from None

@@ -1,0 +1,60 @@
+"""The sessions under way, which are to end well when the server does."""
+
+import contextlib
+from collections.abc import Iterator
+
+from antiphon.errors import Fault, OurFault
+from antiphon.runtime.driver import Driver
+
+RETRY_AFTER_S = 5
+"""Time enough for another server to have taken over."""
+
+
+class Live:
+    """
+    Sessions under way.
+
+    Attributes:
+        is_draining: whether they are to be the last.
+    """
+
+    def __init__(self) -> None:
+        self.is_draining = False
+        self._drivers: set[Driver] = set()
+
+    def __len__(self) -> int:
+        return len(self._drivers)
+
+    def admit(self) -> None:
+        """
+        Ask whether there may be one more.
+
+        Raises:
+            OurFault: the server is about to stop.
+        """
+        if self.is_draining:
+            raise _stopping()
+
+    @contextlib.contextmanager
+    def during(self, driver: Driver) -> Iterator[None]:
+        """Count a session from its beginning to its end."""
+        self._drivers.add(driver)
+        try:
+            yield
+        finally:
+            self._drivers.discard(driver)
+
+    def halt(self) -> None:
+        """End them all, each with its protocol's own words for it."""
+        for driver in tuple(self._drivers):
+            driver.halt(_stopping())
+
+
+def _stopping() -> Fault:
+    return OurFault(
+        "The server is shutting down. Please try again.",
+        status=503,
+        type="service_unavailable_error",
+        code="server_shutting_down",
+        retry_after_s=RETRY_AFTER_S,
+    )

@@ -1,0 +1,96 @@
+"""What every connection shares: who may come in, how long each is waited for, and what is counted."""
+
+import resource
+from collections import Counter
+
+from antiphon.config import ServerSettings
+from antiphon.errors import ClientMistake, Fault, OurFault
+from antiphon.runtime.metrics import Metrics
+
+BODY_LIMIT_BYTES = 32 << 20
+
+SWALLOW_LIMIT_BYTES = 2 * BODY_LIMIT_BYTES
+"""How much of a body that nobody wants is read and dropped, so that its sender is through with sending and reads why it was refused."""
+
+BODY_LEAST_BYTES_PER_S = 1024
+
+HEAD_LIMIT_BYTES = 64 << 10
+
+HEAD_LIMIT_FIELDS = 100
+
+BACKLOG_LIMIT_BYTES = 1 << 20
+"""The most that waits for a client who is behind already; an engine that goes on all the same costs its client the connection."""
+
+UNSENT_LIMIT_BYTES = 128 << 10
+"""The most that the system holds ready for one client beyond what is on its way; of its own it would take megabytes."""
+
+SPARE_FILES = 128
+"""Open files that are not connections from clients: the store, the log, engines and their upstreams."""
+
+
+class Door:
+    """
+    Counts connections in and out; one for a server.
+
+    Attributes:
+        settings: the limits that are set.
+        metrics: where dropped connections are counted.
+    """
+
+    def __init__(self, settings: ServerSettings, metrics: Metrics, most_connections: int | None = None) -> None:
+        self.settings = settings
+        self.metrics = metrics
+        self._most = settings.connections if most_connections is None else most_connections
+        self._open_by_address: Counter[str] = Counter()
+
+    def enter(self, address: str) -> Fault | None:
+        """Count a connection; or why there may not be one more."""
+        most_here = self.settings.connections_per_address
+        if self.metrics.connections >= self._most:
+            self.metrics.dropped["connection_limit"] += 1
+            return OurFault(
+                "The server has too many connections. Please try again later.",
+                status=503,
+                type="service_unavailable_error",
+                code="server_is_overloaded",
+                retry_after_s=1,
+            )
+        if most_here and self._open_by_address[address] >= most_here:
+            self.metrics.dropped["address_limit"] += 1
+            return ClientMistake(
+                f"There are too many connections from your address: the limit is {most_here}.",
+                status=429,
+                type="rate_limit_error",
+                code="rate_limit_exceeded",
+                retry_after_s=1,
+            )
+        self.metrics.connections += 1
+        self._open_by_address[address] += 1
+        return None
+
+    def leave(self, address: str) -> None:
+        """A connection that had entered has ended."""
+        self.metrics.connections -= 1
+        self._open_by_address[address] -= 1
+        if not self._open_by_address[address]:
+            del self._open_by_address[address]
+
+
+def raise_file_limit(connections: int) -> int:
+    """
+    Let this process open as many files as it may and needs.
+
+    Returns:
+        How many connections it has room for, at most `connections`.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = connections + SPARE_FILES
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        soft = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    return connections if soft == resource.RLIM_INFINITY else min(connections, max(1, soft - SPARE_FILES))
+
+
+def too_large() -> ClientMistake:
+    """A request's body is over the cap."""
+    return ClientMistake(f"The request body is too large. The limit is {BODY_LIMIT_BYTES} bytes.", status=413, code="request_too_large")

@@ -1,0 +1,84 @@
+"""Responses whose server died are failed, by whichever server is left."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from antiphon.config import Config, load
+from antiphon.records import ResponseRecord
+from antiphon.runtime.service import Service, is_loopback
+from antiphon.stores.sql import Sql
+
+pytestmark = pytest.mark.anyio
+
+BODY = b"""{"id":"resp_1","object":"response","created_at":1,"status":"in_progress","model":"m","output":[],"error":null,
+"incomplete_details":null,"instructions":null,"metadata":{},"parallel_tool_calls":true,"temperature":1.0,"tool_choice":"auto",
+"tools":[],"top_p":1.0}"""
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+def configured(folder: Path, url: str) -> Config:
+    return load({"store.url": url}, None, {"HOME": str(folder)}, folder, etc=folder / "none.toml").config
+
+
+async def working(url: str) -> Sql:
+    """A server's store, with a response that the server works on."""
+    store = Sql(url)
+    await store.open()
+    await store.put(
+        ResponseRecord(id="resp_1", tenant="ada", created_at=1, status="in_progress", model="m", previous_response_id=None, body=BODY)
+    )
+    return store
+
+
+async def status(service: Service) -> str | None:
+    record = await service.store.get("ada", "resp_1")
+    return record and record.status
+
+
+async def test_what_a_dead_server_left_is_failed_at_the_next_start(tmp_path: Path, postgres: Any) -> None:
+    for url in (f"sqlite:///{tmp_path}/store.sqlite3", postgres.new_database()):
+        await (await working(url)).close()
+        service = Service(configured(tmp_path, url), print)
+        await service.open()
+        assert await status(service) == "failed"
+        await service.close()
+
+
+async def test_a_server_fails_what_another_left_when_it_is_still_gone_at_the_second_look(tmp_path: Path, postgres: Any) -> None:
+    url = postgres.new_database()
+    other = await working(url)
+    service = Service(configured(tmp_path, url), print)
+    await service.open()
+    assert await status(service) == "in_progress"
+    assert not await service.settle_orphans({"resp_1"})
+    await other.close()
+    suspects = await service.settle_orphans(())
+    assert await status(service) == "in_progress"
+    await service.settle_orphans(suspects)
+    assert await status(service) == "failed"
+    await service.close()
+
+
+async def test_servers_that_share_a_store_may_share_a_home(tmp_path: Path, postgres: Any) -> None:
+    url = postgres.new_database()
+    services = [Service(configured(tmp_path, url), print) for _ in range(2)]
+    for service in services:
+        await service.open()
+    for service in services:
+        await service.close()
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "::1", "localhost"])
+def test_addresses_that_only_this_machine_reaches_are_known(host: str) -> None:
+    assert is_loopback(host)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.1", "example.com", "::ffff:10.0.0.1"])
+def test_all_others_are_reached_by_others(host: str) -> None:
+    assert not is_loopback(host)
