@@ -8,11 +8,10 @@ from types import MappingProxyType
 from msgspec import Struct
 
 from antiphon.config import ModelEntry
-from antiphon.engines.base import Build, Engine, Place, Unwatched, Watcher
+from antiphon.engines.base import Build, Engine, Place
 from antiphon.errors import OurFault, listed, model_not_found
 
 ENGINES: dict[str, str] = {
-    "chat": "antiphon.engines.chat",
     "chat": "antiphon.engines.chat",
     "local": "antiphon.engines.local",
     "scripted": "antiphon.engines.scripted",
