@@ -93,7 +93,7 @@ class LoggingSettings(BaseModel, frozen=True, extra="forbid"):
 def _as_written(schema: dict[str, Any]) -> None:
     """Describe a model's table as it stands in a file: the engine's options are among its keys."""
     schema["additionalProperties"] = True
-    for name in ("options", "origin_folder", "secrets"):
+    for name in ("options", "origin_folder"):
         del schema["properties"][name]
 
 
@@ -104,14 +104,12 @@ class ModelEntry(BaseModel, frozen=True, extra="forbid", json_schema_extra=_as_w
     Attributes:
         options: every key of its table that is the engine's to read.
         origin_folder: the folder that relative paths in `options` start from: that of the file which has the entry.
-        secrets: values of the environment variables that options ending in `_env` name; never shown.
     """
 
     name: str = Field(min_length=1, description="What clients put into `model`.")
     engine: str = Field(min_length=1, description="What answers, such as `local` or `scripted`.")
     options: dict[str, Any] = {}
     origin_folder: Path = Path()
-    secrets: dict[str, str] = Field(default={}, exclude=True, repr=False)
 
 
 class Config(BaseModel, frozen=True, extra="forbid"):
@@ -206,7 +204,7 @@ def load(flags: Mapping[str, Any], file: Path | None, environ: Mapping[str, str]
         _flags(flags, cwd),
     ]
     chosen = {setting.path: setting for layer in layers for setting in layer}
-    config = _with_secrets(_check(chosen, environ.get("HOME")), environ)
+    config = _check(chosen, environ.get("HOME"))
     config._secrets.update(_secrets(config.models, environ))
     return Loaded(config, {".".join(path): _origin(chosen, path) for path, _ in _leaves(config.model_dump())})
 
@@ -306,16 +304,6 @@ def _check(chosen: Mapping[tuple[str, ...], _Setting], user_home: str | None) ->
         return Config.model_validate(tree)
     except ValidationError as error:
         raise ConfigMistake("\n".join(_told(mistake, chosen) for mistake in error.errors())) from None
-
-
-def _with_secrets(config: Config, environ: Mapping[str, str]) -> Config:
-    """The configuration with what its models may know of the environment: the variables that they name, and no other."""
-
-    def knowing(model: ModelEntry) -> ModelEntry:
-        named = {str(value) for key, value in model.options.items() if key.endswith("_env")}
-        return model.model_copy(update={"secrets": {name: environ[name] for name in named if name in environ}})
-
-    return config.model_copy(update={"models": tuple(knowing(model) for model in config.models)})
 
 
 def _plant(tree: dict[str, Any], setting: _Setting, value: Any) -> None:

@@ -30,6 +30,13 @@ def test_no_name_is_the_first_model():
     assert registry("a", "b").find(None).name == "a"
 
 
+def test_no_name_is_the_first_model_that_has_a_name_of_its_own():
+    models = registry("mock-*", "b")
+    assert models.find(None).name == "b"
+    with pytest.raises(ClientMistake):
+        registry("mock-*").find(None)
+
+
 def test_an_engine_that_there_is_not_is_told():
     with pytest.raises(OurFault, match="no engine 'chatty'"):
         Registry([ModelEntry(name="a", engine="chatty")], Path(), 1, print)

@@ -93,6 +93,9 @@ class Unwatched:
         """Nobody asks."""
 
 
+UNWATCHED = Unwatched()
+
+
 class Place(Struct, frozen=True, kw_only=True):
     """
     Where an engine is built.
@@ -109,7 +112,7 @@ class Place(Struct, frozen=True, kw_only=True):
     base: Path
     notice: Callable[[str], None] = lambda _line: None
     secrets: Mapping[str, str] = {}
-    watcher: Watcher = Unwatched()
+    watcher: Watcher = UNWATCHED
 
 
 Build = Callable[[str, Mapping[str, Any], Place], Engine]

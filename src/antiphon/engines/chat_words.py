@@ -55,7 +55,20 @@ class ChatReading:
                 choice = choices[0]
                 content = delta.content
                 # Nearly every chunk is a piece of text and nothing else.
-                if type(content) is str and content and choice.finish_reason is None and choice.logprobs is None and _is_plain(delta):
+                if (
+                    type(content) is str
+                    and content
+                    and choice.finish_reason is None
+                    and choice.logprobs is None
+                    and choice.index == 0
+                    and chunk.usage is None
+                    and delta.tool_calls is None
+                    and delta.reasoning_content is None
+                    and delta.reasoning is None
+                    and delta.refusal is None
+                    and delta.annotations is None
+                    and delta.function_call is None
+                ):
                     words.append(talk.Text(id, content))
                     continue
             self._read_slowly(chunk, words)
@@ -118,10 +131,6 @@ class ChatReading:
             if isinstance(part.get("text"), str):
                 texts.append(part["text"])
         return "".join(texts)
-
-
-def _is_plain(delta: chat.Delta) -> bool:
-    return not (delta.tool_calls or delta.reasoning_content or delta.reasoning or delta.refusal or delta.annotations or delta.function_call)
 
 
 def _likely(token: chat.TokenLogprob) -> talk.TokenLogprob:

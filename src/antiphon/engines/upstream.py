@@ -117,6 +117,7 @@ class Upstream:
         self._target = url.path.rstrip("/"), f"?{url.query}" if url.query else ""
         tls = _trust(place.base, options.ca_file, model) if url.scheme == "https" else None
         self._pool = Pool(Address(self.host, url.port or (443 if tls else 80), tls), options.timeout_connect_s)
+        place.watcher.upstream_is(model, State.CLOSED.value)
         self._breaker = Breaker(MOST_FAILURES, REST_S, self._note_state)
         self._head = _head(url, options, _key(options, place, model))
         self.slots = Slots(options.concurrency, options.queue, options.timeout_queue_s)

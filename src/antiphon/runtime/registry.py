@@ -8,7 +8,7 @@ from types import MappingProxyType
 from msgspec import Struct
 
 from antiphon.config import ModelEntry
-from antiphon.engines.base import Build, Engine, Place
+from antiphon.engines.base import UNWATCHED, Build, Engine, Place, Watcher
 from antiphon.errors import OurFault, listed, model_not_found
 
 ENGINES: dict[str, str] = {
@@ -20,7 +20,7 @@ ENGINES: dict[str, str] = {
 
 
 class Model(Struct, frozen=True, eq=False):
-    """A model under the name that it was asked by; listed, one for many names is under its pattern, such as `qwen-*`."""
+    """A model under the name that clients ask for."""
 
     name: str
     engine: Engine
@@ -30,8 +30,6 @@ class Model(Struct, frozen=True, eq=False):
 class Registry:
     """
     Models by name; the first is the one that answers when a request names none.
-
-    A name that ends in `*` is a pattern: it stands for every name that begins so and is no model's own. The longest pattern wins.
 
     Raises:
         OurFault: an entry names no engine that there is, or its options are wrong.
@@ -44,10 +42,11 @@ class Registry:
         created_at: int,
         notice: Callable[[str], None],
         secrets: Mapping[str, str] = MappingProxyType({}),
+        watcher: Watcher = UNWATCHED,
     ) -> None:
         self._models: dict[str, Model] = {}
         for entry in entries:
-            place = Place(weights=weights, base=entry.origin_folder, notice=notice, secrets=secrets)
+            place = Place(weights=weights, base=entry.origin_folder, notice=notice, secrets=secrets, watcher=watcher)
             engine = _build(entry.engine)(entry.name, entry.options, place)
             self._models[entry.name] = Model(entry.name, engine, created_at)
 
@@ -72,7 +71,7 @@ class Registry:
 
     def find(self, name: str | None) -> Model:
         """
-        The model of that name, or the first when no name is given.
+        The model of that name, or when no name is given the first that has one of its own.
 
         A configured name that ends in `*` stands for every name that begins so, and answers under the name that was asked; an
         exact name goes before it, and a longer one before a shorter.
@@ -80,14 +79,12 @@ class Registry:
         Raises:
             ClientMistake: `model_not_found`.
         """
-        if name is None and self._models:
-            return next(iter(self._models.values()))
         if name is None:
-            raise model_not_found("", self._models)
+            name = next((known for known in self._models if not known.endswith("*")), "")
         if (exact := self._models.get(name)) is not None:
             return exact
         families = [known for known in self._models if known.endswith("*") and name.startswith(known[:-1])]
-        if not families:
+        if not name or not families:
             raise model_not_found(name, self._models)
         family = self._models[max(families, key=len)]
         return Model(name, family.engine, family.created_at)

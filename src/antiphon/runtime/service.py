@@ -44,7 +44,7 @@ class Service:
         self._held = ExitStack()
         self.started_at = int(time.time())
         self.store: Store = Memory() if config.database_url is None else Sql(config.database_url)
-        self.registry = Registry(config.models, config.models_dir, self.started_at, notice, config.secrets)
+        self.registry = Registry(config.models, config.models_dir, self.started_at, notice, config.secrets, self.metrics)
         self.keyring = Keyring(self.store.keys, True if self._is_exposed else config.server.require_keys)
         self._sweeping: asyncio.Task[None] | None = None
 

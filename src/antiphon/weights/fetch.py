@@ -159,12 +159,24 @@ def _ensure_file(model: Model, file: File, home: Path, report: Report, reach: Re
     troubles: list[str] = []
     for source in file.sources:
         try:
-            _get(source, file, part, advance, reach)
+            _get(source, file, part, _rising(advance), reach)
             _accept(path, file, part, report)
             return
         except Trouble as trouble:
             troubles.append(str(trouble))
     raise _unobtainable(model, file, troubles)
+
+
+def _rising(advance: Advance) -> Advance:
+    """No bar goes back because an estimate was too high: what packages bring is only known when they are there."""
+    most_bytes = 0
+
+    def rising(done_bytes: int) -> None:
+        nonlocal most_bytes
+        most_bytes = max(most_bytes, done_bytes)
+        advance(most_bytes)
+
+    return rising
 
 
 def _get(source: Source, file: File, part: Partial, advance: Advance, reach: Reach) -> None:
