@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from antiphon.turns import Turn
+from antiphon.turns import Phase, Turn
 
 
 class _Word(Struct, frozen=True, tag_field="word"):
@@ -26,6 +26,11 @@ class FunctionTool(_Word, frozen=True, tag=True):
     strict: bool | None = None
     namespace: str | None = None
 
+    @property
+    def key(self) -> str:
+        """What tells it from all other tools."""
+        return f"{self.namespace}.{self.name}" if self.namespace else self.name
+
 
 class CustomTool(_Word, frozen=True, tag=True):
     """A tool called with free text; `grammar`, where given, is what the text must match, in `syntax` (`lark` or `regex`)."""
@@ -36,8 +41,20 @@ class CustomTool(_Word, frozen=True, tag=True):
     grammar: str | None = None
     namespace: str | None = None
 
+    @property
+    def key(self) -> str:
+        """What tells it from all other tools."""
+        return f"{self.namespace}.{self.name}" if self.namespace else self.name
+
 
 Tool = FunctionTool | CustomTool
+
+
+class HostedTool(_Word, frozen=True, tag=True):
+    """A tool that the engine runs itself, or has a form of its own for, as the Responses API describes it; `spec` has its `type`."""
+
+    type: str
+    spec: dict[str, Any]
 
 
 class ToolChoice(Struct, frozen=True):
@@ -46,7 +63,7 @@ class ToolChoice(Struct, frozen=True):
 
     Attributes:
         mode: `none`, `auto` (the model decides) or `required` (at least one call).
-        names: the only tools that may be called; None for all of them.
+        names: the only tools that may be called, by their `key`, or by the `type` of a hosted one; None for all of them.
     """
 
     mode: Literal["none", "auto", "required"] = "auto"
@@ -108,6 +125,7 @@ class Abilities(Struct, frozen=True, kw_only=True):
         verbosities: likewise for verbosity.
         max_top_logprobs: the most alternatives per token; None when it reports no log probabilities.
         counts_tokens: whether it is a `CountingEngine`.
+        hosted: the types of tools that it takes as `HostedTool`; it then also takes the items that they leave, as `turns.Hosted`.
         temperature_default: what an answer is sampled with when nothing was asked; likewise `top_p_default`.
     """
 
@@ -131,6 +149,7 @@ class Abilities(Struct, frozen=True, kw_only=True):
     verbosities: tuple[str, ...] = ()
     context_window: int | None = None
     counts_tokens: bool = False
+    hosted: tuple[str, ...] = ()
 
 
 class Respond(_Word, frozen=True, kw_only=True, tag=True):
@@ -141,16 +160,21 @@ class Respond(_Word, frozen=True, kw_only=True, tag=True):
         id: of the response; every word of the answer carries it.
         history: all that was said, oldest first; ends with what is to be answered.
         instructions: what the developer tells the model for this answer, before everything else.
+        hosted: tools that the engine takes as they are.
+        namespaces: what the tools of each namespace have in common, in words for the model.
         format: the shape of the answer; None for plain text.
         truncate: whether the oldest turns may be dropped to fit; else too long an input is refused.
         effort: how much to reason; None leaves it to the engine.
         summarise: whether and how to summarise the reasoning (`auto`, `concise`, `detailed`).
+        seal: whether the reasoning is wanted in a sealed form too, by a client that will give it back itself.
     """
 
     id: str
     history: tuple[Turn, ...]
     instructions: str | None = None
     tools: tuple[Tool, ...] = ()
+    hosted: tuple[HostedTool, ...] = ()
+    namespaces: dict[str, str] = {}
     tool_choice: ToolChoice = ToolChoice()
     parallel_tool_calls: bool = True
     sampling: Sampling = Sampling()
@@ -158,6 +182,7 @@ class Respond(_Word, frozen=True, kw_only=True, tag=True):
     truncate: bool = False
     effort: str | None = None
     summarise: str | None = None
+    seal: bool = False
     verbosity: str | None = None
 
 
@@ -183,6 +208,20 @@ class TokenLogprob(Struct, frozen=True):
 
     chosen: Likelihood
     alternatives: tuple[Likelihood, ...] = ()
+
+
+class ItemBreak(_Word, frozen=True, tag=True):
+    """
+    The item said so far is whole, and what follows is another; engines whose answers don't come as items never say it.
+
+    Attributes:
+        item_id: what the next item is to be called; None leaves that to the protocol.
+        phase: of a message that is the next item.
+    """
+
+    id: str
+    item_id: str | None = None
+    phase: Phase | None = None
 
 
 class Text(_Word, frozen=True, tag=True):
@@ -253,6 +292,27 @@ class Called(_Word, frozen=True, tag=True):
     call_id: str
 
 
+class HostedBegan(_Word, frozen=True, tag=True):
+    """A hosted tool is at work: `item` as the Responses API has it, its `type` among its fields."""
+
+    id: str
+    item: dict[str, Any]
+
+
+class HostedMoved(_Word, frozen=True, tag=True):
+    """The hosted tool at work has come further: `event` as the Responses API has it."""
+
+    id: str
+    event: dict[str, Any]
+
+
+class HostedDone(_Word, frozen=True, tag=True):
+    """The hosted tool is done; `item` is all of it."""
+
+    id: str
+    item: dict[str, Any]
+
+
 class Used(_Word, frozen=True, kw_only=True, tag=True):
     """Tokens counted; the last one said for a response holds."""
 
@@ -294,4 +354,21 @@ class Broke(_Word, frozen=True, kw_only=True, tag=True):
     retry_after_s: float | None = None
 
 
-FromEngine = Text | Annotated | Refusal | Reasoning | ReasoningBreak | Sealed | Calling | Arguments | Called | Used | Ended | Broke
+FromEngine = (
+    ItemBreak
+    | Text
+    | Annotated
+    | Refusal
+    | Reasoning
+    | ReasoningBreak
+    | Sealed
+    | Calling
+    | Arguments
+    | Called
+    | HostedBegan
+    | HostedMoved
+    | HostedDone
+    | Used
+    | Ended
+    | Broke
+)

@@ -2,7 +2,7 @@
 What has been said: the conversation so far, in terms of no protocol and no engine.
 """
 
-from typing import Literal
+from typing import Any, Literal
 
 from msgspec import Struct
 
@@ -12,6 +12,7 @@ class _Said(Struct, frozen=True, tag_field="said"):
 
 
 Role = Literal["system", "developer", "user", "assistant"]
+Phase = Literal["commentary", "final_answer"]
 
 
 class TextPart(_Said, frozen=True, tag=True):
@@ -54,10 +55,11 @@ Part = TextPart | RefusalPart | ImagePart | FilePart | AudioPart
 
 
 class Message(_Said, frozen=True, tag=True):
-    """Something said by one side."""
+    """Something said by one side; some models tell by `phase` what they say on the way from what they say in the end."""
 
     role: Role
     parts: tuple[Part, ...]
+    phase: Phase | None = None
 
 
 class Thought(_Said, frozen=True, tag=True):
@@ -85,4 +87,10 @@ class ToolResult(_Said, frozen=True, tag=True):
     parts: tuple[Part, ...]
 
 
-Turn = Message | Thought | ToolCall | ToolResult
+class Hosted(_Said, frozen=True, tag=True):
+    """What a hosted tool left: an item as the Responses API has it, for an engine that knows such items; `type` is among its fields."""
+
+    item: dict[str, Any]
+
+
+Turn = Message | Thought | ToolCall | ToolResult | Hosted

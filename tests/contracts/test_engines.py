@@ -17,6 +17,7 @@ CASES = [
     pytest.param("scripted", {"pace_ms": 1}, id="scripted"),
     pytest.param("scripted", {}, id="scripted-at-once"),
     pytest.param("chat", {"quirks": "generic"}, id="chat"),
+    pytest.param("responses", {}, id="responses"),
     pytest.param("local", {"model": "smollm2-135m-instruct", "context": 1024}, id="local", marks=pytest.mark.weights),
 ]
 
@@ -73,7 +74,7 @@ async def conversing(engine):
 
 
 async def counting(reader, writer):
-    """A chat-completions server that counts to as many as it is asked, one every two milliseconds, while somebody listens."""
+    """A model server that counts to as many as it is asked, one every two milliseconds, while somebody listens."""
     try:
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
             await count(reader, writer)
@@ -86,14 +87,34 @@ async def count(reader, writer):
     length = next((int(line.split(b":")[1]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length")), 0)
     asked = json.loads(await reader.readexactly(length) or b"{}")
     writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n")
-    for number in range(asked.get("max_tokens") or asked.get("max_completion_tokens") or 0):
-        chunk = {"choices": [{"index": 0, "delta": {"content": f" {number}"}, "finish_reason": None}]}
-        writer.write(f"data: {json.dumps(chunk)}\n\n".encode())
+    chunk, last = COUNTS[head.split()[1].decode()]
+    for number in range(asked.get("max_tokens") or asked.get("max_completion_tokens") or asked.get("max_output_tokens") or 0):
+        writer.write(f"data: {json.dumps(chunk(f' {number}'))}\n\n".encode())
         await writer.drain()
         await asyncio.sleep(0.002)
-    usage = {"prompt_tokens": 9, "completion_tokens": 24}
-    end = {"choices": [{"index": 0, "delta": {}, "finish_reason": "length"}], "usage": usage}
-    writer.write(f"data: {json.dumps(end)}\n\ndata: [DONE]\n\n".encode())
+    writer.write(f"data: {json.dumps(last)}\n\ndata: [DONE]\n\n".encode())
+
+
+def chat_chunk(text):
+    return {"choices": [{"index": 0, "delta": {"content": text}, "finish_reason": None}]}
+
+
+def text_delta(text):
+    return {"type": "response.output_text.delta", "item_id": "msg_1", "output_index": 0, "content_index": 0, "delta": text}
+
+
+CUT_OFF = {"status": "incomplete", "usage": {"input_tokens": 9, "output_tokens": 24}}
+COUNTS = {
+    "/v1/chat/completions": (
+        chat_chunk,
+        {
+            "choices": [{"index": 0, "delta": {}, "finish_reason": "length"}],
+            "usage": {"prompt_tokens": 9, "completion_tokens": 24},
+        },
+    ),
+    "/v1/responses": (text_delta, {"type": "response.incomplete", "response": CUT_OFF}),
+}
+"""For each path what says a number, and what says that it was the last."""
 
 
 def with_engine(name, options, scenario):
@@ -103,7 +124,7 @@ def with_engine(name, options, scenario):
         upstream = await asyncio.start_server(counting, "127.0.0.1", 0)
         async with upstream:
             address = f"http://127.0.0.1:{upstream.sockets[0].getsockname()[1]}/v1"
-            await play_before(options | ({"base_url": address} if name == "chat" else {}))
+            await play_before(options | ({"base_url": address} if name in ("chat", "responses") else {}))
 
     async def play_before(options):
         engine = _build(name)("m", options, Place(weights=weights(), base=Path()))

@@ -23,7 +23,13 @@ def test_all_tools_are_offered_where_nothing_else_is_said():
 
 
 def test_only_the_allowed_tools_are_offered():
-    assert [one.name for one in offered(ADD, STOP, SHELL, names=("stop", "shell"))] == ["stop", "os.shell"]
+    assert [one.name for one in offered(ADD, STOP, SHELL, names=("stop", "os.shell"))] == ["stop", "os.shell"]
+
+
+def test_tools_of_one_name_in_two_namespaces_are_two():
+    mail, disk = (talk.FunctionTool("find", namespace=namespace) for namespace in ("mail", "disk"))
+    assert [one.name for one in offered(mail, disk)] == ["mail.find", "disk.find"]
+    assert [one.name for one in offered(mail, disk, names=("disk.find",))] == ["disk.find"]
 
 
 def test_none_means_none():

@@ -371,3 +371,37 @@ def test_parts_of_the_input_are_kept_as_they_came():
     assert msgspec.json.decode(record.items[0].body)["content"] == [
         {"type": "input_image", "detail": "auto", "image_url": "data:image/png;base64,AA=="}
     ]
+
+
+def test_what_a_hosted_tool_does_is_told_in_its_own_events_with_our_numbers():
+    search = {"type": "web_search_call", "id": "ws_theirs", "status": "in_progress"}
+    found = search | {"status": "completed", "action": {"type": "search", "query": "q"}}
+    moved = {"type": "response.web_search_call.searching", "item_id": "ws_theirs", "output_index": 7, "sequence_number": 99}
+    dialogue = talk_with(
+        talk.HostedBegan(ID, search), talk.HostedMoved(ID, moved), talk.HostedDone(ID, found), talk.Text(ID, "Found"), talk.Ended(ID)
+    )
+    assert dialogue.types[2:6] == ["output_item.added", "web_search_call.searching", "output_item.done", "output_item.added"]
+    assert dialogue.events[2]["item"] == search | {"id": "ws_2"}
+    assert dialogue.events[3] == moved | {"item_id": "ws_2", "output_index": 0, "sequence_number": 3}
+    assert dialogue.events[4]["item"] == found | {"id": "ws_2"}
+    assert dialogue.events[-1]["response"]["output"][0] == found | {"id": "ws_2"}
+    for event in dialogue.events[4:]:
+        assert_strictly_theirs(event)
+
+
+def test_a_hosted_tool_that_was_cut_off_is_incomplete():
+    search = {"type": "web_search_call", "id": "ws_theirs", "status": "in_progress"}
+    dialogue = talk_with(talk.HostedBegan(ID, search), talk.Ended(ID, "length"))
+    assert dialogue.events[-1]["response"]["output"] == [search | {"id": "ws_2", "status": "incomplete"}]
+
+
+def test_items_that_an_engine_tells_apart_are_apart_and_may_have_its_names():
+    words = [talk.ItemBreak(ID, "msg_x", "commentary"), talk.Text(ID, "One"), talk.ItemBreak(ID), talk.Text(ID, "Two"), talk.Ended(ID)]
+    output = talk_with(*words).events[-1]["response"]["output"]
+    assert [(item["id"], item["content"][0]["text"]) for item in output] == [("msg_x", "One"), ("msg_2", "Two")]
+    assert [item.get("phase") for item in output] == ["commentary", None]
+
+
+def test_reasoning_stays_reasoning_under_any_name():
+    words = [talk.ItemBreak(ID, "thought-1"), talk.Reasoning(ID, "Hm"), talk.Ended(ID)]
+    assert talk_with(*words).events[-1]["response"]["output"][0]["type"] == "reasoning"

@@ -8,7 +8,12 @@ ID = "resp_1"
 
 texts = st.sampled_from(["", "a", "b c", "\n"])
 calls = st.sampled_from(["c1", "c2", "c3"])
+SEARCH = {"type": "web_search_call", "id": "ws_1", "status": "in_progress"}
 any_word = st.one_of(
+    st.builds(talk.ItemBreak, st.just(ID), st.sampled_from([None, "msg_theirs"])),
+    st.builds(talk.HostedBegan, st.just(ID), st.just(SEARCH)),
+    st.builds(talk.HostedMoved, st.just(ID), st.just({"type": "response.web_search_call.searching", "item_id": "ws_1"})),
+    st.builds(talk.HostedDone, st.just(ID), st.just(SEARCH | {"status": "completed"})),
     st.builds(talk.Text, st.just(ID), texts),
     st.builds(talk.Refusal, st.just(ID), texts),
     st.builds(talk.Reasoning, st.just(ID), texts, st.booleans()),

@@ -111,6 +111,8 @@ def _said(turn: turns.Turn) -> Iterator[Said]:
             yield Said("assistant", (Segment(OPEN, True), Segment(_called(turn)), Segment(CLOSE, True)))
         case turns.ToolResult(parts=parts):
             yield Said("user", (Segment(f"<tool_response>\n{_words(parts)}\n</tool_response>"),))
+        case turns.Hosted():
+            return  # of tools that no engine has which reads prompts
         case turns.Thought():
             return  # a small model that doesn't reason has no use for another's reasoning
 

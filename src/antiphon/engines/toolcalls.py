@@ -72,7 +72,7 @@ def offers(ask: talk.Respond) -> list[Offer]:
     if ask.tool_choice.mode == "none":
         return []
     names = ask.tool_choice.names
-    chosen = [_offer(tool, number) for number, tool in enumerate(ask.tools) if names is None or tool.name in names]
+    chosen = [_offer(tool, number) for number, tool in enumerate(ask.tools) if names is None or tool.key in names]
     if ask.tool_choice.mode == "required" and not chosen:
         raise ClientMistake(
             f"Tool choice {listed(names, 'or') if names else 'required'} not found in 'tools' parameter.",
@@ -83,7 +83,7 @@ def offers(ask: talk.Respond) -> list[Offer]:
 
 
 def _offer(tool: talk.Tool, number: int) -> Offer:
-    name = f"{tool.namespace}.{tool.name}" if tool.namespace else tool.name
+    name = tool.key
     match tool:
         case talk.CustomTool():
             parameters: dict[str, Any] = _TEXT_ONLY

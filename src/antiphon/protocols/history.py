@@ -2,11 +2,13 @@
 The conversation so far: from the Responses API's items to turns that any engine understands.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from antiphon import talk, turns
 from antiphon.errors import ClientMistake, unsupported_value
+from antiphon.protocols.history_tools import hosted, shell_call_ids, told
+from antiphon.protocols.responses_offer import Terms
 from antiphon.wire import responses_items as items
 from antiphon.wire import responses_parts as parts
 
@@ -14,30 +16,37 @@ Located = tuple[str, items.Item]
 """An item, and where the client finds it in what it sent: `input[3]`."""
 
 
-def turns_of(located: Iterable[Located], abilities: talk.Abilities, model: str) -> tuple[turns.Turn, ...]:
+def turns_of(located: Sequence[Located], terms: Terms) -> tuple[turns.Turn, ...]:
     """
     Items as turns, in order.
 
     Raises:
         ClientMistake: the engine can't take an item or a part of one, or calls and their outputs don't pair up.
     """
-    told = [turn for path, item in located for turn in _turn(item, path, abilities, model)]
-    _pair(told)
-    return tuple(told)
+    history = [turn for path, item in located for turn in _turns(item, path, terms)]
+    _pair(history, shell_call_ids(located))
+    return tuple(history)
 
 
-def _turn(item: items.Item, path: str, abilities: talk.Abilities, model: str) -> Iterable[turns.Turn]:
+def _turns(item: items.Item, path: str, terms: Terms) -> Iterable[turns.Turn]:
     read = _READERS.get(type(item))
-    if read is None:
-        raise unsupported_value(path, item.type, model, _READABLE)
-    return (read(item, lambda content, below: _parts(content, f"{path}.{below}", abilities, model)),)
+    if read is not None:
+        return (read(item, lambda content, below: _parts(content, f"{path}.{below}", terms.abilities, terms.model)),)
+    if (kept := hosted(item, terms.abilities)) is not None:
+        return (kept,)
+    if type(item) in _REFUSED or not terms.carries:
+        raise unsupported_value(path, item.type, terms.model, _READABLE)
+    said = told(item, terms.abilities)
+    if not said and not isinstance(item, items.AdditionalTools):
+        terms.left_out.items.append(item.type)
+    return said
 
 
 ReadParts = Callable[[Any, str], tuple[turns.Part, ...]]
 
 
 def _message(item: items.Message, read: ReadParts) -> turns.Turn:
-    return turns.Message(item.role, read(item.content, "content"))
+    return turns.Message(item.role, read(item.content, "content"), item.phase or None)
 
 
 def _reasoning(item: items.Reasoning, _read: ReadParts) -> turns.Turn:
@@ -68,7 +77,10 @@ _READERS: dict[type, Callable[[Any, ReadParts], turns.Turn]] = {
     items.CustomToolCall: _custom_call,
     items.CustomToolCallOutput: _output,
 }
-"""The items that can be told to an engine; the others belong to tools that this server doesn't run."""
+"""The items that every engine understands; the others belong to tools that this server doesn't run."""
+
+_REFUSED = (items.Compaction, items.CompactionTrigger, items.ConfigurationUpdate)
+"""Items without which the conversation would be another."""
 
 _READABLE = ("message", "reasoning", "function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output")
 
@@ -105,19 +117,24 @@ _PARTS: dict[type, tuple[str | None, Callable[[Any], turns.Part]]] = {
 """For each content part the ability that it needs, and its reading."""
 
 
-def _pair(told: Sequence[turns.Turn]) -> None:
+def _pair(history: list[turns.Turn], shell_calls: Mapping[str, str]) -> None:
     """Every output answers a call that was made before it, and every call has its output, as the original insists."""
     open_calls: dict[str, None] = {}
     made: set[str] = set()
-    for turn in told:
+    for place, turn in enumerate(history):
         match turn:
             case turns.ToolCall(call_id):
                 made.add(call_id)
                 open_calls[call_id] = None
-            case turns.ToolResult(call_id) if call_id not in made:
-                raise ClientMistake(f"No tool call found for function call output with call_id {call_id}.", param="input")
+            case turns.ToolResult(call_id, parts) if call_id not in made:
+                if (meant := shell_calls.get(call_id)) not in made:
+                    raise ClientMistake(f"No tool call found for function call output with call_id {call_id}.", param="input")
+                history[place] = turns.ToolResult(str(meant), parts)
+                open_calls.pop(str(meant), None)
             case turns.ToolResult(call_id):
                 open_calls.pop(call_id, None)
+            case turns.Hosted({"call_id": str(call_id)}):
+                made.add(call_id)
             case _:
                 pass
     for call_id in open_calls:

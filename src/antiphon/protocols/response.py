@@ -13,13 +13,14 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from antiphon import talk
+from antiphon.turns import Phase
 
 Status = Literal["in_progress", "completed", "incomplete"]
 Outcome = Literal["completed", "incomplete", "failed", "cancelled"]
 
 
 class Slot(StrEnum):
-    """What is open: nothing, a part of a message or of a reasoning item, a reasoning item between parts, or a call."""
+    """What is open: nothing, a part of a message or of a reasoning item, a reasoning item between parts, a call, a hosted tool's item."""
 
     NOTHING = "nothing"
     TEXT = "text"
@@ -28,6 +29,7 @@ class Slot(StrEnum):
     SUMMARY = "summary"
     THOUGHT = "thought"
     CALL = "call"
+    HOSTED = "hosted"
 
 
 class Move(Enum):
@@ -50,6 +52,7 @@ MOVES: dict[Slot, dict[Slot, tuple[Move, ...]]] = {
         Slot.SUMMARY: (_I, _P),
         Slot.THOUGHT: (_I,),
         Slot.CALL: (_I,),
+        Slot.HOSTED: (_I,),
     },
     Slot.TEXT: {
         Slot.NOTHING: (_EP, _EI),
@@ -59,6 +62,7 @@ MOVES: dict[Slot, dict[Slot, tuple[Move, ...]]] = {
         Slot.SUMMARY: (_EP, _EI, _I, _P),
         Slot.THOUGHT: (_EP, _EI, _I),
         Slot.CALL: (_EP, _EI, _I),
+        Slot.HOSTED: (_EP, _EI, _I),
     },
     Slot.REFUSAL: {
         Slot.NOTHING: (_EP, _EI),
@@ -68,6 +72,7 @@ MOVES: dict[Slot, dict[Slot, tuple[Move, ...]]] = {
         Slot.SUMMARY: (_EP, _EI, _I, _P),
         Slot.THOUGHT: (_EP, _EI, _I),
         Slot.CALL: (_EP, _EI, _I),
+        Slot.HOSTED: (_EP, _EI, _I),
     },
     Slot.THINKING: {
         Slot.NOTHING: (_EP, _EI),
@@ -77,6 +82,7 @@ MOVES: dict[Slot, dict[Slot, tuple[Move, ...]]] = {
         Slot.SUMMARY: (_EP, _P),
         Slot.THOUGHT: (_EP,),
         Slot.CALL: (_EP, _EI, _I),
+        Slot.HOSTED: (_EP, _EI, _I),
     },
     Slot.SUMMARY: {
         Slot.NOTHING: (_EP, _EI),
@@ -86,6 +92,7 @@ MOVES: dict[Slot, dict[Slot, tuple[Move, ...]]] = {
         Slot.SUMMARY: (),
         Slot.THOUGHT: (_EP,),
         Slot.CALL: (_EP, _EI, _I),
+        Slot.HOSTED: (_EP, _EI, _I),
     },
     Slot.THOUGHT: {
         Slot.NOTHING: (_EI,),
@@ -95,6 +102,7 @@ MOVES: dict[Slot, dict[Slot, tuple[Move, ...]]] = {
         Slot.SUMMARY: (_P,),
         Slot.THOUGHT: (),
         Slot.CALL: (_EI, _I),
+        Slot.HOSTED: (_EI, _I),
     },
     Slot.CALL: {
         Slot.NOTHING: (_EI,),
@@ -104,6 +112,17 @@ MOVES: dict[Slot, dict[Slot, tuple[Move, ...]]] = {
         Slot.SUMMARY: (_EI, _I, _P),
         Slot.THOUGHT: (_EI, _I),
         Slot.CALL: (_EI, _I),
+        Slot.HOSTED: (_EI, _I),
+    },
+    Slot.HOSTED: {
+        Slot.NOTHING: (_EI,),
+        Slot.TEXT: (_EI, _I, _P),
+        Slot.REFUSAL: (_EI, _I, _P),
+        Slot.THINKING: (_EI, _I, _P),
+        Slot.SUMMARY: (_EI, _I, _P),
+        Slot.THOUGHT: (_EI, _I),
+        Slot.CALL: (_EI, _I),
+        Slot.HOSTED: (_EI, _I),
     },
 }
 
@@ -114,7 +133,10 @@ ITEM_PREFIX = {
     Slot.SUMMARY: "rs",
     Slot.THOUGHT: "rs",
     Slot.CALL: "fc",
+    Slot.HOSTED: "item",
 }
+
+_REASONING = (Slot.THINKING, Slot.SUMMARY, Slot.THOUGHT)
 
 
 class Part:
@@ -137,21 +159,35 @@ class Part:
 
 class Item:
     """
-    An item being filled: a message, a reasoning item, or a call.
+    An item being filled: a message, a reasoning item, a call, or what a hosted tool does.
 
     Attributes:
         index: its position in the output.
+        slot: what was first open in it, which tells its kind.
         parts: of a message or of the reasoning itself.
         summaries: of a reasoning item.
         call: what began it, for a call; its arguments are in `chunks`.
+        hosted: a hosted tool's item as its engine tells it.
+        phase: of a message.
     """
 
-    __slots__ = ("call", "chunks", "id", "index", "parts", "sealed", "status", "summaries")
+    __slots__ = ("call", "chunks", "hosted", "id", "index", "parts", "phase", "sealed", "slot", "status", "summaries")
 
-    def __init__(self, id: str, index: int, call: talk.Calling | None = None) -> None:
+    def __init__(
+        self,
+        id: str,
+        index: int,
+        slot: Slot,
+        call: talk.Calling | None = None,
+        hosted: dict[str, Any] | None = None,
+        phase: Phase | None = None,
+    ) -> None:
         self.id = id
         self.index = index
+        self.slot = slot
         self.call = call
+        self.hosted = hosted
+        self.phase = phase
         self.status: Status = "in_progress"
         self.parts: list[Part] = []
         self.summaries: list[Part] = []
@@ -161,7 +197,7 @@ class Item:
     @property
     def is_reasoning(self) -> bool:
         """Whether it holds reasoning."""
-        return self.id.startswith("rs_")
+        return self.slot in _REASONING
 
     @property
     def arguments(self) -> str:
@@ -198,6 +234,13 @@ class CallGrew(Struct):
     text: str
 
 
+class HostedMoved(Struct):
+    """The hosted tool whose item is open has come further."""
+
+    item: Item
+    event: dict[str, Any]
+
+
 class Cited(Struct):
     """The open text part was annotated; `index` counts its annotations."""
 
@@ -229,7 +272,8 @@ class Finished(Struct):
 
 
 CallWord = talk.Calling | talk.Arguments | talk.Called
-Step = ItemAdded | PartAdded | Grew | CallGrew | Cited | PartDone | ItemDone | Finished
+HostedWord = talk.HostedBegan | talk.HostedMoved | talk.HostedDone
+Step = ItemAdded | PartAdded | Grew | CallGrew | HostedMoved | Cited | PartDone | ItemDone | Finished
 
 OUTCOMES: dict[talk.EndReason, tuple[Outcome, str | None]] = {
     "stop": ("completed", None),
@@ -257,16 +301,26 @@ class Response:
         self._slot = Slot.NOTHING
         self._item: Item | None = None
         self._part: Part | None = None
+        self._next = talk.ItemBreak("")
         # Calls that began before the open one was complete wait here, so that events of two items never mix.
         self._waiting: dict[str, list[CallWord]] = {}
 
     def take(self, word: talk.FromEngine) -> list[Step]:
         """What follows from `word`; never raises."""
-        if self.over:
-            return []
-        if type(word) is talk.Text and self._slot is Slot.TEXT and word.text:
-            return self._grow(word.text, word.logprobs)  # the path of nearly every token
-        return TAKES[type(word)](self, word)
+        return [] if self.over else TAKES[type(word)](self, word)
+
+    def lengthen(self, text: str) -> Item | None:
+        """
+        The open message, its last part longer by `text`; None where more than that would follow, and nothing was done.
+
+        The path of nearly every token: what `take` says of it in a step is one event, and known beforehand.
+        """
+        if self._slot is not Slot.TEXT or not text:
+            return None
+        part = self._part
+        assert part is not None
+        part.chunks.append(text)
+        return self._item
 
     def cancel(self) -> list[Step]:
         """What follows when nobody waits for the answer any more."""
@@ -290,7 +344,7 @@ class Response:
         return [Grew(item, part, text, logprobs)]
 
     def _seal(self, sealed: str) -> list[Step]:
-        at_reasoning = self._slot in (Slot.THINKING, Slot.SUMMARY, Slot.THOUGHT)
+        at_reasoning = self._slot in _REASONING
         steps = [] if at_reasoning else [*self._settle_calls("completed"), *self._move(Slot.THOUGHT)]
         assert self._item is not None
         self._item.sealed = sealed
@@ -360,7 +414,25 @@ class Response:
         broke = talk.Broke(id=word.id, message=f"The model server garbled a tool call: '{word.call_id}' {what}.", status=502)
         return [*self._close("incomplete"), self._finish("failed", broke=broke)]
 
+    # What hosted tools do
+
+    def _host(self, word: HostedWord) -> list[Step]:
+        if isinstance(word, talk.HostedBegan):
+            return [*self._settle_calls("completed"), *self._move(Slot.HOSTED, hosted=word.item)]
+        item = self._item
+        if self._slot is not Slot.HOSTED or item is None:
+            return []
+        if isinstance(word, talk.HostedMoved):
+            return [HostedMoved(item, word.event)]
+        item.hosted = word.item
+        return self._move(Slot.NOTHING)
+
     # What ends
+
+    def _break(self, word: talk.ItemBreak) -> list[Step]:
+        steps = [*self._settle_calls("completed"), *self._move(Slot.NOTHING)]
+        self._next = word
+        return steps
 
     def _count(self, used: talk.Used) -> list[Step]:
         self.used = used
@@ -383,7 +455,9 @@ class Response:
 
     # What opens and closes
 
-    def _move(self, wanted: Slot, call: talk.Calling | None = None, status: Status = "completed") -> list[Step]:
+    def _move(
+        self, wanted: Slot, call: talk.Calling | None = None, status: Status = "completed", hosted: dict[str, Any] | None = None
+    ) -> list[Step]:
         steps: list[Step] = []
         for move in MOVES[self._slot][wanted]:
             match move:
@@ -392,15 +466,19 @@ class Response:
                 case Move.END_ITEM:
                     steps.append(self._end_item(status))
                 case Move.ITEM:
-                    steps.append(self._open_item(wanted, call))
+                    steps.append(self._open_item(wanted, call, hosted))
                 case Move.PART:
                     steps.append(self._open_part(wanted))
         self._slot = wanted
         return steps
 
-    def _open_item(self, wanted: Slot, call: talk.Calling | None) -> Step:
-        prefix = "ctc" if call is not None and call.custom else ITEM_PREFIX[wanted]
-        self._item = Item(self._mint(prefix), len(self.items), call)
+    def _open_item(self, wanted: Slot, call: talk.Calling | None, hosted: dict[str, Any] | None) -> Step:
+        given, self._next = self._next, talk.ItemBreak("")
+        id = given.item_id
+        if id is None:
+            prefix = "ctc" if call is not None and call.custom else ITEM_PREFIX[wanted] if hosted is None else _hosted_prefix(hosted)
+            id = self._mint(prefix)
+        self._item = Item(id, len(self.items), wanted, call, hosted, given.phase)
         return ItemAdded(self._item)
 
     def _open_part(self, wanted: Slot) -> Step:
@@ -425,7 +503,14 @@ class Response:
         return done
 
 
+def _hosted_prefix(item: dict[str, Any]) -> str:
+    """What ids of such items begin with, by the id that the engine gave this one."""
+    prefix = str(item.get("id", "")).partition("_")[0]
+    return prefix if prefix.isascii() and prefix.isalpha() and len(prefix) <= 8 else ITEM_PREFIX[Slot.HOSTED]
+
+
 TAKES: dict[type, Callable[[Response, Any], list[Step]]] = {
+    talk.ItemBreak: lambda response, word: response._break(word),
     talk.Text: lambda response, word: response._say(Slot.TEXT, word.text, word.logprobs),
     talk.Refusal: lambda response, word: response._say(Slot.REFUSAL, word.text),
     talk.Reasoning: lambda response, word: response._say(Slot.SUMMARY if word.summary else Slot.THINKING, word.text),
@@ -435,6 +520,9 @@ TAKES: dict[type, Callable[[Response, Any], list[Step]]] = {
     talk.Calling: Response._call,
     talk.Arguments: Response._call,
     talk.Called: Response._call,
+    talk.HostedBegan: Response._host,
+    talk.HostedMoved: Response._host,
+    talk.HostedDone: Response._host,
     talk.Used: Response._count,
     talk.Ended: lambda response, word: response._end(word.reason),
     talk.Broke: lambda response, word: [*response._close("incomplete"), response._finish("failed", broke=word)],

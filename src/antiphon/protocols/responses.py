@@ -19,7 +19,7 @@ from antiphon.protocols.responses_object import Draft, error_of, item_begun, ite
 from antiphon.protocols.responses_order import Order, ask
 from antiphon.records import ResponseRecord
 from antiphon.wire import responses_events as events
-from antiphon.wire.base import encode
+from antiphon.wire.base import Extra, Unknown, encode
 from antiphon.wire.responses_response import decode_response
 
 Noise = Callable[[int], str]
@@ -36,12 +36,17 @@ class Responses:
     Args:
         noise: source of `obfuscation`; None for none.
 
+    Attributes:
+        left_out: what of the request the model is not given.
+
     Raises:
         ClientMistake: from the constructor alone, when the request asks for what can't be done.
     """
 
     def __init__(self, order: Order, mint: Mint, noise: Noise | None = None) -> None:
-        self._ask = ask(order)
+        asked = ask(order)
+        self.left_out = asked.left_out
+        self._ask = asked.respond
         self._order = order
         self._draft = Draft(order, mint)
         self._response = steps.Response(mint)
@@ -76,9 +81,23 @@ class Responses:
 
     def _hear(self, words: Sequence[talk.FromEngine], at: float) -> list[Effect]:
         effects: list[Effect] = []
-        take = self._response.take
+        response, noise = self._response, self._noise
         for word in words:
-            for step in take(word):
+            if type(word) is talk.Text and not word.logprobs and (item := response.lengthen(text := word.text)) is not None:
+                number = self._number
+                self._number = number + 1
+                delta = events.OutputTextDelta(
+                    sequence_number=number,
+                    item_id=item.id,
+                    output_index=item.index,
+                    content_index=len(item.parts) - 1,
+                    delta=text,
+                    logprobs=[],
+                    obfuscation=msgspec.UNSET if noise is None else noise(PAD - len(text) % PAD),
+                )
+                effects.append(Send(delta))
+                continue
+            for step in response.take(word):
                 _PERFORM[type(step)](self, step, at, effects)
         return effects
 
@@ -218,6 +237,12 @@ class Responses:
             ),
         )
 
+    def _hosted_moved(self, step: steps.HostedMoved, _at: float, effects: list[Effect]) -> None:
+        place: dict[str, Any] = {"sequence_number": self._next(), "output_index": step.item.index}
+        if "item_id" in step.event:
+            place["item_id"] = step.item.id
+        self._send(effects, Unknown(extra=Extra({**step.event, **place})))
+
     def _cited(self, step: steps.Cited, _at: float, effects: list[Effect]) -> None:
         cited: Any = step.annotation
         self._send(
@@ -258,6 +283,7 @@ class Responses:
 _PERFORM: dict[type, Callable[[Responses, Any, float, list[Effect]], None]] = {
     steps.Grew: Responses._grew,
     steps.CallGrew: Responses._call_grew,
+    steps.HostedMoved: Responses._hosted_moved,
     steps.ItemAdded: Responses._item_added,
     steps.PartAdded: Responses._part_added,
     steps.Cited: Responses._cited,

@@ -18,7 +18,7 @@ from antiphon.wire import responses_items as items
 from antiphon.wire import responses_parts as parts
 from antiphon.wire import responses_response as wire
 from antiphon.wire import responses_tools as tools
-from antiphon.wire.base import encode
+from antiphon.wire.base import Extra, Unknown, encode
 from antiphon.wire.responses_request import TextOptions
 
 
@@ -144,7 +144,7 @@ def error_of(broke: talk.Broke) -> wire.ResponseError:
 
 def item_begun(item: Item) -> items.Item:
     """An item as it is announced: empty, whatever the same word of the engine has already put into it."""
-    return item_of(Item(item.id, item.index, item.call))
+    return item_of(Item(item.id, item.index, item.slot, item.call, item.hosted, item.phase))
 
 
 def part_begun(part: Part) -> Any:
@@ -154,6 +154,8 @@ def part_begun(part: Part) -> Any:
 
 def item_of(item: Item) -> items.Item:
     """An item as far as it has come."""
+    if item.hosted is not None:
+        return _hosted(item, item.hosted)
     if item.call is not None:
         return _call(item, item.call)
     if item.is_reasoning:
@@ -164,7 +166,13 @@ def item_of(item: Item) -> items.Item:
             encrypted_content=item.sealed if item.sealed is not None else UNSET,
             status=item.status,
         )
-    return items.Message(id=item.id, status=item.status, role="assistant", content=[part_of(part) for part in item.parts])
+    content = [part_of(part) for part in item.parts]
+    return items.Message(id=item.id, status=item.status, role="assistant", content=content, phase=item.phase or UNSET)
+
+
+def _hosted(item: Item, fields: dict[str, Any]) -> items.Item:
+    cut_short = {"status": item.status} if item.status == "incomplete" and "status" in fields else {}
+    return Unknown(extra=Extra({**fields, "id": item.id, **cut_short}))
 
 
 def _call(item: Item, call: talk.Calling) -> items.Item:
@@ -224,12 +232,15 @@ def stored_form(item: items.Item, mint: Mint) -> items.Item:
         shown = msgspec.structs.replace(item, status="completed")
     if _id_of(shown):
         return shown
+    if isinstance(shown, Unknown):
+        return Unknown(extra=Extra({**shown.extra, "id": mint("item")}))
     named: items.Item = msgspec.structs.replace(shown, id=mint(ID_PREFIXES.get(type(shown), "item")))
     return named
 
 
-def _id_of(item: items.Item) -> Any:
-    return getattr(item, "id", None)
+def _id_of(item: items.Item) -> str | None:
+    found = item.extra.get("id") if isinstance(item, Unknown) else getattr(item, "id", None)
+    return found if isinstance(found, str) and found else None
 
 
 def _content(message: items.Message) -> list[Any]:

@@ -4,19 +4,20 @@ What a Responses request asks of an engine: every field checked against what the
 What can't be done is said, never ignored. Hints that change nothing in the answer (cache keys, tiers, identifiers) are only echoed.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from typing import Any
 
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET, Struct
 
 from antiphon import talk
 from antiphon.errors import ClientMistake, unsupported_parameter, unsupported_value
 from antiphon.protocols.history import Located, turns_of
+from antiphon.protocols.responses_offer import LeftOut, Terms, offer, tool_choice, tools_of
 from antiphon.wire import responses_items as items
-from antiphon.wire import responses_tools as tools
 from antiphon.wire.responses_request import CreateRequest
 
 LOGPROBS = "message.output_text.logprobs"
+SEALED = "reasoning.encrypted_content"
 
 
 class Order(Struct, frozen=True, kw_only=True):
@@ -28,6 +29,7 @@ class Order(Struct, frozen=True, kw_only=True):
         model: the name it is asked under.
         given: the items that come with this request.
         past: the items of the conversation before it, oldest first.
+        carries: whether tools and items that the engine can't do are carried rather than refused.
     """
 
     id: str
@@ -38,6 +40,7 @@ class Order(Struct, frozen=True, kw_only=True):
     abilities: talk.Abilities
     given: tuple[items.Item, ...]
     past: tuple[items.Item, ...] = ()
+    carries: bool = True
 
     @property
     def is_kept(self) -> bool:
@@ -45,12 +48,19 @@ class Order(Struct, frozen=True, kw_only=True):
         return self.request.store is not False
 
 
+class Asked(Struct, frozen=True):
+    """A request in the engine's words, and what of it those words leave out."""
+
+    respond: talk.Respond
+    left_out: LeftOut
+
+
 def given(value: Any) -> bool:
     """Whether a field was set to something: neither absent nor null."""
     return value is not UNSET and value is not None
 
 
-def ask(order: Order) -> talk.Respond:
+def ask(order: Order) -> Asked:
     """
     The request in the engine's words.
 
@@ -60,14 +70,15 @@ def ask(order: Order) -> talk.Respond:
     request, abilities = order.request, order.abilities
     for check in _CHECKS:
         check(request, abilities, order.model)
-    offered = _tools(request, abilities, order.model)
+    terms = Terms(abilities, order.model, order.carries, LeftOut())
     instructions, prelude = _instructions(request)
     located: list[Located] = [
         *prelude,
         *(("previous_response_id", item) for item in order.past),
         *((f"input[{index}]", item) for index, item in enumerate(order.given)),
     ]
-    if not order.given and not order.past and not prelude and instructions is None:
+    history = turns_of(located, terms)
+    if not history and instructions is None:
         raise ClientMistake(
             "One of 'input' or 'previous_response_id' or 'prompt' or 'conversation' must be provided.",
             code="missing_required_parameter",
@@ -75,20 +86,25 @@ def ask(order: Order) -> talk.Respond:
         )
     reasoning = request.reasoning or None
     text = request.text or None
-    return talk.Respond(
+    made = offer(tuple(tools_of(request, located)), terms)
+    respond = talk.Respond(
         id=order.id,
-        history=turns_of(located, abilities, order.model),
+        history=history,
         instructions=instructions,
-        tools=offered,
-        tool_choice=_tool_choice(request, offered),
+        tools=tuple(made.tools),
+        hosted=tuple(made.hosted),
+        namespaces=made.namespaces,
+        tool_choice=tool_choice(request, made),
         parallel_tool_calls=request.parallel_tool_calls is not False,
         sampling=_sampling(request),
         format=_format(text.format or None) if text else None,
         truncate=request.truncation == "auto",
         effort=(reasoning.effort or None) if reasoning else None,
-        summarise=_summary_asked(request),
+        summarise=_summary_asked(request) if abilities.summaries else None,
+        seal=SEALED in (request.include or ()),
         verbosity=(text.verbosity or None) if text else None,
     )
+    return Asked(respond, terms.left_out)
 
 
 # What is refused
@@ -143,7 +159,8 @@ def _check_reasoning(request: CreateRequest, abilities: talk.Abilities, model: s
         raise unsupported_parameter("reasoning.effort", model)
     if effort and abilities.efforts and effort not in abilities.efforts:
         raise unsupported_value("reasoning.effort", effort, model, abilities.efforts)
-    if _summary_asked(request) and not abilities.summaries:
+    # `auto` leaves it to the model, also whether; Codex sends it to every one.
+    if _summary_asked(request) not in (None, "auto") and not abilities.summaries:
         raise unsupported_parameter("reasoning.summary", model)
 
 
@@ -183,68 +200,6 @@ def _instructions(request: CreateRequest) -> tuple[str | None, list[Located]]:
     if isinstance(request.instructions, str):
         return request.instructions, []
     return None, [(f"instructions[{index}]", item) for index, item in enumerate(request.instructions)]
-
-
-# Tools
-
-
-def _tools(request: CreateRequest, abilities: talk.Abilities, model: str) -> tuple[talk.Tool, ...]:
-    return tuple(_tool(tool, f"tools[{index}]", abilities, model) for index, tool in enumerate(request.tools or ()))
-
-
-def _tool(tool: tools.Tool, path: str, abilities: talk.Abilities, model: str) -> talk.Tool:
-    match tool:
-        case tools.FunctionTool() if abilities.tools:
-            return talk.FunctionTool(tool.name, tool.description or None, tool.parameters or None, _or_none(tool.strict))
-        case tools.CustomTool() if abilities.custom_tools:
-            return _custom_tool(tool, path, abilities, model)
-        case _:
-            raise ClientMistake(
-                f"Unsupported parameter: '{path}' is not supported with the '{model}' model, which has no tool of type '{tool.type}'.",
-                code="unsupported_parameter",
-                param=path,
-            )
-
-
-def _custom_tool(tool: tools.CustomTool, path: str, abilities: talk.Abilities, model: str) -> talk.CustomTool:
-    if not isinstance(tool.format, tools.GrammarFormat):
-        return talk.CustomTool(tool.name, tool.description or None)
-    if not abilities.grammars:
-        raise unsupported_parameter(f"{path}.format", model)
-    return talk.CustomTool(tool.name, tool.description or None, syntax=tool.format.syntax, grammar=tool.format.definition)
-
-
-def _tool_choice(request: CreateRequest, offered: Sequence[talk.Tool]) -> talk.ToolChoice:
-    choice = request.tool_choice
-    names = {tool.name for tool in offered}
-    match choice:
-        case "none" | "auto":
-            return talk.ToolChoice(choice)
-        case "required":
-            if not offered:
-                raise _choice_not_found("required")
-            return talk.ToolChoice("required")
-        case tools.FunctionChoice(name=name) | tools.CustomChoice(name=name):
-            _known([name], names)
-            return talk.ToolChoice("required", (name,))
-        case tools.AllowedToolsChoice(mode=mode, tools=allowed):
-            chosen = [str(tool.get("name") or tool.get("type")) for tool in allowed]
-            _known(chosen, names)
-            return talk.ToolChoice(mode, tuple(chosen))
-        case None | UnsetType():
-            return talk.ToolChoice()
-        case _:
-            raise _choice_not_found(choice.type)
-
-
-def _known(chosen: Iterable[str], names: set[str]) -> None:
-    for name in chosen:
-        if name not in names:
-            raise _choice_not_found(name)
-
-
-def _choice_not_found(name: str) -> ClientMistake:
-    return ClientMistake(f"Tool choice '{name}' not found in 'tools' parameter.", code="invalid_value", param="tool_choice")
 
 
 # How the answer is made

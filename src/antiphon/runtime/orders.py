@@ -10,13 +10,17 @@ from antiphon.runtime.ids import mint
 from antiphon.runtime.registry import Model
 from antiphon.stores.base import MissingAncestor, Store
 from antiphon.wire import responses_items as items
+from antiphon.wire.base import Unknown
 from antiphon.wire.responses_parts import InputText
 from antiphon.wire.responses_request import CreateRequest
 
 
-async def order_of(request: CreateRequest, model: Model, store: Store, tenant: str) -> Order:
+async def order_of(request: CreateRequest, model: Model, store: Store, tenant: str, *, carries: bool = True) -> Order:
     """
     The order for a request to `model`.
+
+    Args:
+        carries: whether tools that its engine can't do are carried rather than refused.
 
     Raises:
         ClientMistake: it refers to a response or an item that is not there.
@@ -30,6 +34,7 @@ async def order_of(request: CreateRequest, model: Model, store: Store, tenant: s
         abilities=model.engine.abilities,
         given=tuple([await _resolved(item, store, tenant) for item in _items(request)]),
         past=await _past(request, store, tenant),
+        carries=carries,
     )
 
 
@@ -38,7 +43,8 @@ def _items(request: CreateRequest) -> Sequence[items.Item]:
         return [items.Message(role="user", content=[InputText(text=request.input)])]
     given_items = request.input or []
     for place, item in enumerate(given_items):
-        if "\0" in str(getattr(item, "id", "")):
+        item_id = item.extra.get("id") if isinstance(item, Unknown) else getattr(item, "id", None)
+        if "\0" in str(item_id):
             raise pattern_mismatch(f"input[{place}].id", r"^[^\x00]+$")  # which not every database could keep
     return given_items
 

@@ -13,6 +13,7 @@ from antiphon.protocols.responses_order import ask, given
 from antiphon.runtime.orders import order_of
 from antiphon.runtime.service import Service
 from antiphon.server.auth import GuardedRoute, caller_of
+from antiphon.server.left_out import headers_of
 from antiphon.server.replies import body_of, json_reply
 from antiphon.wire.base import encode
 from antiphon.wire.reading import Reader, check_depth
@@ -37,9 +38,11 @@ def routes(service: Service) -> list[Route]:
             raise unsupported_parameter("personality", model.name)
         if not model.engine.abilities.counts_tokens:
             raise ClientMistake(f"Counting tokens is not supported with the '{model.name}' model.", code="unsupported_model", param="model")
-        order = await order_of(to_create, model, service.store, caller_of(request.scope).tenant)
-        count = await cast(CountingEngine, model.engine).count(ask(order))
-        return json_reply(encode(InputTokens(input_tokens=count)))
+        carries = service.config.responses.unavailable_tools == "carry"
+        order = await order_of(to_create, model, service.store, caller_of(request.scope).tenant, carries=carries)
+        counted = ask(order)
+        count = await cast(CountingEngine, model.engine).count(counted.respond)
+        return json_reply(encode(InputTokens(input_tokens=count)), headers=headers_of(counted.left_out))
 
     return [GuardedRoute("/v1/responses/input_tokens", input_tokens, service=service, access="responses:write", methods=["POST"])]
 
