@@ -1,5 +1,6 @@
 """Models by name: exact ones, families, and the first for whoever names none."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,16 @@ def test_no_name_is_the_first_model_that_has_a_name_of_its_own():
     assert models.find(None).name == "b"
     with pytest.raises(ClientMistake):
         registry("mock-*").find(None)
+
+
+def test_a_familys_own_name_is_nobodys():
+    with pytest.raises(ClientMistake, match=r"`mock-\*` does not exist"):
+        registry("mock-*").find("mock-*")
+
+
+def test_the_models_of_an_engine_that_lists_none_are_those_with_names_of_their_own():
+    names = [model.name for model in asyncio.run(registry("mock-*", "b", "a").listed())]
+    assert names == ["b", "a"]
 
 
 def test_an_engine_that_there_is_not_is_told():

@@ -1,13 +1,14 @@
 """The contract of an engine. `tests/contracts/test_engines.py` holds every engine to it."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from msgspec import Struct
 
 from antiphon import talk
+from antiphon.errors import ClientMistake
 
 Deliver = Callable[[Sequence[talk.FromEngine]], None]
 """
@@ -73,6 +74,14 @@ class CountingEngine(Engine, Protocol):
         """
 
 
+@runtime_checkable
+class ListingEngine(Engine, Protocol):
+    """An engine before a server of several models."""
+
+    async def names(self) -> Sequence[str]:
+        """The models that the server has, by the names it gives them; those last known where it can't be asked."""
+
+
 class Watcher(Protocol):
     """Counts what becomes of upstream servers."""
 
@@ -95,6 +104,19 @@ class Unwatched:
 
 UNWATCHED = Unwatched()
 
+Fetch = Callable[[str, str, tuple[str, ...]], Awaitable[tuple[bytes, str]]]
+"""
+Fetches what a client's URL names, and no more than the client could have fetched itself.
+
+Takes the URL, the field that it came in, and what the answer's type must begin with; gives the body and its type. Raises
+`errors.ClientMistake` where it can't or may not be fetched.
+"""
+
+
+async def fetch_nothing(_url: str, param: str, _content_types: tuple[str, ...]) -> tuple[bytes, str]:
+    """A `Fetch` of a place that has none."""
+    raise ClientMistake(f"Failed to download '{param}': URLs are not fetched here.", code="invalid_url", param=param)
+
 
 class Place(Struct, frozen=True, kw_only=True):
     """
@@ -106,6 +128,7 @@ class Place(Struct, frozen=True, kw_only=True):
         notice: takes a line for the operator, such as a fallback that was taken.
         secrets: values of the environment variables that the configuration names, by their names.
         watcher: is told how upstream servers fare.
+        fetch: what URLs in requests are fetched by.
     """
 
     weights: Path
@@ -113,6 +136,7 @@ class Place(Struct, frozen=True, kw_only=True):
     notice: Callable[[str], None] = lambda _line: None
     secrets: Mapping[str, str] = {}
     watcher: Watcher = UNWATCHED
+    fetch: Fetch = fetch_nothing
 
 
 Build = Callable[[str, Mapping[str, Any], Place], Engine]

@@ -1,9 +1,10 @@
 """
-The circuit breaker: an upstream that failed several times in a row is left alone for a while, then tried once.
+The circuit breaker: an upstream that failed several times in a row is left alone for a while, then tried with one request at a time.
 
 `MOVES` is the whole law.
 """
 
+import math
 import time
 from collections.abc import Callable
 from enum import StrEnum
@@ -69,17 +70,20 @@ class Breaker:
         self._changed = changed
         self._clock = clock
         self._failures = 0
-        self._opened_at = 0.0
+        self._rests_from = 0.0
 
     def refuses_for_s(self) -> float | None:
         """None when a request may go, and its outcome is then to be told; else the seconds until asking again makes sense."""
         if self.state is State.CLOSED:
             return None
-        left_s = self._opened_at + self._rest_s - self._clock()
-        if self.state is State.OPEN and left_s <= 0:
-            self._move(Finding.RESTED)
-            return None
-        return max(left_s, 1.0)
+        now = self._clock()
+        left_s = self._rests_from + self._rest_s - now
+        if left_s > 0:
+            return max(left_s, 1.0)
+        # A trial may itself hang for minutes: after as long a rest another is made.
+        self._rests_from = now
+        self._move(Finding.RESTED)
+        return None
 
     def succeeded(self) -> None:
         """An answer began, or the upstream said in good order that there will be none."""
@@ -91,11 +95,13 @@ class Breaker:
         self._failures += 1
         if self.state is State.HALF_OPEN or self._failures >= self._most_failures:
             if self.state is not State.OPEN:
-                self._opened_at = self._clock()
+                self._rests_from = self._clock()
             self._move(Finding.TOO_MANY)
 
     def learnt_nothing(self) -> None:
         """The request was called off before anything came of it; the next one may be the trial."""
+        if self.state is State.HALF_OPEN:
+            self._rests_from = -math.inf
         self._move(Finding.NOTHING)
 
     def _move(self, finding: Finding) -> None:

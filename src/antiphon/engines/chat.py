@@ -11,13 +11,13 @@ from typing import Any, Literal
 import msgspec
 
 from antiphon import talk
-from antiphon.engines.base import Place
+from antiphon.engines.base import Fetch, Place
+from antiphon.engines.chat_media import settled
 from antiphon.engines.chat_quirks import QUIRKS, Quirks, quirks_of
 from antiphon.engines.chat_request import body_of, flat_name
 from antiphon.engines.chat_words import ChatReading
 from antiphon.engines.dialogue import Reading, UpstreamEngine
-from antiphon.engines.upstream import Upstream, UpstreamOptions, options_from
-from antiphon.errors import OurFault
+from antiphon.engines.upstream import Upstream, UpstreamOptions, abilities_from, options_from
 
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 
@@ -30,11 +30,13 @@ class ChatOptions(UpstreamOptions, frozen=True, kw_only=True, forbid_unknown_fie
         model: its name there; None for the name that the client asked for.
         quirks: what kind of server it is; `auto` finds out.
         abilities: what it can do otherwise than its kind; fields of `talk.Abilities`.
+        fetch_urls: who fetches pictures that requests name by URL; None for OpenAI itself, and this server for every other.
     """
 
     model: str | None = None
     quirks: Literal["auto", "openai", "vllm", "llamacpp", "ollama", "sglang", "lmstudio", "generic"] = "auto"
     abilities: dict[str, Any] = msgspec.field(default_factory=dict)
+    fetch_urls: Literal["here", "upstream"] | None = None
 
 
 def build(model: str, options: Mapping[str, Any], place: Place) -> UpstreamEngine:
@@ -48,7 +50,10 @@ def build(model: str, options: Mapping[str, Any], place: Place) -> UpstreamEngin
     upstream = Upstream(model, chosen, place)
     row = "openai" if chosen.quirks == "auto" and upstream.host == "api.openai.com" else chosen.quirks
     known = QUIRKS.get(row)
-    return UpstreamEngine(upstream, _Chat(upstream, chosen.model, known), abilities_of(known, chosen.abilities, model))
+    # A server may call itself OpenAI's, as gateways do, and stand in the operator's network all the same: only what is configured counts.
+    urls_pass = chosen.fetch_urls == "upstream" or (chosen.fetch_urls is None and row == "openai")
+    dialect = _Chat(upstream, chosen.model, known, place.fetch, urls_pass=urls_pass)
+    return UpstreamEngine(upstream, dialect, abilities_of(known, chosen.abilities, model))
 
 
 def abilities_of(quirks: Quirks | None, otherwise: Mapping[str, Any], model: str) -> talk.Abilities:
@@ -72,13 +77,7 @@ def abilities_of(quirks: Quirks | None, otherwise: Mapping[str, Any], model: str
         efforts=EFFORTS,
         verbosities=("low", "medium", "high") if row.choice == "openai" else (),
     )
-    known = msgspec.to_builtins(usual)
-    if unknown := otherwise.keys() - known.keys():
-        raise OurFault(f"The options of model '{model}' are wrong: there is no ability '{min(unknown)}'.")
-    try:
-        return msgspec.convert(known | dict(otherwise), talk.Abilities, strict=False)
-    except msgspec.ValidationError as error:
-        raise OurFault(f"The options of model '{model}' are wrong: {error} (in `abilities`).") from None
+    return abilities_from(usual, otherwise, model)
 
 
 class _Chat:
@@ -86,20 +85,27 @@ class _Chat:
 
     path = "/chat/completions"
 
-    def __init__(self, upstream: Upstream, model: str | None, quirks: Quirks | None) -> None:
+    def __init__(self, upstream: Upstream, model: str | None, quirks: Quirks | None, fetch: Fetch, *, urls_pass: bool) -> None:
         self._upstream = upstream
         self._model = model
         self._quirks = quirks
+        self._fetch = fetch
+        self._urls_pass = urls_pass
         self._asking = asyncio.Lock()
+        self._asked = 0
 
     async def request(self, ask: talk.Respond, model: str) -> tuple[bytes, Reading]:
         """The request, and the reading of its answer."""
         quirks = self._quirks or await self._found_out()
+        ask = await settled(ask, self._fetch, urls_pass=self._urls_pass and quirks.image_urls, takes_files=quirks.files)
         offered = {flat_name(tool.name, tool.namespace): tool for tool in ask.tools}
         return body_of(ask, self._model or model, quirks), ChatReading(ask.id, offered)
 
     async def _found_out(self) -> Quirks:
+        asked = self._asked
         async with self._asking:
-            if self._quirks is None:
+            # Whoever waited here while another asked takes that for an answer too: else all would ask a dead server in turn.
+            if self._quirks is None and self._asked == asked:
                 self._quirks = await quirks_of(self._upstream)
+                self._asked += 1
             return self._quirks or QUIRKS["generic"]

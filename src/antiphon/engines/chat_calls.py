@@ -24,6 +24,7 @@ class _Call:
         self.given_id = ""
         self.call_id = ""
         self.name = ""
+        self.said: list[str] = []
         self.unwrap: FreeText | None = None
 
 
@@ -65,6 +66,7 @@ class Calls:
             text = msgspec.json.encode(text).decode()
         if text:
             self._announce(call, words)
+            call.said.append(text)
             self._argue(call, text, words)
 
     def close(self, words: list[talk.FromEngine], *, is_whole: bool = True) -> None:
@@ -83,10 +85,18 @@ class Calls:
             words.append(talk.Called(self._id, call.call_id))
 
     def _is_another(self, call: _Call, part: chat.ToolCall, function: chat.Function) -> bool:
-        """Whether `part` is not of the open call. Some servers give all calls the index 0, or none; then a new id tells."""
+        """Whether `part` is not of the open call. Some servers give all calls the index 0, or none; then id and name must tell."""
         if part.index is not None and part.index != call.index:
             return True
-        return bool(part.id and call.given_id and part.id != call.given_id and function.name)
+        name = function.name
+        if not name:
+            return False
+        if part.id and call.given_id:
+            return part.id != call.given_id
+        if call.said:
+            # Its name with every part of a call is as common as none of its calls told apart: only a whole call is over.
+            return name != call.name or (bool(function.arguments) and _is_json("".join(call.said)))
+        return call.name in self._offered and name in self._offered and not name.startswith(call.name)
 
     def _announce(self, call: _Call, words: list[talk.FromEngine]) -> None:
         if call.call_id:
@@ -106,6 +116,14 @@ class Calls:
             text = call.unwrap.feed(text)
         if text:
             words.append(talk.Arguments(self._id, call.call_id, text))
+
+
+def _is_json(text: str) -> bool:
+    try:
+        msgspec.json.decode(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def _whole_name(have: str, more: str, offered: Mapping[str, talk.Tool]) -> str:
@@ -149,7 +167,7 @@ class FreeText:
             return "" if self._is_over else self._come
         try:
             whole = json.loads(self._come, strict=False)
-        except ValueError:
+        except (ValueError, RecursionError):
             return self._come
         only = list(whole.values()) if isinstance(whole, dict) else [whole]
         text = whole.get("input") if isinstance(whole, dict) and "input" in whole else only[0] if len(only) == 1 else None

@@ -28,7 +28,7 @@ class Quirks(Struct, frozen=True, kw_only=True):
         reasoning: the name under which earlier reasoning is given back to the model; None where that is refused or ignored.
         thinking_switch: whether reasoning is turned off by an argument of the chat template, besides `reasoning_effort`.
         logprobs: whether it reports log probabilities.
-        image_urls: whether it fetches images by address; else they must be in the request.
+        image_urls: whether it can fetch pictures by address; else they must be in the request.
         files: whether it takes documents.
     """
 
@@ -55,8 +55,8 @@ QUIRKS: dict[str, Quirks] = {
     "generic": Quirks(),
 }
 """
-Source: for llama.cpp a recorded exchange (`tests/engines/recorded`), for vLLM and Ollama their request types (`protocol.py`,
-`openai.go`), for LM Studio its error messages (lmstudio-bug-tracker 189, 307, 670), for OpenAI and SGLang their documents.
+Source: for vLLM and Ollama their request types (`protocol.py`, `openai.go`), for LM Studio its error messages (lmstudio-bug-tracker 189,
+307, 670), for llama.cpp, OpenAI and SGLang their documents. `tests/engines/recorded` has exchanges with each.
 """
 
 _OWNERS = {
@@ -81,8 +81,10 @@ async def quirks_of(upstream: Upstream) -> Quirks | None:
         # A status is an answer too: that of a server without such a list.
         return QUIRKS["generic"] if listed.reason.isdecimal() and not listed.counts else None
     try:
-        owners = {model.owned_by for model in decode_models(listed).data}
-    except ValueError:
+        owners = {model.owned_by for model in decode_models(listed).data or ()}
+    except (ValueError, RecursionError):
         return QUIRKS["generic"]
+    if not owners:  # not yet
+        return None
     known = {_OWNERS[owner] for owner in owners if owner in _OWNERS}
     return QUIRKS[known.pop()] if len(known) == 1 else QUIRKS["generic"]

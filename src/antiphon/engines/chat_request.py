@@ -4,7 +4,7 @@ A `Respond` as the body of a chat completion.
 The differences between servers are columns of `chat_quirks`; what none of them can take is refused by name.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -63,11 +63,34 @@ NOT_PASSED = frozenset(
         "litellm_params",
         "litellm_metadata",
         "kv_transfer_params",
-        # Code for the server's template engine.
+        "ec_transfer_params",
+        "bootstrap_host",
+        "bootstrap_port",
+        "bootstrap_room",
+        # Which other request's work is used again: that would tell one tenant of another.
+        "request_id",
+        "rid",
+        "id_slot",
+        "session_params",
+        # Code, and files of the server.
         "chat_template",
+        "logits_processors",
+        "custom_logit_processor",
+        "lora_path",
     )
 )
 """Keys beyond the protocol that stay here; all others go upstream as they came."""
+
+NO_TEMPLATE_ARGUMENTS = frozenset(("chat_template", "tokenize"))
+"""What `chat_template_kwargs` may not have: a template is code, wherever it stands."""
+
+
+def passed(extra: Mapping[str, Any]) -> Plain:
+    """What a request has beyond the protocol, without what stays here."""
+    body: Plain = {key: value for key, value in extra.items() if key not in NOT_PASSED}
+    if isinstance(arguments := body.get("chat_template_kwargs"), dict):
+        body["chat_template_kwargs"] = {key: value for key, value in arguments.items() if key not in NO_TEMPLATE_ARGUMENTS}
+    return body
 
 
 def body_of(ask: talk.Respond, model: str, quirks: Quirks) -> bytes:
@@ -77,7 +100,7 @@ def body_of(ask: talk.Respond, model: str, quirks: Quirks) -> bytes:
     Raises:
         ClientMistake: the history has something that no chat completion can carry.
     """
-    body: Plain = {key: value for key, value in ask.sampling.extra.items() if key not in NOT_PASSED}
+    body = passed(ask.sampling.extra)
     body |= {"model": model, "messages": messages_of(ask, quirks), "stream": True, "stream_options": {"include_usage": True}}
     for part in (_sampling(ask.sampling, quirks), _tools(ask, quirks), _format(ask.format, quirks), _effort(ask, body, quirks)):
         body |= part
@@ -135,10 +158,10 @@ def _tools(ask: talk.Respond, quirks: Quirks) -> Plain:
     offered = ask.tools
     if choice.names is not None and quirks.choice != "openai":
         # What may not be called is not offered: every server understands that.
-        offered = tuple(tool for tool in offered if tool.name in choice.names)
+        offered = tuple(tool for tool in offered if tool.key in choice.names)
     if not offered or (choice.mode == "none" and quirks.choice == "none"):
         return {}
-    asked: Plain = {"tools": [_tool(tool) for tool in offered]}
+    asked: Plain = {"tools": [_tool(tool) for tool in explained(offered, ask.namespaces)]}
     if quirks.choice != "none" and (choice.mode != "auto" or choice.names is not None):
         asked["tool_choice"] = _choice(choice, ask.tools, quirks)
     if quirks.parallel is not None and ask.parallel_tool_calls != quirks.parallel:
@@ -149,7 +172,7 @@ def _tools(ask: talk.Respond, quirks: Quirks) -> Plain:
 def _choice(choice: talk.ToolChoice, offered: Sequence[talk.Tool], quirks: Quirks) -> Any:
     if choice.names is None or quirks.choice == "word":
         return choice.mode
-    allowed = [_named(tool) for tool in offered if tool.name in choice.names]
+    allowed = [_named(tool) for tool in offered if tool.key in choice.names]
     if len(allowed) == 1 and choice.mode == "required":
         return allowed[0]
     if quirks.choice != "openai":
@@ -173,6 +196,16 @@ def _tool(tool: talk.Tool) -> Plain:
         case talk.CustomTool():
             function |= {"description": _described(tool), "parameters": CUSTOM_PARAMETERS}
     return {"type": "function", "function": function}
+
+
+def explained(offered: Iterable[talk.Tool], namespaces: Mapping[str, str]) -> Iterator[talk.Tool]:
+    """The tools for a server without namespaces: the first of each says what is said of all."""
+    unsaid = dict(namespaces)
+    for tool in offered:
+        if about := unsaid.pop(tool.namespace or "", ""):
+            said = f"(All tools named {tool.namespace}__…: {about})"
+            tool = msgspec.structs.replace(tool, description=f"{tool.description}\n\n{said}" if tool.description else said)
+        yield tool
 
 
 def flat_name(name: str, namespace: str | None) -> str:
@@ -307,16 +340,15 @@ def _content(parts: Sequence[turns.Part], quirks: Quirks) -> str | list[Plain]:
 
 def _image(part: turns.ImagePart, quirks: Quirks) -> Plain:
     url = part.url or ""
-    schemes = ("https://", "http://", "data:") if quirks.image_urls else ("data:",)
-    if not url.lower().startswith(schemes):
-        raise _cant_carry("image", "image_url", schemes)
+    if not url.lower().startswith(("https://", "http://", "data:")):
+        raise _cant_carry("image", "image_url", ("https://", "http://", "data:"))
     detail = part.detail if part.detail in ("low", "high") else "auto"
     return {"type": "image_url", "image_url": {"url": url, "detail": detail}}
 
 
 def _file(part: turns.FilePart, quirks: Quirks) -> Plain:
     if part.inline is None or not quirks.files:
-        raise _cant_carry("file", "file_data", ("data:",) if quirks.files else ())
+        raise _cant_carry("file", "file_url` or `file_data", ("https://", "data:") if quirks.files else ())
     return {"type": "file", "file": {"filename": part.filename or "file", "file_data": part.inline}}
 
 

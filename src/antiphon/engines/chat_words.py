@@ -1,5 +1,7 @@
 """A streamed chat completion, in the engine's words."""
 
+import contextlib
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,6 +19,9 @@ REASONS: dict[str, talk.EndReason] = {
     "sensitive": "content_filter",
 }
 """Why an answer ended, where it is not that all was said (`stop`, `tool_calls`, `function_call`, and what we know nothing of)."""
+
+IMPOSSIBLE = -9999.0
+"""The log probability of what can't be, as vLLM and OpenAI's API give it."""
 
 FAILED = frozenset({"error", "abort", "network_error"})
 """Reasons of servers that say of a failure that the answer is finished."""
@@ -48,8 +53,10 @@ class ChatReading:
                 continue
             try:
                 chunk = decode(event)
-            except ValueError as error:  # no JSON, none of a chunk's shape, or no UTF-8
-                raise UpstreamTrouble(f"The model server sent what is no chat completion: {error}.", code="upstream_malformed") from None
+            except (ValueError, RecursionError) as error:
+                if event.strip() == chat.DONE:
+                    return self._end(words)
+                chunk = _mended(event, error)
             choices = chunk.choices
             if choices and (delta := choices[0].delta) is not None:
                 choice = choices[0]
@@ -87,13 +94,13 @@ class ChatReading:
         return True
 
     def _read_slowly(self, chunk: chat.Chunk, words: list[talk.FromEngine]) -> None:
-        if chunk.error is not None:
+        if chunk.error:
             raise said_midway(chunk.error)
         if chunk.usage is not None:
             self._usage = chunk.usage
         for choice in chunk.choices or ():
             delta = choice.delta or choice.message
-            if choice.index == 0 and delta is not None:
+            if not choice.index and delta is not None:
                 self._read_delta(delta, choice.logprobs, words)
             if choice.finish_reason:
                 self._finish_reason = choice.finish_reason
@@ -107,9 +114,9 @@ class ChatReading:
         if isinstance(reasoning, str) and reasoning:
             words.append(talk.Reasoning(id, reasoning))
         text = delta.content if isinstance(delta.content, str) else self._read_parts(delta.content or (), words)
-        likely = tuple(_likely(token) for token in logprobs.content or ()) if logprobs is not None else ()
-        if text or likely:
-            words.append(talk.Text(id, text, likely))
+        tokens = tuple(likely(token) for token in logprobs.content or ()) if logprobs is not None else ()
+        if text or tokens:
+            words.append(talk.Text(id, text, tokens))
         if delta.refusal:
             words.append(talk.Refusal(id, delta.refusal))
         for annotation in delta.annotations or ():
@@ -133,14 +140,33 @@ class ChatReading:
         return "".join(texts)
 
 
-def _likely(token: chat.TokenLogprob) -> talk.TokenLogprob:
+_HALF = re.compile(rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F][0-9a-fA-F]{2}")
+"""Half of a surrogate pair alone. Servers that count in UTF-16 cut characters there, and no decoder of UTF-8 takes it."""
+
+
+def _mended(event: bytes, error: Exception) -> chat.Chunk:
+    """
+    The chunk without what made it unreadable.
+
+    Raises:
+        UpstreamTrouble: it is no JSON, has none of a chunk's shape, is no UTF-8, or is nested without end.
+    """
+    mended = _HALF.sub(rb"\\ufffd", event)
+    if mended != event:
+        with contextlib.suppress(ValueError, RecursionError):
+            return chat.decode_chunk(mended)
+    raise UpstreamTrouble(f"The model server sent what is no chat completion: {error}.", code="upstream_malformed") from None
+
+
+def likely(token: chat.TokenLogprob) -> talk.TokenLogprob:
+    """A token's log probability and its alternatives', as a word has them."""
     alternatives = tuple(_likelihood(other) for other in token.top_logprobs or ())
     return talk.TokenLogprob(_likelihood(token), alternatives)
 
 
 def _likelihood(token: chat.Likelihood) -> talk.Likelihood:
     given = token.bytes if token.bytes is not None else token.token.encode()
-    return talk.Likelihood(token.token, token.logprob, tuple(given))
+    return talk.Likelihood(token.token, IMPOSSIBLE if token.logprob is None else token.logprob, tuple(given))
 
 
 def _annotation(annotation: dict[str, Any]) -> dict[str, Any]:

@@ -64,6 +64,7 @@ class Connection(asyncio.Protocol):
         self._head_bytes = 0
         self._in_head = True
         self._is_whole = False
+        self._can_serve_again = False
         self._said_more = False
 
     # What its owner does
@@ -122,11 +123,11 @@ class Connection(asyncio.Protocol):
         if parser is None:  # nothing was asked
             self.abort()
             return
+        is_http = True
         try:
             parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
-            self._break_off("did not answer in HTTP/1.1")
-            return
+            is_http = self._can_serve_again = False  # what came before it still counts
         if self._in_head and not self._take_head(len(data)):
             return
         if self._pieces:
@@ -134,7 +135,9 @@ class Connection(asyncio.Protocol):
             if self._receiver is not None:
                 self._receiver.came(pieces)
         if self._is_whole:
-            self._finish(parser.should_keep_alive())
+            self._finish()
+        elif not is_http:
+            self._break_off("did not answer in HTTP/1.1")
 
     def _take_head(self, size_bytes: int) -> bool:
         """Pass on the head if it has come; whether to go on."""
@@ -166,8 +169,8 @@ class Connection(asyncio.Protocol):
         self._said_more = self._is_whole
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """A header is whole."""
-        if not self._is_whole:
+        """A header is whole; one behind the body says nothing that is needed."""
+        if not self._status:
             self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
@@ -187,18 +190,21 @@ class Connection(asyncio.Protocol):
     def on_message_complete(self) -> None:
         """The body is whole, unless only an interim head was."""
         self._is_whole = self._status > 0
+        assert self._parser is not None
+        # The parser knows it only now: behind a message it answers for the next one.
+        self._can_serve_again = self._parser.should_keep_alive()
 
     # How an answer ends
 
     def _ends_with_connection(self) -> bool:
         return "content-length" not in self._headers and "transfer-encoding" not in self._headers
 
-    def _finish(self, can_serve_again: bool) -> None:
+    def _finish(self) -> None:
         self._stop_lingering()
         receiver, self._receiver = self._receiver, None
         self._parser = None
         self.has_served = True
-        if can_serve_again and not self._said_more and self.is_open:
+        if self._can_serve_again and not self._said_more and self.is_open:
             self.resume()
             self._freed(self)
         else:

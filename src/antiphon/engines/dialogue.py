@@ -15,6 +15,10 @@ from antiphon.engines.base import Conversation, Deliver
 from antiphon.engines.exchange import Exchange
 from antiphon.engines.upstream import Upstream
 from antiphon.errors import Fault, UpstreamTrouble
+from antiphon.wire.chat import decode_models
+
+NAMES_HOLD_S = 15.0
+NAMES_PATIENCE_S = 2.0
 
 
 class Reading(Protocol):
@@ -54,9 +58,25 @@ class UpstreamEngine:
         self._upstream = upstream
         self._dialect = dialect
         self._conversations: set[_Conversation] = set()
+        self._names: tuple[str, ...] = ()
+        self._names_until = 0.0
+        self._naming = asyncio.Lock()
 
     async def start(self) -> None:
         """Nothing yet: an upstream that is down must not keep this server down."""
+
+    async def names(self) -> Sequence[str]:
+        """The models upstream, asked for anew when a while has passed."""
+        clock = asyncio.get_running_loop().time
+        async with self._naming:
+            if clock() >= self._names_until:
+                with contextlib.suppress(TimeoutError, ValueError, RecursionError):
+                    async with asyncio.timeout(NAMES_PATIENCE_S):
+                        listed = await self._upstream.fetch("/models", NAMES_PATIENCE_S)
+                    if isinstance(listed, bytes):
+                        self._names = tuple(model.id for model in decode_models(listed).data or () if model.id)
+                self._names_until = clock() + NAMES_HOLD_S
+        return self._names
 
     async def stop(self) -> None:
         """Let go of everything; answers under way break."""
@@ -78,14 +98,19 @@ class UpstreamEngine:
 
 
 class _Conversation:
-    """One client's answers, each under way until its one last word."""
+    """
+    One client's answers, each under way until its one last word.
+
+    Attributes:
+        deliver: takes the words.
+    """
 
     def __init__(self, upstream: Upstream, dialect: Dialect, model: str, deliver: Deliver, tasks: asyncio.TaskGroup) -> None:
         self.is_paused = False
         self.upstream = upstream
         self.dialect = dialect
         self.model = model
-        self._deliver: Deliver = deliver
+        self.deliver: Deliver = deliver
         self._tasks = tasks
         self._answers: dict[str, _Answer] = {}
 
@@ -111,10 +136,6 @@ class _Conversation:
         for answer in tuple(self._answers.values()):
             answer.resume()
 
-    def say(self, words: Sequence[talk.FromEngine]) -> None:
-        """Deliver."""
-        self._deliver(words)
-
     def shut(self) -> None:
         """Break every answer: the server stops."""
         for answer in tuple(self._answers.values()):
@@ -123,7 +144,7 @@ class _Conversation:
 
     def hush(self) -> None:
         """Say nothing more."""
-        self._deliver = lambda _words: None
+        self.deliver = lambda _words: None
         for answer in self._answers.values():
             answer.call_off()
 
@@ -209,7 +230,9 @@ class _Answer:
         except Fault:
             self._say(words)
             raise
-        self._say(words, is_last=is_last)
+        if words and not self._is_over:
+            self._is_over = is_last
+            self._conversation.deliver(words)
         return is_last
 
     def no_more(self) -> bool:
@@ -229,4 +252,4 @@ class _Answer:
     def _say(self, words: list[talk.FromEngine], *, is_last: bool = False) -> None:
         if words and not self._is_over:
             self._is_over = is_last
-            self._conversation.say(words)
+            self._conversation.deliver(words)

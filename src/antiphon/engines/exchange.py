@@ -81,6 +81,7 @@ class Exchange:
         self._first_byte_s = first_byte_s
         self._idle_s = idle_s
         self._connection: Connection | None = None
+        self._is_stream = False
         self._take: Callable[[list[bytes]], None] = self._take_refusal
         self._scan = EventScan()
         self._body = bytearray()
@@ -136,7 +137,7 @@ class Exchange:
         if headers.get("content-encoding", "identity") != "identity":
             self._fail_with(f"sent its answer in an encoding that was not asked for: {headers['content-encoding']}", "malformed")
         elif media_type == "text/event-stream":
-            self._take = self._take_events
+            self._is_stream = True
         elif media_type == "application/json":
             self._take, self._limit_bytes = self._take_whole, WHOLE_LIMIT_BYTES
         else:
@@ -148,24 +149,29 @@ class Exchange:
         if not self._has_begun:
             self._has_begun = True
             self._be_patient(self._idle_s)
-        self._take(pieces)
+        if not self._is_stream:
+            self._take(pieces)
+            return
+        try:
+            events = self._scan.feed(pieces[0] if len(pieces) == 1 else b"".join(pieces))
+            if events and self._listener.hear(events):
+                self._settle(None)
+        except Fault as fault:
+            self._settle(Failure(fault, "garbled" if isinstance(fault, UpstreamTrouble) else "refused"), at_once=True)
 
     def ended(self) -> None:
         """The body is whole."""
         self._connection = None
-        if self._take == self._take_refusal:
+        if not self._is_stream and self._take == self._take_refusal:
             self._refuse()
-        elif self._take == self._take_whole:
-            self._hear([bytes(self._body)])
-            self._conclude(None)
         else:
-            self._hear(self._scan.end())
+            self._hear(self._scan.end() if self._is_stream else [bytes(self._body)])
             self._conclude(None)
 
     def broke_off(self, why: str) -> None:
         """Nothing more comes. What came may yet be a whole answer, or tell an error well enough."""
         self._connection = None
-        if self._status and self._take == self._take_refusal:
+        if self._status and not self._is_stream and self._take == self._take_refusal:
             self._refuse()
         elif self._has_begun:
             self._conclude(why)
@@ -174,14 +180,6 @@ class Exchange:
             self._settle(Failure(fault, "broke_off", may_retry=True, is_stale=self._was_idle and not self._status, counts=True))
 
     # How the body is taken
-
-    def _take_events(self, pieces: list[bytes]) -> None:
-        try:
-            events = self._scan.feed(pieces[0] if len(pieces) == 1 else b"".join(pieces))
-            if events and self._listener.hear(events):
-                self._settle(None)
-        except Fault as fault:
-            self._settle(Failure(fault, "garbled" if isinstance(fault, UpstreamTrouble) else "refused"), at_once=True)
 
     def _take_whole(self, pieces: list[bytes]) -> None:
         self._collect(pieces)

@@ -6,6 +6,7 @@ Nothing here knows what is asked or answered. Addresses and headers come from th
 
 import asyncio
 import contextlib
+import math
 import random
 import re
 import ssl
@@ -17,7 +18,7 @@ from urllib.parse import SplitResult, urlsplit
 import msgspec
 from msgspec import Struct
 
-from antiphon import __version__
+from antiphon import __version__, talk
 from antiphon.engines.base import Place
 from antiphon.engines.breaker import Breaker, State
 from antiphon.engines.exchange import Exchange, Failure, Listener
@@ -30,8 +31,9 @@ BACKOFF_S = (0.1, 0.4, 1.0)
 LONGEST_RETRY_AFTER_S = 2.0
 """An upstream that wants longer is taken at its word: the client is told."""
 
-MOST_FAILURES = 5
-REST_S = 10.0
+SHORTEST_SECRET = 6
+"""A value shorter than that is no secret, and may be part of any word."""
+
 
 _OURS = frozenset(
     {"host", "authorization", "content-type", "content-length", "transfer-encoding", "connection", "accept-encoding", "accept"}
@@ -50,6 +52,8 @@ class UpstreamOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         concurrency: the most requests at once.
         queue: how many more may wait.
         retries: how often a request is tried again that came to nothing.
+        failures: so many in a row, and the upstream is left alone for a while.
+        rest_s: how long that is.
     """
 
     base_url: str
@@ -63,14 +67,16 @@ class UpstreamOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     concurrency: int = 256
     queue: int = 1024
     retries: int = 2
+    failures: int = 5
+    rest_s: float = 10.0
 
     def __post_init__(self) -> None:
         """Refuse what can't be meant."""
-        for name in ("timeout_connect_s", "timeout_first_byte_s", "timeout_idle_s", "timeout_queue_s"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"`{name}` must be more than 0")
-        if self.concurrency < 1 or self.queue < 0 or not 0 <= self.retries <= len(BACKOFF_S):
-            raise ValueError(f"`concurrency` must be at least 1, `queue` at least 0, `retries` from 0 to {len(BACKOFF_S)}")
+        for name in ("timeout_connect_s", "timeout_first_byte_s", "timeout_idle_s", "timeout_queue_s", "rest_s"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise ValueError(f"`{name}` must be more than 0, and a number")
+        if self.concurrency < 1 or self.failures < 1 or self.queue < 0 or not 0 <= self.retries <= len(BACKOFF_S):
+            raise ValueError(f"`concurrency` and `failures` must be at least 1, `queue` at least 0, `retries` from 0 to {len(BACKOFF_S)}")
         for name, value in self.headers.items():
             if not re.fullmatch(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", name) or not re.fullmatch(r"[\x20-\x7e]*", value):
                 raise ValueError(f"`headers` has '{name}', which is no header, or its value is no line of ASCII")
@@ -96,6 +102,23 @@ def options_from(kind: type[Options], model: str, options: Mapping[str, object])
         raise OurFault(f"The options of model '{model}' are wrong: {error}.") from None
 
 
+def abilities_from(usual: talk.Abilities, otherwise: Mapping[str, object], model: str) -> talk.Abilities:
+    """
+    What an upstream can do, some of it `otherwise` than is usual.
+
+    Raises:
+        OurFault: `otherwise` has what is no ability.
+    """
+    known = msgspec.to_builtins(usual)
+    # Which tools are handed on as they are is for the engine's own option to say, where it has one.
+    if unknown := otherwise.keys() - (known.keys() - {"hosted"}):
+        raise OurFault(f"The options of model '{model}' are wrong: there is no ability '{min(unknown)}'.")
+    try:
+        return msgspec.convert(known | dict(otherwise), talk.Abilities, strict=False)
+    except msgspec.ValidationError as error:
+        raise OurFault(f"The options of model '{model}' are wrong: {error} (in `abilities`).") from None
+
+
 class Upstream:
     """
     One upstream as one model uses it.
@@ -118,8 +141,10 @@ class Upstream:
         tls = _trust(place.base, options.ca_file, model) if url.scheme == "https" else None
         self._pool = Pool(Address(self.host, url.port or (443 if tls else 80), tls), options.timeout_connect_s)
         place.watcher.upstream_is(model, State.CLOSED.value)
-        self._breaker = Breaker(MOST_FAILURES, REST_S, self._note_state)
-        self._head = _head(url, options, _key(options, place, model))
+        self._breaker = Breaker(options.failures, options.rest_s, self._note_state)
+        key = _key(options, place, model)
+        self._head = _head(url, options, key)
+        self._secrets = tuple(value for value in (key, *options.headers.values()) if value and len(value) >= SHORTEST_SECRET)
         self.slots = Slots(options.concurrency, options.queue, options.timeout_queue_s)
 
     def request(self, method: str, path: str, body: bytes = b"") -> bytes:
@@ -148,11 +173,17 @@ class Upstream:
             self._place.watcher.upstream_failed(self._model, failure.reason)
             pause_s = next(backoff_s, None)
             if pause_s is None or not failure.may_retry or failure.after_s > LONGEST_RETRY_AFTER_S:
-                raise failure.fault
+                raise self._hushed(failure.fault)
             await asyncio.sleep(max(pause_s * random.uniform(1.0, 1.5), failure.after_s))
 
     async def fetch(self, path: str, patience_s: float) -> bytes | Failure:
-        """The JSON at `path`, tried once and without weight: whatever comes of it is not held against the upstream."""
+        """
+        The JSON at `path`, tried once and without weight: whatever comes of it is not held against the upstream.
+
+        One that is being left alone is not asked.
+        """
+        if self._breaker.state is not State.CLOSED:
+            return Failure(_resting(self._options.rest_s), "circuit_open")
         listener = _Whole()
         failure = await self._once(self.request("GET", path), listener, lambda _exchange: None, patience_s, is_new=False)
         return failure or listener.body
@@ -199,11 +230,18 @@ class Upstream:
         finally:
             exchange.abort()  # nothing is left to abort, unless this was called off
 
+    def _hushed(self, fault: Fault) -> Fault:
+        """The fault without what this server authenticates itself with, should the upstream have repeated it."""
+        for secret in self._secrets:
+            fault.message = fault.message.replace(secret, "…")
+        return fault
+
     def _note_state(self, state: State) -> None:
         self._place.watcher.upstream_is(self._model, state.value)
         if state is State.OPEN:
             self._place.notice(
-                f"Model '{self._model}': its server failed {MOST_FAILURES} times in a row, and is left alone for {REST_S:g} s."
+                f"Model '{self._model}': its server failed {self._options.failures} times in a row, "
+                f"and is left alone for {self._options.rest_s:g} s."
             )
         if state is State.CLOSED:
             self._place.notice(f"Model '{self._model}': its server answers again.")

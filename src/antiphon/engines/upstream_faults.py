@@ -18,6 +18,8 @@ from antiphon.errors import ClientMistake, Fault, UpstreamTrouble, shown
 
 _TOO_LONG = re.compile(
     r"maximum context length"  # OpenAI, vLLM, SGLang, Mistral
+    r"|context length (?:is|of) only"  # vLLM, LM Studio
+    r"|maximum prompt length is"  # xAI
     r"|exceeds? the available context size"  # llama.cpp
     r"|context size has been exceeded"  # llama.cpp, while generating
     r"|longer than the (?:model's )?context length"  # SGLang, Together, Ollama
@@ -53,7 +55,7 @@ def refused(status: int, headers: Mapping[str, str], body: bytes) -> Fault:
                 message or "The model server takes no more requests at the moment. Please try again later.",
                 status=429,
                 type="rate_limit_error",
-                code="rate_limit_exceeded",
+                code="insufficient_quota" if code == "insufficient_quota" else "rate_limit_exceeded",
                 retry_after_s=retry_after_s(headers),
             )
         case 400 | 409 | 413 | 422:
@@ -101,7 +103,7 @@ def said_in(body: bytes) -> tuple[str, str | None, str | None]:
     """Message, code and param of an error's body; nothing of one that is no JSON, such as a proxy's page."""
     try:
         return _fields(msgspec.json.decode(body))
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (ValueError, RecursionError):
         return "", None, None
 
 
@@ -112,8 +114,8 @@ def _fields(error: Any) -> tuple[str, str | None, str | None]:
     `{"error": {"message": …}}` is OpenAI's; `{"error": "…"}` LM Studio's and Ollama's; `{"object": "error", "message": …}` older
     vLLM's; `{"detail": …}` FastAPI's own.
     """
-    if isinstance(error, dict) and "error" in error:
-        return _fields(error["error"])
+    while isinstance(error, dict) and "error" in error:
+        error = error["error"]
     if not isinstance(error, dict):
         return (error, None, None) if isinstance(error, str) else ("", None, None)
     said = error.get("message") or error.get("detail") or ""
@@ -129,24 +131,36 @@ _FAMILIES = ("invalid_request_error", "api_error", "not_found_error", "server_er
 
 
 def _number(error: Any) -> int | None:
-    number = str(error.get("code") or error.get("status")) if isinstance(error, dict) else ""
-    return int(number) if number.isdecimal() else None
+    """The HTTP status that an error says it stands for."""
+    given = (error.get("code") or error.get("status")) if isinstance(error, dict) else None
+    if isinstance(given, str) and re.fullmatch(r"[1-5][0-9]{2}", given):
+        return int(given)
+    return given if isinstance(given, int) and 100 <= given < 600 else None
 
 
 def _with(what: str, message: str) -> str:
     return f"{what}: {message}" if message else f"{what}."
 
 
+LONGEST_S = 86_400.0
+"""Who is to come back later than in a day is told a day."""
+
+
 def retry_after_s(headers: Mapping[str, str]) -> float | None:
-    """Seconds that `Retry-After` asks for, given as a number or as a date."""
-    given = headers.get("retry-after-ms")
-    if given is not None and given.replace(".", "", 1).isdecimal():
-        return float(given) / 1000
-    given = headers.get("retry-after", "")
-    if given.replace(".", "", 1).isdecimal():
-        return float(given)
+    """Seconds that `Retry-After` asks for, given as a number or as a date; at most a day."""
+    seconds = _number_of(headers.get("retry-after-ms", ""), 1000) or _number_of(headers.get("retry-after", ""), 1)
+    if seconds is None:
+        seconds = _until(headers.get("retry-after", ""))
+    return None if seconds is None else min(max(seconds, 0.0), LONGEST_S)
+
+
+def _number_of(given: str, parts: int) -> float | None:
+    return float(given) / parts if re.fullmatch(r"[0-9]+(?:\.[0-9]+)?", given.strip()) else None
+
+
+def _until(given: str) -> float | None:
     try:
         at = email.utils.parsedate_to_datetime(given)
-    except ValueError:
+        return at.replace(tzinfo=at.tzinfo or datetime.UTC).timestamp() - time.time()
+    except (ValueError, OverflowError):
         return None
-    return max(0.0, at.replace(tzinfo=at.tzinfo or datetime.UTC).timestamp() - time.time())

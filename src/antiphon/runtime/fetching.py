@@ -8,7 +8,7 @@ a moment later gains nothing. Every redirect is judged as the first URL was.
 import asyncio
 import ipaddress
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import NamedTuple
@@ -19,6 +19,7 @@ from aiohttp.connector import AddrInfoType
 from msgspec import Struct
 from yarl import URL
 
+from antiphon.engines.base import Fetch
 from antiphon.errors import ClientMistake
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -83,6 +84,16 @@ async def fetch(url: str, param: str, limits: Limits, resolve: Resolve = _system
         # An error of the resolver comes wrapped; others say no more than that it failed, as they may tell of the inside.
         reason = str(error.__cause__) if isinstance(error.__cause__, _Refused) else "the server could not be reached"
     raise ClientMistake(f"Failed to download '{param}': {reason}.", code="invalid_url", param=param)
+
+
+def fetcher(networks: Iterable[str]) -> Fetch:
+    """A `Fetch` from the public internet, and from `networks`."""
+    allowed = tuple(ipaddress.ip_network(network) for network in networks)
+
+    async def fetch_it(url: str, param: str, content_types: tuple[str, ...]) -> Fetched:
+        return await fetch(url, param, Limits(content_types=content_types, allowed=allowed))
+
+    return fetch_it
 
 
 class _Refused(OSError):

@@ -1,5 +1,6 @@
 """The models that this server has: which engine answers for which name."""
 
+import asyncio
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -8,12 +9,13 @@ from types import MappingProxyType
 from msgspec import Struct
 
 from antiphon.config import ModelEntry
-from antiphon.engines.base import UNWATCHED, Build, Engine, Place, Watcher
+from antiphon.engines.base import UNWATCHED, Build, Engine, Fetch, ListingEngine, Place, Watcher, fetch_nothing
 from antiphon.errors import OurFault, listed, model_not_found
 
 ENGINES: dict[str, str] = {
     "chat": "antiphon.engines.chat",
     "local": "antiphon.engines.local",
+    "responses": "antiphon.engines.responses",
     "scripted": "antiphon.engines.scripted",
 }
 """Every engine by the name it has in the configuration; its module is loaded when a model asks for it."""
@@ -43,10 +45,11 @@ class Registry:
         notice: Callable[[str], None],
         secrets: Mapping[str, str] = MappingProxyType({}),
         watcher: Watcher = UNWATCHED,
+        fetch: Fetch = fetch_nothing,
     ) -> None:
         self._models: dict[str, Model] = {}
         for entry in entries:
-            place = Place(weights=weights, base=entry.origin_folder, notice=notice, secrets=secrets, watcher=watcher)
+            place = Place(weights=weights, base=entry.origin_folder, notice=notice, secrets=secrets, watcher=watcher, fetch=fetch)
             engine = _build(entry.engine)(entry.name, entry.options, place)
             self._models[entry.name] = Model(entry.name, engine, created_at)
 
@@ -69,6 +72,21 @@ class Registry:
         """Every model, in the order configured."""
         return list(self._models.values())
 
+    async def listed(self) -> list[Model]:
+        """Every model that can be asked for by name, in the order configured: for a family, those that its upstream says it has."""
+        async with asyncio.TaskGroup() as tasks:
+            members = [tasks.create_task(self._members(model)) for model in self._models.values()]
+        found: dict[str, Model] = {}
+        for model in (model for task in members for model in task.result()):
+            found.setdefault(model.name, model)
+        return list(found.values())
+
+    async def _members(self, model: Model) -> list[Model]:
+        if not model.name.endswith("*"):
+            return [model]
+        names = await model.engine.names() if isinstance(model.engine, ListingEngine) else ()
+        return [Model(name, model.engine, model.created_at) for name in names if self._family(name) is model]
+
     def find(self, name: str | None) -> Model:
         """
         The model of that name, or when no name is given the first that has one of its own.
@@ -81,13 +99,19 @@ class Registry:
         """
         if name is None:
             name = next((known for known in self._models if not known.endswith("*")), "")
+        if name.endswith("*"):  # a family's own name is nobody's
+            raise model_not_found(name, self._models)
         if (exact := self._models.get(name)) is not None:
             return exact
-        families = [known for known in self._models if known.endswith("*") and name.startswith(known[:-1])]
-        if not name or not families:
+        family = self._family(name)
+        if not name or family is None:
             raise model_not_found(name, self._models)
-        family = self._models[max(families, key=len)]
         return Model(name, family.engine, family.created_at)
+
+    def _family(self, name: str) -> Model | None:
+        """The family that answers for a name."""
+        families = [known for known in self._models if known.endswith("*") and name.startswith(known[:-1])]
+        return self._models[max(families, key=len)] if families else None
 
 
 def _build(engine: str) -> Build:

@@ -16,7 +16,7 @@ def routes(service: Service) -> list[Route]:
     """`GET /v1/models` and `GET /v1/models/{model}`."""
 
     async def list_models(_request: Request) -> Response:
-        return json_reply({"object": "list", "data": [_shown(model) for model in service.registry.all()]})
+        return json_reply({"object": "list", "data": [_shown(model) for model in await service.registry.listed()]})
 
     async def retrieve_model(request: Request) -> Response:
         return json_reply(_shown(service.registry.find(request.path_params["model"])))

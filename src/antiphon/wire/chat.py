@@ -49,10 +49,10 @@ class Delta(Struct, gc=False):
 
 
 class Likelihood(Struct, gc=False):
-    """A token that might have been, and how likely it was."""
+    """A token that might have been, and how likely it was; None where JSON has no number for it, as of what is impossible."""
 
     token: str
-    logprob: float
+    logprob: float | None = None
     bytes: list[int] | None = None
 
 
@@ -71,7 +71,7 @@ class Logprobs(Struct, gc=False):
 class Choice(Struct, gc=False):
     """One of the answers; only the first is ever asked for."""
 
-    index: int = 0
+    index: int | None = 0
     delta: Delta | None = None
     message: Delta | None = None
     finish_reason: str | None = None
@@ -116,9 +116,9 @@ class ListedModel(Struct, gc=False):
 
 
 class ModelList(Struct, gc=False):
-    """Answer to `GET /models`."""
+    """Answer to `GET /models`; no models are null to some servers."""
 
-    data: list[ListedModel] = []
+    data: list[ListedModel] | None = None
 
 
 # On the way of every token, therefore without a function around them.
