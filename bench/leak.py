@@ -30,7 +30,7 @@ from antiphon.config import load
 from antiphon.server.run import serve
 home, flags = pathlib.Path(sys.argv[1]), json.loads(sys.argv[2])
 config = load(flags, None, {"HOME": str(home)}, home, etc=home / "none.toml").config
-serve(config, ready=lambda url: print(url, flush=True))
+serve(config, ready=lambda url, _is_open: print(url, flush=True))
 """
 MODELS = [
     {

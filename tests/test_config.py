@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.config import Config, ConfigMistake, Loaded, load, schema
+from antiphon.config import Config, ConfigMistake, Loaded, load, pack, schema, unpack
 
 REFERENCE = Path(__file__).parents[1] / "docs" / "reference" / "configuration.md"
 
@@ -183,8 +183,11 @@ def test_a_model_without_an_engine_is_refused(places: Places) -> None:
     [
         ("[server]\nprot = 1", "server.prot: there is no such setting; did you mean 'port'?"),
         ("[serve]\nport = 1", "serve: there is no such setting; did you mean 'server'?"),
-        ("[responses]\nx = 1", "responses.x: there is no such setting; there are 'profile' and 'obfuscation'"),
-        ("[responses.tls]\nkey = 1", "responses.tls: there is no such setting; there are 'profile' and 'obfuscation'"),
+        ("[responses]\nx = 1", "responses.x: there is no such setting; there are 'profile', 'obfuscation', and 'unavailable_tools'"),
+        (
+            "[responses.tls]\nkey = 1",
+            "responses.tls: there is no such setting; there are 'profile', 'obfuscation', and 'unavailable_tools'",
+        ),
         ("[server]\nport = 'many'", "server.port: expected a valid integer, unable to parse string as an integer, got 'many'"),
         ("[server]\nport = 65536", "server.port: expected less than or equal to 65535, got 65536"),
         ("[server]\nhost = 1", "server.host: expected a valid string, got 1"),
@@ -306,6 +309,13 @@ def test_what_is_no_origin_is_refused(places: Places, origin: str) -> None:
     )
 
 
+def test_networks_that_may_be_fetched_from_are_networks(places: Places) -> None:
+    environ = {"ANTIPHON_SERVER__FETCH_NETWORKS": "10.1.0.0/16, fd00::/8,192.168.1.7"}
+    assert places.load(**environ).config.server.fetch_networks == ("10.1.0.0/16", "fd00::/8", "192.168.1.7")
+    places.here.write_text('[server]\nfetch_networks = ["10.1.0.1/16"]')
+    assert "server.fetch_networks: expected networks such as '10.1.0.0/16'; got '10.1.0.1/16'" in places.mistake()
+
+
 def test_a_name_alone_where_names_belong_is_told(places: Places) -> None:
     places.here.write_text("[server]\nallowed_hosts = 7")
     assert "server.allowed_hosts: expected an array of strings, got 7" in places.mistake()
@@ -323,3 +333,10 @@ def test_what_an_option_names_in_the_environment_is_known_and_never_shown(tmp_pa
     assert config.secrets == {"MOCK_KEY": "s3cret"}
     assert config.model_copy(update={"models": ()}).secrets == config.secrets
     assert "s3cret" not in repr(config) + config.model_dump_json()
+
+
+def test_a_configuration_reaches_another_process_whole_with_its_secrets(tmp_path: Path) -> None:
+    models = [{"name": "m", "engine": "chat", "base_url": "http://127.0.0.1:1/v1", "api_key_env": "KEY", "nested": {"a": [1, 2.5, None]}}]
+    config = load({"models": models, "server.port": 1}, None, {"HOME": str(tmp_path), "KEY": "secret"}, tmp_path, tmp_path / "none").config
+    arrived = unpack(pack(config))
+    assert (arrived, arrived.secrets) == (config, {"KEY": "secret"})

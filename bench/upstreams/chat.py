@@ -3,16 +3,19 @@ A scripted chat-completions server for benchmarks: so many tokens, one every so 
 
     python bench/upstreams/chat.py PORT
 
-A request's `max_tokens` says how many tokens are sent; `user` may name the pace in milliseconds (default 5). One timer serves all
-streams of a pace, so that what a stream costs here does not grow with their number.
+A request's `max_tokens` says how many tokens are sent; the model's name may end in the pace, as in `mock-50ms` (default 5). One timer
+serves all streams of a pace, so that what a stream costs here does not grow with their number.
 """
 
 import asyncio
 import json
+import re
 import sys
 
 import httptools
 import uvloop
+
+PACE = re.compile(r"-([\d.]+)ms$")
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 
@@ -30,6 +33,14 @@ FIRST = event(chunk([{"index": 0, "delta": {"role": "assistant", "content": ""},
 TOKEN = event(chunk([{"index": 0, "delta": {"content": " token"}, "finish_reason": None}]))
 
 
+def plain(body):
+    text = json.dumps(body).encode()
+    return b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b" % (len(text), text)
+
+
+MODELS = plain({"object": "list", "data": [{"id": "mock-1", "object": "model", "created": 1, "owned_by": "bench"}]})
+
+
 def last(tokens):
     usage = {"prompt_tokens": 10, "completion_tokens": tokens, "total_tokens": 10 + tokens}
     stop = chunk([{"index": 0, "delta": {}, "finish_reason": "stop"}])
@@ -40,8 +51,7 @@ def whole(tokens):
     message = {"role": "assistant", "content": " token" * tokens}
     usage = {"prompt_tokens": 10, "completion_tokens": tokens, "total_tokens": 10 + tokens}
     body = {"id": "chatcmpl-1", "object": "chat.completion", "created": 1, "model": "mock", "usage": usage}
-    text = json.dumps(body | {"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}).encode()
-    return b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(text) + text
+    return plain(body | {"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]})
 
 
 class Pace:
@@ -85,10 +95,14 @@ class Upstream(asyncio.Protocol):
         self.body += body
 
     def on_message_complete(self):
-        asked = json.loads(self.body) if self.body else {}
+        if not self.body:
+            self.transport.write(MODELS)
+            return
+        asked = json.loads(self.body)
         self.body = b""
         tokens = asked.get("max_tokens") or asked.get("max_completion_tokens") or 100
-        pace_ms = float(asked.get("user") or 5)
+        named = PACE.search(asked.get("model", ""))
+        pace_ms = float(named[1]) if named else 5
         if not asked.get("stream"):
             self.transport.write(whole(tokens))
             return

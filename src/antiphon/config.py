@@ -7,6 +7,8 @@ value who set it. `docs/reference/configuration.md` has a heading for every sett
 """
 
 import difflib
+import ipaddress
+import json
 import re
 import tomllib
 from collections import Counter
@@ -51,6 +53,7 @@ class ServerSettings(BaseModel, frozen=True, extra="forbid"):
     require_keys: bool | None = Field(default=None, description="Whether every request needs an API key; unset: once one has been made.")
     allowed_hosts: _Names = Field(default=(), description="Names by which the server may be addressed, besides its own.")
     allowed_origins: _Names = Field(default=(), description="Web origins whose pages may use the server.")
+    processes: int = Field(default=1, ge=1, le=256, description="Processes that share the work.")
     drain_s: float = Field(default=30, ge=0, description="Seconds that answers under way get to finish when the server is to stop.")
     connections: int = Field(default=8192, ge=1, description="The most connections open at once.")
     connections_per_address: int = Field(default=0, ge=0, description="The most connections from one address; 0 for no limit.")
@@ -59,6 +62,7 @@ class ServerSettings(BaseModel, frozen=True, extra="forbid"):
     keep_alive_s: float = Field(default=75, gt=0, description="Seconds that an idle connection is kept open.")
     slow_reader_s: float = Field(default=30, gt=0, description="Seconds that a client may be behind with reading its answer.")
     heartbeat_s: float = Field(default=15, gt=0, description="Seconds of silence after which a stream is sent a comment.")
+    fetch_networks: _Names = Field(default=(), description="Networks that URLs in requests may lead to, besides the public internet.")
 
     @field_validator("allowed_origins")
     @classmethod
@@ -68,12 +72,25 @@ class ServerSettings(BaseModel, frozen=True, extra="forbid"):
             raise ValueError(f"expected origins such as 'https://chat.example.com', without a path, or '*'; got {listed(wrong)}")
         return origins
 
+    @field_validator("fetch_networks")
+    @classmethod
+    def _each_a_network(cls, networks: tuple[str, ...]) -> tuple[str, ...]:
+        for network in networks:
+            try:
+                ipaddress.ip_network(network)
+            except ValueError:
+                raise ValueError(f"expected networks such as '10.1.0.0/16'; got '{network}'") from None
+        return networks
+
 
 class ResponsesSettings(BaseModel, frozen=True, extra="forbid"):
     """How the Responses API is spoken."""
 
     profile: Literal["openai", "openresponses"] = Field(default="openai", description="Whose encoding is followed where sources disagree.")
     obfuscation: bool = Field(default=True, description="Pad stream events, so that their sizes don't tell the text.")
+    unavailable_tools: Literal["carry", "refuse"] = Field(
+        default="carry", description="What becomes of tools that a model's engine can't do: listed but not offered to it, or refused."
+    )
 
 
 class StoreSettings(BaseModel, frozen=True, extra="forbid"):
@@ -207,6 +224,19 @@ def load(flags: Mapping[str, Any], file: Path | None, environ: Mapping[str, str]
     config = _check(chosen, environ.get("HOME"))
     config._secrets.update(_secrets(config.models, environ))
     return Loaded(config, {".".join(path): _origin(chosen, path) for path, _ in _leaves(config.model_dump())})
+
+
+def pack(config: Config) -> bytes:
+    """The configuration with its secrets, for another process of this server and no one else."""
+    return json.dumps({"config": config.model_dump(mode="json"), "secrets": dict(config.secrets)}).encode()
+
+
+def unpack(packed: bytes) -> Config:
+    """The configuration that was packed."""
+    told = json.loads(packed)
+    config = Config.model_validate(told["config"])
+    config._secrets.update(told["secrets"])
+    return config
 
 
 def _secrets(models: Iterable[ModelEntry], environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:

@@ -21,7 +21,7 @@ def config(url: str = "sqlite") -> Config:
 
 
 def test_the_greeting_says_where_it_is_what_it_has_and_what_to_try():
-    said = greeting(config(), "http://127.0.0.1:8642", "antiphon")
+    said = greeting(config(), "http://127.0.0.1:8642", "antiphon", is_open=True)
     for part in (
         "http://127.0.0.1:8642\n",
         "models     parrot\n",
@@ -35,7 +35,9 @@ def test_the_greeting_says_where_it_is_what_it_has_and_what_to_try():
 
 
 def test_the_greeting_names_an_unusual_address_where_it_is_needed():
-    assert '.venv/bin/antiphon ask "What is a fugue?" --url http://[::1]:9/v1' in greeting(config(), "http://[::1]:9", ".venv/bin/antiphon")
+    assert '.venv/bin/antiphon ask "What is a fugue?" --url http://[::1]:9/v1' in greeting(
+        config(), "http://[::1]:9", ".venv/bin/antiphon", is_open=True
+    )
 
 
 @pytest.mark.parametrize(
@@ -43,7 +45,20 @@ def test_the_greeting_names_an_unusual_address_where_it_is_needed():
     [("memory", "in memory, until it stops"), ("postgresql+asyncpg://me:secret@db/x", "postgresql+asyncpg://me:***@db/x")],
 )
 def test_the_greeting_says_where_responses_are_kept_without_passwords(url, shown):
-    assert shown in greeting(config(url), "http://127.0.0.1:8642", "antiphon")
+    assert shown in greeting(config(url), "http://127.0.0.1:8642", "antiphon", is_open=True)
+
+
+def test_the_greeting_says_who_may_come_in():
+    def said(url: str = "sqlite", *, is_open: bool) -> str:
+        return greeting(config(url), "http://127.0.0.1:8642", "antiphon", is_open=is_open)
+
+    assert "  open to    this machine only, and needs no key until you make one with `antiphon keys create`\n" in said(is_open=True)
+    assert "  open to    this machine only, and needs no key\n" in said("memory", is_open=True)
+    locked = said(is_open=False)
+    assert "  open to    whoever has a key; `antiphon keys list` shows them\n" in locked
+    assert (
+        "Authorization: Bearer YOUR_KEY" in locked and 'api_key="YOUR_KEY"' in locked and "ANTIPHON_API_KEY=YOUR_KEY antiphon ask" in locked
+    )
 
 
 @pytest.fixture

@@ -145,6 +145,19 @@ def test_hanging_up_cancels_the_engine_and_keeps_what_was_said():
     assert asyncio.run(store.get("", "resp_1")).status == "cancelled"
 
 
+def test_hanging_up_before_the_session_began_cancels_it_as_soon_as_it_has():
+    store = Memory()
+
+    async def run():
+        driver = Driver(session_for(), Listener(), store, clock=lambda: 5.0)
+        driver.hang_up()
+        async with asyncio.timeout(10):
+            await driver.run(Scripted(Script(pace_ms=1000)), SETTINGS, None)
+
+    asyncio.run(run())
+    assert asyncio.run(store.get("", "resp_1")).status == "cancelled"
+
+
 class Full:
     """An engine with no room for anything."""
 

@@ -177,7 +177,7 @@ async def test_a_store_that_cannot_be_written_lets_callers_in_and_keeps_their_us
 async def test_a_keys_limits_last_from_request_to_request():
     house = House()
     _, secret = await house.key(requests_per_minute=2)
-    meters = [(await house.ring.caller(secret)).meter for _ in range(2)]
+    allowances = [(await house.ring.caller(secret)).allowance for _ in range(2)]
     house.now += FRESH_S
-    meters.append((await house.ring.caller(secret)).meter)
-    assert meters[0] is not None and all(meter is meters[0] for meter in meters)
+    allowances.append((await house.ring.caller(secret)).allowance)
+    assert allowances[0] is not None and all(allowance is allowances[0] for allowance in allowances)

@@ -7,9 +7,9 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from conftest import SCRIPT, configured
 from prometheus_client.parser import text_string_to_metric_families
 from raw_http import ask, connect, exchange, request, until
+from scripted_server import SCRIPT, configured
 
 from antiphon.runtime.metrics import Histogram
 from antiphon.server.run import background

@@ -11,6 +11,7 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -139,6 +140,21 @@ async def test_two_programs_may_share_a_file(file: Path) -> None:
 
 
 # It says what is wrong
+
+
+async def test_what_a_sibling_works_on_is_left_to_it_and_what_a_dead_one_left_is_nobodys(file: Path) -> None:
+    first, second, third = [Sql(f"sqlite:///{file}", (number, *{1, 2, 3} - {number})) for number in (1, 2, 3)]
+    for store, id in ((first, "resp_1"), (second, "resp_2")):
+        await store.open()
+        await store.put(msgspec.structs.replace(response(id), status="in_progress"))
+    await third.open()
+    assert await third.orphaned() == []
+    await first.close()
+    heir = Sql(f"sqlite:///{file}", (4, 2, 3))
+    await heir.open()
+    assert [record.id for record in await heir.orphaned()] == ["resp_1"]
+    for store in (second, third, heir):
+        await store.close()
 
 
 async def test_one_bad_record_fails_only_its_caller(file: Path) -> None:

@@ -19,6 +19,7 @@ def serve(
     file: ConfigFile = None,
     host: str | None = None,
     port: int | None = None,
+    processes: int | None = None,
     shell: Around,
 ) -> None:
     """
@@ -35,12 +36,15 @@ def serve(
     Args:
         host: address to listen on; 127.0.0.1 unless configured.
         port: port to listen on; 8642 unless configured, 0 takes any free one.
+        processes: how many share the work; 1 unless configured.
     """
-    from antiphon.server import run  # noqa: PLC0415 - the server takes a second to load; `--help` should not wait for it
-
-    loaded = settings.load(shell, file, {"server.host": host, "server.port": port})
+    loaded = settings.load(shell, file, {"server.host": host, "server.port": port, "server.processes": processes})
     config = fetching.with_models(loaded.config, shell)
-    run.serve(config, ready=lambda base_url: shell.say(greeting(config, base_url, shell.name)), notice=shell.note)
+    if config.server.processes > 1:
+        from antiphon.server.supervisor import serve as run  # noqa: PLC0415 - as below; it loads no server itself
+    else:
+        from antiphon.server.run import serve as run  # noqa: PLC0415 - the server takes a second to load; `--help` should not wait for it
+    run(config, ready=lambda base_url, is_open: shell.say(greeting(config, base_url, shell.name, is_open=is_open)), notice=shell.note)
 
 
 def _kept(config: "Config") -> str:
@@ -50,7 +54,16 @@ def _kept(config: "Config") -> str:
     return settings.masked(config.database_url).removeprefix("sqlite:///")
 
 
-def greeting(config: "Config", base_url: str, program: str) -> str:
+def _open_to(config: "Config", program: str, *, is_open: bool) -> str:
+    """Who may use it."""
+    if not is_open:
+        return f"whoever has a key; `{program} keys list` shows them"
+    if config.database_url is None or config.server.require_keys is False:
+        return "this machine only, and needs no key"
+    return f"this machine only, and needs no key until you make one with `{program} keys create`"
+
+
+def greeting(config: "Config", base_url: str, program: str, *, is_open: bool) -> str:
     """What is said once the server answers: where it is, what it has, and what to try next."""
     model = config.models[0].name
     body = json.dumps({"model": model, "input": _QUESTION})
@@ -59,7 +72,9 @@ def greeting(config: "Config", base_url: str, program: str) -> str:
         ("models", ", ".join(entry.name for entry in config.models)),
         ("responses", _kept(config)),
         ("weights", str(config.models_dir)),
+        ("open to", _open_to(config, program, is_open=is_open)),
     ]
+    key, header = ("none", "") if is_open else ("YOUR_KEY", " -H 'Authorization: Bearer YOUR_KEY'")
     return "\n".join(
         [
             f"antiphon {__version__} answers at {base_url}",
@@ -67,14 +82,14 @@ def greeting(config: "Config", base_url: str, program: str) -> str:
             "",
             "Try, in another terminal:",
             "",
-            f'  {program} ask "{_QUESTION}"{address}',
+            f'  {"" if is_open else "ANTIPHON_API_KEY=YOUR_KEY "}{program} ask "{_QUESTION}"{address}',
             "",
-            f"  curl {base_url}/v1/responses -H 'Content-Type: application/json' -d '{body}'",
+            f"  curl {base_url}/v1/responses{header} -H 'Content-Type: application/json' -d '{body}'",
             "",
             "or from Python, with the openai package:",
             "",
             "  from openai import OpenAI",
-            f'  client = OpenAI(base_url="{base_url}/v1", api_key="none")',
+            f'  client = OpenAI(base_url="{base_url}/v1", api_key="{key}")',
             f'  print(client.responses.create(model="{model}", input="{_QUESTION}").output_text)',
             "",
             "Ctrl-C stops it.",

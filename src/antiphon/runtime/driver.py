@@ -8,7 +8,7 @@ token. Only a `Keep` takes time; what must follow it waits in order while the en
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
 from antiphon import talk
@@ -53,12 +53,18 @@ class Driver:
         self._held: deque[Effect] = deque()
         self._unheard: deque[talk.FromEngine] = deque()
         self._is_behind = False
+        self._has_left = False
         self._halting: Fault | None = None
         self._closed = asyncio.Event()
 
-    async def run(self, engine: Engine, settings: talk.Settings, opening: Any) -> None:
+    async def run(
+        self, engine: Engine, settings: talk.Settings, opening: Any, meanwhile: Callable[[], Awaitable[None]] | None = None
+    ) -> None:
         """
         The whole session, begun with the client's `opening` message; returns when it has closed and all is kept.
+
+        Args:
+            meanwhile: awaited once it has begun, in the same task: a task more would cost as much as several tokens.
 
         Raises:
             Fault: the engine could not be reached to begin with.
@@ -67,6 +73,10 @@ class Driver:
             self.receive(FromClient(opening, self._clock()))
             if self._halting is not None:
                 self.receive(Halted(self._halting, self._clock()))
+            if self._has_left:
+                self.receive(Hangup(self._clock()))
+            if meanwhile is not None:
+                await meanwhile()
             await self._closed.wait()
 
     def deliver(self, words: Sequence[talk.FromEngine]) -> None:
@@ -74,7 +84,7 @@ class Driver:
         if len(words) > TOGETHER or self._unheard:
             self._postpone(words)
         else:
-            self.receive(FromEngine(words, self._clock()))
+            self._perform(self._session.handle(FromEngine(words, self._clock())))
 
     def _postpone(self, words: Sequence[talk.FromEngine]) -> None:
         is_first = not self._unheard
@@ -92,8 +102,11 @@ class Driver:
             asyncio.get_running_loop().call_soon(self._hear)
 
     def hang_up(self) -> None:
-        """The client is gone."""
-        self.receive(Hangup(self._clock()))
+        """The client is gone; where that was before `run`, the session learns so once it has begun."""
+        if self._tasks is None:
+            self._has_left = True
+        else:
+            self.receive(Hangup(self._clock()))
 
     def halt(self, fault: Fault) -> None:
         """The server stops; a session whose engine is not there yet learns so when it is."""
@@ -117,16 +130,16 @@ class Driver:
     def receive(self, event: Event) -> None:
         """Give the session an event and perform what it decides."""
         self._perform(self._session.handle(event))
-        self._client.flush()
 
     def _perform(self, effects: Sequence[Effect]) -> None:
         for effect in effects:
-            if self._keeping is not None and type(effect) is not Tell:
-                self._held.append(effect)
-            elif type(effect) is Send:
+            if type(effect) is Send and self._keeping is None:
                 self._client.send(effect.event)
+            elif self._keeping is not None and type(effect) is not Tell:
+                self._held.append(effect)
             else:
                 self._do(effect)
+        self._client.flush()
 
     def _do(self, effect: Effect) -> None:
         match effect:
@@ -171,7 +184,6 @@ class Driver:
             self._keeping = None
             held, self._held = self._held, deque()
             self._perform(held)
-            self._client.flush()
 
     def _not_kept(self, record: ResponseRecord, fault: Fault) -> None:
         self._metrics.store_writes["failed"] += 1

@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from antiphon.errors import ClientMistake, OurFault, listed
 from antiphon.records import KeyRecord
-from antiphon.runtime.rates import Bucket, Meter
+from antiphon.runtime.rates import Allowance, Bucket, Meter, OwnAllowance
 from antiphon.stores.base import Keys
 
 Scope = Literal["responses:write", "responses:read", "models:read", "admin"]
@@ -50,12 +50,12 @@ class Caller(Struct, frozen=True, eq=False):
     Attributes:
         tenant: whose responses they reach.
         key: their key; None where none was needed.
-        meter: what the key has used; None without a key.
+        allowance: what the key may use; None without a key.
     """
 
     tenant: str
     key: KeyRecord | None = None
-    meter: Meter | None = None
+    allowance: Allowance | None = None
 
 
 def make_key(
@@ -102,6 +102,7 @@ class Keyring:
         required: whether a key is needed; None: from when there has ever been one.
         clock: Unix seconds.
         pace: seconds from any origin, for the limits.
+        allow: what a key may use, where that is counted elsewhere than here.
     """
 
     def __init__(
@@ -110,13 +111,15 @@ class Keyring:
         required: bool | None,
         clock: Callable[[], float] = time.time,
         pace: Callable[[], float] = time.monotonic,
+        allow: Callable[[KeyRecord], Allowance] | None = None,
     ) -> None:
         self._keys = keys
         self._required = required
         self._clock = clock
         self._pace = pace
         self._known: dict[bytes, KeyRecord] = {}
-        self._meters: dict[str, Meter] = {}
+        self._allow = allow or (lambda key: OwnAllowance(Meter(key, pace)))
+        self._allowances: dict[str, Allowance] = {}
         self._used: dict[str, int] = {}
         self._read_at = self._written_at = -float("inf")
         self._looks = Bucket(LOOKS_PER_MINUTE, pace)
@@ -135,6 +138,11 @@ class Keyring:
         """Whether there is a key that opens anything."""
         return any(key.is_live(self._clock()) for key in self._known.values())
 
+    @property
+    def is_open(self) -> bool:
+        """Whether no key is needed, as far as is known."""
+        return self._required is False or (self._required is None and not self._known)
+
     async def caller(self, secret: str | None) -> Caller:
         """
         Who presents `secret`.
@@ -147,7 +155,7 @@ class Keyring:
         await self._refresh(FRESH_S)
         if not self._known or (secret is not None and self._find(secret) is None):
             await self._look_again()
-        if not self._known and not self._required:
+        if self.is_open:
             return Caller(NOBODYS)
         if secret is None:
             raise _no_key()
@@ -155,17 +163,17 @@ class Keyring:
         if key is None or not key.is_live(self._clock()):
             raise _wrong_key(secret)
         self._used[key.id] = int(self._clock())
-        return Caller(key.tenant, key, self._meter(key))
+        return Caller(key.tenant, key, self._allowance(key))
 
     def _find(self, secret: str) -> KeyRecord | None:
         hashed = _hash(secret)
         key = self._known.get(hashed)
         return key if key is not None and hmac.compare_digest(key.hash, hashed) else None
 
-    def _meter(self, key: KeyRecord) -> Meter:
-        if key.id not in self._meters:
-            self._meters[key.id] = Meter(key, self._pace)
-        return self._meters[key.id]
+    def _allowance(self, key: KeyRecord) -> Allowance:
+        if key.id not in self._allowances:
+            self._allowances[key.id] = self._allow(key)
+        return self._allowances[key.id]
 
     async def _look_again(self) -> None:
         if not self._looks.wait_s(1):
@@ -185,7 +193,7 @@ class Keyring:
             self._read_at = self._pace()
             self._known = known
             live = {key.id for key in known.values()}
-            self._meters = {key_id: meter for key_id, meter in self._meters.items() if key_id in live}
+            self._allowances = {key_id: allowance for key_id, allowance in self._allowances.items() if key_id in live}
 
     async def _write_uses(self) -> None:
         used, self._used = self._used, {}

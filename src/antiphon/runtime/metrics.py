@@ -6,8 +6,10 @@ A token raises one integer at most; everything else is counted once a request.
 
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from typing import Literal, TypeVar
+
+from msgspec import Struct, structs
 
 WHOLE_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
 """Bounds for how long something took from end to end."""
@@ -19,18 +21,75 @@ UpstreamState = Literal["closed", "half_open", "open"]
 """A circuit breaker's: traffic flows, is tried, or is held back."""
 
 
-class Histogram:
+Key = TypeVar("Key")
+
+
+class Histogram(Struct):
     """How many values lie between bounds, and their sum."""
 
-    def __init__(self, bounds: Sequence[float]) -> None:
-        self.bounds = bounds
-        self.counts = [0] * (len(bounds) + 1)
-        self.total = 0.0
+    bounds: Sequence[float]
+    counts: list[int] = []
+    total: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.counts = self.counts or [0] * (len(self.bounds) + 1)
 
     def observe(self, value: float) -> None:
         """One more value."""
         self.counts[bisect_left(self.bounds, value)] += 1
         self.total += value
+
+    def __add__(self, other: "Histogram") -> "Histogram":
+        counts = [ours + theirs for ours, theirs in zip(self.counts, other.counts, strict=True)]
+        return Histogram(self.bounds, counts, self.total + other.total)
+
+
+class Snapshot(Struct, frozen=True, kw_only=True):
+    """
+    The numbers of one server, or of several processes together, at one moment; the attributes are those of `Metrics`.
+
+    Attributes:
+        upstreams: how many processes have the breaker of an upstream in which state.
+    """
+
+    requests: Mapping[tuple[str, str, int], Histogram] = {}
+    active: int = 0
+    connections: int = 0
+    stream_events: int = 0
+    tokens: Mapping[tuple[str, str], int] = {}
+    first_token: Mapping[str, Histogram] = {}
+    answers: Mapping[tuple[str, str], Histogram] = {}
+    dropped: Mapping[str, int] = {}
+    store_writes: Mapping[str, int] = {}
+    upstreams: Mapping[tuple[str, UpstreamState], int] = {}
+    upstream_failures: Mapping[tuple[str, str], int] = {}
+
+    def __add__(self, other: "Snapshot") -> "Snapshot":
+        return Snapshot(
+            requests=_histograms(self.requests, other.requests),
+            active=self.active + other.active,
+            connections=self.connections + other.connections,
+            stream_events=self.stream_events + other.stream_events,
+            tokens=_counts(self.tokens, other.tokens),
+            first_token=_histograms(self.first_token, other.first_token),
+            answers=_histograms(self.answers, other.answers),
+            dropped=_counts(self.dropped, other.dropped),
+            store_writes=_counts(self.store_writes, other.store_writes),
+            upstreams=_counts(self.upstreams, other.upstreams),
+            upstream_failures=_counts(self.upstream_failures, other.upstream_failures),
+        )
+
+    def without_gauges(self) -> "Snapshot":
+        """What is left of it when its process has ended."""
+        return structs.replace(self, active=0, connections=0, upstreams={})
+
+
+def _counts(ours: Mapping[Key, int], theirs: Mapping[Key, int]) -> Mapping[Key, int]:
+    return {key: ours.get(key, 0) + theirs.get(key, 0) for key in ours.keys() | theirs.keys()}
+
+
+def _histograms(ours: Mapping[Key, Histogram], theirs: Mapping[Key, Histogram]) -> Mapping[Key, Histogram]:
+    return {**ours, **{key: ours[key] + value if key in ours else value for key, value in theirs.items()}}
 
 
 class Metrics:
@@ -71,3 +130,19 @@ class Metrics:
     def upstream_failed(self, name: str, reason: str) -> None:
         """An upstream did not answer as it should; `reason` is one of few words, such as `timeout`."""
         self.upstream_failures[name, reason] += 1
+
+    def snapshot(self) -> Snapshot:
+        """What the numbers are now; good until the next of them changes."""
+        return Snapshot(
+            requests=self.requests,
+            active=self.active,
+            connections=self.connections,
+            stream_events=self.stream_events,
+            tokens=self.tokens,
+            first_token=self.first_token,
+            answers=self.answers,
+            dropped=self.dropped,
+            store_writes=self.store_writes,
+            upstreams={(name, state): 1 for name, state in self.upstreams.items()},
+            upstream_failures=self.upstream_failures,
+        )

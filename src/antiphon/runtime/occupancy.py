@@ -9,9 +9,12 @@ from antiphon.errors import OurFault
 
 
 @contextlib.contextmanager
-def occupied(home: Path) -> Iterator[None]:
+def occupied(home: Path) -> Iterator[int]:
     """
     Hold the home folder; the operating system lets go of it however this process ends.
+
+    Yields:
+        The file descriptor that holds it; a process that inherits it holds the folder as well.
 
     Raises:
         OurFault: another server holds it, or it can't be written.
@@ -28,4 +31,4 @@ def occupied(home: Path) -> Iterator[None]:
             raise OurFault(
                 f"Another server is running with the folder {home}. Stop it, or give this one a folder of its own with ANTIPHON_HOME."
             ) from None
-        yield
+        yield lock.fileno()

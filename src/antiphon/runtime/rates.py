@@ -6,8 +6,9 @@ then, and a bucket may owe some: until it has made up for them, nothing more is 
 """
 
 import math
-from collections.abc import Callable
-from typing import Literal
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Literal, Protocol
 
 from msgspec import Struct
 
@@ -118,6 +119,53 @@ class Meter:
     def states(self) -> dict[Kind, State]:
         """What is left of each limit that the key has."""
         return {kind: bucket.state() for kind, bucket in self._buckets.items()}
+
+
+class Allowance(Protocol):
+    """What a key may use, wherever that is counted."""
+
+    async def begin_request(self) -> None:
+        """
+        Count a request.
+
+        Raises:
+            ClientMistake: `rate_limit_exceeded`; it was not counted.
+        """
+
+    def answering(self, tokens: Callable[[], int]) -> AbstractAsyncContextManager[None]:
+        """
+        An answer under way; `tokens` is called at its end, and says what it came to.
+
+        Raises:
+            ClientMistake: `rate_limit_exceeded`, when it is entered.
+        """
+
+    async def states(self) -> Mapping[Kind, State]:
+        """What is left of each limit that the key has."""
+
+
+class OwnAllowance:
+    """An allowance that this process counts for itself."""
+
+    def __init__(self, meter: Meter) -> None:
+        self._meter = meter
+
+    async def begin_request(self) -> None:
+        """Count a request."""
+        self._meter.begin_request()
+
+    @asynccontextmanager
+    async def answering(self, tokens: Callable[[], int]) -> AsyncIterator[None]:
+        """An answer under way."""
+        self._meter.begin_stream()
+        try:
+            yield
+        finally:
+            self._meter.end_stream(tokens())
+
+    async def states(self) -> Mapping[Kind, State]:
+        """What is left of each limit that the key has."""
+        return self._meter.states()
 
 
 def duration(seconds: float) -> str:

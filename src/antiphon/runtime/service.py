@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection
 from contextlib import ExitStack
 
 from antiphon.config import Config
+from antiphon.engines.base import Fetch
 from antiphon.errors import Fault, OurFault
 from antiphon.protocols.responses import abandoned
 from antiphon.runtime.keyring import Keyring
@@ -15,6 +16,7 @@ from antiphon.runtime.live import Live
 from antiphon.runtime.metrics import Metrics
 from antiphon.runtime.occupancy import occupied
 from antiphon.runtime.registry import Registry
+from antiphon.runtime.siblings import Siblings
 from antiphon.stores.base import Store
 from antiphon.stores.memory import Memory
 from antiphon.stores.sql import Sql
@@ -30,22 +32,26 @@ class Service:
     Attributes:
         is_ready: whether all that is needed is there.
         live: the sessions under way.
-        metrics: what is counted.
+        metrics: what is counted in this process.
+        siblings: what it has in common with the other processes of the server; None where there are none.
 
     Raises:
         Fault: the configuration names an engine or an option that there isn't.
     """
 
-    def __init__(self, config: Config, notice: Callable[[str], None]) -> None:
+    def __init__(self, config: Config, notice: Callable[[str], None], siblings: Siblings | None = None) -> None:
         self.config = config
+        self.siblings = siblings
         self.is_ready = False
         self.live = Live()
         self.metrics = Metrics()
         self._held = ExitStack()
         self.started_at = int(time.time())
-        self.store: Store = Memory() if config.database_url is None else Sql(config.database_url)
-        self.registry = Registry(config.models, config.models_dir, self.started_at, notice, config.secrets, self.metrics)
-        self.keyring = Keyring(self.store.keys, True if self._is_exposed else config.server.require_keys)
+        self.store: Store = Memory() if config.database_url is None else Sql(config.database_url, siblings.numbers if siblings else ())
+        fetch = _fetcher(config.server.fetch_networks)
+        self.registry = Registry(config.models, config.models_dir, self.started_at, notice, config.secrets, self.metrics, fetch)
+        needs_keys = True if self._is_exposed else config.server.require_keys
+        self.keyring = Keyring(self.store.keys, needs_keys, allow=siblings.allowance if siblings else None)
         self._sweeping: asyncio.Task[None] | None = None
 
     @property
@@ -60,7 +66,7 @@ class Service:
         Raises:
             Fault: the store can't be used or is another server's, or an engine can't start.
         """
-        if self.config.database_url is not None and not self.config.store_is_shared:
+        if self.siblings is None and self.config.database_url is not None and not self.config.store_is_shared:
             self._held.enter_context(occupied(self.config.home))
         await self.store.open()
         await self.keyring.open()
@@ -118,6 +124,15 @@ class Service:
             )
         if server.require_keys and self.config.database_url is None:
             raise OurFault("`server.require_keys` needs a store that lasts, as keys are kept there; `store.url` is `memory`.")
+
+
+def _fetcher(networks: Collection[str]) -> Fetch:
+    async def fetch(url: str, param: str, content_types: tuple[str, ...]) -> tuple[bytes, str]:
+        from antiphon.runtime import fetching  # noqa: PLC0415 - its client takes 90 ms to load, and many servers fetch nothing
+
+        return await fetching.fetcher(networks)(url, param, content_types)
+
+    return fetch
 
 
 def is_loopback(host: str) -> bool:

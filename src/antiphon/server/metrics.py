@@ -1,13 +1,18 @@
 """`GET /metrics`: what is counted, as Prometheus reads it. `docs/reference/metrics.md` has a row for every name."""
 
-from collections.abc import Iterator, Mapping
+import itertools
+import os
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from antiphon.runtime.metrics import Histogram, Metrics
+from antiphon.runtime.link import Summed
+from antiphon.runtime.metrics import Histogram, Snapshot
 from antiphon.runtime.service import Service
 from antiphon.server.auth import GuardedRoute
 
@@ -25,28 +30,57 @@ MODEL = "gen_ai_request_model"
 
 def routes(service: Service) -> list[Route]:
     """`/metrics`."""
-    made: list[CollectorRegistry] = []
 
     async def metrics(_request: Request) -> Response:
         from prometheus_client import exposition  # noqa: PLC0415 - takes 50 ms to load, and many servers are never asked
 
-        if not made:
-            made.append(_registry(service.metrics))
-        return Response(exposition.generate_latest(made[0]), headers={"content-type": exposition.CONTENT_TYPE_PLAIN_0_0_4})
+        registry = _registry(await _summed(service))
+        return Response(exposition.generate_latest(registry), headers={"content-type": exposition.CONTENT_TYPE_PLAIN_0_0_4})
 
     return [GuardedRoute("/metrics", metrics, service=service, access="admin", methods=["GET"])]
 
 
-def _registry(metrics: Metrics) -> "CollectorRegistry":
-    from prometheus_client import CollectorRegistry, ProcessCollector  # noqa: PLC0415 - as above
+async def _summed(service: Service) -> Summed:
+    """What all processes of the server have counted together."""
+    mine = service.metrics.snapshot()
+    return Summed(mine, (os.getpid(),), 0) if service.siblings is None else await service.siblings.sum(mine)
+
+
+def _registry(summed: Summed) -> "CollectorRegistry":
+    from prometheus_client import CollectorRegistry  # noqa: PLC0415 - as above
 
     registry = CollectorRegistry()
-    registry.register(_collector(metrics))
-    ProcessCollector(registry=registry)
+    registry.register(_collector(summed.snapshot))
+    registry.register(_processes(summed.pids, summed.gone_cpu_s))
     return registry
 
 
-def _collector(metrics: Metrics) -> "Collector":
+def _processes(pids: Sequence[int], gone_cpu_s: float) -> "Collector":
+    """What the system tells of the processes, added up; the time of their start is that of the first."""
+    from prometheus_client import ProcessCollector, core  # noqa: PLC0415 - as above
+    from prometheus_client.registry import Collector  # noqa: PLC0415 - as above
+
+    class Told(Collector):
+        """The processes, at the moment they are asked for."""
+
+        def collect(self) -> Iterator[core.Metric]:
+            """Every family of numbers."""
+            each = [ProcessCollector(pid=partial(int, pid), registry=None).collect() for pid in pids]
+            found: defaultdict[str, list[core.Metric]] = defaultdict(list)
+            for family in itertools.chain(*each):
+                found[family.name].append(family)
+            for name, families in found.items():
+                values = [sample.value for family in families for sample in family.samples]
+                if name == "process_cpu_seconds":
+                    values.append(gone_cpu_s)
+                first = families[0]
+                first.samples = [first.samples[0]._replace(value=min(values) if name == "process_start_time_seconds" else sum(values))]
+                yield first
+
+    return Told()
+
+
+def _collector(metrics: Snapshot) -> "Collector":
     from prometheus_client import core  # noqa: PLC0415 - as above
     from prometheus_client.registry import Collector  # noqa: PLC0415 - as above
 
@@ -91,9 +125,9 @@ def _collector(metrics: Metrics) -> "Collector":
                 metrics.answers,
             )
             yield counter("antiphon_store_writes", "Responses written to the store.", ("outcome",), _single(metrics.store_writes))
-            upstreams = core.GaugeMetricFamily("antiphon_upstream_state", "1 for the state of its breaker.", labels=("upstream", "state"))
-            for name, state in metrics.upstreams.items():
-                upstreams.add_metric((name, state), 1)
+            upstreams = core.GaugeMetricFamily("antiphon_upstream_state", "Processes by its breaker's state.", labels=("upstream", "state"))
+            for key, count in metrics.upstreams.items():
+                upstreams.add_metric(key, count)
             yield upstreams
             yield counter(
                 "antiphon_upstream_failures",

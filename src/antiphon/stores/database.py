@@ -2,7 +2,7 @@
 The database behind a SQL store: its connections, its tables brought up to date, and its errors told in words.
 """
 
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Protocol
 
@@ -28,12 +28,14 @@ class Backend(Protocol):
         engine_options: of SQLAlchemy's engine.
         write_options: execution options of a transaction that writes.
         is_nobodys: the condition on an unfinished response that no living server works on it.
+        living: the numbers of servers that live, where the database itself doesn't know.
     """
 
     driver: str
     engine_options: Mapping[str, Any]
     write_options: Mapping[str, Any]
     is_nobodys: ColumnElement[bool]
+    living: Sequence[int]
 
     def place(self, url: URL) -> str:
         """The database for people, without a password."""
@@ -62,7 +64,7 @@ class Backend(Protocol):
         """Whether what failed with this error would have failed whatever was written."""
 
 
-_BACKENDS: dict[str, type[Backend]] = {"sqlite": Sqlite, "postgresql": Postgres, "postgres": Postgres}
+_BACKENDS: dict[str, Callable[[Sequence[int]], Backend]] = {"sqlite": Sqlite, "postgresql": Postgres, "postgres": Postgres}
 
 
 class Database:
@@ -73,9 +75,9 @@ class Database:
         OurFault: the URL can't be used.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, numbers: Sequence[int] = ()) -> None:
         parsed = _parsed(url)
-        self.backend = _BACKENDS[parsed.drivername.partition("+")[0]]()
+        self.backend = _BACKENDS[parsed.drivername.partition("+")[0]](numbers)
         self._place = self.backend.place(parsed)
         self._engine = _engine(self.backend.usable(parsed), self.backend)
         self._writes = self._engine.execution_options(**self.backend.write_options)

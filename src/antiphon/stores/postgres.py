@@ -3,7 +3,7 @@ What is peculiar to PostgreSQL: what its transactions see, how servers that shar
 """
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import BigInteger, ColumnElement, column, func, select, text
@@ -56,7 +56,9 @@ class Postgres:
     write_options: Mapping[str, Any] = {"isolation_level": "READ COMMITTED"}  # waits for another's write instead of failing after it
     is_nobodys: ColumnElement[bool] = responses.c.owner.is_(None) | responses.c.owner.not_in(_LIVING)
 
-    def __init__(self) -> None:
+    living: Sequence[int] = ()  # the database knows
+
+    def __init__(self, _numbers: Sequence[int] = ()) -> None:
         self._known: AsyncConnection | None = None
         self._number = 0
 

@@ -50,12 +50,15 @@ class Sql:
     """
     The store behind an SQLAlchemy URL, such as `sqlite:////var/lib/antiphon/antiphon.sqlite3`.
 
+    Args:
+        numbers: where several processes are one server, a number for each, this one's first; drawn by whoever starts them.
+
     Raises:
         OurFault: the URL can't be used.
     """
 
-    def __init__(self, url: str) -> None:
-        self._database = Database(url)
+    def __init__(self, url: str, numbers: Sequence[int] = ()) -> None:
+        self._database = Database(url, numbers)
         self.keys = SqlKeys(self._database)
         self._orphaned = _Wanted(
             select(responses.c.number, responses.c.number.label("rank")).where(is_unfinished, self._database.backend.is_nobodys)
@@ -109,7 +112,7 @@ class Sql:
     async def orphaned(self) -> Sequence[ResponseRecord]:
         """Every tenant's unfinished records that no living server works on, in the order they were put."""
         await self._database.announce()  # so that this server is among the living
-        return await self._records(self._orphaned, {"me": self._database.number})
+        return await self._records(self._orphaned, {"living": self._database.backend.living})
 
     async def item(self, tenant: str, item_id: str) -> ItemRecord | None:
         """One item by its id; the one put last where the id was used more than once."""

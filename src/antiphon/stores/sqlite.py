@@ -5,7 +5,7 @@ What is peculiar to SQLite: its file, its pragmas, and what its errors mean. The
 import os
 import secrets
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,15 +39,20 @@ _TROUBLES = {
 
 
 class Sqlite:
-    """A SQLite file, which one server has to itself; short-lived programs may use it at the same time."""
+    """
+    A SQLite file, which one server has to itself, with all its processes; short-lived programs may use it at the same time.
+
+    Args:
+        numbers: those of the server's processes, this one's first; none where it is the only one.
+    """
 
     driver = "sqlite+aiosqlite"
     engine_options: Mapping[str, Any] = {}
     write_options: Mapping[str, Any] = {"writes": True}
-    is_nobodys: ColumnElement[bool] = responses.c.owner.is_(None) | (responses.c.owner != bindparam("me"))
+    is_nobodys: ColumnElement[bool] = responses.c.owner.is_(None) | responses.c.owner.not_in(bindparam("living", expanding=True))
 
-    def __init__(self) -> None:
-        self._number = secrets.randbits(62)  # unlike that of any opening before
+    def __init__(self, numbers: Sequence[int] = ()) -> None:
+        self.living: Sequence[int] = tuple(numbers) or (secrets.randbits(62),)  # unlike those of any opening before
 
     def place(self, url: URL) -> str:
         """The path of the file."""
@@ -66,7 +71,7 @@ class Sqlite:
 
     async def announce(self, _engine: AsyncEngine) -> int:
         """There is no other server to know of this one."""
-        return self._number
+        return self.living[0]
 
     async def leave(self) -> None:
         """There is no other server to know of this one."""
