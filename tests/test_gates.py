@@ -82,6 +82,13 @@ def test_every_test_folder_mirrors_a_source_folder():
     assert folders <= {path.name for path in SOURCE.iterdir() if path.is_dir()} | {"contracts", "e2e"}
 
 
+def test_modules_of_tests_are_told_apart_by_name():
+    # pytest imports them all as top-level modules, and of two that share a name whoever asks gets the one that was there first.
+    paths = [path for path in python_files("tests") if path.name != "conftest.py"]
+    assert len({path.name for path in paths}) == len(paths)
+    assert not [named(path) for path in paths if re.search(r"^(from|import) conftest\b", path.read_text(), re.MULTILINE)]
+
+
 def test_every_link_between_our_pages_leads_somewhere():
     pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "requirements" / "README.md"]
     links = [(page, link) for page in pages for link in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text())]

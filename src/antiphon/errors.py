@@ -208,19 +208,22 @@ def model_not_found(name: str, known: Iterable[str]) -> ClientMistake:
     have = listed(known)
     hint = f" This server has {have}." if have else " This server has no models configured."
     return ClientMistake(
-        f"The model `{name}` does not exist or you do not have access to it.{hint}", code="model_not_found", param="model", status=404
+        f"The model `{shown(name)}` does not exist or you do not have access to it.{hint}",
+        code="model_not_found",
+        param="model",
+        status=404,
     )
 
 
 def response_not_found(response_id: str) -> ClientMistake:
     """No such response, or not this tenant's."""
-    return ClientMistake(f"Response with id '{response_id}' not found.", status=404)
+    return ClientMistake(f"Response with id '{shown(response_id)}' not found.", status=404)
 
 
 def previous_response_not_found(response_id: str) -> ClientMistake:
     """`previous_response_id` names nothing that is stored."""
     return ClientMistake(
-        f"Previous response with id '{response_id}' not found.", code="previous_response_not_found", param="previous_response_id"
+        f"Previous response with id '{shown(response_id)}' not found.", code="previous_response_not_found", param="previous_response_id"
     )
 
 

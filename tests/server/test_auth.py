@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, get_args
 
 import openai
 import pytest
-from conftest import SCRIPT, configured
+from scripted_server import SCRIPT, configured
 
 from antiphon.errors import OurFault
 from antiphon.runtime.keyring import SCOPES, make_key
@@ -244,7 +244,13 @@ def test_another_tenants_ids_are_as_good_as_none_on_every_route_that_has_one(doo
         foreign, unknown = door.ask(method, path, key=eve), door.ask(method, path.replace(mine, "resp_0"), key=eve)
         assert (foreign.status, unknown.status) == (404, 404), path
         assert foreign.body.replace(mine.encode(), b"resp_0") == unknown.body, path
-    assert len(ID_ROUTES) >= 3
+        assert method != "GET" or door.ask("HEAD", path, key=eve).status == 404, path
+    assert {(method, route.path.partition("{id}")[2]) for route, method in ID_ROUTES} >= {
+        ("GET", ""),
+        ("DELETE", ""),
+        ("POST", "/cancel"),
+        ("GET", "/input_items"),
+    }
     assert door.ask("GET", f"/v1/responses/{mine}", key=ada).status == 200
 
 
@@ -260,6 +266,16 @@ def test_another_tenants_response_cannot_be_continued_nor_its_items_referred_to(
     assert (counted.status, counted.error["code"]) == (400, "previous_response_not_found")
     again = door.ask("POST", "/v1/responses", ASK | {"previous_response_id": mine["id"], "stream": stream}, key=ada)
     assert again.status == 200
+
+
+def test_a_list_can_not_be_told_to_begin_at_another_tenants_item(door):
+    ada, eve = door.key(tenant="ada"), door.key(tenant="eve")
+    theirs, mine = (json.loads(door.ask("POST", "/v1/responses", ASK, key=key).body)["id"] for key in (ada, eve))
+    item = json.loads(door.ask("GET", f"/v1/responses/{theirs}/input_items", key=ada).body)["first_id"]
+    listed = f"/v1/responses/{mine}/input_items?after="
+    foreign, unknown = door.ask("GET", listed + item, key=eve), door.ask("GET", listed + "msg_0", key=eve)
+    assert (foreign.status, unknown.status) == (400, 400)
+    assert foreign.body.replace(item.encode(), b"msg_0") == unknown.body
 
 
 def test_two_keys_of_a_tenant_share_what_it_has(door):
@@ -350,7 +366,9 @@ def test_hosts_can_be_allowed(tmp_path):
         assert door.ask("GET", "/v1/models", host="lan").status == 421
 
 
-@pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://localhost.evil.example", "http://127.0.0.1:1"])
+@pytest.mark.parametrize(
+    "origin", ["https://evil.example", "null", "", "http://[::1", "\xff", "http://localhost.evil.example", "http://127.0.0.1:1"]
+)
 def test_pages_of_other_sites_are_refused(door, origin):
     answer = door.ask("POST", "/v1/responses", ASK, origin=origin)
     assert (answer.status, answer.error["code"]) == (403, "origin_not_allowed")

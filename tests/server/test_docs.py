@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from conftest import configured
+from scripted_server import configured
 from starlette.routing import Route
 
 from antiphon.runtime.registry import ENGINES

@@ -6,8 +6,8 @@ import socket
 import urllib.request
 
 import pytest
-from conftest import SCRIPT, configured
 from raw_http import ask, connect, error_of, exchange, request, rest_of, statuses, until
+from scripted_server import SCRIPT, configured
 
 from antiphon.server.run import background
 
@@ -232,6 +232,10 @@ RIDDLES = {
     "a chunk size in C": POST + b"transfer-encoding: chunked\r\n\r\n0x2\r\n{}\r\n0\r\n\r\n",
     "a chunk size beyond counting": POST + b"transfer-encoding: chunked\r\n\r\nfffffffffffffffff\r\n{}\r\n0\r\n\r\n",
     "a chunk longer than it says": POST + b"transfer-encoding: chunked\r\n\r\n1\r\n{}\r\n0\r\n\r\n",
+    "a chunk of less than nothing": POST + b"transfer-encoding: chunked\r\n\r\n-1\r\n{}\r\n0\r\n\r\n",
+    "a chunk ended by a bare line feed": POST + b"transfer-encoding: chunked\r\n\r\n2;a\n{}\r\n0\r\n\r\n",
+    "codings before the last": POST + b"transfer-encoding: gzip, chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
+    "chunks of an old version": b"POST /v1/responses HTTP/1.0\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
     "a length among the trailers": POST + b"transfer-encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\ncontent-length: 9\r\n\r\n",
     "bare line feeds": b"GET /livez HTTP/1.1\nhost: localhost\n\n",
     "a bare carriage return": b"GET /livez HTTP/1.1\r\nhost: localhost\rx: y\r\n\r\n",
@@ -239,6 +243,14 @@ RIDDLES = {
     "NUL in the address": b"GET /li\0vez HTTP/1.1\r\nhost: localhost\r\n\r\n",
     "no host": b"GET /livez HTTP/1.1\r\nx: y\r\n\r\n",
     "two hosts": b"GET /livez HTTP/1.1\r\nhost: localhost\r\nhost: localhost\r\n\r\n",
+    "another host in the address": b"GET http://elsewhere/livez HTTP/1.1\r\nhost: localhost\r\n\r\n",
+    "a user in the address": b"GET http://me@localhost/livez HTTP/1.1\r\nhost: localhost\r\n\r\n",
+    "an address without a path": b"GET http://localhost HTTP/1.1\r\nhost: localhost\r\n\r\n",
+    "an address that is none": b"GET livez HTTP/1.1\r\nhost: localhost\r\n\r\n",
+    "an address of raw bytes": b"GET /livez\xc3\xa9 HTTP/1.1\r\nhost: localhost\r\n\r\n",
+    "a field without a name": b"GET /livez HTTP/1.1\r\nhost: localhost\r\n: x\r\n\r\n",
+    "a field name with a space": b"GET /livez HTTP/1.1\r\nhost: localhost\r\na b: x\r\n\r\n",
+    "no version": b"GET /livez\r\n\r\n",
     "an unknown version": b"GET /livez HTTP/1.7\r\nhost: localhost\r\n\r\n",
     "an unknown method": b"CONJURE /livez HTTP/1.1\r\nhost: localhost\r\n\r\n",
     "HTTP/2": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
@@ -273,6 +285,81 @@ def test_garbage_behind_a_request_never_gets_into_its_answer(base_url):
     answer = exchange(base_url, ask("slow", "sing", stream=True), b"\0\0\0garbage\r\n\r\n")
     assert statuses(answer) in ([], [200])
     assert b"not valid HTTP" not in answer
+
+
+def test_chunks_of_one_byte_are_served_and_chunks_of_nothing_but_extensions_are_not(base_url):
+    body = json.dumps({"model": "parrot", "input": "Hi " * 100_000}).encode()
+    head = request("POST", "/v1/responses", transfer_encoding="chunked", connection="close")
+    answer = exchange(base_url, head, b"".join(b"1\r\n%c\r\n" % byte for byte in body), b"0;end\r\n\r\n")
+    assert statuses(answer) == [200]
+    answer = exchange(base_url, head, *[b"1;" + b"x" * 16_000 + b"\r\n{\r\n"] * 20)
+    assert statuses(answer) == [400]
+    assert "chunks" in error_of(answer)["message"]
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/%6civez", 200),  # an address is its characters, however they are written
+        ("/v1%2Fmodels", 200),
+        ("//v1/models", 404),
+        ("/v1//models", 404),
+        ("/v1/../v1/models", 404),
+        ("/v1/models/", 404),
+        ("/v1/models/%00", 404),
+        ("/v1/models/%zz", 404),
+        ("/v1/models/%ff%fe", 404),
+        ("/livez?%zz=&&=;", 200),
+        ("/v1/responses/resp_1/input_items?limit=1_0", 400),
+        ("/v1/responses/resp_1/input_items?limit=" + "9" * 5000, 400),
+        ("/v1/responses/" + "r" * 60_000, 404),
+    ],
+)
+def test_an_address_is_found_by_its_characters_and_by_nothing_like_them(base_url, path, status):
+    answer = exchange(base_url, request(path=path, connection="close"))
+    assert statuses(answer) == [status]
+    assert status == 200 or len(error_of(answer)["message"]) < 300
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "allow"),
+    [
+        ("HEAD", "/v1/models", 200, None),
+        ("HEAD", "/none", 404, None),
+        ("HEAD", "/v1/responses", 405, "POST"),
+        ("OPTIONS", "/v1/responses/resp_1", 405, "DELETE, GET, HEAD"),
+        ("PUT", "/v1/responses/input_tokens", 405, "POST"),
+        ("TRACE", "/v1/models/parrot", 405, "GET, HEAD"),
+        ("OPTIONS", "*", 404, None),
+    ],
+)
+def test_a_method_that_an_address_does_not_have_is_told_which_it_has(base_url, method, path, status, allow):
+    answer = exchange(base_url, request(method, path, connection="close"))
+    assert statuses(answer) == [status]
+    told = re.search(rb"\r\nallow: (.*?)\r\n", answer)
+    assert (told[1].decode() if told else None) == allow
+    body = answer.partition(b"\r\n\r\n")[2]
+    assert body == b"" if method == "HEAD" else json.loads(body)["error"]["type"] == "invalid_request_error"
+
+
+def test_an_old_client_is_served_and_its_connection_closed(base_url):
+    answer = exchange(base_url, b"GET /livez HTTP/1.0\r\nconnection: keep-alive\r\n\r\n" + NEXT)
+    assert statuses(answer) == [200]
+    assert b"connection: close" in answer
+
+
+@pytest.mark.parametrize(
+    "content_type", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "", "\xff;;"]
+)
+def test_a_body_that_is_not_sent_as_json_is_refused_as_the_original_does(base_url, content_type):
+    answer = exchange(base_url, request("POST", "/v1/responses", b'{"input":"Hi"}', content_type=content_type, connection="close"))
+    assert (statuses(answer), error_of(answer)["code"]) == ([400], "unsupported_content_type")
+
+
+@pytest.mark.parametrize("content_type", [None, "application/json", "Application/JSON; charset=utf-8", "application/merge-patch+json"])
+def test_a_body_sent_as_json_by_any_name_or_none_is_read(base_url, content_type):
+    asked = request("POST", "/v1/responses", b'{"input":"Hi"}', content_type=content_type, te="trailers", connection="close")
+    assert statuses(exchange(base_url, asked)) == [200]
 
 
 def test_an_address_with_a_host_in_it_is_served_by_its_path(base_url):

@@ -5,8 +5,8 @@ import gc
 import os
 
 import pytest
-from conftest import SCRIPT, configured
 from raw_http import ask, connect, exchange, request, until
+from scripted_server import SCRIPT, configured
 
 from antiphon.server.run import background
 

@@ -3,8 +3,8 @@
 import json
 
 import pytest
-from conftest import SCRIPT, configured
 from raw_http import ask, exchange, request
+from scripted_server import SCRIPT, configured
 
 from antiphon.server.run import background
 

@@ -10,6 +10,7 @@ from antiphon.errors import ClientMistake
 from antiphon.wire.reading import DEPTH_LIMIT, Reader, check_depth, read_query
 from antiphon.wire.responses_endpoints import ListQuery, RetrieveQuery
 from antiphon.wire.responses_parts import InputText, OutputText, TopLogprob
+from antiphon.wire.responses_request import CreateRequest
 
 
 def nested(depth: int, opening: str = '{"a":', closing: str = "}") -> bytes:
@@ -102,6 +103,13 @@ def test_null_stands_for_a_default():
 
 def test_numbers_of_either_kind_are_decimals():
     assert Reader(TopLogprob).read(b'{"logprob":-1,"x":1}').logprob == -1.0
+
+
+def test_a_whole_number_is_an_integer_however_it_is_written():
+    read = Reader(CreateRequest).read
+    assert read(b'{"max_output_tokens":16.0}').max_output_tokens == read(b'{"max_output_tokens":1.6e1}').max_output_tokens == 16
+    with pytest.raises(ClientMistake, match="got a decimal number"):
+        read(b'{"model":1.0}')
 
 
 def test_a_query_is_read_as_its_type_says():

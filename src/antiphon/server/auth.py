@@ -6,11 +6,12 @@ All of it is decided by the route that was matched, never by the path as text, a
 
 import contextlib
 import ipaddress
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Any, Literal
-from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -22,10 +23,12 @@ from antiphon.runtime import keyring
 from antiphon.runtime.keyring import Caller
 from antiphon.runtime.rates import duration
 from antiphon.runtime.service import Service
-from antiphon.server.replies import on_fault, on_group
+from antiphon.server.replies import on_fault, on_group, on_http_exception
 
 Access = Literal["probe", "public"] | keyring.Scope
 """Who may use a route: `probe`, whoever asks, by any name; `public`, whoever asks; else a key with that scope."""
+
+_TELL = {Fault: on_fault, ExceptionGroup: on_group, HTTPException: on_http_exception}
 
 _CALLER = "antiphon.caller"
 _SUBPROTOCOL = "openai-insecure-api-key."
@@ -67,18 +70,18 @@ class GuardedRoute(Route):
             if self.access not in ("probe", "public"):
                 await self._admit(scope, headers, reply)
             await super().handle(scope, receive, reply)
-        except (Fault, ExceptionGroup) as error:  # handled here, so that the answer gets its headers
+        except (Fault, ExceptionGroup, HTTPException) as error:  # handled here, so that the answer gets its headers
             if reply.has_begun:
                 raise
-            tell = on_fault if isinstance(error, Fault) else on_group
+            tell = next(tell for kind, tell in _TELL.items() if isinstance(error, kind))
             await (await tell(Request(scope), error))(scope, receive, reply)
 
     async def _admit(self, scope: Scope, headers: Headers, reply: "_Reply") -> None:
         caller = reply.caller = await self._service.keyring.caller(credential(headers))
         if caller.key is not None and self.access not in caller.key.scopes:
             raise _insufficient(self.access)
-        if caller.meter is not None:
-            caller.meter.begin_request()
+        if caller.allowance is not None:
+            await caller.allowance.begin_request()
         scope[_CALLER] = caller
 
 
@@ -88,8 +91,7 @@ def caller_of(scope: Scope) -> Caller:
     return caller
 
 
-@contextlib.contextmanager
-def answering(scope: Scope, tokens: Callable[[], int]) -> Iterator[Caller]:
+def answering(scope: Scope, tokens: Callable[[], int]) -> AbstractAsyncContextManager[None]:
     """
     An answer under way, counted against the limits of the key.
 
@@ -97,17 +99,10 @@ def answering(scope: Scope, tokens: Callable[[], int]) -> Iterator[Caller]:
         tokens: called at the end; what the answer came to.
 
     Raises:
-        ClientMistake: as many are under way as the key may have.
+        ClientMistake: when it is entered; as many are under way as the key may have.
     """
-    caller = caller_of(scope)
-    if caller.meter is None:
-        yield caller
-        return
-    caller.meter.begin_stream()
-    try:
-        yield caller
-    finally:
-        caller.meter.end_stream(tokens())
+    allowance = caller_of(scope).allowance
+    return contextlib.nullcontext() if allowance is None else allowance.answering(tokens)
 
 
 def credential(headers: Headers) -> str | None:
@@ -140,8 +135,8 @@ class _Reply:
             headers = MutableHeaders(scope=message)
             if message["status"] == 401:
                 headers["www-authenticate"] = "Bearer"
-            if self.caller is not None and self.caller.meter is not None:
-                for kind, state in self.caller.meter.states().items():
+            if self.caller is not None and self.caller.allowance is not None:
+                for kind, state in (await self.caller.allowance.states()).items():
                     headers[f"x-ratelimit-limit-{kind}"] = str(state.limit)
                     headers[f"x-ratelimit-remaining-{kind}"] = str(state.remaining)
                     headers[f"x-ratelimit-reset-{kind}"] = duration(state.full_in_s)
@@ -177,7 +172,7 @@ def _checked(headers: Headers, settings: ServerSettings, *, needs_key: bool) -> 
         return None
     if {origin, "*"} & set(settings.allowed_origins):
         return origin
-    if urlsplit(origin).netloc.lower() != host.lower():
+    if origin.lower().partition("://")[2] != host.lower():
         raise _cross_site(f"'{origin}'")
     return None
 

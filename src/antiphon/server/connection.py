@@ -5,6 +5,9 @@ The server underneath parses requests, frames the head and keeps the connection;
 writes chunks straight to the transport, so that an event costs no `await`. Both meet through the request's scope.
 """
 
+import asyncio
+import contextlib
+from collections.abc import Iterator
 from typing import Any, Protocol
 
 from antiphon.server.guards import Guarded
@@ -14,13 +17,48 @@ SCOPE_KEY = "antiphon.connection"
 
 
 class Paced(Protocol):
-    """Whoever writes to the transport and can be told to hold on."""
+    """Whoever writes to the transport, can be told to hold on, and wants to know when nobody reads any more."""
 
     def pause(self) -> None:
         """The client is behind."""
 
     def resume(self) -> None:
         """The client has caught up."""
+
+    def hang_up(self) -> None:
+        """The client is gone."""
+
+
+class Corked:
+    """
+    The way out for one answer: its head waits for the first of its body, so that both leave in one write.
+
+    A write wakes whoever reads, which costs more than all that went into the head.
+    """
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self._head: bytes | None = None
+        self._has_begun = False
+
+    def write(self, out: bytes) -> None:
+        """Send `out`, or hold it if it is the head."""
+        if not self._has_begun and not out.startswith(b"HTTP/1.1 100 "):
+            self._has_begun, self._head = True, out
+            return
+        head, self._head = self._head or b"", None
+        if not self._transport.is_closing():  # of requests in a row, only the last is told that its client has gone
+            self._transport.write(head + out)
+
+    def close(self) -> None:
+        """Close the connection once all has left."""
+        if self._head is not None:
+            self.write(b"")
+        self._transport.close()
+
+    def is_closing(self) -> bool:
+        """Whether nothing more can be sent."""
+        return self._transport.is_closing()
 
 
 class Connection(Guarded):
@@ -40,9 +78,30 @@ class Connection(Guarded):
         """Whether more waits for the client than for any that it is worth waiting for."""
         return self.flow.write_paused and self.transport.get_write_buffer_size() > BACKLOG_LIMIT_BYTES
 
-    def stream_to(self, stream: Paced | None) -> None:
-        """Tell `stream` from now on when the client falls behind or catches up; None for nobody."""
+    @contextlib.contextmanager
+    def telling(self, stream: Paced) -> Iterator[None]:
+        """Tell `stream` when the client falls behind, catches up or leaves."""
         self._stream = stream
+        if self.transport.is_closing():  # it left while its request was being made out
+            stream.hang_up()
+        try:
+            yield
+        finally:
+            self._stream = None
+
+    def on_headers_complete(self) -> None:
+        """The head is whole: the request goes to the application."""
+        before = self._latest
+        super().on_headers_complete()
+        # An answer to HEAD has no body for its head to leave with.
+        if self._latest is not before and self.scope["method"] != "HEAD":
+            self.cycle.transport = Corked(self.transport)  # type: ignore[assignment]  # has all of a transport that is used there
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The client has gone, or was closed."""
+        super().connection_lost(exc)
+        if self._stream is not None:
+            self._stream.hang_up()
 
     def pause_writing(self) -> None:
         """The transport's buffer is above its high-water mark."""

@@ -7,7 +7,7 @@ nearest deadline: a deadline that moves on, as it does with every piece of a bod
 
 import asyncio
 import enum
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from http import HTTPStatus
 from typing import Any
 
@@ -95,6 +95,8 @@ class Guarded(HttpToolsProtocol):
             self._parse(data)
             if self._phase is Phase.HEAD and self._head_bytes + self._unparsed_bytes > limits.HEAD_LIMIT_BYTES:
                 self.refuse(_head_too_large())
+            elif self._phase is Phase.BODY and self._unparsed_bytes > self._framing_limit_bytes:
+                self.refuse(ClientMistake("The request's chunks carry too little for what they take."))
         except httptools.HttpParserError as error:
             self.refuse(self._flaw or ClientMistake(f"The request is not valid HTTP: {error}."))
 
@@ -134,13 +136,11 @@ class Guarded(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """The head is whole: the request goes to the application."""
-        hosts = sum(name == b"host" for name, _ in self.headers)
-        if hosts > 1 or (not hosts and self.parser.get_http_version() == "1.1"):
-            # RFC 9112 section 3.2
-            raise self._flawed(ClientMistake(f"The request must have one Host header, but has {hosts}."))
         self._upgrades = self.parser.should_upgrade()
         if self._upgrades and self.parser.get_method() == b"CONNECT":
             raise self._flawed(ClientMistake("Not allowed to CONNECT.", status=405))
+        if flaw := _flaw_of(self.url, self.headers, self.parser.get_http_version()):
+            raise self._flawed(ClientMistake(flaw))
         self._await(Phase.BODY)
         if not self._upgrades:
             super().on_headers_complete()
@@ -195,6 +195,10 @@ class Guarded(HttpToolsProtocol):
         self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
         return head
 
+    @property
+    def _framing_limit_bytes(self) -> int:
+        return limits.FRAMING_LIMIT_BYTES + limits.FRAMING_LIMIT_FACTOR * self._body_bytes
+
     def _grow(self, more_bytes: int) -> None:
         self._unparsed_bytes = 0
         self._head_bytes += more_bytes
@@ -227,6 +231,8 @@ class Guarded(HttpToolsProtocol):
         if self._phase is not Phase.NOTHING and (self.flow.read_paused or (self._phase is Phase.HEAD and self._is_answering)):
             # It is this side that does not go on.
             self._await(self._phase)
+            if self._phase is Phase.BODY:
+                self._unparsed_bytes = 0  # as the body's own, which it is measured against
         due_at, reason = min(self._deadlines(), default=(None, ""))
         if due_at is None:
             return
@@ -291,6 +297,28 @@ class Guarded(HttpToolsProtocol):
         self.transport.write_eof()
         self.flow.resume_reading()
         self._wake_by(self._refused_at + LINGER_S)
+
+
+def _flaw_of(target: bytes, headers: Sequence[tuple[bytes, bytes]], version: str) -> str | None:
+    """
+    Why a head is refused that the parser lets pass.
+
+    Source: RFC 9112 sections 3.2 (one host, and the target's comes first), 6.1 (codings) and 2.3 (versions).
+    """
+    hosts = [value for name, value in headers if name == b"host"]
+    codings = [value.lower() for name, value in headers if name == b"transfer-encoding"]
+    if version not in ("1.0", "1.1"):
+        return f"The request must be HTTP/1.1, but is HTTP/{version}."
+    if len(hosts) > 1 or (not hosts and version == "1.1"):
+        return f"The request must have one Host header, but has {len(hosts)}."
+    if codings and (codings != [b"chunked"] or version == "1.0"):
+        return "The request's body must be sent plain or, in HTTP/1.1, chunked."
+    if not target.startswith(b"/") and target != b"*":
+        scheme, _, rest = target.partition(b"://")
+        authority, slash, _ = rest.partition(b"/")
+        if scheme.lower() not in (b"http", b"https") or not slash or authority.lower() not in [host.lower() for host in hosts]:
+            return "The request's target must be a path, or an address with a path and the same host as in the Host header."
+    return None if target.isascii() else "The request's target must be ASCII; other characters are percent-encoded."
 
 
 def _head_too_large() -> Fault:

@@ -21,6 +21,13 @@ HEAD_LIMIT_FIELDS = 100
 BACKLOG_LIMIT_BYTES = 1 << 20
 """The most that waits for a client who is behind already; an engine that goes on all the same costs its client the connection."""
 
+FRAMING_LIMIT_BYTES, FRAMING_LIMIT_FACTOR = 64 << 10, 8
+"""
+How much a body may take to be sent: so many bytes, and so many for each of its own, which is enough for chunks of one byte each.
+
+Extensions of chunks mean nothing to anyone, and have no end of their own.
+"""
+
 UNSENT_LIMIT_BYTES = 128 << 10
 """The most that the system holds ready for one client beyond what is on its way; of its own it would take megabytes."""
 

@@ -1,12 +1,13 @@
 """
 `GET /openapi.json`: what each route takes and gives, from the types that read and write it.
 
-Every route has a row in `OPERATIONS`; one without can't be described, and a test says so.
+Every route has a row in `openapi_operations.OPERATIONS`; one without can't be described, and a test says so.
 """
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from importlib.resources import files
+from typing import Any
 
 import msgspec
 from starlette.requests import Request
@@ -15,158 +16,71 @@ from starlette.routing import Route
 
 from antiphon import __version__
 from antiphon.runtime.service import Service
+from antiphon.server import openapi_operations as table
 from antiphon.server.auth import GuardedRoute
-from antiphon.wire.base import EXTRA_NAME, Nothing, Unknown
-from antiphon.wire.responses_endpoints import InputTokens, InputTokensRequest, ItemList, ResponseDeleted
-from antiphon.wire.responses_events import StreamEvent
-from antiphon.wire.responses_items import ItemReference, Message
-from antiphon.wire.responses_request import CreateRequest
-from antiphon.wire.responses_response import Response
+from antiphon.server.openapi_operations import OPERATIONS, Error, Health, Operation
+from antiphon.server.openapi_schemas import Schema, Schemas, reference, schemas_of
+from antiphon.wire.profiles import PROFILES, Profile
 
-Schema = dict[str, Any]
-
-
-class WhatWentWrong(msgspec.Struct):
-    """An error; `param` is the path of the field at fault."""
-
-    message: str
-    type: str
-    param: str | None
-    code: str | None
-
-
-class Error(msgspec.Struct):
-    """The body of every answer that is an error."""
-
-    error: WhatWentWrong
-
-
-class Health(msgspec.Struct):
-    """Whether the server lives, or takes work."""
-
-    status: str
-
-
-class Version(msgspec.Struct):
-    """What the server is."""
-
-    name: str
-    version: str
-
-
-class Model(msgspec.Struct):
-    """A model that can be asked; `created` is in Unix seconds."""
-
-    id: str
-    object: str
-    created: int
-    owned_by: str
-
-
-class ModelList(msgspec.Struct):
-    """The models that can be asked."""
-
-    object: str
-    data: list[Model]
-
-
-class Operation(NamedTuple):
-    """
-    What a route does.
-
-    Attributes:
-        takes: the type of its body; None for none.
-        gives: the type of its answer with status 200, or the media type where that is no JSON.
-        streams: the type of each event where the answer may be a stream.
-        refuses: statuses of its own with which it answers, and when.
-        query: its parameters, as OpenAPI has them.
-    """
-
-    summary: str
-    gives: Any
-    takes: Any = None
-    streams: Any = None
-    refuses: Mapping[int, str] = {}
-    query: Sequence[Schema] = ()
-
-
-MALFORMED = "The request is malformed, or asks for what the model can't do; `param` says where."
-UNREADY = {503: "No new work is taken."}
-ASKED = {400: MALFORMED, 404: "There is no such model or item.", 413: "The body is over 32 MiB.", 502: "The engine failed."} | UNREADY
-MISSING = {404: "There is no such response."}
-
-OPERATIONS: dict[tuple[str, str], Operation] = {
-    ("POST", "/v1/responses"): Operation("Answer, whole or as a stream of events", Response, CreateRequest, StreamEvent, ASKED),
-    ("POST", "/v1/responses/input_tokens"): Operation("Count the tokens of an input", InputTokens, InputTokensRequest, refuses=ASKED),
-    ("GET", "/v1/responses/{id}"): Operation("Retrieve a response", Response, refuses={400: MALFORMED} | MISSING),
-    ("DELETE", "/v1/responses/{id}"): Operation("Delete a response", ResponseDeleted, refuses=MISSING),
-    ("POST", "/v1/responses/{id}/cancel"): Operation(
-        "Cancel a response", Response, refuses={400: "It is none in the background."} | MISSING
-    ),
-    ("GET", "/v1/responses/{id}/input_items"): Operation(
-        "List the items that a response was asked with",
-        ItemList,
-        refuses={400: MALFORMED} | MISSING,
-        query=[
-            {"name": "limit", "in": "query", "schema": {"type": "integer", "minimum": 1, "maximum": 100, "default": 20}},
-            {"name": "order", "in": "query", "schema": {"enum": ["asc", "desc"], "default": "desc"}},
-            {"name": "after", "in": "query", "schema": {"type": "string"}},
-        ],
-    ),
-    ("GET", "/v1/models"): Operation("List the models", ModelList),
-    ("GET", "/v1/models/{model}"): Operation("Retrieve a model", Model, refuses={404: "There is no such model."}),
-    ("GET", "/livez"): Operation("Whether the process lives", Health),
-    ("GET", "/readyz"): Operation("Whether new work is taken", Health, refuses=UNREADY),
-    ("GET", "/health"): Operation("The same as `/readyz`", Health, refuses=UNREADY),
-    ("GET", "/version"): Operation("Name and version", Version),
-    ("GET", "/metrics"): Operation("What is counted, for Prometheus", "text/plain"),
-    ("GET", "/openapi.json"): Operation("This document", dict[str, Any]),
-    ("GET", "/docs"): Operation("This document as a page", "text/html"),
-}
-
-REFUSES_ALL = {421: "The request is for another host.", 500: "A defect of the server."}
-REFUSES_KEYS = {401: "The key is missing or wrong.", 403: "The key, or the page, may not do that.", 429: "The key's limits are reached."}
-
-HEADERS = {
-    "x-request-id": ("The request's id, which is in the server's log.", {"type": "string"}),
-    "openai-processing-ms": ("Milliseconds until the answer began.", {"type": "integer"}),
-    "openai-version": ("The version of the API.", {"type": "string"}),
-}
+JSON = "application/json"
 
 
 def routes(service: Service, others: Sequence[Route]) -> list[Route]:
     """`/openapi.json`, which describes itself and `others`."""
-    made: list[bytes] = []
+    made: dict[bool, bytes] = {}
 
     async def openapi(_request: Request) -> Reply:
-        if not made:
-            made.append(msgspec.json.encode(document([*others, described])))
-        return Reply(made[0], media_type="application/json")
+        is_open = service.keyring.is_open
+        if is_open not in made:
+            profile = PROFILES[service.config.responses.profile]
+            made[is_open] = msgspec.json.encode(document([*others, described], profile, is_open=is_open))
+        return Reply(made[is_open], media_type=JSON)
 
     described = GuardedRoute("/openapi.json", openapi, service=service, access="public", methods=["GET"])
     return [described]
 
 
-def document(all_routes: Iterable[Route]) -> Schema:
+def document(all_routes: Iterable[Route], profile: Profile, *, is_open: bool) -> Schema:
     """
     The OpenAPI document of these routes.
 
+    Args:
+        all_routes: each has its row in the table.
+        profile: how events are written.
+        is_open: whether no key is needed.
+
     Raises:
-        KeyError: one is not described.
+        KeyError: one has no row.
     """
     operations = {(method, path): (route, OPERATIONS[method, path]) for method, path, route in _operations(all_routes)}
-    kinds = {kind for _, told in operations.values() for kind in (told.takes, told.gives, told.streams) if _is_type(kind)} | {Error}
-    schemas, components = _schemas(sorted(kinds, key=str))
+    told = [told for _, told in operations.values()]
+    gives = {kind for each in told for kind in (each.gives, each.streams) if _is_type(kind)} | {Error, Health}
+    schemas = schemas_of([each.takes for each in told if each.takes], list(gives), profile.event_names)
+    writer = _Writer(schemas, profile, is_open=is_open, examples=_examples())
     paths: dict[str, Schema] = {}
-    for (method, path), (route, told) in operations.items():
-        paths.setdefault(path, {})[method.lower()] = _operation(path, route, told, schemas)
-    headers = {name: {"description": text, "schema": schema} for name, (text, schema) in HEADERS.items()}
+    for (method, path), (route, row) in operations.items():
+        paths.setdefault(path, {})[method.lower()] = writer.operation(path, route, row)
     return {
-        "openapi": "3.1.0",
-        "info": {"title": "antiphon", "version": __version__, "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"}},
+        "openapi": "3.2.0",
+        "info": {
+            "title": "antiphon",
+            "version": __version__,
+            "description": "One self-hosted server for the conversation protocols that AI clients use, in front of any engine.",
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        },
         "servers": [{"url": "/"}],
+        "tags": [{"name": name, "description": text} for name, text in table.TAGS.items()],
         "paths": paths,
-        "components": {"schemas": components, "headers": headers, "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}}},
+        "components": {
+            "schemas": schemas.components,
+            "headers": {
+                name: {"description": each.told, "required": each.always, "schema": each.schema} for name, each in table.HEADERS.items()
+            },
+            "securitySchemes": {
+                "bearer": {"type": "http", "scheme": "bearer", "description": "A key of `antiphon keys create`."},
+                "header": {"type": "apiKey", "in": "header", "name": "api-key", "description": "The same key, as Azure's clients send it."},
+            },
+        },
     }
 
 
@@ -176,87 +90,109 @@ def _operations(all_routes: Iterable[Route]) -> Iterator[tuple[str, str, Route]]
             yield method, re.sub(r":\w+}", "}", route.path), route
 
 
-def _operation(path: str, route: Route, told: Operation, schemas: Mapping[Any, Schema]) -> Schema:
-    access = route.access if isinstance(route, GuardedRoute) else "public"
-    needs_key = access not in ("probe", "public")
-    refuses = dict(told.refuses) | ({} if access == "probe" else REFUSES_ALL) | (REFUSES_KEYS if needs_key else {403: REFUSES_KEYS[403]})
-    in_path = [{"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in re.findall(r"{(\w+)}", path)]
-    answers = {200: _answer("As asked.", _contents(told, schemas))}
-    for status, when in sorted(refuses.items()):
-        kind = Health if told.gives is Health and status == 503 else Error
-        answers[status] = _answer(when, {"application/json": {"schema": schemas[kind]}})
-    described: Schema = {
-        "summary": told.summary,
-        "parameters": [*in_path, *told.query],
-        "responses": {str(status): answer for status, answer in answers.items()},
-        "security": [{"key": []}, {}] if needs_key else [],
-    }
-    if told.takes is not None:
-        described["requestBody"] = {"required": True, "content": {"application/json": {"schema": schemas[told.takes]}}}
-    return described
-
-
-def _contents(told: Operation, schemas: Mapping[Any, Schema]) -> Schema:
-    if not _is_type(told.gives):
-        return {told.gives: {"schema": {"type": "string"}}}
-    contents: Schema = {"application/json": {"schema": schemas[told.gives]}}
-    if told.streams is not None:
-        # OpenAPI 3.1 has no word for the schema of an event; 3.2 calls it so.
-        contents["text/event-stream"] = {"schema": {"type": "string"}, "x-itemSchema": schemas[told.streams]}
-    return contents
-
-
-def _answer(when: str, content: Schema) -> Schema:
-    return {
-        "description": when,
-        "headers": {name: {"$ref": f"#/components/headers/{name}"} for name in HEADERS},
-        "content": content,
-    }
-
-
 def _is_type(kind: Any) -> bool:
     return kind is not None and not isinstance(kind, str)
 
 
-# Schemas of wire types
-
-_REF = "#/components/schemas/"
-_OPEN, _NEVER = Unknown.__name__, Nothing.__name__
-_UNTYPED = {Message.__name__, ItemReference.__name__}
-"""Types that are known for what they are without their `type`."""
+def _examples() -> Any:
+    """By operation: `request`s and `answers`, and for a stream its `events`; each by a name."""
+    return msgspec.json.decode(files("antiphon.server").joinpath("openapi_examples.json").read_bytes())
 
 
-def _schemas(kinds: Sequence[Any]) -> tuple[dict[Any, Schema], dict[str, Schema]]:
-    made, components = msgspec.json.schema_components(kinds, schema_hook=lambda _kind: {"type": "object"}, ref_template=_REF + "{name}")
-    named = {name: _cleaned(schema) for name, schema in components.items() if name not in (_OPEN, _NEVER)}
-    for name in _UNTYPED & named.keys():
-        named[name]["required"].remove("type")
-    return {kind: _cleaned(schema) for kind, schema in zip(kinds, made, strict=True)}, named
+class _Writer:
+    """Writes operations down."""
+
+    def __init__(self, schemas: Schemas, profile: Profile, *, is_open: bool, examples: Mapping[str, Any]) -> None:
+        self._schemas = schemas
+        self._profile = profile
+        self._is_open = is_open
+        self._examples = examples
+
+    def operation(self, path: str, route: Route, told: Operation) -> Schema:
+        """One route with one method."""
+        scope = route.access if isinstance(route, GuardedRoute) and route.access not in ("probe", "public") else None
+        in_path = [
+            {"name": name, "in": "path", "required": True, "description": "Its id.", "schema": {"type": "string", "minLength": 1}}
+            for name in re.findall(r"{(\w+)}", path)
+        ]
+        described: Schema = {
+            "operationId": told.id,
+            "tags": [told.tag],
+            "summary": told.summary,
+            **({"description": told.told} if told.told else {}),
+            "parameters": [*in_path, *told.query],
+            "responses": {str(status): answer for status, answer in self._answers(route, told, scope)},
+            "security": self._security(scope),
+        }
+        if told.takes is not None:
+            examples = self._examples[told.id]["request"]
+            described["requestBody"] = {"required": True, "content": {JSON: self._media(told.takes, examples)}}
+        return described
+
+    def _security(self, scope: str | None) -> list[Schema]:
+        if scope is None:
+            return []
+        return [{"bearer": [scope]}, {"header": [scope]}, *([{}] if self._is_open else [])]
+
+    def _answers(self, route: Route, told: Operation, scope: str | None) -> Iterator[tuple[int, Schema]]:
+        if told.gives is not None:
+            yield 200, _answer(200, "As asked.", self._contents(told), told, scope) | _links(told)
+        is_probe = isinstance(route, GuardedRoute) and route.access == "probe"
+        shared = table.REFUSES_ANY | ({} if is_probe else table.REFUSES_GUARDED) | (table.REFUSES_STRANGERS if scope else {})
+        for status, when in sorted((shared | dict(told.refuses)).items()):
+            is_health = told.gives is Health and status in told.refuses
+            schema = {"anyOf": [reference("Health"), reference("Error")]} if is_health else reference("Error")
+            yield status, _answer(status, when, {JSON: {"schema": schema, **self._examples_of(told, status)}}, told, scope)
+
+    def _examples_of(self, told: Operation, status: int) -> Schema:
+        shown = self._examples.get(told.id, {}).get("answers", {}).get(str(status)) or self._examples["errors"].get(str(status))
+        return {"examples": _named(shown)} if shown else {}
+
+    def _contents(self, told: Operation) -> Schema:
+        if not _is_type(told.gives):
+            return {told.gives: {"schema": {"type": "string"}}}
+        contents: Schema = {JSON: self._media(told.gives, self._examples.get(told.id, {}).get("answers", {}).get("200"))}
+        if told.streams is not None:
+            contents["text/event-stream"] = self._stream(told)
+        return contents
+
+    def _media(self, kind: Any, examples: Mapping[str, Any] | None) -> Schema:
+        return {"schema": self._schemas.of[kind], **({"examples": _named(examples)} if examples else {})}
+
+    def _stream(self, told: Operation) -> Schema:
+        """A stream of events, each of them as what its fields hold."""
+        json: Schema = {"type": "string", "contentMediaType": JSON, "contentSchema": self._schemas.of[told.streams]}
+        fields: Schema = {"event": {"type": "string", "description": "The event's `type`."}, "data": json}
+        required = ["event", "data"]
+        if self._profile.done_marker:
+            fields["data"] = {"anyOf": [json, {"const": "[DONE]"}]}
+            required = ["data"]
+        events = self._examples[told.id]["events"]
+        text = "".join(f"event: {event['type']}\ndata: {msgspec.json.encode(event).decode()}\n\n" for event in events)
+        return {
+            "itemSchema": {"type": "object", "required": required, "properties": fields},
+            "examples": {"text": {"summary": "A text, in two pieces", "serializedValue": text}},
+        }
 
 
-def _cleaned(node: Any) -> Any:
-    """A schema as it holds on the wire: other fields are allowed, and where types may be unknown, any but the known ones."""
-    if isinstance(node, list):
-        return [_cleaned(each) for each in node]
-    if isinstance(node, str):
-        return node.replace(r"\Z", "$")
-    if not isinstance(node, dict):
-        return node
-    cleaned = {key: _cleaned(value) for key, value in node.items()}
-    if EXTRA_NAME in cleaned.get("properties", ()):
-        del cleaned["properties"][EXTRA_NAME], cleaned["additionalProperties"]
-    if "anyOf" in cleaned:
-        return _alternatives(cleaned)
-    return cleaned
+def _named(examples: Mapping[str, Any]) -> Schema:
+    """Examples by their summaries, as OpenAPI has them."""
+    return {re.sub(r"\W+", "_", summary.lower()): {"summary": summary, "value": value} for summary, value in examples.items()}
 
 
-def _alternatives(schema: Schema) -> Schema:
-    names = [each.get("$ref", "").removeprefix(_REF) for each in schema["anyOf"]]
-    known = [tag for tag in schema.get("discriminator", {}).get("mapping", {}) if not tag.startswith(EXTRA_NAME[0])]
-    schema["anyOf"] = [each for each, name in zip(schema["anyOf"], names, strict=True) if name not in (_OPEN, _NEVER)]
-    if _OPEN in names:
-        of_another_type = {"type": "string", "not": {"enum": known}}
-        schema["anyOf"].append({"type": "object", "properties": {"type": of_another_type}, "required": ["type"]})
-    if _OPEN in names or _NEVER in names:
-        schema.pop("discriminator", None)
-    return schema["anyOf"][0] if len(schema["anyOf"]) == 1 else schema
+def _links(told: Operation) -> Schema:
+    links = {other: {"operationId": other, "parameters": {name: "$response.body#/id"}} for other, name in told.leads_to.items()}
+    return {"links": links} if links else {}
+
+
+def _answer(status: int, when: str, content: Schema, told: Operation, scope: str | None) -> Schema:
+    headers = [
+        name
+        for name, header in table.HEADERS.items()
+        if status in (header.on or (status,)) and header.of in (None, told.id) and (scope or not name.startswith("x-ratelimit"))
+    ]
+    return {
+        "description": when,
+        "headers": {name: {"$ref": f"#/components/headers/{name}"} for name in headers},
+        "content": content,
+    }

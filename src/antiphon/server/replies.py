@@ -1,14 +1,18 @@
 """What every HTTP answer shares: JSON, errors in the original's shape, and the body with its cap."""
 
+import re
 from typing import Any
 
 import msgspec
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Match, Route
 
-from antiphon.errors import ClientMistake, Fault
+from antiphon.errors import ClientMistake, Fault, shown
 from antiphon.server.limits import BODY_LIMIT_BYTES, SWALLOW_LIMIT_BYTES, too_large
+
+_JSON_TYPE = re.compile(r"application/([\w.-]+\+)?json")
 
 
 def json_reply(body: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
@@ -34,13 +38,20 @@ async def on_fault(_request: Request, fault: Exception) -> Response:
 async def on_http_exception(request: Request, error: Exception) -> Response:
     """No such route, or not with that method."""
     assert isinstance(error, HTTPException)
-    where = f"({request.method} {request.url.path})"
-    texts = {404: f"Invalid URL {where}", 405: f"Not allowed to {request.method} on {request.url.path}."}
+    path = shown(request.scope["path"])
+    texts = {404: f"Invalid URL ({request.method} {path})", 405: f"Not allowed to {request.method} on {path}."}
     message = texts.get(error.status_code, str(error.detail))
     fault = ClientMistake(message, status=error.status_code, code="unknown_url" if error.status_code == 404 else None)
     reply = fault_reply(fault)
-    reply.headers.update(error.headers or {})
+    if error.status_code == 405:
+        reply.headers["allow"] = ", ".join(_methods(request))
     return reply
+
+
+def _methods(request: Request) -> list[str]:
+    """What can be done at the address; each method may have its own route."""
+    found = [route for route in request.app.routes if isinstance(route, Route) and route.matches(request.scope)[0] is not Match.NONE]
+    return sorted({method for route in found if route.path == found[0].path for method in route.methods or ()})
 
 
 async def on_group(request: Request, error: Exception) -> Response:
@@ -72,8 +83,9 @@ async def body_of(request: Request) -> bytes:
     The request's whole body.
 
     Raises:
-        ClientMistake: it is larger than the cap, or says that it will be; none of it was kept.
+        ClientMistake: it says that it is no JSON; or it is larger than the cap, or says that it will be, and none of it was kept.
     """
+    _check_type(request.headers.get("content-type"))
     declared_bytes = int(request.headers.get("content-length", 0))  # digits, or the parser had refused it
     if declared_bytes > SWALLOW_LIMIT_BYTES or (declared_bytes > BODY_LIMIT_BYTES and "expect" in request.headers):
         raise too_large()
@@ -92,3 +104,20 @@ async def body_of(request: Request) -> bytes:
     if is_too_large:
         raise too_large()
     return b"".join(chunks)
+
+
+def _check_type(content_type: str | None) -> None:
+    """
+    Refuse what is not sent as JSON, in the original's words and with its status, which is not 415.
+
+    Raises:
+        ClientMistake: it is sent as something else; nothing said about it is none.
+    """
+    if content_type is None or _JSON_TYPE.fullmatch(content_type.partition(";")[0].strip().lower()):
+        return
+    asked = shown(content_type)
+    raise ClientMistake(
+        f"Unsupported content type: '{asked}'. This API method only accepts 'application/json' requests, but you specified the header "
+        f"'Content-Type: {asked}'. Please try again with a supported content type.",
+        code="unsupported_content_type",
+    )

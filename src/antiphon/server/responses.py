@@ -1,6 +1,9 @@
 """The Responses API over HTTP: create whole or streamed, retrieve, delete, and list input items."""
 
+import functools
+import re
 import time
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
@@ -11,17 +14,18 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from antiphon import talk
-from antiphon.errors import ClientMistake, Fault, OurFault, invalid_value, response_not_found
+from antiphon.errors import ClientMistake, Fault, OurFault, invalid_value, response_not_found, shown
 from antiphon.protocols.responses import Responses
 from antiphon.runtime.driver import Driver
 from antiphon.runtime.ids import Noise, mint
 from antiphon.runtime.orders import order_of
 from antiphon.runtime.service import Service
-from antiphon.server import input_tokens, logs
+from antiphon.server import connection, input_tokens, logs
 from antiphon.server.answers import OPENING, TERMINAL, counted
 from antiphon.server.auth import GuardedRoute, answering, caller_of
+from antiphon.server.left_out import headers_of, note
 from antiphon.server.replies import body_of, fault_reply, json_reply
-from antiphon.server.sse import EventStream, Running, stream, watched
+from antiphon.server.sse import EventStream, stream
 from antiphon.stores.base import UnknownCursor
 from antiphon.wire.base import encode
 from antiphon.wire.profiles import PROFILES, Encoding
@@ -35,10 +39,10 @@ def routes(service: Service) -> list[Route]:
     encoding = Encoding(PROFILES[service.config.responses.profile])
     return [
         GuardedRoute("/v1/responses", _Create(service, encoding), service=service, access="responses:write", methods=["POST"]),
+        *input_tokens.routes(service),  # before `{id}`, which it would also be
         GuardedRoute("/v1/responses/{id}", _retrieve(service), service=service, access="responses:read", methods=["GET"]),
         GuardedRoute("/v1/responses/{id}", _delete(service), service=service, access="responses:write", methods=["DELETE"]),
         GuardedRoute("/v1/responses/{id}/cancel", _cancel(service), service=service, access="responses:write", methods=["POST"]),
-        *input_tokens.routes(service),
         GuardedRoute("/v1/responses/{id}/input_items", _input_items(service), service=service, access="responses:read", methods=["GET"]),
     ]
 
@@ -59,35 +63,38 @@ class _Create:
         request = decode_request(body)
         model = self._service.registry.find(request.model or None)
         tenant = caller_of(scope).tenant
-        order = await order_of(request, model, self._service.store, tenant)
+        carries = self._service.config.responses.unavailable_tools == "carry"
+        order = await order_of(request, model, self._service.store, tenant, carries=carries)
         session = Responses(order, mint, self._noise(request))
+        told = headers_of(session.left_out)
+        if told:
+            note(session.left_out, model.name)
         settings = talk.Settings(model=model.name, tenant=tenant)
-        with answering(scope, lambda: session.tokens):
+        async with answering(scope, lambda: session.tokens):
             heartbeat_s = self._service.config.server.heartbeat_s
-            client = EventStream(self._encoding, scope, send, heartbeat_s) if request.stream else Whole()
+            client = EventStream(self._encoding, scope, send, heartbeat_s, told) if request.stream else Whole()
             driver = Driver(session, client, self._service.store, metrics=self._service.metrics)
             with self._service.live.during(driver), counted(self._service, model.name, client, begun_at):
-                reply = await self._answer(driver.run(model.engine, settings, order), driver, client, scope, receive)
+                with connection.of(scope).telling(driver):
+                    reply = await _answer(client, functools.partial(driver.run, model.engine, settings, order))
         if reply is not None:  # after its tokens were counted, so that its headers say what is left
+            reply.headers.update(told)
             await reply(scope, receive, send)
         if isinstance(client, EventStream):
             self._service.metrics.stream_events += client.events
-
-    async def _answer(
-        self, running: Running, driver: Driver, client: "EventStream | Whole", scope: Scope, receive: Receive
-    ) -> Response | None:
-        """Run a session; what is left to say when it is over, or None when it was streamed."""
-        if isinstance(client, Whole):
-            await watched(running, driver, receive)
-            return client.reply()
-        if await stream(running, driver, client, scope, receive):
-            return None
-        return fault_reply(client.fault or OurFault("The stream ended before it began."))
 
     def _noise(self, request: CreateRequest) -> Noise | None:
         options = request.stream_options
         wanted = options.include_obfuscation is not False if options else True
         return Noise() if request.stream and wanted and self._service.config.responses.obfuscation else None
+
+
+async def _answer(client: "EventStream | Whole", run: Callable[..., Awaitable[None]]) -> Response | None:
+    """Run a session; what is left to say when it is over, or None when it was streamed."""
+    if isinstance(client, Whole):
+        await run()
+        return client.reply()
+    return None if await stream(client, run) else fault_reply(client.fault or OurFault("The stream ended before it began."))
 
 
 class Whole:
@@ -166,7 +173,7 @@ def _input_items(service: Service) -> Any:
                 tenant, response_id, direction="input", after=after, limit=_limit(query), order=_order(query)
             )
         except UnknownCursor:
-            raise ClientMistake(f"Item with id '{after}' not found.", param="after", code="invalid_value") from None
+            raise ClientMistake(f"Item with id '{shown(after)}' not found.", param="after", code="invalid_value") from None
         if page is None:
             raise response_not_found(response_id)
         return json_reply(
@@ -184,12 +191,11 @@ def _input_items(service: Service) -> Any:
 
 def _limit(query: QueryParams) -> int:
     text = query.get("limit", str(PAGE_DEFAULT))
-    try:
-        limit = int(text)
-    except ValueError:
+    if not re.fullmatch(r"-?\d{1,9}", text, re.ASCII):
         raise ClientMistake(
-            f"Invalid type for 'limit': expected an integer, but got '{text}' instead.", code="invalid_type", param="limit"
-        ) from None
+            f"Invalid type for 'limit': expected an integer, but got '{shown(text)}' instead.", code="invalid_type", param="limit"
+        )
+    limit = int(text)
     if limit < 1:
         raise _out_of_range("below minimum", ">= 1", limit, "integer_below_min_value")
     if limit > PAGE_MOST:

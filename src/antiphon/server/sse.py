@@ -7,19 +7,16 @@ with a plain HTTP error, which every SDK understands and retries, instead of a s
 
 import asyncio
 import time
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
-from starlette.types import Receive, Scope, Send
+from starlette.types import Scope, Send
 
 from antiphon.errors import Fault
-from antiphon.runtime.driver import Driver
 from antiphon.server import connection
 from antiphon.server.answers import OPENING
 from antiphon.wire.profiles import Encoding
-
-Running = Coroutine[Any, Any, None]
-"""A driver's `run`, ready to be awaited."""
 
 HOLD_S = 1.0
 
@@ -34,32 +31,40 @@ class EventStream:
     """
     The client of a streamed response.
 
+    Args:
+        headers: of the answer, besides those of every stream.
+
     Attributes:
-        fault: why nothing was streamed, once `opened` returned with the head not sent.
+        fault: why it ended, where that was not the plain end.
+        is_open: whether the head has left; else `fault` can still be told as an error over HTTP.
         events: how many were sent.
         first_at: when the first came that says something, by the clock for durations; None before.
         last: the latest event; None before the first.
     """
 
-    def __init__(self, encoding: Encoding, scope: Scope, send: Send, heartbeat_s: float) -> None:
+    def __init__(
+        self, encoding: Encoding, scope: Scope, send: Send, heartbeat_s: float, headers: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
         self.fault: Fault | None = None
+        self.is_open = False
         self.events = 0
         self.first_at: float | None = None
         self.last: Any = None
-        self._encoding = encoding
+        self._frame_into = encoding.frame_into
+        self._end = encoding.end
         self._connection = connection.of(scope)
         self._send = send
+        self._headers = [*HEADERS, *((name.encode(), value.encode()) for name, value in headers.items())]
         self._out = bytearray()
         self._worth_opening = asyncio.Event()
         self._heartbeat_s = heartbeat_s
         self._heartbeat: asyncio.TimerHandle | None = None
-        self._is_open = False
         self._is_over = False
-        self._is_quiet = True
+        self._is_quiet = False
 
     def send(self, event: Any) -> None:
         """Encode into the out-buffer."""
-        self._encoding.frame_into(event, self._out)
+        self._frame_into(event, self._out)
         self.events += 1
         self.last = event
         if self.first_at is None and not isinstance(event, OPENING):
@@ -67,19 +72,20 @@ class EventStream:
             self._worth_opening.set()
 
     def flush(self) -> None:
-        """Hand the out-buffer to the transport, as one chunk."""
-        if self._is_open and self._out:
-            out, self._out = self._out, bytearray()
-            self._write(bytes(out))
-
-    def _write(self, out: bytes) -> None:
-        if self._connection.transport.is_closing():
+        """Hand the out-buffer to the transport, as one chunk; what comes last leaves together with the end."""
+        out = self._out
+        if not out or not self.is_open or self._is_over:
+            return
+        connection = self._connection
+        if connection.transport.is_closing():
+            out.clear()
             return
         self._is_quiet = False
-        if self._connection.flow.write_paused and self._connection.is_overfull:
-            self._connection.drop("backlog")
+        if connection.flow.write_paused and connection.is_overfull:
+            connection.drop("backlog")
         else:
-            self._connection.transport.write(b"%x\r\n%b\r\n" % (len(out), out))
+            connection.transport.write(b"".join((b"%x\r\n" % len(out), out, b"\r\n")))
+        out.clear()
 
     def close(self, fault: Fault | None) -> None:
         """Nothing more comes."""
@@ -87,25 +93,26 @@ class EventStream:
         self._is_over = True
         self._worth_opening.set()
 
-    async def open(self) -> bool:
-        """Send the head as soon as it is due; whether it was sent, and not a fault to be told instead."""
-        try:
-            async with asyncio.timeout(HOLD_S):
-                await self._worth_opening.wait()
-        except TimeoutError:
-            pass
+    async def open(self) -> None:
+        """Send the head as soon as it is due, and not at all if there is a fault to be told instead."""
+        hold = asyncio.get_running_loop().call_later(HOLD_S, self._worth_opening.set)
+        await self._worth_opening.wait()
+        hold.cancel()
         if self._is_over and self.fault is not None:
-            return False
-        await self._send({"type": "http.response.start", "status": 200, "headers": HEADERS})
-        self._is_open = True
+            return
+        await self._send({"type": "http.response.start", "status": 200, "headers": self._headers})
+        if not self._is_over:
+            out, self._out = self._out, bytearray()
+            await self._send({"type": "http.response.body", "body": bytes(out), "more_body": True})
+        self.is_open = True
         self.flush()
         self._beat()
-        return True
 
     def _beat(self) -> None:
         """Break a silence, so that nothing between here and the client takes the stream for dead."""
-        if self._is_quiet:
-            self._write(b": keep-alive\n\n")
+        if self._is_quiet and not self._is_over:
+            self._out += b": keep-alive\n\n"
+            self.flush()
         self._is_quiet = True
         self._heartbeat = asyncio.get_running_loop().call_later(self._heartbeat_s, self._beat)
 
@@ -115,42 +122,24 @@ class EventStream:
             self._heartbeat.cancel()
 
     async def end(self) -> None:
-        """End the body, so that the connection can serve the next request."""
-        self._out += self._encoding.end
-        self.flush()
-        await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+        """Send what is left, and end the body, so that the connection can serve the next request."""
+        await self._send({"type": "http.response.body", "body": bytes(self._out + self._end), "more_body": False})
 
 
-async def stream(running: Running, driver: Driver, client: EventStream, scope: Scope, receive: Receive) -> bool:
+async def stream(client: EventStream, run: Callable[[Callable[[], Awaitable[None]]], Awaitable[None]]) -> bool:
     """
     Run a session whose client streams, until it is over or the client is gone.
+
+    Args:
+        run: a driver's, which awaits what it is given once the session has begun.
 
     Returns:
         False when nothing was streamed and `client.fault` is to be told instead.
     """
-    paced = connection.of(scope)
-    paced.stream_to(driver)
     try:
-        async with asyncio.TaskGroup() as tasks:
-            opening = tasks.create_task(client.open())
-            await watched(running, driver, receive)
-        if opened := opening.result():
-            await client.end()
-        return opened
+        await run(client.open)
     finally:
         client.rest()
-        paced.stream_to(None)
-
-
-async def watched(running: Running, driver: Driver, receive: Receive) -> None:
-    """Run a session, and tell it when its client has gone."""
-
-    async def watch() -> None:
-        while (await receive())["type"] != "http.disconnect":
-            pass
-        driver.hang_up()
-
-    async with asyncio.TaskGroup() as tasks:
-        watching = tasks.create_task(watch())
-        await running
-        watching.cancel()
+    if client.is_open:
+        await client.end()
+    return client.is_open

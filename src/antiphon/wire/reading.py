@@ -131,6 +131,12 @@ def _json_kind(raw: bytes) -> str:
     return _STARTS.get(raw[0]) or ("integer" if raw.lstrip(b"-").isdigit() else "decimal")
 
 
+def _whole(raw: bytes) -> bytes | None:
+    """A number such as `16.0` as the integer that it is, to JSON as to JSON Schema; None for any other."""
+    number = msgspec.json.decode(raw, type=float)
+    return b"%d" % number if number.is_integer() else None
+
+
 def _join(path: str, name: str) -> str:
     name = errors.shown(name)
     return f"{path}.{name}" if path else name
@@ -148,6 +154,8 @@ class _Shape(NamedTuple):
 
     def read(self, raw: bytes, path: str) -> Any:
         kind = _json_kind(raw)
+        if kind == "decimal" and kind not in self.readers and "integer" in self.readers and (whole := _whole(raw)) is not None:
+            kind, raw = "integer", whole
         if kind not in self.readers:
             raise errors.invalid_type(path or None, self.phrase, _NAMES[kind])
         return self.readers[kind](raw, path)

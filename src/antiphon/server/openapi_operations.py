@@ -1,0 +1,256 @@
+"""What each route does, takes, gives and refuses: the table from which `/openapi.json` is written."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+
+from antiphon.server.limits import BODY_LIMIT_BYTES, HEAD_LIMIT_BYTES
+from antiphon.wire.responses_endpoints import InputTokens, InputTokensRequest, ItemList, ResponseDeleted
+from antiphon.wire.responses_events import StreamEvent
+from antiphon.wire.responses_request import CreateRequest
+from antiphon.wire.responses_response import Response
+
+
+class WhatWentWrong(msgspec.Struct):
+    """An error; `param` is the path of the field at fault, `code` what a program can tell it by."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class Error(msgspec.Struct):
+    """The body of every answer that is an error."""
+
+    error: WhatWentWrong
+
+
+class Health(msgspec.Struct):
+    """Whether the server lives, or takes work."""
+
+    status: Literal["ok", "unavailable"]
+
+
+class Version(msgspec.Struct):
+    """What the server is."""
+
+    name: Literal["antiphon"]
+    version: str
+
+
+class Model(msgspec.Struct):
+    """A model that can be asked; `created` is in Unix seconds."""
+
+    id: str
+    object: Literal["model"]
+    created: int
+    owned_by: str
+
+
+class ModelList(msgspec.Struct):
+    """The models that can be asked."""
+
+    object: Literal["list"]
+    data: list[Model]
+
+
+class Document(msgspec.Struct):
+    """An OpenAPI document."""
+
+    openapi: str
+    info: dict[str, Any]
+    paths: dict[str, Any]
+
+
+class Operation(NamedTuple):
+    """
+    What a route does.
+
+    Attributes:
+        id: what generated clients call it.
+        tag: what it belongs to.
+        gives: the type of its answer with status 200, or the media type where that is no JSON; None where there is never one.
+        takes: the type of its body; None for none.
+        streams: the type of each event where the answer may be a stream.
+        refuses: statuses of its own with which it answers, and when.
+        query: its parameters, as OpenAPI has them.
+        told: more than its summary says.
+        leads_to: operations that take the `id` of what this one gives, and under which name.
+    """
+
+    id: str
+    tag: str
+    summary: str
+    gives: Any
+    takes: Any = None
+    streams: Any = None
+    refuses: Mapping[int, str] = {}
+    query: Sequence[dict[str, Any]] = ()
+    told: str | None = None
+    leads_to: Mapping[str, str] = {}
+
+
+TAGS = {
+    "Responses": "Answers from models, whole or as streams of events, and what is kept of them.",
+    "Models": "The models that can be asked.",
+    "Server": "What the server is, how it is, and what it can do.",
+}
+
+MALFORMED = "The request is malformed, or asks for what the model can't do; `param` says where."
+NO_NEW_WORK = "No new work is taken: the server is stopping or overloaded. `retry-after` says when to try again."
+ASKED = {
+    400: MALFORMED,
+    404: "There is no such model or item.",
+    413: f"The body is over {BODY_LIMIT_BYTES >> 20} MiB.",
+    502: "The engine failed, or the server behind it.",
+    503: NO_NEW_WORK,
+}
+MISSING = {404: "There is no such response."}
+
+PAGE = [
+    {
+        "name": "limit",
+        "in": "query",
+        "description": "How many items at most.",
+        "schema": {"type": "integer", "minimum": 1, "maximum": 100, "default": 20},
+    },
+    {
+        "name": "order",
+        "in": "query",
+        "description": "`asc` for the oldest first.",
+        "schema": {"type": "string", "enum": ["asc", "desc"], "default": "desc"},
+    },
+    {
+        "name": "after",
+        "in": "query",
+        "description": "The id of an item: those that follow it are listed.",
+        "schema": {"type": "string"},
+    },
+]
+
+OPERATIONS: dict[tuple[str, str], Operation] = {
+    ("POST", "/v1/responses"): Operation(
+        "createResponse",
+        "Responses",
+        "Answer, whole or as a stream of events",
+        Response,
+        CreateRequest,
+        StreamEvent,
+        ASKED,
+        told="With `stream`, the answer is told as server-sent events while it is made. Unless `store` is false it is kept, so that "
+        "`previous_response_id` can continue the conversation. Without a `model`, the first of those configured answers. Fields that "
+        "this server does not know are handed to the model's engine.",
+        leads_to=dict.fromkeys(("getResponse", "deleteResponse", "cancelResponse", "listInputItems"), "id"),
+    ),
+    ("POST", "/v1/responses/input_tokens"): Operation(
+        "countInputTokens",
+        "Responses",
+        "Count the tokens of an input",
+        InputTokens,
+        InputTokensRequest,
+        refuses=ASKED,
+        told="They are counted by the engine that would read them, and nothing is answered or kept.",
+    ),
+    ("GET", "/v1/responses/{id}"): Operation(
+        "getResponse", "Responses", "Retrieve a response", Response, refuses={400: MALFORMED} | MISSING
+    ),
+    ("DELETE", "/v1/responses/{id}"): Operation(
+        "deleteResponse",
+        "Responses",
+        "Delete a response",
+        ResponseDeleted,
+        refuses=MISSING,
+        told="Conversations that go on from it can't be continued any more.",
+    ),
+    ("POST", "/v1/responses/{id}/cancel"): Operation(
+        "cancelResponse",
+        "Responses",
+        "Cancel a response in the background",
+        None,
+        refuses={400: "The response is none in the background."} | MISSING,
+        told="This server makes no responses in the background yet, so that this is always refused. Any other response is cancelled by "
+        "closing the connection on which it was asked for.",
+    ),
+    ("GET", "/v1/responses/{id}/input_items"): Operation(
+        "listInputItems",
+        "Responses",
+        "List the items that a response was asked with",
+        ItemList,
+        refuses={400: "A parameter is malformed, or `after` is none of its items; `param` says which."} | MISSING,
+        query=PAGE,
+    ),
+    ("GET", "/v1/models"): Operation("listModels", "Models", "List the models", ModelList),
+    ("GET", "/v1/models/{model}"): Operation(
+        "retrieveModel", "Models", "Retrieve a model", Model, refuses={404: "There is no such model."}
+    ),
+    ("GET", "/livez"): Operation("getLiveness", "Server", "Whether the process lives", Health),
+    ("GET", "/readyz"): Operation("getReadiness", "Server", "Whether new work is taken", Health, refuses={503: "It is not."}),
+    ("GET", "/health"): Operation("getHealth", "Server", "The same as `/readyz`", Health, refuses={503: "No new work is taken."}),
+    ("GET", "/version"): Operation("getVersion", "Server", "Name and version", Version),
+    ("GET", "/metrics"): Operation("getMetrics", "Server", "What is counted, for Prometheus", "text/plain"),
+    ("GET", "/openapi.json"): Operation("getDocument", "Server", "This document", Document),
+    ("GET", "/docs"): Operation("getDocumentPage", "Server", "This document as a page", "text/html"),
+}
+
+REFUSES_ANY = {
+    400: "The request is not valid HTTP.",
+    408: "The request did not arrive in time.",
+    429: "A limit of the key is reached, or there are too many connections from the client's address.",
+    431: f"The request's head is over {HEAD_LIMIT_BYTES >> 10} KiB.",
+    500: "A defect of the server, or its store can't be used.",
+    503: "There are too many connections.",
+}
+"""What any request may be answered, whatever it asks for."""
+
+REFUSES_GUARDED = {
+    403: "The key may not do that, or the page that asks is another site's.",
+    421: "The request is for another host.",
+}
+"""What any request may be answered but the probes'."""
+
+REFUSES_STRANGERS = {401: "The key is missing or wrong."}
+"""What a request may be answered that needs a key."""
+
+
+class Header(NamedTuple):
+    """
+    A header of answers.
+
+    Attributes:
+        on: the statuses whose answers have it; empty for all.
+        of: the operation whose answers have it; None for all.
+        always: whether they always have it.
+    """
+
+    told: str
+    schema: Mapping[str, Any]
+    on: Sequence[int] = ()
+    of: str | None = None
+    always: bool = False
+
+
+_COUNT = {"type": "integer", "minimum": 0}
+_NAMES = {"type": "string", "examples": ["web_search, computer"]}
+_DURATION = {"type": "string", "examples": ["1.5s", "2m30s"]}
+
+HEADERS = {
+    "x-request-id": Header(
+        "The request's id, which is in the server's log.", {"type": "string", "pattern": "^req_[0-9a-f]{48}$"}, always=True
+    ),
+    "openai-processing-ms": Header("Milliseconds until the answer began.", _COUNT),
+    "openai-version": Header("The version of the API.", {"type": "string"}),
+    "retry-after": Header("Seconds after which trying again may help.", {"type": "integer", "minimum": 1}, on=(429, 503)),
+    "www-authenticate": Header("How to show a key.", {"const": "Bearer"}, on=(401,), always=True),
+    "x-ratelimit-limit-requests": Header("Requests a minute that the key may make.", _COUNT),
+    "x-ratelimit-remaining-requests": Header("How many of them are left.", _COUNT),
+    "x-ratelimit-reset-requests": Header("The time until all of them are.", _DURATION),
+    "x-ratelimit-limit-tokens": Header("Tokens a minute that the key may take.", _COUNT),
+    "x-ratelimit-remaining-tokens": Header("How many of them are left.", _COUNT),
+    "x-ratelimit-reset-tokens": Header("The time until all of them are.", _DURATION),
+    "antiphon-tools-not-offered": Header("Tools that the model was not offered.", _NAMES, on=(200,), of="createResponse"),
+    "antiphon-grammars-not-enforced": Header("Tools whose grammar the model is not held to.", _NAMES, on=(200,), of="createResponse"),
+    "antiphon-items-not-told": Header("Types of items that the model was not told.", _NAMES, on=(200,), of="createResponse"),
+}
+"""Those of the limits are there for a key that has limits."""

@@ -1,0 +1,39 @@
+"""
+What schemathesis is told of this API that no schema can tell. It loads this file by the environment variable `SCHEMATHESIS_HOOKS`.
+
+Of its own checks, `positive_data_acceptance` wants whatever the schemas allow to be served. Here a refusal is as good where it names a
+reason that is not in the request's form: that the model can't do it, that an id leads nowhere, that items don't belong together.
+"""
+
+import json
+import re
+
+import schemathesis
+
+REASONS = {
+    ("context_length_exceeded", "input"),
+    ("invalid_value", "after"),
+    ("invalid_value", "input[].id"),  # with a NUL, which not every store could keep
+    ("invalid_value", "tool_choice"),
+    ("missing_required_parameter", "input"),  # where all of it says nothing to a model
+    ("mutually_exclusive_parameters", "previous_response_id"),
+    ("mutually_exclusive_parameters", "reasoning.generate_summary"),
+    ("previous_response_not_found", "previous_response_id"),
+    ("unsupported_model", "model"),
+    (None, "input"),  # calls and their outputs
+    (None, "stream_options"),  # without `stream`
+}
+"""Codes, and what they are about."""
+
+ABILITIES = {"unsupported_parameter", "unsupported_value"}
+"""Codes of what a model can't do, whatever it is."""
+
+
+@schemathesis.check
+def good_reason(ctx, response, case):
+    """A request that the schemas allow is served, or refused for what is not in its form."""
+    is_valid = case.meta is not None and case.meta.generation.mode.is_positive
+    if is_valid and response.status_code == 400 and "200" in case.operation.definition.raw["responses"]:
+        error = json.loads(response.content)["error"]
+        reason = error["code"], re.sub(r"\d+", "", error["param"] or "") or None
+        assert reason in REASONS or error["code"] in ABILITIES, f"{reason}: {error['message']}"
