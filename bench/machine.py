@@ -21,7 +21,7 @@ from antiphon.protocols.base import FromClient
 from antiphon.protocols.responses import Responses
 from antiphon.protocols.responses_order import Order
 from antiphon.runtime.driver import Driver
-from antiphon.runtime.ids import Noise, mint
+from antiphon.runtime.ids import mint, noise
 from antiphon.stores.memory import Memory
 from antiphon.wire import responses_items as items
 from antiphon.wire.profiles import PROFILES, Encoding
@@ -36,12 +36,12 @@ class Counting:
     """A client that frames every event and throws the bytes away."""
 
     def __init__(self, encoding):
-        self.encoding, self.out, self.bytes = encoding, bytearray(), 0
-
-    def send(self, event):
-        self.encoding.frame_into(event, self.out)
+        self.encoding, self.out, self.bytes, self.said = encoding, bytearray(), 0, []
+        self.send = self.said.append
 
     def flush(self):
+        self.encoding.frame_into(self.said, self.out)
+        self.said.clear()
         self.bytes += len(self.out)
         self.out.clear()
 
@@ -73,7 +73,7 @@ def begin(encoding, store):
         abilities=talk.Abilities(),
         given=(items.Message(role="user", content="Count."),),
     )
-    session = Responses(order, mint, Noise())
+    session = Responses(order, mint, noise())
     driver = Driver(session, Counting(encoding), store)
     driver._conversation = Mute()
     return order, driver

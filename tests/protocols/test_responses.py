@@ -47,6 +47,9 @@ def order_for(**fields):
     return Order(id=ID, tenant="t", created_at=1000, model="m", request=request, abilities=abilities, given=given_items, past=past)
 
 
+NOISE = ["x" * length for length in range(16, 0, -1)]
+
+
 def session_for(noise=None, **fields):
     numbers = itertools.count(1)
     return Responses(order_for(**fields), lambda prefix: f"{prefix}_{next(numbers)}", noise)
@@ -270,7 +273,9 @@ def test_an_end_that_cannot_be_stored_is_told_as_a_failure_without_a_gap_in_the_
 
 
 def test_deltas_are_padded_so_that_their_length_does_not_tell_the_word():
-    dialogue = talk_with(talk.Text(ID, "a"), talk.Text(ID, "much longer than sixteen"), talk.Ended(ID), noise=lambda length: "x" * length)
+    dialogue = talk_with(
+        talk.Text(ID, "a"), talk.Text(ID, "much longer than sixteen"), talk.Ended(ID), noise=["x" * length for length in range(16, 0, -1)]
+    )
     deltas = [event for event in dialogue.events if event["type"].endswith(".delta")]
     assert all((len(event["delta"]) + len(event["obfuscation"])) % PAD == 0 for event in deltas)
 

@@ -135,7 +135,8 @@ def test_every_route_with_a_key_refuses_who_has_none(door):
 
 
 def test_without_keys_a_server_for_this_machine_only_is_open(door):
-    assert door.client("none").responses.create(**ASK).output_text == "You said: Hi"
+    with door.client("none") as client:
+        assert client.responses.create(**ASK).output_text == "You said: Hi"
     assert door.ask("GET", "/v1/models").status == 200
 
 

@@ -24,8 +24,7 @@ ERROR = error_event(9, message="Overloaded.", type="server_error")
 
 def framed(encoding, *events):
     buffer = bytearray()
-    for event in events:
-        encoding.frame_into(event, buffer)
+    encoding.frame_into(events, buffer)
     return bytes(buffer)
 
 

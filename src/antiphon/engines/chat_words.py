@@ -27,6 +27,9 @@ FAILED = frozenset({"error", "abort", "network_error"})
 """Reasons of servers that say of a failure that the answer is finished."""
 
 
+_NOTHING_ELSE = chat.Chunk(choices=[chat.Choice(delta=chat.Delta())])
+
+
 class ChatReading:
     """
     The reading of one answer.
@@ -44,40 +47,23 @@ class ChatReading:
 
     def read(self, events: list[bytes], words: list[talk.FromEngine]) -> bool:
         """Add what `events` say; whether the answer is over."""
-        id = self._id
-        decode = chat.decode_chunk
         for event in events:
-            if event == chat.DONE:
-                return self._end(words)
-            if not event:
-                continue
             try:
-                chunk = decode(event)
+                chunk = chat.decode_chunk(event)
             except (ValueError, RecursionError) as error:
+                if not event:
+                    continue
                 if event.strip() == chat.DONE:
                     return self._end(words)
                 chunk = _mended(event, error)
             choices = chunk.choices
-            if choices and (delta := choices[0].delta) is not None:
-                choice = choices[0]
-                content = delta.content
-                # Nearly every chunk is a piece of text and nothing else.
-                if (
-                    type(content) is str
-                    and content
-                    and choice.finish_reason is None
-                    and choice.logprobs is None
-                    and choice.index == 0
-                    and chunk.usage is None
-                    and delta.tool_calls is None
-                    and delta.reasoning_content is None
-                    and delta.reasoning is None
-                    and delta.refusal is None
-                    and delta.annotations is None
-                    and delta.function_call is None
-                ):
-                    words.append(talk.Text(id, content))
+            if choices and (delta := choices[0].delta) is not None and type(content := delta.content) is str and content:
+                # Nearly every chunk is a piece of text and nothing else: what is left without it is then a chunk of nothing.
+                delta.content = None
+                if chunk == _NOTHING_ELSE:
+                    words.append(talk.Text(self._id, content))
                     continue
+                delta.content = content
             self._read_slowly(chunk, words)
         return False
 

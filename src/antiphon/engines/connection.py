@@ -25,7 +25,7 @@ class Receiver(Protocol):
         """The head is here; header names are in lower case."""
 
     def came(self, pieces: list[bytes]) -> None:
-        """More of the body: all that one read brought."""
+        """More of the body: all that one read brought. The list is used again."""
 
     def ended(self) -> None:
         """The body is whole."""
@@ -61,11 +61,12 @@ class Connection(asyncio.Protocol):
         self._status = 0
         self._headers: dict[str, str] = {}
         self._pieces: list[bytes] = []
+        # A piece of the body: only noted, without a call of ours.
+        self.on_body: Callable[[bytes], None] = self._pieces.append
         self._head_bytes = 0
         self._in_head = True
         self._is_whole = False
         self._can_serve_again = False
-        self._said_more = False
 
     # What its owner does
 
@@ -130,10 +131,10 @@ class Connection(asyncio.Protocol):
             is_http = self._can_serve_again = False  # what came before it still counts
         if self._in_head and not self._take_head(len(data)):
             return
-        if self._pieces:
-            pieces, self._pieces = self._pieces, []
+        if pieces := self._pieces:
             if self._receiver is not None:
                 self._receiver.came(pieces)
+            pieces.clear()
         if self._is_whole:
             self._finish()
         elif not is_http:
@@ -165,8 +166,9 @@ class Connection(asyncio.Protocol):
     # What the parser says
 
     def on_message_begin(self) -> None:
-        """An answer begins; a second one was not asked for."""
-        self._said_more = self._is_whole
+        """An answer begins; a second one was not asked for, and what is raised here ends the parsing."""
+        if self._is_whole:
+            raise ValueError("a second answer")
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """A header is whole; one behind the body says nothing that is needed."""
@@ -179,13 +181,8 @@ class Connection(asyncio.Protocol):
         status = self._parser.get_status_code()
         if status < 200:
             self._headers = {}
-        elif not self._is_whole:
+        else:
             self._status = status
-
-    def on_body(self, body: bytes) -> None:
-        """A piece of the body."""
-        if not self._is_whole:
-            self._pieces.append(body)
 
     def on_message_complete(self) -> None:
         """The body is whole, unless only an interim head was."""
@@ -204,7 +201,7 @@ class Connection(asyncio.Protocol):
         receiver, self._receiver = self._receiver, None
         self._parser = None
         self.has_served = True
-        if self._can_serve_again and not self._said_more and self.is_open:
+        if self._can_serve_again and self.is_open:
             self.resume()
             self._freed(self)
         else:

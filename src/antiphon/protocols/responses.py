@@ -22,8 +22,8 @@ from antiphon.wire import responses_events as events
 from antiphon.wire.base import Extra, Unknown, encode
 from antiphon.wire.responses_response import decode_response
 
-Noise = Callable[[int], str]
-"""So many characters of noise; at most 16 are asked for."""
+Noise = Sequence[str]
+"""Noise of `PAD` characters, of one less, and so on, down to one."""
 
 PAD = 16
 """Deltas are padded to a multiple of this many characters, so that the size of a packet doesn't tell the word in it."""
@@ -51,6 +51,7 @@ class Responses:
         self._draft = Draft(order, mint)
         self._response = steps.Response(mint)
         self._noise = noise
+        self._streams = order.request.stream is True
         self._number = 0
         self._number_at_end = 0
         self._begun = False
@@ -65,10 +66,37 @@ class Responses:
 
     def handle(self, event: Event) -> list[Effect]:
         """What is to be done about `event`, in order."""
+        if not isinstance(event, FromEngine):
+            return self._decide(event)
+        if self._closed:
+            return []
+        effects: list[Effect] = []
+        response, noise = self._response, self._noise
+        for word in event.words:
+            # Nearly every word; the rest of it costs less than a call would.
+            if type(word) is talk.Text and not word.logprobs and (item := response.lengthen(text := word.text)) is not None:
+                number = self._number
+                self._number = number + 1
+                if not self._streams:  # nobody would see it
+                    continue
+                delta = events.OutputTextDelta(
+                    sequence_number=number,
+                    item_id=item.id,
+                    output_index=item.index,
+                    content_index=len(item.parts) - 1,
+                    delta=text,
+                    logprobs=[],
+                    obfuscation=msgspec.UNSET if noise is None else noise[len(text) % PAD],
+                )
+                effects.append(Send(delta))
+                continue
+            for step in response.take(word):
+                _PERFORM[type(step)](self, step, event.at, effects)
+        return effects
+
+    def _decide(self, event: FromClient | Hangup | NotKept | Halted) -> list[Effect]:
         if self._closed and not isinstance(event, NotKept):
             return []
-        if isinstance(event, FromEngine):  # nearly every event; patterns cost more than the rest of it
-            return self._hear(event.words, event.at)
         match event:
             case FromClient():
                 return self._begin()
@@ -77,29 +105,8 @@ class Responses:
             case NotKept(record, fault, at):
                 return self._not_kept(record, fault, at)
             case Halted(fault, at):
-                return [Tell(talk.Cancel(self._order.id)), *self._hear([_broke(self._order.id, fault)], at)]
-
-    def _hear(self, words: Sequence[talk.FromEngine], at: float) -> list[Effect]:
-        effects: list[Effect] = []
-        response, noise = self._response, self._noise
-        for word in words:
-            if type(word) is talk.Text and not word.logprobs and (item := response.lengthen(text := word.text)) is not None:
-                number = self._number
-                self._number = number + 1
-                delta = events.OutputTextDelta(
-                    sequence_number=number,
-                    item_id=item.id,
-                    output_index=item.index,
-                    content_index=len(item.parts) - 1,
-                    delta=text,
-                    logprobs=[],
-                    obfuscation=msgspec.UNSET if noise is None else noise(PAD - len(text) % PAD),
-                )
-                effects.append(Send(delta))
-                continue
-            for step in response.take(word):
-                _PERFORM[type(step)](self, step, at, effects)
-        return effects
+                broke = FromEngine([_broke(self._order.id, fault)], at)
+                return [Tell(talk.Cancel(self._order.id)), *self.handle(broke)]
 
     # The frame
 
@@ -183,7 +190,7 @@ class Responses:
         effects.append(Send(event))
 
     def _padding(self, text: str) -> Any:
-        return msgspec.UNSET if self._noise is None else self._noise(PAD - len(text) % PAD)
+        return msgspec.UNSET if self._noise is None else self._noise[len(text) % PAD]
 
     # What opens, grows and closes
 

@@ -8,22 +8,16 @@ def mint(prefix: str) -> str:
     return f"{prefix}_{secrets.token_hex(24)}"
 
 
-_POOL_LENGTH = 1 << 12
-_POOL = secrets.token_urlsafe(_POOL_LENGTH)[: _POOL_LENGTH + 16]
+_LONGEST = 16
+_POOL = secrets.token_urlsafe(1 << 12)
 
 
-class Noise:
+def noise() -> tuple[str, ...]:
     """
-    Random-looking padding, for `obfuscation`.
+    Random-looking strings for `obfuscation`: of 16 characters, of 15, and so on, down to one.
 
-    Only its length has to be unpredictable in relation to the text, so it is cut from one random string, and costs no dice a token.
+    Only their length has to be unpredictable in relation to the text, so they are cut from one random string, anew for each stream, and
+    cost no dice a token.
     """
-
-    def __init__(self) -> None:
-        self._at = secrets.randbelow(_POOL_LENGTH)
-
-    def __call__(self, length: int) -> str:
-        """`length` characters, at most 16."""
-        at = self._at
-        self._at = (at + length + 7) % _POOL_LENGTH
-        return _POOL[at : at + length]
+    at = secrets.randbelow(len(_POOL) - 2 * _LONGEST)
+    return tuple(_POOL[at + skipped : at + _LONGEST] for skipped in range(_LONGEST))

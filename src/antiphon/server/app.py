@@ -15,7 +15,8 @@ from antiphon.server.tracing import Traced
 
 def routes(service: Service) -> list[Route]:
     """Every route of every surface."""
-    surfaces = (health, metrics, docs_page, models, responses)
+    # Routes are tried in their order: those of the most requests come first.
+    surfaces = (responses, models, health, metrics, docs_page)
     described = [route for surface in surfaces for route in surface.routes(service)]
     return [*described, *openapi.routes(service, described)]
 

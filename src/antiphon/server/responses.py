@@ -3,7 +3,7 @@
 import functools
 import re
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -17,7 +17,7 @@ from antiphon import talk
 from antiphon.errors import ClientMistake, Fault, OurFault, invalid_value, response_not_found, shown
 from antiphon.protocols.responses import Responses
 from antiphon.runtime.driver import Driver
-from antiphon.runtime.ids import Noise, mint
+from antiphon.runtime.ids import mint, noise
 from antiphon.runtime.orders import order_of
 from antiphon.runtime.service import Service
 from antiphon.server import connection, input_tokens, logs
@@ -83,10 +83,10 @@ class _Create:
         if isinstance(client, EventStream):
             self._service.metrics.stream_events += client.events
 
-    def _noise(self, request: CreateRequest) -> Noise | None:
+    def _noise(self, request: CreateRequest) -> Sequence[str] | None:
         options = request.stream_options
         wanted = options.include_obfuscation is not False if options else True
-        return Noise() if request.stream and wanted and self._service.config.responses.obfuscation else None
+        return noise() if request.stream and wanted and self._service.config.responses.obfuscation else None
 
 
 async def _answer(client: "EventStream | Whole", run: Callable[..., Awaitable[None]]) -> Response | None:

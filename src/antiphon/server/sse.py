@@ -40,6 +40,7 @@ class EventStream:
         events: how many were sent.
         first_at: when the first came that says something, by the clock for durations; None before.
         last: the latest event; None before the first.
+        send: takes an event.
     """
 
     def __init__(
@@ -53,27 +54,29 @@ class EventStream:
         self._frame_into = encoding.frame_into
         self._end = encoding.end
         self._connection = connection.of(scope)
-        self._send = send
+        self._send_asgi = send
         self._headers = [*HEADERS, *((name.encode(), value.encode()) for name, value in headers.items())]
         self._out = bytearray()
+        self._said: list[Any] = []
+        # Only noted, so that a token's event costs no call of its own: what came together is encoded together.
+        self.send: Callable[[Any], None] = self._said.append
         self._worth_opening = asyncio.Event()
         self._heartbeat_s = heartbeat_s
         self._heartbeat: asyncio.TimerHandle | None = None
         self._is_over = False
         self._is_quiet = False
 
-    def send(self, event: Any) -> None:
-        """Encode into the out-buffer."""
-        self._frame_into(event, self._out)
-        self.events += 1
-        self.last = event
-        if self.first_at is None and not isinstance(event, OPENING):
-            self.first_at = time.perf_counter()
-            self._worth_opening.set()
-
     def flush(self) -> None:
-        """Hand the out-buffer to the transport, as one chunk; what comes last leaves together with the end."""
-        out = self._out
+        """Encode what was sent, and hand it to the transport as one chunk; what comes last leaves together with the end."""
+        said, out = self._said, self._out
+        if said:
+            self._frame_into(said, out)
+            self.events += len(said)
+            self.last = said[-1]
+            if self.first_at is None and not all(isinstance(event, OPENING) for event in said):
+                self.first_at = time.perf_counter()
+                self._worth_opening.set()
+            said.clear()
         if not out or not self.is_open or self._is_over:
             return
         connection = self._connection
@@ -100,10 +103,10 @@ class EventStream:
         hold.cancel()
         if self._is_over and self.fault is not None:
             return
-        await self._send({"type": "http.response.start", "status": 200, "headers": self._headers})
+        await self._send_asgi({"type": "http.response.start", "status": 200, "headers": self._headers})
         if not self._is_over:
             out, self._out = self._out, bytearray()
-            await self._send({"type": "http.response.body", "body": bytes(out), "more_body": True})
+            await self._send_asgi({"type": "http.response.body", "body": bytes(out), "more_body": True})
         self.is_open = True
         self.flush()
         self._beat()
@@ -123,7 +126,7 @@ class EventStream:
 
     async def end(self) -> None:
         """Send what is left, and end the body, so that the connection can serve the next request."""
-        await self._send({"type": "http.response.body", "body": bytes(self._out + self._end), "more_body": False})
+        await self._send_asgi({"type": "http.response.body", "body": bytes(self._out + self._end), "more_body": False})
 
 
 async def stream(client: EventStream, run: Callable[[Callable[[], Awaitable[None]]], Awaitable[None]]) -> bool:

@@ -4,7 +4,7 @@ How events are written: what one flavour of the API does differently from anothe
 Source: the OpenAI API's streams; the Open Responses specification of 2026-04-24.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Literal, NamedTuple, get_args
 
 from msgspec import UNSET, UnsetType, structs
@@ -77,18 +77,19 @@ class Encoding:
             if kind not in unusual and kind.__struct_config__.tag not in profile.event_names
         }
 
-    def frame_into(self, event: StreamEvent, buffer: bytearray) -> None:
-        """Append `event` to `buffer` as one server-sent event."""
-        head = self._heads.get(type(event))
-        if head is None:
-            self._frame_unusual_into(event, buffer)
-            return
-        start = len(buffer)
-        buffer += head
-        ENCODER.encode_into(event, buffer, -1)
-        if buffer.find(MARK, start) != -1:
-            buffer[start:] = without_markers(bytes(buffer[start:]))
-        buffer += b"\n\n"
+    def frame_into(self, events: Iterable[StreamEvent], buffer: bytearray) -> None:
+        """Append `events` to `buffer`, each as one server-sent event."""
+        for event in events:
+            head = self._heads.get(type(event))
+            if head is None:
+                self._frame_unusual_into(event, buffer)
+                continue
+            start = len(buffer)
+            buffer += head
+            ENCODER.encode_into(event, buffer, -1)
+            if buffer.find(MARK, start) != -1:
+                buffer[start:] = without_markers(bytes(buffer[start:]))
+            buffer += b"\n\n"
 
     def write(self, event: StreamEvent) -> bytes:
         """`event` as JSON, for one message of a WebSocket."""
