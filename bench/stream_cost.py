@@ -1,5 +1,5 @@
 """
-What does a streamed event cost in front of a chat server, beside nginx as a byte proxy and LiteLLM's proxy?
+What does a streamed event cost in front of a chat server, beside nginx as a byte proxy, bare Python, and LiteLLM's proxy?
 
 All stand before the same scripted upstream, in one run. CPU is read from the scheduler's own account of each server's processes, in
 nanoseconds, and divided by the tokens that went through; load comes from a process of its own. Medians of several rounds.
@@ -79,8 +79,10 @@ def litellm(folder):
 
 
 @contextlib.contextmanager
-def directly(_folder):
-    yield None, UPSTREAM_PORT, CHAT
+def bare(_folder):
+    port = free_port()
+    with running([sys.executable, str(Path(__file__).parent / "bare.py"), str(port), str(UPSTREAM_PORT)], port) as pid:
+        yield pid, port, RESPONSES
 
 
 def candidates():
@@ -90,6 +92,7 @@ def candidates():
         yield "nginx", nginx
     else:
         print("nginx is not on the PATH: left out")
+    yield "bare", bare
     if os.environ.get("LITELLM"):
         yield "LiteLLM", litellm
     else:
@@ -108,7 +111,8 @@ def row(name, setting):
             rounds = [measured(pid, port, path, streams, tokens) for _ in range(ROUNDS)]
             costs.append(statistics.median(cost for cost, _ in rounds))
             times += [each for _, one in rounds for each in one] if streams == LOADS[0][0] else []
-        return name, costs, statistics.median(whole_ns(pid, port, path) for _ in range(3)), times, memory_mb(pid)
+        whole = None if setting is bare else statistics.median(whole_ns(pid, port, path) for _ in range(3))
+        return name, costs, whole, times, memory_mb(pid)
 
 
 def main():
@@ -126,7 +130,8 @@ def main():
     for name, costs, whole, times, memory in rows:
         ratios = [f"{cost / 1000:.2f}" + (f" ({cost / of:.2f}x)" if base else "") for cost, of in zip(costs, base or costs, strict=True)]
         added = f"{quantile(times, 0.5) - quantile(direct, 0.5):.1f} / {quantile(times, 0.99) - quantile(direct, 0.99):.1f}"
-        print(f"{name:10}" + "".join(f"{each:>26}" for each in ratios) + f"{whole / 1000:>12.0f}{added:>26}{memory:>7.0f}")
+        told = "-" if whole is None else f"{whole / 1000:.0f}"
+        print(f"{name:10}" + "".join(f"{each:>26}" for each in ratios) + f"{told:>12}{added:>26}{memory:>7.0f}")
     return 0
 
 

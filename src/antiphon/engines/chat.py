@@ -13,7 +13,7 @@ import msgspec
 from antiphon import talk
 from antiphon.engines.base import Fetch, Place
 from antiphon.engines.chat_media import settled
-from antiphon.engines.chat_quirks import QUIRKS, Quirks, quirks_of
+from antiphon.engines.chat_quirks import PROBE_REST_S, QUIRKS, Quirks, quirks_of
 from antiphon.engines.chat_request import body_of, flat_name
 from antiphon.engines.chat_words import ChatReading
 from antiphon.engines.dialogue import Reading, UpstreamEngine
@@ -92,7 +92,7 @@ class _Chat:
         self._fetch = fetch
         self._urls_pass = urls_pass
         self._asking = asyncio.Lock()
-        self._asked = 0
+        self._ask_again_at = 0.0
 
     async def request(self, ask: talk.Respond, model: str) -> tuple[bytes, Reading]:
         """The request, and the reading of its answer."""
@@ -102,10 +102,10 @@ class _Chat:
         return body_of(ask, self._model or model, quirks), ChatReading(ask.id, offered)
 
     async def _found_out(self) -> Quirks:
-        asked = self._asked
+        loop = asyncio.get_running_loop()
         async with self._asking:
-            # Whoever waited here while another asked takes that for an answer too: else all would ask a dead server in turn.
-            if self._quirks is None and self._asked == asked:
+            # A server that is down, or has no models yet, is not asked anew for each request.
+            if self._quirks is None and loop.time() >= self._ask_again_at:
                 self._quirks = await quirks_of(self._upstream)
-                self._asked += 1
+                self._ask_again_at = loop.time() + PROBE_REST_S
             return self._quirks or QUIRKS["generic"]

@@ -72,6 +72,8 @@ _OWNERS = {
 """What `owned_by` in a server's list of models says about the server."""
 
 PROBE_S = 2.0
+PROBE_REST_S = 5.0
+"""How long after a try that told nothing the next one is made."""
 
 
 async def quirks_of(upstream: Upstream) -> Quirks | None:

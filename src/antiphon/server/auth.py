@@ -38,7 +38,8 @@ _PREFLIGHT_AGE_S = 600
 _EXPOSED = (
     "x-request-id, openai-processing-ms, retry-after, "
     "x-ratelimit-limit-requests, x-ratelimit-remaining-requests, x-ratelimit-reset-requests, "
-    "x-ratelimit-limit-tokens, x-ratelimit-remaining-tokens, x-ratelimit-reset-tokens"
+    "x-ratelimit-limit-tokens, x-ratelimit-remaining-tokens, x-ratelimit-reset-tokens, "
+    "antiphon-tools-not-offered, antiphon-grammars-not-enforced, antiphon-items-not-told"
 )
 
 
