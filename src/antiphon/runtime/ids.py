@@ -8,16 +8,15 @@ def mint(prefix: str) -> str:
     return f"{prefix}_{secrets.token_hex(24)}"
 
 
-_LONGEST = 16
-_POOL = secrets.token_urlsafe(1 << 12)
+_LONGEST, _KINDS = 16, 64
+_POOL = secrets.token_urlsafe(_LONGEST * _KINDS)
+_NOISES = tuple(tuple(_POOL[at + skipped : at + _LONGEST] for skipped in range(_LONGEST)) for at in range(0, _LONGEST * _KINDS, _LONGEST))
 
 
 def noise() -> tuple[str, ...]:
     """
     Random-looking strings for `obfuscation`: of 16 characters, of 15, and so on, down to one.
 
-    Only their length has to be unpredictable in relation to the text, so they are cut from one random string, anew for each stream, and
-    cost no dice a token.
+    Only their length has to be unpredictable in relation to the text, so a stream gets one of a few sets, and a token costs no dice.
     """
-    at = secrets.randbelow(len(_POOL) - 2 * _LONGEST)
-    return tuple(_POOL[at + skipped : at + _LONGEST] for skipped in range(_LONGEST))
+    return _NOISES[secrets.randbelow(_KINDS)]

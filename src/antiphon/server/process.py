@@ -13,7 +13,7 @@ from antiphon.errors import Fault
 from antiphon.runtime.link import AllIdle, Answer, Count, Counted, Failed, Link, Message, Noticed, Ready, Setup
 from antiphon.runtime.siblings import Siblings
 from antiphon.server import logs
-from antiphon.server.run import Server, serve_on
+from antiphon.server.run import Server, serve_on, settle_memory
 
 SETUP_S = 10.0
 """How long a process waits to be told what it is to be."""
@@ -45,6 +45,7 @@ class Process:
 
     def _begin(self, server: Server) -> None:
         self._server = server
+        settle_memory()
         self.link.tell(Ready(server.service.keyring.is_open))
 
     def _receive(self, message: Message, answer: Answer) -> None:
