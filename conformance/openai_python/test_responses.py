@@ -149,13 +149,25 @@ def test_logprobs(client):
         ({"previous_response_id": "resp_none"}, openai.BadRequestError, "previous_response_not_found", "previous_response_id"),
         ({"max_output_tokens": 1}, openai.BadRequestError, "integer_below_min_value", "max_output_tokens"),
         ({"question": "x " * 20000}, openai.BadRequestError, "context_length_exceeded", "input"),
-        ({"tools": [{"type": "web_search"}]}, openai.BadRequestError, "unsupported_parameter", "tools[0]"),
+        (
+            {"tools": [{"type": "web_search"}], "tool_choice": {"type": "web_search"}},
+            openai.BadRequestError,
+            "invalid_value",
+            "tool_choice",
+        ),
     ],
 )
 def test_errors(client, fields, error, code, param):
     with pytest.raises(error) as refusal:
         ask(client, **{"question": "Hi", **fields})
     assert (refusal.value.code, refusal.value.param) == (code, param)
+
+
+def test_a_tool_that_the_model_can_not_have_is_named(client):
+    fields = {"input": "Hi", "tools": [{"type": "web_search"}], "max_output_tokens": 16}
+    answer = client.responses.with_raw_response.create(model=MODEL, **fields)
+    assert answer.headers["antiphon-tools-not-offered"] == "web_search"
+    assert [tool.type for tool in answer.parse().tools] == ["web_search"]
 
 
 def test_leaving_a_stream_frees_the_model(client):
