@@ -130,6 +130,11 @@ def test_delete(client):
         client.responses.retrieve(response.id)
 
 
+def test_counting(client):
+    counted = client.responses.input_tokens.count(model=MODEL, input="Hello")
+    assert counted.input_tokens == ask(client, "Hello").usage.input_tokens
+
+
 def test_limit(client):
     response = ask(client, "Write a long story.", max_output_tokens=16)
     assert (response.status, response.incomplete_details.reason) == ("incomplete", "max_output_tokens")

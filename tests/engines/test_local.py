@@ -59,6 +59,7 @@ def test_it_claims_what_it_can_do_and_no_more(tmp_path):
         temperature_default=0.2,
         top_p_default=0.9,
         context_window=2048,
+        counts_tokens=True,
     )
 
 
@@ -140,6 +141,18 @@ def test_it_answers_in_words_that_end_once(talker):
     assert [type(word) for word in said[-2:]] == [talk.Used, talk.Ended]
     assert sum(isinstance(word, talk.Ended | talk.Broke) for word in said) == 1
     assert used_of(said).output_tokens > 0
+
+
+@weights
+def test_it_counts_what_it_will_read_also_of_what_is_too_long(talker):
+    asked = ask("What is the capital of France?", instructions="Be brief.", tools=(TOOL,))
+    assert talker.runner.run(talker.engine.count(asked)) == used_of(talker.hear(asked)).input_tokens
+    assert talker.runner.run(talker.engine.count(ask("word " * 3000))) > 3000
+
+
+def test_a_model_that_is_not_loaded_counts_nothing(tmp_path):
+    with pytest.raises(OurFault, match="not loaded"):
+        asyncio.run(build(SMALL, {}, place(tmp_path)).count(ask("Hi")))
 
 
 @weights

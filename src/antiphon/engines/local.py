@@ -103,6 +103,7 @@ class Local:
             temperature_default=self._defaults["temperature"],
             top_p_default=self._defaults["top_p"],
             context_window=options.context,
+            counts_tokens=True,
         )
 
     async def start(self) -> None:
@@ -141,6 +142,23 @@ class Local:
                 self._conversations.discard(conversation)
                 conversation.hush()
 
+    async def count(self, ask: talk.Respond) -> int:
+        """
+        The tokens of the prompt, all of it: also of one that is too long to be answered, or would be cut to be.
+
+        Raises:
+            OurFault: the model is not loaded, or its server failed.
+        """
+        try:
+            return len(await self._tokens(self._loaded(), ask, offers(ask), ask.history))
+        except (aiohttp.ClientError, ValueError, OSError) as error:
+            raise _failed(error) from None
+
+    def _loaded(self) -> Llama:
+        if self._llama is None:
+            raise OurFault("The local model is not loaded.")
+        return self._llama
+
     def admit(self) -> None:
         """
         Make sure that there is room for one more answer.
@@ -159,8 +177,7 @@ class Local:
             Fault: it can't be answered.
             aiohttp.ClientError: the native server is gone.
         """
-        if (llama := self._llama) is None:
-            raise OurFault("The local model is not loaded.")
+        llama = self._loaded()
         held = offers(ask)
         reader, rules = _held_to(ask, held)
         tokens = await self._fitted(llama, ask, held)
@@ -268,7 +285,7 @@ class _Conversation:
         except Fault as fault:
             ending = [_broke(ask.id, fault)]
         except (aiohttp.ClientError, ValueError, OSError) as error:
-            ending = [_broke(ask.id, OurFault(f"The local model's server failed: {error}."))]
+            ending = [_broke(ask.id, _failed(error))]
         # Nothing is awaited after this, so that a cancel can't come between the last word and the end.
         self._deliver(ending)
 
@@ -348,6 +365,10 @@ def _format(ask: talk.Respond) -> tuple[Schema | None, PlainReader]:
             except Unfit as error:
                 raise invalid_schema(error, f"response_format '{name}'", "invalid_json_schema", "text.format.schema") from None
             return schema, FormatReader(ask.id, schema, strict)
+
+
+def _failed(error: Exception) -> OurFault:
+    return OurFault(f"The local model's server failed: {error}.")
 
 
 def _broke(id: str, fault: Fault) -> talk.Broke:
