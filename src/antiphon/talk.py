@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
+from antiphon.errors import Fault
 from antiphon.turns import Phase, Turn
 
 
@@ -352,6 +353,19 @@ class Broke(_Word, frozen=True, kw_only=True, tag=True):
     type: str = "server_error"
     param: str | None = None
     retry_after_s: float | None = None
+
+    @classmethod
+    def by(cls, id: str, fault: Fault) -> "Broke":
+        """The answer `id` failed by `fault`."""
+        return cls(
+            id=id,
+            message=fault.message,
+            status=fault.status,
+            code=fault.code,
+            type=fault.type,
+            param=fault.param,
+            retry_after_s=fault.retry_after_s,
+        )
 
 
 FromEngine = (

@@ -2,44 +2,29 @@
 
 import asyncio
 import socket
-from pathlib import Path
 
 import pytest
 
 from antiphon import talk
-from antiphon.engines.base import Place
 from upstreams import (
     CUT,
     DONE,
+    HALF,
     STREAM_HEAD,
     Server,
-    Watched,
     ask,
     before,
     chunk,
     closing,
     event,
+    last_of,
     playing,
     resetting,
     run,
     streamed,
+    watched,
     whole,
 )
-
-HALF = STREAM_HEAD + chunk(event("half"))
-BUSY = whole("429 Too Many Requests", {"error": {"message": "slow down"}}, retry_after=1)
-DOWN = whole("503 Service Unavailable", {"error": {"message": "down"}})
-
-
-def watched(**more):
-    watcher = Watched()
-    return watcher, Place(weights=Path(), base=Path(), watcher=watcher, **more)
-
-
-def last_of(*plays, **options):
-    heard, server = playing(*plays, **options)
-    return heard.words[-1], server
-
 
 # What is heard
 

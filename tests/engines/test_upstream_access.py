@@ -12,34 +12,18 @@ from antiphon import talk
 from antiphon.engines.base import Place
 from antiphon.errors import OurFault
 from upstreams import (
-    STREAM_HEAD,
+    HALF,
     Server,
-    Watched,
     ask,
     before,
     chunk,
     engine_for,
-    event,
+    last_of,
     playing,
     run,
     streamed,
     whole,
 )
-
-HALF = STREAM_HEAD + chunk(event("half"))
-BUSY = whole("429 Too Many Requests", {"error": {"message": "slow down"}}, retry_after=1)
-DOWN = whole("503 Service Unavailable", {"error": {"message": "down"}})
-
-
-def watched(**more):
-    watcher = Watched()
-    return watcher, Place(weights=Path(), base=Path(), watcher=watcher, **more)
-
-
-def last_of(*plays, **options):
-    heard, server = playing(*plays, **options)
-    return heard.words[-1], server
-
 
 # Who is asked, and as whom
 

@@ -2,45 +2,31 @@
 
 import asyncio
 import random
-from pathlib import Path
 
 import pytest
 
 from antiphon import talk
-from antiphon.engines.base import EngineOverrun, Place
+from antiphon.engines.base import EngineOverrun
 from upstreams import (
+    BUSY,
     CUT,
-    STREAM_HEAD,
+    DOWN,
+    HALF,
     Heard,
     Server,
-    Watched,
     ask,
     before,
     chunk,
     closing,
     engine_for,
-    event,
+    last_of,
     playing,
     resetting,
     run,
     streamed,
+    watched,
     whole,
 )
-
-HALF = STREAM_HEAD + chunk(event("half"))
-BUSY = whole("429 Too Many Requests", {"error": {"message": "slow down"}}, retry_after=1)
-DOWN = whole("503 Service Unavailable", {"error": {"message": "down"}})
-
-
-def watched(**more):
-    watcher = Watched()
-    return watcher, Place(weights=Path(), base=Path(), watcher=watcher, **more)
-
-
-def last_of(*plays, **options):
-    heard, server = playing(*plays, **options)
-    return heard.words[-1], server
-
 
 # Retries
 

@@ -221,3 +221,20 @@ def playing(*plays, place=None, asks=("resp_1",), tls=None, **options):
         return heard, server
 
     return run(play())
+
+
+HALF = STREAM_HEAD + chunk(event("half"))
+BUSY = whole("429 Too Many Requests", {"error": {"message": "slow down"}}, retry_after=1)
+DOWN = whole("503 Service Unavailable", {"error": {"message": "down"}})
+
+
+def watched(**more):
+    """A watcher, and a place that has it."""
+    watcher = Watched()
+    return watcher, Place(weights=Path(), base=Path(), watcher=watcher, **more)
+
+
+def last_of(*plays, **options):
+    """The last word heard of a server that plays so, and the server."""
+    heard, server = playing(*plays, **options)
+    return heard.words[-1], server

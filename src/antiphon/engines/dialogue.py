@@ -208,16 +208,7 @@ class _Answer:
 
     def fail(self, fault: Fault) -> None:
         """Say that it broke, if it was not over."""
-        broke = talk.Broke(
-            id=self.ask.id,
-            message=fault.message,
-            status=fault.status,
-            code=fault.code,
-            type=fault.type,
-            param=fault.param,
-            retry_after_s=fault.retry_after_s,
-        )
-        self._say([broke], is_last=True)
+        self._say([talk.Broke.by(self.ask.id, fault)], is_last=True)
 
     # What the exchange says
 

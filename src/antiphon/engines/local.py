@@ -372,16 +372,8 @@ def _failed(error: Exception) -> OurFault:
 
 
 def _broke(id: str, fault: Fault) -> talk.Broke:
-    code = fault.code or ("server_error" if fault.status >= 500 else None)
-    return talk.Broke(
-        id=id,
-        message=fault.message,
-        status=fault.status,
-        code=code,
-        type=fault.type,
-        param=fault.param,
-        retry_after_s=fault.retry_after_s,
-    )
+    broke = talk.Broke.by(id, fault)
+    return broke if broke.code or broke.status < 500 else msgspec.structs.replace(broke, code="server_error")
 
 
 def _once(notice: Callable[[str], None]) -> Report:

@@ -105,7 +105,7 @@ class Responses:
             case NotKept(record, fault, at):
                 return self._not_kept(record, fault, at)
             case Halted(fault, at):
-                broke = FromEngine([_broke(self._order.id, fault)], at)
+                broke = FromEngine([talk.Broke.by(self._order.id, fault)], at)
                 return [Tell(talk.Cancel(self._order.id)), *self.handle(broke)]
 
     # The frame
@@ -385,18 +385,6 @@ def _call_done(number: int, item: Item) -> Any:
         output_index=item.index,
         name=item.call.name,
         arguments=item.arguments,
-    )
-
-
-def _broke(id: str, fault: Fault) -> talk.Broke:
-    return talk.Broke(
-        id=id,
-        message=fault.message,
-        status=fault.status,
-        code=fault.code,
-        type=fault.type,
-        param=fault.param,
-        retry_after_s=fault.retry_after_s,
     )
 
 
