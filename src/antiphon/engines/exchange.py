@@ -78,11 +78,10 @@ class Exchange:
         self.outcome: asyncio.Future[Failure | None] = self._loop.create_future()
         self._listener = listener
         self._answered = answered
-        self._first_byte_s = first_byte_s
         self._idle_s = idle_s
         self._connection: Connection | None = None
-        self._is_stream = False
-        self._take: Callable[[list[bytes]], None] = self._take_refusal
+        # How the body is taken; None for a stream of events, which is nearly every one.
+        self._take: Callable[[list[bytes]], None] | None = self._take_refusal
         self._scan = EventScan()
         self._body = bytearray()
         self._limit_bytes = ERROR_LIMIT_BYTES
@@ -137,7 +136,7 @@ class Exchange:
         if headers.get("content-encoding", "identity") != "identity":
             self._fail_with(f"sent its answer in an encoding that was not asked for: {headers['content-encoding']}", "malformed")
         elif media_type == "text/event-stream":
-            self._is_stream = True
+            self._take = None
         elif media_type == "application/json":
             self._take, self._limit_bytes = self._take_whole, WHOLE_LIMIT_BYTES
         else:
@@ -149,7 +148,7 @@ class Exchange:
         if not self._has_begun:
             self._has_begun = True
             self._be_patient(self._idle_s)
-        if not self._is_stream:
+        if self._take is not None:
             self._take(pieces)
             return
         try:
@@ -162,16 +161,16 @@ class Exchange:
     def ended(self) -> None:
         """The body is whole."""
         self._connection = None
-        if not self._is_stream and self._take == self._take_refusal:
+        if self._take == self._take_refusal:
             self._refuse()
         else:
-            self._hear(self._scan.end() if self._is_stream else [bytes(self._body)])
+            self._hear(self._scan.end() if self._take is None else [bytes(self._body)])
             self._conclude(None)
 
     def broke_off(self, why: str) -> None:
         """Nothing more comes. What came may yet be a whole answer, or tell an error well enough."""
         self._connection = None
-        if self._status and not self._is_stream and self._take == self._take_refusal:
+        if self._status and self._take == self._take_refusal:
             self._refuse()
         elif self._has_begun:
             self._conclude(why)
