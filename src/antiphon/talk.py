@@ -2,155 +2,42 @@
 The vocabulary between protocols and engines: every word that one can say to the other.
 
 Neither side knows the other's wire. A protocol turns its client's messages into these words, an engine turns these words into
-whatever its model understands, and back. Words are immutable and carry the id of the response they belong to. The history that a
-`Respond` carries is in `antiphon.turns`.
+whatever its model understands, and back. Words are immutable and carry the id of the response, or of the turn, that they belong to. The
+history that a `Respond` carries is in `antiphon.turns`, what it asks for in `antiphon.asks`.
+
+Live sound. A conversation's clock is the sound that it was told with `Hear`, in milliseconds since the first of it; what was dropped by
+`Forget` counts too. A turn is a stretch of that sound: an engine that detects turns says where one starts and stops, under an id of its
+own; one that was committed by hand has the id that `Commit` gave it. Both come back in the history as a `turns.SpeechPart`. What an engine
+says aloud is `Sound`, and the words of it are `Spoken`, which stand before the sound that they are heard in.
 """
 
 from typing import Any, Literal
 
 from msgspec import Struct
 
+from antiphon.asks import (
+    Abilities as Abilities,
+    CustomTool as CustomTool,
+    FunctionTool as FunctionTool,
+    HostedTool as HostedTool,
+    JsonObject as JsonObject,
+    JsonSchema as JsonSchema,
+    NoiseReduction as NoiseReduction,
+    Retention as Retention,
+    Sampling as Sampling,
+    Settings as Settings,
+    Tool as Tool,
+    ToolChoice as ToolChoice,
+    Transcription as Transcription,
+    TurnDetection as TurnDetection,
+    Voice as Voice,
+)
 from antiphon.errors import Fault
 from antiphon.turns import Phase, Turn
 
 
 class _Word(Struct, frozen=True, tag_field="word"):
     """Tagged by class name, so that a word can cross a process boundary."""
-
-
-class FunctionTool(_Word, frozen=True, tag=True):
-    """A function that the model may call; `parameters` is a JSON Schema, None for no arguments."""
-
-    name: str
-    description: str | None = None
-    parameters: dict[str, Any] | None = None
-    strict: bool | None = None
-    namespace: str | None = None
-
-    @property
-    def key(self) -> str:
-        """What tells it from all other tools."""
-        return f"{self.namespace}.{self.name}" if self.namespace else self.name
-
-
-class CustomTool(_Word, frozen=True, tag=True):
-    """A tool called with free text; `grammar`, where given, is what the text must match, in `syntax` (`lark` or `regex`)."""
-
-    name: str
-    description: str | None = None
-    syntax: str | None = None
-    grammar: str | None = None
-    namespace: str | None = None
-
-    @property
-    def key(self) -> str:
-        """What tells it from all other tools."""
-        return f"{self.namespace}.{self.name}" if self.namespace else self.name
-
-
-Tool = FunctionTool | CustomTool
-
-
-class HostedTool(_Word, frozen=True, tag=True):
-    """A tool that the engine runs itself, or has a form of its own for, as the Responses API describes it; `spec` has its `type`."""
-
-    type: str
-    spec: dict[str, Any]
-
-
-class ToolChoice(Struct, frozen=True):
-    """
-    Whether and which tools are called.
-
-    Attributes:
-        mode: `none`, `auto` (the model decides) or `required` (at least one call).
-        names: the only tools that may be called, by their `key`, or by the `type` of a hosted one; None for all of them.
-    """
-
-    mode: Literal["none", "auto", "required"] = "auto"
-    names: tuple[str, ...] | None = None
-
-
-class JsonObject(_Word, frozen=True, tag=True):
-    """The answer is one JSON object."""
-
-
-class JsonSchema(_Word, frozen=True, tag=True):
-    """The answer is JSON that satisfies `schema`; `strict` asks for a guarantee, not an attempt."""
-
-    name: str
-    schema: dict[str, Any]
-    strict: bool = False
-    description: str | None = None
-
-
-class Sampling(Struct, frozen=True):
-    """
-    How words are chosen; None leaves it to the engine.
-
-    Attributes:
-        max_tokens: visible and reasoning tokens together.
-        top_logprobs: alternatives to report for every token, 0 to 20; None for no log probabilities at all.
-        extra: what the client asked beyond the protocol (such as `seed` or `top_k`); an engine takes what it knows.
-    """
-
-    temperature: float | None = None
-    top_p: float | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    max_tokens: int | None = None
-    top_logprobs: int | None = None
-    extra: dict[str, Any] = {}
-
-
-class Settings(Struct, frozen=True, kw_only=True):
-    """
-    What a conversation is opened with.
-
-    Attributes:
-        model: the name that the client asked for.
-        tenant: whose it is; an engine that caches keeps tenants apart.
-    """
-
-    model: str
-    tenant: str = ""
-
-
-class Abilities(Struct, frozen=True, kw_only=True):
-    """
-    What an engine can do, so that a protocol can refuse the rest by name before any work.
-
-    Attributes:
-        context_window: tokens, or None when it isn't known.
-        efforts: the values of reasoning effort that it tells apart; empty for a model that doesn't reason.
-        verbosities: likewise for verbosity.
-        max_top_logprobs: the most alternatives per token; None when it reports no log probabilities.
-        counts_tokens: whether it is a `CountingEngine`.
-        hosted: the types of tools that it takes as `HostedTool`; it then also takes the items that they leave, as `turns.Hosted`.
-        temperature_default: what an answer is sampled with when nothing was asked; likewise `top_p_default`.
-    """
-
-    images: bool = False
-    files: bool = False
-    audio_in: bool = False
-    tools: bool = False
-    custom_tools: bool = False
-    grammars: bool = False
-    json_object: bool = False
-    json_schema: bool = False
-    truncation: bool = False
-    temperature: bool = True
-    top_p: bool = True
-    temperature_default: float = 1.0
-    top_p_default: float = 1.0
-    penalties: bool = False
-    max_top_logprobs: int | None = None
-    efforts: tuple[str, ...] = ()
-    summaries: bool = False
-    verbosities: tuple[str, ...] = ()
-    context_window: int | None = None
-    counts_tokens: bool = False
-    hosted: tuple[str, ...] = ()
 
 
 class Respond(_Word, frozen=True, kw_only=True, tag=True):
@@ -168,6 +55,9 @@ class Respond(_Word, frozen=True, kw_only=True, tag=True):
         effort: how much to reason; None leaves it to the engine.
         summarise: whether and how to summarise the reasoning (`auto`, `concise`, `detailed`).
         seal: whether the reasoning is wanted in a sealed form too, by a client that will give it back itself.
+        voice: how the answer is spoken; None for an answer in writing.
+        retain: how much of a conversation is left when it is truncated; None for as much as fits.
+        aside: whether the answer is no part of the conversation: what is said next does not follow from it.
     """
 
     id: str
@@ -185,6 +75,20 @@ class Respond(_Word, frozen=True, kw_only=True, tag=True):
     summarise: str | None = None
     seal: bool = False
     verbosity: str | None = None
+    voice: Voice | None = None
+    retain: Retention | None = None
+    aside: bool = False
+
+
+class Foresee(_Word, frozen=True, tag=True):
+    """
+    What will be asked if the turn that is open ends now: an engine that has time may begin with it, and say nothing before it is asked.
+
+    Attributes:
+        ask: ends with the `turns.SpeechPart` of that turn, whose sound is left out.
+    """
+
+    ask: Respond
 
 
 class Cancel(_Word, frozen=True, tag=True):
@@ -193,7 +97,39 @@ class Cancel(_Word, frozen=True, tag=True):
     id: str
 
 
-ToEngine = Respond | Cancel
+class Configure(_Word, frozen=True, kw_only=True, tag=True):
+    """
+    How what is heard from here on is to be taken; said before the first `Hear`.
+
+    Attributes:
+        rate_hz: samples a second.
+        turn_detection: None where turns are committed by hand.
+        transcription: None where nobody wants to read what was said.
+    """
+
+    rate_hz: int = 24_000
+    turn_detection: TurnDetection | None = None
+    transcription: Transcription | None = None
+    noise_reduction: NoiseReduction | None = None
+
+
+class Hear(_Word, frozen=True, tag=True):
+    """The client's sound goes on: s16le mono, whole samples, at the rate of the last `Configure`."""
+
+    pcm: bytes
+
+
+class Commit(_Word, frozen=True, tag=True):
+    """What was heard since the last turn, or the last `Forget`, is a turn, the one that had started where one had; it is over."""
+
+    id: str
+
+
+class Forget(_Word, frozen=True, tag=True):
+    """What was heard since the last turn is dropped; one that had started is none, and nothing more is said of it."""
+
+
+ToEngine = Respond | Foresee | Cancel | Configure | Hear | Commit | Forget
 
 
 class Likelihood(Struct, frozen=True):
@@ -323,6 +259,93 @@ class Used(_Word, frozen=True, kw_only=True, tag=True):
     cached_tokens: int = 0
     cache_write_tokens: int = 0
     reasoning_tokens: int = 0
+    input_audio_tokens: int = 0
+    input_image_tokens: int = 0
+    output_audio_tokens: int = 0
+    cached_audio_tokens: int = 0
+
+
+class Sound(_Word, frozen=True, tag=True):
+    """More of the answer aloud: s16le mono, whole samples, at the rate of the `Respond`'s voice."""
+
+    id: str
+    pcm: bytes
+
+
+class Spoken(_Word, frozen=True, tag=True):
+    """More of the words of the answer's sound, the sound that follows."""
+
+    id: str
+    text: str
+
+
+class SpeechStarted(_Word, frozen=True, tag=True):
+    """Someone speaks; `at_ms` is where the turn starts, padding before the speech and all."""
+
+    id: str
+    at_ms: int
+
+
+class SpeechStopped(_Word, frozen=True, tag=True):
+    """The turn that had started is over, and is committed; `at_ms` is where it ends."""
+
+    id: str
+    at_ms: int
+
+
+class Heard(_Word, frozen=True, tag=True):
+    """More of the words of a turn; never taken back."""
+
+    id: str
+    text: str
+    logprobs: tuple[TokenLogprob, ...] = ()
+
+
+class HeardSegment(_Word, frozen=True, kw_only=True, tag=True):
+    """A stretch of a turn that one speaker said; seconds from the turn's start."""
+
+    id: str
+    text: str
+    start_s: float
+    end_s: float
+    speaker: str = ""
+
+
+class HeardAll(_Word, frozen=True, kw_only=True, tag=True):
+    """
+    All the words of a turn that is over; the last that is said of its transcript.
+
+    Attributes:
+        seconds: of sound that were transcribed, where that is what it costs; else tokens are.
+        languages: those that were spoken, as codes, where that is known.
+    """
+
+    id: str
+    transcript: str
+    seconds: float | None = None
+    input_tokens: int = 0
+    input_audio_tokens: int = 0
+    output_tokens: int = 0
+    languages: tuple[str, ...] = ()
+    logprobs: tuple[TokenLogprob, ...] = ()
+
+
+class NotHeard(_Word, frozen=True, kw_only=True, tag=True):
+    """The turn could not be transcribed; the last that is said of its transcript."""
+
+    id: str
+    message: str
+    code: str | None = "transcription_failed"
+    type: str = "server_error"
+
+
+class Trouble(_Word, frozen=True, kw_only=True, tag=True):
+    """Something failed that is no answer's, such as the hearing; the conversation goes on."""
+
+    message: str
+    code: str | None = "server_error"
+    type: str = "server_error"
+    id: str = ""
 
 
 EndReason = Literal["stop", "length", "content_filter", "cancelled"]
@@ -383,6 +406,15 @@ FromEngine = (
     | HostedMoved
     | HostedDone
     | Used
+    | Sound
+    | Spoken
+    | SpeechStarted
+    | SpeechStopped
+    | Heard
+    | HeardSegment
+    | HeardAll
+    | NotHeard
+    | Trouble
     | Ended
     | Broke
 )

@@ -51,15 +51,37 @@ class AudioPart(_Said, frozen=True, tag=True):
     format: str
 
 
-Part = TextPart | RefusalPart | ImagePart | FilePart | AudioPart
+class SpeechPart(_Said, frozen=True, tag=True):
+    """
+    Sound of a live conversation: s16le mono, whole samples.
+
+    Attributes:
+        turn_id: the turn that it was heard as; None where the client gave it whole, as an item.
+        transcript: what was said, where that is known.
+    """
+
+    pcm: bytes
+    rate_hz: int
+    turn_id: str | None = None
+    transcript: str | None = None
+
+
+Part = TextPart | RefusalPart | ImagePart | FilePart | AudioPart | SpeechPart
 
 
 class Message(_Said, frozen=True, tag=True):
-    """Something said by one side; some models tell by `phase` what they say on the way from what they say in the end."""
+    """
+    Something said by one side.
+
+    Attributes:
+        phase: by which some models tell what they say on the way from what they say in the end.
+        heard_ms: of an answer aloud that was cut short, how much of its sound was heard; its words end there too.
+    """
 
     role: Role
     parts: tuple[Part, ...]
     phase: Phase | None = None
+    heard_ms: int | None = None
 
 
 class Thought(_Said, frozen=True, tag=True):

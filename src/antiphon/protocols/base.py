@@ -53,7 +53,13 @@ class Halted(Struct, frozen=True):
     at: float
 
 
-Event = FromClient | FromEngine | Hangup | NotKept | Halted
+class Tick(Struct, frozen=True):
+    """The time that a `WakeAt` asked for has come."""
+
+    at: float
+
+
+Event = FromClient | FromEngine | Hangup | NotKept | Halted | Tick
 
 
 class Send(Struct, frozen=True):
@@ -74,13 +80,19 @@ class Keep(Struct, frozen=True):
     record: ResponseRecord
 
 
+class WakeAt(Struct, frozen=True):
+    """Say so when it is that late, in Unix seconds; takes the place of the last one. None: never."""
+
+    at: float | None
+
+
 class Close(Struct, frozen=True):
     """The session is over; `fault` says why where it was not the plain end."""
 
     fault: Fault | None = None
 
 
-Effect = Send | Tell | Keep | Close
+Effect = Send | Tell | Keep | WakeAt | Close
 
 
 class Session(Protocol):

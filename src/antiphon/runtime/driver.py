@@ -14,7 +14,22 @@ from typing import Any, Protocol
 from antiphon import talk
 from antiphon.engines.base import Conversation, Engine, EngineOverrun
 from antiphon.errors import Fault, OurFault
-from antiphon.protocols.base import Close, Effect, Event, FromClient, FromEngine, Halted, Hangup, Keep, NotKept, Send, Session, Tell
+from antiphon.protocols.base import (
+    Close,
+    Effect,
+    Event,
+    FromClient,
+    FromEngine,
+    Halted,
+    Hangup,
+    Keep,
+    NotKept,
+    Send,
+    Session,
+    Tell,
+    Tick,
+    WakeAt,
+)
 from antiphon.records import ResponseRecord
 from antiphon.runtime.metrics import Metrics
 from antiphon.stores.base import Store
@@ -56,6 +71,7 @@ class Driver:
         self._has_left = False
         self._halting: Fault | None = None
         self._closed = asyncio.Event()
+        self._alarm: asyncio.TimerHandle | None = None
 
     async def run(
         self, engine: Engine, settings: talk.Settings, opening: Any, meanwhile: Callable[[], Awaitable[None]] | None = None
@@ -75,9 +91,16 @@ class Driver:
                 self.receive(Halted(self._halting, self._clock()))
             if self._has_left:
                 self.receive(Hangup(self._clock()))
-            if meanwhile is not None:
-                await meanwhile()
-            await self._closed.wait()
+            try:
+                if meanwhile is not None:
+                    await meanwhile()
+                await self._closed.wait()
+            finally:
+                self._wake_at(None)
+
+    def hear(self, message: Any) -> None:
+        """The client said something more."""
+        self._perform(self._session.handle(FromClient(message, self._clock())))
 
     def deliver(self, words: Sequence[talk.FromEngine]) -> None:
         """Words from the engine; what arrived together leaves together."""
@@ -151,6 +174,8 @@ class Driver:
                 assert self._tasks is not None
                 self._keeping = effect
                 self._tasks.create_task(self._keep(record))
+            case WakeAt(at):
+                self._wake_at(at)
             case Close(fault):
                 self._client.close(fault)
                 self._closed.set()
@@ -161,16 +186,19 @@ class Driver:
         try:
             self._conversation.tell(word)
         except EngineOverrun as overrun:
-            broke = talk.Broke(
-                id=word.id,
-                message=f"The model is overloaded: {overrun}. Please try again later.",
-                status=503,
-                code="server_is_overloaded",
-                type="service_unavailable_error",
-                retry_after_s=1,
-            )
             # Not at once: the session is in the middle of deciding.
-            asyncio.get_running_loop().call_soon(self.deliver, (broke,))
+            asyncio.get_running_loop().call_soon(self.deliver, (_overrun(word, str(overrun)),))
+
+    def _wake_at(self, at: float | None) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+        if at is not None:
+            self._alarm = asyncio.get_running_loop().call_later(max(0.0, at - self._clock()), self._wake)
+
+    def _wake(self) -> None:
+        self._alarm = None
+        self.receive(Tick(self._clock()))
 
     async def _keep(self, record: ResponseRecord) -> None:
         try:
@@ -190,3 +218,13 @@ class Driver:
         self._keeping = None
         self._held.clear()
         self.receive(NotKept(record, fault, self._clock()))
+
+
+def _overrun(word: talk.ToEngine, why: str) -> talk.FromEngine:
+    """What the session hears of a word that the engine had no room for."""
+    message = f"The model is overloaded: {why}. Please try again later."
+    if isinstance(word, talk.Respond | talk.Cancel):
+        return talk.Broke(
+            id=word.id, message=message, status=503, code="server_is_overloaded", type="service_unavailable_error", retry_after_s=1
+        )
+    return talk.Trouble(message=message, code="server_is_overloaded")
