@@ -187,6 +187,29 @@ def pattern_mismatch(param: str, pattern: str) -> ClientMistake:
     )
 
 
+def invalid_base64(param: str) -> ClientMistake:
+    """A string is not whole, padded base64."""
+    return ClientMistake(
+        f"Invalid '{param}'. Expected base64-encoded audio bytes but got invalid bytes.", code="invalid_value", param=param
+    )
+
+
+def invalid_json(reason: str) -> ClientMistake:
+    """A message is not JSON; `reason` says where."""
+    return ClientMistake(f"Invalid JSON: {reason}.", code="invalid_json")
+
+
+def invalid_event(message: str) -> ClientMistake:
+    """A message is JSON, but no event."""
+    return ClientMistake(message, code="invalid_event")
+
+
+def invalid_modalities(param: str, got: Iterable[str], supported: Iterable[Iterable[str]]) -> ClientMistake:
+    """A combination of modalities that can't be had."""
+    combinations = " and ".join(str(list(each)) for each in supported)
+    return ClientMistake(f"Invalid modalities: {list(got)}. Supported combinations are: {combinations}.", code="invalid_value", param=param)
+
+
 def unsupported_parameter(param: str, model: str) -> ClientMistake:
     """The field asks for what this model's engine can't do."""
     return ClientMistake(

@@ -1,6 +1,6 @@
 """Samples of our own wire types, made by looking at their annotations."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -8,7 +8,10 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 import msgspec
 from msgspec import Meta, UnsetType
 
+from antiphon.wire import realtime_items as realtime
 from antiphon.wire.base import Nothing, Unknown, Wire
+from antiphon.wire.realtime_response import StatusDetails, StatusError
+from antiphon.wire.realtime_server import Conversation, ConversationCreated
 from antiphon.wire.responses_events import ErrorEvent, error_event
 from antiphon.wire.responses_items import AdditionalTools, CompactionTrigger, ConfigurationUpdate, ItemReference, Message, Reasoning
 from antiphon.wire.responses_parts import FileCitation, InputFile, InputImage, InputText, OutputText, ReasoningText, Refusal, SummaryText
@@ -42,6 +45,27 @@ BY_HAND: dict[Any, tuple[Wire, ...]] = {
     AdditionalTools: (AdditionalTools(id="at_1", role="developer", tools=[FunctionTool(name="feed", parameters=None, strict=True)]),),
     ReasoningOptions: (ReasoningOptions(context="auto", effort="low", mode="standard", summary="auto"),),
     ResponseError: (ResponseError(code="server_error", message="Gone.", param="input", type="server_error"),),
+    realtime.MessageItem: (
+        realtime.MessageItem(role="system", content=[]),
+        realtime.MessageItem(role="system", content=[realtime.InputText(text="Be brief.")]),
+        realtime.MessageItem(role="assistant", content=[realtime.OutputText(text="Hello"), realtime.OutputAudio(transcript="Hello")]),
+        realtime.MessageItem(
+            id="item_1",
+            object="realtime.item",
+            status="completed",
+            role="user",
+            content=[
+                realtime.InputText(text="Hello"),
+                realtime.InputAudio(audio=b"\x00\x01", transcript="Hello"),
+                realtime.InputImage(image_url="data:image/png;base64,AAAA", detail="low"),
+            ],
+        ),
+    ),
+    ConversationCreated: (ConversationCreated(event_id="event_1", conversation=Conversation(id="conv_1", object="realtime.conversation")),),
+    StatusDetails: (
+        StatusDetails(type="cancelled", reason="turn_detected"),
+        StatusDetails(type="failed", error=StatusError(type="server_error", code="server_error", message="Gone.")),
+    ),
     ErrorEvent: (error_event(3, message="Overloaded.", type="server_error", code="server_error"),),
 }
 # Items that no server puts into its output
@@ -84,7 +108,7 @@ def _values(annotation: Any) -> Iterator[Any]:
             yield samples(each)[1]
         elif origin is Literal:
             yield from args
-        elif origin is list:
+        elif origin in (list, Sequence):
             yield [value for member in alternatives(args[0]) for value in list(_values(member))[:1]][:20]
         elif origin is dict:
             yield {"key": next(_values(args[1]))}
@@ -95,4 +119,6 @@ def _values(annotation: Any) -> Iterator[Any]:
 def _plain(kind: Any, meta: Meta) -> Any:
     if kind is str and meta.pattern:
         return next((text for start, text in PATTERNS.items() if start in meta.pattern), "name_1")
-    return {str: "text", int: meta.ge or 1, float: 0.5, bool: True}.get(kind, {"any": [1.5, None]})
+    return {str: "text", int: meta.ge or 1, float: max(0.5, meta.ge or 0), bool: True, bytes: b"\x00\x01\x02\xff"}.get(
+        kind, {"any": [1.5, None]}
+    )

@@ -3,8 +3,7 @@
 import json
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from antiphon.errors import ClientMistake
 from antiphon.wire.reading import DEPTH_LIMIT, Reader, check_depth, read_query

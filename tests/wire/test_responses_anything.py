@@ -5,8 +5,7 @@ from typing import Any
 
 import openai.types.responses as original
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from openai.types.responses.responses_client_event import ResponsesClientEvent
 from openai_samples import samples
 

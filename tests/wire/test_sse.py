@@ -1,8 +1,7 @@
 """Server-sent events: whatever the line ends and wherever the pieces are cut."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from antiphon.wire.sse import SseParser
 

@@ -10,7 +10,7 @@ quote is escaped, so that no text can be mistaken for a marker; a field that som
 """
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType, field
@@ -72,7 +72,12 @@ class Wire(Struct, kw_only=True, forbid_unknown_fields=True, gc=False):
 
     Attributes:
         extra: the fields that the type does not know; `UNSET` when there are none.
+        aliases: other values of `type` that mean the same, in what is read.
+        null_is_absent: whether null says no more than an absent field does, where null is none of a field's values.
     """
+
+    aliases: ClassVar[tuple[str, ...]] = ()
+    null_is_absent: ClassVar[bool] = False
 
     extra: Opt[Extra] = field(default=UNSET, name=EXTRA_NAME)
 

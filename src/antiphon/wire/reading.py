@@ -7,7 +7,7 @@ that the protocol forgives. So the usual message costs one decoding, and every m
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, partial
 from types import NoneType, UnionType
@@ -201,18 +201,23 @@ def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
     return msgspec.json.Decoder(kind)
 
 
+def _array_shape(of: tuple[Any, ...], meta: Meta) -> tuple[_Readers, str]:
+    member = shape_of(of[0])
+    decoder = _decoder(Annotated[list[of[0]], meta])  # type: ignore[valid-type]
+    return {"array": partial(_read_array, decoder, member, meta)}, f"an array of {_PLURALS.get(member.phrase, 'objects')}"
+
+
 _PLURALS = {"a string": "strings", "an integer": "integers", "a decimal": "decimals"}
 _PLAIN_SHAPES: dict[Any, Callable[[tuple[Any, ...], Meta], tuple[_Readers, str]]] = {
     str: lambda _, meta: ({"string": partial(_read_string, meta)}, "a string"),
+    bytes: lambda _, __: ({"string": _read_bytes}, "a string"),
     Literal: lambda values, _: ({"string": partial(_read_literal, values)}, f"one of {errors.listed(values, 'or')}"),
     int: lambda _, meta: ({"integer": partial(_read_number, "integer", meta)}, "an integer"),
     float: lambda _, meta: (dict.fromkeys(("integer", "decimal"), partial(_read_number, "decimal", meta)), "a decimal"),
     bool: lambda _, __: ({"boolean": _read_plain}, "a boolean"),
     NoneType: lambda _, __: ({"null": _read_plain}, ""),
-    list: lambda of, meta: (
-        {"array": partial(_read_array, _decoder(Annotated[list[of[0]], meta]), shape_of(of[0]), meta)},  # type: ignore[valid-type]
-        f"an array of {_PLURALS.get(shape_of(of[0]).phrase, 'objects')}",
-    ),
+    list: _array_shape,
+    Sequence: _array_shape,
     dict: lambda of, meta: ({"object": partial(_read_map, of[0], shape_of(of[1]), meta)}, "an object"),
 }
 
@@ -230,6 +235,13 @@ def _read_string(meta: Meta, raw: bytes, path: str) -> str:
     if meta.pattern and not re.search(meta.pattern, text):
         raise errors.pattern_mismatch(path, meta.pattern.replace(r"\Z", "$"))
     return text
+
+
+def _read_bytes(raw: bytes, path: str) -> bytes:
+    try:
+        return msgspec.json.decode(raw, type=bytes)
+    except msgspec.ValidationError:
+        raise errors.invalid_base64(path) from None
 
 
 def _read_literal(values: tuple[str, ...], raw: bytes, path: str) -> str:
@@ -297,7 +309,7 @@ def _kind_of(kinds: tuple[type[Wire], ...], fields: Mapping[str, Raw], path: str
         return kinds[0]
     tag = msgspec.json.decode(fields.get("type", b"null"))
     if isinstance(tag, str):
-        kind = by_tag.get(tag) or (Unknown if Unknown in kinds else None)
+        kind = by_tag.get(tag) or _by_alias(kinds).get(tag) or (Unknown if Unknown in kinds else None)
         if kind is None:
             raise errors.invalid_value(path or None, tag, by_tag)
         return kind
@@ -314,22 +326,33 @@ def _by_tag(kinds: tuple[type[Wire], ...]) -> dict[str, type[Wire]]:
     return {str(kind.__struct_config__.tag): kind for kind in kinds if kind.__struct_config__.tag and kind is not Unknown}
 
 
+@cache
+def _by_alias(kinds: tuple[type[Wire], ...]) -> dict[str, type[Wire]]:
+    return {alias: kind for kind in kinds for alias in kind.aliases}
+
+
 class _Field(NamedTuple):
     name: str
     wire_name: str
     shape: _Shape
     required: bool
-    has_default: bool
+    null_is_absent: bool
 
 
 @cache
 def _fields_of(kind: type[Wire]) -> tuple[_Field, ...]:
     hints = get_type_hints(kind, include_extras=True)
     return tuple(
-        _Field(each.name, each.encode_name, shape_of(hints[each.name]), each.required, each.default is not UNSET)
+        _Field(each.name, each.encode_name, shape, each.required, _null_is_absent(kind, each, shape))
         for each in msgspec.structs.fields(kind)
         if each.name != "extra"
+        for shape in (shape_of(hints[each.name]),)
     )
+
+
+def _null_is_absent(kind: type[Wire], field: msgspec.structs.FieldInfo, shape: _Shape) -> bool:
+    # A null where there is a default stands for it: `annotations` is never null.
+    return not field.required and (field.default is not UNSET or (kind.null_is_absent and "null" not in shape.readers))
 
 
 def _read_fields(kind: type[Wire], fields: dict[str, Raw], path: str) -> Wire:
@@ -344,7 +367,9 @@ def _read_fields(kind: type[Wire], fields: dict[str, Raw], path: str) -> Wire:
                 raise errors.missing_parameter(place)
             continue
         raw = bytes(left.pop(field.wire_name))
-        if raw == b"null" and field.has_default and not field.required:
-            continue  # a null where there is a default stands for it: `annotations` is never null
+        if raw == b"null" and field.null_is_absent:
+            continue
         read[field.name] = field.shape.read(raw, place)
+    if kind.null_is_absent:
+        left = {name: value for name, value in left.items() if bytes(value) != b"null"}
     return kind(**read, extra=Extra(left)) if left else kind(**read)
