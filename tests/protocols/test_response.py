@@ -3,13 +3,13 @@
 import itertools
 from typing import get_args
 
-from hypothesis import given
-from hypothesis import strategies as st
-from words import ID, any_word, ending
+from hypothesis import given, strategies as st
+from words import ID, any_sound, any_word, ending
 
 from antiphon import talk
 from antiphon.protocols.response import (
     MOVES,
+    NOT_OF_AN_ANSWER,
     TAKES,
     CallGrew,
     Cited,
@@ -22,41 +22,36 @@ from antiphon.protocols.response import (
     PartDone,
     Response,
     Slot,
+    Sounded,
 )
 
 
-def machine():
+def machine(**how):
     numbers = itertools.count(1)
-    return Response(lambda prefix: f"{prefix}_{next(numbers)}")
+    return Response(lambda prefix: f"{prefix}_{next(numbers)}", **how)
 
 
-def played(*words):
-    response = machine()
+def played(*words, **how):
+    response = machine(**how)
     return [step for word in words for step in response.take(word)]
+
+
+SHOWN = {
+    ItemAdded: lambda step: f"+{step.item.id}",
+    PartAdded: lambda step: f"[{step.part.slot.value}",
+    Grew: lambda step: f"{step.part.slot.value}{step.text!r}",
+    Sounded: lambda step: f"~{len(step.pcm)}",
+    CallGrew: lambda step: f"call{step.text!r}",
+    Cited: lambda step: f"cite{step.index}",
+    PartDone: lambda step: f"]{step.part.slot.value}",
+    ItemDone: lambda step: f"-{step.item.id} {step.item.status}",
+    Finished: lambda step: f"= {step.outcome}" + (f" {step.reason}" if step.reason else ""),
+}
 
 
 def told(steps):
     """The steps in short: `+msg_1`, `[text`, `text'Hi'`, `]text`, `-msg_1 completed`, `= completed`."""
-    lines = []
-    for step in steps:
-        match step:
-            case ItemAdded(item):
-                lines.append(f"+{item.id}")
-            case PartAdded(_, part):
-                lines.append(f"[{part.slot.value}")
-            case Grew(_, part, text):
-                lines.append(f"{part.slot.value}{text!r}")
-            case CallGrew(_, text):
-                lines.append(f"call{text!r}")
-            case Cited(_, _, index):
-                lines.append(f"cite{index}")
-            case PartDone(_, part):
-                lines.append(f"]{part.slot.value}")
-            case ItemDone(item):
-                lines.append(f"-{item.id} {item.status}")
-            case Finished(outcome, reason):
-                lines.append(f"= {outcome}" + (f" {reason}" if reason else ""))
-    return lines
+    return [SHOWN[type(step)](step) for step in steps]
 
 
 def test_text_opens_a_message_fills_it_and_closes_it_at_the_end():
@@ -129,6 +124,75 @@ def test_a_refusal_after_text_is_another_part_of_the_same_message():
     ]
 
 
+def test_words_said_aloud_and_their_sound_are_one_part():
+    words = talk.Spoken(ID, "Hi"), talk.Sound(ID, bytes(4)), talk.Spoken(ID, " you"), talk.Sound(ID, bytes(2)), talk.Ended(ID)
+    assert told(played(*words, is_aloud=True)) == [
+        "+msg_1",
+        "[sound",
+        "sound'Hi'",
+        "~4",
+        "sound' you'",
+        "~2",
+        "]sound",
+        "-msg_1 completed",
+        "= completed",
+    ]
+
+
+def test_sound_may_come_before_any_word_and_no_sound_is_none():
+    words = talk.Sound(ID, b""), talk.Sound(ID, bytes(2)), talk.Ended(ID)
+    assert told(played(*words, is_aloud=True)) == ["+msg_1", "[sound", "~2", "]sound", "-msg_1 completed", "= completed"]
+
+
+def test_for_a_client_that_can_not_hear_what_is_spoken_is_text_and_sound_is_nothing():
+    words = talk.Spoken(ID, "Hi"), talk.Sound(ID, bytes(4)), talk.Text(ID, "!"), talk.Ended(ID)
+    assert told(played(*words)) == ["+msg_1", "[text", "text'Hi'", "text'!'", "]text", "-msg_1 completed", "= completed"]
+
+
+def test_what_is_written_beside_what_is_said_is_another_part_of_the_message():
+    words = talk.Text(ID, "a"), talk.Sound(ID, bytes(2)), talk.Text(ID, "b"), talk.Ended(ID)
+    steps = played(*words, is_aloud=True)
+    assert told(steps)[:9] == ["+msg_1", "[text", "text'a'", "]text", "[sound", "~2", "]sound", "[text", "text'b'"]
+    assert [step.part.index for step in steps if isinstance(step, PartAdded)] == [0, 1, 2]
+
+
+def test_a_call_in_the_middle_of_sound_closes_it_and_sound_after_a_call_is_another_message():
+    words = talk.Sound(ID, bytes(2)), talk.Calling(ID, "a", "f"), talk.Sound(ID, bytes(2)), talk.Ended(ID)
+    steps = told(played(*words, is_aloud=True))
+    assert steps == [
+        "+msg_1",
+        "[sound",
+        "~2",
+        "]sound",
+        "-msg_1 completed",
+        "+fc_2",
+        "-fc_2 completed",
+        "+msg_3",
+        "[sound",
+        "~2",
+        "]sound",
+        "-msg_3 completed",
+        "= completed",
+    ]
+
+
+def test_an_answer_cut_off_in_the_middle_of_sound_closes_it():
+    response = machine(is_aloud=True)
+    response.take(talk.Sound(ID, bytes(2)))
+    assert told(response.cancel()) == ["]sound", "-msg_1 incomplete", "= cancelled"]
+    assert response.cancel() == []
+    assert response.take(talk.Sound(ID, bytes(2))) == []
+
+
+def test_an_answer_of_no_words_may_have_no_items():
+    assert told(played(talk.Ended(ID), is_never_empty=False)) == ["= completed"]
+
+
+def test_what_an_engine_says_of_what_it_hears_is_no_part_of_an_answer():
+    words = talk.SpeechStarted(ID, 1), talk.HeardAll(id=ID, transcript="Hi"), talk.Trouble(message="ouch", id=ID)
+    assert played(*words, is_aloud=True) == []
+
+
 def test_calls_that_interleave_are_told_one_after_the_other():
     words = (
         talk.Calling(ID, "a", "f"),
@@ -185,12 +249,12 @@ def test_citations_count_within_their_part():
 
 
 def test_every_word_of_the_vocabulary_has_its_row():
-    assert set(TAKES) == set(get_args(talk.FromEngine))
+    assert set(TAKES) | NOT_OF_AN_ANSWER == set(get_args(talk.FromEngine))
 
 
 def test_the_table_of_moves_is_whole_and_keeps_parts_inside_items():
     assert set(MOVES) == set(Slot)
-    has_part = {Slot.TEXT, Slot.REFUSAL, Slot.THINKING, Slot.SUMMARY}
+    has_part = {Slot.TEXT, Slot.SOUND, Slot.REFUSAL, Slot.THINKING, Slot.SUMMARY}
     for before, row in MOVES.items():
         assert set(row) == set(Slot)
         for after, moves in row.items():
@@ -213,9 +277,9 @@ def test_the_table_of_moves_is_whole_and_keeps_parts_inside_items():
             assert item == (after is not Slot.NOTHING)
 
 
-@given(st.lists(any_word, max_size=30), ending, st.lists(any_word, max_size=3))
-def test_whatever_an_engine_says_items_nest_and_one_end_comes(words, end, after):
-    steps = played(*words, end, *after)
+@given(st.lists(any_word | any_sound, max_size=30), ending, st.lists(any_word | any_sound, max_size=3), st.booleans())
+def test_whatever_an_engine_says_items_nest_and_one_end_comes(words, end, after, is_aloud):
+    steps = played(*words, end, *after, is_aloud=is_aloud)
     open_item, open_part, added, ended = None, None, [], 0
     for step in steps:
         assert not ended, "nothing follows the end"
@@ -229,7 +293,7 @@ def test_whatever_an_engine_says_items_nest_and_one_end_comes(words, end, after)
                 assert item is open_item
                 assert open_part is None
                 open_part = part
-            case Grew(item, part) | Cited(item, part):
+            case Grew(item, part) | Cited(item, part) | Sounded(item, part):
                 assert item is open_item
                 assert part is open_part
             case CallGrew(item):
@@ -248,6 +312,17 @@ def test_whatever_an_engine_says_items_nest_and_one_end_comes(words, end, after)
                 ended += 1
     assert ended == 1
     assert [item.status for item in added[:-1]].count("incomplete") == 0 or steps[-1].outcome != "completed"
+
+
+@given(st.lists(any_word | any_sound, max_size=30))
+def test_what_is_said_aloud_is_told_in_order_with_the_words_before_their_sound(words):
+    response = machine(is_aloud=True)
+    steps = [step for word in [*words, talk.Ended(ID)] for step in response.take(word)]
+    if steps[-1].outcome == "failed":
+        return
+    aloud = [word.text if isinstance(word, talk.Spoken) else word.pcm for word in words if isinstance(word, talk.Spoken | talk.Sound)]
+    heard = [step for step in steps if isinstance(step, Sounded) or (isinstance(step, Grew) and step.part.slot is Slot.SOUND)]
+    assert [step.pcm if isinstance(step, Sounded) else step.text for step in heard] == [each for each in aloud if each]
 
 
 @given(st.lists(any_word, max_size=30))

@@ -4,10 +4,8 @@ import itertools
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from openai.types.responses import Response as TheirResponse
-from openai.types.responses import ResponseStreamEvent
+from hypothesis import given, strategies as st
+from openai.types.responses import Response as TheirResponse, ResponseStreamEvent
 from pydantic import TypeAdapter
 from words import ID, any_word, ending
 
@@ -16,9 +14,7 @@ from antiphon.errors import OurFault
 from antiphon.protocols.base import Close, FromClient, FromEngine, Hangup, Keep, NotKept, Send, Tell
 from antiphon.protocols.responses import PAD, Responses
 from antiphon.protocols.responses_order import Order
-from antiphon.wire import responses_items as items
-from antiphon.wire import responses_parts as parts
-from antiphon.wire import responses_tools as tools
+from antiphon.wire import responses_items as items, responses_parts as parts, responses_tools as tools
 from antiphon.wire.base import encode
 from antiphon.wire.responses_request import CreateRequest, ReasoningOptions, TextOptions
 

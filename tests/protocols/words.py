@@ -25,6 +25,10 @@ any_word = st.one_of(
     st.builds(talk.Called, st.just(ID), calls),
     st.builds(talk.Used, id=st.just(ID), input_tokens=st.just(1), output_tokens=st.just(2)),
 )
+any_sound = st.one_of(
+    st.builds(talk.Spoken, st.just(ID), texts),
+    st.builds(talk.Sound, st.just(ID), st.sampled_from([b"", bytes(2), bytes(4)])),
+)
 ending = st.one_of(
     st.builds(talk.Ended, st.just(ID), st.sampled_from(["stop", "length", "content_filter", "cancelled"])),
     st.builds(talk.Broke, id=st.just(ID), message=st.just("gone")),

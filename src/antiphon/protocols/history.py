@@ -9,8 +9,7 @@ from antiphon import talk, turns
 from antiphon.errors import ClientMistake, unsupported_value
 from antiphon.protocols.history_tools import hosted, shell_call_ids, told
 from antiphon.protocols.responses_offer import Terms
-from antiphon.wire import responses_items as items
-from antiphon.wire import responses_parts as parts
+from antiphon.wire import responses_items as items, responses_parts as parts
 
 Located = tuple[str, items.Item]
 """An item, and where the client finds it in what it sent: `input[3]`."""

@@ -12,8 +12,7 @@ from typing import Any
 import msgspec
 
 from antiphon import talk, turns
-from antiphon.wire import responses_calls as calls
-from antiphon.wire import responses_items as items
+from antiphon.wire import responses_calls as calls, responses_items as items
 from antiphon.wire.base import Tagged, Wire, encode
 
 Told = tuple[turns.Turn, ...]

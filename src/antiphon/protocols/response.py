@@ -20,10 +20,14 @@ Outcome = Literal["completed", "incomplete", "failed", "cancelled"]
 
 
 class Slot(StrEnum):
-    """What is open: nothing, a part of a message or of a reasoning item, a reasoning item between parts, a call, a hosted tool's item."""
+    """
+    What is open: nothing, a part of a message (in writing, or aloud) or of a reasoning item, a reasoning item between parts, a call, a
+    hosted tool's item.
+    """
 
     NOTHING = "nothing"
     TEXT = "text"
+    SOUND = "sound"
     REFUSAL = "refusal"
     THINKING = "thinking"
     SUMMARY = "summary"
@@ -47,6 +51,7 @@ MOVES: dict[Slot, dict[Slot, tuple[Move, ...]]] = {
     Slot.NOTHING: {
         Slot.NOTHING: (),
         Slot.TEXT: (_I, _P),
+        Slot.SOUND: (_I, _P),
         Slot.REFUSAL: (_I, _P),
         Slot.THINKING: (_I, _P),
         Slot.SUMMARY: (_I, _P),
@@ -57,6 +62,18 @@ MOVES: dict[Slot, dict[Slot, tuple[Move, ...]]] = {
     Slot.TEXT: {
         Slot.NOTHING: (_EP, _EI),
         Slot.TEXT: (),
+        Slot.SOUND: (_EP, _P),
+        Slot.REFUSAL: (_EP, _P),
+        Slot.THINKING: (_EP, _EI, _I, _P),
+        Slot.SUMMARY: (_EP, _EI, _I, _P),
+        Slot.THOUGHT: (_EP, _EI, _I),
+        Slot.CALL: (_EP, _EI, _I),
+        Slot.HOSTED: (_EP, _EI, _I),
+    },
+    Slot.SOUND: {
+        Slot.NOTHING: (_EP, _EI),
+        Slot.TEXT: (_EP, _P),
+        Slot.SOUND: (),
         Slot.REFUSAL: (_EP, _P),
         Slot.THINKING: (_EP, _EI, _I, _P),
         Slot.SUMMARY: (_EP, _EI, _I, _P),
@@ -67,6 +84,7 @@ MOVES: dict[Slot, dict[Slot, tuple[Move, ...]]] = {
     Slot.REFUSAL: {
         Slot.NOTHING: (_EP, _EI),
         Slot.TEXT: (_EP, _P),
+        Slot.SOUND: (_EP, _P),
         Slot.REFUSAL: (),
         Slot.THINKING: (_EP, _EI, _I, _P),
         Slot.SUMMARY: (_EP, _EI, _I, _P),
@@ -77,6 +95,7 @@ MOVES: dict[Slot, dict[Slot, tuple[Move, ...]]] = {
     Slot.THINKING: {
         Slot.NOTHING: (_EP, _EI),
         Slot.TEXT: (_EP, _EI, _I, _P),
+        Slot.SOUND: (_EP, _EI, _I, _P),
         Slot.REFUSAL: (_EP, _EI, _I, _P),
         Slot.THINKING: (),
         Slot.SUMMARY: (_EP, _P),
@@ -87,6 +106,7 @@ MOVES: dict[Slot, dict[Slot, tuple[Move, ...]]] = {
     Slot.SUMMARY: {
         Slot.NOTHING: (_EP, _EI),
         Slot.TEXT: (_EP, _EI, _I, _P),
+        Slot.SOUND: (_EP, _EI, _I, _P),
         Slot.REFUSAL: (_EP, _EI, _I, _P),
         Slot.THINKING: (_EP, _P),
         Slot.SUMMARY: (),
@@ -97,6 +117,7 @@ MOVES: dict[Slot, dict[Slot, tuple[Move, ...]]] = {
     Slot.THOUGHT: {
         Slot.NOTHING: (_EI,),
         Slot.TEXT: (_EI, _I, _P),
+        Slot.SOUND: (_EI, _I, _P),
         Slot.REFUSAL: (_EI, _I, _P),
         Slot.THINKING: (_P,),
         Slot.SUMMARY: (_P,),
@@ -107,6 +128,7 @@ MOVES: dict[Slot, dict[Slot, tuple[Move, ...]]] = {
     Slot.CALL: {
         Slot.NOTHING: (_EI,),
         Slot.TEXT: (_EI, _I, _P),
+        Slot.SOUND: (_EI, _I, _P),
         Slot.REFUSAL: (_EI, _I, _P),
         Slot.THINKING: (_EI, _I, _P),
         Slot.SUMMARY: (_EI, _I, _P),
@@ -117,6 +139,7 @@ MOVES: dict[Slot, dict[Slot, tuple[Move, ...]]] = {
     Slot.HOSTED: {
         Slot.NOTHING: (_EI,),
         Slot.TEXT: (_EI, _I, _P),
+        Slot.SOUND: (_EI, _I, _P),
         Slot.REFUSAL: (_EI, _I, _P),
         Slot.THINKING: (_EI, _I, _P),
         Slot.SUMMARY: (_EI, _I, _P),
@@ -128,6 +151,7 @@ MOVES: dict[Slot, dict[Slot, tuple[Move, ...]]] = {
 
 ITEM_PREFIX = {
     Slot.TEXT: "msg",
+    Slot.SOUND: "msg",
     Slot.REFUSAL: "msg",
     Slot.THINKING: "rs",
     Slot.SUMMARY: "rs",
@@ -227,6 +251,14 @@ class Grew(Struct):
     logprobs: tuple[talk.TokenLogprob, ...]
 
 
+class Sounded(Struct):
+    """The open part is heard further, by `pcm`; its words so far are those of all the sound up to the end of it."""
+
+    item: Item
+    part: Part
+    pcm: bytes
+
+
 class CallGrew(Struct):
     """The open call's arguments grew by `text`."""
 
@@ -273,7 +305,7 @@ class Finished(Struct):
 
 CallWord = talk.Calling | talk.Arguments | talk.Called
 HostedWord = talk.HostedBegan | talk.HostedMoved | talk.HostedDone
-Step = ItemAdded | PartAdded | Grew | CallGrew | HostedMoved | Cited | PartDone | ItemDone | Finished
+Step = ItemAdded | PartAdded | Grew | Sounded | CallGrew | HostedMoved | Cited | PartDone | ItemDone | Finished
 
 OUTCOMES: dict[talk.EndReason, tuple[Outcome, str | None]] = {
     "stop": ("completed", None),
@@ -287,17 +319,23 @@ class Response:
     """
     The machine of one response: give it the engine's words, get the steps that follow.
 
+    Args:
+        is_aloud: whether the client can hear; for one that can't, what is spoken is text, and sound is nothing.
+        is_never_empty: whether an answer of no words at all still has an item, as clients that read `output[0]` need it.
+
     Attributes:
         items: those that have closed, in order of their index.
         used: the token count that the engine gave last.
         over: whether it has finished; it then answers every word with nothing.
     """
 
-    def __init__(self, mint: Callable[[str], str]) -> None:
+    def __init__(self, mint: Callable[[str], str], *, is_aloud: bool = False, is_never_empty: bool = True) -> None:
         self.items: list[Item] = []
         self.used: talk.Used | None = None
         self.over = False
         self._mint = mint
+        self._is_aloud = is_aloud
+        self._is_never_empty = is_never_empty
         self._slot = Slot.NOTHING
         self._item: Item | None = None
         self._part: Part | None = None
@@ -307,7 +345,9 @@ class Response:
 
     def take(self, word: talk.FromEngine) -> list[Step]:
         """What follows from `word`; never raises."""
-        return [] if self.over else TAKES[type(word)](self, word)
+        if self.over or type(word) in NOT_OF_AN_ANSWER:
+            return []
+        return TAKES[type(word)](self, word)
 
     def lengthen(self, text: str) -> Item | None:
         """
@@ -342,6 +382,16 @@ class Response:
         if logprobs:
             part.logprobs.extend(logprobs)
         return [Grew(item, part, text, logprobs)]
+
+    def _speak(self, text: str) -> list[Step]:
+        return self._say(Slot.SOUND if self._is_aloud else Slot.TEXT, text)
+
+    def _sound(self, pcm: bytes) -> list[Step]:
+        if not pcm or not self._is_aloud:
+            return []
+        steps = [] if self._slot is Slot.SOUND else [*self._settle_calls("completed"), *self._move(Slot.SOUND)]
+        assert self._item is not None and self._part is not None
+        return [*steps, Sounded(self._item, self._part, pcm)]
 
     def _seal(self, sealed: str) -> list[Step]:
         at_reasoning = self._slot in _REASONING
@@ -441,8 +491,7 @@ class Response:
     def _end(self, reason: talk.EndReason) -> list[Step]:
         outcome, why = OUTCOMES[reason]
         steps = self._close("completed" if outcome == "completed" else "incomplete")
-        if outcome == "completed" and not self.items:
-            # An answer of no words is still an answer: clients read `output[0]`.
+        if outcome == "completed" and not self.items and self._is_never_empty:
             steps += [*self._move(Slot.TEXT), *self._move(Slot.NOTHING)]
         return [*steps, self._finish(outcome, why)]
 
@@ -524,7 +573,14 @@ TAKES: dict[type, Callable[[Response, Any], list[Step]]] = {
     talk.HostedMoved: Response._host,
     talk.HostedDone: Response._host,
     talk.Used: Response._count,
+    talk.Spoken: lambda response, word: response._speak(word.text),
+    talk.Sound: lambda response, word: response._sound(word.pcm),
     talk.Ended: lambda response, word: response._end(word.reason),
     talk.Broke: lambda response, word: [*response._close("incomplete"), response._finish("failed", broke=word)],
 }
-"""What each word of an engine does; a word that is missing here fails a test."""
+"""What each word of an answer does; a word of an engine that is missing here and in `NOT_OF_AN_ANSWER` fails a test."""
+
+NOT_OF_AN_ANSWER = frozenset(
+    {talk.SpeechStarted, talk.SpeechStopped, talk.Heard, talk.HeardSegment, talk.HeardAll, talk.NotHeard, talk.Trouble}
+)
+"""What an engine says of what it hears."""

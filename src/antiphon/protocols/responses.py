@@ -13,7 +13,7 @@ import msgspec
 from antiphon import talk
 from antiphon.errors import Fault, UpstreamTrouble
 from antiphon.protocols import response as steps
-from antiphon.protocols.base import Close, Effect, Event, FromClient, FromEngine, Halted, Hangup, Keep, Mint, NotKept, Send, Tell
+from antiphon.protocols.base import Close, Effect, Event, FromClient, FromEngine, Halted, Hangup, Keep, Mint, NotKept, Send, Tell, Tick
 from antiphon.protocols.response import Item, Part, Slot
 from antiphon.protocols.responses_object import Draft, error_of, item_begun, item_of, logprobs_of, part_begun, part_of
 from antiphon.protocols.responses_order import Order, ask
@@ -94,7 +94,7 @@ class Responses:
                 _PERFORM[type(step)](self, step, event.at, effects)
         return effects
 
-    def _decide(self, event: FromClient | Hangup | NotKept | Halted) -> list[Effect]:
+    def _decide(self, event: FromClient | Hangup | NotKept | Halted | Tick) -> list[Effect]:
         if self._closed and not isinstance(event, NotKept):
             return []
         match event:
@@ -104,6 +104,8 @@ class Responses:
                 return self._abandon(at)
             case NotKept(record, fault, at):
                 return self._not_kept(record, fault, at)
+            case Tick():  # none was asked for
+                return []
             case Halted(fault, at):
                 broke = FromEngine([talk.Broke.by(self._order.id, fault)], at)
                 return [Tell(talk.Cancel(self._order.id)), *self.handle(broke)]

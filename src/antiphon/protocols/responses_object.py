@@ -14,10 +14,7 @@ from antiphon.protocols.base import Mint
 from antiphon.protocols.response import Item, Part, Slot
 from antiphon.protocols.responses_order import Order, given
 from antiphon.records import Direction, ItemRecord
-from antiphon.wire import responses_items as items
-from antiphon.wire import responses_parts as parts
-from antiphon.wire import responses_response as wire
-from antiphon.wire import responses_tools as tools
+from antiphon.wire import responses_items as items, responses_parts as parts, responses_response as wire, responses_tools as tools
 from antiphon.wire.base import Extra, Unknown, encode
 from antiphon.wire.responses_request import TextOptions
 

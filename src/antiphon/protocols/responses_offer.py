@@ -13,8 +13,7 @@ from msgspec import Struct, UnsetType, field
 
 from antiphon import talk
 from antiphon.errors import ClientMistake, unsupported_parameter
-from antiphon.wire import responses_items as items
-from antiphon.wire import responses_tools as tools
+from antiphon.wire import responses_items as items, responses_tools as tools
 from antiphon.wire.base import Tagged, encode
 from antiphon.wire.responses_calls import ToolSearchOutput
 from antiphon.wire.responses_request import CreateRequest

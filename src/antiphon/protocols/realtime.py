@@ -1,0 +1,403 @@
+"""
+A Realtime session: what the client, the engine and the clock say in, events and words out.
+
+At most one answer is under way in the conversation, and any number up to `MOST_ASIDE` out of band. Whatever is asked that can't be done is
+answered by one `error` event, and nothing has changed. The wire here is that of general availability; the beta's is translated outside.
+
+Source: OpenAI's Realtime API reference and guide, and captures of what its server does.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from msgspec import UNSET, Struct
+
+from antiphon import talk
+from antiphon.errors import ClientMistake, Fault, OurFault
+from antiphon.protocols.base import Close, Effect, Event, FromClient, FromEngine, Halted, Hangup, Mint, Tick, WakeAt
+from antiphon.protocols.conversation import Conversation, Entry
+from antiphon.protocols.realtime_answer import Answer, Outbox, plan
+from antiphon.protocols.realtime_items import Items, check_told
+from antiphon.protocols.realtime_settings import (
+    AnySession,
+    Opening,
+    changed,
+    coding_of,
+    initial,
+    sound_in,
+    sound_out,
+    voice_name,
+)
+from antiphon.protocols.realtime_speech import Speech
+from antiphon.wire import realtime_client as client, realtime_server as events
+from antiphon.wire.realtime_items import McpListToolsItem
+from antiphon.wire.realtime_response import ResponseParams
+from antiphon.wire.realtime_session import McpTool, ServerVad, Session
+
+MOST_ASIDE = 16
+"""The most answers out of band at once."""
+
+
+class Garbled(Struct, frozen=True):
+    """The client sent what is no event: `fault` says why, `event_id` which of its events it was, if it said so."""
+
+    fault: Fault
+    event_id: str | None = None
+
+
+class Realtime:
+    """
+    The machine of one session; begun by its `Opening`, which comes as from the client.
+
+    Attributes:
+        has_ended: why it is over; None while it isn't.
+    """
+
+    def __init__(self, opening: Opening, mint: Mint) -> None:
+        self.has_ended: str | None = None
+        self._opening = opening
+        self._mint = mint
+        self._outbox = Outbox(mint)
+        self._conversation = Conversation()
+        self._items = Items(opening, self._outbox, mint, self._conversation)
+        self._session: AnySession
+        self._speech: Speech
+        self._conversation_id = mint("conv")
+        self._answers: dict[str, Answer] = {}
+        self._main: Answer | None = None
+        self._has_spoken = False
+        self._at = 0.0
+        self._ends_at = 0.0
+        self._idle_at: float | None = None
+        self._idle_since_ms = 0
+        self._wakes_at: float | None = None
+        self._listed: set[str] = set()
+
+    def handle(self, event: Event) -> list[Effect]:
+        """What is to be done about `event`, in order."""
+        if self.has_ended is not None:
+            return []
+        self._at = event.at
+        if isinstance(event, FromEngine):
+            for word in event.words:
+                self._hear(word)
+        elif isinstance(event, FromClient):
+            self._take(event.message)
+        else:
+            self._decide(event)
+        self._rearm()
+        return self._outbox.take()
+
+    def _decide(self, event: Event) -> None:
+        match event:
+            case Tick(at):
+                self._wake(at)
+            case Hangup():
+                self._end("client_left", None)
+            case Halted(fault):
+                self._fail_all(talk.Broke.by("", fault))
+                self._end("halted", fault)
+            case _:
+                pass
+
+    # The frame
+
+    def _take(self, message: Any) -> None:
+        try:
+            _CLIENT[type(message)](self, message)
+        except Fault as fault:
+            event_id = getattr(message, "event_id", None)
+            self._refuse(fault, event_id if isinstance(event_id, str) else None)
+
+    def _refuse(self, fault: Fault, event_id: str | None = None) -> None:
+        error = events.RealtimeError(type=fault.type, code=fault.code, message=fault.message, param=fault.param, event_id=event_id)
+        self._outbox.send(events.ErrorEvent, error=error)
+
+    def _begin(self, opening: Opening) -> None:
+        self._ends_at = self._at + opening.lasts_s
+        try:
+            self._session = initial(opening, self._mint("sess"), int(self._ends_at))
+            check_told(self._session, "session")
+        except ClientMistake as mistake:
+            self._refuse(mistake)
+            self._end("refused", mistake)
+            return
+        self._speech = Speech(opening, self._session, self._outbox, self._mint, self._conversation)
+        self._outbox.send(events.SessionCreated, session=self._session)
+        if opening.dialect == "beta":
+            conversation = events.Conversation(id=self._conversation_id, object="realtime.conversation")
+            self._outbox.send(events.ConversationCreated, conversation=conversation)
+        self._list_tools()
+
+    def _end(self, why: str, fault: Fault | None) -> None:
+        for answer in self._answers.values():
+            self._outbox.tell(talk.Cancel(answer.plan.id))
+        self._answers.clear()
+        self._main = None
+        self.has_ended = why
+        self._outbox.effects.append(Close(fault))
+
+    def _wake(self, at: float) -> None:
+        self._wakes_at = None
+        if at >= self._ends_at:
+            fault = _expired(self._opening.lasts_s)
+            self._fail_all(talk.Broke.by("", fault))
+            self._refuse(fault)
+            self._end("session_expired", fault)
+        elif self._idle_at is not None and at >= self._idle_at:
+            self._idle_at = None
+            self._speech.time_out(self._idle_since_ms)
+            self._answer_turn()
+
+    def _rearm(self) -> None:
+        """Be woken for what comes first: the end of the session, or of the client's patience."""
+        if self.has_ended is not None:
+            return
+        due_at = self._ends_at if self._idle_at is None else min(self._idle_at, self._ends_at)
+        if due_at != self._wakes_at:
+            self._wakes_at = due_at
+            self._outbox.effects.append(WakeAt(due_at))
+
+    # The session
+
+    def _update(self, event: client.SessionUpdate) -> None:
+        wanted = changed(self._session, event.session, self._opening, has_spoken=self._has_spoken)
+        check_told(wanted, "session")
+        self._speech.configure(wanted)
+        self._session = wanted
+        if self._idle_ms() is None:
+            self._idle_at = None
+        self._outbox.send(events.SessionUpdated, session=wanted)
+        self._list_tools()
+
+    def _list_tools(self) -> None:
+        """Tell what tools the session's MCP servers have. There is nobody yet who asks them, and the client is to know that."""
+        tools = self._session.tools if isinstance(self._session, Session) else ()
+        for tool in tools or ():
+            if isinstance(tool, McpTool) and tool.server_label not in self._listed:
+                self._listed.add(tool.server_label)
+                item = McpListToolsItem(id=self._mint("mcpl"), server_label=tool.server_label, tools=[])
+                place = {"previous_item_id": self._conversation.add(Entry(item)), "item": item}
+                self._outbox.send(events.ConversationItemAdded, **place)
+                self._outbox.send(events.McpListToolsInProgress, item_id=item.id)
+                self._outbox.send(events.McpListToolsFailed, item_id=item.id)
+                self._outbox.send(events.ConversationItemDone, **place)
+
+    # Sound
+
+    def _append(self, event: client.InputAudioBufferAppend) -> None:
+        self._speech.append(event)
+
+    def _commit(self, _event: client.InputAudioBufferCommit) -> None:
+        self._speech.commit()
+        self._speech.not_transcribed(self._session)
+
+    def _clear(self, _event: client.InputAudioBufferClear) -> None:
+        self._speech.clear()
+
+    def _clear_output(self, _event: client.OutputAudioBufferClear) -> None:
+        raise ClientMistake(
+            "The server has no output audio buffer here: it has one over WebRTC and SIP only. Send 'response.cancel', stop playing, and "
+            "say with 'conversation.item.truncate' how much was heard.",
+            code="invalid_value",
+            param="type",
+        )
+
+    def _person_starts(self, word: talk.SpeechStarted) -> None:
+        if not self._speech.started(word):
+            return
+        self._idle_at = None
+        if self._detection("interrupt_response") and self._main is not None:
+            self._cancel(self._main, "turn_detected")
+
+    def _person_stops(self, word: talk.SpeechStopped) -> None:
+        if self._speech.stopped(word):
+            self._speech.not_transcribed(self._session)
+            if self._detection("create_response"):
+                self._answer_turn()
+
+    def _heard(self, word: Any) -> None:
+        self._speech.heard(word, self._session)
+
+    def _detection(self, name: str) -> bool:
+        return getattr(sound_in(self._session).turn_detection, name, False) is not False
+
+    def _idle_ms(self) -> int | None:
+        detection = sound_in(self._session).turn_detection
+        idle_ms = detection.idle_timeout_ms if isinstance(detection, ServerVad) else None
+        return idle_ms if isinstance(idle_ms, int) else None
+
+    # Items
+
+    def _create_item(self, event: client.ConversationItemCreate) -> None:
+        self._items.create(event, coding_of(sound_in(self._session).format))
+
+    def _retrieve_item(self, event: client.ConversationItemRetrieve) -> None:
+        session = self._session
+        if isinstance(session, Session) and self._items.is_answer(event.item_id):
+            self._items.retrieve(event, sound_out(session).format)
+        else:
+            self._items.retrieve(event, sound_in(session).format)
+
+    def _truncate_item(self, event: client.ConversationItemTruncate) -> None:
+        self._items.truncate(event)
+
+    def _delete_item(self, event: client.ConversationItemDelete) -> None:
+        self._items.delete(event)
+
+    # Answers
+
+    def _answer_turn(self) -> None:
+        """Answer a turn that has just ended, where the session is one that answers."""
+        if isinstance(self._session, Session):
+            try:
+                self._respond(ResponseParams())
+            except Fault as fault:  # nobody asked, so there is no event to name
+                self._refuse(fault)
+
+    def _create_response(self, event: client.ResponseCreate) -> None:
+        self._respond(event.response if isinstance(event.response, ResponseParams) else ResponseParams())
+
+    def _respond(self, params: ResponseParams) -> None:
+        session = self._session
+        if not isinstance(session, Session):
+            raise ClientMistake("Responses are not available in transcription sessions.", code="invalid_value", param="type")
+        is_aside = params.conversation == "none"
+        self._check_room(is_aside=is_aside)
+        given = params.input if isinstance(params.input, list) else None
+        history = self._items.history(given, coding_of(sound_in(session).format))
+        conversation_id = None if is_aside else self._conversation_id
+        planned = plan(self._mint("resp"), params, session, self._opening, history, conversation_id)
+        self._check_voice(planned.voice, session)
+        answer = Answer(planned, self._outbox, self._mint, None if is_aside else self._conversation)
+        self._answers[planned.id] = answer
+        if not is_aside:
+            self._main = answer
+            self._idle_at = None
+        if (spent := self._spent(planned.id)) is None:
+            answer.begin()
+        else:
+            answer.refuse(spent, self._at)
+        if self._opening.dialect == "beta":
+            self._tell_limits()
+        if spent is not None:
+            self._finished(answer)
+
+    def _spent(self, id: str) -> talk.Broke | None:
+        """Why there may be no more answers for now: those before have used up what there was."""
+        limit = next((limit for limit in self._opening.limits() if limit.name == "tokens" and limit.remaining == 0), None)
+        if limit is None:
+            return None
+        return talk.Broke(
+            id=id,
+            message=f"Rate limit reached: your limit is {limit.limit} tokens per minute. Please try again in {limit.reset_seconds}s.",
+            status=429,
+            code="rate_limit_exceeded",
+            type="rate_limit_error",
+        )
+
+    def _check_room(self, *, is_aside: bool) -> None:
+        if not is_aside and self._main is not None:
+            raise ClientMistake(
+                f"Conversation already has an active response in progress: {self._main.plan.id}. "
+                "Wait until the response is finished before creating a new one.",
+                code="conversation_already_has_active_response",
+            )
+        if len(self._answers) - (self._main is not None) >= MOST_ASIDE and is_aside:
+            raise ClientMistake(
+                f"There are {MOST_ASIDE} responses in progress outside of the conversation. Wait until one of them is finished.",
+                code="too_many_active_responses",
+            )
+
+    def _check_voice(self, voice: Any, session: Session) -> None:
+        if self._has_spoken and voice_name(voice) != voice_name(sound_out(session).voice):
+            raise ClientMistake(
+                "Cannot update a conversation's voice if assistant audio is present.",
+                code="cannot_update_voice",
+                param="response.audio.output.voice",
+            )
+
+    def _cancel_response(self, event: client.ResponseCancel) -> None:
+        answer = self._main if event.response_id in (UNSET, None) else self._answers.get(str(event.response_id))
+        if answer is None:
+            raise ClientMistake("Cancellation failed: no active response found", code="response_cancel_not_active")
+        self._cancel(answer, "client_cancelled")
+
+    def _cancel(self, answer: Answer, reason: Any) -> None:
+        answer.cancel(reason, self._at)
+        self._finished(answer)
+
+    def _fail_all(self, broke: talk.Broke) -> None:
+        for answer in tuple(self._answers.values()):
+            self._outbox.tell(talk.Cancel(answer.plan.id))
+            answer.take(broke, self._at)
+        self._answers.clear()
+        self._main = None
+
+    def _finished(self, answer: Answer) -> None:
+        del self._answers[answer.plan.id]
+        if answer is self._main:
+            self._main = None
+            self._await_person(answer)
+        if self._opening.dialect == "ga":
+            self._tell_limits()
+
+    def _await_person(self, answer: Answer) -> None:
+        idle_ms = self._idle_ms()
+        if idle_ms is not None and not self._speech.turn.is_open:
+            # Sound is made faster than it is heard: the client is quiet from when the last of it was played.
+            unplayed_s = max(0.0, answer.sounded_at + answer.sound_ms / 1000 - self._at) if answer.has_sounded else 0.0
+            self._idle_at = self._at + unplayed_s + idle_ms / 1000
+            self._idle_since_ms = self._speech.buffer.now_ms
+
+    def _tell_limits(self) -> None:
+        self._outbox.send(events.RateLimitsUpdated, rate_limits=list(self._opening.limits()))
+
+    # What the engine says
+
+    def _hear(self, word: talk.FromEngine) -> None:
+        heard = _ENGINE.get(type(word))
+        if heard is not None:
+            heard(self, word)
+        elif (answer := self._answers.get(word.id)) is not None:
+            is_over = answer.take(word, self._at)
+            self._has_spoken = self._has_spoken or answer.has_sounded
+            if is_over:
+                self._finished(answer)
+
+    def _trouble(self, word: talk.Trouble) -> None:
+        self._refuse(OurFault(word.message, code=word.code, type=word.type))
+
+
+def _expired(lasts_s: float) -> Fault:
+    minutes = f"{lasts_s / 60:g} minutes" if lasts_s != 60 else "1 minute"
+    return ClientMistake(f"Your session hit the maximum duration of {minutes}.", code="session_expired")
+
+
+_CLIENT: dict[type, Callable[[Realtime, Any], None]] = {
+    Opening: Realtime._begin,
+    Garbled: lambda session, garbled: session._refuse(garbled.fault, garbled.event_id),
+    client.SessionUpdate: Realtime._update,
+    client.InputAudioBufferAppend: Realtime._append,
+    client.InputAudioBufferCommit: Realtime._commit,
+    client.InputAudioBufferClear: Realtime._clear,
+    client.OutputAudioBufferClear: Realtime._clear_output,
+    client.ConversationItemCreate: Realtime._create_item,
+    client.ConversationItemRetrieve: Realtime._retrieve_item,
+    client.ConversationItemTruncate: Realtime._truncate_item,
+    client.ConversationItemDelete: Realtime._delete_item,
+    client.ResponseCreate: Realtime._create_response,
+    client.ResponseCancel: Realtime._cancel_response,
+}
+"""What each event of a client does; one that is missing here fails a test."""
+
+_ENGINE: dict[type, Callable[[Realtime, Any], None]] = {
+    talk.SpeechStarted: Realtime._person_starts,
+    talk.SpeechStopped: Realtime._person_stops,
+    talk.Heard: Realtime._heard,
+    talk.HeardSegment: Realtime._heard,
+    talk.HeardAll: Realtime._heard,
+    talk.NotHeard: Realtime._heard,
+    talk.Trouble: Realtime._trouble,
+}
+"""What each word about the hearing does; all others are of an answer."""
