@@ -1,5 +1,5 @@
 """
-An HTTP connection that hands a streaming route its transport.
+An HTTP connection that hands a streaming route its transport, or becomes a WebSocket.
 
 The server underneath parses requests, frames the head and keeps the connection; between the head and the end of a stream the route
 writes chunks straight to the transport, so that an event costs no `await`. Both meet through the request's scope.
@@ -7,11 +7,16 @@ writes chunks straight to the transport, so that an event costs no `await`. Both
 
 import asyncio
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
+from starlette.types import Send
+
+from antiphon.server import websocket
 from antiphon.server.guards import Guarded
-from antiphon.server.limits import BACKLOG_LIMIT_BYTES
+from antiphon.server.limits import BACKLOG_LIMIT_BYTES, Pace
+from antiphon.server.websocket import Headers, Listener, Socket
+from antiphon.server.websocket_frames import RESTART
 
 SCOPE_KEY = "antiphon.connection"
 
@@ -67,11 +72,80 @@ class Connection(Guarded):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._stream: Paced | None = None
+        self._socket: Socket | None = None
+
+    def data_received(self, data: bytes) -> None:
+        """The client has sent something."""
+        if self._socket is None:
+            super().data_received(data)
+        else:
+            self._socket.receive(data)
+
+    def shutdown(self) -> None:
+        """The server stops."""
+        if self._socket is None:
+            super().shutdown()
+        else:
+            self._socket.close(RESTART, "The server is shutting down.")
 
     def on_message_begin(self) -> None:
         """A request begins: its scope learns where it came in."""
         super().on_message_begin()
         self.scope["extensions"] = {SCOPE_KEY: self}  # type: ignore[dict-item]  # ours, not one of ASGI's
+
+    async def upgrade(
+        self,
+        send: Send,
+        listener: Listener,
+        *,
+        subprotocol: str | None = None,
+        headers: Headers = (),
+        on_binary: Callable[[bytes], None] | None = None,
+        pace: Pace | None = None,
+    ) -> Socket:
+        """
+        Become a WebSocket, in answer to the request under way; whoever asks for it stays until `wait_closed` returns.
+
+        Args:
+            send: the request's; the head that it sends has the headers of every answer.
+            listener: whom the WebSocket is for. It hears nothing, save that the client has gone, before `resume_reading` is called.
+            subprotocol: the one chosen, of those that the client offers.
+            headers: more of them for the answer.
+            on_binary: takes messages of bytes; without it they are refused.
+            pace: how fast the client may send, where that is not the usual.
+
+        Raises:
+            ClientMistake: the request is not a handshake, or not one in order; nothing was sent.
+        """
+        if self._behind_handshake is None:
+            raise websocket.upgrade_required("This address is served over a WebSocket: the request must ask for an upgrade.")
+        answer = [*websocket.answer_to(self.headers, subprotocol), *headers]
+        if not self.transport.is_closing():
+            # A 101 has no body, nor any word on how long it would be; and its connection is kept.
+            self.cycle.chunked_encoding, self.cycle.keep_alive = False, True
+            await send({"type": "http.response.start", "status": 101, "headers": answer})
+            await send({"type": "http.response.body"})
+        self._unset_keepalive_if_required()
+        self.flow.pause_reading()
+        self._socket = self._stream = Socket(self, listener, pace or Pace(), bytes(self._behind_handshake), on_binary)
+        self._behind_handshake.clear()
+        self.parser = None  # type: ignore[assignment]  # as when a connection is lost: no HTTP comes any more
+        if self.transport.is_closing():
+            self._socket.hang_up()
+        return self._socket
+
+    @property
+    def heartbeat_s(self) -> float:
+        """Seconds of silence after which a client is asked whether it is there."""
+        return self._door.settings.heartbeat_s
+
+    def pause_reading(self) -> None:
+        """Read nothing more for now."""
+        self.flow.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Read on."""
+        self.flow.resume_reading()
 
     @property
     def is_overfull(self) -> bool:
@@ -114,6 +188,11 @@ class Connection(Guarded):
         super().resume_writing()
         if self._stream is not None:
             self._stream.resume()
+
+
+def is_handshake(scope: Any) -> bool:
+    """Whether a request asks for a WebSocket, so that it may `upgrade`."""
+    return websocket.is_handshake(scope["method"], scope["http_version"], scope["headers"])
 
 
 def of(scope: Any) -> Connection:

@@ -19,6 +19,7 @@ from antiphon.errors import ClientMistake, Fault
 from antiphon.runtime.ids import mint
 from antiphon.server import limits
 from antiphon.server.limits import Door
+from antiphon.server.websocket import is_handshake
 
 LINGER_S = 2.0
 """How long a refused client may go on sending before it is cut off: closed at once, it would not read why."""
@@ -53,6 +54,7 @@ class Guarded(HttpToolsProtocol):
         self._refused_at: float | None = None
         self._flaw: Fault | None = None
         self._upgrades = False
+        self._behind_handshake: bytearray | None = None
         self._fields = 0
         self._head_bytes = 0
         self._unparsed_bytes = 0
@@ -86,6 +88,9 @@ class Guarded(HttpToolsProtocol):
         """The client has sent something."""
         if self._refused_at is not None or self._address is None:
             self._swallow(data)
+            return
+        if self._behind_handshake is not None:
+            self._hold(data)
             return
         self._unset_keepalive_if_required()
         if self._phase is Phase.NOTHING:
@@ -136,14 +141,21 @@ class Guarded(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """The head is whole: the request goes to the application."""
+        method, version = self.parser.get_method(), self.parser.get_http_version()
         self._upgrades = self.parser.should_upgrade()
-        if self._upgrades and self.parser.get_method() == b"CONNECT":
+        if self._upgrades and method == b"CONNECT":
             raise self._flawed(ClientMistake("Not allowed to CONNECT.", status=405))
-        if flaw := _flaw_of(self.url, self.headers, self.parser.get_http_version()):
+        if flaw := _flaw_of(self.url, self.headers, version):
             raise self._flawed(ClientMistake(flaw))
         self._await(Phase.BODY)
+        is_handshake_whole = self._upgrades and is_handshake(method.decode(), version, self.headers)
+        self._upgrades = self._upgrades and not is_handshake_whole
         if not self._upgrades:
             super().on_headers_complete()
+        if is_handshake_whole:
+            # Whatever becomes of it, what follows is not to be taken for a request.
+            self.cycle.keep_alive = False
+            self._behind_handshake = bytearray()
 
     def on_body(self, body: bytes) -> None:
         """A piece of the body."""
@@ -180,7 +192,17 @@ class Guarded(HttpToolsProtocol):
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
-            self._parse(self._head_without_upgrade() + data[upgrade.args[0] :])
+            rest = data[upgrade.args[0] :]
+            if self._behind_handshake is None:
+                self._parse(self._head_without_upgrade() + rest)
+            else:
+                self._hold(rest)
+
+    def _hold(self, data: bytes) -> None:
+        """Keep what comes behind a handshake until that is answered; what is not here yet need not come sooner."""
+        assert self._behind_handshake is not None
+        self._behind_handshake += data
+        self.flow.pause_reading()
 
     def _head_without_upgrade(self) -> bytes:
         """
@@ -190,7 +212,8 @@ class Guarded(HttpToolsProtocol):
         """
         hops = (b"connection", b"upgrade", b"http2-settings")
         lines = [b"%b: %b\r\n" % field for field in self.headers if field[0] not in hops]
-        head = b"%b %b HTTP/1.1\r\n%b\r\n" % (self.parser.get_method(), self.url, b"".join(lines))
+        version = self.parser.get_http_version().encode()
+        head = b"%b %b HTTP/%b\r\n%b\r\n" % (self.parser.get_method(), self.url, version, b"".join(lines))
         self.parser = httptools.HttpRequestParser(self)
         self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
         return head
@@ -266,24 +289,25 @@ class Guarded(HttpToolsProtocol):
 
     def _give_up(self, reason: str) -> None:
         if reason in ("slow_head", "slow_body") and (self._head_bytes or self._unparsed_bytes):
-            self._count(reason)
+            self.count(reason)
             self.refuse(ClientMistake("The request did not arrive in time.", status=408, code="request_timeout"))
         else:
             self.drop(reason)
 
     def drop(self, reason: str) -> None:
         """Close at once; what has not left never will. `reason` is one of few words, and counted."""
-        self._count(reason)
+        self.count(reason)
         self.transport.abort()
 
-    def _count(self, reason: str) -> None:
+    def count(self, reason: str) -> None:
+        """Note why the connection ends; the first reason is it."""
         if self.dropped is None:
             self.dropped = reason
             self._door.metrics.dropped[reason] += 1
 
     def refuse(self, fault: Fault) -> None:
         """Tell the client what is wrong with what it sends, if that can still be told, and read nothing more of it."""
-        self._count("large_head" if fault.status == 431 else "malformed")
+        self.count("large_head" if fault.status == 431 else "malformed")
         self._refused_at = self.loop.time()
         if self._is_answering and self.cycle.more_body and not self.cycle.response_started and not self.pipeline:
             # The application has the flawed request already: to it, the client is gone.

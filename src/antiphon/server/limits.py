@@ -1,7 +1,9 @@
 """What every connection shares: who may come in, how long each is waited for, and what is counted."""
 
 import resource
+import time
 from collections import Counter
+from collections.abc import Callable
 
 from antiphon.config import ServerSettings
 from antiphon.errors import ClientMistake, Fault, OurFault
@@ -30,6 +32,9 @@ Extensions of chunks mean nothing to anyone, and have no end of their own.
 
 UNSENT_LIMIT_BYTES = 128 << 10
 """The most that the system holds ready for one client beyond what is on its way; of its own it would take megabytes."""
+
+MESSAGES_PER_S, MESSAGE_BYTES_PER_S, BURST_S = 2_000, 32 << 20, 2.0
+"""How fast one WebSocket is read, and how much of it comes at once: forty times what a microphone sends."""
 
 SPARE_FILES = 128
 """Open files that are not connections from clients: the store, the log, engines and their upstreams."""
@@ -81,6 +86,30 @@ class Door:
         self._open_by_address[address] -= 1
         if not self._open_by_address[address]:
             del self._open_by_address[address]
+
+
+class Pace:
+    """
+    How fast a client may send: a bucket of seconds, which every message and every byte empties and time fills.
+
+    Args:
+        clock: for durations, in seconds.
+    """
+
+    __slots__ = ("_clock", "_filled_at", "_message_s", "_spent_s")
+
+    def __init__(self, messages_per_s: float = MESSAGES_PER_S, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._message_s = 1 / messages_per_s
+        self._spent_s = 0.0
+        self._filled_at = clock()
+
+    def spend(self, messages: int, size_bytes: int) -> float:
+        """Count what came; for how many seconds no more may come."""
+        now = self._clock()
+        self._spent_s = max(0.0, self._spent_s - (now - self._filled_at)) + messages * self._message_s + size_bytes / MESSAGE_BYTES_PER_S
+        self._filled_at = now
+        return max(0.0, self._spent_s - BURST_S)
 
 
 def raise_file_limit(connections: int) -> int:

@@ -26,6 +26,8 @@ def fault_reply(fault: Fault) -> Response:
     headers = {}
     if fault.retry_after_s is not None:
         headers["retry-after"] = str(max(1, round(fault.retry_after_s)))
+    if fault.status == 426:  # which must say to what (RFC 9110 section 15.5.22), and RFC 6455 section 4.4 wants the version
+        headers |= {"upgrade": "websocket", "connection": "upgrade", "sec-websocket-version": "13"}
     return json_reply(fault.body(), fault.status, headers)
 
 

@@ -36,6 +36,7 @@ from antiphon.runtime.link import (
     Noticed,
     Ready,
     Setup,
+    Spend,
     Sum,
     Summed,
 )
@@ -245,6 +246,8 @@ class Supervisor:
                 answer(self._ledger.judge(child.number, message))
             case EndStream():
                 self._ledger.end_stream(child.number, message)
+            case Spend():
+                self._ledger.spend(message)
             case Sum(mine):
                 self._ledger.count(child.number, mine)
                 self._tasks.create_task(self._sum(child, answer))

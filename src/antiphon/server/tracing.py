@@ -15,6 +15,9 @@ from antiphon.server import connection, logs
 GONE = 499
 """The status of a request whose client left before it was answered; the one that nginx gives it."""
 
+SWITCHED = 101
+"""The status of a request that became a WebSocket; its line comes when that ends."""
+
 PROBES = ("/livez", "/readyz", "/health", "/metrics")
 """Routes that machines ask all the time: their lines are for debugging."""
 
@@ -69,13 +72,14 @@ class _Reply:
         if message["type"] == "http.response.start":
             self.status = message["status"]
             message["headers"] = [*message.get("headers", ()), *self._headers()]
+            if self._live.is_draining and self.status != SWITCHED:
+                message["headers"].append((b"connection", b"close"))
         await self._send(message)
 
     def _headers(self) -> Sequence[tuple[bytes, bytes]]:
         elapsed_ms = (time.perf_counter() - self.begun_at) * 1000
-        told = [
+        return [
             (b"x-request-id", self._request_id.encode()),
             (b"openai-processing-ms", b"%d" % elapsed_ms),
             (b"openai-version", b"2020-10-01"),
         ]
-        return [*told, (b"connection", b"close")] if self._live.is_draining else told

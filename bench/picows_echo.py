@@ -1,0 +1,34 @@
+"""
+The least that a WebSocket server in Python can do with picows: read frames, and send the small ones back, which are the questions among
+those of `realtime_sessions.py`.
+
+    python bench/picows_echo.py PORT
+"""
+
+import sys
+
+del sys.path[0]  # this folder: its `types.py` is not the standard library's
+
+import uvloop
+from picows import WSListener, WSMsgType, ws_create_server
+
+
+class Echo(WSListener):
+    """One connection."""
+
+    def on_ws_frame(self, transport, frame):
+        if frame.msg_type == WSMsgType.TEXT:
+            text = frame.get_payload_as_bytes()
+            if len(text) < 200:
+                transport.send(WSMsgType.TEXT, text)
+        elif frame.msg_type == WSMsgType.CLOSE:
+            transport.send_close(frame.get_close_code())
+            transport.disconnect()
+
+
+async def main():
+    server = await ws_create_server(lambda _request: Echo(), "127.0.0.1", int(sys.argv[1]), backlog=2048)
+    await server.serve_forever()
+
+
+uvloop.run(main())
