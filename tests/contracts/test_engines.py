@@ -9,8 +9,11 @@ from pathlib import Path
 import pytest
 
 from antiphon import talk, turns
+from antiphon.audio import bytes_of, ms_of
+from antiphon.config import load
 from antiphon.engines.base import Place
 from antiphon.runtime.registry import ENGINES, _build
+from antiphon.server.run import background
 
 SETTINGS = talk.Settings(model="m")
 CASES = [
@@ -18,6 +21,8 @@ CASES = [
     pytest.param("scripted", {}, id="scripted-at-once"),
     pytest.param("chat", {"quirks": "generic"}, id="chat"),
     pytest.param("responses", {}, id="responses"),
+    pytest.param("realtime", {"model": "slow"}, id="realtime"),
+    pytest.param("realtime", {"dialect": "beta"}, id="realtime-beta"),
     pytest.param("local", {"model": "smollm2-135m-instruct", "context": 1024}, id="local", marks=pytest.mark.weights),
 ]
 
@@ -117,10 +122,28 @@ COUNTS = {
 """For each path what says a number, and what says that it was the last."""
 
 
+SERVERS = {}
+"""Addresses of the servers that outlast a test."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def realtime_server(tmp_path_factory):
+    """A server of ours, before scripted models: `m`, which says all at once, and `slow`."""
+    home = tmp_path_factory.mktemp("home")
+    models = [{"name": "m", "engine": "scripted"}, {"name": "slow", "engine": "scripted", "pace_ms": 1}]
+    config = load({"models": models, "logging.level": "error"}, None, {"HOME": str(home)}, home, etc=home / "none.toml").config
+    with background(config) as address:
+        SERVERS["realtime"] = f"{address}/v1"
+        yield
+
+
 def with_engine(name, options, scenario):
     """Build the engine, start it, play the scenario, stop it."""
 
     async def play():
+        if name in SERVERS:
+            await play_before(options | {"base_url": SERVERS[name]})
+            return
         upstream = await asyncio.start_server(counting, "127.0.0.1", 0)
         async with upstream:
             address = f"http://127.0.0.1:{upstream.sockets[0].getsockname()[1]}/v1"
@@ -218,3 +241,228 @@ def test_an_engine_that_stops_ends_what_it_was_saying(name, options):
 
 def test_every_engine_is_held_to_the_contract():
     assert {case.values[0] for case in CASES} == set(ENGINES)
+
+
+# Engines that listen, and those that speak
+
+RATE_HZ = 24_000
+BUZZ = (b"\0\x20" * 60 + b"\0\xe0" * 60) * 120
+"""600 ms that any ear of ours takes for speech."""
+
+SILENCE = bytes(bytes_of(1000, RATE_HZ))
+LIVE_CASES = [
+    pytest.param("scripted", {}, BUZZ, id="scripted"),
+    pytest.param("scripted", {"pace_ms": 1}, BUZZ, id="scripted-paced"),
+    pytest.param("realtime", {"model": "slow"}, BUZZ, id="realtime"),
+    pytest.param("realtime", {"dialect": "beta"}, BUZZ, id="realtime-beta"),
+]
+"""Each with half a second or more of speech that the engine knows for speech: s16le at 24 kHz."""
+
+LISTEN = talk.Configure(rate_hz=RATE_HZ, turn_detection=talk.TurnDetection(), transcription=talk.Transcription())
+BY_HAND = talk.Configure(rate_hz=RATE_HZ, transcription=talk.Transcription())
+VOICE = talk.Voice(rate_hz=RATE_HZ)
+
+
+async def say(tell, *sounds):
+    """Tell the sound in pieces of 20 ms, each when the one before has been taken."""
+    pcm = b"".join(sounds)
+    size = bytes_of(20, RATE_HZ)
+    for start in range(0, len(pcm), size):
+        tell(talk.Hear(pcm[start : start + size]))
+        await asyncio.sleep(0)
+
+
+def of(words, *kinds):
+    return [word for word in words if isinstance(word, kinds)]
+
+
+def transcribed(words):
+    """The ids of the turns whose transcripts are over."""
+    return [word.id for word in of(words, talk.HeardAll, talk.NotHeard)]
+
+
+def check_turns(words, dropped=()):
+    """Speech starts and stops by turns, its clock runs forward, a transcript is over once. Turns in `dropped` were ended from without."""
+    open_id, clock_ms, begun = None, 0, set()
+    for word in of(words, talk.SpeechStarted, talk.SpeechStopped):
+        assert word.at_ms >= clock_ms
+        clock_ms = word.at_ms
+        if isinstance(word, talk.SpeechStarted):
+            assert open_id is None or open_id in dropped, "a turn starts when the one before is over"
+            assert word.id not in begun, "every turn has an id of its own"
+            open_id = word.id
+            begun.add(word.id)
+        else:
+            assert word.id == open_id
+            open_id = None
+    over = []
+    for word in of(words, talk.Heard, talk.HeardSegment, talk.HeardAll, talk.NotHeard):
+        assert word.id not in over, "nothing is heard of a turn whose transcript is over"
+        if isinstance(word, talk.HeardAll | talk.NotHeard):
+            over.append(word.id)
+
+
+def check_spoken(said):
+    """Sound is whole samples, and words stand before the sound that they are heard in."""
+    aloud = of(said, talk.Spoken, talk.Sound)
+    assert all(word.pcm and len(word.pcm) % 2 == 0 for word in of(aloud, talk.Sound))
+    assert isinstance(aloud[0], talk.Spoken)
+    assert isinstance(aloud[-1], talk.Sound)
+    assert not of(said, talk.Text), "what is spoken is not written too"
+
+
+def live(name, options, scenario):
+    async def listened(engine):
+        assert engine.abilities.listens
+        async with conversing(engine) as (listener, conversation, tell):
+            await scenario(listener, conversation, tell)
+
+    with_engine(name, options, listened)
+
+
+@pytest.mark.parametrize(("name", "options", "speech"), LIVE_CASES)
+def test_turns_start_and_stop_in_order_and_each_is_transcribed_once(name, options, speech):
+    async def scenario(listener, _, tell):
+        tell(LISTEN)
+        await say(tell, SILENCE, speech, SILENCE, speech, SILENCE)
+        await listener.until(lambda words: len(transcribed(words)) == 2)
+        check_turns(listener.words)
+        stopped = of(listener.words, talk.SpeechStopped)
+        assert transcribed(listener.words) == [word.id for word in stopped]
+        first, second = of(listener.words, talk.SpeechStarted)
+        speech_ms = ms_of(len(speech), RATE_HZ)
+        assert 0 <= first.at_ms <= 1000 + speech_ms, "the clock is the sound's, not the wall's"
+        assert stopped[0].at_ms <= second.at_ms <= stopped[1].at_ms <= 3000 + 2 * speech_ms
+
+    live(name, options, scenario)
+
+
+@pytest.mark.parametrize(("name", "options", "speech"), LIVE_CASES)
+def test_several_turns_in_one_piece_of_sound_all_come_out(name, options, speech):
+    async def scenario(listener, _, tell):
+        tell(LISTEN)
+        tell(talk.Hear((speech + SILENCE) * 3))
+        await listener.until(lambda words: len(transcribed(words)) == 3)
+        check_turns(listener.words)
+        assert len(of(listener.words, talk.SpeechStopped)) == 3
+
+    live(name, options, scenario)
+
+
+@pytest.mark.parametrize(("name", "options", "speech"), LIVE_CASES)
+def test_a_turn_committed_by_hand_is_transcribed_under_the_id_it_was_given(name, options, speech):
+    async def scenario(listener, _, tell):
+        tell(BY_HAND)
+        for id in ("hand_1", "hand_2"):
+            await say(tell, speech, SILENCE)
+            tell(talk.Commit(id))
+        await listener.until(lambda words: len(transcribed(words)) == 2)
+        check_turns(listener.words)
+        assert set(transcribed(listener.words)) == {"hand_1", "hand_2"}
+        assert not of(listener.words, talk.SpeechStarted, talk.SpeechStopped)
+
+    live(name, options, scenario)
+
+
+@pytest.mark.parametrize(("name", "options", "speech"), LIVE_CASES)
+def test_nothing_more_is_said_of_a_turn_that_was_forgotten(name, options, speech):
+    async def scenario(listener, _, tell):
+        tell(LISTEN)
+        await say(tell, speech)
+        await listener.until(lambda words: of(words, talk.SpeechStarted))
+        (started,) = of(listener.words, talk.SpeechStarted)
+        tell(talk.Forget())
+        count = len(listener.words)
+        await say(tell, SILENCE, speech, SILENCE)
+        await listener.until(transcribed)
+        check_turns(listener.words, dropped=(started.id,))
+        assert started.id not in [word.id for word in listener.words[count:]]
+
+    live(name, options, scenario)
+
+
+@pytest.mark.parametrize(("name", "options", "speech"), LIVE_CASES)
+def test_a_turn_that_was_committed_while_it_was_open_is_over_and_transcribed(name, options, speech):
+    async def scenario(listener, _, tell):
+        tell(LISTEN)
+        await say(tell, speech)
+        await listener.until(lambda words: of(words, talk.SpeechStarted))
+        (started,) = of(listener.words, talk.SpeechStarted)
+        tell(talk.Commit(started.id))
+        await say(tell, SILENCE, speech, SILENCE)
+        await listener.until(lambda words: len(transcribed(words)) == 2)
+        check_turns(listener.words, dropped=(started.id,))
+        assert [word.id for word in of(listener.words, talk.SpeechStopped)] != [started.id]
+        assert transcribed(listener.words)[0] == started.id
+
+    live(name, options, scenario)
+
+
+@pytest.mark.parametrize(("name", "options", "speech"), LIVE_CASES)
+def test_a_turn_is_answered_aloud_with_one_end(name, options, speech):
+    async def scenario(listener, _, tell):
+        tell(LISTEN)
+        await say(tell, speech, SILENCE)
+        await listener.until(lambda words: of(words, talk.SpeechStopped))
+        (stopped,) = of(listener.words, talk.SpeechStopped)
+        heard = turns.Message("user", (turns.SpeechPart(speech, RATE_HZ, stopped.id),))
+        tell(talk.Respond(id="resp_1", history=(heard,), voice=VOICE))
+        assert (await listener.end_of("resp_1")).reason == "stop"
+        said = [word for word in listener.words if word.id == "resp_1"]
+        check_spoken(said)
+        assert len(listener.ends("resp_1")) == 1
+        assert said[-1] is listener.ends("resp_1")[0]
+        (used,) = of(said, talk.Used)
+        assert 0 < used.input_audio_tokens <= used.input_tokens
+        assert 0 < used.output_audio_tokens <= used.output_tokens
+
+    live(name, options, scenario)
+
+
+@pytest.mark.parametrize(("name", "options", "speech"), LIVE_CASES)
+def test_speech_that_is_cut_off_ends_once_while_the_next_turn_goes_on(name, options, speech):
+    async def scenario(listener, _, tell):
+        tell(LISTEN)
+        tell(ask("resp_1", voice=VOICE))
+        await listener.until(lambda words: of(words, talk.Sound))
+        await say(tell, speech)
+        await listener.until(lambda words: of(words, talk.SpeechStarted))
+        tell(talk.Cancel("resp_1"))
+        await listener.end_of("resp_1")
+        await say(tell, SILENCE)
+        await listener.until(transcribed)
+        assert len(listener.ends("resp_1")) == 1
+        check_turns(listener.words)
+
+    live(name, options, scenario)
+
+
+@pytest.mark.parametrize(("name", "options", "speech"), LIVE_CASES)
+def test_leaving_in_the_middle_of_speech_delivers_nothing_more(name, options, speech):
+    async def scenario(engine):
+        async with conversing(engine) as (listener, _, tell):
+            tell(LISTEN)
+            tell(ask("resp_1", voice=VOICE))
+            await say(tell, speech, SILENCE)
+            tell(talk.Hear(speech + SILENCE))
+        count = len(listener.words)
+        async with conversing(engine) as (other, _, tell):
+            tell(ask("resp_2"))
+            await other.end_of("resp_2")
+        assert len(listener.words) == count
+
+    with_engine(name, options, scenario)
+
+
+@pytest.mark.parametrize(("name", "options"), [case for case in CASES if case.values[0] not in {live.values[0] for live in LIVE_CASES}])
+def test_an_engine_that_does_not_listen_takes_no_notice_of_sound(name, options):
+    async def scenario(engine):
+        assert not engine.abilities.listens
+        async with conversing(engine) as (listener, _, tell):
+            for word in (LISTEN, talk.Hear(BUZZ + SILENCE), talk.Commit("hand_1"), talk.Hear(BUZZ), talk.Forget()):
+                tell(word)
+            tell(ask("resp_1"))
+            assert (await listener.end_of("resp_1")).reason in ("stop", "length")
+            assert {word.id for word in listener.words} == {"resp_1"}
+
+    with_engine(name, options, scenario)

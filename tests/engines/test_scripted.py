@@ -194,6 +194,10 @@ def test_more_answers_than_there_is_room_for_are_refused():
         ({"answers": [{"when": "(", "say": "x"}]}, "parrot"),
         ({"answers": [{"lines": [{"texts": "x"}]}]}, "texts"),
         ({"abilities": {"images": "perhaps"}}, "images"),
+        ({"hears": [{"say": "x"}]}, "say"),
+        ({"speech": [{"at_ms": 100, "until_ms": 100}]}, "speech"),
+        ({"speech": [{"at_ms": 0, "until_ms": 100}, {"at_ms": 50, "until_ms": 150}]}, "speech"),
+        ({"answers": [{"lines": [{"sound": "missing.wav"}]}]}, "missing.wav"),
     ],
 )
 def test_a_wrong_script_is_refused_by_name(options, named):

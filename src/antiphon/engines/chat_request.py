@@ -4,12 +4,14 @@ A `Respond` as the body of a chat completion.
 The differences between servers are columns of `chat_quirks`; what none of them can take is refused by name.
 """
 
+import base64
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from antiphon import talk, turns
+from antiphon.audio import wav
 from antiphon.engines.chat_quirks import Quirks
 from antiphon.errors import ClientMistake
 
@@ -269,10 +271,20 @@ def _texts(content: str | list[Plain]) -> list[str]:
 def _message(turn: turns.Message, told: list[Plain], quirks: Quirks) -> None:
     if turn.role == "assistant":
         message = _assistant(told, for_call=False)
-        message["content"] = "".join(part.text for part in turn.parts if isinstance(part, turns.TextPart | turns.RefusalPart))
+        message["content"] = "".join(words_said(turn.parts))
         return
     role = "system" if turn.role == "developer" and not quirks.developer else turn.role
     told.append({"role": role, "content": _content(turn.parts, quirks)})
+
+
+def words_said(parts: Iterable[turns.Part]) -> Iterator[str]:
+    """The words of the assistant's parts: no server takes its sound, so of that what was said."""
+    for part in parts:
+        match part:
+            case turns.TextPart(text) | turns.RefusalPart(text) | turns.SpeechPart(transcript=str(text)):
+                yield text
+            case _:
+                pass
 
 
 def _thought(turn: turns.Thought, told: list[Plain], quirks: Quirks) -> None:
@@ -352,6 +364,12 @@ def _file(part: turns.FilePart, quirks: Quirks) -> Plain:
     return {"type": "file", "file": {"filename": part.filename or "file", "file_data": part.inline}}
 
 
+def speech(part: turns.SpeechPart) -> Plain:
+    """What was said aloud, as the recording that both of the APIs take; it tells more than its transcript does."""
+    file = base64.b64encode(wav(part.pcm, part.rate_hz)).decode()
+    return {"type": "input_audio", "input_audio": {"data": file, "format": "wav"}}
+
+
 def _cant_carry(what: str, field: str, schemes: Iterable[str]) -> ClientMistake:
     ways = " or ".join(f"'{scheme}'" for scheme in schemes)
     hint = f"give it as `{field}` that begins with {ways}" if ways else "the server that answers for it takes none"
@@ -364,4 +382,5 @@ _PARTS: dict[type, Callable[[Any, Quirks], Plain]] = {
     turns.ImagePart: _image,
     turns.FilePart: _file,
     turns.AudioPart: lambda part, _quirks: {"type": "input_audio", "input_audio": {"data": part.inline, "format": part.format}},
+    turns.SpeechPart: lambda part, _quirks: speech(part),
 }

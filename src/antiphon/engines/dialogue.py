@@ -13,12 +13,9 @@ from typing import Protocol
 from antiphon import talk
 from antiphon.engines.base import Conversation, Deliver
 from antiphon.engines.exchange import Exchange
+from antiphon.engines.names import Names
 from antiphon.engines.upstream import Upstream
 from antiphon.errors import Fault, UpstreamTrouble
-from antiphon.wire.chat import decode_models
-
-NAMES_HOLD_S = 15.0
-NAMES_PATIENCE_S = 2.0
 
 
 class Reading(Protocol):
@@ -58,25 +55,14 @@ class UpstreamEngine:
         self._upstream = upstream
         self._dialect = dialect
         self._conversations: set[_Conversation] = set()
-        self._names: tuple[str, ...] = ()
-        self._names_until = 0.0
-        self._naming = asyncio.Lock()
+        self._names = Names(upstream)
 
     async def start(self) -> None:
         """Nothing yet: an upstream that is down must not keep this server down."""
 
     async def names(self) -> Sequence[str]:
         """The models upstream, asked for anew when a while has passed."""
-        clock = asyncio.get_running_loop().time
-        async with self._naming:
-            if clock() >= self._names_until:
-                with contextlib.suppress(TimeoutError, ValueError, RecursionError):
-                    async with asyncio.timeout(NAMES_PATIENCE_S):
-                        listed = await self._upstream.fetch("/models", NAMES_PATIENCE_S)
-                    if isinstance(listed, bytes):
-                        self._names = tuple(model.id for model in decode_models(listed).data or () if model.id)
-                self._names_until = clock() + NAMES_HOLD_S
-        return self._names
+        return await self._names.get()
 
     async def stop(self) -> None:
         """Let go of everything; answers under way break."""
@@ -125,6 +111,8 @@ class _Conversation:
             case talk.Cancel(id):
                 if (answer := self._answers.get(id)) is not None:
                     answer.call_off()
+            case talk.Configure() | talk.Hear() | talk.Commit() | talk.Forget() | talk.Foresee():
+                pass  # its abilities say that it doesn't listen
 
     def pause(self) -> None:
         self.is_paused = True

@@ -203,14 +203,19 @@ class Local:
         """The prompt's tokens; of the history, where that is allowed, as much of its end as leaves room for an answer."""
         tokens = await self._tokens(llama, ask, held, ask.history)
         room = min(ask.sampling.max_tokens or ROOM_TOKENS, llama.context // 4) if ask.truncate else 1
-        if len(tokens) + room <= llama.context:
+        limit = llama.context - room
+        if ask.retain is not None and ask.retain.most_tokens is not None and ask.truncate:
+            limit = min(limit, len(await self._tokens(llama, ask, held, ())) + ask.retain.most_tokens)
+        if len(tokens) <= limit:
             return tokens
         groups = prompt.droppable(ask.history) if ask.truncate else []
+        # Who drops more than is needed now has a prompt that begins as the last one did for a while to come.
+        aim = int(limit * ask.retain.ratio) if ask.retain is not None else limit
         fewest, most, fitting = 1, len(groups), None
         while fewest <= most:
             drop = (fewest + most) // 2
             shorter = await self._tokens(llama, ask, held, prompt.without(ask.history, groups[:drop]))
-            if len(shorter) + room <= llama.context:
+            if len(shorter) <= (aim if drop < len(groups) else limit):
                 fitting, most = shorter, drop - 1
             else:
                 fewest = drop + 1
@@ -259,6 +264,8 @@ class _Conversation:
                 self._answering[id].cancel()
             case talk.Cancel():
                 pass  # it ended before
+            case talk.Configure() | talk.Hear() | talk.Commit() | talk.Forget() | talk.Foresee():
+                pass  # its abilities say that it doesn't listen
 
     def pause(self) -> None:
         self._may_read.clear()

@@ -124,15 +124,18 @@ def _called(call: turns.ToolCall) -> str:
 
 
 def _words(parts: Iterable[turns.Part]) -> str:
-    texts = []
-    for part in parts:
-        if not isinstance(part, turns.TextPart | turns.RefusalPart):
+    return "\n".join(map(_part_words, parts))
+
+
+def _part_words(part: turns.Part) -> str:
+    match part:
+        # It can't hear, but what was heard is words.
+        case turns.TextPart(text) | turns.RefusalPart(text) | turns.SpeechPart(transcript=str(text)):
+            return text
+        case _:
             kind = type(part).__name__.removesuffix("Part").lower()
-            raise ClientMistake(
-                f"This model reads text only; the input has a part of kind '{kind}'.", code="unsupported_value", param="input"
-            )
-        texts.append(part.text)
-    return "\n".join(texts)
+            message = f"This model reads text only; the input has a part of kind '{kind}'."
+            raise ClientMistake(message, code="unsupported_value", param="input")
 
 
 def _joined(role: Any, run: list[Said]) -> Said:

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from antiphon import talk, turns
-from antiphon.engines.chat_request import explained, flat_name, passed
+from antiphon.engines.chat_request import explained, flat_name, passed, speech, words_said
 from antiphon.errors import ClientMistake
 
 Plain = dict[str, Any]
@@ -182,14 +182,14 @@ def _item(turn: turns.Turn, number: int, custom: set[str], manners: Manners) -> 
 
 def _said(parts: Sequence[turns.Part], number: int) -> Plain:
     """What the assistant said: a text as the simplest form that all servers take, and a refusal as the only one that there is."""
-    texts = [part for part in parts if isinstance(part, turns.TextPart | turns.RefusalPart)]
-    if not any(isinstance(part, turns.RefusalPart) for part in texts):
-        return {"type": "message", "role": "assistant", "content": "".join(part.text for part in texts)}
+    if not any(isinstance(part, turns.RefusalPart) for part in parts):
+        return {"type": "message", "role": "assistant", "content": "".join(words_said(parts))}
     content: list[Plain] = [
-        {"type": "refusal", "refusal": part.text}
+        {"type": "refusal", "refusal": text}
         if isinstance(part, turns.RefusalPart)
-        else {"type": "output_text", "text": part.text, "annotations": []}
-        for part in texts
+        else {"type": "output_text", "text": text, "annotations": []}
+        for part in parts
+        for text in words_said((part,))
     ]
     return {"type": "message", "id": f"msg_{number}", "status": "completed", "role": "assistant", "content": content}
 
@@ -248,4 +248,5 @@ _PARTS: dict[type, Callable[[Any], Plain]] = {
     turns.ImagePart: _image,
     turns.FilePart: _file,
     turns.AudioPart: lambda part: {"type": "input_audio", "input_audio": {"data": part.inline, "format": part.format}},
+    turns.SpeechPart: speech,
 }
