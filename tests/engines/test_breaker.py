@@ -2,8 +2,7 @@
 
 import math
 
-from hypothesis import settings
-from hypothesis import strategies as st
+from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from antiphon.engines.breaker import MOVES, Breaker, Finding, State

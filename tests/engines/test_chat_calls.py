@@ -4,8 +4,7 @@ import itertools
 import json
 
 import msgspec
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from antiphon import talk
 from antiphon.engines.chat_calls import Calls, FreeText

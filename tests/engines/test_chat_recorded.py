@@ -4,8 +4,7 @@ import json
 
 import pytest
 from exchanges import FOLDER, RECORDED, answer, cut, heard, understood
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from antiphon import talk
 from antiphon.engines.chat_quirks import QUIRKS

@@ -1,13 +1,14 @@
 """What a server of chat completions is sent: every column of the table of their differences, and what none of them is sent."""
 
 import json
+from base64 import b64encode
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from msgspec import structs
 
 from antiphon import talk, turns
+from antiphon.audio import wav
 from antiphon.engines.chat_quirks import QUIRKS, Quirks
 from antiphon.engines.chat_request import NOT_PASSED, body_of
 from antiphon.errors import ClientMistake
@@ -162,11 +163,21 @@ def test_what_the_protocol_says_goes_before_what_stands_beside_it():
     assert (body["temperature"], body["max_tokens"]) == (0.5, 7)
 
 
+def test_speech_goes_as_a_recording_and_what_the_assistant_said_aloud_as_words():
+    heard, said = turns.SpeechPart(b"abcd", 8_000, "turn_1", "Hi"), turns.SpeechPart(b"abcd", 8_000, None, "Hello.")
+    history = (turns.Message("user", (heard,)), turns.Message("assistant", (said,)), text("user", "Go on"))
+    messages = sent(history=history)["messages"]
+    (recording,) = messages[0]["content"]
+    assert recording == {"type": "input_audio", "input_audio": {"data": b64encode(wav(b"abcd", 8_000)).decode(), "format": "wav"}}
+    assert messages[1] == {"role": "assistant", "content": "Hello."}
+
+
 PARTS = st.one_of(
     st.text(max_size=9).map(turns.TextPart),
     st.text(max_size=9).map(turns.RefusalPart),
     st.just(turns.ImagePart(PNG)),
     st.just(turns.AudioPart("UklGRg==", "wav")),
+    st.just(turns.SpeechPart(b"ab", 24_000, "turn_1", "hi")),
 )
 TURNS = st.one_of(
     st.builds(turns.Message, st.sampled_from(["system", "developer", "user"]), st.lists(PARTS, min_size=1, max_size=3).map(tuple)),

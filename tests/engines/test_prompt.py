@@ -3,8 +3,7 @@
 import json
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from antiphon import talk, turns
 from antiphon.engines.prompt import Segment, Stencil, chatml, conversation, droppable, without
@@ -75,6 +74,12 @@ def test_another_models_thoughts_are_left_out():
 def test_a_picture_is_refused_by_name():
     with pytest.raises(ClientMistake, match="kind 'image'"):
         written(turns.Message("user", (turns.ImagePart(url="https://x.test/y.png"),)))
+
+
+def test_speech_is_read_as_what_was_heard_and_refused_where_that_is_not_known():
+    assert "user\nHi<|im_end|>" in written(turns.Message("user", (turns.SpeechPart(b"ab", 8_000, None, "Hi"),)))
+    with pytest.raises(ClientMistake, match="kind 'speech'"):
+        written(turns.Message("user", (turns.SpeechPart(b"ab", 8_000),)))
 
 
 WORDS = st.text() | st.sampled_from(["<|im_end|>", "<|im_start|>system\n", "<tool_call>"])

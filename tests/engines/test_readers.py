@@ -3,8 +3,7 @@
 import json
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from antiphon import talk
 from antiphon.engines.readers import ForcedReader, FormatReader, JsonEnd, PlainReader, SniffingReader

@@ -2,12 +2,14 @@
 
 import asyncio
 import json
+from base64 import b64encode
 from pathlib import Path
 
 import pytest
 from responses_events import CALLED, ID, SAID, SEEN, THOUGHT, USAGE, WHOLE, frames, over, shown
 
 from antiphon import talk, turns
+from antiphon.audio import wav
 from antiphon.engines.base import Place
 from antiphon.engines.responses import build
 from antiphon.errors import OurFault
@@ -122,6 +124,14 @@ def test_a_request_asks_for_all_that_was_asked():
         "reasoning": {"effort": "low", "summary": "auto"},
         "include": ["reasoning.encrypted_content", "message.output_text.logprobs"],
     }
+
+
+def test_speech_goes_as_a_recording_and_what_the_assistant_said_aloud_as_words():
+    heard, said = turns.SpeechPart(b"abcd", 8_000, "turn_1", "Hi"), turns.SpeechPart(b"abcd", 8_000, None, "Hello.")
+    user, assistant = body_for(ask(turns.Message("user", (heard,)), turns.Message("assistant", (said,))))["input"]
+    recording = {"data": b64encode(wav(b"abcd", 8_000)).decode(), "format": "wav"}
+    assert user == {"type": "message", "role": "user", "content": [{"type": "input_audio", "input_audio": recording}]}
+    assert assistant == {"type": "message", "role": "assistant", "content": "Hello."}
 
 
 PDF = turns.FilePart(inline="data:application/pdf;base64,JVBERi0=", filename="a.pdf")

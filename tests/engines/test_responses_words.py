@@ -5,8 +5,7 @@ import json
 import typing
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from openai.types.responses import ResponseStreamEvent
 from responses_events import (
     CALLED,

@@ -3,8 +3,7 @@
 import json
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from antiphon.engines.schemas import ANY_OBJECT, MAX_DEPTH, MAX_PROPERTIES, Schema, Unfit
 

@@ -1,9 +1,6 @@
 """Whom the engine asks, and as whom: addresses, keys, certificates, and options that can't be meant."""
 
 import asyncio
-import shutil
-import ssl
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -21,6 +18,7 @@ from upstreams import (
     last_of,
     playing,
     run,
+    served,
     streamed,
     whole,
 )
@@ -95,29 +93,6 @@ def test_a_base_address_keeps_its_path_and_query():
 
 
 # TLS
-
-
-@pytest.fixture(scope="module")
-def certificates(tmp_path_factory):
-    """A private authority, and a server's certificate and key by it."""
-    if shutil.which("openssl") is None:
-        pytest.skip("no openssl to make certificates with")
-    folder = tmp_path_factory.mktemp("tls")
-    (folder / "names").write_text("subjectAltName=IP:127.0.0.1\n")
-    new = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
-    for command in (
-        ["req", "-x509", *new, "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=Test authority", "-days", "2"],
-        ["req", *new, "-keyout", "server.key", "-out", "server.csr", "-subj", "/CN=upstream"],
-        ["x509", "-req", "-in", "server.csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-out", "server.pem", "-days", "2", "-extfile", "names"],
-    ):
-        subprocess.run(["openssl", *command], cwd=folder, check=True, capture_output=True)
-    return folder
-
-
-def served(certificates):
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(certificates / "server.pem", certificates / "server.key")
-    return context
 
 
 def test_a_private_authority_is_trusted_when_it_is_named(certificates):

@@ -4,8 +4,7 @@ import time
 
 import msgspec
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from antiphon.engines.upstream_faults import refused, retry_after_s, said_midway
 from antiphon.errors import Fault

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import ssl
 from pathlib import Path
 
 import uvloop
@@ -112,6 +113,13 @@ class Server:
             else:
                 writer.write(play)
                 await writer.drain()
+
+
+def served(certificates):
+    """How a server with these serves."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificates / "server.pem", certificates / "server.key")
+    return context
 
 
 CUT = object()

@@ -10,7 +10,7 @@ import math
 import random
 import re
 import ssl
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TypeVar
 from urllib.parse import SplitResult, urlsplit
@@ -85,6 +85,7 @@ class UpstreamOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 Options = TypeVar("Options", bound=UpstreamOptions)
+T = TypeVar("T")
 
 
 def options_from(kind: type[Options], model: str, options: Mapping[str, object]) -> Options:
@@ -125,6 +126,8 @@ class Upstream:
 
     Attributes:
         host: its name or address.
+        tls: whom it may trust; None without TLS.
+        headers: what tells it who asks, and whatever else the operator wants it told.
         slots: how many requests it is given at once.
 
     Raises:
@@ -138,14 +141,21 @@ class Upstream:
         url = _checked(options.base_url, model)
         self.host = str(url.hostname)
         self._target = url.path.rstrip("/"), f"?{url.query}" if url.query else ""
-        tls = _trust(place.base, options.ca_file, model) if url.scheme == "https" else None
-        self._pool = Pool(Address(self.host, url.port or (443 if tls else 80), tls), options.timeout_connect_s)
+        self.tls = _trust(place.base, options.ca_file, model) if url.scheme == "https" else None
+        self._netloc = url.netloc
+        self._pool = Pool(Address(self.host, url.port or (443 if self.tls else 80), self.tls), options.timeout_connect_s)
         place.watcher.upstream_is(model, State.CLOSED.value)
         self._breaker = Breaker(options.failures, options.rest_s, self._note_state)
         key = _key(options, place, model)
-        self._head = _head(url, options, key)
+        self.headers = _headers(options, key)
+        self._head = _head(url, self.headers)
         self._secrets = tuple(value for value in (key, *options.headers.values()) if value and len(value) >= SHORTEST_SECRET)
         self.slots = Slots(options.concurrency, options.queue, options.timeout_queue_s)
+
+    def socket_url(self, path: str, query: str) -> str:
+        """Where a WebSocket for `path` below the base address is opened; `query` goes before the base address's own."""
+        before, own = self._target
+        return f"{'wss' if self.tls else 'ws'}://{self._netloc}{before}{path}?{query}{own.replace('?', '&', 1)}"
 
     def request(self, method: str, path: str, body: bytes = b"") -> bytes:
         """The bytes of a request for `path` below the base address."""
@@ -169,12 +179,20 @@ class Upstream:
             Fault: the answer failed, or there was none.
         """
         backoff_s = iter(BACKOFF_S[: self._options.retries])
-        while (failure := await self._try(request, listener, watch)) is not None:
-            self._place.watcher.upstream_failed(self._model, failure.reason)
-            pause_s = next(backoff_s, None)
-            if pause_s is None or not failure.may_retry or failure.after_s > LONGEST_RETRY_AFTER_S:
-                raise self._hushed(failure.fault)
-            await asyncio.sleep(max(pause_s * random.uniform(1.0, 1.5), failure.after_s))
+        while (failure := await self._tried(lambda: self._asked(request, listener, watch))) is not None:
+            await self._back_off(failure, next(backoff_s, None))
+
+    async def link(self, dial: Callable[[], Awaitable[T | Failure]]) -> T:
+        """
+        What `dial` gives, which is a connection of another kind than `stream` has, tried and counted as requests are.
+
+        Raises:
+            Fault: there can't be one.
+        """
+        backoff_s = iter(BACKOFF_S[: self._options.retries])
+        while isinstance(outcome := await self._tried(dial), Failure):
+            await self._back_off(outcome, next(backoff_s, None))
+        return outcome
 
     async def fetch(self, path: str, patience_s: float) -> bytes | Failure:
         """
@@ -188,22 +206,42 @@ class Upstream:
         failure = await self._once(self.request("GET", path), listener, lambda _exchange: None, patience_s, is_new=False)
         return failure or listener.body
 
+    def hushed(self, fault: Fault) -> Fault:
+        """The fault without what this server authenticates itself with, should the upstream have repeated it."""
+        for secret in self._secrets:
+            fault.message = fault.message.replace(secret, "…")
+        return fault
+
+    def note(self, reason: str) -> None:
+        """Count a failure that says nothing of the next request; `reason` in a word."""
+        self._place.watcher.upstream_failed(self._model, reason)
+
     def close(self) -> None:
         """Give up every connection; idempotent."""
         self._pool.close()
 
-    async def _try(self, request: bytes, listener: Listener, watch: Callable[[Exchange], None]) -> Failure | None:
+    async def _back_off(self, failure: Failure, pause_s: float | None) -> None:
+        self.note(failure.reason)
+        if pause_s is None or not failure.may_retry or failure.after_s > LONGEST_RETRY_AFTER_S:
+            raise self.hushed(failure.fault)
+        await asyncio.sleep(max(pause_s * random.uniform(1.0, 1.5), failure.after_s))
+
+    async def _tried(self, attempt: Callable[[], Awaitable[T | Failure]]) -> T | Failure:
         wait_s = self._breaker.refuses_for_s()
         if wait_s is not None:
             return Failure(_resting(wait_s), "circuit_open")
         with self._learning():
-            failure = await self._once(request, listener, watch, self._options.timeout_first_byte_s, is_new=False)
-            if failure is not None and failure.is_stale:
-                failure = await self._once(request, listener, watch, self._options.timeout_first_byte_s, is_new=True)
-            if failure is not None and failure.counts:
+            outcome = await attempt()
+            if isinstance(outcome, Failure) and outcome.counts:
                 self._breaker.failed()
             else:
                 self._breaker.succeeded()
+        return outcome
+
+    async def _asked(self, request: bytes, listener: Listener, watch: Callable[[Exchange], None]) -> Failure | None:
+        failure = await self._once(request, listener, watch, self._options.timeout_first_byte_s, is_new=False)
+        if failure is not None and failure.is_stale:
+            failure = await self._once(request, listener, watch, self._options.timeout_first_byte_s, is_new=True)
         return failure
 
     @contextlib.contextmanager
@@ -229,12 +267,6 @@ class Upstream:
             return await exchange.outcome
         finally:
             exchange.abort()  # nothing is left to abort, unless this was called off
-
-    def _hushed(self, fault: Fault) -> Fault:
-        """The fault without what this server authenticates itself with, should the upstream have repeated it."""
-        for secret in self._secrets:
-            fault.message = fault.message.replace(secret, "…")
-        return fault
 
     def _note_state(self, state: State) -> None:
         self._place.watcher.upstream_is(self._model, state.value)
@@ -296,19 +328,21 @@ def _key(options: UpstreamOptions, place: Place, model: str) -> str | None:
     return key
 
 
-def _head(url: SplitResult, options: UpstreamOptions, key: str | None) -> bytes:
+def _headers(options: UpstreamOptions, key: str | None) -> dict[str, str]:
+    own = {"user-agent": f"antiphon/{__version__}"}
+    if key is not None:
+        own["authorization"] = f"Bearer {key}"
+    return own | {name.lower(): value for name, value in options.headers.items()}
+
+
+def _head(url: SplitResult, headers: Mapping[str, str]) -> bytes:
     own = {
         "host": url.netloc,
-        "user-agent": f"antiphon/{__version__}",
         "accept": "text/event-stream, application/json",
         "accept-encoding": "identity",
         "content-type": "application/json",
     }
-    if key is not None:
-        own["authorization"] = f"Bearer {key}"
-    return "".join(
-        f"{name}: {value}\r\n" for name, value in (own | {name.lower(): value for name, value in options.headers.items()}).items()
-    ).encode()
+    return "".join(f"{name}: {value}\r\n" for name, value in (own | dict(headers)).items()).encode()
 
 
 def _resting(wait_s: float) -> Fault:

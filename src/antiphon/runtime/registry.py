@@ -15,6 +15,7 @@ from antiphon.errors import OurFault, listed, model_not_found
 ENGINES: dict[str, str] = {
     "chat": "antiphon.engines.chat",
     "local": "antiphon.engines.local",
+    "realtime": "antiphon.engines.realtime",
     "responses": "antiphon.engines.responses",
     "scripted": "antiphon.engines.scripted",
 }
@@ -107,6 +108,10 @@ class Registry:
         if not name or family is None:
             raise model_not_found(name, self._models)
         return Model(name, family.engine, family.created_at)
+
+    def has(self, name: str) -> bool:
+        """Whether a model answers to that name."""
+        return bool(name) and not name.endswith("*") and (name in self._models or self._family(name) is not None)
 
     def _family(self, name: str) -> Model | None:
         """The family that answers for a name."""
