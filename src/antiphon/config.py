@@ -93,6 +93,23 @@ class ResponsesSettings(BaseModel, frozen=True, extra="forbid"):
     )
 
 
+class RealtimeSettings(BaseModel, frozen=True, extra="forbid"):
+    """How the Realtime API is spoken, and how much of it."""
+
+    dialect: Literal["auto", "ga", "beta"] = Field(
+        default="auto", description="The dialect spoken; `auto`: the one that the client asks for."
+    )
+    auth_failure: Literal["http", "event"] = Field(
+        default="http", description="How a client is refused: by an HTTP status before its WebSocket is accepted, or by an event on it."
+    )
+    sessions: int = Field(default=2048, ge=1, description="The most sessions open at once.")
+    session_minutes: float = Field(default=60, gt=0, description="Minutes after which a session ends.")
+    instructions: str | None = Field(default=None, description="What the model is told in sessions that tell it nothing.")
+    transcription_model: str | None = Field(
+        default=None, min_length=1, description="The model that transcribes in sessions that do just that."
+    )
+
+
 class StoreSettings(BaseModel, frozen=True, extra="forbid"):
     """Where responses are kept."""
 
@@ -142,6 +159,7 @@ class Config(BaseModel, frozen=True, extra="forbid"):
     models_dir: Path = Field(description="Folder of model weights.")
     server: ServerSettings = ServerSettings()
     responses: ResponsesSettings = ResponsesSettings()
+    realtime: RealtimeSettings = RealtimeSettings()
     store: StoreSettings = StoreSettings()
     logging: LoggingSettings = LoggingSettings()
     models: tuple[ModelEntry, ...] = Field(default=(), description="The models offered; a later list replaces an earlier one.")

@@ -86,3 +86,22 @@ class KeyRecord(Struct, frozen=True, kw_only=True):
     def is_live(self, at: float) -> bool:
         """Whether it opens anything at that time."""
         return self.revoked_at is None and (self.expires_at is None or at < self.expires_at)
+
+
+class ClientSecretRecord(Struct, frozen=True, kw_only=True):
+    """
+    A secret that opens Realtime sessions for a while, for a client that is not trusted with a key. The secret itself is nowhere.
+
+    Attributes:
+        hash: the whole SHA-256 of the secret.
+        key_id: the key that it was made with, which has to live as long; None where none was needed.
+        session: what its sessions begin with, as JSON.
+        created_at: Unix seconds, as all times here.
+        expires_at: from when on it opens nothing; what it has opened goes on.
+    """
+
+    hash: bytes
+    key_id: str | None
+    session: bytes
+    created_at: int
+    expires_at: int

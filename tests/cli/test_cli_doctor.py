@@ -5,6 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from antiphon.weights import catalogue
+
 
 @pytest.fixture
 def taken_port() -> Iterator[str]:
@@ -53,3 +55,26 @@ def test_a_mistake_in_the_configuration_is_a_finding_and_ends_the_look(antiphon,
     assert result.code == 1
     assert list(by_subject(result)) == ["python", "packages", "configuration"]
     assert "did you mean 'port'" in by_subject(result)["configuration"]["detail"]
+
+
+def test_a_machine_without_the_models_of_speech_is_told_how_to_get_them(antiphon, free_port):
+    speech = by_subject(antiphon("doctor", "--json", ANTIPHON_PORT=free_port))["speech"]
+    assert speech["state"] == "note"
+    assert "moonshine-tiny-en" in speech["detail"]
+    assert speech["remedy"] == "antiphon models pull --speech"
+
+
+def test_the_models_of_speech_are_named_where_they_are_here(antiphon, home, free_port):
+    for model in catalogue.speech():
+        for file in model.files:
+            path = home / "models" / model.name / file.path
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("wb") as opened:
+                opened.truncate(file.size_bytes)
+    result = antiphon("doctor", "--json", ANTIPHON_PORT=free_port, ANTIPHON_MODELS=str(home / "models"))
+    assert by_subject(result)["speech"] == {
+        "subject": "speech",
+        "state": "ok",
+        "detail": "silero-vad, smart-turn-v3.2, moonshine-tiny-en, piper-en-us-joe-medium",
+        "remedy": "",
+    }

@@ -7,13 +7,20 @@ SMALL = "smollm2-135m-instruct"
 
 def test_list_has_a_line_for_every_model_and_says_which_are_here(antiphon):
     lines = antiphon("models", "list").out.splitlines()
-    assert lines[0].split()[:4] == ["NAME", "SIZE", "LICENCE", "STATE"]
-    assert [SMALL, "98", "MB", "Apache-2.0", "-"] in [line.split()[:5] for line in lines]
+    assert lines[0].split()[:5] == ["NAME", "KIND", "SIZE", "LICENCE", "STATE"]
+    assert [SMALL, "llm", "98", "MB", "Apache-2.0", "-"] in [line.split()[:6] for line in lines]
+    assert ["silero-vad", "vad", "2", "MB", "MIT", "-"] in [line.split()[:6] for line in lines]
 
 
-def test_list_as_json_tells_the_default(antiphon):
+def test_list_as_json_tells_the_default_of_each_kind(antiphon):
     models = antiphon("models", "list", "--json").json
-    assert [model["name"] for model in models if model["default"]] == ["qwen2.5-coder-1.5b-instruct"]
+    assert {model["kind"]: model["name"] for model in models if model["default"]} == {
+        "llm": "qwen2.5-coder-1.5b-instruct",
+        "vad": "silero-vad",
+        "turn": "smart-turn-v3.2",
+        "stt": "moonshine-tiny-en",
+        "tts": "piper-en-us-joe-medium",
+    }
     assert {model["state"] for model in models} == {"absent"}
 
 
@@ -37,7 +44,7 @@ def test_show_has_the_hash_of_every_file(antiphon):
 def test_a_model_that_there_is_none_of_is_answered_with_those_there_are(antiphon, verb):
     result = antiphon("models", verb, "gpt-9")
     assert result.code == 2
-    assert f"There is no model 'gpt-9'; there are 'qwen2.5-coder-1.5b-instruct' and '{SMALL}'." in result.err
+    assert f"There is no model 'gpt-9'; there are 'qwen2.5-coder-1.5b-instruct', '{SMALL}', 'silero-vad'" in result.err
 
 
 def test_removing_nothing_asks_what(antiphon):

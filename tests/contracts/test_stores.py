@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.records import Direction, ItemRecord, KeyRecord, ResponseRecord
+from antiphon.records import ClientSecretRecord, Direction, ItemRecord, KeyRecord, ResponseRecord
 from antiphon.stores.base import MissingAncestor, Page, Store, UnknownCursor
 from antiphon.stores.memory import Memory
 from antiphon.stores.sql import Sql
@@ -274,3 +274,28 @@ async def test_the_latest_use_of_a_key_is_kept(store: Store) -> None:
     await store.keys.mark_used({"key_a": 6, "key_none": 1})
     await store.keys.mark_used({})
     assert {key.id: key.last_used_at for key in await store.keys.all()} == {"key_a": 7, "key_b": 8, "key_c": None}
+
+
+# Client secrets
+
+
+def client_secret(hash: bytes, created_at: int = 10, expires_at: int = 20, key_id: str | None = "key_1") -> ClientSecretRecord:
+    return ClientSecretRecord(hash=hash, key_id=key_id, session=b'{"type":"realtime"}', created_at=created_at, expires_at=expires_at)
+
+
+async def test_a_client_secret_is_found_by_its_hash_and_by_nothing_less(store: Store) -> None:
+    kept = [client_secret(b"\x00one"), client_secret(b"\x00two", key_id=None)]
+    for secret in kept:
+        await store.client_secrets.add(secret)
+    assert [await store.client_secrets.find(secret.hash) for secret in kept] == kept
+    assert await store.client_secrets.find(b"\x00on") is None
+    assert await store.client_secrets.find(b"") is None
+
+
+async def test_a_new_client_secret_sweeps_away_those_that_have_expired(store: Store) -> None:
+    await store.client_secrets.add(client_secret(b"first", expires_at=20))
+    await store.client_secrets.add(client_secret(b"second", expires_at=31))
+    assert await store.client_secrets.find(b"first") is not None
+    await store.client_secrets.add(client_secret(b"third", created_at=20, expires_at=30))
+    assert await store.client_secrets.find(b"first") is None
+    assert await store.client_secrets.find(b"second") is not None

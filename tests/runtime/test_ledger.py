@@ -4,7 +4,7 @@ import pytest
 
 from antiphon.records import KeyRecord
 from antiphon.runtime.ledger import Ledger
-from antiphon.runtime.link import BeginRequest, BeginStream, EndStream, Look
+from antiphon.runtime.link import BeginRequest, BeginStream, EndStream, Look, Spend
 from antiphon.runtime.metrics import Metrics, Snapshot
 
 ONE, OTHER = 1, 2
@@ -61,6 +61,15 @@ def test_tokens_are_taken_when_an_answer_ends(ledger: Ledger) -> None:
     ledger.judge(OTHER, BeginStream(limited, 1))
     ledger.end_stream(OTHER, EndStream(1, 8))
     assert ledger.judge(ONE, Look(limited)).states["tokens"].remaining == 2
+
+
+def test_tokens_are_taken_while_something_is_under_way_too(ledger: Ledger) -> None:
+    limited = key(tokens_per_minute=10, streams=1)
+    ledger.judge(ONE, BeginStream(limited, 1))
+    ledger.spend(Spend(limited, 7))
+    assert ledger.judge(OTHER, Look(limited)).states["tokens"].remaining == 3
+    ledger.spend(Spend(key(streams=1), 7))  # where there is no limit, nothing is counted
+    assert ledger.judge(OTHER, BeginStream(limited, 1)).refusal is not None
 
 
 def test_the_streams_of_a_process_end_with_it(ledger: Ledger) -> None:

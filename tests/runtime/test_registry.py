@@ -38,6 +38,11 @@ def test_no_name_is_the_first_model_that_has_a_name_of_its_own():
         registry("mock-*").find(None)
 
 
+def test_it_is_known_which_names_are_answered_to():
+    models = registry("mock-*", "b")
+    assert [name for name in ("b", "mock-1", "mock-*", "c", "") if models.has(name)] == ["b", "mock-1"]
+
+
 def test_a_familys_own_name_is_nobodys():
     with pytest.raises(ClientMistake, match=r"`mock-\*` does not exist"):
         registry("mock-*").find("mock-*")

@@ -13,6 +13,13 @@ def counted(seconds: float, model: str) -> Metrics:
     metrics.tokens[model, "output"] += 3
     metrics.dropped["backlog"] += 1
     metrics.store_writes["kept"] += 2
+    metrics.sessions = 1
+    metrics.sessions_ended[model, "left"] += 1
+    metrics.session_events["in"] += 4
+    metrics.session_responses[model, "completed"] += 1
+    metrics.session_sound_s["out"] += seconds
+    metrics.first_sound[model].observe(seconds)
+    metrics.audio_tokens[model, "input"] += 5
     metrics.upstream_is("up", "closed")
     metrics.upstream_failed("up", "timeout")
     return metrics
@@ -25,6 +32,12 @@ def test_counters_histograms_and_gauges_are_added() -> None:
     assert {key: value.total for key, value in total.answers.items()} == {("a", "completed"): 0.5, ("b", "completed"): 2.0}
     assert total.tokens == {("a", "output"): 3, ("b", "output"): 3}
     assert (total.dropped, total.store_writes) == ({"backlog": 2}, {"kept": 4})
+    assert (total.sessions, total.sessions_ended) == (2, {("a", "left"): 1, ("b", "left"): 1})
+    assert (total.session_events, total.session_sound_s) == ({"in": 8}, {"out": 2.5})
+    assert total.session_responses == {("a", "completed"): 1, ("b", "completed"): 1}
+    assert total.audio_tokens == {("a", "input"): 5, ("b", "input"): 5}
+    assert {model: value.total for model, value in total.first_sound.items()} == {"a": 0.5, "b": 2.0}
+    assert total.without_gauges().sessions == 0
     assert (total.upstreams, total.upstream_failures) == ({("up", "closed"): 2}, {("up", "timeout"): 2})
 
 

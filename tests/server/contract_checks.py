@@ -14,6 +14,8 @@ REASONS = {
     ("context_length_exceeded", "input"),
     ("invalid_value", "after"),
     ("invalid_value", "input[].id"),  # with a NUL, which not every store could keep
+    ("invalid_value", "modalities"),  # which no answer has together
+    ("invalid_value", "session.output_modalities"),
     ("invalid_value", "tool_choice"),
     ("missing_required_parameter", "input"),  # where all of it says nothing to a model
     ("mutually_exclusive_parameters", "previous_response_id"),

@@ -10,8 +10,7 @@ import re
 import urllib.request
 
 import pytest
-from hypothesis import Phase, given, settings
-from hypothesis import strategies as st
+from hypothesis import Phase, given, settings, strategies as st
 from raw_http import ask, connect, request, rest_of, statuses
 from scripted_server import SCRIPT, configured
 

@@ -2,9 +2,11 @@
 
 import resource
 
+import pytest
+
 from antiphon.config import ServerSettings
 from antiphon.runtime.metrics import Metrics
-from antiphon.server.limits import SPARE_FILES, Door, raise_file_limit
+from antiphon.server.limits import SPARE_FILES, Door, Pace, raise_file_limit
 
 
 def test_the_door_lets_in_as_many_as_there_is_room_for():
@@ -33,3 +35,16 @@ def test_a_door_has_no_more_room_than_the_process_may_open_files():
     if hard != resource.RLIM_INFINITY:
         assert raise_file_limit(hard * 2) == hard - SPARE_FILES
     resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_a_client_may_send_a_burst_and_then_no_faster_than_its_pace():
+    now_s = 0.0
+    pace = Pace(messages_per_s=100, clock=lambda: now_s)
+    assert pace.spend(200, 0) == 0, "two seconds' worth"
+    assert pace.spend(50, 0) == 0.5
+    now_s = 0.5
+    assert pace.spend(0, 0) == 0
+    assert pace.spend(1, 0) == pytest.approx(0.01)
+    now_s = 100
+    assert pace.spend(0, 64 << 20) == 0, "what was owed is long paid"
+    assert pace.spend(0, 32 << 20) == pytest.approx(1)

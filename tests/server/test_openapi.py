@@ -12,8 +12,7 @@ import jsonschema_rs
 import openapi_spec_validator
 import pytest
 from openai.types import Model as TheirModel
-from openai.types.responses import Response as TheirResponse
-from openai.types.responses import ResponseItemList, ResponseStreamEvent
+from openai.types.responses import Response as TheirResponse, ResponseItemList, ResponseStreamEvent
 from pydantic import TypeAdapter
 from scripted_server import configured
 

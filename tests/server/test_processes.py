@@ -11,9 +11,11 @@ import sys
 import time
 from pathlib import Path
 
+import aiohttp
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from raw_http import PATIENCE_S, ask, connect, error_of, request, rest_of, statuses, until
+from realtime_peer import posted, talked
 
 from antiphon.runtime.keyring import FRESH_S, SCOPES, make_key
 from antiphon.stores.sql import Sql
@@ -101,6 +103,7 @@ def keys():
         "requests": {"requests_per_minute": 6},
         "streams": {"streams": 3},
         "tokens": {"tokens_per_minute": 5},
+        "talks": {"tokens_per_minute": 7},
     }
     return {name: make_key(name, now=0, scopes=SCOPES, **limit) for name, limit in limits.items()}
 
@@ -182,6 +185,25 @@ def test_a_limit_on_tokens_holds_over_both(served, keys):
     assert json.loads(answers[0].partition(b"\r\n\r\n")[2])["usage"]["total_tokens"] == 2
     left = [int(re.search(rb"x-ratelimit-remaining-tokens: (\d+)", answer)[1]) for answer in answers]
     assert left == [3, 1] + [0] * 14
+
+
+def test_a_client_secret_opens_sessions_in_both_and_their_tokens_are_taken_from_one_key(served, keys):
+    base_url, key = served[1], keys["talks"][1]
+
+    async def talked_until_refused():
+        status, made = await posted(base_url, "/v1/realtime/client_secrets", {}, key)
+        assert status == 200
+        answered = 0
+        while answered < 16:
+            try:
+                heard = await talked(base_url, "Hi", key=made["value"])
+            except aiohttp.WSServerHandshakeError as refused:
+                return answered, refused.status
+            assert heard[-1]["response"]["usage"]["total_tokens"] == 2
+            answered += 1
+        return answered, 101
+
+    assert asyncio.run(talked_until_refused()) == (4, 429)
 
 
 def test_a_limit_on_streams_holds_over_both_and_a_place_is_free_again_when_its_client_left(served, keys):

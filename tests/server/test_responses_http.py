@@ -9,8 +9,7 @@ from typing import Literal
 
 import openai
 import pytest
-from openai.types.responses import Response as TheirResponse
-from openai.types.responses import ResponseStreamEvent
+from openai.types.responses import Response as TheirResponse, ResponseStreamEvent
 from pydantic import BaseModel, TypeAdapter
 
 WEATHER = {

@@ -20,15 +20,16 @@ from antiphon.records import KeyRecord
 from antiphon.runtime.rates import Allowance, Bucket, Meter, OwnAllowance
 from antiphon.stores.base import Keys
 
-Scope = Literal["responses:write", "responses:read", "models:read", "admin"]
+Scope = Literal["responses:write", "responses:read", "models:read", "realtime", "admin"]
 
 SCOPES: dict[Scope, str] = {
     "responses:write": "create and delete responses",
     "responses:read": "read stored responses and their items",
     "models:read": "list the models",
+    "realtime": "hold Realtime sessions, and make secrets that open them",
     "admin": "see how the server is doing",
 }
-DEFAULT_SCOPES: tuple[Scope, ...] = ("responses:write", "responses:read", "models:read")
+DEFAULT_SCOPES: tuple[Scope, ...] = ("responses:write", "responses:read", "models:read", "realtime")
 
 FRESH_S = 2.0
 """How old what is known of the keys may be."""
@@ -80,7 +81,7 @@ def make_key(
     secret = f"ak-{secrets.token_urlsafe(32)}"
     record = KeyRecord(
         id=f"key_{secrets.token_hex(6)}",
-        hash=_hash(secret),
+        hash=hashed(secret),
         prefix=secret[:7],
         name=name,
         tenant=tenant,
@@ -161,14 +162,26 @@ class Keyring:
             raise _no_key()
         key = self._find(secret)
         if key is None or not key.is_live(self._clock()):
-            raise _wrong_key(secret)
+            raise wrong_key(secret)
+        return self._caller(key)
+
+    async def caller_with(self, key_id: str | None) -> Caller | None:
+        """Who asks with what was made with this key, or without any for None; None where that would not be let in any more."""
+        if self._required is not False:
+            await self._refresh(FRESH_S)
+        if self.is_open:
+            return Caller(NOBODYS)
+        key = next((key for key in self._known.values() if key.id == key_id), None)
+        return self._caller(key) if key is not None and key.is_live(self._clock()) else None
+
+    def _caller(self, key: KeyRecord) -> Caller:
         self._used[key.id] = int(self._clock())
         return Caller(key.tenant, key, self._allowance(key))
 
     def _find(self, secret: str) -> KeyRecord | None:
-        hashed = _hash(secret)
-        key = self._known.get(hashed)
-        return key if key is not None and hmac.compare_digest(key.hash, hashed) else None
+        wanted = hashed(secret)
+        key = self._known.get(wanted)
+        return key if key is not None and hmac.compare_digest(key.hash, wanted) else None
 
     def _allowance(self, key: KeyRecord) -> Allowance:
         if key.id not in self._allowances:
@@ -204,11 +217,11 @@ class Keyring:
             self._used = used | self._used
 
 
-def _hash(secret: str) -> bytes:
+def hashed(secret: str) -> bytes:
     """
-    What is kept of a key.
+    What is kept of a key, or of another secret of ours.
 
-    A plain hash is enough, as a key is 256 random bits: there is no dictionary to try.
+    A plain hash is enough, as each is 256 random bits: there is no dictionary to try.
     """
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).digest()
 
@@ -221,7 +234,8 @@ def _no_key() -> ClientMistake:
     )
 
 
-def _wrong_key(secret: str) -> ClientMistake:
+def wrong_key(secret: str) -> ClientMistake:
+    """The key that came opens nothing."""
     return ClientMistake(
         f"Incorrect API key provided: {_masked(secret)}. Whoever runs this server makes keys with `antiphon keys create`.",
         status=401,

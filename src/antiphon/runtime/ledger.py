@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from antiphon.errors import ClientMistake
 from antiphon.records import KeyRecord
-from antiphon.runtime.link import BeginRequest, BeginStream, EndStream, Look, Refusal, Verdict
+from antiphon.runtime.link import BeginRequest, BeginStream, EndStream, Look, Refusal, Spend, Verdict
 from antiphon.runtime.metrics import Snapshot
 from antiphon.runtime.rates import Meter
 
@@ -49,6 +49,10 @@ class Ledger:
         """An answer is over; nothing where it was never begun."""
         if (meter := self._streams.pop((process, end.stream), None)) is not None:
             meter.end_stream(end.tokens)
+
+    def spend(self, spend: Spend) -> None:
+        """Something of a key's came to so many tokens."""
+        self._meter(spend.key).spend(spend.tokens)
 
     def enter(self, process: int) -> None:
         """A process has begun."""

@@ -89,6 +89,13 @@ class EndStream(_Message):
     tokens: int
 
 
+class Spend(_Message):
+    """Something of this key's that is not over yet came to so many tokens."""
+
+    key: KeyRecord
+    tokens: int
+
+
 class Look(_Message):
     """A question: what is left to this key?"""
 
@@ -161,6 +168,7 @@ Message: TypeAlias = (
     | BeginRequest
     | BeginStream
     | EndStream
+    | Spend
     | Look
     | Verdict
     | Count

@@ -22,6 +22,7 @@ UpstreamState = Literal["closed", "half_open", "open"]
 
 
 Key = TypeVar("Key")
+Number = TypeVar("Number", int, float)
 
 
 class Histogram(Struct):
@@ -60,6 +61,13 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     first_token: Mapping[str, Histogram] = {}
     answers: Mapping[tuple[str, str], Histogram] = {}
     dropped: Mapping[str, int] = {}
+    sessions: int = 0
+    sessions_ended: Mapping[tuple[str, str], int] = {}
+    session_events: Mapping[str, int] = {}
+    session_responses: Mapping[tuple[str, str], int] = {}
+    session_sound_s: Mapping[str, float] = {}
+    first_sound: Mapping[str, Histogram] = {}
+    audio_tokens: Mapping[tuple[str, str], int] = {}
     store_writes: Mapping[str, int] = {}
     upstreams: Mapping[tuple[str, UpstreamState], int] = {}
     upstream_failures: Mapping[tuple[str, str], int] = {}
@@ -74,6 +82,13 @@ class Snapshot(Struct, frozen=True, kw_only=True):
             first_token=_histograms(self.first_token, other.first_token),
             answers=_histograms(self.answers, other.answers),
             dropped=_counts(self.dropped, other.dropped),
+            sessions=self.sessions + other.sessions,
+            sessions_ended=_counts(self.sessions_ended, other.sessions_ended),
+            session_events=_counts(self.session_events, other.session_events),
+            session_responses=_counts(self.session_responses, other.session_responses),
+            session_sound_s=_counts(self.session_sound_s, other.session_sound_s),
+            first_sound=_histograms(self.first_sound, other.first_sound),
+            audio_tokens=_counts(self.audio_tokens, other.audio_tokens),
             store_writes=_counts(self.store_writes, other.store_writes),
             upstreams=_counts(self.upstreams, other.upstreams),
             upstream_failures=_counts(self.upstream_failures, other.upstream_failures),
@@ -81,10 +96,10 @@ class Snapshot(Struct, frozen=True, kw_only=True):
 
     def without_gauges(self) -> "Snapshot":
         """What is left of it when its process has ended."""
-        return structs.replace(self, active=0, connections=0, upstreams={})
+        return structs.replace(self, active=0, connections=0, sessions=0, upstreams={})
 
 
-def _counts(ours: Mapping[Key, int], theirs: Mapping[Key, int]) -> Mapping[Key, int]:
+def _counts(ours: Mapping[Key, Number], theirs: Mapping[Key, Number]) -> Mapping[Key, Number]:
     return {key: ours.get(key, 0) + theirs.get(key, 0) for key in ours.keys() | theirs.keys()}
 
 
@@ -105,6 +120,13 @@ class Metrics:
         first_token: seconds to the first token by model.
         answers: seconds of every answer by model and how it ended.
         dropped: connections that the server closed on its own, by reason.
+        sessions: Realtime sessions that are open.
+        sessions_ended: by model and why.
+        session_events: by `in` and `out`.
+        session_responses: by model and status.
+        session_sound_s: seconds of sound, by `in` and `out`.
+        first_sound: seconds from the end of speech to the first of the answer's sound, by model.
+        audio_tokens: those of `tokens` that were sound.
         store_writes: records written, by `kept` or `failed`.
         upstreams: the state of each upstream's breaker.
         upstream_failures: by upstream and what it did.
@@ -119,6 +141,13 @@ class Metrics:
         self.first_token: defaultdict[str, Histogram] = defaultdict(lambda: Histogram(FIRST_TOKEN_S))
         self.answers: defaultdict[tuple[str, str], Histogram] = defaultdict(lambda: Histogram(WHOLE_S))
         self.dropped: Counter[str] = Counter()
+        self.sessions = 0
+        self.sessions_ended: Counter[tuple[str, str]] = Counter()
+        self.session_events: Counter[str] = Counter()
+        self.session_responses: Counter[tuple[str, str]] = Counter()
+        self.session_sound_s: defaultdict[str, float] = defaultdict(float)
+        self.first_sound: defaultdict[str, Histogram] = defaultdict(lambda: Histogram(FIRST_TOKEN_S))
+        self.audio_tokens: Counter[tuple[str, str]] = Counter()
         self.store_writes: Counter[str] = Counter()
         self.upstreams: dict[str, UpstreamState] = {}
         self.upstream_failures: Counter[tuple[str, str]] = Counter()
@@ -142,6 +171,13 @@ class Metrics:
             first_token=self.first_token,
             answers=self.answers,
             dropped=self.dropped,
+            sessions=self.sessions,
+            sessions_ended=self.sessions_ended,
+            session_events=self.session_events,
+            session_responses=self.session_responses,
+            session_sound_s=self.session_sound_s,
+            first_sound=self.first_sound,
+            audio_tokens=self.audio_tokens,
             store_writes=self.store_writes,
             upstreams={(name, state): 1 for name, state in self.upstreams.items()},
             upstream_failures=self.upstream_failures,

@@ -113,6 +113,10 @@ class Meter:
     def end_stream(self, tokens: int) -> None:
         """An answer is over, and came to so many tokens."""
         self._streams -= 1
+        self.spend(tokens)
+
+    def spend(self, tokens: int) -> None:
+        """Count tokens, there or not."""
         if "tokens" in self._buckets:
             self._buckets["tokens"].take(tokens)
 
@@ -140,8 +144,14 @@ class Allowance(Protocol):
             ClientMistake: `rate_limit_exceeded`, when it is entered.
         """
 
+    def spend(self, tokens: int) -> None:
+        """Count what something came to that is not over yet, such as one of a session's answers."""
+
     async def states(self) -> Mapping[Kind, State]:
         """What is left of each limit that the key has."""
+
+    def last_known(self) -> Mapping[Kind, State]:
+        """The same as far as is known without asking anyone."""
 
 
 class OwnAllowance:
@@ -163,7 +173,15 @@ class OwnAllowance:
         finally:
             self._meter.end_stream(tokens())
 
+    def spend(self, tokens: int) -> None:
+        """Count what something came to that is not over yet."""
+        self._meter.spend(tokens)
+
     async def states(self) -> Mapping[Kind, State]:
+        """What is left of each limit that the key has."""
+        return self._meter.states()
+
+    def last_known(self) -> Mapping[Kind, State]:
         """What is left of each limit that the key has."""
         return self._meter.states()
 

@@ -11,6 +11,7 @@ from antiphon.config import Config
 from antiphon.engines.base import Fetch
 from antiphon.errors import Fault, OurFault
 from antiphon.protocols.responses import abandoned
+from antiphon.runtime.client_secrets import ClientSecrets
 from antiphon.runtime.keyring import Keyring
 from antiphon.runtime.live import Live
 from antiphon.runtime.metrics import Metrics
@@ -52,6 +53,7 @@ class Service:
         self.registry = Registry(config.models, config.models_dir, self.started_at, notice, config.secrets, self.metrics, fetch)
         needs_keys = True if self._is_exposed else config.server.require_keys
         self.keyring = Keyring(self.store.keys, needs_keys, allow=siblings.allowance if siblings else None)
+        self.client_secrets = ClientSecrets(self.store.client_secrets, self.keyring)
         self._sweeping: asyncio.Task[None] | None = None
 
     @property

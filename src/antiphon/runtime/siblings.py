@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 from antiphon.records import KeyRecord
-from antiphon.runtime.link import BeginRequest, BeginStream, EndStream, Idle, Link, Look, Message, Sum, Summed, Verdict
+from antiphon.runtime.link import BeginRequest, BeginStream, EndStream, Idle, Link, Look, Message, Spend, Sum, Summed, Verdict
 from antiphon.runtime.metrics import Snapshot
 from antiphon.runtime.rates import Allowance, Kind, State
 
@@ -81,10 +81,20 @@ class SharedAllowance:
             self._link.tell(EndStream(stream, used))
             self._is_stale = True
 
+    def spend(self, tokens: int) -> None:
+        """Count what something came to that is not over yet."""
+        if self._key.tokens_per_minute is not None:
+            self._link.tell(Spend(self._key, tokens))
+            self._is_stale = True
+
     async def states(self) -> Mapping[Kind, State]:
         """What is left of each limit that the key has."""
         if self._is_stale and self._has_buckets:
             await self._ask(Look(self._key))
+        return self._states
+
+    def last_known(self) -> Mapping[Kind, State]:
+        """What was left of each limit when the supervisor was last asked."""
         return self._states
 
     @property

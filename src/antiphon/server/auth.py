@@ -31,7 +31,7 @@ Access = Literal["probe", "public"] | keyring.Scope
 _TELL = {Fault: on_fault, ExceptionGroup: on_group, HTTPException: on_http_exception}
 
 _CALLER = "antiphon.caller"
-_SUBPROTOCOL = "openai-insecure-api-key."
+SUBPROTOCOL_KEY = "openai-insecure-api-key."
 
 _METHODS = "GET, POST, DELETE"
 _PREFLIGHT_AGE_S = 600
@@ -49,6 +49,9 @@ class GuardedRoute(Route):
 
     Args:
         access: who.
+
+    Attributes:
+        service: what it serves.
     """
 
     def __init__(
@@ -56,7 +59,7 @@ class GuardedRoute(Route):
     ) -> None:
         super().__init__(path, endpoint, methods=methods)
         self.access = access
-        self._service = service
+        self.service = service
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request that matched, or refuse it."""
@@ -64,7 +67,7 @@ class GuardedRoute(Route):
         reply = _Reply(send)
         try:
             if self.access != "probe":
-                reply.origin = _checked(headers, self._service.config.server, needs_key=self.access != "public")
+                reply.origin = _checked(headers, self.service.config.server, needs_key=self.access != "public")
             if reply.origin and scope["method"] == "OPTIONS":
                 await Response(status_code=204, headers=_preflight(headers))(scope, receive, reply)
                 return
@@ -74,11 +77,24 @@ class GuardedRoute(Route):
         except (Fault, ExceptionGroup, HTTPException) as error:  # handled here, so that the answer gets its headers
             if reply.has_begun:
                 raise
-            tell = next(tell for kind, tell in _TELL.items() if isinstance(error, kind))
-            await (await tell(Request(scope), error))(scope, receive, reply)
+            await self.refuse(error, scope, receive, reply)
+
+    async def refuse(self, error: Exception, scope: Scope, receive: Receive, send: Send) -> None:
+        """Tell the client why it is not served."""
+        tell = next(tell for kind, tell in _TELL.items() if isinstance(error, kind))
+        await (await tell(Request(scope), error))(scope, receive, send)
+
+    async def identify(self, scope: Scope, headers: Headers) -> Caller:
+        """
+        Who is asking.
+
+        Raises:
+            ClientMistake: 401; a key is needed, and none came, or a wrong one.
+        """
+        return await self.service.keyring.caller(credential(headers))
 
     async def _admit(self, scope: Scope, headers: Headers, reply: "_Reply") -> None:
-        caller = reply.caller = await self._service.keyring.caller(credential(headers))
+        caller = reply.caller = await self.identify(scope, headers)
         if caller.key is not None and self.access not in caller.key.scopes:
             raise _insufficient(self.access)
         if caller.allowance is not None:
@@ -117,7 +133,7 @@ def credential(headers: Headers) -> str | None:
     if key := headers.get("api-key", "").strip():
         return key
     offered = [name.strip() for name in headers.get("sec-websocket-protocol", "").split(",")]
-    return next((name.removeprefix(_SUBPROTOCOL) for name in offered if name.startswith(_SUBPROTOCOL)), None)
+    return next((name.removeprefix(SUBPROTOCOL_KEY) for name in offered if name.startswith(SUBPROTOCOL_KEY)), None)
 
 
 class _Reply:

@@ -17,6 +17,7 @@ from antiphon.runtime.service import Service
 from antiphon.server.auth import GuardedRoute
 
 if TYPE_CHECKING:
+    from prometheus_client import Metric
     from prometheus_client.registry import Collector, CollectorRegistry
 
 T = TypeVar("T")
@@ -80,66 +81,103 @@ def _processes(pids: Sequence[int], gone_cpu_s: float) -> "Collector":
     return Told()
 
 
+class _Families:
+    """Families of numbers, as Prometheus' client has them; it is loaded when they are asked for."""
+
+    def __init__(self, core: Any) -> None:
+        self._core = core
+
+    def counter(self, name: str, told: str, labels: tuple[str, ...], values: Labelled[float]) -> "Metric":
+        """What only rises."""
+        return self._filled(self._core.CounterMetricFamily(name, told, labels=labels), values)
+
+    def gauge(self, name: str, told: str, labels: tuple[str, ...], values: Labelled[float]) -> "Metric":
+        """What rises and falls."""
+        return self._filled(self._core.GaugeMetricFamily(name, told, labels=labels), values)
+
+    def histogram(self, name: str, told: str, labels: tuple[str, ...], values: Labelled[Histogram]) -> "Metric":
+        """How values are spread."""
+        family: Metric = self._core.HistogramMetricFamily(name, told, labels=labels)
+        for key, value in values.items():
+            family.add_metric(key, _buckets(value), value.total)  # type: ignore[attr-defined]  # of this kind of family
+        return family
+
+    def _filled(self, family: Any, values: Labelled[float]) -> "Metric":
+        for key, value in values.items():
+            family.add_metric(key, value)
+        filled: Metric = family
+        return filled
+
+
 def _collector(metrics: Snapshot) -> "Collector":
     from prometheus_client import core  # noqa: PLC0415 - as above
     from prometheus_client.registry import Collector  # noqa: PLC0415 - as above
 
-    def counter(name: str, told: str, labels: tuple[str, ...], values: Labelled[float]) -> core.Metric:
-        family = core.CounterMetricFamily(name, told, labels=labels)
-        for key, value in values.items():
-            family.add_metric(key, value)
-        return family
-
-    def histogram(name: str, told: str, labels: tuple[str, ...], values: Labelled[Histogram]) -> core.Metric:
-        family = core.HistogramMetricFamily(name, told, labels=labels)
-        for key, value in values.items():
-            family.add_metric(key, _buckets(value), value.total)
-        return family
+    families = _Families(core)
 
     class Told(Collector):
         """The server's numbers, at the moment they are asked for."""
 
-        def collect(self) -> Iterator[core.Metric]:
+        def collect(self) -> Iterator["Metric"]:
             """Every family of numbers."""
-            yield histogram(
-                "http_server_request_duration_seconds",
-                "Requests, from their head to the end of their answer.",
-                HTTP_LABELS,
-                {(route, method, str(status)): value for (route, method, status), value in metrics.requests.items()},
-            )
-            yield core.GaugeMetricFamily("http_server_active_requests", "Requests under way.", metrics.active)
-            yield core.GaugeMetricFamily("antiphon_connections", "Connections open.", metrics.connections)
-            yield counter("antiphon_dropped_connections", "Connections closed by the server.", ("reason",), _single(metrics.dropped))
-            yield counter("antiphon_stream_events", "Events sent to clients that stream.", (), {(): metrics.stream_events})
-            yield counter("antiphon_tokens", "Tokens of answers.", (MODEL, "gen_ai_token_type"), metrics.tokens)
-            yield histogram(
-                "gen_ai_server_time_to_first_token_seconds",
-                "From a request's head to the first event that says something.",
-                (MODEL,),
-                {(model,): value for model, value in metrics.first_token.items()},
-            )
-            yield histogram(
-                "gen_ai_server_request_duration_seconds",
-                "Answers, from a request's head to their end.",
-                (MODEL, "outcome"),
-                metrics.answers,
-            )
-            yield counter("antiphon_store_writes", "Responses written to the store.", ("outcome",), _single(metrics.store_writes))
-            upstreams = core.GaugeMetricFamily("antiphon_upstream_state", "Processes by its breaker's state.", labels=("upstream", "state"))
-            for key, count in metrics.upstreams.items():
-                upstreams.add_metric(key, count)
-            yield upstreams
-            yield counter(
-                "antiphon_upstream_failures",
-                "Upstreams that did not answer as they should.",
-                ("upstream", "reason"),
-                metrics.upstream_failures,
-            )
+            for told in (_http, _answers, _sessions, _beneath):
+                yield from told(metrics, families)
 
     return Told()
 
 
-def _single(values: Mapping[str, float]) -> "Labelled[float]":
+def _http(metrics: Snapshot, families: _Families) -> Iterator["Metric"]:
+    yield families.histogram(
+        "http_server_request_duration_seconds",
+        "Requests, from their head to the end of their answer.",
+        HTTP_LABELS,
+        {(route, method, str(status)): value for (route, method, status), value in metrics.requests.items()},
+    )
+    yield families.gauge("http_server_active_requests", "Requests under way.", (), {(): metrics.active})
+    yield families.gauge("antiphon_connections", "Connections open.", (), {(): metrics.connections})
+    yield families.counter("antiphon_dropped_connections", "Connections closed by the server.", ("reason",), _single(metrics.dropped))
+
+
+def _answers(metrics: Snapshot, families: _Families) -> Iterator["Metric"]:
+    yield families.counter("antiphon_stream_events", "Events sent to clients that stream.", (), {(): metrics.stream_events})
+    yield families.counter("antiphon_tokens", "Tokens of answers.", (MODEL, "gen_ai_token_type"), metrics.tokens)
+    yield families.counter("antiphon_audio_tokens", "Those that were sound.", (MODEL, "gen_ai_token_type"), metrics.audio_tokens)
+    yield families.histogram(
+        "gen_ai_server_time_to_first_token_seconds",
+        "From a request's head to the first event that says something.",
+        (MODEL,),
+        _single(metrics.first_token),
+    )
+    yield families.histogram(
+        "gen_ai_server_request_duration_seconds", "Answers, from a request's head to their end.", (MODEL, "outcome"), metrics.answers
+    )
+
+
+def _sessions(metrics: Snapshot, families: _Families) -> Iterator["Metric"]:
+    yield families.gauge("antiphon_realtime_sessions", "Realtime sessions open.", (), {(): metrics.sessions})
+    yield families.counter("antiphon_realtime_sessions_ended", "Realtime sessions ended.", (MODEL, "reason"), metrics.sessions_ended)
+    yield families.counter("antiphon_realtime_events", "Events of Realtime sessions.", ("direction",), _single(metrics.session_events))
+    yield families.counter("antiphon_realtime_responses", "Answers in Realtime sessions.", (MODEL, "status"), metrics.session_responses)
+    yield families.counter(
+        "antiphon_realtime_sound_seconds", "Sound of Realtime sessions.", ("direction",), _single(metrics.session_sound_s)
+    )
+    yield families.histogram(
+        "antiphon_realtime_first_sound_seconds",
+        "From the end of speech to the first sound after it.",
+        (MODEL,),
+        _single(metrics.first_sound),
+    )
+
+
+def _beneath(metrics: Snapshot, families: _Families) -> Iterator["Metric"]:
+    yield families.counter("antiphon_store_writes", "Responses written to the store.", ("outcome",), _single(metrics.store_writes))
+    yield families.gauge("antiphon_upstream_state", "Processes by its breaker's state.", ("upstream", "state"), metrics.upstreams)
+    yield families.counter(
+        "antiphon_upstream_failures", "Upstreams that did not answer as they should.", ("upstream", "reason"), metrics.upstream_failures
+    )
+
+
+def _single(values: Mapping[str, T]) -> Labelled[T]:
     return {(key,): value for key, value in values.items()}
 
 

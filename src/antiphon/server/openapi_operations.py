@@ -6,6 +6,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from antiphon.server.limits import BODY_LIMIT_BYTES, HEAD_LIMIT_BYTES
+from antiphon.wire.realtime_endpoints import BetaSession, BetaSessionRequest, ClientSecret, ClientSecretRequest
 from antiphon.wire.responses_endpoints import InputTokens, InputTokensRequest, ItemList, ResponseDeleted
 from antiphon.wire.responses_events import StreamEvent
 from antiphon.wire.responses_request import CreateRequest
@@ -93,6 +94,7 @@ class Operation(NamedTuple):
 
 
 TAGS = {
+    "Realtime": "Conversations over a WebSocket, aloud or in writing, and the secrets with which a browser opens them.",
     "Responses": "Answers from models, whole or as streams of events, and what is kept of them.",
     "Models": "The models that can be asked.",
     "Server": "What the server is, how it is, and what it can do.",
@@ -129,6 +131,39 @@ PAGE = [
         "schema": {"type": "string"},
     },
 ]
+
+SESSION = [
+    {"name": "model", "in": "query", "description": "The model that answers; the first one unless said.", "schema": {"type": "string"}},
+    {
+        "name": "intent",
+        "in": "query",
+        "description": "`transcription` for a session that only writes down what is said.",
+        "schema": {"type": "string", "enum": ["conversation", "transcription"], "default": "conversation"},
+    },
+    {
+        "name": "dialect",
+        "in": "query",
+        "description": "The dialect that is spoken; the one that the client asks for unless said.",
+        "schema": {"type": "string", "enum": ["ga", "beta"]},
+    },
+]
+
+A_SESSION = (
+    "The request must be a WebSocket handshake, and is then answered with 101. What is said from then on is in the reference of the "
+    "Realtime API."
+)
+NO_SESSION = {
+    400: "A parameter is malformed.",
+    404: "There is no such model.",
+    426: "The request is no WebSocket handshake.",
+    503: NO_NEW_WORK,
+}
+NO_SECRET = {
+    400: MALFORMED,
+    404: "There is no such model, or none that transcribes.",
+    413: "The body, or the session in it, is too large.",
+    503: NO_NEW_WORK,
+}
 
 OPERATIONS: dict[tuple[str, str], Operation] = {
     ("POST", "/v1/responses"): Operation(
@@ -180,6 +215,42 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
         ItemList,
         refuses={400: "A parameter is malformed, or `after` is none of its items; `param` says which."} | MISSING,
         query=PAGE,
+    ),
+    ("GET", "/v1/realtime"): Operation(
+        "openSession", "Realtime", "Open a session", None, refuses=NO_SESSION, query=SESSION, told=A_SESSION
+    ),
+    ("GET", "/openai/v1/realtime"): Operation(
+        "openSessionOnAzure", "Realtime", "The same, for clients of Azure", None, refuses=NO_SESSION, query=SESSION, told=A_SESSION
+    ),
+    ("GET", "/openai/realtime"): Operation(
+        "openSessionOnAzurePreview",
+        "Realtime",
+        "The same, for clients of Azure's preview",
+        None,
+        refuses=NO_SESSION,
+        query=SESSION,
+        told=A_SESSION,
+    ),
+    ("POST", "/v1/realtime/client_secrets"): Operation(
+        "createClientSecret",
+        "Realtime",
+        "Make a secret that opens sessions",
+        ClientSecret,
+        ClientSecretRequest,
+        refuses=NO_SECRET,
+        told="For a client that is not trusted with a key, such as a page in a browser. It opens sessions that begin with what is in "
+        "`session`, until it expires, and nothing else.",
+    ),
+    ("POST", "/v1/realtime/sessions"): Operation(
+        "createBetaSession", "Realtime", "The same, as the beta has it", BetaSession, BetaSessionRequest, refuses=NO_SECRET
+    ),
+    ("POST", "/v1/realtime/transcription_sessions"): Operation(
+        "createBetaTranscriptionSession",
+        "Realtime",
+        "The same, for sessions of the beta that only transcribe",
+        BetaSession,
+        BetaSessionRequest,
+        refuses=NO_SECRET,
     ),
     ("GET", "/v1/models"): Operation("listModels", "Models", "List the models", ModelList),
     ("GET", "/v1/models/{model}"): Operation(

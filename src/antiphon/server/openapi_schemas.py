@@ -5,12 +5,13 @@ msgspec tells what it would read and write; these differ from that where the wir
 be open to types of tomorrow, and an item may leave out its type.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple, get_args, get_type_hints
 
 import msgspec
 
-from antiphon.wire.base import EXTRA_NAME, Nothing, Tagged, Unknown
+from antiphon.wire.base import EXTRA_NAME, Nothing, Tagged, Unknown, Wire
 from antiphon.wire.responses_events import StreamEvent
 from antiphon.wire.responses_items import Item, ItemReference, Message
 from antiphon.wire.responses_parts import InputPart, MessagePart, OutputPart, ToolOutputPart
@@ -82,12 +83,21 @@ def schemas_of(takes: Sequence[Any], gives: Sequence[Any], renamed: Mapping[str,
         renamed: the `type` under which an object is sent, where it is not its own.
     """
     kinds = sorted({*takes, *gives}, key=str)
-    made, found = msgspec.json.schema_components(kinds, schema_hook=_unknown_to_msgspec, ref_template=SCHEMAS + "{name}")
+    made, found = _shortly_named(msgspec.json.schema_components(kinds, schema_hook=_unknown_to_msgspec, ref_template=SCHEMAS + "{name}"))
     schemas = {kind: _cleaned(schema) for kind, schema in zip(kinds, made, strict=True)}
     known = {name: _cleaned(schema) for name, schema in found.items() if name not in (Unknown.__name__, Nothing.__name__)}
     known |= _unions(known.keys(), renamed)
     taken = _reached([schemas[kind] for kind in takes], known)
+    forgiving = {name for kind in _made_of(takes) if kind.null_is_absent and (name := _name_of(kind, known)) in taken}
+    for name in forgiving:
+        _take_nulls(known[name])
     return Schemas(schemas, {name: _whole(name, schema, name in taken, renamed) for name, schema in sorted(known.items())})
+
+
+def _shortly_named(schemas: Any) -> Any:
+    """Schemas without the modules that msgspec puts before types which share a name."""
+    json = msgspec.json.encode(schemas)
+    return msgspec.json.decode(re.sub(rb"antiphon\.wire\.(realtime_)?\w+\.", lambda module: b"Realtime" if module[1] else b"", json))
 
 
 def _unknown_to_msgspec(kind: Any) -> Schema:
@@ -162,6 +172,32 @@ def _other(tags: Iterable[str], untyped: Sequence[type]) -> Schema:
 
 
 # Objects
+
+
+def _made_of(kinds: Iterable[Any]) -> set[type[Wire]]:
+    """The wire types that annotations are made of, at any depth."""
+    found: set[type[Wire]] = set()
+    waiting = list(kinds)
+    while waiting:
+        kind = waiting.pop()
+        if isinstance(kind, type) and issubclass(kind, Wire) and kind not in found:
+            found.add(kind)
+            waiting += get_type_hints(kind).values()
+        waiting += get_args(kind)
+    return found
+
+
+def _name_of(kind: type[Wire], known: Mapping[str, Schema]) -> str:
+    """What a type is called in the document: two may share a name."""
+    longer = f"Realtime{kind.__name__}"
+    return longer if "realtime" in kind.__module__ and longer in known else kind.__name__
+
+
+def _take_nulls(schema: Schema) -> None:
+    """Let null stand for each field that may be absent."""
+    for field, told in schema["properties"].items():
+        if field not in schema.get("required", ()):
+            schema["properties"][field] = {"anyOf": [told, {"type": "null"}]}
 
 
 def _whole(name: str, schema: Schema, is_taken: bool, renamed: Mapping[str, str]) -> Schema:

@@ -6,7 +6,7 @@ from typing import Literal, Protocol
 from msgspec import Struct
 
 from antiphon.errors import OurFault
-from antiphon.records import Direction, ItemRecord, KeyRecord, ResponseRecord
+from antiphon.records import ClientSecretRecord, Direction, ItemRecord, KeyRecord, ResponseRecord
 
 Order = Literal["asc", "desc"]
 
@@ -53,6 +53,16 @@ class Keys(Protocol):
         """Keep when keys were used last, by their ids; never an earlier time than is kept already."""
 
 
+class ClientSecrets(Protocol):
+    """Where client secrets are kept; of all tenants, as whoever looks doesn't know yet whose it is."""
+
+    async def add(self, secret: ClientSecretRecord) -> None:
+        """Keep a new secret, and forget those that had expired when it was made."""
+
+    async def find(self, hash: bytes) -> ClientSecretRecord | None:
+        """The secret with that hash, expired or not; None where there is none."""
+
+
 class Store(Protocol):
     """
     Where responses and their items are kept. Every look-up names the tenant; another tenant's id is as good as none.
@@ -63,6 +73,10 @@ class Store(Protocol):
     @property
     def keys(self) -> Keys:
         """The API keys, kept in the same place."""
+
+    @property
+    def client_secrets(self) -> ClientSecrets:
+        """The client secrets, kept in the same place."""
 
     async def open(self) -> None:
         """Connect and bring the schema up to date; once, before anything else."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
-from antiphon.records import Direction, ItemRecord, KeyRecord, ResponseRecord
+from antiphon.records import ClientSecretRecord, Direction, ItemRecord, KeyRecord, ResponseRecord
 from antiphon.stores.base import LONGEST_CHAIN, UNFINISHED, MissingAncestor, Order, Page, UnknownCursor, chain_too_long
 
 
@@ -15,6 +15,7 @@ class Memory:
 
     def __init__(self) -> None:
         self.keys = MemoryKeys()
+        self.client_secrets = MemoryClientSecrets()
         self._records: dict[str, ResponseRecord] = {}  # in the order they were put
         self._mine: set[str] = set()  # put since it was opened
 
@@ -125,3 +126,19 @@ class MemoryKeys:
         for key_id, at in last_used_at.items():
             if (key := self._keys.get(key_id)) is not None:
                 self._keys[key_id] = replace(key, last_used_at=max(at, key.last_used_at or 0))
+
+
+class MemoryClientSecrets:
+    """Client secrets that are forgotten when the process ends."""
+
+    def __init__(self) -> None:
+        self._secrets: dict[bytes, ClientSecretRecord] = {}
+
+    async def add(self, secret: ClientSecretRecord) -> None:
+        """Keep a new secret, and forget those that had expired when it was made."""
+        self._secrets = {hash: known for hash, known in self._secrets.items() if known.expires_at > secret.created_at}
+        self._secrets[secret.hash] = secret
+
+    async def find(self, hash: bytes) -> ClientSecretRecord | None:
+        """The secret with that hash, expired or not; None where there is none."""
+        return self._secrets.get(hash)

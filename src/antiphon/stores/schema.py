@@ -88,6 +88,16 @@ keys = Table(
     Column("streams", BigInteger),
 )
 
+client_secrets = Table(
+    "client_secrets",
+    metadata,
+    Column("hash", LargeBinary, primary_key=True),
+    Column("key_id", Text),
+    Column("session", LargeBinary, nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+    Column("expires_at", BigInteger, nullable=False, index=True),
+)
+
 
 class NewerSchema(RuntimeError):
     """The database was brought up to date by a later version of this program; `args[0]` is its revision."""

@@ -11,6 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from antiphon.records import Direction, ItemRecord, ResponseRecord
 from antiphon.stores.base import LONGEST_CHAIN, UNFINISHED, MissingAncestor, Order, Page, UnknownCursor, chain_too_long
+from antiphon.stores.client_secrets import SqlClientSecrets
 from antiphon.stores.database import Database
 from antiphon.stores.keys import SqlKeys
 from antiphon.stores.schema import is_unfinished, items, responses
@@ -60,6 +61,7 @@ class Sql:
     def __init__(self, url: str, numbers: Sequence[int] = ()) -> None:
         self._database = Database(url, numbers)
         self.keys = SqlKeys(self._database)
+        self.client_secrets = SqlClientSecrets(self._database)
         self._orphaned = _Wanted(
             select(responses.c.number, responses.c.number.label("rank")).where(is_unfinished, self._database.backend.is_nobodys)
         )

@@ -1,0 +1,160 @@
+"""What a Realtime session begins with: from the address, its headers, the configuration, and what a client secret carries."""
+
+from collections.abc import Callable, Sequence
+
+from starlette.datastructures import Headers, QueryParams
+
+from antiphon.errors import ClientMistake, invalid_value, shown
+from antiphon.protocols.realtime_settings import Opening
+from antiphon.runtime.keyring import Caller
+from antiphon.runtime.registry import Model
+from antiphon.runtime.service import Service
+from antiphon.server.auth import SUBPROTOCOL_KEY
+from antiphon.wire.realtime_dialects import DialectName
+from antiphon.wire.realtime_server import RateLimit
+from antiphon.wire.realtime_session import AnySession, Session, TranscriptionSession
+
+SUBPROTOCOL = "realtime"
+BETA_HEADER, BETA_SUBPROTOCOL = "realtime=v1", "openai-beta.realtime-v1"
+
+
+def opening_for(
+    service: Service,
+    model: Model,
+    caller: Caller,
+    *,
+    session: AnySession | None = None,
+    is_transcription: bool = False,
+    dialect: DialectName = "ga",
+) -> Opening:
+    """What a session of that model begins with, as the server is configured."""
+    settings = service.config.realtime
+    return Opening(
+        model=model.name,
+        abilities=model.engine.abilities,
+        dialect=dialect,
+        is_transcription=is_transcription,
+        session=session,
+        lasts_s=settings.session_minutes * 60,
+        instructions=settings.instructions,
+        limits=_limits(caller),
+        has_model=service.registry.has,
+    )
+
+
+def asked(query: QueryParams, preset: AnySession | None, service: Service) -> tuple[Model, bool]:
+    """
+    The model of a session, and whether the session is one that only transcribes; what a client secret carries goes before the address.
+
+    Raises:
+        ClientMistake: the address asks for what there isn't.
+    """
+    _check(query)
+    if preset is None and query.get("intent") == "transcription":
+        if "model" in query or "deployment" in query:
+            raise ClientMistake("You must not provide a model parameter for transcription sessions.", code="invalid_model", param="model")
+        return transcriber(service), True
+    if isinstance(preset, TranscriptionSession):
+        return transcriber(service), True
+    return answerer(service, preset, query.get("model") or query.get("deployment")), False
+
+
+def answerer(service: Service, preset: Session | None, name: str | None = None) -> Model:
+    """
+    The model that answers: the preset's, else that of that name, else the first.
+
+    Raises:
+        ClientMistake: `model_not_found`.
+    """
+    own = preset.model if preset is not None else None
+    return service.registry.find(own or name)
+
+
+def transcriber(service: Service) -> Model:
+    """
+    The model that transcribes in sessions that do just that.
+
+    Raises:
+        ClientMistake: there is none.
+    """
+    if (name := service.config.realtime.transcription_model) is not None:
+        return service.registry.find(name)
+    for model in service.registry.all():
+        if model.engine.abilities.transcribes and not model.name.endswith("*"):
+            return model
+    raise ClientMistake(
+        "This server has no model that transcribes, so that there can be no transcription sessions.",
+        code="model_not_found",
+        param="intent",
+        status=404,
+    )
+
+
+def _check(query: QueryParams) -> None:
+    """Refuse addresses of what there isn't."""
+    if (call_id := query.get("call_id")) is not None:
+        raise ClientMistake(f"Call with id '{shown(call_id)}' not found.", code="call_not_found", param="call_id", status=404)
+    if "mode" in query:
+        raise ClientMistake(
+            "The parameter 'mode' is of MiniCPM-o's protocol, which this server doesn't speak at this address.",
+            code="unknown_parameter",
+            param="mode",
+        )
+    if query.get("intent", "transcription") not in ("transcription", "conversation"):
+        raise invalid_value("intent", query["intent"], ("transcription", "conversation"))
+
+
+def dialect_of(query: QueryParams, headers: Headers, configured: str, otherwise: str) -> DialectName:
+    """
+    The dialect of a session: as the address says, else the configuration, else the client's header or subprotocol.
+
+    Args:
+        configured: a dialect, or `auto` for the client's choice.
+        otherwise: the dialect with a client that asks for none.
+
+    Raises:
+        ClientMistake: the address names a dialect that there isn't.
+    """
+    named = query.get("dialect", configured)
+    if named not in ("ga", "beta", "auto"):
+        raise invalid_value("dialect", named, ("ga", "beta"))
+    if named == "auto":
+        named = "beta" if _asks_for_beta(headers) else otherwise
+    return "beta" if named == "beta" else "ga"
+
+
+def _asks_for_beta(headers: Headers) -> bool:
+    features = [feature.strip() for line in headers.getlist("openai-beta") for feature in line.split(",")]
+    return BETA_HEADER in features or BETA_SUBPROTOCOL in _offered(headers)
+
+
+def subprotocol_of(headers: Headers) -> str | None:
+    """
+    The one of the subprotocols offered that is selected; None where none was offered.
+
+    Browsers close a WebSocket whose server selects none of those that they offered. A key is never told back.
+    """
+    offered = _offered(headers)
+    if SUBPROTOCOL in offered:
+        return SUBPROTOCOL
+    return next((name for name in offered if not name.startswith(SUBPROTOCOL_KEY)), None)
+
+
+def _offered(headers: Headers) -> list[str]:
+    lines = headers.getlist("sec-websocket-protocol")
+    return [name.strip() for line in lines for name in line.split(",") if name.strip()]
+
+
+def _limits(caller: Caller) -> Callable[[], Sequence[RateLimit]]:
+    """What is left to whoever asks, as far as is known at any moment."""
+    allowance = caller.allowance
+    if allowance is None:
+        return lambda: ()
+
+    def limits() -> Sequence[RateLimit]:
+        return [
+            RateLimit(name=kind, limit=state.limit, remaining=state.remaining, reset_seconds=round(state.full_in_s, 3))
+            for kind, state in allowance.last_known().items()
+        ]
+
+    return limits

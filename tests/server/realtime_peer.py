@@ -1,0 +1,87 @@
+"""A client of the Realtime API that does nothing by itself."""
+
+import json
+from contextlib import asynccontextmanager
+
+import aiohttp
+
+PATIENCE_S = 20
+"""So that a server which says nothing fails a test and does not hang it."""
+
+
+class Peer:
+    """One WebSocket, in events."""
+
+    def __init__(self, socket):
+        self.socket = socket
+        self.protocol = socket.protocol
+
+    async def say(self, kind, **fields):
+        await self.socket.send_str(json.dumps({"type": kind, **fields}))
+
+    async def hear(self):
+        """The next event."""
+        message = await self.socket.receive(PATIENCE_S)
+        assert message.type is aiohttp.WSMsgType.TEXT, message
+        return json.loads(message.data)
+
+    async def until(self, kind):
+        """All events up to and with the first of that type."""
+        heard = [await self.hear()]
+        while heard[-1]["type"] != kind:
+            heard.append(await self.hear())
+        return heard
+
+    async def end(self):
+        """The code and the reason with which the server closes, after whatever it still says."""
+        while (message := await self.socket.receive(PATIENCE_S)).type is aiohttp.WSMsgType.TEXT:
+            pass
+        assert message.type is aiohttp.WSMsgType.CLOSE, message
+        return message.data, message.extra
+
+    async def ask(self, text):
+        """Have `text` answered; all events up to the end of the answer."""
+        item = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": text}]}
+        await self.say("conversation.item.create", item=item)
+        await self.say("response.create")
+        return await self.until("response.done")
+
+
+IN_WRITING = {"ga": {"type": "realtime", "output_modalities": ["text"]}, "beta": {"modalities": ["text"]}}
+
+
+@asynccontextmanager
+async def connected(url, path="/v1/realtime", key=None, protocols=(), headers=None, **query):
+    """An open session, before its first event was read."""
+    named = {**(headers or {}), **({"authorization": f"Bearer {key}"} if key else {})}
+    async with aiohttp.ClientSession() as http:
+        async with http.ws_connect(url + path, params=query, headers=named, protocols=protocols, autoclose=False) as socket:
+            yield Peer(socket)
+
+
+async def refusal(url, **connection):
+    """The status with which a session is refused."""
+    try:
+        async with connected(url, **connection):
+            raise AssertionError("it was let in")
+    except aiohttp.WSServerHandshakeError as error:
+        return error.status
+
+
+async def talked(url, text="Hi", dialect="ga", **connection):
+    """What a whole session in writing says, event by event, to one question."""
+    async with connected(url, **connection) as peer:
+        first = await peer.hear()
+        await peer.say("session.update", session=IN_WRITING[dialect])
+        return [first, *await peer.until("session.updated"), *await peer.ask(text)]
+
+
+def kinds(events):
+    return [event["type"] for event in events]
+
+
+async def posted(url, path, body, key=None):
+    """The status and the body of an answer over HTTP."""
+    headers = {"authorization": f"Bearer {key}"} if key else {}
+    async with aiohttp.ClientSession() as http, http.post(url + path, json=body, headers=headers) as reply:
+        return reply.status, await reply.json()
