@@ -79,7 +79,9 @@ def node_suite(client: Path, folder: Path) -> list[str | Path]:
         mark_made(client / "package-lock.json", folder)
     for test in client.glob("*.test.mjs"):  # beside its packages, where Node.js looks for them
         shutil.copy(test, folder / test.name)
-    return [node, "--test", "--test-reporter=dot", *sorted(folder.glob("*.test.mjs"))]
+    # Dots don't tell what was left out, and why.
+    reporters = [f"--test-reporter{way}" for name in ("dot", HERE / "skipped.mjs") for way in (f"={name}", "-destination=stdout")]
+    return [node, "--test", *reporters, *sorted(folder.glob("*.test.mjs"))]
 
 
 def pip(python: Path, *wanted: str | Path) -> None:
