@@ -1,0 +1,225 @@
+"""
+A voice that is a server: any that speaks `/v1/audio/speech`, such as OpenAI's, Kokoro-FastAPI, LocalAI or vLLM.
+
+Its sound is passed on as it comes. Where the words are nobody tells, so they are placed by the pace at which the server has spoken so far.
+"""
+
+import asyncio
+import math
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Literal
+
+import aiohttp
+import msgspec
+from msgspec import Struct
+
+from antiphon import __version__
+from antiphon.audio import SAMPLE_BYTES, Samples
+from antiphon.errors import Fault, OurFault, UpstreamTrouble, shown
+from antiphon.speech.alignment import Pace, words_of
+from antiphon.speech.base import Piece
+from antiphon.speech.process_mouth import chosen
+from antiphon.speech.resample import Resampler
+from antiphon.speech.wav_stream import NotPlayable, WavStream
+
+LONGEST_S = 600
+"""Of sound in one answer; no sentence takes that long, and no server is listened to for longer."""
+
+COMPLAINT_BYTES = 4096
+"""Of an error's body that is read."""
+
+
+class SpeechServer(Struct, frozen=True, kw_only=True):
+    """
+    A server, and what it is asked for.
+
+    Attributes:
+        base_url: up to and with the version, such as `http://127.0.0.1:8880/v1`.
+        model: what it calls the model.
+        voices: those that it is known to have; the first is used where none is wished.
+        rate_hz: of the mouth's sound; of the server's too where `format` is `pcm`, which says nothing of its rate.
+        format: what it is asked to send: s16le mono, bare or as a WAV file.
+        aliases: other names for its voices.
+    """
+
+    base_url: str
+    model: str
+    voices: tuple[str, ...]
+    rate_hz: int = 24_000
+    format: Literal["pcm", "wav"] = "pcm"
+    api_key: str | None = None
+    headers: dict[str, str] = {}
+    aliases: dict[str, str] = {}
+    connect_s: float = 5.0
+    first_byte_s: float = 60.0
+    idle_s: float = 30.0
+
+
+class UpstreamMouth:
+    """The mouth."""
+
+    def __init__(self, server: SpeechServer) -> None:
+        if not server.voices:
+            raise OurFault("A speech server needs its `voices` named: it can't be asked which it has.")
+        self.voices = server.voices
+        self.rate_hz = server.rate_hz
+        self._server = server
+        self._paces: dict[str, Pace] = {}
+        self._session: aiohttp.ClientSession | None = None
+
+    async def start(self) -> None:
+        """Get ready; the server is first asked when there is something to say."""
+        server = self._server
+        own = {"user-agent": f"antiphon/{__version__}"} | ({"authorization": f"Bearer {server.api_key}"} if server.api_key else {})
+        self._session = aiohttp.ClientSession(
+            headers=own | server.headers,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=server.connect_s),
+        )
+
+    async def stop(self) -> None:
+        """Give up every connection; idempotent."""
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+    async def say(self, text: str, voice: str | None = None, speed: float = 1.0) -> AsyncIterator[Piece]:
+        """
+        Speak; closing the iterator hangs up.
+
+        Raises:
+            errors.Fault: it could not be done; a voice that is not among `voices` is a `ClientMistake` that names those.
+        """
+        name = chosen(self.voices, voice, self._server.aliases)
+        pace = self._paces.setdefault(name, Pace(self.rate_hz))
+        words = _Words(words_of(text), pace, speed)
+        if text.strip():
+            async with _faults(self._server), self._asked(text, name, speed) as reply:
+                async for pcm in self._sound(reply):
+                    for piece in words.take(pcm):
+                        yield piece
+        for piece in words.finish():
+            yield piece
+
+    @asynccontextmanager
+    async def _asked(self, text: str, voice: str, speed: float) -> AsyncIterator[aiohttp.ClientResponse]:
+        if self._session is None:
+            raise OurFault("The voice has not been started.")
+        server = self._server
+        body = {"model": server.model, "input": text, "voice": voice, "response_format": server.format, "speed": speed}
+        url = f"{server.base_url.rstrip('/')}/audio/speech"
+        async with asyncio.timeout(server.first_byte_s):
+            reply = await self._session.post(url, json=body, allow_redirects=False)
+        async with reply:
+            if reply.status != 200:
+                async with asyncio.timeout(server.idle_s):
+                    raise _refused(reply.status, reply.headers, await reply.content.read(COMPLAINT_BYTES))
+            if reply.content_type in ("application/json", "text/html", "text/plain"):
+                raise UpstreamTrouble(f"The speech server answered with '{reply.content_type}' instead of sound.", code="server_error")
+            yield reply
+
+    async def _sound(self, reply: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
+        """What comes, as whole samples at our rate."""
+        wav = WavStream() if self._server.format == "wav" else None
+        samples, resampler, left = Samples(), Resampler(self.rate_hz, self.rate_hz), LONGEST_S * self.rate_hz * SAMPLE_BYTES
+        while received := await asyncio.wait_for(reply.content.readany(), self._server.idle_s):
+            pcm = samples.take(wav.take(received) if wav else received)
+            if wav and wav.rate_hz and wav.rate_hz != resampler.from_hz:
+                resampler = Resampler(wav.rate_hz, self.rate_hz)
+            if made := resampler.take(pcm):
+                yield made
+            left -= len(received)
+            if left < 0:
+                raise UpstreamTrouble(f"The speech server's answer is longer than {LONGEST_S} seconds.", code="server_error")
+        if wav and wav.rate_hz is None:
+            raise NotPlayable("it is cut off in its head")
+        if rest := resampler.flush():
+            yield rest
+
+
+class _Words:
+    """Gives words to sound that comes without: a word goes with the first of its sound, and its other sound has no word."""
+
+    def __init__(self, words: Sequence[str], pace: Pace, speed: float) -> None:
+        self._words = words
+        self._pace = pace
+        self._speed = speed
+        self._starts = [0, *pace.ends(words, speed)[:-1]] if words else []
+        self._said = 0
+        self._samples = 0
+
+    def take(self, pcm: bytes) -> Iterator[Piece]:
+        """More sound, cut where words begin."""
+        while pcm:
+            text = ""
+            if self._said < len(self._words) and self._starts[self._said] <= self._samples:
+                text = self._words[self._said]
+                self._said += 1
+            following = self._starts[self._said] if self._said < len(self._words) else math.inf
+            count = int(min(len(pcm) // SAMPLE_BYTES, max(0, following - self._samples)))
+            yield Piece(pcm[: count * SAMPLE_BYTES], text)
+            pcm = pcm[count * SAMPLE_BYTES :]
+            self._samples += count
+
+    def finish(self) -> Iterator[Piece]:
+        """The words that no sound is left for."""
+        if self._samples:
+            self._pace.learn(self._words, self._speed, self._samples)
+        if self._said < len(self._words):
+            yield Piece(b"", "".join(self._words[self._said :]))
+
+
+@asynccontextmanager
+async def _faults(server: SpeechServer) -> AsyncIterator[None]:
+    """Whatever goes wrong with the server, as a fault."""
+    try:
+        yield
+    except TimeoutError:
+        raise UpstreamTrouble("The speech server did not answer in time.", status=504, code="upstream_timeout") from None
+    except aiohttp.ClientConnectorError as error:
+        raise UpstreamTrouble(f"The speech server can't be reached: {error.strerror or error}.", code="upstream_unreachable") from None
+    except NotPlayable as error:
+        raise UpstreamTrouble(f"The speech server's sound can't be played: {error}.", code="server_error") from None
+    except aiohttp.InvalidURL:
+        raise OurFault(f"The speech server's `base_url` must be like 'http://127.0.0.1:8880/v1', but is '{server.base_url}'.") from None
+    except aiohttp.ClientError:
+        raise UpstreamTrouble("The speech server broke off its answer.", code="server_error") from None
+
+
+def _refused(status: int, headers: Mapping[str, str], body: bytes) -> Fault:
+    """The fault that an answer with an error status stands for."""
+    said = _said_in(body)
+    match status:
+        case 401 | 403:
+            return UpstreamTrouble(
+                f"The speech server refused this server's credentials ({status}). This is for its operator to mend, not for you.",
+                code="upstream_credentials",
+            )
+        case 429 | 503:
+            return Fault(
+                f"The speech server takes no more requests at the moment. {said}".strip(),
+                status=status,
+                type="rate_limit_error" if status == 429 else "service_unavailable_error",
+                code="rate_limit_exceeded" if status == 429 else "server_is_overloaded",
+                retry_after_s=_seconds(headers.get("retry-after", "")),
+            )
+        case 408 | 504:
+            return UpstreamTrouble("The speech server ran out of time.", status=504, code="upstream_timeout")
+        case _:
+            return UpstreamTrouble(f"The speech server failed ({status}). {said}".strip(), code="server_error")
+
+
+def _said_in(body: bytes) -> str:
+    """The message of an error's body, in whichever of the usual shapes; nothing of one that is no JSON, such as a proxy's page."""
+    try:
+        error = msgspec.json.decode(body)
+    except (ValueError, RecursionError):
+        return ""
+    while isinstance(error, dict):
+        error = next((error[key] for key in ("error", "message", "detail") if error.get(key)), "")
+    return shown(error, 500) if isinstance(error, str) else ""
+
+
+def _seconds(text: str) -> float | None:
+    return float(text) if text.isdecimal() else None

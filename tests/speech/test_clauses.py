@@ -1,0 +1,77 @@
+"""A stream of text, cut into what can be spoken."""
+
+import pytest
+from hypothesis import given, strategies as st
+
+from antiphon.speech.clauses import FIRST_CLAUSE, LONGEST, Clauses, sentences
+
+
+def cut(text, size=1):
+    clauses = Clauses()
+    pieces = [piece for at in range(0, len(text), size) for piece in clauses.take(text[at : at + size])]
+    return pieces + clauses.flush()
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        ["Well, my friend, ", "it is late, you know. ", "Go!"],
+        ["Sure! ", "I can, of course, help. ", "Ask."],
+        ["Dr. Smith (e.g. J. R. Smith) paid $3.14 at 5 p.m. for it. ", "Good."],
+        ["He said \"Stop.\" ", "Then he left."],
+        ["Wait… what? ", "Yes."],
+        ["See [a, b](http://x.y/z, q) and `c, d; e` there. ", "Fine."],
+        ["1. First thing\n", "2. Second. ", "Third."],
+        ["It was in 2024. ", "Then it ended."],
+        ["# Title\n", "\n", "Text here."],
+        ["这是一个很长的句子用来测试，", "然后结束。", "好。"],
+        ["a b c " * 39 + "a b ", "c a b c"],
+    ],
+)  # fmt: skip
+def test_a_first_clause_then_sentences(pieces):
+    assert cut("".join(pieces)) == pieces
+
+
+def test_a_piece_is_given_as_soon_as_it_is_known_to_be_whole():
+    clauses = Clauses()
+    assert clauses.take("Well, my friend,") == []
+    assert clauses.take(" it") == ["Well, my friend, "]
+    assert clauses.take(" is late.") == []
+    assert clauses.take(" Go") == ["it is late. "]
+    assert clauses.take("!\n") == ["Go!\n"]
+    assert clauses.flush() == []
+
+
+def test_a_sentence_that_is_too_long_is_cut_at_its_last_comma():
+    start = "Word " * 30 + "word, "
+    assert cut("Go. " + start + "word " * 40)[1] == start
+
+
+def test_a_word_that_is_too_long_is_cut_at_last():
+    assert len(cut("x" * 5 * LONGEST, 7)[0]) == LONGEST
+
+
+def test_whole_sentences_are_cut_without_a_first_clause():
+    assert sentences("Well, my friend, it is late. Go!") == ["Well, my friend, it is late. ", "Go!"]
+
+
+TEXT = st.text(alphabet=st.sampled_from("ab A1.,;:!?—…\"')([]`\n 。，"), max_size=400)
+
+
+@given(TEXT, st.integers(1, 50))
+def test_the_pieces_joined_are_the_text(text, size):
+    assert "".join(cut(text, size)) == text
+
+
+@given(TEXT, st.integers(2, 50))
+def test_how_the_text_came_makes_no_difference(text, size):
+    assert cut(text, size) == cut(text)
+
+
+@given(TEXT)
+def test_no_piece_is_much_too_long(text):
+    assert all(len(piece.strip()) <= LONGEST or not piece[:LONGEST].strip() or " " not in piece[:LONGEST].strip() for piece in cut(text))
+
+
+def test_the_first_clause_is_not_too_short():
+    assert len(cut("No, no, no, no, not at all.")[0].strip()) >= FIRST_CLAUSE
