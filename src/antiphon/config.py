@@ -110,6 +110,45 @@ class RealtimeSettings(BaseModel, frozen=True, extra="forbid"):
     )
 
 
+VAD, TURN = "silero-vad", "smart-turn-v3.2"
+"""The models that tell when someone speaks, and when they are done."""
+
+
+class SpeechSettings(BaseModel, frozen=True, extra="forbid"):
+    """Ears and a voice for models that only read and write."""
+
+    enabled: bool | None = Field(default=None, description="Whether models get ears and a voice; unset: where all they need is here.")
+    speculation: bool = Field(default=True, description="Begin with an answer while the silence after a turn is still being counted.")
+    ears: str = Field(default="moonshine-tiny-en", min_length=1, description="What writes down what is said.")
+    ears_url: str | None = Field(default=None, description="A server that has it, such as `http://127.0.0.1:8000/v1`.")
+    ears_key_env: str | None = Field(default=None, description="The environment variable with that server's key.")
+    ears_languages: _Names = Field(default=(), description="Languages that the server's model understands, as codes; none for any.")
+    voice: str = Field(default="piper-en-us-joe-medium", min_length=1, description="What speaks.")
+    voice_url: str | None = Field(default=None, description="A server that has it, such as `http://127.0.0.1:8880/v1`.")
+    voice_key_env: str | None = Field(default=None, description="The environment variable with that server's key.")
+    voices: _Names = Field(default=(), description="Voices that the server has.")
+    voice_folders: _Names = Field(default=(), description="Folders with more voices of Piper's.")
+    voice_aliases: _Names = Field(default=(), description="Other names for voices, as `nova=en_US-joe-medium`.")
+
+    @field_validator("voice_aliases")
+    @classmethod
+    def _each_a_pair(cls, aliases: tuple[str, ...]) -> tuple[str, ...]:
+        if wrong := [alias for alias in aliases if alias.count("=") != 1]:
+            raise ValueError(f"expected pairs such as 'nova=en_US-joe-medium'; got {listed(wrong)}")
+        return aliases
+
+    @property
+    def aliases(self) -> Mapping[str, str]:
+        """Voices by the other names that were given to them."""
+        return dict(alias.split("=") for alias in self.voice_aliases)
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The models of the catalogue that this takes."""
+        parts = ((self.ears, self.ears_url), (self.voice, self.voice_url))
+        return (VAD, TURN, *(model for model, url in parts if url is None))
+
+
 class StoreSettings(BaseModel, frozen=True, extra="forbid"):
     """Where responses are kept."""
 
@@ -160,6 +199,7 @@ class Config(BaseModel, frozen=True, extra="forbid"):
     server: ServerSettings = ServerSettings()
     responses: ResponsesSettings = ResponsesSettings()
     realtime: RealtimeSettings = RealtimeSettings()
+    speech: SpeechSettings = SpeechSettings()
     store: StoreSettings = StoreSettings()
     logging: LoggingSettings = LoggingSettings()
     models: tuple[ModelEntry, ...] = Field(default=(), description="The models offered; a later list replaces an earlier one.")
@@ -240,7 +280,7 @@ def load(flags: Mapping[str, Any], file: Path | None, environ: Mapping[str, str]
     ]
     chosen = {setting.path: setting for layer in layers for setting in layer}
     config = _check(chosen, environ.get("HOME"))
-    config._secrets.update(_secrets(config.models, environ))
+    config._secrets.update(_secrets(config, environ))
     return Loaded(config, {".".join(path): _origin(chosen, path) for path, _ in _leaves(config.model_dump())})
 
 
@@ -257,12 +297,12 @@ def unpack(packed: bytes) -> Config:
     return config
 
 
-def _secrets(models: Iterable[ModelEntry], environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """The variables that the engines' options name, in keys that end in `_env`."""
-    for model in models:
-        for key, variable in model.options.items():
-            if key.endswith("_env") and isinstance(variable, str) and variable in environ:
-                yield variable, environ[variable]
+def _secrets(config: Config, environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """The variables that the engines' options name, in keys that end in `_env`, and those of servers of speech."""
+    named = [variable for model in config.models for key, variable in model.options.items() if key.endswith("_env")]
+    for variable in (*named, config.speech.ears_key_env, config.speech.voice_key_env):
+        if isinstance(variable, str) and variable in environ:
+            yield variable, environ[variable]
 
 
 def schema() -> dict[str, Any]:

@@ -8,11 +8,12 @@ Source: OpenAI's Realtime API reference and guide, and captures of what its serv
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from msgspec import UNSET, Struct
 
-from antiphon import talk
+from antiphon import talk, turns
 from antiphon.errors import ClientMistake, Fault, OurFault
 from antiphon.protocols.base import Close, Effect, Event, FromClient, FromEngine, Halted, Hangup, Mint, Tick, WakeAt
 from antiphon.protocols.conversation import Conversation, Entry
@@ -72,6 +73,7 @@ class Realtime:
         self._idle_since_ms = 0
         self._wakes_at: float | None = None
         self._listed: set[str] = set()
+        self._next_id: str | None = None
 
     def handle(self, event: Event) -> list[Effect]:
         """What is to be done about `event`, in order."""
@@ -169,6 +171,7 @@ class Realtime:
             self._idle_at = None
         self._outbox.send(events.SessionUpdated, session=wanted)
         self._list_tools()
+        self._foresee()
 
     def _list_tools(self) -> None:
         """Tell what tools the session's MCP servers have. There is nobody yet who asks them, and the client is to know that."""
@@ -209,6 +212,7 @@ class Realtime:
         self._idle_at = None
         if self._detection("interrupt_response") and self._main is not None:
             self._cancel(self._main, "turn_detected")
+        self._foresee()
 
     def _person_stops(self, word: talk.SpeechStopped) -> None:
         if self._speech.stopped(word):
@@ -231,6 +235,7 @@ class Realtime:
 
     def _create_item(self, event: client.ConversationItemCreate) -> None:
         self._items.create(event, coding_of(sound_in(self._session).format))
+        self._foresee()
 
     def _retrieve_item(self, event: client.ConversationItemRetrieve) -> None:
         session = self._session
@@ -241,9 +246,11 @@ class Realtime:
 
     def _truncate_item(self, event: client.ConversationItemTruncate) -> None:
         self._items.truncate(event)
+        self._foresee()
 
     def _delete_item(self, event: client.ConversationItemDelete) -> None:
         self._items.delete(event)
+        self._foresee()
 
     # Answers
 
@@ -254,6 +261,19 @@ class Realtime:
                 self._respond(ResponseParams())
             except Fault as fault:  # nobody asked, so there is no event to name
                 self._refuse(fault)
+
+    def _foresee(self) -> None:
+        """Tell the engine what it will be asked when the open turn ends, so that it can begin."""
+        session, turn = self._session, self._speech.turn
+        is_of_use = self._opening.abilities.foresees and turn.is_open and self._detection("create_response")
+        if not is_of_use or not isinstance(session, Session) or self._main is not None:
+            return
+        self._next_id = self._next_id or self._mint("resp")
+        said = turns.Message("user", (turns.SpeechPart(b"", self._speech.buffer.rate_hz, turn.id),))
+        history = (*self._items.history(None, coding_of(sound_in(session).format)), said)
+        with suppress(Fault):  # what can't be had is told when it is asked
+            planned = plan(self._next_id, ResponseParams(), session, self._opening, history, self._conversation_id)
+            self._outbox.tell(talk.Foresee(planned.respond))
 
     def _create_response(self, event: client.ResponseCreate) -> None:
         self._respond(event.response if isinstance(event.response, ResponseParams) else ResponseParams())
@@ -267,12 +287,13 @@ class Realtime:
         given = params.input if isinstance(params.input, list) else None
         history = self._items.history(given, coding_of(sound_in(session).format))
         conversation_id = None if is_aside else self._conversation_id
-        planned = plan(self._mint("resp"), params, session, self._opening, history, conversation_id)
+        response_id = (None if is_aside else self._next_id) or self._mint("resp")
+        planned = plan(response_id, params, session, self._opening, history, conversation_id)
         self._check_voice(planned.voice, session)
         answer = Answer(planned, self._outbox, self._mint, None if is_aside else self._conversation)
         self._answers[planned.id] = answer
         if not is_aside:
-            self._main = answer
+            self._main, self._next_id = answer, None
             self._idle_at = None
         if (spent := self._spent(planned.id)) is None:
             answer.begin()

@@ -140,7 +140,9 @@ def plan(
         tools=_tools(tools, opening),
         tool_choice=_choice(_or(params.tool_choice, session.tool_choice), tools),
         parallel_tool_calls=_or(params.parallel_tool_calls, session.parallel_tool_calls) is not False,
-        sampling=talk.Sampling(temperature=_or(session.temperature, None), max_tokens=most if isinstance(most, int) else None),
+        sampling=talk.Sampling(
+            temperature=_or(params.temperature, session.temperature), max_tokens=most if isinstance(most, int) else None
+        ),
         truncate=session.truncation != "disabled" and opening.abilities.truncation,
         effort=effort if isinstance(effort, str) else None,
         voice=_voice(voice, format, session) if list(modalities) == ["audio"] else None,

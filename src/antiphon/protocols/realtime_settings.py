@@ -231,9 +231,27 @@ def _check_input(wanted: AnySession, opening: Opening) -> None:
     detection = sound.turn_detection
     if isinstance(detection, ServerVad | SemanticVad) and detection.type not in abilities.turn_detection:
         raise _not_here("session.audio.input.turn_detection.type", detection.type, opening.model, abilities.turn_detection)
+    if isinstance(sound.transcription, Transcription) and abilities.transcribes:
+        _check_transcription(sound.transcription, opening)
     reduction = sound.noise_reduction
     if isinstance(reduction, NoiseReduction) and reduction.type and reduction.type not in abilities.noise_reduction:
         raise _not_here("session.audio.input.noise_reduction.type", reduction.type, opening.model, abilities.noise_reduction)
+
+
+def _check_transcription(wanted: Transcription, opening: Opening) -> None:
+    path, abilities = "session.audio.input.transcription", opening.abilities
+    for language in spoken(wanted):
+        if abilities.languages and language.partition("-")[0].lower() not in abilities.languages:
+            raise unsupported_value(f"{path}.language", language, opening.model, abilities.languages)
+    if wanted.keywords and not abilities.takes_prompt:
+        raise unsupported_parameter(f"{path}.keywords", opening.model)
+    if wanted.prompt and not abilities.takes_prompt:
+        raise unsupported_parameter(f"{path}.prompt", opening.model)
+
+
+def spoken(wanted: Transcription) -> tuple[str, ...]:
+    """The languages that are expected, as codes."""
+    return tuple(wanted.languages or ()) or ((wanted.language,) if isinstance(wanted.language, str) else ())
 
 
 def _not_here(param: str, got: object, model: str, supported: Sequence[str]) -> ClientMistake:
@@ -355,10 +373,9 @@ def _detection(detection: Any) -> talk.TurnDetection | None:
 def _transcription(wanted: Any, *, logprobs: bool) -> talk.Transcription | None:
     if not isinstance(wanted, Transcription):
         return None
-    languages = tuple(wanted.languages or ()) or ((wanted.language,) if isinstance(wanted.language, str) else ())
     return talk.Transcription(
         model=wanted.model if isinstance(wanted.model, str) else None,
-        languages=languages,
+        languages=spoken(wanted),
         prompt=wanted.prompt if isinstance(wanted.prompt, str) else None,
         keywords=tuple(wanted.keywords or ()),
         delay=wanted.delay if isinstance(wanted.delay, str) else None,

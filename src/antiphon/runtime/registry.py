@@ -23,11 +23,22 @@ ENGINES: dict[str, str] = {
 
 
 class Model(Struct, frozen=True, eq=False):
-    """A model under the name that clients ask for."""
+    """
+    A model under the name that clients ask for.
+
+    Attributes:
+        around: gives an engine ears and a voice where it has none of its own.
+    """
 
     name: str
     engine: Engine
     created_at: int
+    around: Callable[[Engine], Engine] = lambda engine: engine
+
+    @property
+    def live(self) -> Engine:
+        """What answers in live conversations."""
+        return self.around(self.engine)
 
 
 class Registry:
@@ -47,12 +58,13 @@ class Registry:
         secrets: Mapping[str, str] = MappingProxyType({}),
         watcher: Watcher = UNWATCHED,
         fetch: Fetch = fetch_nothing,
+        around: Callable[[Engine], Engine] = lambda engine: engine,
     ) -> None:
         self._models: dict[str, Model] = {}
         for entry in entries:
             place = Place(weights=weights, base=entry.origin_folder, notice=notice, secrets=secrets, watcher=watcher, fetch=fetch)
             engine = _build(entry.engine)(entry.name, entry.options, place)
-            self._models[entry.name] = Model(entry.name, engine, created_at)
+            self._models[entry.name] = Model(entry.name, engine, created_at, around)
 
     async def start(self) -> None:
         """
@@ -86,7 +98,7 @@ class Registry:
         if not model.name.endswith("*"):
             return [model]
         names = await model.engine.names() if isinstance(model.engine, ListingEngine) else ()
-        return [Model(name, model.engine, model.created_at) for name in names if self._family(name) is model]
+        return [Model(name, model.engine, model.created_at, model.around) for name in names if self._family(name) is model]
 
     def find(self, name: str | None) -> Model:
         """
@@ -107,7 +119,7 @@ class Registry:
         family = self._family(name)
         if not name or family is None:
             raise model_not_found(name, self._models)
-        return Model(name, family.engine, family.created_at)
+        return Model(name, family.engine, family.created_at, family.around)
 
     def has(self, name: str) -> bool:
         """Whether a model answers to that name."""

@@ -18,6 +18,7 @@ from antiphon.runtime.metrics import Metrics
 from antiphon.runtime.occupancy import occupied
 from antiphon.runtime.registry import Registry
 from antiphon.runtime.siblings import Siblings
+from antiphon.runtime.speech import Speech
 from antiphon.stores.base import Store
 from antiphon.stores.memory import Memory
 from antiphon.stores.sql import Sql
@@ -34,6 +35,7 @@ class Service:
         is_ready: whether all that is needed is there.
         live: the sessions under way.
         metrics: what is counted in this process.
+        speech: what hears and speaks for models that only read and write.
         siblings: what it has in common with the other processes of the server; None where there are none.
 
     Raises:
@@ -50,7 +52,10 @@ class Service:
         self.started_at = int(time.time())
         self.store: Store = Memory() if config.database_url is None else Sql(config.database_url, siblings.numbers if siblings else ())
         fetch = _fetcher(config.server.fetch_networks)
-        self.registry = Registry(config.models, config.models_dir, self.started_at, notice, config.secrets, self.metrics, fetch)
+        self.speech = Speech(config.speech, config.models_dir, config.secrets, notice)
+        self.registry = Registry(
+            config.models, config.models_dir, self.started_at, notice, config.secrets, self.metrics, fetch, self.speech.around
+        )
         needs_keys = True if self._is_exposed else config.server.require_keys
         self.keyring = Keyring(self.store.keys, needs_keys, allow=siblings.allowance if siblings else None)
         self.client_secrets = ClientSecrets(self.store.client_secrets, self.keyring)
@@ -89,6 +94,7 @@ class Service:
             self._sweeping.cancel()
             await asyncio.wait([self._sweeping])
         await self.registry.stop()
+        await self.speech.stop()
         await self.keyring.close()
         await self.store.close()
         self._held.close()

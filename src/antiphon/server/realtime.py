@@ -144,7 +144,7 @@ class _Open:
 
         with self._service.live.during(driver):
             try:
-                await driver.run(model.engine, settings, opening, accept)
+                await driver.run(model.live, settings, opening, accept)
             except Exception:  # where a session ends
                 client.close(OurFault("The server had an error, and the session can't go on."))
                 await client.wait_closed()

@@ -31,7 +31,7 @@ def opening_for(
     settings = service.config.realtime
     return Opening(
         model=model.name,
-        abilities=model.engine.abilities,
+        abilities=model.live.abilities,
         dialect=dialect,
         is_transcription=is_transcription,
         session=session,
@@ -80,7 +80,7 @@ def transcriber(service: Service) -> Model:
     if (name := service.config.realtime.transcription_model) is not None:
         return service.registry.find(name)
     for model in service.registry.all():
-        if model.engine.abilities.transcribes and not model.name.endswith("*"):
+        if model.live.abilities.transcribes and not model.name.endswith("*"):
             return model
     raise ClientMistake(
         "This server has no model that transcribes, so that there can be no transcription sessions.",

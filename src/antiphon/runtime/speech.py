@@ -1,0 +1,188 @@
+"""
+The ears and the voice of a server: which they are, whether they are here, and when they are loaded.
+
+They are loaded for the first conversation that needs them: many servers only ever answer in writing.
+"""
+
+import asyncio
+import importlib.util
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from antiphon.config import TURN, VAD, SpeechSettings
+from antiphon.engines.base import Engine
+from antiphon.errors import Fault, OurFault
+from antiphon.weights import catalogue, fetch
+
+if TYPE_CHECKING:
+    from antiphon.engines.cascade_parts import Parts
+    from antiphon.speech.base import Ear, Mouth
+
+KNOWN_VOICES = ("alloy", "ash", "ballad", "coral", "echo", "sage", "shimmer", "verse", "marin", "cedar")
+"""Voices that clients ask for unless they are told otherwise; where a mouth has none of that name, its first one answers to it."""
+
+
+class Speech:
+    """
+    What hears and speaks for all models that only read and write.
+
+    Args:
+        weights: the folder of verified model files.
+        notice: takes lines for the operator.
+
+    Attributes:
+        missing: why there is none, and how to get it; None where there is.
+    """
+
+    def __init__(
+        self, settings: SpeechSettings, weights: Path, secrets: Mapping[str, str], notice: Callable[[str], None] = lambda _line: None
+    ) -> None:
+        self._settings = settings
+        self._weights = weights
+        self._secrets = secrets
+        self._notice = notice
+        self._loading = asyncio.Lock()
+        self._is_ready = False
+        self._parts: Parts | None = None
+        self._around: dict[int, Engine] = {}
+        self.missing = _missing(settings, weights)
+        if self.missing and settings.enabled:
+            raise OurFault(f"`speech.enabled` is on, but {self.missing}")
+
+    @property
+    def parts(self) -> "Parts":
+        """
+        The ears and the voice, ready or not.
+
+        Raises:
+            OurFault: there are none.
+        """
+        if self._parts is None and self.missing is None:
+            self._parts = self._made()
+        if self._parts is None:
+            raise OurFault(f"This server has no ears and no voice: {self.missing}", status=501, code="speech_not_available")
+        return self._parts
+
+    async def ready(self) -> "Parts":
+        """
+        The ears and the voice, loaded.
+
+        Raises:
+            Fault: there are none, or they can't be loaded.
+        """
+        parts = self.parts
+        async with self._loading:
+            if not self._is_ready:
+                await parts.start()
+                self._is_ready = True
+        return parts
+
+    async def stop(self) -> None:
+        """Let go of everything; idempotent."""
+        if self._parts is not None and self._is_ready:
+            self._is_ready = False
+            await self._parts.stop()
+
+    def around(self, engine: Engine) -> Engine:
+        """The engine with ears and a voice; as it is where it has its own, or there are none."""
+        if engine.abilities.listens or engine.abilities.audio_out or self.missing is not None:
+            return engine
+        if id(engine) not in self._around:  # engines are made once, and live as long as this
+            self._around[id(engine)] = self._cascade(engine)
+        return self._around[id(engine)]
+
+    def _cascade(self, engine: Engine) -> Engine:
+        from antiphon.engines.cascade import Cascade  # noqa: PLC0415 - its libraries take a while to load, and many servers need none
+
+        async def ready() -> None:
+            await self.ready()
+
+        try:
+            return Cascade(engine, self.parts, ready=ready, speculates=self._settings.speculation)
+        except OurFault:
+            return engine
+
+    def _made(self) -> "Parts | None":
+        from antiphon.engines.cascade_parts import Parts  # noqa: PLC0415 - as above
+        from antiphon.speech import noise, smart_turn, vad  # noqa: PLC0415 - as above
+
+        try:
+            mouth, voices = self._mouth()
+            return Parts(
+                activity=vad.VoiceActivity(self._file(VAD)),
+                smart_turn=smart_turn.SmartTurn(self._file(TURN)),
+                ear=self._ear(),
+                mouth=mouth,
+                noise_reduction=noise.kinds(),
+                voices=voices,
+            )
+        except Fault as fault:
+            self.missing = fault.message
+            self._notice(f"There are no ears and no voice: {fault.message}")
+            return None
+
+    def _file(self, model: str) -> Path:
+        return catalogue.find(model).main(self._weights / model)
+
+    def _ear(self) -> "Ear":
+        settings, model = self._settings, self._settings.ears
+        if settings.ears_url is not None:
+            from antiphon.speech.ear_upstream import TranscriptionServer, UpstreamEar  # noqa: PLC0415 - as above
+
+            key = self._secrets.get(settings.ears_key_env or "")
+            server = TranscriptionServer(base_url=settings.ears_url, model=model, languages=settings.ears_languages, api_key=key)
+            return UpstreamEar(server)
+        if model.startswith("whisper"):
+            from antiphon.speech.whisper import Whisper  # noqa: PLC0415 - as above
+
+            return Whisper(self._weights / model, name=model)
+        from antiphon.speech.moonshine import Moonshine  # noqa: PLC0415 - as above
+
+        return Moonshine(self._weights / model, name=model)
+
+    def _mouth(self) -> "tuple[Mouth, tuple[str, ...]]":
+        settings, given = self._settings, self._settings.aliases
+        if settings.voice_url is not None:
+            from antiphon.speech.mouth_upstream import SpeechServer, UpstreamMouth  # noqa: PLC0415 - as above
+
+            key = self._secrets.get(settings.voice_key_env or "")
+            names = settings.voices or KNOWN_VOICES
+            server = SpeechServer(base_url=settings.voice_url, model=settings.voice, voices=names, api_key=key, aliases=dict(given))
+            return UpstreamMouth(server), (*names, *given)
+        found = self._child({})
+        aliases = dict.fromkeys((name for name in KNOWN_VOICES if name not in found.voices), found.voices[0]) | dict(given)
+        return self._child(aliases), (*found.voices, *aliases)
+
+    def _child(self, aliases: Mapping[str, str]) -> "Mouth":
+        settings = self._settings
+        folder = self._weights / settings.voice
+        if settings.voice.startswith("kokoro"):
+            from antiphon.speech.kokoro import kokoro  # noqa: PLC0415 - as above
+
+            return kokoro(folder, aliases=aliases, notice=self._notice)
+        from antiphon.speech.piper import piper  # noqa: PLC0415 - as above
+
+        return piper((folder, *map(Path, settings.voice_folders)), aliases=aliases, notice=self._notice)
+
+
+def _libraries(settings: SpeechSettings) -> Iterator[str]:
+    """The modules that are needed, as they are set; found, and not loaded."""
+    yield from ("numpy", "onnxruntime", "soxr")
+    if settings.voice_url is None:
+        yield "piper"
+    if settings.ears_url is None and settings.ears.startswith("whisper"):
+        yield "faster_whisper"
+
+
+def _missing(settings: SpeechSettings, weights: Path) -> str | None:
+    if settings.enabled is False:
+        return "`speech.enabled` is off."
+    absent = [name for name in _libraries(settings) if importlib.util.find_spec(name) is None]
+    if absent:
+        return f"these are not installed: {', '.join(absent)}. Run `make install`, or `pip install 'antiphon[speech,piper]'`."
+    here = {model.name for model in fetch.installed(weights) if model.whole}
+    away = [name for name in settings.models if name not in here]
+    if away:
+        return f"these models are not here: {', '.join(away)}. Run `antiphon models pull {' '.join(away)}`."
+    return None
