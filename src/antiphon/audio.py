@@ -186,10 +186,26 @@ def wav(pcm: bytes, rate_hz: int) -> bytes:
 
     Source: Multimedia Programming Interface and Data Specifications 1.0 (IBM and Microsoft, 1991), "Waveform Audio File Format".
     """
-    pulse_code, channels, size = 1, 1, len(pcm)
+    return _wav_head(rate_hz, len(pcm) + _HEADER.size - 8, len(pcm)) + pcm
+
+
+def endless_wav_head(rate_hz: int) -> bytes:
+    """
+    What stands before the sound of a WAV file that is sent while it is made: all but how long it will be.
+
+    Its two lengths are the largest there are, by which players know that the sound goes on to the end of the file.
+    """
+    return _wav_head(rate_hz, _NOT_KNOWN, _NOT_KNOWN)
+
+
+_NOT_KNOWN = 0xFFFF_FFFF
+
+
+def _wav_head(rate_hz: int, file_bytes: int, sound_bytes: int) -> bytes:
+    pulse_code, channels = 1, 1
     length_of_format, bytes_per_second, bits = 16, SAMPLE_BYTES * rate_hz, 8 * SAMPLE_BYTES
     kind = (pulse_code, channels, rate_hz, bytes_per_second, SAMPLE_BYTES, bits)
-    return _HEADER.pack(b"RIFF", size + _HEADER.size - 8, b"WAVE", b"fmt ", length_of_format, *kind, b"data", size) + pcm
+    return _HEADER.pack(b"RIFF", file_bytes, b"WAVE", b"fmt ", length_of_format, *kind, b"data", sound_bytes)
 
 
 def _numbers(kind: str, pcm: bytes | memoryview) -> tuple[int, ...]:
