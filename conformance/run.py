@@ -15,9 +15,14 @@ import subprocess
 import sys
 import tempfile
 import venv
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 HERE = Path(__file__).parent
+
+INSTALLED_AT_ONCE = 3
+"""Environments made at the same time: each waits for the network and the disk more than for a core."""
+
 MODELS = """
 [[models]]
 name = "parrot"
@@ -100,17 +105,22 @@ def mark_made(source: Path, folder: Path) -> None:
     (folder / "made-from.txt").write_text(source.read_text())
 
 
+def command_of(client: Path, program: Path) -> list[str | Path]:
+    """The command that runs a client's suite, once its environment is made."""
+    suite = node_suite if (client / "package.json").exists() else python_suite
+    return suite(client, program.parent.parent / "conformance" / client.name)
+
+
 def main(program: Path, model: str, only: list[str]) -> int:
     """Every client's suite; 0 when all pass."""
     clients = sorted(path for path in HERE.iterdir() if path.is_dir() and (not only or path.name in only) and path.name != "__pycache__")
     failed = []
-    with serving(program, model) as url:
-        for client in clients:
+    with ThreadPoolExecutor(INSTALLED_AT_ONCE) as installers, serving(program, model) as url:
+        made = [installers.submit(command_of, client, program) for client in clients]
+        for client, command in zip(clients, made, strict=True):
             print(f"{client.name} ...", flush=True)
-            suite = node_suite if (client / "package.json").exists() else python_suite
-            command = suite(client, program.parent.parent / "conformance" / client.name)
             environ = os.environ | {"ANTIPHON": str(program), "ANTIPHON_URL": url, "ANTIPHON_MODEL": model}
-            if subprocess.run(command, env=environ).returncode:
+            if subprocess.run(command.result(), env=environ).returncode:
                 failed.append(client.name)
     print(f"conformance: {len(clients) - len(failed)} of {len(clients)} clients agree" + (f"; not {', '.join(failed)}" if failed else ""))
     return bool(failed)

@@ -1,14 +1,11 @@
 """`antiphon ask`."""
 
-import contextlib
-from collections.abc import Iterable, Iterator
-from pathlib import Path
+from collections.abc import Iterable
 from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from antiphon.cli import fetching, own, settings
-from antiphon.cli.client import Client
+from antiphon.cli import fetching, own
 from antiphon.cli.flags import Around, ConfigFile
 from antiphon.cli.shell import Shell, UsageMistake
 from antiphon.errors import UpstreamTrouble
@@ -55,37 +52,14 @@ def ask(
     asked = shell.stdin.read() if question == "-" else question
     if not asked.strip():
         raise UsageMistake("There is no question.")
-    with _answering(shell, url, file) as client:
-        body: dict[str, Any] = {"model": model or _first_model(client), "input": asked}
+    with own.answering(shell, url, file, fetching.with_models) as client:
+        body: dict[str, Any] = {"model": model or client.first_model(), "input": asked}
         if instructions is not None:
             body["instructions"] = instructions
         if stream if stream is not None else not as_json:
             _print_stream(client.stream("/v1/responses", body), shell, as_json)
         else:
             _print_whole(client.post("/v1/responses", body), shell, as_json)
-
-
-@contextlib.contextmanager
-def _answering(shell: Shell, url: str | None, file: Path | None) -> Iterator[Client]:
-    """The server to ask."""
-    if named := url or shell.environ.get("OPENAI_BASE_URL"):
-        yield Client(named, shell.environ.get("OPENAI_API_KEY"))
-        return
-    config = settings.load(shell, file).config
-    client = Client(settings.base_url(config), shell.environ.get("ANTIPHON_API_KEY"))
-    if client.alive():
-        yield client
-        return
-    shell.note(f"no server at {client.base_url}, so the engine starts for this question only")
-    with own.server(fetching.with_models(config, shell)) as base_url:
-        yield Client(base_url)
-
-
-def _first_model(client: Client) -> str:
-    models = client.models()
-    if not models:
-        raise UpstreamTrouble(f"The server at {client.base_url} offers no models.")
-    return models[0]
 
 
 def _print_whole(response: dict[str, Any], shell: Shell, as_json: bool) -> None:

@@ -36,6 +36,7 @@ class Client:
 
     def __init__(self, base_url: str, key: str | None = None) -> None:
         self.base_url = base_url.rstrip("/").removesuffix("/v1")
+        self.key = key
         self._headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
 
     def get(self, path: str, timeout_s: float = PROBE_S) -> dict[str, Any]:
@@ -58,6 +59,18 @@ class Client:
     def models(self) -> list[str]:
         """The names of the models that the server offers."""
         return [model["id"] for model in self.get("/v1/models")["data"]]
+
+    def first_model(self) -> str:
+        """
+        The name of the model to ask where none was named.
+
+        Raises:
+            UpstreamTrouble: there is none.
+        """
+        models = self.models()
+        if not models:
+            raise UpstreamTrouble(f"The server at {self.base_url} offers no models.")
+        return models[0]
 
     def alive(self) -> bool:
         """Whether an antiphon answers there."""

@@ -1,11 +1,39 @@
-"""A server of one's own, for as long as a verb needs it."""
+"""The server that a verb asks: one that runs, or one of its own for as long as it is needed."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+from antiphon.cli import settings
+from antiphon.cli.client import Client
+from antiphon.cli.shell import Shell
 
 if TYPE_CHECKING:
     from antiphon.config import Config
+
+
+@contextlib.contextmanager
+def answering(shell: Shell, url: str | None, file: Path | None, prepared: "Callable[[Config, Shell], Config]") -> Iterator[Client]:
+    """
+    The server that is asked: the one named, else the one that runs as configured, else one of its own.
+
+    Args:
+        url: as `--url` names it; `OPENAI_BASE_URL` is its twin.
+        file: what `--config` named.
+        prepared: makes a configuration one that can be served.
+    """
+    if named := url or shell.environ.get("OPENAI_BASE_URL"):
+        yield Client(named, shell.environ.get("OPENAI_API_KEY"))
+        return
+    config = settings.load(shell, file).config
+    client = Client(settings.base_url(config), shell.environ.get("ANTIPHON_API_KEY"))
+    if client.alive():
+        yield client
+        return
+    shell.note(f"no server at {client.base_url}, so the engine starts for this question only")
+    with server(prepared(config, shell)) as base_url:
+        yield Client(base_url)
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ answered by one `error` event, and nothing has changed. The wire here is that of
 Source: OpenAI's Realtime API reference and guide, and captures of what its server does.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -17,6 +17,7 @@ from antiphon import talk, turns
 from antiphon.errors import ClientMistake, Fault, OurFault
 from antiphon.protocols.base import Close, Effect, Event, FromClient, FromEngine, Halted, Hangup, Mint, Tick, WakeAt
 from antiphon.protocols.conversation import Conversation, Entry
+from antiphon.protocols.playout import Playout, Unheard
 from antiphon.protocols.realtime_answer import Answer, Outbox, plan
 from antiphon.protocols.realtime_items import Items, check_told
 from antiphon.protocols.realtime_settings import (
@@ -64,6 +65,7 @@ class Realtime:
         self._session: AnySession
         self._speech: Speech
         self._conversation_id = mint("conv")
+        self._playout = Playout(self._outbox.send) if opening.has_output_buffer else None
         self._answers: dict[str, Answer] = {}
         self._main: Answer | None = None
         self._has_spoken = False
@@ -80,6 +82,8 @@ class Realtime:
         if self.has_ended is not None:
             return []
         self._at = event.at
+        if self._playout is not None:
+            self._playout.advance(event.at)
         if isinstance(event, FromEngine):
             for word in event.words:
                 self._hear(word)
@@ -152,10 +156,12 @@ class Realtime:
             self._answer_turn()
 
     def _rearm(self) -> None:
-        """Be woken for what comes first: the end of the session, or of the client's patience."""
+        """Be woken for what comes first: the end of the session, of the client's patience, or of what is played."""
         if self.has_ended is not None:
             return
         due_at = self._ends_at if self._idle_at is None else min(self._idle_at, self._ends_at)
+        if self._playout is not None and (played_at := self._playout.next_at) is not None:
+            due_at = min(due_at, played_at)
         if due_at != self._wakes_at:
             self._wakes_at = due_at
             self._outbox.effects.append(WakeAt(due_at))
@@ -199,6 +205,9 @@ class Realtime:
         self._speech.clear()
 
     def _clear_output(self, _event: client.OutputAudioBufferClear) -> None:
+        if self._playout is not None:
+            self._cut(self._playout.clear(self._at))
+            return
         raise ClientMistake(
             "The server has no output audio buffer here: it has one over WebRTC and SIP only. Send 'response.cancel', stop playing, and "
             "say with 'conversation.item.truncate' how much was heard.",
@@ -206,13 +215,24 @@ class Realtime:
             param="type",
         )
 
+    def _cut(self, unheard: Sequence[Unheard]) -> None:
+        for part in unheard:
+            self._items.cut(part.item_id, part.content_index, part.heard_ms)
+
     def _person_starts(self, word: talk.SpeechStarted) -> None:
         if not self._speech.started(word):
             return
         self._idle_at = None
-        if self._detection("interrupt_response") and self._main is not None:
-            self._cancel(self._main, "turn_detected")
+        if self._detection("interrupt_response"):
+            self._interrupt()
         self._foresee()
+
+    def _interrupt(self) -> None:
+        """Fall silent: first what is heard, then what is being made."""
+        if self._playout is not None:
+            self._cut(self._playout.drop(self._at))
+        if self._main is not None:
+            self._cancel(self._main, "turn_detected")
 
     def _person_stops(self, word: talk.SpeechStopped) -> None:
         if self._speech.stopped(word):
@@ -290,7 +310,7 @@ class Realtime:
         response_id = (None if is_aside else self._next_id) or self._mint("resp")
         planned = plan(response_id, params, session, self._opening, history, conversation_id)
         self._check_voice(planned.voice, session)
-        answer = Answer(planned, self._outbox, self._mint, None if is_aside else self._conversation)
+        answer = Answer(planned, self._outbox, self._mint, None if is_aside else self._conversation, self._playout)
         self._answers[planned.id] = answer
         if not is_aside:
             self._main, self._next_id = answer, None

@@ -14,6 +14,7 @@ from antiphon.errors import ClientMistake, shown, unsupported_parameter
 from antiphon.protocols import response as steps
 from antiphon.protocols.base import Effect, Mint, Send, Tell
 from antiphon.protocols.conversation import Conversation, Entry, Recording, usage_kinds
+from antiphon.protocols.playout import Playout
 from antiphon.protocols.realtime_settings import (
     Opening,
     check_effort,
@@ -129,7 +130,7 @@ def plan(
     output = getattr(_or(params.audio, None), "output", None)
     voice = _or(getattr(output, "voice", None), sound_out(session).voice)
     check_voice(voice, opening, "response.audio.output.voice")
-    format = _or(getattr(output, "format", None), sound_out(session).format)
+    format = _or(None if opening.has_output_buffer else getattr(output, "format", None), sound_out(session).format)
     tools = _or(params.tools, session.tools)
     most = _or(params.max_output_tokens, session.max_output_tokens)
     effort = getattr(reasoning, "effort", None)
@@ -218,6 +219,7 @@ class Answer:
 
     Args:
         conversation: what its items are added to; None where it is out of band.
+        playout: what plays its sound; None where the client does.
 
     Attributes:
         has_sounded: whether any of it was heard.
@@ -226,13 +228,14 @@ class Answer:
         used: the tokens that it took, as far as the engine has said.
     """
 
-    def __init__(self, plan: Plan, outbox: Outbox, mint: Mint, conversation: Conversation | None) -> None:
+    def __init__(self, plan: Plan, outbox: Outbox, mint: Mint, conversation: Conversation | None, playout: Playout | None = None) -> None:
         self.plan = plan
         self.has_sounded = False
         self.sound_ms = 0.0
         self.sounded_at = 0.0
         self._outbox = outbox
         self._conversation = conversation
+        self._playout = playout
         self._is_aloud = list(plan.modalities) == ["audio"]
         self._steps = steps.Response(lambda _prefix: mint("item"), is_aloud=self._is_aloud, is_never_empty=False)
         self._output: list[Any] = []
@@ -251,6 +254,8 @@ class Answer:
 
     def begin(self) -> None:
         """Say that it has begun, and tell the engine."""
+        if self._playout is not None:
+            self._playout.begin(self.plan.id)
         self._outbox.send(events.ResponseCreated, response=self._shown("in_progress", None))
         self._outbox.tell(self.plan.respond)
 
@@ -290,6 +295,8 @@ class Answer:
         for step in done:
             if isinstance(step, steps.Finished):
                 self._finish(step, cancelled_by)
+                if self._playout is not None:
+                    self._playout.finish(self.plan.id, at)
             elif isinstance(step, steps.ItemDone) and step.item.call is not None and step is done[-1]:
                 # Clients answer a call, and ask for the next response, as soon as it is complete: that has to find this response over.
                 self._awaited = step
@@ -328,7 +335,11 @@ class Answer:
         if not self.has_sounded:
             self.has_sounded, self.sounded_at = True, at
         self._entry.recordings[step.part.index].add(step.pcm)
-        self.sound_ms += ms_of(len(step.pcm), self._rate_hz)
+        length_ms = ms_of(len(step.pcm), self._rate_hz)
+        self.sound_ms += length_ms
+        playout = self._playout
+        if playout is not None and not playout.queue(self.plan.id, self._place["item_id"], step.part.index, length_ms, at):
+            return
         for pcm in _split(step.pcm, self._most_bytes):
             self._outbox.send(events.ResponseOutputAudioDelta, **self._place, content_index=step.part.index, delta=self._encode(pcm))
 
@@ -338,11 +349,13 @@ class Answer:
             delta = step.text[at : at + MOST_CHARACTERS]
             self._outbox.send(events.ResponseFunctionCallArgumentsDelta, **self._place, call_id=step.item.call.call_id, delta=delta)
 
-    def _part_done(self, step: steps.PartDone, _at: float) -> None:
+    def _part_done(self, step: steps.PartDone, at: float) -> None:
         place = {**self._place, "content_index": step.part.index}
         text = step.part.text
         part: AudioContent | TextContent
         if step.part.slot is Slot.SOUND:
+            if self._playout is not None:
+                self._playout.close(self._place["item_id"], step.part.index, at)
             self._outbox.send(events.ResponseOutputAudioDone, **place)
             self._outbox.send(events.ResponseOutputAudioTranscriptDone, **place, transcript=text)
             part = AudioContent(transcript=text)

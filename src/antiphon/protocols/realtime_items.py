@@ -95,12 +95,22 @@ class Items:
                 code="invalid_value",
                 param="audio_end_ms",
             )
+        self._cut(entry, event.content_index, event.audio_end_ms)
+
+    def cut(self, item_id: str, content_index: int, heard_ms: int) -> None:
+        """The server stopped playing in the middle of an answer; nothing, where that is not of the conversation or not there any more."""
+        entry = self._conversation.find(item_id)
+        if entry is not None and content_index in entry.recordings:
+            self._cut(entry, content_index, heard_ms)
+
+    def _cut(self, entry: Entry, content_index: int, at_ms: int) -> None:
+        recording = entry.recordings[content_index]
         # Two that both stop an answer, as client and server do at an interruption, are both right: the earlier stop holds.
-        recording.cut(min(event.audio_end_ms, recording.length_ms))
+        recording.cut(min(at_ms, recording.length_ms))
         if not entry.is_open:
             entry.item = cut_short(entry.item, entry)
         self._outbox.send(
-            events.ConversationItemTruncated, item_id=event.item_id, content_index=event.content_index, audio_end_ms=recording.length_ms
+            events.ConversationItemTruncated, item_id=entry.item.id, content_index=content_index, audio_end_ms=recording.length_ms
         )
 
     def delete(self, event: client.ConversationItemDelete) -> None:

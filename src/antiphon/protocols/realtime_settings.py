@@ -62,6 +62,8 @@ class Opening(Struct, frozen=True, kw_only=True):
         instructions: what the model is told where the client says nothing else.
         limits: what may still be used, whenever it is asked.
         has_model: whether the server has a model of that name; a client that names one it doesn't have only says what it usually says.
+        has_output_buffer: whether the server plays the sound itself, and hears the client's; how sound is coded is then not the client's
+            to say here.
     """
 
     model: str
@@ -73,6 +75,7 @@ class Opening(Struct, frozen=True, kw_only=True):
     instructions: str | None = None
     limits: Callable[[], Sequence[RateLimit]] = tuple
     has_model: Callable[[str], bool] = lambda _name: False
+    has_output_buffer: bool = False
 
 
 def initial(opening: Opening, session_id: str, expires_at: int) -> AnySession:
@@ -107,6 +110,8 @@ def changed(current: AnySession, patch: AnySession, opening: Opening, *, has_spo
         _check_model(patch, opening)
     patch = structs.replace(patch, **{name: UNSET for name in THEIRS if hasattr(patch, name)})
     wanted = _merged(current, patch, _default(opening, "", 0))
+    if opening.has_output_buffer:
+        wanted = _as_pcm(wanted)
     _check_input(wanted, opening)
     if isinstance(wanted, Session) and isinstance(current, Session):
         _check_output(wanted, opening)
@@ -190,6 +195,15 @@ def _merged(current: T, patch: Any, default: Any) -> T:
         else:
             changes[name] = _completed(value, was)
     return structs.replace(current, **changes)
+
+
+def _as_pcm(session: AnySession) -> AnySession:
+    """The session with its sound coded as it is inside of the server."""
+    pcm = PcmFormat(rate=24_000)
+    audio = Audio(input=structs.replace(sound_in(session), format=pcm))
+    if isinstance(session, Session):
+        audio = structs.replace(audio, output=structs.replace(sound_out(session), format=pcm))
+    return structs.replace(session, audio=audio)
 
 
 _COMPLETE: dict[type, Callable[[], Any]] = {

@@ -12,15 +12,20 @@ from typing import TYPE_CHECKING
 
 from antiphon.config import TURN, VAD, SpeechSettings
 from antiphon.engines.base import Engine
-from antiphon.errors import Fault, OurFault
+from antiphon.errors import Fault, OurFault, listed
 from antiphon.weights import catalogue, fetch
 
 if TYPE_CHECKING:
     from antiphon.engines.cascade_parts import Parts
     from antiphon.speech.base import Ear, Mouth
+    from antiphon.speech.recordings import Recordings
 
 KNOWN_VOICES = ("alloy", "ash", "ballad", "coral", "echo", "sage", "shimmer", "verse", "marin", "cedar")
 """Voices that clients ask for unless they are told otherwise; where a mouth has none of that name, its first one answers to it."""
+
+
+_FILE_LIBRARIES = ("soundfile", "python_multipart")
+"""What files of sound, and uploads of them, take beside what ears and a voice do."""
 
 
 class Speech:
@@ -30,13 +35,19 @@ class Speech:
     Args:
         weights: the folder of verified model files.
         notice: takes lines for the operator.
+        parts: those to hear and to speak with, where that is not for the settings to say.
 
     Attributes:
         missing: why there is none, and how to get it; None where there is.
     """
 
     def __init__(
-        self, settings: SpeechSettings, weights: Path, secrets: Mapping[str, str], notice: Callable[[str], None] = lambda _line: None
+        self,
+        settings: SpeechSettings,
+        weights: Path,
+        secrets: Mapping[str, str],
+        notice: Callable[[str], None] = lambda _line: None,
+        parts: "Parts | None" = None,
     ) -> None:
         self._settings = settings
         self._weights = weights
@@ -44,9 +55,10 @@ class Speech:
         self._notice = notice
         self._loading = asyncio.Lock()
         self._is_ready = False
-        self._parts: Parts | None = None
+        self._parts: Parts | None = parts
+        self._recordings: Recordings | None = None
         self._around: dict[int, Engine] = {}
-        self.missing = _missing(settings, weights)
+        self.missing = None if parts is not None else missing(settings, weights)
         if self.missing and settings.enabled:
             raise OurFault(f"`speech.enabled` is on, but {self.missing}")
 
@@ -78,8 +90,31 @@ class Speech:
                 self._is_ready = True
         return parts
 
+    @property
+    def recordings(self) -> "Recordings":
+        """
+        What reads and writes files of sound.
+
+        Raises:
+            OurFault: what that takes is not installed.
+        """
+        if self._recordings is None:
+            absent = [name for name in _FILE_LIBRARIES if importlib.util.find_spec(name) is None]
+            if absent:
+                raise OurFault(
+                    f"Files of sound can't be read: {listed(absent)} are not installed. Run `make install`, or `pip install 'antiphon[speech]'`.",
+                    status=501,
+                    code="speech_not_available",
+                )
+            from antiphon.speech.recordings import Recordings  # noqa: PLC0415 - as in `_cascade`
+
+            self._recordings = Recordings()
+        return self._recordings
+
     async def stop(self) -> None:
         """Let go of everything; idempotent."""
+        if self._recordings is not None:
+            await self._recordings.stop()
         if self._parts is not None and self._is_ready:
             self._is_ready = False
             await self._parts.stop()
@@ -175,11 +210,16 @@ def _libraries(settings: SpeechSettings) -> Iterator[str]:
         yield "faster_whisper"
 
 
-def _missing(settings: SpeechSettings, weights: Path) -> str | None:
+def not_installed(settings: SpeechSettings) -> list[str]:
+    """The modules that are needed, as they are set, and are not here."""
+    return [name for name in _libraries(settings) if importlib.util.find_spec(name) is None]
+
+
+def missing(settings: SpeechSettings, weights: Path) -> str | None:
+    """Why there can be no ears and no voice, and how to get them; None where there can."""
     if settings.enabled is False:
         return "`speech.enabled` is off."
-    absent = [name for name in _libraries(settings) if importlib.util.find_spec(name) is None]
-    if absent:
+    if absent := not_installed(settings):
         return f"these are not installed: {', '.join(absent)}. Run `make install`, or `pip install 'antiphon[speech,piper]'`."
     here = {model.name for model in fetch.installed(weights) if model.whole}
     away = [name for name in settings.models if name not in here]

@@ -109,8 +109,13 @@ def _query_json(shape: "_Shape", texts: list[str]) -> Any:
     if "array" in shape.readers:
         return texts
     text = texts[-1]
-    plain = re.fullmatch(r"-?(0|[1-9]\d*)" if "integer" in shape.readers else "true|false", text)
-    return Raw(text.encode()) if plain and "string" not in shape.readers else text
+    kind = next((kind for kind in _PLAIN if kind in shape.readers), "boolean")
+    plain = "string" not in shape.readers and re.fullmatch(_PLAIN[kind], text, re.ASCII)
+    return Raw(text.encode()) if plain else text
+
+
+_PLAIN = {"decimal": r"-?(0|[1-9]\d*)(\.\d+)?", "integer": r"-?(0|[1-9]\d*)", "boolean": "true|false"}
+"""How values that are no strings stand in a query, as in JSON."""
 
 
 # How each kind of JSON is named, and told by its first byte
