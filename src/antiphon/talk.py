@@ -55,6 +55,7 @@ class Respond(_Word, frozen=True, kw_only=True, tag=True):
         effort: how much to reason; None leaves it to the engine.
         summarise: whether and how to summarise the reasoning (`auto`, `concise`, `detailed`).
         seal: whether the reasoning is wanted in a sealed form too, by a client that will give it back itself.
+        whole: whether nobody reads any of the answer before it is all there; it may then be said all at once.
         voice: how the answer is spoken; None for an answer in writing.
         retain: how much of a conversation is left when it is truncated; None for as much as fits.
         aside: whether the answer is no part of the conversation: what is said next does not follow from it.
@@ -75,6 +76,7 @@ class Respond(_Word, frozen=True, kw_only=True, tag=True):
     summarise: str | None = None
     seal: bool = False
     verbosity: str | None = None
+    whole: bool = False
     voice: Voice | None = None
     retain: Retention | None = None
     aside: bool = False

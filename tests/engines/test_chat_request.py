@@ -200,3 +200,9 @@ def test_any_conversation_makes_messages_that_servers_take(history, row):
             assert message["content"] is None or isinstance(message["content"], str), "these take text alone"
         if message["role"] == "system" and not QUIRKS[row].system_anywhere:
             assert before is None, "instructions lead"
+
+
+def test_an_answer_that_nobody_reads_piece_by_piece_is_asked_for_whole():
+    body = sent(whole=True)
+    assert body["stream"] is False
+    assert "stream_options" not in body

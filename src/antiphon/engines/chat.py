@@ -30,6 +30,7 @@ class ChatOptions(UpstreamOptions, frozen=True, kw_only=True, forbid_unknown_fie
         model: its name there; None for the name that the client asked for.
         quirks: what kind of server it is; `auto` finds out.
         abilities: what it can do otherwise than its kind; fields of `talk.Abilities`.
+        always_stream: whether the server is asked for a stream even where the client wants all at once.
         fetch_urls: who fetches pictures that requests name by URL; None for OpenAI itself, and this server for every other.
     """
 
@@ -37,6 +38,7 @@ class ChatOptions(UpstreamOptions, frozen=True, kw_only=True, forbid_unknown_fie
     quirks: Literal["auto", "openai", "vllm", "llamacpp", "ollama", "sglang", "lmstudio", "generic"] = "auto"
     abilities: dict[str, Any] = msgspec.field(default_factory=dict)
     fetch_urls: Literal["here", "upstream"] | None = None
+    always_stream: bool = False
 
 
 def build(model: str, options: Mapping[str, Any], place: Place) -> UpstreamEngine:
@@ -52,7 +54,7 @@ def build(model: str, options: Mapping[str, Any], place: Place) -> UpstreamEngin
     known = QUIRKS.get(row)
     # A server may call itself OpenAI's, as gateways do, and stand in the operator's network all the same: only what is configured counts.
     urls_pass = chosen.fetch_urls == "upstream" or (chosen.fetch_urls is None and row == "openai")
-    dialect = _Chat(upstream, chosen.model, known, place.fetch, urls_pass=urls_pass)
+    dialect = _Chat(upstream, chosen, known, place.fetch, urls_pass=urls_pass)
     return UpstreamEngine(upstream, dialect, abilities_of(known, chosen.abilities, model))
 
 
@@ -85,9 +87,10 @@ class _Chat:
 
     path = "/chat/completions"
 
-    def __init__(self, upstream: Upstream, model: str | None, quirks: Quirks | None, fetch: Fetch, *, urls_pass: bool) -> None:
+    def __init__(self, upstream: Upstream, options: ChatOptions, quirks: Quirks | None, fetch: Fetch, *, urls_pass: bool) -> None:
         self._upstream = upstream
-        self._model = model
+        self._model = options.model
+        self._always_streams = options.always_stream
         self._quirks = quirks
         self._fetch = fetch
         self._urls_pass = urls_pass
@@ -98,6 +101,8 @@ class _Chat:
         """The request, and the reading of its answer."""
         quirks = self._quirks or await self._found_out()
         ask = await settled(ask, self._fetch, urls_pass=self._urls_pass and quirks.image_urls, takes_files=quirks.files)
+        if ask.whole and self._always_streams:
+            ask = msgspec.structs.replace(ask, whole=False)
         offered = {flat_name(tool.name, tool.namespace): tool for tool in ask.tools}
         return body_of(ask, self._model or model, quirks), ChatReading(ask.id, offered)
 

@@ -103,7 +103,9 @@ def body_of(ask: talk.Respond, model: str, quirks: Quirks) -> bytes:
         ClientMistake: the history has something that no chat completion can carry.
     """
     body = passed(ask.sampling.extra)
-    body |= {"model": model, "messages": messages_of(ask, quirks), "stream": True, "stream_options": {"include_usage": True}}
+    body |= {"model": model, "messages": messages_of(ask, quirks), "stream": not ask.whole}
+    if not ask.whole:
+        body["stream_options"] = {"include_usage": True}
     for part in (_sampling(ask.sampling, quirks), _tools(ask, quirks), _format(ask.format, quirks), _effort(ask, body, quirks)):
         body |= part
     return msgspec.json.encode(body)

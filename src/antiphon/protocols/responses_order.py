@@ -10,14 +10,19 @@ from typing import Any
 from msgspec import UNSET, Struct
 
 from antiphon import talk
-from antiphon.errors import ClientMistake, unsupported_parameter, unsupported_value
+from antiphon.errors import ClientMistake, invalid_modalities, unsupported_parameter, unsupported_value
 from antiphon.protocols.history import Located, turns_of
 from antiphon.protocols.responses_offer import LeftOut, Terms, offer, tool_choice, tools_of
 from antiphon.wire import responses_items as items
-from antiphon.wire.responses_request import CreateRequest
+from antiphon.wire.responses_request import CreateRequest, VoiceReference
 
 LOGPROBS = "message.output_text.logprobs"
 SEALED = "reasoning.encrypted_content"
+
+SOUND_FORMATS = ("pcm16", "wav")
+"""What sound can be sent as while it is made: s16le mono at `SOUND_RATE_HZ`, bare or behind a head."""
+
+SOUND_RATE_HZ = 24_000
 
 
 class Order(Struct, frozen=True, kw_only=True):
@@ -46,6 +51,21 @@ class Order(Struct, frozen=True, kw_only=True):
     def is_kept(self) -> bool:
         """Whether the response is to be stored."""
         return self.request.store is not False
+
+    @property
+    def is_aloud(self) -> bool:
+        """Whether the answer is to be spoken."""
+        return wants_sound(self.request)
+
+    @property
+    def sound_format(self) -> str:
+        """As what its sound is sent."""
+        return (self.request.audio.format or SOUND_FORMATS[0]) if self.request.audio else SOUND_FORMATS[0]
+
+
+def wants_sound(request: CreateRequest) -> bool:
+    """Whether an answer is asked for that is spoken, too."""
+    return "audio" in request.modalities if request.modalities else bool(request.audio)
 
 
 class Asked(Struct, frozen=True):
@@ -89,6 +109,7 @@ def ask(order: Order) -> Asked:
     made = offer(tuple(tools_of(request, located)), terms)
     respond = talk.Respond(
         id=order.id,
+        whole=request.stream is not True,
         history=history,
         instructions=instructions,
         tools=tuple(made.tools),
@@ -103,6 +124,7 @@ def ask(order: Order) -> Asked:
         summarise=_summary_asked(request) if abilities.summaries else None,
         seal=SEALED in (request.include or ()),
         verbosity=(text.verbosity or None) if text else None,
+        voice=talk.Voice(_voice_asked(request), SOUND_RATE_HZ) if order.is_aloud else None,
     )
     return Asked(respond, terms.left_out)
 
@@ -176,6 +198,28 @@ def _check_text(request: CreateRequest, abilities: talk.Abilities, model: str) -
         raise unsupported_value("text.format.type", kind, model, [name for name, can in able.items() if can])
 
 
+def _check_sound(request: CreateRequest, abilities: talk.Abilities, model: str) -> None:
+    if request.modalities and "text" not in request.modalities:
+        raise invalid_modalities("modalities", request.modalities, (("text",), ("text", "audio")))
+    if not wants_sound(request):
+        return
+    field = "modalities" if request.modalities else "audio"
+    if not abilities.audio_out:
+        raise unsupported_parameter(field, model)
+    if not request.stream:
+        raise ClientMistake(f"Sound is only sent in streams: '{field}' asks for it, which needs 'stream' to be true.", param=field)
+    voice, kind = _voice_asked(request), request.audio.format if request.audio else None
+    if voice and abilities.voices and voice not in abilities.voices:
+        raise unsupported_value("audio.voice", voice, model, abilities.voices)
+    if kind and kind not in SOUND_FORMATS:
+        raise unsupported_value("audio.format", kind, model, SOUND_FORMATS)
+
+
+def _voice_asked(request: CreateRequest) -> str | None:
+    voice = request.audio.voice if request.audio else None
+    return voice.id if isinstance(voice, VoiceReference) else voice or None
+
+
 def _check_truncation(request: CreateRequest, abilities: talk.Abilities, model: str) -> None:
     if request.truncation == "auto" and not abilities.truncation:
         raise unsupported_value("truncation", "auto", model, ["disabled"])
@@ -186,6 +230,7 @@ _CHECKS: tuple[Callable[[CreateRequest, talk.Abilities, str], None], ...] = (
     _check_sampling,
     _check_reasoning,
     _check_text,
+    _check_sound,
     _check_truncation,
 )
 

@@ -21,7 +21,7 @@ from antiphon.runtime.ids import mint, noise
 from antiphon.runtime.orders import order_of
 from antiphon.runtime.service import Service
 from antiphon.server import connection, input_tokens, logs
-from antiphon.server.answers import OPENING, TERMINAL, counted
+from antiphon.server.answers import TERMINAL, counted
 from antiphon.server.auth import GuardedRoute, answering, caller_of
 from antiphon.server.left_out import headers_of, note
 from antiphon.server.replies import body_of, fault_reply, json_reply
@@ -64,7 +64,7 @@ class _Create:
         model = self._service.registry.find(request.model or None)
         tenant = caller_of(scope).tenant
         carries = self._service.config.responses.unavailable_tools == "carry"
-        order = await order_of(request, model, self._service.store, tenant, carries=carries)
+        order = await order_of(request, model, self._service.store, tenant, carries=carries, speech=self._service.speech)
         session = Responses(order, mint, self._noise(request))
         told = headers_of(session.left_out)
         if told:
@@ -76,7 +76,8 @@ class _Create:
             driver = Driver(session, client, self._service.store, metrics=self._service.metrics)
             with self._service.live.during(driver), counted(self._service, model.name, client, begun_at):
                 with connection.of(scope).telling(driver):
-                    reply = await _answer(client, functools.partial(driver.run, model.engine, settings, order))
+                    engine = model.live if order.is_aloud else model.engine
+                    reply = await _answer(client, functools.partial(driver.run, engine, settings, order))
         if reply is not None:  # after its tokens were counted, so that its headers say what is left
             reply.headers.update(told)
             await reply(scope, receive, send)
@@ -101,15 +102,13 @@ class Whole:
     """The client of a response that is not streamed: it waits for the last event."""
 
     def __init__(self) -> None:
-        self.first_at: float | None = None
+        self.first_at: float | None = None  # there is no first token: it came with the last
         self.last: Any = None
         self.fault: Fault | None = None
 
     def send(self, event: Any) -> None:
         """Remember the event; the terminal one carries all."""
         self.last = event
-        if self.first_at is None and not isinstance(event, OPENING):
-            self.first_at = time.perf_counter()
 
     def flush(self) -> None:
         """Nothing leaves before the end."""
