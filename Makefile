@@ -40,7 +40,7 @@ demo: install ## ask a server of its own a few real questions, then stop
 
 .PHONY: test
 test: check ## everything a change must pass
-	@$(BIN)/antiphon models pull smollm2-135m-instruct
+	@$(BIN)/antiphon models pull smollm2-135m-instruct silero-vad smart-turn-v3.2 moonshine-tiny-en piper-en-us-joe-medium
 	@$(BIN)/python conformance/run.py $(BIN)/antiphon smollm2-135m-instruct
 	@$(BIN)/python -m pytest $(ARGS)
 
@@ -70,7 +70,7 @@ bench: $(VENV)/.dev ## run every benchmark
 lock: $(VENV)/.made ## resolve pyproject.toml into requirements/ again (UPGRADE=--upgrade for newer versions)
 	$(call step,installing uv,$(PIP) install uv)
 	$(call step,resolving requirements/serve.txt,$(call resolve,serve,--extra local --extra speech --extra piper --group build))
-	$(call step,resolving requirements/dev.txt,$(call resolve,dev,--extra local --extra speech --extra piper --group dev --constraint requirements/serve.txt))
+	$(call step,resolving requirements/dev.txt,$(call resolve,dev,--extra local --extra speech --extra piper --extra webrtc --group dev --constraint requirements/serve.txt))
 
 resolve = $(BIN)/uv pip compile pyproject.toml $(2) --output-file requirements/$(1).txt --universal --generate-hashes \
 	--no-emit-index-url --no-emit-find-links --no-header $(UPGRADE)

@@ -7,18 +7,25 @@ PROGRAM is the `antiphon` to start. It serves `parrot`, which says what `parrot.
 suites that want real answers. Environments are kept beside the program and made again when what they are made from changes.
 """
 
+import array
 import contextlib
+import json
 import os
 import shutil
 import socket
 import subprocess
 import sys
 import tempfile
+import urllib.request
 import venv
+import wave
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 HERE = Path(__file__).parent
+QUESTION = HERE.parent / "tests" / "speech" / "recordings" / "cards_001.wav"
+"""A person who says "ten of clubs"."""
+
 
 INSTALLED_AT_ONCE = 3
 """Environments made at the same time: each waits for the network and the disk more than for a core."""
@@ -54,6 +61,29 @@ def serving(program: Path, model: str):
                 yield f"http://127.0.0.1:{port}/v1"
             finally:
                 process.terminate()
+
+
+def spoken_question(url: str, model: str, folder: str) -> dict[str, str]:
+    """
+    Where the suites find a person's question to ask aloud: s16le at 24 kHz.
+
+    Returns:
+        Nothing where the server has no ears and no voice, which is then said.
+    """
+    body = json.dumps({"session": {"type": "realtime", "model": model}}).encode()
+    asked = urllib.request.Request(f"{url}/realtime/client_secrets", body, {"content-type": "application/json"})
+    with urllib.request.urlopen(asked, timeout=60) as told:
+        if json.load(told)["session"]["output_modalities"] != ["audio"]:
+            print("conformance: this server has no ears and no voice, so that no question is asked aloud", flush=True)
+            return {}
+    with wave.open(str(QUESTION)) as file:
+        samples = array.array("h", file.readframes(file.getnframes()))
+    # Three samples for every two, on the straight lines between them: good enough for speech.
+    places = [divmod(2 * number, 3) for number in range(len(samples) * 3 // 2 - 1)]
+    between = ((samples[at] * (3 - rest) + samples[at + bool(rest)] * rest) // 3 for at, rest in places)
+    path = Path(folder, "question.pcm")
+    path.write_bytes(array.array("h", between).tobytes())
+    return {"ANTIPHON_QUESTION": str(path)}
 
 
 def python_suite(client: Path, folder: Path) -> list[str | Path]:
@@ -115,11 +145,12 @@ def main(program: Path, model: str, only: list[str]) -> int:
     """Every client's suite; 0 when all pass."""
     clients = sorted(path for path in HERE.iterdir() if path.is_dir() and (not only or path.name in only) and path.name != "__pycache__")
     failed = []
-    with ThreadPoolExecutor(INSTALLED_AT_ONCE) as installers, serving(program, model) as url:
+    with ThreadPoolExecutor(INSTALLED_AT_ONCE) as installers, serving(program, model) as url, tempfile.TemporaryDirectory() as folder:
+        question = spoken_question(url, model, folder)
         made = [installers.submit(command_of, client, program) for client in clients]
         for client, command in zip(clients, made, strict=True):
             print(f"{client.name} ...", flush=True)
-            environ = os.environ | {"ANTIPHON": str(program), "ANTIPHON_URL": url, "ANTIPHON_MODEL": model}
+            environ = os.environ | {"ANTIPHON": str(program), "ANTIPHON_URL": url, "ANTIPHON_MODEL": model} | question
             if subprocess.run(command.result(), env=environ).returncode:
                 failed.append(client.name)
     print(f"conformance: {len(clients) - len(failed)} of {len(clients)} clients agree" + (f"; not {', '.join(failed)}" if failed else ""))

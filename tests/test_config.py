@@ -315,6 +315,16 @@ def test_networks_that_may_be_fetched_from_are_networks(places: Places) -> None:
     assert "server.fetch_networks: expected networks such as '10.1.0.0/16'; got '10.1.0.1/16'" in places.mistake()
 
 
+@pytest.mark.parametrize("ports", ["50000", "50099-50000", "80-90", "1-70000", "a-b"])
+def test_the_ports_of_calls_are_a_range(places, ports):
+    places.here.write_text('[calls]\nports = "50000-50001"\naddresses = ["203.0.113.7"]')
+    assert list(places.load().config.calls.port_range) == [50_000, 50_001]
+    places.here.write_text(f'[calls]\nports = "{ports}"\naddresses = ["here"]')
+    mistake = places.mistake()
+    assert f"calls.ports: expected two ports such as '50000-50099', the lower one first; got '{ports}'" in mistake
+    assert "calls.addresses: expected addresses such as '203.0.113.7'; got 'here'" in mistake
+
+
 def test_a_name_alone_where_names_belong_is_told(places: Places) -> None:
     places.here.write_text("[server]\nallowed_hosts = 7")
     assert "server.allowed_hosts: expected an array of strings, got 7" in places.mistake()

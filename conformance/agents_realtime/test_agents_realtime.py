@@ -5,12 +5,15 @@ import contextlib
 import math
 import os
 import struct
+from pathlib import Path
 
+import pytest
 from agents import GuardrailFunctionOutput, function_tool, output_guardrail
 from agents.realtime import RealtimeAgent, RealtimeRunner
 from agents.realtime.model_inputs import RealtimeModelSendRawMessage
 
 URL = os.environ["ANTIPHON_URL"].replace("http", "ws") + "/realtime?model=parrot"
+QUESTION = Path(os.environ["ANTIPHON_QUESTION"]).read_bytes() if "ANTIPHON_QUESTION" in os.environ else b""
 RATE_HZ = 24_000
 DEADLINE_S = 30
 HEARD = {"model": "whisper-1"}
@@ -85,11 +88,11 @@ def said_in(item):
 
 
 @contextlib.asynccontextmanager
-async def connected(config=None, tools=(), **settings):
+async def connected(config=None, tools=(), model="parrot", **settings):
     agent = RealtimeAgent(name="a", instructions="Be brief.", tools=list(tools))
     settings = {"audio": {"input": {"turn_detection": SERVER_VAD, "transcription": HEARD}}} | settings
     runner = RealtimeRunner(agent, config=config)
-    model_config = {"url": URL, "api_key": "none", "initial_model_settings": settings}
+    model_config = {"url": URL.replace("parrot", model), "api_key": "none", "initial_model_settings": settings}
     async with asyncio.timeout(DEADLINE_S), await runner.run(model_config=model_config) as session:
         talk = Talk(session)
         await talk.told("session.updated")
@@ -141,6 +144,22 @@ def test_spoken_turn():
 
     sound, errors = asyncio.run(scenario())
     assert sum(map(len, sound)) > len(silence(1000))
+    assert errors == []
+
+
+@pytest.mark.skipif(not QUESTION, reason="the server has no ears and no voice")
+def test_question_of_a_person_is_answered_aloud_by_a_real_model():
+    async def scenario():
+        async with connected(model=os.environ["ANTIPHON_MODEL"]) as talk:
+            await talk.send("session.update", session={"type": "realtime", "max_output_tokens": 40})
+            await talk.session.send_audio(QUESTION + silence(1000))
+            heard = await talk.told("conversation.item.input_audio_transcription.completed")
+            await talk.until("audio_end")
+            return heard["transcript"], [event.audio.data for event in talk.events if event.type == "audio"], talk.errors
+
+    heard, sound, errors = asyncio.run(scenario())
+    assert "clubs" in heard.lower()
+    assert sum(map(len, sound)) > len(silence(500))
     assert errors == []
 
 

@@ -1,6 +1,7 @@
 // RealtimeSession of @openai/agents-realtime, over its WebSocket, talks to antiphon as to the original.
 import assert from "node:assert/strict";
 import { EventEmitter, once } from "node:events";
+import { readFile } from "node:fs/promises";
 import { test } from "node:test";
 
 import { OpenAIRealtimeWebSocket, RealtimeAgent, RealtimeSession, tool } from "@openai/agents-realtime";
@@ -31,10 +32,10 @@ class Talk {
   #read = new Map();
   #understood = new Map();
 
-  constructor(config, agent = {}) {
+  constructor(config, agent = {}, model = "parrot") {
     this.session = new RealtimeSession(new RealtimeAgent({ name: "a", instructions: "Be brief.", ...agent }), {
       transport: new OpenAIRealtimeWebSocket(),
-      model: "parrot",
+      model,
       config,
     });
     this.session.transport.on("*", (event) => this.#take(event));
@@ -146,6 +147,30 @@ dialogue("a spoken turn, as the client is set up from the start", undefined, asy
   assert.deepEqual(ends, ["start", "stop"]);
   assert.ok(Buffer.concat(talk.heard).length > RATE_HZ, "more than half a second");
   assert.deepEqual(talk.errors, []);
+});
+
+const nobody = !process.env.ANTIPHON_QUESTION && "the server has no ears and no voice";
+
+test("a person's question, answered aloud by a real model", { ...PATIENCE, skip: nobody }, async () => {
+  const model = process.env.ANTIPHON_MODEL;
+  const talk = new Talk(undefined, {}, model);
+  await talk.session.connect({ apiKey: "none", url: url.replace("parrot", model) });
+  try {
+    talk.session.transport.sendEvent({ type: "session.update", session: { type: "realtime", max_output_tokens: 40 } });
+    const question = await readFile(process.env.ANTIPHON_QUESTION);
+    talk.speak(Uint8Array.from(question), silence(1500));
+    const heard = await talk.next("conversation.item.input_audio_transcription.completed");
+    assert.match(heard.transcript.toLowerCase(), /clubs/);
+    const done = await talk.next("response.done");
+    await talk.settle();
+    assert.ok(["completed", "incomplete"].includes(done.response.status), "a small model may go on for longer than it is let");
+    assert.equal(said(talk.last), done.response.output[0].content[0].transcript);
+    assert.ok(Buffer.concat(talk.heard).length > RATE_HZ, "more than half a second");
+    assert.deepEqual(talk.errors, []);
+  } finally {
+    talk.session.close();
+  }
+  talk.check();
 });
 
 dialogue("turns by hand, one of them not understood", byHand, async (talk, session) => {

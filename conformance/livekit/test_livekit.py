@@ -6,6 +6,7 @@ import math
 import os
 import struct
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import aiohttp
 import pytest
@@ -15,6 +16,7 @@ from livekit.plugins import openai
 from openai.types.realtime.realtime_audio_input_turn_detection import ServerVad
 
 URL = os.environ["ANTIPHON_URL"]
+QUESTION = Path(os.environ["ANTIPHON_QUESTION"]).read_bytes() if "ANTIPHON_QUESTION" in os.environ else b""
 RATE_HZ = 24_000
 DEADLINE_S = 30
 SERVER_VAD = ServerVad(type="server_vad", silence_duration_ms=500)
@@ -129,6 +131,25 @@ def test_tool_round_trip():
     assert (call.name, call.call_id, call.arguments) == ("get_weather", "call_w", '{"city":"Paris"}')
     assert answer.text == "The tool says sunny in Paris"
     assert items == ["message", "function_call", "function_call_output", "message"]
+    assert errors == []
+
+
+@pytest.mark.skipif(not QUESTION, reason="the server has no ears and no voice")
+def test_question_of_a_person_is_answered_aloud_by_a_real_model():
+    async def scenario():
+        async with connected(model=os.environ["ANTIPHON_MODEL"]) as talk:
+            talk.hear(rtc.AudioFrame(QUESTION, RATE_HZ, 1, len(QUESTION) // 2), silence(1000))
+            message = await anext(aiter((await talk.generations.get()).message_stream))
+            words, frame = await anext(aiter(message.text_stream)), await anext(aiter(message.audio_stream))
+            talk.session.interrupt()  # a small model may go on and on, and the plugin can't limit it
+            while not (heard := await talk.heard.get()).is_final:
+                pass
+            return words, frame.duration, heard.transcript, talk.errors
+
+    words, sound_s, heard, errors = asyncio.run(scenario())
+    assert "clubs" in heard.lower()
+    assert str(words) != ""
+    assert sound_s > 0
     assert errors == []
 
 

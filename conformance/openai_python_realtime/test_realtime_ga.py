@@ -4,6 +4,8 @@ import asyncio
 import base64
 import contextlib
 import json
+import os
+from pathlib import Path
 from typing import Annotated
 
 import pytest
@@ -12,6 +14,7 @@ from openai.types.realtime import RealtimeServerEvent
 from pydantic import Field, TypeAdapter
 from websockets.exceptions import InvalidStatus
 
+QUESTION = Path(os.environ["ANTIPHON_QUESTION"]).read_bytes() if "ANTIPHON_QUESTION" in os.environ else b""
 TYPES = TypeAdapter(Annotated[RealtimeServerEvent, Field(discriminator="type")])
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 SPOKEN_TURN = {"type": "realtime", "audio": {"input": {"turn_detection": {"type": "server_vad"}, "transcription": {"model": "whisper-1"}}}}
@@ -123,6 +126,24 @@ def test_spoken_turn():
     assert (said.type, said.transcript, said.audio) == ("output_audio", "You said: Good morning.", None)
     assert seconds(only(events, "response.output_audio.delta")) > 1
     assert done.response.usage.input_token_details.audio_tokens > 0
+
+
+@pytest.mark.skipif(not QUESTION, reason="the server has no ears and no voice")
+def test_question_of_a_person_is_answered_aloud_by_a_real_model():
+    async def scenario():
+        async with connected({**SPOKEN_TURN, "max_output_tokens": 40}, model=os.environ["ANTIPHON_MODEL"]) as dialogue:
+            await dialogue.say(QUESTION + silence(1000))
+            return await dialogue.all_of("conversation.item.input_audio_transcription.completed", "response.done")
+
+    events = asyncio.run(scenario())
+    [heard] = only(events, "conversation.item.input_audio_transcription.completed")
+    assert "clubs" in heard.transcript.lower()
+    [done] = only(events, "response.done")
+    assert done.response.status in ("completed", "incomplete"), "a small model may go on for longer than it is let"
+    assert done.response.usage.output_token_details.audio_tokens > 0
+    said = "".join(event.delta for event in only(events, "response.output_audio_transcript.delta"))
+    assert said == done.response.output[0].content[0].transcript != ""
+    assert seconds(only(events, "response.output_audio.delta")) > 0.5
 
 
 def test_speech_cuts_off_the_answer_that_is_playing():

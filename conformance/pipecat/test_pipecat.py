@@ -5,6 +5,7 @@ import contextlib
 import math
 import os
 import struct
+from pathlib import Path
 
 import pytest
 from pipecat.frames.frames import (
@@ -32,6 +33,7 @@ from pipecat.services.openai.realtime.llm import OpenAIRealtimeLLMService
 from pipecat.workers.runner import WorkerRunner
 
 URL = os.environ["ANTIPHON_URL"].replace("http", "ws") + "/realtime"
+QUESTION = Path(os.environ["ANTIPHON_QUESTION"]).read_bytes() if "ANTIPHON_QUESTION" in os.environ else b""
 RATE_HZ = 24_000
 DEADLINE_S = 30
 HEARD = events.InputAudioTranscription(model="whisper-1")
@@ -73,10 +75,10 @@ class Speaker(FrameProcessor):
 class Agent:
     """A pipeline with the service in it."""
 
-    def __init__(self, *said, tools=(), **properties):
+    def __init__(self, *said, tools=(), model="parrot", **properties):
         properties = events.SessionProperties(**properties)
         self.llm = OpenAIRealtimeLLMService(
-            api_key="none", base_url=URL, settings=OpenAIRealtimeLLMService.Settings(model="parrot", session_properties=properties)
+            api_key="none", base_url=URL, settings=OpenAIRealtimeLLMService.Settings(model=model, session_properties=properties)
         )
         self.context = LLMContext([{"role": "user", "content": text} for text in said], list(tools))
         self.speaker = Speaker()
@@ -186,6 +188,23 @@ def test_spoken_turn():
         ("user", "Good morning."),
         ("assistant", "You said: Good morning."),
     ]
+
+
+@pytest.mark.skipif(not QUESTION, reason="the server has no ears and no voice")
+def test_question_of_a_person_is_answered_aloud_by_a_real_model():
+    async def scenario():
+        audio = events.AudioConfiguration(input=SERVER_VAD)
+        async with Agent("Hello", model=os.environ["ANTIPHON_MODEL"], audio=audio, max_output_tokens=40).running() as agent:
+            await agent.run()
+            await agent.hear(QUESTION)
+            await agent.until(InterruptionFrame)
+            await agent.hear(silence(1000))
+            return await agent.answer(), agent.errors, agent.context
+
+    frames, errors, context = asyncio.run(scenario())
+    assert sum(len(frame.audio) for frame in only(frames, TTSAudioRawFrame)) > len(silence(500))
+    assert errors == []
+    assert "clubs" in context.get_messages()[2]["content"].lower()
 
 
 def test_speech_cuts_off_the_answer_that_is_playing():

@@ -30,6 +30,8 @@ _SHORT_TWINS = {
     "ANTIPHON_MODELS": "ANTIPHON_MODELS_DIR",
 }
 
+_PORTS = re.compile(r"(\d{4,5})-(\d{4,5})")
+
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#@\s]+")
 
 
@@ -91,6 +93,45 @@ class ResponsesSettings(BaseModel, frozen=True, extra="forbid"):
     unavailable_tools: Literal["carry", "refuse"] = Field(
         default="carry", description="What becomes of tools that a model's engine can't do: listed but not offered to it, or refused."
     )
+
+
+class CallsSettings(BaseModel, frozen=True, extra="forbid"):
+    """Where calls over WebRTC come in."""
+
+    addresses: _Names = Field(
+        default=(), description="Addresses that callers are told, where they are not those that the server listens on."
+    )
+    ports: str | None = Field(default=None, description="UDP ports to use, such as `50000-50099`; unset: any that are free.")
+
+    @property
+    def port_range(self) -> range:
+        """The ports; empty for any."""
+        if self.ports is None:
+            return range(0)
+        first, _, last = self.ports.partition("-")
+        return range(int(first), int(last) + 1)
+
+    @field_validator("addresses")
+    @classmethod
+    def _each_an_address(cls, addresses: tuple[str, ...]) -> tuple[str, ...]:
+        for address in addresses:
+            try:
+                ipaddress.ip_address(address)
+            except ValueError:
+                raise ValueError(f"expected addresses such as '203.0.113.7'; got '{address}'") from None
+        return addresses
+
+    @field_validator("ports")
+    @classmethod
+    def _a_range(cls, ports: str | None) -> str | None:
+        if ports is not None and not _is_range(ports):
+            raise ValueError(f"expected two ports such as '50000-50099', the lower one first; got '{ports}'")
+        return ports
+
+
+def _is_range(ports: str) -> bool:
+    matched = _PORTS.fullmatch(ports)
+    return matched is not None and 1024 <= int(matched[1]) <= int(matched[2]) <= 65535
 
 
 class RealtimeSettings(BaseModel, frozen=True, extra="forbid"):
@@ -199,6 +240,7 @@ class Config(BaseModel, frozen=True, extra="forbid"):
     server: ServerSettings = ServerSettings()
     responses: ResponsesSettings = ResponsesSettings()
     realtime: RealtimeSettings = RealtimeSettings()
+    calls: CallsSettings = CallsSettings()
     speech: SpeechSettings = SpeechSettings()
     store: StoreSettings = StoreSettings()
     logging: LoggingSettings = LoggingSettings()

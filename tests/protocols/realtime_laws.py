@@ -55,12 +55,17 @@ class Laws:
         self.asked: set[str] = set()
         self.cancelled: set[str] = set()
         self.turns: set[str] = set()
+        self.playing: set[str] = set()
+        self.played: list[str] = [""]
 
     def see(self, event: Any) -> None:
         """An event was sent."""
         assert event.event_id not in self.event_ids
         self.event_ids.add(event.event_id)
         response_id = getattr(event, "response_id", None)
+        if isinstance(event, events.PlayedEvent):
+            self._is_played(event)
+            return
         if response_id is not None:
             assert response_id in self.live, "nothing is told of a response before it is created, or after it is done"
         name = f"_{type(event).__name__}"
@@ -70,6 +75,20 @@ class Laws:
             self._grows(event)
         elif type(event) in WHOLE:
             self._is_whole(event)
+
+    def _is_played(self, event: Any) -> None:
+        id = event.response_id
+        match event:
+            case events.OutputAudioBufferStarted():
+                assert (id in self.live or id in self.over) and id not in self.played, "it is played once"
+                self.playing.add(id)
+                self.played.append(id)
+            case events.OutputAudioBufferStopped():
+                assert id in self.over and id in self.playing, "it was played to its end after all of it had been told"
+                self.playing.remove(id)
+            case events.OutputAudioBufferCleared():
+                assert id in self.playing or id == self.played[-1], "what is cleared is what is played, or was last"
+                self.playing.discard(id)
 
     def told(self, word: Any) -> None:
         """The engine was told a word."""

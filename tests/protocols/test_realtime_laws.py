@@ -288,6 +288,19 @@ def test_the_laws_hold_whatever_is_said(dialect, abilities, script, end):
     play.close(end if not play.dialogue.session.has_ended else ("wait", 0))
 
 
+@pytest.mark.parametrize("abilities", [OMNI, SPEAKER], ids=["omni", "speaker"])
+@settings(max_examples=50, deadline=None)
+@given(scripts)
+def test_the_laws_hold_where_the_server_plays_and_all_that_it_began_to_play_ends(abilities, script):
+    play = Play("ga", abilities, has_output_buffer=True)
+    for step in script:
+        play.play(step)
+    while play.laws.live and not play.dialogue.session.has_ended:
+        play.play(("cancel", play.asked[::-1].index(next(iter(play.laws.live)))))
+    play.play(("wait", 60.0))
+    assert play.dialogue.session.has_ended or not play.laws.playing
+
+
 @pytest.mark.parametrize("dialect", ["ga", "beta"])
 @settings(max_examples=25, deadline=None)
 @given(scripts)

@@ -23,7 +23,9 @@ REASONS = {
     ("previous_response_not_found", "previous_response_id"),
     ("unsupported_model", "model"),
     (None, "input"),  # calls and their outputs
-    (None, "stream_options"),  # without `stream`
+    (None, "audio"),  # without `stream`
+    (None, "modalities"),
+    (None, "stream_options"),
 }
 """Codes, and what they are about."""
 

@@ -27,6 +27,7 @@ def found_by_schemathesis(base_url, folder, *options, examples=20):
     """All that it says, if it found something."""
     command = [
         *[Path(sys.executable).with_name("schemathesis"), "run", f"{base_url}/openapi.json", *options],
+        *["--exclude-path-regex", "^/v1/audio/"],  # of which this server, without ears and a voice, says 501
         *["--exclude-checks", "positive_data_acceptance", "--continue-on-failure", "--no-shrink", "--no-color"],
         *["--max-examples", EXAMPLES or str(examples), "--seed", SEED],
     ]

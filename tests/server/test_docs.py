@@ -26,7 +26,7 @@ def all_routes():
 def test_every_route_is_described(route):
     path = route.path.replace("{model:path}", "{id}")
     methods = sorted((route.methods or {"POST"}) - {"HEAD"})
-    pages = [(REFERENCE / page).read_text() for page in ("responses-api.md", "realtime-api.md")]
+    pages = [(REFERENCE / page).read_text() for page in ("responses-api.md", "realtime-api.md", "audio-api.md")]
     assert all(any(f"`{method} {path}`" in page for page in pages) for method in methods)
 
 

@@ -93,7 +93,7 @@ def test_every_metric_is_described_and_every_description_has_its_metric(url):
         families = set(re.findall(r"# TYPE (\w+) ", reply.read().decode()))
     described = set(re.findall(r"^\| `([a-z_]+)` \|", REFERENCE, re.MULTILINE))
     reasons = {"slow_head", "slow_body", "slow_reader", "backlog", "large_head", "malformed", "unwanted_body", "connection_limit"}
-    reasons |= {"large_message", "dead_peer", "defect"}
+    reasons |= {"large_message", "dead_peer", "defect", "broken_off"}
     assert {name for name in families if not name.startswith("process_")} == described - {"large_head", "malformed"} - reasons
     assert all(f"`{reason}`" in REFERENCE for reason in reasons)
 

@@ -9,7 +9,8 @@ SPOKEN = Evidence(seconds=6, level_dbfs=-20)
 FAINT = Evidence(seconds=3, level_dbfs=-50)
 SILENT = Evidence(seconds=3, level_dbfs=-80)
 NOISE = Evidence(seconds=3, level_dbfs=-20, speech_s=0.0)
-STEADY = Evidence(seconds=3, level_dbfs=-20, range_db=1)
+STEADY = Evidence(seconds=3, level_dbfs=-20, range_db=2.5)
+HISS = Evidence(seconds=3, level_dbfs=-20, range_db=0.9)
 UNSURE = Evidence(seconds=3, level_dbfs=-20, no_speech=0.9)
 CLICK = Evidence(seconds=3, level_dbfs=-20, speech_s=0.15)
 
@@ -34,7 +35,7 @@ def test_what_was_said_aloud_is_left_as_it_is(said):
     assert sensible(said, SPOKEN) == left_out
 
 
-@pytest.mark.parametrize("evidence", [SILENT, NOISE], ids=["silence", "nobody in the noise"])
+@pytest.mark.parametrize("evidence", [SILENT, HISS, NOISE], ids=["silence", "hiss", "nobody in the noise"])
 def test_nothing_is_said_where_nobody_speaks(evidence):
     assert sensible("Ten of clubs.", evidence) == ""
 

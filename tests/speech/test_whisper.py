@@ -72,7 +72,9 @@ def test_nothing_is_written_down_where_nothing_is_said(folder):
 def test_what_it_cannot_do_is_refused_by_name(folder):
     async def scenario():
         async with started(Whisper(folder)) as ear:
-            for wish, param in ((Transcription(languages=("xx",)), "language"), (Transcription(logprobs=True), "logprobs")):
+            assert len(ear.languages) == 99
+            refused_wishes = {"language": Transcription(languages=("yue",)), "logprobs": Transcription(logprobs=True)}
+            for param, wish in refused_wishes.items():
                 with pytest.raises(ClientMistake) as refused:
                     ear.check(wish)
                 assert refused.value.param == param

@@ -90,7 +90,12 @@ def _parts(content: str | Sequence[Any], path: str, abilities: talk.Abilities, m
     return tuple(_part(part, f"{path}[{index}]", abilities, model) for index, part in enumerate(content))
 
 
+NOTHING_SAID = "(A recording in which nothing is said.)"
+
+
 def _part(part: Any, path: str, abilities: talk.Abilities, model: str) -> turns.Part:
+    if type(part) is parts.InputAudio and isinstance(part.transcript, str) and not abilities.audio_in:
+        return turns.TextPart(part.transcript or NOTHING_SAID)
     needed, read = _PARTS[type(part)]
     if needed is not None and not getattr(abilities, needed):
         raise ClientMistake(

@@ -10,6 +10,7 @@ from typing import Any
 from msgspec import UNSET
 
 from antiphon import talk
+from antiphon.audio import bytes_of
 from antiphon.errors import ClientMistake
 from antiphon.protocols.base import Mint
 from antiphon.protocols.conversation import Conversation, Entry, Recording
@@ -146,7 +147,9 @@ class Speech:
             return False
         end_ms = min(max(word.at_ms, turn.start_ms), self.buffer.now_ms)
         self._tell_stop(end_ms)
-        self._commit(turn.item_id, word.id, self.buffer.commit_turn(turn.start_ms, end_ms))
+        # Of sound that came faster than it could be listened to, not all is held; the engine knows the words of it all the same.
+        length_bytes = bytes_of(end_ms - turn.start_ms, self.buffer.rate_hz)
+        self._commit(turn.item_id, word.id, self.buffer.commit_turn(turn.start_ms, end_ms), length_bytes)
         return True
 
     def time_out(self, since_ms: int) -> None:
@@ -181,10 +184,10 @@ class Speech:
     def _tell_stop(self, at_ms: int) -> None:
         self._outbox.send(events.InputAudioBufferSpeechStopped, audio_end_ms=at_ms, item_id=self.turn.item_id)
 
-    def _commit(self, item_id: str, turn_id: str | None, pcm: bytes) -> None:
+    def _commit(self, item_id: str, turn_id: str | None, pcm: bytes, length_bytes: int = 0) -> None:
         if turn_id is not None:
             self._remember(turn_id, item_id)
-        recording = Recording(self.buffer.rate_hz, pcm, len(pcm), turn_id if self._listens else None)
+        recording = Recording(self.buffer.rate_hz, pcm, max(len(pcm), length_bytes), turn_id if self._listens else None)
         content: list[Part] = [InputAudio(transcript=None)]
         item = MessageItem(id=item_id, object="realtime.item", status="completed", role="user", content=content)
         previous_id = self._conversation.last_id

@@ -5,18 +5,20 @@ The order of events comes from `protocols.response`; here each of its steps beco
 and the response object that frames them. Whether the client streams makes no difference: one that doesn't just waits for the last event.
 """
 
+from base64 import b64encode
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
 
 from antiphon import talk
+from antiphon.audio import endless_wav_head
 from antiphon.errors import Fault, UpstreamTrouble
 from antiphon.protocols import response as steps
 from antiphon.protocols.base import Close, Effect, Event, FromClient, FromEngine, Halted, Hangup, Keep, Mint, NotKept, Send, Tell, Tick
 from antiphon.protocols.response import Item, Part, Slot
 from antiphon.protocols.responses_object import Draft, error_of, item_begun, item_of, logprobs_of, part_begun, part_of
-from antiphon.protocols.responses_order import Order, ask
+from antiphon.protocols.responses_order import SOUND_RATE_HZ, Order, ask
 from antiphon.records import ResponseRecord
 from antiphon.wire import responses_events as events
 from antiphon.wire.base import Extra, Unknown, encode
@@ -49,7 +51,8 @@ class Responses:
         self._ask = asked.respond
         self._order = order
         self._draft = Draft(order, mint)
-        self._response = steps.Response(mint)
+        self._response = steps.Response(mint, is_aloud=order.is_aloud)
+        self._sound_head = endless_wav_head(SOUND_RATE_HZ) if order.sound_format == "wav" else b""
         self._noise = noise
         self._streams = order.request.stream is True
         self._number = 0
@@ -231,6 +234,13 @@ class Responses:
         number = self._number
         self._number = number + 1
         effects.append(Send(_DELTAS[step.part.slot](number, step.item, step.part, step, self._padding(step.text))))
+        if step.part.slot is Slot.SOUND:
+            self._send(effects, events.AudioTranscriptDelta(sequence_number=self._next(), response_id=self._order.id, delta=step.text))
+
+    def _sounded(self, step: steps.Sounded, _at: float, effects: list[Effect]) -> None:
+        sound = b64encode(self._sound_head + step.pcm).decode()
+        self._sound_head = b""
+        self._send(effects, events.AudioDelta(sequence_number=self._next(), response_id=self._order.id, delta=sound))
 
     def _call_grew(self, step: steps.CallGrew, _at: float, effects: list[Effect]) -> None:
         item = step.item
@@ -268,6 +278,9 @@ class Responses:
 
     def _part_done(self, step: steps.PartDone, _at: float, effects: list[Effect]) -> None:
         item, part = step.item, step.part
+        if part.slot is Slot.SOUND:
+            for kind in (events.AudioDone, events.AudioTranscriptDone):
+                self._send(effects, kind(sequence_number=self._next(), response_id=self._order.id))
         self._send(effects, _DONES[part.slot](self._next(), item, part))
         whole = part_of(part)
         if part.slot is Slot.SUMMARY:
@@ -291,6 +304,7 @@ class Responses:
 
 _PERFORM: dict[type, Callable[[Responses, Any, float, list[Effect]], None]] = {
     steps.Grew: Responses._grew,
+    steps.Sounded: Responses._sounded,
     steps.CallGrew: Responses._call_grew,
     steps.HostedMoved: Responses._hosted_moved,
     steps.ItemAdded: Responses._item_added,
@@ -347,20 +361,27 @@ def _summary_delta(number: int, item: Item, part: Part, step: steps.Grew, paddin
 
 _DELTAS: dict[Slot, Callable[[int, Item, Part, steps.Grew, Any], Any]] = {
     Slot.TEXT: _text_delta,
+    Slot.SOUND: _text_delta,
     Slot.REFUSAL: _part_delta(events.RefusalDelta),
     Slot.THINKING: _part_delta(events.ReasoningTextDelta),
     Slot.SUMMARY: _summary_delta,
 }
 
-_DONES: dict[Slot, Callable[[int, Item, Part], Any]] = {
-    Slot.TEXT: lambda number, item, part: events.OutputTextDone(
+
+def _text_done(number: int, item: Item, part: Part) -> Any:
+    return events.OutputTextDone(
         sequence_number=number,
         item_id=item.id,
         output_index=item.index,
         content_index=part.index,
         text=part.text,
         logprobs=logprobs_of(part.logprobs),
-    ),
+    )
+
+
+_DONES: dict[Slot, Callable[[int, Item, Part], Any]] = {
+    Slot.TEXT: _text_done,
+    Slot.SOUND: _text_done,
     Slot.REFUSAL: lambda number, item, part: events.RefusalDone(
         sequence_number=number, item_id=item.id, output_index=item.index, content_index=part.index, refusal=part.text
     ),

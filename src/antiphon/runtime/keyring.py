@@ -20,16 +20,17 @@ from antiphon.records import KeyRecord
 from antiphon.runtime.rates import Allowance, Bucket, Meter, OwnAllowance
 from antiphon.stores.base import Keys
 
-Scope = Literal["responses:write", "responses:read", "models:read", "realtime", "admin"]
+Scope = Literal["responses:write", "responses:read", "models:read", "realtime", "audio", "admin"]
 
 SCOPES: dict[Scope, str] = {
     "responses:write": "create and delete responses",
     "responses:read": "read stored responses and their items",
     "models:read": "list the models",
     "realtime": "hold Realtime sessions, and make secrets that open them",
+    "audio": "have recordings written down, and texts read aloud",
     "admin": "see how the server is doing",
 }
-DEFAULT_SCOPES: tuple[Scope, ...] = ("responses:write", "responses:read", "models:read", "realtime")
+DEFAULT_SCOPES: tuple[Scope, ...] = ("responses:write", "responses:read", "models:read", "realtime", "audio")
 
 FRESH_S = 2.0
 """How old what is known of the keys may be."""

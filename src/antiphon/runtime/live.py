@@ -2,12 +2,19 @@
 
 import contextlib
 from collections.abc import Iterator
+from typing import Protocol
 
 from antiphon.errors import Fault, OurFault
-from antiphon.runtime.driver import Driver
 
 RETRY_AFTER_S = 5
 """Time enough for another server to have taken over."""
+
+
+class Halting(Protocol):
+    """What can be told that the server stops; a driver can."""
+
+    def halt(self, fault: Fault) -> None:
+        """End, and tell the client why while it still can be told."""
 
 
 class Live:
@@ -20,7 +27,7 @@ class Live:
 
     def __init__(self) -> None:
         self.is_draining = False
-        self._drivers: set[Driver] = set()
+        self._drivers: set[Halting] = set()
 
     def __len__(self) -> int:
         return len(self._drivers)
@@ -36,7 +43,7 @@ class Live:
             raise _stopping()
 
     @contextlib.contextmanager
-    def during(self, driver: Driver) -> Iterator[None]:
+    def during(self, driver: Halting) -> Iterator[None]:
         """Count a session from its beginning to its end."""
         self._drivers.add(driver)
         try:

@@ -1,13 +1,20 @@
-"""From a decoded request to an order: the model found, and everything loaded that the request refers to."""
+"""
+From a decoded request to an order: the model found, everything loaded that the request refers to, and recordings written down for a
+model that can't hear.
+"""
 
 import time
 from collections.abc import Sequence
 
+from msgspec import structs
+
 from antiphon.errors import ClientMistake, pattern_mismatch, previous_response_not_found
-from antiphon.protocols.responses_order import Order, given
+from antiphon.protocols.responses_order import Order, given, wants_sound
 from antiphon.records import ItemRecord
 from antiphon.runtime.ids import mint
 from antiphon.runtime.registry import Model
+from antiphon.runtime.speech import Speech
+from antiphon.runtime.written import written_down
 from antiphon.stores.base import MissingAncestor, Store
 from antiphon.wire import responses_items as items
 from antiphon.wire.base import Unknown
@@ -15,25 +22,36 @@ from antiphon.wire.responses_parts import InputText
 from antiphon.wire.responses_request import CreateRequest
 
 
-async def order_of(request: CreateRequest, model: Model, store: Store, tenant: str, *, carries: bool = True) -> Order:
+async def order_of(
+    request: CreateRequest, model: Model, store: Store, tenant: str, *, carries: bool = True, speech: Speech | None = None
+) -> Order:
     """
     The order for a request to `model`.
 
     Args:
         carries: whether tools that its engine can't do are carried rather than refused.
+        speech: hears for an engine that can't.
 
     Raises:
-        ClientMistake: it refers to a response or an item that is not there.
+        ClientMistake: it refers to a response or an item that is not there, or has a recording that can't be read.
     """
+    abilities = model.engine.abilities
+    given_items = tuple([await _resolved(item, store, tenant) for item in _items(request)])
+    past = await _past(request, store, tenant)
+    if speech is not None and speech.missing is None and not abilities.audio_in:
+        given_items = tuple([await written_down(item, f"input[{place}]", speech) for place, item in enumerate(given_items)])
+        past = tuple([await written_down(item, "previous_response_id", speech) for item in past])
+    if wants_sound(request):
+        abilities = structs.replace(model.live.abilities, audio_in=abilities.audio_in)
     return Order(
         id=mint("resp"),
         tenant=tenant,
         created_at=int(time.time()),
         model=model.name,
         request=request,
-        abilities=model.engine.abilities,
-        given=tuple([await _resolved(item, store, tenant) for item in _items(request)]),
-        past=await _past(request, store, tenant),
+        abilities=abilities,
+        given=given_items,
+        past=past,
         carries=carries,
     )
 

@@ -11,6 +11,7 @@ from antiphon.config import Config
 from antiphon.engines.base import Fetch
 from antiphon.errors import Fault, OurFault
 from antiphon.protocols.responses import abandoned
+from antiphon.runtime.calls import Calls
 from antiphon.runtime.client_secrets import ClientSecrets
 from antiphon.runtime.keyring import Keyring
 from antiphon.runtime.live import Live
@@ -32,6 +33,7 @@ class Service:
     Models, store and settings, as every surface uses them.
 
     Attributes:
+        calls: those under way.
         is_ready: whether all that is needed is there.
         live: the sessions under way.
         metrics: what is counted in this process.
@@ -47,12 +49,13 @@ class Service:
         self.siblings = siblings
         self.is_ready = False
         self.live = Live()
+        self.calls = Calls()
         self.metrics = Metrics()
         self._held = ExitStack()
         self.started_at = int(time.time())
         self.store: Store = Memory() if config.database_url is None else Sql(config.database_url, siblings.numbers if siblings else ())
         fetch = _fetcher(config.server.fetch_networks)
-        self.speech = Speech(config.speech, config.models_dir, config.secrets, notice)
+        self.speech = Speech(config.speech, config.models_dir, config.secrets, notice, count=self.metrics.speculated)
         self.registry = Registry(
             config.models, config.models_dir, self.started_at, notice, config.secrets, self.metrics, fetch, self.speech.around
         )
@@ -93,6 +96,7 @@ class Service:
         if self._sweeping is not None:
             self._sweeping.cancel()
             await asyncio.wait([self._sweeping])
+        await self.calls.close()
         await self.registry.stop()
         await self.speech.stop()
         await self.keyring.close()

@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING
 from antiphon.config import TURN, VAD, SpeechSettings
 from antiphon.engines.base import Engine
 from antiphon.errors import Fault, OurFault, listed
-from antiphon.weights import catalogue, fetch
+from antiphon.weights import catalogue, fetch, verify
 
 if TYPE_CHECKING:
+    from antiphon.engines.cascade import Count
     from antiphon.engines.cascade_parts import Parts
     from antiphon.speech.base import Ear, Mouth
     from antiphon.speech.recordings import Recordings
 
 KNOWN_VOICES = ("alloy", "ash", "ballad", "coral", "echo", "sage", "shimmer", "verse", "marin", "cedar")
 """Voices that clients ask for unless they are told otherwise; where a mouth has none of that name, its first one answers to it."""
-
 
 _FILE_LIBRARIES = ("soundfile", "python_multipart")
 """What files of sound, and uploads of them, take beside what ears and a voice do."""
@@ -36,6 +36,7 @@ class Speech:
         weights: the folder of verified model files.
         notice: takes lines for the operator.
         parts: those to hear and to speak with, where that is not for the settings to say.
+        count: is told of answers that are begun before they are asked for, as `cascade.Count`.
 
     Attributes:
         missing: why there is none, and how to get it; None where there is.
@@ -48,14 +49,17 @@ class Speech:
         secrets: Mapping[str, str],
         notice: Callable[[str], None] = lambda _line: None,
         parts: "Parts | None" = None,
+        count: "Count" = lambda _outcome: None,
     ) -> None:
         self._settings = settings
         self._weights = weights
         self._secrets = secrets
         self._notice = notice
+        self._count = count
         self._loading = asyncio.Lock()
         self._is_ready = False
         self._parts: Parts | None = parts
+        self._are_ours = parts is None
         self._recordings: Recordings | None = None
         self._around: dict[int, Engine] = {}
         self.missing = None if parts is not None else missing(settings, weights)
@@ -86,6 +90,8 @@ class Speech:
         parts = self.parts
         async with self._loading:
             if not self._is_ready:
+                if self._are_ours:
+                    await asyncio.to_thread(_check, self._settings, self._weights)
                 await parts.start()
                 self._is_ready = True
         return parts
@@ -102,7 +108,8 @@ class Speech:
             absent = [name for name in _FILE_LIBRARIES if importlib.util.find_spec(name) is None]
             if absent:
                 raise OurFault(
-                    f"Files of sound can't be read: {listed(absent)} are not installed. Run `make install`, or `pip install 'antiphon[speech]'`.",
+                    f"Files of sound can't be read: {listed(absent)} are not installed. Run `make install`, or "
+                    "`pip install 'antiphon[speech]'`.",
                     status=501,
                     code="speech_not_available",
                 )
@@ -115,7 +122,7 @@ class Speech:
         """Let go of everything; idempotent."""
         if self._recordings is not None:
             await self._recordings.stop()
-        if self._parts is not None and self._is_ready:
+        if self._parts is not None:  # some of them may be loaded, though not all could be
             self._is_ready = False
             await self._parts.stop()
 
@@ -134,7 +141,7 @@ class Speech:
             await self.ready()
 
         try:
-            return Cascade(engine, self.parts, ready=ready, speculates=self._settings.speculation)
+            return Cascade(engine, self.parts, ready=ready, speculates=self._settings.speculation, count=self._count)
         except OurFault:
             return engine
 
@@ -201,9 +208,19 @@ class Speech:
         return piper((folder, *map(Path, settings.voice_folders)), aliases=aliases, notice=self._notice)
 
 
+def _check(settings: SpeechSettings, weights: Path) -> None:
+    """Refuse to load what was altered since it was fetched."""
+    for name in settings.models:
+        if paths := verify.altered(catalogue.find(name), weights / name):
+            raise OurFault(
+                f"The model '{name}' is not what it should be: {paths[0]} is missing, or was altered. Run `antiphon models pull {name}`.",
+                code="weights_unavailable",
+            )
+
+
 def _libraries(settings: SpeechSettings) -> Iterator[str]:
     """The modules that are needed, as they are set; found, and not loaded."""
-    yield from ("numpy", "onnxruntime", "soxr")
+    yield from ("numpy", "onnxruntime", "soundfile", "soxr")
     if settings.voice_url is None:
         yield "piper"
     if settings.ears_url is None and settings.ears.startswith("whisper"):

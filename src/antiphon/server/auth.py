@@ -36,7 +36,7 @@ SUBPROTOCOL_KEY = "openai-insecure-api-key."
 _METHODS = "GET, POST, DELETE"
 _PREFLIGHT_AGE_S = 600
 _EXPOSED = (
-    "x-request-id, openai-processing-ms, retry-after, "
+    "x-request-id, openai-processing-ms, retry-after, location, "
     "x-ratelimit-limit-requests, x-ratelimit-remaining-requests, x-ratelimit-reset-requests, "
     "x-ratelimit-limit-tokens, x-ratelimit-remaining-tokens, x-ratelimit-reset-tokens, "
     "antiphon-tools-not-offered, antiphon-grammars-not-enforced, antiphon-items-not-told"

@@ -39,7 +39,8 @@ def routes(service: Service) -> list[Route]:
         if not model.engine.abilities.counts_tokens:
             raise ClientMistake(f"Counting tokens is not supported with the '{model.name}' model.", code="unsupported_model", param="model")
         carries = service.config.responses.unavailable_tools == "carry"
-        order = await order_of(to_create, model, service.store, caller_of(request.scope).tenant, carries=carries)
+        tenant = caller_of(request.scope).tenant
+        order = await order_of(to_create, model, service.store, tenant, carries=carries, speech=service.speech)
         counted = ask(order)
         count = await cast(CountingEngine, model.engine).count(counted.respond)
         return json_reply(encode(InputTokens(input_tokens=count)), headers=headers_of(counted.left_out))

@@ -127,6 +127,6 @@ def raise_file_limit(connections: int) -> int:
     return connections if soft == resource.RLIM_INFINITY else min(connections, max(1, soft - SPARE_FILES))
 
 
-def too_large() -> ClientMistake:
+def too_large(limit_bytes: int = BODY_LIMIT_BYTES) -> ClientMistake:
     """A request's body is over the cap."""
-    return ClientMistake(f"The request body is too large. The limit is {BODY_LIMIT_BYTES} bytes.", status=413, code="request_too_large")
+    return ClientMistake(f"The request body is too large. The limit is {limit_bytes} bytes.", status=413, code="request_too_large")

@@ -167,6 +167,9 @@ def _sessions(metrics: Snapshot, families: _Families) -> Iterator["Metric"]:
         (MODEL,),
         _single(metrics.first_sound),
     )
+    yield families.counter(
+        "antiphon_speculations", "Answers begun before the person's turn was over.", ("outcome",), _single(metrics.speculations)
+    )
 
 
 def _beneath(metrics: Snapshot, families: _Families) -> Iterator["Metric"]:

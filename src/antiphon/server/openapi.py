@@ -21,6 +21,7 @@ from antiphon.server.auth import GuardedRoute
 from antiphon.server.openapi_operations import OPERATIONS, Error, Health, Operation
 from antiphon.server.openapi_schemas import Schema, Schemas, reference, schemas_of
 from antiphon.wire.profiles import PROFILES, Profile
+from antiphon.wire.responses_events import StreamEvent
 
 JSON = "application/json"
 
@@ -125,8 +126,10 @@ class _Writer:
             "security": self._security(scope),
         }
         if told.takes is not None:
-            examples = self._examples[told.id]["request"]
-            described["requestBody"] = {"required": True, "content": {JSON: self._media(told.takes, examples)}}
+            examples = self._examples.get(told.id, {}).get("request")
+            content = {told.takes_as: self._media(told.takes, examples)}
+            content |= {media_type: {"schema": {"type": "string"}} for media_type in told.also_takes}
+            described["requestBody"] = {"required": True, "content": content}
         return described
 
     def _security(self, scope: str | None) -> list[Schema]:
@@ -136,7 +139,7 @@ class _Writer:
 
     def _answers(self, route: Route, told: Operation, scope: str | None) -> Iterator[tuple[int, Schema]]:
         if told.gives is not None:
-            yield 200, _answer(200, "As asked.", self._contents(told), told, scope) | _links(told)
+            yield told.status, _answer(told.status, "As asked.", self._contents(told), told, scope) | _links(told)
         is_probe = isinstance(route, GuardedRoute) and route.access == "probe"
         shared = table.REFUSES_ANY | ({} if is_probe else table.REFUSES_GUARDED) | (table.REFUSES_STRANGERS if scope else {})
         for status, when in sorted((shared | dict(told.refuses)).items()):
@@ -149,9 +152,11 @@ class _Writer:
         return {"examples": _named(shown)} if shown else {}
 
     def _contents(self, told: Operation) -> Schema:
-        if not _is_type(told.gives):
-            return {told.gives: {"schema": {"type": "string"}}}
-        contents: Schema = {JSON: self._media(told.gives, self._examples.get(told.id, {}).get("answers", {}).get("200"))}
+        contents: Schema = {}
+        if _is_type(told.gives):
+            contents[JSON] = self._media(told.gives, self._examples.get(told.id, {}).get("answers", {}).get("200"))
+        for media_type in (*([] if _is_type(told.gives) else [told.gives]), *told.also_gives):
+            contents[media_type] = {"schema": {"type": "string"}}
         if told.streams is not None:
             contents["text/event-stream"] = self._stream(told)
         return contents
@@ -164,14 +169,14 @@ class _Writer:
         json: Schema = {"type": "string", "contentMediaType": JSON, "contentSchema": self._schemas.of[told.streams]}
         fields: Schema = {"event": {"type": "string", "description": "The event's `type`."}, "data": json}
         required = ["event", "data"]
-        if self._profile.done_marker:
+        if self._profile.done_marker and told.streams is StreamEvent:
             fields["data"] = {"anyOf": [json, {"const": "[DONE]"}]}
             required = ["data"]
         events = self._examples[told.id]["events"]
         text = "".join(f"event: {event['type']}\ndata: {msgspec.json.encode(event).decode()}\n\n" for event in events)
         return {
             "itemSchema": {"type": "object", "required": required, "properties": fields},
-            "examples": {"text": {"summary": "A text, in two pieces", "serializedValue": text}},
+            "examples": {"text": {"summary": "In two pieces", "serializedValue": text}},
         }
 
 

@@ -1,11 +1,13 @@
 """What each route does, takes, gives and refuses: the table from which `/openapi.json` is written."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 
+from antiphon.server.audio_form import FILE_LIMIT_BYTES
 from antiphon.server.limits import BODY_LIMIT_BYTES, HEAD_LIMIT_BYTES
+from antiphon.wire.audio_endpoints import SpeechEvent, SpeechRequest, TranscriptEvent, Transcription, TranscriptionRequest
 from antiphon.wire.realtime_endpoints import BetaSession, BetaSessionRequest, ClientSecret, ClientSecretRequest
 from antiphon.wire.responses_endpoints import InputTokens, InputTokensRequest, ItemList, ResponseDeleted
 from antiphon.wire.responses_events import StreamEvent
@@ -72,8 +74,12 @@ class Operation(NamedTuple):
     Attributes:
         id: what generated clients call it.
         tag: what it belongs to.
-        gives: the type of its answer with status 200, or the media type where that is no JSON; None where there is never one.
+        gives: the type of its answer, or the media type where that is no JSON; None where there is never one.
         takes: the type of its body; None for none.
+        takes_as: the media type of that.
+        also_takes: media types of bodies that are plain text.
+        also_gives: media types of answers that are as good as the one of `gives`, where others are asked for.
+        status: of its answer, where that is not 200.
         streams: the type of each event where the answer may be a stream.
         refuses: statuses of its own with which it answers, and when.
         query: its parameters, as OpenAPI has them.
@@ -91,11 +97,29 @@ class Operation(NamedTuple):
     query: Sequence[dict[str, Any]] = ()
     told: str | None = None
     leads_to: Mapping[str, str] = {}
+    takes_as: str = "application/json"
+    also_gives: Sequence[str] = ()
+    also_takes: Sequence[str] = ()
+    status: int = 200
+
+
+class TranscriptionForm(TranscriptionRequest, kw_only=True):
+    """A form with a recording."""
+
+    file: Annotated[Any, msgspec.Meta(extra_json_schema={"type": "string", "contentMediaType": "application/octet-stream"})]
+
+
+class CallForm(msgspec.Struct):
+    """An offer in SDP, and the session that the call is to begin with."""
+
+    sdp: str
+    session: dict[str, Any] = {}
 
 
 TAGS = {
-    "Realtime": "Conversations over a WebSocket, aloud or in writing, and the secrets with which a browser opens them.",
+    "Realtime": "Conversations over a WebSocket or a call, aloud or in writing, and the secrets with which a browser opens them.",
     "Responses": "Answers from models, whole or as streams of events, and what is kept of them.",
+    "Audio": "Recordings written down, and texts read aloud.",
     "Models": "The models that can be asked.",
     "Server": "What the server is, how it is, and what it can do.",
 }
@@ -164,6 +188,17 @@ NO_SECRET = {
     413: "The body, or the session in it, is too large.",
     503: NO_NEW_WORK,
 }
+NO_SPEECH = {
+    400: "The request is malformed, or asks for what the ear or the voice can't do; `param` says where.",
+    404: "There is no such model.",
+    501: "This server has no ears and no voice; `message` says how to get them.",
+    502: "The server behind the ear or the voice failed.",
+    503: NO_NEW_WORK,
+    504: "The server behind the ear or the voice did not answer in time.",
+}
+
+NO_CALL = {404: "There is no such call."}
+NOT_SIP = {400: "The call came over WebRTC, and can't be asked for that."} | NO_CALL
 
 OPERATIONS: dict[tuple[str, str], Operation] = {
     ("POST", "/v1/responses"): Operation(
@@ -252,6 +287,47 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
         BetaSessionRequest,
         refuses=NO_SECRET,
     ),
+    ("POST", "/v1/realtime/calls"): Operation(
+        "createCall",
+        "Realtime",
+        "Call, over WebRTC",
+        "application/sdp",
+        CallForm,
+        refuses=NO_SECRET | {404: "There is no such model.", 501: "This server can't take calls; `message` says how to change that."},
+        query=SESSION,
+        told="The answer to the offer; `location` has the call's id. What is said from then on, on the data channel `oai-events`, is in "
+        "the reference of the Realtime API.",
+        takes_as="multipart/form-data",
+        also_takes=("application/sdp",),
+        status=201,
+    ),
+    ("POST", "/v1/realtime/calls/{id}/hangup"): Operation("hangUpCall", "Realtime", "End a call", "text/plain", refuses=NO_CALL),
+    ("POST", "/v1/realtime/calls/{id}/accept"): Operation("acceptCall", "Realtime", "Accept a call over SIP", None, refuses=NOT_SIP),
+    ("POST", "/v1/realtime/calls/{id}/reject"): Operation("rejectCall", "Realtime", "Reject a call over SIP", None, refuses=NOT_SIP),
+    ("POST", "/v1/realtime/calls/{id}/refer"): Operation("referCall", "Realtime", "Hand on a call over SIP", None, refuses=NOT_SIP),
+    ("POST", "/v1/audio/transcriptions"): Operation(
+        "createTranscription",
+        "Audio",
+        "Write a recording down",
+        Transcription,
+        TranscriptionForm,
+        TranscriptEvent,
+        NO_SPEECH | {413: f"The file is over {FILE_LIMIT_BYTES >> 20} MiB."},
+        told="WAV, FLAC, MP3 or Ogg, of two hours at most. With `stream` a stretch is told as soon as it is written down. With "
+        "`response_format` `verbose_json` the answer has `segments` and `words`, too; `text`, `srt` and `vtt` are plain text.",
+        takes_as="multipart/form-data",
+        also_gives=("text/plain",),
+    ),
+    ("POST", "/v1/audio/speech"): Operation(
+        "createSpeech",
+        "Audio",
+        "Read a text aloud",
+        "audio/*",
+        SpeechRequest,
+        SpeechEvent,
+        NO_SPEECH | {413: ASKED[413]},
+        told="The sound is sent while it is made: as a file, or with `stream_format` `sse` as events.",
+    ),
     ("GET", "/v1/models"): Operation("listModels", "Models", "List the models", ModelList),
     ("GET", "/v1/models/{model}"): Operation(
         "retrieveModel", "Models", "Retrieve a model", Model, refuses={404: "There is no such model."}
@@ -313,6 +389,7 @@ HEADERS = {
     "openai-processing-ms": Header("Milliseconds until the answer began.", _COUNT),
     "openai-version": Header("The version of the API.", {"type": "string"}),
     "retry-after": Header("Seconds after which trying again may help.", {"type": "integer", "minimum": 1}, on=(429, 503)),
+    "location": Header("The call's address; its last part is its id.", {"type": "string"}, on=(201,), of="createCall", always=True),
     "www-authenticate": Header("How to show a key.", {"const": "Bearer"}, on=(401,), always=True),
     "x-ratelimit-limit-requests": Header("Requests a minute that the key may make.", _COUNT),
     "x-ratelimit-remaining-requests": Header("How many of them are left.", _COUNT),

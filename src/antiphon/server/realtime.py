@@ -5,17 +5,12 @@ All is decided before the WebSocket is accepted and before an engine is touched.
 `realtime.auth_failure` says so, what the original does: the WebSocket is accepted, told one `error` event, and closed.
 """
 
-import contextlib
-import time
-from collections.abc import Iterator
-from typing import Any
-
 from starlette.datastructures import Headers, QueryParams
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from antiphon import talk
-from antiphon.errors import ClientMistake, OurFault, shown
+from antiphon.errors import ClientMistake, OurFault
 from antiphon.protocols.realtime import Realtime
 from antiphon.protocols.realtime_settings import Opening
 from antiphon.runtime.client_secrets import PREFIX
@@ -24,13 +19,13 @@ from antiphon.runtime.ids import mint
 from antiphon.runtime.keyring import Caller
 from antiphon.runtime.registry import Model
 from antiphon.runtime.service import Service
-from antiphon.runtime.taps import Counted, Tap, joined
-from antiphon.server import connection, logs
+from antiphon.server import connection
 from antiphon.server.auth import GuardedRoute, answering, caller_of, credential
 from antiphon.server.realtime_client import RealtimeClient, reason_of
 from antiphon.server.realtime_opening import asked, dialect_of, opening_for, subprotocol_of
+from antiphon.server.realtime_sideband import Beside, client_beside
+from antiphon.server.realtime_watch import noted, taps_of
 from antiphon.server.websocket import Listener, Socket, upgrade_required
-from antiphon.wire.base import encode
 from antiphon.wire.realtime_dialects import DIALECTS
 from antiphon.wire.realtime_server import ErrorEvent, RealtimeError
 from antiphon.wire.realtime_session import decode_session
@@ -45,10 +40,8 @@ UNAUTHORIZED, REFUSED = 3000, 4000
 _ELSEWHERE = ("host_not_allowed", "origin_not_allowed")
 """Refusals that a page of another site is told, which is to learn nothing."""
 
-_PRESET = "antiphon.preset"
-
-LOGGED_LIMIT = 10_000
-"""The most characters of an event that are logged: some carry sound."""
+PRESET = "antiphon.preset"
+"""Where a request carries the session that its client secret holds."""
 
 
 def routes(service: Service) -> list[Route]:
@@ -67,7 +60,7 @@ class RealtimeRoute(GuardedRoute):
         if secret is None or not secret.startswith(PREFIX):
             return await super().identify(scope, headers)
         opened = await self.service.client_secrets.open(secret)
-        scope[_PRESET] = opened.session
+        scope[PRESET] = opened.session
         return opened.caller
 
     async def refuse(self, error: Exception, scope: Scope, receive: Receive, send: Send) -> None:
@@ -114,6 +107,11 @@ async def _upgrade(scope: Scope, send: Send, listener: Listener) -> Socket:
     return await connection.of(scope).upgrade(send, listener, subprotocol=subprotocol_of(Headers(scope=scope)))
 
 
+def _check_handshake(scope: Scope) -> None:
+    if not connection.is_handshake(scope):
+        raise upgrade_required("This address is for WebSockets: the request must ask for an upgrade to one.")
+
+
 class _Open:
     """`GET /v1/realtime`, as a bare ASGI endpoint: it takes the connection over."""
 
@@ -122,17 +120,30 @@ class _Open:
         self._dialect = dialect
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if (call_id := QueryParams(scope["query_string"]).get("call_id")) is not None:
+            await self._join(scope, send, call_id)
+            return
         model, opening = self._opening(scope)
-        if not connection.is_handshake(scope):
-            raise upgrade_required("This address is for WebSockets: the request must ask for an upgrade to one.")
+        _check_handshake(scope)
         self._service.live.admit()
-        caller = caller_of(scope)
         async with answering(scope, lambda: 0):  # the tokens of its answers are counted as each of them ends
-            tap = Counted(self._service.metrics, model.name, caller.allowance.spend if caller.allowance else lambda _tokens: None)
-            taps: list[Tap] = [tap, _Logged()] if self._service.config.logging.content else [tap]
-            client = RealtimeClient(DIALECTS[opening.dialect], joined(taps))
-            with self._noted(model, opening, client, tap):
+            counted, tap = taps_of(self._service, model, caller_of(scope))
+            client = RealtimeClient(DIALECTS[opening.dialect], tap)
+            with noted(self._service, model, opening, client, counted):
                 await self._hold(scope, send, model, opening, client)
+
+    async def _join(self, scope: Scope, send: Send, call_id: str) -> None:
+        """Have a part in a call, until either ends."""
+        caller = caller_of(scope)
+        if PRESET in scope:
+            raise ClientMistake("A call can be joined with an API key only, not with a client secret.", status=403, code="key_required")
+        call = self._service.calls.find(call_id, caller.tenant)
+        _check_handshake(scope)
+        query, headers = QueryParams(scope["query_string"]), Headers(scope=scope)
+        client = client_beside(call, DIALECTS[dialect_of(query, headers, self._service.config.realtime.dialect, self._dialect)])
+        with call.joined(client):
+            await client.accept(Beside(call), lambda listener: _upgrade(scope, send, listener))
+            await client.wait_closed()
 
     async def _hold(self, scope: Scope, send: Send, model: Model, opening: Opening, client: RealtimeClient) -> None:
         """The whole session."""
@@ -151,38 +162,6 @@ class _Open:
                 raise
             await client.wait_closed()
 
-    def _check_room(self) -> None:
-        if self._service.metrics.sessions >= self._service.config.realtime.sessions:
-            raise OurFault(
-                "The server has too many sessions. Please try again later.",
-                status=503,
-                type="service_unavailable_error",
-                code="server_is_overloaded",
-                retry_after_s=1,
-            )
-
-    @contextlib.contextmanager
-    def _noted(self, model: Model, opening: Opening, client: RealtimeClient, tap: Counted) -> Iterator[None]:
-        self._check_room()
-        metrics, begun_at = self._service.metrics, time.perf_counter()
-        metrics.sessions += 1
-        try:
-            yield
-        finally:
-            metrics.sessions -= 1
-            metrics.sessions_ended[model.name, client.end] += 1
-            logs.get().info(
-                "session",
-                model=model.name,
-                dialect=opening.dialect,
-                end=client.end,
-                seconds=round(time.perf_counter() - begun_at, 1),
-                events_in=tap.events_in,
-                events_out=tap.events_out,
-                responses=tap.responses,
-                tokens=tap.tokens,
-            )
-
     def _opening(self, scope: Scope) -> tuple[Model, Opening]:
         """
         The model that is asked for, and what the session begins with.
@@ -191,26 +170,9 @@ class _Open:
             ClientMistake: there is no such thing.
         """
         query, headers = QueryParams(scope["query_string"]), Headers(scope=scope)
-        preset = decode_session(scope[_PRESET]) if _PRESET in scope else None
+        preset = decode_session(scope[PRESET]) if PRESET in scope else None
         model, is_transcription = asked(query, preset, self._service)
         dialect = dialect_of(query, headers, self._service.config.realtime.dialect, self._dialect)
         return model, opening_for(
             self._service, model, caller_of(scope), session=preset, is_transcription=is_transcription, dialect=dialect
         )
-
-
-class _Logged:
-    """Logs what is said, word for word; sound and the pieces of what is told whole are left out."""
-
-    def said(self, event: Any) -> None:
-        """The client said this."""
-        _log("asked", event)
-
-    def told(self, event: Any) -> None:
-        """The client is told this."""
-        _log("answered", event)
-
-
-def _log(line: str, event: Any) -> None:
-    if not event.type.endswith((".append", ".delta")):
-        logs.get().info(line, content=shown(encode(event).decode(), LOGGED_LIMIT))

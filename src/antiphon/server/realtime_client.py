@@ -6,11 +6,10 @@ session says meanwhile waits here.
 """
 
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, Protocol
 
 from antiphon.errors import ClientMistake, Fault
 from antiphon.protocols.realtime import Garbled
-from antiphon.runtime.driver import Driver
 from antiphon.runtime.taps import Tap
 from antiphon.server.websocket import Socket
 from antiphon.wire.realtime_client import event_id_of
@@ -19,8 +18,24 @@ from antiphon.wire.realtime_dialects import Dialect
 REASON_LIMIT_BYTES = 123
 """The most that a WebSocket's close frame has room for, after its code."""
 
-_ENDS = {"session_expired": (1001, "expired"), "server_shutting_down": (1012, "stopped")}
+ENDS = {"session_expired": (1001, "expired"), "server_shutting_down": (1012, "stopped")}
 """By the fault's code: the WebSocket's code, and what the end is counted as."""
+
+
+class Hearer(Protocol):
+    """Whoever takes what the client says and does: its session's driver, as a rule."""
+
+    def hear(self, message: Any) -> None:
+        """The client said something."""
+
+    def hang_up(self) -> None:
+        """The client is gone."""
+
+    def pause(self) -> None:
+        """The client is behind."""
+
+    def resume(self) -> None:
+        """The client has caught up."""
 
 
 class RealtimeClient:
@@ -36,12 +51,12 @@ class RealtimeClient:
         self._decode = dialect.decode_client
         self._encode = dialect.encode_server
         self._tap = tap
-        self._driver: Driver | None = None
+        self._driver: Hearer | None = None
         self._socket: Socket | None = None
         self._early: list[bytes] = []
         self._goodbye: tuple[int, str] | None = None
 
-    async def accept(self, driver: Driver, upgrade: Callable[["RealtimeClient"], Awaitable[Socket]]) -> None:
+    async def accept(self, driver: Hearer, upgrade: Callable[["RealtimeClient"], Awaitable[Socket]]) -> None:
         """Accept the WebSocket, and send what has waited for it."""
         self._driver = driver
         socket = await upgrade(self)
@@ -80,7 +95,7 @@ class RealtimeClient:
 
     def close(self, fault: Fault | None) -> None:
         """The session is over."""
-        code, self.end = (1000, "left") if fault is None else _ENDS.get(fault.code or "", (1011, "failed"))
+        code, self.end = (1000, "left") if fault is None else ENDS.get(fault.code or "", (1011, "failed"))
         self._goodbye = code, reason_of(fault.message if fault else "")
         if self._socket is not None:
             self._socket.close(*self._goodbye)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from starlette.datastructures import Headers, QueryParams
 
-from antiphon.errors import ClientMistake, invalid_value, shown
+from antiphon.errors import ClientMistake, invalid_value
 from antiphon.protocols.realtime_settings import Opening
 from antiphon.runtime.keyring import Caller
 from antiphon.runtime.registry import Model
@@ -26,6 +26,7 @@ def opening_for(
     session: AnySession | None = None,
     is_transcription: bool = False,
     dialect: DialectName = "ga",
+    has_output_buffer: bool = False,
 ) -> Opening:
     """What a session of that model begins with, as the server is configured."""
     settings = service.config.realtime
@@ -39,6 +40,7 @@ def opening_for(
         instructions=settings.instructions,
         limits=_limits(caller),
         has_model=service.registry.has,
+        has_output_buffer=has_output_buffer,
     )
 
 
@@ -92,8 +94,6 @@ def transcriber(service: Service) -> Model:
 
 def _check(query: QueryParams) -> None:
     """Refuse addresses of what there isn't."""
-    if (call_id := query.get("call_id")) is not None:
-        raise ClientMistake(f"Call with id '{shown(call_id)}' not found.", code="call_not_found", param="call_id", status=404)
     if "mode" in query:
         raise ClientMistake(
             "The parameter 'mode' is of MiniCPM-o's protocol, which this server doesn't speak at this address.",

@@ -88,15 +88,25 @@ async def body_of(request: Request) -> bytes:
         ClientMistake: it says that it is no JSON; or it is larger than the cap, or says that it will be, and none of it was kept.
     """
     _check_type(request.headers.get("content-type"))
+    return await whole_body(request)
+
+
+async def whole_body(request: Request, limit_bytes: int = BODY_LIMIT_BYTES) -> bytes:
+    """
+    The request's whole body, whatever it is.
+
+    Raises:
+        ClientMistake: it is larger than the cap, or says that it will be, and none of it was kept.
+    """
     declared_bytes = int(request.headers.get("content-length", 0))  # digits, or the parser had refused it
-    if declared_bytes > SWALLOW_LIMIT_BYTES or (declared_bytes > BODY_LIMIT_BYTES and "expect" in request.headers):
-        raise too_large()
+    if declared_bytes > SWALLOW_LIMIT_BYTES or (declared_bytes > limit_bytes and "expect" in request.headers):
+        raise too_large(limit_bytes)
     chunks: list[bytes] = []
     size_bytes = 0
-    is_too_large = declared_bytes > BODY_LIMIT_BYTES
+    is_too_large = declared_bytes > limit_bytes
     async for chunk in request.stream():
         size_bytes += len(chunk)
-        is_too_large = is_too_large or size_bytes > BODY_LIMIT_BYTES
+        is_too_large = is_too_large or size_bytes > limit_bytes
         if not is_too_large:
             chunks.append(chunk)
         elif size_bytes > SWALLOW_LIMIT_BYTES:
@@ -104,7 +114,7 @@ async def body_of(request: Request) -> bytes:
         else:
             chunks.clear()
     if is_too_large:
-        raise too_large()
+        raise too_large(limit_bytes)
     return b"".join(chunks)
 
 

@@ -17,6 +17,9 @@ SILENT_DBFS = -60.0
 FAINT_DBFS = -46.0
 """Below that, words that are often made up were."""
 
+HISS_DB, HISS_S = 1.5, 0.5
+"""What varies less, and lasts, is hiss or hum and nothing else: theirs is 1 dB, that of a voice in a hiss twice as loud 3 dB."""
+
 STEADY_DB = 3.0
 """What varies less is a noise, in which words that are often made up were: between syllables a voice falls by 10 dB."""
 
@@ -84,7 +87,8 @@ class Evidence(Struct, frozen=True, kw_only=True):
     @property
     def is_silence(self) -> bool:
         """Whether nothing can have been said."""
-        return self.level_dbfs < SILENT_DBFS or (self.speech_s is not None and self.speech_s < LEAST_SPEECH_S)
+        is_hiss = self.range_db is not None and self.range_db < HISS_DB and self.seconds > HISS_S
+        return is_hiss or self.level_dbfs < SILENT_DBFS or (self.speech_s is not None and self.speech_s < LEAST_SPEECH_S)
 
     @property
     def is_weak(self) -> bool:

@@ -154,6 +154,11 @@ class Partials:
         """All words that were told."""
         return self._agreement.told
 
+    @property
+    def is_long(self) -> bool:
+        """Whether there is enough that a stretch of it can be settled."""
+        return len(self._sound) > _LONGEST_BYTES
+
     def hear(self, pcm: bytes) -> None:
         """
         The turn goes on.
@@ -194,14 +199,23 @@ class Partials:
         Raises:
             errors.Fault: it could not be written down.
         """
-        while len(self._sound) > _LONGEST_BYTES:
-            await self._settle()
+        await self.settle()
         last = await self._ear.transcribe(bytes(self._sound), self._wish)
         whole = _joined([*self._settled, _later(last, self._settled_ms / 1000)])
         if speech_s is None:
             return whole
         evidence = Evidence(seconds=self.heard_ms / 1000, level_dbfs=0, speech_s=speech_s)
         return whole if sensible(whole.text, evidence) else Transcript(text="", tokens=whole.tokens)
+
+    async def settle(self) -> None:
+        """
+        Write down for good what is too long to be written down again, so that less is left for the end; not while `run` runs.
+
+        Raises:
+            errors.Fault: it could not be written down.
+        """
+        while self.is_long:
+            await self._settle()
 
     def finish(self, text: str) -> str:
         """What is still to be told of the turn's transcript; `told` is then the transcript, where it was told right."""

@@ -62,27 +62,30 @@ class SmartTurn:
 
     async def stop(self) -> None:
         """Let go of the thread; idempotent."""
+        self._model = None
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     async def likelihood(self, pcm: bytes) -> float | None:
         """
-        How likely the turn is complete, 0 to 1; None where too many ask at once.
+        How likely the turn is complete, 0 to 1; None where too many ask at once, or it is not there.
 
         Args:
             pcm: the turn so far with the silence after it, s16le mono at `HEARING_RATE_HZ`; its last 8 s count.
         """
-        if self._waiting >= MOST_WAITING:
+        if self._waiting >= MOST_WAITING or self._model is None:
             return None
         self._waiting += 1
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._pool, self._run, pcm)
+            return await asyncio.get_running_loop().run_in_executor(self._pool, _likelihood, self._model, pcm)
+        except onnx.ERRORS:
+            return None
         finally:
             self._waiting -= 1
 
-    def _run(self, pcm: bytes) -> float:
-        assert self._model is not None, "start comes first"
-        (likelihoods,) = self._model.run(None, {"input_features": features(pcm)[None]})
-        return float(likelihoods[0, 0])
+
+def _likelihood(model: onnxruntime.InferenceSession, pcm: bytes) -> float:
+    (likelihoods,) = model.run(None, {"input_features": features(pcm)[None]})
+    return float(likelihoods[0, 0])
 
 
 def features(pcm: bytes) -> Floats:

@@ -1,5 +1,5 @@
 """
-Whisper, a model of speech in a hundred languages, run by CTranslate2 through faster-whisper, the extra `whisper`.
+Whisper, a model of speech in 99 languages, run by CTranslate2 through faster-whisper, the extra `whisper`.
 
 It hears half a minute at a time, whatever the length of the sound, so that a word costs as much as a sentence. It knows how likely nobody
 speaks, and where each word is.
@@ -65,7 +65,9 @@ class Whisper:
         """
         model = await self._threads.run(self._load)
         self._model = model
-        self.languages = tuple(model.supported_languages)
+        # Those that the library knows, as far as this model does: a later one learned Cantonese.
+        known = model.hf_tokenizer.token_to_id
+        self.languages = tuple(each for each in model.supported_languages if known(f"<|{each}|>") is not None)
 
     async def stop(self) -> None:
         """Stop what is being written down, and let go of the model; idempotent."""

@@ -63,9 +63,10 @@ class AudioClip(Wire, kw_only=True):
 
 
 class InputAudio(Tagged, kw_only=True, tag="input_audio"):
-    """Sound for the model."""
+    """Sound for the model; `transcript` is what is said in it, where that is known."""
 
     input_audio: AudioClip
+    transcript: Maybe[str] = UNSET
 
 
 # What comes out

@@ -28,6 +28,19 @@ Items = Annotated[list[Item], Meta(title="an array of input items")]
 Metadata = Annotated[dict[ShortKey, Annotated[str, Meta(max_length=512)]], Meta(max_length=16)]
 
 
+class VoiceReference(Wire, kw_only=True):
+    """A voice by its id."""
+
+    id: str
+
+
+class AudioOptions(Wire, kw_only=True):
+    """How an answer sounds, and as what its sound is sent."""
+
+    voice: Maybe[str | VoiceReference] = UNSET
+    format: Maybe[Literal["wav", "aac", "mp3", "flac", "opus", "pcm16"]] = UNSET
+
+
 class AccessPrograms(Wire, kw_only=True):
     """Programmes that the caller is admitted to."""
 
@@ -139,6 +152,8 @@ class CreateRequest(Wire, kw_only=True):
     frequency_penalty: Maybe[Penalty] = UNSET
     reasoning: Maybe[ReasoningOptions] = UNSET
     text: Opt[TextOptions] = UNSET
+    modalities: Maybe[list[Literal["text", "audio"]]] = UNSET
+    audio: Maybe[AudioOptions] = UNSET
     truncation: Maybe[Literal["auto", "disabled"]] = UNSET
     context_management: Maybe[Annotated[list[ContextManagement], Meta(min_length=1)]] = UNSET
     service_tier: Maybe[ServiceTier] = UNSET

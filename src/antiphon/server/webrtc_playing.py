@@ -1,0 +1,68 @@
+"""
+The sound that waits to be played in a call: part by part in the order in which they began, each to its end before the next.
+
+`protocols.playout` tells the client of it, from the same events and by the same order.
+"""
+
+from collections import deque
+
+from msgspec import Struct
+
+MOST_WAITING_BYTES = 64 << 20
+"""The most sound that waits, some 23 minutes; what is made beyond it is not played."""
+
+
+class Part(Struct):
+    """One part: what of it has not been played, and whether more may come."""
+
+    place: tuple[str, int]
+    pcm: bytearray
+    is_open: bool = True
+
+
+class Playing:
+    """A queue of sound; s16le at one rate."""
+
+    def __init__(self) -> None:
+        self._parts: deque[Part] = deque()
+        self._waiting_bytes = 0
+
+    def queue(self, place: tuple[str, int], pcm: bytes) -> None:
+        """More sound of the part at that place: an item, and an index in its content."""
+        if self._waiting_bytes + len(pcm) > MOST_WAITING_BYTES:
+            return
+        part = self._find(place)
+        if part is None:
+            part = Part(place, bytearray())
+            self._parts.append(part)
+        part.pcm += pcm
+        self._waiting_bytes += len(pcm)
+
+    def close(self, place: tuple[str, int]) -> None:
+        """No more comes of it."""
+        part = self._find(place)
+        if part is not None:
+            part.is_open = False
+
+    def clear(self) -> None:
+        """Drop everything."""
+        self._parts.clear()
+        self._waiting_bytes = 0
+
+    def take(self, count: int) -> bytes:
+        """The next so many bytes; fewer where there are no more yet."""
+        taken = b""
+        while self._parts and len(taken) < count:
+            first = self._parts[0]
+            piece = bytes(first.pcm[: count - len(taken)])
+            del first.pcm[: len(piece)]
+            taken += piece
+            if not first.pcm:
+                if first.is_open:
+                    break
+                self._parts.popleft()
+        self._waiting_bytes -= len(taken)
+        return taken
+
+    def _find(self, place: tuple[str, int]) -> Part | None:
+        return next((part for part in reversed(self._parts) if part.place == place), None)
