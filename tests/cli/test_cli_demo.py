@@ -1,5 +1,7 @@
 """`antiphon demo`, played by a scripted model."""
 
+import wave
+
 
 def test_the_demo_plays_every_act_and_ends_well(parrot):
     result = parrot("demo")
@@ -12,8 +14,27 @@ def test_the_demo_plays_every_act_and_ends_well(parrot):
         'calls get_weather({"city":"Lisbon"})',
         '{"city": "Rome", "country": "Italy", "capital": true}',
         "5  A conversation that the server remembers",
+        "6  A question by voice",
+        "model  You said: speech of ",
+        "speech end -> transcript ",
+        "its sound is in antiphon-answer.wav: ",
     ):
         assert said in result.out
+
+
+def test_the_demo_keeps_what_was_answered_aloud(parrot, home):
+    parrot("demo")
+    with wave.open(str(home / "antiphon-answer.wav")) as file:
+        assert (file.getframerate(), file.getnframes() > 0) == (24_000, True)
+
+
+def test_the_demo_goes_on_where_nothing_hears(parrot, home):
+    settings = (home / "antiphon.toml").read_text()
+    deaf = settings.replace('engine = "scripted"', 'engine = "scripted"\nabilities = { audio_in = false, listens = false }')
+    (home / "antiphon.toml").write_text(f"{deaf}\n[speech]\nenabled = false\n")
+    result = parrot("demo")
+    assert (result.code, "It hears nothing here: `speech.enabled` is off." in result.out) == (0, True)
+    assert "All of it works." in result.out
 
 
 def test_the_demo_fails_with_the_model(antiphon, home):

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from antiphon.weights import catalogue
+from antiphon.weights import catalogue, verify
 
 
 @pytest.fixture
@@ -64,13 +64,20 @@ def test_a_machine_without_the_models_of_speech_is_told_how_to_get_them(antiphon
     assert speech["remedy"] == "antiphon models pull silero-vad smart-turn-v3.2 moonshine-tiny-en piper-en-us-joe-medium"
 
 
-def test_the_models_of_speech_are_named_where_they_are_here(antiphon, home, free_port):
+def hollow(models, *, is_remembered):
+    """The models of speech, as long as they are and with nothing in them."""
     for model in catalogue.speech():
         for file in model.files:
-            path = home / "models" / model.name / file.path
+            path = models / model.name / file.path
             path.parent.mkdir(parents=True, exist_ok=True)
             with path.open("wb") as opened:
                 opened.truncate(file.size_bytes)
+            if is_remembered:
+                verify.remember(path, file)
+
+
+def test_the_models_of_speech_are_named_where_they_are_here(antiphon, home, free_port):
+    hollow(home / "models", is_remembered=True)
     result = antiphon("doctor", "--json", ANTIPHON_PORT=free_port, ANTIPHON_MODELS=str(home / "models"))
     assert by_subject(result)["speech"] == {
         "subject": "speech",
@@ -78,3 +85,12 @@ def test_the_models_of_speech_are_named_where_they_are_here(antiphon, home, free
         "detail": "silero-vad, smart-turn-v3.2, moonshine-tiny-en, piper-en-us-joe-medium",
         "remedy": "",
     }
+
+
+def test_models_of_speech_that_were_altered_are_named(antiphon, home, free_port):
+    hollow(home / "models", is_remembered=False)
+    result = antiphon("doctor", "--json", ANTIPHON_PORT=free_port, ANTIPHON_MODELS=str(home / "models"))
+    speech = by_subject(result)["speech"]
+    assert (speech["state"], result.code) == ("missing", 1)
+    assert speech["detail"].startswith("altered since they were fetched: silero-vad")
+    assert speech["remedy"].startswith("antiphon models pull silero-vad")

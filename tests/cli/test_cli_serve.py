@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from antiphon.cli.serve import greeting
-from antiphon.config import Config, ModelEntry, StoreSettings
+from antiphon.config import Config, ModelEntry, SpeechSettings, StoreSettings
 
 PARROT = ModelEntry(name="parrot", engine="scripted")
 
@@ -28,6 +28,7 @@ def test_the_greeting_says_where_it_is_what_it_has_and_what_to_try():
         "/var/antiphon/antiphon.sqlite3",
         "/var/models",
         'antiphon ask "What is a fugue?"\n',
+        "antiphon talk question.wav\n",
         "curl http://127.0.0.1:8642/v1/responses",
         "from openai import OpenAI",
     ):
@@ -38,6 +39,14 @@ def test_the_greeting_names_an_unusual_address_where_it_is_needed():
     assert '.venv/bin/antiphon ask "What is a fugue?" --url http://[::1]:9/v1' in greeting(
         config(), "http://[::1]:9", ".venv/bin/antiphon", is_open=True
     )
+
+
+def test_the_greeting_says_what_hears_and_speaks_or_how_to_get_it():
+    def said(**speech: object) -> str:
+        return greeting(config().model_copy(update={"speech": SpeechSettings(**speech)}), "http://127.0.0.1:8642", "antiphon", is_open=True)
+
+    assert "  speech     none: `speech.enabled` is off\n" in said(enabled=False)
+    assert "  speech     none: these " in said()
 
 
 @pytest.mark.parametrize(

@@ -1,16 +1,22 @@
 """`antiphon demo`: the main job, done before your eyes."""
 
+import asyncio
 import json
 import textwrap
 import time
-from typing import Any
+from importlib import resources
+from typing import TYPE_CHECKING, Any
 
-from antiphon.cli import fetching, own, settings
+from antiphon import audio
+from antiphon.cli import fetching, own, settings, talk_sound
 from antiphon.cli.ask import spoken
 from antiphon.cli.client import Client
 from antiphon.cli.flags import Around, ConfigFile
 from antiphon.cli.shell import Shell
 from antiphon.errors import UpstreamTrouble
+
+if TYPE_CHECKING:
+    from antiphon.config import Config
 
 _WEATHER: dict[str, Any] = {
     "type": "function",
@@ -35,21 +41,27 @@ _CITY: dict[str, Any] = {
     "additionalProperties": False,
 }
 
+_MOST_TOKENS = 300
+"""Of an answer; small models don't always find an end."""
+
+_CARD = "Repeat in one short sentence which playing card the user names."
+
 
 def demo(*, file: ConfigFile = None, shell: Around) -> None:
     """
     See it work: real questions, real answers, and how fast.
 
     Starts a server of its own on a free port, with the first model configured
-    or the default one, and stops it afterwards. Nothing is kept.
+    or the default one, and stops it afterwards. Nothing is kept but the sound
+    of one answer: antiphon-answer.wav, in the current folder.
 
     Try:
         antiphon demo
     """
-    config = fetching.with_models(settings.load(shell, file).config, shell)
+    config = fetching.with_voice(settings.load(shell, file).config, shell)
     began = time.perf_counter()
     with own.server(config) as base_url:
-        stage = _Stage(Client(base_url), shell)
+        stage = _Stage(Client(base_url), shell, config)
         shell.say(f"{stage.model} answers at {base_url}, loaded in {time.perf_counter() - began:.1f} s.")
         for number, (title, act) in enumerate(_ACTS.items(), start=1):
             shell.say(f"\n{number}  {title}")
@@ -60,14 +72,16 @@ def demo(*, file: ConfigFile = None, shell: Around) -> None:
 class _Stage:
     """Where the acts are played: asks the server, and prints who said what and how long it took."""
 
-    def __init__(self, client: Client, shell: Shell) -> None:
+    def __init__(self, client: Client, shell: Shell, config: "Config") -> None:
         self.client = client
-        self.model = client.models()[0]
+        self.shell = shell
+        self.config = config
+        self.model = client.first_model()
         self.print = shell.say
 
     def line(self, who: str, text: str) -> None:
         """Print what somebody said, or, with nobody named, a remark."""
-        self.print(textwrap.fill(text, 100, initial_indent=f"  {who:>6}  ", subsequent_indent=" " * 10))
+        self.print(textwrap.fill(text, min(100, self.shell.columns), initial_indent=f"  {who:>6}  ", subsequent_indent=" " * 10))
 
     def ask(self, question: Any, **more: Any) -> dict[str, Any]:
         """
@@ -77,7 +91,8 @@ class _Stage:
             UpstreamTrouble: the model failed.
         """
         began = time.perf_counter()
-        response = self.client.post("/v1/responses", {"model": self.model, "input": question, **more})
+        body = {"model": self.model, "input": question, "max_output_tokens": _MOST_TOKENS, **more}
+        response = self.client.post("/v1/responses", body)
         took_s = time.perf_counter() - began
         if response["status"] == "failed":
             raise UpstreamTrouble(f"The model failed: {response['error']['message']}")
@@ -147,10 +162,43 @@ def _memory(stage: _Stage) -> None:
     stage.ask("What is my name, and what do I like?", previous_response_id=first["id"])
 
 
+def _voice(stage: _Stage) -> None:
+    # Their wire types and their client load slowly.
+    from antiphon.cli import talk_files, talk_line, talk_stage  # noqa: PLC0415
+
+    with resources.as_file(resources.files(__package__) / "card.wav") as path:
+        question = talk_sound.read(path)
+    asked = talk_line.Asked(model=stage.model, instructions=_CARD)
+    try:
+        outcome = asyncio.run(talk_files.held(stage.client, asked, [question], talk_stage.Stage(stage.shell)))
+    except UpstreamTrouble as trouble:
+        if trouble.code != talk_line.HEARS_NOTHING:
+            raise
+        from antiphon.runtime import speech  # noqa: PLC0415 - the engines' contracts load slowly
+
+        stage.line("", f"It hears nothing here: {speech.missing(stage.config.speech, stage.config.models_dir) or trouble.message}")
+        return
+    answer = outcome.turns[-1]
+    if answer.status == "failed":
+        raise UpstreamTrouble(f"The model failed: {answer.reason}")
+    _keep(stage, bytes(answer.sound))
+
+
+def _keep(stage: _Stage, sound: bytes) -> None:
+    path = stage.shell.cwd / "antiphon-answer.wav"
+    try:
+        path.write_bytes(audio.wav(sound, talk_sound.RATE_HZ))
+    except OSError as trouble:
+        stage.line("", f"its sound can't be kept: {trouble}")
+    else:
+        stage.line("", f"its sound is in {path.name}: {audio.ms_of(len(sound), talk_sound.RATE_HZ) / 1000:.1f} s")
+
+
 _ACTS = {
     "An answer": _answer,
     "A stream": _stream,
     "A tool that your program runs": _tool,
     "An answer in the shape of a JSON Schema": _structure,
     "A conversation that the server remembers": _memory,
+    "A question by voice": _voice,
 }

@@ -17,7 +17,7 @@ from antiphon.cli import settings
 from antiphon.cli.client import Client
 from antiphon.cli.flags import Around, ConfigFile, Json
 from antiphon.cli.shell import Shell, UsageMistake
-from antiphon.weights import catalogue, fetch
+from antiphon.weights import catalogue, fetch, verify
 from antiphon.weights.catalogue import Model
 
 if TYPE_CHECKING:
@@ -143,6 +143,9 @@ def speech(config: "Config") -> Finding:
     here = {model.name for model in fetch.installed(config.models_dir) if model.whole}
     models = [catalogue.find(name) for name in config.speech.models]
     away = [model for model in models if model.name not in here]
+    if altered := [model.name for model in models if model not in away and verify.altered(model, config.models_dir / model.name)]:
+        names = " ".join(altered)
+        return Finding("speech", "missing", f"altered since they were fetched: {names}", f"antiphon models pull {names}")
     if not away:
         return Finding("speech", "ok", ", ".join(model.name for model in models))
     size_mb = sum(model.size_bytes for model in away) // 1_000_000

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from antiphon.cli import progress
 from antiphon.cli.shell import Shell
+from antiphon.errors import Fault
 from antiphon.weights import catalogue, fetch
 
 if TYPE_CHECKING:
@@ -26,6 +27,52 @@ def with_models(config: "Config", shell: Shell) -> "Config":
             with progress.shown(shell) as report:
                 fetch.ensure(name, config.models_dir, report)
     return config
+
+
+_WRITING = ("local", "chat", "responses")
+"""Engines that only read and write, so that talking to their models takes ears and a voice."""
+
+
+def with_voice(config: "Config", shell: Shell) -> "Config":
+    """
+    `config` as `with_models` makes it, and ears and a voice where models are not chosen or these are asked for.
+
+    Raises:
+        Fault: weights are needed and can't be had. Those of ears and a voice that nobody asked for are none of these.
+    """
+    served = with_models(config, shell)
+    if config.speech.enabled:
+        _fetch_speech(config, shell)
+    elif not config.models:
+        try:
+            _fetch_speech(config, shell)
+        except Fault as fault:
+            shell.note(f"{fault.message} So there will be no conversations aloud.")
+    return served
+
+
+def with_ears(config: "Config", shell: Shell) -> "Config":
+    """
+    `config` as `with_models` makes it, for a conversation aloud.
+
+    Raises:
+        Fault: weights are needed and can't be had.
+    """
+    served = with_models(config, shell)
+    if any(model.engine in _WRITING for model in served.models):
+        _fetch_speech(config, shell)
+    return served
+
+
+def _fetch_speech(config: "Config", shell: Shell) -> None:
+    """Fetch what ears and a voice take, where they are of any use."""
+    from antiphon.runtime import speech  # noqa: PLC0415 - the engines' contracts load slowly, and most verbs need none
+
+    if config.speech.enabled is False or speech.not_installed(config.speech):
+        return
+    with progress.shown(shell) as report:
+        for name in config.speech.models:
+            fetch.ensure(name, config.models_dir, report)
 
 
 def _with_default(config: "Config", shell: Shell) -> "Config":

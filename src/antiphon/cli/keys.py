@@ -63,8 +63,8 @@ def create(
     Args:
         name: what you call it.
         tenant: whose responses it reaches; `default` unless given.
-        scopes: what it may do, separated by commas: responses:write, responses:read, models:read, realtime, admin; all but admin unless
-            given.
+        scopes: what it may do, separated by commas: responses:write, responses:read, models:read, realtime, audio, admin; all but admin
+            unless given.
         expires: when it ends: 30m, 12h, 30d, 8w from now, or a date such as 2030-01-31.
         limit_requests: requests a minute.
         limit_tokens: tokens a minute, input and output.

@@ -13,7 +13,7 @@ from pathlib import Path
 from cyclopts import App, CycloptsError, Parameter
 
 from antiphon import __version__
-from antiphon.cli import ask, config, demo, doctor, keys, models, serve, version
+from antiphon.cli import ask, config, demo, doctor, keys, models, serve, talk, version
 from antiphon.cli.shell import Shell, UsageMistake
 from antiphon.errors import Fault
 
@@ -25,6 +25,7 @@ One server for every conversation protocol AI clients use, before any engine.
 Try:
     antiphon serve                        serve a model on 127.0.0.1:8642
     antiphon ask "What is a fugue?"       ask it something
+    antiphon talk question.wav            talk to it
     antiphon doctor                       see what is missing
 
 Every verb says more with --help.
@@ -42,7 +43,7 @@ def program() -> App:
         result_action="return_value",
         suppress_keyboard_interrupt=False,
     )
-    for verb in (serve.serve, ask.ask, models.verbs(), keys.verbs(), config.verbs(), doctor.doctor, demo.demo, version.version):
+    for verb in (serve.serve, ask.ask, talk.talk, models.verbs(), keys.verbs(), config.verbs(), doctor.doctor, demo.demo, version.version):
         app.command(verb)
     return app
 

@@ -31,7 +31,7 @@ def answering(shell: Shell, url: str | None, file: Path | None, prepared: "Calla
     if client.alive():
         yield client
         return
-    shell.note(f"no server at {client.base_url}, so the engine starts for this question only")
+    shell.note(f"no server at {client.base_url}, so the engine starts here, for as long as this takes")
     with server(prepared(config, shell)) as base_url:
         yield Client(base_url)
 

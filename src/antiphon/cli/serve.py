@@ -26,8 +26,9 @@ def serve(
     Serve the models configured, or the default one.
 
     Where none is configured, the default model is fetched, checked, and served
-    from this machine. Ctrl-C stops the server: answers under way are finished
-    first, unless Ctrl-C is pressed again.
+    from this machine; so are ears and a voice, to talk to it, where the extra
+    `speech` is installed. Ctrl-C stops the server: answers under way are
+    finished first, unless Ctrl-C is pressed again.
 
     Try:
         antiphon serve
@@ -39,7 +40,7 @@ def serve(
         processes: how many share the work; 1 unless configured.
     """
     loaded = settings.load(shell, file, {"server.host": host, "server.port": port, "server.processes": processes})
-    config = fetching.with_models(loaded.config, shell)
+    config = fetching.with_voice(loaded.config, shell)
     if config.server.processes > 1:
         from antiphon.server.supervisor import serve as run  # noqa: PLC0415 - as below; it loads no server itself
     else:
@@ -52,6 +53,16 @@ def _kept(config: "Config") -> str:
     if config.database_url is None:
         return "in memory, until it stops"
     return settings.masked(config.database_url).removeprefix("sqlite:///")
+
+
+def _speech(config: "Config") -> str:
+    """What hears and speaks for models that only read and write, or how to get it."""
+    from antiphon.runtime import speech  # noqa: PLC0415 - as the server, which it is part of
+
+    lack = speech.missing(config.speech, config.models_dir)
+    if lack is None:
+        return f"{config.speech.ears} hears, {config.speech.voice} speaks"
+    return f"none: {lack.removesuffix('.')}"
 
 
 def _open_to(config: "Config", program: str, *, is_open: bool) -> str:
@@ -72,9 +83,11 @@ def greeting(config: "Config", base_url: str, program: str, *, is_open: bool) ->
         ("models", ", ".join(entry.name for entry in config.models)),
         ("responses", _kept(config)),
         ("weights", str(config.models_dir)),
+        ("speech", _speech(config)),
         ("open to", _open_to(config, program, is_open=is_open)),
     ]
     key, header = ("none", "") if is_open else ("YOUR_KEY", " -H 'Authorization: Bearer YOUR_KEY'")
+    typed = program if is_open else f"ANTIPHON_API_KEY=YOUR_KEY {program}"
     return "\n".join(
         [
             f"antiphon {__version__} answers at {base_url}",
@@ -82,7 +95,8 @@ def greeting(config: "Config", base_url: str, program: str, *, is_open: bool) ->
             "",
             "Try, in another terminal:",
             "",
-            f'  {"" if is_open else "ANTIPHON_API_KEY=YOUR_KEY "}{program} ask "{_QUESTION}"{address}',
+            f'  {typed} ask "{_QUESTION}"{address}',
+            f"  {typed} talk question.wav{address}",
             "",
             f"  curl {base_url}/v1/responses{header} -H 'Content-Type: application/json' -d '{body}'",
             "",

@@ -1,5 +1,6 @@
 """What a verb has of the outside: the environment, the folder it runs in, and where it reads and writes."""
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -60,13 +61,22 @@ class Shell(Struct, frozen=True, eq=False, kw_only=True):
         """Whether a person at a terminal sees the notes, so that a line may be drawn over."""
         return self.stderr.isatty() and self.environ.get("TERM") != "dumb"
 
+    @property
+    def columns(self) -> int:
+        """How wide a line of the answer may be: as wide as the terminal, or as `COLUMNS` says."""
+        return self._wanted_columns or (os.get_terminal_size(self.stdout.fileno()).columns if self.stdout.isatty() else _PIPE_COLUMNS)
+
+    @property
+    def _wanted_columns(self) -> int | None:
+        columns = self.environ.get("COLUMNS", "")
+        return int(columns) if columns.isdigit() and int(columns) else None
+
     def console(self, stream: TextIO | None = None) -> "Console":
         """A rich console on the standard output, or on the `stream` given; without colour where `NO_COLOR` asks for none."""
         from rich.console import Console  # noqa: PLC0415 - as slow to load as the rest of a short verb; most never draw
 
         target = stream or self.stdout
-        columns = self.environ.get("COLUMNS", "")
-        width = int(columns) if columns.isdigit() else None if target.isatty() else _PIPE_COLUMNS
+        width = self._wanted_columns or (None if target.isatty() else _PIPE_COLUMNS)
         return Console(file=target, width=width, no_color=bool(self.environ.get("NO_COLOR")) or None, highlight=False)
 
 

@@ -1,0 +1,124 @@
+"""`antiphon talk`."""
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from cyclopts import Parameter
+
+from antiphon.audio import ms_of, wav
+from antiphon.cli import fetching, own, talk_sound
+from antiphon.cli.client import Client
+from antiphon.cli.flags import Around, ConfigFile
+from antiphon.cli.shell import Shell, UsageMistake
+from antiphon.cli.talk_sound import RATE_HZ, Recording
+from antiphon.errors import UpstreamTrouble
+
+if TYPE_CHECKING:
+    from antiphon.cli.talk_files import Outcome
+    from antiphon.cli.talk_line import Asked
+    from antiphon.cli.talk_record import Turn
+
+Output = Annotated[Path | None, Parameter(name=["--output", "-o"])]
+
+
+def talk(
+    *recordings: Path,
+    output: Output = None,
+    model: str | None = None,
+    voice: str | None = None,
+    instructions: str | None = None,
+    dialect: Literal["ga", "beta"] = "ga",
+    fast: bool = False,
+    as_json: Annotated[bool, Parameter(name="--json")] = False,
+    url: str | None = None,
+    file: ConfigFile = None,
+    shell: Around,
+) -> None:
+    """
+    Talk to a model: with recordings, or with a microphone.
+
+    A recording is said to the server as if someone spoke, and the answer is
+    shown with how long it took from the end of the speech. Several recordings
+    are turns of one conversation. With none you talk yourself, by microphone
+    and speakers, and interrupt the model by speaking; Ctrl-C ends it.
+
+    A running server answers, or one started for this conversation, as with
+    `antiphon ask`.
+
+    Try:
+        antiphon talk question.wav
+        antiphon talk question.wav -o answer.wav
+        antiphon talk first.wav second.wav --fast --json
+        antiphon talk
+
+    Args:
+        recordings: WAV files; with the extra `speech` also FLAC, MP3 and Ogg.
+        output: where the answers' sound goes, as a WAV file of 24 kHz.
+        model: who is to answer; else the server's first model.
+        voice: how it is to sound; else the model's first voice.
+        instructions: what the model is told before the conversation.
+        dialect: of the Realtime API: ga, or beta as it was before.
+        fast: send the recordings as fast as it goes, not as fast as they sound.
+        as_json: print the turns, their times and the events counted as JSON.
+        url: base address of the server, such as http://127.0.0.1:8642/v1.
+    """
+    if not recordings and (output or fast or as_json):
+        raise UsageMistake("-o, --fast and --json are about recordings: name at least one.")
+    if output is not None and not (shell.cwd / output).parent.is_dir():
+        raise UsageMistake(f"There is no folder {(shell.cwd / output).parent} to write {output.name} into.")
+    from antiphon.cli import talk_devices, talk_line, talk_live  # noqa: PLC0415 - their wire types and their client load slowly
+
+    said = [talk_sound.read(shell.cwd / path) for path in recordings]
+    devices = None if said else talk_devices.Devices(talk_devices.load())
+    with own.answering(shell, url, file, fetching.with_ears) as client:
+        asked = talk_line.Asked(model=model or client.first_model(), dialect=dialect, voice=voice, instructions=instructions)
+        if devices is not None:
+            talk_live.converse(client, asked, devices, shell)
+        else:
+            _say(client, asked, said, output, shell, as_json=as_json, is_fast=fast)
+
+
+def _say(
+    client: Client, asked: "Asked", recordings: Sequence[Recording], output: Path | None, shell: Shell, *, as_json: bool, is_fast: bool
+) -> None:
+    from antiphon.cli import talk_files, talk_stage  # noqa: PLC0415 - as above
+
+    shown = talk_stage.Unseen() if as_json else talk_stage.Stage(shell, names_recordings=len(recordings) > 1)
+    outcome = asyncio.run(talk_files.held(client, asked, recordings, shown, is_fast=is_fast))
+    written = _written(outcome.turns, shell.cwd / output, shell) if output is not None else None
+    if as_json:
+        shell.say_json(_told(client, asked, outcome, written))
+    for turn in outcome.turns:
+        _judge(turn, shell)
+
+
+def _written(turns: "Sequence[Turn]", path: Path, shell: Shell) -> Path | None:
+    """Where the answers' sound was written to; None where they have none."""
+    sound = b"".join(turn.sound for turn in turns if turn.status != "cancelled")
+    if not sound:
+        shell.note(f"the answer has no sound, so {path.name} is not written")
+        return None
+    path.write_bytes(wav(sound, RATE_HZ))
+    shell.note(f"the answer is in {path.name}: {ms_of(len(sound), RATE_HZ) / 1000:.1f} s")
+    return path
+
+
+def _told(client: Client, asked: "Asked", outcome: "Outcome", written: Path | None) -> dict[str, Any]:
+    return {
+        "server": client.base_url,
+        "model": asked.model,
+        "dialect": asked.dialect,
+        "turns": [turn.told() for turn in outcome.turns],
+        "output": None if written is None else str(written),
+        "events": {"sent": outcome.sent, "received": outcome.received},
+    }
+
+
+def _judge(turn: "Turn", shell: Shell) -> None:
+    """Say what is wrong with an answer that is not whole; one that failed is a fault."""
+    if turn.status == "failed":
+        raise UpstreamTrouble(f"The model failed: {turn.reason or 'it does not say why'}")
+    if turn.status == "incomplete":
+        shell.note(f"the answer was cut off: {turn.reason}")
