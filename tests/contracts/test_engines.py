@@ -4,16 +4,19 @@ import asyncio
 import contextlib
 import json
 import os
+import wave
 from pathlib import Path
 
 import pytest
 
 from antiphon import talk, turns
 from antiphon.audio import bytes_of, ms_of
-from antiphon.config import load
+from antiphon.config import SpeechSettings, load
 from antiphon.engines.base import Place
 from antiphon.runtime.registry import ENGINES, _build
+from antiphon.runtime.speech import Speech
 from antiphon.server.run import background
+from antiphon.speech.resample import resampled
 
 SETTINGS = talk.Settings(model="m")
 CASES = [
@@ -150,7 +153,15 @@ def with_engine(name, options, scenario):
             await play_before(options | ({"base_url": address} if name in ("chat", "responses") else {}))
 
     async def play_before(options):
-        engine = _build(name)("m", options, Place(weights=weights(), base=Path()))
+        place = Place(weights=weights(), base=Path())
+        if name == "cascade":
+            speech = Speech(SpeechSettings(), weights(), {})
+            await play_with(speech.around(_build("scripted")("m", options, place)))
+            await speech.stop()
+        else:
+            await play_with(_build(name)("m", options, place))
+
+    async def play_with(engine):
         await engine.start()
         try:
             await scenario(engine)
@@ -249,12 +260,23 @@ RATE_HZ = 24_000
 BUZZ = (b"\0\x20" * 60 + b"\0\xe0" * 60) * 120
 """600 ms that any ear of ours takes for speech."""
 
+
+def recording(name):
+    """A person's voice, which ears that know people's voices know for speech."""
+    with wave.open(str(Path(__file__).parent.parent / "speech" / "recordings" / f"{name}.wav")) as file:
+        return resampled(file.readframes(file.getnframes()), file.getframerate(), RATE_HZ)
+
+
 SILENCE = bytes(bytes_of(1000, RATE_HZ))
+DEAF = {"audio_in": False, "audio_out": False, "listens": False}
+"""What an engine within a cascade can't do by itself."""
+
 LIVE_CASES = [
     pytest.param("scripted", {}, BUZZ, id="scripted"),
     pytest.param("scripted", {"pace_ms": 1}, BUZZ, id="scripted-paced"),
     pytest.param("realtime", {"model": "slow"}, BUZZ, id="realtime"),
     pytest.param("realtime", {"dialect": "beta"}, BUZZ, id="realtime-beta"),
+    pytest.param("cascade", {"abilities": DEAF}, recording("cards_001"), id="cascade", marks=pytest.mark.weights),
 ]
 """Each with half a second or more of speech that the engine knows for speech: s16le at 24 kHz."""
 

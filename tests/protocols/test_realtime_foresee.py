@@ -1,4 +1,4 @@
-"""What an engine that begins early is told beforehand: what it will be asked if the turn ends now, and nothing where it will be asked nothing."""
+"""What an engine that begins early is told beforehand: what it will be asked if the turn ends now, or nothing where nothing will be."""
 
 import pytest
 from msgspec import structs

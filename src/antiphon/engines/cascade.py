@@ -12,20 +12,26 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
+from typing import Literal
 
 from msgspec import structs
 
-from antiphon import talk, turns
-from antiphon.engines.base import Conversation, CountingEngine, Deliver, Engine
-from antiphon.engines.cascade_hearing import Hearing, Listening
+from antiphon import talk
+from antiphon.engines.base import Conversation, CountingEngine, Deliver, Engine, EngineOverrun
+from antiphon.engines.cascade_hearing import Hearing
+from antiphon.engines.cascade_history import Words, is_foreseen, tokens_heard, turn_of
 from antiphon.engines.cascade_parts import Parts
 from antiphon.engines.cascade_speaking import Answer
+from antiphon.engines.cascade_turn import Listening
 from antiphon.errors import Fault, OurFault
-from antiphon.speech.base import HEARING_RATE_HZ
-from antiphon.speech.resample import resampled
+from antiphon.speech.base import Ear
 
-UNHEARD = "(The sound of this is gone, and so are its words.)"
-"""What the engine within is told of what was said so long ago that nobody remembers it."""
+Count = Callable[[Literal["begun", "used", "dropped"]], None]
+"""Counts answers that were begun before they were asked for, and what became of them."""
+
+
+def uncounted(_outcome: str) -> None:
+    """A `Count` that nobody reads."""
 
 
 class Cascade:
@@ -35,15 +41,22 @@ class Cascade:
     Args:
         within: answers in writing. Whoever made it starts and stops it, and the parts, too.
         ready: awaited before every conversation; makes the parts ready where they aren't.
+        count: is told of answers that were begun before they were asked for.
     """
 
     def __init__(
-        self, within: Engine, parts: Parts, *, ready: Callable[[], Awaitable[None]] | None = None, speculates: bool = True
+        self,
+        within: Engine,
+        parts: Parts,
+        *,
+        ready: Callable[[], Awaitable[None]] | None = None,
+        speculates: bool = True,
+        count: Count = uncounted,
     ) -> None:
         self._within = within
         self._parts = parts
         self._ready = ready
-        self._speculates = speculates
+        self._count = count
         self.abilities = structs.replace(_abilities(within.abilities, parts), foresees=speculates and parts.ear is not None)
 
     async def start(self) -> None:
@@ -68,7 +81,7 @@ class Cascade:
         if self._ready is not None:
             await self._ready()
         async with asyncio.TaskGroup() as tasks:
-            conversation = _Conversation(self._parts, deliver, tasks, speculates=self._speculates)
+            conversation = _Conversation(self._parts, deliver, tasks, self._count if self.abilities.foresees else None)
             async with self._within.open(settings, conversation.take) as within:
                 conversation.within = within
                 try:
@@ -100,20 +113,24 @@ class _Work:
 
     Attributes:
         ask: as the session asked it, or will.
-        turn_id: of the turn that it was begun before the end of; None for one that was asked for.
+        within_id: by which the engine within knows it.
         task: prepares it and says it.
     """
 
-    def __init__(self, ask: talk.Respond, answer: Answer, turn_id: str | None) -> None:
+    task: "asyncio.Task[None]"
+
+    def __init__(self, ask: talk.Respond, within_id: str, answer: Answer) -> None:
         self.ask = ask
+        self.within_id = within_id
         self.answer = answer
-        self.turn_id = turn_id
-        self.task: asyncio.Task[None] | None = None
 
 
 class _Conversation:
     """
     One conversation: a session without, an engine within.
+
+    Args:
+        count: None where no answer is begun before it is asked for.
 
     Attributes:
         within: the engine's side of it.
@@ -121,38 +138,31 @@ class _Conversation:
 
     within: Conversation
 
-    def __init__(self, parts: Parts, deliver: Deliver, tasks: asyncio.TaskGroup, *, speculates: bool) -> None:
-        self._parts = parts
+    def __init__(self, parts: Parts, deliver: Deliver, tasks: asyncio.TaskGroup, count: Count | None) -> None:
+        self._mouth = parts.mouth
         self._deliver = deliver
         self._tasks = tasks
-        self._speculates = speculates
-        self._hearing = Hearing(parts, self._say, self, tasks)
-        self._works: dict[str, _Work] = {}  # by the id that the engine within knows
+        self._count = count
+        self._ears = _Ears(parts, parts.ear, self, tasks) if parts.ear is not None else None
+        self._works: dict[str, _Work] = {}  # by the ids of the engine within
         self._begun = 0
         self._foreseen: talk.Respond | None = None
-        self._ahead: str | None = None
+        self._ahead: _Work | None = None
         self._is_paused = self._is_closed = False
 
     # What the session says
 
     def tell(self, word: talk.ToEngine) -> None:
         match word:
-            case talk.Hear(pcm):
-                self._hearing.hear(pcm)
             case talk.Respond():
                 self._respond(word)
             case talk.Cancel(id):
                 self._cancel(id)
             case talk.Foresee(ask):
                 self._foresee(ask)
-            case talk.Configure():
-                self._hearing.configure(word)
-            case talk.Commit(id):
-                self._drop_ahead()
-                self._hearing.commit(id)
-            case talk.Forget():
-                self._drop_ahead()
-                self._hearing.forget()
+            case talk.Hear() | talk.Configure() | talk.Commit() | talk.Forget():
+                if self._ears is not None:
+                    self._ears.tell(word)
 
     def pause(self) -> None:
         self._is_paused = True
@@ -168,75 +178,83 @@ class _Conversation:
 
     def close(self) -> None:
         """Stop, and say nothing more."""
+        self._drop_ahead()
         self._is_closed = True
-        self._hearing.close()
-        for work in tuple(self._works.values()):
-            if work.task is not None:
-                work.task.cancel()
+        if self._ears is not None:
+            self._ears.hearing.close()
+        for work in self._works.values():
+            work.task.cancel()
 
-    def _say(self, words: Sequence[talk.FromEngine]) -> None:
+    def say(self, words: Sequence[talk.FromEngine]) -> None:
+        """Tell the session."""
         if not self._is_closed:
             self._deliver(words)
 
     # Answers
 
     def _respond(self, ask: talk.Respond) -> None:
-        ahead = self._works.get(self._ahead) if self._ahead is not None else None
-        if ahead is not None and _is_foreseen(ahead.ask, ask):
-            self._ahead = None
+        ahead = self._ahead
+        if ahead is not None and is_foreseen(ahead.ask, ask) and not ahead.answer.has_failed:
+            self._ahead = self._foreseen = None
+            self._counted("used")
             # Not at once, as words may be waiting already and the session is in the middle of deciding.
-            asyncio.get_running_loop().call_soon(ahead.answer.release)
+            asyncio.get_running_loop().call_soon(self._release, ahead, tokens_heard(ask.history))
             return
-        self._drop_ahead()
-        self._begin(ask, None)
+        if not ask.aside:
+            self._drop_ahead()
+        self._begin(ask, tokens_heard(ask.history))
 
-    def _begin(self, ask: talk.Respond, ahead_of: str | None, words: Listening | None = None) -> str:
+    def _release(self, work: _Work, heard_tokens: int) -> None:
+        work.answer.release(heard_tokens)
+        if work.task.done():
+            self._works.pop(work.within_id, None)
+
+    def _begin(self, ask: talk.Respond, heard_tokens: int = 0, words: Listening | None = None) -> _Work:
+        """See to an answer; one that isn't asked for yet has the `words` of the turn that it answers."""
         self._begun += 1
-        within_id = ask.id if ahead_of is None and ask.id not in self._works else f"{ask.id}.{self._begun}"
-        answer = Answer(ask.id, ask.voice, self._parts.mouth, self._say, is_held=ahead_of is not None)
-        work = self._works[within_id] = _Work(ask, answer, ahead_of)
+        is_held = words is not None
+        within_id = f"{ask.id}.{self._begun}" if is_held or ask.id in self._works else ask.id
+        answer = Answer(ask.id, ask.voice, self._mouth, self.say, heard_tokens=heard_tokens, is_held=is_held)
+        work = self._works[within_id] = _Work(ask, within_id, answer)
         if self._is_paused:
             answer.pause()
-        work.task = self._tasks.create_task(self._see_to(within_id, work, words))
-        work.task.add_done_callback(partial(self._over, within_id, work))
-        return within_id
+        work.task = self._tasks.create_task(self._see_to(work, words))
+        work.task.add_done_callback(partial(self._over, work))
+        return work
 
-    async def _see_to(self, within_id: str, work: _Work, words: Listening | None) -> None:
+    async def _see_to(self, work: _Work, words: Listening | None) -> None:
+        ask, answer = work.ask, work.answer
         try:
-            history = await self._written(work.ask.history, words)
-            if history is None:  # nothing was said that anyone could answer
-                work.answer.end("stop")
+            history = await self._ears.words.written(ask.history, words) if self._ears is not None else ask.history
+            if history is None:
+                answer.end("stop")
                 return
-            self.within.tell(structs.replace(work.ask, id=within_id, history=history, voice=None))
-            if work.ask.voice is not None and self._parts.mouth is not None:
-                await work.answer.speak()
+            self.within.tell(structs.replace(ask, id=work.within_id, history=history, voice=None))
+            if ask.voice is not None and self._mouth is not None:
+                await answer.speak()
             else:
-                await self._ended(work)
+                await answer.ended.wait()
+        except EngineOverrun as overrun:
+            answer.fail(_overloaded(overrun))
         except Fault as fault:
-            self.within.tell(talk.Cancel(within_id))
-            work.answer.fail(fault)
+            self.within.tell(talk.Cancel(work.within_id))
+            answer.fail(fault)
 
-    async def _ended(self, work: _Work) -> None:
-        await work.answer.ended.wait()
-
-    def _over(self, within_id: str, work: _Work, task: "asyncio.Task[None]") -> None:
-        # Also where the task was cancelled before its first step.
-        del self._works[within_id]
-        if self._ahead == within_id:
-            # It was whole before it was asked for, and goes on waiting to be.
-            self._works[within_id] = work
-        if task.cancelled() and not self._is_closed:
+    def _over(self, work: _Work, task: "asyncio.Task[None]") -> None:
+        # Not the task's own last act: one that is cancelled before its first step does nothing at all.
+        if task.cancelled():
             work.answer.end("cancelled")
+        if work is not self._ahead:  # else it was whole before it was asked for, and goes on waiting to be
+            self._works.pop(work.within_id, None)
 
     def _cancel(self, id: str) -> None:
-        for within_id, work in tuple(self._works.items()):
-            if work.ask.id == id and within_id != self._ahead:
-                self._stop(within_id, work)
+        for work in tuple(self._works.values()):
+            if work.ask.id == id and work is not self._ahead:
+                self._stop(work)
 
-    def _stop(self, within_id: str, work: _Work) -> None:
-        self.within.tell(talk.Cancel(within_id))
-        if work.task is not None:
-            work.task.cancel()
+    def _stop(self, work: _Work) -> None:
+        self.within.tell(talk.Cancel(work.within_id))
+        work.task.cancel()
 
     def take(self, words: Sequence[talk.FromEngine]) -> None:
         """Words of the engine within; those of an answer that nobody waits for are nothing."""
@@ -251,89 +269,75 @@ class _Conversation:
     # What is begun before it is asked for
 
     def _foresee(self, ask: talk.Respond) -> None:
-        if self._foreseen is not None and not _is_foreseen(self._foreseen, ask):
+        if self._ahead is not None and not is_foreseen(self._ahead.ask, ask):
             self._drop_ahead()
         self._foreseen = ask
+        pause = self._ears.hearing.pause if self._ears is not None else None
+        if pause is not None and self._ahead is None:
+            self.paused(*pause)
 
     def paused(self, turn_id: str, words: Listening) -> None:
         """A turn may be over: begin with its answer."""
         ask = self._foreseen
-        if self._speculates and ask is not None and _turn_of(ask) == turn_id:
+        if self._count is not None and ask is not None and turn_of(ask) == turn_id:
             self._drop_ahead()
-            self._ahead = self._begin(ask, turn_id, words)
+            self._ahead = self._begin(ask, words=words)
+            self._counted("begun")
 
     def resumed(self, turn_id: str) -> None:
         """It wasn't."""
-        self._drop_ahead()
+        if self._ahead is not None and turn_of(self._ahead.ask) == turn_id:
+            self._drop_ahead()
+
+    def stopped(self, turn_id: str) -> None:
+        """It was, and what isn't asked for by now is asked otherwise, or never."""
+        self.resumed(turn_id)
 
     def _drop_ahead(self) -> None:
-        within_id, self._ahead = self._ahead, None
-        work = self._works.get(within_id) if within_id is not None else None
-        if within_id is None or work is None:
+        work, self._ahead = self._ahead, None
+        if work is None:
             return
+        self._counted("dropped")
         work.answer.discard()
-        self._stop(within_id, work)
-        if work.task is not None and work.task.done():
-            self._works.pop(within_id, None)
+        self._stop(work)
+        if work.task.done():
+            self._works.pop(work.within_id, None)
 
-    # What was said, in writing
-
-    async def _written(self, history: tuple[turns.Turn, ...], words: Listening | None) -> tuple[turns.Turn, ...] | None:
-        """The history with words for sound; None where the last of it has none."""
-        told: list[turns.Turn] = []
-        for number, turn in enumerate(history):
-            if not isinstance(turn, turns.Message) or not any(isinstance(part, turns.SpeechPart) for part in turn.parts):
-                told.append(turn)
-                continue
-            is_last = number == len(history) - 1
-            parts = [await self._part(part, words if is_last else None) for part in turn.parts]
-            kept = tuple(part for part in parts if part is not None)
-            if kept:
-                told.append(structs.replace(turn, parts=kept))
-            elif is_last:
-                return None
-        return tuple(told)
-
-    async def _part(self, part: turns.Part, words: Listening | None) -> turns.Part | None:
-        if not isinstance(part, turns.SpeechPart):
-            return part
-        text = await self._words(part, words)
-        return turns.TextPart(text) if text else None
-
-    async def _words(self, part: turns.SpeechPart, words: Listening | None) -> str:
-        if part.transcript is not None:
-            return part.transcript
-        if words is not None:
-            transcript = await asyncio.shield(words)
-            if isinstance(transcript, Fault):
-                raise transcript
-            return transcript.text
-        known = await self._hearing.words_of(part.turn_id) if part.turn_id is not None else None
-        if known is not None:
-            return known
-        if not part.pcm:
-            return UNHEARD
-        if self._parts.ear is None:
-            raise OurFault("Nobody here can hear.")
-        return (await self._parts.ear.transcribe(resampled(part.pcm, part.rate_hz, HEARING_RATE_HZ), talk.Transcription())).text
+    def _counted(self, outcome: Literal["begun", "used", "dropped"]) -> None:
+        if self._count is not None:
+            self._count(outcome)
 
 
-def _turn_of(ask: talk.Respond) -> str | None:
-    """The turn that an ask ends with."""
-    last = ask.history[-1] if ask.history else None
-    part = last.parts[-1] if isinstance(last, turns.Message) and last.parts else None
-    return part.turn_id if isinstance(part, turns.SpeechPart) else None
+class _Ears:
+    """
+    What a conversation hears with.
+
+    Attributes:
+        words: of its histories.
+    """
+
+    def __init__(self, parts: Parts, ear: Ear, conversation: _Conversation, tasks: asyncio.TaskGroup) -> None:
+        self.hearing = Hearing(parts, ear, conversation.say, conversation, tasks)
+        self.words = Words(ear, self.hearing)
+
+    def tell(self, word: talk.Hear | talk.Configure | talk.Commit | talk.Forget) -> None:
+        """The session says this."""
+        match word:
+            case talk.Hear(pcm):
+                self.hearing.hear(pcm)
+            case talk.Configure():
+                self.hearing.configure(word)
+            case talk.Commit(id):
+                self.hearing.commit(id)
+            case talk.Forget():
+                self.hearing.forget()
 
 
-def _is_foreseen(foreseen: talk.Respond, ask: talk.Respond) -> bool:
-    """Whether what is asked is what was foreseen, but for the sound of the turn that was still open then."""
-    return _turn_of(foreseen) == _turn_of(ask) is not None and _unheard(foreseen) == _unheard(ask)
-
-
-def _unheard(ask: talk.Respond) -> talk.Respond:
-    last = ask.history[-1]
-    assert isinstance(last, turns.Message)
-    part = last.parts[-1]
-    assert isinstance(part, turns.SpeechPart)
-    bare = structs.replace(last, parts=(*last.parts[:-1], structs.replace(part, pcm=b"", transcript=None)))
-    return structs.replace(ask, history=(*ask.history[:-1], bare))
+def _overloaded(overrun: EngineOverrun) -> Fault:
+    return OurFault(
+        f"The model is overloaded: {overrun}. Please try again later.",
+        status=503,
+        type="service_unavailable_error",
+        code="server_is_overloaded",
+        retry_after_s=1,
+    )

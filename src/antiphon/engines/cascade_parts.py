@@ -42,7 +42,7 @@ class Parts(Struct, frozen=True, kw_only=True):
 
     async def stop(self) -> None:
         """Let go of everything; idempotent."""
-        for part in (self.ear, self.mouth):
+        for part in (self.ear, self.mouth, self.smart_turn):
             if part is not None:
                 await part.stop()
         if self.activity is not None:

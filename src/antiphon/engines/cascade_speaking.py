@@ -27,7 +27,13 @@ MS_PER_TOKEN = 50
 PIECE_MS = 200
 """The most sound in one word: what is interrupted has been said up to one of them."""
 
+MOST_HELD_MS = 10_000
+"""How much of an answer that is held back is spoken: nobody may ever hear it."""
+
 Ends = talk.Ended | talk.Broke
+
+_BESIDE = (talk.Reasoning, talk.ReasoningBreak, talk.Sealed, talk.Annotated)
+"""What says nothing, so that a clause may go on after it."""
 
 
 class Answer:
@@ -37,17 +43,20 @@ class Answer:
     Args:
         mouth: None for an answer in writing.
         deliver: takes its words.
+        heard_tokens: what the sound in its history counts.
+        is_held: whether it is begun before it is asked for.
 
     Attributes:
         id: by which the session knows it.
-        is_over: whether its last word was said.
-        ended: is set then.
+        ended: set when its last word was said, or nobody will hear it.
     """
 
-    def __init__(self, id: str, voice: talk.Voice | None, mouth: Mouth | None, deliver: Deliver, *, is_held: bool = False) -> None:
+    def __init__(
+        self, id: str, voice: talk.Voice | None, mouth: Mouth | None, deliver: Deliver, *, heard_tokens: int = 0, is_held: bool = False
+    ) -> None:
         self.id = id
-        self.is_over = False
         self.ended = asyncio.Event()
+        self._heard_tokens = heard_tokens
         self._voice = voice
         self._mouth = mouth if voice is not None else None
         self._deliver = deliver
@@ -57,19 +66,27 @@ class Answer:
         self._queue: asyncio.Queue[str | talk.FromEngine] = asyncio.Queue()
         self._may_go_on = asyncio.Event()
         self._may_go_on.set()
+        self._released = asyncio.Event()
         self._sound_ms = 0.0
         self._used: talk.Used | None = None
 
-    def release(self) -> None:
+    @property
+    def has_failed(self) -> bool:
+        """Whether it broke before anybody asked for it."""
+        return bool(self._held) and isinstance(self._held[-1], talk.Broke)
+
+    def release(self, heard_tokens: int) -> None:
         """It was asked for: say what was held back, and go on."""
         self._is_held = False
+        self._heard_tokens = heard_tokens
+        self._released.set()
         held, self._held = self._held, []
         if held:
-            self._deliver(held)
+            self._deliver([self._counted(word) for word in held])
 
     def discard(self) -> None:
         """Nobody will ask for it."""
-        self.is_over = True
+        self.ended.set()
         self._held.clear()
 
     def pause(self) -> None:
@@ -94,7 +111,7 @@ class Answer:
         """What can be said once that word has come: pieces of text aloud, all else as it is, in their order."""
         if isinstance(word, talk.Text | talk.Refusal):
             return self._clauses.take(word.text)
-        if isinstance(word, talk.Reasoning | talk.ReasoningBreak):
+        if isinstance(word, _BESIDE):
             return [word]
         if isinstance(word, talk.Used):  # told when all is said, and how long that was is known
             self._used = word
@@ -107,7 +124,7 @@ class Answer:
         assert self._mouth is not None and self._voice is not None
         speakable = Speakable()
         resampler = Resampler(self._mouth.rate_hz, self._voice.rate_hz, live=True)
-        while not self.is_over:
+        while not self.ended.is_set():
             item = await self._queue.get()
             if isinstance(item, str):
                 pieces = cast(AsyncGenerator[Piece, None], aloud(self._mouth, item, speakable, self._voice.name, self._voice.speed))
@@ -115,13 +132,15 @@ class Answer:
                     async for piece in pieces:
                         await self._utter(piece.text, resampler.take(piece.pcm))
             else:
-                if isinstance(item, talk.Ended | talk.Calling):
+                if isinstance(item, talk.Ended | talk.Calling | talk.ItemBreak):
                     await self._utter("", resampler.flush())
                 await self._may_go_on.wait()
-                self._say([self._counted(item)])
+                self._say([item])
 
     async def _utter(self, text: str, pcm: bytes) -> None:
         assert self._voice is not None
+        if self._is_held and self._sound_ms > MOST_HELD_MS:
+            await self._released.wait()
         await self._may_go_on.wait()
         words: list[talk.FromEngine] = [talk.Spoken(self.id, text)] if text else []
         most = bytes_of(PIECE_MS, self._voice.rate_hz)
@@ -130,10 +149,17 @@ class Answer:
         self._say(words)
 
     def _counted(self, word: talk.FromEngine) -> talk.FromEngine:
+        """What the engine within can't know is counted too: the sound that was heard, and that was made."""
         if not isinstance(word, talk.Used):
             return word
         aloud_tokens = round(self._sound_ms / MS_PER_TOKEN)
-        return msgspec.structs.replace(word, output_tokens=word.output_tokens + aloud_tokens, output_audio_tokens=aloud_tokens)
+        return msgspec.structs.replace(
+            word,
+            input_tokens=word.input_tokens + self._heard_tokens,
+            input_audio_tokens=self._heard_tokens,
+            output_tokens=word.output_tokens + aloud_tokens,
+            output_audio_tokens=aloud_tokens,
+        )
 
     def fail(self, fault: Fault) -> None:
         """Say that it broke, if it was not over."""
@@ -144,12 +170,11 @@ class Answer:
         self._say([talk.Ended(self.id, reason)])
 
     def _say(self, words: Sequence[talk.FromEngine]) -> None:
-        if self.is_over or not words:
+        if self.ended.is_set() or not words:
             return
         if isinstance(words[-1], Ends):
-            self.is_over = True
             self.ended.set()
         if self._is_held:
             self._held += words
         else:
-            self._deliver(words)
+            self._deliver([self._counted(word) for word in words])

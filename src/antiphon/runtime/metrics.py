@@ -67,6 +67,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     session_responses: Mapping[tuple[str, str], int] = {}
     session_sound_s: Mapping[str, float] = {}
     first_sound: Mapping[str, Histogram] = {}
+    speculations: Mapping[str, int] = {}
     audio_tokens: Mapping[tuple[str, str], int] = {}
     store_writes: Mapping[str, int] = {}
     upstreams: Mapping[tuple[str, UpstreamState], int] = {}
@@ -88,6 +89,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
             session_responses=_counts(self.session_responses, other.session_responses),
             session_sound_s=_counts(self.session_sound_s, other.session_sound_s),
             first_sound=_histograms(self.first_sound, other.first_sound),
+            speculations=_counts(self.speculations, other.speculations),
             audio_tokens=_counts(self.audio_tokens, other.audio_tokens),
             store_writes=_counts(self.store_writes, other.store_writes),
             upstreams=_counts(self.upstreams, other.upstreams),
@@ -126,6 +128,7 @@ class Metrics:
         session_responses: by model and status.
         session_sound_s: seconds of sound, by `in` and `out`.
         first_sound: seconds from the end of speech to the first of the answer's sound, by model.
+        speculations: answers begun before the person's turn was over, by `begun`, `used` and `dropped`.
         audio_tokens: those of `tokens` that were sound.
         store_writes: records written, by `kept` or `failed`.
         upstreams: the state of each upstream's breaker.
@@ -147,10 +150,15 @@ class Metrics:
         self.session_responses: Counter[tuple[str, str]] = Counter()
         self.session_sound_s: defaultdict[str, float] = defaultdict(float)
         self.first_sound: defaultdict[str, Histogram] = defaultdict(lambda: Histogram(FIRST_TOKEN_S))
+        self.speculations: Counter[str] = Counter()
         self.audio_tokens: Counter[tuple[str, str]] = Counter()
         self.store_writes: Counter[str] = Counter()
         self.upstreams: dict[str, UpstreamState] = {}
         self.upstream_failures: Counter[tuple[str, str]] = Counter()
+
+    def speculated(self, outcome: Literal["begun", "used", "dropped"]) -> None:
+        """An answer was begun before it was asked for, or this has become of it."""
+        self.speculations[outcome] += 1
 
     def upstream_is(self, name: str, state: UpstreamState) -> None:
         """The breaker of an upstream has changed its mind."""
@@ -177,6 +185,7 @@ class Metrics:
             session_responses=self.session_responses,
             session_sound_s=self.session_sound_s,
             first_sound=self.first_sound,
+            speculations=self.speculations,
             audio_tokens=self.audio_tokens,
             store_writes=self.store_writes,
             upstreams={(name, state): 1 for name, state in self.upstreams.items()},

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from antiphon.weights.catalogue import File
+from antiphon.weights.catalogue import File, Model
 
 Report = Callable[[str, int, int], None]
 """Takes what is being done, the bytes done and the bytes in all."""
@@ -41,6 +41,21 @@ def holds(path: Path, file: File, report: Report) -> bool:
         return False
     remember(path, file)
     return True
+
+
+def altered(model: Model, home: Path) -> tuple[Path, ...]:
+    """
+    The files of a model in `home` that are not what the catalogue names, or are not there; those that are remembered are not read.
+
+    Raises:
+        OSError: one can't be read.
+    """
+    files = [(home / file.path, file) for file in model.files]
+    return tuple(path for path, file in files if not (is_remembered(path, file) or _is_good(path, file)))
+
+
+def _is_good(path: Path, file: File) -> bool:
+    return path.is_file() and path.stat().st_size == file.size_bytes and digest(path, lambda _done: None) == file.sha256
 
 
 def is_remembered(path: Path, file: File) -> bool:
