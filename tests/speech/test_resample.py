@@ -104,3 +104,26 @@ def test_what_is_too_loud_is_cut_off_and_does_not_wrap_around():
     loud = np.where(np.arange(24_000) // 20 % 2, 32_767, -32_768).astype("<i2")
     heard = np.frombuffer(resampled(loud.tobytes(), 24_000, 16_000), "<i2").astype(int)
     assert np.abs(np.diff(np.sign(heard[100:-100]))).sum() // 2 == pytest.approx(1200, abs=20)
+
+
+@pytest.mark.parametrize("live", [True, False])
+@pytest.mark.parametrize("from_hz", [8_000, 24_000, 44_100, 48_000])
+def test_a_microphone_that_is_switched_off_and_on_loses_no_time(from_hz, live):
+    dice = np.random.default_rng(2)
+    resampler, taken, given_bytes = Resampler(from_hz, 16_000, live=live), 0, 0
+    for number in range(400):
+        size = int(dice.integers(1, from_hz // 10))
+        sound = dice.integers(-9_000, 9_000, size) if number // 20 % 2 else np.zeros(size)
+        taken += size
+        given_bytes += len(resampler.take(sound.astype("<i2").tobytes()))
+    given_bytes += len(resampler.flush())
+    assert abs(given_bytes / 2 - taken * 16_000 / from_hz) <= 1
+
+
+def test_what_was_said_before_a_microphone_is_switched_off_and_after_it_is_where_it_was():
+    said, off = tone(24_000, 0.5), bytes(24_000 * 4)
+    heard = np.abs(np.frombuffer(through(Resampler(24_000, 16_000, live=True), said + off + said, 960), "<i2").astype(int))
+    assert abs(len(heard) - 48_000) <= 1
+    assert heard[7_900:7_990].max() > 5_000
+    assert heard[8_800:39_900].max() <= 1
+    assert heard[40_050:47_900].max() > 5_000

@@ -66,9 +66,9 @@ class Resampler:
             self._zeros += len(samples)
             # Only where what was taken is a whole number of samples at the other rate, so that none is gained or lost.
             if self._zeros > _FADED_S * self.from_hz and self._taken * self.to_hz % self.from_hz == 0:
-                rest = self.flush()
+                size = (self._taken * self.to_hz // self.from_hz - self._given) * SAMPLE_BYTES
                 self._zeros = None
-                return rest
+                return self.flush()[:size].ljust(size, b"\0")
         return b""
 
     def flush(self) -> bytes:
