@@ -93,10 +93,19 @@ class Person:
         self.heard.append(any(want(3000 * PIECE_BYTES)[-100 * PIECE_BYTES :]))
 
 
+@pytest.fixture
+def ctrl_c():
+    """Ctrl-C as a terminal's: who is started in the background by a shell is deaf to it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def shell_of(out, err):
     return Shell(environ={}, cwd=Path(), stdin=io.StringIO(), stdout=out, stderr=err)
 
 
+@pytest.mark.usefixtures("ctrl_c")
 def test_a_person_interrupts_by_speaking_and_ends_it_by_ctrl_c(client):
     out, err = Screen(), io.StringIO()
     person = Person(out)
