@@ -17,7 +17,7 @@ define step
 	@printf '%-52s' '$(1) ...'; begin=$$(date +%s); \
 	if $(2) >$(LOG) 2>&1; then echo "$$(($$(date +%s) - begin)) s"; else \
 		echo 'failed'; tail -n 8 $(LOG) >&2; \
-		if grep -qi 'no space left' $(LOG); then echo 'make: the disk is full; the environment needs about 400 MB.' >&2; \
+		if grep -qi 'no space left' $(LOG); then echo 'make: the disk is full; the environment needs about 600 MB.' >&2; \
 		elif grep -Eqi 'resolution|connection|network|timed out|no matching distribution' $(LOG); then \
 			echo 'make: could not download; check the network and try again.' >&2; fi; \
 		echo 'make: all that it said is in $(LOG).' >&2; exit 1; fi
