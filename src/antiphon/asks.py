@@ -98,6 +98,10 @@ class Sampling(Struct, frozen=True):
     extra: dict[str, Any] = {}
 
 
+Kind = Literal["responses", "realtime", "chat", "audio", "video"]
+"""Kinds of conversation; the last three are the modes of the MiniCPM-o protocol."""
+
+
 class Settings(Struct, frozen=True, kw_only=True):
     """
     What a conversation is opened with.
@@ -105,10 +109,14 @@ class Settings(Struct, frozen=True, kw_only=True):
     Attributes:
         model: the name that the client asked for.
         tenant: whose it is; an engine that caches keeps tenants apart.
+        kind: of the conversation; engines of which there are few are given out by it.
+        key_id: of the key that it was asked for with; empty where there is none.
     """
 
     model: str
     tenant: str = ""
+    kind: Kind = "responses"
+    key_id: str = ""
 
 
 class Abilities(Struct, frozen=True, kw_only=True):
@@ -132,6 +140,11 @@ class Abilities(Struct, frozen=True, kw_only=True):
         takes_prompt: whether what it transcribes is the better for a prompt or keywords.
         voices: the names of those it has; empty where any name will do.
         foresees: whether it makes something of `Foresee`.
+        full_duplex: whether it takes `Converse`, and what goes with it.
+        sees: whether in full duplex it makes something of `See`.
+        videos: whether it takes films in the history, as `turns.VideoPart`.
+        clones: whether it speaks in the voice of a recording that it is given.
+        sessions: how many conversations it can have at the same time; None for as many as come.
         temperature_default: what an answer is sampled with when nothing was asked; likewise `top_p_default`.
     """
 
@@ -165,6 +178,11 @@ class Abilities(Struct, frozen=True, kw_only=True):
     takes_prompt: bool = True
     voices: tuple[str, ...] = ()
     foresees: bool = False
+    full_duplex: bool = False
+    sees: bool = False
+    videos: bool = False
+    clones: bool = False
+    sessions: int | None = None
 
 
 class Voice(Struct, frozen=True):
@@ -175,11 +193,13 @@ class Voice(Struct, frozen=True):
         name: of the voice; None for the engine's own.
         rate_hz: samples a second of the `Sound` that is to come.
         speed: 1 as the voice is, 2 twice as fast.
+        reference: a recording, s16le mono at 16 kHz, of the voice to speak with, for an engine that `clones`.
     """
 
     name: str | None = None
     rate_hz: int = 24_000
     speed: float = 1.0
+    reference: bytes | None = None
 
 
 class TurnDetection(Struct, frozen=True):

@@ -9,6 +9,12 @@ Live sound. A conversation's clock is the sound that it was told with `Hear`, in
 `Forget` counts too. A turn is a stretch of that sound: an engine that detects turns says where one starts and stops, under an id of its
 own; one that was committed by hand has the id that `Commit` gave it. Both come back in the history as a `turns.SpeechPart`. What an engine
 says aloud is `Sound`, and the words of it are `Spoken`, which stand before the sound that they are heard in.
+
+Full duplex. After `Converse` nobody asks for answers: the engine hears, sees, and speaks when it wants to, under ids of its own that each
+end with `Ended`. What was said with `See` and `Listen` goes with the next `Hear`. `Ready` says that it may begin.
+
+Scarce engines. Where there are fewer places than people, a conversation begins with `Waiting`s, then `Assigned`; what it is told before is
+kept for then. `Lost` says that what answered is gone.
 """
 
 from typing import Any, Literal
@@ -22,6 +28,7 @@ from antiphon.asks import (
     HostedTool as HostedTool,
     JsonObject as JsonObject,
     JsonSchema as JsonSchema,
+    Kind as Kind,
     NoiseReduction as NoiseReduction,
     Retention as Retention,
     Sampling as Sampling,
@@ -131,7 +138,45 @@ class Forget(_Word, frozen=True, tag=True):
     """What was heard since the last turn is dropped; one that had started is none, and nothing more is said of it."""
 
 
-ToEngine = Respond | Foresee | Cancel | Configure | Hear | Commit | Forget
+class Converse(_Word, frozen=True, kw_only=True, tag=True):
+    """
+    Hear and see what comes, and speak when there is something to say; for an engine that does full duplex, before the first `Hear`.
+
+    Attributes:
+        instructions: what the model is told before everything else.
+        rate_hz: samples a second of the sound to come.
+        sees: whether pictures will come too.
+        voice: how it speaks, with the recording whose voice it is to have; None for an engine that is to write only.
+        reference: a recording, s16le mono at 16 kHz, of the voice that the model is to take for its own.
+        options: what the client asked beyond that; an engine takes what it knows.
+    """
+
+    instructions: str | None = None
+    rate_hz: int = 16_000
+    sees: bool = False
+    voice: Voice | None = Voice()
+    reference: bytes | None = None
+    options: dict[str, Any] = {}
+
+
+class See(_Word, frozen=True, tag=True):
+    """
+    What the client sees, together with the sound that is told next.
+
+    Attributes:
+        jpeg: the picture.
+        slices: into how many it may be cut so that more is seen of it.
+    """
+
+    jpeg: bytes
+    slices: int = 1
+
+
+class Listen(_Word, frozen=True, tag=True):
+    """Say nothing to the sound that is told next; what is being said ends."""
+
+
+ToEngine = Respond | Foresee | Cancel | Configure | Hear | Commit | Forget | Converse | See | Listen
 
 
 class Likelihood(Struct, frozen=True):
@@ -350,6 +395,64 @@ class Trouble(_Word, frozen=True, kw_only=True, tag=True):
     id: str = ""
 
 
+class Ready(_Word, frozen=True, tag=True):
+    """What `Converse` asked for is there; `metrics` as with `Measured`."""
+
+    metrics: dict[str, Any] = {}
+    id: str = ""
+
+
+class Listening(_Word, frozen=True, tag=True):
+    """The engine listens: it has taken a piece of the sound and says nothing to it, or has said what it had to say."""
+
+    id: str = ""
+
+
+class Measured(_Word, frozen=True, tag=True):
+    """What the engine measured of the work behind its words that come next, by the names that it has for it."""
+
+    id: str
+    metrics: dict[str, Any]
+
+
+class Waiting(_Word, frozen=True, kw_only=True, tag=True):
+    """
+    There is no place yet.
+
+    Attributes:
+        id: of the ticket.
+        position: 1 for who is next.
+        queue_length: of all that wait.
+        wait_s: how long it may take; None where that is not known.
+    """
+
+    id: str
+    position: int
+    queue_length: int
+    wait_s: float | None = None
+
+
+class Assigned(_Word, frozen=True, tag=True):
+    """There is a place, and what has it is there; `id` is the ticket's, `worker` the name of what answers."""
+
+    id: str
+    worker: str = ""
+
+
+class Lost(_Word, frozen=True, kw_only=True, tag=True):
+    """
+    What answered is gone, or there will be no place; nothing more comes. What was being answered has ended with `Broke`.
+
+    Attributes:
+        code: `queue_full`, `worker_busy`, `backend_error`, or `shutdown`.
+        message: what can be told to whoever is at the other end.
+    """
+
+    code: str
+    message: str
+    id: str = ""
+
+
 EndReason = Literal["stop", "length", "content_filter", "cancelled"]
 
 
@@ -417,6 +520,12 @@ FromEngine = (
     | HeardAll
     | NotHeard
     | Trouble
+    | Ready
+    | Listening
+    | Measured
+    | Waiting
+    | Assigned
+    | Lost
     | Ended
     | Broke
 )

@@ -66,7 +66,14 @@ class SpeechPart(_Said, frozen=True, tag=True):
     transcript: str | None = None
 
 
-Part = TextPart | RefusalPart | ImagePart | FilePart | AudioPart | SpeechPart
+class VideoPart(_Said, frozen=True, tag=True):
+    """A film, base64, in a container format such as MP4; `pictures_at_once` are looked at together."""
+
+    inline: str
+    pictures_at_once: int = 1
+
+
+Part = TextPart | RefusalPart | ImagePart | FilePart | AudioPart | SpeechPart | VideoPart
 
 
 class Message(_Said, frozen=True, tag=True):

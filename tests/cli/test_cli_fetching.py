@@ -7,9 +7,10 @@ import pytest
 
 from antiphon.cli import fetching
 from antiphon.cli.shell import Shell
-from antiphon.config import Config, ModelEntry, SpeechSettings
+from antiphon.config import Config, ModelEntry
 from antiphon.errors import OurFault
 from antiphon.runtime import speech
+from antiphon.settings import SpeechSettings
 
 
 @pytest.fixture

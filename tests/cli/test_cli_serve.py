@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from antiphon.cli.serve import greeting
-from antiphon.config import Config, ModelEntry, SpeechSettings, StoreSettings
+from antiphon.config import Config, ModelEntry
+from antiphon.settings import SpeechSettings, StoreSettings
 
 PARROT = ModelEntry(name="parrot", engine="scripted")
 

@@ -11,11 +11,12 @@ import pytest
 
 from antiphon import talk, turns
 from antiphon.audio import bytes_of, ms_of
-from antiphon.config import SpeechSettings, load
+from antiphon.config import load
 from antiphon.engines.base import Place
 from antiphon.runtime.registry import ENGINES, _build
 from antiphon.runtime.speech import Speech
 from antiphon.server.run import background
+from antiphon.settings import SpeechSettings
 from antiphon.speech.resample import resampled
 
 SETTINGS = talk.Settings(model="m")

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from antiphon import talk
-from antiphon.config import SpeechSettings
 from antiphon.engines.base import Place
 from antiphon.engines.scripted import build
 from antiphon.errors import Fault, OurFault
 from antiphon.runtime.speech import KNOWN_VOICES, Speech
+from antiphon.settings import SpeechSettings
 
 WEIGHTS = Path(
     os.environ.get("ANTIPHON_MODELS") or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "antiphon" / "models"

@@ -4,9 +4,9 @@ import resource
 
 import pytest
 
-from antiphon.config import ServerSettings
 from antiphon.runtime.metrics import Metrics
 from antiphon.server.limits import SPARE_FILES, Door, Pace, raise_file_limit
+from antiphon.settings import ServerSettings
 
 
 def test_the_door_lets_in_as_many_as_there_is_room_for():

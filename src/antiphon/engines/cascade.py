@@ -163,6 +163,8 @@ class _Conversation:
             case talk.Hear() | talk.Configure() | talk.Commit() | talk.Forget():
                 if self._ears is not None:
                     self._ears.tell(word)
+            case talk.Converse() | talk.See() | talk.Listen():
+                pass  # its abilities say that it does no full duplex
 
     def pause(self) -> None:
         self._is_paused = True

@@ -113,6 +113,8 @@ class _Conversation:
                     answer.call_off()
             case talk.Configure() | talk.Hear() | talk.Commit() | talk.Forget() | talk.Foresee():
                 pass  # its abilities say that it doesn't listen
+            case talk.Converse() | talk.See() | talk.Listen():
+                pass  # its abilities say that it does no full duplex
 
     def pause(self) -> None:
         self.is_paused = True

@@ -266,6 +266,8 @@ class _Conversation:
                 pass  # it ended before
             case talk.Configure() | talk.Hear() | talk.Commit() | talk.Forget() | talk.Foresee():
                 pass  # its abilities say that it doesn't listen
+            case talk.Converse() | talk.See() | talk.Listen():
+                pass  # its abilities say that it does no full duplex
 
     def pause(self) -> None:
         self._may_read.clear()

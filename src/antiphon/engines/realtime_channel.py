@@ -171,6 +171,8 @@ class Channel:
                 return self._cancel(id, now)
             case talk.Foresee():
                 pass  # a server that is told of it would answer it
+            case talk.Converse() | talk.See() | talk.Listen():
+                pass  # its abilities say that it does no full duplex
         return []
 
     def _append(self, pcm: bytes) -> None:

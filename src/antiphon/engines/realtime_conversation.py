@@ -171,7 +171,7 @@ class RealtimeConversation:
                     return [talk.NotHeard(id=id, message=fault.message)]
             case talk.Respond(id=id):
                 return [talk.Broke.by(id, fault)]
-            case talk.Cancel() | talk.Foresee():
+            case talk.Cancel() | talk.Foresee() | talk.Converse() | talk.See() | talk.Listen():
                 pass
         return []
 

@@ -92,6 +92,8 @@ class _Conversation:
                     self._answering[id].cancel()
             case talk.Foresee():
                 pass  # it takes no time to know what a script says
+            case talk.Converse() | talk.See() | talk.Listen():
+                pass  # its abilities say that it does no full duplex
 
     def pause(self) -> None:
         self._may_speak.clear()

@@ -580,7 +580,10 @@ TAKES: dict[type, Callable[[Response, Any], list[Step]]] = {
 }
 """What each word of an answer does; a word of an engine that is missing here and in `NOT_OF_AN_ANSWER` fails a test."""
 
-NOT_OF_AN_ANSWER = frozenset(
-    {talk.SpeechStarted, talk.SpeechStopped, talk.Heard, talk.HeardSegment, talk.HeardAll, talk.NotHeard, talk.Trouble}
+OF_THE_ENGINE = frozenset({talk.Ready, talk.Listening, talk.Measured, talk.Waiting, talk.Assigned, talk.Lost})
+"""What an engine says of itself."""
+
+NOT_OF_AN_ANSWER = OF_THE_ENGINE.union(
+    (talk.SpeechStarted, talk.SpeechStopped, talk.Heard, talk.HeardSegment, talk.HeardAll, talk.NotHeard, talk.Trouble)
 )
-"""What an engine says of what it hears."""
+"""That, and what it says of what it hears."""

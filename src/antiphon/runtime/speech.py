@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from antiphon.config import TURN, VAD, SpeechSettings
 from antiphon.engines.base import Engine
 from antiphon.errors import Fault, OurFault, listed
+from antiphon.settings import TURN, VAD, SpeechSettings
 from antiphon.weights import catalogue, fetch, verify
 
 if TYPE_CHECKING:

@@ -17,13 +17,13 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
-from antiphon.config import ServerSettings
 from antiphon.errors import ClientMistake, Fault
 from antiphon.runtime import keyring
 from antiphon.runtime.keyring import Caller
 from antiphon.runtime.rates import duration
 from antiphon.runtime.service import Service
 from antiphon.server.replies import on_fault, on_group, on_http_exception
+from antiphon.settings import ServerSettings
 
 Access = Literal["probe", "public"] | keyring.Scope
 """Who may use a route: `probe`, whoever asks, by any name; `public`, whoever asks; else a key with that scope."""

@@ -5,9 +5,9 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
-from antiphon.config import ServerSettings
 from antiphon.errors import ClientMistake, Fault, OurFault
 from antiphon.runtime.metrics import Metrics
+from antiphon.settings import ServerSettings
 
 BODY_LIMIT_BYTES = 32 << 20
 

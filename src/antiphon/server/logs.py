@@ -5,7 +5,7 @@ import sys
 
 import structlog
 
-from antiphon.config import LoggingSettings
+from antiphon.settings import LoggingSettings
 
 
 def configure(settings: LoggingSettings) -> None:
