@@ -41,6 +41,43 @@ def test_an_answer_is_begun_in_the_pause_and_held_until_it_is_asked_for():
     assert session.counted == ["begun", "used"]
 
 
+class Seer(Puppet):
+    """A puppet that is told what it will be asked."""
+
+    abilities = talk.Abilities(foresees=True)
+
+    @property
+    def foreseen(self):
+        return [[turn.parts[0].text for turn in word.ask.history] for word in self.told if isinstance(word, talk.Foresee)]
+
+
+def test_an_engine_that_foresees_knows_the_history_and_the_words_as_they_are_said():
+    async def scenario(session):
+        await session.hear(said("one"), END)
+        puppet.say(text("Yes. "), talk.Ended)
+        await session.settle()
+        del puppet.told[:]
+        await session.hear(said("two", "three"))
+        await session.settle()
+        assert puppet.foreseen[0] == ["one", ""], "the turn that is open is not heard yet"
+        await session.hear(*[said("four", "five")] * 8)
+        await session.settle()
+        assert puppet.foreseen[-1][1].startswith("two three four")
+        assert not puppet.asks
+
+    puppet = Seer()
+    talked(scenario, puppet, LISTEN)
+
+
+def test_an_engine_that_does_not_foresee_is_told_nothing_of_the_kind():
+    async def scenario(session):
+        await session.hear(said("one"), END)
+
+    puppet = Puppet()
+    talked(scenario, puppet, LISTEN)
+    assert not [word for word in puppet.told if isinstance(word, talk.Foresee)]
+
+
 def test_what_was_begun_is_thrown_away_where_the_person_goes_on():
     async def scenario(session):
         await session.hear(said("one"), PAUSE)

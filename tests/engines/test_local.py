@@ -56,6 +56,7 @@ def test_it_claims_what_it_can_do_and_no_more(tmp_path):
         truncation=True,
         penalties=True,
         max_top_logprobs=20,
+        foresees=True,
         temperature_default=0.2,
         top_p_default=0.9,
         context_window=2048,
@@ -162,6 +163,32 @@ def test_the_second_turn_reads_only_what_is_new(talker):
     used = used_of(talker.hear(again, tenant="warm"))
     assert used.cached_tokens >= used_of(first).input_tokens - 1
     assert used_of(talker.hear(again, tenant="someone else")).cached_tokens == 0
+
+
+@weights
+def test_what_it_was_told_to_foresee_it_has_read_when_it_is_asked(talker):
+    asked = ask("Tell me what you would like to have for breakfast, and why.", instructions="You are a parrot that loves sunflower seeds.")
+    foreseen = ask("Tell me what you would like to have for", instructions=asked.instructions)
+    used = used_of(talker.hear(talk.Foresee(ask("")), talk.Foresee(foreseen), asked, tenant="parrot"))
+    assert used.input_tokens - 20 < used.cached_tokens < used.input_tokens
+
+
+@weights
+def test_what_can_not_be_foreseen_is_told_when_it_is_asked(talker):
+    asked = ask("word " * 3000)
+    (broke,) = talker.hear(talk.Foresee(asked), asked)
+    assert broke.code == "context_length_exceeded"
+
+
+@weights
+def test_leaving_while_it_reads_ahead_stops_it(talker):
+    async def leave():
+        async with talker.engine.open(talk.Settings(model=SMALL), lambda _: None) as conversation:
+            conversation.tell(talk.Foresee(ask("word " * 900)))
+            await asyncio.sleep(0)
+
+    talker.runner.run(leave())
+    assert text_of(talker.hear(ask("What is the capital of France?")))
 
 
 @weights

@@ -55,6 +55,19 @@ def test_whole_sentences_are_cut_without_a_first_clause():
     assert sentences("Well, my friend, it is late. Go!") == ["Well, my friend, it is late. ", "Go!"]
 
 
+def test_who_is_late_begins_with_the_phrases_that_are_there():
+    clauses = Clauses()
+    assert clauses.take("Mr. Dashwood had time to ") == []
+    assert clauses.take("contemplate", is_late=True) == ["Mr. Dashwood had time "]
+    assert clauses.take(" his duties and the means that he had", is_late=True) == [], "only the first is cut like that"
+    assert clauses.flush() == ["to contemplate his duties and the means that he had"]
+
+
+@pytest.mark.parametrize("text", ["A deck to", "Yes and no and ", "See [the page of the house", "Straightforwardly"])
+def test_who_is_late_does_not_begin_with_less_than_a_phrase(text):
+    assert Clauses().take(text, is_late=True) == []
+
+
 TEXT = st.text(alphabet=st.sampled_from("ab A1.,;:!?—…\"')([]`\n 。，"), max_size=400)
 
 
@@ -75,3 +88,10 @@ def test_no_piece_is_much_too_long(text):
 
 def test_the_first_clause_is_not_too_short():
     assert len(cut("No, no, no, no, not at all.")[0].strip()) >= FIRST_CLAUSE
+
+
+@given(st.text(alphabet=st.sampled_from("ab to and of [`. "), max_size=200), st.integers(1, 50))
+def test_the_pieces_joined_are_the_text_also_for_who_is_late(text, size):
+    clauses = Clauses()
+    pieces = [piece for at in range(0, len(text), size) for piece in clauses.take(text[at : at + size], is_late=True)]
+    assert "".join(pieces + clauses.flush()) == text

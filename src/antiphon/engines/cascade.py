@@ -16,7 +16,7 @@ from typing import Literal
 
 from msgspec import structs
 
-from antiphon import talk
+from antiphon import talk, turns
 from antiphon.engines.base import Conversation, CountingEngine, Deliver, Engine, EngineOverrun
 from antiphon.engines.cascade_hearing import Hearing
 from antiphon.engines.cascade_history import Words, is_foreseen, tokens_heard, turn_of
@@ -84,6 +84,7 @@ class Cascade:
             conversation = _Conversation(self._parts, deliver, tasks, self._count if self.abilities.foresees else None)
             async with self._within.open(settings, conversation.take) as within:
                 conversation.within = within
+                conversation.foresees_within = self._within.abilities.foresees
                 try:
                     yield conversation
                 finally:
@@ -134,9 +135,11 @@ class _Conversation:
 
     Attributes:
         within: the engine's side of it.
+        foresees_within: whether that makes something of what it will be asked.
     """
 
     within: Conversation
+    foresees_within = False
 
     def __init__(self, parts: Parts, deliver: Deliver, tasks: asyncio.TaskGroup, count: Count | None) -> None:
         self._mouth = parts.mouth
@@ -147,6 +150,8 @@ class _Conversation:
         self._works: dict[str, _Work] = {}  # by the ids of the engine within
         self._begun = 0
         self._foreseen: talk.Respond | None = None
+        self._overheard = "", ""
+        self._foreseeing: asyncio.Task[None] | None = None
         self._ahead: _Work | None = None
         self._is_paused = self._is_closed = False
 
@@ -181,6 +186,7 @@ class _Conversation:
     def close(self) -> None:
         """Stop, and say nothing more."""
         self._drop_ahead()
+        self._stop_foreseeing()
         self._is_closed = True
         if self._ears is not None:
             self._ears.hearing.close()
@@ -191,6 +197,16 @@ class _Conversation:
         """Tell the session."""
         if not self._is_closed:
             self._deliver(words)
+
+    def overhear(self, words: Sequence[talk.FromEngine]) -> None:
+        """Tell the session what the ears say; the engine within may know of it too, before the turn is over."""
+        self.say(words)
+        ask, heard = self._foreseen, [word for word in words if isinstance(word, talk.Heard)]
+        for word in heard:
+            turn_id, text = self._overheard
+            self._overheard = word.id, (text if turn_id == word.id else "") + word.text
+        if heard and ask is not None and self._ahead is None and turn_of(ask) == heard[-1].id:
+            self._foresee_within(ask)
 
     # Answers
 
@@ -274,9 +290,28 @@ class _Conversation:
         if self._ahead is not None and not is_foreseen(self._ahead.ask, ask):
             self._drop_ahead()
         self._foreseen = ask
+        self._foresee_within(ask)
         pause = self._ears.hearing.pause if self._ears is not None else None
         if pause is not None and self._ahead is None:
             self.paused(*pause)
+
+    def _foresee_within(self, ask: talk.Respond) -> None:
+        if self.foresees_within:
+            self._stop_foreseeing()
+            self._foreseeing = self._tasks.create_task(self._tell_foreseen(ask))
+
+    def _stop_foreseeing(self) -> None:
+        if self._foreseeing is not None:
+            self._foreseeing.cancel()
+
+    async def _tell_foreseen(self, ask: talk.Respond) -> None:
+        """Let the engine within know what it will be asked, as far as it has been said."""
+        with contextlib.suppress(Fault):  # told when it is asked
+            said = await self._ears.words.written(ask.history[:-1]) if self._ears is not None else None
+            if ask is self._foreseen and self._ahead is None and not self._is_closed:
+                turn_id, text = self._overheard
+                saying = turns.Message("user", (turns.TextPart(text if turn_id == turn_of(ask) else ""),))
+                self.within.tell(talk.Foresee(structs.replace(ask, history=(*(said or ()), saying), voice=None)))
 
     def paused(self, turn_id: str, words: Listening) -> None:
         """A turn may be over: begin with its answer."""
@@ -319,7 +354,7 @@ class _Ears:
     """
 
     def __init__(self, parts: Parts, ear: Ear, conversation: _Conversation, tasks: asyncio.TaskGroup) -> None:
-        self.hearing = Hearing(parts, ear, conversation.say, conversation, tasks)
+        self.hearing = Hearing(parts, ear, conversation.overhear, conversation, tasks)
         self.words = Words(ear, self.hearing)
 
     def tell(self, word: talk.Hear | talk.Configure | talk.Commit | talk.Forget) -> None:

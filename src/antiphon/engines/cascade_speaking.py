@@ -30,6 +30,9 @@ PIECE_MS = 200
 MOST_HELD_MS = 10_000
 """How much of an answer that is held back is spoken: nobody may ever hear it."""
 
+LATE_S = 0.25
+"""How long after its first word an answer is waited for that is not yet one clause: a slow model takes a second for a long one."""
+
 Ends = talk.Ended | talk.Broke
 
 _BESIDE = (talk.Reasoning, talk.ReasoningBreak, talk.Sealed, talk.Annotated)
@@ -68,6 +71,7 @@ class Answer:
         self._may_go_on.set()
         self._released = asyncio.Event()
         self._sound_ms = 0.0
+        self._began_at: float | None = None
         self._used: talk.Used | None = None
 
     @property
@@ -110,7 +114,7 @@ class Answer:
     def _ready(self, word: talk.FromEngine) -> Sequence[str | talk.FromEngine]:
         """What can be said once that word has come: pieces of text aloud, all else as it is, in their order."""
         if isinstance(word, talk.Text | talk.Refusal):
-            return self._clauses.take(word.text)
+            return self._clauses.take(word.text, is_late=self._is_late())
         if isinstance(word, _BESIDE):
             return [word]
         if isinstance(word, talk.Used):  # told when all is said, and how long that was is known
@@ -118,6 +122,11 @@ class Answer:
             return []
         used, self._used = (self._used if isinstance(word, Ends) else None), None if isinstance(word, Ends) else self._used
         return [*self._clauses.flush(), *([used] if used else []), word]
+
+    def _is_late(self) -> bool:
+        now = asyncio.get_running_loop().time()
+        self._began_at = self._began_at or now
+        return now - self._began_at > LATE_S
 
     async def speak(self) -> None:
         """Say aloud what was taken, to the end; only for an answer that has a voice."""

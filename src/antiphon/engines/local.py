@@ -34,6 +34,9 @@ WAITING = 64
 ROOM_TOKENS = 512
 """What dropping old turns leaves for the answer where the client doesn't say how long it may get."""
 
+_ALWAYS = asyncio.Event()
+_ALWAYS.set()
+
 _Positive = Annotated[int, Meta(ge=1)]
 
 
@@ -104,6 +107,7 @@ class Local:
             top_p_default=self._defaults["top_p"],
             context_window=options.context,
             counts_tokens=True,
+            foresees=True,
         )
 
     async def start(self) -> None:
@@ -191,6 +195,22 @@ class Local:
                 self._slots.give_back(lease, (*tokens, *listener.tokens))
         return listener.ending()
 
+    async def foresee(self, ask: talk.Respond, tenant: str) -> None:
+        """Read what will be asked, as far as it is known, so that it is known when it is asked; only where nobody waits for a slot."""
+        if self._llama is None or self._free.locked():
+            return
+        with contextlib.suppress(Fault, aiohttp.ClientError, ValueError, OSError):  # what fails, fails when it is asked
+            tokens = await self._tokens(self._llama, ask, offers(ask), ask.history)
+            if len(tokens) > self._llama.context or self._free.locked():
+                return
+            async with self._free:
+                lease = self._slots.take(tenant, tokens)
+                order = {"prompt": tokens, "stream": True, "n_predict": 0, "id_slot": lease.number, "cache_prompt": lease.reuse}
+                try:
+                    await self._llama.complete(order, _ALWAYS, lambda _chunks: True)
+                finally:
+                    self._slots.give_back(lease, tokens)
+
     def _file(self) -> Path:
         if self._entry is None:
             path = self._place.base / Path(self._options.path or "").expanduser()
@@ -244,6 +264,8 @@ class _Conversation:
         self._deliver = deliver
         self._tasks = tasks
         self._answering: dict[str, asyncio.Task[None]] = {}
+        self._foreseen: talk.Respond | None = None
+        self._foreseeing: asyncio.Task[None] | None = None
         self._may_read = asyncio.Event()
         self._may_read.set()
         self._hushed = False
@@ -264,7 +286,9 @@ class _Conversation:
                 self._answering[id].cancel()
             case talk.Cancel():
                 pass  # it ended before
-            case talk.Configure() | talk.Hear() | talk.Commit() | talk.Forget() | talk.Foresee():
+            case talk.Foresee(ask):
+                self._foresee(ask)
+            case talk.Configure() | talk.Hear() | talk.Commit() | talk.Forget():
                 pass  # its abilities say that it doesn't listen
             case talk.Converse() | talk.See() | talk.Listen():
                 pass  # its abilities say that it does no full duplex
@@ -284,11 +308,28 @@ class _Conversation:
         """Stop what is being answered; returns what is still stopping."""
         self._broken_off = True
         tasks = list(self._answering.values())
+        if self._foreseeing is not None:
+            tasks.append(self._foreseeing)
         for task in tasks:
             task.cancel()
         return tasks
 
+    def _foresee(self, ask: talk.Respond) -> None:
+        if self._answering or self._broken_off:
+            return
+        self._foreseen = ask
+        if self._foreseeing is None or self._foreseeing.done():
+            self._foreseeing = self._tasks.create_task(self._read_ahead())
+
+    async def _read_ahead(self) -> None:
+        while (ask := self._foreseen) is not None:
+            self._foreseen = None
+            await self._engine.foresee(ask, self._tenant)
+
     async def _answer(self, ask: talk.Respond) -> None:
+        self._foreseen = None
+        if self._foreseeing is not None:
+            await asyncio.wait([self._foreseeing])  # what it has read is most of what this one would have to
         try:
             ending = await self._engine.answer(ask, self._tenant, self._may_read, self._deliver)
         except Fault as fault:

@@ -22,6 +22,12 @@ _ABBREVIATIONS = frozenset(
 """Words whose full stop ends no sentence; some do, now and then, and a sentence is then spoken with the next."""
 
 _WORD_BEFORE = re.compile(r"([^\s(\[\"'“‘*_]+)$")
+# Words that a phrase begins with, in English: before one of them a speaker may draw breath.
+_PHRASE = re.compile(
+    r"\s(?=(?:and|or|but|nor|yet|so|to|that|which|who|whose|where|when|while|because|since|if|unless|though|although|as|than|with|without|"
+    r"for|from|of|in|into|on|onto|at|by|about|between|through|during|before|after|until|is|are|was|were|can|could|will|would|should)\s)"
+)
+
 _INITIALS = re.compile(r"(?:[A-Za-zÀ-Þ]\.)*[A-Za-zÀ-Þ]")
 _CLOSERS = "\"'”’)]*_»"
 
@@ -47,10 +53,17 @@ class Clauses:
         self._looked = 0  # so far there is no cut in what is held
         self._comma = 0  # where the last clause ends in it
         self._is_first = soon
+        self._is_late = False
 
-    def take(self, text: str) -> list[str]:
-        """More of the text; the pieces that are whole with it."""
+    def take(self, text: str, *, is_late: bool = False) -> list[str]:
+        """
+        More of the text; the pieces that are whole with it.
+
+        Args:
+            is_late: whether somebody has waited for the first clause for so long that its first phrases will do.
+        """
         self._held += text
+        self._is_late = is_late
         pieces = []
         while end := self._end():
             pieces.append(self._held[:end])
@@ -80,7 +93,14 @@ class Clauses:
             elif self._ends_sentence(found):
                 return end
         self._looked = max(self._looked, self._settled())
+        if self._is_first and self._is_late:
+            return self._phrases()
         return self._forced() if len(self._held) > LONGEST else 0
+
+    def _phrases(self) -> int:
+        """Where the last phrase begins of those that are held; 0 where there is but one."""
+        begins = [found.end() for found in _PHRASE.finditer(self._held) if not self._within_brackets(found.start())]
+        return next((end for end in reversed(begins) if len(self._held[:end].strip()) >= FIRST_CLAUSE), 0)
 
     def _settled(self) -> int:
         """How far what is held looks the same whatever comes: a mark and what is behind it may yet grow."""
