@@ -1,5 +1,6 @@
 """`POST /v1/audio/speech`: a text read aloud, sent while it is made."""
 
+import importlib.util
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from typing import TYPE_CHECKING, cast
@@ -29,6 +30,7 @@ MS_PER_TOKEN = 50
 CHARACTERS_PER_TOKEN = 4
 
 FORMATS = ("mp3", "opus", "flac", "wav", "pcm")
+"""And `aac`, where what that takes is installed."""
 
 USUAL_VOICES = ("fable", "onyx", "nova")
 """Voices that clients know from this route alone; where there is none of that name, the voice that is there speaks."""
@@ -68,8 +70,9 @@ def _check(request: SpeechRequest, model: str) -> None:
     audio_models.check(request.model, model, audio_models.SPEAKING)
     if request.instructions:
         raise unsupported_parameter("instructions", request.model)
-    if request.response_format not in FORMATS:
-        raise unsupported_value("response_format", request.response_format, request.model, FORMATS)
+    formats = (*FORMATS, *(["aac"] if importlib.util.find_spec("av") else []))
+    if request.response_format not in formats:
+        raise unsupported_value("response_format", request.response_format, request.model, formats)
 
 
 class _Reading:
@@ -91,7 +94,7 @@ class _Reading:
         voice = request.voice_name
         self._voice = None if voice in USUAL_VOICES and voice not in parts.voices else voice
         self._rate_hz = sound_files.RATE_HZ
-        self._kind = cast(sound_files.Kind, request.response_format)
+        self._kind = request.response_format
         self._sound_ms = 0.0
         self.media_type = EVENTS if request.stream_format == "sse" else sound_files.TYPES[self._kind]
 

@@ -1,12 +1,13 @@
 """
-Recordings in files, read as an ear hears them: WAV, FLAC, MP3 and Ogg, at any rate, of any depth, their channels mixed into one.
+Recordings in files, read as an ear hears them: WAV, FLAC, MP3 and Ogg, and where PyAV is installed those of `av_files`, at any rate, of any
+depth, their channels mixed into one.
 
 Files come from strangers. What a file is, is told by its first bytes and never by its name; what it says of its own length is not believed,
 and no more than two hours of it are read, a piece at a time.
 """
 
 import io
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from functools import partial
 
 import numpy as np
@@ -14,6 +15,7 @@ import numpy.typing as npt
 import soundfile
 
 from antiphon.errors import ClientMistake, listed
+from antiphon.speech import av_files
 from antiphon.speech.base import HEARING_RATE_HZ
 from antiphon.speech.resample import Resampler
 from antiphon.speech.sound_files import SoundFile
@@ -28,6 +30,8 @@ _LEAST_HZ, _MOST_HZ = 4_000, 384_000
 _MOST_CHANNELS = 32
 _PIECE_VALUES = 1 << 20
 """Of all channels together; some ten seconds of music."""
+
+_PIECE_BYTES = 10 * HEARING_RATE_HZ * 2
 
 _CONTAINERS = {"WAV": "wav", "WAVEX": "wav", "FLAC": "flac", "MP3": "mp3", "OGG": "ogg"}
 _ENCODINGS = {
@@ -49,62 +53,72 @@ class Recording:
     """
 
     def __init__(self, file: bytes, longest_s: int = LONGEST_S) -> None:
-        if not _is_known(file):
-            raise _unknown()
-        try:
-            self._file = soundfile.SoundFile(io.BytesIO(file))
-        except soundfile.LibsndfileError:
-            raise _broken() from None
-        rate_hz, channels = self._file.samplerate, self._file.channels
-        if self._file.format not in _CONTAINERS or self._file.subtype not in _ENCODINGS:
-            raise _unknown()
-        if not _LEAST_HZ <= rate_hz <= _MOST_HZ or channels > _MOST_CHANNELS:
-            raise ClientMistake(
-                f"The audio file has {channels} channels of {rate_hz} samples a second. It may have up to {_MOST_CHANNELS} channels of "
-                f"{_LEAST_HZ} to {_MOST_HZ}.",
-                code="invalid_value",
-                param="file",
-            )
-        self._values = np.empty((_PIECE_VALUES // channels, channels), np.float32)
-        self._resampler = Resampler(rate_hz, HEARING_RATE_HZ)
         self._longest_s = longest_s
-        self._frames_left = longest_s * rate_hz
-        self._is_over = False
+        self._bytes_left = longest_s * HEARING_RATE_HZ * 2
+        kind = av_files.kind_of(file) if av_files.is_here() else None
+        self._frames = _sound(_opened(file)) if kind is None else av_files.sound(file, kind)
 
     def read(self) -> bytes:
         """
         The next piece, s16le at `HEARING_RATE_HZ`; empty at the end.
 
         Raises:
-            ClientMistake: the file is longer than may be.
+            ClientMistake: the file is longer than may be, or can't be read to its end.
         """
-        while not self._is_over:
-            frames = self._frames()
-            is_last = self._is_over = len(frames) < len(self._values)
-            self._frames_left -= len(frames)
-            if self._frames_left < 0:
+        piece = bytearray()
+        for pcm in self._frames:
+            self._bytes_left -= len(pcm)
+            if self._bytes_left < 0:
                 raise ClientMistake(
                     f"The audio file is longer than {self._longest_s} seconds, which is the maximum.", code="audio_too_long", param="file"
                 )
-            # What is no number would be undefined as a whole one.
-            mono = np.nan_to_num(frames.mean(axis=1), nan=0.0, posinf=1.0, neginf=-1.0)
-            pcm = self._resampler.take((np.clip(mono, -1, 1) * 32_767).astype("<i2").tobytes())
-            if is_last:
-                pcm += self._resampler.flush()
-            if pcm:
-                return pcm
-        return b""
+            piece += pcm
+            if len(piece) >= _PIECE_BYTES:
+                break
+        return bytes(piece)
 
-    def _frames(self) -> npt.NDArray[np.float32]:
-        """The next samples of all channels; fewer than could be are the last."""
-        values = self._values
-        values.fill(np.nan)
-        try:
-            count = len(self._file.read(out=values))
-        except soundfile.LibsndfileError:
-            # Where a file doesn't say how long it is, what stands behind its last sample can't be sought, though all before it was read.
-            count = int(np.count_nonzero(~np.isnan(values[:, 0])))
-        return values[:count]
+
+def _opened(file: bytes) -> soundfile.SoundFile:
+    if not _is_known(file):
+        raise _unknown()
+    try:
+        opened = soundfile.SoundFile(io.BytesIO(file))
+    except soundfile.LibsndfileError:
+        raise _broken() from None
+    if opened.format not in _CONTAINERS or opened.subtype not in _ENCODINGS:
+        raise _unknown()
+    if not _LEAST_HZ <= opened.samplerate <= _MOST_HZ or opened.channels > _MOST_CHANNELS:
+        raise ClientMistake(
+            f"The audio file has {opened.channels} channels of {opened.samplerate} samples a second. It may have up to {_MOST_CHANNELS} "
+            f"channels of {_LEAST_HZ} to {_MOST_HZ}.",
+            code="invalid_value",
+            param="file",
+        )
+    return opened
+
+
+def _sound(file: soundfile.SoundFile) -> Iterator[bytes]:
+    resampler = Resampler(file.samplerate, HEARING_RATE_HZ)
+    values = np.empty((_PIECE_VALUES // file.channels, file.channels), np.float32)
+    is_last = False
+    while not is_last:
+        frames = _read(file, values)
+        is_last = len(frames) < len(values)
+        # What is no number would be undefined as a whole one.
+        mono = np.nan_to_num(frames.mean(axis=1), nan=0.0, posinf=1.0, neginf=-1.0)
+        yield resampler.take((np.clip(mono, -1, 1) * 32_767).astype("<i2").tobytes())
+    yield resampler.flush()
+
+
+def _read(file: soundfile.SoundFile, values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """The next samples of all channels; fewer than could be are the last."""
+    values.fill(np.nan)
+    try:
+        count = len(file.read(out=values))
+    except soundfile.LibsndfileError:
+        # Where a file doesn't say how long it is, what stands behind its last sample can't be sought, though all before it was read.
+        count = int(np.count_nonzero(~np.isnan(values[:, 0])))
+    return values[:count]
 
 
 class Recordings:
@@ -150,7 +164,8 @@ def _is_known(file: bytes) -> bool:
 
 
 def _unknown() -> ClientMistake:
-    return ClientMistake(f"Invalid file format. Supported formats: {listed(READS)}.", code="invalid_value", param="file")
+    reads = (*READS, *(av_files.READS if av_files.is_here() else ()))
+    return ClientMistake(f"Invalid file format. Supported formats: {listed(reads)}.", code="invalid_value", param="file")
 
 
 def _broken() -> ClientMistake:

@@ -9,11 +9,12 @@ import numpy as np
 import soundfile
 
 from antiphon.audio import endless_wav_head
+from antiphon.speech.av_files import AacFile
 
 RATE_HZ = 24_000
 """Of the sound in all of them."""
 
-Kind = Literal["pcm", "wav", "flac", "mp3", "opus"]
+Kind = Literal["pcm", "wav", "flac", "mp3", "opus", "aac"]
 
 TYPES: dict[Kind, str] = {
     "mp3": "audio/mpeg",
@@ -21,8 +22,9 @@ TYPES: dict[Kind, str] = {
     "flac": "audio/flac",
     "wav": "audio/wav",
     "pcm": "audio/pcm",
+    "aac": "audio/aac",
 }
-"""What can be written, and its media type."""
+"""What can be written, and its media type; `aac` where PyAV is installed."""
 
 
 class SoundFile(Protocol):
@@ -53,6 +55,8 @@ def opened(kind: Kind) -> SoundFile:
             return _Encoded(format="FLAC", subtype="PCM_16")
         case "opus":
             return _Encoded(format="OGG", subtype="OPUS")
+        case "aac":
+            return AacFile(RATE_HZ)
         case "mp3":
             constant = {"bitrate_mode": "CONSTANT", "compression_level": 0.5}
             return _Encoded(drop_bytes=_MP3_FRAME_BYTES, format="MP3", subtype="MPEG_LAYER_III", **constant)
