@@ -1,0 +1,89 @@
+"""How the fields of a MiniCPM-o client's event are read, and what is said of one that can't be."""
+
+import re
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import Raw, UnsetType
+
+from antiphon.errors import ClientMistake, invalid_json
+
+T = TypeVar("T")
+
+ID_LIMIT = 128
+"""The most characters of an id, and of a reason, of the client's: they are told back."""
+
+_WHERE = re.compile(r"(.*?)(?: - at `\$(.*)`)?", re.DOTALL)
+_MISSING = re.compile(r"Object missing required field `(\w+)`")
+
+
+def read(decoder: msgspec.json.Decoder[T], raw: bytes, path: str) -> T:
+    """
+    What `raw` holds.
+
+    Args:
+        raw: JSON of the value.
+        path: where it stands in the event; empty for all of it.
+
+    Raises:
+        ClientMistake: it is not what the decoder reads.
+    """
+    try:
+        return decoder.decode(raw)
+    except msgspec.ValidationError as error:
+        raise _wrong(str(error), path) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise invalid_json(str(error)) from None
+
+
+def _wrong(said: str, path: str) -> ClientMistake:
+    matched = _WHERE.fullmatch(said)
+    assert matched is not None
+    why, inside = matched[1], matched[2] or ""
+    param = f"{path}{inside}" if path else inside.removeprefix(".")
+    if missing := _MISSING.fullmatch(why):
+        return missing_field(f"{param}.{missing[1]}" if param else missing[1])
+    return invalid(param or "event", why[:1].lower() + why[1:])
+
+
+def invalid(param: str, why: str) -> ClientMistake:
+    """A field can't be used; `why` says what was expected and what came."""
+    return ClientMistake(f"Invalid '{param}': {why}.", code="invalid_payload", param=param)
+
+
+def missing_field(param: str) -> ClientMistake:
+    """A field is not there that must be."""
+    return ClientMistake(f"Missing required field: '{param}'.", code="missing_field", param=param)
+
+
+def required(raw: Raw | UnsetType, param: str) -> bytes:
+    """
+    A field that must be there.
+
+    Raises:
+        ClientMistake: it isn't, or is null.
+    """
+    if isinstance(raw, UnsetType) or bytes(raw) == b"null":
+        raise missing_field(param)
+    return bytes(raw)
+
+
+def first_of(fields: Any, names: tuple[str, ...]) -> tuple[Any, str]:
+    """The first of these fields that says something, and its name; None where none does."""
+    for name in names:
+        value = getattr(fields, name, None)
+        if value is not None and not isinstance(value, UnsetType) and not (isinstance(value, Raw) and bytes(value) == b"null"):
+            return value, name
+    return None, names[0]
+
+
+def checked_id(id: str | None, param: str) -> str | None:
+    """
+    An id of the client's; None for an empty one.
+
+    Raises:
+        ClientMistake: it is too long.
+    """
+    if id is not None and len(id) > ID_LIMIT:
+        raise invalid(param, f"expected at most {ID_LIMIT} characters, but got {len(id)}")
+    return id or None
