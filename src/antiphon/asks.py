@@ -131,6 +131,8 @@ class Abilities(Struct, frozen=True, kw_only=True):
         counts_tokens: whether it is a `CountingEngine`.
         hosted: the types of tools that it takes as `HostedTool`; it then also takes the items that they leave, as `turns.Hosted`.
         audio_in: whether it takes sound in the history, as `turns.AudioPart` and `turns.SpeechPart`.
+        hears_speech: whether it answers what is said by the sound of it, so that a `turns.SpeechPart` needs no words, nor its `audio_out`
+            a voice of ours.
         audio_out: whether it answers aloud where `Respond` has a `voice`.
         listens: whether it takes live sound, as `Hear`, and what goes with it; it then finds `SpeechPart`s of its own turns in the history.
         turn_detection: the kinds of turn detection that it does while it listens.
@@ -169,6 +171,7 @@ class Abilities(Struct, frozen=True, kw_only=True):
     context_window: int | None = None
     counts_tokens: bool = False
     hosted: tuple[str, ...] = ()
+    hears_speech: bool = False
     audio_out: bool = False
     listens: bool = False
     turn_detection: tuple[str, ...] = ()

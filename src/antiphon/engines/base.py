@@ -82,6 +82,31 @@ class ListingEngine(Engine, Protocol):
         """The models that the server has, by the names it gives them; those last known where it can't be asked."""
 
 
+@runtime_checkable
+class ProbedEngine(Engine, Protocol):
+    """An engine that can be asked whether it is well."""
+
+    async def probe(self) -> None:
+        """
+        Find out whether it would take a conversation; asked while it has none.
+
+        Raises:
+            Exception: it would not.
+        """
+
+
+@runtime_checkable
+class PooledEngine(Engine, Protocol):
+    """
+    An engine of several workers; it starts and stops them, and whoever wants one of them waits for it.
+
+    Attributes:
+        places: the workers by their addresses; each has one conversation at a time, unless the configuration says more.
+    """
+
+    places: Mapping[str, Engine]
+
+
 class Watcher(Protocol):
     """Counts what becomes of upstream servers."""
 

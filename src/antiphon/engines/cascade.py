@@ -1,7 +1,8 @@
 """
-Ears and a voice around any engine that answers in writing.
+Ears and a voice around any engine that answers in writing, and ears around one that hears and speaks but takes whole turns.
 
-A turn is heard, written down, put to the engine within, and its answer is read aloud clause by clause. While the silence after a turn is
+A turn is heard, written down, put to the engine within, and its answer is read aloud clause by clause. An engine that answers by the
+sound of a turn is given that, and one that speaks says its answer itself. While the silence after a turn is
 still being counted, the turn is already written down and the answer begun; it is held back until it is asked for, and thrown away if the
 person goes on speaking.
 
@@ -39,7 +40,7 @@ class Cascade:
     An engine with ears and a voice.
 
     Args:
-        within: answers in writing. Whoever made it starts and stops it, and the parts, too.
+        within: answers. Whoever made it starts and stops it, and the parts, too.
         ready: awaited before every conversation; makes the parts ready where they aren't.
         count: is told of answers that were begun before they were asked for.
     """
@@ -57,7 +58,9 @@ class Cascade:
         self._parts = parts
         self._ready = ready
         self._count = count
-        self.abilities = structs.replace(_abilities(within.abilities, parts), foresees=speculates and parts.ear is not None)
+        # What was said so far of a turn is known in words, and an engine that hears waits for all of the sound.
+        foresees = speculates and parts.ear is not None and not within.abilities.hears_speech
+        self.abilities = structs.replace(_abilities(within.abilities, parts), foresees=foresees)
 
     async def start(self) -> None:
         """Nothing of its own to load."""
@@ -81,10 +84,10 @@ class Cascade:
         if self._ready is not None:
             await self._ready()
         async with asyncio.TaskGroup() as tasks:
-            conversation = _Conversation(self._parts, deliver, tasks, self._count if self.abilities.foresees else None)
+            count = self._count if self.abilities.foresees else None
+            conversation = _Conversation(self._parts, self._within.abilities, deliver, tasks, count)
             async with self._within.open(settings, conversation.take) as within:
                 conversation.within = within
-                conversation.foresees_within = self._within.abilities.foresees
                 try:
                     yield conversation
                 finally:
@@ -103,9 +106,16 @@ def _abilities(within: talk.Abilities, parts: Parts) -> talk.Abilities:
         noise_reduction=tuple(parts.noise_reduction) if ear is not None else (),
         languages=ear.languages if ear is not None else (),
         takes_prompt=ear is not None and ear.takes_prompt,
-        audio_out=mouth is not None,
-        voices=parts.voices if mouth is not None else (),
+        audio_out=mouth is not None or _speaks(within),
+        voices=within.voices if _speaks(within) else parts.voices if mouth is not None else (),
+        full_duplex=False,
+        sees=False,
     )
+
+
+def _speaks(within: talk.Abilities) -> bool:
+    """Whether an engine needs no voice of ours."""
+    return within.audio_out and within.hears_speech
 
 
 class _Work:
@@ -135,18 +145,17 @@ class _Conversation:
 
     Attributes:
         within: the engine's side of it.
-        foresees_within: whether that makes something of what it will be asked.
     """
 
     within: Conversation
-    foresees_within = False
 
-    def __init__(self, parts: Parts, deliver: Deliver, tasks: asyncio.TaskGroup, count: Count | None) -> None:
-        self._mouth = parts.mouth
+    def __init__(self, parts: Parts, abilities: talk.Abilities, deliver: Deliver, tasks: asyncio.TaskGroup, count: Count | None) -> None:
+        self._abilities = abilities  # of the engine within
+        self._mouth = parts.mouth if not _speaks(abilities) else None
         self._deliver = deliver
         self._tasks = tasks
         self._count = count
-        self._ears = _Ears(parts, parts.ear, self, tasks) if parts.ear is not None else None
+        self._ears = _Ears(parts, parts.ear, self, tasks, is_read=not abilities.hears_speech) if parts.ear is not None else None
         self._works: dict[str, _Work] = {}  # by the ids of the engine within
         self._begun = 0
         self._foreseen: talk.Respond | None = None
@@ -220,7 +229,7 @@ class _Conversation:
             return
         if not ask.aside:
             self._drop_ahead()
-        self._begin(ask, tokens_heard(ask.history))
+        self._begin(ask, tokens_heard(ask.history) if not self._abilities.hears_speech else 0)
 
     def _release(self, work: _Work, heard_tokens: int) -> None:
         work.answer.release(heard_tokens)
@@ -243,11 +252,12 @@ class _Conversation:
     async def _see_to(self, work: _Work, words: Listening | None) -> None:
         ask, answer = work.ask, work.answer
         try:
-            history = await self._ears.words.written(ask.history, words) if self._ears is not None else ask.history
+            history = await self._understood(ask, words)
             if history is None:
                 answer.end("stop")
                 return
-            self.within.tell(structs.replace(ask, id=work.within_id, history=history, voice=None))
+            voice = ask.voice if _speaks(self._abilities) else None
+            self.within.tell(structs.replace(ask, id=work.within_id, history=history, voice=voice))
             if ask.voice is not None and self._mouth is not None:
                 await answer.speak()
             else:
@@ -257,6 +267,12 @@ class _Conversation:
         except Fault as fault:
             self.within.tell(talk.Cancel(work.within_id))
             answer.fail(fault)
+
+    async def _understood(self, ask: talk.Respond, words: Listening | None) -> tuple[turns.Turn, ...] | None:
+        """The history as the engine within understands it; None where it ends in sound in which nothing was said."""
+        if self._ears is None or self._abilities.hears_speech:
+            return ask.history
+        return await self._ears.words.written(ask.history, words)
 
     def _over(self, work: _Work, task: "asyncio.Task[None]") -> None:
         # Not the task's own last act: one that is cancelled before its first step does nothing at all.
@@ -275,13 +291,15 @@ class _Conversation:
         work.task.cancel()
 
     def take(self, words: Sequence[talk.FromEngine]) -> None:
-        """Words of the engine within; those of an answer that nobody waits for are nothing."""
+        """Words of the engine within; those of an answer that nobody waits for are nothing, and that it is gone concerns all."""
         start = 0
         for end in range(1, len(words) + 1):
             if end == len(words) or words[end].id != words[start].id:
                 work = self._works.get(words[start].id)
                 if work is not None:
                     work.answer.take(words[start:end])
+                elif lost := [word for word in words[start:end] if isinstance(word, talk.Lost)]:
+                    self.say(lost)
                 start = end
 
     # What is begun before it is asked for
@@ -296,7 +314,7 @@ class _Conversation:
             self.paused(*pause)
 
     def _foresee_within(self, ask: talk.Respond) -> None:
-        if self.foresees_within:
+        if self._abilities.foresees:
             self._stop_foreseeing()
             self._foreseeing = self._tasks.create_task(self._tell_foreseen(ask))
 
@@ -353,8 +371,8 @@ class _Ears:
         words: of its histories.
     """
 
-    def __init__(self, parts: Parts, ear: Ear, conversation: _Conversation, tasks: asyncio.TaskGroup) -> None:
-        self.hearing = Hearing(parts, ear, conversation.overhear, conversation, tasks)
+    def __init__(self, parts: Parts, ear: Ear, conversation: _Conversation, tasks: asyncio.TaskGroup, *, is_read: bool) -> None:
+        self.hearing = Hearing(parts, ear, conversation.overhear, conversation, tasks, is_read=is_read)
         self.words = Words(ear, self.hearing)
 
     def tell(self, word: talk.Hear | talk.Configure | talk.Commit | talk.Forget) -> None:

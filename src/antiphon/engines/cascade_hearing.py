@@ -33,6 +33,30 @@ TAIL_MS = 160
 """How much of the silence after speech is transcribed with it; less cuts off soft endings."""
 
 
+class _Deaf:
+    """An ear that hears nothing, for turns that nobody reads."""
+
+    languages: tuple[str, ...] = ()
+    takes_prompt = False
+    has_times = False
+
+    async def start(self) -> None:
+        """Nothing to load."""
+
+    async def stop(self) -> None:
+        """Nothing to let go of."""
+
+    def check(self, wish: talk.Transcription) -> None:
+        """Nothing is wished of it."""
+
+    async def transcribe(self, pcm: bytes, wish: talk.Transcription) -> Transcript:
+        """Nothing."""
+        return Transcript(text="")
+
+
+DEAF = _Deaf()
+
+
 class Watcher(Protocol):
     """Who wants to know that a turn may be over before it is."""
 
@@ -53,14 +77,18 @@ class Hearing:
     Args:
         deliver: takes words; never called from within what a client's word calls here.
         tasks: owns the work; it outlives this.
+        is_read: whether the words of turns are needed also where the client doesn't want them.
     """
 
-    def __init__(self, parts: Parts, ear: Ear, deliver: Deliver, watcher: Watcher, tasks: asyncio.TaskGroup) -> None:
+    def __init__(
+        self, parts: Parts, ear: Ear, deliver: Deliver, watcher: Watcher, tasks: asyncio.TaskGroup, *, is_read: bool = True
+    ) -> None:
         self._parts = parts
         self._ear = ear
         self._deliver = deliver
         self._watcher = watcher
         self._tasks = tasks
+        self._is_read = is_read
         self._asked = talk.Configure()
         self._sound = Sound()
         self._floor_ms = 0.0  # where the last turn, or what was forgotten, ended
@@ -201,7 +229,8 @@ class Hearing:
         def tell(words: str) -> None:
             self._tell(talk.Heard(id, words))
 
-        return Turn(id, start_ms, self._ear, wish or talk.Transcription(), self._begin, tell if wish is not None else None)
+        ear = self._ear if self._is_read or wish is not None else DEAF
+        return Turn(id, start_ms, ear, wish or talk.Transcription(), self._begin, tell if wish is not None else None)
 
     def _feed_heard(self, turn: Turn) -> None:
         """Let a turn hear what is known to be of it; make words of one that has paused, as if it were over: most often it is."""

@@ -159,9 +159,9 @@ class Answer:
 
     def _counted(self, word: talk.FromEngine) -> talk.FromEngine:
         """What the engine within can't know is counted too: the sound that was heard, and that was made."""
-        if not isinstance(word, talk.Used):
-            return word
         aloud_tokens = round(self._sound_ms / MS_PER_TOKEN)
+        if not isinstance(word, talk.Used) or not (self._heard_tokens or aloud_tokens):
+            return word
         return msgspec.structs.replace(
             word,
             input_tokens=word.input_tokens + self._heard_tokens,

@@ -13,6 +13,10 @@ from msgspec import Struct
 
 from antiphon import talk
 from antiphon.engines.base import Engine
+from antiphon.runtime.metrics import WorkerState as WorkerState
+
+SCARCE = frozenset({"omni", "worker"})
+"""Engines of which there are few: whoever wants one waits, whatever protocol they speak."""
 
 Told = Callable[[talk.Waiting], None]
 """Takes how it stands with a ticket: once when it has to wait, whenever that changes, and every few seconds. Synchronous, on the loop."""
@@ -85,7 +89,7 @@ class WorkerSeen(Struct, frozen=True, kw_only=True):
     """A worker, as an operator sees it; times are Unix seconds."""
 
     worker: Worker
-    state: Literal["idle", "busy", "draining", "quarantined", "offline"]
+    state: WorkerState
     taken: int
     served: int = 0
     failures: int = 0
@@ -109,8 +113,8 @@ class Coordinator(Protocol):
     def offer(self, worker: Worker) -> None:
         """A worker is there; one that has left may come back under its id."""
 
-    def withdraw(self, worker_id: str) -> None:
-        """A worker is gone; whoever has a place with it learns so from its engine."""
+    def withdraw(self, worker_id: str) -> bool:
+        """A worker is gone; whoever has a place with it learns so from its engine. Whether it was there."""
 
     def drain(self, worker_id: str) -> bool:
         """Give no more places with a worker; whether there is such a one."""
@@ -118,11 +122,21 @@ class Coordinator(Protocol):
     def cancel(self, ticket_id: str) -> bool:
         """Have a ticket wait no longer: whoever waits gets `worker_busy`; whether there is such a one."""
 
+    @property
+    def waiting(self) -> int:
+        """How many wait."""
+
+    def ticket(self, ticket_id: str) -> TicketSeen | None:
+        """One ticket; None where there is no such, or it has ended."""
+
     def tickets(self) -> Sequence[TicketSeen]:
         """All tickets: those that wait in their order, then those served."""
 
     def workers(self) -> Sequence[WorkerSeen]:
         """All workers."""
+
+    def first(self, model: str) -> Worker | None:
+        """The worker of a model that has been there for longest; None where there is none."""
 
     def offers(self, model: str) -> talk.Abilities | None:
         """What the workers of a model can do, as the first of them says; None where there is none."""
