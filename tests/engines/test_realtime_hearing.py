@@ -1,5 +1,7 @@
 """An engine before a Realtime server: what is heard, turns, transcripts, clocks."""
 
+import struct
+
 import pytest
 from realtime_server import BY_HAND, LISTEN, answered, as_said, ask, hello, of, playing, said, sound, spoken, voice_of
 
@@ -174,6 +176,19 @@ def test_the_telephone_is_spoken_to_in_its_own_code(dialect):
         assert server.session.heard == to_ulaw(b"\x10\x20" * 800)
         pcm = b"".join(word.pcm for word in of(heard, talk.Sound))
         assert len(pcm) == 2 * len(voice_of(2)), "a byte upstream is a sample here"
+
+    playing(scenario, dialect=dialect)
+
+
+@both
+def test_sound_at_a_rate_that_servers_do_not_take_is_sent_at_the_one_they_do(dialect):
+    async def scenario(conversation, heard, server):
+        conversation.tell(talk.Configure(rate_hz=16_000))
+        conversation.tell(talk.Hear(struct.pack("<4h", 0, 300, 600, -300)))
+        conversation.tell(ask("resp_1"))
+        await heard.end_of()
+        assert struct.unpack("<6h", server.session.heard) == (0, 200, 400, 600, 0, -300)
+        assert not of(heard, talk.Trouble)
 
     playing(scenario, dialect=dialect)
 

@@ -15,7 +15,7 @@ from msgspec import UNSET, Struct
 from antiphon import talk, turns
 from antiphon.audio import bytes_of, ms_of
 from antiphon.engines.realtime_answer import Answer
-from antiphon.engines.realtime_ask import encoded, params_of, session_for, session_of
+from antiphon.engines.realtime_ask import encoded, params_of, session_for, session_of, wire_hz_of
 from antiphon.engines.realtime_faults import HARMLESS, Judge, error_in
 from antiphon.engines.realtime_hearing import Hearing
 from antiphon.engines.realtime_items import item_of
@@ -177,7 +177,7 @@ class Channel:
 
     def _append(self, pcm: bytes) -> None:
         rate_hz = self._intake.rate_hz
-        self._send(InputAudioBufferAppend(audio=encoded(pcm, rate_hz, rate_hz)))
+        self._send(InputAudioBufferAppend(audio=encoded(pcm, rate_hz, wire_hz_of(rate_hz))))
 
     def _configure(self, configure: talk.Configure) -> None:
         self._hearing.is_transcribed = configure.transcription is not None
@@ -221,7 +221,7 @@ class Channel:
         return UNSET
 
     def _item(self, turn: turns.Turn, item_id: str) -> Item:
-        wire_hz = self._intake.rate_hz
+        wire_hz = wire_hz_of(self._intake.rate_hz)
         return item_of(turn, item_id, lambda pcm, rate_hz: encoded(pcm, rate_hz, wire_hz))
 
     def _cancel(self, id: str, now: float) -> list[talk.FromEngine]:

@@ -15,6 +15,7 @@ from typing import Any
 from antiphon import talk
 from antiphon.engines.base import Conversation, Deliver, EngineOverrun, Place
 from antiphon.engines.scripted_answers import performance, tokens_in
+from antiphon.engines.scripted_duplex import Performer
 from antiphon.engines.scripted_ears import Ears
 from antiphon.engines.scripted_script import ALL_ABILITIES, Script as Script, load
 from antiphon.engines.scripted_voice import Recordings
@@ -71,6 +72,7 @@ class _Conversation:
         self._deliver = deliver
         self._tasks = tasks
         self._ears = Ears(script, self._say, self._transcribe)
+        self._performer: Performer | None = None
         self._answering: dict[str, asyncio.Task[None]] = {}
         self._transcribing: set[asyncio.Task[None]] = set()
         self._may_speak = asyncio.Event()
@@ -79,6 +81,10 @@ class _Conversation:
 
     def tell(self, word: talk.ToEngine) -> None:
         match word:
+            case talk.Converse() | talk.See() | talk.Listen():
+                self._converse(word)
+            case talk.Hear() if self._performer is not None:
+                self._performer.tell(word)
             case talk.Hear() | talk.Configure():
                 self._ears.take(word)
             case talk.Commit(id):
@@ -92,19 +98,30 @@ class _Conversation:
                     self._answering[id].cancel()
             case talk.Foresee():
                 pass  # it takes no time to know what a script says
-            case talk.Converse() | talk.See() | talk.Listen():
-                pass  # its abilities say that it does no full duplex
+
+    def _converse(self, word: talk.Converse | talk.See | talk.Listen) -> None:
+        if not isinstance(word, talk.Converse):
+            if self._performer is not None:
+                self._performer.tell(word)
+        elif self._performer is None:
+            self._performer = Performer(self._script, self._recordings, word, self._say, self._transcribe)
 
     def pause(self) -> None:
         self._may_speak.clear()
+        if self._performer is not None:
+            self._performer.pause()
 
     def resume(self) -> None:
         self._may_speak.set()
+        if self._performer is not None:
+            self._performer.resume()
 
     def hush(self) -> None:
         """Say nothing more."""
         self._hushed = True
         self._ears.shut()
+        if self._performer is not None:
+            self._performer.hush()
         for task in (*self._answering.values(), *self._transcribing):
             task.cancel()
 

@@ -47,14 +47,18 @@ class _Telling(Struct):
         self.words += isinstance(word, talk.Text | talk.Reasoning | talk.Refusal | talk.Arguments | talk.Spoken)
 
 
-def performance(script: Script, recordings: Recordings, ask: talk.Respond, heard: Mapping[str, str]) -> Iterator[talk.FromEngine | float]:
+def performance(
+    script: Script, recordings: Recordings, ask: talk.Respond, heard: Mapping[str, str], answer: Answer | None = None
+) -> Iterator[talk.FromEngine | float]:
     """
     The words of the answer, and pauses in seconds, ending with the one word that ends it.
 
     Args:
         heard: what was said in the turns that were heard, by their ids.
+        answer: the one to give; None for the first that fits.
     """
-    answer, last = _choose(script, ask, heard)
+    fitting, last = _choose(script, ask, heard)
+    answer = answer or fitting
     telling = _Telling(ask, recordings, last)
     used: Usage | None = None
     reason: talk.EndReason = "stop"
@@ -130,6 +134,8 @@ def _words(line: Line, telling: _Telling) -> Iterator[talk.FromEngine]:
         yield talk.Sealed(id, line.sealed)
     if line.annotation is not None:
         yield talk.Annotated(id, line.annotation)
+    if line.measured is not None:
+        yield talk.Measured(id, line.measured)
     if voice is not None:
         yield from _aloud(line, telling, voice)
     for field, word in _SAID.items():

@@ -40,6 +40,8 @@ ALL_ABILITIES = talk.Abilities(
     turn_detection=("server_vad", "semantic_vad"),
     transcribes=True,
     noise_reduction=("near_field", "far_field"),
+    full_duplex=True,
+    sees=True,
 )
 
 
@@ -92,6 +94,7 @@ class Line(Struct, frozen=True, forbid_unknown_fields=True):
         text: the answer's text, split into words, each said at the script's pace; aloud where the answer has a voice.
         sound: a WAV file to play where the answer has a voice; with `text`, its words are those of the file.
         aloud_ms: a tone of that length where the answer has a voice.
+        measured: metrics of what comes next.
         call: name of a tool to call, with `arguments` (a table, or text as it is), or with `input` for a custom tool.
         wait_ms: silence.
         repeat: how often to say the line.
@@ -105,6 +108,7 @@ class Line(Struct, frozen=True, forbid_unknown_fields=True):
     sealed: str | None = None
     refusal: str | None = None
     annotation: dict[str, Any] | None = None
+    measured: dict[str, Any] | None = None
     call: str | None = None
     wait_ms: float | None = None
     used: Usage | None = None
@@ -177,6 +181,45 @@ class Hearing(Struct, frozen=True, forbid_unknown_fields=True):
     fails: Deafness | None = None
 
 
+class Loss(Struct, frozen=True, forbid_unknown_fields=True):
+    """
+    How a scripted worker is lost; but for `at` the fields of `talk.Lost`.
+
+    Attributes:
+        at: the piece of sound at which it dies, the first being 1; 0 when it should be ready.
+    """
+
+    at: int = 0
+    code: str = "backend_error"
+    message: str = "The script says so."
+
+
+class Unasked(Struct, frozen=True, forbid_unknown_fields=True):
+    """What is said of its own accord `at` a piece of sound, the first being 1, if nothing is being said then."""
+
+    at: int
+    lines: tuple[Line, ...] = ()
+
+
+class FullDuplex(Struct, frozen=True, forbid_unknown_fields=True):
+    """
+    How full duplex is done.
+
+    Attributes:
+        ready_ms: until it may begin.
+        metrics: what is told when it may.
+        piece_ms: how long a piece of sound takes to be worked on.
+        says: what is said whatever was heard.
+        lost: when and how it dies; None for never.
+    """
+
+    ready_ms: float = 0.0
+    metrics: dict[str, Any] = {}
+    piece_ms: float = 0.0
+    says: tuple[Unasked, ...] = ()
+    lost: Loss | None = None
+
+
 class Script(Struct, frozen=True, forbid_unknown_fields=True):
     """
     All that a scripted model knows.
@@ -185,6 +228,7 @@ class Script(Struct, frozen=True, forbid_unknown_fields=True):
         pace_ms: time between words; 0 says all of an answer at once.
         hears: what turns are heard as; the first that fits holds.
         speech: when somebody speaks; None leaves it to the level of the sound.
+        duplex: what is done in full duplex.
         abilities: what to claim not to be able to do, or otherwise; fields of `talk.Abilities`.
         script: a TOML file with these fields, read in place of the rest.
     """
@@ -193,6 +237,7 @@ class Script(Struct, frozen=True, forbid_unknown_fields=True):
     pace_ms: float = 0.0
     hears: tuple[Hearing, ...] = ()
     speech: tuple[Stretch, ...] | None = None
+    duplex: FullDuplex = FullDuplex()
     abilities: dict[str, Any] = {}
     script: str | None = None
 
@@ -210,12 +255,18 @@ def load(model: str, options: Mapping[str, Any], place: Place) -> tuple[Script, 
         if script.script is not None:
             path = place.base / script.script
             script, folder = msgspec.convert(_read(path), Script, strict=False), path.parent
-        abilities = msgspec.convert(msgspec.to_builtins(ALL_ABILITIES) | dict(script.abilities), talk.Abilities, strict=False)
+        abilities = _abilities(script.abilities)
         _check(script)
     except (ValueError, re.error) as error:
         raise OurFault(f"The script of model '{model}' is wrong: {error}.") from None
-    names = {line.sound for answer in script.answers for line in answer.lines if line.sound is not None}
+    names = {line.sound for said in (*script.answers, *script.duplex.says) for line in said.lines if line.sound is not None}
     return script, abilities, Recordings(folder, names)
+
+
+def _abilities(given: Mapping[str, Any]) -> talk.Abilities:
+    """All but what is taken away; who can't hear does no full duplex either."""
+    hears = {} if given.get("listens", True) else {"full_duplex": False, "sees": False}
+    return msgspec.convert(msgspec.to_builtins(ALL_ABILITIES) | hears | dict(given), talk.Abilities, strict=False)
 
 
 def _check(script: Script) -> None:

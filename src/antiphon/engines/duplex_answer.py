@@ -1,0 +1,113 @@
+"""
+One answer of a conversation in full duplex: what has been said of it, what is held back, and how much was heard.
+
+Speech is made faster than it is heard, and what was sent can't be taken back from a client that plays it. So sound leaves at the pace of
+the conversation's own clock, which is the sound that comes in: at no time more of it is on its way than the lead. Words stand before the
+sound that they are heard in and leave with it. The answer is over when all of it was heard, so that whoever speaks before that cuts it
+short, and whatever says that it is over finds nothing left to be played.
+"""
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+
+from antiphon import talk, turns
+from antiphon.audio import bytes_of, ms_of
+
+MOST_HELD_MS = 300_000
+"""The most sound that is held back; of an answer that is longer, the rest is left out."""
+
+Ends = talk.Ended | talk.Broke
+
+_WORDS = (talk.Spoken, talk.Text, talk.Refusal)
+_BESIDE = (talk.Used, talk.Measured)
+
+
+class Answer:
+    """
+    An answer under way.
+
+    Attributes:
+        id: of all its words.
+        has_begun: whether any of it was said.
+        is_over: whether its last word was.
+    """
+
+    def __init__(self, id: str, rate_hz: int) -> None:
+        self.id = id
+        self.has_begun = False
+        self.is_over = False
+        self._rate_hz = rate_hz
+        self._held: deque[talk.FromEngine] = deque()
+        self._held_bytes = 0
+        self._has_all = False
+        self._sent_bytes = 0
+        self._heard_ms = 0.0
+        self._words: list[tuple[float, str]] = []  # each with where in the sound it begins
+
+    @property
+    def ahead_ms(self) -> float:
+        """How much of what was sent is yet to be heard."""
+        return ms_of(self._sent_bytes, self._rate_hz) - self._heard_ms
+
+    @property
+    def is_held(self) -> bool:
+        """Whether something waits for time to pass."""
+        return bool(self._held)
+
+    def take(self, words: Sequence[talk.FromEngine]) -> bool:
+        """More of it, as it was made; whether more is still wanted."""
+        for word in words:
+            if self._has_all:
+                break
+            if isinstance(word, (*_WORDS, *_BESIDE, talk.Sound, talk.Ended, talk.Broke)):
+                self._hold(word)
+        return not self._has_all
+
+    def _hold(self, word: talk.FromEngine) -> None:
+        if isinstance(word, talk.Sound):
+            self._held_bytes += len(word.pcm)
+            if ms_of(self._held_bytes, self._rate_hz) > MOST_HELD_MS:
+                word = talk.Ended(self.id, "length")
+        self._has_all = isinstance(word, Ends)
+        self._held.append(word)
+
+    def hear(self, ms: float) -> None:
+        """So much time has passed for whoever listens."""
+        self._heard_ms = min(ms_of(self._sent_bytes, self._rate_hz), self._heard_ms + ms)
+
+    def due(self, lead_ms: float) -> Iterator[talk.FromEngine]:
+        """What may be said now; once given, it counts as said. An answer that says nothing has no end either."""
+        while self._held and (word := self._next(lead_ms)) is not None:
+            self.is_over = isinstance(word, Ends)
+            if self.has_begun or not isinstance(word, talk.Ended):
+                self.has_begun = True
+                yield word
+
+    def _next(self, lead_ms: float) -> talk.FromEngine | None:
+        word = self._held[0]
+        if isinstance(word, talk.Sound):
+            return self._sound(word, bytes_of(max(0.0, lead_ms - self.ahead_ms), self._rate_hz))
+        if self.ahead_ms > 0 if isinstance(word, Ends) else self.ahead_ms >= lead_ms:
+            return None
+        if isinstance(word, _WORDS):
+            self._words.append((ms_of(self._sent_bytes, self._rate_hz), word.text))
+        return self._held.popleft()
+
+    def _sound(self, word: talk.Sound, room_bytes: int) -> talk.Sound | None:
+        if room_bytes < min(len(word.pcm), 2):
+            return None
+        self._held.popleft()
+        if len(word.pcm) > room_bytes:
+            self._held.appendleft(talk.Sound(word.id, word.pcm[room_bytes:]))
+            word = talk.Sound(word.id, word.pcm[:room_bytes])
+        self._sent_bytes += len(word.pcm)
+        self._held_bytes -= len(word.pcm)
+        return word
+
+    def message(self) -> turns.Message | None:
+        """What the model is to remember of it: the words that had begun to be heard; None where there were none."""
+        is_cut = self._sent_bytes > 0 and not self.is_over
+        heard = [text for at_ms, text in self._words if not is_cut or at_ms < self._heard_ms]
+        if not "".join(heard).strip():
+            return None
+        return turns.Message("assistant", (turns.TextPart("".join(heard)),), heard_ms=round(self._heard_ms) if is_cut else None)
