@@ -176,6 +176,9 @@ class Samples:
 
 _HEADER = Struct("<4sI4s4sIHHIIHH4sI")
 
+WAV_HEAD_BYTES = _HEADER.size
+"""How long the head of a WAV file is that is made here."""
+
 
 def wav(pcm: bytes, rate_hz: int) -> bytes:
     """
@@ -186,7 +189,12 @@ def wav(pcm: bytes, rate_hz: int) -> bytes:
 
     Source: Multimedia Programming Interface and Data Specifications 1.0 (IBM and Microsoft, 1991), "Waveform Audio File Format".
     """
-    return _wav_head(rate_hz, len(pcm) + _HEADER.size - 8, len(pcm)) + pcm
+    return wav_head(rate_hz, len(pcm)) + pcm
+
+
+def wav_head(rate_hz: int, sound_bytes: int, channels: int = 1) -> bytes:
+    """What stands before so much sound in a WAV file."""
+    return _wav_head(rate_hz, sound_bytes + _HEADER.size - 8, sound_bytes, channels)
 
 
 def endless_wav_head(rate_hz: int) -> bytes:
@@ -201,10 +209,10 @@ def endless_wav_head(rate_hz: int) -> bytes:
 _NOT_KNOWN = 0xFFFF_FFFF
 
 
-def _wav_head(rate_hz: int, file_bytes: int, sound_bytes: int) -> bytes:
-    pulse_code, channels = 1, 1
-    length_of_format, bytes_per_second, bits = 16, SAMPLE_BYTES * rate_hz, 8 * SAMPLE_BYTES
-    kind = (pulse_code, channels, rate_hz, bytes_per_second, SAMPLE_BYTES, bits)
+def _wav_head(rate_hz: int, file_bytes: int, sound_bytes: int, channels: int = 1) -> bytes:
+    pulse_code, length_of_format, bits = 1, 16, 8 * SAMPLE_BYTES
+    frame_bytes = SAMPLE_BYTES * channels
+    kind = (pulse_code, channels, rate_hz, frame_bytes * rate_hz, frame_bytes, bits)
     return _HEADER.pack(b"RIFF", file_bytes, b"WAVE", b"fmt ", length_of_format, *kind, b"data", sound_bytes)
 
 

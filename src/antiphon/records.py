@@ -67,6 +67,7 @@ class KeyRecord(Struct, frozen=True, kw_only=True):
         requests_per_minute: the limit, or None for none.
         tokens_per_minute: the limit, or None for none; input and output count.
         streams: how many answers it may have under way at the same time, or None for any number.
+        record: which of its sessions are recorded, in the words of `recording.when`; None for those that the server records.
     """
 
     id: str
@@ -82,6 +83,7 @@ class KeyRecord(Struct, frozen=True, kw_only=True):
     requests_per_minute: int | None = None
     tokens_per_minute: int | None = None
     streams: int | None = None
+    record: str | None = None
 
     def is_live(self, at: float) -> bool:
         """Whether it opens anything at that time."""
@@ -105,3 +107,41 @@ class ClientSecretRecord(Struct, frozen=True, kw_only=True):
     session: bytes
     created_at: int
     expires_at: int
+
+
+SessionState = Literal["live", "kept", "interrupted"]
+
+
+class SessionRecord(Struct, frozen=True, kw_only=True):
+    """
+    One recorded session; the recording itself is elsewhere.
+
+    Attributes:
+        id: unique; what the client knows the session by.
+        tenant: whose it is; every look-up names it.
+        key_id: the key that it was opened with; None where none was needed.
+        protocol: in which it was held, such as `realtime`.
+        mode: which kind of session of that protocol.
+        model: the one that answered.
+        created_at: Unix seconds, as all times here.
+        state: `live` while it is recorded, `kept` when it has ended, `interrupted` where its server died first.
+        ended_at: None while it is live.
+        duration_ms: from its beginning to its end.
+        reason: why it ended, in one of few words; None while it is live.
+        bytes: of all its files.
+        truncated: why the recording ends before the session; None where it doesn't.
+    """
+
+    id: str
+    tenant: str
+    key_id: str | None
+    protocol: str
+    mode: str
+    model: str
+    created_at: int
+    state: SessionState = "live"
+    ended_at: int | None = None
+    duration_ms: int = 0
+    reason: str | None = None
+    bytes: int = 0
+    truncated: str | None = None

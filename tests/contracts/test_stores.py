@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.records import ClientSecretRecord, Direction, ItemRecord, KeyRecord, ResponseRecord
+from antiphon.records import ClientSecretRecord, Direction, ItemRecord, KeyRecord, ResponseRecord, SessionRecord
 from antiphon.stores.base import MissingAncestor, Page, Store, UnknownCursor
 from antiphon.stores.memory import Memory
 from antiphon.stores.sql import Sql
@@ -253,7 +253,7 @@ def key(id: str, created_at: int = 1, **fields: Any) -> KeyRecord:
 
 
 async def test_keys_come_back_as_they_were_added_oldest_first(store: Store) -> None:
-    limited = key("key_a", 2, expires_at=9, requests_per_minute=1, tokens_per_minute=2**40, streams=3)
+    limited = key("key_a", 2, expires_at=9, requests_per_minute=1, tokens_per_minute=2**40, streams=3, record="consent")
     for one in (limited, key("key_b", 1)):
         await store.keys.add(one)
     assert list(await store.keys.all()) == [key("key_b", 1), limited]
@@ -299,3 +299,67 @@ async def test_a_new_client_secret_sweeps_away_those_that_have_expired(store: St
     await store.client_secrets.add(client_secret(b"third", created_at=20, expires_at=30))
     assert await store.client_secrets.find(b"first") is None
     assert await store.client_secrets.find(b"second") is not None
+
+
+# Recorded sessions
+
+
+def session(id: str, tenant: str = "ada", **fields: Any) -> SessionRecord:
+    asked = {"key_id": None, "protocol": "realtime", "mode": "conversation", "model": "parrot", "created_at": 1, **fields}
+    return SessionRecord(id=id, tenant=tenant, **asked)
+
+
+KEPT = {"state": "kept", "ended_at": 9, "duration_ms": 8000, "reason": "left", "bytes": 2**40, "truncated": "disk full"}
+
+
+async def sessions(store: Store, tenant: str | None = "ada", after: str | None = None, limit: int = 10, order: Any = "asc") -> list[str]:
+    return [one.id for one in (await store.sessions.page(tenant, after=after, limit=limit, order=order)).sessions]
+
+
+async def test_a_session_is_kept_and_changed_and_stays_in_its_place(store: Store) -> None:
+    for id in ("sess_1", "sess_2"):
+        await store.sessions.put(session(id))
+    await store.sessions.put(session("sess_1", key_id="key_1", **KEPT))
+    assert await store.sessions.get("ada", "sess_1") == session("sess_1", key_id="key_1", **KEPT)
+    assert await sessions(store) == ["sess_1", "sess_2"]
+
+
+async def test_another_tenants_session_is_as_good_as_none_save_for_whoever_looks_after_all(store: Store) -> None:
+    await store.sessions.put(session("sess_1"))
+    await store.sessions.put(session("sess_2", tenant="eve"))
+    assert await store.sessions.get("eve", "sess_1") is None
+    assert await store.sessions.delete("eve", "sess_1") is False
+    assert await sessions(store, "eve") == ["sess_2"]
+    with pytest.raises(UnknownCursor):
+        await sessions(store, "eve", after="sess_1")
+    assert await store.sessions.get(None, "sess_1") == session("sess_1")
+    assert await sessions(store, None) == ["sess_1", "sess_2"]
+    assert await store.sessions.delete(None, "sess_2") is True
+    assert await store.sessions.delete("ada", "sess_1") is True
+    assert await sessions(store, None) == []
+
+
+async def test_sessions_are_paged_in_either_order(store: Store) -> None:
+    for number in range(4):
+        await store.sessions.put(session(f"sess_{number}"))
+    assert await sessions(store, limit=2, order="desc") == ["sess_3", "sess_2"]
+    assert await sessions(store, after="sess_2", order="desc") == ["sess_1", "sess_0"]
+    assert await sessions(store, after="sess_2") == ["sess_3"]
+    assert (await store.sessions.page("ada", after=None, limit=3, order="asc")).has_more
+    assert not (await store.sessions.page("ada", after=None, limit=4, order="asc")).has_more
+
+
+async def test_the_oldest_sessions_are_those_that_have_ended(store: Store) -> None:
+    await store.sessions.put(session("sess_1"))
+    for number in (2, 3, 4):
+        await store.sessions.put(session(f"sess_{number}", **KEPT))
+    assert [one.id for one in await store.sessions.oldest(2)] == ["sess_2", "sess_3"]
+    assert [one.id for one in await store.sessions.live()] == ["sess_1"]
+    assert await store.sessions.total_bytes() == 3 * 2**40
+
+
+async def test_no_session_has_an_id_with_a_nul(store: Store) -> None:
+    assert await store.sessions.get("ada", "sess\0") is None
+    assert await store.sessions.delete("ada", "sess\0") is False
+    with pytest.raises(UnknownCursor):
+        await sessions(store, after="\0")

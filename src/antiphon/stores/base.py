@@ -6,7 +6,7 @@ from typing import Literal, Protocol
 from msgspec import Struct
 
 from antiphon.errors import OurFault
-from antiphon.records import ClientSecretRecord, Direction, ItemRecord, KeyRecord, ResponseRecord
+from antiphon.records import ClientSecretRecord, Direction, ItemRecord, KeyRecord, ResponseRecord, SessionRecord
 
 Order = Literal["asc", "desc"]
 
@@ -21,6 +21,13 @@ class Page(Struct, frozen=True):
     """A slice of a list: the items, and whether more follow in the direction that was asked."""
 
     items: tuple[ItemRecord, ...]
+    has_more: bool
+
+
+class SessionPage(Struct, frozen=True):
+    """A slice of a list of sessions, and whether more follow in the direction that was asked."""
+
+    sessions: tuple[SessionRecord, ...]
     has_more: bool
 
 
@@ -63,6 +70,41 @@ class ClientSecrets(Protocol):
         """The secret with that hash, expired or not; None where there is none."""
 
 
+class Sessions(Protocol):
+    """Where it is kept which sessions were recorded. A tenant of None stands for all of them: for who looks after the server."""
+
+    async def put(self, session: SessionRecord) -> None:
+        """Keep a session, in place of an earlier record of it."""
+
+    async def get(self, tenant: str | None, session_id: str) -> SessionRecord | None:
+        """The session with that id, or None."""
+
+    async def page(self, tenant: str | None, *, after: str | None, limit: int, order: Order) -> SessionPage:
+        """
+        A page of the sessions.
+
+        Args:
+            after: id of the session before the page, in the order asked; None for the first page.
+            limit: at most so many, 1 or more.
+            order: `asc` is the order in which they began.
+
+        Raises:
+            UnknownCursor: there is no such session.
+        """
+
+    async def delete(self, tenant: str | None, session_id: str) -> bool:
+        """Forget a session; whether there was one."""
+
+    async def oldest(self, limit: int) -> Sequence[SessionRecord]:
+        """So many of the sessions that have ended, at most, of all tenants; the oldest first."""
+
+    async def live(self) -> Sequence[SessionRecord]:
+        """The sessions that say that they are live, of all tenants; the oldest first."""
+
+    async def total_bytes(self) -> int:
+        """What all recordings come to."""
+
+
 class Store(Protocol):
     """
     Where responses and their items are kept. Every look-up names the tenant; another tenant's id is as good as none.
@@ -77,6 +119,10 @@ class Store(Protocol):
     @property
     def client_secrets(self) -> ClientSecrets:
         """The client secrets, kept in the same place."""
+
+    @property
+    def sessions(self) -> Sessions:
+        """Which sessions were recorded, kept in the same place."""
 
     async def open(self) -> None:
         """Connect and bring the schema up to date; once, before anything else."""

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
-from antiphon.records import ClientSecretRecord, Direction, ItemRecord, KeyRecord, ResponseRecord
-from antiphon.stores.base import LONGEST_CHAIN, UNFINISHED, MissingAncestor, Order, Page, UnknownCursor, chain_too_long
+from antiphon.records import ClientSecretRecord, Direction, ItemRecord, KeyRecord, ResponseRecord, SessionRecord
+from antiphon.stores.base import LONGEST_CHAIN, UNFINISHED, MissingAncestor, Order, Page, SessionPage, UnknownCursor, chain_too_long
 
 
 class Memory:
@@ -16,6 +16,7 @@ class Memory:
     def __init__(self) -> None:
         self.keys = MemoryKeys()
         self.client_secrets = MemoryClientSecrets()
+        self.sessions = MemorySessions()
         self._records: dict[str, ResponseRecord] = {}  # in the order they were put
         self._mine: set[str] = set()  # put since it was opened
 
@@ -142,3 +143,50 @@ class MemoryClientSecrets:
     async def find(self, hash: bytes) -> ClientSecretRecord | None:
         """The secret with that hash, expired or not; None where there is none."""
         return self._secrets.get(hash)
+
+
+class MemorySessions:
+    """Which sessions were recorded, until the process ends."""
+
+    def __init__(self) -> None:
+        self._sessions: dict[str, SessionRecord] = {}  # in the order in which they began
+
+    async def put(self, session: SessionRecord) -> None:
+        """Keep a session, in place of an earlier record of it."""
+        self._sessions[session.id] = session
+
+    async def get(self, tenant: str | None, session_id: str) -> SessionRecord | None:
+        """The session with that id, or None."""
+        found = self._sessions.get(session_id)
+        return found if found is not None and tenant in (None, found.tenant) else None
+
+    async def page(self, tenant: str | None, *, after: str | None, limit: int, order: Order) -> SessionPage:
+        """A page of the sessions."""
+        theirs = [session for session in self._sessions.values() if tenant in (None, session.tenant)]
+        if order == "desc":
+            theirs.reverse()
+        if after is not None:
+            places = [place for place, session in enumerate(theirs) if session.id == after]
+            if not places:
+                raise UnknownCursor(after)
+            theirs = theirs[places[0] + 1 :]
+        return SessionPage(tuple(theirs[:limit]), has_more=len(theirs) > limit)
+
+    async def delete(self, tenant: str | None, session_id: str) -> bool:
+        """Forget a session; whether there was one."""
+        if await self.get(tenant, session_id) is None:
+            return False
+        del self._sessions[session_id]
+        return True
+
+    async def oldest(self, limit: int) -> Sequence[SessionRecord]:
+        """So many of the sessions that have ended, the oldest first."""
+        return [session for session in self._sessions.values() if session.state != "live"][:limit]
+
+    async def live(self) -> Sequence[SessionRecord]:
+        """The sessions that say that they are live, the oldest first."""
+        return [session for session in self._sessions.values() if session.state == "live"]
+
+    async def total_bytes(self) -> int:
+        """What all recordings come to."""
+        return sum(session.bytes for session in self._sessions.values())

@@ -86,6 +86,7 @@ keys = Table(
     Column("requests_per_minute", BigInteger),
     Column("tokens_per_minute", BigInteger),
     Column("streams", BigInteger),
+    Column("record", Text),
 )
 
 client_secrets = Table(
@@ -96,6 +97,26 @@ client_secrets = Table(
     Column("session", LargeBinary, nullable=False),
     Column("created_at", BigInteger, nullable=False),
     Column("expires_at", BigInteger, nullable=False, index=True),
+)
+
+sessions = Table(
+    "sessions",
+    metadata,
+    Column("number", _Number, primary_key=True),  # in the order in which they began
+    Column("id", Text, nullable=False, unique=True),
+    Column("tenant", Text, nullable=False),
+    Column("key_id", Text),
+    Column("protocol", Text, nullable=False),
+    Column("mode", Text, nullable=False),
+    Column("model", Text, nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("ended_at", BigInteger),
+    Column("duration_ms", BigInteger, nullable=False),
+    Column("reason", Text),
+    Column("bytes", BigInteger, nullable=False),
+    Column("truncated", Text),
+    Index("ix_sessions_tenant", "tenant", "number"),
 )
 
 

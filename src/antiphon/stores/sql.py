@@ -15,6 +15,7 @@ from antiphon.stores.client_secrets import SqlClientSecrets
 from antiphon.stores.database import Database
 from antiphon.stores.keys import SqlKeys
 from antiphon.stores.schema import is_unfinished, items, responses
+from antiphon.stores.sessions import SqlSessions
 from antiphon.stores.writer import GroupCommit
 
 
@@ -62,6 +63,7 @@ class Sql:
         self._database = Database(url, numbers)
         self.keys = SqlKeys(self._database)
         self.client_secrets = SqlClientSecrets(self._database)
+        self.sessions = SqlSessions(self._database)
         self._orphaned = _Wanted(
             select(responses.c.number, responses.c.number.label("rank")).where(is_unfinished, self._database.backend.is_nobodys)
         )

@@ -1,0 +1,128 @@
+"""
+Where files are kept: in a folder of this machine, or with an object store such as S3.
+
+A file's name is `folder/name`, where the folder is all that belongs together. Credentials of an object store are its own environment
+variables', such as `AWS_ACCESS_KEY_ID`, which its client reads.
+"""
+
+import contextlib
+import shutil
+from collections.abc import AsyncIterator, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from antiphon.errors import OurFault
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore, RetryConfig
+
+PIECE_BYTES = 1 << 18
+"""How much of a file is read at once."""
+
+_RETRIES: "RetryConfig" = {"max_retries": 3, "retry_timeout": timedelta(seconds=20)}
+"""How long a place that does not answer is asked again: whoever waits for it tries later."""
+
+_LAST = "meta.json"
+"""What is put last, so that whatever has it is whole."""
+
+
+class Blob(Struct, frozen=True):
+    """
+    A file.
+
+    Attributes:
+        name: within its folder.
+    """
+
+    name: str
+    bytes: int
+
+
+class Blobs:
+    """
+    Files at one place; nothing is touched before the first is asked for.
+
+    Args:
+        place: the path of a folder, or a URL such as `s3://bucket/prefix`.
+    """
+
+    def __init__(self, place: str) -> None:
+        self._place = place
+        self._folder = Path(place) if "://" not in place else None
+        self._opened: ObjectStore | None = None
+
+    def keep(self, folder: Path, name: str) -> None:
+        """
+        Keep all that is in a folder, and let the folder go; for a thread, as it takes its time. Doing it again does no harm.
+
+        Raises:
+            OurFault: it could not be kept; the folder is as it was.
+        """
+        if not folder.exists():  # it was kept before
+            return
+        with self._telling("written"):
+            if self._folder is not None:
+                # Moved, not copied: it is there whole or not at all, and a full disk is no matter.
+                self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+                shutil.rmtree(self._folder / name, ignore_errors=True)
+                shutil.move(folder, self._folder / name)
+                return
+            import obstore  # noqa: PLC0415 - many servers keep no files
+
+            for path in sorted((path for path in folder.rglob("*") if path.is_file()), key=lambda path: path.name == _LAST):
+                obstore.put(self._store, f"{name}/{path.relative_to(folder).as_posix()}", path)
+            shutil.rmtree(folder)
+
+    async def files(self, folder: str) -> list[Blob]:
+        """What is in a folder, by name; nothing where there is none."""
+        with self._telling("read"):
+            prefix = f"{folder}/"
+            found = [entry async for page in self._store.list(prefix) for entry in page]
+        return sorted((Blob(entry["path"].removeprefix(prefix), entry["size"]) for entry in found), key=lambda blob: blob.name)
+
+    async def pieces(self, name: str, start: int = 0, end: int | None = None) -> AsyncIterator[bytes]:
+        """
+        A file from `start` up to `end`, piece by piece.
+
+        Raises:
+            OurFault: it is not there, or can't be read.
+        """
+        with self._telling("read"):
+            if end is not None and end <= start:
+                return
+            got = await self._store.get_async(name, options={"range": (start, end) if end is not None else {"offset": start}})
+            async for piece in got.stream(min_chunk_size=PIECE_BYTES):
+                yield bytes(piece)
+
+    async def forget(self, folder: str) -> None:
+        """Remove a folder and all that is in it; no harm where there is none."""
+        names = [f"{folder}/{blob.name}" for blob in await self.files(folder)]
+        with self._telling("deleted"):
+            if names:
+                await self._store.delete_async(names)
+        if self._folder is not None:  # of which the files are gone
+            shutil.rmtree(self._folder / folder, ignore_errors=True)
+
+    @property
+    def _store(self) -> "ObjectStore":
+        if self._opened is None:
+            from obstore.store import LocalStore, from_url  # noqa: PLC0415 - many servers keep no files
+
+            self._opened = (
+                LocalStore(self._folder, mkdir=True) if self._folder is not None else from_url(self._place, retry_config=_RETRIES)
+            )
+        return self._opened
+
+    @contextlib.contextmanager
+    def _telling(self, done: str) -> Iterator[None]:
+        """Turn the errors of where it is kept into a fault."""
+        from obstore.exceptions import BaseError  # noqa: PLC0415 - many servers keep no files
+
+        try:
+            yield
+        except (BaseError, OSError, ValueError) as error:
+            where = self._folder or self._place.partition("?")[0]
+            raise OurFault(f"What is kept at {where} can't be {done}: {str(error).splitlines()[0]}") from error

@@ -1,0 +1,93 @@
+"""Files are kept alike in a folder, in S3, and in memory."""
+
+import pytest
+from s3_double import s3
+
+from antiphon.errors import OurFault
+from antiphon.stores.blobs import Blob, Blobs
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend():
+    return "asyncio"
+
+
+@pytest.fixture
+def bucket(monkeypatch):
+    with s3() as (url, objects):
+        named = {"ENDPOINT_URL": url, "ALLOW_HTTP": "true", "ACCESS_KEY_ID": "ada", "SECRET_ACCESS_KEY": "lovelace", "REGION": "eu"}
+        for name, value in named.items():
+            monkeypatch.setenv(f"AWS_{name}", value)
+        yield objects
+
+
+@pytest.fixture(params=["folder", "memory", "s3"])
+def blobs(request, tmp_path):
+    if request.param == "s3":
+        request.getfixturevalue("bucket")
+    return Blobs({"folder": str(tmp_path / "kept"), "memory": "memory:///", "s3": "s3://recordings/here"}[request.param])
+
+
+def made(tmp_path, name="sess_1", **files):
+    folder = tmp_path / "made" / name
+    for file, content in {"meta.json": b"{}", "frames/1.jpg": b"picture", "in.wav": bytes(range(100)), **files}.items():
+        (folder / file).parent.mkdir(parents=True, exist_ok=True)
+        (folder / file).write_bytes(content)
+    return folder
+
+
+async def read(blobs, name, *span):
+    return b"".join([piece async for piece in blobs.pieces(name, *span)])
+
+
+async def test_a_folder_is_kept_whole_and_let_go(blobs, tmp_path):
+    folder = made(tmp_path)
+    blobs.keep(folder, "sess_1")
+    assert not folder.exists()
+    assert await blobs.files("sess_1") == [Blob("frames/1.jpg", 7), Blob("in.wav", 100), Blob("meta.json", 2)]
+    assert await read(blobs, "sess_1/frames/1.jpg") == b"picture"
+
+
+async def test_a_part_of_a_file_can_be_read(blobs, tmp_path):
+    blobs.keep(made(tmp_path), "sess_1")
+    assert await read(blobs, "sess_1/in.wav", 10, 13) == bytes([10, 11, 12])
+    assert await read(blobs, "sess_1/in.wav", 98) == bytes([98, 99])
+    assert await read(blobs, "sess_1/in.wav", 5, 5) == b""
+
+
+async def test_a_folder_that_was_kept_before_is_no_mistake(blobs, tmp_path):
+    folder = made(tmp_path)
+    blobs.keep(folder, "sess_1")
+    blobs.keep(folder, "sess_1")
+    assert len(await blobs.files("sess_1")) == 3
+
+
+async def test_a_folder_is_forgotten_and_no_other(blobs, tmp_path):
+    for name in ("sess_1", "sess_11"):
+        blobs.keep(made(tmp_path, name), name)
+    await blobs.forget("sess_1")
+    await blobs.forget("sess_1")
+    assert await blobs.files("sess_1") == []
+    assert len(await blobs.files("sess_11")) == 3
+
+
+async def test_what_is_not_there_is_a_fault_that_says_where(blobs):
+    with pytest.raises(OurFault, match="can't be read"):
+        await read(blobs, "sess_1/in.wav")
+
+
+async def test_in_a_bucket_the_files_stand_under_the_prefix(bucket, tmp_path):
+    Blobs("s3://recordings/here").keep(made(tmp_path), "sess_1")
+    assert sorted(bucket) == [f"recordings/here/sess_1/{name}" for name in ("frames/1.jpg", "in.wav", "meta.json")]
+
+
+async def test_a_bucket_that_refuses_leaves_the_folder_as_it_was(monkeypatch, tmp_path):
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "ada")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "lovelace")
+    folder = made(tmp_path)
+    with pytest.raises(OurFault, match="can't be written"):  # without AWS_ALLOW_HTTP
+        Blobs("s3://recordings").keep(folder, "sess_1")
+    assert (folder / "in.wav").exists()
