@@ -4,20 +4,27 @@ import asyncio
 import contextlib
 import json
 import os
+import socket
 import wave
 from pathlib import Path
 
 import pytest
+from aiohttp import web
 
 from antiphon import talk, turns
 from antiphon.audio import bytes_of, ms_of
 from antiphon.config import load
 from antiphon.engines.base import Place
+from antiphon.engines.worker import RemoteEngine
+from antiphon.engines.worker_end import StreamPipe
 from antiphon.runtime.registry import ENGINES, _build
 from antiphon.runtime.speech import Speech
+from antiphon.runtime.worker_process import embedded
+from antiphon.runtime.worker_serving import Serving
 from antiphon.server.run import background
 from antiphon.settings import SpeechSettings
 from antiphon.speech.resample import resampled
+from antiphon.wire.worker_link import VERSION, Hello
 
 SETTINGS = talk.Settings(model="m")
 CASES = [
@@ -27,7 +34,11 @@ CASES = [
     pytest.param("responses", {}, id="responses"),
     pytest.param("realtime", {"model": "slow"}, id="realtime"),
     pytest.param("realtime", {"dialect": "beta"}, id="realtime-beta"),
+    pytest.param("worker", {"pace_ms": 1}, id="worker"),
+    pytest.param("worker", {}, id="worker-at-once"),
+    pytest.param("omni", {}, id="omni"),
     pytest.param("local", {"model": "smollm2-135m-instruct", "context": 1024}, id="local", marks=pytest.mark.weights),
+    pytest.param("child", {"model": "smollm2-135m-instruct", "context": 1024}, id="child", marks=pytest.mark.weights),
 ]
 
 
@@ -126,6 +137,42 @@ COUNTS = {
 """For each path what says a number, and what says that it was the last."""
 
 
+@contextlib.asynccontextmanager
+async def counting_model():
+    """The address of a MiniCPM-o server that counts."""
+
+    async def health(_request):
+        return web.json_response({"status": "ready", "worker_status": "idle"})
+
+    async def close(_request):
+        return web.json_response({"ok": True})
+
+    async def serve(request):
+        model = web.WebSocketResponse()
+        await model.prepare(request)
+        with contextlib.suppress(ConnectionError):
+            async for message in model:
+                if message.json()["type"] == "session.init":
+                    await model.send_json({"type": "session.created", "session_id": "sess_1"})
+                    continue
+                most = message.json()["input"]["generation"]["max_new_tokens"]
+                for number in range(most):
+                    await model.send_json({"type": "response.output.delta", "kind": "text", "text": f" {number}"})
+                    await asyncio.sleep(0.002)
+                await model.send_json({"type": "response.done", "metrics": {"kv_cache_length": 9 + most, "n_tokens": most}})
+        return model
+
+    app = web.Application()
+    app.add_routes([web.get("/health", health), web.post("/sessions/{id}/close", close), web.get("/backend", serve)])
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        yield "ws://{}:{}".format(*runner.addresses[0])
+    finally:
+        await runner.cleanup()
+
+
 SERVERS = {}
 """Addresses of the servers that outlast a test."""
 
@@ -139,6 +186,22 @@ def realtime_server(tmp_path_factory):
     with background(config) as address:
         SERVERS["realtime"] = f"{address}/v1"
         yield
+
+
+@contextlib.asynccontextmanager
+async def linked(engine):
+    """The engine as it is at the other end of a link."""
+    ours, theirs = socket.socketpair()
+    remote = RemoteEngine()
+    await engine.start()
+    async with Serving() as serving:
+        for end, sock in ((serving.end, theirs), (remote.end, ours)):
+            sock.setblocking(False)
+            await asyncio.get_running_loop().create_connection(lambda end=end: StreamPipe(end), sock=sock)
+        serving.serve(engine)
+        serving.end.send(Hello(version=VERSION, abilities=engine.abilities))
+        yield remote
+    await engine.stop()
 
 
 def with_engine(name, options, scenario):
@@ -159,6 +222,15 @@ def with_engine(name, options, scenario):
             speech = Speech(SpeechSettings(), weights(), {})
             await play_with(speech.around(_build("scripted")("m", options, place)))
             await speech.stop()
+        elif name == "worker":
+            async with linked(_build("scripted")("m", options, place)) as remote:
+                await play_with(remote)
+        elif name == "omni":
+            async with counting_model() as address:
+                await play_with(_build("omni")("m", options | {"workers": [address]}, place))
+        elif name == "child":
+            inside = _build("local")("m", options, place)
+            await play_with(embedded(ENGINES["local"], "m", options, place, inside.abilities))
         else:
             await play_with(_build(name)("m", options, place))
 
@@ -252,7 +324,7 @@ def test_an_engine_that_stops_ends_what_it_was_saying(name, options):
 
 
 def test_every_engine_is_held_to_the_contract():
-    assert {case.values[0] for case in CASES} == set(ENGINES)
+    assert {case.values[0] for case in CASES} - {"child"} == set(ENGINES)
 
 
 # Engines that listen, and those that speak
@@ -277,6 +349,7 @@ LIVE_CASES = [
     pytest.param("scripted", {"pace_ms": 1}, BUZZ, id="scripted-paced"),
     pytest.param("realtime", {"model": "slow"}, BUZZ, id="realtime"),
     pytest.param("realtime", {"dialect": "beta"}, BUZZ, id="realtime-beta"),
+    pytest.param("worker", {"pace_ms": 1}, BUZZ, id="worker"),
     pytest.param("cascade", {"abilities": DEAF}, recording("cards_001"), id="cascade", marks=pytest.mark.weights),
 ]
 """Each with half a second or more of speech that the engine knows for speech: s16le at 24 kHz."""

@@ -185,9 +185,9 @@ class Driver:
             return
         try:
             self._conversation.tell(word)
-        except EngineOverrun as overrun:
+        except EngineOverrun as full:
             # Not at once: the session is in the middle of deciding.
-            asyncio.get_running_loop().call_soon(self.deliver, (_overrun(word, str(overrun)),))
+            asyncio.get_running_loop().call_soon(self.deliver, (overrun(word, str(full)),))
 
     def _wake_at(self, at: float | None) -> None:
         if self._alarm is not None:
@@ -220,7 +220,7 @@ class Driver:
         self.receive(NotKept(record, fault, self._clock()))
 
 
-def _overrun(word: talk.ToEngine, why: str) -> talk.FromEngine:
+def overrun(word: talk.ToEngine, why: str) -> talk.FromEngine:
     """What the session hears of a word that the engine had no room for."""
     message = f"The model is overloaded: {why}. Please try again later."
     if isinstance(word, talk.Respond | talk.Cancel):

@@ -7,7 +7,6 @@ question or two, a token nothing.
 
 import asyncio
 import itertools
-import struct
 from collections.abc import Callable
 from typing import TypeAlias
 
@@ -17,11 +16,10 @@ from antiphon.errors import ClientMistake, OurFault
 from antiphon.records import KeyRecord
 from antiphon.runtime.metrics import Snapshot
 from antiphon.runtime.rates import Kind, State
+from antiphon.wire.framing import Frames, behind_length
 
 PATIENCE_S = 5.0
 """How long an answer is waited for; the other end is on the same machine and does nothing that takes long."""
-
-_LENGTH = struct.Struct("!I")
 
 
 class _Message(Struct, tag=True, array_like=True):
@@ -205,7 +203,7 @@ class Link(asyncio.Protocol):
         self._receive = receive
         self._lost = lost
         self._transport: asyncio.Transport | None = None
-        self._buffer = bytearray()
+        self._frames = Frames(_decoder)
         self._numbers = itertools.count(1)
         self._asked: dict[int, asyncio.Future[Message]] = {}
 
@@ -215,13 +213,7 @@ class Link(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Some messages, or parts of them."""
-        self._buffer += data
-        while len(self._buffer) >= _LENGTH.size:
-            end = _LENGTH.size + _LENGTH.unpack_from(self._buffer)[0]
-            if len(self._buffer) < end:
-                return
-            frame = _decoder.decode(memoryview(self._buffer)[_LENGTH.size : end].tobytes())
-            del self._buffer[:end]
+        for frame in self._frames.take(data):
             self._dispatch(frame)
 
     def _dispatch(self, frame: _Frame) -> None:
@@ -270,8 +262,7 @@ class Link(asyncio.Protocol):
 
     def _send(self, frame: _Frame) -> None:
         if self._transport is not None:
-            packed = _encoder.encode(frame)
-            self._transport.write(_LENGTH.pack(len(packed)) + packed)
+            self._transport.write(behind_length(_encoder.encode(frame)))
 
 
 def _gone() -> OurFault:
