@@ -64,6 +64,9 @@ class ModelEntry(BaseModel, frozen=True, extra="forbid", json_schema_extra=_as_w
 
     name: str = Field(min_length=1, description="What clients put into `model`.")
     engine: str = Field(min_length=1, description="What answers, such as `local` or `scripted`.")
+    sessions: int | None = Field(
+        default=None, ge=1, description="The most conversations at once that MiniCPM-o clients may have with it; unset: the engine's own."
+    )
     options: dict[str, Any] = {}
     origin_folder: Path = Path()
 
@@ -113,6 +116,12 @@ class Config(BaseModel, frozen=True, extra="forbid"):
         """The SQLAlchemy URL of the store; None where it is in memory."""
         urls = {"memory": None, "sqlite": f"sqlite:///{self.home / 'antiphon.sqlite3'}"}
         return urls.get(self.store.url, self.store.url)
+
+    @property
+    def recordings_place(self) -> str:
+        """Where recordings are kept: the path of a folder, or a URL."""
+        url = self.recording.url or "recordings"
+        return url if "://" in url else str(self.home / url)
 
     @property
     def store_is_shared(self) -> bool:
@@ -186,11 +195,27 @@ def unpack(packed: bytes) -> Config:
 
 
 def _secrets(config: Config, environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """The variables that the engines' options name, in keys that end in `_env`, those of servers of speech, and that of workers."""
+    """
+    The variables that the engines' options name, in keys that end in `_env`, those of servers of speech, and that of workers.
+
+    Where there is none of a name, the one with `_FILE` behind it names a file with the value, as secrets are handed to containers.
+
+    Raises:
+        ConfigMistake: there is no such file.
+    """
     named = [variable for model in config.models for key, variable in model.options.items() if key.endswith("_env")]
     for variable in (*named, config.speech.ears_key_env, config.speech.voice_key_env, config.workers.key_env):
         if isinstance(variable, str) and variable in environ:
             yield variable, environ[variable]
+        elif isinstance(variable, str) and (path := environ.get(f"{variable}_FILE")):
+            yield variable, _secret_in(path, f"{variable}_FILE")
+
+
+def _secret_in(path: str, variable: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError):
+        raise ConfigMistake(f"{variable}: {path}: can't be read") from None
 
 
 def schema() -> dict[str, Any]:
@@ -310,7 +335,7 @@ def _entry(table: Any, folder: Path) -> Any:
     """A `[[models]]` table with the engine's keys set apart."""
     if not isinstance(table, dict):
         return table
-    own = {key: table[key] for key in ("name", "engine") if key in table}
+    own = {key: table[key] for key in ("name", "engine", "sessions") if key in table}
     return own | {"options": {key: value for key, value in table.items() if key not in own}, "origin_folder": folder}
 
 

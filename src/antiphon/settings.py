@@ -15,6 +15,8 @@ from antiphon.errors import listed
 
 _PORTS = re.compile(r"(\d{4,5})-(\d{4,5})")
 
+_PRIORITY = re.compile(r"[^=\s]+=-?\d+(\.\d+)?")
+
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#@\s]+")
 
 
@@ -209,6 +211,18 @@ class QueueSettings(BaseModel, frozen=True, extra="forbid"):
     serving_per_key: int = Field(default=0, ge=0, description="The most that are served with the same key; 0 for no limit.")
     priorities: _Names = Field(default=(), description="Who goes first, as `chat=1,key_68af=2`: kinds or keys; a higher number goes first.")
     update_s: float = Field(default=3, gt=0, description="Seconds after which someone who waits is told so again.")
+
+    @field_validator("priorities")
+    @classmethod
+    def _each_a_number(cls, priorities: tuple[str, ...]) -> tuple[str, ...]:
+        if wrong := [each for each in priorities if not _PRIORITY.fullmatch(each)]:
+            raise ValueError(f"expected kinds or keys with a number, such as 'chat=1'; got {listed(wrong)}")
+        return priorities
+
+    @property
+    def numbers(self) -> Mapping[str, float]:
+        """Priorities by kind or key."""
+        return {name: float(number) for name, _, number in (each.rpartition("=") for each in self.priorities)}
 
 
 class WorkerSettings(BaseModel, frozen=True, extra="forbid"):

@@ -29,7 +29,9 @@ def test_check_says_that_an_engine_is_none(antiphon, home):
     (home / "antiphon.toml").write_text("[[models]]\nname = 'parrot'\nengine = 'skripted'\n")
     result = antiphon("config", "check")
     assert result.code == 2
-    assert "parrot: no engine 'skripted'; there are 'chat', 'local', 'realtime', 'responses', and 'scripted'" in result.err
+    assert (
+        "parrot: no engine 'skripted'; there are 'chat', 'local', 'omni', 'realtime', 'responses', 'scripted', and 'worker'" in result.err
+    )
 
 
 def test_the_schema_describes_the_settings(antiphon):

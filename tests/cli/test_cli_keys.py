@@ -15,7 +15,7 @@ def test_a_key_is_all_that_is_printed_and_is_shown_only_once(antiphon):
 
 def test_a_key_has_all_scopes_but_admin_and_no_limits_unless_asked(antiphon):
     key = antiphon("keys", "create", "--name", "laptop", "--json").json
-    assert key["scopes"] == ["responses:write", "responses:read", "models:read", "realtime", "audio"]
+    assert key["scopes"] == ["responses:write", "responses:read", "models:read", "realtime", "audio", "sessions"]
     assert (key["tenant"], key["state"], key["expires_at"]) == ("default", "live", None)
     assert (key["requests_per_minute"], key["tokens_per_minute"], key["streams"]) == (None, None, None)
     assert "hash" not in key

@@ -57,6 +57,7 @@ def test_it_claims_what_it_can_do_and_no_more(tmp_path):
         penalties=True,
         max_top_logprobs=20,
         foresees=True,
+        sessions=4,
         temperature_default=0.2,
         top_p_default=0.9,
         context_window=2048,

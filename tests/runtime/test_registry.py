@@ -5,8 +5,14 @@ from pathlib import Path
 
 import pytest
 
+from antiphon import talk
 from antiphon.config import ModelEntry
+from antiphon.engines.scripted import Scripted
+from antiphon.engines.scripted_script import ALL_ABILITIES, Script
 from antiphon.errors import ClientMistake, OurFault
+from antiphon.runtime.coordinator import Worker
+from antiphon.runtime.places import Places
+from antiphon.runtime.queued import Queued
 from antiphon.runtime.registry import Registry
 
 
@@ -56,3 +62,34 @@ def test_the_models_of_an_engine_that_lists_none_are_those_with_names_of_their_o
 def test_an_engine_that_there_is_not_is_told():
     with pytest.raises(OurFault, match="no engine 'chatty'"):
         Registry([ModelEntry(name="a", engine="chatty")], Path(), 1, print)
+
+
+def test_every_model_has_a_place_for_each_conversation_or_as_many_as_are_configured():
+    places = Places()
+    entries = [ModelEntry(name="any number", engine="scripted"), ModelEntry(name="one", engine="scripted", sessions=1)]
+    Registry(entries, Path(), 1, print, coordinator=places)
+    assert [(seen.worker.id, seen.worker.slots) for seen in places.workers()] == [("any-number-1", None), ("one-1", 1)]
+
+
+def test_models_whose_names_are_alike_have_workers_of_their_own():
+    places = Places()
+    Registry([ModelEntry(name=name, engine="scripted") for name in ("a/b", "a b")], Path(), 1, print, coordinator=places)
+    assert [(seen.worker.id, seen.worker.model) for seen in places.workers()] == [("a-b-1", "a/b"), ("a-b-2", "a b")]
+
+
+def test_each_worker_of_an_engine_of_several_has_a_place_and_whoever_wants_one_waits_for_it():
+    places = Places()
+    options = {"workers": ["ws://10.0.0.5:22400", "http://10.0.0.6:22400"]}
+    model = Registry([ModelEntry(name="m", engine="omni", options=options)], Path(), 1, print, coordinator=places).find("m")
+    assert [(seen.worker.address, seen.worker.slots) for seen in places.workers()] == [("10.0.0.5:22400", 1), ("10.0.0.6:22400", 1)]
+    assert all(isinstance(engine, Queued) for engine in (model.engine, model.live, model.duplex))
+    assert model.duplex.abilities.full_duplex
+    assert model.duplex.abilities.sessions is None  # as many as come: they wait
+
+
+def test_a_model_whose_workers_join_can_do_what_the_first_of_them_can():
+    places = Places()
+    model = Registry([ModelEntry(name="m", engine="worker")], Path(), 1, print, coordinator=places).find("m")
+    assert model.engine.abilities == talk.Abilities()
+    places.offer(Worker(id="w", model="m", engine=Scripted(Script())))
+    assert model.engine.abilities == ALL_ABILITIES

@@ -24,9 +24,12 @@ def all_routes():
 
 @pytest.mark.parametrize("route", all_routes(), ids=lambda route: route.path)
 def test_every_route_is_described(route):
-    path = route.path.replace("{model:path}", "{id}")
+    path = route.path.replace("{model:path}", "{id}").replace(":path}", "}")
     methods = sorted((route.methods or {"POST"}) - {"HEAD"})
-    pages = [(REFERENCE / page).read_text() for page in ("responses-api.md", "realtime-api.md", "audio-api.md")]
+    pages = [
+        (REFERENCE / page).read_text()
+        for page in ("responses-api.md", "realtime-api.md", "audio-api.md", "workers.md", "recording.md", "minicpmo.md", "queue.md")
+    ]
     assert all(any(f"`{method} {path}`" in page for page in pages) for method in methods)
 
 

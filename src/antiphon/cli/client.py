@@ -49,6 +49,19 @@ class Client:
         with self._open(path, body, ANSWER_S) as response:
             return _object(response.read())
 
+    def delete(self, path: str) -> dict[str, Any]:
+        """The body of the answer to a DELETE."""
+        with self._open(path, None, PROBE_S, "DELETE") as response:
+            return _object(response.read())
+
+    def file(self, path: str) -> bytes:
+        """A whole file."""
+        with self._open(path, None, ANSWER_S) as response:
+            try:
+                return response.read()
+            except (OSError, HTTPException):
+                raise Unreachable(f"The server at {self.base_url} sent {path} in part only.") from None
+
     def stream(self, path: str, body: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         """The events of the answer to a POST, as they come."""
         with self._open(path, {**body, "stream": True}, ANSWER_S) as response:
@@ -79,7 +92,7 @@ class Client:
         except UpstreamTrouble:
             return False
 
-    def _open(self, path: str, body: Mapping[str, Any] | None, timeout_s: float) -> HTTPResponse:
+    def _open(self, path: str, body: Mapping[str, Any] | None, timeout_s: float, method: str | None = None) -> HTTPResponse:
         """
         The answer, its head read.
 
@@ -89,7 +102,7 @@ class Client:
         """
         payload = msgspec.json.encode(body) if body is not None else None
         try:
-            request = urllib.request.Request(self.base_url + path, payload, self._headers)
+            request = urllib.request.Request(self.base_url + path, payload, self._headers, method=method)
             response: HTTPResponse = _opener.open(request, timeout=timeout_s)
         except urllib.error.HTTPError as error:
             raise _declined(error) from None

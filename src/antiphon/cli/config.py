@@ -11,7 +11,7 @@ from antiphon.cli.shell import UsageMistake
 from antiphon.errors import listed
 
 if TYPE_CHECKING:
-    from antiphon.config import Config
+    from antiphon.config import Config, ModelEntry
 
 
 _HELP = """
@@ -104,7 +104,13 @@ def _flat(config: "Config") -> dict[str, Any]:
     for section, value in config.model_dump(mode="json", exclude={"models"}).items():
         flat |= {f"{section}.{key}": inner for key, inner in value.items()} if isinstance(value, dict) else {section: value}
     flat["store.url"] = settings.masked(flat["store.url"])
-    return flat | {"models": [{"name": model.name, "engine": model.engine, **model.options} for model in config.models]}
+    return flat | {"models": [_as_written(model) for model in config.models]}
+
+
+def _as_written(model: "ModelEntry") -> dict[str, Any]:
+    """The model's table in a file."""
+    sessions = {} if model.sessions is None else {"sessions": model.sessions}
+    return {"name": model.name, "engine": model.engine, **sessions, **model.options}
 
 
 def _written(value: Any) -> str:

@@ -5,7 +5,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from cyclopts import App
 
@@ -46,6 +46,7 @@ def create(
     limit_requests: int | None = None,
     limit_tokens: int | None = None,
     limit_streams: int | None = None,
+    record: Literal["never", "consent", "always"] | None = None,
     as_json: Json = False,
     file: ConfigFile = None,
     shell: Around,
@@ -63,12 +64,13 @@ def create(
     Args:
         name: what you call it.
         tenant: whose responses it reaches; `default` unless given.
-        scopes: what it may do, separated by commas: responses:write, responses:read, models:read, realtime, audio, admin; all but admin
-            unless given.
+        scopes: what it may do, separated by commas: responses:write, responses:read, models:read, realtime, audio, sessions, admin; all but
+            admin unless given.
         expires: when it ends: 30m, 12h, 30d, 8w from now, or a date such as 2030-01-31.
         limit_requests: requests a minute.
         limit_tokens: tokens a minute, input and output.
         limit_streams: answers under way at the same time.
+        record: which of its sessions are recorded, whatever the server says: never, consent for those that ask for it, or always.
     """
     from antiphon.runtime.keyring import DEFAULT_SCOPES, SCOPES, make_key  # noqa: PLC0415 - with asyncio; `--help` needs neither
 
@@ -80,7 +82,7 @@ def create(
     if not asked or set(asked) - SCOPES.keys():
         raise UsageMistake(f"The scopes '{scopes}' are not among those there are: {', '.join(SCOPES)}.")
     expires_at = _moment(expires, datetime.fromtimestamp(now, UTC)) if expires is not None else None
-    key, secret = make_key(name, now=now, tenant=tenant, scopes=asked, expires_at=expires_at, **limits)
+    key, secret = make_key(name, now=now, tenant=tenant, scopes=asked, expires_at=expires_at, record=record, **limits)
     _with_keys(shell, file, lambda keys: keys.add(key))
     if as_json:
         return shell.say_json({"key": secret, **_described(key, now)})

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from antiphon.cli import settings
-from antiphon.cli.client import Client
+from antiphon.cli.client import Client, Unreachable
 from antiphon.cli.shell import Shell
 
 if TYPE_CHECKING:
@@ -34,6 +34,21 @@ def answering(shell: Shell, url: str | None, file: Path | None, prepared: "Calla
     shell.note(f"no server at {client.base_url}, so the engine starts here, for as long as this takes")
     with server(prepared(config, shell)) as base_url:
         yield Client(base_url)
+
+
+def running(shell: Shell, url: str | None, file: Path | None) -> Client:
+    """
+    The server that runs: the one named, else as configured.
+
+    Raises:
+        Unreachable: there is none.
+    """
+    if named := url or shell.environ.get("OPENAI_BASE_URL"):
+        return Client(named, shell.environ.get("OPENAI_API_KEY"))
+    client = Client(settings.base_url(settings.load(shell, file).config), shell.environ.get("ANTIPHON_API_KEY"))
+    if not client.alive():
+        raise Unreachable(f"No server answers at {client.base_url}: start it with `antiphon serve`, or name another with --url.")
+    return client
 
 
 @contextlib.contextmanager

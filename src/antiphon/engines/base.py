@@ -45,7 +45,9 @@ class Conversation(Protocol):
 class Engine(Protocol):
     """What answers."""
 
-    abilities: talk.Abilities
+    @property
+    def abilities(self) -> talk.Abilities:
+        """What it can do."""
 
     async def start(self) -> None:
         """
@@ -101,7 +103,7 @@ class PooledEngine(Engine, Protocol):
     An engine of several workers; it starts and stops them, and whoever wants one of them waits for it.
 
     Attributes:
-        places: the workers by their addresses; each has one conversation at a time, unless the configuration says more.
+        places: the workers by their addresses; each has one conversation at a time unless its abilities say more.
     """
 
     places: Mapping[str, Engine]

@@ -31,6 +31,9 @@ from antiphon.weights.verify import Report
 WAITING = 64
 """Answers that may wait for a slot."""
 
+SESSIONS_PER_SLOT = 2
+"""How many live conversations are good to have for each: nobody speaks, or is answered, all the time."""
+
 ROOM_TOKENS = 512
 """What dropping old turns leaves for the answer where the client doesn't say how long it may get."""
 
@@ -108,6 +111,7 @@ class Local:
             context_window=options.context,
             counts_tokens=True,
             foresees=True,
+            sessions=SESSIONS_PER_SLOT * options.slots,
         )
 
     async def start(self) -> None:

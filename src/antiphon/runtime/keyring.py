@@ -20,7 +20,7 @@ from antiphon.records import KeyRecord
 from antiphon.runtime.rates import Allowance, Bucket, Meter, OwnAllowance
 from antiphon.stores.base import Keys
 
-Scope = Literal["responses:write", "responses:read", "models:read", "realtime", "audio", "admin"]
+Scope = Literal["responses:write", "responses:read", "models:read", "realtime", "audio", "sessions", "admin"]
 
 SCOPES: dict[Scope, str] = {
     "responses:write": "create and delete responses",
@@ -28,9 +28,10 @@ SCOPES: dict[Scope, str] = {
     "models:read": "list the models",
     "realtime": "hold Realtime sessions, and make secrets that open them",
     "audio": "have recordings written down, and texts read aloud",
+    "sessions": "see and delete recordings of sessions",
     "admin": "see how the server is doing",
 }
-DEFAULT_SCOPES: tuple[Scope, ...] = ("responses:write", "responses:read", "models:read", "realtime", "audio")
+DEFAULT_SCOPES: tuple[Scope, ...] = ("responses:write", "responses:read", "models:read", "realtime", "audio", "sessions")
 
 FRESH_S = 2.0
 """How old what is known of the keys may be."""
@@ -70,6 +71,7 @@ def make_key(
     requests_per_minute: int | None = None,
     tokens_per_minute: int | None = None,
     streams: int | None = None,
+    record: str | None = None,
 ) -> tuple[KeyRecord, str]:
     """
     A new key, to be kept by whoever asked; and the key itself, which can't be had again.
@@ -80,7 +82,7 @@ def make_key(
     if unknown := sorted(set(scopes) - SCOPES.keys()):
         raise OurFault(f"There is no scope {listed(unknown)}; there are {listed(SCOPES)}.")
     secret = f"ak-{secrets.token_urlsafe(32)}"
-    record = KeyRecord(
+    key = KeyRecord(
         id=f"key_{secrets.token_hex(6)}",
         hash=hashed(secret),
         prefix=secret[:7],
@@ -92,8 +94,9 @@ def make_key(
         requests_per_minute=requests_per_minute,
         tokens_per_minute=tokens_per_minute,
         streams=streams,
+        record=record,
     )
-    return record, secret
+    return key, secret
 
 
 class Keyring:

@@ -7,15 +7,20 @@ A token raises one integer at most; everything else is counted once a request.
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from msgspec import Struct, structs
 
 WHOLE_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
 """Bounds for how long something took from end to end."""
 
+WAITS_S = (0.0, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0)
+"""Bounds for how long people wait for a place."""
+
 FIRST_TOKEN_S = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
 """Bounds for the time to the first token; those of OpenTelemetry's GenAI conventions."""
+
+WorkerState = Literal["idle", "busy", "draining", "quarantined", "offline"]
 
 UpstreamState = Literal["closed", "half_open", "open"]
 """A circuit breaker's: traffic flows, is tried, or is held back."""
@@ -63,6 +68,9 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     dropped: Mapping[str, int] = {}
     sessions: int = 0
     sessions_ended: Mapping[tuple[str, str], int] = {}
+    minicpmo_sessions: Mapping[str, int] = {}
+    minicpmo_sessions_ended: Mapping[tuple[str, str, str], int] = {}
+    minicpmo_resumes: Mapping[str, int] = {}
     session_events: Mapping[str, int] = {}
     session_responses: Mapping[tuple[str, str], int] = {}
     session_sound_s: Mapping[str, float] = {}
@@ -70,8 +78,14 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     speculations: Mapping[str, int] = {}
     audio_tokens: Mapping[tuple[str, str], int] = {}
     store_writes: Mapping[str, int] = {}
+    recordings: Mapping[str, int] = {}
     upstreams: Mapping[tuple[str, UpstreamState], int] = {}
     upstream_failures: Mapping[tuple[str, str], int] = {}
+    queue_waiting: Mapping[str, int] = {}
+    queue_serving: Mapping[str, int] = {}
+    queue_waits: Mapping[str, Histogram] = {}
+    queue_tickets: Mapping[tuple[str, str, str], int] = {}
+    workers: Mapping[tuple[str, WorkerState], int] = {}
 
     def __add__(self, other: "Snapshot") -> "Snapshot":
         return Snapshot(
@@ -85,6 +99,9 @@ class Snapshot(Struct, frozen=True, kw_only=True):
             dropped=_counts(self.dropped, other.dropped),
             sessions=self.sessions + other.sessions,
             sessions_ended=_counts(self.sessions_ended, other.sessions_ended),
+            minicpmo_sessions=_counts(self.minicpmo_sessions, other.minicpmo_sessions),
+            minicpmo_sessions_ended=_counts(self.minicpmo_sessions_ended, other.minicpmo_sessions_ended),
+            minicpmo_resumes=_counts(self.minicpmo_resumes, other.minicpmo_resumes),
             session_events=_counts(self.session_events, other.session_events),
             session_responses=_counts(self.session_responses, other.session_responses),
             session_sound_s=_counts(self.session_sound_s, other.session_sound_s),
@@ -92,13 +109,21 @@ class Snapshot(Struct, frozen=True, kw_only=True):
             speculations=_counts(self.speculations, other.speculations),
             audio_tokens=_counts(self.audio_tokens, other.audio_tokens),
             store_writes=_counts(self.store_writes, other.store_writes),
+            recordings=_counts(self.recordings, other.recordings),
             upstreams=_counts(self.upstreams, other.upstreams),
             upstream_failures=_counts(self.upstream_failures, other.upstream_failures),
+            queue_waiting=_counts(self.queue_waiting, other.queue_waiting),
+            queue_serving=_counts(self.queue_serving, other.queue_serving),
+            queue_waits=_histograms(self.queue_waits, other.queue_waits),
+            queue_tickets=_counts(self.queue_tickets, other.queue_tickets),
+            workers=_counts(self.workers, other.workers),
         )
 
     def without_gauges(self) -> "Snapshot":
         """What is left of it when its process has ended."""
-        return structs.replace(self, active=0, connections=0, sessions=0, upstreams={})
+        gauges = ("minicpmo_sessions", "upstreams", "queue_waiting", "queue_serving", "workers")
+        none: dict[str, Mapping[Any, int]] = {name: {} for name in gauges}
+        return structs.replace(self, active=0, connections=0, sessions=0, **none)
 
 
 def _counts(ours: Mapping[Key, Number], theirs: Mapping[Key, Number]) -> Mapping[Key, Number]:
@@ -124,6 +149,9 @@ class Metrics:
         dropped: connections that the server closed on its own, by reason.
         sessions: Realtime sessions that are open.
         sessions_ended: by model and why.
+        minicpmo_sessions: MiniCPM-o sessions that are open, by mode.
+        minicpmo_sessions_ended: by model, mode and why.
+        minicpmo_resumes: clients that came back to their session, by `resumed` and `refused`.
         session_events: by `in` and `out`.
         session_responses: by model and status.
         session_sound_s: seconds of sound, by `in` and `out`.
@@ -131,8 +159,13 @@ class Metrics:
         speculations: answers begun before the person's turn was over, by `begun`, `used` and `dropped`.
         audio_tokens: those of `tokens` that were sound.
         store_writes: records written, by `kept` or `failed`.
+        recordings: recordings of sessions, by what became of them.
         upstreams: the state of each upstream's breaker.
         upstream_failures: by upstream and what it did.
+        queue_waiting: how many wait, by model; likewise `queue_serving`.
+        queue_waits: seconds until whoever waited had a place, by model.
+        queue_tickets: by model, kind, and what became of them.
+        workers: how many of a model are in which state.
     """
 
     def __init__(self) -> None:
@@ -146,6 +179,9 @@ class Metrics:
         self.dropped: Counter[str] = Counter()
         self.sessions = 0
         self.sessions_ended: Counter[tuple[str, str]] = Counter()
+        self.minicpmo_sessions: Counter[str] = Counter()
+        self.minicpmo_sessions_ended: Counter[tuple[str, str, str]] = Counter()
+        self.minicpmo_resumes: Counter[str] = Counter()
         self.session_events: Counter[str] = Counter()
         self.session_responses: Counter[tuple[str, str]] = Counter()
         self.session_sound_s: defaultdict[str, float] = defaultdict(float)
@@ -153,8 +189,14 @@ class Metrics:
         self.speculations: Counter[str] = Counter()
         self.audio_tokens: Counter[tuple[str, str]] = Counter()
         self.store_writes: Counter[str] = Counter()
+        self.recordings: Counter[str] = Counter()
         self.upstreams: dict[str, UpstreamState] = {}
         self.upstream_failures: Counter[tuple[str, str]] = Counter()
+        self.queue_waiting: Mapping[str, int] = {}
+        self.queue_serving: Mapping[str, int] = {}
+        self.queue_waits: defaultdict[str, Histogram] = defaultdict(lambda: Histogram(WAITS_S))
+        self.queue_tickets: Counter[tuple[str, str, str]] = Counter()
+        self.workers: Mapping[tuple[str, WorkerState], int] = {}
 
     def speculated(self, outcome: Literal["begun", "used", "dropped"]) -> None:
         """An answer was begun before it was asked for, or this has become of it."""
@@ -167,6 +209,10 @@ class Metrics:
     def upstream_failed(self, name: str, reason: str) -> None:
         """An upstream did not answer as it should; `reason` is one of few words, such as `timeout`."""
         self.upstream_failures[name, reason] += 1
+
+    def watch_places(self, waiting: Mapping[str, int], serving: Mapping[str, int], workers: Mapping[tuple[str, WorkerState], int]) -> None:
+        """Read what is kept elsewhere: who waits and who is served, by model, and the workers by model and state."""
+        self.queue_waiting, self.queue_serving, self.workers = waiting, serving, workers
 
     def snapshot(self) -> Snapshot:
         """What the numbers are now; good until the next of them changes."""
@@ -181,6 +227,9 @@ class Metrics:
             dropped=self.dropped,
             sessions=self.sessions,
             sessions_ended=self.sessions_ended,
+            minicpmo_sessions=self.minicpmo_sessions,
+            minicpmo_sessions_ended=self.minicpmo_sessions_ended,
+            minicpmo_resumes=self.minicpmo_resumes,
             session_events=self.session_events,
             session_responses=self.session_responses,
             session_sound_s=self.session_sound_s,
@@ -188,6 +237,12 @@ class Metrics:
             speculations=self.speculations,
             audio_tokens=self.audio_tokens,
             store_writes=self.store_writes,
+            recordings=self.recordings,
             upstreams={(name, state): 1 for name, state in self.upstreams.items()},
             upstream_failures=self.upstream_failures,
+            queue_waiting=self.queue_waiting,
+            queue_serving=self.queue_serving,
+            queue_waits=self.queue_waits,
+            queue_tickets=self.queue_tickets,
+            workers=self.workers,
         )

@@ -17,10 +17,14 @@ from antiphon.runtime.keyring import Keyring
 from antiphon.runtime.live import Live
 from antiphon.runtime.metrics import Metrics
 from antiphon.runtime.occupancy import occupied
+from antiphon.runtime.places import Places
+from antiphon.runtime.recorder import Recorder
+from antiphon.runtime.recordings import Recordings
 from antiphon.runtime.registry import Registry
 from antiphon.runtime.siblings import Siblings
 from antiphon.runtime.speech import Speech
 from antiphon.stores.base import Store
+from antiphon.stores.blobs import Blobs
 from antiphon.stores.memory import Memory
 from antiphon.stores.sql import Sql
 
@@ -34,9 +38,12 @@ class Service:
 
     Attributes:
         calls: those under way.
+        coordinator: gives out the places of models of which there are few.
         is_ready: whether all that is needed is there.
         live: the sessions under way.
         metrics: what is counted in this process.
+        recorder: writes sessions down; None where the store forgets, as nobody would find the recordings.
+        recordings: those that were made.
         speech: what hears and speaks for models that only read and write.
         siblings: what it has in common with the other processes of the server; None where there are none.
 
@@ -56,12 +63,27 @@ class Service:
         self.store: Store = Memory() if config.database_url is None else Sql(config.database_url, siblings.numbers if siblings else ())
         fetch = _fetcher(config.server.fetch_networks)
         self.speech = Speech(config.speech, config.models_dir, config.secrets, notice, count=self.metrics.speculated)
+        self.coordinator = Places(config.queue, config.workers, self.metrics)
         self.registry = Registry(
-            config.models, config.models_dir, self.started_at, notice, config.secrets, self.metrics, fetch, self.speech.around
+            config.models,
+            config.models_dir,
+            self.started_at,
+            notice,
+            config.secrets,
+            self.metrics,
+            fetch,
+            self.speech.around,
+            config.workers.embedded,
+            self.coordinator,
         )
         needs_keys = True if self._is_exposed else config.server.require_keys
         self.keyring = Keyring(self.store.keys, needs_keys, allow=siblings.allowance if siblings else None)
         self.client_secrets = ClientSecrets(self.store.client_secrets, self.keyring)
+        blobs = Blobs(config.recordings_place)
+        self.recordings = Recordings(self.store.sessions, blobs, config.recording)
+        self.recorder: Recorder | None = None
+        if config.database_url is not None:
+            self.recorder = Recorder(config.home / "recording", blobs, self.store.sessions, self.metrics, self.recordings.expire)
         self._sweeping: asyncio.Task[None] | None = None
 
     @property
@@ -84,7 +106,10 @@ class Service:
         # What is nobody's now belonged to a process that died.
         for record in await self.store.orphaned():
             await self.store.settle(abandoned(record, int(time.time())))
+        if self.recorder is not None:
+            await self.recorder.open()
         await self.registry.start()
+        await self.coordinator.start()
         if self.config.store_is_shared:
             # It lives from `open` to `close`, longer than any one request's task group.
             self._sweeping = asyncio.create_task(self._sweep(), name="sweeper")  # noqa: TID251
@@ -97,8 +122,11 @@ class Service:
             self._sweeping.cancel()
             await asyncio.wait([self._sweeping])
         await self.calls.close()
+        await self.coordinator.close()
         await self.registry.stop()
         await self.speech.stop()
+        if self.recorder is not None:
+            await self.recorder.close()
         await self.keyring.close()
         await self.store.close()
         self._held.close()

@@ -128,7 +128,8 @@ class Speech:
 
     def around(self, engine: Engine) -> Engine:
         """The engine with ears and a voice; as it is where it has its own, or there are none."""
-        if engine.abilities.listens or engine.abilities.audio_out or self.missing is not None:
+        abilities = engine.abilities
+        if abilities.listens or (abilities.audio_out and not abilities.hears_speech) or self.missing is not None:
             return engine
         if id(engine) not in self._around:  # engines are made once, and live as long as this
             self._around[id(engine)] = self._cascade(engine)

@@ -8,7 +8,22 @@ from starlette.types import ASGIApp
 
 from antiphon.errors import Fault
 from antiphon.runtime.service import Service
-from antiphon.server import audio, docs_page, health, metrics, models, openapi, realtime, realtime_calls, realtime_secrets, responses
+from antiphon.server import (
+    audio,
+    docs_page,
+    health,
+    metrics,
+    minicpmo_presets,
+    models,
+    openapi,
+    queue,
+    realtime,
+    realtime_calls,
+    realtime_secrets,
+    responses,
+    sessions,
+    worker_join,
+)
 from antiphon.server.replies import on_defect, on_fault, on_gone, on_group, on_http_exception
 from antiphon.server.tracing import Traced
 
@@ -16,7 +31,21 @@ from antiphon.server.tracing import Traced
 def routes(service: Service) -> list[Route]:
     """Every route of every surface."""
     # Routes are tried in their order: those of the most requests come first.
-    surfaces = (responses, realtime, realtime_secrets, realtime_calls, audio, models, health, metrics, docs_page)
+    surfaces = (
+        responses,
+        realtime,
+        realtime_secrets,
+        realtime_calls,
+        minicpmo_presets,
+        audio,
+        models,
+        sessions,
+        health,
+        metrics,
+        queue,
+        worker_join,
+        docs_page,
+    )
     described = [route for surface in surfaces for route in surface.routes(service)]
     return [*described, *openapi.routes(service, described)]
 

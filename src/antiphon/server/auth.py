@@ -17,6 +17,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
+from antiphon.asks import Kind, Settings
 from antiphon.errors import ClientMistake, Fault
 from antiphon.runtime import keyring
 from antiphon.runtime.keyring import Caller
@@ -25,8 +26,11 @@ from antiphon.runtime.service import Service
 from antiphon.server.replies import on_fault, on_group, on_http_exception
 from antiphon.settings import ServerSettings
 
-Access = Literal["probe", "public"] | keyring.Scope
-"""Who may use a route: `probe`, whoever asks, by any name; `public`, whoever asks; else a key with that scope."""
+Access = Literal["probe", "public", "worker"] | keyring.Scope
+"""
+Who may use a route: `probe`, whoever asks, by any name; `public`, whoever asks; `worker`, whoever has the key of workers; else a key with
+that scope.
+"""
 
 _TELL = {Fault: on_fault, ExceptionGroup: on_group, HTTPException: on_http_exception}
 
@@ -106,6 +110,12 @@ def caller_of(scope: Scope) -> Caller:
     """Who is asking, on a route that needs a key."""
     caller: Caller = scope[_CALLER]
     return caller
+
+
+def settings_of(scope: Scope, model: str, kind: Kind) -> Settings:
+    """What a conversation of whoever is asking is opened with."""
+    caller = caller_of(scope)
+    return Settings(model=model, tenant=caller.tenant, kind=kind, key_id=caller.key.id if caller.key else "")
 
 
 def answering(scope: Scope, tokens: Callable[[], int]) -> AbstractAsyncContextManager[None]:

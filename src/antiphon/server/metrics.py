@@ -120,7 +120,7 @@ def _collector(metrics: Snapshot) -> "Collector":
 
         def collect(self) -> Iterator["Metric"]:
             """Every family of numbers."""
-            for told in (_http, _answers, _sessions, _beneath):
+            for told in (_http, _answers, _sessions, _minicpmo, _queue, _beneath):
                 yield from told(metrics, families)
 
     return Told()
@@ -172,8 +172,27 @@ def _sessions(metrics: Snapshot, families: _Families) -> Iterator["Metric"]:
     )
 
 
+def _minicpmo(metrics: Snapshot, families: _Families) -> Iterator["Metric"]:
+    yield families.gauge("antiphon_minicpmo_sessions", "MiniCPM-o sessions open.", ("mode",), _single(metrics.minicpmo_sessions))
+    yield families.counter(
+        "antiphon_minicpmo_sessions_ended", "MiniCPM-o sessions ended.", (MODEL, "mode", "reason"), metrics.minicpmo_sessions_ended
+    )
+    yield families.counter(
+        "antiphon_minicpmo_resumes", "Clients that came back to their session.", ("outcome",), _single(metrics.minicpmo_resumes)
+    )
+
+
+def _queue(metrics: Snapshot, families: _Families) -> Iterator["Metric"]:
+    yield families.gauge("antiphon_queue_waiting", "Conversations that wait for a place.", (MODEL,), _single(metrics.queue_waiting))
+    yield families.gauge("antiphon_queue_serving", "Conversations that have a place.", (MODEL,), _single(metrics.queue_serving))
+    yield families.histogram("antiphon_queue_wait_seconds", "Until there was a place.", (MODEL,), _single(metrics.queue_waits))
+    yield families.counter("antiphon_queue_tickets", "Tickets that ended.", (MODEL, "kind", "outcome"), metrics.queue_tickets)
+    yield families.gauge("antiphon_workers", "Workers by their state.", (MODEL, "state"), metrics.workers)
+
+
 def _beneath(metrics: Snapshot, families: _Families) -> Iterator["Metric"]:
     yield families.counter("antiphon_store_writes", "Responses written to the store.", ("outcome",), _single(metrics.store_writes))
+    yield families.counter("antiphon_recordings", "Recordings of sessions that ended.", ("outcome",), _single(metrics.recordings))
     yield families.gauge("antiphon_upstream_state", "Processes by its breaker's state.", ("upstream", "state"), metrics.upstreams)
     yield families.counter(
         "antiphon_upstream_failures", "Upstreams that did not answer as they should.", ("upstream", "reason"), metrics.upstream_failures

@@ -80,6 +80,7 @@ def document(all_routes: Iterable[Route], profile: Profile, *, is_open: bool) ->
             "securitySchemes": {
                 "bearer": {"type": "http", "scheme": "bearer", "description": "A key of `antiphon keys create`."},
                 "header": {"type": "apiKey", "in": "header", "name": "api-key", "description": "The same key, as Azure's clients send it."},
+                "worker": {"type": "http", "scheme": "bearer", "description": "The key that workers join with."},
             },
         },
     }
@@ -135,6 +136,8 @@ class _Writer:
     def _security(self, scope: str | None) -> list[Schema]:
         if scope is None:
             return []
+        if scope == "worker":
+            return [{"worker": []}]
         return [{"bearer": [scope]}, {"header": [scope]}, *([{}] if self._is_open else [])]
 
     def _answers(self, route: Route, told: Operation, scope: str | None) -> Iterator[tuple[int, Schema]]:

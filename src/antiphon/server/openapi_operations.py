@@ -7,12 +7,14 @@ import msgspec
 
 from antiphon.server.audio_form import FILE_LIMIT_BYTES
 from antiphon.server.limits import BODY_LIMIT_BYTES, HEAD_LIMIT_BYTES
+from antiphon.wire import minicpmo_endpoints as minicpmo, queue_endpoints as queue
 from antiphon.wire.audio_endpoints import SpeechEvent, SpeechRequest, TranscriptEvent, Transcription, TranscriptionRequest
 from antiphon.wire.realtime_endpoints import BetaSession, BetaSessionRequest, ClientSecret, ClientSecretRequest
 from antiphon.wire.responses_endpoints import InputTokens, InputTokensRequest, ItemList, ResponseDeleted
 from antiphon.wire.responses_events import StreamEvent
 from antiphon.wire.responses_request import CreateRequest
 from antiphon.wire.responses_response import Response
+from antiphon.wire.sessions import RecordedSession, RecordedSessionList, SessionDeleted
 
 
 class WhatWentWrong(msgspec.Struct):
@@ -120,6 +122,9 @@ TAGS = {
     "Realtime": "Conversations over a WebSocket or a call, aloud or in writing, and the secrets with which a browser opens them.",
     "Responses": "Answers from models, whole or as streams of events, and what is kept of them.",
     "Audio": "Recordings written down, and texts read aloud.",
+    "Sessions": "Recordings of sessions, for those whose sessions they were.",
+    "MiniCPM-o": "What the pages and clients of MiniCPM-o ask for before they open a session: presets, and voices to speak with.",
+    "Queue": "Who waits for models of which there are few, and what has places with them.",
     "Models": "The models that can be asked.",
     "Server": "What the server is, how it is, and what it can do.",
 }
@@ -156,6 +161,8 @@ PAGE = [
     },
 ]
 
+SESSIONS = [page | {"description": str(page["description"]).replace("item", "session")} for page in PAGE]
+
 SESSION = [
     {"name": "model", "in": "query", "description": "The model that answers; the first one unless said.", "schema": {"type": "string"}},
     {
@@ -169,6 +176,33 @@ SESSION = [
         "in": "query",
         "description": "The dialect that is spoken; the one that the client asks for unless said.",
         "schema": {"type": "string", "enum": ["ga", "beta"]},
+    },
+    {
+        "name": "record",
+        "in": "query",
+        "description": "`1` to have the session recorded, where the server does that for those who ask.",
+        "schema": {"type": "string"},
+    },
+]
+
+MINICPMO_SESSION = [
+    {
+        "name": "mode",
+        "in": "query",
+        "description": "The session is one of MiniCPM-o's protocol, and of this kind.",
+        "schema": {"type": "string", "enum": ["chat", "audio", "video"]},
+    },
+    {
+        "name": "resume",
+        "in": "query",
+        "description": "The token of a session of MiniCPM-o's protocol whose connection was lost.",
+        "schema": {"type": "string"},
+    },
+    {
+        "name": "after",
+        "in": "query",
+        "description": "With `resume`, the `seq` of the last event that the client has seen.",
+        "schema": {"type": "integer", "minimum": 0},
     },
 ]
 
@@ -196,6 +230,24 @@ NO_SPEECH = {
     503: NO_NEW_WORK,
     504: "The server behind the ear or the voice did not answer in time.",
 }
+
+NO_RECORDING = {404: "There is no such session, or no such file of it."}
+NOT_YET = NO_RECORDING | {409: "The session has not ended.", 502: "Where recordings are kept does not answer."}
+
+NO_VOICE = {
+    404: "There is no such preset, sound or voice.",
+    501: "This server can't read files of sound; `message` says how to change that.",
+    503: NO_NEW_WORK,
+}
+NO_UPLOAD = NO_VOICE | {
+    400: "The request is malformed, or the sound can't be read, or is too long; `param` says where.",
+    409: "There are too many voices already.",
+    413: f"The body is over {BODY_LIMIT_BYTES >> 20} MiB, or the file over {minicpmo.UPLOAD_BYTES_MOST >> 20} MiB.",
+}
+NO_VOICE_HERE = {404: "There is no such voice."}
+
+NO_TICKET = {404: "There is no such ticket, or it is another's, or it has ended."}
+NO_WORKER = {404: "There is no such worker."}
 
 NO_CALL = {404: "There is no such call."}
 NOT_SIP = {400: "The call came over WebRTC, and can't be asked for that."} | NO_CALL
@@ -252,7 +304,13 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
         query=PAGE,
     ),
     ("GET", "/v1/realtime"): Operation(
-        "openSession", "Realtime", "Open a session", None, refuses=NO_SESSION, query=SESSION, told=A_SESSION
+        "openSession",
+        "Realtime",
+        "Open a session",
+        None,
+        refuses=NO_SESSION,
+        query=[*SESSION, *MINICPMO_SESSION],
+        told=f"{A_SESSION} With `mode`, or without any sign that the Realtime API is meant, MiniCPM-o's protocol is spoken.",
     ),
     ("GET", "/openai/v1/realtime"): Operation(
         "openSessionOnAzure", "Realtime", "The same, for clients of Azure", None, refuses=NO_SESSION, query=SESSION, told=A_SESSION
@@ -305,6 +363,31 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
     ("POST", "/v1/realtime/calls/{id}/accept"): Operation("acceptCall", "Realtime", "Accept a call over SIP", None, refuses=NOT_SIP),
     ("POST", "/v1/realtime/calls/{id}/reject"): Operation("rejectCall", "Realtime", "Reject a call over SIP", None, refuses=NOT_SIP),
     ("POST", "/v1/realtime/calls/{id}/refer"): Operation("referCall", "Realtime", "Hand on a call over SIP", None, refuses=NOT_SIP),
+    ("GET", "/api/presets"): Operation("listPresets", "MiniCPM-o", "List the presets, by mode", minicpmo.Presets, refuses=NO_VOICE),
+    ("GET", "/api/presets/{mode}/{id}/audio"): Operation(
+        "getPresetAudio", "MiniCPM-o", "The sounds of a preset", minicpmo.PresetAudio, refuses=NO_VOICE
+    ),
+    ("GET", "/api/default_ref_audio"): Operation(
+        "getDefaultVoice", "MiniCPM-o", "The voice of clients that bring none", minicpmo.ReferenceAudio, refuses=NO_VOICE
+    ),
+    ("GET", "/api/assets/ref_audio"): Operation("listVoices", "MiniCPM-o", "List the voices that were kept", minicpmo.VoiceList),
+    ("POST", "/api/assets/ref_audio"): Operation(
+        "keepVoice",
+        "MiniCPM-o",
+        "Keep a voice",
+        minicpmo.VoiceKept,
+        minicpmo.VoiceUpload,
+        refuses=NO_UPLOAD,
+        told="A file in one of the formats of `POST /v1/audio/transcriptions`, of a minute at most.",
+        leads_to=dict.fromkeys(("getVoice", "dropVoice"), "id"),
+    ),
+    ("GET", "/api/assets/ref_audio/{id}"): Operation(
+        "getVoice", "MiniCPM-o", "A voice that was kept", minicpmo.ReferenceAudio, refuses=NO_VOICE
+    ),
+    ("DELETE", "/api/assets/ref_audio/{id}"): Operation(
+        "dropVoice", "MiniCPM-o", "Keep a voice no longer", minicpmo.VoiceKept, refuses=NO_VOICE_HERE
+    ),
+    ("GET", "/api/frontend_defaults"): Operation("getFrontendDefaults", "MiniCPM-o", "What a page begins with", minicpmo.FrontendDefaults),
     ("POST", "/v1/audio/transcriptions"): Operation(
         "createTranscription",
         "Audio",
@@ -328,6 +411,34 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
         NO_SPEECH | {413: ASKED[413]},
         told="The sound is sent while it is made: as a file, or with `stream_format` `sse` as events.",
     ),
+    ("GET", "/v1/sessions"): Operation(
+        "listSessions",
+        "Sessions",
+        "List the sessions that were recorded",
+        RecordedSessionList,
+        refuses={400: "A parameter is malformed, or `after` is none of the sessions; `param` says which."},
+        query=SESSIONS,
+    ),
+    ("GET", "/v1/sessions/{id}"): Operation("getSession", "Sessions", "Show a session", RecordedSession, refuses=NO_RECORDING),
+    ("DELETE", "/v1/sessions/{id}"): Operation("deleteSession", "Sessions", "Delete a recording", SessionDeleted, refuses=NOT_YET),
+    ("GET", "/v1/sessions/{id}/events"): Operation(
+        "getSessionEvents",
+        "Sessions",
+        "What was said, event by event",
+        "application/x-ndjson",
+        refuses=NOT_YET | {416: "The file has nothing of what `range` asks for."},
+    ),
+    ("GET", "/v1/sessions/{id}/files/{name}"): Operation(
+        "getSessionFile",
+        "Sessions",
+        "One of its files, such as `in.wav`",
+        "audio/*",
+        refuses=NOT_YET | {416: "The file has nothing of what `range` asks for."},
+        told="With `range`, a part of it, with the status 206.",
+    ),
+    ("GET", "/v1/sessions/{id}/download"): Operation(
+        "downloadSession", "Sessions", "All of its files, in one zip file", "application/zip", refuses=NOT_YET
+    ),
     ("GET", "/v1/models"): Operation("listModels", "Models", "List the models", ModelList),
     ("GET", "/v1/models/{model}"): Operation(
         "retrieveModel", "Models", "Retrieve a model", Model, refuses={404: "There is no such model."}
@@ -336,6 +447,46 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
     ("GET", "/readyz"): Operation("getReadiness", "Server", "Whether new work is taken", Health, refuses={503: "It is not."}),
     ("GET", "/health"): Operation("getHealth", "Server", "The same as `/readyz`", Health, refuses={503: "No new work is taken."}),
     ("GET", "/version"): Operation("getVersion", "Server", "Name and version", Version),
+    ("GET", "/status"): Operation("getStatus", "Queue", "How it stands", queue.GatewayStatus),
+    ("GET", "/queue"): Operation("getQueue", "Queue", "Who waits, and who is served", queue.QueueStatus),
+    ("GET", "/api/queue"): Operation("listTickets", "Queue", "The same", queue.QueueStatus),
+    ("GET", "/api/queue/{id}"): Operation("getTicket", "Queue", "Retrieve a ticket", queue.QueueTicket, refuses=NO_TICKET),
+    ("DELETE", "/api/queue/{id}"): Operation(
+        "cancelTicket",
+        "Queue",
+        "Have a ticket wait no longer",
+        queue.TicketCancelled,
+        refuses=NO_TICKET | {409: "The ticket has its place already."},
+        told="Whoever waits with it is told `worker_busy`.",
+    ),
+    ("GET", "/api/config/eta"): Operation("getEtaConfig", "Queue", "What estimates are made from", queue.EtaConfig),
+    ("GET", "/workers"): Operation("listWorkers", "Queue", "List the workers", queue.WorkerList),
+    ("GET", "/workers/{id}"): Operation("getWorker", "Queue", "Retrieve a worker", queue.WorkerStatusEntry, refuses=NO_WORKER),
+    ("POST", "/workers/{id}/drain"): Operation(
+        "drainWorker",
+        "Queue",
+        "Give no more places with a worker",
+        queue.WorkerStatusEntry,
+        refuses=NO_WORKER,
+        told="Conversations under way go on.",
+    ),
+    ("DELETE", "/workers/{id}"): Operation(
+        "removeWorker",
+        "Queue",
+        "Forget a worker",
+        queue.WorkerRemoved,
+        refuses=NO_WORKER,
+        told="Conversations under way go on. A worker that joins again, or is configured when the server starts again, is there again.",
+    ),
+    ("GET", "/v1/workers/join"): Operation(
+        "joinAsWorker",
+        "Server",
+        "Join as a worker",
+        None,
+        refuses={426: "The request is no WebSocket handshake.", 503: NO_NEW_WORK},
+        told="The request must be a WebSocket handshake with the key of workers, and is then answered with 101. `antiphon worker` makes it;"
+        " what is said from then on is between two antiphons of the same version.",
+    ),
     ("GET", "/metrics"): Operation("getMetrics", "Server", "What is counted, for Prometheus", "text/plain"),
     ("GET", "/openapi.json"): Operation("getDocument", "Server", "This document", Document),
     ("GET", "/docs"): Operation("getDocumentPage", "Server", "This document as a page", "text/html"),

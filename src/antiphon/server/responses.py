@@ -1,20 +1,17 @@
 """The Responses API over HTTP: create whole or streamed, retrieve, delete, and list input items."""
 
 import functools
-import re
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import msgspec
-from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from antiphon import talk
-from antiphon.errors import ClientMistake, Fault, OurFault, invalid_value, response_not_found, shown
+from antiphon.errors import ClientMistake, Fault, OurFault, response_not_found, shown
 from antiphon.protocols.responses import Responses
 from antiphon.runtime.driver import Driver
 from antiphon.runtime.ids import mint, noise
@@ -22,16 +19,15 @@ from antiphon.runtime.orders import order_of
 from antiphon.runtime.service import Service
 from antiphon.server import connection, input_tokens, logs
 from antiphon.server.answers import TERMINAL, counted
-from antiphon.server.auth import GuardedRoute, answering, caller_of
+from antiphon.server.auth import GuardedRoute, answering, caller_of, settings_of
 from antiphon.server.left_out import headers_of, note
+from antiphon.server.paging import page_limit, page_order
 from antiphon.server.replies import body_of, fault_reply, json_reply
 from antiphon.server.sse import EventStream, stream
 from antiphon.stores.base import UnknownCursor
 from antiphon.wire.base import encode
 from antiphon.wire.profiles import PROFILES, Encoding
 from antiphon.wire.responses_request import CreateRequest, decode_request
-
-PAGE_DEFAULT, PAGE_MOST = 20, 100
 
 
 def routes(service: Service) -> list[Route]:
@@ -69,7 +65,7 @@ class _Create:
         told = headers_of(session.left_out)
         if told:
             note(session.left_out, model.name)
-        settings = talk.Settings(model=model.name, tenant=tenant)
+        settings = settings_of(scope, model.name, "responses")
         async with answering(scope, lambda: session.tokens):
             heartbeat_s = self._service.config.server.heartbeat_s
             client = EventStream(self._encoding, scope, send, heartbeat_s, told) if request.stream else Whole()
@@ -169,7 +165,7 @@ def _input_items(service: Service) -> Any:
         after = query.get("after")
         try:
             page = await service.store.list_items(
-                tenant, response_id, direction="input", after=after, limit=_limit(query), order=_order(query)
+                tenant, response_id, direction="input", after=after, limit=page_limit(query), order=page_order(query)
             )
         except UnknownCursor:
             raise ClientMistake(f"Item with id '{shown(after)}' not found.", param="after", code="invalid_value") from None
@@ -186,30 +182,3 @@ def _input_items(service: Service) -> Any:
         )
 
     return input_items
-
-
-def _limit(query: QueryParams) -> int:
-    text = query.get("limit", str(PAGE_DEFAULT))
-    if not re.fullmatch(r"-?\d{1,9}", text, re.ASCII):
-        raise ClientMistake(
-            f"Invalid type for 'limit': expected an integer, but got '{shown(text)}' instead.", code="invalid_type", param="limit"
-        )
-    limit = int(text)
-    if limit < 1:
-        raise _out_of_range("below minimum", ">= 1", limit, "integer_below_min_value")
-    if limit > PAGE_MOST:
-        raise _out_of_range("above maximum", f"<= {PAGE_MOST}", limit, "integer_above_max_value")
-    return limit
-
-
-def _out_of_range(side: str, expected: str, got: int, code: str) -> ClientMistake:
-    return ClientMistake(
-        f"Invalid 'limit': integer {side} value. Expected a value {expected}, but got {got} instead.", code=code, param="limit"
-    )
-
-
-def _order(query: QueryParams) -> Any:
-    order = query.get("order", "desc")
-    if order not in ("asc", "desc"):
-        raise invalid_value("order", order, ["asc", "desc"])
-    return order

@@ -18,7 +18,8 @@ from functools import partial
 
 from antiphon import config as configuration
 from antiphon.config import Config
-from antiphon.errors import Fault, OurFault
+from antiphon.errors import Fault, OurFault, listed
+from antiphon.runtime.coordinator import SCARCE
 from antiphon.runtime.ledger import Ledger
 from antiphon.runtime.link import (
     AllIdle,
@@ -310,6 +311,11 @@ def serve(config: Config, *, ready: Callable[[str, bool], None], notice: Callabl
     if config.database_url is None:
         raise OurFault(
             f"{processes} processes can't share a store in memory: set `store.url` to `sqlite` or a database, or `server.processes` to 1."
+        )
+    if scarce := [model.name for model in config.models if model.engine in SCARCE]:
+        raise OurFault(
+            f"{processes} processes can't share the workers of {listed(scarce)}, as each would have a queue of its own: "
+            "set `server.processes` to 1."
         )
     for model in config.models:
         if model.engine == "local":

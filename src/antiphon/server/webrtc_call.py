@@ -6,7 +6,6 @@ from typing import Protocol
 
 from starlette.types import Scope
 
-from antiphon import talk
 from antiphon.errors import OurFault
 from antiphon.protocols.realtime import Realtime
 from antiphon.protocols.realtime_settings import Opening, can_hear
@@ -16,8 +15,9 @@ from antiphon.runtime.ids import mint
 from antiphon.runtime.registry import Model
 from antiphon.runtime.service import Service
 from antiphon.server import logs
-from antiphon.server.auth import answering, caller_of
+from antiphon.server.auth import answering, caller_of, settings_of
 from antiphon.server.realtime_watch import noted, taps_of
+from antiphon.server.recording import recordings_of
 from antiphon.server.webrtc_client import CallClient
 from antiphon.server.webrtc_network import network_of
 from antiphon.server.webrtc_peer import Peer
@@ -66,22 +66,23 @@ async def hold(service: Service, scope: Scope, call_id: str, wanted: Wanted, ans
 
 async def _talk(service: Service, scope: Scope, call_id: str, wanted: Wanted, answer: "asyncio.Future[str]") -> None:
     opening, caller, playing = wanted.opening, caller_of(scope), Playing()
-    counted, tap = taps_of(service, wanted.model, caller)
+    recordings = recordings_of(service, scope, opening)
+    counted, tap = taps_of(service, wanted.model, caller, recordings)
     client = CallClient(DIALECTS[opening.dialect], tap, playing, hears=can_hear(opening.abilities))
     call = Call(call_id, caller.tenant, client, tap)
-    with noted(service, wanted.model, opening, client, counted):
+    with noted(service, wanted.model, opening, client, counted, recordings):
         network = await network_of(service.config)
         async with asyncio.TaskGroup() as tasks:
             peer = Peer(network, playing, client)
             try:
                 told = await peer.answer(wanted.offer, tasks)
-                await _drive(service, call, client, wanted, lambda: answer.set_result(told))
+                await _drive(service, scope, call, client, wanted, lambda: answer.set_result(told))
                 await peer.say_goodbye()
             finally:
                 await peer.close()
 
 
-async def _drive(service: Service, call: Call, client: CallClient, wanted: Wanted, begun: Callable[[], None]) -> None:
+async def _drive(service: Service, scope: Scope, call: Call, client: CallClient, wanted: Wanted, begun: Callable[[], None]) -> None:
     """The call's session."""
     driver = Driver(Realtime(wanted.opening, mint), call, service.store, metrics=service.metrics)
     call.driver = driver
@@ -92,7 +93,7 @@ async def _drive(service: Service, call: Call, client: CallClient, wanted: Wante
 
     with service.live.during(driver), service.calls.during(call):
         try:
-            await driver.run(wanted.model.live, talk.Settings(model=wanted.model.name, tenant=call.tenant), wanted.opening, meanwhile)
+            await driver.run(wanted.model.live, settings_of(scope, wanted.model.name, "realtime"), wanted.opening, meanwhile)
         except Exception:  # where a session ends
             call.close(OurFault("The server had an error, and the session can't go on."))
             raise
