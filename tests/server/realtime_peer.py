@@ -52,7 +52,8 @@ IN_WRITING = {"ga": {"type": "realtime", "output_modalities": ["text"]}, "beta":
 
 @asynccontextmanager
 async def connected(url, path="/v1/realtime", key=None, protocols=(), headers=None, **query):
-    """An open session, before its first event was read."""
+    """An open session, before its first event was read. Who names nothing else says that it is to be one of the Realtime API."""
+    query = query or {"intent": "conversation"}
     named = {**(headers or {}), **({"authorization": f"Bearer {key}"} if key else {})}
     async with aiohttp.ClientSession() as http:
         async with http.ws_connect(url + path, params=query, headers=named, protocols=protocols, autoclose=False) as socket:

@@ -251,12 +251,16 @@ def test_a_request_that_is_no_handshake_is_told_what_is_needed(url):
         ("intent=transcription&model=parrot", 400, "invalid_model"),
         ("intent=sing", 400, "invalid_value"),
         ("dialect=gamma", 400, "invalid_value"),
-        ("mode=chat", 400, "unknown_parameter"),
     ],
 )
 def test_what_there_is_not_is_refused_by_name(url, query, status, code):
     answer = exchange(url, request(path=f"/v1/realtime?{query}", **HANDSHAKE | {"connection": "upgrade, close"}))
     assert statuses(answer) == [status] and error_of(answer)["code"] == code
+
+
+def test_the_modes_of_the_other_protocol_are_refused_where_only_this_one_is_spoken(url):
+    answer = exchange(url, request(path="/openai/v1/realtime?mode=chat", **HANDSHAKE | {"connection": "upgrade, close"}))
+    assert statuses(answer) == [400] and error_of(answer)["code"] == "unknown_parameter"
 
 
 async def test_without_a_model_the_first_one_answers(url):
@@ -448,6 +452,6 @@ async def test_frames_that_come_with_the_handshake_are_not_lost(url):
         return bytes([0x81, 0x80 | len(text)]) + mask + text
 
     with connect(url) as connection:
-        connection.sendall(request(path="/v1/realtime", **HANDSHAKE) + framed(b'{"type":"input_audio_buffer.clear"}'))
+        connection.sendall(request(path="/v1/realtime?intent=conversation", **HANDSHAKE) + framed(b'{"type":"input_audio_buffer.clear"}'))
         got = until(connection, b"input_audio_buffer.cleared")
     assert got.index(b"session.created") < got.index(b"input_audio_buffer.cleared")

@@ -16,7 +16,7 @@ from antiphon.server import websocket
 from antiphon.server.guards import Guarded
 from antiphon.server.limits import BACKLOG_LIMIT_BYTES, Pace
 from antiphon.server.websocket import Headers, Listener, Socket
-from antiphon.server.websocket_frames import RESTART
+from antiphon.server.websocket_frames import MESSAGE_LIMIT_BYTES, RESTART
 
 SCOPE_KEY = "antiphon.connection"
 
@@ -102,6 +102,7 @@ class Connection(Guarded):
         headers: Headers = (),
         on_binary: Callable[[bytes], None] | None = None,
         pace: Pace | None = None,
+        limit_bytes: int = MESSAGE_LIMIT_BYTES,
     ) -> Socket:
         """
         Become a WebSocket, in answer to the request under way; whoever asks for it stays until `wait_closed` returns.
@@ -113,6 +114,7 @@ class Connection(Guarded):
             headers: more of them for the answer.
             on_binary: takes messages of bytes; without it they are refused.
             pace: how fast the client may send, where that is not the usual.
+            limit_bytes: the most that a message of the client's may have.
 
         Raises:
             ClientMistake: the request is not a handshake, or not one in order; nothing was sent.
@@ -127,7 +129,7 @@ class Connection(Guarded):
             await send({"type": "http.response.body"})
         self._unset_keepalive_if_required()
         self.flow.pause_reading()
-        self._socket = self._stream = Socket(self, listener, pace or Pace(), bytes(self._behind_handshake), on_binary)
+        self._socket = self._stream = Socket(self, listener, pace or Pace(), bytes(self._behind_handshake), on_binary, limit_bytes)
         self._behind_handshake.clear()
         self.parser = None  # type: ignore[assignment]  # as when a connection is lost: no HTTP comes any more
         if self.transport.is_closing():

@@ -94,12 +94,19 @@ class Pace:
 
     Args:
         clock: for durations, in seconds.
+        bytes_per_s: of all messages together.
     """
 
-    __slots__ = ("_clock", "_filled_at", "_message_s", "_spent_s")
+    __slots__ = ("_byte_s", "_clock", "_filled_at", "_message_s", "_spent_s")
 
-    def __init__(self, messages_per_s: float = MESSAGES_PER_S, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        messages_per_s: float = MESSAGES_PER_S,
+        clock: Callable[[], float] = time.monotonic,
+        bytes_per_s: float = MESSAGE_BYTES_PER_S,
+    ) -> None:
         self._clock = clock
+        self._byte_s = 1 / bytes_per_s
         self._message_s = 1 / messages_per_s
         self._spent_s = 0.0
         self._filled_at = clock()
@@ -107,7 +114,7 @@ class Pace:
     def spend(self, messages: int, size_bytes: int) -> float:
         """Count what came; for how many seconds no more may come."""
         now = self._clock()
-        self._spent_s = max(0.0, self._spent_s - (now - self._filled_at)) + messages * self._message_s + size_bytes / MESSAGE_BYTES_PER_S
+        self._spent_s = max(0.0, self._spent_s - (now - self._filled_at)) + messages * self._message_s + size_bytes * self._byte_s
         self._filled_at = now
         return max(0.0, self._spent_s - BURST_S)
 

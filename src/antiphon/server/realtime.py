@@ -1,5 +1,6 @@
 """
-`GET /v1/realtime`: who may open which Realtime session, in which dialect, and what is counted of it.
+`GET /v1/realtime`: who may open which Realtime session, in which dialect, and what is counted of it. At the same address MiniCPM-o's
+protocol is spoken, with clients that show that they mean that.
 
 All is decided before the WebSocket is accepted and before an engine is touched. A refusal is an HTTP error, or, where
 `realtime.auth_failure` says so, what the original does: the WebSocket is accepted, told one `error` event, and closed.
@@ -9,7 +10,6 @@ from starlette.datastructures import Headers, QueryParams
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from antiphon import talk
 from antiphon.errors import ClientMistake, OurFault
 from antiphon.protocols.realtime import Realtime
 from antiphon.protocols.realtime_settings import Opening
@@ -19,12 +19,13 @@ from antiphon.runtime.ids import mint
 from antiphon.runtime.keyring import Caller
 from antiphon.runtime.registry import Model
 from antiphon.runtime.service import Service
-from antiphon.server import connection
-from antiphon.server.auth import GuardedRoute, answering, caller_of, credential
+from antiphon.server import connection, minicpmo
+from antiphon.server.auth import GuardedRoute, answering, caller_of, credential, settings_of
 from antiphon.server.realtime_client import RealtimeClient, reason_of
 from antiphon.server.realtime_opening import asked, dialect_of, opening_for, subprotocol_of
 from antiphon.server.realtime_sideband import Beside, client_beside
 from antiphon.server.realtime_watch import noted, taps_of
+from antiphon.server.recording import recordings_of
 from antiphon.server.websocket import Listener, Socket, upgrade_required
 from antiphon.wire.realtime_dialects import DIALECTS
 from antiphon.wire.realtime_server import ErrorEvent, RealtimeError
@@ -33,6 +34,9 @@ from antiphon.wire.realtime_session import decode_session
 # Azure's clients know the API by these; the last is that of its preview, which spoke beta.
 PATHS = {"/v1/realtime": "ga", "/openai/v1/realtime": "ga", "/openai/realtime": "beta"}
 """Addresses of the API, and the dialect that is spoken there with a client that asks for none."""
+
+SHARED_PATH = "/v1/realtime"
+"""The address that MiniCPM-o's protocol has, too."""
 
 UNAUTHORIZED, REFUSED = 3000, 4000
 """Codes of WebSockets that are closed because of who asks, or of what they ask."""
@@ -46,9 +50,9 @@ PRESET = "antiphon.preset"
 
 def routes(service: Service) -> list[Route]:
     """The WebSocket, by each of its addresses."""
-    return [
-        RealtimeRoute(path, _Open(service, dialect), service=service, access="realtime", methods=["GET"]) for path, dialect in PATHS.items()
-    ]
+    endpoints = {path: _Open(service, dialect) for path, dialect in PATHS.items()}
+    endpoints[SHARED_PATH].other = minicpmo.Open(service)
+    return [RealtimeRoute(path, endpoint, service=service, access="realtime", methods=["GET"]) for path, endpoint in endpoints.items()]
 
 
 class RealtimeRoute(GuardedRoute):
@@ -113,23 +117,40 @@ def _check_handshake(scope: Scope) -> None:
 
 
 class _Open:
-    """`GET /v1/realtime`, as a bare ASGI endpoint: it takes the connection over."""
+    """
+    `GET /v1/realtime`, as a bare ASGI endpoint: it takes the connection over.
+
+    Attributes:
+        other: what the other protocol's clients are for; None where there is no other.
+    """
 
     def __init__(self, service: Service, dialect: str) -> None:
+        self.other: minicpmo.Open | None = None
         self._service = service
         self._dialect = dialect
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if (call_id := QueryParams(scope["query_string"]).get("call_id")) is not None:
+        query = QueryParams(scope["query_string"])
+        if self.other is not None and minicpmo.is_meant(query, Headers(scope=scope), has_secret=PRESET in scope):
+            if not connection.is_handshake(scope):
+                minicpmo.asked(query)
+            _check_handshake(scope)
+            await self.other(scope, send)
+        elif (call_id := query.get("call_id")) is not None:
             await self._join(scope, send, call_id)
-            return
+        else:
+            await self._talk(scope, send)
+
+    async def _talk(self, scope: Scope, send: Send) -> None:
+        """Hold a session of its own."""
         model, opening = self._opening(scope)
         _check_handshake(scope)
         self._service.live.admit()
         async with answering(scope, lambda: 0):  # the tokens of its answers are counted as each of them ends
-            counted, tap = taps_of(self._service, model, caller_of(scope))
+            recordings = recordings_of(self._service, scope, opening)
+            counted, tap = taps_of(self._service, model, caller_of(scope), recordings)
             client = RealtimeClient(DIALECTS[opening.dialect], tap)
-            with noted(self._service, model, opening, client, counted):
+            with noted(self._service, model, opening, client, counted, recordings):
                 await self._hold(scope, send, model, opening, client)
 
     async def _join(self, scope: Scope, send: Send, call_id: str) -> None:
@@ -148,7 +169,7 @@ class _Open:
     async def _hold(self, scope: Scope, send: Send, model: Model, opening: Opening, client: RealtimeClient) -> None:
         """The whole session."""
         driver = Driver(Realtime(opening, mint), client, self._service.store, metrics=self._service.metrics)
-        settings = talk.Settings(model=model.name, tenant=caller_of(scope).tenant)
+        settings = settings_of(scope, model.name, "realtime")
 
         async def accept() -> None:
             await client.accept(driver, lambda listener: _upgrade(scope, send, listener))

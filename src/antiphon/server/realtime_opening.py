@@ -96,7 +96,7 @@ def _check(query: QueryParams) -> None:
     """Refuse addresses of what there isn't."""
     if "mode" in query:
         raise ClientMistake(
-            "The parameter 'mode' is of MiniCPM-o's protocol, which this server doesn't speak at this address.",
+            "The parameter 'mode' is of MiniCPM-o's protocol, which this server speaks at /v1/realtime.",
             code="unknown_parameter",
             param="mode",
         )
@@ -119,13 +119,14 @@ def dialect_of(query: QueryParams, headers: Headers, configured: str, otherwise:
     if named not in ("ga", "beta", "auto"):
         raise invalid_value("dialect", named, ("ga", "beta"))
     if named == "auto":
-        named = "beta" if _asks_for_beta(headers) else otherwise
+        named = "beta" if asks_for_beta(headers) else otherwise
     return "beta" if named == "beta" else "ga"
 
 
-def _asks_for_beta(headers: Headers) -> bool:
+def asks_for_beta(headers: Headers) -> bool:
+    """Whether a client says that it speaks the beta's dialect."""
     features = [feature.strip() for line in headers.getlist("openai-beta") for feature in line.split(",")]
-    return BETA_HEADER in features or BETA_SUBPROTOCOL in _offered(headers)
+    return BETA_HEADER in features or BETA_SUBPROTOCOL in offered(headers)
 
 
 def subprotocol_of(headers: Headers) -> str | None:
@@ -134,13 +135,14 @@ def subprotocol_of(headers: Headers) -> str | None:
 
     Browsers close a WebSocket whose server selects none of those that they offered. A key is never told back.
     """
-    offered = _offered(headers)
-    if SUBPROTOCOL in offered:
+    names = offered(headers)
+    if SUBPROTOCOL in names:
         return SUBPROTOCOL
-    return next((name for name in offered if not name.startswith(SUBPROTOCOL_KEY)), None)
+    return next((name for name in names if not name.startswith(SUBPROTOCOL_KEY)), None)
 
 
-def _offered(headers: Headers) -> list[str]:
+def offered(headers: Headers) -> list[str]:
+    """The subprotocols that a client offers."""
     lines = headers.getlist("sec-websocket-protocol")
     return [name.strip() for line in lines for name in line.split(",") if name.strip()]
 

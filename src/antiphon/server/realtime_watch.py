@@ -2,12 +2,13 @@
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 from antiphon.errors import OurFault, shown
 from antiphon.protocols.realtime_settings import Opening
 from antiphon.runtime.keyring import Caller
+from antiphon.runtime.recorder import Recording
 from antiphon.runtime.registry import Model
 from antiphon.runtime.service import Service
 from antiphon.runtime.taps import Counted, Tap, joined
@@ -29,27 +30,31 @@ class Ended(Protocol):
     end: str
 
 
-def taps_of(service: Service, model: Model, caller: Caller) -> tuple[Counted, Tap]:
+def taps_of(service: Service, model: Model, caller: Caller, recordings: Sequence[Recording] = ()) -> tuple[Counted, Tap]:
     """What counts a session, and all that listens in on it."""
     counted = Counted(service.metrics, model.name, caller.allowance.spend if caller.allowance else lambda _tokens: None)
-    taps: list[Tap] = [counted, _Logged()] if service.config.logging.content else [counted]
+    taps: list[Tap] = [counted, *recordings, *([Logged()] if service.config.logging.content else [])]
     return counted, joined(taps)
 
 
 @contextlib.contextmanager
-def noted(service: Service, model: Model, opening: Opening, client: Ended, tap: Counted) -> Iterator[None]:
+def noted(
+    service: Service, model: Model, opening: Opening, client: Ended, tap: Counted, recordings: Sequence[Recording] = ()
+) -> Iterator[None]:
     """
-    Count a session from its beginning to its end, and log that.
+    Count a session from its beginning to its end, and log that; what records it is told of the end.
 
     Raises:
         OurFault: there are too many.
     """
-    _check_room(service)
+    check_room(service)
     metrics, begun_at = service.metrics, time.perf_counter()
     metrics.sessions += 1
     try:
         yield
     finally:
+        for recording in recordings:
+            recording.end(client.end)
         metrics.sessions -= 1
         metrics.sessions_ended[model.name, client.end] += 1
         logs.get().info(
@@ -65,8 +70,15 @@ def noted(service: Service, model: Model, opening: Opening, client: Ended, tap: 
         )
 
 
-def _check_room(service: Service) -> None:
-    if service.metrics.sessions >= service.config.realtime.sessions:
+def check_room(service: Service) -> None:
+    """
+    Ask whether there may be one more session, of whichever protocol.
+
+    Raises:
+        OurFault: there are too many.
+    """
+    metrics = service.metrics
+    if metrics.sessions + sum(metrics.minicpmo_sessions.values()) >= service.config.realtime.sessions:
         raise OurFault(
             "The server has too many sessions. Please try again later.",
             status=503,
@@ -76,7 +88,7 @@ def _check_room(service: Service) -> None:
         )
 
 
-class _Logged:
+class Logged:
     """Logs what is said, word for word; sound and the pieces of what is told whole are left out."""
 
     def said(self, event: Any) -> None:

@@ -84,6 +84,11 @@ class Socket:
     Args:
         behind_head: what came with the handshake's head already.
         on_binary: takes messages of bytes; without it they are refused.
+        limit_bytes: the most that a message may have.
+
+    Attributes:
+        close_code: with which either side closed first, `NO_CODE` for a Close without one; None as long as none did, for ever where the
+            connection was just lost.
     """
 
     __slots__ = (
@@ -106,16 +111,24 @@ class Socket:
         "_silent_beats",
         "_unpaid_bytes",
         "_unwanted_bytes",
+        "close_code",
     )
 
     def __init__(
-        self, line: Line, listener: Listener, pace: Pace, behind_head: bytes = b"", on_binary: Callable[[bytes], None] | None = None
+        self,
+        line: Line,
+        listener: Listener,
+        pace: Pace,
+        behind_head: bytes = b"",
+        on_binary: Callable[[bytes], None] | None = None,
+        limit_bytes: int = frames.MESSAGE_LIMIT_BYTES,
     ) -> None:
+        self.close_code: int | None = None
         self._line = line
         self._listener = listener
         self._on_binary = on_binary
         self._pace = pace
-        self._incoming = frames.Incoming(self, listener.on_text)
+        self._incoming = frames.Incoming(self, listener.on_text, limit_bytes)
         self._out: list[bytes] = []
         self._held = behind_head
         self._is_held = True
@@ -237,6 +250,7 @@ class Socket:
     def on_close(self, code: int | None) -> None:
         """The client has closed, or agrees to be; the server is the one to drop the connection (RFC 6455 section 7.1.1)."""
         if not self._is_closing:
+            self.close_code = frames.NO_CODE if code is None else code
             self._say_close(code)
         self._end_within(CLOSE_S)
         self._line.transport.close()
@@ -294,6 +308,7 @@ class Socket:
     # Ending
 
     def _say_close(self, code: int | None, reason: str = "") -> None:
+        self.close_code = self.close_code or code
         self._out.append(frames.close_frame(code, reason))
         self.flush()
         self._is_closing = True

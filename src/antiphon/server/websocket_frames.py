@@ -26,6 +26,9 @@ SWOLLEN_BYTES = 64 << 10
 
 NORMAL, GOING_AWAY, PROTOCOL_ERROR, UNSUPPORTED, INVALID_TEXT, TOO_BIG, DEFECT, RESTART = 1000, 1001, 1002, 1003, 1007, 1009, 1011, 1012
 
+NO_CODE = 1005
+"""What stands for the code of a Close that has none (RFC 6455 section 7.4.1)."""
+
 _KNOWN_CODES = frozenset({1000, 1001, 1002, 1003, 1007, 1008, 1009, 1010, 1011, 1012, 1013, 1014})
 """Those below 3000 that a Close may carry."""
 
@@ -62,6 +65,7 @@ class Incoming(WSListener):
 
     Args:
         on_text: takes a whole message of text, which is valid UTF-8. Apart from `told`, as nearly all there is goes that way.
+        limit_bytes: the most that a message may have.
 
     Attributes:
         frames: how many have come.
@@ -72,6 +76,7 @@ class Incoming(WSListener):
         "_is_over",
         "_is_swollen",
         "_kind",
+        "_limit_bytes",
         "_mimic",
         "_on_text",
         "_parser",
@@ -81,8 +86,9 @@ class Incoming(WSListener):
         "frames",
     )
 
-    def __init__(self, told: Told, on_text: Callable[[bytes], None]) -> None:
+    def __init__(self, told: Told, on_text: Callable[[bytes], None], limit_bytes: int = MESSAGE_LIMIT_BYTES) -> None:
         self.frames = 0
+        self._limit_bytes = limit_bytes
         self._told = told
         self._on_text = on_text
         self._kind: WSMsgType | None = None
@@ -97,7 +103,7 @@ class Incoming(WSListener):
         self._mimic = _Mimic()
         # No handshake timeout, pings, pongs or names: the connection has its own.
         self._parser: Any = WSProtocol(
-            None, None, False, lambda _request: self, _LOG, True, None, False, 0, 0, 1, False, MESSAGE_LIMIT_BYTES, None, BUFFER_BYTES
+            None, None, False, lambda _request: self, _LOG, True, None, False, 0, 0, 1, False, self._limit_bytes, None, BUFFER_BYTES
         )
         self._parser.connection_made(self._mimic)
         self._put(_HANDSHAKE)
@@ -189,8 +195,8 @@ class Incoming(WSListener):
         if kind is not _CONTINUATION:
             self._kind = kind
             self._decode = codecs.getincrementaldecoder("utf-8")().decode if kind is _TEXT else None
-        if len(self._parts) + len(payload) > MESSAGE_LIMIT_BYTES:
-            self._refuse(TOO_BIG, f"The message is larger than {MESSAGE_LIMIT_BYTES} bytes.")
+        if len(self._parts) + len(payload) > self._limit_bytes:
+            self._refuse(TOO_BIG, f"The message is larger than {self._limit_bytes} bytes.")
             return
         try:
             if self._decode is not None:

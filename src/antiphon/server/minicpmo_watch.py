@@ -1,0 +1,53 @@
+"""What is counted and logged of a MiniCPM-o session, and who else listens in on it."""
+
+import contextlib
+import time
+from collections.abc import Iterator, Sequence
+
+from antiphon.runtime.keyring import Caller
+from antiphon.runtime.minicpmo_taps import Counted
+from antiphon.runtime.recorder import Recording
+from antiphon.runtime.registry import Model
+from antiphon.runtime.service import Service
+from antiphon.runtime.taps import Tap, joined
+from antiphon.server import logs
+from antiphon.server.realtime_watch import Ended, Logged, check_room
+from antiphon.wire.minicpmo_client import Mode
+
+
+def taps_of(service: Service, model: Model, caller: Caller, recordings: Sequence[Recording]) -> tuple[Counted, Tap]:
+    """What counts a session, and all that listens in on it."""
+    counted = Counted(service.metrics, model.name, caller.allowance.spend if caller.allowance else lambda _tokens: None)
+    taps: list[Tap] = [counted, *recordings, *([Logged()] if service.config.logging.content else [])]
+    return counted, joined(taps)
+
+
+@contextlib.contextmanager
+def noted(service: Service, model: Model, mode: Mode, client: Ended, tap: Counted, recordings: Sequence[Recording]) -> Iterator[None]:
+    """
+    Count a session from its beginning to its end, and log that; what records it is told of the end.
+
+    Raises:
+        OurFault: there are too many.
+    """
+    check_room(service)
+    metrics, begun_at = service.metrics, time.perf_counter()
+    metrics.minicpmo_sessions[mode] += 1
+    try:
+        yield
+    finally:
+        for recording in recordings:
+            recording.end(client.end)
+        metrics.minicpmo_sessions[mode] -= 1
+        metrics.minicpmo_sessions_ended[model.name, mode, client.end] += 1
+        logs.get().info(
+            "session",
+            model=model.name,
+            mode=mode,
+            end=client.end,
+            seconds=round(time.perf_counter() - begun_at, 1),
+            events_in=tap.events_in,
+            events_out=tap.events_out,
+            responses=tap.responses,
+            tokens=tap.tokens,
+        )
