@@ -39,10 +39,10 @@ demo: install ## ask a server of its own a few real questions, then stop
 	@exec $(BIN)/antiphon demo $(ARGS)
 
 .PHONY: test
-test: check ## everything a change must pass
+test: check ## everything a change must pass (ARGS=tests/wire, JOBS=1)
 	@$(BIN)/antiphon models pull smollm2-135m-instruct silero-vad smart-turn-v3.2 moonshine-tiny-en piper-en-us-joe-medium
 	@$(BIN)/python conformance/run.py $(BIN)/antiphon smollm2-135m-instruct
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest -n $(or $(JOBS),3) --dist loadfile $(ARGS)
 
 .PHONY: check
 check: $(VENV)/.dev ## the part of it that runs nothing: style, types, layers

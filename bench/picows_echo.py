@@ -1,8 +1,8 @@
 """
 The least that a WebSocket server in Python can do with picows: read frames, and send the small ones back, which are the questions among
-those of `realtime_sessions.py`.
+those of `realtime_sessions.py`; or answer each with so many bytes.
 
-    python bench/picows_echo.py PORT
+    python bench/picows_echo.py PORT [BYTES]
 """
 
 import sys
@@ -12,6 +12,8 @@ del sys.path[0]  # this folder: its `types.py` is not the standard library's
 import uvloop
 from picows import WSListener, WSMsgType, ws_create_server
 
+ANSWER = b"x" * int(sys.argv[2]) if len(sys.argv) > 2 else b""
+
 
 class Echo(WSListener):
     """One connection."""
@@ -19,8 +21,8 @@ class Echo(WSListener):
     def on_ws_frame(self, transport, frame):
         if frame.msg_type == WSMsgType.TEXT:
             text = frame.get_payload_as_bytes()
-            if len(text) < 200:
-                transport.send(WSMsgType.TEXT, text)
+            if ANSWER or len(text) < 200:
+                transport.send(WSMsgType.TEXT, ANSWER or text)
         elif frame.msg_type == WSMsgType.CLOSE:
             transport.send_close(frame.get_close_code())
             transport.disconnect()

@@ -31,10 +31,24 @@ INSTALLED_AT_ONCE = 3
 """Environments made at the same time: each waits for the network and the disk more than for a core."""
 
 MODELS = """
+[queue]
+size = 4
+
 [[models]]
 name = "parrot"
 engine = "scripted"
 script = "{script}"
+
+[[models]]
+name = "one-place"
+engine = "scripted"
+script = "{script}"
+sessions = 1
+
+[[models]]
+name = "mortal"
+engine = "scripted"
+duplex = {{ lost = {{ at = 3 }} }}
 
 [[models]]
 name = "{model}"

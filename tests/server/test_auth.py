@@ -106,7 +106,7 @@ def all_routes():
     return routes(service)
 
 
-@pytest.mark.parametrize("route", all_routes(), ids=lambda route: f"{route.path} {getattr(route, 'methods', None)}")
+@pytest.mark.parametrize("route", all_routes(), ids=lambda route: f"{route.path} {sorted(getattr(route, 'methods', None) or ())}")
 def test_every_route_says_who_may_use_it(route):
     assert isinstance(route, GuardedRoute)
     assert route.access in ("probe", "public", "worker", *SCOPES)

@@ -77,7 +77,7 @@ STEPS = [after_queue_done, while_it_begins, before_it_was_heard, once_it_has_beg
 @pytest.mark.parametrize("model", ["one", "slow"])
 @pytest.mark.parametrize("step", STEPS, ids=lambda step: step.__name__)
 async def test_a_client_that_vanishes_at_any_step_holds_no_place(tmp_path, step, model):
-    with served(tmp_path, **{"minicpmo.resume_s": 0}) as url:
+    with served(tmp_path, **{"minicpmo.resume_s": 60}) as url:
         async with opened(url, mode="audio", model=model) as peer:
             await step(peer)
             peer.vanish()
@@ -87,7 +87,7 @@ async def test_a_client_that_vanishes_at_any_step_holds_no_place(tmp_path, step,
 @pytest.mark.parametrize("step", STEPS, ids=lambda step: step.__name__)
 async def test_a_client_that_leaves_on_purpose_holds_no_place_though_it_could_come_back(tmp_path, step):
     with served(tmp_path, **{"minicpmo.resume_s": 60}) as url:
-        async with opened(url, mode="audio", model="one") as peer:
+        async with opened(url, mode="audio", model="one", resumable="1") as peer:
             await step(peer)
             await peer.socket.close()
             await is_free(url, "one")
@@ -96,7 +96,7 @@ async def test_a_client_that_leaves_on_purpose_holds_no_place_though_it_could_co
 @pytest.mark.parametrize("step", STEPS[:2], ids=lambda step: step.__name__)
 async def test_a_client_that_vanishes_before_it_began_can_not_come_back_and_holds_no_place(tmp_path, step):
     with served(tmp_path, **{"minicpmo.resume_s": 60}) as url:
-        async with opened(url, mode="audio", model="slow") as peer:
+        async with opened(url, mode="audio", model="slow", resumable="1") as peer:
             await step(peer)
             peer.vanish()
             await is_free(url, "slow")
@@ -104,7 +104,7 @@ async def test_a_client_that_vanishes_before_it_began_can_not_come_back_and_hold
 
 async def test_a_client_that_vanishes_while_it_closes_holds_no_place_though_it_could_come_back(tmp_path):
     with served(tmp_path, **{"minicpmo.resume_s": 60}) as url:
-        async with opened(url, mode="audio", model="one") as peer:
+        async with opened(url, mode="audio", model="one", resumable="1") as peer:
             await while_it_closes(peer)
             peer.vanish()
             await is_free(url, "one")
@@ -131,7 +131,7 @@ async def test_a_client_that_is_gone_while_it_waits_is_nobody_in_the_queue(tmp_p
 
 @pytest.mark.parametrize("is_polite", [False, True], ids=["vanishes", "closes"])
 async def test_an_answer_in_chat_ends_with_its_client(tmp_path, is_polite):
-    with served(tmp_path, **{"minicpmo.resume_s": 0}) as url:
+    with served(tmp_path, **{"minicpmo.resume_s": 60}) as url:
         async with opened(url, mode="chat", model="long") as peer:
             await peer.begin()
             await peer.say("input.append", input={"messages": [{"role": "user", "content": "Sing"}]})
@@ -145,7 +145,7 @@ async def test_an_answer_in_chat_ends_with_its_client(tmp_path, is_polite):
 
 async def test_the_place_of_who_could_come_back_is_held_for_that_long_and_then_free(tmp_path):
     with served(tmp_path, **{"minicpmo.resume_s": 0.5}) as url:
-        async with opened(url, mode="audio", model="one") as peer:
+        async with opened(url, mode="audio", model="one", resumable="1") as peer:
             await peer.begin()
             peer.vanish()
             async with opened(url, mode="audio", model="one") as following:

@@ -44,8 +44,14 @@ async def refused(url, token, **connection):
         return event["error"]["code"], (await peer.end())[0]
 
 
+async def test_who_does_not_ask_to_come_back_gets_no_token(url):
+    async with opened(url, mode="chat", model="parrot") as peer:
+        created = (await peer.begin())[-1]
+        assert "resume_token" not in created and "seq" not in created
+
+
 async def test_what_was_missed_comes_in_order_and_then_that_the_session_goes_on(url):
-    async with opened(url, mode="chat", model="talker") as first:
+    async with opened(url, mode="chat", model="talker", resumable="1") as first:
         token = await begun(first)
         await first.say("input.append", input={"messages": [{"role": "user", "content": "Sing"}]})
         seen = (await first.deltas("text"))[-1]["seq"]
@@ -59,7 +65,7 @@ async def test_what_was_missed_comes_in_order_and_then_that_the_session_goes_on(
 
 
 async def test_the_session_is_the_same_one_and_goes_on_as_before(url):
-    async with opened(url, mode="audio", model="parrot") as first:
+    async with opened(url, mode="audio", model="parrot", resumable="1") as first:
         created = (await first.begin())[-1]
         await first.hear_sound(SILENCE)
         await first.deltas("listen")
@@ -76,7 +82,7 @@ async def test_the_session_is_the_same_one_and_goes_on_as_before(url):
 
 
 async def test_a_client_whose_end_was_not_noticed_takes_its_session_over(url):
-    async with opened(url, mode="chat", model="parrot") as first:
+    async with opened(url, mode="chat", model="parrot", resumable="1") as first:
         token = await begun(first)
         async with opened(url, mode="chat", resume=token, after="1") as second:
             assert (await second.hear())["type"] == "session.resumed"
@@ -86,7 +92,7 @@ async def test_a_client_whose_end_was_not_noticed_takes_its_session_over(url):
 
 @pytest.mark.parametrize("after", ["99", "123456789"])
 async def test_a_number_that_never_was_is_refused_and_disturbs_nobody(url, after):
-    async with opened(url, mode="chat", model="parrot") as first:
+    async with opened(url, mode="chat", model="parrot", resumable="1") as first:
         token = await begun(first)
         assert await refused(url, token, mode="chat", after=after) == ("session_not_found", 1008)
         assert await refused(url, token, mode="audio", after="1") == ("session_not_found", 1008)
@@ -95,7 +101,7 @@ async def test_a_number_that_never_was_is_refused_and_disturbs_nobody(url, after
 
 async def test_after_its_time_a_session_is_gone(tmp_path):
     with background(configured(tmp_path, MODELS, **{"logging.level": "error", "minicpmo.resume_s": 0.1})) as url:
-        async with opened(url, mode="chat", model="parrot") as first:
+        async with opened(url, mode="chat", model="parrot", resumable="1") as first:
             token = await begun(first)
             first.vanish()
         counted(url, ("antiphon_minicpmo_sessions", "chat"), 0)
@@ -104,7 +110,7 @@ async def test_after_its_time_a_session_is_gone(tmp_path):
 
 async def test_where_none_waits_no_token_is_told(tmp_path):
     with background(configured(tmp_path, MODELS, **{"logging.level": "error", "minicpmo.resume_s": 0})) as url:
-        async with opened(url, mode="chat", model="parrot") as peer:
+        async with opened(url, mode="chat", model="parrot", resumable="1") as peer:
             created = (await peer.begin())[-1]
             assert "resume_token" not in created and "seq" not in created
 
@@ -113,7 +119,7 @@ async def test_a_session_of_another_key_is_not_found(tmp_path):
     keyed = Keyed(tmp_path)
     mine, other = await keyed.key(tenant="anna"), await keyed.key(tenant="ben")
     with keyed.serving() as url:
-        async with opened(url, key=mine, mode="chat") as first:
+        async with opened(url, key=mine, mode="chat", resumable="1") as first:
             token = await begun(first)
             first.vanish()
         assert await refused(url, token, key=other, mode="chat") == ("session_not_found", 1008)
@@ -122,7 +128,7 @@ async def test_a_session_of_another_key_is_not_found(tmp_path):
 
 
 async def test_who_has_missed_too_much_can_not_come_back(url):
-    async with opened(url, mode="chat", model="singer") as first:
+    async with opened(url, mode="chat", model="singer", resumable="1") as first:
         token = await begun(first)
         await first.say("input.append", input={"messages": [{"role": "user", "content": "Sing"}]})
         await first.deltas("text")
@@ -133,7 +139,7 @@ async def test_who_has_missed_too_much_can_not_come_back(url):
 
 async def test_a_session_that_ended_meanwhile_says_how(tmp_path):
     with background(configured(tmp_path, MODELS, **{"logging.level": "error", "minicpmo.chat_s": 0.3})) as url:
-        async with opened(url, mode="chat", model="parrot") as first:
+        async with opened(url, mode="chat", model="parrot", resumable="1") as first:
             token = await begun(first)
             first.vanish()
         counted(url, ("antiphon_minicpmo_sessions", "chat"), 0)
@@ -144,7 +150,7 @@ async def test_a_session_that_ended_meanwhile_says_how(tmp_path):
 
 async def test_it_is_counted_who_came_back(tmp_path):
     with background(configured(tmp_path, MODELS, **{"logging.level": "error"})) as url:
-        async with opened(url, mode="chat", model="parrot") as first:
+        async with opened(url, mode="chat", model="parrot", resumable="1") as first:
             token = await begun(first)
             first.vanish()
         async with opened(url, mode="chat", resume=token) as second:
@@ -160,7 +166,11 @@ async def test_whenever_the_connection_is_cut_nothing_is_missing_and_nothing_com
     seen, spoken, closed = [], 0, None
     token = None
     while closed is None:
-        query = {"mode": "audio", "model": "parrot"} if token is None else {"mode": "audio", "resume": token, "after": str(seen[-1])}
+        query = (
+            {"mode": "audio", "model": "parrot", "resumable": "1"}
+            if token is None
+            else {"mode": "audio", "resume": token, "after": str(seen[-1])}
+        )
         async with opened(url, **query) as peer:
             if token is None:
                 token, seen = await begun(peer), [1]

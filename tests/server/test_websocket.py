@@ -1,5 +1,6 @@
 """What a WebSocket of the server does, on real sockets: from its handshake to its end, with clients of every kind."""
 
+import itertools
 import json
 import re
 import socket
@@ -190,6 +191,7 @@ def test_bytes_are_refused_where_nobody_takes_them(url):
         (frame(TEXT, b"", size_bytes=16 * MIB + 1), 1009),
         (frame(TEXT, b"x" * MIB, is_last=False) + frame(CONTINUATION, b"y" * MIB, is_last=False) * 16, 1009),
     ],
+    ids=itertools.count(),  # a frame's mask is never the same twice
 )
 def test_what_breaks_the_protocol_is_told_so_and_nothing_after_it_is_heard(served, sent, code):
     with Client(served.url) as client:

@@ -44,6 +44,12 @@ _CITY: dict[str, Any] = {
 _MOST_TOKENS = 300
 """Of an answer; small models don't always find an end."""
 
+_DUPLEX_HZ = 16_000
+"""Of what is said in full duplex."""
+
+_SCARCE, _SCARCE_MS = "one-place", 1_500
+"""A model that has one place, and how long an answer takes it: shorter ones would say nothing of how long people have to wait."""
+
 _CARD = "Repeat in one short sentence which playing card the user names."
 
 
@@ -58,7 +64,7 @@ def demo(*, file: ConfigFile = None, shell: Around) -> None:
     Try:
         antiphon demo
     """
-    config = fetching.with_voice(settings.load(shell, file).config, shell)
+    config = _with_scarce(fetching.with_voice(settings.load(shell, file).config, shell))
     began = time.perf_counter()
     with own.server(config) as base_url:
         stage = _Stage(Client(base_url), shell, config)
@@ -162,26 +168,60 @@ def _memory(stage: _Stage) -> None:
     stage.ask("What is my name, and what do I like?", previous_response_id=first["id"])
 
 
+def _question(rate_hz: int) -> talk_sound.Recording:
+    """A person who names a card."""
+    with resources.as_file(resources.files(__package__) / "card.wav") as path:
+        return talk_sound.read(path, rate_hz)
+
+
 def _voice(stage: _Stage) -> None:
     # Their wire types and their client load slowly.
     from antiphon.cli import talk_files, talk_line, talk_stage  # noqa: PLC0415
 
-    with resources.as_file(resources.files(__package__) / "card.wav") as path:
-        question = talk_sound.read(path)
+    question = _question(talk_sound.RATE_HZ)
     asked = talk_line.Asked(model=stage.model, instructions=_CARD)
     try:
         outcome = asyncio.run(talk_files.held(stage.client, asked, [question], talk_stage.Stage(stage.shell)))
     except UpstreamTrouble as trouble:
         if trouble.code != talk_line.HEARS_NOTHING:
             raise
-        from antiphon.runtime import speech  # noqa: PLC0415 - the engines' contracts load slowly
-
-        stage.line("", f"It hears nothing here: {speech.missing(stage.config.speech, stage.config.models_dir) or trouble.message}")
+        _hears_nothing(stage, trouble)
         return
     answer = outcome.turns[-1]
     if answer.status == "failed":
         raise UpstreamTrouble(f"The model failed: {answer.reason}")
     _keep(stage, bytes(answer.sound))
+
+
+def _hears_nothing(stage: _Stage, trouble: UpstreamTrouble) -> None:
+    from antiphon.runtime import speech  # noqa: PLC0415 - the engines' contracts load slowly
+
+    stage.line("", f"It hears nothing here: {speech.missing(stage.config.speech, stage.config.models_dir) or trouble.message}")
+
+
+def _duplex(stage: _Stage) -> None:
+    from antiphon.cli import demo_duplex  # noqa: PLC0415 - as above
+
+    try:
+        demo_duplex.converse(stage.client, stage.model, _CARD, _question(_DUPLEX_HZ), stage.shell)
+    except UpstreamTrouble as trouble:
+        if trouble.code != "model_not_found":
+            raise
+        _hears_nothing(stage, trouble)
+
+
+def _queue(stage: _Stage) -> None:
+    from antiphon.cli import demo_duplex  # noqa: PLC0415 - as above
+
+    demo_duplex.queue(stage.client, _SCARCE, _question(_DUPLEX_HZ), stage.line)
+
+
+def _with_scarce(config: "Config") -> "Config":
+    """`config` with one model more, which says the same to everybody and has one place."""
+    from antiphon.config import ModelEntry  # noqa: PLC0415 - pydantic takes longer to load than `--help` takes altogether
+
+    options = {"answers": [{"lines": [{"wait_ms": _SCARCE_MS}, {"text": "Thank you for waiting."}]}]}
+    return config.model_copy(update={"models": (*config.models, ModelEntry(name=_SCARCE, engine="scripted", sessions=1, options=options))})
 
 
 def _keep(stage: _Stage, sound: bytes) -> None:
@@ -201,4 +241,6 @@ _ACTS = {
     "An answer in the shape of a JSON Schema": _structure,
     "A conversation that the server remembers": _memory,
     "A question by voice": _voice,
+    "The same in full duplex: sound goes both ways all the time": _duplex,
+    "Three people, and a model with one place": _queue,
 }

@@ -13,7 +13,7 @@ from pathlib import Path
 from cyclopts import App, CycloptsError, Parameter
 
 from antiphon import __version__
-from antiphon.cli import ask, config, demo, doctor, keys, models, serve, talk, version
+from antiphon.cli import ask, config, demo, doctor, duplex, keys, models, queue, serve, sessions, talk, version, worker, workers
 from antiphon.cli.shell import Shell, UsageMistake
 from antiphon.errors import Fault
 
@@ -43,7 +43,22 @@ def program() -> App:
         result_action="return_value",
         suppress_keyboard_interrupt=False,
     )
-    for verb in (serve.serve, ask.ask, talk.talk, models.verbs(), keys.verbs(), config.verbs(), doctor.doctor, demo.demo, version.version):
+    for verb in (
+        serve.serve,
+        worker.worker,
+        ask.ask,
+        talk.talk,
+        duplex.duplex,
+        models.verbs(),
+        keys.verbs(),
+        sessions.verbs(),
+        queue.verbs(),
+        workers.verbs(),
+        config.verbs(),
+        doctor.doctor,
+        demo.demo,
+        version.version,
+    ):
         app.command(verb)
     return app
 

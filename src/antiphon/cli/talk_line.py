@@ -1,6 +1,5 @@
 """The line to a Realtime server: what is said on it, and what is heard, with the time of each."""
 
-import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -10,7 +9,8 @@ from urllib.parse import urlencode
 import aiohttp
 from msgspec import UNSET, Struct
 
-from antiphon.cli.client import Client, Unreachable
+from antiphon.cli.client import Client
+from antiphon.cli.talk_socket import OPENING_S, Frames, opened
 from antiphon.cli.talk_sound import RATE_HZ
 from antiphon.errors import ClientMistake, UpstreamTrouble
 from antiphon.wire.base import Unknown
@@ -19,15 +19,8 @@ from antiphon.wire.realtime_dialects import DIALECTS, DialectName
 from antiphon.wire.realtime_server import ErrorEvent, RealtimeError, ServerEvent, SessionUpdated
 from antiphon.wire.realtime_session import Audio, AudioInput, AudioOutput, PcmFormat, Session, Transcription
 
-OPENING_S = 60
-"""How long a server may take to open a session: it may have ears and a voice to load first."""
-
 HEARS_NOTHING = "unsupported_content_type"
 """The code of a refusal of all sound."""
-
-_FAREWELL_S = 1.0
-_PING_S = 30.0
-_MESSAGE_BYTES = 16 << 20
 
 
 class Asked(Struct, frozen=True, kw_only=True):
@@ -70,18 +63,21 @@ class Heard(NamedTuple):
 
 
 class Line:
-    """
-    An open session.
-
-    Attributes:
-        sent: how many events were said, by type; `received` likewise.
-    """
+    """An open session."""
 
     def __init__(self, socket: aiohttp.ClientWebSocketResponse, dialect: DialectName) -> None:
-        self._socket = socket
+        self._frames = Frames(socket)
         self._dialect = DIALECTS[dialect]
-        self.sent: Counter[str] = Counter()
-        self.received: Counter[str] = Counter()
+
+    @property
+    def sent(self) -> Counter[str]:
+        """How many events were said, by type."""
+        return self._frames.sent
+
+    @property
+    def received(self) -> Counter[str]:
+        """How many events were heard, by type."""
+        return self._frames.received
 
     async def say(self, event: ClientEvent) -> None:
         """
@@ -90,11 +86,7 @@ class Line:
         Raises:
             UpstreamTrouble: nobody is there any more.
         """
-        try:
-            await self._socket.send_str(self._dialect.encode_client(event).decode())
-        except (aiohttp.ClientError, ConnectionError):
-            raise self._broken() from None
-        self.sent[event.type] += 1
+        await self._frames.write(self._dialect.encode_client(event).decode(), event.type)
 
     async def hear(self, within_s: float | None = None) -> Heard | None:
         """
@@ -103,19 +95,15 @@ class Line:
         Raises:
             UpstreamTrouble: the server has hung up, or says what can't be read.
         """
-        try:
-            async with asyncio.timeout(within_s):
-                message = await self._socket.receive()
-        except TimeoutError:
+        frame = await self._frames.read(within_s)
+        if frame is None:
             return None
-        if message.type is not aiohttp.WSMsgType.TEXT:
-            raise self._broken(message)
         try:
-            event = self._dialect.decode_server(message.data.encode())
+            event = self._dialect.decode_server(frame.text)
         except ClientMistake as mistake:
             raise UpstreamTrouble(f"The server says what is no event: {mistake.message}") from None
         self.received[event.type] += 1
-        return Heard(event, asyncio.get_running_loop().time())
+        return Heard(event, frame.at_s)
 
     async def begin(self, wanted: Session) -> None:
         """
@@ -131,10 +119,6 @@ class Line:
             if isinstance(heard.event, SessionUpdated):
                 return
         raise UpstreamTrouble(f"The server has begun no session within {OPENING_S} s.")
-
-    def _broken(self, message: aiohttp.WSMessage | None = None) -> UpstreamTrouble:
-        reason = f": {message.extra}" if message is not None and message.type is aiohttp.WSMsgType.CLOSE and message.extra else ""
-        return UpstreamTrouble(f"The server has ended the conversation ({self._socket.close_code or 'the connection broke'}{reason}).")
 
 
 def refusal(error: RealtimeError) -> UpstreamTrouble:
@@ -158,30 +142,7 @@ async def connected(client: Client, asked: Asked) -> AsyncIterator[Line]:
     """
     path = f"/v1/realtime?{urlencode({'model': asked.model, 'dialect': asked.dialect})}"
     headers = {"OpenAI-Beta": "realtime=v1"} if asked.dialect == "beta" else {}
-    if client.key is not None:
-        headers["Authorization"] = f"Bearer {client.key}"
-    patience = aiohttp.ClientWSTimeout(ws_close=_FAREWELL_S)
-    async with aiohttp.ClientSession() as http, contextlib.AsyncExitStack() as held:
-        opening = http.ws_connect(client.base_url + path, headers=headers, timeout=patience, heartbeat=_PING_S, max_msg_size=_MESSAGE_BYTES)
-        try:
-            async with asyncio.timeout(OPENING_S):
-                socket = await held.enter_async_context(opening)
-        except aiohttp.WSServerHandshakeError as refusal:
-            raise await asyncio.to_thread(_declined, client, path, refusal.status) from None
-        except TimeoutError:
-            raise Unreachable(f"The server at {client.base_url} opened no session within {OPENING_S} s.") from None
-        except (aiohttp.ClientError, ValueError, OSError) as error:
-            raise Unreachable(f"No answer from {client.base_url}: {getattr(error, 'strerror', None) or error}.") from None
+    async with opened(client, path, headers) as socket:
         line = Line(socket, asked.dialect)
         await line.begin(asked.session)
         yield line
-
-
-def _declined(client: Client, path: str, status: int) -> UpstreamTrouble:
-    """Why there is no session: in the server's words, which a plain request is told where a handshake is not."""
-    try:
-        client.get(path)
-    except UpstreamTrouble as trouble:
-        if trouble.status == status:
-            return trouble
-    return UpstreamTrouble(f"The server at {client.base_url} opened no session, but answered {status}.", status=status)

@@ -27,32 +27,35 @@ class Recording(Struct, frozen=True):
 
     Attributes:
         name: what its file is called.
-        pcm: s16le mono at `RATE_HZ`.
+        pcm: s16le mono, at the rate that was wanted.
     """
 
     name: str
     pcm: bytes
 
 
-def read(path: Path) -> Recording:
+def read(path: Path, rate_hz: int = RATE_HZ) -> Recording:
     """
     The recording in a file: WAV of any rate, width and number of channels, and with the extra `speech` whatever that reads.
+
+    Args:
+        rate_hz: at which its sound is wanted.
 
     Raises:
         UsageMistake: it can't be read, or is none.
     """
     try:
-        pcm = _wav(path)
+        pcm = _wav(path, rate_hz)
     except OSError as error:
         raise UsageMistake(f"{path} can't be read: {error.strerror}.") from None
     except (wave.Error, EOFError):
-        pcm = _other(path)
+        pcm = _other(path, rate_hz)
     if not pcm:
         raise UsageMistake(f"{path} has no sound in it.")
     return Recording(path.name, pcm)
 
 
-def _wav(path: Path) -> bytes:
+def _wav(path: Path, wanted_hz: int) -> bytes:
     """The sound in a WAV file of plain samples."""
     with wave.open(str(path)) as file:
         channels, width, rate_hz = file.getnchannels(), file.getsampwidth(), file.getframerate()
@@ -60,10 +63,10 @@ def _wav(path: Path) -> bytes:
     if not rate_hz:
         raise wave.Error("it has no rate")
     whole = frames[: len(frames) - len(frames) % (width * channels)]
-    return at_rate(_mixed(_narrowed(whole, width), channels), rate_hz)
+    return at_rate(_mixed(_narrowed(whole, width), channels), rate_hz, wanted_hz)
 
 
-def _other(path: Path) -> bytes:
+def _other(path: Path, wanted_hz: int) -> bytes:
     """
     The sound in a file of any other kind.
 
@@ -79,7 +82,7 @@ def _other(path: Path) -> bytes:
 
     try:
         file = recordings.Recording(path.read_bytes())
-        return at_rate(b"".join(iter(file.read, b"")), base.HEARING_RATE_HZ)
+        return at_rate(b"".join(iter(file.read, b"")), base.HEARING_RATE_HZ, wanted_hz)
     except ClientMistake as mistake:
         raise UsageMistake(f"{path}: {mistake.message}") from None
 
@@ -105,28 +108,28 @@ def _mixed(pcm: bytes, channels: int) -> bytes:
     return array("h", [sum(frame) // channels for frame in zip(*apart, strict=True)]).tobytes()
 
 
-def at_rate(pcm: bytes, rate_hz: int) -> bytes:
-    """s16le at `RATE_HZ`."""
-    if rate_hz == RATE_HZ:
+def at_rate(pcm: bytes, rate_hz: int, wanted_hz: int = RATE_HZ) -> bytes:
+    """s16le at the rate that is wanted."""
+    if rate_hz == wanted_hz:
         return pcm
     if importlib.util.find_spec("soxr") is None:
-        return interpolated(pcm, rate_hz)
+        return interpolated(pcm, rate_hz, wanted_hz)
     from antiphon.speech.resample import resampled  # noqa: PLC0415 - of the extra `speech`, which talking to another server needs not
 
-    return resampled(pcm, rate_hz, RATE_HZ)
+    return resampled(pcm, rate_hz, wanted_hz)
 
 
-def interpolated(pcm: bytes, rate_hz: int) -> bytes:
-    """s16le at `RATE_HZ`, each sample on a straight line between its neighbours: good enough to be understood."""
+def interpolated(pcm: bytes, rate_hz: int, wanted_hz: int = RATE_HZ) -> bytes:
+    """s16le at the rate that is wanted, each sample on a straight line between its neighbours: good enough to be understood."""
     samples = array("h", pcm)
     last = len(samples) - 1
 
     def between(index: int) -> int:
-        whole, rest = divmod(index * rate_hz, RATE_HZ)
+        whole, rest = divmod(index * rate_hz, wanted_hz)
         here, after = samples[min(whole, last)], samples[min(whole + 1, last)]
-        return here + (after - here) * rest // RATE_HZ
+        return here + (after - here) * rest // wanted_hz
 
-    return array("h", map(between, range(len(samples) * RATE_HZ // rate_hz))).tobytes()
+    return array("h", map(between, range(len(samples) * wanted_hz // rate_hz))).tobytes()
 
 
 def pieces(pcm: bytes) -> Iterator[bytes]:

@@ -259,7 +259,8 @@ def load(model: str, options: Mapping[str, Any], place: Place) -> tuple[Script, 
         _check(script)
     except (ValueError, re.error) as error:
         raise OurFault(f"The script of model '{model}' is wrong: {error}.") from None
-    names = {line.sound for said in (*script.answers, *script.duplex.says) for line in said.lines if line.sound is not None}
+    said: tuple[Answer | Unasked, ...] = (*script.answers, *script.duplex.says)
+    names = {line.sound for each in said for line in each.lines if line.sound is not None}
     return script, abilities, Recordings(folder, names)
 
 

@@ -47,12 +47,14 @@ class Asked(Struct, frozen=True, kw_only=True):
     What the address asks for.
 
     Attributes:
+        is_resumable: whether the client means to come back where it loses its network.
         resume: the token of the session to come back to.
         after: the number of the last event that the client has seen of it.
     """
 
     mode: Mode
     model: str | None = None
+    is_resumable: bool = False
     resume: str | None = None
     after: int | None = None
 
@@ -84,7 +86,13 @@ def asked(query: QueryParams) -> Asked:
     after = query.get("after")
     if after is not None and not (after.isascii() and after.isdigit() and len(after) < 16):
         raise ClientMistake(f"Invalid 'after': expected a number, but got '{shown(after)}'.", code="invalid_value", param="after")
-    return Asked(mode=mode, model=query.get("model"), resume=query.get("resume"), after=None if after is None else int(after))
+    return Asked(
+        mode=mode,
+        model=query.get("model"),
+        is_resumable=query.get("resumable") in ("1", "true"),
+        resume=query.get("resume"),
+        after=None if after is None else int(after),
+    )
 
 
 def model_for(service: Service, asked: Asked) -> Model:
@@ -163,13 +171,15 @@ class Open:
                 service, caller, protocol="minicpmo", mode=wanted.mode, model=model.name, wanted=wants_record
             )
             counted, tap = taps_of(service, model, caller, recordings)
-            client = MinicpmoClient(wanted.mode, caller.tenant, tap, self._resumable, service.config.minicpmo.resume_s)
+            # A client that would not come back would hold a place that others wait for.
+            resume_s = service.config.minicpmo.resume_s if wanted.is_resumable else 0
+            client = MinicpmoClient(wanted.mode, caller.tenant, tap, self._resumable, resume_s)
             with noted(service, model, wanted.mode, client, counted, recordings):
                 await self._hold(line, model, wanted, client, caller)
 
     async def _hold(self, line: Line, model: Model, wanted: Asked, client: MinicpmoClient, caller: Caller) -> None:
         service, key = self._service, caller.key
-        opening = opening_for(service, model, wanted.mode)
+        opening = opening_for(service, model, wanted)
         driver = Driver(Minicpmo(opening, mint), client, service.store, metrics=service.metrics)
         settings = talk.Settings(model=model.name, tenant=caller.tenant, kind=wanted.mode, key_id=key.id if key else "")
         client.meet(line, driver)
@@ -187,16 +197,16 @@ class Open:
                 raise defects
 
 
-def opening_for(service: Service, model: Model, mode: Mode) -> Opening:
+def opening_for(service: Service, model: Model, wanted: Asked) -> Opening:
     """What a session of that model begins with, as the server is configured."""
-    settings = service.config.minicpmo
+    settings, mode = service.config.minicpmo, wanted.mode
     lasts_s = {"chat": settings.chat_s, "audio": settings.audio_s, "video": settings.video_s}[mode]
     return Opening(
         model=model.name,
         abilities=model.duplex.abilities,
         mode=mode,
         session_id=mint("sess"),
-        resume_token=mint("resume") if settings.resume_s else None,
+        resume_token=mint("resume") if settings.resume_s and wanted.is_resumable else None,
         instructions=settings.instructions,
         lasts_s=lasts_s,
         warning_s=settings.warning_s,

@@ -187,6 +187,12 @@ SESSION = [
 
 MINICPMO_SESSION = [
     {
+        "name": "resumable",
+        "in": "query",
+        "description": "`1` where a client of MiniCPM-o's protocol means to come back to its session after its network was lost.",
+        "schema": {"type": "string"},
+    },
+    {
         "name": "mode",
         "in": "query",
         "description": "The session is one of MiniCPM-o's protocol, and of this kind.",

@@ -1,0 +1,130 @@
+"""`antiphon duplex`."""
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from cyclopts import Parameter
+
+from antiphon.audio import ms_of, wav
+from antiphon.cli import fetching, own, talk_sound
+from antiphon.cli.client import Client
+from antiphon.cli.flags import Around, ConfigFile
+from antiphon.cli.shell import Shell, UsageMistake
+from antiphon.errors import UpstreamTrouble
+
+if TYPE_CHECKING:
+    from antiphon.cli.duplex_line import Asked
+    from antiphon.cli.duplex_session import Outcome
+
+_LONGEST_PIECE_MS = 5_000
+
+
+def duplex(
+    *recordings: Path,
+    video: str | None = None,
+    mode: Literal["audio", "video", "chat"] | None = None,
+    output: Annotated[Path | None, Parameter(name=["--output", "-o"])] = None,
+    model: str | None = None,
+    instructions: str | None = None,
+    chunk_ms: int = 1_000,
+    force_listen: bool = False,
+    fast: bool = False,
+    as_json: Annotated[bool, Parameter(name="--json")] = False,
+    url: str | None = None,
+    file: ConfigFile = None,
+    shell: Around,
+) -> None:
+    """
+    Talk to a model that listens and speaks at the same time.
+
+    A client of the MiniCPM-o protocol: it waits for its turn where there is a
+    queue, sends recordings as if someone spoke, with pictures if there are
+    any, and shows what the model says when it says it, and how long that took
+    from the end of the speech.
+
+    A running server answers, or one started for this session, as with
+    `antiphon ask`.
+
+    Try:
+        antiphon duplex question.wav
+        antiphon duplex question.wav -o answer.wav --chunk-ms 200
+        antiphon duplex question.wav --video clip.mp4
+        antiphon duplex question.wav --mode chat --json
+
+    Args:
+        recordings: WAV files; with the extra `speech` also FLAC, MP3 and Ogg.
+        video: a folder of JPEG files, 'frames/*.jpg', or with the extra `formats` a film.
+        mode: chat takes each recording as a message; else video if there is any, or audio.
+        output: where the answers' sound goes, as a WAV file of 24 kHz.
+        model: who is to answer; else whoever the server takes.
+        instructions: what the model is told before the session.
+        chunk_ms: how much sound is sent at once.
+        force_listen: the model may say nothing until a recording is over.
+        fast: send the recordings faster than they sound.
+        as_json: print the answers, their times and the events counted as JSON.
+        url: base address of the server, such as http://127.0.0.1:8642/v1.
+    """
+    if not recordings:
+        raise UsageMistake("Name at least one recording.")
+    if not 20 <= chunk_ms <= _LONGEST_PIECE_MS:
+        raise UsageMistake(f"--chunk-ms takes 20 to {_LONGEST_PIECE_MS}, not {chunk_ms}.")
+    if video is not None and mode == "audio":
+        raise UsageMistake("--video is not for --mode audio: nothing is seen there.")
+    if output is not None and not (shell.cwd / output).parent.is_dir():
+        raise UsageMistake(f"There is no folder {(shell.cwd / output).parent} to write {output.name} into.")
+    # Their wire types and their client load slowly.
+    from antiphon.cli import duplex_line, duplex_session, duplex_stage, duplex_video  # noqa: PLC0415
+    from antiphon.wire.minicpmo_media import RATE_IN_HZ  # noqa: PLC0415
+
+    given = duplex_session.Given(
+        recordings=[talk_sound.read(shell.cwd / path, RATE_IN_HZ) for path in recordings],
+        pictures=[] if video is None else duplex_video.pictures(video, shell.cwd),
+        piece_ms=chunk_ms,
+        is_fast=fast,
+        must_listen=force_listen,
+        is_aloud=output is not None,
+    )
+    asked = duplex_line.Asked(mode=mode or ("audio" if video is None else "video"), model=model, instructions=instructions)
+    shown = duplex_stage.Unseen() if as_json else duplex_stage.DuplexStage(shell)
+    with own.answering(shell, url, file, fetching.with_ears) as client:
+        outcome = asyncio.run(duplex_session.held(client, asked, given, shown))
+        written = _written(outcome, shell.cwd / output, shell) if output is not None else None
+        if as_json:
+            shell.say_json(_told(client, asked, outcome, written))
+    _judge(outcome)
+
+
+def _written(outcome: "Outcome", path: Path, shell: Shell) -> Path | None:
+    """Where the answers' sound was written to; None where they have none."""
+    from antiphon.wire.minicpmo_media import RATE_OUT_HZ  # noqa: PLC0415 - as above
+
+    sound = b"".join(answer.sound for answer in outcome.record.answers)
+    if not sound:
+        shell.note(f"the answer has no sound, so {path.name} is not written")
+        return None
+    path.write_bytes(wav(sound, RATE_OUT_HZ))
+    shell.note(f"the answer is in {path.name}: {ms_of(len(sound), RATE_OUT_HZ) / 1000:.1f} s")
+    return path
+
+
+def _told(client: Client, asked: "Asked", outcome: "Outcome", written: Path | None) -> dict[str, Any]:
+    record, closed = outcome.record, outcome.closed
+    return {
+        "server": client.base_url,
+        "model": asked.model,
+        "mode": asked.mode,
+        "session_id": outcome.created.session_id,
+        "runtime_mode": outcome.created.mode,
+        "queue": [place._asdict() for place in record.places],
+        "answers": [answer.told() for answer in record.answers],
+        "output": None if written is None else str(written),
+        "usage": (closed.usage or None) if closed is not None else None,
+        "events": {"sent": outcome.sent, "received": outcome.received},
+    }
+
+
+def _judge(outcome: "Outcome") -> None:
+    """An answer that failed is a fault."""
+    if any(answer.reason == "error" for answer in outcome.record.answers):
+        raise UpstreamTrouble("The model failed.")

@@ -1,0 +1,147 @@
+"""A gateway and a worker as programs of their own, and MiniCPM-o clients that note what becomes of them."""
+
+import asyncio
+import base64
+import contextlib
+import json
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import aiohttp
+
+PATIENCE_S = 20
+KEY = "a key of workers"
+SILENCE = base64.b64encode(bytes(6400)).decode()
+TONE = base64.b64encode(struct.pack("<1600f", *(0.5 if n // 80 % 2 else -0.5 for n in range(1600)))).decode()
+
+
+class Program:
+    """The server, which can be killed and started again at the same address."""
+
+    def __init__(self, home: Path, settings: str) -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+        self.home = home
+        self.url = f"http://127.0.0.1:{self.port}"
+        (home / "antiphon.toml").write_text(settings)
+
+    @contextlib.contextmanager
+    def running(self):
+        """The process, once it serves."""
+        command = [sys.executable, "-m", "antiphon", "serve", "--port", str(self.port)]
+        environ = os.environ | {"ANTIPHON_HOME": str(self.home / "data"), "ANTIPHON_WORKER_KEY": KEY}
+        pipe = subprocess.PIPE
+        with subprocess.Popen(command, cwd=self.home, env=environ, stdout=pipe, stderr=subprocess.DEVNULL, text=True) as process:
+            try:
+                while f":{self.port}" not in (line := process.stdout.readline()):
+                    assert line, "the server did not start"
+                yield process
+            finally:
+                end(process)
+
+    @contextlib.contextmanager
+    def worker(self):
+        """A process that joins as a worker with one place."""
+        command = [sys.executable, "-m", "antiphon", "worker", "--join", f"ws://127.0.0.1:{self.port}", "--engine", "scripted"]
+        command += ["--model", "far", "--slots", "1"]
+        environ = os.environ | {"ANTIPHON_HOME": str(self.home / "worker"), "ANTIPHON_WORKER_KEY": KEY}
+        with subprocess.Popen(command, cwd=self.home, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+            try:
+                yield process
+            finally:
+                end(process)
+
+    def get(self, path: str):
+        with urllib.request.urlopen(self.url + path, timeout=PATIENCE_S) as reply:
+            return json.load(reply)
+
+    async def settled(self, path: str, looked):
+        """What `looked` finds in the answer, once there is one and it finds something."""
+        async with asyncio.timeout(PATIENCE_S):
+            while True:
+                with contextlib.suppress(urllib.error.HTTPError):
+                    if found := looked(await asyncio.to_thread(self.get, path)):
+                        return found
+                await asyncio.sleep(0.01)
+
+
+def end(process):
+    """Have it end, one way or the other."""
+    process.send_signal(signal.SIGTERM)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(timeout=15)
+    process.kill()
+
+
+class Peer:
+    """A client's side of one session; all that it is told is kept."""
+
+    def __init__(self, ws):
+        self.ws, self.events = ws, []
+
+    async def say(self, kind, **fields):
+        await self.ws.send_str(json.dumps({"type": kind, **fields}))
+
+    async def hear(self):
+        """The next event; None when there will be none."""
+        async with asyncio.timeout(PATIENCE_S):
+            message = await self.ws.receive()
+        if message.type is not aiohttp.WSMsgType.TEXT:
+            return None
+        self.events.append(json.loads(message.data))
+        return self.events[-1]
+
+    async def until(self, *kinds):
+        """The first event of one of these types, or kinds of delta."""
+        while (event := await self.hear()) is not None:
+            if {event["type"], event.get("kind")} & set(kinds):
+                return event
+        raise AssertionError(f"{kinds} never came: {self.events[-3:]}, {self.ws.close_code}")
+
+    async def begin(self):
+        await self.until("session.queue_done")
+        await self.say("session.init", payload={})
+        return await self.until("session.created")
+
+    async def speak(self):
+        """Have an answer begin."""
+        for _ in range(4):
+            await self.say("input.append", input={"audio": TONE})
+        while True:
+            await self.say("input.append", input={"audio": SILENCE})
+            if (await self.hear())["kind"] in ("text", "audio"):
+                return
+
+    async def fate(self):
+        """What it is told at the end, and how the connection ends; `listen`s and words before that are passed over."""
+        told = []
+        while (event := await self.hear()) is not None:
+            if event["type"] == "session.closed":
+                told.append(f"`session.closed` `{event['reason']}`")
+            elif event["type"] == "error":
+                told.append(f"`error` `{event['error']['code']}`")
+            elif event.get("end_of_turn"):
+                told.append("the answer's end")
+        code = self.ws.close_code
+        told.append("connection lost" if code in (None, 1006) else f"{code}")
+        return ", ".join(told)
+
+    def vanish(self):
+        """Cut the connection, without a word."""
+        self.ws._response.connection.transport.abort()
+
+
+@contextlib.asynccontextmanager
+async def peer(gateway, model="far", mode="audio", **query):
+    async with aiohttp.ClientSession() as http:
+        address = f"{gateway.url}/v1/realtime"
+        async with http.ws_connect(address, params={"mode": mode, "model": model, **query}, max_msg_size=0, heartbeat=None) as ws:
+            yield Peer(ws)
