@@ -42,7 +42,7 @@ demo: install ## ask a server of its own a few real questions, then stop
 test: check ## everything a change must pass (ARGS=tests/wire, JOBS=1)
 	@$(BIN)/antiphon models pull smollm2-135m-instruct silero-vad smart-turn-v3.2 moonshine-tiny-en piper-en-us-joe-medium
 	@$(BIN)/python conformance/run.py $(BIN)/antiphon smollm2-135m-instruct
-	@$(BIN)/python -m pytest -n $(or $(JOBS),3) --dist loadfile $(ARGS)
+	@$(BIN)/python -m pytest -n $(or $(JOBS),3) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 .PHONY: check
 check: $(VENV)/.dev ## the part of it that runs nothing: style, types, layers

@@ -1,5 +1,6 @@
 """Pictures for sessions that see."""
 
+import numpy as np
 import pytest
 
 from antiphon.cli.duplex_video import pictures
@@ -8,14 +9,16 @@ from antiphon.wire.minicpmo_media import check_jpeg
 
 av = pytest.importorskip("av")
 
+GREY = np.full((720, 1280, 3), 127, np.uint8)
+
 
 def film(path, seconds, rate=5):
-    """A film of one grey after another."""
+    """A film in which nothing moves."""
     with av.open(str(path), "w") as made:
         stream = made.add_stream("mpeg4", rate=rate)
         stream.width, stream.height, stream.pix_fmt = 1280, 720, "yuv420p"
         for _ in range(int(seconds * rate)):
-            made.mux(stream.encode(av.VideoFrame(1280, 720, "yuv420p")))
+            made.mux(stream.encode(av.VideoFrame.from_ndarray(GREY, format="rgb24")))
         made.mux(stream.encode(None))
     return path
 

@@ -14,7 +14,7 @@ from antiphon.cli.talk_socket import opened
 from antiphon.errors import UpstreamTrouble
 from antiphon.runtime.recorder_events import IN, OUT
 from antiphon.runtime.recorder_files import Line
-from antiphon.runtime.replay import Ids, Recorded, Step
+from antiphon.runtime.replay import Ids, Recorded, Step, kind_of
 from antiphon.runtime.transcript import Turn, turns_of
 
 PATIENCE_S = 20.0
@@ -66,7 +66,7 @@ class Replay:
                 if self._is_over:
                     break
                 await self._say(socket, self._ids.put_into(step.event))
-            await self._until(Counter(line.event.get("type") for line in self._recorded.lines if line.direction == OUT), ("response.done",))
+            await self._until(Counter(kind_of(line.event) for line in self._recorded.lines if line.direction == OUT), ("response.done",))
             hearing.cancel()
         if not self._come["session.created"]:
             raise UpstreamTrouble("The server has begun no session.")
@@ -79,7 +79,7 @@ class Replay:
             event = msgspec.json.decode(message.data, type=dict[str, Any])
             self._note(OUT, event)
             self._ids.told(event)
-            self._come[str(event.get("type"))] += 1
+            self._come[kind_of(event)] += 1
             self._news.set()
         self._is_over = True
         self._news.set()

@@ -22,6 +22,9 @@ from antiphon.wire.minicpmo_media import to_floats
 
 MILESTONES = ("session.queue_done", "session.created", "session.updated", "response.done")
 
+END_OF_TURN = "end_of_turn"
+"""What the end of an answer counts as in full duplex. Only a goodbye waits for it: whoever spoke on before it came does so again."""
+
 _WRITTEN: dict[str, Callable[[bytes], bytes]] = {"pcm": bytes, "pcmu": to_ulaw, "pcma": to_alaw}
 
 
@@ -73,9 +76,11 @@ class Recorded:
         begins_at_s = self.lines[0].at_s if self.lines else 0.0
         for line in self.lines:
             if line.direction == IN:
-                yield Step(line.at_s - begins_at_s, joined(line.event, self._media), dict(come))
-            elif line.event.get("type") in MILESTONES:
-                come[line.event["type"]] += 1
+                is_goodbye = line.event.get("type") == "session.close"
+                after = {kind: count for kind, count in come.items() if kind != END_OF_TURN or is_goodbye}
+                yield Step(line.at_s - begins_at_s, joined(line.event, self._media), after)
+            elif (kind := kind_of(line.event)) in MILESTONES or kind == END_OF_TURN:
+                come[kind] += 1
 
     def _media(self, media: Media) -> str | None:
         file = self.files.get(media.file)
@@ -86,6 +91,11 @@ class Recorded:
         pcm = sound_of(file).pcm[media.offset : media.offset + media.bytes]
         written = to_floats if self.record.protocol == "minicpmo" else _WRITTEN[media.form]
         return base64.b64encode(written(pcm)).decode()
+
+
+def kind_of(event: Mapping[str, Any]) -> str:
+    """What an event of the server counts as."""
+    return END_OF_TURN if event.get("end_of_turn") else str(event.get("type"))
 
 
 _MADE: dict[str, Callable[[Any], str]] = {
