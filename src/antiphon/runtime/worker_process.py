@@ -7,10 +7,7 @@ asked while there is none waits a moment for the next.
 
 import asyncio
 import contextlib
-import itertools
 import signal
-import socket
-import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
@@ -22,13 +19,11 @@ from antiphon.engines.base import Conversation, Deliver, Place
 from antiphon.engines.worker import RemoteEngine, unavailable
 from antiphon.engines.worker_end import StreamPipe
 from antiphon.errors import Fault, OurFault
+from antiphon.processes import PAUSES_S, SOON_S, begun, ended, replacement
 from antiphon.runtime.worker_lasting import LASTING, lasting
 from antiphon.wire.worker_link import VERSION, Begin
 
 PROGRAM = ("-m", "antiphon.runtime.worker_child")
-
-SOON_S = 10.0
-"""A process that was there for less died soon."""
 
 BURIAL_S = 0.5
 """How long one may take to end that has closed its link, or been silent."""
@@ -47,7 +42,7 @@ class Patience(Struct, frozen=True, kw_only=True):
     """
 
     back_s: float = 5.0
-    pauses_s: tuple[float, ...] = (0.0, 0.25, 1.0, 5.0, 15.0)
+    pauses_s: tuple[float, ...] = PAUSES_S
 
 
 class _Child:
@@ -66,20 +61,7 @@ class _Child:
         Raises:
             Fault: it can't.
         """
-        ours, theirs = socket.socketpair()
-        try:
-            with theirs:
-                self.process = await asyncio.create_subprocess_exec(
-                    *command,
-                    stdin=theirs.fileno(),
-                    stdout=subprocess.DEVNULL,
-                    start_new_session=True,  # Ctrl-C is for us alone, who may have answers to finish
-                )
-            ours.setblocking(False)
-            await asyncio.get_running_loop().create_connection(lambda: StreamPipe(self.engine.end), sock=ours)
-        except BaseException:
-            ours.close()
-            raise
+        self.process = await begun(command, lambda: StreamPipe(self.engine.end))
         self.engine.end.send(begin)
         hello = await self.engine.greeted()
         if hello.version != VERSION:
@@ -88,15 +70,8 @@ class _Child:
     async def end(self, grace_s: float) -> None:
         """See the process end: of itself when the link is closed, or by force."""
         await self.engine.stop()
-        if self.process is None:
-            return
-        try:
-            async with asyncio.timeout(grace_s):
-                await self.process.wait()
-        except TimeoutError:
-            with contextlib.suppress(ProcessLookupError):
-                self.process.send_signal(signal.SIGKILL)
-            await self.process.wait()
+        if self.process is not None:
+            await ended(self.process, grace_s)
 
     def _gone(self, _reason: str) -> None:
         self.gone.set()
@@ -212,17 +187,10 @@ class ChildEngine:
             assert child.process is not None
             deaths = deaths + 1 if loop.time() - up_at < SOON_S else 0
             self._notice(f"The process of the model '{self._begin.model}', {child.process.pid}, {_end_of(child.process)} and is replaced.")
-            child = await self._replacement(deaths)
+            child = await replacement(self._started, deaths, self._failed, self._patience.pauses_s)
 
-    async def _replacement(self, deaths: int) -> _Child:
-        pauses_s = self._patience.pauses_s
-        for number in itertools.count(max(0, deaths - 1)):
-            await asyncio.sleep(pauses_s[min(number, len(pauses_s) - 1)])
-            try:
-                return await self._started()
-            except Fault as fault:
-                self._notice(f"The process of the model '{self._begin.model}' could not be replaced: {fault.message}")
-        raise AssertionError("counting has no end")
+    def _failed(self, fault: Fault) -> None:
+        self._notice(f"The process of the model '{self._begin.model}' could not be replaced: {fault.message}")
 
     async def _started(self) -> _Child:
         child = _Child(self._is_up.clear, self._notice)

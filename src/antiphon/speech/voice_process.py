@@ -8,8 +8,6 @@ import asyncio
 import contextlib
 import itertools
 import signal
-import socket
-import subprocess
 import sys
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
@@ -18,15 +16,10 @@ from typing import TypeVar
 from msgspec import Struct
 
 from antiphon.errors import Fault, OurFault
+from antiphon.processes import SOON_S, begun, ended, replacement
 from antiphon.speech.voice_link import Begin, Failed, Frames, FromVoice, NotSaid, Ready, Said, Say, Stop, ToVoice, framed, from_voice
 
 T = TypeVar("T")
-
-PAUSES_S = (0.0, 0.25, 1.0, 5.0, 15.0)
-"""How long to wait before a process is replaced, after one, two and more that died soon."""
-
-SOON_S = 10.0
-"""A process that was ready for less died soon."""
 
 AT_ONCE = 2
 """Of what one answer says, so much is asked for at once."""
@@ -265,21 +258,15 @@ class VoiceProcess:
             deaths = deaths + 1 if loop.time() - up_at < SOON_S else 0
             assert child.process is not None
             self._notice(f"The process of the voice, {child.process.pid}, ended ({child.process.returncode}) and is replaced.")
-            child = await self._replacement(deaths)
+            child = await replacement(self._started, deaths, self._failed)
 
-    async def _replacement(self, deaths: int) -> _Child:
-        for number in itertools.count(max(0, deaths - 1)):
-            await asyncio.sleep(PAUSES_S[min(number, len(PAUSES_S) - 1)])
-            try:
-                return await self._started()
-            except Fault as fault:
-                self._notice(f"The process of the voice could not be replaced: {fault.message}")
-        raise AssertionError("counting has no end")
+    def _failed(self, fault: Fault) -> None:
+        self._notice(f"The process of the voice could not be replaced: {fault.message}")
 
     async def _started(self) -> _Child:
         child = _Child(self._patience, self._is_up.clear)
         try:
-            await self._connect(child)
+            child.process = await begun(self._command, lambda: child)
             child.tell(self._begin)
             async with asyncio.timeout(self._patience.start_s):
                 await child.ready
@@ -294,22 +281,6 @@ class VoiceProcess:
             self._is_up.set()
         return child
 
-    async def _connect(self, child: _Child) -> None:
-        ours, theirs = socket.socketpair()
-        try:
-            with theirs:
-                child.process = await asyncio.create_subprocess_exec(
-                    *self._command,
-                    stdin=theirs.fileno(),
-                    stdout=subprocess.DEVNULL,
-                    start_new_session=True,  # Ctrl-C is for us alone, who may have answers to finish
-                )
-            ours.setblocking(False)
-            await asyncio.get_running_loop().create_connection(lambda: child, sock=ours)
-        except BaseException:
-            ours.close()
-            raise
-
 
 async def _first(asked: "deque[tuple[int, asyncio.Future[Said]]]") -> Said:
     said = await asked[0][1]
@@ -320,14 +291,8 @@ async def _first(asked: "deque[tuple[int, asyncio.Future[Said]]]") -> Said:
 async def _ended(child: _Child) -> None:
     """See a process end, of itself or by force."""
     child.hang_up()
-    if child.process is None:
-        return
-    try:
-        async with asyncio.timeout(LAST_WORDS_S):
-            await child.process.wait()
-    except TimeoutError:
-        child.kill()
-        await child.process.wait()
+    if child.process is not None:
+        await ended(child.process, LAST_WORDS_S)
 
 
 def _settle(future: "asyncio.Future[T]", outcome: T | Fault) -> None:
