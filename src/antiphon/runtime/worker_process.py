@@ -15,11 +15,11 @@ from typing import Any
 from msgspec import Struct
 
 from antiphon import talk
+from antiphon.children import PAUSES_S, SOON_S, begun, ended, replacement
 from antiphon.engines.base import Conversation, Deliver, Place
 from antiphon.engines.worker import RemoteEngine, unavailable
 from antiphon.engines.worker_end import StreamPipe
 from antiphon.errors import Fault, OurFault
-from antiphon.processes import PAUSES_S, SOON_S, begun, ended, replacement
 from antiphon.runtime.worker_lasting import LASTING, lasting
 from antiphon.wire.worker_link import VERSION, Begin
 

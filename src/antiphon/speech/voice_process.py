@@ -15,8 +15,8 @@ from typing import TypeVar
 
 from msgspec import Struct
 
+from antiphon.children import SOON_S, begun, ended, replacement
 from antiphon.errors import Fault, OurFault
-from antiphon.processes import SOON_S, begun, ended, replacement
 from antiphon.speech.voice_link import Begin, Failed, Frames, FromVoice, NotSaid, Ready, Said, Say, Stop, ToVoice, framed, from_voice
 
 T = TypeVar("T")

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from antiphon.children import begun, ended, replacement
 from antiphon.errors import OurFault
-from antiphon.processes import begun, ended, replacement
 
 ECHO = "import os; os.write(0, os.read(0, 99)); os.read(0, 1)"
 DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(60)"
