@@ -4,6 +4,8 @@ Answers that a cascade begins before a turn is over: sooner where it is, and now
 The law: whatever is said and done, what comes of it with answers begun early is what comes of it without.
 """
 
+from struct import pack
+
 import pytest
 from cascades import LISTEN, UNREAD, VOICE, Puppet, quiet, said, talked, text, used
 from hearings import engine
@@ -12,6 +14,7 @@ from msgspec import structs
 
 from antiphon import talk, turns
 from antiphon.engines.base import EngineOverrun
+from antiphon.engines.cascade_history import UNHEARD
 from antiphon.engines.cascade_speaking import MOST_HELD_MS
 from antiphon.errors import OurFault
 
@@ -19,6 +22,9 @@ PAUSE = quiet(320)
 """Long enough that an answer is begun, and too short to end a turn."""
 
 END = quiet(800)
+
+RUSTLE = pack("<hh", 1000, 2000) * 1600
+"""Sound that is taken for speech, and has no word in it."""
 
 
 def test_an_answer_is_begun_in_the_pause_and_held_until_it_is_asked_for():
@@ -67,6 +73,50 @@ def test_an_engine_that_foresees_knows_the_history_and_the_words_as_they_are_sai
 
     puppet = Seer()
     talked(scenario, puppet, LISTEN)
+
+
+def test_a_turn_in_which_nothing_was_said_leaves_what_was_said_before_it_known():
+    async def scenario(session):
+        await session.hear(said("one"), END)
+        session.history += (turns.Message("assistant", (turns.TextPart("Yes. "),)),)
+        await session.hear(RUSTLE, END)
+        del puppet.told[:]
+        await session.hear(said("two"))
+        assert puppet.foreseen[0] == ["one", "Yes. ", ""]
+
+    puppet = Seer()
+    talked(scenario, puppet, LISTEN)
+
+
+def test_a_turn_that_nobody_could_make_out_keeps_nothing_from_being_foreseen():
+    async def scenario(session):
+        await session.hear(said("one"), END)
+        puppet.say(text("Yes. "), talk.Ended)
+        session.ear.faults += [OurFault("Deaf.")] * 99
+        await session.hear(said("two"), END)
+        session.ear.faults.clear()
+        del puppet.told[:]
+        await session.hear(said("three"))
+        assert puppet.foreseen[0] == ["one", UNHEARD, ""]
+
+    puppet = Seer()
+    talked(scenario, puppet, LISTEN)
+
+
+def test_an_engine_with_no_room_for_what_it_could_foresee_is_asked_all_the_same():
+    class Full(Seer):
+        def tell(self, word):
+            if isinstance(word, talk.Foresee):
+                raise EngineOverrun("its worker is behind with reading")
+            super().tell(word)
+
+    async def scenario(session):
+        await session.hear(said("one"), END)
+        puppet.say(text("Yes. "), talk.Ended)
+        await session.settle()
+
+    puppet = Full()
+    assert talked(scenario, puppet, LISTEN).ends() == [talk.Ended("resp_1")]
 
 
 def test_an_engine_that_does_not_foresee_is_told_nothing_of_the_kind():

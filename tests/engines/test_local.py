@@ -193,6 +193,22 @@ def test_leaving_while_it_reads_ahead_stops_it(talker):
 
 
 @weights
+def test_what_is_read_ahead_gives_way_to_somebody_elses_answer_and_is_read_afterwards(talker):
+    async def both():
+        async with talker.engine.open(talk.Settings(model=SMALL), lambda _: None) as conversation, asyncio.timeout(60):
+            conversation.tell(talk.Foresee(ask("bird " * 900)))
+            while not talker.engine.ahead.is_reading(conversation):  # noqa: ASYNC110 - nothing tells when
+                await asyncio.sleep(0)
+            read = []
+            await talker._hear((ask("Name a bird."),), "", lambda *_: read.append(talker.engine.ahead.is_reading(conversation)))
+            assert not any(read[:-1])
+            while not talker.engine.ahead.is_reading(conversation):  # noqa: ASYNC110 - nor here
+                await asyncio.sleep(0)
+
+    talker.runner.run(both())
+
+
+@weights
 def test_the_token_limit_cuts_the_answer(talker):
     said = talker.hear(ask("Count to one hundred.", sampling=talk.Sampling(temperature=0, max_tokens=4)))
     assert said[-1] == talk.Ended("r", "length")

@@ -324,12 +324,12 @@ class _Conversation:
 
     async def _tell_foreseen(self, ask: talk.Respond) -> None:
         """Let the engine within know what it will be asked, as far as it has been said."""
-        with contextlib.suppress(Fault):  # told when it is asked
-            said = await self._ears.words.written(ask.history[:-1]) if self._ears is not None else None
-            if ask is self._foreseen and self._ahead is None and not self._is_closed:
-                turn_id, text = self._overheard
-                saying = turns.Message("user", (turns.TextPart(text if turn_id == turn_of(ask) else ""),))
-                self.within.tell(talk.Foresee(structs.replace(ask, history=(*(said or ()), saying), voice=None)))
+        past = await self._ears.words.past(ask.history[:-1]) if self._ears is not None else ()
+        if ask is self._foreseen and self._ahead is None and not self._is_closed:
+            turn_id, text = self._overheard
+            saying = turns.Message("user", (turns.TextPart(text if turn_id == turn_of(ask) else ""),))
+            with contextlib.suppress(EngineOverrun):  # it will be asked without
+                self.within.tell(talk.Foresee(structs.replace(ask, history=(*past, saying), voice=None)))
 
     def paused(self, turn_id: str, words: Listening) -> None:
         """A turn may be over: begin with its answer."""

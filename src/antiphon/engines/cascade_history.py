@@ -49,12 +49,17 @@ class Words:
         Raises:
             Fault: nobody could make out what it ends with.
         """
-        told = [await self._turn(turn) for turn in history[:-1]]
+        told = await self.past(history[:-1])
         last = await self._turn(history[-1], last_words, is_last=True) if history else None
-        kept = tuple(turn for turn in (*told, last) if turn is not None)
+        kept = (*told, last) if last is not None else told
         if history and last is None and not (kept and _waits(kept[-1])):
             return None
         return kept
+
+    async def past(self, history: Sequence[turns.Turn]) -> tuple[turns.Turn, ...]:
+        """A history that goes on, in writing: without turns in which nothing was said, with a note for those that nobody could make out."""
+        told = [await self._turn(turn) for turn in history]
+        return tuple(turn for turn in told if turn is not None)
 
     async def _turn(self, turn: turns.Turn, words: Listening | None = None, *, is_last: bool = False) -> turns.Turn | None:
         """The turn; None where it was sound in which nothing was said."""

@@ -20,6 +20,7 @@ from antiphon import talk, turns
 from antiphon.engines import prompt, sampling
 from antiphon.engines.base import Conversation, Deliver, EngineOverrun, Place
 from antiphon.engines.llama import Chosen, Chunk, Likely, Llama, Setup
+from antiphon.engines.local_ahead import Ahead
 from antiphon.engines.readers import ForcedReader, FormatReader, PlainReader, Reader, SniffingReader
 from antiphon.engines.schemas import ANY_OBJECT, Schema, Unfit, invalid_schema
 from antiphon.engines.slots import Slots
@@ -86,7 +87,12 @@ def build(model: str, options: Mapping[str, Any], place: Place) -> "Local":
 
 
 class Local:
-    """A model of the catalogue, or any GGUF file."""
+    """
+    A model of the catalogue, or any GGUF file.
+
+    Attributes:
+        ahead: who may read a prompt before it is asked for.
+    """
 
     def __init__(self, options: Options, entry: catalogue.Model | None, place: Place) -> None:
         self._options = options
@@ -97,6 +103,7 @@ class Local:
         self._llama: Llama | None = None
         self._slots = Slots(options.slots)
         self._free = asyncio.Semaphore(options.slots)
+        self.ahead = Ahead(options.slots)
         self._conversations: set[_Conversation] = set()
         self.abilities = talk.Abilities(
             tools=True,
@@ -148,6 +155,7 @@ class Local:
                 yield conversation
             finally:
                 self._conversations.discard(conversation)
+                self.ahead.gives_up(conversation)
                 conversation.hush()
 
     async def count(self, ask: talk.Respond) -> int:
@@ -319,21 +327,38 @@ class _Conversation:
         return tasks
 
     def _foresee(self, ask: talk.Respond) -> None:
-        if self._answering or self._broken_off:
+        if self._answering or self._broken_off or not self._engine.ahead.claims(self):
             return
         self._foreseen = ask
         if self._foreseeing is None or self._foreseeing.done():
             self._foreseeing = self._tasks.create_task(self._read_ahead())
 
     async def _read_ahead(self) -> None:
+        ahead = self._engine.ahead
         while (ask := self._foreseen) is not None:
-            self._foreseen = None
-            await self._engine.foresee(ask, self._tenant)
+            await ahead.quiet()
+            if ask is not self._foreseen:
+                continue
+            try:
+                async with ahead.reading(self):
+                    await self._engine.foresee(ask, self._tenant)
+            except TimeoutError:
+                continue  # somebody else is answered first
+            if ask is self._foreseen:
+                self._foreseen = None
 
     async def _answer(self, ask: talk.Respond) -> None:
-        self._foreseen = None
-        if self._foreseeing is not None:
-            await asyncio.wait([self._foreseeing])  # what it has read is most of what this one would have to
+        ahead, read = self._engine.ahead, self._foreseen
+        is_known = read is not None and _goes_on(read, ask)
+        with ahead.answering(self if is_known else None):
+            if not ask.aside:
+                self._foreseen = None
+                ahead.gives_up(self)
+            if is_known and self._foreseeing is not None and ahead.is_reading(self):
+                await asyncio.wait([self._foreseeing])  # what it has read is most of what this one would have to
+            await self._say_answer(ask)
+
+    async def _say_answer(self, ask: talk.Respond) -> None:
         try:
             ending = await self._engine.answer(ask, self._tenant, self._may_read, self._deliver)
         except Fault as fault:
@@ -349,6 +374,12 @@ class _Conversation:
         if task.cancelled() and not self._hushed:
             stopped = _broke(id, OurFault("The server is stopping.", status=503))
             self._deliver([stopped if self._broken_off else talk.Ended(id, "cancelled")])
+
+
+def _goes_on(read: talk.Respond, ask: talk.Respond) -> bool:
+    """Whether what is asked begins as what was read."""
+    past = read.history[:-1]
+    return (read.instructions, read.tools, past) == (ask.instructions, ask.tools, ask.history[: len(past)])
 
 
 class _Listener:
