@@ -2,11 +2,12 @@
 Files of sound in the formats of phones and browsers: MP4 and M4A, WebM, and AAC as a stream. They take FFmpeg, which PyAV brings.
 
 Files come from strangers: one is opened as what its first bytes say it is, as nothing else, and only its first track of sound is looked at.
+A track may be of few encodings, and of rates, channels and frames that sound really has: a frame of 20 bytes can say that it lasts a day.
 """
 
 import importlib.util
 import io
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,12 @@ from antiphon.speech.base import HEARING_RATE_HZ
 READS = ("m4a", "mp4", "webm", "aac")
 
 _CODECS = {"aac", "mp3", "opus", "vorbis", "flac", "alac"}
+_DECODERS = {*_CODECS, "mp3float", "libopus", "libvorbis"}
+"""What FFmpeg may decode with, also while it finds out what is in a file; decoders of pictures are never begun with."""
+
+_MOST_SAMPLES = 1 << 19
+"""In a frame, of all its channels, as in the largest that FLAC has."""
+
 _BIT_RATE = 64_000
 
 
@@ -34,9 +41,12 @@ def kind_of(file: bytes) -> str | None:
     return "aac" if len(file) > 1 and file[0] == 0xFF and file[1] & 0xF6 == 0xF0 else None
 
 
-def sound(file: bytes, kind: str) -> Iterator[bytes]:
+def sound(file: bytes, kind: str, check: Callable[[int, int], None]) -> Iterator[bytes]:
     """
     The sound in a file, a frame at a time: s16le mono at `HEARING_RATE_HZ`.
+
+    Args:
+        check: raises a `ClientMistake` for a rate and a number of channels that sound may not have; asked of every frame.
 
     Raises:
         ClientMistake: there is none in it, or it can't be read.
@@ -44,12 +54,16 @@ def sound(file: bytes, kind: str) -> Iterator[bytes]:
     import av  # noqa: PLC0415 - 60 MB of native code, and an extra
 
     try:
-        with av.open(io.BytesIO(file), "r", format=kind) as container:
+        only = {"codec_whitelist": ",".join(sorted(_DECODERS))}
+        with av.open(io.BytesIO(file), "r", format=kind, options=only, metadata_errors="replace") as container:
             tracks = container.streams.audio
-            if not tracks or tracks[0].codec_context.name.split("_")[0] not in _CODECS | {"libopus", "libvorbis"}:
+            decoder = tracks[0].codec_context if tracks else None
+            if decoder is None or decoder.codec.canonical_name not in _CODECS:
                 raise _broken()
+            decoder.options = {"max_samples": str(_MOST_SAMPLES)}
             resampler = av.AudioResampler(format="s16", layout="mono", rate=HEARING_RATE_HZ)
             for frame in container.decode(tracks[0]):
+                check(frame.sample_rate, frame.layout.nb_channels)
                 yield from _pcm(resampler, frame)
             yield from _pcm(resampler, None)
     except (av.FFmpegError, OSError, ValueError):

@@ -56,7 +56,7 @@ class Recording:
         self._longest_s = longest_s
         self._bytes_left = longest_s * HEARING_RATE_HZ * 2
         kind = av_files.kind_of(file) if av_files.is_here() else None
-        self._frames = _sound(_opened(file)) if kind is None else av_files.sound(file, kind)
+        self._frames = _sound(_opened(file)) if kind is None else av_files.sound(file, kind, _check)
 
     def read(self) -> bytes:
         """
@@ -87,14 +87,18 @@ def _opened(file: bytes) -> soundfile.SoundFile:
         raise _broken() from None
     if opened.format not in _CONTAINERS or opened.subtype not in _ENCODINGS:
         raise _unknown()
-    if not _LEAST_HZ <= opened.samplerate <= _MOST_HZ or opened.channels > _MOST_CHANNELS:
+    _check(opened.samplerate, opened.channels)
+    return opened
+
+
+def _check(rate_hz: int, channels: int) -> None:
+    if not _LEAST_HZ <= rate_hz <= _MOST_HZ or channels > _MOST_CHANNELS:
         raise ClientMistake(
-            f"The audio file has {opened.channels} channels of {opened.samplerate} samples a second. It may have up to {_MOST_CHANNELS} "
+            f"The audio file has {channels} channels of {rate_hz} samples a second. It may have up to {_MOST_CHANNELS} "
             f"channels of {_LEAST_HZ} to {_MOST_HZ}.",
             code="invalid_value",
             param="file",
         )
-    return opened
 
 
 def _sound(file: soundfile.SoundFile) -> Iterator[bytes]:
