@@ -10,6 +10,10 @@ def test_columns_are_as_wide_as_their_widest_cell():
     assert list(aligned([("a", "one"), ("long", "x")])) == ["a     one", "long  x"]
 
 
+def test_what_strangers_said_breaks_no_line_and_moves_no_cursor():
+    assert list(aligned([("two\nlines", "\x1b[31mred\x07"), ("é", "\x9b")])) == ["two lines  \ufffd[31mred\ufffd", "é          \ufffd"]
+
+
 def test_no_rows_are_no_lines():
     assert list(aligned([])) == []
 

@@ -32,6 +32,7 @@ def test_a_file_for_the_key_that_is_not_there_is_told(antiphon, home):
         (("--join", "ftp://gateway"), "ws://gateway:8642"),
         (("--join", "ws://gateway/v1"), "without a path"),
         (("--slots", "0"), "1 or more"),
+        (("--engine", "worker"), "answers itself"),
         (("--kind", "phone"), "'phone'"),
         (("--option", "pace_ms"), "key=value"),
     ],

@@ -92,13 +92,20 @@ def test_a_session_that_can_not_begin_is_lost(fault):
     played(scenario)
 
 
-def test_a_native_server_that_is_still_clearing_up_is_asked_again():
-    async def closes_without_a_word(worker):
-        worker.on_init = None
-        await worker.socket.close()
+async def _closes_without_a_word(worker):
+    worker.on_init = None
+    await worker.socket.close()
 
+
+async def _cuts_the_connection(worker):
+    worker.on_init = None
+    worker.socket._req.transport.abort()
+
+
+@pytest.mark.parametrize("ends", [_closes_without_a_word, _cuts_the_connection])
+def test_a_native_server_that_is_still_clearing_up_is_asked_again(ends):
     async def scenario():
-        async with facing(worker := Native(on_init=closes_without_a_word)) as client:
+        async with facing(worker := Native(on_init=ends)) as client:
             client.tell(talk.Converse())
             await client.told.some(talk.Ready)
             assert len(worker.inits) == 2

@@ -246,6 +246,21 @@ async def test_what_was_written_before_a_kill_can_be_played_and_is_listed(tmp_pa
         assert desk.metrics.recordings == {"interrupted": 1}
 
 
+async def test_what_a_loss_of_power_left_unwritten_is_cut_off_and_keeps_no_server_from_starting(tmp_path):
+    with child(tmp_path, TALKS_ON) as process:
+        assert process.stdout.readline() == "recording\n"
+        while written(tmp_path) < 4_000:
+            assert process.poll() is None
+        process.kill()
+    (events,) = (tmp_path / "spool").rglob("events.jsonl")
+    lines = events.read_bytes().splitlines(keepends=True)
+    events.write_bytes(lines[0] + bytes(512) + b"\n" + b"".join(lines[1:]))
+    async with Desk(tmp_path).open() as desk:
+        record = await desk.settled("sess_1", "interrupted")
+        assert [line["seq"] for line in await desk.lines("sess_1")] == [1]
+        assert record.duration_ms < 1_000
+
+
 async def test_a_full_disk_ends_the_recording_and_nothing_else(tmp_path):
     with child(tmp_path, FILLS_THE_DISK) as process:
         out, _ = process.communicate(timeout=60)

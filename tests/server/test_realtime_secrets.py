@@ -126,6 +126,13 @@ async def test_a_secret_made_by_one_process_is_known_to_another_until_it_expires
         assert await refusal(url, key="ek_never") == 401
 
 
+async def test_a_secret_opens_no_session_of_the_other_protocol_where_it_could_choose_its_model(open_url):
+    secret = await secret_of(open_url, session={"type": "realtime", "model": "second"})
+    for mode in ("chat", "video", "none"):
+        assert await refusal(open_url, key=secret, mode=mode, model="parrot") == 403
+    assert (await session_of(open_url, key=secret, model="parrot"))["model"] == "second"
+
+
 async def test_a_key_without_the_scope_makes_no_secrets(tmp_path):
     server = Keyed(tmp_path)
     key, _ = await server.key(scopes=("responses:write",))

@@ -23,7 +23,7 @@ from antiphon.engines.scripted_script import Script
 from antiphon.runtime.worker_joining import Joining, Patience
 from antiphon.server.run import background
 from antiphon.wire.framing import Frames
-from antiphon.wire.worker_link import PATH, VERSION, Hello, Refused, Welcome, framed, to_worker
+from antiphon.wire.worker_link import PATH, VERSION, Hello, Opened, Refused, Welcome, framed, to_worker
 
 KEY = "a key that workers have"
 MODELS = [{"name": "far", "engine": "worker"}, {"name": "near", "engine": "scripted"}]
@@ -142,6 +142,11 @@ def test_a_worker_with_a_wrong_key_says_so_once_and_tries_again(base_url):
         assert len(worker.notices) == 1
 
 
+def test_a_server_that_is_not_there_is_told_of_in_words():
+    with joined(f"http://127.0.0.1:{free_port()}") as worker:
+        worker.until("could not be joined: nothing listens there.")
+
+
 # What joins
 
 
@@ -238,6 +243,32 @@ def test_a_worker_that_goes_in_the_middle_of_an_answer_fails_that_one_and_the_ne
         assert answers == [(200, "Hi")], "what had not been told to anyone is told to another"
 
 
+def test_whoever_waits_gets_no_place_with_workers_that_are_gone(base_url):
+    """Also where several go one after another, each while somebody has a place with it."""
+    hello = Hello(version=VERSION, abilities=HELLO.abilities, model="far", slots=1)
+    answers = []
+    ask = lambda: threading.Thread(target=lambda: answers.append(asked(base_url)[0]))  # noqa: E731 - three times the same
+    with raw_worker(base_url) as first, raw_worker(base_url) as second, contextlib.ExitStack() as held:
+        served = []
+        for worker in (first, second):
+            worker.send(frame(BINARY, framed(hello)))
+            worker.next()
+            served.append(ask())
+            served[-1].start()
+            (told,) = Frames(to_worker).take(worker.next()[1])
+            worker.send(frame(BINARY, framed(Opened(told.number))))
+            worker.next()  # it is asked
+        waiting = ask()
+        waiting.start()
+        until_measured(base_url, 'antiphon_queue_waiting{gen_ai_request_model="far"} 1.0', waiting)
+        for worker, thread in zip((first, second), served, strict=True):
+            worker.socket.close()
+            thread.join(20)
+        held.enter_context(joined(base_url))
+        waiting.join(20)
+    assert answers == [503, 503, 200]
+
+
 def test_a_worker_joins_again_when_its_server_is_back(tmp_path):
     port = str(free_port())
     with contextlib.ExitStack() as held:
@@ -312,13 +343,17 @@ def test_a_worker_that_is_told_to_stop_finishes_what_it_is_saying(tmp_path, base
 
 def wait_until_served(base_url, asking):
     """Return when whoever asks has a place with a worker."""
-    served = 'antiphon_queue_serving{gen_ai_request_model="far"} 1.0'
+    until_measured(base_url, 'antiphon_queue_serving{gen_ai_request_model="far"} 1.0', asking)
+
+
+def until_measured(base_url, line, asking):
+    """Return when the metrics have that line, which is before whoever asks was answered."""
     while asking.is_alive():
         connection = http.client.HTTPConnection(base_url.removeprefix("http://"), timeout=20)
         connection.request("GET", "/metrics")
         told = connection.getresponse().read().decode()
         connection.close()
-        if served in told:
+        if line in told:
             return
     raise AssertionError("it was over before it was seen")
 

@@ -35,8 +35,11 @@ Try:
 
 _PATH = "/v1/sessions"
 _PAGE = 100
+_MOST_LISTED = 10_000
 _NAME = re.compile(r"(\w+/)?\w[\w.-]*", re.ASCII)
 _SHOWN_CHARACTERS = 60
+_SHORT = len("sess_") + 8
+"""So much of an id is listed: enough to find it by, and a line is no wider than a terminal."""
 
 
 def verbs() -> App:
@@ -52,6 +55,8 @@ def list_(*, limit: int = 20, as_json: Json = False, url: Url = None, file: Conf
     """
     List the recordings, the newest first.
 
+    Ids are cut short, as their beginning is enough; --json has all of them.
+
     Try:
         antiphon sessions list
         antiphon sessions list --limit 100 --json
@@ -66,8 +71,8 @@ def list_(*, limit: int = 20, as_json: Json = False, url: Url = None, file: Conf
         return shell.say_json(sessions)
     if not sessions:
         return shell.note("there are no recordings; `recording.when` says which sessions are recorded")
-    rows = [(one["id"], _when(one["created_at"]), one["protocol"], one["mode"], one["model"], *_facts(one)) for one in sessions]
-    return shell.say_rows([("ID", "BEGAN", "PROTOCOL", "MODE", "MODEL", "LENGTH", "SIZE", "STATE"), *rows])
+    rows = [(one["id"][:_SHORT], _when(one["created_at"]), one["protocol"], one["mode"], one["model"], *_facts(one)) for one in sessions]
+    return shell.say_rows([("ID", "BEGAN (UTC)", "PROTOCOL", "MODE", "MODEL", "LENGTH", "SIZE", "STATE"), *rows])
 
 
 def show(session: str, /, *, as_json: Json = False, url: Url = None, file: ConfigFile = None, shell: Around) -> None:
@@ -88,8 +93,8 @@ def show(session: str, /, *, as_json: Json = False, url: Url = None, file: Confi
     turns = turns_of(lines_of(client.file(_at(found["id"]) + "/events"))) if found["status"] != "live" else []
     if as_json:
         return shell.say_json(found | {"turns": turns})
-    facts = [(name, str(value)) for name, value in found.items() if name not in ("object", "files") and value is not None]
-    shell.say_rows([*facts, *(("file", f"{one['name']} ({one['bytes']} bytes)") for one in found.get("files", ()))])
+    facts = [(name, _fact(name, value)) for name, value in found.items() if name not in ("object", "files") and value not in (None, "")]
+    shell.say_rows([*facts, *(("file", line) for line in _files(found.get("files", ())))])
     shell.say()
     return shell.say_rows([(f"{turn.at_s:7.2f} s", turn.who, turn.text or "(nothing)") for turn in turns])
 
@@ -217,8 +222,12 @@ def _listed(client: Client, limit: int) -> Iterator[dict[str, Any]]:
 
 
 def _id(client: Client, beginning: str) -> str:
-    """The id that begins so, among the newest."""
-    found = [one["id"] for one in client.get(f"{_PATH}?limit={_PAGE}")["data"] if one["id"].startswith(beginning)]
+    """The id that begins so."""
+    if len(beginning) > _SHORT:  # whole, or nearly: one that is not among the newest is asked for as it is
+        listed = client.get(f"{_PATH}?limit={_PAGE}")["data"]
+    else:
+        listed = list(_listed(client, _MOST_LISTED))
+    found = [one["id"] for one in listed if one["id"].startswith(beginning)]
     if len(found) > 1 and beginning not in found:
         raise UsageMistake(f"More than one recording begins with '{beginning}': {', '.join(found[:3])}.")
     return found[0] if len(found) == 1 else beginning
@@ -246,12 +255,31 @@ def _made(recorded: "Recorded") -> Mapping[str, bytes]:
 # How it is told
 
 
+def _fact(name: str, value: Any) -> str:
+    return f"{_when(value)} UTC" if name.endswith("_at") else str(value)
+
+
+def _files(files: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """A line for each, save that of those in folders, which may be hundreds, there is one for all."""
+    folders: dict[str, list[int]] = {}
+    for one in files:
+        folder, within, _ = one["name"].rpartition("/")
+        if within:
+            folders.setdefault(folder, []).append(one["bytes"])
+        else:
+            yield f"{one['name']} ({one['bytes']} bytes)"
+    for folder, sizes in folders.items():
+        yield f"{folder}/ ({len(sizes)}, {sum(sizes)} bytes)"
+
+
 def _when(at: int) -> str:
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M")
 
 
 def _facts(session: Mapping[str, Any]) -> Sequence[str]:
     state = session["status"] + (f", {session['truncated']}" if session["truncated"] else "")
+    if session["status"] == "live":  # of which neither is known yet
+        return "-", "-", state
     return f"{session['duration_ms'] / 1000:.1f} s", f"{session['bytes'] / 1e6:.1f} MB", state
 
 

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 _PIPE_COLUMNS = 80
 
+_PLAIN = {code: " " if chr(code).isspace() else "\N{REPLACEMENT CHARACTER}" for code in (*range(0x20), *range(0x7F, 0xA0))}
+"""What stands for characters that break a line, or that a terminal obeys: cells have what strangers said."""
+
 
 class UsageMistake(OurFault):
     """What was typed or configured can't be used as it stands; the program ends with code 2."""
@@ -82,6 +85,7 @@ class Shell(Struct, frozen=True, eq=False, kw_only=True):
 
 def aligned(rows: Sequence[Sequence[str]]) -> Iterable[str]:
     """Lines of cells, each column as wide as its widest cell, two spaces apart; the last is as long as it likes."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
+    plain = [[cell.translate(_PLAIN) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*plain, strict=True)]
+    for row in plain:
         yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()

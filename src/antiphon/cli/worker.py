@@ -52,6 +52,8 @@ def worker(
         key_env: variable with the key; ANTIPHON_WORKER_KEY unless given.
     """
     url, kinds = _url(join), _kinds(kind or ())
+    if engine == "worker":
+        raise UsageMistake("--engine takes an engine that answers itself; 'worker' stands for those that join, and this is one.")
     options = dict(map(_option, option or ()))
     named = model or str(options.get("model", ""))
     if not named:

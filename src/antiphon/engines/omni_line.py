@@ -188,7 +188,8 @@ class Line:
         """The connection is gone."""
         said = f" ({code})" if code else ""
         fault = UpstreamTrouble(f"The worker closed the connection{said}.", code="upstream_broke_off")
-        self._part(Parting(fault, was_said=False, may_retry=code != 0))
+        # Nobody says whether the C++ server sends a close frame before it hangs up; one that has died is seen to be gone when dialled.
+        self._part(Parting(fault, was_said=False, may_retry=True))
 
     def _fault_of(self, said: Said) -> Fault:
         reason = said.reason if said.reason and said.reason.replace("_", "").isalnum() else "error"

@@ -8,6 +8,11 @@ def mint(prefix: str) -> str:
     return f"{prefix}_{secrets.token_hex(24)}"
 
 
+def mint_short(prefix: str) -> str:
+    """A fresh id that a person may have to type: 12 digits, enough to tell a few thousand apart, and no secret."""
+    return f"{prefix}_{secrets.token_hex(6)}"
+
+
 _LONGEST, _KINDS = 16, 64
 _POOL = secrets.token_urlsafe(_LONGEST * _KINDS)
 _NOISES = tuple(tuple(_POOL[at + skipped : at + _LONGEST] for skipped in range(_LONGEST)) for at in range(0, _LONGEST * _KINDS, _LONGEST))

@@ -6,6 +6,7 @@ what was written can be read and played whenever the process was killed. `meta.j
 written over in place: it can still say what happened when the disk is full.
 """
 
+import contextlib
 import os
 from collections.abc import Iterator
 from functools import partial
@@ -207,10 +208,19 @@ def lines_of(content: bytes) -> Iterator[Line]:
         yield _lines.decode(line)
 
 
-def last_at_s(folder: Path) -> float:
-    """When the last event of a mended recording was, in seconds after its beginning."""
-    try:
-        lines = (folder / EVENTS).read_bytes().splitlines()
-    except OSError:
+def lasted_s(folder: Path) -> float:
+    """
+    When the last event of a dead process's recording was, in seconds after its beginning.
+
+    Events end where a line can't be read: a machine that lost its power leaves zeros where it had not come to write what was there.
+    """
+    path = folder / EVENTS
+    if not path.exists():
         return 0.0
-    return _lines.decode(lines[-1]).at_s if lines else 0.0
+    whole_bytes, at_s = 0, 0.0
+    with path.open("r+b") as file, contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):
+        for line in file:
+            at_s = _lines.decode(line).at_s
+            whole_bytes += len(line)
+    os.truncate(path, whole_bytes)
+    return at_s

@@ -74,7 +74,10 @@ def abandoned(spool: Path) -> Sequence[Part]:
 
 def mended(part: Part, now: Callable[[], float]) -> Sequence[Filed]:
     """The recordings in a part, as whole as they can be made."""
-    found = (_mended(folder, now) for folder in sorted(part.folder.iterdir()) if folder.is_dir())
+    found = []
+    for folder in sorted(folder for folder in part.folder.iterdir() if folder.is_dir()):
+        with contextlib.suppress(OSError):  # one that can't be read or written stays for the next start, and keeps no other
+            found.append(_mended(folder, now))
     return [filed for filed in found if filed is not None]
 
 
@@ -83,9 +86,9 @@ def _mended(folder: Path, now: Callable[[], float]) -> Filed | None:
     if record is None:  # its process died before it had said whose it is
         shutil.rmtree(folder, ignore_errors=True)
         return None
+    lasted_s = files.lasted_s(folder)
     size_bytes = files.mend(folder)
     if record.state == "live":
-        lasted_s = files.last_at_s(folder)
         record = structs.replace(
             record,
             state="interrupted",

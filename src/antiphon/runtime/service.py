@@ -79,7 +79,7 @@ class Service:
         needs_keys = True if self._is_exposed else config.server.require_keys
         self.keyring = Keyring(self.store.keys, needs_keys, allow=siblings.allowance if siblings else None)
         self.client_secrets = ClientSecrets(self.store.client_secrets, self.keyring)
-        blobs = Blobs(config.recordings_place)
+        blobs = Blobs(config.recordings_place, notice)
         self.recordings = Recordings(self.store.sessions, blobs, config.recording)
         self.recorder: Recorder | None = None
         if config.database_url is not None:

@@ -272,8 +272,10 @@ async def _dial(pipe: _SocketPipe, url: str, key: str, patience_s: float) -> str
         return f"its TLS can't be trusted: {error.reason or error}."
     except WSError:
         return "it did not answer as a server does."
+    except ConnectionRefusedError:
+        return "nothing listens there."
     except OSError as error:
-        return f"{error.strerror or 'there is no such address'}."
+        return f"{error.strerror or 'nothing listens there'}."  # without words of its own where there were several addresses
     return None
 
 

@@ -97,9 +97,13 @@ class GuardedRoute(Route):
         """
         return await self.service.keyring.caller(credential(headers))
 
+    def is_open_to(self, scopes: Sequence[str]) -> bool:
+        """Whether a key with these scopes may use it."""
+        return self.access in scopes
+
     async def _admit(self, scope: Scope, headers: Headers, reply: "_Reply") -> None:
         caller = reply.caller = await self.identify(scope, headers)
-        if caller.key is not None and self.access not in caller.key.scopes:
+        if caller.key is not None and not self.is_open_to(caller.key.scopes):
             raise _insufficient(self.access)
         if caller.allowance is not None:
             await caller.allowance.begin_request()

@@ -33,15 +33,25 @@ def routes(service: Service) -> list[Route]:
         ("GET", "/status", desk.status, "admin"),
         ("GET", "/queue", desk.queue, "admin"),
         ("GET", "/api/queue", desk.queue, "admin"),
-        ("GET", "/api/queue/{id}", desk.ticket, "realtime"),
-        ("DELETE", "/api/queue/{id}", desk.cancel, "realtime"),
         ("GET", "/api/config/eta", desk.eta, "admin"),
         ("GET", "/workers", desk.workers, "admin"),
         ("GET", "/workers/{id}", desk.worker, "admin"),
         ("POST", "/workers/{id}/drain", desk.drain, "admin"),
         ("DELETE", "/workers/{id}", desk.remove, "admin"),
     )
-    return [GuardedRoute(path, endpoint, service=service, access=access, methods=[method]) for method, path, endpoint, access in rows]
+    tickets = (("GET", desk.ticket), ("DELETE", desk.cancel))
+    return [
+        *(GuardedRoute(path, endpoint, service=service, access=access, methods=[method]) for method, path, endpoint, access in rows),
+        *(_TicketRoute("/api/queue/{id}", endpoint, service=service, access="realtime", methods=[method]) for method, endpoint in tickets),
+    ]
+
+
+class _TicketRoute(GuardedRoute):
+    """A ticket's own address: for its owner, and for whoever runs the server, who may have a key for nothing else."""
+
+    def is_open_to(self, scopes: Sequence[str]) -> bool:
+        """Whether a key with these scopes may use it."""
+        return "admin" in scopes or super().is_open_to(scopes)
 
 
 class _Desk:

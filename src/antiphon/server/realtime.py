@@ -132,6 +132,9 @@ class _Open:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         query = QueryParams(scope["query_string"])
         if self.other is not None and minicpmo.is_meant(query, Headers(scope=scope), has_secret=PRESET in scope):
+            if PRESET in scope:  # it holds the model and the settings of its sessions, which this protocol would pass over
+                message = "A session of the MiniCPM-o protocol is opened with an API key, not with a client secret."
+                raise ClientMistake(message, status=403, code="key_required")
             if not connection.is_handshake(scope):
                 minicpmo.asked(query)
             _check_handshake(scope)

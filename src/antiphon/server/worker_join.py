@@ -16,7 +16,7 @@ from starlette.types import Receive, Scope, Send
 from antiphon.engines.worker import RemoteEngine
 from antiphon.errors import ClientMistake, Fault, listed
 from antiphon.runtime.coordinator import Worker
-from antiphon.runtime.ids import mint
+from antiphon.runtime.ids import mint_short
 from antiphon.runtime.keyring import NOBODYS, Caller
 from antiphon.runtime.service import Service
 from antiphon.server import connection, logs
@@ -98,20 +98,25 @@ class _Join:
             hello = await link.engine.greeted(HELLO_S)
             self._check(hello)
         except Fault as fault:
+            reason = link.reason if link.engine.end.is_over else fault.message
             link.refuse(fault)
+            logs.get().warning("worker_refused", reason=reason)
             await link.socket.wait_closed()
             return
         address = f"{hello.name} ({client[0]})" if client else hello.name
-        id = mint("worker")
+        id = mint_short("worker")
         worker = Worker(id=id, model=hello.model, engine=link.engine, kinds=hello.kinds, slots=hello.slots, address=address)
-        link.on_drained = lambda: self._service.coordinator.drain(id)
+        coordinator = self._service.coordinator
+        link.on_drained = lambda: coordinator.drain(id)
+        # Before those who had a place with it give it back: else whoever waits would be given a place with nobody.
+        link.on_lost = lambda: coordinator.withdraw(id)
         link.engine.end.send(Welcome(id))
-        self._service.coordinator.offer(worker)
+        coordinator.offer(worker)
         logs.get().info("worker_joined", worker=id, model=hello.model, address=address, slots=hello.slots)
         try:
             await link.socket.wait_closed()
         finally:
-            self._service.coordinator.withdraw(id)
+            coordinator.withdraw(id)
             logs.get().info("worker_left", worker=id, model=hello.model, reason=link.reason)
 
     def _check(self, hello: Hello) -> None:
@@ -138,6 +143,7 @@ class _Link:
     Attributes:
         engine: the worker.
         on_drained: called when the worker takes no more conversations.
+        on_lost: called when there is no worker any more.
         reason: why the link ended.
     """
 
@@ -146,6 +152,7 @@ class _Link:
     def __init__(self) -> None:
         self.reason = "it hung up"
         self.on_drained: Callable[[], object] = lambda: None
+        self.on_lost: Callable[[], object] = lambda: None
         self.engine = RemoteEngine(gone=self._gone, drained=self._drained)
 
     def refuse(self, fault: Fault) -> None:
@@ -155,6 +162,7 @@ class _Link:
 
     def _gone(self, reason: str) -> None:
         self.reason = reason
+        self.on_lost()
 
     def _drained(self) -> None:
         self.on_drained()

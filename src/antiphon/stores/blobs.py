@@ -7,7 +7,7 @@ variables', such as `AWS_ACCESS_KEY_ID`, which its client reads.
 
 import contextlib
 import shutil
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -47,10 +47,13 @@ class Blobs:
 
     Args:
         place: the path of a folder, or a URL such as `s3://bucket/prefix`.
+        notice: takes a line for the operator, from any thread, when something goes wrong; not again before something went well.
     """
 
-    def __init__(self, place: str) -> None:
+    def __init__(self, place: str, notice: Callable[[str], None] = lambda _line: None) -> None:
         self._place = place
+        self._notice = notice
+        self._is_away = False
         self._folder = Path(place) if "://" not in place else None
         self._opened: ObjectStore | None = None
 
@@ -118,11 +121,16 @@ class Blobs:
 
     @contextlib.contextmanager
     def _telling(self, done: str) -> Iterator[None]:
-        """Turn the errors of where it is kept into a fault."""
+        """Turn the errors of where it is kept into a fault, which clients may read; the operator is told what it was."""
         from obstore.exceptions import BaseError  # noqa: PLC0415 - many servers keep no files
 
         try:
             yield
+            self._is_away = False
         except (BaseError, OSError, ValueError) as error:
-            where = self._folder or self._place.partition("?")[0]
-            raise OurFault(f"What is kept at {where} can't be {done}: {str(error).splitlines()[0]}") from error
+            if not self._is_away:
+                self._is_away = True
+                where = self._folder or self._place.partition("?")[0]
+                self._notice(f"What is kept at {where} can't be {done}: {str(error).partition(chr(10))[0]}")
+            message = f"What is kept of this can't be {done} now. Please try again later."
+            raise OurFault(message, status=503, code="recordings_away", retry_after_s=10) from error
