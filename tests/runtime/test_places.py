@@ -96,6 +96,18 @@ async def test_those_who_wait_are_told_when_they_move_up_and_once_when_they_come
         await (await third.served()).leave()
 
 
+async def test_those_whom_somebody_goes_before_are_told():
+    async with open_places(worker(), priorities=("chat=1",), update_s=3600) as (_, visit):
+        first = await visit().served()
+        second = visit()
+        await second.until_told(1, 1, None)
+        third = visit(Wants(model="m", kind="chat"))
+        await second.until_told(2, 2, None)
+        assert third.told == [(1, 2, None)]
+        for each in (first, third, second):
+            await (await each.served()).leave()
+
+
 async def test_those_whose_place_stays_the_same_are_told_so_now_and_then():
     async with open_places(worker(), update_s=0.001) as (_, visit):
         first = await visit().served()

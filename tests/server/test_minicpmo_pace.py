@@ -45,3 +45,14 @@ def test_who_never_slows_down_is_hopeless_after_a_while():
         taken_s += 1
     assert BEHIND_S < clock.now < BEHIND_S + 2
     assert taken_s <= ALLOWANCE_S + TIMES_AS_FAST * clock.now + 1
+
+
+def test_pictures_count_where_they_come_with_little_sound():
+    clock = Clock()
+    pace = SoundPace(clock)
+    for second in range(100):
+        clock.now = second
+        assert pace.spend(1.0, pictures=4) == 0, "they come with the sound"
+    while not pace.is_hopeless:
+        clock.now += max(pace.spend(0.0, pictures=8), 0.01)
+    assert clock.now < 100 + BEHIND_S + ALLOWANCE_S

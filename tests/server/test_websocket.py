@@ -314,7 +314,7 @@ def test_who_was_behind_and_catches_up_gets_everything(tmp_path):
         client.send(*[frame(TEXT, b"x" * 65_000)] * 10)
         assert eventually(server.url, lambda: server.echoes and server.echoes[0].pauses == 1)
         assert [client.next()[0] for _ in range(10)] == [TEXT] * 10
-        assert server.echoes[0].resumes == 1
+        assert eventually(server.url, lambda: server.echoes[0].resumes == 1)
         client.close()
 
 
@@ -356,6 +356,18 @@ def test_a_flood_is_not_read_faster_than_it_may_come(tmp_path):
         exchange(server.url, request(path="/none", connection="close"))
         assert len(server.echoes[0].heard) == heard
         assert (server.echoes[0].gone, server.metrics.dropped.total()) == (0, 0)
+
+
+@pytest.mark.parametrize("sent", [frame(TEXT, b"hold"), frame(TEXT, b"mute") * 10_000], ids=["held by its owner", "too fast"])
+@pytest.mark.parametrize("has_more_to_read", [False, True])
+def test_a_client_that_vanishes_while_it_is_not_read_is_noticed(tmp_path, sent, has_more_to_read):
+    with echoing(tmp_path, pace=1) as server:
+        with Client(server.url) as client:
+            client.send(sent)
+            assert eventually(server.url, lambda: server.echoes and server.echoes[0].heard)
+            client.send(frame(TEXT, b"mute") * 10 * has_more_to_read)
+            client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        assert eventually(server.url, lambda: server.echoes[0].gone == 1)
 
 
 def test_a_stopping_server_says_so_and_ends_with_the_farewell(tmp_path):

@@ -140,8 +140,9 @@ def test_settings_are_not_nested_without_end():
     deep = {"x": 1}
     for _ in range(80):
         deep = {"x": deep}
-    with pytest.raises(ClientMistake, match="nested"):
+    with pytest.raises(ClientMistake, match="nested") as mistake:
         read(frame("session.init", payload={"config": deep}))
+    assert mistake.value.code == "invalid_json"
 
 
 # input.append in full duplex

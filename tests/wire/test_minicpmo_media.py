@@ -103,6 +103,11 @@ def test_half_a_sample_is_refused():
         media.sound_of(as_json(base64_of(bytes(6))), "input.audio", 1)
 
 
+def test_a_wav_file_is_not_taken_for_noise():
+    with pytest.raises(ClientMistake, match="but got a WAV file"):
+        media.sound_of(as_json(base64_of(b"RIFF\x28\0\0\0WAVEfmt \x10\0\0\0")), "payload.voice.ref_audio_base64", 1)
+
+
 def test_sound_may_be_as_long_as_it_may_be_and_no_longer():
     assert media.sound_of(as_json(base64_of(bytes(64_000))), "input.audio", 1) == bytes(32_000)
     with pytest.raises(ClientMistake, match="at most 64000 bytes"):

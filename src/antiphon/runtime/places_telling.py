@@ -65,9 +65,11 @@ class Teller:
                 wait_s = outlook.next(ahead.wants.kind)
         self._say(ticket, position, wait_s, time.monotonic())
         self._arm(time.monotonic() + self._update_s)
+        if position < self._queue.length(model):  # by its priority, or as one that comes again
+            self.changed(model)
 
     def changed(self, model: str) -> None:
-        """Places of a model were given or given back, or somebody left the queue."""
+        """Places of a model were given or given back, or somebody left the queue, or came into it before others."""
         if self._queue.length(model):
             self._changed.add(model)
             self._arm(max(time.monotonic() + SETTLE_S, self._rest_until))

@@ -256,20 +256,22 @@ class MinicpmoClient:
             self._token_is_void()
         self._driver.hear(event)
         if type(event) is DuplexAppend:
-            self._pay(len(event.pcm) / BYTES_PER_S)
+            self._pay(self._pace.spend(len(event.pcm) / BYTES_PER_S, len(event.frames)))
 
     def _token_is_void(self) -> None:
         if self._token is not None:
             self._resumable.drop(self._token)
             self._token = None
 
-    def _pay(self, sound_s: float) -> None:
+    def _pay(self, owed_s: float) -> None:
         """Read no faster than is fair; whoever never stops is dropped."""
-        owed_s = self._pace.spend(sound_s)
         if not owed_s or self._line is None:
             return
         if self._pace.is_hopeless:
-            self.dismiss(ClientMistake("Sound comes faster than it could be spoken, and for too long.", code="rate_limit_exceeded"), POLICY)
+            self.dismiss(
+                ClientMistake("Sound or pictures come faster than they could be taken in, and for too long.", code="rate_limit_exceeded"),
+                POLICY,
+            )
             return
         if self._held is not None:
             self._held.cancel()

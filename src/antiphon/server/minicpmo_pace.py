@@ -1,4 +1,4 @@
-"""How fast a client may send sound: as fast as it is spoken, and in bursts."""
+"""How fast a client may send sound and pictures: as fast as it is spoken, and in bursts."""
 
 import time
 from collections.abc import Callable
@@ -8,6 +8,9 @@ ALLOWANCE_S = 10.0
 
 TIMES_AS_FAST = 2.0
 """How fast sound may come beyond that. What comes faster than it is spoken waits in the engine, so that this bounds that, too."""
+
+PICTURE_S = 0.1
+"""A picture comes with at least so much sound, or counts as much: clients send one or a few a second."""
 
 BEHIND_S = 15.0
 """How long a client may go on sending faster: who replays a recording is slowed to the pace, and who never stops is no client."""
@@ -27,10 +30,11 @@ class SoundPace:
         self._at = clock()
         self._fast_since: float | None = None
 
-    def spend(self, sound_s: float) -> float:
-        """Count sound that came; for how many seconds no more may come."""
+    def spend(self, sound_s: float, pictures: int = 0) -> float:
+        """Count what came together; for how many seconds no more may come."""
         now = self._clock()
-        self._ahead_s = max(0.0, self._ahead_s - (now - self._at) * TIMES_AS_FAST) + sound_s
+        came_s = max(sound_s, pictures * PICTURE_S)
+        self._ahead_s = max(0.0, self._ahead_s - (now - self._at) * TIMES_AS_FAST) + came_s
         self._at = now
         if self._ahead_s <= ALLOWANCE_S:
             self._fast_since = None

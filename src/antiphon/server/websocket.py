@@ -27,6 +27,9 @@ LINGER_S = 2.0
 BEATS_TO_ANSWER = 2
 """How many heartbeats' time a client has to answer a Ping, or to say anything else."""
 
+FEEL_S = 0.25
+"""How often a client that is not read is written to: only writing finds out that its connection is no more."""
+
 PAY_BYTES = 16 << 10
 """How much comes before it is looked whether it comes too fast: each look costs as much as reading a frame."""
 
@@ -95,6 +98,7 @@ class Socket:
         "_beat_timer",
         "_end_timer",
         "_ended",
+        "_feel_timer",
         "_has_gone",
         "_held",
         "_incoming",
@@ -137,6 +141,7 @@ class Socket:
         self._silent_beats = 0
         self._pace_timer: asyncio.TimerHandle | None = None
         self._end_timer: asyncio.TimerHandle | None = None
+        self._feel_timer: asyncio.TimerHandle | None = None
         loop = asyncio.get_running_loop()
         self._ended = loop.create_future()
         self._beat_timer = loop.call_later(line.heartbeat_s, self._beat)
@@ -177,7 +182,7 @@ class Socket:
         """Tell of nothing more for now, but for what is here already; the client is to feel it."""
         if not self._is_closing:
             self._is_held = True
-            self._line.pause_reading()
+            self._read_no_more()
 
     def resume_reading(self) -> None:
         """Tell of what comes."""
@@ -222,7 +227,7 @@ class Socket:
     def hang_up(self) -> None:
         """The connection has ended."""
         self._is_closing = True
-        for timer in (self._beat_timer, self._end_timer, self._pace_timer):
+        for timer in (self._beat_timer, self._end_timer, self._pace_timer, self._feel_timer):
             if timer is not None:
                 timer.cancel()
         self._out.clear()
@@ -280,7 +285,7 @@ class Socket:
         owed_s = self._pace.spend(frames_come - self._paid_frames, self._unpaid_bytes)
         self._paid_frames, self._unpaid_bytes = frames_come, 0
         if owed_s and self._pace_timer is None and not self._is_closing:
-            self._line.pause_reading()
+            self._read_no_more()
             self._pace_timer = asyncio.get_running_loop().call_later(owed_s, self._paid)
 
     def _paid(self) -> None:
@@ -291,7 +296,20 @@ class Socket:
         if self._is_closing or (not self._is_held and self._pace_timer is None):
             self._line.resume_reading()
 
+    def _read_no_more(self) -> None:
+        self._line.pause_reading()
+        if self._feel_timer is None:
+            self._feel_timer = asyncio.get_running_loop().call_later(FEEL_S, self._feel)
+
     # Whether anyone is there
+
+    def _feel(self) -> None:
+        """Write to a client that is not read something that it need not answer (RFC 6455 section 5.5.3)."""
+        self._feel_timer = None
+        if not self._is_closing and (self._is_held or self._pace_timer is not None):
+            self._out.append(frames.pong_frame(b""))
+            self.flush()
+            self._feel_timer = asyncio.get_running_loop().call_later(FEEL_S, self._feel)
 
     def _beat(self) -> None:
         """Ask a silent client whether it is there. While nothing is read of it, its silence is not its own."""

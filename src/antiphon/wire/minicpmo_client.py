@@ -156,7 +156,7 @@ def decode_client(frame: bytes, mode: Mode) -> ClientEvent:
 
 def _init(envelope: _Envelope, _mode: Mode) -> SessionInit:
     raw = required(envelope.payload, "payload")
-    check_depth(raw)
+    _check_depth(raw)
     payload = read(_payload, raw, "payload")
     instructions = payload.system_prompt if payload.system_prompt is not None else payload.instructions
     if instructions is not None and len(instructions) > PROMPT_LIMIT:
@@ -170,6 +170,13 @@ def _init(envelope: _Envelope, _mode: Mode) -> SessionInit:
         slices=_slices(payload.max_slice_nums, "payload.max_slice_nums", 1)[0],
         speaks=payload.use_tts is not False,
     )
+
+
+def _check_depth(raw: bytes) -> None:
+    try:
+        check_depth(raw)
+    except ClientMistake as deep:
+        raise ClientMistake(deep.message, code="invalid_json") from None
 
 
 def _config(raw: Raw | UnsetType) -> dict[str, Any]:
@@ -202,7 +209,7 @@ def _slices(given: _Slices, param: str, count: int) -> tuple[int | None, ...]:
 def _append(envelope: _Envelope, mode: Mode) -> DuplexAppend | ChatAppend:
     raw = required(envelope.input, "input")
     if mode == "chat":
-        check_depth(raw)
+        _check_depth(raw)
         return chat_append(raw)
     given = read(_duplex, raw, "input")
     hints = given.hints or _Hints()

@@ -208,6 +208,8 @@ def samples_of(floats: bytes, param: str) -> bytes:
     Raises:
         ClientMistake: they are none.
     """
+    if floats[:4] == b"RIFF" and floats[8:12] == b"WAVE":  # an earlier generation's documentation asked for such voices
+        raise invalid(param, "expected float32 samples and nothing around them, but got a WAV file")
     if len(floats) % FLOAT_BYTES:
         raise invalid(param, f"expected float32 samples of {FLOAT_BYTES} bytes each, but got {len(floats)} bytes")
     pcm = from_floats(floats)
