@@ -1,8 +1,10 @@
 """The ears and the voice of a server: what they are put around, and what is said where they are not what they should be, or not there."""
 
 import asyncio
+import gc
 import os
 import shutil
+import weakref
 from pathlib import Path
 
 import pytest
@@ -78,6 +80,10 @@ def test_engines_that_read_get_ears_and_a_voice_and_others_keep_their_own():
     assert set(KNOWN_VOICES) < set(around.abilities.voices)
     assert speech.around(reads) is around, "made once"
     assert speech.around(hears) is hears
+    left = weakref.ref(reads)
+    del around, reads
+    gc.collect()
+    assert left() is None, "what was put around a worker that has left goes with it"
 
 
 @pytest.mark.weights

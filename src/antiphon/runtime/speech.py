@@ -9,6 +9,7 @@ import importlib.util
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
 
 from antiphon.engines.base import Engine
 from antiphon.errors import Fault, OurFault, listed
@@ -61,7 +62,7 @@ class Speech:
         self._parts: Parts | None = parts
         self._are_ours = parts is None
         self._recordings: Recordings | None = None
-        self._around: dict[int, Engine] = {}
+        self._around: WeakValueDictionary[int, Engine] = WeakValueDictionary()
         self.missing = None if parts is not None else missing(settings, weights)
         if self.missing and settings.enabled:
             raise OurFault(f"`speech.enabled` is on, but {self.missing}")
@@ -131,9 +132,11 @@ class Speech:
         abilities = engine.abilities
         if abilities.listens or (abilities.audio_out and not abilities.hears_speech) or self.missing is not None:
             return engine
-        if id(engine) not in self._around:  # engines are made once, and live as long as this
-            self._around[id(engine)] = self._cascade(engine)
-        return self._around[id(engine)]
+        # Workers come and go, and what was put around them goes with them. While it is there it keeps its engine, and the id is that one's.
+        around = self._around.get(id(engine))
+        if around is None:
+            around = self._around[id(engine)] = self._cascade(engine)
+        return around
 
     def _cascade(self, engine: Engine) -> Engine:
         from antiphon.engines.cascade import Cascade  # noqa: PLC0415 - its libraries take a while to load, and many servers need none
