@@ -12,14 +12,16 @@ import aiohttp
 import msgspec
 from msgspec import Struct
 
-from antiphon import __version__
 from antiphon.asks import Transcription
 from antiphon.audio import wav
-from antiphon.errors import ClientMistake, Fault, OurFault, UpstreamTrouble, shown
+from antiphon.errors import OurFault, UpstreamTrouble, shown
 from antiphon.speech.base import HEARING_RATE_HZ, Segment, Transcript
 from antiphon.speech.hallucination import Evidence, sensible
+from antiphon.speech.server import faults, overloaded, refused, session
 from antiphon.speech.stretches import evidence_of, samples_of
 from antiphon.speech.wishes import plain, refuse
+
+NAME = "transcription server"
 
 ANSWER_BYTES = 8 << 20
 """Of an answer that is read; an hour of speech, with the times of its words, takes less."""
@@ -101,18 +103,13 @@ class UpstreamEar:
     async def start(self) -> None:
         """Get ready; the server is first asked when there is something to write down."""
         server = self._server
-        own = {"user-agent": f"antiphon/{__version__}"} | ({"authorization": f"Bearer {server.api_key}"} if server.api_key else {})
-        self._session = aiohttp.ClientSession(
-            headers=own | server.headers,
-            cookie_jar=aiohttp.DummyCookieJar(),
-            timeout=aiohttp.ClientTimeout(total=server.answer_s, sock_connect=server.connect_s),
-        )
+        self._session = session(server.api_key, server.headers, server.connect_s, server.answer_s)
 
     async def stop(self) -> None:
         """Give up every connection; idempotent."""
-        session, self._session = self._session, None
-        if session is not None:
-            await session.close()
+        connections, self._session = self._session, None
+        if connections is not None:
+            await connections.close()
 
     def check(self, wish: Transcription) -> None:
         """
@@ -133,7 +130,7 @@ class UpstreamEar:
         evidence = evidence_of(samples_of(pcm))
         if evidence.is_silence:
             return Transcript(text="")
-        async with self._place(), _faults(self._server):
+        async with self._place(), faults(NAME, self._server.base_url):
             answer = await self._answer(pcm, wish)
         return _transcript(answer, wish, evidence)
 
@@ -141,7 +138,7 @@ class UpstreamEar:
     async def _place(self) -> AsyncIterator[None]:
         """A place among those that are asked at once."""
         if self._asked >= self._server.concurrency + self._server.waiting:
-            raise _overloaded("Too much waits for the transcription server already. Please try again later.", 503, 1.0)
+            raise overloaded("Too much waits for the transcription server already. Please try again later.", 503, 1.0)
         self._asked += 1
         try:
             async with self._slots:
@@ -211,7 +208,7 @@ async def _body(reply: aiohttp.ClientResponse) -> bytes:
 
 def _read(status: int, headers: Mapping[str, str], body: bytes) -> _Answer:
     if status != 200:
-        raise _refused(status, headers, body)
+        raise refused(NAME, status, headers, body, blames_client=True)
     try:
         return _decoder.decode(body)
     except (msgspec.DecodeError, RecursionError):
@@ -232,61 +229,3 @@ def _transcript(answer: _Answer, wish: Transcription, evidence: Evidence) -> Tra
         language=language if text else None,
         tokens=(answer.usage.output_tokens or 0) if answer.usage else 0,
     )
-
-
-@asynccontextmanager
-async def _faults(server: TranscriptionServer) -> AsyncIterator[None]:
-    """Whatever goes wrong with the server, as a fault."""
-    try:
-        yield
-    except TimeoutError:
-        raise UpstreamTrouble("The transcription server did not answer in time.", status=504, code="upstream_timeout") from None
-    except aiohttp.ClientConnectorError as error:
-        why = error.strerror or error
-        raise UpstreamTrouble(f"The transcription server can't be reached: {why}.", code="upstream_unreachable") from None
-    except aiohttp.InvalidURL:
-        raise OurFault(
-            f"The transcription server's `base_url` must be like 'http://127.0.0.1:8000/v1', but is '{server.base_url}'."
-        ) from None
-    except aiohttp.ClientError:
-        raise UpstreamTrouble("The transcription server broke off its answer.", code="server_error") from None
-
-
-def _refused(status: int, headers: Mapping[str, str], body: bytes) -> Fault:
-    """The fault that an answer with an error status stands for."""
-    said = _said_in(body)
-    match status:
-        case 401 | 403:
-            return UpstreamTrouble(
-                f"The transcription server refused this server's credentials ({status}). This is for its operator to mend, not for you.",
-                code="upstream_credentials",
-            )
-        case 400 | 413 | 415 | 422:
-            return ClientMistake(said or f"The transcription server refused the request ({status}).", code="invalid_value")
-        case 429 | 503:
-            return _overloaded(f"The transcription server takes no more requests at the moment. {said}".strip(), status, _seconds(headers))
-        case 408 | 504:
-            return UpstreamTrouble("The transcription server ran out of time.", status=504, code="upstream_timeout")
-        case _:
-            return UpstreamTrouble(f"The transcription server failed ({status}). {said}".strip(), code="server_error")
-
-
-def _overloaded(message: str, status: int, retry_after_s: float | None) -> Fault:
-    kind, code = ("rate_limit_error", "rate_limit_exceeded") if status == 429 else ("service_unavailable_error", "server_is_overloaded")
-    return Fault(message, status=status, type=kind, code=code, retry_after_s=retry_after_s)
-
-
-def _said_in(body: bytes) -> str:
-    """The message of an error's body, in whichever of the usual shapes; nothing of one that is no JSON, such as a proxy's page."""
-    try:
-        error = msgspec.json.decode(body)
-    except (ValueError, RecursionError):
-        return ""
-    while isinstance(error, dict):
-        error = next((error[key] for key in ("error", "message", "detail") if error.get(key)), "")
-    return shown(error, 500) if isinstance(error, str) else ""
-
-
-def _seconds(headers: Mapping[str, str]) -> float | None:
-    given = headers.get("retry-after", "")
-    return float(given) if given.isdecimal() else None

@@ -6,22 +6,23 @@ Its sound is passed on as it comes. Where the words are nobody tells, so they ar
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Literal
 
 import aiohttp
-import msgspec
 from msgspec import Struct
 
-from antiphon import __version__
 from antiphon.audio import SAMPLE_BYTES, Samples
-from antiphon.errors import Fault, OurFault, UpstreamTrouble, shown
+from antiphon.errors import OurFault, UpstreamTrouble
 from antiphon.speech.alignment import Pace, words_of
 from antiphon.speech.base import Piece
 from antiphon.speech.process_mouth import chosen
 from antiphon.speech.resample import Resampler
+from antiphon.speech.server import faults, refused, session
 from antiphon.speech.wav_stream import NotPlayable, WavStream
+
+NAME = "speech server"
 
 LONGEST_S = 600
 """Of sound in one answer; no sentence takes that long, and no server is listened to for longer."""
@@ -71,18 +72,13 @@ class UpstreamMouth:
     async def start(self) -> None:
         """Get ready; the server is first asked when there is something to say."""
         server = self._server
-        own = {"user-agent": f"antiphon/{__version__}"} | ({"authorization": f"Bearer {server.api_key}"} if server.api_key else {})
-        self._session = aiohttp.ClientSession(
-            headers=own | server.headers,
-            cookie_jar=aiohttp.DummyCookieJar(),
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=server.connect_s),
-        )
+        self._session = session(server.api_key, server.headers, server.connect_s)
 
     async def stop(self) -> None:
         """Give up every connection; idempotent."""
-        session, self._session = self._session, None
-        if session is not None:
-            await session.close()
+        connections, self._session = self._session, None
+        if connections is not None:
+            await connections.close()
 
     async def say(self, text: str, voice: str | None = None, speed: float = 1.0) -> AsyncIterator[Piece]:
         """
@@ -95,12 +91,20 @@ class UpstreamMouth:
         pace = self._paces.setdefault(name, Pace(self.rate_hz))
         words = _Words(words_of(text), pace, speed)
         if text.strip():
-            async with _faults(self._server), self._asked(text, name, speed) as reply:
+            async with self._faults(), self._asked(text, name, speed) as reply:
                 async for pcm in self._sound(reply):
                     for piece in words.take(pcm):
                         yield piece
         for piece in words.finish():
             yield piece
+
+    @asynccontextmanager
+    async def _faults(self) -> AsyncIterator[None]:
+        async with faults(NAME, self._server.base_url):
+            try:
+                yield
+            except NotPlayable as error:
+                raise UpstreamTrouble(f"The {NAME}'s sound can't be played: {error}.", code="server_error") from None
 
     @asynccontextmanager
     async def _asked(self, text: str, voice: str, speed: float) -> AsyncIterator[aiohttp.ClientResponse]:
@@ -114,7 +118,9 @@ class UpstreamMouth:
         async with reply:
             if reply.status != 200:
                 async with asyncio.timeout(server.idle_s):
-                    raise _refused(reply.status, reply.headers, await reply.content.read(COMPLAINT_BYTES))
+                    complaint = await reply.content.read(COMPLAINT_BYTES)
+                # The text is the model's.
+                raise refused(NAME, reply.status, reply.headers, complaint, blames_client=False)
             if reply.content_type in ("application/json", "text/html", "text/plain"):
                 raise UpstreamTrouble(f"The speech server answered with '{reply.content_type}' instead of sound.", code="server_error")
             yield reply
@@ -168,58 +174,3 @@ class _Words:
             self._pace.learn(self._words, self._speed, self._samples)
         if self._said < len(self._words):
             yield Piece(b"", "".join(self._words[self._said :]))
-
-
-@asynccontextmanager
-async def _faults(server: SpeechServer) -> AsyncIterator[None]:
-    """Whatever goes wrong with the server, as a fault."""
-    try:
-        yield
-    except TimeoutError:
-        raise UpstreamTrouble("The speech server did not answer in time.", status=504, code="upstream_timeout") from None
-    except aiohttp.ClientConnectorError as error:
-        raise UpstreamTrouble(f"The speech server can't be reached: {error.strerror or error}.", code="upstream_unreachable") from None
-    except NotPlayable as error:
-        raise UpstreamTrouble(f"The speech server's sound can't be played: {error}.", code="server_error") from None
-    except aiohttp.InvalidURL:
-        raise OurFault(f"The speech server's `base_url` must be like 'http://127.0.0.1:8880/v1', but is '{server.base_url}'.") from None
-    except aiohttp.ClientError:
-        raise UpstreamTrouble("The speech server broke off its answer.", code="server_error") from None
-
-
-def _refused(status: int, headers: Mapping[str, str], body: bytes) -> Fault:
-    """The fault that an answer with an error status stands for."""
-    said = _said_in(body)
-    match status:
-        case 401 | 403:
-            return UpstreamTrouble(
-                f"The speech server refused this server's credentials ({status}). This is for its operator to mend, not for you.",
-                code="upstream_credentials",
-            )
-        case 429 | 503:
-            return Fault(
-                f"The speech server takes no more requests at the moment. {said}".strip(),
-                status=status,
-                type="rate_limit_error" if status == 429 else "service_unavailable_error",
-                code="rate_limit_exceeded" if status == 429 else "server_is_overloaded",
-                retry_after_s=_seconds(headers.get("retry-after", "")),
-            )
-        case 408 | 504:
-            return UpstreamTrouble("The speech server ran out of time.", status=504, code="upstream_timeout")
-        case _:
-            return UpstreamTrouble(f"The speech server failed ({status}). {said}".strip(), code="server_error")
-
-
-def _said_in(body: bytes) -> str:
-    """The message of an error's body, in whichever of the usual shapes; nothing of one that is no JSON, such as a proxy's page."""
-    try:
-        error = msgspec.json.decode(body)
-    except (ValueError, RecursionError):
-        return ""
-    while isinstance(error, dict):
-        error = next((error[key] for key in ("error", "message", "detail") if error.get(key)), "")
-    return shown(error, 500) if isinstance(error, str) else ""
-
-
-def _seconds(text: str) -> float | None:
-    return float(text) if text.isdecimal() else None
