@@ -19,9 +19,9 @@ from picows import (
     WSListener,
     WSMsgType,
     WSTransport,
-    ws_connect,
 )
 
+from antiphon.engines.dialling import opened
 from antiphon.engines.exchange import AGAINST_UPSTREAM, RETRIED, Failure
 from antiphon.engines.upstream_faults import refused, retry_after_s
 from antiphon.errors import UpstreamTrouble
@@ -189,23 +189,13 @@ class Link(WSListener):
 
 async def dial(link: Link, url: str, headers: Mapping[str, str], tls: ssl.SSLContext | None, patience_s: float) -> Failure | None:
     """
-    Open `link`, or say why it can't be; whoever then has no use for it closes it, as the library takes back no handshake.
+    Open `link`, or say why it can't be; whoever then has no use for it closes it.
 
     Args:
         patience_s: how long connecting and the handshake may take together.
     """
     try:
-        async with asyncio.timeout(patience_s):
-            await ws_connect(
-                lambda: link,
-                url,
-                ssl_context=tls,
-                extra_headers=headers,
-                max_redirects=0,
-                max_frame_size=MESSAGE_LIMIT_BYTES,
-                websocket_handshake_timeout=patience_s + 1,
-                logger_name=_log,
-            )
+        await opened(link, url, headers, tls, patience_s=patience_s, message_limit_bytes=MESSAGE_LIMIT_BYTES, log=_log)
     except TimeoutError:
         fault = UpstreamTrouble(f"The model server could not be reached in {patience_s:g} seconds.", status=504, code="upstream_timeout")
         return Failure(fault, "unreachable", counts=True)
