@@ -3,10 +3,11 @@
 import asyncio
 import contextlib
 import itertools
+import signal
 import socket
 import subprocess
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from antiphon.errors import Fault
 
@@ -17,6 +18,12 @@ PAUSES_S = (0.0, 0.25, 1.0, 5.0, 15.0)
 
 SOON_S = 10.0
 """A process that was there for less died soon."""
+
+LAST_WORDS_S = 2.0
+"""How long a process may take to end that was told to, before it is killed."""
+
+BURIAL_S = 0.5
+"""How long one may take to end that has closed its link, or been silent."""
 
 
 async def begun(command: Sequence[str], protocol: Callable[[], asyncio.BaseProtocol]) -> asyncio.subprocess.Process:
@@ -69,3 +76,128 @@ async def replacement(
         except Fault as fault:
             failed(fault)
     raise AssertionError("counting has no end")
+
+
+def how_it_ended(process: asyncio.subprocess.Process) -> str:
+    """What has become of a process that is no more, for people, behind its name."""
+    code = process.returncode or 0
+    return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+
+
+class Child(Protocol):
+    """
+    One process, and what is at our end of its socket.
+
+    Attributes:
+        process: None before it is started.
+        gone: set once it is of no more use.
+    """
+
+    process: asyncio.subprocess.Process | None
+    gone: asyncio.Event
+
+    async def begin(self) -> None:
+        """Start it; returns when it can be asked, or raises a `Fault`."""
+
+    async def end(self, grace_s: float) -> None:
+        """See it end, of itself or by force; idempotent."""
+
+
+C = TypeVar("C", bound=Child)
+
+
+class Kept(Generic[C]):
+    """
+    A process that is always there: when it dies, the next is started.
+
+    Args:
+        name: of the process, such as `process of the voice`.
+        make: makes one that is not begun yet, and calls what it is given once it is gone.
+        notice: takes lines for the operator.
+        pauses_s: before a process is replaced, after one, two and more that died soon.
+
+    Attributes:
+        child: the latest; None before `start` and behind `stop`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        make: Callable[[Callable[[], None]], C],
+        notice: Callable[[str], None] = lambda _line: None,
+        pauses_s: Sequence[float] = PAUSES_S,
+    ) -> None:
+        self.child: C | None = None
+        self._name = name
+        self._make = make
+        self._notice = notice
+        self._pauses_s = pauses_s
+        self._is_up = asyncio.Event()
+        self._keeper: asyncio.Task[None] | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """Of the process; None while there is none."""
+        return self.child.process.pid if self.child is not None and self.child.process is not None else None
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether it has been started, and not been stopped."""
+        return self._keeper is not None
+
+    async def start(self) -> None:
+        """
+        Start the process, and see that there is one from here on; returns when it can be asked.
+
+        Raises:
+            Fault: it can't.
+        """
+        child = await self._started()
+        self._keeper = asyncio.create_task(self._keep(child), name=f"keeper of the {self._name}")  # noqa: TID251 - ours, ended by `stop`
+
+    async def stop(self) -> None:
+        """End the process; idempotent."""
+        keeper, self._keeper = self._keeper, None
+        if keeper is not None:
+            keeper.cancel()
+            await asyncio.wait((keeper,))
+        child, self.child = self.child, None
+        if child is not None:
+            self._is_up.clear()
+            await asyncio.shield(child.end(LAST_WORDS_S))
+
+    async def living(self, patience_s: float) -> C | None:
+        """The process that there is; None where there is none in that time, or none is kept."""
+        if not self._is_up.is_set() and self.is_kept:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(patience_s):
+                    await self._is_up.wait()
+        return self.child if self._is_up.is_set() else None
+
+    async def _keep(self, child: C) -> None:
+        """One process after the other, until this is cancelled."""
+        loop = asyncio.get_running_loop()
+        deaths = 0
+        while True:
+            up_at = loop.time()
+            await child.gone.wait()
+            await asyncio.shield(child.end(BURIAL_S))
+            assert child.process is not None
+            deaths = deaths + 1 if loop.time() - up_at < SOON_S else 0
+            self._notice(f"The {self._name}, {child.process.pid}, {how_it_ended(child.process)} and is replaced.")
+            child = await replacement(self._started, deaths, self._failed, self._pauses_s)
+
+    def _failed(self, fault: Fault) -> None:
+        self._notice(f"The {self._name} could not be replaced: {fault.message}")
+
+    async def _started(self) -> C:
+        child = self._make(self._is_up.clear)
+        try:
+            await child.begin()
+        except BaseException:
+            await asyncio.shield(child.end(BURIAL_S))
+            raise
+        self.child = child
+        if not child.gone.is_set():
+            self._is_up.set()
+        return child

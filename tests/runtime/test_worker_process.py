@@ -158,7 +158,7 @@ def test_a_process_that_is_silent_is_killed_and_replaced():
         async with running(child()) as engine, answering(engine, "resp_1") as heard:
             stopped = engine.pid
             os.kill(stopped, signal.SIGSTOP)
-            end = engine._child.engine.end
+            end = engine._kept.child.engine.end
             for _ in range(SILENT_BEATS * 100):  # what was on its way is read, and then there is no more
                 end.beat()
                 await asyncio.sleep(0)

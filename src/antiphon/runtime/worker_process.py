@@ -7,15 +7,14 @@ asked while there is none waits a moment for the next.
 
 import asyncio
 import contextlib
-import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 from msgspec import Struct
 
 from antiphon import talk
-from antiphon.children import PAUSES_S, SOON_S, begun, ended, replacement
+from antiphon.children import BURIAL_S, PAUSES_S, Kept, begun, ended, how_it_ended
 from antiphon.engines.base import Conversation, Deliver, Place
 from antiphon.engines.worker import RemoteEngine, unavailable
 from antiphon.engines.worker_end import StreamPipe
@@ -24,12 +23,6 @@ from antiphon.runtime.worker_lasting import LASTING, lasting
 from antiphon.wire.worker_link import VERSION, Begin
 
 PROGRAM = ("-m", "antiphon.runtime.worker_child")
-
-BURIAL_S = 0.5
-"""How long one may take to end that has closed its link, or been silent."""
-
-LAST_WORDS_S = 2.0
-"""How long a process may take to end that was told to, before it is killed."""
 
 
 class Patience(Struct, frozen=True, kw_only=True):
@@ -48,22 +41,29 @@ class Patience(Struct, frozen=True, kw_only=True):
 class _Child:
     """One process, and the engine in it; `gone` is set once there is none."""
 
-    def __init__(self, lost: Callable[[], None], notice: Callable[[str], None]) -> None:
+    def __init__(self, begin: Begin, lost: Callable[[], None], notice: Callable[[str], None]) -> None:
         self.gone = asyncio.Event()
         self.engine = RemoteEngine(gone=self._gone, notice=notice)
         self.process: asyncio.subprocess.Process | None = None
+        self._begin = begin
         self._lost = lost
 
-    async def begin(self, command: Sequence[str], begin: Begin) -> None:
+    async def begin(self) -> None:
         """
         Start the process; returns when it can answer.
 
         Raises:
             Fault: it can't.
         """
-        self.process = await begun(command, lambda: StreamPipe(self.engine.end))
-        self.engine.end.send(begin)
-        hello = await self.engine.greeted()
+        self.process = await begun((sys.executable, "-P", *PROGRAM), lambda: StreamPipe(self.engine.end))
+        self.engine.end.send(self._begin)
+        try:
+            hello = await self.engine.greeted()
+        except Fault as fault:
+            if fault.status != 503:
+                raise
+            await asyncio.shield(self.end(BURIAL_S))
+            raise OurFault(f"The process of the model '{self._begin.model}' {how_it_ended(self.process)} before it could answer.") from None
         if hello.version != VERSION:
             raise OurFault(f"The process of the model speaks version {hello.version} of the link, and the server {VERSION}.")
 
@@ -95,19 +95,24 @@ class ChildEngine:
         notice: Callable[[str], None] = lambda _line: None,
         patience: Patience | None = None,
     ) -> None:
-        self.abilities = abilities
-        self._begin = begin
-        self._command = (sys.executable, "-P", *PROGRAM)
-        self._notice = notice
+        self._known = abilities
+        self._model = begin.model
         self._patience = patience or Patience()
-        self._child: _Child | None = None
-        self._is_up = asyncio.Event()
-        self._keeper: asyncio.Task[None] | None = None
+        self._kept = Kept(
+            f"process of the model '{begin.model}'", lambda lost: _Child(begin, lost, notice), notice, self._patience.pauses_s
+        )
+
+    @property
+    def abilities(self) -> talk.Abilities:
+        """As its process tells them, once there has been one."""
+        if self._kept.child is not None:
+            self._known = self._kept.child.engine.abilities
+        return self._known
 
     @property
     def pid(self) -> int | None:
         """Of the process; None while there is none."""
-        return self._child.process.pid if self._child is not None and self._child.process is not None else None
+        return self._kept.pid
 
     async def start(self) -> None:
         """
@@ -116,20 +121,11 @@ class ChildEngine:
         Raises:
             Fault: it can't, with what it needs.
         """
-        child = await self._started()
-        name = f"keeper of {self._begin.model}"
-        self._keeper = asyncio.create_task(self._keep(child), name=name)  # noqa: TID251 - ours, ended by `stop`
+        await self._kept.start()
 
     async def stop(self) -> None:
         """End the process; idempotent."""
-        keeper, self._keeper = self._keeper, None
-        if keeper is not None:
-            keeper.cancel()
-            await asyncio.wait((keeper,))
-        child, self._child = self._child, None
-        if child is not None:
-            self._is_up.clear()
-            await asyncio.shield(child.end(LAST_WORDS_S))
+        await self._kept.stop()
 
     @contextlib.asynccontextmanager
     async def open(self, settings: talk.Settings, deliver: Deliver) -> AsyncIterator[Conversation]:
@@ -166,46 +162,10 @@ class ChildEngine:
         Raises:
             OurFault: there is none, and there was none soon.
         """
-        if not self._is_up.is_set() and self._keeper is not None:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._patience.back_s):
-                    await self._is_up.wait()
-        if self._child is None or not self._is_up.is_set():
-            raise unavailable(f"The model '{self._begin.model}' is being loaded again. Please try again soon.", retry_after_s=5)
-        return self._child.engine
-
-    # Its life
-
-    async def _keep(self, child: _Child) -> None:
-        """One process after the other, until this is cancelled."""
-        loop = asyncio.get_running_loop()
-        deaths = 0
-        while True:
-            up_at = loop.time()
-            await child.gone.wait()
-            await asyncio.shield(child.end(BURIAL_S))
-            assert child.process is not None
-            deaths = deaths + 1 if loop.time() - up_at < SOON_S else 0
-            self._notice(f"The process of the model '{self._begin.model}', {child.process.pid}, {_end_of(child.process)} and is replaced.")
-            child = await replacement(self._started, deaths, self._failed, self._patience.pauses_s)
-
-    def _failed(self, fault: Fault) -> None:
-        self._notice(f"The process of the model '{self._begin.model}' could not be replaced: {fault.message}")
-
-    async def _started(self) -> _Child:
-        child = _Child(self._is_up.clear, self._notice)
-        try:
-            await child.begin(self._command, self._begin)
-        except BaseException as error:
-            await asyncio.shield(child.end(BURIAL_S))
-            if isinstance(error, Fault) and child.process is not None and error.status == 503:
-                raise OurFault(f"The process of the model '{self._begin.model}' {_end_of(child.process)} before it could answer.") from None
-            raise
-        self._child = child
-        self.abilities = child.engine.abilities
-        if not child.gone.is_set():
-            self._is_up.set()
-        return child
+        child = await self._kept.living(self._patience.back_s)
+        if child is None:
+            raise unavailable(f"The model '{self._model}' is being loaded again. Please try again soon.", retry_after_s=5)
+        return child.engine
 
 
 def embedded(module: str, model: str, options: Mapping[str, Any], place: Place, abilities: talk.Abilities) -> ChildEngine:
@@ -226,9 +186,3 @@ def embedded(module: str, model: str, options: Mapping[str, Any], place: Place, 
         secrets={name: place.secrets[name] for key, name in options.items() if key.endswith("_env") and name in place.secrets},
     )
     return ChildEngine(begin, abilities, place.notice)
-
-
-def _end_of(process: asyncio.subprocess.Process) -> str:
-    """How it ended, for people."""
-    code = process.returncode or 0
-    return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"

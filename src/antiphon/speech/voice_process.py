@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from msgspec import Struct
 
-from antiphon.children import SOON_S, begun, ended, replacement
+from antiphon.children import Kept, begun, ended
 from antiphon.errors import Fault, OurFault
 from antiphon.speech.voice_link import Begin, Failed, Frames, FromVoice, NotSaid, Ready, Said, Say, Stop, ToVoice, framed, from_voice
 
@@ -23,9 +23,6 @@ T = TypeVar("T")
 
 AT_ONCE = 2
 """Of what one answer says, so much is asked for at once."""
-
-LAST_WORDS_S = 2.0
-"""How long a process may take to end that was told to, before it is killed."""
 
 
 class Patience(Struct, frozen=True, kw_only=True):
@@ -48,6 +45,8 @@ class _Child(asyncio.Protocol):
     One process, and what it was asked.
 
     Args:
+        command: of the process.
+        begin: what it is told first.
         lost: called once it is gone.
 
     Attributes:
@@ -55,11 +54,13 @@ class _Child(asyncio.Protocol):
         gone: set once it is.
     """
 
-    def __init__(self, patience: Patience, lost: Callable[[], None]) -> None:
+    def __init__(self, command: Sequence[str], begin: Begin, patience: Patience, lost: Callable[[], None]) -> None:
         loop = asyncio.get_running_loop()
         self.ready: asyncio.Future[None] = loop.create_future()
         self.gone = asyncio.Event()
         self.process: asyncio.subprocess.Process | None = None
+        self._command = command
+        self._begin = begin
         self._patience = patience
         self._lost = lost
         self._loop = loop
@@ -67,6 +68,27 @@ class _Child(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._asked: dict[int, asyncio.Future[Said]] = {}
         self._watchdog: asyncio.TimerHandle | None = None
+
+    async def begin(self) -> None:
+        """
+        Start the process; returns when it can speak.
+
+        Raises:
+            Fault: it can't.
+        """
+        self.process = await begun(self._command, lambda: self)
+        self.tell(self._begin)
+        try:
+            async with asyncio.timeout(self._patience.start_s):
+                await self.ready
+        except TimeoutError:
+            raise OurFault(f"The process of the voice was not ready in {self._patience.start_s:g} seconds.") from None
+
+    async def end(self, grace_s: float) -> None:
+        """See the process end: of itself when the link is closed, or by force."""
+        self.hang_up()
+        if self.process is not None:
+            await ended(self.process, grace_s)
 
     # What is asked of it
 
@@ -174,19 +196,15 @@ class VoiceProcess:
     def __init__(
         self, program: Sequence[str], begin: Begin, patience: Patience | None = None, notice: Callable[[str], None] = lambda _line: None
     ) -> None:
-        self._command: Sequence[str] = (sys.executable, "-P", *program)
-        self._begin = begin
         self._patience = patience or Patience()
-        self._notice = notice
         self._numbers = itertools.count(1)
-        self._child: _Child | None = None
-        self._is_up = asyncio.Event()
-        self._keeper: asyncio.Task[None] | None = None
+        command = (sys.executable, "-P", *program)
+        self._kept = Kept("process of the voice", lambda lost: _Child(command, begin, self._patience, lost), notice)
 
     @property
     def pid(self) -> int | None:
         """Of the process; None while there is none."""
-        return self._child.process.pid if self._child is not None and self._child.process is not None else None
+        return self._kept.pid
 
     async def start(self) -> None:
         """
@@ -195,19 +213,11 @@ class VoiceProcess:
         Raises:
             Fault: it can't.
         """
-        child = await self._started()
-        self._keeper = asyncio.create_task(self._keep(child), name="voice keeper")  # noqa: TID251 - ours, ended by `stop`
+        await self._kept.start()
 
     async def stop(self) -> None:
         """End the process; idempotent."""
-        keeper, self._keeper = self._keeper, None
-        if keeper is not None:
-            keeper.cancel()
-            await asyncio.wait((keeper,))
-        child, self._child = self._child, None
-        if child is not None:
-            self._is_up.clear()
-            await asyncio.shield(_ended(child))
+        await self._kept.stop()
 
     async def speak(self, texts: Iterable[str], voice: str, speed: float) -> AsyncGenerator[Said]:
         """
@@ -235,50 +245,11 @@ class VoiceProcess:
                 child.drop(id, answer)
 
     async def _living(self) -> _Child:
-        if self._keeper is None:
+        if not self._kept.is_kept:
             raise OurFault("The voice has not been started.")
-        try:
-            async with asyncio.timeout(self._patience.start_s):
-                await self._is_up.wait()
-        except TimeoutError:
-            raise _died() from None
-        assert self._child is not None
-        return self._child
-
-    # Its life
-
-    async def _keep(self, child: _Child) -> None:
-        """One process after the other, until this is cancelled."""
-        loop = asyncio.get_running_loop()
-        deaths = 0
-        while True:
-            up_at = loop.time()
-            await child.gone.wait()
-            await _ended(child)
-            deaths = deaths + 1 if loop.time() - up_at < SOON_S else 0
-            assert child.process is not None
-            self._notice(f"The process of the voice, {child.process.pid}, ended ({child.process.returncode}) and is replaced.")
-            child = await replacement(self._started, deaths, self._failed)
-
-    def _failed(self, fault: Fault) -> None:
-        self._notice(f"The process of the voice could not be replaced: {fault.message}")
-
-    async def _started(self) -> _Child:
-        child = _Child(self._patience, self._is_up.clear)
-        try:
-            child.process = await begun(self._command, lambda: child)
-            child.tell(self._begin)
-            async with asyncio.timeout(self._patience.start_s):
-                await child.ready
-        except BaseException as error:
-            child.kill()
-            await asyncio.shield(_ended(child))
-            if isinstance(error, TimeoutError):
-                raise OurFault(f"The process of the voice was not ready in {self._patience.start_s:g} seconds.") from None
-            raise
-        self._child = child
-        if not child.gone.is_set():
-            self._is_up.set()
+        child = await self._kept.living(self._patience.start_s)
+        if child is None:
+            raise _died()
         return child
 
 
@@ -286,13 +257,6 @@ async def _first(asked: "deque[tuple[int, asyncio.Future[Said]]]") -> Said:
     said = await asked[0][1]
     asked.popleft()
     return said
-
-
-async def _ended(child: _Child) -> None:
-    """See a process end, of itself or by force."""
-    child.hang_up()
-    if child.process is not None:
-        await ended(child.process, LAST_WORDS_S)
 
 
 def _settle(future: "asyncio.Future[T]", outcome: T | Fault) -> None:
