@@ -1,7 +1,7 @@
 """Answers: in writing, aloud, as calls; cancelled, refused, out of band; and what they cost."""
 
 import pytest
-from realtime_dialogues import MISSING, OMNI, TEXT, Closes, base64_of, error, event, responds, silence, sound
+from realtime_dialogues import LIMITS, MISSING, OMNI, TEXT, Closes, base64_of, error, event, responds, silence, sound
 
 from antiphon import talk, turns
 from antiphon.errors import OurFault
@@ -297,6 +297,18 @@ def test_a_reference_to_no_item_is_refused(talk_to):
     session >> event("response.create") << "response.created" << responds()
 
 
+def test_an_answer_reads_no_result_of_a_call_that_never_was(talk_to):
+    call = {"type": "function_call", "call_id": "call_1", "name": "add", "arguments": "{}"}
+    result = {"type": "function_call_output", "call_id": "call_1", "output": "4"}
+    session = talk_to() >> event("response.create", response={"input": [result]}, event_id="mine")
+    session << error("invalid_tool_call_id", "mine", param="response.input[0].call_id")
+    read = (turns.ToolCall("call_1", "add", "{}"), turns.ToolResult("call_1", (turns.TextPart("4"),)))
+    session >> event("response.create", response={"input": [call, result]}) << "response.created" << responds(history=read)
+    session >> talk.Ended("resp_1")
+    session.skip() >> event("conversation.item.create", item=call) << "conversation.item.added conversation.item.done"
+    session >> event("response.create", response={"input": [result]}) << "response.created" << responds("resp_2")
+
+
 def test_what_is_asked_of_one_answer_holds_for_it_alone(talk_to):
     session = talk_to().update(instructions="Be kind.", max_output_tokens=100)
     session >> event("response.create", response={"instructions": "Be brief.", "max_output_tokens": 7, "output_modalities": ["text"]})
@@ -319,6 +331,15 @@ def test_a_response_says_all_that_it_is_from_the_beginning(talk_to):
     session << event("response.done", response=told) << "rate_limits.updated"
 
 
+def test_the_beta_is_told_what_an_answer_is_sampled_with(talk_to):
+    session = talk_to(dialect="beta") >> event("response.create", response={"temperature": 1.1})
+    session << event("response.created", response={"temperature": 1.1}) << responds() << "rate_limits.updated"
+    session >> talk.Ended("resp_1") << event("response.done", response={"temperature": 1.1})
+    session >> event("response.create") << event("response.created", response={"temperature": 0.8})
+    session.skip()
+    talk_to() >> event("response.create") << event("response.created", response={"temperature": MISSING}) << responds()
+
+
 # How answers end
 
 
@@ -329,6 +350,25 @@ def test_an_answer_for_which_no_tokens_are_left_fails_before_the_engine_hears_of
     session << event("response.done", response={"status": "failed", "status_details": details})
     session << event("rate_limits.updated", rate_limits=[{"name": "tokens", "remaining": 0}])
     session >> event("response.create") << "response.created response.done rate_limits.updated"
+
+
+def test_what_is_left_is_told_without_what_the_answer_took(talk_to):
+    # The tokens of an answer are counted where it is told, and that is after the session has said what is left.
+    left = (*LIMITS, RateLimit(name="tokens", limit=60, remaining=50, reset_seconds=10.0))
+    session = talk_to(abilities=TEXT, limits=lambda: left) >> event("response.create") << "response.created" << responds()
+    session >> (talk.Used(id="resp_1", input_tokens=20, output_tokens=10), talk.Ended("resp_1")) << "response.done"
+    session << event("rate_limits.updated", rate_limits=[{"remaining": 9, "reset_seconds": 6.0}, {"remaining": 20, "reset_seconds": 40.0}])
+    session >> event("response.create") << "response.created" << responds("resp_2")
+    session >> (talk.Used(id="resp_2", input_tokens=40, output_tokens=40), talk.Ended("resp_2"))
+    session << "response.done" << event("rate_limits.updated", rate_limits=[{}, {"remaining": 0, "reset_seconds": 90.0}])
+
+
+def test_who_has_used_too_much_is_told_when_there_is_something_again(talk_to):
+    # Ten tokens are owed, of 60 a minute: one is there again in eleven seconds, all of them in seventy.
+    owed = (RateLimit(name="tokens", limit=60, remaining=0, reset_seconds=70.0),)
+    session = talk_to(limits=lambda: owed) >> event("response.create") << "response.created"
+    message = "Rate limit reached: your limit is 60 tokens per minute. Please try again in 11.000s."
+    session << event("response.done", response={"status_details": {"error": {"message": message}}}) << "rate_limits.updated"
 
 
 @pytest.mark.parametrize(("reason", "told"), [("length", "max_output_tokens"), ("content_filter", "content_filter")])

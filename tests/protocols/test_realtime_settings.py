@@ -359,10 +359,24 @@ def test_an_engine_that_can_not_hear_lets_a_client_say_what_it_always_says(talk_
 def test_tools_are_refused_where_none_can_be_called(talk_to):
     tool = {"type": "function", "name": "f", "parameters": {}}
     session = talk_to(abilities=talk.Abilities()) >> event("response.create", response={"tools": [tool]}, event_id="mine")
-    session << error("unsupported_parameter", "mine")
+    session << error("unsupported_parameter", "mine", param="response.tools")
+    (
+        session
+        >> update(tools=[tool])
+        << "session.updated"
+        >> event("response.create")
+        << error("unsupported_parameter", param="session.tools")
+    )
 
 
 @pytest.mark.parametrize("choice", [{"type": "function", "name": "g"}, {"type": "mcp", "server_label": "other"}])
 def test_a_choice_of_what_there_is_not_is_refused(talk_to, choice):
     session = talk_to() >> event("response.create", response={"tool_choice": choice}, event_id="mine")
-    session << error("invalid_value", "mine", param="tool_choice")
+    session << error("invalid_value", "mine", param="response.tool_choice")
+    (
+        session
+        >> update(tool_choice=choice)
+        << "session.updated"
+        >> event("response.create")
+        << error("invalid_value", param="session.tool_choice")
+    )

@@ -1,7 +1,7 @@
 """A person's turns: found by the engine or committed by hand, cut short, written down, answered, or never come."""
 
 import pytest
-from realtime_dialogues import ANY, BEGUN_AT, TEXT, Closes, Tells, base64_of, error, event, responds, silence, sound
+from realtime_dialogues import ANY, BEGUN_AT, MISSING, TEXT, Closes, Tells, base64_of, error, event, responds, silence, sound
 
 from antiphon import talk, turns
 from antiphon.protocols.base import FromClient
@@ -245,8 +245,16 @@ def test_a_transcript_that_costs_tokens_says_how_many(talk_to):
 def test_what_could_not_be_written_down_says_why(talk_to):
     session = talk_to().update(**TRANSCRIBE).turn("t1") >> talk.NotHeard(id="t1", message="Too faint.", code="audio_unintelligible")
     failed = "conversation.item.input_audio_transcription.failed"
-    session << event(failed, item_id="item_1", content_index=0, error={"code": "audio_unintelligible", "message": "Too faint."})
+    why = {"type": "transcription_error", "code": "audio_unintelligible", "message": "Too faint.", "param": MISSING}
+    session << event(failed, item_id="item_1", content_index=0, error=why)
     session >> talk.HeardAll(id="t1", transcript="late")
+
+
+def test_the_beta_is_told_that_what_could_not_be_written_down_was_no_field_of_its_own(talk_to):
+    session = talk_to(dialect="beta") >> event("session.update", session={"input_audio_transcription": {"model": "whisper-1"}})
+    session.skip().turn("t1") >> talk.NotHeard(id="t1", message="Too faint.", code="audio_unintelligible")
+    why = {"type": "transcription_error", "code": "audio_unintelligible", "message": "Too faint.", "param": None}
+    session << event("conversation.item.input_audio_transcription.failed", error=why)
 
 
 def test_speakers_are_told_apart(talk_to):

@@ -131,6 +131,14 @@ def test_a_mistake_that_is_found_later_is_told_where_the_beta_has_it():
     assert (error["param"], error["message"]) == ("session.voice", "No 'session.voice'.")
 
 
+def test_an_error_about_what_the_model_says_has_the_old_names():
+    message = "Invalid value: 'output_text'. Supported values are: 'output_text' and 'output_audio'."
+    error = ga.RealtimeError(type="invalid_request_error", code="invalid_value", message=message, param="item.content[0]")
+    assert told(ga.ErrorEvent(event_id="event_1", error=error))["error"]["message"] == (
+        "Invalid value: 'text'. Supported values are: 'text' and 'audio'."
+    )
+
+
 def test_an_error_about_nothing_in_particular_is_told_as_it_is():
     mistake = ga.RealtimeError(type="server_error", message="Gone.")
     assert told(ga.ErrorEvent(event_id="event_1", error=mistake))["error"]["message"] == "Gone."

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from msgspec import UNSET, Struct
+from msgspec import UNSET, Struct, structs
 
 from antiphon import talk, turns
 from antiphon.errors import ClientMistake, Fault, OurFault
@@ -68,6 +68,7 @@ class Realtime:
         self._playout = Playout(self._outbox.send) if opening.has_output_buffer else None
         self._answers: dict[str, Answer] = {}
         self._main: Answer | None = None
+        self._uncounted = 0
         self._has_spoken = False
         self._at = 0.0
         self._ends_at = 0.0
@@ -82,6 +83,7 @@ class Realtime:
         if self.has_ended is not None:
             return []
         self._at = event.at
+        self._uncounted = 0
         if self._playout is not None:
             self._playout.advance(event.at)
         if isinstance(event, FromEngine):
@@ -326,12 +328,14 @@ class Realtime:
 
     def _spent(self, id: str) -> talk.Broke | None:
         """Why there may be no more answers for now: those before have used up what there was."""
-        limit = next((limit for limit in self._opening.limits() if limit.name == "tokens" and limit.remaining == 0), None)
+        limit = next((limit for limit in self._limits() if limit.name == "tokens" and limit.remaining == 0), None)
         if limit is None:
             return None
+        most = limit.limit or 1
+        wait_s = (limit.reset_seconds or 0.0) - (most - 1) * 60 / most  # until the first is there again, not all of them
         return talk.Broke(
             id=id,
-            message=f"Rate limit reached: your limit is {limit.limit} tokens per minute. Please try again in {limit.reset_seconds}s.",
+            message=f"Rate limit reached: your limit is {most} tokens per minute. Please try again in {max(0.0, wait_s):.3f}s.",
             status=429,
             code="rate_limit_exceeded",
             type="rate_limit_error",
@@ -377,6 +381,8 @@ class Realtime:
 
     def _finished(self, answer: Answer) -> None:
         del self._answers[answer.plan.id]
+        if (used := answer.used) is not None:
+            self._uncounted += used.input_tokens + used.output_tokens
         if answer is self._main:
             self._main = None
             self._await_person(answer)
@@ -391,8 +397,12 @@ class Realtime:
             self._idle_at = self._at + unplayed_s + idle_ms / 1000
             self._idle_since_ms = self._speech.buffer.now_ms
 
+    def _limits(self) -> list[events.RateLimit]:
+        """What may still be used. Answers are counted as they are told, so those that end just now are taken off here."""
+        return [_lowered(limit, self._uncounted) for limit in self._opening.limits()]
+
     def _tell_limits(self) -> None:
-        self._outbox.send(events.RateLimitsUpdated, rate_limits=list(self._opening.limits()))
+        self._outbox.send(events.RateLimitsUpdated, rate_limits=self._limits())
 
     # What the engine says
 
@@ -408,6 +418,13 @@ class Realtime:
 
     def _trouble(self, word: talk.Trouble) -> None:
         self._refuse(OurFault(word.message, code=word.code, type=word.type))
+
+
+def _lowered(limit: events.RateLimit, tokens: int) -> events.RateLimit:
+    if limit.name != "tokens" or not tokens or not limit.limit:
+        return limit
+    remaining, reset_s = max(0, (limit.remaining or 0) - tokens), (limit.reset_seconds or 0.0) + tokens * 60 / limit.limit
+    return structs.replace(limit, remaining=remaining, reset_seconds=round(reset_s, 3))
 
 
 def _expired(lasts_s: float) -> Fault:

@@ -99,6 +99,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     Attributes:
         conversation_id: None where it is out of band: it reads the conversation and adds nothing to it.
         format: of its sound, as the wire names it.
+        temperature: None where none was asked for.
         respond: what the engine is told.
     """
 
@@ -108,6 +109,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     voice: Any
     format: Any
     max_output_tokens: MaxOutputTokens
+    temperature: float | None
     metadata: dict[str, str] | None
     respond: talk.Respond
 
@@ -133,17 +135,16 @@ def plan(
     format = _or(None if opening.has_output_buffer else getattr(output, "format", None), sound_out(session).format)
     tools = _or(params.tools, session.tools)
     most = _or(params.max_output_tokens, session.max_output_tokens)
+    temperature = _or(params.temperature, session.temperature)
     effort = getattr(reasoning, "effort", None)
     respond = talk.Respond(
         id=id,
         history=history,
         instructions=_or(params.instructions, session.instructions) or None,
-        tools=_tools(tools, opening),
-        tool_choice=_choice(_or(params.tool_choice, session.tool_choice), tools),
+        tools=_tools(tools, opening, _path(params, "tools")),
+        tool_choice=_choice(_or(params.tool_choice, session.tool_choice), tools, _path(params, "tool_choice")),
         parallel_tool_calls=_or(params.parallel_tool_calls, session.parallel_tool_calls) is not False,
-        sampling=talk.Sampling(
-            temperature=_or(params.temperature, session.temperature), max_tokens=most if isinstance(most, int) else None
-        ),
+        sampling=talk.Sampling(temperature=temperature, max_tokens=most if isinstance(most, int) else None),
         truncate=session.truncation != "disabled" and opening.abilities.truncation,
         effort=effort if isinstance(effort, str) else None,
         voice=_voice(voice, format, session) if list(modalities) == ["audio"] else None,
@@ -158,6 +159,7 @@ def plan(
         voice=voice,
         format=format,
         max_output_tokens=most,
+        temperature=temperature,
         metadata=metadata,
         respond=respond,
     )
@@ -173,31 +175,36 @@ def _or(value: Any, otherwise: Any) -> Any:
     return otherwise if otherwise is not UNSET else None
 
 
-def _tools(tools: Any, opening: Opening) -> tuple[talk.Tool, ...]:
+def _path(params: ResponseParams, name: str) -> str:
+    """Where the client set that: for this answer alone, or for all of them."""
+    return f"response.{name}" if _given(getattr(params, name)) else f"session.{name}"
+
+
+def _tools(tools: Any, opening: Opening, path: str) -> tuple[talk.Tool, ...]:
     offered = functions(tools)
     if offered and not opening.abilities.tools:
-        raise unsupported_parameter("tools", opening.model)
+        raise unsupported_parameter(path, opening.model)
     return tuple(talk.FunctionTool(tool.name, _or(tool.description, None), _or(tool.parameters, None)) for tool in offered)
 
 
-def _choice(choice: Any, tools: Any) -> talk.ToolChoice:
+def _choice(choice: Any, tools: Any, path: str) -> talk.ToolChoice:
     match choice:
         case FunctionChoice(name=name):
             if name not in [tool.name for tool in functions(tools)]:
-                raise _no_such_choice(name)
+                raise _no_such_choice(name, path)
             return talk.ToolChoice("required", (name,))
         case McpChoice(server_label=label):
             if not any(isinstance(tool, McpTool) and tool.server_label == label for tool in tools or ()):
-                raise _no_such_choice(label)
-            raise ClientMistake("MCP tools are not available on this server.", code="unsupported_value", param="tool_choice")
+                raise _no_such_choice(label, path)
+            raise ClientMistake("MCP tools are not available on this server.", code="unsupported_value", param=path)
         case "none" | "auto" | "required":
             return talk.ToolChoice(choice)
         case _:
             return talk.ToolChoice()
 
 
-def _no_such_choice(name: str) -> ClientMistake:
-    return ClientMistake(f"Tool choice '{shown(name)}' not found in 'tools' parameter.", code="invalid_value", param="tool_choice")
+def _no_such_choice(name: str, path: str) -> ClientMistake:
+    return ClientMistake(f"Tool choice '{shown(name)}' not found in 'tools' parameter.", code="invalid_value", param=path)
 
 
 def _voice(voice: Any, format: Any, session: Session) -> talk.Voice:
@@ -405,6 +412,7 @@ class Answer:
             conversation_id=plan.conversation_id,
             output_modalities=list(plan.modalities),
             max_output_tokens=plan.max_output_tokens,
+            temperature=UNSET if plan.temperature is None else plan.temperature,
             audio=ResponseAudio(output=ResponseAudioOutput(format=plan.format, voice=voice_name(plan.voice))),
             usage=_usage(self._steps.used),
             metadata=plan.metadata,

@@ -133,6 +133,10 @@ class Items:
         hears = can_hear(self._opening.abilities)
         if given is None:
             return history(self._conversation, hears=hears)
+        called = {item.call_id for item in given if isinstance(item, FunctionCallItem)}
+        for index, item in enumerate(given):
+            if isinstance(item, FunctionCallOutputItem) and item.call_id not in called:
+                self._check_called(item, f"response.input[{index}]")
         return history([self._read(item, coding, f"response.input[{index}]") for index, item in enumerate(given)], hears=hears)
 
     def _read(self, item: InputItem, coding: Coding, path: str) -> Entry:
@@ -189,10 +193,8 @@ class Items:
             ClientMistake: it isn't.
         """
         match item:
-            case FunctionCallOutputItem(call_id=call_id) if not self._conversation.has_call(call_id):
-                raise ClientMistake(
-                    f"Tool call ID '{shown(call_id)}' not found in conversation.", code="invalid_tool_call_id", param="item.call_id"
-                )
+            case FunctionCallOutputItem():
+                self._check_called(item, "item")
             case McpApprovalResponseItem(approval_request_id=request_id) if not self._conversation.has_approval_request(request_id):
                 raise ClientMistake(
                     f"Approval request with id '{shown(request_id)}' not found in conversation.",
@@ -201,6 +203,12 @@ class Items:
                 )
             case _:
                 pass
+
+    def _check_called(self, item: FunctionCallOutputItem, path: str) -> None:
+        if not self._conversation.has_call(item.call_id):
+            raise ClientMistake(
+                f"Tool call ID '{shown(item.call_id)}' not found in conversation.", code="invalid_tool_call_id", param=f"{path}.call_id"
+            )
 
 
 def _encoded(recording: Recording, format: Any) -> bytes:

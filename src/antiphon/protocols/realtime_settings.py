@@ -1,8 +1,8 @@
 """
 The settings of a Realtime session: what it begins with, how a client changes them, and what of them is the engine's business.
 
-A change is taken whole or not at all. A field that is absent is left as it is; null puts it back to what it was at the beginning, or
-switches off what can be off.
+A change is taken whole or not at all. A field that is absent is left as it is; null switches off what can be off and puts the instructions
+back to what they were at the beginning, and of everything else it is read as absent.
 """
 
 from collections.abc import Callable, Sequence

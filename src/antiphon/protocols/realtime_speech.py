@@ -273,7 +273,8 @@ def _tokens(word: talk.HeardAll) -> Any:
 
 
 def _not_heard(outbox: Outbox, place: dict[str, Any], word: talk.NotHeard) -> None:
-    error = events.TranscriptionError(type=word.type, code=word.code or UNSET, message=word.message)  # a null is none of their values
+    type = "transcription_error" if word.type == "server_error" else word.type
+    error = events.TranscriptionError(type=type, code=word.code or UNSET, message=word.message)  # a null is none of their values
     outbox.send(events.InputAudioTranscriptionFailed, **place, error=error)
 
 

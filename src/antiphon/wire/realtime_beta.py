@@ -268,8 +268,8 @@ def _flat_updated(event: server.SessionUpdated) -> Tagged:
     return kind(event_id=event.event_id, session=flat_session(event.session))
 
 
-# An error about the session that the protocol's machine keeps names today's fields.
-_PATHS = (
+# An error about what the protocol's machine keeps names today's fields and types.
+_NAMES = (
     (".audio.input.turn_detection", ".turn_detection"),
     (".audio.input.transcription", ".input_audio_transcription"),
     (".audio.input.noise_reduction", ".input_audio_noise_reduction"),
@@ -280,11 +280,13 @@ _PATHS = (
     (".output_modalities", ".modalities"),
     ("session.max_output_tokens", "session.max_response_output_tokens"),
     ("response.max_output_tokens", "response.max_response_output_tokens"),
+    ("'output_text'", "'text'"),
+    ("'output_audio'", "'audio'"),
 )
 
 
-def _flat_path(text: str) -> str:
-    for nested, flat in _PATHS:
+def _flat_names(text: str) -> str:
+    for nested, flat in _NAMES:
         text = text.replace(nested, flat)
     return text
 
@@ -293,8 +295,14 @@ def _flat_error(event: server.ErrorEvent) -> server.ErrorEvent:
     error = event.error
     if error.param is None:
         return event
-    flat = msgspec.structs.replace(error, message=_flat_path(error.message), param=_flat_path(error.param))
+    flat = msgspec.structs.replace(error, message=_flat_names(error.message), param=_flat_names(error.param))
     return msgspec.structs.replace(event, error=flat)
+
+
+def _flat_failure(event: server.InputAudioTranscriptionFailed) -> server.InputAudioTranscriptionFailed:
+    # The beta says what an error names, if nothing; clients of today take no null there.
+    param = None if event.error.param is UNSET else event.error.param
+    return msgspec.structs.replace(event, error=msgspec.structs.replace(event.error, param=param))
 
 
 def _item_created(event: server.ConversationItemAdded) -> server.ConversationItemCreated:
@@ -323,6 +331,7 @@ _SERVER_FLAT: dict[type[Any], _Change] = {
     server.ResponseOutputItemAdded: _with_flat_item,
     server.ResponseOutputItemDone: _with_flat_item,
     server.InputAudioTranscriptionCompleted: lambda event: msgspec.structs.replace(event, languages=UNSET),
+    server.InputAudioTranscriptionFailed: _flat_failure,
     server.ResponseCreated: lambda event: ResponseCreated(event_id=event.event_id, response=flat_response(event.response)),
     server.ResponseDone: lambda event: ResponseDone(event_id=event.event_id, response=flat_response(event.response)),
 }
