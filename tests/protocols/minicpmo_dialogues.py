@@ -15,7 +15,7 @@ from realtime_dialogues import fits, numbered
 from antiphon import talk
 from antiphon.errors import ClientMistake
 from antiphon.protocols.base import Close, FromClient, FromEngine, Halted, Hangup, Send, Tell, Tick, WakeAt
-from antiphon.protocols.minicpmo import Garbled, Minicpmo, Opening, Resumed
+from antiphon.protocols.minicpmo import Garbled, Held, Minicpmo, Opening, Resumed
 from antiphon.wire.minicpmo_client import decode_client
 from antiphon.wire.minicpmo_server import encode_server
 
@@ -194,7 +194,7 @@ class Dialogue:
         assert self.pending == [], "there is more that came, and was not spoken of"
         if isinstance(said, bytes | dict):
             self._say(said if isinstance(said, bytes) else json.dumps(said).encode())
-        elif isinstance(said, Resumed):
+        elif isinstance(said, Resumed | Held):
             self._hear(FromClient(said, self.at))
         elif isinstance(said, Tick | Hangup | Halted):
             self._hear(said)

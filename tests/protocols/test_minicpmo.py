@@ -25,7 +25,7 @@ from realtime_dialogues import MISSING, Closes, Tells
 from antiphon import talk
 from antiphon.errors import ClientMistake, OurFault
 from antiphon.protocols.base import Halted, Hangup
-from antiphon.protocols.minicpmo import CLOSE_CODES, KEPT_LIMIT, MISTAKES_LIMIT, Resumed
+from antiphon.protocols.minicpmo import CLOSE_CODES, KEPT_LIMIT, MISTAKES_LIMIT, Held, Resumed
 
 STOPPING = OurFault("The server is shutting down.", code="server_shutting_down")
 
@@ -92,12 +92,8 @@ def test_who_gets_no_place_is_told_why(code, told, until):
 
 
 def test_close_codes_tell_the_same():
-    assert [CLOSE_CODES.get(code, 1011) for code in ("queue_full", "worker_busy", "session_failed", "service_unavailable")] == [
-        1013,
-        1013,
-        1011,
-        1012,
-    ]
+    codes = ("queue_full", "worker_busy", "rate_limit_exceeded", "session_failed", "service_unavailable")
+    assert [CLOSE_CODES.get(code, 1011) for code in codes] == [1013, 1013, 1013, 1011, 1012]
 
 
 def test_a_model_that_only_answers_can_be_had_in_chat_only():
@@ -218,6 +214,20 @@ def test_who_is_silent_gives_the_place_back():
     dialogue.wait(1) << closed("idle_timeout", session_id=ID) << Closes()
 
 
+def test_who_sends_too_fast_to_be_read_is_not_silent():
+    dialogue = Dialogue(until="live", idle_s=10) >> append() << talk.Hear(HALF_PCM)
+    (dialogue >> Held(15)).wait(24)
+    dialogue.wait(1) << closed("idle_timeout") << Closes()
+
+
+def test_that_a_client_is_held_back_makes_up_for_no_mistake():
+    dialogue = Dialogue(until="live")
+    for _ in range(MISTAKES_LIMIT - 1):
+        dialogue >> b"{" << error("invalid_json")
+        dialogue >> Held(1)
+    dialogue >> b"{" << error("invalid_json") << closed("too_many_errors") << Closes("too_many_errors")
+
+
 # Ending
 
 
@@ -228,6 +238,7 @@ def test_who_is_silent_gives_the_place_back():
         ({}, "client_closed"),
         ({"reason": "timeout"}, "client_closed"),
         ({"reason": "Bye <b>"}, "client_closed"),
+        ({"reason": 7}, "client_closed"),
     ],
 )
 def test_a_client_that_is_done_is_told_so(said, reason):

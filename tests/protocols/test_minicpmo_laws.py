@@ -9,7 +9,7 @@ from msgspec import structs
 from antiphon import talk
 from antiphon.errors import OurFault
 from antiphon.protocols.base import Halted, Hangup, Tick
-from antiphon.protocols.minicpmo import _ALWAYS, _CLIENT, _ENGINE, Garbled, Opening, Resumed, State
+from antiphon.protocols.minicpmo import _ALWAYS, _CLIENT, _ENGINE, Garbled, Held, Opening, Resumed, State
 from antiphon.protocols.minicpmo_chat import WAITING_LIMIT
 from antiphon.wire.minicpmo_client import ClientEvent
 
@@ -124,7 +124,7 @@ def test_a_session_wakes_no_more_often_than_it_must():
 
 
 def test_every_event_of_a_client_is_taken_as_long_as_the_session_is_there():
-    assert set(_ALWAYS) == {Opening, Garbled, Resumed}
+    assert set(_ALWAYS) == {Opening, Garbled, Resumed, Held}
     for state in State:
         assert set(_CLIENT[state]) == (set() if state is State.CLOSED else set(get_args(ClientEvent)))
     assert set(_ENGINE) == set(State)

@@ -6,6 +6,7 @@ import json
 import pytest
 from minicpmo_peer import SILENCE
 
+from antiphon.protocols.minicpmo import Held
 from antiphon.runtime.metrics import Metrics
 from antiphon.runtime.minicpmo_taps import Counted
 from antiphon.server.minicpmo_client import Line, MinicpmoClient
@@ -14,6 +15,9 @@ from antiphon.server.minicpmo_resume import MISSED_LIMIT_BYTES, Resumable
 from antiphon.wire.minicpmo_server import OutputDelta, SessionCreated
 
 pytestmark = pytest.mark.anyio
+
+PICTURE = "/9j/wAALCAACAAIBAREA/9k="
+"""As much of a JPEG file as says how large its picture is."""
 
 
 @pytest.fixture
@@ -26,12 +30,14 @@ class Socket:
 
     def __init__(self):
         self.frames, self.closed, self.pauses, self.close_code = [], None, 0, None
+        self.has_closed = asyncio.Event()
 
     def send(self, frame):
         self.frames.append(json.loads(frame))
 
     def close(self, code, reason):
         self.closed = self.closed or (code, reason)
+        self.has_closed.set()
 
     def flush(self):
         pass
@@ -80,6 +86,30 @@ async def test_who_never_slows_down_is_held_back_then_told_and_dropped():
     line.on_text(frame)
     assert len(driver.heard) == heard
     assert client.end == "refused"
+
+
+async def test_pictures_that_come_faster_than_they_could_be_seen_before_patience_ends_are_told_so():
+    now = 0.0
+    pace = SoundPace(lambda: now)
+    resumable, counted = Resumable(), Counted(Metrics(), "m")
+    client = MinicpmoClient("video", "", counted, resumable, 60, pace)
+    line, driver = Line(), Driver()
+    line.socket = socket = Socket()
+    client.meet(line, driver)
+    client.send(SessionCreated(session_id="s", mode="full_duplex", metrics={}, resume_token="token"))
+    frame = json.dumps({"type": "input.append", "input": {"audio": "", "video_frames": [PICTURE] * 8}}).encode()
+    for now, count in ((0.0, 40), (10.0, 20), (BEHIND_S - 0.02, 1)):  # noqa: B007 - the clock reads it
+        for _ in range(count):
+            line.on_text(frame)
+        assert socket.closed is None
+    held = [message.for_s for message in driver.heard if isinstance(message, Held)]
+    assert len(driver.heard) - len(held) == 61 and max(held) == pytest.approx(11) and held[-1] == pytest.approx(0.02)
+    async with asyncio.timeout(5):
+        await socket.has_closed.wait()
+    assert socket.closed[0] == 1008 and driver.is_gone and not resumable
+    error = socket.frames[-1]
+    assert error["error"] | {"message": ""} == {"code": "rate_limit_exceeded", "message": "", "type": "rate_limit_error"}
+    assert error["server_send_ts"] > 1e9 and error["seq"] == 2 and counted.events_out == 2, "it is an event of the session, like all others"
 
 
 async def test_who_has_missed_too_much_is_given_up_once():

@@ -42,6 +42,12 @@ async def refused(url, **connection):
         return event["error"]["code"], (await peer.end())[0]
 
 
+async def named(url, **query):
+    """What of the address is wrong, as a client is told."""
+    async with opened(url, **query) as peer:
+        return (await peer.hear())["error"].get("param")
+
+
 # Whole sessions
 
 
@@ -163,6 +169,12 @@ def test_a_request_that_is_no_handshake_is_told_what_is_needed(url):
 )
 async def test_what_there_is_not_is_told_and_closed_with_1008(url, query, code):
     assert await refused(url, **query) == (code, 1008)
+
+
+async def test_what_of_the_address_is_wrong_is_named(url):
+    assert await named(url, mode="sing") == "mode"
+    assert await named(url, mode="audio", resume="resume_0", after="x") == "after"
+    assert await named(url, mode="audio", resume="resume_0") == "resume"
 
 
 async def test_a_server_without_a_model_that_can_says_so(tmp_path):

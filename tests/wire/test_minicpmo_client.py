@@ -122,6 +122,7 @@ def test_so_is_the_voice_to_speak_with(payload):
     [
         ({"system_prompt": 7}, "payload.system_prompt"),
         ({"system_prompt": "x" * (client.PROMPT_LIMIT + 1)}, "payload.system_prompt"),
+        ({"instructions": "x" * (client.PROMPT_LIMIT + 1)}, "payload.instructions"),
         ({"config": []}, "payload.config"),
         ({"config": {"x": "y" * client.OPTIONS_LIMIT_BYTES}}, "payload.config"),
         ({"voice": {"ref_audio": "AAA"}}, "payload.voice.ref_audio"),
@@ -197,7 +198,10 @@ def test_clients_may_name_what_they_say_and_what_they_get():
         ({"audio": SOUND, "video_frames": [base64_of(jpeg() + bytes(2 << 20))]}, "invalid_payload", "input.video_frames[0]"),
         ({"audio": SOUND, "force_listen": 1}, "invalid_payload", "input.force_listen"),
         ({"audio": SOUND, "input_id": "x" * (ID_LIMIT + 1)}, "invalid_payload", "input.input_id"),
-        ({"messages": []}, "mode_mismatch", "input"),
+        ({"audio": SOUND, "max_slice_nums": 0}, "invalid_payload", "input.max_slice_nums"),
+        ({"audio": SOUND, "max_slice_nums": [1]}, "invalid_payload", "input.max_slice_nums"),
+        ({"audio": SOUND, "hints": {"max_slice_nums": 10}}, "invalid_payload", "input.hints.max_slice_nums"),
+        ({"messages": []}, "mode_mismatch", "input.messages"),
     ],
 )
 def test_an_append_that_cannot_be_is_refused_by_name(given, code, param):
@@ -287,6 +291,7 @@ def test_messages_have_parts_of_several_kinds(part, said):
         ({"type": "image_url"}, "missing_field", "image_url"),
         ({"type": "image_url", "image_url": {}}, "missing_field", "image_url"),
         ({"type": "image_url", "image_url": "file:///etc/passwd"}, "invalid_payload", "image_url"),
+        ({"type": None}, "missing_field", "type"),
         ({"type": "audio", "data": "AAA="}, "invalid_payload", "data"),
         ({"type": "input_audio"}, "missing_field", "input_audio.data"),
         ({"type": "video", "data": "?"}, "invalid_payload", "data"),
@@ -317,6 +322,14 @@ def test_a_part_that_cannot_be_is_refused_by_name(part, code, param):
             "invalid_payload",
             "input.generation.max_new_tokens",
         ),
+        (
+            {"messages": ASKED, "generation": {"max_new_tokens": chat.TOKENS_LIMIT + 1}},
+            "invalid_payload",
+            "input.generation.max_new_tokens",
+        ),
+        ({"messages": [{"role": "user", "content": None}]}, "missing_field", "input.messages[0].content"),
+        ({"messages": [None]}, "invalid_payload", "input.messages[0]"),
+        ({"audio": SOUND}, "mode_mismatch", "input.audio"),
         ({"messages": ASKED, "tts": {"ref_audio_data": "AAA"}}, "invalid_payload", "input.tts.ref_audio_data"),
     ],
 )
@@ -324,19 +337,37 @@ def test_a_question_that_cannot_be_is_refused_by_name(given, code, param):
     assert refused(append(**given), "chat") == (code, param)
 
 
+def test_a_picture_by_an_address_that_nobody_fetches_is_told_so():
+    sent = append(messages=[{"role": "user", "content": [{"type": "image_url", "image_url": "ftp://example.com/a.jpg"}]}])
+    with pytest.raises(ClientMistake, match="expected a URL of data, http, or https"):
+        read(sent, "chat")
+
+
+@pytest.mark.parametrize("given", [{"role": "x" * 10_000, "content": "x"}, {"role": "user", "content": [{"type": "x" * 10_000}]}])
+def test_what_is_wrong_is_not_told_back_at_length(given):
+    with pytest.raises(ClientMistake) as mistake:
+        asked(messages=[given])
+    assert len(mistake.value.message) < 300
+
+
 # session.close
 
 
 @pytest.mark.parametrize(
-    ("given", "reason"), [({}, None), ({"reason": None}, None), ({"reason": ""}, None), ({"reason": "user_stop"}, "user_stop")]
+    ("given", "reason"),
+    [
+        ({}, None),
+        ({"reason": ""}, None),
+        ({"reason": "user_stop"}, "user_stop"),
+        *(({"reason": reason}, None) for reason in (None, 7, True, {}, ["user_stop"])),
+    ],
 )
-def test_a_client_says_why_it_goes_or_does_not(given, reason):
+def test_a_client_says_why_it_goes_or_does_not_and_goes(given, reason):
     assert read(frame("session.close", **given)) == client.SessionClose(reason)
 
 
 def test_a_reason_is_told_back_and_so_is_cut_short():
     assert read(frame("session.close", reason="x" * 1_000)).reason == "x" * ID_LIMIT
-    assert refused(frame("session.close", reason=7)) == ("invalid_payload", "reason")
 
 
 # Anything

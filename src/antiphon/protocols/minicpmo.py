@@ -42,7 +42,7 @@ CLOSE_CODES: dict[str, int] = {
     "server_shutting_down": 1012,
     "unsupported_value": 1008,
     "too_many_errors": 1008,
-    "rate_limit_exceeded": 1008,
+    "rate_limit_exceeded": 1013,
     "message_too_big": 1009,
 }
 """The WebSocket's close codes by the code of a `Close`'s fault. Without a fault it is 1000, with any other 1011."""
@@ -66,6 +66,12 @@ class Garbled(Struct, frozen=True):
 
 class Resumed(Struct, frozen=True):
     """The client is back on another connection."""
+
+
+class Held(Struct, frozen=True):
+    """Nothing more of the client's is read for so many seconds: it sends too fast, and is not to be taken for silent."""
+
+    for_s: float
 
 
 class State(Enum):
@@ -144,7 +150,8 @@ class Minicpmo:
                 why = "Too many events one after another could not be used."
                 self._close("too_many_errors", ClientMistake(why, code="too_many_errors"), why)
         else:
-            self._mistakes = 0
+            if type(message) is not Held:
+                self._mistakes = 0
 
     def _hear(self, word: talk.FromEngine) -> None:
         taken = _ENGINE[self.state].get(type(word))
@@ -172,6 +179,9 @@ class Minicpmo:
 
     def _resume(self, _resumed: Resumed) -> None:
         self._out.send(events.SessionResumed, session_id=self._opening.session_id, metrics={"remaining_s": self._out.remaining_s})
+
+    def _hold(self, held: Held) -> None:
+        self._idle_since = max(self._idle_since, self._out.at + held.for_s)
 
     def _wait(self, word: talk.Waiting) -> None:
         kind = events.SessionQueueUpdate if self._has_queued else events.SessionQueued
@@ -350,6 +360,7 @@ _ALWAYS: dict[type, Callable[[Minicpmo, Any], None]] = {
     Opening: Minicpmo._open,
     Garbled: Minicpmo._garble,
     Resumed: Minicpmo._resume,
+    Held: Minicpmo._hold,
 }
 
 _CLIENT: dict[State, dict[type, Callable[[Minicpmo, Any], None]]] = {

@@ -6,11 +6,14 @@ that leaves on purpose, or never began, is gone at once.
 """
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from msgspec import UNSET
+
 from antiphon.errors import ClientMistake, Fault
-from antiphon.protocols.minicpmo import CLOSE_CODES, Garbled, Resumed
+from antiphon.protocols.minicpmo import CLOSE_CODES, Garbled, Held, Resumed
 from antiphon.runtime.taps import Tap
 from antiphon.server.minicpmo_pace import SoundPace
 from antiphon.server.minicpmo_resume import MISSED_LIMIT_BYTES, SENT_LIMIT_BYTES, Resumable, Sent
@@ -19,7 +22,7 @@ from antiphon.server.websocket import Socket
 from antiphon.server.websocket_frames import DEFECT, NORMAL, RESTART, TOO_BIG, UNSUPPORTED
 from antiphon.wire.minicpmo_client import DuplexAppend, Mode, SessionClose, decode_client
 from antiphon.wire.minicpmo_media import RATE_IN_HZ
-from antiphon.wire.minicpmo_server import Error, ErrorEvent, SessionClosed, SessionCreated, encode_server
+from antiphon.wire.minicpmo_server import Error, ErrorEvent, ServerEvent, SessionClosed, SessionCreated, encode_server
 
 POLICY = 1008
 """The code of a WebSocket that is closed because of what its client asks or does."""
@@ -46,9 +49,10 @@ def code_of(fault: Fault | None) -> int:
     return CODES.get(fault.code or "", POLICY if isinstance(fault, ClientMistake) else DEFECT)
 
 
-def error_frame(fault: Fault) -> bytes:
+def error_event(fault: Fault) -> ErrorEvent:
     """The event that says what is wrong."""
-    return encode_server(ErrorEvent(error=Error(code=fault.code or "session_failed", message=fault.message, type=fault.type)))
+    param = fault.param if fault.param is not None else UNSET
+    return ErrorEvent(error=Error(code=fault.code or "session_failed", message=fault.message, type=fault.type, param=param))
 
 
 class Line:
@@ -80,7 +84,7 @@ class Line:
 
     def refuse(self, fault: Fault) -> None:
         """Say what is wrong, and close."""
-        self.socket.send(error_frame(fault))
+        self.socket.send(encode_server(error_event(fault)))
         self.socket.flush()
         self.socket.close(code_of(fault), reason_of(fault.message))
 
@@ -193,12 +197,21 @@ class MinicpmoClient:
             self._created(event)
         elif type(event) is SessionClosed:
             self.end = event.reason if event.reason in SAID_ENDS else "left"
-        self._tap.told(event)
-        frame = encode_server(event)
-        if self._sent is not None:
-            frame = self._sent.number(frame)
+        frame = self._framed(event)
         if self._line is not None:
             self._line.socket.send(frame)
+
+    def _framed(self, event: ServerEvent) -> bytes:
+        """The event as it is sent; who listens in has heard it."""
+        self._tap.told(event)
+        frame = encode_server(event)
+        return frame if self._sent is None else self._sent.number(frame)
+
+    def _complain(self, socket: Socket, fault: Fault) -> None:
+        """Say what went wrong, past the session: as the last event, and like the others with the time once the session has begun."""
+        event = error_event(fault)
+        event.server_send_ts = time.time() if self._has_begun else UNSET
+        socket.send(self._framed(event))
 
     def _created(self, event: SessionCreated) -> None:
         self._has_begun = True
@@ -232,7 +245,7 @@ class MinicpmoClient:
         self._token_is_void()
         if self._line is not None:
             socket = self._part(self._line)
-            socket.send(error_frame(fault))
+            self._complain(socket, fault)
             socket.flush()
             socket.close(code_of(fault), reason_of(fault.message))
 
@@ -267,16 +280,22 @@ class MinicpmoClient:
         """Read no faster than is fair; whoever never stops is dropped."""
         if not owed_s or self._line is None:
             return
+        assert self._driver is not None
         if self._pace.is_hopeless:
-            self.dismiss(
-                ClientMistake("Sound or pictures come faster than they could be taken in, and for too long.", code="rate_limit_exceeded"),
-                POLICY,
-            )
+            self._dismiss_flood()
             return
         if self._held is not None:
             self._held.cancel()
         self._line.socket.pause_reading()
-        self._held = asyncio.get_running_loop().call_later(owed_s, self._read_on)
+        # What came at once may be more than could be taken in before patience ends.
+        patience_s = self._pace.patience_s
+        held_s, then = (owed_s, self._read_on) if owed_s <= patience_s else (patience_s, self._dismiss_flood)
+        self._driver.hear(Held(held_s))
+        self._held = asyncio.get_running_loop().call_later(held_s, then)
+
+    def _dismiss_flood(self) -> None:
+        why = "Sound or pictures come faster than they could be taken in, and for too long."
+        self.dismiss(ClientMistake(why, code="rate_limit_exceeded", type="rate_limit_error"), POLICY)
 
     def _read_on(self) -> None:
         self._held = None
@@ -290,7 +309,7 @@ class MinicpmoClient:
         if line is None:
             return
         socket = self._part(line)
-        socket.send(error_frame(mistake))
+        self._complain(socket, mistake)
         socket.close(code, reason_of(mistake.message))
         self._token_is_void()
         self._driver.hang_up()

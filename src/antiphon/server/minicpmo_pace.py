@@ -44,6 +44,11 @@ class SoundPace:
         return (self._ahead_s - ALLOWANCE_S) / TIMES_AS_FAST
 
     @property
+    def patience_s(self) -> float:
+        """How much longer the client may go on being too fast."""
+        return BEHIND_S if self._fast_since is None else BEHIND_S - (self._clock() - self._fast_since)
+
+    @property
     def is_hopeless(self) -> bool:
         """Whether the client has been too fast for too long."""
-        return self._fast_since is not None and self._clock() - self._fast_since > BEHIND_S
+        return self.patience_s < 0

@@ -101,5 +101,8 @@ class Resumable(Generic[T]):
 def no_session() -> ClientMistake:
     """There is nothing to come back to."""
     return ClientMistake(
-        "There is no such session, or it has waited too long, or what was missed of it is too much.", code="session_not_found", status=404
+        "There is no such session, or it has waited too long, or what was missed of it is too much.",
+        code="session_not_found",
+        param="resume",
+        status=404,
     )

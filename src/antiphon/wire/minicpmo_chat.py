@@ -5,6 +5,7 @@ A message's parts become parts of a `turns.Message`, one for one, so that what i
 """
 
 import base64
+import re
 from collections.abc import Callable
 from typing import Annotated, Literal
 
@@ -12,7 +13,7 @@ import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from antiphon import turns
-from antiphon.errors import shown
+from antiphon.errors import ClientMistake, shown
 from antiphon.wire import minicpmo_media as media
 from antiphon.wire.minicpmo_reading import checked_id, invalid, missing_field, read, required
 
@@ -27,6 +28,9 @@ STACK_LIMIT = 64
 
 TOKENS_DEFAULT = 256
 """How long an answer may be where the client does not say, as with the original."""
+
+TOKENS_LIMIT = 1_000_000
+"""The longest answer that may be asked for: more than any model's context, and less than engines count to."""
 
 
 class ChatAppend(Struct, frozen=True, kw_only=True):
@@ -58,6 +62,9 @@ class ChatAppend(Struct, frozen=True, kw_only=True):
     response_id: str | None = None
 
 
+_OTHER_SCHEME = re.compile(r"(?!data:)[A-Za-z][A-Za-z0-9+.-]*:")
+
+
 class _Url(Struct):
     url: str | None = None
 
@@ -85,7 +92,7 @@ class _Message(Struct):
 
 
 class _Generation(Struct):
-    max_new_tokens: Annotated[int, Meta(ge=1)] | None = None
+    max_new_tokens: Annotated[int, Meta(ge=1, le=TOKENS_LIMIT)] | None = None
     length_penalty: float | None = None
 
 
@@ -100,6 +107,7 @@ class _Tts(Struct):
 
 class _Chat(Struct):
     messages: list[_Message] | None = None
+    audio: Raw | UnsetType = UNSET
     streaming: bool | None = None
     generation: _Generation | None = None
     image: _Image | None = None
@@ -122,6 +130,10 @@ def chat_append(raw: bytes) -> ChatAppend:
         ClientMistake: it is none.
     """
     given = read(_chat, raw, "input")
+    if given.messages is None and given.audio is not UNSET:
+        raise ClientMistake(
+            "'input.audio' is for full duplex; mode=chat takes 'input.messages'.", code="mode_mismatch", param="input.audio"
+        )
     generation, image, tts = given.generation or _Generation(), given.image or _Image(), given.tts or _Tts()
     return ChatAppend(
         messages=_messages(given.messages),
@@ -193,6 +205,8 @@ def _picture_url(part: _Part, path: str) -> turns.Part:
         raise missing_field(place)
     if url.startswith(("http://", "https://")):
         return turns.ImagePart(url=url)
+    if _OTHER_SCHEME.match(url):
+        raise invalid(place, "expected a URL of data, http, or https")
     return turns.ImagePart(url=media.picture_url(msgspec.json.encode(url), place))
 
 

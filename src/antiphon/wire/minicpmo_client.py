@@ -136,7 +136,6 @@ _payload = msgspec.json.Decoder(_Payload)
 _duplex = msgspec.json.Decoder(_Duplex)
 _options = msgspec.json.Decoder(dict[str, Any])
 _string = msgspec.json.Decoder(str)
-_reason = msgspec.json.Decoder(str | None)
 
 
 def decode_client(frame: bytes, mode: Mode) -> ClientEvent:
@@ -158,9 +157,9 @@ def _init(envelope: _Envelope, _mode: Mode) -> SessionInit:
     raw = required(envelope.payload, "payload")
     _check_depth(raw)
     payload = read(_payload, raw, "payload")
-    instructions = payload.system_prompt if payload.system_prompt is not None else payload.instructions
+    instructions, name = first_of(payload, ("system_prompt", "instructions"))
     if instructions is not None and len(instructions) > PROMPT_LIMIT:
-        raise invalid("payload.system_prompt", f"expected at most {PROMPT_LIMIT} characters, but got {len(instructions)}")
+        raise invalid(f"payload.{name}", f"expected at most {PROMPT_LIMIT} characters, but got {len(instructions)}")
     places = ((payload.voice, "payload.voice"), (payload, "payload"))
     return SessionInit(
         instructions=instructions,
@@ -197,13 +196,13 @@ def _reference(places: tuple[tuple[_References | None, str], ...], names: tuple[
 
 def _slices(given: _Slices, param: str, count: int) -> tuple[int | None, ...]:
     """For each of so many pictures, into how many it may be cut."""
-    each = list(given) if isinstance(given, list) else [given] * count
-    if len(each) != count:
-        raise invalid(param, f"expected a number for each of {count} pictures, but got {len(each)} numbers")
-    for number in each:
+    numbers = given if isinstance(given, list) else [given] * max(count, 1)  # one is looked at where there is no picture, too
+    if isinstance(given, list) and len(given) != count:
+        raise invalid(param, f"expected a number for each of {count} pictures, but got {len(given)} numbers")
+    for number in numbers:
         if number is not None and not 1 <= number <= SLICES_LIMIT:
-            raise invalid(param, f"expected numbers from 1 to {SLICES_LIMIT}, but got {number}")
-    return tuple(each)
+            raise invalid(param, f"expected numbers from 1 to {SLICES_LIMIT}, but got {shown(number)}")
+    return tuple(numbers[:count])
 
 
 def _append(envelope: _Envelope, mode: Mode) -> DuplexAppend | ChatAppend:
@@ -216,7 +215,9 @@ def _append(envelope: _Envelope, mode: Mode) -> DuplexAppend | ChatAppend:
     sound, name = first_of(given, ("audio", "audio_base64", "audio_data"))
     if sound is None:
         if given.messages is not UNSET:
-            raise ClientMistake("'input.messages' is for mode=chat; this session takes 'input.audio'.", code="mode_mismatch", param="input")
+            raise ClientMistake(
+                "'input.messages' is for mode=chat; this session takes 'input.audio'.", code="mode_mismatch", param="input.messages"
+            )
         raise missing_field("input.audio")
     force_listen = given.force_listen if given.force_listen is not None else hints.force_listen
     return DuplexAppend(
@@ -230,19 +231,21 @@ def _append(envelope: _Envelope, mode: Mode) -> DuplexAppend | ChatAppend:
 
 def _frames(given: _Duplex, hints: _Hints) -> tuple[Frame, ...]:
     raws, name = first_of(given, ("video_frames", "frame_base64_list", "frames"))
-    if not raws:
-        return ()
+    raws = raws or []
     if len(raws) > media.FRAMES_LIMIT:
         raise invalid(f"input.{name}", f"expected at most {media.FRAMES_LIMIT} pictures, but got {len(raws)}")
-    asked = given.max_slice_nums if given.max_slice_nums is not None else hints.max_slice_nums
-    slices = _slices(asked, "input.max_slice_nums", len(raws))
+    asked, place = (given, "input") if given.max_slice_nums is not None else (hints, "input.hints")
+    slices = _slices(asked.max_slice_nums, f"{place}.max_slice_nums", len(raws))
     return tuple(
         Frame(media.frame_of(raw, f"input.{name}[{index}]"), number) for index, (raw, number) in enumerate(zip(raws, slices, strict=True))
     )
 
 
 def _close(envelope: _Envelope, _mode: Mode) -> SessionClose:
-    reason = None if isinstance(envelope.reason, UnsetType) else read(_reason, envelope.reason, "reason")
+    try:
+        reason = None if isinstance(envelope.reason, UnsetType) else _string.decode(envelope.reason)
+    except (msgspec.DecodeError, UnicodeDecodeError):  # whoever means to go is let go, whatever the reason is
+        reason = None
     return SessionClose(reason[:ID_LIMIT] if reason else None)
 
 

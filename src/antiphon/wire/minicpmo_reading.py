@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import Raw, UnsetType
 
-from antiphon.errors import ClientMistake, invalid_json
+from antiphon.errors import ClientMistake, invalid_json, shown
 
 T = TypeVar("T")
 
@@ -15,6 +15,9 @@ ID_LIMIT = 128
 
 _WHERE = re.compile(r"(.*?)(?: - at `\$(.*)`)?", re.DOTALL)
 _MISSING = re.compile(r"Object missing required field `(\w+)`")
+_NULL = "got `null`"
+_WHY_LIMIT = 200
+"""The most characters of what is said of a value: some of it may be the value."""
 
 
 def read(decoder: msgspec.json.Decoder[T], raw: bytes, path: str) -> T:
@@ -43,7 +46,9 @@ def _wrong(said: str, path: str) -> ClientMistake:
     param = f"{path}{inside}" if path else inside.removeprefix(".")
     if missing := _MISSING.fullmatch(why):
         return missing_field(f"{param}.{missing[1]}" if param else missing[1])
-    return invalid(param or "event", why[:1].lower() + why[1:])
+    if why.endswith(_NULL) and param and not param.endswith("]"):  # a field that may be absent may be null: this one must be there
+        return missing_field(param)
+    return invalid(param or "event", shown(why[:1].lower() + why[1:], _WHY_LIMIT))
 
 
 def invalid(param: str, why: str) -> ClientMistake:
