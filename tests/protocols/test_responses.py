@@ -300,6 +300,20 @@ def test_a_function_tool_is_echoed_with_every_key_that_strict_readers_insist_on(
     ]
 
 
+def test_a_schema_is_echoed_with_every_key_that_strict_readers_insist_on():
+    dialogue = talk_with(text=TextOptions(format=items.JsonSchemaFormat(name="n", schema={})))
+    assert dialogue.events[0]["response"]["text"]["format"] == {
+        "type": "json_schema", "name": "n", "schema": {}, "description": None, "strict": False
+    }  # fmt: skip
+
+
+def test_more_tokens_than_an_engine_can_count_are_told_as_the_most_that_it_can():
+    dialogue = talk_with(max_output_tokens=2**31)
+    (told,) = (effect.word for effect in dialogue.effects if isinstance(effect, Tell))
+    assert told.sampling.max_tokens == 2**31 - 1
+    assert dialogue.events[0]["response"]["max_output_tokens"] == 2**31
+
+
 def test_an_items_id_is_the_same_in_all_of_its_events():
     dialogue = talk_with(*EVERYTHING, talk.Ended(ID))
     by_index = {}
@@ -372,6 +386,19 @@ def test_parts_of_the_input_are_kept_as_they_came():
     assert msgspec.json.decode(record.items[0].body)["content"] == [
         {"type": "input_image", "detail": "auto", "image_url": "data:image/png;base64,AA=="}
     ]
+
+
+@pytest.mark.parametrize(
+    ("call", "output"),
+    [
+        (items.FunctionCall(call_id="c", name="f", arguments="{}"), items.FunctionCallOutput),
+        (items.CustomToolCall(call_id="c", name="f", input="x"), items.CustomToolCallOutput),
+    ],
+)
+def test_a_picture_that_a_tool_gave_is_kept_with_its_detail(call, output):
+    pictures = [parts.OutputImage(image_url="data:image/png;base64,AA=="), parts.OutputImage(file_id="file_1", detail="low")]
+    record = talk_with(talk.Ended(ID), given=(call, output(call_id="c", output=pictures))).kept[-1]
+    assert [each["detail"] for each in msgspec.json.decode(record.items[1].body)["output"]] == ["auto", "low"]
 
 
 def test_what_a_hosted_tool_does_is_told_in_its_own_events_with_our_numbers():

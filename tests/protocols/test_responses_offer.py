@@ -127,6 +127,11 @@ def test_a_choice_of_what_is_not_on_offer_is_refused(choice, carries):
     assert refusal(tools=tools, tool_choice=choice, carries=carries) == (400, "invalid_value", "tool_choice")
 
 
+def test_a_choice_among_tools_leaves_it_to_the_model_unless_it_says_otherwise():
+    choice = asked(tools=[F], tool_choice={"type": "allowed_tools", "tools": [{"type": "function", "name": "f"}]}).respond.tool_choice
+    assert (choice.mode, choice.names) == ("auto", ("f",))
+
+
 def test_sealed_reasoning_is_asked_for_when_the_client_asks():
     assert asked(include=["reasoning.encrypted_content"]).respond.seal
     assert not asked().respond.seal

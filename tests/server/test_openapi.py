@@ -205,7 +205,8 @@ def test_a_null_is_allowed_where_it_stands_for_a_default(api):
     judge = validator(api, {"$ref": "#/components/schemas/CreateRequest"})
     image = {"type": "input_image", "image_url": "data:,", "detail": None}
     assert judge.is_valid({"input": [{"role": "user", "content": [image]}], "temperature": None})
-    assert not judge.is_valid({"input": "x", "tools": None})
+    assert judge.is_valid({"input": "x", "tools": None})
+    assert not judge.is_valid({"input": "x", "stream_options": {"include_obfuscation": None}})
 
 
 def test_parts_of_messages_are_those_of_their_role(api):

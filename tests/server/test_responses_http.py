@@ -201,6 +201,15 @@ def test_a_response_can_be_retrieved_listed_continued_and_deleted(client):
     assert broken.value.code == "previous_response_not_found"
 
 
+def test_what_is_deleted_while_it_is_being_said_stays_deleted(client):
+    for event in client.responses.create(model="slow", input="Say all of this again. " * 20, stream=True):
+        if event.type == "response.created":
+            client.responses.delete(event.response.id)
+    assert event.type == "response.completed"
+    with pytest.raises(openai.NotFoundError):
+        client.responses.retrieve(event.response.id)
+
+
 def test_delete_answers_as_the_original(client, base_url):
     response = client.responses.create(model="parrot", input="Hi")
     request = urllib.request.Request(f"{base_url}/v1/responses/{response.id}", method="DELETE")
@@ -321,6 +330,18 @@ def test_a_body_that_is_no_request_is_refused_in_the_same_shape(base_url, body):
     assert json.loads(answer)["error"]["type"] == "invalid_request_error"
 
 
+@pytest.mark.parametrize(("coding", "expected"), [("gzip", 415), ("zstd", 415), ("gzip, identity", 415), ("identity", 200)])
+def test_a_body_that_is_compressed_is_refused_by_name(base_url, coding, expected):
+    body = b'{"model":"parrot","input":"Hi"}'
+    request = urllib.request.Request(f"{base_url}/v1/responses", body, {"content-type": "application/json", "content-encoding": coding})
+    try:
+        status, answer = 200, urllib.request.urlopen(request).read()
+    except urllib.error.HTTPError as refusal:
+        status, answer = refusal.code, refusal.read()
+    assert status == expected
+    assert status == 200 or json.loads(answer)["error"]["code"] == "unsupported_content_encoding"
+
+
 def test_a_body_over_the_cap_is_refused(base_url):
     status, _, answer = post(base_url, b'{"input":"' + b"x" * (33 << 20) + b'"}')
     assert (status, json.loads(answer)["error"]["code"]) == (413, "request_too_large")
@@ -335,7 +356,15 @@ def test_a_wrong_address_is_told_in_the_same_shape(base_url, path, status):
 
 
 @pytest.mark.parametrize(
-    ("query", "param"), [("limit=0", "limit"), ("limit=101", "limit"), ("limit=x", "limit"), ("order=up", "order"), ("after=no", "after")]
+    ("query", "param"),
+    [
+        ("limit=0", "limit"),
+        ("limit=101", "limit"),
+        ("limit=x", "limit"),
+        ("order=up", "order"),
+        ("after=no", "after"),
+        ("include[]=all", "include[0]"),
+    ],
 )
 def test_a_wrong_page_is_refused_by_name(client, base_url, query, param):
     response = client.responses.create(model="parrot", input="Hi")
@@ -343,6 +372,30 @@ def test_a_wrong_page_is_refused_by_name(client, base_url, query, param):
         urllib.request.urlopen(f"{base_url}/v1/responses/{response.id}/input_items?{query}")
     assert refusal.value.code == 400
     assert json.loads(refusal.value.read())["error"]["param"] == param
+
+
+@pytest.mark.parametrize(
+    ("query", "param"),
+    [
+        ("include[]=all", "include[0]"),
+        ("starting_after=x", "starting_after"),
+        ("stream=maybe", "stream"),
+        ("stream=true", "stream"),
+        ("include_obfuscation=2", "include_obfuscation"),
+    ],
+)
+def test_a_wrong_way_to_show_a_response_is_refused_by_name(client, base_url, query, param):
+    response = client.responses.create(model="parrot", input="Hi")
+    with pytest.raises(urllib.error.HTTPError) as refusal:
+        urllib.request.urlopen(f"{base_url}/v1/responses/{response.id}?{query}")
+    assert refusal.value.code == 400
+    assert json.loads(refusal.value.read())["error"]["param"] == param
+
+
+def test_a_response_is_shown_whatever_may_be_included(client, base_url):
+    response = client.responses.create(model="parrot", input="Hi")
+    shown = client.responses.retrieve(response.id, include=["message.output_text.logprobs"], extra_query={"api-version": "1"})
+    assert shown.model_dump() == response.model_dump()
 
 
 # What surrounds it

@@ -9,7 +9,7 @@ from antiphon.errors import ClientMistake
 from antiphon.wire.reading import DEPTH_LIMIT, Reader, check_depth, read_query
 from antiphon.wire.responses_endpoints import ListQuery, RetrieveQuery
 from antiphon.wire.responses_parts import InputText, OutputText, TopLogprob
-from antiphon.wire.responses_request import CreateRequest
+from antiphon.wire.responses_request import CreateRequest, decode_request
 
 
 def nested(depth: int, opening: str = '{"a":', closing: str = "}") -> bytes:
@@ -89,6 +89,12 @@ def test_the_parser_says_what_is_wrong_with_json():
 def test_a_body_of_the_wrong_kind_is_named():
     with pytest.raises(ClientMistake, match=r"^Invalid type: expected an object, but got an array instead\.$"):
         Reader(InputText).read(b" [] ")
+
+
+@pytest.mark.parametrize(("field", "members"), [("include", "strings"), ("tools", "objects")])
+def test_what_should_be_an_array_is_told_of_what(field, members):
+    with pytest.raises(ClientMistake, match=f"'{field}': expected an array of {members}, but got a string instead"):
+        decode_request(b'{"input": "x", "%b": "x"}' % field.encode())
 
 
 def test_unknown_fields_are_kept_with_their_digits():

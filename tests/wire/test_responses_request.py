@@ -39,6 +39,15 @@ def test_absent_and_null_are_told_apart():
     assert encode_request(decode(temperature=None)) == b'{"temperature":null}'
 
 
+@pytest.mark.parametrize("field", ["model", "input", "tools", "tool_choice", "text"])
+def test_null_means_nothing_where_only_open_responses_has_it(field):
+    assert decode(seed=7, **{field: None}) == decode(seed=7)
+
+
+def test_reasoning_may_come_back_with_null_for_its_id():
+    assert decode(input=[{"type": "reasoning", "id": None, "summary": []}]) == decode(input=[{"type": "reasoning", "summary": []}])
+
+
 def test_input_is_text_or_items():
     assert decode(input="Hello").input == "Hello"
     assert decode(input=[{"role": "user", "content": "Hello"}]).input == [Message(role="user", content="Hello")]

@@ -83,7 +83,7 @@ def _frame(order: Order) -> wire.Response:
         temperature=_or(request.temperature, abilities.temperature_default),
         text=msgspec.structs.replace(
             text,
-            format=_or(text.format, tools.TextFormat()),
+            format=_echo_format(_or(text.format, tools.TextFormat())),
             verbosity=_or(text.verbosity, "medium"),
         ),
         tool_choice=_or(request.tool_choice, "auto"),
@@ -119,6 +119,13 @@ def _echo(tool: tools.Tool) -> tools.Tool:
         parameters=_or(tool.parameters, None),
         strict=_or(tool.strict, False),
     )
+
+
+def _echo_format(format: items.AnswerFormat) -> items.AnswerFormat:
+    """A format as the response shows it, likewise."""
+    if not isinstance(format, items.JsonSchemaFormat):
+        return format
+    return msgspec.structs.replace(format, description=_or(format.description, None), strict=_or(format.strict, False))
 
 
 def _usage(used: talk.Used) -> wire.ResponseUsage:
@@ -220,9 +227,11 @@ def logprobs_of(tokens: Iterable[talk.TokenLogprob]) -> list[parts.Logprob]:
 
 def stored_form(item: items.Item, mint: Mint) -> items.Item:
     """
-    An input item as `input_items` lists it: with an id and a status, and a message's content as a list.
+    An input item as `input_items` lists it: with an id and a status, a message's content as a list, and the `detail` of every picture.
     """
     shown = item
+    if isinstance(item, items.FunctionCallOutput | items.CustomToolCallOutput) and not isinstance(item.output, str):
+        item = shown = msgspec.structs.replace(item, output=[_detailed(part) for part in item.output])
     if isinstance(item, items.Message):
         shown = msgspec.structs.replace(item, content=_content(item), status=_or(item.status, "completed"))
     elif "status" in getattr(item, "__struct_fields__", ()) and not given(item.status):  # type: ignore[union-attr]
@@ -238,6 +247,10 @@ def stored_form(item: items.Item, mint: Mint) -> items.Item:
 def _id_of(item: items.Item) -> str | None:
     found = item.extra.get("id") if isinstance(item, Unknown) else getattr(item, "id", None)
     return found if isinstance(found, str) and found else None
+
+
+def _detailed(part: parts.ToolOutputPart) -> parts.ToolOutputPart:
+    return msgspec.structs.replace(part, detail=part.detail or "auto") if isinstance(part, parts.OutputImage) else part
 
 
 def _content(message: items.Message) -> list[Any]:

@@ -65,6 +65,7 @@ class Driver:
         self._conversation: Conversation | None = None
         self._tasks: asyncio.TaskGroup | None = None
         self._keeping: Keep | None = None
+        self._is_kept = False
         self._held: deque[Effect] = deque()
         self._unheard: deque[talk.FromEngine] = deque()
         self._is_behind = False
@@ -202,7 +203,7 @@ class Driver:
 
     async def _keep(self, record: ResponseRecord) -> None:
         try:
-            await self._store.put(record)
+            await self._put(record)
         except Fault as fault:
             self._not_kept(record, fault)
         except Exception as error:  # the session ends here, with all its client is owed
@@ -212,6 +213,14 @@ class Driver:
             self._keeping = None
             held, self._held = self._held, deque()
             self._perform(held)
+
+    async def _put(self, record: ResponseRecord) -> None:
+        """Keep a record; what was deleted since it was announced stays deleted."""
+        if not self._is_kept:
+            await self._store.put(record)
+            self._is_kept = True
+        elif not await self._store.settle(record) and await self._store.get(record.tenant, record.id):
+            await self._store.put(record)  # another server had taken this one for dead, and called the response failed
 
     def _not_kept(self, record: ResponseRecord, fault: Fault) -> None:
         self._metrics.store_writes["failed"] += 1

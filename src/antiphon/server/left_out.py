@@ -29,5 +29,5 @@ def note(left_out: LeftOut, model: str) -> None:
 
 def _listed(names: Iterable[str]) -> str:
     """Each name once; names come from requests, and in a header they may be nothing but words."""
-    words = dict.fromkeys(re.sub(r"[^\w.-]", "_", name, flags=re.ASCII)[:64] for name in names)
+    words = dict.fromkeys(re.sub(r"[^\w.:-]", "_", name, flags=re.ASCII)[:64] for name in names)
     return ", ".join(list(words)[:MOST_NAMES])

@@ -85,9 +85,11 @@ async def body_of(request: Request) -> bytes:
     The request's whole body.
 
     Raises:
-        ClientMistake: it says that it is no JSON; or it is larger than the cap, or says that it will be, and none of it was kept.
+        ClientMistake: it says that it is no JSON, or compressed; or it is larger than the cap, or says that it will be, and none of it was
+            kept.
     """
     _check_type(request.headers.get("content-type"))
+    _check_coding(request.headers.get("content-encoding"))
     return await whole_body(request)
 
 
@@ -132,4 +134,20 @@ def _check_type(content_type: str | None) -> None:
         f"Unsupported content type: '{asked}'. This API method only accepts 'application/json' requests, but you specified the header "
         f"'Content-Type: {asked}'. Please try again with a supported content type.",
         code="unsupported_content_type",
+    )
+
+
+def _check_coding(coding: str | None) -> None:
+    """
+    Refuse what is compressed, by its name: read as it is, it would be taken for broken JSON.
+
+    Raises:
+        ClientMistake: it is.
+    """
+    if coding is None or coding.strip().lower() in ("", "identity"):
+        return
+    raise ClientMistake(
+        f"Unsupported content encoding: '{shown(coding)}'. Please send the body of your request without compression.",
+        status=415,  # as RFC 9110 section 15.5.16 has it for codings
+        code="unsupported_content_encoding",
     )

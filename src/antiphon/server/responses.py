@@ -27,6 +27,8 @@ from antiphon.server.sse import EventStream, stream
 from antiphon.stores.base import UnknownCursor
 from antiphon.wire.base import encode
 from antiphon.wire.profiles import PROFILES, Encoding
+from antiphon.wire.reading import read_query
+from antiphon.wire.responses_endpoints import IncludeQuery, RetrieveQuery
 from antiphon.wire.responses_request import CreateRequest, decode_request
 
 
@@ -124,7 +126,7 @@ class Whole:
 
 def _retrieve(service: Service) -> Any:
     async def retrieve(request: Request) -> Response:
-        if request.query_params.get("stream") in ("true", "1"):
+        if read_query(RetrieveQuery, request.query_params.multi_items()).stream:
             raise ClientMistake(
                 "This response can't be streamed: only responses created with 'background' and 'stream' can be.", param="stream"
             )
@@ -161,6 +163,7 @@ def _input_items(service: Service) -> Any:
     async def input_items(request: Request) -> Response:
         response_id = request.path_params["id"]
         query = request.query_params
+        read_query(IncludeQuery, query.multi_items())  # only to refuse what can't be included: nothing is ever left out
         tenant = caller_of(request.scope).tenant
         after = query.get("after")
         try:

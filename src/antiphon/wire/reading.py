@@ -209,7 +209,8 @@ def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
 def _array_shape(of: tuple[Any, ...], meta: Meta) -> tuple[_Readers, str]:
     member = shape_of(of[0])
     decoder = _decoder(Annotated[list[of[0]], meta])  # type: ignore[valid-type]
-    return {"array": partial(_read_array, decoder, member, meta)}, f"an array of {_PLURALS.get(member.phrase, 'objects')}"
+    members = "strings" if member.phrase.startswith("one of '") else _PLURALS.get(member.phrase, "objects")
+    return {"array": partial(_read_array, decoder, member, meta)}, f"an array of {members}"
 
 
 _PLURALS = {"a string": "strings", "an integer": "integers", "a decimal": "decimals"}

@@ -59,6 +59,8 @@ class Message(Tagged, kw_only=True, tag="message"):
 class Reasoning(Tagged, kw_only=True, tag="reasoning"):
     """The model's reasoning: summaries of it, its own words, and what only its maker can read."""
 
+    null_is_absent = True
+
     id: Opt[str] = UNSET
     summary: list[Typed[SummaryText]]
     content: Maybe[list[Typed[ReasoningText]]] = UNSET

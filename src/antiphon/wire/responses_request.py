@@ -127,7 +127,13 @@ class TextOptions(Wire, kw_only=True):
 
 
 class CreateRequest(Wire, kw_only=True):
-    """What `POST /v1/responses` takes. No field is required: what is absent may come from elsewhere."""
+    """
+    What `POST /v1/responses` takes. No field is required: what is absent may come from elsewhere.
+
+    Null is none of the original's values for `model`, `input`, `tools`, `tool_choice` and `text`; clients of Open Responses send it.
+    """
+
+    null_is_absent = True
 
     model: Opt[str] = UNSET
     input: Opt[LongText | Items] = UNSET

@@ -446,7 +446,7 @@ def encode_tool(tool: Tool) -> bytes:
 class AllowedToolsChoice(Tagged, kw_only=True, tag="allowed_tools"):
     """Only these tools, each told by its `type` and what names it; `required` asks for at least one call."""
 
-    mode: Literal["auto", "required"]
+    mode: Literal["auto", "required"] = "auto"  # which Open Responses does not require
     tools: list[dict[str, Any]]
 
 
