@@ -32,6 +32,8 @@ def test_a_file_for_the_key_that_is_not_there_is_told(antiphon, home):
         (("--join", "ftp://gateway"), "ws://gateway:8642"),
         (("--join", "ws://gateway/v1"), "without a path"),
         (("--slots", "0"), "1 or more"),
+        (("--drain-s", "-1"), "0 or more"),
+        (("--drain-s", "nan"), "0 or more"),
         (("--engine", "worker"), "answers itself"),
         (("--kind", "phone"), "'phone'"),
         (("--option", "pace_ms"), "key=value"),
@@ -59,3 +61,14 @@ def test_what_the_engine_has_against_its_options_is_told_before_it_dials(antipho
     done = antiphon("worker", *JOIN[1:3], "--engine", "chatty", "--model", "far", ANTIPHON_WORKER_KEY="key")
     assert done.code == 1
     assert "no engine 'chatty'" in done.err
+
+
+def test_ears_are_put_around_an_engine_only_where_it_has_none_and_they_are_here(antiphon, home):
+    done = antiphon(*JOIN, "--speech", ANTIPHON_WORKER_KEY="key")
+    assert done.code == 1
+    assert "ears of its own" in done.err
+    mute = "abilities={audio_in = false, audio_out = false, listens = false}"
+    done = antiphon(*JOIN, "--speech", "--option", mute, ANTIPHON_WORKER_KEY="key", ANTIPHON_MODELS=str(home / "none"))
+    assert done.code == 1
+    assert "no ears and no voice here" in done.err
+    assert "antiphon models pull" in done.err

@@ -17,7 +17,7 @@ from antiphon.config import load
 from antiphon.engines.base import Place
 from antiphon.engines.worker import RemoteEngine
 from antiphon.engines.worker_end import StreamPipe
-from antiphon.runtime.registry import ENGINES, _build
+from antiphon.runtime.registry import ENGINES, builder
 from antiphon.runtime.speech import Speech
 from antiphon.runtime.worker_process import embedded
 from antiphon.runtime.worker_serving import Serving
@@ -220,19 +220,19 @@ def with_engine(name, options, scenario):
         place = Place(weights=weights(), base=Path())
         if name == "cascade":
             speech = Speech(SpeechSettings(), weights(), {})
-            await play_with(speech.around(_build("scripted")("m", options, place)))
+            await play_with(speech.around(builder("scripted")("m", options, place)))
             await speech.stop()
         elif name == "worker":
-            async with linked(_build("scripted")("m", options, place)) as remote:
+            async with linked(builder("scripted")("m", options, place)) as remote:
                 await play_with(remote)
         elif name == "omni":
             async with counting_model() as address:
-                await play_with(_build("omni")("m", options | {"workers": [address]}, place))
+                await play_with(builder("omni")("m", options | {"workers": [address]}, place))
         elif name == "child":
-            inside = _build("local")("m", options, place)
+            inside = builder("local")("m", options, place)
             await play_with(embedded(ENGINES["local"], "m", options, place, inside.abilities))
         else:
-            await play_with(_build(name)("m", options, place))
+            await play_with(builder(name)("m", options, place))
 
     async def play_with(engine):
         await engine.start()

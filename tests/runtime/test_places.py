@@ -253,3 +253,44 @@ async def test_what_the_workers_can_do_is_what_the_first_of_them_says():
     coordinator.offer(worker(engine=Scripted(Script(), talk.Abilities(sees=True))))
     coordinator.offer(worker("v"))
     assert coordinator.offers("m") == talk.Abilities(sees=True)
+
+
+class Link:
+    """What an operator has of a worker that joined; what it is told is kept."""
+
+    silent_s = 1.5
+
+    def __init__(self):
+        self.told = []
+
+    def drain(self):
+        self.told.append("drain")
+
+    def dismiss(self):
+        self.told.append("dismiss")
+
+
+async def test_a_worker_that_joined_is_told_what_becomes_of_it():
+    link = Link()
+    async with open_places(worker(link=link, version="1.2.3")) as (coordinator, _):
+        (seen,) = coordinator.workers()
+        assert (seen.silent_s, seen.worker.version) == (1.5, "1.2.3")
+        assert coordinator.drain("w")
+        assert coordinator.withdraw("w")
+        assert not coordinator.withdraw("w")
+        assert not coordinator.drain("w")
+        assert link.told == ["drain", "dismiss"]
+
+
+async def test_a_worker_that_was_drained_before_it_came_gets_nobody():
+    async with open_places(worker(), absent_s=0) as (coordinator, visit):
+        first = await visit().served()
+        second = visit()
+        await second.until_told(1, 1, None)
+        coordinator.offer(worker("drained", is_draining=True))
+        assert [seen.state for seen in coordinator.workers()] == ["busy", "draining"]
+        assert second.lease is None
+        coordinator.withdraw("w")
+        assert (await second.served()).fault.code == "worker_busy"
+        await first.leave()
+        assert [each.state for each in coordinator.served()] == []

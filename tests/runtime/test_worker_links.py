@@ -19,6 +19,7 @@ from antiphon.wire.worker_link import (
     Answered,
     Broken,
     Count,
+    Dismissed,
     Drain,
     Failed,
     Failure,
@@ -463,6 +464,49 @@ def test_a_worker_that_is_drained_takes_nobody_and_hangs_up_after_the_last():
             bare.send(framed(Leave(1)))
             assert (await bare.frame(Left)).number == 1
             await bare.end()
+
+    play(scenario)
+
+
+def test_a_worker_that_is_drained_but_does_not_hang_up_is_there_with_nobody():
+    async def scenario():
+        left = []
+        async with bare_server(Engine(), freed=left.append) as (serving, bare):
+            bare.send(framed(Open(1, SETTINGS)))
+            await bare.frame(Opened)
+            serving.drain(hangs_up=False)
+            assert serving.count == 1
+            bare.send(framed(Leave(1)))
+            await bare.frame(Left)
+            assert (serving.count, left, serving.end.is_over) == (0, [0], False)
+            serving.drain()
+            await bare.end()
+
+    play(scenario)
+
+
+def test_an_operators_drain_reaches_the_worker_once_and_not_at_all_where_it_came_from_there():
+    async def scenario():
+        drained = []
+        async with bare_worker(drained=lambda: drained.append(True)) as (remote, bare):
+            bare.send(framed(HELLO))
+            await remote.start()
+            remote.drain()
+            remote.drain()
+            remote.dismiss()
+            await bare.frame(Drain)
+            await bare.frame(Dismissed)
+            assert not any(isinstance(frame, Drain) for frame in bare.came)
+            bare.send(framed(Drain()) + framed(Answered(99)))
+            assert 0 <= remote.silent_s < 10
+        async with bare_worker(drained=lambda: drained.append(True)) as (remote, bare):
+            bare.send(framed(HELLO) + framed(Drain()))
+            await turns_of_the_loop(lambda: remote.is_draining)
+            remote.drain()
+            remote.dismiss()
+            await bare.frame(Dismissed)
+            assert not any(isinstance(frame, Drain) for frame in bare.came)
+        assert drained == [True]
 
     play(scenario)
 

@@ -114,7 +114,14 @@ def test_the_queue_has_its_size_and_a_key_its_part_of_it():
     pool.ask("q3", wants(), 3)
     with pytest.raises(Fault) as anybodys:
         pool.ask("q4", wants(), 4)
-    assert [(fault.value.code, fault.value.status) for fault in (mine, anybodys)] == [("queue_full", 429), ("queue_full", 503)]
+    with pytest.raises(Fault) as both:
+        pool.ask("q5", wants(key="me"), 5)
+    faults = [mine.value, anybodys.value, both.value]
+    assert [(fault.code, fault.status, "your key" in fault.message) for fault in faults] == [
+        ("queue_full", 429, True),
+        ("queue_full", 503, False),
+        ("queue_full", 429, True),  # what the key itself can mend comes first
+    ]
 
 
 def test_where_no_worker_could_ever_do_it_nobody_waits():

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import http.client
 import json
 import os
@@ -13,6 +14,7 @@ import sys
 import threading
 
 import pytest
+from msgspec import structs
 from raw_http import connect, rest_of
 from raw_socket import BINARY, CLOSE, TEXT, Client, error_in, frame, handshake
 
@@ -20,10 +22,11 @@ from antiphon import talk
 from antiphon.config import load
 from antiphon.engines.scripted import Scripted
 from antiphon.engines.scripted_script import Script
+from antiphon.engines.worker import RemoteEngine
 from antiphon.runtime.worker_joining import Joining, Patience
 from antiphon.server.run import background
 from antiphon.wire.framing import Frames
-from antiphon.wire.worker_link import PATH, VERSION, Hello, Opened, Refused, Welcome, framed, to_worker
+from antiphon.wire.worker_link import PATH, VERSION, VERSION_HEADER, Hello, Opened, Refused, Welcome, framed, to_worker
 
 KEY = "a key that workers have"
 MODELS = [{"name": "far", "engine": "worker"}, {"name": "near", "engine": "scripted"}]
@@ -55,17 +58,17 @@ def asked(base_url, model="far", text="Hi"):
 class Worker:
     """A worker in a thread of its own; `notices` are what its operator sees."""
 
-    def __init__(self, url, key, hello, engine):
+    def __init__(self, url, key, hello, engine, **more):
         self.notices = []
         self._noticed = threading.Condition()
         self._begun = threading.Event()
-        self._thread = threading.Thread(target=asyncio.run, args=(self._run(url.replace("http", "ws"), key, hello, engine),))
+        self._thread = threading.Thread(target=asyncio.run, args=(self._run(url.replace("http", "ws"), key, hello, engine, more),))
         self._thread.start()
         assert self._begun.wait(10)
 
-    async def _run(self, url, key, hello, engine):
+    async def _run(self, url, key, hello, engine, more):
         self._loop = asyncio.get_running_loop()
-        self._joining = Joining(engine, hello, url, key, self._notice, QUICK)
+        self._joining = Joining(engine, hello, url, key, self._notice, **({"patience": QUICK} | more))
         self._begun.set()
         await self._joining.run()
 
@@ -80,18 +83,22 @@ class Worker:
             assert self._noticed.wait_for(lambda: sum(part in line for line in self.notices) >= count, 20), self.notices
 
     def drain(self):
-        self._loop.call_soon_threadsafe(self._joining.drain)
+        self._loop.call_soon_threadsafe(self._joining.stop)
 
     def stop(self):
         if self._thread.is_alive():
             self.drain()
+        self.ended()
+
+    def ended(self):
+        """Return when it has ended, which is soon."""
         self._thread.join(20)
         assert not self._thread.is_alive()
 
 
 @contextlib.contextmanager
-def joined(url, key=KEY, hello=HELLO, engine=None):
-    worker = Worker(url, key, hello, engine or Scripted(Script()))
+def joined(url, key=KEY, hello=HELLO, engine=None, **more):
+    worker = Worker(url, key, hello, engine or Scripted(Script()), **more)
     try:
         yield worker
     finally:
@@ -179,6 +186,130 @@ def test_a_worker_that_can_not_be_used_is_told_why(base_url, hello, why):
     with joined(base_url, hello=hello) as worker:
         worker.until(why)
         assert not any("Joined" in line for line in worker.notices)
+
+
+def test_a_worker_of_another_version_is_told_so_before_it_says_anything(base_url):
+    status, error = refused(base_url, **{"authorization": f"Bearer {KEY}", VERSION_HEADER: "99"})
+    assert (status, error["code"]) == (409, "another_version")
+    assert f"version 99 of the link, and this server {VERSION}" in error["message"]
+    assert refused(base_url, **{"authorization": "Bearer wrong", VERSION_HEADER: "99"})[0] == 401
+
+
+def test_a_worker_whose_hello_makes_no_sense_hears_why(base_url):
+    with joined(base_url, hello=structs.replace(HELLO, kinds=("phone",))) as worker:
+        worker.until("could not be joined: a frame that makes no sense")
+
+
+# An operator
+
+
+def told(base_url, method, path):
+    connection = http.client.HTTPConnection(base_url.removeprefix("http://"), timeout=20)
+    connection.request(method, path)
+    reply = connection.getresponse()
+    body = json.loads(reply.read())
+    connection.close()
+    return body
+
+
+def far(base_url):
+    """The one worker that has joined."""
+    (found,) = [worker for worker in told(base_url, "GET", "/workers")["workers"] if worker["model"] == "far"]
+    return found
+
+
+@contextlib.contextmanager
+def answering(base_url):
+    """An answer that takes a second and a half is under way, and is whole at the end."""
+    answers = []
+    thread = threading.Thread(target=lambda: answers.append(asked(base_url, text="la " * 300)))
+    thread.start()
+    wait_until_served(base_url, thread)
+    yield
+    thread.join(20)
+    assert [status for status, _ in answers] == [200]
+
+
+def slow():
+    return Scripted(Script(pace_ms=5))
+
+
+def test_a_worker_is_seen_with_what_it_is_and_whom_it_serves(base_url):
+    with joined(base_url, hello=structs.replace(HELLO, program="1.2.3"), engine=slow()) as worker:
+        worker.until("Joined")
+        with answering(base_url):
+            seen = far(base_url)
+            assert (seen["version"], seen["kinds"], seen["slots"]) == ("1.2.3", list(HELLO.kinds), 2)
+            assert 0 <= seen["silent_s"] < 5
+            assert seen["abilities"]["context_window"] == HELLO.abilities.context_window
+            assert [(one["kind"], one["worker_id"]) for one in seen["sessions"]] == [("responses", seen["worker_id"])]
+
+
+def test_a_worker_that_the_operator_drains_says_how_many_are_left_and_stays_without_any(base_url):
+    with joined(base_url, engine=slow()) as worker:
+        worker.until("Joined")
+        with answering(base_url):
+            told(base_url, "POST", f"/workers/{far(base_url)['worker_id']}/drain")
+            worker.until("drains this worker")
+            worker.until("Draining: 1 session left.")
+        worker.until("Drained: no sessions left. This worker stays joined")
+        assert (far(base_url)["status"], far(base_url)["taken"]) == ("draining", 0)
+        assert asked(base_url)[1]["code"] == "worker_busy"
+
+
+def test_a_worker_that_is_to_end_when_drained_does_after_its_last_session(base_url):
+    with joined(base_url, engine=slow(), exits=True) as worker:
+        worker.until("Joined")
+        with answering(base_url):
+            told(base_url, "POST", f"/workers/{far(base_url)['worker_id']}/drain")
+            worker.until("Draining: 1 session left.")
+        worker.ended()
+        assert worker.notices[-1] == "Drained: no sessions left."
+
+
+def test_a_worker_that_the_operator_removes_ends_after_its_last_session(base_url):
+    with joined(base_url, engine=slow()) as worker:
+        worker.until("Joined")
+        with answering(base_url):
+            told(base_url, "DELETE", f"/workers/{far(base_url)['worker_id']}")
+            worker.until("has removed this worker")
+            assert not [each for each in told(base_url, "GET", "/workers")["workers"] if each["model"] == "far"]
+        worker.ended()
+
+
+def test_a_worker_that_was_drained_is_so_still_when_it_joins_again(tmp_path):
+    port = str(free_port())
+    base_url = f"http://127.0.0.1:{port}"
+    with contextlib.ExitStack() as held:
+        with serving(tmp_path, port):
+            worker = held.enter_context(joined(base_url))
+            worker.until("Joined")
+            told(base_url, "POST", f"/workers/{far(base_url)['worker_id']}/drain")
+            worker.until("Drained")
+        with serving(tmp_path, port):
+            worker.until("and takes no sessions, as it was drained")
+            while not any(each["status"] == "draining" for each in told(base_url, "GET", "/workers")["workers"]):
+                pass
+            assert asked(base_url)[1]["code"] == "worker_busy"
+
+
+def test_a_worker_that_is_told_to_stop_while_it_dials_ends_at_once():
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        patience = Patience(dialling_s=600)
+        with joined(f"http://127.0.0.1:{silent.getsockname()[1]}", patience=patience) as worker:
+            connection, _ = silent.accept()
+            worker.stop()
+            connection.close()
+        assert worker.notices == ["Stopping: no more sessions are taken; there are no sessions."]
+
+
+def test_a_server_that_hangs_up_instead_of_answering_is_dialled_again():
+    with socket.create_server(("127.0.0.1", 0)) as server, joined(f"http://127.0.0.1:{server.getsockname()[1]}") as worker:
+        for _ in range(3):
+            connection, _ = server.accept()
+            with connection:
+                assert connection.recv(1 << 16).startswith(b"GET")
+        worker.until("could not be joined: it hung up instead of answering.")
 
 
 # What goes wrong
@@ -335,10 +466,40 @@ def test_a_worker_that_is_told_to_stop_finishes_what_it_is_saying(tmp_path, base
         thread.start()
         wait_until_served(base_url, thread)
         process.send_signal(signal.SIGTERM)
-        assert "no more conversations" in process.stderr.readline()
+        assert "no more sessions" in process.stderr.readline()
         thread.join(20)
         assert [status for status, _ in answers] == [200]
         assert process.wait(10) == 0
+
+
+def test_a_worker_that_is_told_to_stop_cuts_short_what_takes_longer_than_it_may(tmp_path, base_url):
+    with program(tmp_path, base_url, "--option", "pace_ms=50", "--drain-s", "0.2") as process:
+        answers = []
+        thread = threading.Thread(target=lambda: answers.append(asked(base_url, text="la " * 1000)))
+        thread.start()
+        wait_until_served(base_url, thread)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(10) == 0
+        thread.join(20)
+        assert [status for status, _ in answers] == [503]
+        lines = process.stderr.read().splitlines()
+        assert lines[1:] == ["antiphon: Draining: 1 session left.", "antiphon: Cut short: 1 session, as the time is over."]
+
+
+def test_five_hundred_workers_that_come_and_go_leave_nothing_behind(base_url):
+    def come_and_go(count):
+        for _ in range(count):
+            with raw_worker(base_url) as client:
+                client.send(frame(BINARY, framed(HELLO)))
+                client.next()
+        until_measured(base_url, 'antiphon_workers{gen_ai_request_model="far",state="idle"} 0.0')
+        gc.collect()
+        everything = gc.get_objects()
+        return sum(type(each) in (asyncio.Task, RemoteEngine) for each in everything) + len(os.listdir("/proc/self/fd"))
+
+    come_and_go(20)
+    before = come_and_go(20)
+    assert come_and_go(500) < before + 50, "the last few may still be going"
 
 
 def wait_until_served(base_url, asking):
@@ -346,9 +507,9 @@ def wait_until_served(base_url, asking):
     until_measured(base_url, 'antiphon_queue_serving{gen_ai_request_model="far"} 1.0', asking)
 
 
-def until_measured(base_url, line, asking):
+def until_measured(base_url, line, asking=None):
     """Return when the metrics have that line, which is before whoever asks was answered."""
-    while asking.is_alive():
+    while asking is None or asking.is_alive():
         connection = http.client.HTTPConnection(base_url.removeprefix("http://"), timeout=20)
         connection.request("GET", "/metrics")
         told = connection.getresponse().read().decode()

@@ -1,5 +1,7 @@
 """`antiphon queue`: list, cancel."""
 
+from collections.abc import Mapping
+from typing import Any
 from urllib.parse import quote
 
 from cyclopts import App
@@ -19,6 +21,8 @@ Try:
 
 _PATH = "/api/queue"
 
+_UNITS = ((86_400, "d"), (3600, "h"), (60, "min"))
+
 
 def verbs() -> App:
     """`queue` and what can be done with it."""
@@ -32,6 +36,9 @@ def list_(*, as_json: Json = False, url: Url = None, file: ConfigFile = None, sh
     """
     List those who wait, in their order, and those who are served.
 
+    PLACE is the position, or the worker that serves; FOR is how long it has been
+    so; ETA is how long until there is a place, where that can be said.
+
     Try:
         antiphon queue list
         antiphon queue list --json
@@ -42,8 +49,11 @@ def list_(*, as_json: Json = False, url: Url = None, file: ConfigFile = None, sh
     tickets = [*queue["items"], *queue["running_tasks"]]
     if not tickets:
         return shell.note("nobody waits, and nobody is served")
-    rows = [(one["ticket_id"], one["model"], one["kind"], _place(one), _wait(one), one["key_id"] or "-") for one in tickets]
-    return shell.say_rows([("TICKET", "MODEL", "KIND", "PLACE", "WAIT", "KEY"), *rows])
+    rows = [
+        (one["ticket_id"], one["model"], one["kind"], _place(one), since(_began(one), queue["now"]), _wait(one), one["key_id"] or "-")
+        for one in tickets
+    ]
+    return shell.say_rows([("TICKET", "MODEL", "KIND", "PLACE", "FOR", "ETA", "KEY"), *rows])
 
 
 def cancel(ticket: str, /, *, url: Url = None, file: ConfigFile = None, shell: Around) -> None:
@@ -60,10 +70,28 @@ def cancel(ticket: str, /, *, url: Url = None, file: ConfigFile = None, shell: A
     shell.note(f"cancelled {ticket}")
 
 
-def _place(ticket: dict[str, object]) -> str:
+def lasting(seconds: float) -> str:
+    """So many seconds, for people: in one unit."""
+    for size, unit in _UNITS:
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{max(seconds, 0):.0f} s"
+
+
+def since(at: float, now: float) -> str:
+    """How long ago that was, by the same clock."""
+    return lasting(now - at)
+
+
+def _began(ticket: Mapping[str, Any]) -> float:
+    began: float = ticket["enqueued_at"] if ticket["status"] == "queued" else ticket["started_at"]
+    return began
+
+
+def _place(ticket: Mapping[str, Any]) -> str:
     return f"{ticket['position']}." if ticket["status"] == "queued" else f"with {ticket['worker_id']}"
 
 
-def _wait(ticket: dict[str, object]) -> str:
+def _wait(ticket: Mapping[str, Any]) -> str:
     wait_s = ticket["estimated_wait_s"]
-    return "-" if wait_s is None else f"{wait_s:.0f} s"
+    return "-" if wait_s is None else lasting(wait_s)

@@ -26,6 +26,9 @@ def worker(
     kind: _Many = None,
     option: _Many = None,
     name: str | None = None,
+    speech: bool = False,
+    drain_s: float | None = None,
+    exit_when_drained: bool = False,
     key_env: str | None = None,
     file: ConfigFile = None,
     shell: Around,
@@ -36,19 +39,22 @@ def worker(
     The worker dials in, so that nothing needs to reach it. It joins with the key
     in ANTIPHON_WORKER_KEY, or in the file that ANTIPHON_WORKER_KEY_FILE names,
     which must be the server's too; and joins again when the link is lost. Ctrl-C
-    stops it when the conversations under way are over; a second one at once.
+    or SIGTERM stops it when the sessions under way are over; a second one at once.
 
     Try:
-        antiphon worker --join ws://gateway:8642 --engine local --model qwen2.5-1.5b-instruct
+        antiphon worker --join ws://gateway:8642 --engine scripted --model parrot
 
     Args:
         join: address of the server, ws:// or wss://.
         engine: what answers, as in a model's table of the configuration.
         model: name that the server has the model by; the option `model` unless given.
-        slots: conversations at the same time; as many as the engine says unless given.
+        slots: sessions at the same time; as many as the engine says unless given.
         kind: a kind of conversation to take, of responses, realtime, chat, audio and video; may be repeated; all unless given.
         option: an option of the engine, as key=value; may be repeated.
         name: what the operator of the server sees the worker by; this machine's unless given.
+        speech: put ears and a voice around the engine here, by [speech] of this machine's configuration, and not in the server.
+        drain_s: seconds that sessions under way get when it is to stop; `server.drain_s` unless given.
+        exit_when_drained: end when the server's operator has drained it and no session is left; else it stays joined, and idle.
         key_env: variable with the key; ANTIPHON_WORKER_KEY unless given.
     """
     url, kinds = _url(join), _kinds(kind or ())
@@ -60,14 +66,24 @@ def worker(
         raise UsageMistake("--model says which of the server's models this is to answer for.")
     if slots is not None and slots < 1:
         raise UsageMistake(f"--slots takes 1 or more; got {slots}.")
+    if drain_s is not None and not 0 <= drain_s < float("inf"):
+        raise UsageMistake(f"--drain-s takes seconds, 0 or more; got {drain_s:g}.")
     entry = {"name": named, "engine": engine, **options}
     config = settings.load(shell, file, {"workers.key_env": key_env, "models": [entry]}).config
     key = config.secrets.get(config.workers.key_env, "").strip()
     if not key:
         raise UsageMistake(f"A worker joins with the key that its server has, and the variable {config.workers.key_env} has none.")
-    from antiphon.runtime.worker_joining import serve  # noqa: PLC0415 - engines take a while to load; `--help` should not wait for them
+    from antiphon.runtime.worker_joining import Means, serve  # noqa: PLC0415 - engines take a while to load; `--help` should not wait for them
 
-    serve(config, url=url, key=key, kinds=kinds, slots=slots, name=name or socket.gethostname(), notice=shell.note)
+    means = Means(
+        kinds=kinds,
+        slots=slots,
+        name=name or socket.gethostname(),
+        speaks=speech,
+        exits=exit_when_drained,
+        drain_s=config.server.drain_s if drain_s is None else drain_s,
+    )
+    serve(config, url=url, key=key, means=means, notice=shell.note)
 
 
 def _option(text: str) -> tuple[str, Any]:

@@ -23,6 +23,7 @@ from antiphon.wire.worker_link import (
     Beat,
     Broken,
     Count,
+    Dismissed,
     Drain,
     Failed,
     FromWorker,
@@ -103,6 +104,7 @@ class RemoteEngine:
 
     Attributes:
         abilities: of the engine there, once it has said hello.
+        is_draining: whether it takes no more conversations, by its own will or by an operator's.
         end: this end of the link, for whatever carries it.
     """
 
@@ -122,6 +124,7 @@ class RemoteEngine:
         self._conversations: dict[int, _Conversation] = {}
         self._questions: dict[int, asyncio.Future[int]] = {}
         self._is_stopping = False
+        self.is_draining = False
 
     async def greeted(self, patience_s: float | None = None) -> Hello:
         """
@@ -135,6 +138,23 @@ class RemoteEngine:
                 return await asyncio.shield(self._greeting)
         except TimeoutError:
             raise unavailable("The worker did not say what it is.") from None
+
+    # As an operator's
+
+    @property
+    def silent_s(self) -> float:
+        """For how long nothing has been heard of it."""
+        return self.end.silent_s
+
+    def drain(self) -> None:
+        """Tell it to take no more conversations, unless it has said so itself."""
+        if not self.is_draining:
+            self.is_draining = True
+            self.end.send(Drain())
+
+    def dismiss(self) -> None:
+        """Tell it to go when it has no conversations."""
+        self.end.send(Dismissed())
 
     # As an engine
 
@@ -227,7 +247,7 @@ class RemoteEngine:
             case Beat():
                 pass
             case Hello():
-                self.abilities = frame.abilities
+                self.abilities, self.is_draining = frame.abilities, frame.is_draining
                 self.end.begin_beating()
                 _settle(self._greeting, frame)
             case Failed(failure):
@@ -235,7 +255,9 @@ class RemoteEngine:
             case Noticed(line):
                 self._notice(line)
             case Drain():
-                self._drained()
+                if not self.is_draining:
+                    self.is_draining = True
+                    self._drained()
 
     def _move(self, frame: Opened | Broken | Left) -> None:
         """A conversation begins, breaks off or is left."""

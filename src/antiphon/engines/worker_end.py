@@ -68,9 +68,15 @@ class End(Generic[In]):
         self._waiting_bytes = 0
         self._is_held = False
         self._silent_beats = 0
+        self._heard_at = self._loop.time()
         self._timer: asyncio.TimerHandle | None = None
 
     # For its owner
+
+    @property
+    def silent_s(self) -> float:
+        """For how long nothing has come from the other end."""
+        return self._loop.time() - self._heard_at
 
     @property
     def waiting_bytes(self) -> int:
@@ -129,6 +135,7 @@ class End(Generic[In]):
     def receive(self, received: bytes) -> None:
         """The other end has sent something."""
         self._silent_beats = 0
+        self._heard_at = self._loop.time()
         try:
             for frame in self._frames.take(received):
                 self._take(frame)

@@ -36,6 +36,20 @@ class Wants(Struct, frozen=True, kw_only=True):
     key_id: str = ""
 
 
+class Link(Protocol):
+    """What an operator has of a worker that joined."""
+
+    @property
+    def silent_s(self) -> float:
+        """For how long nothing has been heard of it."""
+
+    def drain(self) -> None:
+        """Tell it that it gets nobody more."""
+
+    def dismiss(self) -> None:
+        """Tell it that it is to go when it has nobody."""
+
+
 class Worker(Struct, frozen=True, kw_only=True, eq=False):
     """
     What has places with a model.
@@ -47,6 +61,8 @@ class Worker(Struct, frozen=True, kw_only=True, eq=False):
         kinds: of conversations that it takes.
         slots: places; None for as many as are asked for.
         address: where it is, for the operator; empty for one in this process.
+        link: to one that joined; None for any other. Likewise `version`, of antiphon there.
+        is_draining: whether it gets nobody from the start.
     """
 
     id: str
@@ -55,6 +71,9 @@ class Worker(Struct, frozen=True, kw_only=True, eq=False):
     kinds: tuple[talk.Kind, ...] = ("responses", "realtime", "chat", "audio", "video")
     slots: int | None = 1
     address: str = ""
+    link: Link | None = None
+    version: str | None = None
+    is_draining: bool = False
 
 
 class Lease(Protocol):
@@ -86,7 +105,7 @@ class TicketSeen(Struct, frozen=True, kw_only=True):
 
 
 class WorkerSeen(Struct, frozen=True, kw_only=True):
-    """A worker, as an operator sees it; times are Unix seconds."""
+    """A worker, as an operator sees it; times are Unix seconds. `silent_s` is None for one that has no link."""
 
     worker: Worker
     state: WorkerState
@@ -94,6 +113,7 @@ class WorkerSeen(Struct, frozen=True, kw_only=True):
     served: int = 0
     failures: int = 0
     joined_at: float = 0
+    silent_s: float | None = None
 
 
 class Coordinator(Protocol):
@@ -114,10 +134,10 @@ class Coordinator(Protocol):
         """A worker is there; one that has left may come back under its id."""
 
     def withdraw(self, worker_id: str) -> bool:
-        """A worker is gone; whoever has a place with it learns so from its engine. Whether it was there."""
+        """A worker is gone, or is to go; whoever has a place with it learns from its engine what becomes of it. Whether it was there."""
 
     def drain(self, worker_id: str) -> bool:
-        """Give no more places with a worker; whether there is such a one."""
+        """Give no more places with a worker, and tell it so; whether there is such a one."""
 
     def cancel(self, ticket_id: str) -> bool:
         """Have a ticket wait no longer: whoever waits gets `worker_busy`; whether there is such a one."""
@@ -131,6 +151,9 @@ class Coordinator(Protocol):
 
     def tickets(self) -> Sequence[TicketSeen]:
         """All tickets: those that wait in their order, then those served."""
+
+    def served(self) -> Sequence[TicketSeen]:
+        """Those who have a place."""
 
     def workers(self) -> Sequence[WorkerSeen]:
         """All workers."""

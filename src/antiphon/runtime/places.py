@@ -133,16 +133,22 @@ class Places:
         self._assign(self._pool.offer(worker, self._clock(), time.time()))
 
     def withdraw(self, worker_id: str) -> bool:
-        """A worker is gone; whether it was there."""
-        was_there = self._pool.withdraw(worker_id)
+        """A worker is gone, or is to go; whether it was there."""
+        enlisted = self._pool.worker(worker_id)
+        self._pool.withdraw(worker_id)
+        if enlisted is not None and enlisted.worker.link is not None:
+            enlisted.worker.link.dismiss()
         self._watch_absence()
-        return was_there
+        return enlisted is not None
 
     def drain(self, worker_id: str) -> bool:
         """Give no more places with a worker; whether it is there."""
-        is_there = self._pool.drain(worker_id)
+        enlisted = self._pool.worker(worker_id)
+        self._pool.drain(worker_id)
+        if enlisted is not None and enlisted.worker.link is not None:
+            enlisted.worker.link.drain()
         self._watch_absence()
-        return is_there
+        return enlisted is not None
 
     def _found(self, worker_id: str) -> None:
         """A worker that did not answer does so again."""
@@ -198,7 +204,11 @@ class Places:
     def tickets(self) -> Sequence[TicketSeen]:
         """All tickets: those that wait in their order, model by model, then those served."""
         waiting = [seen for model in self._pool.queue.models() for seen in self._waiting(model)]
-        return [*waiting, *map(self._seen, self._pool.served())]
+        return [*waiting, *self.served()]
+
+    def served(self) -> Sequence[TicketSeen]:
+        """Those who have a place."""
+        return [self._seen(ticket) for ticket in self._pool.served()]
 
     def workers(self) -> Sequence[WorkerSeen]:
         """All workers."""
@@ -210,6 +220,7 @@ class Places:
                 served=each.served,
                 failures=each.failures,
                 joined_at=each.joined_at,
+                silent_s=None if each.worker.link is None else each.worker.link.silent_s,
             )
             for each in self._pool.workers()
         ]

@@ -197,17 +197,17 @@ class Pool:
             self._past.popitem(last=False)
 
     def _refuse_excess(self, wants: Wants) -> None:
-        if len(self.queue) >= self._rules.size:
-            raise _full()
         most = self._rules.waiting_per_key
         if most and wants.key_id and self._waiting_by_key[wants.key_id] >= most:
             raise ClientMistake(
-                f"{most} of yours are waiting already, which is the most that may wait with the same key.",
+                f"As many wait with your key as may: {most}. Please try again later.",
                 status=429,
                 type="rate_limit_error",
                 code="queue_full",
                 retry_after_s=RETRY_AFTER_S,
             )
+        if len(self.queue) >= self._rules.size:
+            raise _full()
 
     # Workers
 
@@ -215,10 +215,15 @@ class Pool:
         """All workers, in the order in which they came."""
         return self._enlisted.values()
 
+    def worker(self, worker_id: str) -> Enlisted | None:
+        """The worker of that id, if it is there."""
+        return self._enlisted.get(worker_id)
+
     def offer(self, worker: Worker, now: float, wall: float = 0) -> list[Ticket]:
         """A worker is there, or is back; those who have a place now."""
         self.withdraw(worker.id)
-        enlisted = self._enlisted[worker.id] = Enlisted(worker=worker, joined_at=wall)
+        condition: Condition = "draining" if worker.is_draining else "well"
+        enlisted = self._enlisted[worker.id] = Enlisted(worker=worker, joined_at=wall, condition=condition)
         for kind in worker.kinds:
             self._able[worker.model, kind].add(worker.id)
         return self._fill(enlisted, now, wall)

@@ -100,7 +100,7 @@ class Registry:
         self._pictures: Reader | None = None
         for entry in entries:
             place = Place(weights=weights, base=entry.origin_folder, notice=notice, secrets=secrets, watcher=watcher, fetch=fetch)
-            engine = _build(entry.engine)(entry.name, entry.options, place)
+            engine = builder(entry.engine)(entry.name, entry.options, place)
             if entry.engine in NATIVE and native_in == "process":
                 engine = embedded(ENGINES[entry.engine], entry.name, entry.options, place, engine.abilities)
             self._engines.append(engine)
@@ -217,7 +217,13 @@ class Registry:
         return self._models[max(families, key=len)] if families else None
 
 
-def _build(engine: str) -> Build:
+def builder(engine: str) -> Build:
+    """
+    What builds such an engine; only now is its module loaded.
+
+    Raises:
+        OurFault: there is none of that name.
+    """
     if engine not in ENGINES:
         raise OurFault(f"There is no engine '{engine}'; there are {listed(ENGINES)}.")
     build: Build = importlib.import_module(ENGINES[engine]).build

@@ -21,6 +21,7 @@ from antiphon.wire.worker_link import (
     Begin,
     Broken,
     Count,
+    Dismissed,
     Drain,
     Failure,
     Leave,
@@ -42,7 +43,7 @@ from antiphon.wire.worker_link import (
 QUESTIONS = 64
 """The most questions that are being answered at the same time."""
 
-Of = Beat | Begin | Welcome | Refused
+Of = Beat | Begin | Welcome | Refused | Drain | Dismissed
 """What a server says of the link itself."""
 
 
@@ -54,6 +55,7 @@ class Serving(AbstractAsyncContextManager["Serving"]):
         slots: the most at the same time; None for as many as are asked for.
         told: takes what the server says of the link itself.
         lost: called once, with the reason, when the server is gone; the conversations are being left then.
+        freed: called when a conversation has been left, with how many there are still.
 
     Attributes:
         end: this end of the link, for whatever carries it.
@@ -64,16 +66,19 @@ class Serving(AbstractAsyncContextManager["Serving"]):
         slots: int | None = None,
         told: Callable[[Of], None] = lambda _frame: None,
         lost: Callable[[str], None] = lambda _reason: None,
+        freed: Callable[[int], None] = lambda _count: None,
     ) -> None:
         self.end: End[ToWorker] = End(to_worker, self._take, self._on_lost, self._hold)
         self._engine: Engine | None = None
         self._slots = slots
         self._told = told
         self._lost = lost
+        self._freed = freed
         self._places: dict[int, _Place] = {}
         self._questions: set[asyncio.Task[None]] = set()
         self._tasks = asyncio.TaskGroup()
         self._is_draining = False
+        self._hangs_up = False
 
     async def __aenter__(self) -> Self:
         """Conversations may come."""
@@ -86,20 +91,26 @@ class Serving(AbstractAsyncContextManager["Serving"]):
         self._leave_all()
         await self._tasks.__aexit__(kind, error, trace)
 
+    @property
+    def count(self) -> int:
+        """How many conversations there are."""
+        return len(self._places)
+
     def serve(self, engine: Engine) -> None:
         """Begin to answer with an engine, which has been started."""
         self._engine = engine
         self.end.begin_beating()
 
-    def drain(self) -> None:
-        """Take no more conversations, and hang up after the last."""
+    def drain(self, *, hangs_up: bool = True) -> None:
+        """Take no more conversations; where `hangs_up`, the link ends after the last."""
+        self._hangs_up = self._hangs_up or hangs_up
         if not self._is_draining:
             self._is_draining = True
             self.end.send(Drain())
-            self._hang_up_if_drained()
+        self._hang_up_if_drained()
 
     def _hang_up_if_drained(self) -> None:
-        if self._is_draining and not self._places:
+        if self._hangs_up and not self._places:
             self.end.drop("the worker was drained")
 
     # What the server says
@@ -147,6 +158,7 @@ class Serving(AbstractAsyncContextManager["Serving"]):
         # Not in the task itself: one that is cancelled before its first step runs none of its own code.
         del self._places[number]
         self.end.send(Left(number))
+        self._freed(len(self._places))
         self._hang_up_if_drained()
 
     def _question(self, frame: Count | Probe) -> None:

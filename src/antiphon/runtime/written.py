@@ -39,12 +39,18 @@ async def _heard(part: InputAudio, path: str, speech: Speech) -> InputAudio:
     except (binascii.Error, ValueError):
         raise invalid_base64(param) from None
     try:
-        return structs.replace(part, transcript=await _said_in(file, speech))
+        return structs.replace(part, transcript=await said_in(file, speech))
     except ClientMistake as mistake:
         raise ClientMistake(mistake.message, code=mistake.code, param=param, status=mistake.status) from None
 
 
-async def _said_in(file: bytes, speech: Speech) -> str:
+async def said_in(file: bytes, speech: Speech) -> str:
+    """
+    What the ears hear in a recording, of any kind that `speech` can read.
+
+    Raises:
+        Fault: there are no ears, or it can't be read.
+    """
     from antiphon.speech.dictation import dictated, joined  # noqa: PLC0415 - its libraries take a while to load, and many servers need none
 
     parts = await speech.ready()

@@ -131,7 +131,8 @@ TAGS = {
 
 MALFORMED = "The request is malformed, or asks for what the model can't do; `param` says where."
 NO_NEW_WORK = "No new work is taken: the server is stopping or overloaded. `retry-after` says when to try again."
-ASKED = {
+COMPRESSED = {415: "The body is compressed."}
+ASKED = COMPRESSED | {
     400: MALFORMED,
     404: "There is no such model or item.",
     413: f"The body is over {BODY_LIMIT_BYTES >> 20} MiB.",
@@ -222,7 +223,7 @@ NO_SESSION = {
     426: "The request is no WebSocket handshake.",
     503: NO_NEW_WORK,
 }
-NO_SECRET = {
+NO_SECRET = COMPRESSED | {
     400: MALFORMED,
     404: "There is no such model, or none that transcribes.",
     413: "The body, or the session in it, is too large.",
@@ -245,11 +246,15 @@ NO_VOICE = {
     501: "This server can't read files of sound; `message` says how to change that.",
     503: NO_NEW_WORK,
 }
-NO_UPLOAD = NO_VOICE | {
-    400: "The request is malformed, or the sound can't be read, or is too long; `param` says where.",
-    409: "There are too many voices already.",
-    413: f"The body is over {BODY_LIMIT_BYTES >> 20} MiB, or the file over {minicpmo.UPLOAD_BYTES_MOST >> 20} MiB.",
-}
+NO_UPLOAD = (
+    NO_VOICE
+    | COMPRESSED
+    | {
+        400: "The request is malformed, or the sound can't be read, or is too long; `param` says where.",
+        409: "There are too many voices already.",
+        413: f"The body is over {BODY_LIMIT_BYTES >> 20} MiB, or the file over {minicpmo.UPLOAD_BYTES_MOST >> 20} MiB.",
+    }
+)
 NO_VOICE_HERE = {404: "There is no such voice."}
 
 NO_TICKET = {404: "There is no such ticket, or it is another's, or it has ended."}
@@ -414,7 +419,7 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
         "audio/*",
         SpeechRequest,
         SpeechEvent,
-        NO_SPEECH | {413: ASKED[413]},
+        NO_SPEECH | COMPRESSED | {413: ASKED[413]},
         told="The sound is sent while it is made: as a file, or with `stream_format` `sse` as events.",
     ),
     ("GET", "/v1/sessions"): Operation(
@@ -489,7 +494,7 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
         "Server",
         "Join as a worker",
         None,
-        refuses={426: "The request is no WebSocket handshake.", 503: NO_NEW_WORK},
+        refuses={409: "The worker speaks another version.", 426: "The request is no WebSocket handshake.", 503: NO_NEW_WORK},
         told="The request must be a WebSocket handshake with the key of workers, and is then answered with 101. `antiphon worker` makes it;"
         " what is said from then on is between two antiphons of the same version.",
     ),

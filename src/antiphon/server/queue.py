@@ -4,7 +4,9 @@ Queue and workers, at the addresses that MiniCPM-o's pages and clients know them
 All of them are for whoever runs the server, but for a ticket's own address, which is for its owner, too; to others it is not there.
 """
 
-from collections.abc import Callable, Sequence
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from starlette.requests import Request
@@ -64,7 +66,7 @@ class _Desk:
     async def status(self, _request: Request) -> Response:
         """`GET /status`."""
         workers = self._coordinator.workers()
-        serving = [_ticket(seen) for seen in self._coordinator.tickets() if seen.state == "serving"]
+        serving = [_ticket(seen) for seen in self._coordinator.served()]
         in_duplex = {ticket.worker_id for ticket in serving if ticket.kind in _REQUEST_TYPES}
 
         def count(state: wire.WorkerStatus) -> int:
@@ -91,6 +93,7 @@ class _Desk:
         tickets = [_ticket(seen) for seen in self._coordinator.tickets()]
         return _reply(
             wire.QueueStatus(
+                now=time.time(),
                 queue_length=self._coordinator.waiting,
                 max_queue_size=self._service.config.queue.size,
                 items=[ticket for ticket in tickets if ticket.status == "queued"],
@@ -119,16 +122,17 @@ class _Desk:
 
     async def workers(self, _request: Request) -> Response:
         """`GET /workers`."""
-        workers = [_worker(seen) for seen in self._coordinator.workers()]
-        return _reply(wire.WorkerList(total=len(workers), workers=workers))
+        sessions = self._sessions()
+        workers = [_worker(seen, sessions[seen.worker.id]) for seen in self._coordinator.workers()]
+        return _reply(wire.WorkerList(now=time.time(), total=len(workers), workers=workers))
 
     async def worker(self, request: Request) -> Response:
         """`GET /workers/{id}`."""
-        return _reply(_worker(self._found(request)))
+        return _reply(self._one(request))
 
     async def drain(self, request: Request) -> Response:
         """`POST /workers/{id}/drain`."""
-        return self._changed(request, "worker_draining", self._coordinator.drain, lambda: _worker(self._found(request)))
+        return self._changed(request, "worker_draining", self._coordinator.drain, lambda: self._one(request))
 
     async def remove(self, request: Request) -> Response:
         """`DELETE /workers/{id}`."""
@@ -140,6 +144,17 @@ class _Desk:
         change(id)
         logs.get().info(event, worker=id)
         return _reply(told())
+
+    def _one(self, request: Request) -> wire.WorkerStatusEntry:
+        seen = self._found(request)
+        return _worker(seen, self._sessions()[seen.worker.id])
+
+    def _sessions(self) -> Mapping[str, list[wire.QueueTicket]]:
+        """Who is served, by the worker's id."""
+        sessions: defaultdict[str, list[wire.QueueTicket]] = defaultdict(list)
+        for seen in self._coordinator.served():
+            sessions[seen.worker_id or ""].append(_ticket(seen))
+        return sessions
 
     def _own(self, request: Request) -> TicketSeen:
         """
@@ -185,7 +200,7 @@ def _ticket(seen: TicketSeen) -> wire.QueueTicket:
     )
 
 
-def _worker(seen: WorkerSeen) -> wire.WorkerStatusEntry:
+def _worker(seen: WorkerSeen, sessions: list[wire.QueueTicket]) -> wire.WorkerStatusEntry:
     worker = seen.worker
     return wire.WorkerStatusEntry(
         worker_id=worker.id,
@@ -198,4 +213,8 @@ def _worker(seen: WorkerSeen) -> wire.WorkerStatusEntry:
         total_requests=seen.served,
         failures=seen.failures,
         joined_at=seen.joined_at,
+        silent_s=None if seen.silent_s is None else round(seen.silent_s, 1),
+        version=worker.version,
+        abilities=worker.engine.abilities,
+        sessions=sessions,
     )

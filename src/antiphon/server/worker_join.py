@@ -13,8 +13,8 @@ from starlette.datastructures import Headers
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from antiphon.engines.worker import RemoteEngine
-from antiphon.errors import ClientMistake, Fault, listed
+from antiphon.engines.worker import RemoteEngine, unavailable
+from antiphon.errors import ClientMistake, Fault, listed, shown
 from antiphon.runtime.coordinator import Worker
 from antiphon.runtime.ids import mint_short
 from antiphon.runtime.keyring import NOBODYS, Caller
@@ -24,7 +24,7 @@ from antiphon.server.auth import GuardedRoute, credential
 from antiphon.server.limits import Pace
 from antiphon.server.realtime_client import reason_of
 from antiphon.server.websocket import Socket
-from antiphon.wire.worker_link import PATH, VERSION, Hello, Refused, Welcome
+from antiphon.wire.worker_link import PATH, VERSION, VERSION_HEADER, Hello, Refused, Welcome
 
 HELLO_S = 10.0
 """How long a worker may take to say what it is."""
@@ -65,11 +65,21 @@ class WorkerRoute(GuardedRoute):
             raise ClientMistake("A worker is no web page.", status=403, code="origin_not_allowed")
         if not hmac.compare_digest(_digest(given), _digest(expected)):
             raise ClientMistake("That is not the key that workers join with.", status=401, code="invalid_api_key")
+        if headers.get(VERSION_HEADER, str(VERSION)) != str(VERSION):
+            raise _of_another_version(headers[VERSION_HEADER])
         return Caller(NOBODYS)
 
 
 def _digest(key: str) -> bytes:
     return hashlib.sha256(key.encode()).digest()
+
+
+def _of_another_version(version: object) -> ClientMistake:
+    return ClientMistake(
+        f"It speaks version {shown(version)} of the link, and this server {VERSION}: both need the same antiphon.",
+        status=409,
+        code="another_version",
+    )
 
 
 class _Join:
@@ -97,27 +107,34 @@ class _Join:
         try:
             hello = await link.engine.greeted(HELLO_S)
             self._check(hello)
+            if link.engine.end.is_over:  # since it said so; nobody is to be given a place with it
+                raise unavailable("The worker is gone.")
         except Fault as fault:
             reason = link.reason if link.engine.end.is_over else fault.message
             link.refuse(fault)
-            logs.get().warning("worker_refused", reason=reason)
+            logs.get().warning("worker_refused", address=client[0] if client else "", reason=reason)
             await link.socket.wait_closed()
             return
-        address = f"{hello.name} ({client[0]})" if client else hello.name
-        id = mint_short("worker")
-        worker = Worker(id=id, model=hello.model, engine=link.engine, kinds=hello.kinds, slots=hello.slots, address=address)
-        coordinator = self._service.coordinator
-        link.on_drained = lambda: coordinator.drain(id)
+        worker = _worker_of(hello, link.engine, client)
+        id, coordinator = worker.id, self._service.coordinator
+        link.on_drained = lambda: self._drained(id)
         # Before those who had a place with it give it back: else whoever waits would be given a place with nobody.
         link.on_lost = lambda: coordinator.withdraw(id)
         link.engine.end.send(Welcome(id))
         coordinator.offer(worker)
-        logs.get().info("worker_joined", worker=id, model=hello.model, address=address, slots=hello.slots)
+        logs.get().info(
+            "worker_joined", worker=id, model=hello.model, address=worker.address, slots=hello.slots, draining=worker.is_draining
+        )
         try:
             await link.socket.wait_closed()
         finally:
             coordinator.withdraw(id)
-            logs.get().info("worker_left", worker=id, model=hello.model, reason=link.reason)
+            logs.get().info("worker_left", worker=id, model=hello.model, reason=link.reason, draining=link.engine.is_draining)
+
+    def _drained(self, id: str) -> None:
+        """The worker takes no more conversations."""
+        self._service.coordinator.drain(id)
+        logs.get().info("worker_draining", worker=id)
 
     def _check(self, hello: Hello) -> None:
         """
@@ -127,13 +144,27 @@ class _Join:
             ClientMistake: it can't, with what it takes.
         """
         if hello.version != VERSION:
-            raise ClientMistake(f"It speaks version {hello.version} of the link, and this server {VERSION}: both need the same antiphon.")
+            raise _of_another_version(hello.version)
         known = [model.name for model in self._service.config.models if model.engine == "worker"]
         if hello.model not in known:
             have = f"The models that workers may join for are {listed(known)}." if known else 'No model has `engine = "worker"`.'
             raise ClientMistake(f"This server awaits no workers for the model '{hello.model}'. {have}")
         if not hello.kinds:
             raise ClientMistake("It takes no kind of conversation.")
+
+
+def _worker_of(hello: Hello, engine: RemoteEngine, client: tuple[str, int] | None) -> Worker:
+    return Worker(
+        id=mint_short("worker"),
+        model=hello.model,
+        engine=engine,
+        kinds=hello.kinds,
+        slots=hello.slots,
+        address=f"{hello.name} ({client[0]})" if client else hello.name,
+        link=engine,
+        version=hello.program or None,
+        is_draining=engine.is_draining,
+    )
 
 
 class _Link:

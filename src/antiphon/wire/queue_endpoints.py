@@ -6,6 +6,7 @@ Times are in Unix seconds.
 
 from typing import Literal
 
+from antiphon.talk import Abilities
 from antiphon.wire.base import Wire
 
 WorkerStatus = Literal["idle", "busy", "draining", "quarantined", "offline"]
@@ -37,8 +38,9 @@ class QueueTicket(Wire, kw_only=True):
 
 
 class QueueStatus(Wire, kw_only=True):
-    """All tickets: those that wait, in their order, and those that are served."""
+    """All tickets: those that wait, in their order, and those that are served; `now` is the server's clock."""
 
+    now: float
     queue_length: int
     max_queue_size: int
     items: list[QueueTicket]
@@ -60,6 +62,9 @@ class WorkerStatusEntry(Wire, kw_only=True):
         slots: places; null for as many as are asked for.
         taken: places that are had.
         failures: one after another.
+        silent_s: since it was heard last; null for one that has not joined over a link. Likewise `version`, of antiphon there.
+        abilities: what its engine can do.
+        sessions: those that it has.
     """
 
     worker_id: str
@@ -72,11 +77,16 @@ class WorkerStatusEntry(Wire, kw_only=True):
     total_requests: int
     failures: int
     joined_at: float
+    silent_s: float | None
+    version: str | None
+    abilities: Abilities
+    sessions: list[QueueTicket]
 
 
 class WorkerList(Wire, kw_only=True):
-    """All workers."""
+    """All workers; `now` is the server's clock."""
 
+    now: float
     total: int
     workers: list[WorkerStatusEntry]
 

@@ -13,11 +13,14 @@ from antiphon import talk
 from antiphon.errors import ClientMistake, Fault, OurFault
 from antiphon.wire.framing import FRAME_LIMIT_BYTES, behind_length
 
-VERSION = 1
+VERSION = 2
 """Of these frames; both ends must have the same."""
 
 PATH = "/v1/workers/join"
 """Where workers on other machines join a server."""
+
+VERSION_HEADER = "antiphon-link"
+"""Of the handshake: the version. One that differs may have another `Hello`, too, so it is told before there is any frame."""
 
 KINDS: tuple[talk.Kind, ...] = ("responses", "realtime", "chat", "audio", "video")
 
@@ -54,6 +57,10 @@ class Beat(_Frame, frozen=True):
     """Whoever sends it is there."""
 
 
+class Drain(_Frame, frozen=True):
+    """No more conversations: the server's operator wants it so, or the worker takes none."""
+
+
 # To a worker
 
 
@@ -87,6 +94,10 @@ class Refused(_Frame, frozen=True):
     """The worker can't be one of the server's; the link ends."""
 
     message: str
+
+
+class Dismissed(_Frame, frozen=True):
+    """The server's operator has removed the worker: it is to go when it has no conversations."""
 
 
 class Open(_Frame, frozen=True):
@@ -134,7 +145,7 @@ class Probe(_Frame, frozen=True):
     number: int
 
 
-ToWorker = Beat | Begin | Welcome | Refused | Open | Told | Pause | Resume | Leave | Count | Probe
+ToWorker = Beat | Begin | Welcome | Refused | Drain | Dismissed | Open | Told | Pause | Resume | Leave | Count | Probe
 
 
 # From a worker
@@ -149,6 +160,8 @@ class Hello(_Frame, frozen=True):
         kinds: of conversations that it takes.
         slots: how many at the same time; None for as many as come.
         name: of the machine, for the operator.
+        program: the version of antiphon there, for the operator.
+        is_draining: whether it takes no conversations: it was drained before its link was lost.
     """
 
     version: int
@@ -157,10 +170,8 @@ class Hello(_Frame, frozen=True):
     kinds: tuple[talk.Kind, ...] = KINDS
     slots: Annotated[int, Meta(ge=1)] | None = None
     name: Annotated[str, Meta(max_length=256)] = ""
-
-
-class Drain(_Frame, frozen=True):
-    """The worker takes no more conversations, and goes when it has none."""
+    program: Annotated[str, Meta(max_length=64)] = ""
+    is_draining: bool = False
 
 
 class Noticed(_Frame, frozen=True):
