@@ -5,6 +5,7 @@ What can be set, section by section, as `antiphon.config` reads it.
 """
 
 import ipaddress
+import math
 import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
@@ -246,3 +247,17 @@ class RecordingSettings(BaseModel, frozen=True, extra="forbid"):
     )
     days: float = Field(default=30, ge=0, description="Days after which a recording is deleted; 0: never.")
     most_gb: float = Field(default=10, ge=0, description="Gigabytes after which the oldest recordings are deleted; 0: never.")
+    spool_gb: float = Field(
+        default=10, ge=0, description="Gigabytes for recordings that can't be put where they are kept, and go the oldest first; 0: any."
+    )
+    free_gb: float = Field(default=1, ge=0, description="Gigabytes of the home folder's disk that recordings leave free; 0: none.")
+
+    @property
+    def spool_bytes(self) -> int:
+        """`spool_gb` in bytes."""
+        return math.ceil(self.spool_gb * 10**9)
+
+    @property
+    def free_bytes(self) -> int:
+        """`free_gb` in bytes."""
+        return math.ceil(self.free_gb * 10**9)

@@ -3,13 +3,17 @@
 import asyncio
 import contextlib
 import io
+import time
 import wave
 
 import msgspec
 
+from antiphon.records import SessionRecord
 from antiphon.runtime.metrics import Metrics
 from antiphon.runtime.recorder import Recorder
+from antiphon.runtime.recorder_spool import ANY_ROOM
 from antiphon.runtime.recordings import Recordings
+from antiphon.runtime.replay import Recorded
 from antiphon.settings import RecordingSettings
 from antiphon.stores.blobs import Blobs
 from antiphon.stores.memory import Memory
@@ -38,13 +42,16 @@ def spoken(pcm):
 class Desk:
     """A recorder, where it keeps what it records, and what is there."""
 
-    def __init__(self, folder, place=None, **settings):
+    def __init__(self, folder, place=None, room=ANY_ROOM, blobs=Blobs, now=time.time, **settings):
+        self.noticed = []
         self.folder = folder
         self.store = Memory()
         self.metrics = Metrics()
-        self.blobs = Blobs(str(place or folder / "kept"))
-        self.recordings = Recordings(self.store.sessions, self.blobs, RecordingSettings(**settings))
-        self.recorder = Recorder(folder / "spool", self.blobs, self.store.sessions, self.metrics, self.recordings.expire)
+        self.blobs = blobs(str(place or folder / "kept"))
+        self.recordings = Recordings(self.store.sessions, self.blobs, RecordingSettings(**settings), now)
+        self.recorder = Recorder(
+            folder / "spool", self.blobs, self.store.sessions, self.metrics, self.recordings.expire, room, self.noticed.append, now=now
+        )
 
     @contextlib.asynccontextmanager
     async def open(self):
@@ -74,3 +81,13 @@ class Desk:
         """Rate and samples, as a player reads them."""
         with wave.open(io.BytesIO(await self.file(session_id, name))) as file:
             return file.getframerate(), file.readframes(file.getnframes())
+
+
+def recording(lines, files, **record):
+    """A recording with these lines and files, as it is downloaded."""
+    told = SessionRecord(
+        **{"id": "sess_1", "tenant": "", "key_id": None, "protocol": "realtime", "mode": "conversation", "model": "parrot", "created_at": 1}
+        | record
+    )
+    events = b"".join(msgspec.json.encode(line) + b"\n" for line in lines)
+    return Recorded({"meta.json": msgspec.json.encode(told), "events.jsonl": events, **files})

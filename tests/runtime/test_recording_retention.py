@@ -36,7 +36,7 @@ async def recorded(desk, session_id, days_ago=0.0, size_bytes=10, state="kept", 
         folder = desk.folder / "made" / session_id
         folder.mkdir(parents=True)
         (folder / "meta.json").write_text("{}")
-        desk.blobs.keep(folder, session_id)
+        await desk.blobs.keep(folder, session_id)
     await desk.store.sessions.put(record)
 
 

@@ -109,6 +109,7 @@ async def test_all_of_it_comes_in_a_zip_file(url):
     await settled(url, session_id)
     _, headers, body = answered(url, f"/v1/sessions/{session_id}/download")
     assert headers["content-disposition"] == f'attachment; filename="{session_id}.zip"'
+    assert (headers["cache-control"], headers["x-content-type-options"]) == ("private, no-store", "nosniff")
     with zipfile.ZipFile(io.BytesIO(body)) as archive:
         assert archive.testzip() is None
         assert archive.read(f"{session_id}/in.wav")[44:] == SECOND

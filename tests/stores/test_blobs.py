@@ -44,14 +44,14 @@ async def read(blobs, name, *span):
 
 async def test_a_folder_is_kept_whole_and_let_go(blobs, tmp_path):
     folder = made(tmp_path)
-    blobs.keep(folder, "sess_1")
+    await blobs.keep(folder, "sess_1")
     assert not folder.exists()
     assert await blobs.files("sess_1") == [Blob("frames/1.jpg", 7), Blob("in.wav", 100), Blob("meta.json", 2)]
     assert await read(blobs, "sess_1/frames/1.jpg") == b"picture"
 
 
 async def test_a_part_of_a_file_can_be_read(blobs, tmp_path):
-    blobs.keep(made(tmp_path), "sess_1")
+    await blobs.keep(made(tmp_path), "sess_1")
     assert await read(blobs, "sess_1/in.wav", 10, 13) == bytes([10, 11, 12])
     assert await read(blobs, "sess_1/in.wav", 98) == bytes([98, 99])
     assert await read(blobs, "sess_1/in.wav", 5, 5) == b""
@@ -59,14 +59,14 @@ async def test_a_part_of_a_file_can_be_read(blobs, tmp_path):
 
 async def test_a_folder_that_was_kept_before_is_no_mistake(blobs, tmp_path):
     folder = made(tmp_path)
-    blobs.keep(folder, "sess_1")
-    blobs.keep(folder, "sess_1")
+    await blobs.keep(folder, "sess_1")
+    await blobs.keep(folder, "sess_1")
     assert len(await blobs.files("sess_1")) == 3
 
 
 async def test_a_folder_is_forgotten_and_no_other(blobs, tmp_path):
     for name in ("sess_1", "sess_11"):
-        blobs.keep(made(tmp_path, name), name)
+        await blobs.keep(made(tmp_path, name), name)
     await blobs.forget("sess_1")
     await blobs.forget("sess_1")
     assert await blobs.files("sess_1") == []
@@ -79,7 +79,7 @@ async def test_what_is_not_there_is_a_fault(blobs):
 
 
 async def test_in_a_bucket_the_files_stand_under_the_prefix(bucket, tmp_path):
-    Blobs("s3://recordings/here").keep(made(tmp_path), "sess_1")
+    await Blobs("s3://recordings/here").keep(made(tmp_path), "sess_1")
     assert sorted(bucket) == [f"recordings/here/sess_1/{name}" for name in ("frames/1.jpg", "in.wav", "meta.json")]
 
 
@@ -92,7 +92,7 @@ async def test_a_bucket_that_refuses_leaves_the_folder_as_it_was(monkeypatch, tm
     blobs = Blobs("s3://recordings", told.append)
     for _ in range(2):
         with pytest.raises(OurFault, match="can't be written") as refusal:  # without AWS_ALLOW_HTTP
-            blobs.keep(folder, "sess_1")
+            await blobs.keep(folder, "sess_1")
     assert (folder / "in.wav").exists()
     # What is wrong is for the operator to know, once, and not for clients.
     assert "recordings" not in refusal.value.message and refusal.value.status == 503

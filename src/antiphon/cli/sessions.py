@@ -15,12 +15,11 @@ from cyclopts import App, Parameter
 from antiphon.cli import own
 from antiphon.cli.client import Client
 from antiphon.cli.flags import Around, ConfigFile, Json, Url
-from antiphon.cli.shell import UsageMistake
+from antiphon.cli.shell import UsageMistake, aligned
+from antiphon.errors import UpstreamTrouble
 
 if TYPE_CHECKING:
-    from antiphon.cli.sessions_replay import Pair
     from antiphon.runtime.replay import Recorded
-    from antiphon.runtime.transcript import Turn
 
 _HELP = """
 See, export, replay and remove recordings of sessions.
@@ -37,7 +36,6 @@ _PATH = "/v1/sessions"
 _PAGE = 100
 _MOST_LISTED = 10_000
 _NAME = re.compile(r"(\w+/)?\w[\w.-]*", re.ASCII)
-_SHOWN_CHARACTERS = 60
 _SHORT = len("sess_") + 8
 """So much of an id is listed: enough to find it by, and a line is no wider than a terminal."""
 
@@ -85,12 +83,13 @@ def show(session: str, /, *, as_json: Json = False, url: Url = None, file: Confi
     Args:
         session: the id, or how it begins.
     """
-    from antiphon.runtime.recorder_files import lines_of  # noqa: PLC0415 - with all wire types; `--help` needs none
+    from antiphon.runtime.recorder_files import EVENTS, lines_of  # noqa: PLC0415 - with all wire types; `--help` needs none
     from antiphon.runtime.transcript import turns_of  # noqa: PLC0415 - as above
 
     client = own.running(shell, url, file)
     found = client.get(_at(_id(client, session)))
-    turns = turns_of(lines_of(client.file(_at(found["id"]) + "/events"))) if found["status"] != "live" else []
+    has_events = any(one["name"] == EVENTS for one in found.get("files", ()))
+    turns = turns_of(lines_of(client.file(_at(found["id"]) + "/events"))) if has_events else []
     if as_json:
         return shell.say_json(found | {"turns": turns})
     facts = [(name, _fact(name, value)) for name, value in found.items() if name not in ("object", "files") and value not in (None, "")]
@@ -104,6 +103,7 @@ def export(
     /,
     *,
     output: Annotated[Path | None, Parameter(name=["--output", "-o"])] = None,
+    flac: bool = False,
     url: Url = None,
     file: ConfigFile = None,
     shell: Around,
@@ -118,25 +118,24 @@ def export(
     Try:
         antiphon sessions export sess_68af
         antiphon sessions export sess_68af -o session.zip
+        antiphon sessions export sess_68af --flac
 
     Args:
         session: the id, or how it begins.
         output: a zip file, by its ending, or else a folder; a folder with the name of the session unless given.
+        flac: sound as FLAC files, which are smaller and lose nothing; with the extra `speech`.
     """
+    from antiphon.cli import sessions_export  # noqa: PLC0415 - with all wire types; `--help` needs none
+
     client = own.running(shell, url, file)
     recorded = _downloaded(client, _id(client, session))
     target = shell.cwd / (output or recorded.record.id)
     if target.exists():
         raise UsageMistake(f"There is a {target} already.")
-    files = {**recorded.files, **_made(recorded)}
-    if target.suffix == ".zip":
-        with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
-            for name, content in files.items():
-                archive.writestr(name, content)
-    else:
-        for name, content in files.items():
-            (target / name).parent.mkdir(parents=True, exist_ok=True)
-            (target / name).write_bytes(content)
+    try:
+        sessions_export.save(target, sessions_export.files_of(recorded, is_flac=flac))
+    except OSError as error:
+        raise UsageMistake(f"{target} can't be written: {error.strerror}.") from None
     shell.say(str(target))
 
 
@@ -159,6 +158,10 @@ def replay(
     It is said at the pace of then, to the model of then; where an answer had
     to be over before the next thing was said, it is waited for now too.
 
+    Times are from the end of what the person said until the answer BEGINS
+    (the model stops listening), and its first TEXT and SOUND; LENGTH is how
+    long its sound is. The last rows have the middle and the worst of all turns.
+
     Try:
         antiphon sessions replay sess_68af
         antiphon sessions replay sess_68af --fast --model other
@@ -170,19 +173,27 @@ def replay(
         record: ask the server to record this session too.
         to: base address of another server to say it to; else the one that has the recording.
     """
-    from antiphon.cli.sessions_replay import Replay  # noqa: PLC0415 - with its HTTP client; `--help` needs none
+    from antiphon.cli import sessions_compared  # noqa: PLC0415 - with all wire types; `--help` needs none
+    from antiphon.cli.sessions_replay import Replay  # noqa: PLC0415 - with its HTTP client
+    from antiphon.runtime.replay_compared import as_plain  # noqa: PLC0415 - as above
 
     client = own.running(shell, url, file)
     recorded = _downloaded(client, _id(client, session))
     if fast and recorded.is_full_duplex:
         raise UsageMistake("In full duplex both sides speak by the clock: leave out --fast.")
     target = Client(to, client.key) if to is not None else client
+    if not fast:
+        shell.note(f"this takes as long as the session did, {recorded.record.duration_ms / 1000:.1f} s, and longer where answers do")
     found = asyncio.run(Replay(recorded, fast=fast).run(target, recorded.path(model, is_recorded=record)))
     if as_json:
-        return shell.say_json([{"same": pair.same, "recorded": pair.recorded, "replayed": pair.replayed} for pair in found])
-    for number, pair in enumerate(found, start=1):
-        shell.say_rows([(f"{number}", "recorded", *_told(pair.recorded)), ("=" if pair.same else "!", "replayed", *_told(pair.replayed))])
-    return shell.say(_summary(found))
+        return shell.say_json({"session": recorded.record.id, "model": model or recorded.record.model, **as_plain(found)})
+    if not found:
+        return shell.say("there are no answers in the recording, and none came")
+    for line in aligned([*sessions_compared.rows(found)]):
+        shell.say(line if len(line) <= shell.columns else line[: shell.columns - 1] + "…")
+    shell.say()
+    shell.say_rows([*sessions_compared.totals(found)])
+    return shell.say(f"\n{sessions_compared.verdict(found)}")
 
 
 def rm(*sessions: str, url: Url = None, file: ConfigFile = None, shell: Around) -> None:
@@ -234,22 +245,15 @@ def _id(client: Client, beginning: str) -> str:
 
 
 def _downloaded(client: Client, session_id: str) -> "Recorded":
-    from antiphon.runtime.replay import Recorded  # noqa: PLC0415 - with all wire types; `--help` needs none
+    from antiphon.runtime.recorder_files import META  # noqa: PLC0415 - with all wire types; `--help` needs none
+    from antiphon.runtime.replay import Recorded  # noqa: PLC0415 - as above
 
     with zipfile.ZipFile(io.BytesIO(client.file(_at(session_id) + "/download"))) as archive:
         files = {name.partition("/")[2]: archive.read(name) for name in archive.namelist()}
+    if META not in files:
+        raise UpstreamTrouble(f"Nothing of {session_id} was kept; `sessions show {session_id[:_SHORT]}` says why.")
     # They are written into a folder of the user's: whatever the server says, no further.
     return Recorded({name: content for name, content in files.items() if _NAME.fullmatch(name)})
-
-
-def _made(recorded: "Recorded") -> Mapping[str, bytes]:
-    """What is made of a recording."""
-    from antiphon.runtime.mixing import mixed, sound_of  # noqa: PLC0415 - as above
-    from antiphon.runtime.transcript import transcript, turns_of  # noqa: PLC0415 - as above
-
-    sounds = {name: sound_of(content) for name, content in recorded.files.items() if name.endswith(".wav") and "/" not in name}
-    made = {"transcript.md": transcript(recorded.record, turns_of(recorded.lines)).encode()}
-    return made | ({"mix.wav": mixed(recorded.lines, sounds)} if sounds else {})
 
 
 # How it is told
@@ -277,19 +281,8 @@ def _when(at: int) -> str:
 
 
 def _facts(session: Mapping[str, Any]) -> Sequence[str]:
-    state = session["status"] + (f", {session['truncated']}" if session["truncated"] else "")
+    short = ", cut short" if session["bytes"] else ", no files"  # `show` says why
+    state = session["status"] + (short if session["truncated"] else "")
     if session["status"] == "live":  # of which neither is known yet
         return "-", "-", state
     return f"{session['duration_ms'] / 1000:.1f} s", f"{session['bytes'] / 1e6:.1f} MB", state
-
-
-def _told(turn: "Turn | None") -> Sequence[str]:
-    if turn is None:
-        return "-", "-"
-    text = turn.text if len(turn.text) <= _SHOWN_CHARACTERS else turn.text[: _SHOWN_CHARACTERS - 1] + "…"
-    return f"at {turn.at_s:.2f} s" if turn.first_s is None else f"after {1000 * turn.first_s:.0f} ms", text or "(nothing)"
-
-
-def _summary(found: "Sequence[Pair]") -> str:
-    same = sum(pair.same for pair in found)
-    return f"{len(found)} answers, {same} of them the same"

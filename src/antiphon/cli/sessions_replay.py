@@ -7,30 +7,19 @@ from typing import Any
 
 import aiohttp
 import msgspec
-from msgspec import Struct
 
 from antiphon.cli.client import Client
 from antiphon.cli.talk_socket import opened
 from antiphon.errors import UpstreamTrouble
 from antiphon.runtime.recorder_events import IN, OUT
 from antiphon.runtime.recorder_files import Line
-from antiphon.runtime.replay import Ids, Recorded, Step, kind_of
-from antiphon.runtime.transcript import Turn, turns_of
+from antiphon.runtime.replay import END_OF_TURN, Ids, Recorded, Step, kind_of
+from antiphon.runtime.replay_compared import Compared, compared
 
 PATIENCE_S = 20.0
-"""How long it is waited for what came then, when nothing at all comes now."""
+"""Longer than a model takes to say anything."""
 
-
-class Pair(Struct, frozen=True):
-    """An answer of the recording, and the one in its place now; either may be missing."""
-
-    recorded: Turn | None
-    replayed: Turn | None
-
-    @property
-    def same(self) -> bool:
-        """Whether both say the same."""
-        return self.recorded is not None and self.replayed is not None and self.recorded.text == self.replayed.text
+_ENDS = ("response.done", END_OF_TURN)
 
 
 class Replay:
@@ -39,21 +28,27 @@ class Replay:
 
     Args:
         fast: whether to say it as fast as it is taken, not as fast as it was said.
+        patience_s: how long it is waited for what came then, when nothing at all comes now.
+
+    Attributes:
+        lines: what was said, of which only the time is kept, and what came.
     """
 
-    def __init__(self, recorded: Recorded, *, fast: bool) -> None:
+    def __init__(self, recorded: Recorded, *, fast: bool, patience_s: float = PATIENCE_S) -> None:
+        self._patience_s = patience_s
         self._recorded = recorded
         self._fast = fast
         self._ids = Ids(recorded.lines)
         self._come: Counter[str] = Counter()
-        self._lines: list[Line] = []
+        self.lines: list[Line] = []
+        self._missing: Counter[str] = Counter()
         self._news = asyncio.Event()
         self._is_over = False
-        self._began_at_s = 0.0
+        self._began_at_s = self._late_s = 0.0
 
-    async def run(self, client: Client, path: str) -> Sequence[Pair]:
+    async def run(self, client: Client, path: str) -> Sequence[Compared]:
         """
-        The answers of then and of now.
+        The turns of then and of now.
 
         Raises:
             UpstreamTrouble: the server is not there, or declines.
@@ -66,11 +61,11 @@ class Replay:
                 if self._is_over:
                     break
                 await self._say(socket, self._ids.put_into(step.event))
-            await self._until(Counter(kind_of(line.event) for line in self._recorded.lines if line.direction == OUT), ("response.done",))
+            await self._until(Counter(kind_of(line.event) for line in self._recorded.lines if line.direction == OUT), _ENDS)
             hearing.cancel()
         if not self._come["session.created"]:
             raise UpstreamTrouble("The server has begun no session.")
-        return pairs(turns_of(self._recorded.lines), turns_of(self._lines))
+        return compared(self._recorded, self.lines)
 
     async def _hear(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         async for message in socket:
@@ -85,7 +80,7 @@ class Replay:
         self._news.set()
 
     async def _say(self, socket: aiohttp.ClientWebSocketResponse, event: dict[str, Any]) -> None:
-        self._note(IN, event)
+        self._note(IN, {"type": event.get("type")})  # of which only the time is wanted
         try:
             await socket.send_str(msgspec.json.encode(event).decode())
         except (aiohttp.ClientError, ConnectionError):
@@ -93,27 +88,26 @@ class Replay:
 
     def _note(self, direction: str, event: dict[str, Any]) -> None:
         at_s = asyncio.get_running_loop().time() - self._began_at_s
-        self._lines.append(Line(len(self._lines) + 1, at_s, direction, event))
+        self.lines.append(Line(len(self.lines) + 1, at_s, direction, event))
 
     async def _wait(self, step: Step) -> None:
-        await self._until(Counter(step.after), tuple(step.after))
+        now_s = asyncio.get_running_loop().time
+        had_to_wait = await self._until(Counter(step.after), tuple(step.after))
+        early_s = self._began_at_s + self._late_s + step.at_s - now_s()
+        if had_to_wait and early_s < 0:  # the rest keeps its pace: said in haste it could not be listened to as it was then
+            self._late_s -= early_s
         if not self._fast:
-            await asyncio.sleep(self._began_at_s + step.at_s - asyncio.get_running_loop().time())
+            await asyncio.sleep(early_s)
 
-    async def _until(self, wanted: Counter[str], kinds: Sequence[str]) -> None:
-        """Wait until as much has come as then, or nothing more comes."""
-        while not self._is_over and any(self._come[kind] < wanted[kind] for kind in kinds):
+    async def _until(self, wanted: Counter[str], kinds: Sequence[str]) -> bool:
+        """Wait until as much has come as then, or nothing more comes; whether there was anything to wait for."""
+        had_to_wait = False
+        while not self._is_over and (owed := wanted - self._come - self._missing) and any(owed[kind] for kind in kinds):
+            had_to_wait = True
             self._news.clear()
             try:
-                async with asyncio.timeout(PATIENCE_S):
+                async with asyncio.timeout(self._patience_s):
                     await self._news.wait()
-            except TimeoutError:
-                return
-
-
-def pairs(then: Sequence[Turn], now: Sequence[Turn]) -> Sequence[Pair]:
-    """The answers of both, side by side in their order."""
-    answers = [[turn for turn in turns if turn.who == "model"] for turns in (then, now)]
-    count = max(map(len, answers))
-    padded = [[*turns, *[None] * (count - len(turns))] for turns in answers]
-    return [Pair(*pair) for pair in zip(*padded, strict=True)]
+            except TimeoutError:  # once, and not before each of the steps that follow
+                self._missing += Counter({kind: owed[kind] for kind in kinds})
+        return had_to_wait

@@ -79,6 +79,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     audio_tokens: Mapping[tuple[str, str], int] = {}
     store_writes: Mapping[str, int] = {}
     recordings: Mapping[str, int] = {}
+    recordings_waiting_bytes: int = 0
     upstreams: Mapping[tuple[str, UpstreamState], int] = {}
     upstream_failures: Mapping[tuple[str, str], int] = {}
     queue_waiting: Mapping[str, int] = {}
@@ -110,6 +111,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
             audio_tokens=_counts(self.audio_tokens, other.audio_tokens),
             store_writes=_counts(self.store_writes, other.store_writes),
             recordings=_counts(self.recordings, other.recordings),
+            recordings_waiting_bytes=self.recordings_waiting_bytes + other.recordings_waiting_bytes,
             upstreams=_counts(self.upstreams, other.upstreams),
             upstream_failures=_counts(self.upstream_failures, other.upstream_failures),
             queue_waiting=_counts(self.queue_waiting, other.queue_waiting),
@@ -123,7 +125,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
         """What is left of it when its process has ended."""
         gauges = ("minicpmo_sessions", "upstreams", "queue_waiting", "queue_serving", "workers")
         none: dict[str, Mapping[Any, int]] = {name: {} for name in gauges}
-        return structs.replace(self, active=0, connections=0, sessions=0, **none)
+        return structs.replace(self, active=0, connections=0, sessions=0, recordings_waiting_bytes=0, **none)
 
 
 def _counts(ours: Mapping[Key, Number], theirs: Mapping[Key, Number]) -> Mapping[Key, Number]:
@@ -160,6 +162,7 @@ class Metrics:
         audio_tokens: those of `tokens` that were sound.
         store_writes: records written, by `kept` or `failed`.
         recordings: recordings of sessions, by what became of them.
+        recordings_waiting_bytes: those that have ended and could not be kept yet.
         upstreams: the state of each upstream's breaker.
         upstream_failures: by upstream and what it did.
         queue_waiting: how many wait, by model; likewise `queue_serving`.
@@ -190,6 +193,7 @@ class Metrics:
         self.audio_tokens: Counter[tuple[str, str]] = Counter()
         self.store_writes: Counter[str] = Counter()
         self.recordings: Counter[str] = Counter()
+        self.recordings_waiting_bytes = 0
         self.upstreams: dict[str, UpstreamState] = {}
         self.upstream_failures: Counter[tuple[str, str]] = Counter()
         self.queue_waiting: Mapping[str, int] = {}
@@ -238,6 +242,7 @@ class Metrics:
             audio_tokens=self.audio_tokens,
             store_writes=self.store_writes,
             recordings=self.recordings,
+            recordings_waiting_bytes=self.recordings_waiting_bytes,
             upstreams={(name, state): 1 for name, state in self.upstreams.items()},
             upstream_failures=self.upstream_failures,
             queue_waiting=self.queue_waiting,

@@ -1,12 +1,11 @@
 """Both sides of a recording on one clock: the person on the left, the answers on the right."""
 
 from collections.abc import Iterable, Mapping
-from itertools import chain
 from struct import pack, unpack
 from typing import Any, NamedTuple
 
 from antiphon.audio import SAMPLE_BYTES, WAV_HEAD_BYTES, wav_head
-from antiphon.runtime.recorder_events import IN, OUT, Media, media_of
+from antiphon.runtime.recorder_events import IN, OUT, media_in
 from antiphon.runtime.recorder_files import Line
 
 RATE_HZ = 24_000
@@ -42,7 +41,7 @@ def mixed(lines: Iterable[Line], sounds: Mapping[str, Sound]) -> bytes:
     for line in lines:
         if line.direction == OUT and _is_cut(line.event):
             del lanes[OUT][_bytes_at(line.at_s) :]
-        for media in _media(line.event):
+        for media in media_in(line.event):
             if media.file in plain:
                 begins, ends = (_scaled(offset, rates[media.file]) for offset in (media.offset, media.offset + media.bytes))
                 _lay(lanes[line.direction], plain[media.file][begins:ends], line)
@@ -72,13 +71,6 @@ def _is_cut(event: Any) -> bool:
     if event.get("type") == "response.done":
         return bool(event.get("response", {}).get("status") == "cancelled")
     return event.get("type") == "output_audio_buffer.cleared" or bool(event.get("interrupted"))
-
-
-def _media(value: Any) -> Iterable[Media]:
-    if isinstance(value, dict):
-        found = media_of(value)
-        return (found,) if found is not None else chain.from_iterable(map(_media, value.values()))
-    return chain.from_iterable(map(_media, value)) if isinstance(value, list) else ()
 
 
 def resampled(sound: Sound) -> bytes:

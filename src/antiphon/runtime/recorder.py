@@ -6,6 +6,9 @@ folder for each session in the *spool*, on the local disk. When the session has 
 record into the store. A process holds a lock on its part of the spool; what is found without one was a process's that died, and is
 mended and kept as `interrupted`.
 
+Where recordings are kept may be away for ever. What waits for it has a bound, beyond which the oldest is deleted: so the newest are there
+when it is back, as by the rule by which recordings are deleted where they are kept.
+
 Whatever goes wrong ends the recording and nothing else: the session's record says why it is shorter than the session.
 """
 
@@ -20,13 +23,19 @@ from antiphon.errors import Fault
 from antiphon.records import KeyRecord, SessionRecord
 from antiphon.runtime.metrics import Metrics
 from antiphon.runtime.recorder_events import IN, OUT
-from antiphon.runtime.recorder_spool import Filed, Part, abandoned, mended
+from antiphon.runtime.recorder_spool import ANY_ROOM, DROPPED, TOO_OLD, Filed, Part, Room, Waiting, abandoned, mended
 from antiphon.runtime.recorder_writer import BEHIND, Noted, Writer
 from antiphon.stores.base import Sessions
 from antiphon.stores.blobs import Blobs
 
 SWEEP_S = 600.0
-"""How often old recordings are looked for, and what could not be kept is tried again."""
+"""How often old recordings are looked for."""
+
+RETRY_S = 60.0
+"""How often what could not be kept is tried again. One try may take most of it, so nothing is tried between."""
+
+CLOSING_S = 5.0
+"""How long the end of a server waits for what is being kept; the rest waits for the next start."""
 
 
 def is_wanted(when: str, key: KeyRecord | None, *, asks: bool) -> bool:
@@ -81,8 +90,14 @@ class Recorder:
     Args:
         spool: the folder for what is being recorded.
         sweep: deletes old recordings.
+        room: what the spool may take.
+        notice: takes a line for the operator.
         clock: seconds from any origin.
         now: Unix seconds.
+
+    Attributes:
+        waiting: what has ended and is not kept yet.
+        closing_s: how long `close` waits for it to be kept.
     """
 
     def __init__(
@@ -92,21 +107,29 @@ class Recorder:
         sessions: Sessions,
         metrics: Metrics,
         sweep: Callable[[], Awaitable[None]],
+        room: Room = ANY_ROOM,
+        notice: Callable[[str], None] = lambda _line: None,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], float] = time.time,
     ) -> None:
         self.clock = clock
+        self.room = room
         self._now = now
         self._blobs = blobs
         self._sessions = sessions
         self._metrics = metrics
         self._sweep = sweep
         self._spool = spool
-        self._writer = Writer(spool, clock, now, self._from_thread)
+        self._notice = notice
+        self.waiting = Waiting()
+        self.closing_s = CLOSING_S
+        self._writer = Writer(spool, clock, now, self._from_thread, self._dropped_from_thread, self.waiting, room)
         self._inherited: Sequence[Part] = ()
-        self._to_file: asyncio.Queue[Filed | None] = asyncio.Queue()  # two for each session
-        self._unfiled: list[Filed] = []
-        self._task: asyncio.Task[None] | None = None
+        self._told: asyncio.Queue[Filed | None] = asyncio.Queue()  # two for each session, as in the next
+        self._to_keep: asyncio.Queue[Filed | None] = asyncio.Queue()
+        self._is_away = self._is_dropping = False
+        self._cut_short: str | None = None
+        self._tasks: Sequence[asyncio.Task[None]] = ()
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def open(self) -> None:
@@ -115,18 +138,28 @@ class Recorder:
         self._inherited = await asyncio.to_thread(abandoned, self._spool)
         for part in self._inherited:
             for filed in await asyncio.to_thread(mended, part, self._now):
-                self._to_file.put_nowait(filed)
-        # It lives from `open` to `close`, longer than any one session's task group.
-        self._task = asyncio.create_task(self._file(), name="recorder")  # noqa: TID251
+                self.waiting.add(filed)
+                self._told.put_nowait(filed)
+        await asyncio.to_thread(self._writer.make_room)
+        # They live from `open` to `close`, longer than any one session's task group.
+        self._tasks = (
+            asyncio.create_task(self._hand_on(), name="recorder"),  # noqa: TID251
+            asyncio.create_task(self._keep_all(), name="recorder: keeping"),  # noqa: TID251
+        )
 
     async def close(self) -> None:
-        """Keep what has ended, and stop; while the store is still open. Idempotent."""
-        task, self._task = self._task, None
-        if task is None:
+        """Keep what has ended, as far as that goes soon, and stop; while the store is still open. Idempotent."""
+        tasks, self._tasks = self._tasks, ()
+        if not tasks:
             return
         await asyncio.to_thread(self._writer.stop)
-        self._to_file.put_nowait(None)
-        await task
+        self._told.put_nowait(None)
+        telling, keeping = tasks
+        await telling
+        with contextlib.suppress(TimeoutError):
+            # What is moved within a machine is moved to its end: the process could not end before it.
+            async with asyncio.timeout(None if self._blobs.is_here else self.closing_s):
+                await keeping
         self._writer.leave()
         for part in self._inherited:
             part.leave()
@@ -153,40 +186,89 @@ class Recorder:
 
     def _from_thread(self, filed: Filed) -> None:
         assert self._loop is not None
-        self._loop.call_soon_threadsafe(self._to_file.put_nowait, filed)
+        self._loop.call_soon_threadsafe(self._told.put_nowait, filed)
 
-    async def _file(self) -> None:
+    def _dropped_from_thread(self, record: SessionRecord) -> None:
+        assert self._loop is not None
+        self._loop.call_soon_threadsafe(self._drop, record)
+
+    def _drop(self, record: SessionRecord) -> None:
+        """Say that a recording was deleted before it could be kept; its record stays, so that its owner is told, too."""
+        self._metrics.recordings["dropped"] += 1
+        self._metrics.recordings_waiting_bytes = self.waiting.bytes
+        if record.truncated == DROPPED and not self._is_dropping:
+            self._is_dropping = True
+            self._notice(
+                f"Recordings that can't be kept are deleted, the oldest first, from {record.id} on: they have come to recording.spool_gb."
+            )
+        self._told.put_nowait(Filed(record, None))
+
+    async def _hand_on(self) -> None:
+        """Put records into the store that have no files; the others follow, so that none is put after that of its end."""
+        while (filed := await self._told.get()) is not None:
+            if filed.folder is not None:
+                self._tell_of(filed.record)
+                self._to_keep.put_nowait(filed)
+                continue
+            with contextlib.suppress(Fault):  # it is put again at its end
+                await self._sessions.put(filed.record)
+        self._to_keep.put_nowait(None)
+
+    def _tell_of(self, ended: SessionRecord) -> None:
+        """Tell the operator that recordings are cut short; once, until one is whole or there is another reason."""
+        told, self._cut_short = self._cut_short, ended.truncated
+        if ended.truncated not in (None, told):
+            self._notice(f"The recording of {ended.id} ends before its session: {ended.truncated}.")
+
+    async def _keep_all(self) -> None:
         loop = asyncio.get_running_loop()
-        sweep_at = loop.time()
+        sweep_at = retry_at = loop.time()
         while True:
             try:
-                async with asyncio.timeout_at(sweep_at):
-                    filed = await self._to_file.get()
+                async with asyncio.timeout_at(min(sweep_at, retry_at)):
+                    filed = await self._to_keep.get()
             except TimeoutError:
-                sweep_at = loop.time() + SWEEP_S
-                await self._look_again()
+                if loop.time() >= sweep_at:
+                    await self.sweep()
+                    sweep_at = loop.time() + SWEEP_S
+                await self.try_again()
+                retry_at = loop.time() + RETRY_S
                 continue
             if filed is None:
                 return
             await self._keep(filed)
 
-    async def _look_again(self) -> None:
-        waiting, self._unfiled = self._unfiled, []
-        for filed in waiting:
-            await self._keep(filed)
+    async def sweep(self) -> None:
+        """Delete what is too old, where it is kept and where it waits for that."""
+        before = self._now() - self.room.most_s
+        while self.room.most_s and (record := await asyncio.to_thread(self.waiting.drop_oldest, TOO_OLD, before)) is not None:
+            self._drop(record)
         with contextlib.suppress(Fault):  # it is tried again
             await self._sweep()
 
+    async def try_again(self) -> None:
+        """Keep what could not be kept, one after another, up to the first that still can't."""
+        self._is_away = False
+        for filed in self.waiting.all:
+            await self._keep(filed)
+            if self._is_away:
+                return
+
     async def _keep(self, filed: Filed) -> None:
         record, folder = filed
+        if folder is not None and not self._is_away and self.waiting.take(folder):
+            self._is_away = not await self._is_kept(record, folder)
+            self.waiting.leave(folder, is_kept=not self._is_away)
+            self._is_dropping = self._is_dropping and self._is_away
+            outcome = "truncated" if record.truncated else record.state
+            self._metrics.recordings["not_kept" if self._is_away else outcome] += 1
+        self._metrics.recordings_waiting_bytes = self.waiting.bytes
+
+    async def _is_kept(self, record: SessionRecord, folder: Path) -> bool:
+        """Whether a recording could be kept; else, with a full disk or a store that is away, its files stay where they are."""
         try:
-            if folder is not None:
-                await asyncio.to_thread(self._blobs.keep, folder, record.id)
+            await self._blobs.keep(folder, record.id)
             await self._sessions.put(record)
-        except Fault:  # a full disk, or a store that is away: its files stay where they are
-            if folder is not None:
-                self._unfiled.append(filed)
-                self._metrics.recordings["not_kept"] += 1
-            return
-        if folder is not None:
-            self._metrics.recordings["truncated" if record.truncated else record.state] += 1
+        except Fault:
+            return False
+        return True

@@ -5,7 +5,8 @@ A line of `events.jsonl` is `{"seq", "at_s", "direction", "event"}`. In place of
 `{"$media": "in.wav", "offset": 640, "bytes": 640, "form": "pcm"}`, in bytes of the sound itself; in place of a picture its file.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from itertools import chain
 from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
@@ -141,6 +142,14 @@ def media_of(value: dict[str, Any]) -> Media | None:
         return msgspec.convert(value, Media)
     except msgspec.ValidationError:
         return None
+
+
+def media_in(value: Any) -> Iterable[Media]:
+    """All media that stood somewhere in plain values."""
+    if isinstance(value, dict):
+        found = media_of(value)
+        return (found,) if found is not None else chain.from_iterable(map(media_in, value.values()))
+    return chain.from_iterable(map(media_in, value)) if isinstance(value, list) else ()
 
 
 def joined(value: Any, content: Callable[[Media], Any]) -> Any:

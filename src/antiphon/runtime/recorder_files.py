@@ -55,10 +55,14 @@ class Files:
     Args:
         folder: of its own; made with the first write.
         forms: of the sound of both directions.
+
+    Attributes:
+        bytes: what was written.
     """
 
     def __init__(self, folder: Path, forms: dict[str, Form]) -> None:
         self.folder = folder
+        self.bytes = 0
         self._forms = dict(forms)
         self._lanes: dict[str, _Lane] = {}
         self._waiting: dict[str, list[bytes]] = {}
@@ -91,7 +95,9 @@ class Files:
         waiting, self._waiting = self._waiting, {}
         lines = waiting.pop(EVENTS, ())
         for name, pieces in (*waiting.items(), (EVENTS, lines)):
-            _append(self.folder / name, b"".join(pieces))
+            content = b"".join(pieces)
+            _append(self.folder / name, content)
+            self.bytes += len(content)
 
     def _sound(self, direction: str, piece: bytes) -> dict[str, Any]:
         form = self._forms[direction]

@@ -2,11 +2,15 @@
 Where recordings are while they are made: a folder for each, in the part of the spool that their process holds.
 
 A process holds a lock on its part for as long as it lives. A part without one was a process's that has died.
+
+What has ended waits here until it is kept elsewhere, which may be never: so there is a bound to what may wait.
 """
 
 import contextlib
 import fcntl
+import math
 import shutil
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, NamedTuple
@@ -19,12 +23,95 @@ from antiphon.runtime.ids import mint
 
 _LOCK, _PART = "lock", "spool"
 
+DROPPED = "deleted before it could be kept, as too much waited"
+TOO_OLD = "deleted before it could be kept, as it was too old"
+
 
 class Filed(NamedTuple):
     """A session's record to be kept, and the folder of its files; None while it is live."""
 
     record: SessionRecord
     folder: Path | None
+
+
+class Room(NamedTuple):
+    """
+    How much a process may write, and for how long; 0 of anything is no bound.
+
+    Attributes:
+        most_bytes: of all recordings in its part, those that wait included.
+        free_bytes: what is to be left of the disk.
+        most_s: how long what has ended may wait.
+    """
+
+    most_bytes: int = 0
+    free_bytes: int = 0
+    most_s: float = 0.0
+
+
+ANY_ROOM = Room()
+
+
+class Waiting:
+    """What has ended and is not kept yet; for any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._filed: dict[Path, Filed] = {}
+        self._leaving: set[Path] = set()
+
+    @property
+    def bytes(self) -> int:
+        """What all of it comes to."""
+        with self._lock:
+            return sum(filed.record.bytes for filed in self._filed.values())
+
+    @property
+    def all(self) -> Sequence[Filed]:
+        """What waits, in the order in which it is to be tried."""
+        with self._lock:
+            return tuple(self._filed.values())
+
+    def add(self, filed: Filed) -> None:
+        """One more has ended."""
+        assert filed.folder is not None
+        with self._lock:
+            self._filed[filed.folder] = filed
+
+    def take(self, folder: Path) -> bool:
+        """Begin to keep one, which is not dropped meanwhile; False where it is gone, or somebody is at it."""
+        with self._lock:
+            if folder not in self._filed or folder in self._leaving:
+                return False
+            self._leaving.add(folder)
+            return True
+
+    def leave(self, folder: Path, *, is_kept: bool) -> None:
+        """It is kept; or it could not be, and is tried again after all others: what is wrong may be wrong with it alone."""
+        with self._lock:
+            self._leaving.discard(folder)
+            filed = self._filed.pop(folder)
+            if not is_kept:
+                self._filed[folder] = filed
+
+    def drop_oldest(self, why: str, before: float = math.inf) -> SessionRecord | None:
+        """
+        Delete the one that ended first.
+
+        Args:
+            before: Unix seconds; one that ended later is not deleted.
+
+        Returns:
+            Its record, as it is to be kept without files, or None where there is none to delete.
+        """
+        with self._lock:
+            there = [filed for folder, filed in self._filed.items() if folder not in self._leaving]
+            oldest = min(there, key=lambda filed: filed.record.ended_at or 0, default=None)
+            if oldest is None or oldest.folder is None or (oldest.record.ended_at or 0) >= before:
+                return None
+            del self._filed[oldest.folder]
+        shutil.rmtree(oldest.folder, ignore_errors=True)
+        return structs.replace(oldest.record, state="interrupted", bytes=0, truncated=why)
 
 
 class Part:

@@ -6,6 +6,7 @@ either side may touch at any time.
 """
 
 import contextlib
+import shutil
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -18,7 +19,7 @@ from antiphon.records import SessionRecord
 from antiphon.runtime import recorder_files as files
 from antiphon.runtime.recorder_events import BEGINS, plain, session_id_of, size_of
 from antiphon.runtime.recorder_files import Files
-from antiphon.runtime.recorder_spool import Filed, Part
+from antiphon.runtime.recorder_spool import DROPPED, Filed, Part, Room, Waiting
 
 WRITE_S = 0.2
 """How often it writes: what a crash may cost of a recording."""
@@ -31,6 +32,8 @@ MOST_BEFORE = 1_000
 
 BEHIND = "the disk is too slow"
 DISK_TROUBLE = "the disk is full, or can't be written"
+DISK_LOW = "the disk has too little room left"
+SPOOL_FULL = "too much waits to be kept"
 NOT_BEGUN = "too much was said before the session began"
 DEFECT = "the recorder had an error"
 
@@ -79,10 +82,25 @@ class Writer:
         clock: that of what is noted.
         now: Unix seconds.
         tell: takes what has begun and what has ended; from the thread.
+        tell_dropped: takes the records of what was deleted to make room; from the thread.
+        waiting: takes what has ended, too.
     """
 
-    def __init__(self, spool: Path, clock: Callable[[], float], now: Callable[[], float], tell: Callable[[Filed], None]) -> None:
+    def __init__(
+        self,
+        spool: Path,
+        clock: Callable[[], float],
+        now: Callable[[], float],
+        tell: Callable[[Filed], None],
+        tell_dropped: Callable[[SessionRecord], None],
+        waiting: Waiting,
+        room: Room,
+    ) -> None:
         self._spool = spool
+        self._tell_dropped = tell_dropped
+        self._waiting = waiting
+        self._room = room
+        self._no_room: str | None = None
         self._clock = clock
         self._now = now
         self._tell = tell
@@ -144,6 +162,7 @@ class Writer:
 
     def _write(self) -> None:
         """Write what was noted until now."""
+        self.make_room()
         touched: dict[Recorded, _Open] = {}
         size_bytes = 0
         for _ in range(len(self._noted)):
@@ -156,6 +175,29 @@ class Writer:
                 touched[noted.recording] = self._add(noted)
         self._write_files(touched)
         self._written_bytes += size_bytes
+
+    def make_room(self) -> None:
+        """
+        Delete the oldest that waits while there is too much, and end what is being recorded where that is not enough.
+
+        Before the thread is there it may be called from another.
+        """
+        most_bytes = self._room.most_bytes
+        written = sum(opened.files.bytes for opened in self._open.values() if opened.files is not None)
+        while most_bytes and written + self._waiting.bytes > most_bytes and (dropped := self._waiting.drop_oldest(DROPPED)) is not None:
+            self._tell_dropped(dropped)
+        self._no_room = SPOOL_FULL if most_bytes and written + self._waiting.bytes > most_bytes else self._disk_low()
+        if self._no_room is not None:
+            for recording in self._open:
+                if recording.truncated in _GOING_ON:
+                    recording.truncated = self._no_room
+
+    def _disk_low(self) -> str | None:
+        """What is wrong with the disk where it has less left than it should."""
+        with contextlib.suppress(OSError):  # there is no spool yet, or what is wrong is told when it is written
+            if self._room.free_bytes and shutil.disk_usage(self._spool).free < self._room.free_bytes:
+                return DISK_LOW
+        return None
 
     def _add(self, noted: Noted) -> _Open:
         recording = noted.recording
@@ -178,7 +220,10 @@ class Writer:
         self._part = self._part or Part.made(self._spool)
         opened.files = Files(self._part.folder / session_id, BEGINS[recording.record.protocol])
         self._tell(Filed(recording.record, None))
-        opened.files.begin(recording.record)
+        if self._no_room is not None:  # there is a record of it, which says so
+            recording.truncated = self._no_room
+        else:
+            opened.files.begin(recording.record)
 
     def _write_files(self, touched: dict[Recorded, _Open]) -> None:
         for recording, opened in touched.items():
@@ -208,7 +253,9 @@ class Writer:
         with contextlib.suppress(OSError):  # the record in the store tells, whatever the disk has room for
             record = structs.replace(record, bytes=files.mend(folder))
             files.write_meta(folder, record)
-        self._tell(Filed(record, folder))
+        filed = Filed(record, folder)
+        self._waiting.add(filed)
+        self._tell(filed)
 
 
 @contextlib.contextmanager

@@ -19,7 +19,8 @@ from antiphon.runtime.metrics import Metrics
 from antiphon.runtime.occupancy import occupied
 from antiphon.runtime.places import Places
 from antiphon.runtime.recorder import Recorder
-from antiphon.runtime.recordings import Recordings
+from antiphon.runtime.recorder_spool import Room
+from antiphon.runtime.recordings import DAY_S, Recordings
 from antiphon.runtime.registry import Registry
 from antiphon.runtime.siblings import Siblings
 from antiphon.runtime.speech import Speech
@@ -83,7 +84,10 @@ class Service:
         self.recordings = Recordings(self.store.sessions, blobs, config.recording)
         self.recorder: Recorder | None = None
         if config.database_url is not None:
-            self.recorder = Recorder(config.home / "recording", blobs, self.store.sessions, self.metrics, self.recordings.expire)
+            recording = config.recording
+            room = Room(-(-recording.spool_bytes // config.server.processes), recording.free_bytes, recording.days * DAY_S)
+            spool = config.home / "recording"
+            self.recorder = Recorder(spool, blobs, self.store.sessions, self.metrics, self.recordings.expire, room, notice)
         self._sweeping: asyncio.Task[None] | None = None
 
     @property

@@ -31,6 +31,11 @@ class Turn(Struct):
     first_s: float | None = None
     reason: str | None = None
 
+    @property
+    def is_known(self) -> bool:
+        """Whether the text is what was said, and does not only stand for it."""
+        return self.text != _SAID
+
 
 def turns_of(lines: Iterable[Line]) -> list[Turn]:
     """The turns of a session, in the order in which they began."""

@@ -193,6 +193,8 @@ def _queue(metrics: Snapshot, families: _Families) -> Iterator["Metric"]:
 def _beneath(metrics: Snapshot, families: _Families) -> Iterator["Metric"]:
     yield families.counter("antiphon_store_writes", "Responses written to the store.", ("outcome",), _single(metrics.store_writes))
     yield families.counter("antiphon_recordings", "Recordings of sessions that ended.", ("outcome",), _single(metrics.recordings))
+    waiting_bytes = {(): metrics.recordings_waiting_bytes}
+    yield families.gauge("antiphon_recordings_waiting_bytes", "Recordings that could not be kept yet.", (), waiting_bytes)
     yield families.gauge("antiphon_upstream_state", "Processes by its breaker's state.", ("upstream", "state"), metrics.upstreams)
     yield families.counter(
         "antiphon_upstream_failures", "Upstreams that did not answer as they should.", ("upstream", "reason"), metrics.upstream_failures

@@ -30,6 +30,9 @@ PATH = "/v1/sessions"
 EVENTS_TYPE = "application/x-ndjson"
 _TYPES = {"json": "application/json", "jsonl": EVENTS_TYPE, "wav": "audio/wav", "jpg": "image/jpeg"}
 
+_PRIVATE = {"x-content-type-options": "nosniff", "cache-control": "private, no-store"}
+"""What people said stays in no cache, and is shown as nothing but what it is."""
+
 Serve = Callable[[Request], Awaitable[Response]]
 
 
@@ -101,7 +104,7 @@ def _download(recordings: Recordings) -> Serve:
     async def download(request: Request) -> Response:
         session = await _asked(recordings, request)
         files = await recordings.files(session)
-        headers = {"content-disposition": f'attachment; filename="{session.id}.zip"'}
+        headers = _PRIVATE | {"content-disposition": f'attachment; filename="{session.id}.zip"'}
         return StreamingResponse(_zipped(recordings, session, files), headers=headers, media_type="application/zip")
 
     return download
@@ -136,7 +139,7 @@ def _shown(session: SessionRecord, files: Sequence[Blob] = ()) -> RecordedSessio
 def _sent(recordings: Recordings, session: SessionRecord, file: Blob, request: Request) -> Response:
     """A file, or the part of it that is asked for."""
     span = range_of(request.headers.get("range"), file.bytes)
-    headers = {"accept-ranges": "bytes", "x-content-type-options": "nosniff", "cache-control": "private, no-store"}
+    headers = _PRIVATE | {"accept-ranges": "bytes"}
     if span is None:
         start, end, status = 0, file.bytes, 200
     elif not span:

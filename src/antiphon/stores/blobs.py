@@ -5,6 +5,7 @@ A file's name is `folder/name`, where the folder is all that belongs together. C
 variables', such as `AWS_ACCESS_KEY_ID`, which its client reads.
 """
 
+import asyncio
 import contextlib
 import shutil
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -57,27 +58,30 @@ class Blobs:
         self._folder = Path(place) if "://" not in place else None
         self._opened: ObjectStore | None = None
 
-    def keep(self, folder: Path, name: str) -> None:
+    @property
+    def is_here(self) -> bool:
+        """Whether it is a folder of this machine, into which files are moved."""
+        return self._folder is not None
+
+    async def keep(self, folder: Path, name: str) -> None:
         """
-        Keep all that is in a folder, and let the folder go; for a thread, as it takes its time. Doing it again does no harm.
+        Keep all that is in a folder, and let the folder go; doing it again does no harm. Cancelled, it leaves the folder as it was.
 
         Raises:
             OurFault: it could not be kept; the folder is as it was.
         """
-        if not folder.exists():  # it was kept before
+        paths = await asyncio.to_thread(_files_in, folder)
+        if not paths:  # it was kept before
             return
         with self._telling("written"):
             if self._folder is not None:
-                # Moved, not copied: it is there whole or not at all, and a full disk is no matter.
-                self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-                shutil.rmtree(self._folder / name, ignore_errors=True)
-                shutil.move(folder, self._folder / name)
+                await asyncio.to_thread(_move, folder, self._folder / name)
                 return
             import obstore  # noqa: PLC0415 - many servers keep no files
 
-            for path in sorted((path for path in folder.rglob("*") if path.is_file()), key=lambda path: path.name == _LAST):
-                obstore.put(self._store, f"{name}/{path.relative_to(folder).as_posix()}", path)
-            shutil.rmtree(folder)
+            for path in paths:
+                await obstore.put_async(self._store, f"{name}/{path.relative_to(folder).as_posix()}", path)
+            await asyncio.to_thread(shutil.rmtree, folder)
 
     async def files(self, folder: str) -> list[Blob]:
         """What is in a folder, by name; nothing where there is none."""
@@ -134,3 +138,15 @@ class Blobs:
                 self._notice(f"What is kept at {where} can't be {done}: {str(error).partition(chr(10))[0]}")
             message = f"What is kept of this can't be {done} now. Please try again later."
             raise OurFault(message, status=503, code="recordings_away", retry_after_s=10) from error
+
+
+def _files_in(folder: Path) -> list[Path]:
+    """All files of a folder in the order in which they are put; none where there is no such folder."""
+    return sorted((path for path in folder.rglob("*") if path.is_file()), key=lambda path: path.name == _LAST)
+
+
+def _move(folder: Path, target: Path) -> None:
+    # Moved, not copied: it is there whole or not at all, and a full disk is no matter.
+    target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    shutil.rmtree(target, ignore_errors=True)
+    shutil.move(folder, target)
