@@ -2,6 +2,9 @@
 
 import json
 
+import pytest
+from saying import server
+
 
 def test_the_answer_alone_goes_to_the_standard_output(parrot):
     result = parrot("ask", "Hello there.")
@@ -66,3 +69,27 @@ def test_a_server_that_was_named_must_be_there(parrot):
     ):
         assert result.code == 1
         assert "No answer from http://127.0.0.1:1" in result.err
+
+
+@pytest.mark.parametrize("typed", ["127.0.0.1:8642", "nonsense", "ftp://127.0.0.1/x", "http:///v1"])
+def test_an_address_that_is_none_is_a_mistake(parrot, typed):
+    result = parrot("ask", "Hello.", "--url", typed)
+    assert (result.code, result.err) == (2, f"antiphon: --url takes an address such as http://127.0.0.1:8642/v1, not '{typed}'.\n")
+    assert "OPENAI_BASE_URL takes an address" in parrot("ask", "Hello.", OPENAI_BASE_URL=typed).err
+
+
+@pytest.mark.parametrize(
+    ("flags", "environ", "sent"),
+    [
+        (True, {"ANTIPHON_API_KEY": "ak-1"}, "Bearer ak-1"),
+        (True, {"ANTIPHON_API_KEY": "ak-1", "OPENAI_API_KEY": "sk-1"}, "Bearer ak-1"),
+        (True, {"OPENAI_API_KEY": "sk-1"}, "Bearer sk-1"),
+        (False, {"ANTIPHON_API_KEY": "ak-1", "OPENAI_API_KEY": "sk-1"}, "Bearer sk-1"),
+        (False, {"ANTIPHON_API_KEY": "ak-1"}, None),
+    ],
+)
+def test_a_server_that_was_named_gets_the_key_that_is_for_it(parrot, flags, environ, sent):
+    with server(401, b'{"error":{"message":"No key. Send one in a header."}}') as (url, seen):
+        result = parrot("ask", "Hello.", *(("--url", url) if flags else ()), **environ, **({} if flags else {"OPENAI_BASE_URL": url}))
+    assert seen[0][1] == sent
+    assert result.err.startswith("antiphon: No key. Put a key into ANTIPHON_API_KEY, ")

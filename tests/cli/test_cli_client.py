@@ -1,42 +1,12 @@
 """The plain HTTP client, against servers that say what they are told."""
 
-import contextlib
 import json
-import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+from saying import server
 
 from antiphon.cli.client import Client, Unreachable
 from antiphon.errors import UpstreamTrouble
-
-
-@contextlib.contextmanager
-def server(status: int, body: bytes) -> Iterator[tuple[str, list[tuple[str, str | None, bytes]]]]:
-    """Answers everything alike; yields its address, and the (path, authorization, body) that it is sent."""
-    seen: list[tuple[str, str | None, bytes]] = []
-
-    class Reply(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            seen.append((self.path, self.headers["Authorization"], self.rfile.read(int(self.headers["Content-Length"] or 0))))
-            self.send_response(status)
-            self.end_headers()
-            self.wfile.write(body)
-
-        do_GET = do_POST
-
-        def log_message(self, *_arguments: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Reply) as http:
-        thread = threading.Thread(target=http.serve_forever, args=(0.01,))
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{http.server_port}", seen
-        finally:
-            http.shutdown()
-            thread.join()
 
 
 @pytest.mark.parametrize("suffix", ["", "/", "/v1", "/v1/"])
@@ -83,6 +53,11 @@ def test_an_answer_that_is_no_json_object_is_said_to_be_none():
 def test_nobody_there_is_unreachable(url):
     with pytest.raises(Unreachable):
         Client(url).post("/v1/responses", {})
+
+
+def test_why_nobody_is_there_is_told_in_words_and_with_what_to_look_at():
+    with pytest.raises(Unreachable, match=r"^No answer from http://127\.0\.0\.1:1: Connection refused\. Does the server run, "):
+        Client("http://127.0.0.1:1").post("/v1/responses", {})
 
 
 def test_only_an_antiphon_counts_as_alive():

@@ -1,5 +1,7 @@
 """`antiphon config`."""
 
+import pytest
+
 
 def test_show_has_every_setting_on_a_line(antiphon):
     assert "server.port" in antiphon("config", "show").out
@@ -13,6 +15,12 @@ def test_show_says_who_set_what(antiphon, home):
     assert result["store.url"] == {"value": "sqlite", "origin": "built-in"}
 
 
+def test_show_has_the_origin_beside_the_value(antiphon):
+    lines = antiphon("config", "show", "--origin", ANTIPHON_PORT="9000").out.splitlines()
+    assert "server.port                     = 9000  # ANTIPHON_PORT" in lines
+    assert "server.processes                = 1  # built-in" in lines
+
+
 def test_show_keeps_the_password_of_a_database_to_itself(antiphon):
     result = antiphon("config", "show", ANTIPHON_STORE__URL="postgresql+asyncpg://me:secret@db/x")
     assert "secret" not in result.out
@@ -20,18 +28,31 @@ def test_show_keeps_the_password_of_a_database_to_itself(antiphon):
 
 
 def test_check_names_the_sources_and_the_models(antiphon, home):
-    (home / "antiphon.toml").write_text("[[models]]\nname = 'parrot'\nengine = 'scripted'\nscript = 'parrot.toml'\n")
+    (home / "antiphon.toml").write_text("[[models]]\nname = 'parrot'\nengine = 'scripted'\n")
     result = antiphon("config", "check", "--json").json
     assert result == {"ok": True, "sources": [str(home / "antiphon.toml")], "models": ["parrot"]}
 
 
-def test_check_says_that_an_engine_is_none(antiphon, home):
-    (home / "antiphon.toml").write_text("[[models]]\nname = 'parrot'\nengine = 'skripted'\n")
+@pytest.mark.parametrize(
+    ("table", "told"),
+    [
+        ("engine = 'skripted'", "Model 'parrot': There is no engine 'skripted'; there are 'chat', 'local', "),
+        ("engine = 'scripted'\nscript = 'absent.toml'", "Model 'parrot': The script "),
+        ("engine = 'local'\nmodl = 'smollm2-135m-instruct'", "Model 'parrot' has 'modl'; the engine 'local' knows 'model', "),
+        ("engine = 'local'\npath = 'absent.gguf'", "Model 'parrot': There is no model file "),
+        ("engine = 'chat'", "The options of model 'parrot' are wrong: Object missing required field `base_url`."),
+    ],
+)
+def test_check_looks_at_what_is_the_engines_to_read(antiphon, home, table, told):
+    (home / "antiphon.toml").write_text(f"[[models]]\nname = 'parrot'\n{table}\n")
     result = antiphon("config", "check")
-    assert result.code == 2
-    assert (
-        "parrot: no engine 'skripted'; there are 'chat', 'local', 'omni', 'realtime', 'responses', 'scripted', and 'worker'" in result.err
-    )
+    assert (result.code, result.out, result.err.count("\n")) == (2, "", 1)
+    assert result.err.startswith(f"antiphon: {told}")
+
+
+def test_check_has_a_line_for_every_model_that_is_wrong(antiphon, home):
+    (home / "antiphon.toml").write_text("[[models]]\nname = 'a'\nengine = 'chat'\n[[models]]\nname = 'b'\nengine = 'worker'\nslots = 1\n")
+    assert [line.split("'")[1] for line in antiphon("config", "check").err.splitlines()] == ["a", "b"]
 
 
 def test_the_schema_describes_the_settings(antiphon):

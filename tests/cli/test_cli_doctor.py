@@ -4,8 +4,7 @@ import socket
 from collections.abc import Iterator
 
 import pytest
-
-from antiphon.weights import catalogue, verify
+from hollow import hollow
 
 
 @pytest.fixture
@@ -61,19 +60,25 @@ def test_a_machine_without_the_models_of_speech_is_told_how_to_get_them(antiphon
     speech = by_subject(antiphon("doctor", "--json", ANTIPHON_PORT=free_port))["speech"]
     assert speech["state"] == "note"
     assert "moonshine-tiny-en" in speech["detail"]
-    assert speech["remedy"] == "antiphon models pull silero-vad smart-turn-v3.2 moonshine-tiny-en piper-en-us-joe-medium"
+    assert speech["remedy"] == "antiphon models pull --speech"
 
 
-def hollow(models, *, is_remembered):
-    """The models of speech, as long as they are and with nothing in them."""
-    for model in catalogue.speech():
-        for file in model.files:
-            path = models / model.name / file.path
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with path.open("wb") as opened:
-                opened.truncate(file.size_bytes)
-            if is_remembered:
-                verify.remember(path, file)
+def test_a_voice_that_was_chosen_is_fetched_by_its_name(antiphon, free_port):
+    speech = by_subject(antiphon("doctor", "--json", ANTIPHON_PORT=free_port, ANTIPHON_SPEECH__VOICE="kokoro-82m-int8"))["speech"]
+    assert speech["remedy"] == "antiphon models pull silero-vad smart-turn-v3.2 moonshine-tiny-en kokoro-82m-int8"
+
+
+def test_a_model_that_is_configured_wrongly_is_missing(antiphon, home, free_port):
+    assert by_subject(antiphon("doctor", "--json", ANTIPHON_PORT=free_port))["models"]["state"] == "ok"
+    (home / "antiphon.toml").write_text("[[models]]\nname = 'a'\nengine = 'local'\nmodl = 'x'\n")
+    result = antiphon("doctor", "--json", ANTIPHON_PORT=free_port)
+    assert (by_subject(result)["models"]["state"], result.code) == ("missing", 1)
+    assert by_subject(result)["models"]["detail"].startswith("Model 'a' has 'modl'; the engine 'local' knows 'model'")
+
+
+def test_mistakes_in_the_configuration_are_told_apart(antiphon, home):
+    (home / "antiphon.toml").write_text("[server]\nprot = 1\nhots = 1\n")
+    assert by_subject(antiphon("doctor", "--json"))["configuration"]["detail"].count("; " + str(home)) == 1
 
 
 def test_the_models_of_speech_are_named_where_they_are_here(antiphon, home, free_port):
@@ -93,4 +98,4 @@ def test_models_of_speech_that_were_altered_are_named(antiphon, home, free_port)
     speech = by_subject(result)["speech"]
     assert (speech["state"], result.code) == ("missing", 1)
     assert speech["detail"].startswith("altered since they were fetched: silero-vad")
-    assert speech["remedy"].startswith("antiphon models pull silero-vad")
+    assert speech["remedy"] == "antiphon models pull --speech"

@@ -157,6 +157,7 @@ def test_mistakes_are_told_before_anything_starts(parrot, home):
         ((), "at least one recording"),
         (("none.wav",), "can't be read: No such file"),
         (("one.wav", "-o", "nowhere/answer.wav"), "There is no folder"),
+        (("one.wav", "-o", "."), "is a folder; -o takes the name of a WAV file"),
         (("one.wav", "--chunk-ms", "5"), "--chunk-ms takes 20 to 5000"),
         (("one.wav", "--mode", "audio", "--video", "empty"), "nothing is seen there"),
         (("one.wav", "--video", "empty"), "no JPEG files in empty"),

@@ -24,7 +24,7 @@ def config(tmp_path: Path):
     (tmp_path / "models").write_text("")
 
     def of(engine: str, **settings: object) -> Config:
-        entry = ModelEntry(name="model", engine=engine)
+        entry = ModelEntry(name="model", engine=engine, options={} if engine == "scripted" else {"base_url": "http://127.0.0.1:1/v1"})
         return Config(home=tmp_path, models_dir=tmp_path / "models", models=(entry,), speech=SpeechSettings(**settings))
 
     return of

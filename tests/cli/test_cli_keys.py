@@ -26,7 +26,18 @@ def test_a_key_is_made_as_asked(antiphon):
     antiphon("keys", "create", "--name", "ci", *flags)
     heading, row = antiphon("keys", "list").out.splitlines()
     assert heading.split()[:3] == ["ID", "KEY", "NAME"]
-    assert "60 requests/min, 9000 tokens/min, 2 streams" in row and "models:read,admin" in row and " ada " in row
+    assert row.endswith("  models:read, admin; 60 requests/min, 9000 tokens/min, 2 streams") and " ada " in row
+
+
+def test_a_usual_key_is_listed_in_few_words(antiphon):
+    antiphon("keys", "create", "--name", "laptop", "--tenant", "", "--record", "always")
+    assert antiphon("keys", "list").out.splitlines()[1].split(maxsplit=6)[2:] == [
+        "laptop",
+        "-",
+        "live",
+        "-",
+        "all but admin; record always",
+    ]
 
 
 @pytest.mark.parametrize(("expires", "seconds"), [("30m", 1800), ("12h", 43200), ("30d", 2592000), ("8w", 4838400)])

@@ -1,6 +1,7 @@
 """`antiphon models`, on a machine that has none."""
 
 import pytest
+from hollow import hollow
 
 SMALL = "smollm2-135m-instruct"
 
@@ -32,6 +33,23 @@ def test_a_half_downloaded_model_is_here_in_part_and_can_be_removed(antiphon, ho
     assert antiphon("models", "show", SMALL, "--json", **place).json["state"] == "partial"
     assert antiphon("models", "rm", SMALL, **place).out == f"{SMALL}: 2 MB freed\n"
     assert antiphon("models", "show", SMALL, "--json", **place).json["state"] == "absent"
+
+
+def test_a_download_that_never_began_is_no_part_of_a_model(antiphon, home):
+    (home / "models" / SMALL).mkdir(parents=True)
+    (home / "models" / SMALL / ".lock").touch()
+    assert antiphon("models", "show", SMALL, "--json", ANTIPHON_MODELS=str(home / "models")).json["state"] == "absent"
+
+
+def test_a_model_of_several_files_is_a_folder_once_fetched(antiphon, home):
+    hollow(home / "models", is_remembered=True)
+    fetched = antiphon("models", "pull", "--speech", ANTIPHON_MODELS=str(home / "models")).out.splitlines()
+    assert [line.rpartition("/")[2] for line in fetched] == [
+        "silero_vad.onnx",
+        "smart-turn-v3.2-cpu.onnx",
+        "moonshine-tiny-en",
+        "piper-en-us-joe-medium",
+    ]
 
 
 def test_show_has_the_hash_of_every_file(antiphon):

@@ -121,6 +121,7 @@ def test_mistakes_are_told_before_anything_starts(parrot, home):
         (("none.wav",), "can't be read: No such file"),
         (("antiphon.toml",), "antiphon.toml"),
         (("one.wav", "-o", "nowhere/answer.wav"), "There is no folder"),
+        (("one.wav", "-o", "."), "is a folder; -o takes the name of a WAV file"),
         (("--fast",), "name at least one"),
         (("one.wav", "--dialect", "gamma"), "gamma"),
     ):

@@ -61,7 +61,7 @@ async def test_a_setting_that_is_refused_is_told_in_the_words_of_the_server(tmp_
 
 
 async def test_nobody_at_the_address_is_unreachable():
-    with pytest.raises(Unreachable, match=r"No answer from http://127\.0\.0\.1:1"):
+    with pytest.raises(Unreachable, match=r"^No answer from http://127\.0\.0\.1:1: Connection refused\. Does"):
         async with connected(Client("http://127.0.0.1:1"), PARROT):
             pass
 

@@ -32,16 +32,17 @@ def test_words_go_on_the_next_line_where_they_do_not_fit():
     )
 
 
+def test_a_list_keeps_its_lines_and_what_ends_with_one_ends_once():
+    said = (Words(MODEL, "Two:\n\n- a"), Words(MODEL, "\n"), Words(MODEL, "- b\n"), Words(MODEL, "", is_last=True), Words(MODEL, "Well."))
+    assert staged(*said) == "   model  Two:\n          - a\n          - b\n   model  Well.\n"
+
+
 def test_a_word_in_pieces_is_one_word():
     assert staged(Words(MODEL, "An"), Words(MODEL, "ti"), Words(MODEL, "phon sings")) == "   model  Antiphon sings\n"
 
 
 def test_a_word_that_fits_nowhere_is_shown_all_the_same():
     assert staged(Words(MODEL, "x" * 50 + " y")) == f"   model  {'x' * 50}\n          y\n"
-
-
-def test_line_breaks_of_the_model_are_spaces():
-    assert staged(Words(MODEL, "1. one\n2. two\n\n")) == "   model  1. one 2. two\n"
 
 
 def test_what_was_understood_late_waits_for_the_end_of_the_answer():

@@ -14,7 +14,7 @@ from antiphon.errors import UpstreamTrouble
 def _not_an_option(_type: object, question: str) -> None:
     """A question may be `-`; what else looks like an option is a misspelt one."""
     if question.startswith("-") and question != "-":
-        raise ValueError("there is no such option")
+        raise ValueError(f"There is no option {question}.")
 
 
 def ask(

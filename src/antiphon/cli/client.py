@@ -1,8 +1,10 @@
 """A plain HTTP client of the Responses API: what a program needs that has no SDK."""
 
+import os
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
+from http import HTTPStatus
 from http.client import HTTPException, HTTPResponse
 from typing import Any
 
@@ -16,6 +18,11 @@ PROBE_S = 5
 
 _EVENT_BYTES = 64 << 20  # the last event of a stream carries the whole response
 _PIECE_BYTES = 1 << 16
+
+_KEY_WANTED = (
+    "Put a key into ANTIPHON_API_KEY, or into OPENAI_API_KEY where OPENAI_BASE_URL names the server; `antiphon keys create` makes keys."
+)
+"""The server goes on with what header to send; whoever typed a command wants to know what to set."""
 
 # No proxies: the server is on this machine or named outright.
 _opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -107,8 +114,16 @@ class Client:
         except urllib.error.HTTPError as error:
             raise _declined(error) from None
         except (OSError, HTTPException, ValueError) as error:
-            raise Unreachable(f"No answer from {self.base_url}: {getattr(error, 'reason', error)}.") from None
+            raise unreachable(self.base_url, error) from None
         return response
+
+
+def unreachable(base_url: str, error: Exception) -> Unreachable:
+    """Nobody answers there, for the reason that `error` has."""
+    reason = getattr(error, "reason", None) or error
+    code = getattr(reason, "errno", None)  # what goes with it may be a tuple, an address, or the number again
+    told = os.strerror(code) if isinstance(code, int) and code > 0 else getattr(reason, "strerror", None) or str(reason)
+    return Unreachable(f"No answer from {base_url}: {told.removesuffix('.')}. Does the server run, and is that its address?")
 
 
 def _declined(error: urllib.error.HTTPError) -> UpstreamTrouble:
@@ -117,8 +132,11 @@ def _declined(error: urllib.error.HTTPError) -> UpstreamTrouble:
         text = error.read()
     try:
         fault = _object(text)["error"]
-        return UpstreamTrouble(fault["message"], code=fault.get("code"), param=fault.get("param"), status=error.code)
-    except (UpstreamTrouble, KeyError, TypeError):
+        told = fault["message"]
+        if error.code == HTTPStatus.UNAUTHORIZED:
+            told = f"{told.partition('. ')[0].removesuffix('.')}. {_KEY_WANTED}"
+        return UpstreamTrouble(told, code=fault.get("code"), param=fault.get("param"), status=error.code)
+    except (UpstreamTrouble, KeyError, TypeError, AttributeError):
         return UpstreamTrouble(f"The server at {error.url} answered {error.code} {error.reason}.", status=error.code)
 
 

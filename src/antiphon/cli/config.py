@@ -5,10 +5,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from cyclopts import App
 
-from antiphon.cli import settings
+from antiphon.cli import checking, settings
 from antiphon.cli.flags import Around, ConfigFile, Json
-from antiphon.cli.shell import UsageMistake
-from antiphon.errors import listed
 
 if TYPE_CHECKING:
     from antiphon.config import Config, ModelEntry
@@ -40,17 +38,15 @@ def check(
     """
     Say whether the configuration holds, and where it is from.
 
-    Where it doesn't, every mistake gets a line, and the exit code is 2.
+    Where it doesn't, every mistake gets a line, and the exit code is 2. The
+    models' options and the files that they name are looked at too; nothing is
+    loaded, and no other server is asked.
 
     Try:
         antiphon config check --config antiphon.toml
     """
-    from antiphon.runtime.registry import ENGINES  # noqa: PLC0415 - `--help` should not wait for what it doesn't use
-
     loaded = settings.load(shell, file)
-    unknown = [model for model in loaded.config.models if model.engine not in ENGINES]
-    if unknown:
-        raise UsageMistake("\n".join(f"models: {model.name}: no engine '{model.engine}'; there are {listed(ENGINES)}" for model in unknown))
+    checking.refuse_mistakes(loaded.config)
     sources = sorted(set(loaded.origins.values()) - {"built-in"})
     names = [model.name for model in loaded.config.models]
     if as_json:
@@ -82,8 +78,8 @@ def show(
         return shell.say_json(
             {key: {"value": value, "origin": loaded.origins.get(key)} if origin else value for key, value in values.items()}
         )
-    rows = [(key, "=", _written(value)) for key, value in values.items()]
-    return shell.say_rows([(*row, f"# {loaded.origins.get(row[0], 'built-in')}") for row in rows] if origin else rows)
+    set_by = {key: f"  # {loaded.origins.get(key, 'built-in')}" if origin else "" for key in values}
+    return shell.say_rows([(key, f"= {_written(value)}{set_by[key]}") for key, value in values.items()])
 
 
 def schema(*, shell: Around) -> None:

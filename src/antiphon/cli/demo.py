@@ -122,17 +122,20 @@ def _answer(stage: _Stage) -> None:
 
 
 def _stream(stage: _Stage) -> None:
+    from antiphon.cli import talk_stage  # noqa: PLC0415 - its wire types load slowly
+    from antiphon.cli.talk_record import MODEL, Words  # noqa: PLC0415 - likewise
+
     question = "Name the planets of the solar system, each with a few words about it."
     stage.line("you", question)
     began = time.perf_counter()
     arrivals_s: list[float] = []
     event: dict[str, Any] = {}
-    stage.print("   model  ", end="")
+    shown = talk_stage.Stage(stage.shell)
     for event in stage.client.stream("/v1/responses", {"model": stage.model, "input": question, "max_output_tokens": 120}):
         if event["type"] == "response.output_text.delta":
             arrivals_s.append(time.perf_counter() - began)
-            stage.print(event["delta"].replace("\n", "\n" + " " * 10), end="")
-    stage.print()
+            shown.show(Words(MODEL, event["delta"]))
+    shown.end()
     if not arrivals_s or "response" not in event:
         raise UpstreamTrouble("The stream broke off before its end.")
     tokens = event["response"]["usage"]["output_tokens"]

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
 
-from antiphon.cli import settings
+from antiphon.cli import checking, settings
 from antiphon.cli.client import Client
 from antiphon.cli.flags import Around, ConfigFile, Json
 from antiphon.cli.shell import Shell, UsageMistake
-from antiphon.weights import catalogue, fetch, verify
+from antiphon.weights import catalogue, fetch
 from antiphon.weights.catalogue import Model
 
 if TYPE_CHECKING:
@@ -74,9 +74,10 @@ def _examine(shell: Shell, file: Path | None) -> Iterator[Finding]:
     try:
         config = settings.load(shell, file).config
     except UsageMistake as mistake:
-        yield Finding("configuration", "missing", mistake.message, "see antiphon config check")
+        yield Finding("configuration", "missing", "; ".join(mistake.message.splitlines()), "see antiphon config check")
         return
     yield Finding("configuration", "ok", "holds")
+    yield from models(config)
     yield runtime(config)
     yield weights(config)
     yield speech(config)
@@ -99,6 +100,15 @@ def packages() -> Finding:
     if absent:
         return Finding("packages", "missing", f"not installed: {', '.join(absent)}", "pip install antiphon, or make install")
     return Finding("packages", "ok", f"all {len(needed)} installed")
+
+
+def models(config: "Config") -> Iterator[Finding]:
+    """Whether the models can be served as they are configured."""
+    if wrong := list(checking.mistakes(config)):
+        yield from (Finding("models", "missing", mistake.removesuffix("."), "see the reference of its engine") for mistake in wrong)
+    else:
+        names = ", ".join(model.name for model in config.models)
+        yield Finding("models", "ok", names or "none configured, so the default one is served")
 
 
 def runtime(config: "Config") -> Finding:
@@ -140,17 +150,13 @@ def speech(config: "Config") -> Finding:
     absent = [name for name in _required(extra="speech") if not _version(name)]
     if absent:
         return Finding("speech", lacking, f"not installed: {', '.join(absent)}", "pip install 'antiphon[speech]', or make install")
-    here = {model.name for model in fetch.installed(config.models_dir) if model.whole}
-    models = [catalogue.find(name) for name in config.speech.models]
-    away = [model for model in models if model.name not in here]
-    if altered := [model.name for model in models if model not in away and verify.altered(model, config.models_dir / model.name)]:
-        names = " ".join(altered)
-        return Finding("speech", "missing", f"altered since they were fetched: {names}", f"antiphon models pull {names}")
-    if not away:
-        return Finding("speech", "ok", ", ".join(model.name for model in models))
-    size_mb = sum(model.size_bytes for model in away) // 1_000_000
-    names = " ".join(model.name for model in away)
-    return Finding("speech", lacking, f"conversations aloud take {names}, not here yet: {size_mb} MB", f"antiphon models pull {names}")
+    if altered := checking.altered(config):
+        return Finding("speech", "missing", f"altered since they were fetched: {', '.join(altered)}", checking.pulling(altered))
+    names = checking.away(config)
+    if not names:
+        return Finding("speech", "ok", ", ".join(config.speech.models))
+    size_mb = sum(catalogue.find(name).size_bytes for name in names) // 1_000_000
+    return Finding("speech", lacking, f"conversations aloud take {', '.join(names)}, not here yet: {size_mb} MB", checking.pulling(names))
 
 
 def _wanted(config: "Config", here: Set[str]) -> list[Model]:

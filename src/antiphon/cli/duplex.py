@@ -3,6 +3,7 @@
 import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
+from urllib.parse import quote
 
 from cyclopts import Parameter
 
@@ -53,7 +54,7 @@ def duplex(
         antiphon duplex question.wav --mode chat --json
 
     Args:
-        recordings: WAV files; with the extra `speech` also FLAC, MP3 and Ogg.
+        recordings: WAV files; with the extra `speech` also FLAC, MP3 and Ogg, with `formats` also M4A, MP4, WebM and AAC.
         video: a folder of JPEG files, 'frames/*.jpg', or with the extra `formats` a film.
         mode: chat takes each recording as a message; else video if there is any, or audio.
         output: where the answers' sound goes, as a WAV file of 24 kHz.
@@ -71,8 +72,8 @@ def duplex(
         raise UsageMistake(f"--chunk-ms takes 20 to {_LONGEST_PIECE_MS}, not {chunk_ms}.")
     if video is not None and mode == "audio":
         raise UsageMistake("--video is not for --mode audio: nothing is seen there.")
-    if output is not None and not (shell.cwd / output).parent.is_dir():
-        raise UsageMistake(f"There is no folder {(shell.cwd / output).parent} to write {output.name} into.")
+    if output is not None:
+        talk_sound.refuse_no_file(shell.cwd / output)
     # Their wire types and their client load slowly.
     from antiphon.cli import duplex_line, duplex_session, duplex_stage, duplex_video  # noqa: PLC0415
     from antiphon.wire.minicpmo_media import RATE_IN_HZ  # noqa: PLC0415
@@ -88,11 +89,22 @@ def duplex(
     asked = duplex_line.Asked(mode=mode or ("audio" if video is None else "video"), model=model, instructions=instructions)
     shown = duplex_stage.Unseen() if as_json else duplex_stage.DuplexStage(shell)
     with own.answering(shell, url, file, fetching.with_ears) as client:
+        if model is not None and not _has(client, model):
+            shell.note(f"the server has no model '{model}', and takes another for it where it has only one")
         outcome = asyncio.run(duplex_session.held(client, asked, given, shown))
         written = _written(outcome, shell.cwd / output, shell) if output is not None else None
         if as_json:
             shell.say_json(_told(client, asked, outcome, written))
     _judge(outcome)
+
+
+def _has(client: Client, model: str) -> bool:
+    """Whether the server has a model of that name, or doesn't say; a session may be with another one, and doesn't tell."""
+    try:
+        client.get(f"/v1/models/{quote(model, safe='')}")
+    except UpstreamTrouble as trouble:
+        return trouble.code != "model_not_found"
+    return True
 
 
 def _written(outcome: "Outcome", path: Path, shell: Shell) -> Path | None:

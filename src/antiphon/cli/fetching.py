@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from antiphon.cli import progress
+from antiphon.cli import checking, progress
 from antiphon.cli.shell import Shell
 from antiphon.errors import Fault
 from antiphon.weights import catalogue, fetch
@@ -17,19 +17,21 @@ def with_models(config: "Config", shell: Shell) -> "Config":
 
     Raises:
         Fault: weights are needed and can't be had.
+        UsageMistake: a model can't be served as it is configured.
     """
     if not config.models:
         return _with_default(config, shell)
+    if config.server.processes == 1:  # of several each looks for itself; the one that starts them has no engine in its memory
+        checking.refuse_mistakes(config)
     for model in config.models:
         name = model.options.get("model")
-        # An engine says itself what is wrong with its options; here they only tell what to fetch before it starts.
         if model.engine == "local" and isinstance(name, str) and name in catalogue.load():
             with progress.shown(shell) as report:
                 fetch.ensure(name, config.models_dir, report)
     return config
 
 
-_WRITING = ("local", "chat", "responses")
+WRITING = ("local", "chat", "responses")
 """Engines that only read and write, so that talking to their models takes ears and a voice."""
 
 
@@ -59,7 +61,7 @@ def with_ears(config: "Config", shell: Shell) -> "Config":
         Fault: weights are needed and can't be had.
     """
     served = with_models(config, shell)
-    if any(model.engine in _WRITING for model in served.models):
+    if any(model.engine in WRITING for model in served.models):
         _fetch_speech(config, shell)
     return served
 

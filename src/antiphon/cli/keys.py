@@ -33,7 +33,7 @@ def verbs() -> App:
     app = App(name="keys", help=_HELP)
     app.command(create)
     app.command(list_, name="list")
-    app.command(revoke)
+    app.command(revoke, usage="Usage: antiphon keys revoke [OPTIONS] WHICH...")
     return app
 
 
@@ -104,10 +104,9 @@ def list_(*, as_json: Json = False, file: ConfigFile = None, shell: Around) -> N
     if not keys:
         return shell.note("there are no keys; make one with `antiphon keys create`")
     rows = [
-        (key.id, f"{key.prefix}...", key.name, key.tenant, _state(key, now), _day(key.last_used_at), _limits(key), ",".join(key.scopes))
-        for key in keys
+        (key.id, f"{key.prefix}...", key.name, key.tenant or "-", _state(key, now), _day(key.last_used_at), _allowed(key)) for key in keys
     ]
-    return shell.say_rows([("ID", "KEY", "NAME", "TENANT", "STATE", "LAST USED", "LIMITS", "SCOPES"), *rows])
+    return shell.say_rows([("ID", "KEY", "NAME", "TENANT", "STATE", "LAST USED (UTC)", "SCOPES AND LIMITS"), *rows])
 
 
 def revoke(*which: str, file: ConfigFile = None, shell: Around) -> None:
@@ -195,6 +194,14 @@ def _day(at: int | None) -> str:
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M") if at is not None else "-"
 
 
-def _limits(key: KeyRecord) -> str:
+def _allowed(key: KeyRecord) -> str:
+    """What it may do, how much of that, and what is recorded of it."""
+    from antiphon.runtime.keyring import DEFAULT_SCOPES  # noqa: PLC0415 - as above
+
     limits = {"requests/min": key.requests_per_minute, "tokens/min": key.tokens_per_minute, "streams": key.streams}
-    return ", ".join(f"{limit} {kind}" for kind, limit in limits.items() if limit is not None) or "-"
+    parts = (
+        "all but admin" if set(key.scopes) == set(DEFAULT_SCOPES) else ", ".join(key.scopes),
+        ", ".join(f"{limit} {kind}" for kind, limit in limits.items() if limit is not None),
+        f"record {key.record}" if key.record else "",
+    )
+    return "; ".join(part for part in parts if part)

@@ -13,7 +13,7 @@ from pathlib import Path
 from cyclopts import App, CycloptsError, Parameter
 
 from antiphon import __version__
-from antiphon.cli import ask, config, demo, doctor, duplex, keys, models, queue, serve, sessions, talk, version, worker, workers
+from antiphon.cli import ask, config, demo, doctor, duplex, keys, mistakes, models, queue, serve, sessions, talk, version, worker, workers
 from antiphon.cli.shell import Shell, UsageMistake
 from antiphon.errors import Fault
 
@@ -60,6 +60,8 @@ def program() -> App:
         version.version,
     ):
         app.command(verb)
+    app["talk"].usage = "Usage: antiphon talk [OPTIONS] [RECORDINGS...]"
+    app["duplex"].usage = "Usage: antiphon duplex [OPTIONS] RECORDINGS..."
     return app
 
 
@@ -73,7 +75,7 @@ def run(arguments: Sequence[str], shell: Shell) -> int:
     try:
         return _perform(arguments, shell)
     except CycloptsError as mistake:
-        shell.note(f"{mistake} (antiphon --help says what there is)")
+        shell.note(mistakes.told(mistake))
         return USAGE
     except Fault as fault:
         shell.note(fault.message)

@@ -29,6 +29,8 @@ def verbs() -> App:
     app.command(list_, name="list")
     for verb in (show, pull, rm):
         app.command(verb)
+    app["pull"].usage = "Usage: antiphon models pull [OPTIONS] [NAMES...]"
+    app["rm"].usage = "Usage: antiphon models rm [OPTIONS] NAMES..."
     return app
 
 
@@ -36,8 +38,10 @@ def list_(*, as_json: Json = False, file: ConfigFile = None, shell: Around) -> N
     """
     List the models that can be fetched, and which are here.
 
-    Of the kinds, an llm answers. The others are for conversations aloud: vad tells when someone speaks, turn when they are done, stt what
-    they said, and tts is a voice. Any other GGUF file can be served too: name it by `path` in the configuration.
+    Of the kinds, an llm answers. The others are for conversations aloud: vad
+    tells when someone speaks, turn when they are done, stt what they said, and
+    tts is a voice. Any other GGUF file can be served too: name it by `path` in
+    the configuration.
 
     Try:
         antiphon models list
@@ -69,7 +73,8 @@ def show(name: str, /, *, as_json: Json = False, file: ConfigFile = None, shell:
     if as_json:
         return shell.say_json(facts | {"files": msgspec.to_builtins(model.files)})
     files = [("file", f"{part.path}, {_megabytes(part.size_bytes)}, sha256 {part.sha256}") for part in model.files]
-    return shell.say_rows([*((key, str(value)) for key, value in facts.items()), *files])
+    told = {"size_bytes": ("size", _megabytes(model.size_bytes)), "default": ("default", "yes" if facts["default"] else "no")}
+    return shell.say_rows([*(told.get(key, (key, str(value))) for key, value in facts.items()), *files])
 
 
 def pull(*names: str, speech: bool = False, file: ConfigFile = None, shell: Around) -> None:
@@ -93,7 +98,7 @@ def pull(*names: str, speech: bool = False, file: ConfigFile = None, shell: Arou
     for model in models:
         with progress.shown(shell) as report:
             home = fetch.ensure(model, folder, report)
-        shell.say(str(model.main(home)))
+        shell.say(str(model.main(home) if len(model.files) == 1 else home))
 
 
 def rm(*names: str, file: ConfigFile = None, shell: Around) -> None:
@@ -122,7 +127,7 @@ def _find(name: str) -> Model:
 
 def _states(folder: Path) -> dict[str, str]:
     """What is here of every model of the catalogue."""
-    found = {model.name: "here" if model.whole else "in part" for model in fetch.installed(folder)}
+    found = {model.name: "here" if model.whole else "in part" for model in fetch.installed(folder) if model.size_bytes}
     return {name: found.get(name, "-") for name in catalogue.load()}
 
 

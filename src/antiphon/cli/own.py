@@ -1,13 +1,14 @@
 """The server that a verb asks: one that runs, or one of its own for as long as it is needed."""
 
 import contextlib
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from antiphon.cli import settings
 from antiphon.cli.client import Client, Unreachable
-from antiphon.cli.shell import Shell
+from antiphon.cli.shell import Shell, UsageMistake
 
 if TYPE_CHECKING:
     from antiphon.config import Config
@@ -23,8 +24,8 @@ def answering(shell: Shell, url: str | None, file: Path | None, prepared: "Calla
         file: what `--config` named.
         prepared: makes a configuration one that can be served.
     """
-    if named := url or shell.environ.get("OPENAI_BASE_URL"):
-        yield Client(named, shell.environ.get("OPENAI_API_KEY"))
+    if (client := _named(shell, url)) is not None:
+        yield client
         return
     config = settings.load(shell, file).config
     client = Client(settings.base_url(config), shell.environ.get("ANTIPHON_API_KEY"))
@@ -43,12 +44,28 @@ def running(shell: Shell, url: str | None, file: Path | None) -> Client:
     Raises:
         Unreachable: there is none.
     """
-    if named := url or shell.environ.get("OPENAI_BASE_URL"):
-        return Client(named, shell.environ.get("OPENAI_API_KEY"))
+    if (client := _named(shell, url)) is not None:
+        return client
     client = Client(settings.base_url(settings.load(shell, file).config), shell.environ.get("ANTIPHON_API_KEY"))
     if not client.alive():
         raise Unreachable(f"No server answers at {client.base_url}: start it with `antiphon serve`, or name another with --url.")
     return client
+
+
+def _named(shell: Shell, url: str | None) -> Client | None:
+    """
+    The server that was named, with the key for it: OpenAI's variables belong together, and ours goes to what is typed.
+
+    Raises:
+        UsageMistake: that is no address.
+    """
+    told = url or shell.environ.get("OPENAI_BASE_URL")
+    if not told:
+        return None
+    if not re.match(r"https?://[^/]", told):
+        raise UsageMistake(f"{'--url' if url else 'OPENAI_BASE_URL'} takes an address such as http://127.0.0.1:8642/v1, not '{told}'.")
+    key = (shell.environ.get("ANTIPHON_API_KEY") if url else None) or shell.environ.get("OPENAI_API_KEY")
+    return Client(told, key)
 
 
 @contextlib.contextmanager

@@ -4,7 +4,7 @@ import json
 from typing import TYPE_CHECKING
 
 from antiphon import __version__
-from antiphon.cli import fetching, settings
+from antiphon.cli import checking, fetching, settings
 from antiphon.cli.flags import Around, ConfigFile
 from antiphon.cli.shell import aligned
 
@@ -55,14 +55,16 @@ def _kept(config: "Config") -> str:
     return settings.masked(config.database_url).removeprefix("sqlite:///")
 
 
-def _speech(config: "Config") -> str:
-    """What hears and speaks for models that only read and write, or how to get it."""
+def _speech(config: "Config", program: str) -> str | None:
+    """Why nothing hears and speaks for models that only read and write, and how to get it; None where something does."""
     from antiphon.runtime import speech  # noqa: PLC0415 - as the server, which it is part of
 
-    lack = speech.missing(config.speech, config.models_dir)
-    if lack is None:
-        return f"{config.speech.ears} hears, {config.speech.voice} speaks"
-    return f"none: {lack.removesuffix('.')}"
+    if config.speech.enabled is False or speech.not_installed(config.speech):
+        return f"none: {(speech.missing(config.speech, config.models_dir) or '').removesuffix('.')}"
+    for names, what in ((checking.away(config), "not fetched"), (checking.altered(config), "altered since they were fetched")):
+        if names:
+            return f"none: weights {what}; run `{checking.pulling(names, program)}`"
+    return None
 
 
 def _open_to(config: "Config", program: str, *, is_open: bool) -> str:
@@ -70,24 +72,23 @@ def _open_to(config: "Config", program: str, *, is_open: bool) -> str:
     if not is_open:
         return f"whoever has a key; `{program} keys list` shows them"
     if config.database_url is None or config.server.require_keys is False:
-        return "this machine only, and needs no key"
-    return f"this machine only, and needs no key until you make one with `{program} keys create`"
+        return "this machine only; no key needed"
+    return f"this machine only; no key needed until `{program} keys create`"
 
 
 def greeting(config: "Config", base_url: str, program: str, *, is_open: bool) -> str:
     """What is said once the server answers: where it is, what it has, and what to try next."""
     model = config.models[0].name
-    body = json.dumps({"model": model, "input": _QUESTION})
-    address = "" if base_url == "http://127.0.0.1:8642" else f" --url {base_url}/v1"
+    lack = _speech(config, program)
     facts = [
         ("models", ", ".join(entry.name for entry in config.models)),
         ("responses", _kept(config)),
         ("weights", str(config.models_dir)),
-        ("speech", _speech(config)),
+        ("speech", lack or f"{config.speech.ears} hears, {config.speech.voice} speaks"),
         ("open to", _open_to(config, program, is_open=is_open)),
+        ("API", f"{_from_here(base_url)}/docs"),
     ]
-    key, header = ("none", "") if is_open else ("YOUR_KEY", " -H 'Authorization: Bearer YOUR_KEY'")
-    typed = program if is_open else f"ANTIPHON_API_KEY=YOUR_KEY {program}"
+    can_talk = lack is None or any(entry.engine not in fetching.WRITING for entry in config.models)
     return "\n".join(
         [
             f"antiphon {__version__} answers at {base_url}",
@@ -95,17 +96,36 @@ def greeting(config: "Config", base_url: str, program: str, *, is_open: bool) ->
             "",
             "Try, in another terminal:",
             "",
-            f'  {typed} ask "{_QUESTION}"{address}',
-            f"  {typed} talk question.wav{address}",
-            "",
-            f"  curl {base_url}/v1/responses{header} -H 'Content-Type: application/json' -d '{body}'",
-            "",
-            "or from Python, with the openai package:",
-            "",
-            "  from openai import OpenAI",
-            f'  client = OpenAI(base_url="{base_url}/v1", api_key="{key}")',
-            f'  print(client.responses.create(model="{model}", input="{_QUESTION}").output_text)',
+            *_to_try(model, _from_here(base_url), program, is_open=is_open, can_talk=can_talk),
             "",
             "Ctrl-C stops it.",
         ]
     )
+
+
+def _from_here(base_url: str) -> str:
+    """The address as programs on this machine dial it, where the server listens on all that the machine has."""
+    return base_url.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
+
+
+def _to_try(model: str, base_url: str, program: str, *, is_open: bool, can_talk: bool) -> list[str]:
+    """Commands and a program. They stand at the margin, as a Python prompt takes no indented line."""
+    address = "" if base_url == "http://127.0.0.1:8642" else f" --url {base_url}/v1"
+    key = "none" if is_open else "YOUR_KEY"
+    typed = program if is_open else f"ANTIPHON_API_KEY=YOUR_KEY {program}"
+    return [
+        f'{typed} ask "{_QUESTION}"{address}',
+        *([f"{typed} talk question.wav{address}  # a recording of yours"] if can_talk else ()),
+        "",
+        f"curl {base_url}/v1/responses \\",
+        *(() if is_open else ("  -H 'Authorization: Bearer YOUR_KEY' \\",)),
+        "  -H 'Content-Type: application/json' \\",
+        f"  -d '{json.dumps({'model': model, 'input': _QUESTION})}'",
+        "",
+        "or from Python, with the openai package:",
+        "",
+        "from openai import OpenAI",
+        f'client = OpenAI(base_url="{base_url}/v1", api_key="{key}")',
+        f'answer = client.responses.create(model="{model}", input="{_QUESTION}")',
+        "print(answer.output_text)",
+    ]

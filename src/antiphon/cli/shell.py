@@ -1,6 +1,7 @@
 """What a verb has of the outside: the environment, the folder it runs in, and where it reads and writes."""
 
 import os
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -17,6 +18,12 @@ _PIPE_COLUMNS = 80
 
 _PLAIN = {code: " " if chr(code).isspace() else "\N{REPLACEMENT CHARACTER}" for code in (*range(0x20), *range(0x7F, 0xA0))}
 """What stands for characters that break a line, or that a terminal obeys: cells have what strangers said."""
+
+
+_GAP = "  "
+
+_LEAST_COLUMNS = 40
+"""Narrower text is harder to read than text below."""
 
 
 class UsageMistake(OurFault):
@@ -50,8 +57,8 @@ class Shell(Struct, frozen=True, eq=False, kw_only=True):
         self.say((msgspec.json.format(encoded, indent=indent) if indent else encoded).decode())
 
     def say_rows(self, rows: Sequence[Sequence[str]]) -> None:
-        """Print rows with their columns aligned."""
-        for line in aligned(rows):
+        """Print rows with their columns aligned: on a terminal no wider than it is, elsewhere a line each, as programs read them."""
+        for line in aligned(rows, self.columns if self.stdout.isatty() else None):
             self.say(line)
 
     def note(self, text: str) -> None:
@@ -83,9 +90,29 @@ class Shell(Struct, frozen=True, eq=False, kw_only=True):
         return Console(file=target, width=width, no_color=bool(self.environ.get("NO_COLOR")) or None, highlight=False)
 
 
-def aligned(rows: Sequence[Sequence[str]]) -> Iterable[str]:
-    """Lines of cells, each column as wide as its widest cell, two spaces apart; the last is as long as it likes."""
+def aligned(rows: Sequence[Sequence[str]], columns: int | None = None) -> Iterable[str]:
+    """
+    Lines of cells, each column as wide as its widest cell, two spaces apart.
+
+    Args:
+        columns: where the last cell is broken into several lines; below the others if there is no room beside them. Where None it is as
+            long as it likes.
+    """
     plain = [[cell.translate(_PLAIN) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*plain, strict=True)]
+    begin = sum(widths[:-1]) + len(_GAP) * (len(widths) - 1)
     for row in plain:
-        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        beside = _GAP.join(cell.ljust(width) for cell, width in zip(row[:-1], widths, strict=False))
+        if columns is None or begin + widths[-1] <= columns:
+            yield f"{beside}{_GAP if beside else ''}{row[-1]}".rstrip()
+        elif columns - begin >= _LEAST_COLUMNS:
+            yield from _folded(row[-1], columns, f"{beside}{_GAP}", " " * begin)
+        else:
+            yield beside.rstrip()
+            yield from _folded(row[-1], columns, _GAP, _GAP)
+
+
+def _folded(text: str, columns: int, first: str, after: str) -> list[str]:
+    """The text in lines; a path or an address is not broken."""
+    lines = textwrap.wrap(text, columns, initial_indent=first, subsequent_indent=after, break_long_words=False, break_on_hyphens=False)
+    return lines or [first.rstrip()]

@@ -54,7 +54,7 @@ def talk(
         antiphon talk
 
     Args:
-        recordings: WAV files; with the extra `speech` also FLAC, MP3 and Ogg.
+        recordings: WAV files; with the extra `speech` also FLAC, MP3 and Ogg, with `formats` also M4A, MP4, WebM and AAC.
         output: where the answers' sound goes, as a WAV file of 24 kHz.
         model: who is to answer; else the server's first model.
         voice: how it is to sound; else the model's first voice.
@@ -66,8 +66,8 @@ def talk(
     """
     if not recordings and (output or fast or as_json):
         raise UsageMistake("-o, --fast and --json are about recordings: name at least one.")
-    if output is not None and not (shell.cwd / output).parent.is_dir():
-        raise UsageMistake(f"There is no folder {(shell.cwd / output).parent} to write {output.name} into.")
+    if output is not None:
+        talk_sound.refuse_no_file(shell.cwd / output)
     from antiphon.cli import talk_devices, talk_line, talk_live  # noqa: PLC0415 - their wire types and their client load slowly
 
     said = [talk_sound.read(shell.cwd / path) for path in recordings]

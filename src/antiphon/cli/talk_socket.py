@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import aiohttp
 
-from antiphon.cli.client import Client, Unreachable
+from antiphon.cli.client import Client, Unreachable, unreachable
 from antiphon.errors import UpstreamTrouble
 
 OPENING_S = 60
@@ -100,7 +100,7 @@ async def opened(client: Client, path: str, headers: Mapping[str, str]) -> Async
         except TimeoutError:
             raise Unreachable(f"The server at {client.base_url} opened no session within {OPENING_S} s.") from None
         except (aiohttp.ClientError, ValueError, OSError) as error:
-            raise Unreachable(f"No answer from {client.base_url}: {getattr(error, 'strerror', None) or error}.") from None
+            raise unreachable(client.base_url, error) from None
         yield socket
 
 

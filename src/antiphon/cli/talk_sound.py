@@ -55,6 +55,19 @@ def read(path: Path, rate_hz: int = RATE_HZ) -> Recording:
     return Recording(path.name, pcm)
 
 
+def refuse_no_file(path: Path) -> None:
+    """
+    Refuse a path to which no sound can be written; before anything is said, as then it would be too late.
+
+    Raises:
+        UsageMistake: it is a folder, or in one that isn't there.
+    """
+    if path.is_dir():
+        raise UsageMistake(f"{path} is a folder; -o takes the name of a WAV file.")
+    if not path.parent.is_dir():
+        raise UsageMistake(f"There is no folder {path.parent} to write {path.name} into.")
+
+
 def _wav(path: Path, wanted_hz: int) -> bytes:
     """The sound in a WAV file of plain samples."""
     with wave.open(str(path)) as file:

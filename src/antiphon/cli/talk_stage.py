@@ -32,6 +32,7 @@ class Stage:
         self._who: str | None = None
         self._column = 0
         self._word = ""
+        self._line_is_over = False
         self._late: list[Words] = []
 
     def show(self, words: Words) -> None:
@@ -77,7 +78,7 @@ class Stage:
     def _speaks(self, who: str) -> None:
         if self._who != who:
             self.end()
-            self._who, self._column = who, _INDENT
+            self._who, self._column, self._line_is_over = who, _INDENT, False
             self._print(f"  {who:>6}  ", end="")
 
     def _put(self, text: str) -> None:
@@ -85,6 +86,7 @@ class Stage:
         for part in re.findall(r"\s+|\S+", text):
             if part.isspace():
                 self._put_word()
+                self._line_is_over |= "\n" in part
             else:
                 self._word += part
 
@@ -93,12 +95,13 @@ class Stage:
         if not word:
             return
         is_first = self._column == _INDENT
-        if not is_first and self._column + 1 + len(word) > self._columns:
+        if not is_first and (self._line_is_over or self._column + 1 + len(word) > self._columns):
             self._print()
             self._print(" " * _INDENT, end="")
             self._column, is_first = _INDENT, True
         self._print(word if is_first else f" {word}", end="")
         self._column += len(word) + (not is_first)
+        self._line_is_over = False
 
 
 def latencies(turn: Turn) -> str:

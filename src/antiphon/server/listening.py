@@ -1,6 +1,7 @@
 """The socket that the server listens on."""
 
 import contextlib
+import errno
 import socket
 import sys
 from collections.abc import Iterator, Sequence
@@ -63,9 +64,12 @@ def _bound(host: str, port: int, *, is_shared: bool = False) -> Iterator[socket.
         try:
             listener.bind((host, port))
         except OSError as error:
-            raise OurFault(
-                f"Can't listen on {host}:{port}: {error.strerror or error}. "
-                f"Stop what uses the port, or choose another with --port or ANTIPHON_PORT."
-            ) from None
+            in_use = error.errno == errno.EADDRINUSE
+            mend = (
+                "Stop what uses the port, or choose another with --port or ANTIPHON_PORT."
+                if in_use
+                else "Choose another with --host or --port."
+            )
+            raise OurFault(f"Can't listen on {host}:{port}: {error.strerror or error}. {mend}") from None
         listener.setblocking(False)
         yield listener
