@@ -67,6 +67,11 @@ def test_recordings_and_waits_are_remarks():
         stage.begin(Recording("a.wav", b""))
         stage.over(turn)
 
-    told = ["a.wav", "speech end -> transcript 6 -> first token 250 -> first audio - ms"]
+    told = ["a.wav", "speech end -> transcript 6, first token 250, first audio - ms"]
     assert staged(columns=100, then=tell).splitlines() == [f"          {line}" for line in told]
-    assert max(map(len, staged(columns=80, then=tell).splitlines())) <= 80
+
+
+def test_waits_of_seconds_are_one_line_of_a_usual_terminal():
+    slow = Turn(item_id="item_1", ended_s=0.0, transcript_s=9.9, first_token_s=10.0, first_audio_s=99.9)
+    told = "          speech end -> transcript 9900, first token 10000, first audio 99900 ms"
+    assert staged(columns=80, then=lambda stage: stage.over(slow)).splitlines() == [told]

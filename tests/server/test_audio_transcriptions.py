@@ -145,6 +145,15 @@ def test_defaults_may_be_said(served):
     assert transcribed(served, temperature=0, chunking_strategy="auto", response_format="json", stream=False).text == "[2.0 s]"
 
 
+EMPTY = [("language", ""), ("temperature", ""), ("response_format", ""), ("stream", "")]
+
+
+@pytest.mark.parametrize("fields", [EMPTY, [("stream", "False")]])
+def test_what_a_form_leaves_empty_or_writes_as_python_does_is_understood(served, fields):
+    status, answer = posted(served.url, form([("model", "whisper-1"), ("file", beep(1)), *fields]))
+    assert (status, json.loads(answer)["text"]) == (200, "[1.0 s]")
+
+
 def test_an_unknown_model_is_not_found_and_told_which_there_are(served):
     status, error = posted(served.url, form([("model", "none"), ("file", beep(1))]))
     assert (status, error["code"], error["param"]) == (404, "model_not_found", "model")

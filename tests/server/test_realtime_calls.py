@@ -28,6 +28,7 @@ pytestmark = pytest.mark.anyio
 MODELS = {
     "parrot": {"engine": "scripted", "answers": [{"when": "", "say": "You said: {input}"}]},
     "singer": {"engine": "scripted", "answers": [{"say": "la " * 32}]},
+    "quiet": {"engine": "scripted", "abilities": {"voices": ["soft"]}},
     "deaf": {"engine": "scripted", "abilities": {"listens": False, "audio_in": False, "turn_detection": []}},
 }
 WRITTEN = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Hi"}]}
@@ -202,6 +203,15 @@ async def test_a_server_may_say_in_a_form_what_the_session_is(url):
         assert (session["model"], session["instructions"]) == ("singer", "Sing.")
 
 
+async def test_a_session_that_cannot_be_had_is_refused_before_the_call_begins(url):
+    form = aiohttp.FormData(default_to_multipart=True)
+    form.add_field("sdp", "v=0")
+    form.add_field("session", json.dumps({"type": "realtime", "model": "quiet", "audio": {"output": {"voice": "loud"}}}))
+    status, answer, _ = await posted_sdp(url, form)
+    error = json.loads(answer)["error"]
+    assert (status, error["code"]) == (400, "unsupported_value") and "'soft'" in error["message"]
+
+
 async def test_a_call_may_be_one_that_is_only_written_down(url):
     async with calling(url, intent="transcription") as caller:
         assert (await caller.hear())["session"]["type"] == "transcription"
@@ -220,6 +230,16 @@ def without_audio():
     return "v=0\r\no=- 1 1 IN IP4 0.0.0.0\r\ns=-\r\nt=0 0\r\nm=application 9 UDP/DTLS/SCTP webrtc-datachannel\r\na=mid:0\r\n"
 
 
+def bundled_with_nothing():
+    """An offer of which the library makes half a connection: its channel is to share the way of a section that isn't there."""
+    way = (
+        "a=ice-ufrag:abcd\r\na=ice-pwd:abcdefghijklmnopqrstuv\r\na=setup:actpass\r\na=fingerprint:sha-256 " + ":".join(["AB"] * 32) + "\r\n"
+    )
+    audio = "m=audio 9 UDP/TLS/RTP/SAVPF 96\r\na=sendrecv\r\na=mid:5\r\na=rtcp-mux\r\na=rtpmap:96 opus/48000/2\r\n" + way
+    channel = "m=application 9 UDP/DTLS/SCTP webrtc-datachannel\r\na=mid:1\r\na=sctp-port:5000\r\n" + way
+    return "v=0\r\no=- 1 1 IN IP4 0.0.0.0\r\ns=-\r\nt=0 0\r\na=group:BUNDLE 0 1\r\n" + audio + channel
+
+
 @pytest.mark.parametrize(
     "offer",
     [
@@ -227,6 +247,7 @@ def without_audio():
         b"\xff",
         "hello",
         without_audio(),
+        bundled_with_nothing(),
         "v=0\r\nm=audio 9 UDP/TLS/RTP/SAVPF 111\r\n",
         "v=0\r\nm=audio\r\n",
         "v=0\r\n" + "m=audio 9 UDP/TLS/RTP/SAVPF 111\r\n" * 9,

@@ -87,6 +87,12 @@ def test_more_than_can_be_said_in_the_time_was_not_said():
     assert sensible(said, Evidence(seconds=30, level_dbfs=-20, speech_s=0.4)) == ""
 
 
+def test_less_passes_in_a_clip_that_is_no_more_than_a_word():
+    assert sensible("I'm going to try to do it", Evidence(seconds=0.1, level_dbfs=-20)) == ""
+    assert sensible("And then,", Evidence(seconds=0.1, level_dbfs=-20)) == "And then,"
+    assert sensible("Ten of clubs, please.", Evidence(seconds=0.3, level_dbfs=-20)) == "Ten of clubs, please."
+
+
 def test_an_ideogram_takes_as_long_as_several_letters():
     assert letters("天气 ok 9") == 11
 

@@ -39,3 +39,13 @@ def test_every_language_is_spoken_and_words_are_in_their_places():
                 assert 4_000 < peak(b"".join(piece.pcm for piece in pieces)) <= 32_767
 
     run(scenario())
+
+
+@needs_voice
+def test_it_is_as_fast_as_is_asked_also_where_the_model_is_not():
+    async def scenario():
+        async with started(kokoro(FOLDER)) as mouth:
+            usual, fast = [sum(len(piece.pcm) for piece in await heard(mouth, "Hello there, you.", None, speed)) for speed in (1, 4)]
+            assert usual / fast == pytest.approx(4, rel=0.15)
+
+    run(scenario())

@@ -97,6 +97,42 @@ def test_a_wav_file_of_another_rate_is_made_ours():
     run(scenario())
 
 
+def test_a_wav_file_is_read_also_where_samples_were_asked_for_however_it_comes():
+    async def answer(request):
+        response = web.StreamResponse(headers={"content-type": "audio/wav"})
+        await response.prepare(request)
+        for byte in wav(b"\1\0" * 8_000, 8_000)[:64]:
+            await response.write(bytes([byte]))
+            await asyncio.sleep(0)
+        await response.write(wav(b"\1\0" * 8_000, 8_000)[64:])
+        return response
+
+    async def scenario():
+        async with speaking(answer) as (mouth, _):
+            assert sum(len(piece.pcm) for piece in await heard(mouth, "One.")) == len(PCM)
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("body", [b"ID3\4" + bytes(99), b"\xff\xfb\x90\xc4" + bytes(99), b"OggS" + bytes(99), b"fLaC" + bytes(99)])
+def test_files_are_not_played_as_samples(body):
+    async def scenario():
+        async with speaking(sound(body, "audio/mpeg")) as (mouth, _):
+            with pytest.raises(Fault, match="not 'pcm' as was asked for"):
+                await heard(mouth, "One.")
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(("body", "kind"), [(b"\xff\xfb" * 100, "audio/pcm"), (b"\1\0" * 100, "audio/mpeg"), (b"\1\0", "audio/pcm")])
+def test_samples_are_samples_whatever_they_are_called_or_look_like(body, kind):
+    async def scenario():
+        async with speaking(sound(body, kind)) as (mouth, _):
+            assert b"".join(piece.pcm for piece in await heard(mouth, "One.")) == body
+
+    run(scenario())
+
+
 def test_only_voices_that_it_is_known_to_have_are_asked_for():
     async def scenario():
         async with speaking(sound()) as (mouth, asked):

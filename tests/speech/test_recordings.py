@@ -70,7 +70,7 @@ def test_what_is_louder_than_can_be_is_as_loud_as_can_be_and_what_is_no_number_i
     assert np.allclose(sound[:5], [1, -1, 0, 1, 0.25], atol=1e-3)
 
 
-@pytest.mark.parametrize("length", [0xFFFF_FFFF, 0x7FFF_FFFF, 100_000_000])
+@pytest.mark.parametrize("length", [0xFFFF_FFFF, 0x7FFF_FFFF, 100_000_000, 0])
 def test_a_wav_file_that_does_not_know_its_length_is_read_to_its_end(length):
     pcm = (tone(1, 16_000) * 32_767).astype("<i2").tobytes()
     file = bytearray(endless_wav_head(16_000) + pcm)

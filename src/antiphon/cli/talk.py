@@ -1,6 +1,7 @@
 """`antiphon talk`."""
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -8,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 
 from antiphon.audio import ms_of, wav
-from antiphon.cli import fetching, own, talk_sound
+from antiphon.cli import fetching, own, recorded, talk_sound
 from antiphon.cli.client import Client
 from antiphon.cli.flags import Around, ConfigFile
 from antiphon.cli.shell import Shell, UsageMistake
@@ -31,6 +32,7 @@ def talk(
     instructions: str | None = None,
     dialect: Literal["ga", "beta"] = "ga",
     fast: bool = False,
+    record: bool = False,
     as_json: Annotated[bool, Parameter(name="--json")] = False,
     url: str | None = None,
     file: ConfigFile = None,
@@ -61,6 +63,7 @@ def talk(
         instructions: what the model is told before the conversation.
         dialect: of the Realtime API: ga, or beta as it was before.
         fast: send the recordings as fast as it goes, not as fast as they sound.
+        record: have a running server record the conversation, and say where it is afterwards.
         as_json: print the turns, their times and the events counted as JSON.
         url: base address of the server, such as http://127.0.0.1:8642/v1.
     """
@@ -72,8 +75,13 @@ def talk(
 
     said = [talk_sound.read(shell.cwd / path) for path in recordings]
     devices = None if said else talk_devices.Devices(talk_devices.load())
-    with own.answering(shell, url, file, fetching.with_ears) as client:
-        asked = talk_line.Asked(model=model or client.first_model(), dialect=dialect, voice=voice, instructions=instructions)
+    with (
+        # One of its own would forget the recording.
+        contextlib.nullcontext(own.running(shell, url, file)) if record else own.answering(shell, url, file, fetching.with_ears) as client,
+        recorded.told(client, shell, url) if record else contextlib.nullcontext() as recording,
+    ):
+        model = model or client.first_model()
+        asked = talk_line.Asked(model=model, dialect=dialect, voice=voice, instructions=instructions, recording=recording)
         if devices is not None:
             talk_live.converse(client, asked, devices, shell)
         else:

@@ -2,13 +2,14 @@
 
 import contextlib
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import NamedTuple
 from urllib.parse import urlencode
 
 import aiohttp
 from msgspec import UNSET, Struct
 
+from antiphon.cli import recorded
 from antiphon.cli.client import Client
 from antiphon.cli.talk_socket import OPENING_S, Frames, opened
 from antiphon.cli.talk_sound import RATE_HZ
@@ -29,12 +30,14 @@ class Asked(Struct, frozen=True, kw_only=True):
 
     Attributes:
         model: who is to answer.
+        recording: takes the id of the session, which is to be recorded; None for one that isn't.
     """
 
     model: str
     dialect: DialectName = "ga"
     voice: str | None = None
     instructions: str | None = None
+    recording: Callable[[str], object] | None = None
 
     @property
     def session(self) -> Session:
@@ -105,9 +108,9 @@ class Line:
         self.received[event.type] += 1
         return Heard(event, frame.at_s)
 
-    async def begin(self, wanted: Session) -> None:
+    async def begin(self, wanted: Session) -> str:
         """
-        Set the session.
+        Set the session; its id.
 
         Raises:
             UpstreamTrouble: the server refuses.
@@ -117,7 +120,7 @@ class Line:
             if isinstance(heard.event, ErrorEvent):
                 raise refusal(heard.event.error)
             if isinstance(heard.event, SessionUpdated):
-                return
+                return heard.event.session.id or ""
         raise UpstreamTrouble(f"The server has begun no session within {OPENING_S} s.")
 
 
@@ -141,8 +144,10 @@ async def connected(client: Client, asked: Asked) -> AsyncIterator[Line]:
         UpstreamTrouble: the server is not there, or declines.
     """
     path = f"/v1/realtime?{urlencode({'model': asked.model, 'dialect': asked.dialect})}"
-    headers = {"OpenAI-Beta": "realtime=v1"} if asked.dialect == "beta" else {}
+    headers = ({"OpenAI-Beta": "realtime=v1"} if asked.dialect == "beta" else {}) | (recorded.HEADERS if asked.recording else {})
     async with opened(client, path, headers) as socket:
         line = Line(socket, asked.dialect)
-        await line.begin(asked.session)
+        session_id = await line.begin(asked.session)
+        if asked.recording is not None:
+            asked.recording(session_id)
         yield line

@@ -105,9 +105,9 @@ class Stage:
 
 
 def latencies(turn: Turn) -> str:
-    """How long the answer took, step by step from the end of the speech."""
+    """How long the answer took from the end of the speech to each step."""
     waits = turn.waits_ms
-    return " -> ".join(["speech end", *(f"{called} {_told(waits[name])}" for name, called in _WAITS.items())]) + " ms"
+    return f"speech end -> {', '.join(f'{called} {_told(waits[name])}' for name, called in _WAITS.items())} ms"
 
 
 def _told(ms: float | None) -> str:

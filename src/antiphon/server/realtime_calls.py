@@ -18,7 +18,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from antiphon.errors import ClientMistake, OurFault, missing_parameter, shown
-from antiphon.protocols.realtime_settings import Opening
+from antiphon.protocols.realtime_settings import Opening, initial
 from antiphon.runtime.ids import mint
 from antiphon.runtime.registry import Model
 from antiphon.runtime.service import Service
@@ -119,6 +119,7 @@ async def _wanted(service: Service, request: Request) -> Wanted:
         dialect=dialect_of(query, headers, service.config.realtime.dialect, "ga"),
         has_output_buffer=True,
     )
+    initial(opening, mint("sess"), 0)  # a caller who is answered is not told any more that there can't be such a session
     return Wanted(offer, model, opening)
 
 

@@ -15,7 +15,7 @@ from antiphon.runtime.ids import mint
 from antiphon.runtime.registry import Model
 from antiphon.runtime.service import Service
 from antiphon.server import logs
-from antiphon.server.auth import answering, caller_of, settings_of
+from antiphon.server.auth import answering, caller_of, settings_of, spending
 from antiphon.server.realtime_watch import noted, taps_of
 from antiphon.server.recording import recordings_of
 from antiphon.server.webrtc_client import CallClient
@@ -67,7 +67,7 @@ async def hold(service: Service, scope: Scope, call_id: str, wanted: Wanted, ans
 async def _talk(service: Service, scope: Scope, call_id: str, wanted: Wanted, answer: "asyncio.Future[str]") -> None:
     opening, caller, playing = wanted.opening, caller_of(scope), Playing()
     recordings = recordings_of(service, scope, opening)
-    counted, tap = taps_of(service, wanted.model, caller, recordings)
+    counted, tap = taps_of(service, wanted.model, recordings)
     client = CallClient(DIALECTS[opening.dialect], tap, playing, hears=can_hear(opening.abilities))
     call = Call(call_id, caller.tenant, client, tap)
     with noted(service, wanted.model, opening, client, counted, recordings):
@@ -84,14 +84,14 @@ async def _talk(service: Service, scope: Scope, call_id: str, wanted: Wanted, an
 
 async def _drive(service: Service, scope: Scope, call: Call, client: CallClient, wanted: Wanted, begun: Callable[[], None]) -> None:
     """The call's session."""
-    driver = Driver(Realtime(wanted.opening, mint), call, service.store, metrics=service.metrics)
+    driver = Driver(Realtime(wanted.opening, mint), call, service.store, metrics=service.metrics, spend=spending(scope))
     call.driver = driver
 
     async def meanwhile() -> None:
         client.begin(driver)
         begun()
 
-    with service.live.during(driver), service.calls.during(call):
+    with service.live.during(driver, caller_of(scope).key), service.calls.during(call):
         try:
             await driver.run(wanted.model.live, settings_of(scope, wanted.model.name, "realtime"), wanted.opening, meanwhile)
         except Exception:  # where a session ends

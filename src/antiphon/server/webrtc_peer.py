@@ -108,7 +108,8 @@ class Peer:
         if self._hearing is not None:
             self._hearing.cancel()
         closing = asyncio.ensure_future(self._connection.close())  # noqa: TID251 - waited for here, and not cut off halfway
-        with contextlib.suppress(TimeoutError):
+        # Of a connection that an offer has left half made, the library misses the other half.
+        with contextlib.suppress(TimeoutError, AttributeError):
             async with asyncio.timeout(CLOSE_S):
                 await asyncio.shield(closing)
 

@@ -2,15 +2,20 @@
 Cuts a stream of text into what can be spoken at once: a first clause soon, then sentences.
 
 Nothing is lost or changed: the pieces joined are the text. A piece ends behind white space, so that the next one begins with a word.
+A model may write anything, so no text costs more than a few microseconds a character: what is looked at is never longer than `_HELD`.
 """
 
 import re
+from collections.abc import Iterator
 
 FIRST_CLAUSE = 12
 """Characters that the first clause has at least; fewer sound chopped off, and save next to nothing."""
 
 LONGEST = 240
 """Characters after which a sentence is cut at its last comma, or else at its last word."""
+
+_HELD = 4 * LONGEST
+"""Characters after which a word is cut, such as an address; so no piece is longer."""
 
 _ABBREVIATIONS = frozenset(
     (
@@ -28,13 +33,15 @@ _PHRASE = re.compile(
     r"for|from|of|in|into|on|onto|at|by|about|between|through|during|before|after|until|is|are|was|were|can|could|will|would|should)\s)"
 )
 
+_GAP = re.compile(r"(?<!\s)\s++(?=\S)")
 _INITIALS = re.compile(r"(?:[A-Za-zÀ-Þ]\.)*[A-Za-zÀ-Þ]")
 _CLOSERS = "\"'”’)]*_»"
 
-# A mark and what closes behind it, then white space and the next character, which tells whether a sentence begins there.
+# A mark and what closes behind it, then white space and the next character, which tells whether a sentence begins there. A row of marks is
+# looked at from its first one only: from each of them it would take the square of their number.
 _BREAK = re.compile(
     r"\n"
-    rf"|(?P<stop>[.!?…]+)[{re.escape(_CLOSERS)}]*[^\S\n]+(?=(?P<next>\S))"
+    rf"|(?<![.!?…])(?P<stop>[.!?…]++)[{re.escape(_CLOSERS)}]*[^\S\n]+(?=(?P<next>\S))"
     r"|(?P<wide>[。！？])[”』」）]*"
     r"|(?P<comma>[,;:—–]|[，；：、])(?P<gap>[^\S\n]+(?=\S)|)"
 )
@@ -62,21 +69,22 @@ class Clauses:
         Args:
             is_late: whether somebody has waited for the first clause for so long that its first phrases will do.
         """
-        self._held += text
         self._is_late = is_late
-        pieces = []
-        while end := self._end():
-            pieces.append(self._held[:end])
-            self._held = self._held[end:]
-            self._looked = self._comma = 0
-            self._is_first = self._is_first and not pieces[-1].strip()
-        return pieces
+        return [piece for at in range(0, len(text), _HELD) for piece in self._take(text[at : at + _HELD])]
 
     def flush(self) -> list[str]:
         """The rest: nothing more comes."""
         rest, self._held = self._held, ""
         self._looked = self._comma = 0
         return [rest] if rest else []
+
+    def _take(self, text: str) -> Iterator[str]:
+        self._held += text
+        while end := self._end():
+            piece, self._held = self._held[:end], self._held[end:]
+            self._looked = self._comma = 0
+            self._is_first = self._is_first and not piece.strip()
+            yield piece
 
     def _end(self) -> int:
         """Where the first piece ends in what is held; 0 where that can't be known yet."""
@@ -93,13 +101,13 @@ class Clauses:
             elif self._ends_sentence(found):
                 return end
         self._looked = max(self._looked, self._settled())
-        if self._is_first and self._is_late:
-            return self._phrases()
+        if self._is_first and self._is_late and (end := self._phrases()):
+            return end
         return self._forced() if len(self._held) > LONGEST else 0
 
     def _phrases(self) -> int:
         """Where the last phrase begins of those that are held; 0 where there is but one."""
-        begins = [found.end() for found in _PHRASE.finditer(self._held) if not self._within_brackets(found.start())]
+        begins = [found.end() for found in _PHRASE.finditer(self._held, 0, LONGEST) if not self._within_brackets(found.start())]
         return next((end for end in reversed(begins) if len(self._held[:end].strip()) >= FIRST_CLAUSE), 0)
 
     def _settled(self) -> int:
@@ -137,9 +145,9 @@ class Clauses:
         """Where a sentence is cut that is too long; words longer than that, such as addresses, are left whole a while."""
         if self._comma:
             return self._comma
-        if spaces := list(re.finditer(r"\s+(?=\S)", self._held[:LONGEST])):
+        if spaces := list(_GAP.finditer(self._held, 0, LONGEST)):
             return spaces[-1].end()
-        return LONGEST if len(self._held) > 4 * LONGEST else 0
+        return LONGEST if len(self._held) > _HELD else 0
 
 
 def sentences(text: str) -> list[str]:

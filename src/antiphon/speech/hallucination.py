@@ -30,8 +30,9 @@ LITTLE_SPEECH_S = 0.25
 """In less, words that are often made up were: "thank you" takes 0.3 s when it is hurried."""
 
 LETTERS_A_SECOND = 36
-LETTERS_MORE = 30
-"""Fast talkers say 20 letters a second; those at an auction 30. So many more pass at any length, as a short clip may be cut close."""
+LETTERS_MORE, CLOSE_S = 30, 0.5
+"""Fast talkers say 20 letters a second; those at an auction 30. So many more pass, as a clip may be cut close; in proportion where it is so
+short that it is no more than a word."""
 
 LETTERS_OF_AN_IDEOGRAM = 4
 
@@ -109,7 +110,8 @@ def sensible(text: str, evidence: Evidence) -> str:
     seconds = evidence.seconds if evidence.speech_s is None else min(evidence.seconds, evidence.speech_s + 1)
     is_phantom = NEVER_SAID.search(words) and len(words) < 90
     is_made_up = evidence.is_weak and words in OFTEN_MADE_UP
-    if not words or is_phantom or is_made_up or letters(kept) > LETTERS_MORE + LETTERS_A_SECOND * seconds:
+    most = LETTERS_A_SECOND * seconds + LETTERS_MORE * min(1.0, seconds / CLOSE_S)
+    if not words or is_phantom or is_made_up or letters(kept) > most:
         return ""
     return " ".join(kept.split())
 

@@ -30,6 +30,11 @@ LONGEST_S = 600
 COMPLAINT_BYTES = 4096
 """Of an error's body that is read."""
 
+TELLING_BYTES = 4
+"""Of an answer, by which it is told whether it is a file."""
+
+MPEG_TYPES = ("audio/mpeg", "audio/mp3")
+
 
 class SpeechServer(Struct, frozen=True, kw_only=True):
     """
@@ -129,7 +134,10 @@ class UpstreamMouth:
         """What comes, as whole samples at our rate."""
         wav = WavStream() if self._server.format == "wav" else None
         samples, resampler, left = Samples(), Resampler(self.rate_hz, self.rate_hz), LONGEST_S * self.rate_hz * SAMPLE_BYTES
-        while received := await asyncio.wait_for(reply.content.readany(), self._server.idle_s):
+        is_known = wav is not None
+        async for received in self._received(reply):
+            if not is_known:
+                wav, is_known = _file_of(received, reply.content_type), True
             pcm = samples.take(wav.take(received) if wav else received)
             if wav and wav.rate_hz and wav.rate_hz != resampler.from_hz:
                 resampler = Resampler(wav.rate_hz, self.rate_hz)
@@ -142,6 +150,31 @@ class UpstreamMouth:
             raise NotPlayable("it is cut off in its head")
         if rest := resampler.flush():
             yield rest
+
+    async def _received(self, reply: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
+        """What comes, the first of it long enough to tell what it is."""
+        held, least = b"", TELLING_BYTES
+        while received := await asyncio.wait_for(reply.content.readany(), self._server.idle_s):
+            held += received
+            if len(held) >= least:
+                yield held
+                held, least = b"", 0
+        if held:
+            yield held
+
+
+def _file_of(begins: bytes, content_type: str) -> WavStream | None:
+    """
+    The file that samples were asked for and a server sends instead, as some know but one kind; None where it sends samples.
+
+    Raises:
+        NotPlayable: it is of another kind, and would be noise.
+    """
+    # What an MP3 file begins with may also be samples, and types are often wrong; hardly both.
+    is_mpeg = content_type in MPEG_TYPES and begins[:1] == b"\xff" and begins[1:2] >= b"\xe0"
+    if is_mpeg or begins.startswith((b"ID3", b"fLaC", b"OggS")):
+        raise NotPlayable("it is encoded, and not 'pcm' as was asked for")
+    return WavStream() if begins.startswith(b"RIFF") else None
 
 
 class _Words:

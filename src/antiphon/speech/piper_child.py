@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from antiphon.speech.speaking import Model, gain_for, voiced
+from antiphon.speech.speaking import Model, gain_for, phonemized, voiced
+from antiphon.speech.tempo import stretched
 from antiphon.speech.voice_child import Job, Missing, Synthesiser, serve
 from antiphon.speech.voice_link import Begin, Say
 
@@ -30,24 +31,26 @@ class _Voice:
         self._rates_hz = int(self._settings["audio"]["sample_rate"]), rate_hz
         self._model = Model(path, "Ceil")
         self._gain = 1.0
-        self._gain = gain_for(self._sound(self._phonemes(WARM_UP), 1.0, Job(Say(0, WARM_UP, "", 1.0)))[0])
+        self._gain = gain_for(self._sound(self._phonemes(WARM_UP), Job(Say(0, WARM_UP, "", 1.0)))[0])
 
     def speak(self, job: Job) -> tuple[bytes, Iterable[tuple[str, int]]]:
         text, speed = job.say.text, job.say.speed
         phonemes = self._phonemes(text)
-        sound, samples = self._sound(phonemes, speed, job) if any(map(str.isalpha, phonemes)) else (np.zeros(0, np.float32), None)
+        sound, samples = self._sound(phonemes, job) if any(map(str.isalpha, phonemes)) else (np.zeros(0, np.float32), None)
+        # A voice gives each phoneme, and each gap, a unit at least: asked to speak four times as fast it speaks twice as fast.
+        sound = stretched(sound, speed, self._rates_hz[0])
         return voiced(text, sound, phonemes, samples, gain=self._gain, rates_hz=self._rates_hz, speed=speed)
 
     def _phonemes(self, text: str) -> list[str]:
-        sentences = self._phonemizer.phonemize(self._settings["espeak"]["voice"], text)
+        sentences = phonemized(self._phonemizer, self._settings["espeak"]["voice"], text)
         return [phoneme for phoneme in chain.from_iterable([*sentence, " "] for sentence in sentences) if phoneme in self._ids][:-1]
 
-    def _sound(self, phonemes: list[str], speed: float, job: Job) -> tuple[np.ndarray, list[int] | None]:
+    def _sound(self, phonemes: list[str], job: Job) -> tuple[np.ndarray, list[int] | None]:
         between = self._ids[BETWEEN]
         runs = [[*self._ids[phoneme], *between] for phoneme in (FIRST, *phonemes)] + [self._ids[LAST]]
         ids = np.array([list(chain.from_iterable(runs))], np.int64)
         usual = self._settings.get("inference", {})
-        scales = [usual.get("noise_scale", 0.667), usual.get("length_scale", 1.0) / speed, usual.get("noise_w", 0.8)]
+        scales = [usual.get("noise_scale", 0.667), usual.get("length_scale", 1.0), usual.get("noise_w", 0.8)]
         feeds = {"input": ids, "input_lengths": np.array([ids.shape[1]], np.int64), "scales": np.array(scales, np.float32)}
         if self._settings.get("num_speakers", 1) > 1:
             feeds["sid"] = np.array([self._settings.get("default_speaker_id", 0)], np.int64)

@@ -33,6 +33,11 @@ _PIECE_VALUES = 1 << 20
 
 _PIECE_BYTES = 10 * HEARING_RATE_HZ * 2
 
+_UNTOLD = b"data" + bytes(4)
+"""Where the sound of a WAV file begins, as programs write it that don't know how much there will be and can't come back to say it."""
+
+_HEAD_BYTES = 4096
+
 _CONTAINERS = {"WAV": "wav", "WAVEX": "wav", "FLAC": "flac", "MP3": "mp3", "OGG": "ogg"}
 _ENCODINGS = {
     *("PCM_U8", "PCM_S8", "PCM_16", "PCM_24", "PCM_32", "FLOAT", "DOUBLE", "ULAW", "ALAW"),
@@ -82,13 +87,19 @@ def _opened(file: bytes) -> soundfile.SoundFile:
     if not _is_known(file):
         raise _unknown()
     try:
-        opened = soundfile.SoundFile(io.BytesIO(file))
+        opened = soundfile.SoundFile(io.BytesIO(_told(file)))
     except soundfile.LibsndfileError:
         raise _broken() from None
     if opened.format not in _CONTAINERS or opened.subtype not in _ENCODINGS:
         raise _unknown()
     _check(opened.samplerate, opened.channels)
     return opened
+
+
+def _told(file: bytes) -> bytes:
+    """A file that says how much sound is in it; one that doesn't has what follows."""
+    at = file.find(_UNTOLD, 0, _HEAD_BYTES) if file.startswith(b"RIFF") else -1
+    return file if at < 0 else file[: at + 4] + b"\xff" * 4 + file[at + 8 :]
 
 
 def _check(rate_hz: int, channels: int) -> None:

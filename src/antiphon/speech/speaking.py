@@ -56,6 +56,11 @@ class Model:
         return np.asarray(sound).reshape(-1), np.asarray(durations[0]).reshape(-1) if durations else None
 
 
+def phonemized(phonemizer: Any, language: str, text: str) -> list[list[str]]:
+    """The phonemes of each sentence, as espeak makes them."""
+    return list(phonemizer.phonemize(language, text.replace("\0", "")))  # it is written in C, whose texts end there
+
+
 def gain_for(sound: np.ndarray) -> float:
     """By how much a voice is to be louder, by something that it said."""
     loudness = float(np.sqrt(np.mean(np.square(sound)))) if sound.size else 0.0

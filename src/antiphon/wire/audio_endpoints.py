@@ -102,12 +102,13 @@ TranscriptEvent = TranscriptTextDelta | TranscriptTextDone
 
 def read_transcription_form(fields: Iterable[tuple[str, str]]) -> TranscriptionRequest:
     """
-    The request in a form's fields.
+    The request in a form's fields. One that is empty is not filled in, as in the forms of pages; `True` is how some clients write it.
 
     Raises:
         ClientMistake: it is none; `param` says where.
     """
-    request = read_query(TranscriptionRequest, fields)
+    filled = ((name, value.lower() if name == "stream" else value) for name, value in fields if value)
+    request = read_query(TranscriptionRequest, filled)
     if request.timestamp_granularities is not UNSET and request.response_format != "verbose_json":
         raise errors.ClientMistake(
             "The 'timestamp_granularities' parameter is only allowed when 'response_format' is 'verbose_json'.",
