@@ -431,3 +431,46 @@ def test_a_server_that_stops_closes_what_is_open(talk_to):
 def test_a_client_that_is_gone_is_told_nothing_and_its_answers_are_cancelled(talk_to):
     session = asked(talk_to) >> Hangup(1.0) << talk.Cancel("resp_1") << Closes() >> talk.Ended("resp_1") >> sound(b"")
     assert session.session.has_ended == "client_left"
+
+
+# What answers cost
+
+SAYS = f"{OPENED} response.output_text.delta"
+CLOSES = f"response.output_text.done {DONE.removesuffix(' rate_limits.updated')}"
+
+
+def said(talk_to, **fields):
+    """An answer under way: 8 bytes were asked, and 40 said."""
+    session = talk_to(abilities=TEXT, **fields) >> event("response.create", response=WRITTEN | {"instructions": "Be brief"})
+    return session << "response.created" << responds() >> talk.Text("resp_1", "x" * 40) << SAYS
+
+
+def test_the_tokens_of_an_answer_are_spent_as_it_ends(talk_to):
+    session = said(talk_to) >> (talk.Used(id="resp_1", input_tokens=20, output_tokens=10), talk.Ended("resp_1"))
+    session << CLOSES << "rate_limits.updated"
+    assert session.spent == [30]
+
+
+def test_an_answer_that_is_cancelled_is_spent_though_no_usage_is_told(talk_to):
+    left = (RateLimit(name="tokens", limit=60, remaining=50, reset_seconds=10.0),)
+    session = said(talk_to, limits=lambda: left) >> event("response.cancel") << talk.Cancel("resp_1")
+    session << CLOSES.removesuffix("response.done") << event("response.done", response={"status": "cancelled", "usage": None})
+    session << event("rate_limits.updated", rate_limits=[{"remaining": 50 - 12}])
+    assert session.spent == [12]
+
+
+def test_an_answer_under_way_when_its_client_leaves_is_spent(talk_to):
+    session = said(talk_to) >> Hangup(1_001.0) << talk.Cancel("resp_1") << Closes()
+    assert session.spent == [12]
+
+
+def test_an_answer_under_way_when_the_server_stops_is_spent(talk_to):
+    fault = OurFault("The server stops.", code="server_shutting_down")
+    session = said(talk_to) >> Halted(fault, 1_001.0) << talk.Cancel("resp_1") << CLOSES << Closes(fault.code)
+    assert session.spent == [12]
+
+
+def test_an_answer_that_nothing_came_of_is_not_spent(talk_to):
+    session = asked(talk_to, abilities=TEXT, **WRITTEN) >> talk.Broke(id="resp_1", message="boom")
+    session << "response.done rate_limits.updated"
+    assert session.spent == []

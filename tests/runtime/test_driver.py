@@ -10,7 +10,7 @@ from antiphon.errors import OurFault
 from antiphon.protocols.base import FromClient
 from antiphon.protocols.responses import Responses
 from antiphon.protocols.responses_order import Order
-from antiphon.runtime.driver import TOGETHER, Driver
+from antiphon.runtime.driver import MOST_UNHEARD, TOGETHER, Driver
 from antiphon.runtime.metrics import Metrics
 from antiphon.stores.memory import Memory
 from antiphon.wire import responses_items as items
@@ -233,6 +233,42 @@ def test_a_client_that_is_behind_gets_no_more_of_a_flood_until_it_has_caught_up(
     client = driven(Memory(), Firehose(flood(1000)), beside)
     assert client.sent.count("output_text.delta") == 1000
     assert client.sent[-1] == "completed"
+
+
+class Pausable(Firehose):
+    """A firehose that takes note of being told to wait."""
+
+    def __init__(self, words):
+        super().__init__(words)
+        self.told = []
+
+    def pause(self):
+        self.told.append("pause")
+
+    def resume(self):
+        self.told.append("resume")
+
+
+def test_an_engine_that_is_quicker_than_its_answer_can_be_handled_is_told_to_wait():
+    """Unbounded queues: what a worker said faster than it was handled took all the memory that there was."""
+    quick, few = Pausable(flood(2 * MOST_UNHEARD)), Pausable(flood(MOST_UNHEARD // 2))
+    for engine in (quick, few):
+        assert driven(Memory(), engine).sent[-1] == "completed"
+    assert (quick.told, few.told) == (["pause", "resume"], [])
+
+
+def test_an_engine_is_told_once_to_wait_whoever_is_behind():
+    async def beside(driver, client):
+        await client.heard.wait()
+        driver.pause()
+        assert engine.told == ["pause"]
+        for _ in range(50):
+            await asyncio.sleep(0)
+        driver.resume()
+
+    engine = Pausable(flood(2 * MOST_UNHEARD))
+    assert driven(Memory(), engine, beside).sent[-1] == "completed"
+    assert engine.told == ["pause", "resume"]
 
 
 def test_halting_tells_the_client_why_and_keeps_the_failure():

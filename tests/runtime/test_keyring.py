@@ -181,3 +181,15 @@ async def test_a_keys_limits_last_from_request_to_request():
     house.now += FRESH_S
     allowances.append((await house.ring.caller(secret)).allowance)
     assert allowances[0] is not None and all(allowance is allowances[0] for allowance in allowances)
+
+
+async def test_keys_that_were_revoked_have_expired_or_never_were_have_ended():
+    house = House()
+    (revoked, _), (brief, _), (live, _) = await house.key(), await house.key(expires_at=1010), await house.key()
+    ids = [revoked.id, brief.id, live.id, "key_none"]
+    assert await house.ring.ended(ids) == {"key_none"}
+    await house.keys.revoke(revoked.id, 1001)
+    house.now += FRESH_S
+    assert await house.ring.ended(ids) == {"key_none", revoked.id}
+    house.now = 1010
+    assert await house.ring.ended(ids) == {"key_none", revoked.id, brief.id}

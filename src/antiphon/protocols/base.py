@@ -47,7 +47,7 @@ class NotKept(Struct, frozen=True):
 
 
 class Halted(Struct, frozen=True):
-    """The server stops; the client is to be told so, and why, while it still can be."""
+    """The session is to end, as the server does or the key of its client; the client is to be told so, and why, while it still can be."""
 
     fault: Fault
     at: float
@@ -80,6 +80,12 @@ class Keep(Struct, frozen=True):
     record: ResponseRecord
 
 
+class Spend(Struct, frozen=True):
+    """An answer came to so many tokens, which count against the limits of whoever is asking."""
+
+    tokens: int
+
+
 class WakeAt(Struct, frozen=True):
     """Say so when it is that late, in Unix seconds; takes the place of the last one. None: never."""
 
@@ -92,7 +98,7 @@ class Close(Struct, frozen=True):
     fault: Fault | None = None
 
 
-Effect = Send | Tell | Keep | WakeAt | Close
+Effect = Send | Tell | Keep | Spend | WakeAt | Close
 
 
 class Session(Protocol):

@@ -15,7 +15,7 @@ from msgspec import UNSET, Struct, structs
 
 from antiphon import talk, turns
 from antiphon.errors import ClientMistake, Fault, OurFault
-from antiphon.protocols.base import Close, Effect, Event, FromClient, FromEngine, Halted, Hangup, Mint, Tick, WakeAt
+from antiphon.protocols.base import Close, Effect, Event, FromClient, FromEngine, Halted, Hangup, Mint, Spend, Tick, WakeAt
 from antiphon.protocols.conversation import Conversation, Entry
 from antiphon.protocols.playout import Playout, Unheard
 from antiphon.protocols.realtime_answer import Answer, Outbox, plan
@@ -139,7 +139,8 @@ class Realtime:
 
     def _end(self, why: str, fault: Fault | None) -> None:
         for answer in self._answers.values():
-            self._outbox.tell(talk.Cancel(answer.plan.id))
+            answer.abandon()
+            self._count(answer)
         self._answers.clear()
         self._main = None
         self.has_ended = why
@@ -376,18 +377,23 @@ class Realtime:
         for answer in tuple(self._answers.values()):
             self._outbox.tell(talk.Cancel(answer.plan.id))
             answer.take(broke, self._at)
+            self._count(answer)
         self._answers.clear()
         self._main = None
 
     def _finished(self, answer: Answer) -> None:
         del self._answers[answer.plan.id]
-        if (used := answer.used) is not None:
-            self._uncounted += used.input_tokens + used.output_tokens
+        self._count(answer)
         if answer is self._main:
             self._main = None
             self._await_person(answer)
         if self._opening.dialect == "ga":
             self._tell_limits()
+
+    def _count(self, answer: Answer) -> None:
+        if tokens := answer.tokens:
+            self._uncounted += tokens
+            self._outbox.effects.append(Spend(tokens))
 
     def _await_person(self, answer: Answer) -> None:
         idle_ms = self._idle_ms()
@@ -398,7 +404,7 @@ class Realtime:
             self._idle_since_ms = self._speech.buffer.now_ms
 
     def _limits(self) -> list[events.RateLimit]:
-        """What may still be used. Answers are counted as they are told, so those that end just now are taken off here."""
+        """What may still be used. Answers are counted when this is done, so those that end just now are taken off here."""
         return [_lowered(limit, self._uncounted) for limit in self._opening.limits()]
 
     def _tell_limits(self) -> None:

@@ -26,6 +26,7 @@ from antiphon.protocols.realtime_settings import (
     voice_name,
 )
 from antiphon.protocols.response import Slot
+from antiphon.protocols.tokens import tokens_of
 from antiphon.wire import realtime_server as events
 from antiphon.wire.realtime_items import AudioContent, FunctionCallItem, MessageItem, OutputAudio, OutputText, Part, TextContent
 from antiphon.wire.realtime_response import (
@@ -232,7 +233,6 @@ class Answer:
         has_sounded: whether any of it was heard.
         sound_ms: how much sound was sent.
         sounded_at: when the first of it was; 0 before.
-        used: the tokens that it took, as far as the engine has said.
     """
 
     def __init__(self, plan: Plan, outbox: Outbox, mint: Mint, conversation: Conversation | None, playout: Playout | None = None) -> None:
@@ -255,9 +255,9 @@ class Answer:
         self._awaited: steps.Step | None = None
 
     @property
-    def used(self) -> talk.Used | None:
-        """Tokens, as the engine counted them last."""
-        return self._steps.used
+    def tokens(self) -> int:
+        """What it came to, input and output; estimated where the engine has not said."""
+        return tokens_of(self._steps, self.plan.respond, self._rate_hz)
 
     def begin(self) -> None:
         """Say that it has begun, and tell the engine."""
@@ -282,6 +282,11 @@ class Answer:
         """End it here, closing all that is open."""
         self._outbox.tell(talk.Cancel(self.plan.id))
         self._perform(self._steps.cancel(), at, reason)
+
+    def abandon(self) -> None:
+        """End it where nobody is there any more to be told."""
+        self._outbox.tell(talk.Cancel(self.plan.id))
+        self._steps.cancel()
 
     def _limited(self, word: talk.FromEngine) -> talk.FromEngine:
         """The word, or the end of an answer that has become too long to be told whole."""

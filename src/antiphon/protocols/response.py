@@ -326,13 +326,15 @@ class Response:
     Attributes:
         items: those that have closed, in order of their index.
         used: the token count that the engine gave last.
-        over: whether it has finished; it then answers every word with nothing.
+        outcome: how it ended; None before.
+        sound_bytes: how much sound was said.
     """
 
     def __init__(self, mint: Callable[[str], str], *, is_aloud: bool = False, is_never_empty: bool = True) -> None:
         self.items: list[Item] = []
         self.used: talk.Used | None = None
-        self.over = False
+        self.outcome: Outcome | None = None
+        self.sound_bytes = 0
         self._mint = mint
         self._is_aloud = is_aloud
         self._is_never_empty = is_never_empty
@@ -343,9 +345,14 @@ class Response:
         # Calls that began before the open one was complete wait here, so that events of two items never mix.
         self._waiting: dict[str, list[CallWord]] = {}
 
+    @property
+    def over(self) -> bool:
+        """Whether it has finished; it then answers every word with nothing."""
+        return self.outcome is not None
+
     def take(self, word: talk.FromEngine) -> list[Step]:
         """What follows from `word`; never raises."""
-        if self.over or type(word) in NOT_OF_AN_ANSWER:
+        if self.outcome is not None or type(word) in NOT_OF_AN_ANSWER:
             return []
         return TAKES[type(word)](self, word)
 
@@ -364,7 +371,7 @@ class Response:
 
     def cancel(self) -> list[Step]:
         """What follows when nobody waits for the answer any more."""
-        return [] if self.over else [*self._close("incomplete"), self._finish("cancelled")]
+        return [] if self.outcome is not None else [*self._close("incomplete"), self._finish("cancelled")]
 
     # What is said
 
@@ -389,6 +396,7 @@ class Response:
     def _sound(self, pcm: bytes) -> list[Step]:
         if not pcm or not self._is_aloud:
             return []
+        self.sound_bytes += len(pcm)
         steps = [] if self._slot is Slot.SOUND else [*self._settle_calls("completed"), *self._move(Slot.SOUND)]
         assert self._item is not None and self._part is not None
         return [*steps, Sounded(self._item, self._part, pcm)]
@@ -499,7 +507,7 @@ class Response:
         return [*self._settle_calls(status), *self._move(Slot.NOTHING, status=status)]
 
     def _finish(self, outcome: Outcome, reason: str | None = None, broke: talk.Broke | None = None) -> Finished:
-        self.over = True
+        self.outcome = outcome
         return Finished(outcome, reason, broke)
 
     # What opens and closes

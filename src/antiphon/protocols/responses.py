@@ -19,6 +19,7 @@ from antiphon.protocols.base import Close, Effect, Event, FromClient, FromEngine
 from antiphon.protocols.response import Item, Part, Slot
 from antiphon.protocols.responses_object import Draft, error_of, item_begun, item_of, logprobs_of, part_begun, part_of
 from antiphon.protocols.responses_order import SOUND_RATE_HZ, Order, ask
+from antiphon.protocols.tokens import tokens_of
 from antiphon.records import ResponseRecord
 from antiphon.wire import responses_events as events
 from antiphon.wire.base import Extra, Unknown, encode
@@ -63,9 +64,8 @@ class Responses:
 
     @property
     def tokens(self) -> int:
-        """What the response came to, input and output, as far as the engine has said."""
-        used = self._response.used
-        return used.input_tokens + used.output_tokens if used else 0
+        """What the response came to, input and output; estimated where the engine has not said."""
+        return tokens_of(self._response, self._ask, SOUND_RATE_HZ)
 
     def handle(self, event: Event) -> list[Effect]:
         """What is to be done about `event`, in order."""

@@ -26,6 +26,7 @@ from antiphon.protocols.base import (
     NotKept,
     Send,
     Session,
+    Spend,
     Tell,
     Tick,
     WakeAt,
@@ -36,6 +37,9 @@ from antiphon.stores.base import Store
 
 TOGETHER = 256
 """The most words that are handled, and leave, at once: a client can be told to be behind only between two writes."""
+
+MOST_UNHEARD = 16 * TOGETHER
+"""With more words waiting to be handled the engine is told to wait, as by a client that is behind: it may be quicker than this process."""
 
 
 class Client(Protocol):
@@ -52,16 +56,28 @@ class Client(Protocol):
 
 
 class Driver:
-    """Drives one session between its client, its engine and the store, from `run` until the session closes."""
+    """
+    Drives one session between its client, its engine and the store, from `run` until the session closes.
+
+    Args:
+        spend: takes the tokens of each answer, from sessions that say so as it ends.
+    """
 
     def __init__(
-        self, session: Session, client: Client, store: Store, clock: Callable[[], float] = time.time, metrics: Metrics | None = None
+        self,
+        session: Session,
+        client: Client,
+        store: Store,
+        clock: Callable[[], float] = time.time,
+        metrics: Metrics | None = None,
+        spend: Callable[[int], None] = lambda _tokens: None,
     ) -> None:
         self._session = session
         self._client = client
         self._store = store
         self._clock = clock
         self._metrics = metrics or Metrics()
+        self._spend = spend
         self._conversation: Conversation | None = None
         self._tasks: asyncio.TaskGroup | None = None
         self._keeping: Keep | None = None
@@ -69,6 +85,7 @@ class Driver:
         self._held: deque[Effect] = deque()
         self._unheard: deque[talk.FromEngine] = deque()
         self._is_behind = False
+        self._is_held_back = False
         self._has_left = False
         self._halting: Fault | None = None
         self._closed = asyncio.Event()
@@ -113,6 +130,7 @@ class Driver:
     def _postpone(self, words: Sequence[talk.FromEngine]) -> None:
         is_first = not self._unheard
         self._unheard.extend(words)
+        self._hold_back()
         if is_first:
             self._hear()
 
@@ -122,6 +140,7 @@ class Driver:
             return
         words = [self._unheard.popleft() for _ in range(min(TOGETHER, len(self._unheard)))]
         self.receive(FromEngine(words, self._clock()))
+        self._hold_back()
         if self._unheard:
             asyncio.get_running_loop().call_soon(self._hear)
 
@@ -133,7 +152,7 @@ class Driver:
             self.receive(Hangup(self._clock()))
 
     def halt(self, fault: Fault) -> None:
-        """The server stops; a session whose engine is not there yet learns so when it is."""
+        """It is to end, and its client told why; a session whose engine is not there yet learns so when it is."""
         self._halting = fault
         if self._conversation is not None:
             self.receive(Halted(fault, self._clock()))
@@ -141,15 +160,25 @@ class Driver:
     def pause(self) -> None:
         """The client is behind."""
         self._is_behind = True
-        if self._conversation is not None:
-            self._conversation.pause()
+        self._hold_back()
 
     def resume(self) -> None:
         """The client has caught up."""
         self._is_behind = False
-        if self._conversation is not None:
-            self._conversation.resume()
+        self._hold_back()
         self._hear()
+
+    def _hold_back(self) -> None:
+        """Have the engine wait where it is ahead of its client, or of this process, by too much."""
+        most = MOST_UNHEARD // 2 if self._is_held_back else MOST_UNHEARD  # so that it does not go to and fro
+        held_back = self._is_behind or len(self._unheard) > most
+        if held_back is self._is_held_back or self._conversation is None:
+            return
+        self._is_held_back = held_back
+        if held_back:
+            self._conversation.pause()
+        else:
+            self._conversation.resume()
 
     def receive(self, event: Event) -> None:
         """Give the session an event and perform what it decides."""
@@ -175,6 +204,8 @@ class Driver:
                 assert self._tasks is not None
                 self._keeping = effect
                 self._tasks.create_task(self._keep(record))
+            case Spend(tokens):
+                self._spend(tokens)
             case WakeAt(at):
                 self._wake_at(at)
             case Close(fault):

@@ -178,6 +178,12 @@ class Keyring:
         key = next((key for key in self._known.values() if key.id == key_id), None)
         return self._caller(key) if key is not None and key.is_live(self._clock()) else None
 
+    async def ended(self, key_ids: Collection[str]) -> Collection[str]:
+        """Those of the keys that open nothing any more."""
+        await self._refresh(FRESH_S)
+        now = self._clock()
+        return set(key_ids) - {key.id for key in self._known.values() if key.is_live(now)}
+
     def _caller(self, key: KeyRecord) -> Caller:
         self._used[key.id] = int(self._clock())
         return Caller(key.tenant, key, self._allowance(key))

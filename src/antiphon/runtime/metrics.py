@@ -20,6 +20,9 @@ WAITS_S = (0.0, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 
 FIRST_TOKEN_S = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
 """Bounds for the time to the first token; those of OpenTelemetry's GenAI conventions."""
 
+MOST_NAMES = 100
+"""The most names that are counted apart of those that a configured name with a `*` stands for: it is clients who choose them."""
+
 WorkerState = Literal["idle", "busy", "draining", "quarantined", "offline"]
 
 UpstreamState = Literal["closed", "half_open", "open"]
@@ -201,6 +204,16 @@ class Metrics:
         self.queue_waits: defaultdict[str, Histogram] = defaultdict(lambda: Histogram(WAITS_S))
         self.queue_tickets: Counter[tuple[str, str, str]] = Counter()
         self.workers: Mapping[tuple[str, WorkerState], int] = {}
+        self._asked_for: defaultdict[str, set[str]] = defaultdict(set)
+
+    def label(self, model: str, family: str | None) -> str:
+        """The name under which a model is counted: its own, or its family's where so many of that were asked for already."""
+        if family is None or model in (asked_for := self._asked_for[family]):
+            return model
+        if len(asked_for) >= MOST_NAMES:
+            return family
+        asked_for.add(model)
+        return model
 
     def speculated(self, outcome: Literal["begun", "used", "dropped"]) -> None:
         """An answer was begun before it was asked for, or this has become of it."""

@@ -52,6 +52,7 @@ class Model(Struct, frozen=True, eq=False):
         engine: answers in writing.
         around: gives an engine ears and a voice where it has none of its own.
         duplex: answers clients of the MiniCPM-o protocol, when they have a place.
+        family: the configured name that ends in `*` and stands for this one; None for a model with a name of its own.
     """
 
     name: str
@@ -59,6 +60,7 @@ class Model(Struct, frozen=True, eq=False):
     created_at: int
     around: Callable[[Engine], Engine]
     duplex: Queued
+    family: str | None = None
 
     @property
     def live(self) -> Engine:
@@ -205,7 +207,7 @@ class Registry:
         family = self._family(name)
         if not name or family is None:
             raise model_not_found(name, self._models)
-        return structs.replace(family, name=name)
+        return structs.replace(family, name=name, family=family.name)
 
     def has(self, name: str) -> bool:
         """Whether a model answers to that name."""

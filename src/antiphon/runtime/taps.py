@@ -64,27 +64,24 @@ class Counted:
     Counts a Realtime session.
 
     Args:
-        spend: takes the tokens of each answer.
         clock: seconds from any origin.
 
     Attributes:
         events_in: how many the client sent.
         events_out: how many it was told.
         responses: how many came to an end.
-        tokens: what they came to.
+        tokens: what they came to, as far as their engine said.
     """
 
     def __init__(
         self,
         metrics: Metrics,
         model: str,
-        spend: Callable[[int], None] = lambda _tokens: None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.events_in = self.events_out = self.responses = self.tokens = 0
         self._metrics = metrics
         self._model = model
-        self._spend = spend
         self._clock = clock
         self._speech_ended_at: float | None = None
         self._in_bytes_per_s = self._out_bytes_per_s = PCM_BYTES_PER_S
@@ -146,7 +143,6 @@ class Counted:
         if usage.output_token_details is not UNSET:
             metrics.audio_tokens[model, "output"] += usage.output_token_details.audio_tokens
         self.tokens += usage.total_tokens
-        self._spend(usage.total_tokens)
 
 
 def _bytes_per_s(format: Format | Any) -> int:

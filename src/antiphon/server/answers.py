@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any, Protocol
 
 from antiphon.errors import Fault
+from antiphon.runtime.registry import Model
 from antiphon.runtime.service import Service
 from antiphon.server import logs
 from antiphon.wire.base import encode
@@ -40,19 +41,20 @@ class Witness(Protocol):
 
 
 @contextlib.contextmanager
-def counted(service: Service, model: str, client: Witness, begun_at: float) -> Iterator[None]:
+def counted(service: Service, model: Model, client: Witness, begun_at: float) -> Iterator[None]:
     """Count an answer at its end, however it ends."""
     try:
         yield
     finally:
         metrics = service.metrics
+        name = metrics.label(model.name, model.family)
         response = client.last.response if isinstance(client.last, TERMINAL) else None
         outcome = str(response.status) if response else "failed" if client.fault else "cancelled"
-        metrics.answers[model, outcome].observe(time.perf_counter() - begun_at)
+        metrics.answers[name, outcome].observe(time.perf_counter() - begun_at)
         if client.first_at is not None:
-            metrics.first_token[model].observe(client.first_at - begun_at)
+            metrics.first_token[name].observe(client.first_at - begun_at)
         if response and response.usage:
-            metrics.tokens[model, "input"] += response.usage.input_tokens
-            metrics.tokens[model, "output"] += response.usage.output_tokens
+            metrics.tokens[name, "input"] += response.usage.input_tokens
+            metrics.tokens[name, "output"] += response.usage.output_tokens
         if response and service.config.logging.content:
             logs.get().info("answered", content=encode(response).decode())

@@ -136,6 +136,12 @@ def answering(scope: Scope, tokens: Callable[[], int]) -> AbstractAsyncContextMa
     return contextlib.nullcontext() if allowance is None else allowance.answering(tokens)
 
 
+def spending(scope: Scope) -> Callable[[int], None]:
+    """What takes the tokens of a session's answers, as each of them ends, from the limits of the key."""
+    allowance = caller_of(scope).allowance
+    return (lambda _tokens: None) if allowance is None else allowance.spend
+
+
 def credential(headers: Headers) -> str | None:
     """
     The key that comes with a request, whichever way: as bearer token, in `api-key`, or among the WebSocket subprotocols, as browsers

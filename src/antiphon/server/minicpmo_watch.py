@@ -17,7 +17,8 @@ from antiphon.wire.minicpmo_client import Mode
 
 def taps_of(service: Service, model: Model, caller: Caller, recordings: Sequence[Recording]) -> tuple[Counted, Tap]:
     """What counts a session, and all that listens in on it."""
-    counted = Counted(service.metrics, model.name, caller.allowance.spend if caller.allowance else lambda _tokens: None)
+    spend = caller.allowance.spend if caller.allowance else lambda _tokens: None
+    counted = Counted(service.metrics, service.metrics.label(model.name, model.family), spend)
     taps: list[Tap] = [counted, *recordings, *([Logged()] if service.config.logging.content else [])]
     return counted, joined(taps)
 
@@ -39,7 +40,7 @@ def noted(service: Service, model: Model, mode: Mode, client: Ended, tap: Counte
         for recording in recordings:
             recording.end(client.end)
         metrics.minicpmo_sessions[mode] -= 1
-        metrics.minicpmo_sessions_ended[model.name, mode, client.end] += 1
+        metrics.minicpmo_sessions_ended[metrics.label(model.name, model.family), mode, client.end] += 1
         logs.get().info(
             "session",
             model=model.name,

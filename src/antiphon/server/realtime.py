@@ -20,7 +20,7 @@ from antiphon.runtime.keyring import Caller
 from antiphon.runtime.registry import Model
 from antiphon.runtime.service import Service
 from antiphon.server import connection, minicpmo
-from antiphon.server.auth import GuardedRoute, answering, caller_of, credential, settings_of
+from antiphon.server.auth import GuardedRoute, answering, caller_of, credential, settings_of, spending
 from antiphon.server.realtime_client import RealtimeClient, reason_of
 from antiphon.server.realtime_opening import asked, dialect_of, opening_for, subprotocol_of
 from antiphon.server.realtime_sideband import Beside, client_beside
@@ -151,7 +151,7 @@ class _Open:
         self._service.live.admit()
         async with answering(scope, lambda: 0):  # the tokens of its answers are counted as each of them ends
             recordings = recordings_of(self._service, scope, opening)
-            counted, tap = taps_of(self._service, model, caller_of(scope), recordings)
+            counted, tap = taps_of(self._service, model, recordings)
             client = RealtimeClient(DIALECTS[opening.dialect], tap)
             with noted(self._service, model, opening, client, counted, recordings):
                 await self._hold(scope, send, model, opening, client)
@@ -165,19 +165,21 @@ class _Open:
         _check_handshake(scope)
         query, headers = QueryParams(scope["query_string"]), Headers(scope=scope)
         client = client_beside(call, DIALECTS[dialect_of(query, headers, self._service.config.realtime.dialect, self._dialect)])
-        with call.joined(client):
-            await client.accept(Beside(call), lambda listener: _upgrade(scope, send, listener))
+        beside = Beside(call, client)
+        with call.joined(client), self._service.live.during(beside, caller.key):
+            await client.accept(beside, lambda listener: _upgrade(scope, send, listener))
             await client.wait_closed()
 
     async def _hold(self, scope: Scope, send: Send, model: Model, opening: Opening, client: RealtimeClient) -> None:
         """The whole session."""
-        driver = Driver(Realtime(opening, mint), client, self._service.store, metrics=self._service.metrics)
+        session, service = Realtime(opening, mint), self._service
+        driver = Driver(session, client, service.store, metrics=service.metrics, spend=spending(scope))
         settings = settings_of(scope, model.name, "realtime")
 
         async def accept() -> None:
             await client.accept(driver, lambda listener: _upgrade(scope, send, listener))
 
-        with self._service.live.during(driver):
+        with self._service.live.during(driver, caller_of(scope).key):
             try:
                 await driver.run(model.live, settings, opening, accept)
             except Exception:  # where a session ends

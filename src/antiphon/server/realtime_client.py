@@ -18,7 +18,7 @@ from antiphon.wire.realtime_dialects import Dialect
 REASON_LIMIT_BYTES = 123
 """The most that a WebSocket's close frame has room for, after its code."""
 
-ENDS = {"session_expired": (1001, "expired"), "server_shutting_down": (1012, "stopped")}
+ENDS = {"session_expired": (1001, "expired"), "server_shutting_down": (1012, "stopped"), "invalid_api_key": (3000, "revoked")}
 """By the fault's code: the WebSocket's code, and what the end is counted as."""
 
 

@@ -7,7 +7,6 @@ from typing import Any, Protocol
 
 from antiphon.errors import OurFault, shown
 from antiphon.protocols.realtime_settings import Opening
-from antiphon.runtime.keyring import Caller
 from antiphon.runtime.recorder import Recording
 from antiphon.runtime.registry import Model
 from antiphon.runtime.service import Service
@@ -30,9 +29,9 @@ class Ended(Protocol):
     end: str
 
 
-def taps_of(service: Service, model: Model, caller: Caller, recordings: Sequence[Recording] = ()) -> tuple[Counted, Tap]:
+def taps_of(service: Service, model: Model, recordings: Sequence[Recording] = ()) -> tuple[Counted, Tap]:
     """What counts a session, and all that listens in on it."""
-    counted = Counted(service.metrics, model.name, caller.allowance.spend if caller.allowance else lambda _tokens: None)
+    counted = Counted(service.metrics, service.metrics.label(model.name, model.family))
     taps: list[Tap] = [counted, *recordings, *([Logged()] if service.config.logging.content else [])]
     return counted, joined(taps)
 
@@ -56,7 +55,7 @@ def noted(
         for recording in recordings:
             recording.end(client.end)
         metrics.sessions -= 1
-        metrics.sessions_ended[model.name, client.end] += 1
+        metrics.sessions_ended[metrics.label(model.name, model.family), client.end] += 1
         logs.get().info(
             "session",
             model=model.name,

@@ -72,7 +72,7 @@ class _Create:
             heartbeat_s = self._service.config.server.heartbeat_s
             client = EventStream(self._encoding, scope, send, heartbeat_s, told) if request.stream else Whole()
             driver = Driver(session, client, self._service.store, metrics=self._service.metrics)
-            with self._service.live.during(driver), counted(self._service, model.name, client, begun_at):
+            with self._service.live.during(driver), counted(self._service, model, client, begun_at):
                 with connection.of(scope).telling(driver):
                     engine = model.live if order.is_aloud else model.engine
                     reply = await _answer(client, functools.partial(driver.run, engine, settings, order))

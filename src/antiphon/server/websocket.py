@@ -166,6 +166,9 @@ class Socket:
         line = self._line
         if line.is_overfull:
             line.drop("backlog")
+            # What has come with this already asks for answers that nobody will read, each of which may be large.
+            self._is_closing = True
+            self._incoming.mute()
         elif not line.transport.is_closing():
             line.transport.write(b"".join(out))
         out.clear()
