@@ -86,6 +86,20 @@ def test_a_stream_is_read_however_it_is_cut(split):
     assert (body["model"], body["stream"], body["messages"]) == ("mock-1", True, [{"role": "user", "content": "Hi"}])
 
 
+@pytest.mark.parametrize("split", [0, 1])
+@pytest.mark.parametrize("media_type", ["text/plain; charset=utf-8", "application/octet-stream"])
+def test_a_stream_that_its_server_does_not_call_one_is_read(media_type, split):
+    words, _ = answered(HELLO.replace("text/event-stream", media_type), split=split)
+    assert words[-1] == talk.Ended("resp_1")
+    assert "".join(word.text for word in words if isinstance(word, talk.Text)) == "Héllo you"
+
+
+@pytest.mark.parametrize("body", ["It works!", "d", "dating"])
+def test_a_text_that_is_no_stream_is_none(body):
+    words, _ = answered(HELLO.partition("data:")[0].replace("text/event-stream", "text/plain") + body)
+    assert [type(word) for word in words] == [talk.Broke]
+
+
 def test_reasoning_comes_before_the_text():
     words, _ = answered(SSE + chunk({"reasoning_content": "Hm."}) + chunk({"content": "Yes"}, "stop") + "data: [DONE]\n\n")
     assert words[0] == talk.Reasoning("resp_1", "Hm.")

@@ -4,10 +4,12 @@ import itertools
 import json
 
 import msgspec
+import pytest
 from hypothesis import given, settings, strategies as st
 
 from antiphon import talk
 from antiphon.engines.chat_calls import Calls, FreeText
+from antiphon.errors import UpstreamTrouble
 from antiphon.wire import chat
 
 NAMES = ["get", "get_weather", "get_time", "weather", "a", "tool__shell"]
@@ -103,9 +105,59 @@ def test_a_name_that_grows_is_the_longest_of_it():
 
 def test_a_call_of_no_arguments_is_a_call():
     assert called([{"index": 0, "id": "c", "function": {"name": "a"}}, {"index": 1, "id": "d", "function": {"name": "get"}}]) == [
-        ("a", ""),
-        ("get", ""),
+        ("a", "{}"),
+        ("get", "{}"),
     ]
+
+
+def test_a_call_of_no_arguments_that_was_cut_off_has_none():
+    calls, words = Calls("resp_1", OFFERED), []
+    calls.take(msgspec.convert({"index": 0, "id": "c", "function": {"name": "a"}}, chat.ToolCall), words)
+    calls.close(words, is_whole=False)
+    assert words == [talk.Calling("resp_1", "c", "a")]
+
+
+def test_calls_that_a_server_mixes_are_put_together_again():
+    told = [
+        {"index": 0, "id": "c", "function": {"name": "get", "arguments": '{"x"'}},
+        {"index": 1, "id": "d", "function": {"name": "a", "arguments": ""}},
+        {"index": 0, "function": {"arguments": ":1"}},
+        {"index": 1, "function": {"arguments": '{"y":'}},
+        {"index": 0, "function": {"arguments": "}"}},
+        {"index": 1, "function": {"arguments": "2}"}},
+    ]
+    assert called(told) == [("get", '{"x":1}'), ("a", '{"y":2}')]
+
+
+def test_a_call_that_takes_the_place_of_one_left_off_ends_it():
+    told = [
+        {"index": 0, "id": "c", "function": {"name": "get", "arguments": '{"x"'}},
+        {"index": 1, "id": "d", "function": {"name": "a", "arguments": "{}"}},
+        {"index": 0, "id": "e", "function": {"name": "a", "arguments": "{}"}},
+    ]
+    assert called(told) == [("get", '{"x"'), ("a", "{}"), ("a", "{}")]
+
+
+def test_a_call_that_goes_on_when_it_was_whole_is_garbled():
+    told = [{"index": number, "id": f"c{number}", "function": {"name": "get", "arguments": "{}"}} for number in range(2)]
+    with pytest.raises(UpstreamTrouble, match="went on with call 0"):
+        called([*told, {"index": 0, "function": {"arguments": "x"}}])
+
+
+def test_a_name_that_comes_after_the_arguments_began_is_waited_for():
+    told = [{"index": 0, "id": "c", "function": {"arguments": '{"x"'}}, {"index": 0, "function": {"name": "get", "arguments": ":1}"}}]
+    assert called(told) == [("get", '{"x":1}')]
+
+
+def test_a_call_that_is_never_named_is_no_answer():
+    with pytest.raises(UpstreamTrouble, match="never named"):
+        called([{"index": 0, "id": "c", "function": {"arguments": "{}"}}])
+
+
+def test_an_id_that_clients_could_not_give_back_is_replaced():
+    calls, words = Calls("resp_1", OFFERED), []
+    calls.take(msgspec.convert({"id": "c" * 65, "function": {"name": "a", "arguments": "{}"}}, chat.ToolCall), words)
+    assert words[0] == talk.Calling("resp_1", "call_11", "a")
 
 
 def test_an_id_that_comes_twice_is_not_given_twice():

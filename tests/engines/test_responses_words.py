@@ -294,6 +294,32 @@ def test_two_calls_of_one_id_are_told_apart():
     assert first[1] != second[1]
 
 
+@pytest.mark.parametrize("has_output", [True, False])
+def test_items_of_one_id_in_two_places_are_told_apart(has_output):
+    told = [*full_message("A", "x", 0), *full_message("B", "x", 1), *full_call("f", "{}", 2, "x"), *full_call("g", "{}", 3, "x", "call_b")]
+    output = [each["item"] for each in told if each["type"] == "response.output_item.done"] if has_output else ()
+    items = shown(words_of([*told, over(output=output)]))
+    assert [item[0] for item in items] == ["message", "message", "call", "call"]
+    assert [item[2] for item in items[2:]] == ["f", "g"]
+
+
+def test_a_call_without_arguments_has_an_empty_object():
+    assert shown(words_of([*full_call("f", ""), over()])) == [("call", "call_a", "f", None, "{}")]
+
+
+@pytest.mark.parametrize("delta", [rb"a\ud83d", b"a\xf0\x9f"])
+def test_parts_of_characters_are_replaced(delta):
+    written = b'{"type":"response.output_text.delta","item_id":"msg_a","output_index":0,"content_index":0,"delta":"%s"}' % delta
+    words = []
+    ResponsesReading(ID, {}, False).read([written], words)
+    assert words[-1] == talk.Text(ID, "a\ufffd")
+
+
+def test_an_event_nested_without_end_is_a_fault():
+    with pytest.raises(Fault, match="no event"):
+        ResponsesReading(ID, {}, False).read([b'{"type":"x","item":' + b"[" * 5000 + b"]" * 5000 + b"}"], [])
+
+
 # Ids
 
 

@@ -30,6 +30,11 @@ def test_any_error_becomes_a_fault_that_can_be_told(status, told, headers):
     msgspec.json.encode(fault.body())
 
 
+def test_googles_errors_come_in_a_list():
+    body = b'[{"error": {"code": 429, "message": "Quota exceeded.", "status": "RESOURCE_EXHAUSTED"}}]'
+    assert refused(429, {}, body).message == "Quota exceeded."
+
+
 @settings(deadline=None)
 @given(JSON)
 def test_any_error_in_the_middle_becomes_a_fault_that_can_be_told(told):

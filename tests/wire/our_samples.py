@@ -12,6 +12,7 @@ from antiphon.wire import realtime_items as realtime
 from antiphon.wire.base import Nothing, Unknown, Wire
 from antiphon.wire.realtime_response import StatusDetails, StatusError
 from antiphon.wire.realtime_server import Conversation, ConversationCreated
+from antiphon.wire.responses_calls import LocalShellCallOutput
 from antiphon.wire.responses_events import ErrorEvent, error_event
 from antiphon.wire.responses_items import AdditionalTools, CompactionTrigger, ConfigurationUpdate, ItemReference, Message, Reasoning
 from antiphon.wire.responses_parts import FileCitation, InputFile, InputImage, InputText, OutputText, ReasoningText, Refusal, SummaryText
@@ -43,6 +44,7 @@ BY_HAND: dict[Any, tuple[Wire, ...]] = {
         ),
     ),
     AdditionalTools: (AdditionalTools(id="at_1", role="developer", tools=[FunctionTool(name="feed", parameters=None, strict=True)]),),
+    LocalShellCallOutput: (LocalShellCallOutput(id="lsh_1", output="a.txt", call_id="call_1", status="completed"),),
     ReasoningOptions: (ReasoningOptions(context="auto", effort="low", mode="standard", summary="auto"),),
     ResponseError: (ResponseError(code="server_error", message="Gone.", param="input", type="server_error"),),
     realtime.MessageItem: (

@@ -120,7 +120,24 @@ def test_a_picture_is_a_jpeg_file():
     assert media.frame_of(as_json(base64_of(filled)), "frame") == filled
 
 
-@pytest.mark.parametrize("content", [b"", PNG, b"\xff\xd8\xff", b"\xff\xd8" + bytes(40), jpeg()[:20], jpeg(0, 5)])
+@pytest.mark.parametrize("follows", [bytes(511), b"\0\0\0\x18ftypmp42", jpeg()], ids=["zeros", "a film", "another picture"])
+def test_what_follows_the_end_of_a_picture_is_the_cameras_own_affair(follows):
+    assert media.frame_of(as_json(base64_of(jpeg() + follows)), "frame") == jpeg() + follows
+
+
+def thumbnailed():
+    """A picture with a small one in its head, which has an end of its own."""
+    return jpeg()[:2] + b"\xff\xe1" + struct.pack(">H", 2 + len(jpeg())) + jpeg() + jpeg()[2:]
+
+
+CUT_OFF = [jpeg()[:-2], jpeg()[:-1], thumbnailed()[:-1]]
+
+
+def test_a_picture_may_have_a_small_one_in_its_head():
+    assert media.frame_of(as_json(base64_of(thumbnailed())), "frame") == thumbnailed()
+
+
+@pytest.mark.parametrize("content", [b"", PNG, b"\xff\xd8\xff", b"\xff\xd8" + bytes(40), jpeg()[:20], jpeg(0, 5), *CUT_OFF])
 def test_what_is_no_picture_is_refused(content):
     with pytest.raises(ClientMistake) as refused:
         media.frame_of(as_json(base64_of(content)), "input.video_frames[0]")

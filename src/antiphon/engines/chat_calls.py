@@ -2,7 +2,7 @@
 The tool calls in a streamed chat completion, from whatever servers make of `tool_calls`.
 
 A call begins to be told once its arguments do: by then its id and its name have come, if they ever will. It is told to be complete
-when the next one begins.
+when the next one begins and its arguments are whole. Where they are not, the server may mix its calls, and go on with this one later.
 """
 
 import json
@@ -15,6 +15,9 @@ from antiphon import talk
 from antiphon.errors import UpstreamTrouble
 from antiphon.wire import chat
 
+LONGEST_ID = 64
+"""The longest id of a call that the Responses API takes back."""
+
 
 class _Call:
     """One call as it comes."""
@@ -25,6 +28,7 @@ class _Call:
         self.call_id = ""
         self.name = ""
         self.said: list[str] = []
+        self.untold = ""
         self.unwrap: FreeText | None = None
 
 
@@ -41,6 +45,7 @@ class Calls:
         self._id = id
         self._offered = offered
         self._open: _Call | None = None
+        self._aside: dict[int, _Call] = {}
         self._closed: set[int] = set()
         self._call_ids: set[str] = set()
 
@@ -54,10 +59,7 @@ class Calls:
         function = part.function or chat.Function()
         call = self._open
         if call is None or self._is_another(call, part, function):
-            self.close(words)
-            if part.index in self._closed and not part.id and not function.name:
-                raise UpstreamTrouble(f"The model server garbled a tool call: it went on with call {part.index} when that was over.")
-            call = self._open = _Call(part.index)
+            call = self._turn_to(part, function, words)
         call.given_id = call.given_id or part.id or ""
         if function.name and not call.call_id:
             call.name = _whole_name(call.name, function.name, self._offered)
@@ -65,23 +67,57 @@ class Calls:
         if isinstance(text, dict):
             text = msgspec.json.encode(text).decode()
         if text:
-            self._announce(call, words)
             call.said.append(text)
-            self._argue(call, text, words)
+            call.untold += text
+        if call.untold and call.name:
+            self._announce(call, words)
+            self._argue(call, words)
 
     def close(self, words: list[talk.FromEngine], *, is_whole: bool = True) -> None:
-        """No more of the open call comes; with `is_whole` it is complete."""
-        call, self._open = self._open, None
-        if call is None:
-            return
+        """
+        No more of any call comes; with `is_whole` they are complete.
+
+        Raises:
+            UpstreamTrouble: one of them was never named.
+        """
+        calls = [*self._aside.values(), *([] if self._open is None else [self._open])]
+        self._aside.clear()
+        self._open = None
+        for call in calls:
+            self._end(call, words, is_whole=is_whole)
+
+    def _turn_to(self, part: chat.ToolCall, function: chat.Function, words: list[talk.FromEngine]) -> _Call:
+        """The call that `part` is of, which is the open one from now on; what was open is over, if all its arguments have come."""
+        call = self._open
+        if call is not None:
+            if call.index is None or part.index in (None, call.index) or _is_json("".join(call.said)):
+                self._end(call, words)
+            else:
+                self._aside[call.index] = call
+                if call.name:
+                    self._announce(call, words)  # in the order in which they began
+        call = None if part.index is None else self._aside.pop(part.index, None)
+        if call is not None and part.id and call.given_id and part.id != call.given_id:
+            self._end(call, words)
+            call = None
+        if call is None and part.index in self._closed and not part.id and not function.name:
+            raise UpstreamTrouble(f"The model server garbled a tool call: it went on with call {part.index} when that was over.")
+        self._open = call or _Call(part.index)
+        return self._open
+
+    def _end(self, call: _Call, words: list[talk.FromEngine], *, is_whole: bool = True) -> None:
         if call.index is not None:
             self._closed.add(call.index)
-        if not call.name and not call.call_id:  # nothing was called
-            return
+        if not call.name:
+            if call.said and is_whole:
+                raise UpstreamTrouble("The model server garbled a tool call: it never named it.")
+            return  # nothing was called
         self._announce(call, words)
         if call.unwrap is not None and (rest := call.unwrap.end()):
             words.append(talk.Arguments(self._id, call.call_id, rest))
         if is_whole:
+            if not call.said and call.unwrap is None:  # of a function without parameters; clients read it as JSON
+                words.append(talk.Arguments(self._id, call.call_id, "{}"))
             words.append(talk.Called(self._id, call.call_id))
 
     def _is_another(self, call: _Call, part: chat.ToolCall, function: chat.Function) -> bool:
@@ -93,6 +129,8 @@ class Calls:
             return False
         if part.id and call.given_id:
             return part.id != call.given_id
+        if not call.name:  # it comes late
+            return False
         if call.said:
             # Its name with every part of a call is as common as none of its calls told apart: only a whole call is over.
             return name != call.name or (bool(function.arguments) and _is_json("".join(call.said)))
@@ -102,7 +140,7 @@ class Calls:
         if call.call_id:
             return
         number = len(self._call_ids) + 1
-        fresh = call.given_id and call.given_id not in self._call_ids
+        fresh = 0 < len(call.given_id) <= LONGEST_ID and call.given_id not in self._call_ids
         call.call_id = call.given_id if fresh else f"call_{self._id.removeprefix('resp_')[:24]}{number}"
         self._call_ids.add(call.call_id)
         tool = self._offered.get(call.name)
@@ -111,7 +149,8 @@ class Calls:
         name, namespace = (tool.name, tool.namespace) if tool is not None else (call.name, None)
         words.append(talk.Calling(self._id, call.call_id, name, custom=is_custom, namespace=namespace))
 
-    def _argue(self, call: _Call, text: str, words: list[talk.FromEngine]) -> None:
+    def _argue(self, call: _Call, words: list[talk.FromEngine]) -> None:
+        text, call.untold = call.untold, ""
         if call.unwrap is not None:
             text = call.unwrap.feed(text)
         if text:

@@ -160,9 +160,9 @@ def _effort(ask: talk.Respond, body: Plain, quirks: Quirks) -> Plain:
 def _tools(ask: talk.Respond, quirks: Quirks) -> Plain:
     choice = ask.tool_choice
     offered = ask.tools
-    if choice.names is not None and quirks.choice != "openai":
+    if (only := choice.only) is not None and quirks.choice != "openai":
         # What may not be called is not offered: every server understands that.
-        offered = tuple(tool for tool in offered if tool.key in choice.names)
+        offered = tuple(tool for tool in offered if tool.key in only)
     if not offered or (choice.mode == "none" and quirks.choice == "none"):
         return {}
     asked: Plain = {"tools": [_tool(tool) for tool in explained(offered, ask.namespaces)]}
@@ -174,9 +174,9 @@ def _tools(ask: talk.Respond, quirks: Quirks) -> Plain:
 
 
 def _choice(choice: talk.ToolChoice, offered: Sequence[talk.Tool], quirks: Quirks) -> Any:
-    if choice.names is None or quirks.choice == "word":
+    if (only := choice.only) is None or quirks.choice == "word":
         return choice.mode
-    allowed = [_named(tool) for tool in offered if tool.key in choice.names]
+    allowed = [_named(tool) for tool in offered if tool.key in only]
     if len(allowed) == 1 and choice.mode == "required":
         return allowed[0]
     if quirks.choice != "openai":

@@ -1,12 +1,14 @@
 """A streamed chat completion, in the engine's words."""
 
 import contextlib
-import re
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
+
 from antiphon import talk
 from antiphon.engines.chat_calls import Calls
+from antiphon.engines.event_scan import in_whole_characters
 from antiphon.engines.upstream_faults import said_midway
 from antiphon.errors import UpstreamTrouble, shown
 from antiphon.wire import chat
@@ -64,6 +66,8 @@ class ChatReading:
                     words.append(talk.Text(self._id, content))
                     continue
                 delta.content = content
+            elif choices is None and chunk.usage is None and not chunk.error:
+                _check_fault(event)
             self._read_slowly(chunk, words)
         return False
 
@@ -87,13 +91,15 @@ class ChatReading:
         for choice in chunk.choices or ():
             delta = choice.delta or choice.message
             if not choice.index and delta is not None:
-                self._read_delta(delta, choice.logprobs, words)
+                self._read_delta(delta, choice.logprobs, words, is_whole=delta is choice.message)
+            if choice.message is not None and not choice.finish_reason:
+                self._finish_reason = self._finish_reason or "stop"  # a message comes whole, also where the server forgot to say so
             if choice.finish_reason:
                 self._finish_reason = choice.finish_reason
                 if choice.finish_reason in FAILED:
                     raise UpstreamTrouble(f"The model server gave up in the middle of its answer ('{shown(choice.finish_reason)}').")
 
-    def _read_delta(self, delta: chat.Delta, logprobs: chat.Logprobs | None, words: list[talk.FromEngine]) -> None:
+    def _read_delta(self, delta: chat.Delta, logprobs: chat.Logprobs | None, words: list[talk.FromEngine], *, is_whole: bool) -> None:
         id = self._id
         # Some servers say the same under both names, for clients that know only one.
         reasoning = delta.reasoning_content or delta.reasoning
@@ -109,6 +115,8 @@ class ChatReading:
             words.append(talk.Annotated(id, _annotation(annotation)))
         for call in delta.tool_calls or ():
             self._calls.take(call, words)
+            if is_whole:
+                self._calls.close(words)
         if delta.function_call is not None:
             self._calls.take(chat.ToolCall(index=0, function=delta.function_call), words)
 
@@ -126,22 +134,32 @@ class ChatReading:
         return "".join(texts)
 
 
-_HALF = re.compile(rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F][0-9a-fA-F]{2}")
-"""Half of a surrogate pair alone. Servers that count in UTF-16 cut characters there, and no decoder of UTF-8 takes it."""
-
-
 def _mended(event: bytes, error: Exception) -> chat.Chunk:
     """
     The chunk without what made it unreadable.
 
     Raises:
-        UpstreamTrouble: it is no JSON, has none of a chunk's shape, is no UTF-8, or is nested without end.
+        UpstreamTrouble: it is no JSON, has none of a chunk's shape, or is nested without end.
     """
-    mended = _HALF.sub(rb"\\ufffd", event)
+    mended = in_whole_characters(event)
     if mended != event:
         with contextlib.suppress(ValueError, RecursionError):
             return chat.decode_chunk(mended)
     raise UpstreamTrouble(f"The model server sent what is no chat completion: {error}.", code="upstream_malformed") from None
+
+
+def _check_fault(event: bytes) -> None:
+    """
+    Look whether an event without choices is an error that is not under `error`: older vLLM's `{"object": "error", "message": ...}`.
+
+    Raises:
+        Fault: it is one.
+    """
+    fields = None
+    with contextlib.suppress(ValueError, RecursionError):  # it was mended to be read at all
+        fields = msgspec.json.decode(event)
+    if isinstance(fields, dict) and fields.get("object") == "error":
+        raise said_midway(fields)
 
 
 def likely(token: chat.TokenLogprob) -> talk.TokenLogprob:
@@ -167,8 +185,17 @@ def _used(id: str, usage: chat.Usage) -> talk.Used:
     reasoning = completion.reasoning_tokens if completion is not None else usage.reasoning_tokens
     return talk.Used(
         id=id,
-        input_tokens=usage.prompt_tokens or 0,
-        output_tokens=usage.completion_tokens or 0,
-        cached_tokens=(prompt.cached_tokens if prompt is not None else 0) or 0,
-        reasoning_tokens=reasoning or 0,
+        input_tokens=count(usage.prompt_tokens),
+        output_tokens=count(usage.completion_tokens),
+        cached_tokens=count(prompt.cached_tokens if prompt is not None else 0),
+        reasoning_tokens=count(reasoning),
     )
+
+
+MOST_TOKENS = 2**31 - 1
+"""More than any answer comes to."""
+
+
+def count(told: float | None) -> int:
+    """A number of tokens; what can be none must neither raise a limit nor break a counter."""
+    return int(min(max(told or 0, 0), MOST_TOKENS))

@@ -5,6 +5,8 @@ Nearly every event of a model's stream is one line, `data: {...}`, and comes who
 Comments, other fields, several lines of data and other line ends go round by `_data_of`.
 """
 
+import re
+
 from antiphon.errors import UpstreamTrouble
 
 _BOM = b"\xef\xbb\xbf"
@@ -76,6 +78,15 @@ class EventScan:
         held = b"\r" if whole.endswith(b"\r") else b""
         whole = whole[: len(whole) - len(held)].replace(b"\r\n", b"\n").replace(b"\r", b"\n")
         return whole + held
+
+
+_HALF = re.compile(rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F][0-9a-fA-F]{2}")
+"""Half of a surrogate pair alone. Servers that count in UTF-16 cut characters there, and no decoder of UTF-8 takes it."""
+
+
+def in_whole_characters(event: bytes) -> bytes:
+    """The event with each part of a character, as bytes or as an escape, replaced by the sign for what can't be read."""
+    return _HALF.sub(rb"\\ufffd", event.decode("utf-8", "replace").encode())
 
 
 def _data_of(block: bytes) -> bytes:

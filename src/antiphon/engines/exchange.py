@@ -18,6 +18,13 @@ WHOLE_LIMIT_BYTES = 16 << 20
 """How large an answer may be that comes whole, though a stream was asked for."""
 
 
+UNLABELLED = frozenset({"text/plain", "application/octet-stream"})
+"""What web frameworks call a body of which its server says nothing: such as a stream of events."""
+
+FIELDS = (b"data:", b"event:", b"id:", b"retry:", b":", b"\xef\xbb\xbf", b"\n", b"\r\n")
+"""What a stream of events can begin with."""
+
+
 class Listener(Protocol):
     """Whoever understands the events of an answer."""
 
@@ -139,8 +146,10 @@ class Exchange:
             self._take = None
         elif media_type == "application/json":
             self._take, self._limit_bytes = self._take_whole, WHOLE_LIMIT_BYTES
+        elif media_type in UNLABELLED:
+            self._take = self._take_unlabelled
         else:
-            self._fail_with(f"sent {media_type} where a stream of events was expected; its base_url may be wrong", "malformed")
+            self._mistake_kind(media_type)
 
     def came(self, pieces: list[bytes]) -> None:
         """More of the body."""
@@ -184,6 +193,18 @@ class Exchange:
         self._collect(pieces)
         if len(self._body) > self._limit_bytes:
             self._fail_with(f"sent an answer larger than {self._limit_bytes} bytes", "malformed")
+
+    def _take_unlabelled(self, pieces: list[bytes]) -> None:
+        self._collect(pieces)
+        head = bytes(self._body[: max(map(len, FIELDS))])
+        if head.startswith(FIELDS):
+            self._take = None
+            self.came([bytes(self._body)])
+        elif not any(field.startswith(head) for field in FIELDS):
+            self._mistake_kind(self._headers["content-type"].partition(";")[0])
+
+    def _mistake_kind(self, media_type: str) -> None:
+        self._fail_with(f"sent {media_type} where a stream of events was expected; its base_url may be wrong", "malformed")
 
     def _take_refusal(self, pieces: list[bytes]) -> None:
         self._collect(pieces)

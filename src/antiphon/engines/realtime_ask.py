@@ -76,7 +76,7 @@ def params_of(
         given: what it answers in place of the conversation.
         correlation: what the upstream is to tell back with an answer that leaves its conversation as it is; None for one that doesn't.
     """
-    names = ask.tool_choice.names
+    names = ask.tool_choice.only
     tools: list[Tool] = [_tool(tool) for tool in ask.tools if names is None or tool.key in names]
     voice = ask.voice
     most, warmth = ask.sampling.max_tokens, ask.sampling.temperature

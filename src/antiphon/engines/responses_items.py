@@ -120,9 +120,10 @@ class Items:
         return self._known(event.item_id, event.output_index, "hosted")
 
     def begin(self, given_id: str | None, index: int | None, kind: Kind) -> UpstreamItem:
-        """The item that the server says begins: a new one, unless something of it came before."""
+        """The item that the server says begins: a new one, unless something of it came before; some give several items the same id."""
         item = self._known(given_id, index, kind)
-        if item is None or (item.is_announced and item is not self._by_id.get(given_id or "")):
+        is_elsewhere = item is not None and item.is_done and None not in (index, item.index) and index != item.index
+        if item is None or is_elsewhere or (item.is_announced and item is not self._by_id.get(given_id or "")):
             item = UpstreamItem(kind)
         item.is_announced = True
         return self._note(item, given_id, index)

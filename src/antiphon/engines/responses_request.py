@@ -113,7 +113,7 @@ def _include(ask: talk.Respond) -> Plain:
 
 def _tools(ask: talk.Respond, manners: Manners) -> Plain:
     # What may not be called is not offered: every server understands that, and few know `allowed_tools`.
-    names = ask.tool_choice.names
+    names = ask.tool_choice.only
     offered = [tool for tool in ask.tools if names is None or tool.key in names]
     hosted = [tool.spec for tool in ask.hosted if names is None or tool.type in names]
     if not offered and not hosted:

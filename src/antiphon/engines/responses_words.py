@@ -5,13 +5,15 @@ A server says most things more than once: as deltas, as the whole of a part, as 
 What was said is counted, so that whichever of these a server sends, or leaves out, each thing is heard once.
 """
 
+import contextlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
 
 from antiphon import talk, turns
-from antiphon.engines.chat_words import likely
+from antiphon.engines.chat_words import count, likely
+from antiphon.engines.event_scan import in_whole_characters
 from antiphon.engines.responses_items import Items, Kind, UpstreamItem
 from antiphon.engines.upstream_faults import refused, said_midway
 from antiphon.errors import Fault, UpstreamTrouble
@@ -73,8 +75,8 @@ class ResponsesReading:
                 continue
             try:
                 event = decode(written)
-            except ValueError as error:  # no JSON, none of an event's shape, or no UTF-8
-                raise UpstreamTrouble(f"The model server sent what is no event: {error}.", code="upstream_malformed") from None
+            except (ValueError, RecursionError) as error:
+                written, event = _mended(written, error)
             speaking = items.speaking
             # Nearly every event is a piece of text and nothing else.
             if (
@@ -267,6 +269,8 @@ class ResponsesReading:
         self._announce(item, fields, words)
         text = fields.get("input") if fields.get("type") == "custom_tool_call" else fields.get("arguments")
         self._arguments(item, _json(text), words, is_all=True)
+        if item.call_id and not item.part.chars and fields.get("type") == "function_call" and fields.get("status") != "incomplete":
+            self._arguments(item, "{}", words, is_all=True)  # of a function without parameters; clients read it as JSON
         if item.call_id and fields.get("status") != "incomplete":
             self._items.say(item, talk.Called(self._id, item.call_id), words)
 
@@ -281,7 +285,7 @@ class ResponsesReading:
     def _end(self, body: msgspec.Raw, status: str, words: Words) -> None:
         try:
             response = loose.decode_response(body) if body else loose.Response()
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise UpstreamTrouble(f"The model server sent what is no response: {error}.", code="upstream_malformed") from None
         status = response.status or status
         if status == "failed":
@@ -385,6 +389,20 @@ SKIPPED = frozenset(
 """Events that say nothing which another does not say too. Those of hosted tools are passed on, and unknown ones pass unheard."""
 
 
+def _mended(written: bytes, error: Exception) -> tuple[bytes, Event]:
+    """
+    The event without what made it unreadable.
+
+    Raises:
+        UpstreamTrouble: it is no JSON, has none of an event's shape, or is nested without end.
+    """
+    mended = in_whole_characters(written)
+    if mended != written:
+        with contextlib.suppress(ValueError, RecursionError):
+            return mended, loose.decode_event(mended)
+    raise UpstreamTrouble(f"The model server sent what is no event: {error}.", code="upstream_malformed") from None
+
+
 def failure(error: Any) -> Fault:
     """The fault in an error that came within a stream."""
     code = error.get("code") if isinstance(error, dict) else None
@@ -426,9 +444,9 @@ def _used(id: str, usage: loose.Usage) -> talk.Used:
     given, made = usage.input_tokens_details or loose.InputDetails(), usage.output_tokens_details or loose.OutputDetails()
     return talk.Used(
         id=id,
-        input_tokens=usage.input_tokens or 0,
-        output_tokens=usage.output_tokens or 0,
-        cached_tokens=given.cached_tokens or 0,
-        cache_write_tokens=given.cache_write_tokens or 0,
-        reasoning_tokens=made.reasoning_tokens or 0,
+        input_tokens=count(usage.input_tokens),
+        output_tokens=count(usage.output_tokens),
+        cached_tokens=count(given.cached_tokens),
+        cache_write_tokens=count(given.cache_write_tokens),
+        reasoning_tokens=count(made.reasoning_tokens),
     )

@@ -71,8 +71,8 @@ def offers(ask: talk.Respond) -> list[Offer]:
     """
     if ask.tool_choice.mode == "none":
         return []
-    names = ask.tool_choice.names
-    chosen = [_offer(tool, number) for number, tool in enumerate(ask.tools) if names is None or tool.key in names]
+    names, only = ask.tool_choice.names, ask.tool_choice.only
+    chosen = [_offer(tool, number) for number, tool in enumerate(ask.tools) if only is None or tool.key in only]
     if ask.tool_choice.mode == "required" and not chosen:
         raise ClientMistake(
             f"Tool choice {listed(names, 'or') if names else 'required'} not found in 'tools' parameter.",

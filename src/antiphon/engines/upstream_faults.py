@@ -112,8 +112,10 @@ def _fields(error: Any) -> tuple[str, str | None, str | None]:
     What an error says, whichever of the shapes in use it has.
 
     `{"error": {"message": …}}` is OpenAI's; `{"error": "…"}` LM Studio's and Ollama's; `{"object": "error", "message": …}` older
-    vLLM's; `{"detail": …}` FastAPI's own.
+    vLLM's; `{"detail": …}` FastAPI's own; `[{"error": …}]` Google's.
     """
+    if isinstance(error, list) and len(error) == 1:
+        error = error[0]
     while isinstance(error, dict) and "error" in error:
         error = error["error"]
     if not isinstance(error, dict):

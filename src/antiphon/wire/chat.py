@@ -81,23 +81,23 @@ class Choice(Struct, gc=False):
 class PromptDetails(Struct, gc=False):
     """What became of the input tokens."""
 
-    cached_tokens: int | None = None
+    cached_tokens: float | None = None
 
 
 class CompletionDetails(Struct, gc=False):
     """What the output tokens were."""
 
-    reasoning_tokens: int | None = None
+    reasoning_tokens: float | None = None
 
 
 class Usage(Struct, gc=False):
-    """Tokens counted."""
+    """Tokens counted; in some languages all numbers have a fraction."""
 
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
+    prompt_tokens: float | None = None
+    completion_tokens: float | None = None
     prompt_tokens_details: PromptDetails | None = None
     completion_tokens_details: CompletionDetails | None = None
-    reasoning_tokens: int | None = None
+    reasoning_tokens: float | None = None
 
 
 class Chunk(Struct, gc=False):

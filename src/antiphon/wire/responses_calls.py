@@ -233,10 +233,16 @@ class LocalShellCall(Tagged, kw_only=True, tag="local_shell_call"):
 
 
 class LocalShellCallOutput(Tagged, kw_only=True, tag="local_shell_call_output"):
-    """What the command gave."""
+    """
+    What the command gave.
 
-    id: str
+    Attributes:
+        id: the specification has the call named by it, and knows no `call_id`; in OpenAI's guide `call_id` names the call.
+    """
+
+    id: Maybe[str] = UNSET
     output: str
+    call_id: Maybe[CallId] = UNSET
     status: Maybe[Status] = UNSET
 
 

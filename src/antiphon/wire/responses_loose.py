@@ -53,21 +53,21 @@ class Event(Struct, gc=False):
 class InputDetails(Struct, gc=False):
     """What became of the input tokens."""
 
-    cached_tokens: int | None = None
-    cache_write_tokens: int | None = None
+    cached_tokens: float | None = None
+    cache_write_tokens: float | None = None
 
 
 class OutputDetails(Struct, gc=False):
     """What the output tokens were."""
 
-    reasoning_tokens: int | None = None
+    reasoning_tokens: float | None = None
 
 
 class Usage(Struct, gc=False):
-    """Tokens counted."""
+    """Tokens counted; in some languages all numbers have a fraction."""
 
-    input_tokens: int | None = None
-    output_tokens: int | None = None
+    input_tokens: float | None = None
+    output_tokens: float | None = None
     input_tokens_details: InputDetails | None = None
     output_tokens_details: OutputDetails | None = None
 
