@@ -70,7 +70,7 @@ def test_who_waits_and_who_is_served_can_be_seen_and_a_ticket_cancelled(antiphon
         assert (missing.code, "not found" in missing.err) == (1, True)
 
 
-def test_workers_can_be_seen_drained_and_removed(antiphon, url):
+def test_workers_can_be_seen_drained_resumed_and_removed(antiphon, url):
     head, row = antiphon("workers", "list", "--url", url).out.splitlines()
     assert head.split() == ["WORKER", "MODEL", "STATE", "TAKEN", "KINDS", "CAN", "UP", "HEARD", "VERSION", "ADDRESS"]
     assert row.split()[:7] == ["parrot-1", "parrot", "idle", "0", "of", "1", "chat,audio,video"]
@@ -79,9 +79,11 @@ def test_workers_can_be_seen_drained_and_removed(antiphon, url):
     (listed,) = antiphon("workers", "list", "--json", "--url", url).json
     assert (listed["status"], listed["sessions"], listed["silent_s"], listed["version"]) == ("draining", [], None, None)
     assert listed["abilities"]["audio_out"]
+    assert "parrot-1 gets sessions again; it is idle" in antiphon("workers", "resume", "parrot-1", "--url", url).err
     assert antiphon("workers", "remove", "parrot-1", "--url", url).code == 0
     assert "there are no workers" in antiphon("workers", "list", "--url", url).err
     assert antiphon("workers", "drain", "parrot-1", "--url", url).code == 1
+    assert "not found" in antiphon("workers", "resume", "parrot-1", "--url", url).err
 
 
 def test_a_drain_that_is_waited_for_returns_when_the_last_session_is_over(antiphon, url):

@@ -23,6 +23,9 @@ def test_conversations_that_came_to_nothing_say_nothing():
     for _ in range(100):
         holding.note("m", "video", FLOOR_S["video"] - 0.1)
     assert holding.mean("m", "video") == 90
+    assert list(holding.all().values()) == [(90, 1)]
+    holding.note("n", "video", FLOOR_S["video"])
+    assert holding.mean("n", "video") == FLOOR_S["video"]
 
 
 def test_kinds_and_models_are_apart():
@@ -50,3 +53,13 @@ def test_a_place_that_does_not_take_a_kind_is_not_waited_for():
 def test_behind_someone_of_whom_nobody_knows_how_long_it_takes_nothing_is_said():
     outlook = Outlook([(("audio", "video"), 10.0)], {"audio": 100}.get)
     assert [outlook.next(kind) for kind in ("video", "audio")] == [10, None]
+
+
+def test_of_a_kind_of_which_nothing_is_known_nobody_knows_how_much_longer_it_takes():
+    assert Holding().left("m", "audio", 5) is None
+
+
+def test_the_place_that_is_free_first_is_given_first_wherever_it_stands():
+    places = [(("audio", "chat"), 50.0), (("audio",), 40.0), (("audio",), 10.0)]
+    outlook = Outlook(places, lambda _kind: 100)
+    assert [outlook.next("audio") for _ in range(4)] == [10, 40, 50, 110]

@@ -64,6 +64,10 @@ class Visitor:
                 self.changed.clear()
                 await self.changed.wait()
 
+    async def until_told_anything(self):
+        async with asyncio.timeout(10):
+            await self.changed.wait()
+
     async def leave(self):
         self.over.set()
         await self.task
@@ -82,10 +86,12 @@ async def open_places(*workers, clock=None, failures=3, metrics=None, absent_s=3
     async with asyncio.TaskGroup() as tasks:
         yield coordinator, lambda wants=WANTS: Visitor(tasks, coordinator, wants)
         await coordinator.close()
+    assert not coordinator._waiters
+    assert coordinator._teller._timer is None or coordinator._teller._timer.cancelled()
 
 
 async def test_those_who_wait_are_told_when_they_move_up_and_once_when_they_come():
-    async with open_places(worker()) as (_, visit):
+    async with open_places(worker(), update_s=3600) as (_, visit):
         first = await visit().served()
         second, third = visit(), visit()
         await third.until_told(2, 2, None)
@@ -105,6 +111,28 @@ async def test_those_whom_somebody_goes_before_are_told():
         await second.until_told(2, 2, None)
         assert third.told == [(1, 2, None)]
         for each in (first, third, second):
+            await (await each.served()).leave()
+
+
+async def test_those_behind_whoever_leaves_the_queue_are_told():
+    async with open_places(worker(), update_s=3600) as (_, visit):
+        first = await visit().served()
+        second, third = visit(), visit()
+        await third.until_told(2, 2, None)
+        second.task.cancel()
+        await third.until_told(1, 1, None)
+        await first.leave()
+        await (await third.served()).leave()
+
+
+async def test_those_who_move_up_as_a_worker_comes_are_told():
+    async with open_places(worker(), update_s=3600) as (coordinator, visit):
+        first = await visit().served()
+        second, third = visit(), visit()
+        await third.until_told(2, 2, None)
+        coordinator.offer(worker("v"))
+        await third.until_told(1, 1, None)
+        for each in (first, second, third):
             await (await each.served()).leave()
 
 
@@ -137,6 +165,51 @@ async def test_how_long_it_will_take_is_told_once_it_is_known():
             await (await each.served()).leave()
 
 
+async def test_how_long_it_took_is_counted_from_coming_and_how_long_it_is_had_from_having_it():
+    clock, metrics = Clock(), Metrics()
+    async with open_places(worker(), clock=clock, metrics=metrics) as (coordinator, visit):
+        first = await visit().served()
+        second = visit()
+        await second.until_told(1, 1, None)
+        clock.now_s = 40
+        await first.leave()
+        await second.served()
+        clock.now_s = 100
+        await second.leave()
+        third = await visit().served()
+        clock.now_s = 130
+        third.lease.failed()  # which says nothing of how long it takes
+        await third.leave()
+    assert coordinator.holding.all() == {("m", "audio"): ((40 + 60) / 2, 2)}
+    assert metrics.queue_waits["m"].total == 40
+
+
+async def test_how_long_it_will_take_counts_the_places_of_the_model_that_will_be_given_again():
+    clock = Clock()
+    others = [Worker(id=id, model="n", engine=Scripted(Script())) for id in ("n well", "n ill")]
+    async with open_places(worker("drained"), worker("ill"), worker("w"), *others, clock=clock, failures=1) as (coordinator, visit):
+        drained, ill = [await visit().served() for _ in range(2)]
+        of_other = [await visit(Wants(model="n", kind="audio")).served() for _ in range(2)]
+        clock.now_s = 50
+        well = await visit().served()
+        clock.now_s = 100
+        for model in "mn":
+            coordinator.holding.note(model, "audio", 100)
+        coordinator.drain("drained")
+        for each in (ill, of_other[1]):
+            each.lease.failed()
+            await each.leave()
+        assert [seen.state for seen in coordinator.workers()] == ["draining", "quarantined", "busy", "busy", "quarantined"]
+        waiting = [visit(), visit()]
+        await waiting[1].until_told(2, 2, 50)
+        assert waiting[0].told == [(1, 1, pytest.approx(0.01))]
+        for each in (drained, well, of_other[0]):
+            await each.leave()
+        clock.now_s = 200
+        for each in waiting:
+            await (await each.served()).leave()
+
+
 async def test_a_ticket_can_be_looked_up_and_cancelled_while_it_waits():
     async with open_places(worker()) as (coordinator, visit):
         first = await visit().served()
@@ -152,6 +225,64 @@ async def test_a_ticket_can_be_looked_up_and_cancelled_while_it_waits():
         await first.leave()
 
 
+async def test_tickets_are_those_that_wait_in_their_order_and_then_those_served():
+    async with open_places(worker()) as (coordinator, visit):
+        first = await visit().served()
+        second, third = visit(), visit()
+        await third.until_told(2, 2, None)
+        seen = coordinator.tickets()
+        assert [(each.state, each.position) for each in seen] == [("queued", 1), ("queued", 2), ("serving", None)]
+        assert [coordinator.ticket(each.id) for each in seen] == list(seen)
+        for each in (first, second, third):
+            await (await each.served()).leave()
+
+
+async def test_a_ticket_that_has_just_got_its_place_cannot_be_cancelled():
+    async with open_places(worker()) as (coordinator, visit):
+        first = await visit().served()
+        second = visit()
+        await second.until_told(1, 1, None)
+        (waiting, _) = coordinator.tickets()
+        coordinator.offer(worker("v"))
+        assert not coordinator.cancel(waiting.id)  # though whoever waits has not come to know of it
+        assert (await second.served()).fault is None
+        for each in (first, second):
+            await each.leave()
+
+
+async def test_a_place_that_is_given_to_a_ticket_that_was_just_cancelled_comes_back():
+    async with open_places(worker()) as (coordinator, visit):
+        first = await visit().served()
+        second = visit()
+        await second.until_told(1, 1, None)
+        assert coordinator.cancel(coordinator.tickets()[0].id)
+        coordinator.offer(worker("v"))
+        assert (await second.served()).fault.code == "worker_busy"
+        assert [(seen.state, seen.taken) for seen in coordinator.workers()] == [("busy", 1), ("idle", 0)]
+        await first.leave()
+
+
+async def test_the_end_comes_also_to_whoever_has_just_been_refused():
+    async with open_places(worker()) as (coordinator, visit):
+        first = await visit().served()
+        second = visit()
+        await second.until_told(1, 1, None)
+        assert coordinator.cancel(coordinator.tickets()[0].id)
+        await coordinator.close()
+        assert (await second.served()).fault.code == "worker_busy"
+        await first.leave()
+
+
+async def test_a_key_has_its_part_of_the_queue():
+    async with open_places(worker(), waiting_per_key=1) as (_, visit):
+        first = await visit().served()
+        mine = visit(Wants(model="m", kind="audio", key_id="me"))
+        await mine.until_told(1, 1, None)
+        assert (await visit(Wants(model="m", kind="audio", key_id="me")).served()).fault.status == 429
+        await first.leave()
+        await (await mine.served()).leave()
+
+
 async def test_a_worker_in_quarantine_is_back_when_its_time_is_over():
     async with open_places(worker(), failures=1) as (coordinator, visit):
         first = await visit().served()
@@ -164,6 +295,81 @@ async def test_a_worker_in_quarantine_is_back_when_its_time_is_over():
         clock.now_s = 60
         await (await second.served()).leave()
         assert [(seen.state, seen.failures) for seen in coordinator.workers()] == [("idle", 0)]
+
+
+async def test_quarantines_end_one_after_another_and_again():
+    clock = Clock()
+    async with open_places(worker("w"), worker("v"), failures=1, clock=clock) as (_, visit):
+        had = [await visit().served() for _ in range(2)]
+        for each in had:
+            each.lease.failed()
+            await each.leave()
+            clock.now_s += 0.005
+        waiting = [visit() for _ in range(2)]
+        for each in waiting:
+            await each.until_told_anything()
+        clock.now_s = 0.012  # the first is over, the second not yet; nobody leaves a place meanwhile
+        await waiting[0].served()
+        clock.now_s = 1
+        await waiting[1].served()
+        waiting[0].lease.failed()  # its trial
+        await waiting[0].leave()
+        again = visit()
+        await again.until_told_anything()
+        clock.now_s = 2
+        await (await again.served()).leave()
+        await waiting[1].leave()
+
+
+async def test_a_coordinator_that_is_closed_waits_for_nothing_more():
+    async with open_places(worker("w"), worker("v", is_draining=True), failures=1) as (coordinator, visit):
+        first = await visit().served()
+        waiting = visit()
+        await waiting.until_told(1, 1, None)
+        coordinator.drain("w")
+        await coordinator.close()
+        assert [handle.cancelled() for handle in coordinator._patience.values()] == [True]
+        coordinator.withdraw("v")
+        await waiting.served()
+        first.lease.failed()
+        await first.leave()
+        assert [handle.cancelled() for handle in coordinator._patience.values()] == [True]
+    async with open_places(worker("w"), worker("v"), failures=1) as (coordinator, visit):
+        for is_last in (False, True):
+            visitor = await visit().served()
+            visitor.lease.failed()
+            if is_last:
+                alarm = coordinator._alarm
+                await coordinator.close()
+                assert alarm.cancelled()
+                coordinator._alarm = None
+            await visitor.leave()
+        assert coordinator._alarm is None
+
+
+async def test_when_the_last_worker_is_drained_those_who_wait_do_so_for_a_while():
+    async with open_places(worker(), absent_s=0.01) as (coordinator, visit):
+        first = await visit().served()
+        second = visit()
+        await second.until_told(1, 1, None)
+        assert coordinator.drain("w")
+        assert (await second.served()).fault.code == "worker_busy"
+        await first.leave()
+
+
+async def test_workers_of_another_model_that_come_and_go_keep_nobody_waiting():
+    async with open_places(worker(), absent_s=0.1) as (coordinator, visit):
+        first = await visit().served()
+        second = visit()
+        await second.until_told(1, 1, None)
+        coordinator.withdraw("w")
+        async with asyncio.timeout(10):
+            while not second.has_it.is_set():
+                coordinator.offer(Worker(id="other", model="n", engine=Scripted(Script())))
+                coordinator.withdraw("other")
+                await asyncio.sleep(0.02)
+        assert second.fault.code == "worker_busy"
+        await first.leave()
 
 
 async def test_when_the_last_worker_goes_those_who_wait_do_so_for_a_while():
@@ -228,6 +434,7 @@ async def test_workers_are_asked_again_and_again():
         while moody.asked < 3:  # noqa: ASYNC110 - being asked sets no event
             await asyncio.sleep(0.001)
     await coordinator.close()
+    assert coordinator._prober._task.done()
     await coordinator.close()
 
 
@@ -250,6 +457,7 @@ async def test_what_happens_is_counted():
 async def test_what_the_workers_can_do_is_what_the_first_of_them_says():
     coordinator: Coordinator = Places()
     assert (coordinator.offers("m"), coordinator.first("m")) == (None, None)
+    coordinator.offer(Worker(id="other", model="n", engine=Scripted(Script())))
     coordinator.offer(worker(engine=Scripted(Script(), talk.Abilities(sees=True))))
     coordinator.offer(worker("v"))
     assert coordinator.offers("m") == talk.Abilities(sees=True)
@@ -259,12 +467,16 @@ class Link:
     """What an operator has of a worker that joined; what it is told is kept."""
 
     silent_s = 1.5
+    is_ending = False
 
     def __init__(self):
         self.told = []
 
     def drain(self):
         self.told.append("drain")
+
+    def resume(self):
+        self.told.append("resume")
 
     def dismiss(self):
         self.told.append("dismiss")
@@ -276,10 +488,24 @@ async def test_a_worker_that_joined_is_told_what_becomes_of_it():
         (seen,) = coordinator.workers()
         assert (seen.silent_s, seen.worker.version) == (1.5, "1.2.3")
         assert coordinator.drain("w")
+        assert coordinator.resume("w")
         assert coordinator.withdraw("w")
         assert not coordinator.withdraw("w")
         assert not coordinator.drain("w")
-        assert link.told == ["drain", "dismiss"]
+        assert not coordinator.resume("w")
+        assert link.told == ["drain", "resume", "dismiss"]
+
+
+async def test_whoever_waits_for_a_worker_that_was_drained_has_it_when_it_is_resumed():
+    async with open_places(worker(link=Link())) as (coordinator, visit):
+        first = await visit().served()
+        second = visit()
+        await second.until_told(1, 1, None)
+        coordinator.drain("w")
+        await first.leave()
+        assert second.lease is None
+        coordinator.resume("w")
+        await (await second.served()).leave()
 
 
 async def test_a_worker_that_was_drained_before_it_came_gets_nobody():

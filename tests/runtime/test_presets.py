@@ -3,7 +3,7 @@
 import pytest
 
 from antiphon.audio import wav
-from antiphon.errors import ClientMistake
+from antiphon.errors import ClientMistake, OurFault
 from antiphon.runtime import presets
 from antiphon.runtime.presets import Folder
 
@@ -82,6 +82,30 @@ def test_the_default_voice_is_the_one_of_that_name(path):
     assert refused.value.status == 404
     (path / "voices" / "default.flac").write_bytes(SOUND)
     assert folder.default() == ("default.flac", SOUND)
+
+
+def test_what_has_the_name_of_a_sound_and_is_no_file_is_not_found(path):
+    (path / "omni" / "b.wav").mkdir()
+    (path / "omni" / "anna.wav").mkdir()
+    (path / "voices" / "default.wav").mkdir()
+    (path / "voices" / "default.flac").write_bytes(SOUND)
+    folder = Folder(path)
+    assert folder.sound("omni", "anna.wav") == SOUND  # that among the voices
+    with pytest.raises(ClientMistake) as refused:
+        folder.sound("omni", "b.wav")
+    assert refused.value.status == 404
+    assert folder.default() == ("default.flac", SOUND)
+
+
+@pytest.mark.parametrize("in_the_way", ["voices", "voices/ref_1.wav/x", "voices/ref_1.json/x"])
+def test_of_a_voice_that_could_not_be_written_nothing_is_left(tmp_path, in_the_way):
+    (tmp_path / in_the_way).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / in_the_way).write_bytes(b"")
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(OurFault) as failed:
+        Folder(tmp_path).keep("ref_1", "Carla", bytes(32_000))
+    assert "could not be written" in failed.value.message
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_a_voice_is_kept_until_it_is_dropped(tmp_path):

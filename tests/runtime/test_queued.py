@@ -4,17 +4,13 @@ import asyncio
 import contextlib
 
 import pytest
+from queued_stage import Heard, Stage, asked, free, places, settings, states
 
 from antiphon import talk
-from antiphon.engines.base import EngineOverrun
 from antiphon.engines.scripted import Scripted
 from antiphon.engines.scripted_script import Script
-from antiphon.errors import ClientMistake, UpstreamTrouble
-from antiphon.runtime.coordinator import Worker
-from antiphon.runtime.places import Places
-from antiphon.runtime.queued import Queued
-from antiphon.runtime.queued_keeping import SOUND_LIMIT_BYTES, Kept
-from antiphon.settings import QueueSettings, WorkerSettings
+from antiphon.errors import OurFault
+from antiphon.runtime.queued import Patience, Queued
 
 pytestmark = pytest.mark.anyio
 
@@ -22,118 +18,6 @@ pytestmark = pytest.mark.anyio
 @pytest.fixture
 def anyio_backend():
     return "asyncio"
-
-
-class Heard:
-    """What a client hears, and a way to wait for it."""
-
-    def __init__(self):
-        self.words = []
-        self._changed = asyncio.Event()
-
-    def __call__(self, words):
-        self.words += words
-        self._changed.set()
-
-    async def until(self, *kinds):
-        """Wait until the last words are of these types."""
-        while [type(word) for word in self.words[-len(kinds) :]] != list(kinds):
-            self._changed.clear()
-            async with asyncio.timeout(10):
-                await self._changed.wait()
-        return self.words[-1]
-
-
-class Stage:
-    """
-    A worker's engine that does what it is told to, and says where it is.
-
-    Attributes:
-        opening: set when a conversation may begin; likewise `leaving`, when it may be left.
-    """
-
-    abilities = talk.Abilities(full_duplex=True)
-
-    def __init__(self):
-        self.opening, self.leaving = asyncio.Event(), asyncio.Event()
-        self.opening.set()
-        self.leaving.set()
-        self.at = asyncio.Queue()
-        self.told = []
-        self.open_now = 0
-        self.say = None
-        self.fails = []
-        self.crash = None
-
-    async def start(self):
-        pass
-
-    async def stop(self):
-        pass
-
-    @contextlib.asynccontextmanager
-    async def open(self, settings, deliver):
-        self.at.put_nowait("opening")
-        await self.opening.wait()
-        if self.fails:
-            raise self.fails.pop(0)
-        self.open_now += 1
-        self.say = deliver
-        async with asyncio.TaskGroup() as tasks:
-            self.crash = lambda: tasks.create_task(_crash())
-            self.at.put_nowait("open")
-            try:
-                yield self
-            finally:
-                self.at.put_nowait("leaving")
-                try:
-                    await self.leaving.wait()
-                finally:
-                    self.open_now -= 1
-
-    async def reached(self, point):
-        async with asyncio.timeout(10):
-            while await self.at.get() != point:
-                pass
-
-    def tell(self, word):
-        self.told.append(word)
-
-    def pause(self):
-        self.told.append("pause")
-
-    def resume(self):
-        self.told.append("resume")
-
-
-async def _crash():
-    raise RuntimeError("as native code does")
-
-
-def places(*engines, slots=1, **settings):
-    coordinator = Places(QueueSettings(**settings), WorkerSettings(failures=3))
-    for number, engine in enumerate(engines):
-        coordinator.offer(Worker(id=f"w{number}", model="m", engine=engine, slots=slots))
-    return coordinator
-
-
-def asked(id="resp_1"):
-    return talk.Respond(id=id, history=())
-
-
-def settings(kind="audio", key="", tenant=""):
-    return talk.Settings(model="m", kind=kind, key_id=key, tenant=tenant)
-
-
-def states(coordinator):
-    return [(seen.state, seen.taken) for seen in coordinator.workers()]
-
-
-async def free(coordinator):
-    """Wait until nobody has or wants a place."""
-    async with asyncio.timeout(10):
-        while coordinator.tickets():  # noqa: ASYNC110 - the last to leave sets no event
-            await asyncio.sleep(0)
 
 
 async def test_a_place_that_is_free_is_had_at_once_and_answers_as_the_worker_does():
@@ -262,95 +146,72 @@ async def test_leaving_a_worker_that_hangs_is_cut_short_and_counts_as_its_failur
     stage = Stage()
     coordinator, heard = places(stage), Heard()
     stage.leaving.clear()
-    async with Queued(coordinator, "m", leave_s=0.01).open(settings(), heard):
+    async with Queued(coordinator, "m", patience=Patience(leave_s=0.01)).open(settings(), heard):
         await heard.until(talk.Assigned)
     await free(coordinator)
     assert [(seen.taken, seen.failures) for seen in coordinator.workers()] == [(0, 1)]
 
 
-async def test_a_worker_that_does_not_begin_is_left_for_another_and_then_given_up():
-    bad, good = Stage(), Stage()
-    bad.fails = [UpstreamTrouble("10.0.0.5 refused"), UpstreamTrouble("10.0.0.5 refused")]
-    coordinator, heard = places(bad, good), Heard()
-    async with Queued(coordinator, "m").open(settings(), heard):
-        assert (await heard.until(talk.Assigned)).worker == "w1"
-    assert [seen.failures for seen in coordinator.workers()] == [1, 0]
-    good.fails = [UpstreamTrouble("10.0.0.5 refused")]
-    heard = Heard()
-    async with Queued(coordinator, "m").open(settings(), heard) as conversation:
-        conversation.tell(asked())
-        lost = await heard.until(talk.Broke, talk.Lost)
-        assert lost.code == "session_failed"
-        assert "10.0.0.5" not in lost.message
-    await free(coordinator)
-
-
-async def test_whoever_comes_again_stands_where_they_stood():
-    bad = Stage()
-    bad.fails = [UpstreamTrouble("no")]
-    bad.opening.clear()
-    coordinator, first, second = places(bad), Heard(), Heard()
-    engine = Queued(coordinator, "m")
-    async with engine.open(settings(), first):
-        await bad.reached("opening")
-        async with engine.open(settings(), second):
-            await second.until(talk.Waiting)
-            bad.opening.set()
-            # The place went to the second when the first's came to nothing; the first waits before whoever else comes.
-            await second.until(talk.Assigned)
-            assert (await first.until(talk.Waiting)).position == 1
-            third = Heard()
-            async with engine.open(settings(), third):
-                assert (await third.until(talk.Waiting)).position == 2
-        await first.until(talk.Assigned)
-
-
-async def test_what_the_client_did_wrong_is_no_workers_failure():
+async def test_what_was_never_asked_for_or_has_begun_is_not_ended_by_the_queue():
     stage = Stage()
-    stage.fails = [ClientMistake("There is no such voice.", code="invalid_value")]
+    stage.opening.clear()
     coordinator, heard = places(stage), Heard()
     async with Queued(coordinator, "m").open(settings("responses"), heard) as conversation:
-        conversation.tell(asked())
-        broke = await heard.until(talk.Broke)
-        assert (broke.status, broke.message) == (400, "There is no such voice.")
-    assert [seen.failures for seen in coordinator.workers()] == [0]
-
-
-@pytest.mark.parametrize("how", ["says so", "crashes"])
-async def test_in_full_duplex_a_worker_that_is_lost_ends_the_conversation(how):
-    stage = Stage()
-    coordinator, heard = places(stage), Heard()
-    async with Queued(coordinator, "m").open(settings(), heard) as conversation:
-        await heard.until(talk.Assigned)
-        stage.say((talk.Spoken("duplex_1", "Hel"),))
-        if how == "crashes":
-            stage.crash()
-        else:
-            stage.say((talk.Lost(code="backend_error", message="The worker has been lost."),))
-        lost = await heard.until(talk.Spoken, talk.Broke, talk.Lost)
-        assert (heard.words[-2].id, lost.code) == ("duplex_1", "backend_error")
-        conversation.tell(talk.Hear(b""))
-        conversation.tell(asked())
-        await heard.until(talk.Lost, talk.Broke)
-    await free(coordinator)
-    assert [(seen.taken, seen.failures) for seen in coordinator.workers()] == [(0, 1)]
-
-
-async def test_a_realtime_session_takes_a_new_place_when_its_worker_is_lost():
-    stage = Stage()
-    coordinator, heard = places(stage), Heard()
-    async with Queued(coordinator, "m").open(settings("realtime"), heard) as conversation:
-        await heard.until(talk.Assigned)
-        conversation.tell(talk.Configure(rate_hz=16_000))
+        conversation.tell(talk.Cancel("resp_0"))
         conversation.tell(asked("resp_1"))
-        stage.crash()
-        await heard.until(talk.Broke, talk.Trouble)
-        assert not any(isinstance(word, talk.Lost) for word in heard.words)
-        stage.told.clear()
-        conversation.tell(asked("resp_2"))
+        conversation.tell(talk.Cancel("resp_1"))
+        assert heard.words == []  # who is telling is not told at the same time
+        assert await heard.until(talk.Ended) == talk.Ended("resp_1", "cancelled")
+        stage.opening.set()
         await heard.until(talk.Assigned)
-        assert [type(word) for word in stage.told] == [talk.Configure, talk.Respond]
+        assert [type(word) for word in heard.words] == [talk.Ended, talk.Assigned]
     await free(coordinator)
+
+
+async def test_whoever_has_left_is_told_nothing_more():
+    stage = Stage()
+    coordinator, heard = places(stage), Heard()
+    engine = Queued(coordinator, "m")
+    async with engine.open(settings(), heard) as conversation:
+        await heard.until(talk.Assigned)
+    conversation.tell(asked())
+    stage.say((talk.Text("a", "x"),))
+    await engine.stop()
+    assert [type(word) for word in heard.words] == [talk.Assigned]
+    assert not engine._open
+
+
+async def test_that_the_server_stops_is_told_once():
+    stage = Stage()
+    coordinator, heard = places(stage), Heard()
+    engine = Queued(coordinator, "m")
+    stage.leaving.clear()
+    async with engine.open(settings(), heard), asyncio.TaskGroup() as tasks:
+        await heard.until(talk.Assigned)
+        stopping = tasks.create_task(engine.stop())
+        await heard.until(talk.Lost)
+        stage.say((talk.Text("a", "x"),))
+        stage.leaving.set()
+        await stopping
+        await engine.stop()
+    assert [type(word) for word in heard.words] == [talk.Assigned, talk.Lost]
+
+
+async def test_a_model_can_what_its_first_worker_can_as_often_as_anybody_comes():
+    class Counting(Stage):
+        abilities = talk.Abilities(sees=True, sessions=1)
+
+        async def count(self, ask):
+            return 7
+
+    engine = Queued(places(Counting()), "m")
+    assert (engine.abilities, engine.has_worker) == (talk.Abilities(sees=True), True)
+    assert await engine.count(asked()) == 7
+    nobody = Queued(places(), "m")
+    assert (nobody.abilities, nobody.has_worker) == (talk.Abilities(), False)
+    with pytest.raises(OurFault) as refused:
+        await nobody.count(asked())
+    assert refused.value.code == "worker_busy"
 
 
 async def test_an_answer_asked_for_and_cancelled_while_waiting_ends_and_is_never_begun():
@@ -420,21 +281,3 @@ async def test_what_the_worker_says_before_its_conversation_is_open_comes_after_
     coordinator, heard = places(Hasty()), Heard()
     async with Queued(coordinator, "m").open(settings(), heard):
         await heard.until(talk.Assigned, talk.Ready)
-
-
-def test_sound_is_kept_within_bounds_the_latest_of_it_and_what_is_asked_is_kept_beside_it():
-    kept = Kept()
-    kept.keep(asked())
-    for number in range(100):
-        kept.keep(talk.Hear(bytes([number]) * 16_000))
-    words = list(kept.take())
-    assert isinstance(words[0], talk.Respond)
-    assert words[-1].pcm[0] == 99
-    assert sum(len(word.pcm) for word in words[1:]) <= SOUND_LIMIT_BYTES
-
-
-def test_more_answers_than_can_be_kept_are_refused():
-    kept = Kept()
-    with pytest.raises(EngineOverrun):
-        for number in range(1000):
-            kept.keep(asked(f"resp_{number}"))

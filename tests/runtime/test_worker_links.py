@@ -11,7 +11,7 @@ from antiphon import talk
 from antiphon.engines.base import EngineOverrun
 from antiphon.engines.scripted import Scripted
 from antiphon.engines.scripted_script import Script
-from antiphon.engines.worker import BACKLOG_LIMIT_BYTES
+from antiphon.engines.worker import BACKLOG_LIMIT_BYTES, UNHEEDED_LIMIT_BYTES
 from antiphon.errors import ClientMistake, Fault, OurFault
 from antiphon.runtime.worker_serving import QUESTIONS
 from antiphon.wire.worker_link import (
@@ -19,8 +19,6 @@ from antiphon.wire.worker_link import (
     Answered,
     Broken,
     Count,
-    Dismissed,
-    Drain,
     Failed,
     Failure,
     Hello,
@@ -238,6 +236,32 @@ def test_a_client_that_is_behind_pauses_its_engine_and_no_other():
     play(scenario)
 
 
+def test_a_worker_that_goes_on_though_it_was_told_to_wait_loses_that_conversation_alone():
+    """Malicious workers: with a client that did not read, what such a one said took 300 MB a second."""
+
+    async def scenario():
+        async with bare_worker() as (remote, bare):
+            heard, other_heard = Heard(), Heard()
+            flood = framed(Said(1, tuple(talk.Text("resp_1", "x" * 100_000) for _ in range(10)))) * (2 * UNHEEDED_LIMIT_BYTES // 1_000_000)
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(answer_opens(bare, 2))
+                async with remote.open(SETTINGS, heard) as conversation, remote.open(SETTINGS, other_heard) as other:
+                    conversation.tell(ask("resp_1"))
+                    other.tell(ask("resp_2"))
+                    bare.send(flood)
+                    await heard.until(lambda words: len(words) > 300)
+                    heard.words.clear()
+                    conversation.pause()
+                    bare.send(flood + framed(Said(2, (talk.Ended("resp_2"),))))
+                    await other_heard.end_of("resp_2")
+                    assert sum(len(word.text) for word in heard.of(talk.Text)) <= UNHEEDED_LIMIT_BYTES
+                    assert [type(word) for word in heard.words[-2:]] == [talk.Broke, talk.Lost]
+                    assert not remote.end.is_over
+                    bare.send(framed(Left(1)) + framed(Left(2)))
+
+    play(scenario)
+
+
 def test_a_link_that_is_behind_pauses_the_engine_until_both_it_and_the_client_have_caught_up():
     async def scenario():
         engine = Engine()
@@ -446,67 +470,6 @@ def test_a_number_that_is_used_twice_ends_the_link():
             bare.send(framed(Open(1, SETTINGS)) * 2)
             await bare.end()
             assert serving.end.is_over
-
-    play(scenario)
-
-
-def test_a_worker_that_is_drained_takes_nobody_and_hangs_up_after_the_last():
-    async def scenario():
-        async with bare_server(Engine()) as (serving, bare):
-            bare.send(framed(Open(1, SETTINGS)))
-            await bare.frame(Opened)
-            serving.drain()
-            serving.drain()
-            await bare.frame(Drain)
-            bare.send(framed(Open(2, SETTINGS)))
-            assert (await bare.frame(Broken)).failure.code == "worker_busy"
-            assert (await bare.frame(Left)).number == 2
-            bare.send(framed(Leave(1)))
-            assert (await bare.frame(Left)).number == 1
-            await bare.end()
-
-    play(scenario)
-
-
-def test_a_worker_that_is_drained_but_does_not_hang_up_is_there_with_nobody():
-    async def scenario():
-        left = []
-        async with bare_server(Engine(), freed=left.append) as (serving, bare):
-            bare.send(framed(Open(1, SETTINGS)))
-            await bare.frame(Opened)
-            serving.drain(hangs_up=False)
-            assert serving.count == 1
-            bare.send(framed(Leave(1)))
-            await bare.frame(Left)
-            assert (serving.count, left, serving.end.is_over) == (0, [0], False)
-            serving.drain()
-            await bare.end()
-
-    play(scenario)
-
-
-def test_an_operators_drain_reaches_the_worker_once_and_not_at_all_where_it_came_from_there():
-    async def scenario():
-        drained = []
-        async with bare_worker(drained=lambda: drained.append(True)) as (remote, bare):
-            bare.send(framed(HELLO))
-            await remote.start()
-            remote.drain()
-            remote.drain()
-            remote.dismiss()
-            await bare.frame(Drain)
-            await bare.frame(Dismissed)
-            assert not any(isinstance(frame, Drain) for frame in bare.came)
-            bare.send(framed(Drain()) + framed(Answered(99)))
-            assert 0 <= remote.silent_s < 10
-        async with bare_worker(drained=lambda: drained.append(True)) as (remote, bare):
-            bare.send(framed(HELLO) + framed(Drain()))
-            await turns_of_the_loop(lambda: remote.is_draining)
-            remote.drain()
-            remote.dismiss()
-            await bare.frame(Dismissed)
-            assert not any(isinstance(frame, Drain) for frame in bare.came)
-        assert drained == [True]
 
     play(scenario)
 

@@ -14,7 +14,7 @@ from antiphon.engines.scripted import Scripted
 from antiphon.engines.scripted_script import Script
 from antiphon.errors import Fault
 from antiphon.runtime.coordinator import Wants, Worker
-from antiphon.runtime.pool import CONDITIONS, Pool, Rules
+from antiphon.runtime.pool import CONDITIONS, REMEMBERED, Pool, Rules
 from antiphon.runtime.tickets import AHEAD_S
 
 ENGINE = Scripted(Script())
@@ -174,7 +174,7 @@ def test_whoever_comes_again_stands_where_they_stood_and_needs_no_room_in_the_qu
     assert pool.leave(first, 2, outcome="failed") == [second]
     third = pool.ask("q2", wants(), 3)
     back = pool.ask("q9", wants(), 4, again="q0")
-    assert (back.id, back.state) == ("q0", "queued")
+    assert (back.id, back.state, back.assigned_at, back.assigned_s) == ("q0", "queued", None, None)
     assert [pool.queue.position(ticket) for ticket in (back, third)] == [1, 2]
 
 
@@ -191,7 +191,7 @@ def test_what_a_worker_was_before_it_came_back_does_not_count():
 
 
 def test_nothing_comes_of_what_cant_happen_to_a_worker():
-    assert {event for table in CONDITIONS.values() for event in table} == {"drain", "quarantine", "lose", "release", "find"}
+    assert {event for table in CONDITIONS.values() for event in table} == {"drain", "resume", "quarantine", "lose", "release", "find"}
     pool = Pool()
     pool.offer(worker("w"), 0)
     pool.drain("w")
@@ -207,7 +207,7 @@ def test_whoever_comes_again_waits_also_where_the_last_worker_has_gone():
     pool.withdraw("w")
     pool.leave(ticket, 1, outcome="failed")
     assert pool.ask("q9", wants(), 2, again="q0") is ticket
-    assert pool.stranded() == [ticket]
+    assert pool.stranded("m") == [ticket]
     assert served(pool.offer(worker("v"), 3)) == ["q0"]
     with pytest.raises(Fault):
         Pool().ask("q1", wants(), 0)
@@ -222,6 +222,155 @@ def test_whom_its_key_held_back_is_served_when_a_place_of_the_key_comes_back_fro
     assert (gone.state, held.state) == ("queued", "queued")
     assert pool.leave(gone, 2, outcome="gave_up") == []
     assert pool.leave(first, 3) == [held]
+
+
+def test_whoever_had_nobody_for_longest_is_next():
+    pool = Pool()
+    for id in ("w", "v"):
+        pool.offer(worker(id), 0)
+    had = []
+    for number in range(4):
+        ticket = pool.ask(f"q{number}", wants(), number)
+        had.append(pool.worker_of(ticket).worker.id)
+        pool.leave(ticket, number)
+    assert had == ["w", "v", "w", "v"]
+
+
+def test_those_who_come_are_spread_over_all_that_have_room():
+    pool = Pool()
+    for id in ("w", "v"):
+        pool.offer(worker(id, slots=2), 0)
+    had = [pool.worker_of(pool.ask(f"q{number}", wants(), number)).worker.id for number in range(4)]
+    assert had == ["w", "v", "w", "v"]
+
+
+def test_what_a_worker_has_had_is_counted_from_when_it_came():
+    pool = Pool()
+    pool.offer(worker("w"), 0, wall=1000)
+    for number in range(2):
+        pool.leave(pool.ask(f"q{number}", wants(), 0), 0)
+    assert [(each.served, each.joined_at) for each in pool.workers()] == [(2, 1000)]
+
+
+def test_a_key_whose_tickets_wait_no_longer_may_have_others():
+    pool = Pool(Rules(waiting_per_key=1))
+    pool.offer(worker("w"), 0)
+    first = pool.ask("q0", wants(), 0)
+    for number in range(3):
+        pool.leave(pool.ask(f"mine{number}", wants(key="me"), number), number, outcome="gave_up")
+    pool.ask("mine", wants(key="me"), 3)
+    assert served(pool.leave(first, 4)) == ["mine"]
+    assert pool.ask("mine too", wants(key="me"), 5).state == "queued"
+
+
+@pytest.mark.parametrize(("what", "state"), [("drain", "draining"), ("lose", "offline")])
+def test_a_worker_that_gets_nobody_anyway_is_not_put_aside_and_then_back(what, state):
+    pool = Pool(Rules(failures=1, quarantine_s=60))
+    pool.offer(worker("w"), 0)
+    ticket = pool.ask("q0", wants(), 0)
+    getattr(pool, what)("w")
+    pool.leave(ticket, 1, outcome="failed")
+    assert [each.state for each in pool.workers()] == [state]
+    assert (pool.next_release_s(), pool.release(100)) == (None, [])
+    assert [each.state for each in pool.workers()] == [state]
+
+
+def test_a_worker_that_is_put_aside_and_then_does_not_answer_is_back_when_it_does():
+    pool = Pool(Rules(failures=1, quarantine_s=60))
+    pool.offer(worker("w"), 0)
+    pool.leave(pool.ask("q0", wants(), 0), 0, outcome="failed")
+    pool.ask("q1", wants(), 1)
+    pool.lose("w")
+    assert pool.release(100) == []
+    assert served(pool.find("w", 101)) == ["q1"]
+
+
+def test_a_worker_that_was_drained_while_it_did_not_answer_stays_so():
+    pool = Pool()
+    pool.offer(worker("w"), 0)
+    pool.lose("w")
+    pool.drain("w")
+    assert pool.find("w", 1) == []
+    assert [each.state for each in pool.workers()] == ["draining"]
+
+
+def test_a_worker_that_is_resumed_has_those_who_waited_for_it_and_whoever_comes():
+    pool = Pool()
+    pool.offer(worker("w"), 0)
+    first, _ = pool.ask("q0", wants(), 0), pool.ask("q1", wants(), 1)
+    pool.drain("w")
+    assert pool.leave(first, 2) == []
+    assert served(pool.resume("w", 3)) == ["q1"]
+    assert pool.ask("q2", wants(), 4).state == "queued"
+    assert [each.state for each in pool.workers()] == ["busy"]
+
+
+def test_only_a_worker_that_was_drained_can_be_resumed():
+    pool = Pool()
+    pool.offer(worker("w"), 0)
+    pool.lose("w")
+    assert (pool.resume("w", 1), pool.resume("nobody", 1)) == ([], [])
+    assert [each.state for each in pool.workers()] == ["offline"]
+
+
+def test_the_next_to_be_released_is_the_one_that_was_put_aside_first():
+    pool = Pool(Rules(failures=1, quarantine_s=60))
+    for number, id in enumerate(("w", "v")):
+        pool.offer(worker(id, kinds=("audio",) if id == "w" else ("chat",)), 0)
+        pool.leave(pool.ask(f"q{number}", wants("audio" if id == "w" else "chat"), 0), 10 * number, outcome="failed")
+    assert pool.next_release_s() == 60
+
+
+def test_only_those_are_stranded_whom_no_worker_is_left_for():
+    pool = Pool()
+    pool.offer(worker("w", kinds=("audio",)), 0)
+    pool.offer(worker("v", kinds=("chat",)), 0)
+    for number, kind in enumerate(("audio", "chat", "audio", "chat")):
+        pool.ask(f"q{number}", wants(kind), number)
+    pool.drain("v")
+    assert served(pool.stranded("m")) == ["q3"]
+
+
+def test_whoever_left_long_ago_comes_as_anybody():
+    pool = Pool()
+    pool.offer(worker("w"), 0)
+    for number in range(REMEMBERED + 1):
+        pool.leave(pool.ask(f"q{number}", wants(), number), number, outcome="failed" if number == 0 else "served")
+    assert pool.ask("new", wants(), 9999, again="q0").id == "new"
+    assert pool.ask("unused", wants(), 9999, again="q1").id == "q1"
+
+
+def test_a_key_whose_first_no_worker_is_free_for_has_its_place_for_the_one_after():
+    pool = Pool(Rules(serving_per_key=1))
+    pool.offer(worker("chat", kinds=("chat",)), 0)
+    pool.offer(worker("audio", kinds=("audio",)), 0)
+    mine = pool.ask("q0", wants("chat", "me"), 0)
+    pool.ask("q1", wants("audio"), 1)
+    pool.ask("q2", wants("audio", "me"), 2)
+    pool.ask("q3", wants("chat", "me"), 3)
+    pool.ask("q4", wants("chat", "you"), 4)
+    assert served(pool.leave(mine, 5)) == ["q3"]
+
+
+def test_a_place_of_a_key_goes_to_the_first_of_those_that_it_held_back():
+    pool = Pool(Rules(serving_per_key=1))
+    for id, kind in (("w", "chat"), ("v", "audio"), ("u", "video")):
+        pool.offer(worker(id, kinds=(kind,)), 0)
+    mine = pool.ask("q0", wants("video", "me"), 0)
+    for number, kind in ((1, "audio"), (2, "chat")):
+        pool.ask(f"q{number}", wants(kind, "me"), 3 - number)
+    assert served(pool.leave(mine, 4)) == ["q2"]
+
+
+def test_those_whom_their_key_came_to_hold_while_they_waited_are_served_when_it_lets_them():
+    pool = Pool(Rules(serving_per_key=1))
+    pool.offer(worker("w"), 0)
+    first = pool.ask("q0", wants(), 0)
+    mine = [pool.ask(f"mine{number}", wants(key="me"), number) for number in (1, 2)]
+    pool.offer(worker("v", slots=2), 3)  # with the first of them the key has as many as it may
+    assert [ticket.state for ticket in mine] == ["serving", "queued"]
+    assert pool.leave(first, 4) == []
+    assert pool.leave(mine[0], 5) == [mine[1]]
 
 
 class History(RuleBasedStateMachine):
@@ -294,9 +443,9 @@ class History(RuleBasedStateMachine):
     def goes(self, id, what):
         getattr(self.pool, what)(id)
 
-    @rule(id=st.sampled_from("uvw"))
-    def is_found(self, id):
-        self.given(self.pool.find(id, self.now))
+    @rule(id=st.sampled_from("uvw"), what=st.sampled_from(["find", "resume"]))
+    def is_back(self, id, what):
+        self.given(getattr(self.pool, what)(id, self.now))
 
     @rule(seconds=st.sampled_from([0.5, 5.0, 700.0]))
     def time_passes(self, seconds):
@@ -343,6 +492,13 @@ class History(RuleBasedStateMachine):
             for ticket in self.waiting:
                 fits = ticket.wants.model == each.worker.model and ticket.wants.kind in each.worker.kinds
                 assert not fits or self.is_held(ticket)
+
+    @invariant()
+    def only_those_are_stranded_whom_no_worker_could_ever_serve(self):
+        able = {(each.worker.model, kind) for each in self.pool.workers() if each.condition != "draining" for kind in each.worker.kinds}
+        for model in "mn":
+            lost = {ticket for ticket in self.waiting if ticket.wants.model == model and (model, ticket.wants.kind) not in able}
+            assert set(self.pool.stranded(model)) == lost
 
     @invariant()
     def the_numbers_are_true(self):

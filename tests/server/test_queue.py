@@ -95,7 +95,7 @@ async def test_a_ticket_that_is_cancelled_is_told_and_one_that_is_served_is_not(
         assert (status, body["error"]["code"]) == (409, "ticket_served")
 
 
-async def test_workers_are_seen_drained_and_removed(server):
+async def test_workers_are_seen_drained_resumed_and_removed(server):
     async with asking(server) as http:
         (worker,) = (await told(http, "GET", "/workers"))[1]["workers"]
         assert (worker["worker_id"], worker["status"], worker["slots"], worker["kinds"]) == ("m-1", "idle", 1, ["chat", "audio", "video"])
@@ -104,9 +104,13 @@ async def test_workers_are_seen_drained_and_removed(server):
         assert (status["total_workers"], status["draining_workers"], status["idle_workers"]) == (1, 1, 0)
         async with session_of(http) as socket:
             assert (await until(socket, "error"))["error"]["code"] == "worker_busy"
+        for _ in range(2):
+            assert (await told(http, "POST", "/workers/m-1/resume"))[1]["status"] == "idle"
+        async with session_of(http) as socket:
+            await until(socket, "session.queue_done")
         assert await told(http, "DELETE", "/workers/m-1") == (200, {"worker_id": "m-1", "removed": True})
-        for method, path in (("GET", "/workers/m-1"), ("DELETE", "/workers/m-1"), ("POST", "/workers/m-1/drain")):
-            assert (await told(http, method, path))[0] == 404
+        for method, path in (("GET", ""), ("DELETE", ""), ("POST", "/drain"), ("POST", "/resume")):
+            assert (await told(http, method, f"/workers/m-1{path}"))[0] == 404
 
 
 async def test_the_averages_that_estimates_are_made_from_can_be_read(server):

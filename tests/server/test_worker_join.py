@@ -293,6 +293,56 @@ def test_a_worker_that_was_drained_is_so_still_when_it_joins_again(tmp_path):
             assert asked(base_url)[1]["code"] == "worker_busy"
 
 
+def test_a_worker_that_is_resumed_answers_again_also_when_it_joins_again(tmp_path):
+    port = str(free_port())
+    base_url = f"http://127.0.0.1:{port}"
+    with contextlib.ExitStack() as held:
+        with serving(tmp_path, port):
+            worker = held.enter_context(joined(base_url))
+            worker.until("Joined")
+            told(base_url, "POST", f"/workers/{far(base_url)['worker_id']}/drain")
+            worker.until("Drained")
+            assert asked(base_url)[1]["code"] == "worker_busy"
+            assert told(base_url, "POST", f"/workers/{far(base_url)['worker_id']}/resume")["status"] == "idle"
+            assert asked(base_url) == (200, "Hi")
+            worker.until("resumes this worker: sessions are taken again.")
+        with serving(tmp_path, port):
+            worker.until("Joined", 2)
+            assert far(base_url)["status"] == "idle"
+            assert asked(base_url) == (200, "Hi")
+        assert not [line for line in worker.notices if "as it was drained" in line]
+
+
+def test_a_worker_that_joined_drained_is_resumed_as_any_other(tmp_path):
+    port = str(free_port())
+    base_url = f"http://127.0.0.1:{port}"
+    with contextlib.ExitStack() as held:
+        with serving(tmp_path, port):
+            worker = held.enter_context(joined(base_url))
+            worker.until("Joined")
+            told(base_url, "POST", f"/workers/{far(base_url)['worker_id']}/drain")
+            worker.until("Drained")
+        with serving(tmp_path, port):
+            worker.until("as it was drained")
+            while not [each for each in told(base_url, "GET", "/workers")["workers"] if each["model"] == "far"]:
+                pass
+            told(base_url, "POST", f"/workers/{far(base_url)['worker_id']}/resume")
+            assert asked(base_url) == (200, "Hi")
+
+
+def test_a_worker_that_ends_with_its_last_session_can_not_be_resumed(base_url):
+    with joined(base_url, engine=slow(), exits=True) as worker:
+        worker.until("Joined")
+        with answering(base_url):
+            at = f"/workers/{far(base_url)['worker_id']}"
+            told(base_url, "POST", f"{at}/drain")
+            worker.until("Draining: 1 session left.")
+            while (answer := told(base_url, "POST", f"{at}/resume")).get("error", {}).get("code") != "worker_ending":
+                assert answer["status"] in ("busy", "draining"), "until its word that it ends is here"
+            assert far(base_url)["status"] == "draining"
+        worker.ended()
+
+
 def test_a_worker_that_is_told_to_stop_while_it_dials_ends_at_once():
     with socket.create_server(("127.0.0.1", 0)) as silent:
         patience = Patience(dialling_s=600)

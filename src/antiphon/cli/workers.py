@@ -1,4 +1,4 @@
-"""`antiphon workers`: list, show, drain, remove."""
+"""`antiphon workers`: list, show, drain, resume, remove."""
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -43,7 +43,7 @@ def verbs() -> App:
     """`workers` and what can be done with them."""
     app = App(name="workers", help=_HELP)
     app.command(list_, name="list")
-    for verb in (show, drain, remove):
+    for verb in (show, drain, resume, remove):
         app.command(verb)
     return app
 
@@ -115,6 +115,23 @@ def drain(worker: str, /, *, wait: bool = False, url: Url = None, file: ConfigFi
         was, left = left, _left(client, worker)
         if left != was:
             shell.note(f"{_sessions(left)} left")
+
+
+def resume(worker: str, /, *, url: Url = None, file: ConfigFile = None, shell: Around) -> None:
+    """
+    Give places again with a worker that was drained, and tell it so.
+
+    One that joined takes sessions again, also when it has lost its link and joined
+    anew. One that ends with its last session can't be kept from it.
+
+    Try:
+        antiphon workers resume minicpm-o-1
+
+    Args:
+        worker: the id.
+    """
+    state = own.running(shell, url, file).post(f"{_at(worker)}/resume", {})["status"]
+    shell.note(f"{worker} gets sessions again; it is {state}")
 
 
 def remove(worker: str, /, *, url: Url = None, file: ConfigFile = None, shell: Around) -> None:

@@ -14,6 +14,8 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
+from msgspec import msgpack
+
 from antiphon import talk
 from antiphon.engines.base import Conversation, Deliver, EngineOverrun, Place
 from antiphon.engines.worker_end import End
@@ -38,6 +40,7 @@ from antiphon.wire.worker_link import (
     Resume,
     Said,
     Told,
+    Undrain,
     Unsendable,
     from_worker,
 )
@@ -53,6 +56,9 @@ ANSWERING_S = 20.0
 
 BACKLOG_LIMIT_BYTES = 8 << 20
 """With so much waiting for the worker it is told nothing more."""
+
+UNHEEDED_LIMIT_BYTES = 16 << 20
+"""The most that a worker says in a conversation that it was told to pause: some was on its way, and the rest has to wait somewhere."""
 
 _ALOUD = (talk.Text, talk.Spoken, talk.Sound)
 """Words with which an engine in full duplex begins to say something."""
@@ -99,12 +105,13 @@ class RemoteEngine:
 
     Args:
         gone: called once with the reason, when the worker is gone, after every conversation has been told.
-        drained: called when the worker says that it takes no more conversations.
+        drained: called when the worker says of its own accord that it takes no more conversations.
         notice: takes lines for the operator.
 
     Attributes:
         abilities: of the engine there, once it has said hello.
         is_draining: whether it takes no more conversations, by its own will or by an operator's.
+        is_ending: whether it said that it goes when it has none.
         end: this end of the link, for whatever carries it.
     """
 
@@ -125,6 +132,7 @@ class RemoteEngine:
         self._questions: dict[int, asyncio.Future[int]] = {}
         self._is_stopping = False
         self.is_draining = False
+        self.is_ending = False
 
     async def greeted(self, patience_s: float | None = None) -> Hello:
         """
@@ -151,6 +159,12 @@ class RemoteEngine:
         if not self.is_draining:
             self.is_draining = True
             self.end.send(Drain())
+
+    def resume(self) -> None:
+        """Tell it to take conversations again; one that is ending takes none."""
+        if self.is_draining and not self.is_ending:
+            self.is_draining = False
+            self.end.send(Undrain())
 
     def dismiss(self) -> None:
         """Tell it to go when it has no conversations."""
@@ -255,6 +269,7 @@ class RemoteEngine:
             case Noticed(line):
                 self._notice(line)
             case Drain():
+                self.is_ending = True
                 if not self.is_draining:
                     self.is_draining = True
                     self._drained()
@@ -304,6 +319,8 @@ class _Conversation:
         self._is_duplex = False
         self._is_lost = False
         self._is_hushed = False
+        self._is_paused = False
+        self._unheeded_bytes = 0
 
     async def begun(self, patience_s: float) -> None:
         """
@@ -336,15 +353,22 @@ class _Conversation:
             self._is_duplex = True
 
     def pause(self) -> None:
+        self._is_paused, self._unheeded_bytes = True, 0
         self._end.send(Pause(self.number))
 
     def resume(self) -> None:
+        self._is_paused = False
         self._end.send(Resume(self.number))
 
     def hear(self, words: tuple[talk.FromEngine, ...]) -> None:
         """Deliver what the engine says."""
         if self._is_lost or self._is_hushed or not words:
             return
+        if self._is_paused:
+            self._unheeded_bytes += sum(map(_size_bytes, words))
+            if self._unheeded_bytes > UNHEEDED_LIMIT_BYTES:
+                self.lose(UpstreamTrouble("The model's worker goes on though it was told to wait."), "backend_error")
+                return
         for word in words:
             if isinstance(word, talk.Ended | talk.Broke):
                 self._under_way.pop(word.id, None)
@@ -377,6 +401,10 @@ class _Conversation:
     def _say(self, word: talk.FromEngine) -> None:
         if not self._is_hushed:
             self._deliver((word,))
+
+
+def _size_bytes(word: talk.FromEngine) -> int:
+    return len(msgpack.encode(word))
 
 
 async def _outlasting(future: "asyncio.Future[None]", patience_s: float) -> bool:

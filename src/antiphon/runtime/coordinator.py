@@ -43,8 +43,15 @@ class Link(Protocol):
     def silent_s(self) -> float:
         """For how long nothing has been heard of it."""
 
+    @property
+    def is_ending(self) -> bool:
+        """Whether it goes of its own accord when it has nobody."""
+
     def drain(self) -> None:
         """Tell it that it gets nobody more."""
+
+    def resume(self) -> None:
+        """Tell it that it gets somebody again."""
 
     def dismiss(self) -> None:
         """Tell it that it is to go when it has nobody."""
@@ -138,6 +145,9 @@ class Coordinator(Protocol):
 
     def drain(self, worker_id: str) -> bool:
         """Give no more places with a worker, and tell it so; whether there is such a one."""
+
+    def resume(self, worker_id: str) -> bool:
+        """Give places again with a worker that was drained, and tell it so; whether there is such a one."""
 
     def cancel(self, ticket_id: str) -> bool:
         """Have a ticket wait no longer: whoever waits gets `worker_busy`; whether there is such a one."""

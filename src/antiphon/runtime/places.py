@@ -14,7 +14,7 @@ from antiphon.runtime.eta import Holding, Outlook
 from antiphon.runtime.metrics import Metrics
 from antiphon.runtime.places_probing import Prober
 from antiphon.runtime.places_telling import Teller
-from antiphon.runtime.pool import Enlisted, Outcome, Pool, Rules, nobody_could
+from antiphon.runtime.pool import Enlisted, Outcome, Pool, Rules, nobody_could, shutting_down
 from antiphon.runtime.tickets import Ticket
 from antiphon.settings import QueueSettings, WorkerSettings
 
@@ -51,7 +51,7 @@ class Places:
         self._teller = Teller(self._pool.queue, self._tell, self._outlook, self.settings.update_s)
         self._prober = Prober(self._pool, workers.probe_s, self._found)
         self._alarm: asyncio.TimerHandle | None = None
-        self._patience: asyncio.TimerHandle | None = None
+        self._patience: dict[str, asyncio.TimerHandle] = {}
         self._is_closed = False
 
     async def start(self) -> None:
@@ -62,8 +62,8 @@ class Places:
         """Whoever waits is told that the server stops, and nobody gets a place any more; idempotent."""
         self._is_closed = True
         for waiter in tuple(self._waiters.values()):
-            waiter.refuse(_shutdown())
-        for handle in (self._alarm, self._patience):
+            waiter.refuse(shutting_down())
+        for handle in (self._alarm, *self._patience.values()):
             if handle is not None:
                 handle.cancel()
         self._teller.close()
@@ -91,7 +91,7 @@ class Places:
 
     def _ask(self, wants: Wants, again: str | None) -> Ticket:
         if self._is_closed:
-            raise _shutdown()
+            raise shutting_down()
         try:
             return self._pool.ask(f"q_{secrets.token_hex(6)}", wants, self._clock(), time.time(), again)
         except Fault:
@@ -103,7 +103,7 @@ class Places:
         try:
             self._teller.admit(ticket)
             if is_again:
-                self._watch_absence()
+                self._watch_absence(ticket.wants.model)
             await waiter.place
         finally:
             del self._waiters[ticket.id]
@@ -123,8 +123,7 @@ class Places:
             self._teller.changed(ticket.wants.model)
 
     def _tell(self, waiting: talk.Waiting) -> None:
-        if (waiter := self._waiters.get(waiting.id)) is not None:
-            waiter.told(waiting)
+        self._waiters[waiting.id].told(waiting)
 
     # Workers
 
@@ -134,21 +133,33 @@ class Places:
 
     def withdraw(self, worker_id: str) -> bool:
         """A worker is gone, or is to go; whether it was there."""
-        enlisted = self._pool.worker(worker_id)
-        self._pool.withdraw(worker_id)
-        if enlisted is not None and enlisted.worker.link is not None:
+        enlisted = self._pool.withdraw(worker_id)
+        if enlisted is None:
+            return False
+        if enlisted.worker.link is not None:
             enlisted.worker.link.dismiss()
-        self._watch_absence()
-        return enlisted is not None
+        self._watch_absence(enlisted.worker.model)
+        return True
 
     def drain(self, worker_id: str) -> bool:
         """Give no more places with a worker; whether it is there."""
-        enlisted = self._pool.worker(worker_id)
-        self._pool.drain(worker_id)
-        if enlisted is not None and enlisted.worker.link is not None:
+        enlisted = self._pool.drain(worker_id)
+        if enlisted is None:
+            return False
+        if enlisted.worker.link is not None:
             enlisted.worker.link.drain()
-        self._watch_absence()
-        return enlisted is not None
+        self._watch_absence(enlisted.worker.model)
+        return True
+
+    def resume(self, worker_id: str) -> bool:
+        """Give places with a worker again that was drained; whether it is there."""
+        enlisted = self._pool.worker(worker_id)
+        if enlisted is None:
+            return False
+        if enlisted.worker.link is not None:
+            enlisted.worker.link.resume()  # before anybody comes to it
+        self._assign(self._pool.resume(worker_id, self._clock(), time.time()))
+        return True
 
     def _found(self, worker_id: str) -> None:
         """A worker that did not answer does so again."""
@@ -165,16 +176,16 @@ class Places:
         self._assign(self._pool.release(self._clock(), time.time()))
         self._watch_quarantine()
 
-    def _watch_absence(self) -> None:
-        """Those whom no worker is left for wait for a while, in case one comes back."""
-        if self._pool.stranded() and not self._is_closed:
-            if self._patience is not None:
-                self._patience.cancel()
-            self._patience = asyncio.get_running_loop().call_later(self._absent_s, self._give_up)
+    def _watch_absence(self, model: str) -> None:
+        """Those whom no worker of a model is left for wait for a while, in case one comes back; however others come and go meanwhile."""
+        if self._pool.stranded(model) and not self._is_closed:
+            if (patience := self._patience.get(model)) is not None:
+                patience.cancel()
+            self._patience[model] = asyncio.get_running_loop().call_later(self._absent_s, self._give_up, model)
 
-    def _give_up(self) -> None:
-        self._patience = None
-        for ticket in self._pool.stranded():
+    def _give_up(self, model: str) -> None:
+        del self._patience[model]
+        for ticket in self._pool.stranded(model):
             self._waiters[ticket.id].refuse(nobody_could())
 
     # What can be seen
@@ -186,10 +197,11 @@ class Places:
 
     def cancel(self, ticket_id: str) -> bool:
         """Have a ticket wait no longer; whether it did."""
-        waiter = self._waiters.get(ticket_id)
-        if waiter is None:
+        ticket = self._pool.ticket(ticket_id)
+        if ticket is None or ticket.state != "queued":
             return False
-        waiter.refuse(OurFault("The ticket has been cancelled.", status=503, type="service_unavailable_error", code="worker_busy"))
+        fault = OurFault("The ticket has been cancelled.", status=503, type="service_unavailable_error", code="worker_busy")
+        self._waiters[ticket_id].refuse(fault)
         return True
 
     def ticket(self, ticket_id: str) -> TicketSeen | None:
@@ -311,14 +323,4 @@ def _rules(queue: QueueSettings, workers: WorkerSettings) -> Rules:
         priorities=queue.numbers,
         failures=workers.failures,
         quarantine_s=workers.quarantine_s,
-    )
-
-
-def _shutdown() -> Fault:
-    return OurFault(
-        "The server is shutting down. Please try again.",
-        status=503,
-        type="service_unavailable_error",
-        code="shutdown",
-        retry_after_s=5,
     )

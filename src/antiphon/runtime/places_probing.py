@@ -49,11 +49,19 @@ class Prober:
 
     async def _ask(self, enlisted: Enlisted, engine: ProbedEngine, door: asyncio.Semaphore) -> None:
         async with door:
+            given = _given(enlisted)
             try:
                 async with asyncio.timeout(self._every_s):
                     await engine.probe()
             except Exception:  # whatever is wrong with it, it is not well
-                self._pool.lose(enlisted.worker.id)
+                # One that got somebody while it was asked may have been too busy to answer; one that has gone may be back under its id.
+                if _given(enlisted) == given and self._pool.worker(enlisted.worker.id) is enlisted:
+                    self._pool.lose(enlisted.worker.id)
             else:
                 if enlisted.condition == "offline":
                     self._found(enlisted.worker.id)
+
+
+def _given(enlisted: Enlisted) -> int:
+    """How many places were given with a worker so far."""
+    return enlisted.served + enlisted.taken

@@ -26,7 +26,7 @@ CONDITIONS: Mapping[Condition, Mapping[str, Condition]] = {
     "well": {"drain": "draining", "quarantine": "quarantined", "lose": "offline"},
     "quarantined": {"drain": "draining", "release": "well", "lose": "offline"},
     "offline": {"drain": "draining", "find": "well"},
-    "draining": {},
+    "draining": {"resume": "well"},
 }
 """What becomes of a worker when something happens to it; what is not here changes nothing."""
 
@@ -167,7 +167,7 @@ class Pool:
         key = ticket.wants.key_id
         freed = [] if self._is_held(key) else self.queue.unpark(key)
         got = [] if worker is None else self._fill(worker, now, wall)
-        return got + self._serve([each for each in freed if each.state == "queued" and not each.is_parked], now, wall)
+        return got + self._serve([each for each in freed if each.state == "queued"], now, wall)
 
     def _give_back(self, ticket: Ticket, outcome: Outcome, now: float) -> Enlisted:
         """Take note that a place is had no more; with whom it was."""
@@ -188,7 +188,7 @@ class Pool:
     def _made(self, id: str, wants: Wants, now: float, wall: float) -> Ticket:
         self._count += 1
         given = self._rules.priorities
-        priority = given.get(wants.kind, 0) + (given.get(wants.key_id, 0) if wants.key_id else 0)
+        priority = given.get(wants.kind, 0) + given.get(wants.key_id, 0)
         return Ticket(id=id, wants=wants, number=self._count, priority=priority, enqueued_s=now, enqueued_at=wall)
 
     def _remember(self, ticket: Ticket) -> None:
@@ -224,25 +224,28 @@ class Pool:
         self.withdraw(worker.id)
         condition: Condition = "draining" if worker.is_draining else "well"
         enlisted = self._enlisted[worker.id] = Enlisted(worker=worker, joined_at=wall, condition=condition)
-        for kind in worker.kinds:
-            self._able[worker.model, kind].add(worker.id)
         return self._fill(enlisted, now, wall)
 
-    def withdraw(self, worker_id: str) -> bool:
-        """A worker is gone, and with it what it counted; whether it was there."""
+    def withdraw(self, worker_id: str) -> Enlisted | None:
+        """A worker is gone, and with it what it counted; None where there is no such one."""
         enlisted = self._enlisted.pop(worker_id, None)
-        if enlisted is None:
-            return False
-        enlisted.condition = "draining"
-        self._settle(enlisted)
-        return True
+        if enlisted is not None:
+            self._happens(enlisted, "drain")
+        return enlisted
 
-    def drain(self, worker_id: str) -> bool:
-        """A worker is to get nobody more; whether it is there."""
+    def drain(self, worker_id: str) -> Enlisted | None:
+        """A worker is to get nobody more; None where there is no such one."""
         enlisted = self._enlisted.get(worker_id)
         if enlisted is not None:
             self._happens(enlisted, "drain")
-        return enlisted is not None
+        return enlisted
+
+    def resume(self, worker_id: str, now: float, wall: float = 0) -> list[Ticket]:
+        """A worker that was drained may get somebody again; those who have a place now."""
+        if (enlisted := self._enlisted.get(worker_id)) is None:
+            return []
+        self._happens(enlisted, "resume")
+        return self._fill(enlisted, now, wall)
 
     def lose(self, worker_id: str) -> None:
         """A worker does not answer."""
@@ -270,12 +273,9 @@ class Pool:
         ends = [enlisted.quarantined_until for enlisted in self._enlisted.values() if enlisted.condition == "quarantined"]
         return min(ends, default=None)
 
-    def stranded(self) -> list[Ticket]:
-        """Those who wait for what no worker does any more."""
-        found = []
-        for model in self.queue.models():
-            found += [ticket for ticket in self.queue.waiting(model) if not self._able.get((model, ticket.wants.kind))]
-        return found
+    def stranded(self, model: str) -> list[Ticket]:
+        """Those who wait for what no worker of a model does any more."""
+        return [ticket for ticket in self.queue.waiting(model) if not self._able.get((model, ticket.wants.kind))]
 
     def _happens(self, enlisted: Enlisted, event: str) -> None:
         enlisted.condition = CONDITIONS[enlisted.condition].get(event, enlisted.condition)
@@ -297,7 +297,9 @@ class Pool:
             self._free[lane].pop(worker.id, None)
             if has_room:
                 self._free[lane][worker.id] = enlisted
-            if not is_able:
+            if is_able:
+                self._able[lane].add(worker.id)
+            else:
                 self._able[lane].discard(worker.id)
         self._show(enlisted, enlisted.state if self._enlisted.get(worker.id) is enlisted else None)
 
@@ -322,26 +324,25 @@ class Pool:
 
     def _fill(self, enlisted: Enlisted, now: float, wall: float) -> list[Ticket]:
         """Give a worker's places to those who wait for them."""
-        got = []
         worker = enlisted.worker
-        while self._enlisted.get(worker.id) is enlisted and self._room(enlisted):
+        if self._enlisted.get(worker.id) is not enlisted:  # it has been withdrawn, and another may have its id by now
+            return []
+        got = []
+        while self._room(enlisted):
             ticket = self.queue.first(worker.model, worker.kinds, self._is_held)
             if ticket is None:
                 break
             self._unqueue(ticket)
             self._take(ticket, enlisted, now, wall)
             got.append(ticket)
-        if self._enlisted.get(worker.id) is enlisted:
-            self._settle(enlisted)
+        self._settle(enlisted)
         return got
 
     def _serve(self, tickets: list[Ticket], now: float, wall: float) -> list[Ticket]:
         """Give those a place for whom there is one."""
         got = []
         for ticket in tickets:
-            if self._is_held(ticket.wants.key_id):  # by one of these
-                self.queue.park(ticket)
-            elif (enlisted := self._free_for(ticket.wants)) is not None:
+            if (enlisted := self._free_for(ticket.wants)) is not None:
                 self._unqueue(ticket)
                 self._take(ticket, enlisted, now, wall)
                 got.append(ticket)
@@ -362,7 +363,7 @@ class Pool:
 
 
 def _renewed(past: Ticket) -> Ticket:
-    past.state, past.assigned_s, past.assigned_at, past.is_parked = "queued", None, None, False
+    past.state, past.assigned_s, past.assigned_at = "queued", None, None
     return past
 
 
@@ -374,6 +375,17 @@ def nobody_could() -> Fault:
         type="service_unavailable_error",
         code="worker_busy",
         retry_after_s=RETRY_AFTER_S,
+    )
+
+
+def shutting_down() -> Fault:
+    """Nobody gets a place any more."""
+    return OurFault(
+        "The server is shutting down. Please try again.",
+        status=503,
+        type="service_unavailable_error",
+        code="shutdown",
+        retry_after_s=5,
     )
 
 

@@ -122,7 +122,7 @@ class Folder:
         """
         if _NAME.fullmatch(mode) and _SOUND.fullmatch(name):
             for folder in (self._path / mode, self._path / VOICES):
-                with contextlib.suppress(FileNotFoundError):
+                with contextlib.suppress(OSError):
                     return _read(folder / name, SOUND_LIMIT_BYTES)
         raise not_found(f"The sound '{name}'")
 
@@ -137,7 +137,7 @@ class Folder:
         """
         for suffix in _SUFFIXES:
             name = f"{DEFAULT}.{suffix}"
-            with contextlib.suppress(FileNotFoundError):
+            with contextlib.suppress(OSError):
                 return name, _read(self._path / VOICES / name, SOUND_LIMIT_BYTES)
         raise not_found("A default voice")
 
@@ -183,6 +183,8 @@ class Folder:
             _write(folder / f"{voice_id}.wav", wav(pcm, RATE_HZ))
             _write(folder / f"{voice_id}.json", msgspec.json.encode(told))
         except OSError as error:
+            with contextlib.suppress(OSError):  # a sound of which nothing is known would be there for ever
+                (folder / f"{voice_id}.wav").unlink()
             raise OurFault(f"The voice could not be written: {error.strerror}.") from error
         return told
 

@@ -11,7 +11,7 @@ Sessions that carry their whole history take a new place when theirs is lost; th
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import cast
+from typing import NamedTuple, cast
 
 from msgspec import structs
 
@@ -19,20 +19,30 @@ from antiphon import talk
 from antiphon.engines.base import Conversation, CountingEngine, Deliver, Engine, EngineOverrun
 from antiphon.errors import ClientMistake, Fault, OurFault, UpstreamTrouble
 from antiphon.runtime.coordinator import Coordinator, Lease, Wants
-from antiphon.runtime.pool import nobody_could
+from antiphon.runtime.pool import nobody_could, shutting_down
 from antiphon.runtime.queued_keeping import Kept
-
-OPEN_S = 120.0
-"""How long a worker may take to begin; one that has to load its model anew takes a minute."""
-
-LEAVE_S = 60.0
-"""How long leaving a worker may take; then it is cut short, and counts as the worker's failure."""
 
 RETRY_S = 5.0
 """After a refusal, sound that goes on asks for a place again no sooner than this."""
 
 LASTING = frozenset[talk.Kind]({"responses", "realtime"})
 """Kinds of conversation that outlast their place."""
+
+
+class Patience(NamedTuple):
+    """
+    How long a worker may take, in seconds.
+
+    Attributes:
+        open_s: to begin; one that has to load its model anew takes a minute.
+        leave_s: to be left; then that is cut short, and counts as its failure.
+    """
+
+    open_s: float = 120.0
+    leave_s: float = 60.0
+
+
+USUAL = Patience()
 
 _LAST = frozenset({talk.Ended, talk.Broke})
 _SAYS = frozenset({talk.Text, talk.Spoken, talk.Sound})
@@ -45,7 +55,7 @@ class Queued:
     Args:
         model: as configured.
         dress: gives a worker's engine what it lacks for these conversations, such as ears and a voice.
-        leave_s: how long leaving a worker may take.
+        patience: with workers.
     """
 
     def __init__(
@@ -53,10 +63,10 @@ class Queued:
         coordinator: Coordinator,
         model: str,
         dress: Callable[[Engine], Engine] = lambda engine: engine,
-        leave_s: float = LEAVE_S,
+        patience: Patience = USUAL,
     ) -> None:
         self._coordinator = coordinator
-        self._leave_s = leave_s
+        self._patience = patience
         self._model = model
         self._dress = dress
         self._open: set[_Conversation] = set()
@@ -99,7 +109,7 @@ class Queued:
     async def open(self, settings: talk.Settings, deliver: Deliver) -> AsyncIterator[Conversation]:
         """A conversation that waits for its place; leaving it waits for nothing, and the place is given back when the worker was left."""
         wants = Wants(model=self._model, kind=settings.kind, tenant=settings.tenant, key_id=settings.key_id)
-        conversation = _Conversation(self._coordinator, wants, settings, deliver, self._dress, self._own, self._leave_s)
+        conversation = _Conversation(self._coordinator, wants, settings, deliver, self._dress, self._own, self._patience)
         self._open.add(conversation)
         conversation.seek()
         try:
@@ -118,7 +128,7 @@ class _Stay:
     One try at a place, from the queue until the worker has been left.
 
     Attributes:
-        within: the worker's conversation; None until it is open, and when it is lost.
+        within: the worker's conversation; None until it is open.
         lease: None until there is a place.
         over: set when the worker is to be left.
         early: what the worker said before its conversation was open.
@@ -135,9 +145,8 @@ class _Stay:
 
     def leave(self) -> None:
         """Wait no longer, or leave the worker; what that takes too long for is cut short."""
-        is_open = self.within is not None or self.over.is_set()
         self.over.set()
-        if not is_open:
+        if self.within is None:
             self.task.cancel()
         if not self.task.done():
             alarm = asyncio.get_running_loop().call_later(self._leave_s, self._cut_short)
@@ -160,7 +169,7 @@ class _Conversation:
         deliver: Deliver,
         dress: Callable[[Engine], Engine],
         own: Callable[[asyncio.Task[None]], None],
-        leave_s: float,
+        patience: Patience,
     ) -> None:
         self._coordinator = coordinator
         self._wants = wants
@@ -168,7 +177,7 @@ class _Conversation:
         self._deliver = deliver
         self._dress = dress
         self._own = own
-        self._leave_s = leave_s
+        self._patience = patience
         self._stay: _Stay | None = None
         self._kept = Kept()
         self._configured: talk.Configure | None = None
@@ -236,13 +245,13 @@ class _Conversation:
         """End: the server stops."""
         if not self._is_over:
             stay, self._stay = self._stay, None
-            self._finish(_stopping())
+            self._finish(shutting_down())
             if stay is not None:
                 stay.leave()
 
     def seek(self) -> None:
         """Take a place, or wait for one."""
-        stay = self._stay = _Stay(self._leave_s)
+        stay = self._stay = _Stay(self._patience.leave_s)
         # Its owner is the engine: it gives the place back also when whoever opened this conversation has gone.
         stay.task = asyncio.create_task(self._stay_there(stay))  # noqa: TID251
         self._own(stay.task)
@@ -269,10 +278,11 @@ class _Conversation:
             ClientMistake: it did not, and won't with any other worker.
         """
         has_begun = False
+        stay.early.clear()  # it was of a worker that did not begin
         try:
             async with contextlib.AsyncExitStack() as stack:
                 opened = self._dress(lease.worker.engine).open(self._settings, lambda words: self._hear(stay, words))
-                async with asyncio.timeout(OPEN_S):
+                async with asyncio.timeout(self._patience.open_s):
                     within = await stack.enter_async_context(opened)
                 has_begun = True
                 self._begin(stay, within, lease)
@@ -299,7 +309,8 @@ class _Conversation:
                 self._answering.update([word.id] if isinstance(word, talk.Respond) else [])
         self._deliver(words)
         if stay.early:
-            self._hear(stay, stay.early)
+            early, stay.early = stay.early, []
+            self._hear(stay, early)
 
     def _wait(self, waiting: talk.Waiting) -> None:
         if not self._is_over:
@@ -330,16 +341,15 @@ class _Conversation:
         """The worker says that it is gone."""
         if stay.lease is not None and lost.code != "shutdown":
             stay.lease.failed()
-        self._end(stay, UpstreamTrouble(lost.message, code=lost.code))
         stay.leave()
+        self._end(stay, UpstreamTrouble(lost.message, code=lost.code))
 
     def _end(self, stay: _Stay, fault: Fault) -> None:
         """There is no place any more, or there won't be one."""
         if stay is not self._stay:
             return
         had_place = stay.within is not None
-        stay.over.set()
-        stay.within = self._stay = None
+        self._stay = None
         if self._wants.kind in LASTING:
             self._rest(fault, 0.0 if had_place else RETRY_S)
         else:
@@ -391,7 +401,3 @@ def _not_begun() -> Fault:
 
 def _gone() -> Fault:
     return UpstreamTrouble("The worker has been lost.", code="backend_error")
-
-
-def _stopping() -> Fault:
-    return OurFault("The server is shutting down. Please try again.", status=503, type="service_unavailable_error", code="shutdown")

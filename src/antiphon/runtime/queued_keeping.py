@@ -29,9 +29,10 @@ class Kept:
         """
         match word:
             case talk.Hear() | talk.See():
-                self._words.append(word)
-                self._sound_bytes += _size(word)
-                self._drop_oldest()
+                if size := _size(word):  # what says nothing would be kept without a bound
+                    self._words.append(word)
+                    self._sound_bytes += size
+                    self._drop_oldest()
             case talk.Foresee():
                 pass  # it is worth something only while it can be acted on
             case _:

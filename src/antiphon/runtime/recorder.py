@@ -64,7 +64,7 @@ class Recording:
     def __init__(self, recorder: "Recorder", record: SessionRecord) -> None:
         self.record = record
         self.truncated: str | None = None
-        self.begun_at_s = recorder.clock()
+        self.begun_at_s = time.monotonic()
         self._recorder = recorder
         self._note = recorder.note
 
@@ -92,7 +92,6 @@ class Recorder:
         sweep: deletes old recordings.
         room: what the spool may take.
         notice: takes a line for the operator.
-        clock: seconds from any origin.
         now: Unix seconds.
 
     Attributes:
@@ -109,10 +108,8 @@ class Recorder:
         sweep: Callable[[], Awaitable[None]],
         room: Room = ANY_ROOM,
         notice: Callable[[str], None] = lambda _line: None,
-        clock: Callable[[], float] = time.monotonic,
         now: Callable[[], float] = time.time,
     ) -> None:
-        self.clock = clock
         self.room = room
         self._now = now
         self._blobs = blobs
@@ -123,7 +120,7 @@ class Recorder:
         self._notice = notice
         self.waiting = Waiting()
         self.closing_s = CLOSING_S
-        self._writer = Writer(spool, clock, now, self._from_thread, self._dropped_from_thread, self.waiting, room)
+        self._writer = Writer(spool, now, self._from_thread, self._dropped_from_thread, self.waiting, room)
         self._inherited: Sequence[Part] = ()
         self._told: asyncio.Queue[Filed | None] = asyncio.Queue()  # two for each session, as in the next
         self._to_keep: asyncio.Queue[Filed | None] = asyncio.Queue()
@@ -175,12 +172,12 @@ class Recorder:
 
     def note(self, recording: Recording, direction: str, event: Any) -> None:
         """Have an event written, unless too much waits already."""
-        if not self._writer.take(Noted(recording, self.clock(), direction, event)):
+        if not self._writer.take(Noted(recording, time.monotonic(), direction, event)):
             recording.truncated = BEHIND
 
     def end(self, recording: Recording, reason: str) -> None:
         """Have the end written."""
-        self._writer.take_end(Noted(recording, self.clock(), None, reason))
+        self._writer.take_end(Noted(recording, time.monotonic(), None, reason))
 
     # Keeping what has ended
 
@@ -210,7 +207,8 @@ class Recorder:
                 self._tell_of(filed.record)
                 self._to_keep.put_nowait(filed)
                 continue
-            with contextlib.suppress(Fault):  # it is put again at its end
+            # One that goes on is put again at its end; of one that was deleted the store says that it is live until it is given up.
+            with contextlib.suppress(Fault):
                 await self._sessions.put(filed.record)
         self._to_keep.put_nowait(None)
 

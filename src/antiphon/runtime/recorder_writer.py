@@ -8,6 +8,7 @@ either side may touch at any time.
 import contextlib
 import shutil
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -48,7 +49,7 @@ class Recorded(Protocol):
     Attributes:
         record: without the session's id until that is known.
         truncated: why nothing more is noted; None while all is.
-        begun_at_s: on the clock of what is noted.
+        begun_at_s: by `time.monotonic`.
     """
 
     record: SessionRecord
@@ -57,7 +58,7 @@ class Recorded(Protocol):
 
 
 class Noted(NamedTuple):
-    """What waits to be written; without a direction, the end of a recording and its reason."""
+    """What waits to be written, and when it was said, by `time.monotonic`; without a direction, the end of a recording and its reason."""
 
     recording: Recorded
     at_s: float
@@ -79,7 +80,6 @@ class Writer:
     The thread, which is there from the first recording on.
 
     Args:
-        clock: that of what is noted.
         now: Unix seconds.
         tell: takes what has begun and what has ended; from the thread.
         tell_dropped: takes the records of what was deleted to make room; from the thread.
@@ -89,7 +89,6 @@ class Writer:
     def __init__(
         self,
         spool: Path,
-        clock: Callable[[], float],
         now: Callable[[], float],
         tell: Callable[[Filed], None],
         tell_dropped: Callable[[SessionRecord], None],
@@ -101,7 +100,6 @@ class Writer:
         self._waiting = waiting
         self._room = room
         self._no_room: str | None = None
-        self._clock = clock
         self._now = now
         self._tell = tell
         self._noted: deque[Noted] = deque()
@@ -158,7 +156,7 @@ class Writer:
             self._write()
         self._write()
         for opened in tuple(self._open.values()):
-            self._end(opened.recording, self._clock(), "stopped")
+            self._end(opened.recording, time.monotonic(), "stopped")
 
     def _write(self) -> None:
         """Write what was noted until now."""

@@ -13,7 +13,7 @@ from antiphon.errors import Fault, OurFault
 from antiphon.protocols.responses import abandoned
 from antiphon.runtime.calls import Calls
 from antiphon.runtime.client_secrets import ClientSecrets
-from antiphon.runtime.keyring import Keyring
+from antiphon.runtime.keyring import FRESH_S, Keyring
 from antiphon.runtime.live import Live
 from antiphon.runtime.metrics import Metrics
 from antiphon.runtime.occupancy import occupied
@@ -88,7 +88,7 @@ class Service:
             room = Room(-(-recording.spool_bytes // config.server.processes), recording.free_bytes, recording.days * DAY_S)
             spool = config.home / "recording"
             self.recorder = Recorder(spool, blobs, self.store.sessions, self.metrics, self.recordings.expire, room, notice)
-        self._sweeping: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
 
     @property
     def _is_exposed(self) -> bool:
@@ -114,17 +114,19 @@ class Service:
             await self.recorder.open()
         await self.registry.start()
         await self.coordinator.start()
+        # They live from `open` to `close`, longer than any one request's task group.
+        self._tasks.append(asyncio.create_task(self._watch_keys(), name="keys"))  # noqa: TID251
         if self.config.store_is_shared:
-            # It lives from `open` to `close`, longer than any one request's task group.
-            self._sweeping = asyncio.create_task(self._sweep(), name="sweeper")  # noqa: TID251
+            self._tasks.append(asyncio.create_task(self._sweep(), name="sweeper"))  # noqa: TID251
         self.is_ready = True
 
     async def close(self) -> None:
         """Let go of everything; idempotent."""
         self.is_ready = False
-        if self._sweeping is not None:
-            self._sweeping.cancel()
-            await asyncio.wait([self._sweeping])
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
+            task.cancel()
+            await asyncio.wait([task])
         await self.calls.close()
         await self.coordinator.close()
         await self.registry.stop()
@@ -159,6 +161,14 @@ class Service:
             with contextlib.suppress(Fault):  # a store that fails is told by the requests that it fails
                 suspects = await self.settle_orphans(suspects)
 
+    async def _watch_keys(self) -> None:
+        """A session lasts for an hour; the key that it was opened with may not."""
+        while True:
+            await asyncio.sleep(FRESH_S)
+            if key_ids := self.live.key_ids:
+                with contextlib.suppress(Fault):  # as above
+                    self.live.revoke(await self.keyring.ended(key_ids))
+
     def _refuse_open_door(self) -> None:
         server = self.config.server
         if self._is_exposed and (server.require_keys is False or not self.keyring.opens_to_someone):
@@ -166,8 +176,18 @@ class Service:
                 f"Refusing to listen on {server.host}: without API keys anyone who reaches that address could use this server. "
                 "Make one with `antiphon keys create`, or listen on 127.0.0.1."
             )
-        if server.require_keys and self.config.database_url is None:
-            raise OurFault("`server.require_keys` needs a store that lasts, as keys are kept there; `store.url` is `memory`.")
+        refuse_forgotten_keys(self.config)
+
+
+def refuse_forgotten_keys(config: Config) -> None:
+    """
+    See whether keys that are needed can be kept.
+
+    Raises:
+        OurFault: they can't.
+    """
+    if config.server.require_keys and config.database_url is None:
+        raise OurFault("`server.require_keys` needs a store that lasts, as keys are kept there; `store.url` is `memory`.")
 
 
 def _fetcher(networks: Collection[str]) -> Fetch:

@@ -126,13 +126,6 @@ class Queue:
             insort(self._parked[key][lane], head)
         return None
 
-    def park(self, ticket: Ticket) -> None:
-        """Its key may have no place more, until one is given back."""
-        wants = ticket.wants
-        _take(self._ready[wants.model, wants.kind], ticket.rank)
-        ticket.is_parked = True
-        insort(self._parked[wants.key_id][wants.model, wants.kind], ticket.rank)
-
     def unpark(self, key: str) -> list[Ticket]:
         """The first of each lane whom a key held back can be served again; a key's places come back one by one, so these are enough."""
         parked = self._parked[key] if key in self._parked else {}

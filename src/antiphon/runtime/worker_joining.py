@@ -29,7 +29,7 @@ from antiphon.runtime.speech import Speech
 from antiphon.runtime.worker_hearing import Dictated
 from antiphon.runtime.worker_serving import Of, Serving
 from antiphon.runtime.written import said_in
-from antiphon.wire.worker_link import PATH, VERSION, VERSION_HEADER, Dismissed, Drain, Hello, Refused, ToWorker, Welcome
+from antiphon.wire.worker_link import PATH, VERSION, VERSION_HEADER, Dismissed, Drain, Hello, Refused, ToWorker, Undrain, Welcome
 
 MESSAGE_LIMIT_BYTES = 1 << 20
 """The most in one message of the server's, which cuts what it sends into smaller pieces."""
@@ -168,6 +168,11 @@ class Joining:
                 if self._exits:
                     self._ending.set()
                 self._drain(f"The operator of {self._url} drains this worker: no more sessions are taken.")
+            case Undrain() if self._is_draining and not self._ending.is_set():
+                self._is_draining = False
+                self._tell(f"The operator of {self._url} resumes this worker: sessions are taken again.")
+                if self._serving is not None:
+                    self._serving.resume()
             case Dismissed():
                 self._ending.set()
                 self._drain(f"The operator of {self._url} has removed this worker: it ends with its last session.")

@@ -35,6 +35,7 @@ from antiphon.wire.worker_link import (
     Said,
     Told,
     ToWorker,
+    Undrain,
     Unsendable,
     Welcome,
     to_worker,
@@ -43,7 +44,7 @@ from antiphon.wire.worker_link import (
 QUESTIONS = 64
 """The most questions that are being answered at the same time."""
 
-Of = Beat | Begin | Welcome | Refused | Drain | Dismissed
+Of = Beat | Begin | Welcome | Refused | Drain | Undrain | Dismissed
 """What a server says of the link itself."""
 
 
@@ -102,12 +103,16 @@ class Serving(AbstractAsyncContextManager["Serving"]):
         self.end.begin_beating()
 
     def drain(self, *, hangs_up: bool = True) -> None:
-        """Take no more conversations; where `hangs_up`, the link ends after the last."""
-        self._hangs_up = self._hangs_up or hangs_up
-        if not self._is_draining:
-            self._is_draining = True
+        """Take no more conversations; where `hangs_up`, the link ends after the last, and the server is told so."""
+        self._is_draining = True
+        if hangs_up and not self._hangs_up:
+            self._hangs_up = True
             self.end.send(Drain())
         self._hang_up_if_drained()
+
+    def resume(self) -> None:
+        """Take conversations again, unless the link is to end after the last."""
+        self._is_draining = self._hangs_up
 
     def _hang_up_if_drained(self) -> None:
         if self._hangs_up and not self._places:

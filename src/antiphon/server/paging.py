@@ -1,11 +1,11 @@
 """How lists are asked for: `limit`, `after` and `order`, as in OpenAI's API."""
 
 import re
-from typing import Any
 
 from starlette.datastructures import QueryParams
 
 from antiphon.errors import ClientMistake, invalid_value, shown
+from antiphon.stores.base import Order
 
 DEFAULT, MOST = 20, 100
 
@@ -36,14 +36,16 @@ def _out_of_range(side: str, expected: str, got: int, code: str) -> ClientMistak
     )
 
 
-def page_order(query: QueryParams) -> Any:
+def page_order(query: QueryParams) -> Order:
     """
     In which order.
 
     Raises:
         ClientMistake: there is no such order.
     """
-    order = query.get("order", "desc")
-    if order not in ("asc", "desc"):
-        raise invalid_value("order", order, ["asc", "desc"])
+    orders: tuple[Order, ...] = ("asc", "desc")
+    named = query.get("order", "desc")
+    order = next((order for order in orders if order == named), None)
+    if order is None:
+        raise invalid_value("order", named, orders)
     return order

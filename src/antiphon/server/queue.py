@@ -39,6 +39,7 @@ def routes(service: Service) -> list[Route]:
         ("GET", "/workers", desk.workers, "admin"),
         ("GET", "/workers/{id}", desk.worker, "admin"),
         ("POST", "/workers/{id}/drain", desk.drain, "admin"),
+        ("POST", "/workers/{id}/resume", desk.resume, "admin"),
         ("DELETE", "/workers/{id}", desk.remove, "admin"),
     )
     tickets = (("GET", desk.ticket), ("DELETE", desk.cancel))
@@ -133,6 +134,13 @@ class _Desk:
     async def drain(self, request: Request) -> Response:
         """`POST /workers/{id}/drain`."""
         return self._changed(request, "worker_draining", self._coordinator.drain, lambda: self._one(request))
+
+    async def resume(self, request: Request) -> Response:
+        """`POST /workers/{id}/resume`."""
+        worker = self._found(request).worker
+        if worker.link is not None and worker.link.is_ending:
+            raise ClientMistake(f"Worker '{worker.id}' ends with its last session.", status=409, code="worker_ending")
+        return self._changed(request, "worker_resumed", self._coordinator.resume, lambda: self._one(request))
 
     async def remove(self, request: Request) -> Response:
         """`DELETE /workers/{id}`."""

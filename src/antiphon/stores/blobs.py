@@ -111,7 +111,7 @@ class Blobs:
             if names:
                 await self._store.delete_async(names)
         if self._folder is not None:  # of which the files are gone
-            shutil.rmtree(self._folder / folder, ignore_errors=True)
+            await asyncio.to_thread(shutil.rmtree, self._folder / folder, ignore_errors=True)
 
     @property
     def _store(self) -> "ObjectStore":
@@ -146,7 +146,8 @@ def _files_in(folder: Path) -> list[Path]:
 
 
 def _move(folder: Path, target: Path) -> None:
-    # Moved, not copied: it is there whole or not at all, and a full disk is no matter.
+    # On one disk it is moved, not copied: it is there whole or not at all, and a full disk is no matter. What came to another disk in
+    # part is deleted when it is tried again.
     target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     shutil.rmtree(target, ignore_errors=True)
     shutil.move(folder, target)

@@ -58,7 +58,7 @@ class Beat(_Frame, frozen=True):
 
 
 class Drain(_Frame, frozen=True):
-    """No more conversations: the server's operator wants it so, or the worker takes none."""
+    """No more conversations: the server's operator wants it so; or the worker takes none and ends when it has none."""
 
 
 # To a worker
@@ -94,6 +94,10 @@ class Refused(_Frame, frozen=True):
     """The worker can't be one of the server's; the link ends."""
 
     message: str
+
+
+class Undrain(_Frame, frozen=True):
+    """The server's operator wants the worker to take conversations again."""
 
 
 class Dismissed(_Frame, frozen=True):
@@ -145,7 +149,7 @@ class Probe(_Frame, frozen=True):
     number: int
 
 
-ToWorker = Beat | Begin | Welcome | Refused | Drain | Dismissed | Open | Told | Pause | Resume | Leave | Count | Probe
+ToWorker = Beat | Begin | Welcome | Refused | Drain | Undrain | Dismissed | Open | Told | Pause | Resume | Leave | Count | Probe
 
 
 # From a worker
