@@ -65,6 +65,11 @@ class ToolChoice(Struct, frozen=True):
     mode: Literal["none", "auto", "required"] = "auto"
     names: tuple[str, ...] | None = None
 
+    @property
+    def only(self) -> frozenset[str] | None:
+        """`names`, to look many tools up in: a request may have as many as it has room for."""
+        return None if self.names is None else frozenset(self.names)
+
 
 class JsonObject(_Asked, frozen=True, tag=True):
     """The answer is one JSON object."""

@@ -6,12 +6,19 @@ the original API, so that a user who searches for one finds help.
 """
 
 from collections.abc import Iterable
+from math import isnan
 from typing import Any, Literal
+
+LONGEST_RETRY_S = 86_400 * 365
+"""Beyond that nobody tries again."""
 
 
 class Fault(Exception):
     """
     Something that ends a request, with what the client is told.
+
+    A worker or an upstream may have said what is in it, and may lie: a status that is no error's is left out, and so are seconds that no
+    header can say.
 
     Attributes:
         message: for a person; names what was expected and what came.
@@ -39,9 +46,9 @@ class Fault(Exception):
         self.message = message
         self.code = code
         self.param = param
-        self.status = status or self.status
+        self.status = status if status is not None and 400 <= status < 600 else self.status
         self.type = type or self.type
-        self.retry_after_s = retry_after_s
+        self.retry_after_s = None if retry_after_s is None or isnan(retry_after_s) else min(max(retry_after_s, 0), LONGEST_RETRY_S)
 
     def body(self) -> dict[str, Any]:
         """The error object of the OpenAI HTTP APIs: `{"error": {message, type, param, code}}`."""

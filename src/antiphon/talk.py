@@ -20,6 +20,7 @@ kept for then. `Lost` says that what answered is gone.
 from typing import Any, Literal
 
 from msgspec import Struct
+from msgspec.structs import force_setattr
 
 from antiphon.asks import (
     Abilities as Abilities,
@@ -297,7 +298,25 @@ class HostedDone(_Word, frozen=True, tag=True):
     item: dict[str, Any]
 
 
-class Used(_Word, frozen=True, kw_only=True, tag=True):
+MOST_TOKENS = 2**31 - 1
+"""More than any answer has."""
+
+
+class _Counts(_Word, frozen=True):
+    """
+    A word that counts tokens.
+
+    What an upstream or a worker claims is taken from limits and added to sums: below 0 it would give back what was used, and in numbers of
+    any length it would fit into none of those.
+    """
+
+    def __post_init__(self) -> None:
+        for name in self.__struct_fields__:
+            if name.endswith("_tokens") and not 0 <= (count := getattr(self, name)) <= MOST_TOKENS:
+                force_setattr(self, name, min(max(count, 0), MOST_TOKENS))
+
+
+class Used(_Counts, frozen=True, kw_only=True, tag=True):
     """Tokens counted; the last one said for a response holds."""
 
     id: str
@@ -358,7 +377,7 @@ class HeardSegment(_Word, frozen=True, kw_only=True, tag=True):
     speaker: str = ""
 
 
-class HeardAll(_Word, frozen=True, kw_only=True, tag=True):
+class HeardAll(_Counts, frozen=True, kw_only=True, tag=True):
     """
     All the words of a turn that is over; the last that is said of its transcript.
 

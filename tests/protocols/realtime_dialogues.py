@@ -16,7 +16,7 @@ from pydantic import TypeAdapter
 
 from antiphon import talk
 from antiphon.errors import ClientMistake
-from antiphon.protocols.base import Close, FromClient, FromEngine, Halted, Hangup, Send, Tell, Tick, WakeAt
+from antiphon.protocols.base import Close, FromClient, FromEngine, Halted, Hangup, Send, Spend, Tell, Tick, WakeAt
 from antiphon.protocols.realtime import Garbled, Realtime
 from antiphon.protocols.realtime_settings import Opening
 from antiphon.wire.realtime_client import event_id_of
@@ -181,6 +181,7 @@ class Dialogue:
         self.at = BEGUN_AT
         self.pending: list[Any] = []
         self.log: list[dict[str, Any]] = []
+        self.spent: list[int] = []
         self.frames: list[bytes] = []
         self.came: list[Any] = []
         self.wakes_at: float | None = None
@@ -228,6 +229,8 @@ class Dialogue:
                 case WakeAt(at):
                     assert at is None or at >= self.at
                     self.wakes_at = at
+                case Spend(tokens):
+                    self.spent.append(tokens)
                 case _:
                     self.pending.append(effect)
 

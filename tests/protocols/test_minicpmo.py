@@ -19,6 +19,7 @@ from minicpmo_dialogues import (
     event,
     floats,
     init,
+    jpeg,
 )
 from realtime_dialogues import MISSING, Closes, Tells
 
@@ -72,6 +73,37 @@ def test_what_is_kept_is_bounded_in_size():
     for _ in range(2):
         dialogue >> ask("x" * (3 << 20))
     dialogue >> ask("x" * (3 << 20)) << error("not_ready")
+
+
+MINUTE = base64_of(bytes(4 * 16_000 * 60))
+"""Of a voice, in floating point; half as many bytes of it are kept."""
+
+
+@pytest.mark.parametrize(
+    ("large", "fits"),
+    [
+        (init(ref_audio=MINUTE, tts_ref_audio=MINUTE), 2),
+        (append("", video_frames=[base64_of(jpeg() + bytes(2_000_000)), base64_of(jpeg())]), 4),
+        (append(base64_of(bytes(4 * 16_000 * 5)), video_frames=[base64_of(jpeg() + bytes(2_000_000))]), 3),
+    ],
+)
+def test_what_is_kept_is_counted_with_its_sound_and_pictures(large, fits):
+    dialogue = Dialogue()
+    for _ in range(fits):
+        dialogue >> large
+    dialogue >> large << error("not_ready")
+
+
+def test_what_was_taken_leaves_room_for_more_to_be_kept():
+    large = append("", video_frames=[base64_of(jpeg() + bytes(2_000_000))])
+    dialogue = Dialogue()
+    for each in (init(), large, large, large, large):
+        dialogue >> each
+    dialogue >> ASSIGNED << "session.queue_done" << Tells(talk.Converse)
+    assert dialogue.pending == []
+    dialogue >> READY << "session.created"
+    for _ in range(4):
+        dialogue << Tells(talk.See)
 
 
 @pytest.mark.parametrize(
@@ -216,7 +248,9 @@ def test_who_is_silent_gives_the_place_back():
 
 def test_who_sends_too_fast_to_be_read_is_not_silent():
     dialogue = Dialogue(until="live", idle_s=10) >> append() << talk.Hear(HALF_PCM)
-    (dialogue >> Held(15)).wait(24)
+    (dialogue >> Held(15)).wait(1)
+    (dialogue >> Held(2)).wait(23)  # it does not make the other shorter
+    assert dialogue.pending == []
     dialogue.wait(1) << closed("idle_timeout") << Closes()
 
 
@@ -276,10 +310,10 @@ def test_a_server_that_stops_says_so():
     assert CLOSE_CODES["server_shutting_down"] == 1012
 
 
-def test_whoever_halts_a_session_for_another_reason_is_quoted():
-    fault = ClientMistake("You send too fast.", code="rate_limit_exceeded")
-    dialogue = Dialogue(until="live") >> Halted(fault, at=1_001)
-    dialogue << closed("rate_limit_exceeded", diagnostic={"message": "You send too fast."}) << Closes("rate_limit_exceeded")
+def test_a_session_whose_key_opens_nothing_any_more_says_so():
+    revoked = ClientMistake("It was revoked.", status=401, code="invalid_api_key")
+    dialogue = Dialogue(until="live") >> Halted(revoked, at=1_001)
+    dialogue << closed("unauthorized", session_id=ID, diagnostic={"message": "It was revoked."}) << Closes("invalid_api_key")
 
 
 def test_a_client_that_comes_back_is_told_that_it_did():

@@ -28,6 +28,7 @@ from antiphon.protocols.minicpmo_chat import WAITING_LIMIT
 HI = (turns.Message("user", (turns.TextPart("Hi"),)),)
 PICTURE = {"type": "image", "data": base64_of(jpeg())}
 SOUND = {"type": "audio", "data": HALF}
+ANOTHER = base64_of(floats(0.1))
 FILM = {"type": "video", "data": "AAEC", "stack_frames": 2}
 
 
@@ -77,6 +78,11 @@ def test_an_answer_aloud_comes_with_its_words():
     dialogue = begun() >> ask("Hi", use_tts_template=True) << Tells(talk.Respond, voice=talk.Voice(rate_hz=24_000))
     dialogue >> (talk.Spoken("resp_1", "A"), talk.Sound("resp_1", pcm(16384)), talk.Ended("resp_1"))
     dialogue << delta("text", text="A") << delta("audio", audio=base64_of(floats(0.5))) << done(text="A", audio=None)
+
+
+def test_a_refusal_is_an_answer():
+    dialogue = begun() >> ask("Hi") << Tells(talk.Respond) >> (talk.Refusal("resp_1", "No."), talk.Ended("resp_1"))
+    dialogue << delta("text", text="No.") << done(text="No.", reason="turn_end")
 
 
 def test_nothing_is_kept_from_one_question_to_the_next():
@@ -131,6 +137,13 @@ def test_what_it_is_told_later_stays_where_it_is():
     dialogue << Tells(talk.Respond, history=tuple(turns.Message(role, (turns.TextPart(text),)) for role, text in texts))
 
 
+def test_what_a_system_message_shows_belongs_to_the_conversation():
+    dialogue = begun() >> ask(system({"type": "text", "text": "This is you:"}, PICTURE), "Hi")
+    picture = turns.ImagePart(url=f"data:image/jpeg;base64,{base64_of(jpeg())}")
+    shown = turns.Message("system", (turns.TextPart("This is you:"), picture))
+    dialogue << Tells(talk.Respond, instructions="Be kind.", history=(shown, *HI))
+
+
 def test_there_must_be_something_to_answer():
     begun() >> ask({"role": "system", "content": "Be brief."}) << error("invalid_payload", param="input.messages")
 
@@ -175,19 +188,19 @@ def test_how_to_answer_is_told_as_far_as_it_is_not_usual():
 
 
 @pytest.mark.parametrize(
-    ("efforts", "thinks", "effort"),
+    ("efforts", "thinks", "effort", "extra"),
     [
-        (("low", "medium", "high"), True, "medium"),
-        (("low", "max"), True, "max"),
-        (("none", "low"), False, "none"),
-        (("low",), False, None),
-        (("low",), None, None),
-        ((), True, None),
+        (("low", "medium", "high"), True, "medium", {}),
+        (("low", "max"), True, "max", {}),
+        (("none", "low"), False, "none", {}),
+        (("low",), False, None, {}),
+        (("none", "low"), None, None, {}),
+        ((), True, None, {"enable_thinking": True}),
     ],
 )
-def test_thinking_is_an_effort_where_the_engine_knows_efforts(efforts, thinks, effort):
+def test_thinking_is_an_effort_where_the_engine_knows_efforts(efforts, thinks, effort, extra):
     dialogue = begun(abilities=structs.replace(ALL, efforts=efforts)) >> ask("Hi", enable_thinking=thinks)
-    dialogue << Tells(talk.Respond, effort=effort)
+    dialogue << Tells(talk.Respond, effort=effort, sampling=talk.Sampling(max_tokens=256, extra=extra))
 
 
 @pytest.mark.parametrize(
@@ -195,7 +208,10 @@ def test_thinking_is_an_effort_where_the_engine_knows_efforts(efforts, thinks, e
     [
         (["Hi"], {"ref_audio_data": HALF}, {}),
         (["Hi"], {}, {"ref_audio": HALF}),
-        ([system({"type": "text", "text": "Speak so:"}, SOUND), "Hi"], {}, {"tts_ref_audio": base64_of(floats(0.1))}),
+        ([system({"type": "text", "text": "Speak so:"}, SOUND), "Hi"], {}, {"tts_ref_audio": ANOTHER}),
+        ([system({"type": "audio", "data": ANOTHER}), "Hi"], {"ref_audio_data": HALF}, {}),
+        ([system(SOUND), system({"type": "text", "text": "Be brief."}), "Hi"], {}, {}),
+        (["Hi"], {}, {"ref_audio": ANOTHER, "tts_ref_audio": HALF}),
     ],
 )
 def test_the_voice_to_answer_with_is_found_wherever_clients_put_it(messages, tts, payload):
@@ -217,6 +233,14 @@ def test_an_answer_that_fails_is_told_and_over():
     dialogue >> talk.Broke(id="resp_1", message="Too long.", status=400, code="context_length_exceeded", param="input")
     dialogue << error("context_length_exceeded", message="Too long.", param="input") << done(text="x", reason="error")
     dialogue << Tells(talk.Respond, id="resp_2")
+    dialogue >> talk.Broke(id="resp_2", message="No GPU.", param="model", code=None)
+    dialogue << error("inference_failed", param=MISSING) << done(text="", reason="error")
+
+
+def test_a_picture_that_is_not_to_be_cut_is_not_looked_at_closely():
+    dialogue = begun() >> ask(user(PICTURE), image={"max_slice_nums": 1})
+    picture = turns.ImagePart(url=f"data:image/jpeg;base64,{base64_of(jpeg())}")
+    dialogue << Tells(talk.Respond, history=(turns.Message("user", (picture,)),))
 
 
 def test_what_is_measured_and_spent_stands_at_the_end_of_an_answer():
@@ -224,13 +248,8 @@ def test_what_is_measured_and_spent_stands_at_the_end_of_an_answer():
     dialogue = begun() >> ask("Hi") << Tells(talk.Respond) >> (talk.Measured("resp_1", {"prefill_ms": 3}), talk.Text("resp_1", "x"), used)
     dialogue << delta("text", metrics={"prefill_ms": 3})
     dialogue >> talk.Ended("resp_1") << done(metrics={"prefill_ms": 3}, usage={"total_tokens": 7})
-    (
-        dialogue
-        >> ask("Hi")
-        << Tells(talk.Respond)
-        >> (structs.replace(used, id="resp_2"), talk.Ended("resp_2"))
-        << done(usage={"total_tokens": 14})
-    )
+    dialogue >> ask("Hi") << Tells(talk.Respond) >> (structs.replace(used, id="resp_2"), talk.Sound("resp_2", pcm(1)))
+    dialogue << delta("audio", usage={"total_tokens": 14}) >> talk.Ended("resp_2") << done(usage={"total_tokens": 14})
 
 
 def test_a_session_that_ends_stops_its_answer():

@@ -115,7 +115,7 @@ def test_every_route_says_who_may_use_it(route):
 def test_the_routes_that_need_no_key_are_these():
     open_to_all = {route.path: route.access for route in all_routes() if route.access in ("probe", "public")}
     assert {path for path, access in open_to_all.items() if access == "probe"} == {"/livez", "/readyz", "/health"}
-    assert {path for path, access in open_to_all.items() if access == "public"} <= {"/version", "/openapi.json", "/docs"}
+    assert {path for path, access in open_to_all.items() if access == "public"} <= {"/version", "/openapi.json", "/docs", "/"}
     assert set(get_args(auth.keyring.Scope)) == SCOPES.keys()
 
 
@@ -318,6 +318,15 @@ def test_tokens_are_counted_by_what_an_answer_came_to(door, stream):
     assert (answer.status, answer.headers["x-ratelimit-remaining-tokens"]) == (200, "8" if stream else "0")
     refused = door.ask("POST", "/v1/responses", ASK, key=key)
     assert (refused.status, refused.error["type"], refused.headers["x-ratelimit-remaining-tokens"]) == (429, "tokens", "0")
+
+
+def test_an_answer_whose_client_leaves_counts_what_was_said_until_then(door):
+    key = door.key(tokens_per_minute=1000)
+    with door.client(key) as client, client.responses.create(model="slow", input="word " * 200, stream=True) as stream:
+        next(event for event in stream if event.type == "response.output_text.delta")
+    while (left := int(door.ask("GET", "/v1/models", key=key).headers["x-ratelimit-remaining-tokens"])) > 990:  # it takes note
+        pass
+    assert left in range(500, 752)  # 1,000 bytes were asked, and not all of them said again
 
 
 def test_a_refused_request_has_the_headers_of_the_limits_too(door):

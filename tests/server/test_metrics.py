@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from raw_http import ask, connect, exchange, request, until
 from scripted_server import SCRIPT, configured
 
-from antiphon.runtime.metrics import Histogram
+from antiphon.runtime.metrics import MOST_NAMES, Histogram
 from antiphon.server.run import background
 
 REFERENCE = (Path(__file__).parents[2] / "docs" / "reference" / "metrics.md").read_text()
@@ -61,6 +61,16 @@ def test_requests_are_counted_by_route_and_never_by_what_a_client_made_up(url):
     assert counts["http_server_request_duration_seconds_count", "GET", "404", "none"] == 1
     assert not any("made" in str(key) or "resp_1" in str(key) for key in counts)
     assert counts["http_server_active_requests",] == 1, "the one that asks"
+
+
+def test_names_that_clients_choose_are_counted_apart_up_to_a_number_of_them(tmp_path):
+    models = {"mock-*": {"engine": "scripted", **SCRIPT}, "mock-own": {"engine": "scripted", **SCRIPT}}
+    with background(configured(tmp_path, models)) as url:
+        for name in [f"mock-{number}" for number in range(MOST_NAMES + 20)] + ["mock-0", "mock-own"]:
+            post(url, model=name, input="Hi", store=False)
+        counts = {key[1]: value for key, value in told(url).items() if key[0] == "gen_ai_server_request_duration_seconds_count"}
+    assert len(counts) == MOST_NAMES + 2
+    assert (counts["mock-0"], counts["mock-1"], counts["mock-own"], counts["mock-*"]) == (2, 1, 1, 20)
 
 
 def test_who_left_is_counted_as_cancelled(url):

@@ -134,7 +134,8 @@ async def test_an_answer_in_chat_ends_with_its_client(tmp_path, is_polite):
     with served(tmp_path, **{"minicpmo.resume_s": 60}) as url:
         async with opened(url, mode="chat", model="long") as peer:
             await peer.begin()
-            await peer.say("input.append", input={"messages": [{"role": "user", "content": "Sing"}]})
+            sing = {"messages": [{"role": "user", "content": "Sing"}], "generation": {"max_new_tokens": 10_000}}
+            await peer.say("input.append", input=sing)
             await peer.deltas("text")
             if is_polite:
                 await peer.socket.close()

@@ -13,6 +13,8 @@ from antiphon.server.run import background
 SHORT_SILENCE, SHORT_BUZZ = sound(0.3), sound(0.3, loudness=0.25)
 """So that all of it together may come at once."""
 
+SING = {"messages": [{"role": "user", "content": "Sing"}], "generation": {"max_new_tokens": 1_000_000}}
+
 pytestmark = pytest.mark.anyio
 
 MODELS = {
@@ -53,7 +55,7 @@ async def test_who_does_not_ask_to_come_back_gets_no_token(url):
 async def test_what_was_missed_comes_in_order_and_then_that_the_session_goes_on(url):
     async with opened(url, mode="chat", model="talker", resumable="1") as first:
         token = await begun(first)
-        await first.say("input.append", input={"messages": [{"role": "user", "content": "Sing"}]})
+        await first.say("input.append", input=SING)
         seen = (await first.deltas("text"))[-1]["seq"]
         first.vanish()
     async with opened(url, mode="chat", resume=token, after=str(seen)) as second:
@@ -130,7 +132,7 @@ async def test_a_session_of_another_key_is_not_found(tmp_path):
 async def test_who_has_missed_too_much_can_not_come_back(url):
     async with opened(url, mode="chat", model="singer", resumable="1") as first:
         token = await begun(first)
-        await first.say("input.append", input={"messages": [{"role": "user", "content": "Sing"}]})
+        await first.say("input.append", input=SING)
         await first.deltas("text")
         first.vanish()
     counted(url, ("antiphon_minicpmo_sessions", "chat"), 0)

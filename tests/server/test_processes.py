@@ -321,7 +321,7 @@ def test_a_process_that_can_not_start_ends_the_server_with_its_words_said_once(t
 
 def test_a_store_in_memory_is_refused(tmp_path):
     with serving(tmp_path, MODELS + '[store]\nurl = "memory"\n') as (process, said):
-        assert (said, process.wait(10)) == ([], 1)
+        assert (said, process.wait(10)) == ([], 2)
         assert "can't share a store in memory" in process.stderr.read()
 
 

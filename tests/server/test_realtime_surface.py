@@ -1,6 +1,7 @@
 """Who is let in to which Realtime session, in which dialect, and how a session ends."""
 
 import json
+import re
 import signal
 
 import aiohttp
@@ -373,6 +374,32 @@ async def test_each_answers_tokens_are_taken_from_its_key_and_the_client_is_told
             answer = exchange(url, request(path="/v1/models", authorization=f"Bearer {key}", connection="close")).lower()
     assert used > 3
     assert f"x-ratelimit-remaining-tokens: {1000 - used}".encode() in answer
+
+
+@pytest.mark.parametrize("way", ["cancels", "leaves"])
+async def test_an_answer_that_its_client_does_not_wait_for_takes_tokens_too(tmp_path, way):
+    server = Keyed(tmp_path)
+    key = await server.key(tokens_per_minute=1000)
+    item = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "word " * 200}]}
+    with server.serving() as url:
+        async with connected(url, key=key, model="endless") as peer:
+            await peer.say("session.update", session=IN_WRITING["ga"])
+            await peer.say("conversation.item.create", item=item)
+            await peer.say("response.create")
+            await peer.until("response.output_text.delta")
+            if way == "cancels":
+                await peer.say("response.cancel")
+                done, limits = (await peer.until("rate_limits.updated"))[-2:]
+                assert done["response"]["usage"] is None
+                assert limits["rate_limits"][0]["remaining"] in range(500, 751)
+        while (left := tokens_left(url, key)) > 990:  # what fills up again until it takes note
+            pass
+    assert left in range(500, 780)
+
+
+def tokens_left(url, key):
+    answer = exchange(url, request(path="/v1/models", authorization=f"Bearer {key}", connection="close")).lower()
+    return int(re.search(rb"x-ratelimit-remaining-tokens: (\d+)", answer)[1])
 
 
 async def test_there_are_no_more_sessions_than_are_allowed(tmp_path):

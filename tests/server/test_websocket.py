@@ -302,6 +302,15 @@ def test_who_does_not_read_is_dropped_before_much_waits_for_it(tmp_path):
         assert server.echoes[0].pauses == 1
 
 
+def test_who_is_dropped_for_not_reading_is_asked_for_nothing_more(tmp_path):
+    """Amplification: what had come with the same packet, such as a thousand requests for a long item, was answered all the same."""
+    with echoing(tmp_path) as server, Client(server.url, receive_buffer_bytes=4096) as client:
+        client.send(frame(TEXT, b"sing") + frame(TEXT, b"mute") * 1000 + frame(BINARY, b"x") * 1000)
+        assert eventually(server.url, lambda: server.metrics.dropped["backlog"] == 1)
+        assert eventually(server.url, lambda: server.echoes[0].gone == 1)
+        assert server.echoes[0].heard == [b"sing"]
+
+
 def test_who_is_behind_for_too_long_is_dropped(tmp_path):
     with echoing(tmp_path, slow_reader_s=0.2) as server, Client(server.url, receive_buffer_bytes=4096) as client:
         client.send(*[frame(TEXT, b"x" * 65_000)] * 6)

@@ -43,18 +43,17 @@ CLOSE_CODES: dict[str, int] = {
     "unsupported_value": 1008,
     "too_many_errors": 1008,
     "rate_limit_exceeded": 1013,
-    "message_too_big": 1009,
 }
 """The WebSocket's close codes by the code of a `Close`'s fault. Without a fault it is 1000, with any other 1011."""
 
 _STOPPING = frozenset({"shutdown", "server_shutting_down"})
-"""Codes by which it is the server that goes away."""
+"""Codes of a `Lost` by which it is the server that goes away."""
 
 _LOST: dict[str, str] = {"backend_error": "session_failed"} | dict.fromkeys(_STOPPING, "service_unavailable")
 """What a client that has not begun is told of a `Lost`; other codes it knows by their own names."""
 
 _REASON = re.compile(r"[a-z][a-z0-9_]{0,63}")
-_OURS = frozenset({"timeout", "init_timeout", "idle_timeout", "backend_error", "shutdown", "too_many_errors"})
+_OURS = frozenset({"timeout", "init_timeout", "idle_timeout", "backend_error", "shutdown", "too_many_errors", "unauthorized"})
 """Reasons that are the server's to give."""
 
 
@@ -132,8 +131,7 @@ class Minicpmo:
             case Hangup():
                 self._end("client_left", None)
             case Halted(fault):
-                is_stopping = fault.code is None or fault.code in _STOPPING
-                self._close("shutdown" if is_stopping else str(fault.code), fault, fault.message)
+                self._close("shutdown" if fault.code == "server_shutting_down" else "unauthorized", fault, fault.message)
             case _:
                 pass
 

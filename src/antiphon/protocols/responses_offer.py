@@ -5,7 +5,8 @@ Clients such as Codex send every tool they know with every request, whatever the
 either carried, which means that the response lists it, the model is not offered it, and `LeftOut` says so; or it is refused.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import product
 from typing import Any
 
 import msgspec
@@ -138,11 +139,11 @@ def tool_choice(request: CreateRequest, made: Offer) -> talk.ToolChoice:
                 raise _not_found("required")
             return talk.ToolChoice("required")
         case tools.AllowedToolsChoice(mode=mode, tools=allowed):
-            return talk.ToolChoice(mode, tuple(key for chosen in allowed for key in _keys(chosen, made)))
+            return talk.ToolChoice(mode, _keys(allowed, made))
         case None | UnsetType():
             return talk.ToolChoice()
         case choice:
-            return talk.ToolChoice("required", _keys(_plain(choice), made))
+            return talk.ToolChoice("required", _keys([_plain(choice)], made))
 
 
 def _plain(choice: Tagged) -> dict[str, Any]:
@@ -150,18 +151,27 @@ def _plain(choice: Tagged) -> dict[str, Any]:
     return fields
 
 
-def _keys(chosen: Mapping[str, Any], made: Offer) -> tuple[str, ...]:
-    """The tools that a choice means: by `name`, in every namespace or in the one it says; one without a name by its `type`."""
-    name, namespace = chosen.get("name"), chosen.get("namespace")
-    if name is None or chosen.get("type") == "mcp":
-        keys = tuple(tool.type for tool in made.hosted if tool.type == chosen.get("type"))[:1]
-    else:
-        keys = tuple(
-            tool.key for tool in made.tools if name in (tool.name, tool.key) and (namespace is None or namespace == tool.namespace)
-        )
-    if not keys:
-        raise _not_found(str(name or chosen.get("type")))
-    return keys
+def _keys(chosen: Iterable[Mapping[str, Any]], made: Offer) -> tuple[str, ...]:
+    """The tools that are chosen, each once; found in one walk over those on offer, as there may be thousands of both."""
+    offered: dict[tuple[str | None, ...], dict[str, None]] = {(tool.type,): {tool.type: None} for tool in made.hosted}
+    for tool in made.tools:
+        for name, namespace in product((tool.name, tool.key), (None, tool.namespace)):
+            offered.setdefault((name, namespace), {})[tool.key] = None
+    keys: dict[str, None] = {}
+    for meant in dict.fromkeys(map(_meant, chosen)):
+        if meant not in offered:
+            raise _not_found(str(meant[0]))
+        keys |= offered[meant]
+    return tuple(keys)
+
+
+def _meant(chosen: Mapping[str, Any]) -> tuple[str | None, ...]:
+    """What a choice means: a `name`, in every namespace or in the one it says; without a name, a `type`."""
+    kind, name, namespace = chosen.get("type"), chosen.get("name"), chosen.get("namespace")
+    meant = (kind,) if name is None or kind == "mcp" else (name, namespace)
+    if not all(part is None or isinstance(part, str) for part in meant):
+        raise _not_found(str(name or kind))
+    return meant
 
 
 def _not_found(name: str) -> ClientMistake:

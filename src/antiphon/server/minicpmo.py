@@ -187,7 +187,7 @@ class Open:
         async def read() -> None:
             line.socket.resume_reading()
 
-        with service.live.during(driver):
+        with service.live.during(driver, key):
             try:
                 await driver.run(model.duplex, settings, opening, read)
             except* Fault as faults:

@@ -38,7 +38,7 @@ APPEND_LIMIT_BYTES = 1 << 20
 
 BYTES_PER_S = 2 * RATE_IN_HZ
 
-SAID_ENDS = ("user_stop", "timeout", "init_timeout", "idle_timeout", "backend_error", "shutdown")
+SAID_ENDS = ("user_stop", "timeout", "init_timeout", "idle_timeout", "backend_error", "shutdown", "unauthorized")
 """Reasons that are counted under their own name; a client's may be anything."""
 
 
@@ -304,11 +304,9 @@ class MinicpmoClient:
 
     def dismiss(self, mistake: ClientMistake, code: int) -> None:
         """End the session because of what its client does."""
-        assert self._driver is not None
-        line, self.end = self._line, "refused"
-        if line is None:
-            return
-        socket = self._part(line)
+        assert self._driver is not None and self._line is not None, "what it does comes on a WebSocket"
+        self.end = "refused"
+        socket = self._part(self._line)
         self._complain(socket, mistake)
         socket.close(code, reason_of(mistake.message))
         self._token_is_void()

@@ -6,6 +6,7 @@ It ends with the call, and the call not with it.
 
 from typing import Any
 
+from antiphon.errors import Fault
 from antiphon.runtime.calls import Call
 from antiphon.runtime.taps import Tap
 from antiphon.server.realtime_client import RealtimeClient
@@ -15,8 +16,9 @@ from antiphon.wire.realtime_dialects import Dialect
 class Beside:
     """What a client beside a call may do to it: talk."""
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: Call, client: RealtimeClient) -> None:
         self._call = call
+        self._client = client
 
     def hear(self, message: Any) -> None:
         """The client said something."""
@@ -31,6 +33,10 @@ class Beside:
 
     def resume(self) -> None:
         """The client has caught up."""
+
+    def halt(self, fault: Fault) -> None:
+        """The client may have no part in the call any more."""
+        self._client.close(fault)
 
 
 class _Said:

@@ -307,6 +307,26 @@ def serve(config: Config, *, ready: Callable[[str, bool], None], notice: Callabl
         Fault: the address is taken or not allowed, the store can't be used or shared, or an engine can't start; or a process died
             whenever it was started.
     """
+    refuse_unshareable(config)
+    processes = config.server.processes
+    for model in config.models:
+        if model.engine == "local":
+            notice(f"Each of the {processes} processes loads its own copy of '{model.name}'.")
+    logs.configure(config.logging)
+    with contextlib.ExitStack() as held:
+        listeners = held.enter_context(bound_for(processes, config.server.host, config.server.port))
+        locks = [] if config.store_is_shared else [held.enter_context(occupied(config.home))]
+        address = base_url(listeners[0])
+        asyncio.run(_supervised(config, listeners, locks, lambda is_open: ready(address, is_open), notice))
+
+
+def refuse_unshareable(config: Config) -> None:
+    """
+    See whether several processes can be one server with this configuration.
+
+    Raises:
+        OurFault: they can't, with what each would have to itself.
+    """
     processes = config.server.processes
     if config.database_url is None:
         raise OurFault(
@@ -317,15 +337,6 @@ def serve(config: Config, *, ready: Callable[[str, bool], None], notice: Callabl
             f"{processes} processes can't share the workers of {listed(scarce)}, as each would have a queue of its own: "
             "set `server.processes` to 1."
         )
-    for model in config.models:
-        if model.engine == "local":
-            notice(f"Each of the {processes} processes loads its own copy of '{model.name}'.")
-    logs.configure(config.logging)
-    with contextlib.ExitStack() as held:
-        listeners = held.enter_context(bound_for(processes, config.server.host, config.server.port))
-        locks = [] if config.store_is_shared else [held.enter_context(occupied(config.home))]
-        address = base_url(listeners[0])
-        asyncio.run(_supervised(config, listeners, locks, lambda is_open: ready(address, is_open), notice))
 
 
 async def _supervised(
