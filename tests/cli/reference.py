@@ -21,6 +21,9 @@ What was asked for goes to the standard output, everything else to the standard 
 | 2 | it was asked or configured wrongly |
 | 130 | interrupted |
 | 141 | nobody reads the output any more |
+
+What is configured and can't be had at the moment is 1: an address that is taken or is none of this machine's, a store that doesn't answer,
+keys that are still to be made. So is what several processes find only as they start.
 """
 
 

@@ -50,6 +50,32 @@ def test_check_looks_at_what_is_the_engines_to_read(antiphon, home, table, told)
     assert result.err.startswith(f"antiphon: {told}")
 
 
+UNSERVABLE = [
+    ("[store]\nurl = 'mysql://db/x'", "`store.url` asks for a database that is not supported: mysql."),
+    ("[store]\nurl = 'here'", "`store.url` is neither `sqlite`, `memory` nor an SQLAlchemy URL"),
+    ("[store]\nurl = 'postgresql://db'", "`store.url` names no database"),
+    ("[store]\nurl = 'postgresql://db/x?colour=red'", "`store.url` has the parameter 'colour'"),
+    ("[store]\nurl = 'memory'\n[server]\nrequire_keys = true", "`server.require_keys` needs a store that lasts"),
+    ("[store]\nurl = 'memory'\n[server]\nprocesses = 2", "2 processes can't share a store in memory"),
+]
+
+
+@pytest.mark.parametrize("verb", [("config", "check"), ("serve", "--port", "0")], ids=" ".join)
+@pytest.mark.parametrize(("settings", "told"), UNSERVABLE)
+def test_what_no_machine_could_serve_is_a_mistake_before_anything_is_fetched(antiphon, home, verb, settings, told):
+    (home / "antiphon.toml").write_text(f"{settings}\n")
+    result = antiphon(*verb)
+    assert (result.code, result.out, result.err.count("\n")) == (2, "", 1)
+    assert result.err.startswith(f"antiphon: {told}")
+
+
+def test_check_has_a_line_for_every_mistake(antiphon, home):
+    models = "[[models]]\nname = 'a'\nengine = 'worker'\n[[models]]\nname = 'b'\nengine = 'x'\n"
+    (home / "antiphon.toml").write_text(f"[store]\nurl = 'mysql://db/x'\n[server]\nprocesses = 2\n{models}")
+    shared, store, model = antiphon("config", "check").err.splitlines()
+    assert "can't share the workers of 'a'" in shared and "mysql" in store and "'b'" in model
+
+
 def test_check_has_a_line_for_every_model_that_is_wrong(antiphon, home):
     (home / "antiphon.toml").write_text("[[models]]\nname = 'a'\nengine = 'chat'\n[[models]]\nname = 'b'\nengine = 'worker'\nslots = 1\n")
     assert [line.split("'")[1] for line in antiphon("config", "check").err.splitlines()] == ["a", "b"]

@@ -3,6 +3,7 @@
 import io
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,8 @@ import pytest
 from antiphon import __version__
 from antiphon.cli.main import run
 from antiphon.cli.shell import Shell
+
+PROJECT = Path(__file__).parents[2] / "pyproject.toml"
 
 
 def test_without_arguments_it_says_what_it_can_do(antiphon):
@@ -65,6 +68,34 @@ def test_an_interruption_ends_it_without_a_word():
     shell = Shell(environ={}, cwd=Path("/"), stdin=Impatient(), stdout=io.StringIO(), stderr=err)
     assert run(["ask", "-"], shell) == 130
     assert err.getvalue() == ""
+
+
+INTERRUPTED_WHILE_LOADING = """
+import os, signal, sys
+
+class Interrupts:
+    def find_spec(self, name, *_):
+        if name == "antiphon.cli.shell":
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupts())
+"""
+ENTRY = "from {} import {} as main; main()".format(*tomllib.loads(PROJECT.read_text())["project"]["scripts"]["antiphon"].split(":"))
+
+
+def interrupted_while_loading(before=""):
+    script = f"{before}\n{INTERRUPTED_WHILE_LOADING}\nsys.argv[1:] = ['version']\n{ENTRY}"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_an_interruption_while_it_loads_ends_it_without_a_word():
+    assert interrupted_while_loading() == (130, "", "")
+
+
+def test_where_interruptions_are_ignored_they_are_while_it_loads_too():
+    ignored = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)"
+    assert interrupted_while_loading(ignored) == (0, f"{__version__}\n", "")
 
 
 def test_both_ways_to_ask_for_the_version_agree(antiphon):

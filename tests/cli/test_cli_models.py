@@ -1,5 +1,7 @@
 """`antiphon models`, on a machine that has none."""
 
+import shutil
+
 import pytest
 from hollow import hollow
 
@@ -50,6 +52,15 @@ def test_a_model_of_several_files_is_a_folder_once_fetched(antiphon, home):
         "moonshine-tiny-en",
         "piper-en-us-joe-medium",
     ]
+
+
+def test_every_model_that_can_not_be_had_is_a_line_and_keeps_no_other_from_being_fetched(antiphon, home):
+    hollow(home / "models", is_remembered=True)
+    shutil.rmtree(home / "models" / "silero-vad")
+    (home / "models" / "silero-vad").write_text("in the way")
+    result = antiphon("models", "pull", "--speech", ANTIPHON_MODELS=str(home / "models"))
+    assert (result.code, len(result.out.splitlines()), len(result.err.splitlines())) == (1, 3, 1)
+    assert "can't be used" in result.err
 
 
 def test_show_has_the_hash_of_every_file(antiphon):

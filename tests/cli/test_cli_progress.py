@@ -1,10 +1,16 @@
-"""Progress as plain lines."""
+"""Progress as plain lines, and as bars."""
 
+import contextlib
+import io
 import itertools
+from pathlib import Path
 
+import pytest
 from hypothesis import given, strategies as st
 
-from antiphon.cli.progress import Lines
+from antiphon.cli.progress import Lines, shown
+from antiphon.cli.shell import Shell
+from antiphon.errors import OurFault
 
 
 def lines(total: int, done: list[int], second: float = 1.0) -> list[str]:
@@ -47,3 +53,23 @@ def test_two_files_are_told_apart():
     report("a", 1, 10)
     report("b", 1, 10)
     assert [line.split(":")[0] for line in written] == ["a", "b"]
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+ERASES = "\x1b[1A\x1b[2K"
+"""One line up, and nothing in it."""
+
+
+@pytest.mark.parametrize("is_had", [True, False])
+def test_bars_stay_where_all_was_fetched_and_go_where_it_was_not(is_had):
+    terminal = Terminal()
+    shell = Shell(environ={"TERM": "xterm", "COLUMNS": "80"}, cwd=Path("/"), stdin=io.StringIO(), stdout=io.StringIO(), stderr=terminal)
+    with contextlib.suppress(OurFault), shown(shell) as report:
+        report("fetching x", 10, 10)
+        if not is_had:
+            raise OurFault("It could not be had.")
+    assert (ERASES in terminal.getvalue().rpartition("fetching x")[2]) is not is_had

@@ -31,17 +31,22 @@ MODELS = [
         "answers": [{"say": "You said: {input}"}],
     },
     {"name": "slow", "engine": "scripted", "answers": [{"lines": [{"wait_ms": 1000 * SLOW_S}, {"text": "At last."}]}]},
+    {"name": "broken", "engine": "scripted", "answers": [{"lines": [{"broke": {"message": "It broke."}}]}]},
     {"name": "other", "engine": "scripted", "hears": [{"says": "What is a fugue?"}], "answers": [{"say": "A flight."}]},
 ]
+
+
+def served(home, when):
+    """A server that records as it is told."""
+    home.mkdir()
+    flags = {"models": MODELS, "recording.when": when, "logging.level": "error"}
+    return background(load(flags, None, {"HOME": str(home)}, home, etc=home / "none.toml").config, is_lasting=True)
 
 
 @pytest.fixture
 def url(tmp_path):
     """A server that records everybody."""
-    home = tmp_path / "served"
-    home.mkdir()
-    flags = {"models": MODELS, "recording.when": "always", "logging.level": "error"}
-    with background(load(flags, None, {"HOME": str(home)}, home, etc=home / "none.toml").config, is_lasting=True) as address:
+    with served(tmp_path / "served", "always") as address:
         yield address
 
 
@@ -66,6 +71,38 @@ def talked(antiphon, sessions, url, home):
     question(home / "one.wav", ms=1500)
     assert antiphon("talk", "one.wav", "--fast", "--model", "parrot", "--url", url).code == 0
     return newest(sessions)
+
+
+@pytest.mark.parametrize("verb", [("talk", "--dialect", "ga"), ("talk", "--dialect", "beta"), ("duplex", "--chunk-ms", "100")])
+def test_who_asks_for_a_recording_is_told_where_it_is(antiphon, tmp_path, home, verb):
+    question(home / "one.wav", ms=1500)
+    with served(tmp_path / "asks", "consent") as url:
+        talked = [verb[0], "one.wav", *verb[1:], "--fast", "--model", "parrot", "--url", url]
+        assert "sessions show" not in antiphon(*talked).err
+        assert antiphon("sessions", "list", "--json", "--url", url).json == []
+        result = antiphon(*talked, "--record")
+        assert result.code == 0
+        command = result.err.splitlines()[-1].removeprefix("antiphon: recorded; `antiphon ").removesuffix("` shows it")
+        newest(lambda *arguments: antiphon("sessions", *arguments, "--url", url))
+        assert "You said: What is a fugue?" in antiphon(*command.split()).out
+
+
+def test_who_asks_in_vain_for_a_recording_is_told_so_also_where_the_session_fails(antiphon, tmp_path, home):
+    question(home / "one.wav", ms=1500)
+    with served(tmp_path / "never", "never") as url:
+        result = antiphon("talk", "one.wav", "--fast", "--model", "broken", "--record", "--url", url)
+    assert (result.code, result.err.splitlines()[0]) == (
+        1,
+        "antiphon: not recorded; the server's `recording.when`, or the key's own rule, says whom it records",
+    )
+
+
+@pytest.mark.parametrize("verb", ["talk", "duplex"])
+def test_a_server_that_would_forget_the_recording_is_not_started_for_it(antiphon, home, free_port, verb):
+    question(home / "one.wav", ms=1500)
+    (home / "antiphon.toml").write_text(f"[server]\nport = {free_port}\n")
+    result = antiphon(verb, "one.wav", "--record")
+    assert (result.code, "start it with `antiphon serve`" in result.err) == (1, True)
 
 
 async def asked_in_chat(url):

@@ -234,6 +234,15 @@ def test_log_probabilities_come_with_their_tokens(talker):
 
 
 @weights
+def test_the_token_that_ends_an_answer_has_no_log_probability(talker):
+    said = talker.hear(ask("Say yes.", sampling=talk.Sampling(temperature=0, top_logprobs=0)))
+    texts = [word for word in said if isinstance(word, talk.Text)]
+    assert said[-1] == talk.Ended("r", "stop")
+    assert all(word.text and word.logprobs for word in texts)
+    assert used_of(said).output_tokens == sum(len(word.logprobs) for word in texts) + 1
+
+
+@weights
 def test_the_same_seed_says_the_same(talker):
     warm = talk.Sampling(temperature=1.5, max_tokens=12, extra={"seed": 7})
     assert text_of(talker.hear(ask("Tell me a story.", sampling=warm))) == text_of(talker.hear(ask("Tell me a story.", sampling=warm)))

@@ -112,6 +112,36 @@ def test_every_kind_of_line_is_said():
     assert said[-2].reasoning_tokens == 3
 
 
+def limited(tokens, *lines, **more):
+    return answers(engine(answers=[{"lines": list(lines)}]), ask("go", sampling=talk.Sampling(max_tokens=tokens), **more))
+
+
+def test_the_token_limit_cuts_the_answer_before_the_first_word_too_many():
+    said = limited(3, {"reasoning": "hm"}, {"text": "one two three four"}, {"used": {"output_tokens": 99}})
+    assert [word.text for word in said[:-2]] == ["hm", "one", " two"]
+    assert said[-2:] == [talk.Used(id="resp_1", input_tokens=1, output_tokens=3), talk.Ended("resp_1", "length")]
+
+
+def test_an_answer_as_long_as_the_limit_is_whole():
+    said = limited(4, {"text": "one two"}, {"call": "clock", "arguments": '{"zone": "UTC"}'}, {"annotation": {"type": "x"}})
+    assert [type(word).__name__ for word in said[-4:]] == ["Called", "Annotated", "Used", "Ended"]
+    assert said[-1].reason == "stop"
+
+
+def test_the_token_limit_cuts_a_call_or_lets_none_begin():
+    call = {"call": "clock", "arguments": '{"zone": "UTC"}', "call_id": "c1"}
+    assert limited(2, {"text": "one"}, call)[1:-2] == [talk.Calling("resp_1", "c1", "clock"), talk.Arguments("resp_1", "c1", '{"zone":')]
+    assert limited(1, {"text": "one"}, call)[:-2] == [talk.Text("resp_1", "one")]
+
+
+@pytest.mark.parametrize("tokens", [5, 6])
+def test_the_token_limit_counts_what_sounds(tokens):
+    # The word is a token and sounds for 300 ms, which are six; pieces of 100 ms are two each.
+    said = limited(tokens, {"text": "Hello"}, {"text": " there"}, voice=talk.Voice(rate_hz=24_000))
+    assert [type(word).__name__ for word in said] == ["Spoken", "Sound", "Sound", "Used", "Ended"]
+    assert (said[-2].output_tokens, said[-2].output_audio_tokens, said[-1].reason) == (5, 4, "length")
+
+
 def test_a_failure_ends_the_answer():
     said = answers(engine(answers=[{"lines": [{"text": "a"}, {"broke": {"status": 429, "code": "slow_down"}}]}]), ask("go"))
     assert isinstance(said[-1], talk.Broke)

@@ -32,11 +32,19 @@ LS = turns.ToolCall("call_1", "local_shell", '{"type":"exec","command":["ls","-l
     [
         {"type": "local_shell_call_output", "id": "lsh_1", "output": "a.txt"},
         {"type": "local_shell_call_output", "id": "call_1", "output": "a.txt"},
+        {"type": "local_shell_call_output", "call_id": "call_1", "output": "a.txt"},
+        {"type": "local_shell_call_output", "id": "lsh_of_its_own", "call_id": "call_1", "output": "a.txt"},
         {"type": "function_call_output", "call_id": "call_1", "output": "a.txt"},
     ],
 )
 def test_a_local_shells_command_is_a_call_whichever_way_its_output_names_it(output):
     assert told(LOCAL_SHELL, output) == ((LS, result("call_1", "a.txt")), [])
+
+
+@pytest.mark.parametrize("name", [{}, {"id": "lsh_1", "call_id": "call_2"}])
+def test_a_local_shells_output_that_names_no_call_is_refused(name):
+    with pytest.raises(ClientMistake, match="No tool call found"):
+        told(LOCAL_SHELL, {"type": "local_shell_call_output", "output": "a.txt", **name})
 
 
 EXIT = {"stdout": "hi\n", "stderr": "", "outcome": {"type": "exit", "exit_code": 0}}

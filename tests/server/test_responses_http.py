@@ -149,6 +149,12 @@ def test_an_answer_cut_at_the_limit_is_incomplete(client):
     assert response.output[0].status == "incomplete"
 
 
+def test_the_clients_limit_cuts_an_answer_whatever_the_model(client):
+    response = client.responses.create(model="parrot", input=" ".join(["la"] * 17), max_output_tokens=16)
+    assert (response.status, response.incomplete_details.reason) == ("incomplete", "max_output_tokens")
+    assert (response.output_text, response.usage.output_tokens) == (" ".join(["You said:", *["la"] * 14]), 16)
+
+
 def test_no_model_named_is_the_first_one(base_url):
     assert json.loads(post(base_url, {"input": "Hi"})[2])["model"] == "parrot"
 
@@ -347,7 +353,7 @@ def test_a_body_over_the_cap_is_refused(base_url):
     assert (status, json.loads(answer)["error"]["code"]) == (413, "request_too_large")
 
 
-@pytest.mark.parametrize(("path", "status"), [("/v1/nothing", 404), ("/v1/models", 405), ("/", 404)])
+@pytest.mark.parametrize(("path", "status"), [("/v1/nothing", 404), ("/v1/models", 405), ("/", 405)])
 def test_a_wrong_address_is_told_in_the_same_shape(base_url, path, status):
     got, headers, body = post(base_url, {}, path)
     assert got == status

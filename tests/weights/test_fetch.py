@@ -165,6 +165,16 @@ def test_two_that_want_the_same_model_wait_for_each_other(world, body):
     assert world.path.read_bytes() == body
 
 
+def test_a_reason_that_two_sources_share_is_told_once(world):
+    world.hub = Hub(None)
+    with pytest.raises(OurFault) as raised:
+        world.ensure(world.model(world.on_hub(), world.on_hub()))
+    assert raised.value.message == (
+        "tiny is not on this machine, and tiny.gguf could not be fetched: the hub is switched off by HF_HUB_OFFLINE. "
+        "Connect to a network and run `antiphon models pull tiny`, or name a GGUF file of your own by `path`."
+    )
+
+
 def test_an_unknown_model_is_refused_with_those_there_are(tmp_path):
     with pytest.raises(OurFault, match=r"no model 'gpt-9'.*smollm2"):
         fetch.ensure("gpt-9", tmp_path, print)

@@ -46,6 +46,25 @@ def test_a_package_that_is_not_there_is_trouble_that_names_it(tmp_path, shelf):
         Npm().fetch(NpmFile(nowhere, "package/one.bin"), Partial(tmp_path / "file"), 7, lambda _: None, shelf)
 
 
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ("npm error code EAI_AGAIN\nnpm error request to https://x/voices failed", "npm can't reach its registry"),
+        ("npm ERR! code ECONNREFUSED\nnpm ERR! errno ECONNREFUSED", "npm can't reach its registry"),
+        ("npm error code E404\nnpm error 404 voices@1", "npm could not download voices@1: npm error 404 voices@1"),
+        ("", "npm could not download voices@1: no reason given"),
+    ],
+)
+def test_what_went_wrong_is_told_and_not_where_npm_has_written_it_down(tmp_path, shelf, said, told):
+    npm = tmp_path / "npm"
+    log = "npm error A complete log of this run can be found in: /somewhere/npm.log" if said else ""
+    npm.write_text(f"#!/bin/sh\ncat >&2 <<'END'\n{said}\n{log}\nEND\nexit 1\n")
+    npm.chmod(0o755)
+    with pytest.raises(Trouble) as raised:
+        Npm(str(npm)).fetch(NpmFile("voices@1", "package/one.bin"), Partial(tmp_path / "file"), 7, lambda _: None, shelf)
+    assert str(raised.value) == told
+
+
 def test_a_machine_without_npm_is_told_so(tmp_path, shelf):
     with pytest.raises(Trouble, match="no npm"):
         Npm("no-such-npm").fetch(NpmFile("voices@1", "package/one.bin"), Partial(tmp_path / "file"), 7, lambda _: None, shelf)

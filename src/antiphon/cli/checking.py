@@ -1,9 +1,9 @@
 """Whether what is configured and what is here can be served, found out without loading any of it."""
 
 import importlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from antiphon.cli.shell import UsageMistake
 from antiphon.errors import OurFault, listed
@@ -11,6 +11,8 @@ from antiphon.weights import catalogue, fetch, verify
 
 if TYPE_CHECKING:
     from antiphon.config import Config, ModelEntry
+
+_T = TypeVar("_T")
 
 
 def refuse_mistakes(config: "Config") -> None:
@@ -20,8 +22,44 @@ def refuse_mistakes(config: "Config") -> None:
     Raises:
         UsageMistake: with a line for each.
     """
-    if wrong := list(mistakes(config)):
+    refuse(mistakes(config))
+
+
+def refuse(mistakes: Iterable[str]) -> None:
+    """
+    Refuse what is configured, unless nothing is wrong with it.
+
+    Raises:
+        UsageMistake: with a line for each mistake.
+    """
+    if wrong := list(mistakes):
         raise UsageMistake("\n".join(wrong))
+
+
+def mistakes_of_processes(config: "Config") -> Iterator[str]:
+    """What several processes could not do together, in a line; found without loading what each of them loads."""
+    if config.server.processes > 1:
+        from antiphon.server.supervisor import refuse_unshareable  # noqa: PLC0415 - `--help` should not wait for what it doesn't use
+
+        yield from _told(refuse_unshareable, config)
+
+
+def mistakes_of_store(config: "Config") -> Iterator[str]:
+    """What is wrong with where responses and keys are to be kept, in a line, as far as that can be told without going there."""
+    from antiphon.runtime.service import refuse_forgotten_keys  # noqa: PLC0415 - likewise
+    from antiphon.stores.database import Database  # noqa: PLC0415 - likewise
+
+    yield from _told(refuse_forgotten_keys, config)
+    if config.database_url is not None:
+        yield from _told(Database, config.database_url)
+
+
+def _told(check: Callable[[_T], object], subject: _T) -> Iterator[str]:
+    """What a check has against it."""
+    try:
+        check(subject)
+    except OurFault as fault:
+        yield fault.message
 
 
 def mistakes(config: "Config") -> Iterator[str]:

@@ -39,14 +39,15 @@ def check(
     Say whether the configuration holds, and where it is from.
 
     Where it doesn't, every mistake gets a line, and the exit code is 2. The
-    models' options and the files that they name are looked at too; nothing is
-    loaded, and no other server is asked.
+    store's address, the models' options and the files that they name are looked
+    at too; nothing is loaded, and no other server is asked.
 
     Try:
         antiphon config check --config antiphon.toml
     """
     loaded = settings.load(shell, file)
-    checking.refuse_mistakes(loaded.config)
+    looks = (checking.mistakes_of_processes, checking.mistakes_of_store, checking.mistakes)
+    checking.refuse(mistake for look in looks for mistake in look(loaded.config))
     sources = sorted(set(loaded.origins.values()) - {"built-in"})
     names = [model.name for model in loaded.config.models]
     if as_json:

@@ -1,6 +1,7 @@
 """`antiphon duplex`."""
 
 import asyncio
+import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 from urllib.parse import quote
@@ -8,7 +9,7 @@ from urllib.parse import quote
 from cyclopts import Parameter
 
 from antiphon.audio import ms_of, wav
-from antiphon.cli import fetching, own, talk_sound
+from antiphon.cli import fetching, own, recorded, talk_sound
 from antiphon.cli.client import Client
 from antiphon.cli.flags import Around, ConfigFile
 from antiphon.cli.shell import Shell, UsageMistake
@@ -31,6 +32,7 @@ def duplex(
     chunk_ms: int = 1_000,
     force_listen: bool = False,
     fast: bool = False,
+    record: bool = False,
     as_json: Annotated[bool, Parameter(name="--json")] = False,
     url: str | None = None,
     file: ConfigFile = None,
@@ -63,6 +65,7 @@ def duplex(
         chunk_ms: how much sound is sent at once.
         force_listen: the model may say nothing until a recording is over.
         fast: send the recordings faster than they sound.
+        record: have a running server record the session, and say where it is afterwards.
         as_json: print the answers, their times and the events counted as JSON.
         url: base address of the server, such as http://127.0.0.1:8642/v1.
     """
@@ -86,9 +89,14 @@ def duplex(
         must_listen=force_listen,
         is_aloud=output is not None,
     )
-    asked = duplex_line.Asked(mode=mode or ("audio" if video is None else "video"), model=model, instructions=instructions)
     shown = duplex_stage.Unseen() if as_json else duplex_stage.DuplexStage(shell)
-    with own.answering(shell, url, file, fetching.with_ears) as client:
+    with (
+        # One of its own would forget the recording.
+        contextlib.nullcontext(own.running(shell, url, file)) if record else own.answering(shell, url, file, fetching.with_ears) as client,
+        recorded.told(client, shell, url) if record else contextlib.nullcontext() as recording,
+    ):
+        kind = mode or ("audio" if video is None else "video")
+        asked = duplex_line.Asked(mode=kind, model=model, instructions=instructions, recording=recording)
         if model is not None and not _has(client, model):
             shell.note(f"the server has no model '{model}', and takes another for it where it has only one")
         outcome = asyncio.run(duplex_session.held(client, asked, given, shown))

@@ -10,7 +10,7 @@ from cyclopts import App
 from antiphon.cli import progress, settings
 from antiphon.cli.flags import Around, ConfigFile, Json
 from antiphon.cli.shell import UsageMistake
-from antiphon.errors import listed
+from antiphon.errors import OurFault, listed
 from antiphon.weights import catalogue, fetch
 from antiphon.weights.catalogue import Model
 
@@ -77,11 +77,12 @@ def show(name: str, /, *, as_json: Json = False, file: ConfigFile = None, shell:
     return shell.say_rows([*(told.get(key, (key, str(value))) for key, value in facts.items()), *files])
 
 
-def pull(*names: str, speech: bool = False, file: ConfigFile = None, shell: Around) -> None:
+def pull(*names: str, speech: bool = False, file: ConfigFile = None, shell: Around) -> int:
     """
     Fetch models, and check every byte.
 
-    What is here already is not fetched again; what broke off goes on.
+    What is here already is not fetched again; what broke off goes on. One that
+    can't be had keeps no other from being fetched.
 
     Try:
         antiphon models pull
@@ -95,10 +96,17 @@ def pull(*names: str, speech: bool = False, file: ConfigFile = None, shell: Arou
     models = [_find(name) for name in names] + list(catalogue.speech() if speech else ())
     models = models or list(catalogue.defaults()[:1])
     folder = settings.load(shell, file).config.models_dir
+    lacking = 0
     for model in models:
-        with progress.shown(shell) as report:
-            home = fetch.ensure(model, folder, report)
-        shell.say(str(model.main(home) if len(model.files) == 1 else home))
+        try:
+            with progress.shown(shell) as report:
+                home = fetch.ensure(model, folder, report)
+        except OurFault as fault:
+            shell.note(fault.message)
+            lacking += 1
+        else:
+            shell.say(str(model.main(home) if len(model.files) == 1 else home))
+    return int(lacking > 0)
 
 
 def rm(*names: str, file: ConfigFile = None, shell: Around) -> None:

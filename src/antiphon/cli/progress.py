@@ -64,4 +64,8 @@ def _bars(shell: Shell) -> Iterator[Report]:
                 tasks[stage] = bars.add_task(stage)
             bars.update(tasks[stage], completed=done_bytes, total=total_bytes or None)
 
-        yield report
+        try:
+            yield report
+        except BaseException:
+            bars.live.transient = True  # what did not come to its end is not left standing above what is said of it
+            raise

@@ -40,8 +40,11 @@ def serve(
         processes: how many share the work; 1 unless configured.
     """
     loaded = settings.load(shell, file, {"server.host": host, "server.port": port, "server.processes": processes})
+    is_alone = loaded.config.server.processes == 1
+    # Of several each looks at the store itself: the one that starts them has no driver in its memory.
+    checking.refuse(checking.mistakes_of_store(loaded.config) if is_alone else checking.mistakes_of_processes(loaded.config))
     config = fetching.with_voice(loaded.config, shell)
-    if config.server.processes > 1:
+    if not is_alone:
         from antiphon.server.supervisor import serve as run  # noqa: PLC0415 - as below; it loads no server itself
     else:
         from antiphon.server.run import serve as run  # noqa: PLC0415 - the server takes a second to load; `--help` should not wait for it

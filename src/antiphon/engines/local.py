@@ -417,7 +417,9 @@ class _Listener:
     def _logprobs(self, chosen: Sequence[Chosen]) -> list[talk.TokenLogprob]:
         if (wanted := self._ask.sampling.top_logprobs) is None:
             return []
-        return [talk.TokenLogprob(_likelihood(one), tuple(map(_likelihood, one.top_logprobs[:wanted]))) for one in chosen]
+        # The token that ends the answer, like every other that only steers, has no bytes: it is no part of the text.
+        said = (one for one in chosen if one.bytes)
+        return [talk.TokenLogprob(_likelihood(one), tuple(map(_likelihood, one.top_logprobs[:wanted]))) for one in said]
 
 
 def _likelihood(one: Likely) -> talk.Likelihood:

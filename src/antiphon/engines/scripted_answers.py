@@ -22,6 +22,9 @@ INPUT_MS = 100
 OUTPUT_MS = 50
 
 
+_Said = talk.Text | talk.Reasoning | talk.Refusal | talk.Arguments | talk.Spoken
+
+
 class _Telling(Struct):
     """
     An answer that is being given.
@@ -44,14 +47,27 @@ class _Telling(Struct):
         if isinstance(word, talk.Sound):
             self.sound_bytes += len(word.pcm)
         self.calls += isinstance(word, talk.Calling)
-        self.words += isinstance(word, talk.Text | talk.Reasoning | talk.Refusal | talk.Arguments | talk.Spoken)
+        self.words += isinstance(word, _Said)
+
+    def exceeds(self, word: talk.FromEngine) -> bool:
+        """Whether the limit leaves no room for it; what begins a call needs room for a word of its arguments."""
+        most = self.ask.sampling.max_tokens
+        if most is None:
+            return False
+        if isinstance(word, talk.Sound):
+            return self.words + self.sound_tokens(len(word.pcm)) > most
+        return isinstance(word, _Said | talk.Calling) and self.words + self.sound_tokens() >= most
+
+    def sound_tokens(self, more_bytes: int = 0) -> int:
+        voice = self.ask.voice
+        return _tokens(self.sound_bytes + more_bytes, voice.rate_hz, OUTPUT_MS) if voice is not None else 0
 
 
 def performance(
     script: Script, recordings: Recordings, ask: talk.Respond, heard: Mapping[str, str], answer: Answer | None = None
 ) -> Iterator[talk.FromEngine | float]:
     """
-    The words of the answer, and pauses in seconds, ending with the one word that ends it.
+    The words of the answer as far as the limit on its tokens allows, and pauses in seconds, ending with the one word that ends it.
 
     Args:
         heard: what was said in the turns that were heard, by their ids.
@@ -73,10 +89,17 @@ def performance(
         if line.wait_ms is not None:
             yield line.wait_ms / 1000
         for word in _words(line, telling):
+            if telling.exceeds(word):
+                yield from _ending(telling, used, "length")
+                return
             telling.count(word)
             yield word
+    yield from _ending(telling, used, reason)
+
+
+def _ending(telling: _Telling, used: Usage | None, reason: talk.EndReason) -> Iterator[talk.FromEngine]:
     yield _count(telling, used)
-    yield talk.Ended(ask.id, reason)
+    yield talk.Ended(telling.ask.id, reason)
 
 
 def _choose(script: Script, ask: talk.Respond, heard: Mapping[str, str]) -> tuple[Answer, str]:
@@ -199,6 +222,6 @@ def _count(telling: _Telling, used: Usage | None) -> talk.Used:
     ask = telling.ask
     if used is None:
         heard, heard_sound = tokens_in(ask)
-        sound = _tokens(telling.sound_bytes, ask.voice.rate_hz, OUTPUT_MS) if ask.voice is not None else 0
+        sound = telling.sound_tokens()
         used = Usage(input_tokens=heard, output_tokens=telling.words + sound, input_audio_tokens=heard_sound, output_audio_tokens=sound)
     return talk.Used(id=ask.id, **structs.asdict(used))

@@ -93,7 +93,7 @@ def _file_search(item: calls.FileSearchCall) -> Told:
 
 _TOLD: dict[type, Callable[[Any, talk.Abilities], Told]] = {
     calls.LocalShellCall: lambda item, _: (_call(item.call_id, "local_shell", item.action),),
-    calls.LocalShellCallOutput: lambda item, _: (_result(item.id, item.output),),
+    calls.LocalShellCallOutput: lambda item, _: (_result(item.call_id or item.id or "", item.output),),
     calls.ShellCall: lambda item, _: (_call(item.call_id, "shell", item.action),),
     calls.ShellCallOutput: lambda item, _: (_shell_output(item),),
     calls.ApplyPatchCall: lambda item, _: (_call(item.call_id, "apply_patch", item.operation),),

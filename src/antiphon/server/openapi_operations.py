@@ -481,6 +481,14 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
         refuses=NO_WORKER,
         told="Conversations under way go on.",
     ),
+    ("POST", "/workers/{id}/resume"): Operation(
+        "resumeWorker",
+        "Queue",
+        "Give places again with a worker that was drained",
+        queue.WorkerStatusEntry,
+        refuses=NO_WORKER | {409: "The worker ends with its last session."},
+        told="One that was not drained stays as it is.",
+    ),
     ("DELETE", "/workers/{id}"): Operation(
         "removeWorker",
         "Queue",
@@ -501,6 +509,9 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
     ("GET", "/metrics"): Operation("getMetrics", "Server", "What is counted, for Prometheus", "text/plain"),
     ("GET", "/openapi.json"): Operation("getDocument", "Server", "This document", Document),
     ("GET", "/docs"): Operation("getDocumentPage", "Server", "This document as a page", "text/html"),
+    ("GET", "/"): Operation(
+        "getFrontPage", "Server", "Lead a browser to `/docs`", "text/html", refuses={404: "The client takes no HTML."}, status=307
+    ),
 }
 
 REFUSES_ANY = {

@@ -250,7 +250,7 @@ def _disk_full(model: Model, folder: Path, needed_bytes: int | None) -> OurFault
 def _unobtainable(model: Model, file: File, troubles: list[str]) -> OurFault:
     or_else = ", or name a GGUF file of your own by `path`" if model.kind == "llm" else ""
     return OurFault(
-        f"{model.name} is not on this machine, and {file.path} could not be fetched: {'; '.join(troubles)}. "
+        f"{model.name} is not on this machine, and {file.path} could not be fetched: {'; '.join(dict.fromkeys(troubles))}. "
         f"Connect to a network and run `antiphon models pull {model.name}`{or_else}.",
         code="weights_unavailable",
     )

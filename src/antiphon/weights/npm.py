@@ -14,6 +14,9 @@ from antiphon.weights.carriers import Shelf, download
 from antiphon.weights.catalogue import NpmFile
 from antiphon.weights.partial import Advance, Partial, Trouble
 
+_UNREACHABLE = ("EAI_AGAIN", "ENOTFOUND", "ECONNREFUSED", "ECONNRESET", "EHOSTUNREACH", "ENETUNREACH", "ETIMEDOUT")
+_WHERE_ALL_IS_SAID = "A complete log of this run"
+
 
 class Npm:
     """
@@ -52,8 +55,15 @@ class Npm:
         command = (self._program, "pack", package, "--ignore-scripts", "--loglevel=error", "--cache", str(scratch / "cache"))
         code, errors = download(command, scratch, carried, os.environ | {"TMPDIR": str(scratch)})
         if code != 0:
-            raise Trouble(f"npm could not download {package}: {errors.strip().splitlines()[-1] if errors.strip() else 'no reason given'}")
+            raise _failure(package, errors)
         return next(scratch.glob("*.tgz"))
+
+
+def _failure(package: str, errors: str) -> Trouble:
+    if any(f"code {code}" in errors for code in _UNREACHABLE):
+        return Trouble("npm can't reach its registry")
+    lines = [line for line in errors.strip().splitlines() if _WHERE_ALL_IS_SAID not in line]
+    return Trouble(f"npm could not download {package}: {lines[-1] if lines else 'no reason given'}")
 
 
 def _append(package: Path, member: str, part: Partial) -> None:

@@ -80,4 +80,6 @@ def _failure(piece: WheelPart, errors: str) -> Trouble:
     if "No module named pip" in errors:
         return Trouble("this Python has no pip (`python -m ensurepip` brings it)")
     lines = [line.removeprefix("ERROR: ") for line in errors.splitlines() if line.startswith("ERROR: ")]
+    if "connection broken by" in errors and any("No matching distribution found" in line for line in lines):  # which it says offline, too
+        return Trouble("pip can't reach its package index")
     return Trouble(f"pip could not download {piece.requirement}: {lines[-1] if lines else errors.strip() or 'no reason given'}")
