@@ -6,7 +6,7 @@ from hearings import noise, quiet
 from antiphon import talk, turns
 from antiphon.engines.base import EngineOverrun
 from antiphon.engines.duplex import can_converse
-from antiphon.engines.duplex_dialogue import PATIENCE_S
+from antiphon.engines.duplex_dialogue import SLACK_MS
 
 ENDED = talk.Ended("duplex_1")
 CUT = talk.Ended("duplex_1", "cancelled")
@@ -312,16 +312,36 @@ def test_an_answer_goes_on_by_the_clock_where_the_microphone_was_switched_off():
         await duet.hear(TURN_END)
         puppet.turn()
         puppet.say(spoken("One"), sounding(5000), ended)
-        await duet.skip(PATIENCE_S - 0.1)
+        await duet.skip(1.3)
         assert duet.sound_ms() == 1500
         await duet.skip(0.2)
-        assert duet.sound_ms() == 3000
+        assert duet.sound_ms() == 3000, "before a player runs dry"
         await duet.skip(1)
         assert 4000 <= duet.sound_ms() < 4500
         await duet.hear(quiet(1000, RATE_HZ))
-        assert duet.sound_ms() == 5000
-        await duet.skip(PATIENCE_S)
+        assert duet.sound_ms() == 4000, "what the clock has counted is not counted again"
+        await duet.pieces(1)
+        assert round(duet.sound_ms()) == 5000
+        await duet.skip(2)
+        await duet.skip(1)
         assert duet.words[-2:] == [ENDED, LISTENING]
+
+    puppet = Puppet()
+    conversed(puppet, scenario)
+
+
+def test_sound_that_the_network_held_back_is_not_counted_beside_the_clock():
+    async def scenario(duet):
+        await duet.hear(TURN_END)
+        puppet.turn()
+        puppet.say(spoken("One"), sounding(20_000), ended)
+        for _ in range(25):
+            await duet.skip(0.1)
+        assert round(duet.sound_ms()) == 4000
+        await duet.skip(0.05)
+        duet.tell(*[piece(1000)] * 3)
+        await duet.settle()
+        assert round(duet.sound_ms()) == 4050
 
     puppet = Puppet()
     conversed(puppet, scenario)
@@ -331,7 +351,7 @@ def test_an_answer_that_is_made_late_is_not_hurried_by_the_clock():
     async def scenario(duet):
         await duet.hear(TURN_END)
         puppet.turn()
-        await duet.skip(PATIENCE_S - 0.1)
+        await duet.skip(1.9)
         puppet.say(spoken("One"), sounding(5000), ended)
         await duet.skip(0.2)
         assert 1500 < duet.sound_ms() < 2000
@@ -440,8 +460,95 @@ def test_the_sound_that_is_on_its_way_is_never_more_than_the_lead():
         assert duet.sound_ms() == 1500, "the lead is half a second more than a piece of sound"
         await duet.pieces(2)
         assert duet.sound_ms() == 3500
-        await duet.pieces(10, ms=100)
-        assert duet.sound_ms() == 3600
+        await duet.pieces(90, ms=100)
+        assert duet.sound_ms() == 3000 + 9000 - 400, "it is less for shorter pieces"
+
+    puppet = Puppet()
+    conversed(puppet, scenario)
+
+
+def test_pieces_of_any_length_never_let_the_player_run_dry():
+    async def scenario(duet):
+        await duet.hear(TURN_END)
+        puppet.turn()
+        puppet.say(sounding(20_000))
+        for ms in (20, 480, 7, 33, 1000, 95, 13, 61, 210, 1000, 33):
+            await duet.skip(ms / 1000)
+            played_ms.append(played_ms[-1] + ms)
+            assert duet.sound_ms() > played_ms[-1] + SLACK_MS / 2
+            await duet.hear(quiet(ms, RATE_HZ))
+
+    played_ms = [0]
+    puppet = Puppet()
+    conversed(puppet, scenario)
+
+
+def test_of_the_piece_in_which_an_answer_begins_only_what_came_after_counts_as_heard():
+    async def scenario(duet):
+        await duet.hear(TURN_END)
+        puppet.turn()
+        await duet.skip(0.8)
+        puppet.say(spoken("One "), sounding(150), spoken("two "), sounding(150), spoken("three "), sounding(4000))
+        await duet.skip(0.2)
+        await duet.hear(quiet(1000, RATE_HZ))
+        assert duet.sound_ms() == 200 + 1500
+        puppet.turn("turn_2", 1900, 2000)
+
+    puppet = Puppet()
+    conversed(puppet, scenario)
+    assert puppet.ask.history[1] == turns.Message("assistant", (turns.TextPart("One two "),), heard_ms=200)
+
+
+def test_pieces_that_come_late_and_together_count_as_long_as_it_took():
+    async def scenario(duet):
+        await duet.hear(quiet(100, RATE_HZ), TURN_END)
+        puppet.turn()
+        await duet.skip(0.2)
+        puppet.say(sounding(20_000))
+        await duet.skip(0.3)
+        duet.tell(*[piece(100)] * 5)
+        await duet.settle()
+        assert duet.sound_ms() == 300 + 1450
+
+    puppet = Puppet()
+    conversed(puppet, scenario)
+
+
+def test_the_end_of_an_answer_is_told_when_a_slow_player_has_played_it_too():
+    async def scenario(duet):
+        await duet.hear(TURN_END)
+        puppet.turn()
+        puppet.say(spoken("Hello"), sounding(1000), ended)
+        duet.take()
+        await duet.pieces(12, ms=100)
+        assert duet.take() == []
+        await duet.pieces(1, ms=100)
+        assert duet.take() == [ENDED, LISTENING]
+
+    conversed(puppet := Puppet(), scenario)
+
+
+def test_who_speaks_at_the_very_end_has_heard_all_of_it():
+    async def scenario(duet):
+        await duet.hear(TURN_END)
+        puppet.turn()
+        puppet.say(spoken("Hello "), sounding(500), spoken("you."), ended)
+        await duet.pieces(6, ms=100)
+        puppet.turn("turn_2", 1500, 1600)
+
+    puppet = Puppet()
+    assert CUT in conversed(puppet, scenario).last
+    assert puppet.ask.history[1] == turns.Message("assistant", (turns.TextPart("Hello you."),))
+
+
+def test_what_a_whole_answer_has_cost_is_told_though_it_is_cut_short():
+    async def scenario(duet):
+        await duet.hear(TURN_END)
+        puppet.turn()
+        puppet.say(spoken("Hello"), sounding(5000), lambda id: talk.Used(id=id, input_tokens=3, output_tokens=2), ended)
+        duet.take()
+        puppet.deliver([talk.SpeechStarted("turn_2", 1500)])
+        assert duet.take() == [talk.Used(id="duplex_1", input_tokens=3, output_tokens=2), CUT, LISTENING]
 
     puppet = Puppet()
     conversed(puppet, scenario)

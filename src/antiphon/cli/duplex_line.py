@@ -10,6 +10,7 @@ from urllib.parse import urlencode
 import aiohttp
 from msgspec import Struct
 
+from antiphon.cli import recorded
 from antiphon.cli.client import Client
 from antiphon.cli.talk_socket import OPENING_S, Frames, opened
 from antiphon.errors import UpstreamTrouble
@@ -28,11 +29,13 @@ class Asked(Struct, frozen=True, kw_only=True):
     Attributes:
         model: who is to answer; None for whoever the server takes.
         instructions: what the model is told before the session; None for what the server tells it.
+        recording: takes the id of the session, which is to be recorded; None for one that isn't.
     """
 
     mode: Mode = "audio"
     model: str | None = None
     instructions: str | None = None
+    recording: Callable[[str], object] | None = None
 
     @property
     def path(self) -> str:
@@ -120,6 +123,8 @@ class Line:
                 await self.say("session.init", payload={} if asked.instructions is None else {"system_prompt": asked.instructions})
             elif isinstance(heard.event, SessionCreated):
                 self.created = heard.event
+                if asked.recording is not None:
+                    asked.recording(heard.event.session_id)
                 return
         raise UpstreamTrouble(f"The server has begun no session within {OPENING_S} s.")
 
@@ -151,5 +156,5 @@ async def connected(client: Client, asked: Asked) -> AsyncIterator[Line]:
     Raises:
         UpstreamTrouble: the server is not there, or declines.
     """
-    async with opened(client, asked.path, {}) as socket:
+    async with opened(client, asked.path, recorded.HEADERS if asked.recording else {}) as socket:
         yield Line(socket)

@@ -3,8 +3,8 @@ One answer of a conversation in full duplex: what has been said of it, what is h
 
 Speech is made faster than it is heard, and what was sent can't be taken back from a client that plays it. So sound leaves at the pace of
 the conversation's own clock, which is the sound that comes in: at no time more of it is on its way than the lead. Words stand before the
-sound that they are heard in and leave with it. The answer is over when all of it was heard, so that whoever speaks before that cuts it
-short, and whatever says that it is over finds nothing left to be played.
+sound that they are heard in and leave with it. The answer is over when all of it was heard, and a little later for what networks and
+players take, so that whoever speaks before that cuts it short, and whatever says that it is over finds nothing left to be played.
 """
 
 from collections import deque
@@ -15,6 +15,10 @@ from antiphon.audio import bytes_of, ms_of
 
 MOST_HELD_MS = 300_000
 """The most sound that is held back; of an answer that is longer, the rest is left out."""
+
+PLAYED_MS = 300
+"""How much later than it could have been heard an answer is over: so long at most networks and players take, and many a client drops then
+what it has not played."""
 
 Ends = talk.Ended | talk.Broke
 
@@ -42,6 +46,7 @@ class Answer:
         self._has_all = False
         self._sent_bytes = 0
         self._heard_ms = 0.0
+        self._quiet_ms = 0.0  # since all that was sent could have been heard
         self._words: list[tuple[float, str]] = []  # each with where in the sound it begins
 
     @property
@@ -73,7 +78,9 @@ class Answer:
 
     def hear(self, ms: float) -> None:
         """So much time has passed for whoever listens."""
-        self._heard_ms = min(ms_of(self._sent_bytes, self._rate_hz), self._heard_ms + ms)
+        heard_ms = min(ms, self.ahead_ms)
+        self._heard_ms += heard_ms
+        self._quiet_ms += ms - heard_ms
 
     def due(self, lead_ms: float) -> Iterator[talk.FromEngine]:
         """What may be said now; once given, it counts as said. An answer that says nothing has no end either."""
@@ -87,7 +94,11 @@ class Answer:
         word = self._held[0]
         if isinstance(word, talk.Sound):
             return self._sound(word, bytes_of(max(0.0, lead_ms - self.ahead_ms), self._rate_hz))
-        if self.ahead_ms > 0 if isinstance(word, Ends) else self.ahead_ms >= lead_ms:
+        if isinstance(word, Ends):
+            is_early = self._sent_bytes > 0 and self._quiet_ms < PLAYED_MS
+        else:
+            is_early = self.ahead_ms >= lead_ms
+        if is_early:
             return None
         if isinstance(word, _WORDS):
             self._words.append((ms_of(self._sent_bytes, self._rate_hz), word.text))
@@ -101,12 +112,23 @@ class Answer:
             self._held.appendleft(talk.Sound(word.id, word.pcm[room_bytes:]))
             word = talk.Sound(word.id, word.pcm[:room_bytes])
         self._sent_bytes += len(word.pcm)
+        self._quiet_ms = 0.0
         self._held_bytes -= len(word.pcm)
         return word
 
+    @property
+    def used(self) -> talk.Used | None:
+        """What it has cost, where that is known and was not said."""
+        return next((word for word in reversed(self._held) if isinstance(word, talk.Used)), None)
+
+    @property
+    def _was_heard(self) -> bool:
+        """Whether there is nothing more of it to hear."""
+        return self.is_over or (self._has_all and self.ahead_ms <= 0 and not any(isinstance(word, talk.Sound) for word in self._held))
+
     def message(self) -> turns.Message | None:
         """What the model is to remember of it: the words that had begun to be heard; None where there were none."""
-        is_cut = self._sent_bytes > 0 and not self.is_over
+        is_cut = self._sent_bytes > 0 and not self._was_heard
         heard = [text for at_ms, text in self._words if not is_cut or at_ms < self._heard_ms]
         if not "".join(heard).strip():
             return None

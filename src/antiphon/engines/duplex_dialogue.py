@@ -5,7 +5,8 @@ The person goes first. Whoever speaks while an answer is being said, or made, cu
 not heard of it is forgotten. A turn that is over is answered. Of every piece of sound that finds nothing being said, it is told that the
 engine listens; so it is behind everything that was said.
 
-Time is the sound that came in. Where none comes for a while, because a microphone was switched off, it is the loop's.
+Time is the sound that came in; of the piece in which an answer begins, only what came after its beginning. Where none comes in time, as
+a microphone was switched off or the network stalls, time is the loop's until some does.
 """
 
 import asyncio
@@ -19,6 +20,7 @@ from antiphon import talk, turns
 from antiphon.audio import ms_of
 from antiphon.engines.base import Deliver, EngineOverrun
 from antiphon.engines.duplex_answer import Answer, Ends
+from antiphon.engines.duplex_echo import canceller
 from antiphon.engines.duplex_history import Recent, remembered
 from antiphon.engines.duplex_options import wishes
 from antiphon.engines.duplex_sight import Sight
@@ -29,10 +31,12 @@ SLACK_MS = 500
 MOST_PIECE_MS = 1_000
 """The longest piece of sound that is reckoned with; longer ones come from clients that send what they have."""
 
-PATIENCE_S = 2.0
-"""After so long without sound, time is the loop's."""
+FORGOTTEN = 0.1
+"""How much of its own length every piece takes off the longest: where they differ, the next may be as long as the last ones were."""
 
 TICK_S = 0.1
+"""How often the loop's clock is looked at, and how long before a player runs dry."""
+
 PREFIX = "duplex_"
 
 
@@ -57,18 +61,25 @@ class Dialogue:
         self._deliver = deliver
         self._loop = asyncio.get_running_loop()
         self._recent = Recent(asked.rate_hz)
+        self._echo = canceller(asked.rate_hz, self._voice.rate_hz) if self._voice is not None else None
         self._history: tuple[turns.Turn, ...] = ()
         self._turn: str | None = None  # that is open
         self._answer: Answer | None = None
         self._answers = 0
         self._looked = 0
+        self._before_cut: tuple[turns.Turn, ...] = ()  # what was known when somebody began to speak
+        self._has_cut = False  # an answer, when they did
         self._is_owed = False  # an answer, once it is not to listen any more
         self._listens_next = False
         self._must_listen = False
         self._pieces: deque[tuple[float, bool]] = deque()  # that came, in milliseconds, and whether it must listen to them
         self._pieces_come = 0
+        self._longest_ms = 0.0
         self._lead_ms = float(SLACK_MS + MOST_PIECE_MS)
+        self._came_ms = 0.0
         self._heard_at = self._counted_at = self._loop.time()
+        self._counted_from: float | None = None  # where time was counted up to since the last piece came
+        self._room_ms = 0.0  # and how much of the next ones is more than that
         self._timer: asyncio.TimerHandle | None = None
         self._is_paused = self._is_closed = False
         self._out: list[talk.FromEngine] = []
@@ -93,14 +104,29 @@ class Dialogue:
         self._must_listen = self._listens_next or self._pieces_come < self._wishes.listens_first
         self._listens_next = False
         self._pieces_come += 1
-        self._lead_ms = SLACK_MS + min(piece_ms, MOST_PIECE_MS)
+        self._longest_ms = max(min(piece_ms, MOST_PIECE_MS), self._longest_ms - FORGOTTEN * piece_ms)
+        self._lead_ms = SLACK_MS + self._longest_ms
+        self._came_ms += piece_ms
         self._heard_at = self._counted_at = self._loop.time()
+        if self._counted_from is not None:
+            self._room_ms = (self._heard_at - self._counted_from) * 1000
         self._stop_timer()
-        self._recent.hear(word.pcm)
-        self._tell(word)
+        self._take_in(word)
         if not self._pieces:
             self._loop.call_soon(self._go_on)
         self._pieces.append((piece_ms, self._must_listen))
+
+    def _take_in(self, word: talk.Hear) -> None:
+        """Hear it without the echo of what is being said."""
+        if self._echo is None:
+            self._recent.hear(word.pcm)
+            self._tell(word)
+            return
+        if pcm := self._echo.take(word.pcm):
+            self._recent.hear(pcm)
+            self._tell(talk.Hear(pcm))
+        if self._echo.was_mistaken and self._turn is not None:
+            self._take_back()
 
     def pause(self) -> None:
         """The client is behind."""
@@ -125,12 +151,22 @@ class Dialogue:
             before = len(self._out)
             if must_listen:
                 self._cut()
-            self._let_pass(piece_ms)
+            self._let_pass(self._heard_of(piece_ms))
             if self._is_owed and not must_listen and self._turn is None:
                 self._begin()
             if len(self._out) == before and not (self._answer is not None and self._answer.has_begun):
                 self._out.append(talk.Listening())
+        if self._counted_from is not None and self._counted_from < self._heard_at:
+            self._counted_from = None
         self._flush()
+
+    def _heard_of(self, piece_ms: float) -> float:
+        """How much of an answer can have been heard in a piece's time."""
+        if self._counted_from is None:
+            return piece_ms
+        ms = min(piece_ms, self._room_ms)
+        self._room_ms -= ms
+        return ms
 
     def _let_pass(self, ms: float) -> None:
         if self._answer is not None:
@@ -143,7 +179,8 @@ class Dialogue:
 
     def _start_timer(self) -> None:
         if self._timer is None and self._answer is not None and self._answer.is_held and not self._is_paused:
-            self._timer = self._loop.call_at(max(self._heard_at + PATIENCE_S, self._counted_at + TICK_S), self._pass_time)
+            dry_at = self._heard_at + self._lead_ms / 1000
+            self._timer = self._loop.call_at(max(dry_at, self._counted_at + 2 * TICK_S) - TICK_S, self._pass_time)
 
     def _stop_timer(self) -> None:
         if self._timer is not None:
@@ -153,6 +190,7 @@ class Dialogue:
     def _pass_time(self) -> None:
         self._timer = None
         passed_s, self._counted_at = self._loop.time() - self._counted_at, self._loop.time()
+        self._counted_from = self._counted_at
         self._let_pass(passed_s * 1000)
         self._flush()
 
@@ -185,16 +223,32 @@ class Dialogue:
             self._out.append(word)
 
     def _person_starts(self, turn_id: str, at_ms: int) -> None:
+        if self._echo is not None and self._echo.is_echo(at_ms):
+            self._tell(talk.Forget())
+            return
         self._turn = turn_id
         self._recent.open(at_ms)
         self._sight.attend(is_spoken_to=True)
         before = len(self._out)
+        self._before_cut, self._has_cut = self._history, self._answer is not None
+        if self._answer is not None:
+            self._answer.hear(sum(self._heard_of(piece_ms) for piece_ms, _ in self._pieces))
         self._cut()
         if len(self._out) > before and self._pieces:
             self._pieces.popleft()  # it is told already that the engine listens
         self.foresee()
 
+    def _take_back(self) -> None:
+        """Nobody spoke but the echo: say again what it cut short."""
+        self._tell(talk.Forget())
+        self._recent.close(0)
+        self._sight.attend(is_spoken_to=False)
+        self._turn = None
+        self._history, self._is_owed = self._before_cut, self._is_owed or self._has_cut
+
     def _person_stops(self, turn_id: str, at_ms: int) -> None:
+        if turn_id != self._turn:  # it was none
+            return
         said = self._said(turn_id, self._recent.close(at_ms))
         self._looked = sum(isinstance(part, turns.ImagePart) for part in said.parts)
         self._history = remembered(self._history, said)
@@ -241,12 +295,26 @@ class Dialogue:
             return
         had_begun, before = answer.has_begun, len(self._out)
         self._out += answer.due(self._lead_ms)
+        self._play(self._out[before:])
         if answer.has_begun and not had_begun:
-            self._counted_at = self._loop.time()
+            self._counted_from = self._counted_at = self._loop.time()
+            self._room_ms = 0.0
         if answer.is_over:
             self._end(answer)
             if len(self._out) > before:
                 self._out.append(talk.Listening())
+
+    @property
+    def _now_ms(self) -> float:
+        """Where the client's sound is by now: what it has not sent yet is a piece at most."""
+        return self._came_ms + min((self._loop.time() - self._heard_at) * 1000, MOST_PIECE_MS)
+
+    def _play(self, words: Sequence[talk.FromEngine]) -> None:
+        """The client will play these."""
+        if self._echo is not None:
+            for word in words:
+                if isinstance(word, talk.Sound):
+                    self._echo.play(word.pcm, self._now_ms)
 
     def _cut(self) -> None:
         """Fall silent."""
@@ -256,7 +324,10 @@ class Dialogue:
         self._tell(talk.Cancel(answer.id))
         self._end(answer)
         if answer.has_begun:
-            self._out += (talk.Ended(answer.id, "cancelled"), talk.Listening())
+            if self._echo is not None:
+                self._echo.stop(self._now_ms)
+            used = answer.used
+            self._out += (*((used,) if used is not None else ()), talk.Ended(answer.id, "cancelled"), talk.Listening())
 
     def _end(self, answer: Answer) -> None:
         self._answer = None

@@ -47,8 +47,6 @@ FILM_LIMIT_BYTES = 64 << 20
 FLOAT_BYTES = 4
 _FULL_SCALE = 32_768
 _LOUDEST = (_FULL_SCALE - 1) / _FULL_SCALE
-_HALF_A_STEP_UP = _FULL_SCALE + 0.5
-"""What is added before the fraction is cut off, so that it is rounded, and above zero, where cutting off is rounding down."""
 
 PICTURES = {b"\xff\xd8\xff": "jpeg", b"\x89PNG\r\n\x1a\n": "png", b"GIF8": "gif"}
 """Formats of pictures by how their files begin."""
@@ -82,10 +80,16 @@ def from_floats(floats: bytes) -> bytes | None:
 
 def _quickly_from_floats(numpy: Any, floats: bytes) -> bytes | None:
     samples = numpy.frombuffer(floats, "<f4")
-    if not numpy.isfinite(samples).all():
+    if not len(samples):
+        return b""
+    least, most = float(samples.min()), float(samples.max())  # what is no number is either
+    if not isfinite(least + most):
         return None
-    steps = numpy.clip(samples.astype("f8"), -1, _LOUDEST) * _FULL_SCALE + _HALF_A_STEP_UP
-    return bytes((steps.astype("i4") - _FULL_SCALE).astype("<i2").tobytes())
+    if least < -1 or most > _LOUDEST:
+        samples = numpy.clip(samples, numpy.float32(-1), numpy.float32(_LOUDEST))
+    steps = samples * numpy.float32(_FULL_SCALE)  # exact, as it is a power of two
+    numpy.rint(steps, out=steps)
+    return bytes(steps.astype("<i2").tobytes())
 
 
 def _plainly_from_floats(floats: bytes) -> bytes | None:
@@ -95,7 +99,7 @@ def _plainly_from_floats(floats: bytes) -> bytes | None:
         return None
     if count and (max(samples) > _LOUDEST or min(samples) < -1):
         samples = tuple(max(-1.0, min(_LOUDEST, sample)) for sample in samples)
-    return struct.pack(f"<{count}h", *[int(sample * _FULL_SCALE + _HALF_A_STEP_UP) - _FULL_SCALE for sample in samples])
+    return struct.pack(f"<{count}h", *[round(sample * _FULL_SCALE) for sample in samples])
 
 
 def to_floats(pcm: bytes) -> bytes:
@@ -111,7 +115,9 @@ def to_floats(pcm: bytes) -> bytes:
     numpy = _numpy()
     if numpy is None:
         return _plainly_to_floats(pcm)
-    return bytes((numpy.frombuffer(pcm, "<i2") * numpy.float32(1 / _FULL_SCALE)).astype("<f4").tobytes())
+    samples = numpy.frombuffer(pcm, "<i2").astype("<f4")
+    samples *= numpy.float32(1 / _FULL_SCALE)
+    return bytes(samples.tobytes())
 
 
 def _plainly_to_floats(pcm: bytes) -> bytes:
@@ -232,14 +238,14 @@ def frame_of(raw: bytes, param: str) -> bytes:
 
 def check_jpeg(jpeg: bytes, param: str) -> None:
     """
-    Ask whether it is a JPEG file that can be looked at.
+    Ask whether it is a whole JPEG file that can be looked at.
 
     Raises:
         ClientMistake: it is none, or is too large a picture.
     """
     pixels = _pixels(jpeg)
     if pixels is None:
-        raise invalid(param, "expected a JPEG file")
+        raise invalid(param, "expected a whole JPEG file")
     if not 0 < pixels <= FRAME_LIMIT_PIXELS:
         raise invalid(param, f"expected a picture of at most {FRAME_LIMIT_PIXELS} pixels, but got {pixels}")
 
@@ -262,14 +268,16 @@ def picture_url(raw: bytes, param: str) -> str:
     return f"data:image/{kind};base64,{text_of(raw, param, PICTURE_LIMIT_BYTES)}"
 
 
-_START, _MARKER = b"\xff\xd8", 0xFF
+_START, _END, _MARKER = b"\xff\xd8", b"\xff\xd9", 0xFF
 _FRAME_STARTS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 """The markers behind which height and width stand."""
 
 
 def _pixels(jpeg: bytes) -> int | None:
     """
-    How many pixels a JPEG file has; None where it is none.
+    How many pixels a JPEG file has; None where it is none, or is cut off before its end.
+
+    Anything may follow the end: some cameras fill up with zeros, some phones put a film there.
 
     Source: ITU-T Recommendation T.81, annex B.
     """
@@ -279,6 +287,8 @@ def _pixels(jpeg: bytes) -> int | None:
     while at + 9 <= len(jpeg) and jpeg[at] == _MARKER:
         marker = jpeg[at + 1]
         if marker in _FRAME_STARTS:
+            if jpeg.rfind(_END, at) < 0:  # from behind, as it is where it should be; small pictures within have theirs before this
+                return None
             height, width = struct.unpack_from(">HH", jpeg, at + 5)
             return int(height * width)
         # A marker may be preceded by any number of bytes that fill.
