@@ -78,6 +78,17 @@ async def replacement(
     raise AssertionError("counting has no end")
 
 
+def settle(future: "asyncio.Future[T]", outcome: T | Fault) -> None:
+    """Give a future its outcome, or the fault that is its, unless it has one or nobody waits for it any more."""
+    if future.done():
+        return
+    if isinstance(outcome, Fault):
+        future.set_exception(outcome)
+        future.exception()  # it is known, whether or not someone asks
+    else:
+        future.set_result(outcome)
+
+
 def how_it_ended(process: asyncio.subprocess.Process) -> str:
     """What has become of a process that is no more, for people, behind its name."""
     code = process.returncode or 0

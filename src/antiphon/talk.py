@@ -299,7 +299,7 @@ class HostedDone(_Word, frozen=True, tag=True):
 
 
 MOST_TOKENS = 2**31 - 1
-"""More than any answer has."""
+"""More than any answer has; no engine is asked for more, as many count in 32 bits."""
 
 
 class _Counts(_Word, frozen=True):

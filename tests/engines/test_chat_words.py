@@ -5,7 +5,7 @@ import json
 import pytest
 
 from antiphon import talk
-from antiphon.engines.chat_words import MOST_TOKENS, ChatReading
+from antiphon.engines.chat_words import ChatReading
 from antiphon.errors import Fault
 
 ID = "resp_1"
@@ -27,7 +27,7 @@ def chunk(content, finish=None):
     [
         ({"prompt_tokens": 7.0, "completion_tokens": 3.0}, 7, 3),
         ({"prompt_tokens": -7, "completion_tokens": 3}, 0, 3),
-        ({"prompt_tokens": 10**30, "completion_tokens": None}, MOST_TOKENS, 0),
+        ({"prompt_tokens": 10**30, "completion_tokens": None}, talk.MOST_TOKENS, 0),
     ],
 )
 def test_usage_is_a_number_of_tokens_whatever_was_sent(told, input_tokens, output_tokens):

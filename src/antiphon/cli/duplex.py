@@ -8,7 +8,6 @@ from urllib.parse import quote
 
 from cyclopts import Parameter
 
-from antiphon.audio import ms_of, wav
 from antiphon.cli import fetching, own, recorded, talk_sound
 from antiphon.cli.client import Client
 from antiphon.cli.flags import Around, ConfigFile
@@ -120,12 +119,7 @@ def _written(outcome: "Outcome", path: Path, shell: Shell) -> Path | None:
     from antiphon.wire.minicpmo_media import RATE_OUT_HZ  # noqa: PLC0415 - as above
 
     sound = b"".join(answer.sound for answer in outcome.record.answers)
-    if not sound:
-        shell.note(f"the answer has no sound, so {path.name} is not written")
-        return None
-    path.write_bytes(wav(sound, RATE_OUT_HZ))
-    shell.note(f"the answer is in {path.name}: {ms_of(len(sound), RATE_OUT_HZ) / 1000:.1f} s")
-    return path
+    return talk_sound.written(sound, RATE_OUT_HZ, path, shell)
 
 
 def _told(client: Client, asked: "Asked", outcome: "Outcome", written: Path | None) -> dict[str, Any]:

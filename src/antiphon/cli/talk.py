@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from antiphon.audio import ms_of, wav
 from antiphon.cli import fetching, own, recorded, talk_sound
 from antiphon.cli.client import Client
 from antiphon.cli.flags import Around, ConfigFile
@@ -105,12 +104,7 @@ def _say(
 def _written(turns: "Sequence[Turn]", path: Path, shell: Shell) -> Path | None:
     """Where the answers' sound was written to; None where they have none."""
     sound = b"".join(turn.sound for turn in turns if turn.status != "cancelled")
-    if not sound:
-        shell.note(f"the answer has no sound, so {path.name} is not written")
-        return None
-    path.write_bytes(wav(sound, RATE_HZ))
-    shell.note(f"the answer is in {path.name}: {ms_of(len(sound), RATE_HZ) / 1000:.1f} s")
-    return path
+    return talk_sound.written(sound, RATE_HZ, path, shell)
 
 
 def _told(client: Client, asked: "Asked", outcome: "Outcome", written: Path | None) -> dict[str, Any]:

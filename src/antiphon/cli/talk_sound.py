@@ -9,7 +9,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from antiphon import audio
-from antiphon.cli.shell import UsageMistake
+from antiphon.cli.shell import Shell, UsageMistake
 from antiphon.errors import ClientMistake
 
 RATE_HZ = 24_000
@@ -153,3 +153,13 @@ def pieces(pcm: bytes) -> Iterator[bytes]:
 
 SILENCE = bytes(audio.bytes_of(PIECE_MS, RATE_HZ))
 """One piece of it."""
+
+
+def written(sound: bytes, rate_hz: int, path: Path, shell: Shell) -> Path | None:
+    """Where an answer's sound, s16le, was written to, which is told; None where it has none."""
+    if not sound:
+        shell.note(f"the answer has no sound, so {path.name} is not written")
+        return None
+    path.write_bytes(audio.wav(sound, rate_hz))
+    shell.note(f"the answer is in {path.name}: {audio.ms_of(len(sound), rate_hz) / 1000:.1f} s")
+    return path

@@ -8,7 +8,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 from msgspec import Struct
 
 from antiphon import talk
-from antiphon.errors import ClientMistake
+from antiphon.errors import ClientMistake, Fault, OurFault
 
 Deliver = Callable[[Sequence[talk.FromEngine]], None]
 """
@@ -20,6 +20,16 @@ Must not be called from within `tell`: the session that is telling has not finis
 
 class EngineOverrun(RuntimeError):
     """The engine was told more than it has room for; the word was not taken."""
+
+    def fault(self) -> Fault:
+        """The same, as whoever asked is told it."""
+        return OurFault(
+            f"The model is overloaded: {self}. Please try again later.",
+            status=503,
+            type="service_unavailable_error",
+            code="server_is_overloaded",
+            retry_after_s=1,
+        )
 
 
 class Conversation(Protocol):

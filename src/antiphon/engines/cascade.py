@@ -24,7 +24,7 @@ from antiphon.engines.cascade_history import Words, is_foreseen, tokens_heard, t
 from antiphon.engines.cascade_parts import Parts
 from antiphon.engines.cascade_speaking import Answer
 from antiphon.engines.cascade_turn import Listening
-from antiphon.errors import Fault, OurFault
+from antiphon.errors import Fault
 from antiphon.speech.base import Ear
 
 Count = Callable[[Literal["begun", "used", "dropped"]], None]
@@ -263,7 +263,7 @@ class _Conversation:
             else:
                 await answer.ended.wait()
         except EngineOverrun as overrun:
-            answer.fail(_overloaded(overrun))
+            answer.fail(overrun.fault())
         except Fault as fault:
             self.within.tell(talk.Cancel(work.within_id))
             answer.fail(fault)
@@ -386,13 +386,3 @@ class _Ears:
                 self.hearing.commit(id)
             case talk.Forget():
                 self.hearing.forget()
-
-
-def _overloaded(overrun: EngineOverrun) -> Fault:
-    return OurFault(
-        f"The model is overloaded: {overrun}. Please try again later.",
-        status=503,
-        type="service_unavailable_error",
-        code="server_is_overloaded",
-        retry_after_s=1,
-    )

@@ -8,7 +8,7 @@ import msgspec
 
 from antiphon import talk
 from antiphon.engines.chat_calls import Calls
-from antiphon.engines.event_scan import in_whole_characters
+from antiphon.engines.event_scan import mended
 from antiphon.engines.upstream_faults import said_midway
 from antiphon.errors import UpstreamTrouble, shown
 from antiphon.wire import chat
@@ -57,7 +57,7 @@ class ChatReading:
                     continue
                 if event.strip() == chat.DONE:
                     return self._end(words)
-                chunk = _mended(event, error)
+                _, chunk = mended(event, chat.decode_chunk, error, "chat completion")
             choices = chunk.choices
             if choices and (delta := choices[0].delta) is not None and type(content := delta.content) is str and content:
                 # Nearly every chunk is a piece of text and nothing else: what is left without it is then a chunk of nothing.
@@ -134,20 +134,6 @@ class ChatReading:
         return "".join(texts)
 
 
-def _mended(event: bytes, error: Exception) -> chat.Chunk:
-    """
-    The chunk without what made it unreadable.
-
-    Raises:
-        UpstreamTrouble: it is no JSON, has none of a chunk's shape, or is nested without end.
-    """
-    mended = in_whole_characters(event)
-    if mended != event:
-        with contextlib.suppress(ValueError, RecursionError):
-            return chat.decode_chunk(mended)
-    raise UpstreamTrouble(f"The model server sent what is no chat completion: {error}.", code="upstream_malformed") from None
-
-
 def _check_fault(event: bytes) -> None:
     """
     Look whether an event without choices is an error that is not under `error`: older vLLM's `{"object": "error", "message": ...}`.
@@ -192,10 +178,6 @@ def _used(id: str, usage: chat.Usage) -> talk.Used:
     )
 
 
-MOST_TOKENS = 2**31 - 1
-"""More than any answer comes to."""
-
-
 def count(told: float | None) -> int:
-    """A number of tokens; what can be none must neither raise a limit nor break a counter."""
-    return int(min(max(told or 0, 0), MOST_TOKENS))
+    """A number of tokens, in which some servers have a fraction; that it can be one, `Used` sees to."""
+    return int(told or 0)

@@ -5,9 +5,14 @@ Nearly every event of a model's stream is one line, `data: {...}`, and comes who
 Comments, other fields, several lines of data and other line ends go round by `_data_of`.
 """
 
+import contextlib
 import re
+from collections.abc import Callable
+from typing import TypeVar
 
 from antiphon.errors import UpstreamTrouble
+
+T = TypeVar("T")
 
 _BOM = b"\xef\xbb\xbf"
 _DATA = b"data: "
@@ -84,9 +89,22 @@ _HALF = re.compile(rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])|(?<!\\u[d
 """Half of a surrogate pair alone. Servers that count in UTF-16 cut characters there, and no decoder of UTF-8 takes it."""
 
 
-def in_whole_characters(event: bytes) -> bytes:
-    """The event with each part of a character, as bytes or as an escape, replaced by the sign for what can't be read."""
-    return _HALF.sub(rb"\\ufffd", event.decode("utf-8", "replace").encode())
+def mended(event: bytes, decode: Callable[[bytes], T], error: Exception, what: str) -> tuple[bytes, T]:
+    """
+    An unreadable event with each part of a character, as bytes or as an escape, replaced by the sign for what can't be read; and read.
+
+    Args:
+        error: why it was unreadable.
+        what: it should have been, such as `event`.
+
+    Raises:
+        UpstreamTrouble: it is no JSON, has none of the shape, or is nested without end.
+    """
+    whole = _HALF.sub(rb"\\ufffd", event.decode("utf-8", "replace").encode())
+    if whole != event:
+        with contextlib.suppress(ValueError, RecursionError):
+            return whole, decode(whole)
+    raise UpstreamTrouble(f"The model server sent what is no {what}: {error}.", code="upstream_malformed") from None
 
 
 def _data_of(block: bytes) -> bytes:

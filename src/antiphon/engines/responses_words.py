@@ -5,7 +5,6 @@ A server says most things more than once: as deltas, as the whole of a part, as 
 What was said is counted, so that whichever of these a server sends, or leaves out, each thing is heard once.
 """
 
-import contextlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -13,7 +12,7 @@ import msgspec
 
 from antiphon import talk, turns
 from antiphon.engines.chat_words import count, likely
-from antiphon.engines.event_scan import in_whole_characters
+from antiphon.engines.event_scan import mended
 from antiphon.engines.responses_items import Items, Kind, UpstreamItem
 from antiphon.engines.upstream_faults import refused, said_midway
 from antiphon.errors import Fault, UpstreamTrouble
@@ -76,7 +75,7 @@ class ResponsesReading:
             try:
                 event = decode(written)
             except (ValueError, RecursionError) as error:
-                written, event = _mended(written, error)
+                written, event = mended(written, decode, error, "event")
             speaking = items.speaking
             # Nearly every event is a piece of text and nothing else.
             if (
@@ -387,20 +386,6 @@ SKIPPED = frozenset(
     )
 )
 """Events that say nothing which another does not say too. Those of hosted tools are passed on, and unknown ones pass unheard."""
-
-
-def _mended(written: bytes, error: Exception) -> tuple[bytes, Event]:
-    """
-    The event without what made it unreadable.
-
-    Raises:
-        UpstreamTrouble: it is no JSON, has none of an event's shape, or is nested without end.
-    """
-    mended = in_whole_characters(written)
-    if mended != written:
-        with contextlib.suppress(ValueError, RecursionError):
-            return mended, loose.decode_event(mended)
-    raise UpstreamTrouble(f"The model server sent what is no event: {error}.", code="upstream_malformed") from None
 
 
 def failure(error: Any) -> Fault:

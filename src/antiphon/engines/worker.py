@@ -17,6 +17,7 @@ from typing import Any
 from msgspec import msgpack
 
 from antiphon import talk
+from antiphon.children import settle
 from antiphon.engines.base import Conversation, Deliver, EngineOverrun, Place
 from antiphon.engines.worker_end import End
 from antiphon.errors import ClientMistake, Fault, OurFault, UpstreamTrouble, listed
@@ -251,7 +252,7 @@ class RemoteEngine:
                 self._move(frame)
             case Answered(number, tokens, failure):
                 if (answer := self._questions.get(number)) is not None:
-                    _settle(answer, tokens if failure is None else failure.fault())
+                    settle(answer, tokens if failure is None else failure.fault())
             case _:
                 self._learn(frame)
 
@@ -263,9 +264,9 @@ class RemoteEngine:
             case Hello():
                 self.abilities, self.is_draining = frame.abilities, frame.is_draining
                 self.end.begin_beating()
-                _settle(self._greeting, frame)
+                settle(self._greeting, frame)
             case Failed(failure):
-                _settle(self._greeting, failure.fault())
+                settle(self._greeting, failure.fault())
             case Noticed(line):
                 self._notice(line)
             case Drain():
@@ -281,21 +282,21 @@ class RemoteEngine:
             return
         match frame:
             case Opened():
-                _settle(conversation.opened, None)
+                settle(conversation.opened, None)
             case Broken(failure=failure):
                 conversation.lose(failure.fault(), "backend_error")
             case Left():
                 conversation.lose(_is_gone(), "backend_error")  # where it had not been asked to leave
-                _settle(conversation.left, None)
+                settle(conversation.left, None)
 
     def _lost(self, reason: str) -> None:
         fault = _stopping() if self._is_stopping else _is_gone()
-        _settle(self._greeting, fault)
+        settle(self._greeting, fault)
         for conversation in tuple(self._conversations.values()):
             conversation.lose(fault, "shutdown" if self._is_stopping else "backend_error")
-            _settle(conversation.left, None)
+            settle(conversation.left, None)
         for answer in self._questions.values():
-            _settle(answer, fault)
+            settle(answer, fault)
         self._gone(reason)
 
 
@@ -382,7 +383,7 @@ class _Conversation:
             return
         self._is_lost = True
         if not self.opened.done():
-            _settle(self.opened, fault)
+            settle(self.opened, fault)
             return
         if not self._is_hushed:
             broke = [talk.Broke.by(id, fault) for id in self._under_way]
@@ -420,17 +421,6 @@ async def _outlasting(future: "asyncio.Future[None]", patience_s: float) -> bool
     if cancelled is not None:
         raise cancelled
     return future.done()
-
-
-def _settle(future: "asyncio.Future[Any]", outcome: Any) -> None:
-    """Give a future its outcome, unless it has one."""
-    if future.done():
-        return
-    if isinstance(outcome, Fault):
-        future.set_exception(outcome)
-        future.exception()  # it is known, whether or not someone asks
-    else:
-        future.set_result(outcome)
 
 
 def unavailable(message: str, retry_after_s: float = 2) -> Fault:

@@ -24,9 +24,6 @@ SOUND_FORMATS = ("pcm16", "wav")
 
 SOUND_RATE_HZ = 24_000
 
-MOST_TOKENS = 2**31 - 1
-"""More tokens than any answer has; a greater `max_output_tokens` is told to no engine, as many count in 32 bits."""
-
 
 class Order(Struct, frozen=True, kw_only=True):
     """
@@ -260,7 +257,7 @@ def _sampling(request: CreateRequest) -> talk.Sampling:
         top_p=_or_none(request.top_p),
         presence_penalty=_or_none(request.presence_penalty),
         frequency_penalty=_or_none(request.frequency_penalty),
-        max_tokens=min(request.max_output_tokens, MOST_TOKENS) if request.max_output_tokens else None,
+        max_tokens=min(request.max_output_tokens, talk.MOST_TOKENS) if request.max_output_tokens else None,
         top_logprobs=(request.top_logprobs or 0) if wants_logprobs else None,
         extra=dict(request.extra or {}),
     )

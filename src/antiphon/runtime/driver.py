@@ -219,7 +219,7 @@ class Driver:
             self._conversation.tell(word)
         except EngineOverrun as full:
             # Not at once: the session is in the middle of deciding.
-            asyncio.get_running_loop().call_soon(self.deliver, (overrun(word, str(full)),))
+            asyncio.get_running_loop().call_soon(self.deliver, (overrun(word, full),))
 
     def _wake_at(self, at: float | None) -> None:
         if self._alarm is not None:
@@ -260,11 +260,9 @@ class Driver:
         self.receive(NotKept(record, fault, self._clock()))
 
 
-def overrun(word: talk.ToEngine, why: str) -> talk.FromEngine:
+def overrun(word: talk.ToEngine, full: EngineOverrun) -> talk.FromEngine:
     """What the session hears of a word that the engine had no room for."""
-    message = f"The model is overloaded: {why}. Please try again later."
+    fault = full.fault()
     if isinstance(word, talk.Respond | talk.Cancel):
-        return talk.Broke(
-            id=word.id, message=message, status=503, code="server_is_overloaded", type="service_unavailable_error", retry_after_s=1
-        )
-    return talk.Trouble(message=message, code="server_is_overloaded")
+        return talk.Broke.by(word.id, fault)
+    return talk.Trouble(message=fault.message, code=fault.code)

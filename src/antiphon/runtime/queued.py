@@ -17,7 +17,7 @@ from msgspec import structs
 
 from antiphon import talk
 from antiphon.engines.base import Conversation, CountingEngine, Deliver, Engine, EngineOverrun
-from antiphon.errors import ClientMistake, Fault, OurFault, UpstreamTrouble
+from antiphon.errors import ClientMistake, Fault, UpstreamTrouble
 from antiphon.runtime.coordinator import Coordinator, Lease, Wants
 from antiphon.runtime.pool import nobody_could, shutting_down
 from antiphon.runtime.queued_keeping import Kept
@@ -225,7 +225,7 @@ class _Conversation:
 
     def _tell_nobody(self, word: talk.ToEngine) -> None:
         if isinstance(word, talk.Respond):
-            self._say_soon(_broke(word.id, _gone()))
+            self._say_soon(talk.Broke.by(word.id, _gone()))
 
     def _say_soon(self, word: talk.FromEngine) -> None:
         """Not at once: the session that is telling has not finished what it is doing."""
@@ -304,7 +304,7 @@ class _Conversation:
             try:
                 within.tell(word)
             except EngineOverrun as overrun:
-                words += [_broke(word.id, _overrun(overrun))] if isinstance(word, talk.Respond) else []
+                words += [talk.Broke.by(word.id, overrun.fault())] if isinstance(word, talk.Respond) else []
             else:
                 self._answering.update([word.id] if isinstance(word, talk.Respond) else [])
         self._deliver(words)
@@ -374,25 +374,11 @@ class _Conversation:
         ids = [*self._answering, *self._kept.asked()]
         self._answering.clear()
         self._kept = Kept()
-        return [_broke(id, fault) for id in ids]
+        return [talk.Broke.by(id, fault) for id in ids]
 
 
 def _nothing(_words: Sequence[talk.FromEngine]) -> None:
     """Whoever would hear it has left."""
-
-
-def _broke(id: str, fault: Fault) -> talk.Broke:
-    return talk.Broke.by(id, fault)
-
-
-def _overrun(overrun: EngineOverrun) -> Fault:
-    return OurFault(
-        f"The model is overloaded: {overrun}. Please try again later.",
-        status=503,
-        type="service_unavailable_error",
-        code="server_is_overloaded",
-        retry_after_s=1,
-    )
 
 
 def _not_begun() -> Fault:

@@ -88,7 +88,7 @@ class _Conversation:
         try:
             self._within.tell(written)
         except EngineOverrun as full:
-            self._deliver((overrun(ask, str(full)),))
+            self._deliver((overrun(ask, full),))
 
 
 def _recordings(turn: turns.Turn) -> bool:

@@ -115,4 +115,4 @@ class _Lasting:
             try:
                 within.tell(word)
             except EngineOverrun as full:
-                self._deliver((overrun(word, str(full)),))
+                self._deliver((overrun(word, full),))

@@ -232,7 +232,7 @@ class _Place:
                 if self._conversation is not None:
                     self._conversation.tell(word)
             except EngineOverrun as full:
-                self._deliver((overrun(word, str(full)),))
+                self._deliver((overrun(word, full),))
 
     def leave(self) -> None:
         """Leave the conversation; one that has not begun yet never will."""

@@ -11,15 +11,12 @@ import signal
 import sys
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
-from typing import TypeVar
 
 from msgspec import Struct
 
-from antiphon.children import Kept, begun, ended
-from antiphon.errors import Fault, OurFault
+from antiphon.children import Kept, begun, ended, settle
+from antiphon.errors import OurFault
 from antiphon.speech.voice_link import Begin, Failed, Frames, FromVoice, NotSaid, Ready, Said, Say, Stop, ToVoice, framed, from_voice
-
-T = TypeVar("T")
 
 AT_ONCE = 2
 """Of what one answer says, so much is asked for at once."""
@@ -101,7 +98,7 @@ class _Child(asyncio.Protocol):
         """Have something said; whoever stops wanting it calls `drop`."""
         answer: asyncio.Future[Said] = self._loop.create_future()
         if self._transport is None:
-            _settle(answer, _died())
+            settle(answer, _died())
             return answer
         if not self._asked:
             self._watch()
@@ -152,23 +149,23 @@ class _Child(asyncio.Protocol):
     def _hear(self, message: FromVoice) -> None:
         match message:
             case Ready():
-                _settle(self.ready, None)
+                settle(self.ready, None)
             case Failed():
-                _settle(self.ready, OurFault(message.message))
+                settle(self.ready, OurFault(message.message))
             case Said():
                 if (waiting := self._asked.pop(message.id, None)) is not None:
-                    _settle(waiting, message)
+                    settle(waiting, message)
             case NotSaid():
                 if (waiting := self._asked.pop(message.id, None)) is not None:
-                    _settle(waiting, OurFault(f"The voice can't say that: {message.message}.", code="server_error"))
+                    settle(waiting, OurFault(f"The voice can't say that: {message.message}.", code="server_error"))
 
     def connection_lost(self, _error: Exception | None) -> None:
         """It has ended, or its end of the link has."""
         self._transport = None
         self._unwatch()
-        _settle(self.ready, OurFault("The process of the voice ended before it could speak."))
+        settle(self.ready, OurFault("The process of the voice ended before it could speak."))
         for waiting in self._asked.values():
-            _settle(waiting, _died())
+            settle(waiting, _died())
         self._asked.clear()
         self.gone.set()
         self._lost()
@@ -257,17 +254,6 @@ async def _first(asked: "deque[tuple[int, asyncio.Future[Said]]]") -> Said:
     said = await asked[0][1]
     asked.popleft()
     return said
-
-
-def _settle(future: "asyncio.Future[T]", outcome: T | Fault) -> None:
-    """Give a future its outcome, unless nobody waits for it any more."""
-    if future.done():
-        return
-    if isinstance(outcome, Fault):
-        future.set_exception(outcome)
-        future.exception()  # it is known, whether or not someone asks
-    else:
-        future.set_result(outcome)
 
 
 def _died() -> OurFault:
