@@ -16,7 +16,7 @@ import itertools
 import statistics
 import time
 
-from antiphon import talk
+from antiphon import talk, talk_events
 from antiphon.protocols.base import FromClient
 from antiphon.protocols.responses import Responses
 from antiphon.protocols.responses_order import Order
@@ -85,7 +85,7 @@ async def cost_ns(streams):
     begun = [begin(encoding, store) for _ in range(streams)]
     for order, driver in begun:
         driver.receive(FromClient(order, 1.0))
-    words = [(driver.deliver, (talk.Text(order.id, " word"),)) for order, driver in begun]
+    words = [(driver.deliver, (talk_events.Text(order.id, " word"),)) for order, driver in begun]
     rounds = itertools.cycle(words)
     for deliver, said in itertools.islice(rounds, streams):
         deliver(said)

@@ -19,7 +19,7 @@ import time
 
 import uvloop
 
-from antiphon import talk
+from antiphon import talk, talk_events
 from antiphon.engines.scripted import Scripted
 from antiphon.engines.scripted_script import Script
 from antiphon.runtime.coordinator import Wants, Worker
@@ -124,7 +124,7 @@ class House:
         assigned, over = asyncio.Event(), asyncio.Event()
 
         def deliver(words):
-            if any(isinstance(word, talk.Assigned) for word in words):
+            if any(isinstance(word, talk_events.Assigned) for word in words):
                 self.note()
                 assigned.set()
 

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from antiphon import talk, turns
+from antiphon import talk, talk_events, turns
 from antiphon.audio import bytes_of, ms_of
 from antiphon.config import load
 from antiphon.engines.base import Place
 from antiphon.engines.worker import RemoteEngine
 from antiphon.engines.worker_end import StreamPipe
-from antiphon.runtime.registry import ENGINES, builder
+from antiphon.runtime.engine_types import ENGINES, builder
 from antiphon.runtime.speech import Speech
 from antiphon.runtime.worker_process import embedded
 from antiphon.runtime.worker_serving import Serving
@@ -73,7 +73,7 @@ class Listener:
                 await self._changed.wait()
 
     def ends(self, id):
-        return [word for word in self.words if word.id == id and isinstance(word, talk.Ended | talk.Broke)]
+        return [word for word in self.words if word.id == id and isinstance(word, talk_events.Ended | talk_events.Broke)]
 
     async def end_of(self, id):
         await self.until(lambda _: self.ends(id))
@@ -257,8 +257,8 @@ def test_every_answer_has_one_end_and_its_words_carry_its_id(name, options):
                 said = [word for word in listener.words if word.id == id]
                 assert len(listener.ends(id)) == 1
                 assert said[-1] is listener.ends(id)[0], "the end comes last"
-                assert "".join(word.text for word in said if isinstance(word, talk.Text)).strip()
-                (used,) = (word for word in said if isinstance(word, talk.Used))
+                assert "".join(word.text for word in said if isinstance(word, talk_events.Text)).strip()
+                (used,) = (word for word in said if isinstance(word, talk_events.Used))
                 assert used.input_tokens > 0
                 assert used.output_tokens > 0
 
@@ -374,16 +374,16 @@ def of(words, *kinds):
 
 def transcribed(words):
     """The ids of the turns whose transcripts are over."""
-    return [word.id for word in of(words, talk.HeardAll, talk.NotHeard)]
+    return [word.id for word in of(words, talk_events.HeardAll, talk_events.NotHeard)]
 
 
 def check_turns(words, dropped=()):
     """Speech starts and stops by turns, its clock runs forward, a transcript is over once. Turns in `dropped` were ended from without."""
     open_id, clock_ms, begun = None, 0, set()
-    for word in of(words, talk.SpeechStarted, talk.SpeechStopped):
+    for word in of(words, talk_events.SpeechStarted, talk_events.SpeechStopped):
         assert word.at_ms >= clock_ms
         clock_ms = word.at_ms
-        if isinstance(word, talk.SpeechStarted):
+        if isinstance(word, talk_events.SpeechStarted):
             assert open_id is None or open_id in dropped, "a turn starts when the one before is over"
             assert word.id not in begun, "every turn has an id of its own"
             open_id = word.id
@@ -392,19 +392,19 @@ def check_turns(words, dropped=()):
             assert word.id == open_id
             open_id = None
     over = []
-    for word in of(words, talk.Heard, talk.HeardSegment, talk.HeardAll, talk.NotHeard):
+    for word in of(words, talk_events.Heard, talk_events.HeardSegment, talk_events.HeardAll, talk_events.NotHeard):
         assert word.id not in over, "nothing is heard of a turn whose transcript is over"
-        if isinstance(word, talk.HeardAll | talk.NotHeard):
+        if isinstance(word, talk_events.HeardAll | talk_events.NotHeard):
             over.append(word.id)
 
 
 def check_spoken(said):
     """Sound is whole samples, and words stand before the sound that they are heard in."""
-    aloud = of(said, talk.Spoken, talk.Sound)
-    assert all(word.pcm and len(word.pcm) % 2 == 0 for word in of(aloud, talk.Sound))
-    assert isinstance(aloud[0], talk.Spoken)
-    assert isinstance(aloud[-1], talk.Sound)
-    assert not of(said, talk.Text), "what is spoken is not written too"
+    aloud = of(said, talk_events.Spoken, talk_events.Sound)
+    assert all(word.pcm and len(word.pcm) % 2 == 0 for word in of(aloud, talk_events.Sound))
+    assert isinstance(aloud[0], talk_events.Spoken)
+    assert isinstance(aloud[-1], talk_events.Sound)
+    assert not of(said, talk_events.Text), "what is spoken is not written too"
 
 
 def live(name, options, scenario):
@@ -423,9 +423,9 @@ def test_turns_start_and_stop_in_order_and_each_is_transcribed_once(name, option
         await say(tell, SILENCE, speech, SILENCE, speech, SILENCE)
         await listener.until(lambda words: len(transcribed(words)) == 2)
         check_turns(listener.words)
-        stopped = of(listener.words, talk.SpeechStopped)
+        stopped = of(listener.words, talk_events.SpeechStopped)
         assert transcribed(listener.words) == [word.id for word in stopped]
-        first, second = of(listener.words, talk.SpeechStarted)
+        first, second = of(listener.words, talk_events.SpeechStarted)
         speech_ms = ms_of(len(speech), RATE_HZ)
         assert 0 <= first.at_ms <= 1000 + speech_ms, "the clock is the sound's, not the wall's"
         assert stopped[0].at_ms <= second.at_ms <= stopped[1].at_ms <= 3000 + 2 * speech_ms
@@ -440,7 +440,7 @@ def test_several_turns_in_one_piece_of_sound_all_come_out(name, options, speech)
         tell(talk.Hear((speech + SILENCE) * 3))
         await listener.until(lambda words: len(transcribed(words)) == 3)
         check_turns(listener.words)
-        assert len(of(listener.words, talk.SpeechStopped)) == 3
+        assert len(of(listener.words, talk_events.SpeechStopped)) == 3
 
     live(name, options, scenario)
 
@@ -455,7 +455,7 @@ def test_a_turn_committed_by_hand_is_transcribed_under_the_id_it_was_given(name,
         await listener.until(lambda words: len(transcribed(words)) == 2)
         check_turns(listener.words)
         assert set(transcribed(listener.words)) == {"hand_1", "hand_2"}
-        assert not of(listener.words, talk.SpeechStarted, talk.SpeechStopped)
+        assert not of(listener.words, talk_events.SpeechStarted, talk_events.SpeechStopped)
 
     live(name, options, scenario)
 
@@ -465,8 +465,8 @@ def test_nothing_more_is_said_of_a_turn_that_was_forgotten(name, options, speech
     async def scenario(listener, _, tell):
         tell(LISTEN)
         await say(tell, speech)
-        await listener.until(lambda words: of(words, talk.SpeechStarted))
-        (started,) = of(listener.words, talk.SpeechStarted)
+        await listener.until(lambda words: of(words, talk_events.SpeechStarted))
+        (started,) = of(listener.words, talk_events.SpeechStarted)
         tell(talk.Forget())
         count = len(listener.words)
         await say(tell, SILENCE, speech, SILENCE)
@@ -482,13 +482,13 @@ def test_a_turn_that_was_committed_while_it_was_open_is_over_and_transcribed(nam
     async def scenario(listener, _, tell):
         tell(LISTEN)
         await say(tell, speech)
-        await listener.until(lambda words: of(words, talk.SpeechStarted))
-        (started,) = of(listener.words, talk.SpeechStarted)
+        await listener.until(lambda words: of(words, talk_events.SpeechStarted))
+        (started,) = of(listener.words, talk_events.SpeechStarted)
         tell(talk.Commit(started.id))
         await say(tell, SILENCE, speech, SILENCE)
         await listener.until(lambda words: len(transcribed(words)) == 2)
         check_turns(listener.words, dropped=(started.id,))
-        assert [word.id for word in of(listener.words, talk.SpeechStopped)] != [started.id]
+        assert [word.id for word in of(listener.words, talk_events.SpeechStopped)] != [started.id]
         assert transcribed(listener.words)[0] == started.id
 
     live(name, options, scenario)
@@ -499,8 +499,8 @@ def test_a_turn_is_answered_aloud_with_one_end(name, options, speech):
     async def scenario(listener, _, tell):
         tell(LISTEN)
         await say(tell, speech, SILENCE)
-        await listener.until(lambda words: of(words, talk.SpeechStopped))
-        (stopped,) = of(listener.words, talk.SpeechStopped)
+        await listener.until(lambda words: of(words, talk_events.SpeechStopped))
+        (stopped,) = of(listener.words, talk_events.SpeechStopped)
         heard = turns.Message("user", (turns.SpeechPart(speech, RATE_HZ, stopped.id),))
         tell(talk.Respond(id="resp_1", history=(heard,), voice=VOICE))
         assert (await listener.end_of("resp_1")).reason == "stop"
@@ -508,7 +508,7 @@ def test_a_turn_is_answered_aloud_with_one_end(name, options, speech):
         check_spoken(said)
         assert len(listener.ends("resp_1")) == 1
         assert said[-1] is listener.ends("resp_1")[0]
-        (used,) = of(said, talk.Used)
+        (used,) = of(said, talk_events.Used)
         assert 0 < used.input_audio_tokens <= used.input_tokens
         assert 0 < used.output_audio_tokens <= used.output_tokens
 
@@ -520,9 +520,9 @@ def test_speech_that_is_cut_off_ends_once_while_the_next_turn_goes_on(name, opti
     async def scenario(listener, _, tell):
         tell(LISTEN)
         tell(ask("resp_1", voice=VOICE))
-        await listener.until(lambda words: of(words, talk.Sound))
+        await listener.until(lambda words: of(words, talk_events.Sound))
         await say(tell, speech)
-        await listener.until(lambda words: of(words, talk.SpeechStarted))
+        await listener.until(lambda words: of(words, talk_events.SpeechStarted))
         tell(talk.Cancel("resp_1"))
         await listener.end_of("resp_1")
         await say(tell, SILENCE)

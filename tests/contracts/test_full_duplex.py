@@ -6,7 +6,7 @@ import contextlib
 import pytest
 from test_engines import BUZZ, DEAF, conversing, of, realtime_server, recording, with_engine
 
-from antiphon import talk
+from antiphon import talk, talk_events
 from antiphon.audio import ms_of
 from antiphon.engines.duplex import Duplex, can_converse
 from antiphon.speech.resample import resampled
@@ -35,8 +35,15 @@ CASES = [
 ]
 """Each with half a second or more of speech that the engine knows for speech: s16le at 16 kHz."""
 
-OF_TURNS = (talk.SpeechStarted, talk.SpeechStopped, talk.Heard, talk.HeardSegment, talk.HeardAll, talk.NotHeard)
-ENDS = (talk.Ended, talk.Broke)
+OF_TURNS = (
+    talk_events.SpeechStarted,
+    talk_events.SpeechStopped,
+    talk_events.Heard,
+    talk_events.HeardSegment,
+    talk_events.HeardAll,
+    talk_events.NotHeard,
+)
+ENDS = (talk_events.Ended, talk_events.Broke)
 
 
 def in_full_duplex(name, options, scenario, asked=None):
@@ -48,7 +55,7 @@ def in_full_duplex(name, options, scenario, asked=None):
         async with conversing(engine) as (listener, _, tell):
             tell(asked or talk.Converse(instructions="Be brief."))
             await listener.until(lambda words: words)
-            assert isinstance(listener.words[0], talk.Ready)
+            assert isinstance(listener.words[0], talk_events.Ready)
             await scenario(listener, tell)
         check(listener.words)
 
@@ -57,10 +64,10 @@ def in_full_duplex(name, options, scenario, asked=None):
 
 def check(words):
     """One answer at a time, each with one end and listening behind it; sound is whole samples; nobody tells turns."""
-    assert not of(words, *OF_TURNS, talk.Trouble)
+    assert not of(words, *OF_TURNS, talk_events.Trouble)
     open_id, over = None, set()
     for word, following in zip(words, [*words[1:], None], strict=True):
-        if isinstance(word, talk.Ready | talk.Listening):
+        if isinstance(word, talk_events.Ready | talk_events.Listening):
             continue
         assert word.id not in over
         assert open_id in (None, word.id)
@@ -68,8 +75,8 @@ def check(words):
         if isinstance(word, ENDS):
             over.add(word.id)
             open_id = None
-            assert following is None or isinstance(following, talk.Listening)
-    assert all(len(word.pcm) % 2 == 0 for word in of(words, talk.Sound))
+            assert following is None or isinstance(following, talk_events.Listening)
+    assert all(len(word.pcm) % 2 == 0 for word in of(words, talk_events.Sound))
 
 
 async def say(tell, *sounds):
@@ -94,7 +101,7 @@ async def until(listener, tell, condition):
 def test_it_listens_to_every_piece_of_silence(name, options, speech):
     async def scenario(listener, tell):
         await say(tell, SILENCE)
-        await listener.until(lambda words: len(of(words, talk.Listening)) == 10)
+        await listener.until(lambda words: len(of(words, talk_events.Listening)) == 10)
 
     in_full_duplex(name, options, scenario)
 
@@ -106,12 +113,12 @@ def test_it_answers_who_has_spoken_aloud_and_listens_again(name, options, speech
         await until(listener, tell, lambda: of(listener.words, *ENDS))
         (ended,) = of(listener.words, *ENDS)
         said = [word for word in listener.words if word.id == ended.id]
-        assert ended == talk.Ended(ended.id)
-        assert isinstance(of(said, talk.Spoken, talk.Sound)[0], talk.Spoken), "words stand before their sound"
-        assert ms_of(sum(len(word.pcm) for word in of(said, talk.Sound)), VOICE_HZ) > 200
-        (used,) = of(said, talk.Used)
+        assert ended == talk_events.Ended(ended.id)
+        assert isinstance(of(said, talk_events.Spoken, talk_events.Sound)[0], talk_events.Spoken), "words stand before their sound"
+        assert ms_of(sum(len(word.pcm) for word in of(said, talk_events.Sound)), VOICE_HZ) > 200
+        (used,) = of(said, talk_events.Used)
         assert used.output_audio_tokens > 0
-        await until(listener, tell, lambda: isinstance(listener.words[-1], talk.Listening))
+        await until(listener, tell, lambda: isinstance(listener.words[-1], talk_events.Listening))
 
     in_full_duplex(name, options, scenario)
 
@@ -121,8 +128,8 @@ def test_it_writes_where_it_is_to_have_no_voice(name, options, speech):
     async def scenario(listener, tell):
         await say(tell, speech, SILENCE)
         await until(listener, tell, lambda: of(listener.words, *ENDS))
-        assert of(listener.words, talk.Text)
-        assert not of(listener.words, talk.Sound, talk.Spoken)
+        assert of(listener.words, talk_events.Text)
+        assert not of(listener.words, talk_events.Sound, talk_events.Spoken)
 
     in_full_duplex(name, options, scenario, talk.Converse(voice=None))
 
@@ -131,7 +138,7 @@ def test_it_writes_where_it_is_to_have_no_voice(name, options, speech):
 def test_it_falls_silent_when_somebody_speaks_and_answers_anew(name, options, speech):
     async def scenario(listener, tell):
         await say(tell, speech, SILENCE)
-        await until(listener, tell, lambda: of(listener.words, talk.Sound))
+        await until(listener, tell, lambda: of(listener.words, talk_events.Sound))
         await say(tell, speech)
         await until(listener, tell, lambda: len(of(listener.words, *ENDS)) == 2)
         first, second = of(listener.words, *ENDS)
@@ -145,7 +152,7 @@ def test_it_falls_silent_when_somebody_speaks_and_answers_anew(name, options, sp
 def test_it_falls_silent_when_it_is_told_to_listen(name, options, speech):
     async def scenario(listener, tell):
         await say(tell, speech, SILENCE)
-        await until(listener, tell, lambda: of(listener.words, talk.Sound))
+        await until(listener, tell, lambda: of(listener.words, talk_events.Sound))
         tell(talk.Listen())
         await say(tell, SILENCE)
         await listener.until(lambda words: of(words, *ENDS))
@@ -160,7 +167,7 @@ def test_leaving_in_the_middle_of_all_delivers_nothing_more(name, options, speec
 
     async def scenario(listener, tell):
         await say(tell, speech, SILENCE)
-        await until(listener, tell, lambda: of(listener.words, talk.Sound))
+        await until(listener, tell, lambda: of(listener.words, talk_events.Sound))
         tell(talk.Hear(speech + SILENCE))
         counted.append((listener, len(listener.words)))
 

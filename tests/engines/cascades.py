@@ -12,7 +12,7 @@ from itertools import groupby
 
 from hearings import Told
 
-from antiphon import talk, turns
+from antiphon import talk, talk_events, turns
 from antiphon.audio import peak
 from antiphon.engines.cascade import Cascade
 from antiphon.engines.cascade_parts import Parts
@@ -239,11 +239,11 @@ class Puppet:
 
 
 def text(words):
-    return lambda id: talk.Text(id, words)
+    return lambda id: talk_events.Text(id, words)
 
 
 def used(id):
-    return talk.Used(id=id, input_tokens=10, output_tokens=5)
+    return talk_events.Used(id=id, input_tokens=10, output_tokens=5)
 
 
 class Session:
@@ -275,9 +275,9 @@ class Session:
     def __call__(self, words):
         self.told(words)
         for word in words:
-            if isinstance(word, talk.SpeechStarted) and self.answers:
+            if isinstance(word, talk_events.SpeechStarted) and self.answers:
                 self.tell(talk.Foresee(self.ask(word.id, b"")))
-            elif isinstance(word, talk.SpeechStopped):
+            elif isinstance(word, talk_events.SpeechStopped):
                 ask = self.ask(word.id, b"\1\0" * RATE_HZ)
                 self.history = ask.history
                 if self.answers:
@@ -317,10 +317,10 @@ class Session:
         return [word for word in self.told.words if isinstance(word, kinds)]
 
     def spoken(self, id="resp_1"):
-        return "".join(word.text for word in self.words(talk.Spoken, talk.Text) if word.id == id)
+        return "".join(word.text for word in self.words(talk_events.Spoken, talk_events.Text) if word.id == id)
 
     def ends(self, id="resp_1"):
-        return [word for word in self.words(talk.Ended, talk.Broke) if word.id == id]
+        return [word for word in self.words(talk_events.Ended, talk_events.Broke) if word.id == id]
 
     def edges(self):
         return self.told.edges()

@@ -6,7 +6,7 @@ import contextlib
 from hearings import Told, engine, noise, quiet
 from msgspec import structs
 
-from antiphon import talk
+from antiphon import talk, talk_events
 from antiphon.engines.duplex import Duplex
 
 RATE_HZ = 16_000
@@ -21,7 +21,7 @@ def piece(ms=1000):
 
 
 def sound(id, ms):
-    return talk.Sound(id, b"\1\0" * (VOICE_HZ * ms // 1000))
+    return talk_events.Sound(id, b"\1\0" * (VOICE_HZ * ms // 1000))
 
 
 def silent_parrot(**options):
@@ -78,8 +78,8 @@ class Puppet:
         self.deliver([word if not callable(word) else word(self.ask.id) for word in words])
 
     def turn(self, id="turn_1", start_ms=0, end_ms=1000):
-        self.deliver([talk.SpeechStarted(id, start_ms)])
-        self.deliver([talk.SpeechStopped(id, end_ms)])
+        self.deliver([talk_events.SpeechStarted(id, start_ms)])
+        self.deliver([talk_events.SpeechStopped(id, end_ms)])
 
 
 class Skipping(asyncio.SelectorEventLoop):
@@ -114,7 +114,7 @@ class Duet(Told):
         return words
 
     def sound_ms(self, id="duplex_1"):
-        return sum(len(word.pcm) for word in self.words if isinstance(word, talk.Sound) and word.id == id) * 1000 / (2 * VOICE_HZ)
+        return sum(len(word.pcm) for word in self.words if isinstance(word, talk_events.Sound) and word.id == id) * 1000 / (2 * VOICE_HZ)
 
     def kinds(self):
         return [type(word).__name__ for word in self.words]

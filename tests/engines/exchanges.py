@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from antiphon import talk
+from antiphon import talk, talk_events
 from antiphon.engines.chat_request import flat_name
 from antiphon.engines.chat_words import ChatReading
 from antiphon.engines.connection import Connection
@@ -70,23 +70,23 @@ def understood(words):
 
 def _understand(word, means):
     match word:
-        case talk.Text() | talk.Reasoning() | talk.Refusal():
+        case talk_events.Text() | talk_events.Reasoning() | talk_events.Refusal():
             kind = type(word).__name__.lower()
             means[kind] = means.get(kind, "") + word.text
-            if isinstance(word, talk.Text) and word.logprobs:
+            if isinstance(word, talk_events.Text) and word.logprobs:
                 means.setdefault("logprobs", []).extend(map(_likely, word.logprobs))
-        case talk.Annotated(_, annotation):
+        case talk_events.Annotated(_, annotation):
             means.setdefault("annotations", []).append(annotation)
-        case talk.Calling(_, call_id, name):
+        case talk_events.Calling(_, call_id, name):
             assert call_id not in means.setdefault("calls", {}), "a call begins once"
             means["calls"][call_id] = [call_id, name, ""]
-        case talk.Arguments(_, call_id, text):
+        case talk_events.Arguments(_, call_id, text):
             means["calls"][call_id][2] += text
-        case talk.Used():
+        case talk_events.Used():
             means["used"] = [word.input_tokens, word.output_tokens, word.cached_tokens, word.reasoning_tokens]
-        case talk.Ended(_, reason):
+        case talk_events.Ended(_, reason):
             means["ended"] = reason
-        case talk.Broke():
+        case talk_events.Broke():
             means["broke"] = [word.status, word.code, word.param]
 
 
@@ -159,7 +159,7 @@ async def _heard(ask, pieces, is_reset):
 
 
 def _broke(id, fault):
-    return talk.Broke(
+    return talk_events.Broke(
         id=id, message=fault.message, status=fault.status, code=fault.code, param=fault.param, retry_after_s=fault.retry_after_s
     )
 

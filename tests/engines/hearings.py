@@ -5,7 +5,7 @@ import contextlib
 import struct
 from pathlib import Path
 
-from antiphon import talk, turns
+from antiphon import talk, talk_events, turns
 from antiphon.engines.base import Place
 from antiphon.engines.scripted import build
 
@@ -80,17 +80,19 @@ class Told:
 
     async def ended(self, id="resp_1"):
         """All that was said with that id, once it has ended."""
-        await self.until(lambda: any(isinstance(word, talk.Ended | talk.Broke) and word.id == id for word in self.words))
+        await self.until(lambda: any(isinstance(word, talk_events.Ended | talk_events.Broke) and word.id == id for word in self.words))
         return [word for word in self.words if word.id == id]
 
     def edges(self):
         """Where speech started and stopped."""
         return [
-            (type(word).__name__, word.id, word.at_ms) for word in self.words if isinstance(word, talk.SpeechStarted | talk.SpeechStopped)
+            (type(word).__name__, word.id, word.at_ms)
+            for word in self.words
+            if isinstance(word, talk_events.SpeechStarted | talk_events.SpeechStopped)
         ]
 
     def transcripts(self):
-        return [(word.id, word.transcript) for word in self.words if isinstance(word, talk.HeardAll)]
+        return [(word.id, word.transcript) for word in self.words if isinstance(word, talk_events.HeardAll)]
 
 
 @contextlib.asynccontextmanager

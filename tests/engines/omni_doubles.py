@@ -14,7 +14,7 @@ from pathlib import Path
 
 from aiohttp import WSMsgType, web
 
-from antiphon import talk, turns
+from antiphon import talk, talk_events, turns
 from antiphon.engines.base import Place
 from antiphon.engines.omni import build
 
@@ -344,7 +344,7 @@ class Told:
         return [word for word in self.words if isinstance(word, kinds)]
 
     def ends(self, id):
-        return [word for word in self.of(talk.Ended, talk.Broke) if word.id == id]
+        return [word for word in self.of(talk_events.Ended, talk_events.Broke) if word.id == id]
 
     async def end_of(self, id):
         await self.until(lambda: self.ends(id))
@@ -357,7 +357,7 @@ class Told:
         return self.of(*kinds)
 
     def kinds(self):
-        return [type(word).__name__ for word in self.words if not isinstance(word, talk.Measured)]
+        return [type(word).__name__ for word in self.words if not isinstance(word, talk_events.Measured)]
 
 
 class Client:

@@ -3,7 +3,7 @@
 import itertools
 import json
 
-from antiphon import talk
+from antiphon import talk_events
 from antiphon.engines.responses_words import ResponsesReading
 from antiphon.protocols import response as machine
 
@@ -15,7 +15,7 @@ USAGE = {
     "output_tokens_details": {"reasoning_tokens": 3},
     "total_tokens": 12,
 }
-USED = talk.Used(id=ID, input_tokens=7, output_tokens=5, cached_tokens=2, cache_write_tokens=1, reasoning_tokens=3)
+USED = talk_events.Used(id=ID, input_tokens=7, output_tokens=5, cached_tokens=2, cache_write_tokens=1, reasoning_tokens=3)
 
 
 def event(type, **fields):
@@ -99,7 +99,7 @@ def words_of(events, offered=(), keeps_ids=False):
     reading = ResponsesReading(ID, {tool.key.replace(".", "__"): tool for tool in offered}, keeps_ids)
     words = []
     is_over = reading.read([json.dumps(each).encode() for each in events], words)
-    assert is_over == isinstance(words[-1], talk.Ended)
+    assert is_over == isinstance(words[-1], talk_events.Ended)
     return words
 
 

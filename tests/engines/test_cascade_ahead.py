@@ -12,7 +12,7 @@ from hearings import engine
 from hypothesis import given, settings, strategies as st
 from msgspec import structs
 
-from antiphon import talk, turns
+from antiphon import talk, talk_events, turns
 from antiphon.engines.base import EngineOverrun
 from antiphon.engines.cascade_history import UNHEARD
 from antiphon.engines.cascade_speaking import MOST_HELD_MS
@@ -32,18 +32,18 @@ def test_an_answer_is_begun_in_the_pause_and_held_until_it_is_asked_for():
         await session.hear(said("one"), PAUSE)
         (ask,) = puppet.asks
         assert [turn.parts for turn in ask.history] == [(turns.TextPart("one"),)]
-        puppet.say(text("Well, hello. Yes."), used, talk.Ended)
+        puppet.say(text("Well, hello. Yes."), used, talk_events.Ended)
         await session.settle()
         assert session.mouth.said, "it is spoken already"
-        assert not session.words(talk.Spoken, talk.Sound, talk.Used, talk.Ended, talk.SpeechStopped)
+        assert not session.words(talk_events.Spoken, talk_events.Sound, talk_events.Used, talk_events.Ended, talk_events.SpeechStopped)
         await session.hear(END)
 
     puppet = Puppet()
     session = talked(scenario, puppet, UNREAD)
     assert len(puppet.asks) == 1
     assert session.spoken().split() == "Well, hello. Yes.".split()
-    assert session.ends() == [talk.Ended("resp_1")]
-    assert session.words(talk.Used)[0].input_audio_tokens == 10
+    assert session.ends() == [talk_events.Ended("resp_1")]
+    assert session.words(talk_events.Used)[0].input_audio_tokens == 10
     assert session.counted == ["begun", "used"]
 
 
@@ -60,7 +60,7 @@ class Seer(Puppet):
 def test_an_engine_that_foresees_knows_the_history_and_the_words_as_they_are_said():
     async def scenario(session):
         await session.hear(said("one"), END)
-        puppet.say(text("Yes. "), talk.Ended)
+        puppet.say(text("Yes. "), talk_events.Ended)
         await session.settle()
         del puppet.told[:]
         await session.hear(said("two", "three"))
@@ -91,7 +91,7 @@ def test_a_turn_in_which_nothing_was_said_leaves_what_was_said_before_it_known()
 def test_a_turn_that_nobody_could_make_out_keeps_nothing_from_being_foreseen():
     async def scenario(session):
         await session.hear(said("one"), END)
-        puppet.say(text("Yes. "), talk.Ended)
+        puppet.say(text("Yes. "), talk_events.Ended)
         session.ear.faults += [OurFault("Deaf.")] * 99
         await session.hear(said("two"), END)
         session.ear.faults.clear()
@@ -112,11 +112,11 @@ def test_an_engine_with_no_room_for_what_it_could_foresee_is_asked_all_the_same(
 
     async def scenario(session):
         await session.hear(said("one"), END)
-        puppet.say(text("Yes. "), talk.Ended)
+        puppet.say(text("Yes. "), talk_events.Ended)
         await session.settle()
 
     puppet = Full()
-    assert talked(scenario, puppet, LISTEN).ends() == [talk.Ended("resp_1")]
+    assert talked(scenario, puppet, LISTEN).ends() == [talk_events.Ended("resp_1")]
 
 
 def test_an_engine_that_does_not_foresee_is_told_nothing_of_the_kind():
@@ -131,40 +131,40 @@ def test_an_engine_that_does_not_foresee_is_told_nothing_of_the_kind():
 def test_what_was_begun_is_thrown_away_where_the_person_goes_on():
     async def scenario(session):
         await session.hear(said("one"), PAUSE)
-        puppet.say(text("You said one. "), *CALL, used, talk.Ended)
+        puppet.say(text("You said one. "), *CALL, used, talk_events.Ended)
         await session.hear(said("two"), END)
-        puppet.say(text("You said both."), talk.Ended)
+        puppet.say(text("You said both."), talk_events.Ended)
         await session.settle()
 
     puppet = Puppet()
     session = talked(scenario, puppet, LISTEN)
     assert [turn.parts[0].text for turn in puppet.asks[-1].history] == ["one two"]
     assert session.spoken().split() == "You said both.".split()
-    assert not session.words(talk.Calling, talk.Used)
+    assert not session.words(talk_events.Calling, talk_events.Used)
     assert session.counted == ["begun", "dropped", "begun", "used"]
     assert talk.Cancel(puppet.asks[0].id) in puppet.told
 
 
-CALL = (lambda id: talk.Calling(id, "call_1", "get_weather"), lambda id: talk.Arguments(id, "call_1", "{}"))
+CALL = (lambda id: talk_events.Calling(id, "call_1", "get_weather"), lambda id: talk_events.Arguments(id, "call_1", "{}"))
 
 
 def test_answers_in_writing_are_begun_early_too():
     async def scenario(session):
         await session.hear(said("one"), PAUSE)
-        puppet.say(text("Yes"), talk.Ended)
+        puppet.say(text("Yes"), talk_events.Ended)
         await session.settle()
-        assert not session.words(talk.Text)
+        assert not session.words(talk_events.Text)
         await session.hear(END)
 
     puppet = Puppet()
     session = talked(scenario, puppet, UNREAD, voice=None)
-    assert [word for word in session.told.words if word.id == "resp_1"] == [talk.Text("resp_1", "Yes"), talk.Ended("resp_1")]
+    assert [word for word in session.told.words if word.id == "resp_1"] == [talk_events.Text("resp_1", "Yes"), talk_events.Ended("resp_1")]
 
 
 def test_no_more_than_some_seconds_are_spoken_before_they_are_asked_for():
     async def scenario(session):
         await session.hear(said("one"), PAUSE)
-        puppet.say(text("la " * 500), talk.Ended)
+        puppet.say(text("la " * 500), talk_events.Ended)
         for _ in range(20):
             await session.settle()
         assert MOST_HELD_MS < 100 * session.mouth.told < MOST_HELD_MS + 500
@@ -183,12 +183,12 @@ def test_what_broke_before_it_was_asked_for_is_tried_again():
         await session.hear(said("one"), PAUSE)
         puppet.overrun = None
         await session.hear(END)
-        puppet.say(text("Yes."), talk.Ended)
+        puppet.say(text("Yes."), talk_events.Ended)
         await session.settle()
 
     puppet = Puppet()
     session = talked(scenario, puppet, UNREAD)
-    assert session.ends() == [talk.Ended("resp_1")]
+    assert session.ends() == [talk_events.Ended("resp_1")]
     assert session.counted == ["begun", "dropped"]
 
 
@@ -201,7 +201,7 @@ def test_a_voice_that_breaks_off_early_is_asked_again():
 
     session = talked(scenario, engine(), UNREAD)
     assert session.spoken().strip() == "one"
-    assert session.ends() == [talk.Ended("resp_1")]
+    assert session.ends() == [talk_events.Ended("resp_1")]
 
 
 def test_what_is_asked_otherwise_than_it_was_foreseen_is_begun_anew():
@@ -209,7 +209,7 @@ def test_what_is_asked_otherwise_than_it_was_foreseen_is_begun_anew():
         await session.hear(said("one"), PAUSE)
         session.history = (turns.Message("system", (turns.TextPart("Be brief."),)),)
         await session.hear(END)
-        puppet.say(text("Yes."), talk.Ended)
+        puppet.say(text("Yes."), talk_events.Ended)
         await session.settle()
 
     puppet = Puppet()
@@ -242,7 +242,7 @@ def test_what_nobody_asks_for_is_thrown_away_when_the_turn_is_over():
     puppet = Puppet()
     session = talked(scenario, puppet, UNREAD)
     assert session.counted == ["begun", "dropped"]
-    assert not session.words(talk.Ended)
+    assert not session.words(talk_events.Ended)
 
 
 def test_what_is_asked_beside_the_conversation_leaves_it_alone():
@@ -253,21 +253,21 @@ def test_what_is_asked_beside_the_conversation_leaves_it_alone():
 
     session = talked(scenario, engine(), UNREAD)
     assert session.counted == ["begun", "used"]
-    assert session.ends("aside_1") == [talk.Ended("aside_1")]
+    assert session.ends("aside_1") == [talk_events.Ended("aside_1")]
 
 
 @pytest.mark.parametrize("word", [talk.Commit("turn_1"), talk.Forget(), structs.replace(UNREAD, turn_detection=None)])
 def test_what_was_begun_is_thrown_away_with_the_turn(word):
     async def scenario(session):
         await session.hear(said("one"), PAUSE)
-        puppet.say(text("Yes."), talk.Ended)
+        puppet.say(text("Yes."), talk_events.Ended)
         session.tell(word)
         await session.settle()
 
     puppet = Puppet()
     session = talked(scenario, puppet, UNREAD)
     assert session.counted == ["begun", "dropped"]
-    assert not session.words(talk.Ended, talk.Spoken)
+    assert not session.words(talk_events.Ended, talk_events.Spoken)
 
 
 def test_an_open_turn_that_is_committed_and_asked_about_is_answered_whole():
@@ -278,14 +278,14 @@ def test_an_open_turn_that_is_committed_and_asked_about_is_answered_whole():
 
     session = talked(scenario, engine(), UNREAD)
     assert session.spoken().strip() == "one"
-    assert session.ends() == [talk.Ended("resp_1")]
+    assert session.ends() == [talk_events.Ended("resp_1")]
 
 
 def test_an_answer_that_is_cancelled_as_soon_as_it_is_asked_for_ends_once():
     async def scenario(session):
         await session.hear(said("one"), PAUSE)
         session.mouth.is_held = True
-        puppet.say(text("Well. Yes."), talk.Ended)
+        puppet.say(text("Well. Yes."), talk_events.Ended)
         session.answers = False
         await session.hear(END[: len(PAUSE) // 2])
         session.tell(session.ask("turn_1", b""), talk.Cancel("resp_1"))
@@ -300,15 +300,15 @@ def test_an_answer_that_was_whole_when_it_was_asked_for_is_forgotten_then():
     async def scenario(session):
         for word in ("one", "two", "three"):
             await session.hear(said(word), PAUSE)
-            puppet.say(text("Yes."), talk.Ended)
+            puppet.say(text("Yes."), talk_events.Ended)
             await session.hear(END)
-            puppet.say(text("more"), talk.Ended)  # nobody listens any more
+            puppet.say(text("more"), talk_events.Ended)  # nobody listens any more
             await session.settle()
 
     puppet = Puppet()
     session = talked(scenario, puppet, UNREAD)
     assert session.counted == ["begun", "used"] * 3
-    assert len(session.words(talk.Ended)) == 3
+    assert len(session.words(talk_events.Ended)) == 3
 
 
 def test_nothing_is_begun_where_that_is_switched_off():
@@ -327,12 +327,12 @@ def test_nothing_is_begun_where_that_is_switched_off():
 def test_what_is_held_back_is_dropped_with_the_conversation():
     async def scenario(session):
         await session.hear(said("one"), PAUSE)
-        puppet.say(text("Yes. No."), talk.Ended)
+        puppet.say(text("Yes. No."), talk_events.Ended)
 
     puppet = Puppet()
     session = talked(scenario, puppet, UNREAD)
     assert session.counted == ["begun", "dropped"]
-    assert not session.words(talk.Ended)
+    assert not session.words(talk_events.Ended)
 
 
 # The law
@@ -374,8 +374,8 @@ def ids(session):
 def said_of(session, id):
     """All that was said of an answer or a turn; words that are told one after the other count as one."""
     words = [word for word in session.told.words if word.id == id]
-    heard = "".join(word.text for word in words if isinstance(word, talk.Heard))
-    return heard, [word for word in words if not isinstance(word, talk.Heard)]
+    heard = "".join(word.text for word in words if isinstance(word, talk_events.Heard))
+    return heard, [word for word in words if not isinstance(word, talk_events.Heard)]
 
 
 def playing(script):
@@ -394,11 +394,11 @@ async def perform(session, step):
         case talk.Hear(pcm):
             await session.hear(pcm)
         case "commit":
-            open_ids = [word.id for word in session.words(talk.SpeechStarted)]
-            over = [word.id for word in session.words(talk.SpeechStopped)]
+            open_ids = [word.id for word in session.words(talk_events.SpeechStarted)]
+            over = [word.id for word in session.words(talk_events.SpeechStopped)]
             session.committed = getattr(session, "committed", 0) + 1
             id = next((id for id in open_ids[-1:] if id not in over), f"hand_{session.committed}")
-            if id not in [word.id for word in session.words(talk.HeardAll)]:
+            if id not in [word.id for word in session.words(talk_events.HeardAll)]:
                 session.tell(talk.Commit(id))
         case "cancel":
             session.tell(talk.Cancel(f"resp_{session.asked}"))

@@ -6,7 +6,7 @@ import pytest
 from cascades import LISTEN, RATE_HZ, UNREAD, VOICE, Ear, Mouth, Puppet, quiet, said, talked, text, used
 from hearings import engine
 
-from antiphon import talk, turns
+from antiphon import talk, talk_events, turns
 from antiphon.engines.base import EngineOverrun
 from antiphon.engines.cascade_history import UNHEARD
 from antiphon.errors import OurFault
@@ -29,8 +29,8 @@ def test_a_spoken_question_is_answered_aloud_by_an_engine_that_reads():
 
     session = talked(scenario, engine(), LISTEN)
     assert session.spoken() == "one two"
-    assert session.ends() == [talk.Ended("resp_1")]
-    assert not session.words(talk.Text)
+    assert session.ends() == [talk_events.Ended("resp_1")]
+    assert not session.words(talk_events.Text)
 
 
 def test_a_question_without_words_has_an_answer_without_words():
@@ -44,7 +44,7 @@ def test_a_question_without_words_has_an_answer_without_words():
     puppet = Puppet()
     session = talked(scenario, puppet, LISTEN, ear=Deaf())
     assert session.transcripts() == [("turn_1", "")]
-    assert [word for word in session.told.words if word.id == "resp_1"] == [talk.Ended("resp_1")]
+    assert [word for word in session.told.words if word.id == "resp_1"] == [talk_events.Ended("resp_1")]
     assert puppet.asks == []
 
 
@@ -64,7 +64,7 @@ def test_an_answer_that_was_all_said_is_not_said_again_for_a_cough():
         answer = turns.Message("assistant", (turns.TextPart("Yes."),))
         session.tell(asked(user("Are you there?"), answer, user(turns.SpeechPart(quiet(500), RATE_HZ))))
         await session.settle()
-        assert session.ends() == [talk.Ended("resp_1")]
+        assert session.ends() == [talk_events.Ended("resp_1")]
 
     puppet = Puppet()
     talked(scenario, puppet)
@@ -115,24 +115,24 @@ def test_a_clause_is_said_as_soon_as_it_is_written():
         puppet.say(text("Well, let me think, then"))
         await session.settle()
         assert session.spoken() == "Well, let me think, "
-        puppet.say(text(". Yes"), talk.Ended)
+        puppet.say(text(". Yes"), talk_events.Ended)
         await session.settle()
         assert session.spoken().split() == "Well, let me think, then. Yes".split()
 
     puppet = Puppet()
     session = talked(scenario, puppet)
-    assert session.ends() == [talk.Ended("resp_1")]
+    assert session.ends() == [talk_events.Ended("resp_1")]
 
 
 def test_calls_stand_behind_what_is_said_before_them_and_an_answer_may_be_nothing_else():
     async def scenario(session):
         session.tell(asked(user("Weather?"), id="resp_1"))
         await session.settle()
-        puppet.say(text("Let me look"), *CALL, talk.Ended)
+        puppet.say(text("Let me look"), *CALL, talk_events.Ended)
         await session.settle()
         session.tell(asked(user("Weather?"), id="resp_2"))
         await session.settle()
-        puppet.say(*CALL, talk.Ended)
+        puppet.say(*CALL, talk_events.Ended)
         await session.settle()
 
     puppet = Puppet()
@@ -143,9 +143,9 @@ def test_calls_stand_behind_what_is_said_before_them_and_an_answer_may_be_nothin
 
 
 CALL = (
-    lambda id: talk.Calling(id, "call_1", "get_weather"),
-    lambda id: talk.Arguments(id, "call_1", "{}"),
-    lambda id: talk.Called(id, "call_1"),
+    lambda id: talk_events.Calling(id, "call_1", "get_weather"),
+    lambda id: talk_events.Arguments(id, "call_1", "{}"),
+    lambda id: talk_events.Called(id, "call_1"),
 )
 
 
@@ -153,11 +153,11 @@ def test_what_is_heard_and_said_is_counted():
     async def scenario(session):
         session.tell(asked(user(turns.SpeechPart(said(*["one"] * 5), RATE_HZ)), voice=VOICE))
         await session.until(lambda: puppet.asks)
-        puppet.say(text("Yes it is."), used, talk.Ended)
+        puppet.say(text("Yes it is."), used, talk_events.Ended)
         await session.settle()
 
     puppet = Puppet()
-    (counted,) = talked(scenario, puppet).words(talk.Used)
+    (counted,) = talked(scenario, puppet).words(talk_events.Used)
     assert (counted.input_tokens, counted.input_audio_tokens) == (18, 8)
     assert (counted.output_tokens, counted.output_audio_tokens) == (11, 6)
 
@@ -166,24 +166,24 @@ def test_an_answer_in_writing_is_passed_on_as_it_is():
     async def scenario(session):
         session.tell(asked(user("Hi"), voice=None))
         await session.settle()
-        puppet.say(text("**Yes**"), used, talk.Ended)
+        puppet.say(text("**Yes**"), used, talk_events.Ended)
 
     puppet = Puppet()
     session = talked(scenario, puppet)
-    assert session.told.words == [talk.Text("resp_1", "**Yes**"), used("resp_1"), talk.Ended("resp_1")]
+    assert session.told.words == [talk_events.Text("resp_1", "**Yes**"), used("resp_1"), talk_events.Ended("resp_1")]
 
 
 def test_an_answer_that_breaks_breaks_after_what_was_said():
     async def scenario(session):
         session.tell(asked(user("Hi")))
         await session.settle()
-        puppet.say(text("Well. So"), lambda id: talk.Broke(id=id, message="It broke."))
+        puppet.say(text("Well. So"), lambda id: talk_events.Broke(id=id, message="It broke."))
         await session.settle()
 
     puppet = Puppet()
     session = talked(scenario, puppet)
     assert session.spoken().split() == ["Well.", "So"]
-    assert [type(word) for word in session.ends()] == [talk.Broke]
+    assert [type(word) for word in session.ends()] == [talk_events.Broke]
 
 
 def test_a_voice_that_breaks_off_fails_that_answer_and_says_the_next():
@@ -198,7 +198,7 @@ def test_a_voice_that_breaks_off_fails_that_answer_and_says_the_next():
     assert (broke.status, broke.message) == (503, "The voice broke off.")
     assert session.spoken("resp_1") == "one "
     assert session.spoken("resp_2").strip() == "four"
-    assert session.ends("resp_2") == [talk.Ended("resp_2")]
+    assert session.ends("resp_2") == [talk_events.Ended("resp_2")]
 
 
 def test_an_engine_without_room_fails_that_answer_and_nothing_else():
@@ -209,13 +209,13 @@ def test_an_engine_without_room_fails_that_answer_and_nothing_else():
         puppet.overrun = None
         session.tell(asked(user("Hi"), id="resp_2", voice=None))
         await session.settle()
-        puppet.say(text("Hi."), talk.Ended)
+        puppet.say(text("Hi."), talk_events.Ended)
 
     puppet = Puppet()
     session = talked(scenario, puppet)
     (broke,) = session.ends()
     assert (broke.status, broke.code, broke.retry_after_s) == (503, "server_is_overloaded", 1)
-    assert session.ends("resp_2") == [talk.Ended("resp_2")]
+    assert session.ends("resp_2") == [talk_events.Ended("resp_2")]
 
 
 @pytest.mark.parametrize("steps", range(0, 12))
@@ -231,8 +231,8 @@ def test_a_cancelled_answer_ends_once_whenever_it_is_cancelled(steps):
 
     session = talked(scenario, engine())
     assert len(session.ends()) == 1
-    assert session.told.words[-1] == talk.Ended("resp_2")
-    count = len(session.words(talk.Ended))
+    assert session.told.words[-1] == talk_events.Ended("resp_2")
+    count = len(session.words(talk_events.Ended))
     assert count == 2
 
 
@@ -246,9 +246,9 @@ def test_a_cancelled_answer_stops_the_voice_and_the_engine():
         session.tell(talk.Cancel("resp_1"))
         await session.settle()
         assert session.mouth.stopped == 1
-        puppet.say(text("And more. "), talk.Ended)
+        puppet.say(text("And more. "), talk_events.Ended)
         await session.settle()
-        assert session.told.words == [talk.Ended("resp_1", "cancelled")]
+        assert session.told.words == [talk_events.Ended("resp_1", "cancelled")]
 
     puppet = Puppet()
     talked(scenario, puppet)
@@ -263,7 +263,7 @@ def test_nothing_is_said_to_a_client_that_is_behind():
         assert session.told.words == []
         session.told.conversation.resume()
         await session.settle()
-        assert session.ends() == [talk.Ended("resp_1")]
+        assert session.ends() == [talk_events.Ended("resp_1")]
 
     assert talked(scenario, engine()).spoken() == "One. Two. Three."
 

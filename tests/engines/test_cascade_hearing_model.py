@@ -3,7 +3,7 @@
 import pytest
 from cascades import LISTEN, UNREAD, VOICE, Puppet, Session, quiet, said, talked, text, used
 
-from antiphon import talk, turns
+from antiphon import talk, talk_events, turns
 from antiphon.engines.cascade import Cascade
 from antiphon.engines.cascade_parts import Parts
 
@@ -31,17 +31,23 @@ def test_the_engine_within_is_given_the_sound_and_it_is_written_down_only_for_wh
 def test_it_answers_in_its_own_voice_and_counts_its_own_tokens():
     async def scenario(session):
         await one_turn(session)
-        counted = lambda id: talk.Used(id=id, input_tokens=9, output_tokens=7, input_audio_tokens=3, output_audio_tokens=5)  # noqa: E731
+        counted = lambda id: talk_events.Used(id=id, input_tokens=9, output_tokens=7, input_audio_tokens=3, output_audio_tokens=5)  # noqa: E731
         session.within.say(
-            lambda id: talk.Spoken(id, "Hello."), lambda id: talk.Sound(id, b"\5\0" * 80), counted, lambda id: talk.Ended(id)
+            lambda id: talk_events.Spoken(id, "Hello."),
+            lambda id: talk_events.Sound(id, b"\5\0" * 80),
+            counted,
+            lambda id: talk_events.Ended(id),
         )
         await session.settle()
 
     session = talked(scenario, Hearer(), UNREAD)
     assert session.within.asks[0].voice == VOICE
     assert session.mouth.said == []
-    assert session.words(talk.Spoken, talk.Sound, talk.Text) == [talk.Spoken("resp_1", "Hello."), talk.Sound("resp_1", b"\5\0" * 80)]
-    (count,) = session.words(talk.Used)
+    assert session.words(talk_events.Spoken, talk_events.Sound, talk_events.Text) == [
+        talk_events.Spoken("resp_1", "Hello."),
+        talk_events.Sound("resp_1", b"\5\0" * 80),
+    ]
+    (count,) = session.words(talk_events.Used)
     assert (count.input_tokens, count.input_audio_tokens, count.output_audio_tokens) == (9, 3, 5)
 
 
@@ -64,7 +70,7 @@ def test_an_engine_that_speaks_but_does_not_hear_is_given_words_and_our_voice():
 
     async def scenario(session):
         await one_turn(session)
-        session.within.say(text("Hi."), used, lambda id: talk.Ended(id))
+        session.within.say(text("Hi."), used, lambda id: talk_events.Ended(id))
         await session.until(lambda: session.ends())
 
     session = talked(scenario, Speaker(), UNREAD)
@@ -75,11 +81,11 @@ def test_an_engine_that_speaks_but_does_not_hear_is_given_words_and_our_voice():
 
 def test_that_the_engine_within_is_gone_is_told():
     async def scenario(session):
-        session.within.deliver([talk.Lost(code="backend_error", message="gone")])
+        session.within.deliver([talk_events.Lost(code="backend_error", message="gone")])
         await session.settle()
 
     session = talked(scenario, Hearer())
-    assert session.words(talk.Lost) == [talk.Lost(code="backend_error", message="gone")]
+    assert session.words(talk_events.Lost) == [talk_events.Lost(code="backend_error", message="gone")]
 
 
 def test_an_engine_that_hears_speaks_without_a_mouth_of_ours():

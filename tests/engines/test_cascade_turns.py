@@ -6,7 +6,7 @@ import pytest
 from cascades import BY_HAND, FRAME_MS, LISTEN, RATE_HZ, UNREAD, WORD_MS, Ear, Puppet, quiet, said, talked
 from msgspec import structs
 
-from antiphon import talk
+from antiphon import talk, talk_events
 from antiphon.engines.cascade_hearing import MOST_WAITING_MS
 from antiphon.errors import OurFault
 
@@ -22,22 +22,22 @@ def test_a_turn_is_told_and_then_its_words():
         await session.hear(quiet(1024), said("one", "two"), PAUSE)
 
     session = heard(scenario, LISTEN)
-    (started, stopped) = session.words(talk.SpeechStarted, talk.SpeechStopped)
+    (started, stopped) = session.words(talk_events.SpeechStarted, talk_events.SpeechStopped)
     assert (started.at_ms, stopped.at_ms) == (1024 - 300, 1024 + 2 * WORD_MS + 480)
     assert session.transcripts() == [("turn_1", "one two")]
-    assert "".join(word.text for word in session.words(talk.Heard)) == "one two"
+    assert "".join(word.text for word in session.words(talk_events.Heard)) == "one two"
 
 
 def test_words_are_told_while_they_are_said_and_never_taken_back():
     async def scenario(session):
         await session.hear(said("one", "two", "three", "four", "five"))
-        assert "".join(word.text for word in session.words(talk.Heard)).startswith("one two")
-        assert not session.words(talk.HeardAll)
+        assert "".join(word.text for word in session.words(talk_events.Heard)).startswith("one two")
+        assert not session.words(talk_events.HeardAll)
         await session.hear(said("six"), PAUSE)
 
     session = heard(scenario, LISTEN)
-    assert len(session.words(talk.Heard)) > 1
-    assert "".join(word.text for word in session.words(talk.Heard)) == "one two three four five six"
+    assert len(session.words(talk_events.Heard)) > 1
+    assert "".join(word.text for word in session.words(talk_events.Heard)) == "one two three four five six"
     assert session.transcripts() == [("turn_1", "one two three four five six")]
 
 
@@ -49,7 +49,7 @@ def test_nobody_writes_down_what_is_being_said_where_nobody_reads_along():
         assert len(session.ear.asked) == 1
 
     session = heard(scenario, UNREAD)
-    assert not session.words(talk.Heard, talk.HeardAll)
+    assert not session.words(talk_events.Heard, talk_events.HeardAll)
 
 
 def test_a_turn_without_end_is_settled_while_it_is_said_so_that_little_is_left_for_the_end():
@@ -67,8 +67,8 @@ def test_the_times_of_segments_are_told_where_the_ear_knows_them():
         await session.hear(said("one", "two"), PAUSE)
 
     session = heard(scenario, LISTEN, ear=Ear(has_times=True))
-    assert [(word.text, word.start_s) for word in session.words(talk.HeardSegment)] == [("one", 0.0), ("two", 0.1)]
-    assert isinstance(session.told.words[-1], talk.HeardAll)
+    assert [(word.text, word.start_s) for word in session.words(talk_events.HeardSegment)] == [("one", 0.0), ("two", 0.1)]
+    assert isinstance(session.told.words[-1], talk_events.HeardAll)
 
 
 def test_turns_of_a_minute_that_came_at_once_are_all_heard():
@@ -101,7 +101,7 @@ def test_an_ear_that_fails_fails_that_turn_and_hears_the_next():
         await session.hear(said("two"), PAUSE)
 
     session = heard(scenario, structs.replace(LISTEN, transcription=talk.Transcription(delay="xhigh")))
-    (failed,) = session.words(talk.NotHeard)
+    (failed,) = session.words(talk_events.NotHeard)
     assert (failed.id, failed.code) == ("turn_1", "server_is_overloaded")
     assert session.transcripts() == [("turn_2", "two")]
 
@@ -151,7 +151,7 @@ def test_a_turn_that_is_committed_while_it_is_open_has_all_that_was_said():
 
     session = heard(scenario, LISTEN)
     assert session.transcripts() == [("turn_1", "one two three"), ("turn_2", "four")]
-    assert [word.id for word in session.words(talk.SpeechStopped)] == ["turn_2"]
+    assert [word.id for word in session.words(talk_events.SpeechStopped)] == ["turn_2"]
 
 
 @pytest.mark.parametrize("frames", range(0, 40))
@@ -162,8 +162,8 @@ def test_whatever_is_committed_before_it_is_told_is_one_turn_with_all_its_words(
         session.tell(talk.Hear(said("one", "two") + quiet(640) + said("three")))
         for _ in range(frames):
             await asyncio.sleep(0)
-        open_ids = [word.id for word in session.words(talk.SpeechStarted)]
-        closed_ids = [word.id for word in session.words(talk.SpeechStopped)]
+        open_ids = [word.id for word in session.words(talk_events.SpeechStarted)]
+        closed_ids = [word.id for word in session.words(talk_events.SpeechStopped)]
         now_open = [id for id in open_ids if id not in closed_ids]
         session.tell(talk.Commit(now_open[-1] if now_open else "hand"))
         await session.hear(quiet(1000), said("four"), PAUSE)
@@ -171,7 +171,7 @@ def test_whatever_is_committed_before_it_is_told_is_one_turn_with_all_its_words(
     session = heard(scenario, LISTEN)
     words = " ".join(transcript for _, transcript in session.transcripts())
     assert words.split() == ["one", "two", "three", "four"]
-    begun = [word.id for word in session.words(talk.SpeechStarted)]
+    begun = [word.id for word in session.words(talk_events.SpeechStarted)]
     over = [id for id, _ in session.transcripts()]
     assert set(begun) <= set(over), "no turn that was told stays open"
     assert len(set(over)) == len(over)
@@ -184,7 +184,7 @@ def test_nothing_is_told_of_a_turn_that_was_forgotten_before_it_was_told(frames)
         for _ in range(frames):
             await asyncio.sleep(0)
         told = len(session.told.words)
-        is_over = bool(session.words(talk.SpeechStopped))
+        is_over = bool(session.words(talk_events.SpeechStopped))
         session.tell(talk.Forget())
         await session.settle()
         if not is_over:
@@ -201,7 +201,7 @@ def test_a_turn_is_none_when_turn_detection_is_switched_off():
         await session.hear(said("one"))
         session.tell(structs.replace(LISTEN, turn_detection=None))
         await session.hear(said("two"), PAUSE)
-        assert not session.words(talk.SpeechStopped, talk.HeardAll)
+        assert not session.words(talk_events.SpeechStopped, talk_events.HeardAll)
         session.tell(LISTEN)
         await session.hear(said("three"), PAUSE)
 
@@ -227,7 +227,7 @@ def test_the_clock_goes_on_when_the_rate_changes():
         session.tell(LISTEN)
         await session.hear(quiet(64), said("one"), PAUSE)
 
-    (started,) = heard(scenario, LISTEN).words(talk.SpeechStarted)
+    (started,) = heard(scenario, LISTEN).words(talk_events.SpeechStarted)
     assert started.at_ms == pytest.approx(2064 - 300, abs=64)
 
 
@@ -235,12 +235,12 @@ def test_much_more_sound_than_can_be_listened_to_is_passed_over_and_said_so():
     async def scenario(session):
         session.tell(talk.Hear(quiet(MOST_WAITING_MS + 1000)))
         await session.settle()
-        assert [word.code for word in session.words(talk.Trouble)] == ["audio_too_fast"]
+        assert [word.code for word in session.words(talk_events.Trouble)] == ["audio_too_fast"]
         await session.hear(quiet(320), said("one"), PAUSE)
 
     session = heard(scenario, LISTEN)
     assert session.transcripts() == [("turn_1", "one")]
-    assert session.words(talk.SpeechStarted)[0].at_ms > MOST_WAITING_MS
+    assert session.words(talk_events.SpeechStarted)[0].at_ms > MOST_WAITING_MS
 
 
 def test_leaving_while_the_ear_is_at_work_stops_it():

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from antiphon import talk, turns
+from antiphon import talk, talk_events, turns
 from antiphon.engines.base import Place
 from antiphon.engines.chat import build
 from antiphon.errors import OurFault
@@ -55,7 +55,7 @@ def answered(script, respond=None, split=0, secrets=None, **options):
 
         def deliver(said):
             words.extend(said)
-            if any(isinstance(word, talk.Ended | talk.Broke) for word in said):
+            if any(isinstance(word, talk_events.Ended | talk_events.Broke) for word in said):
                 over.set()
 
         async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
@@ -73,14 +73,17 @@ def answered(script, respond=None, split=0, secrets=None, **options):
 
 
 def text_of(words):
-    return "".join(word.text for word in words if isinstance(word, talk.Text))
+    return "".join(word.text for word in words if isinstance(word, talk_events.Text))
 
 
 @pytest.mark.parametrize("split", [0, 1, 7, 64])
 def test_a_stream_is_read_however_it_is_cut(split):
     words, asked = answered(HELLO, split=split)
     assert text_of(words) == "Héllo you"
-    assert words[-2:] == [talk.Used(id="resp_1", input_tokens=7, output_tokens=3, cached_tokens=2), talk.Ended("resp_1", "stop")]
+    assert words[-2:] == [
+        talk_events.Used(id="resp_1", input_tokens=7, output_tokens=3, cached_tokens=2),
+        talk_events.Ended("resp_1", "stop"),
+    ]
     head, body = asked[0]
     assert head.startswith("POST /v1/chat/completions ")
     assert (body["model"], body["stream"], body["messages"]) == ("mock-1", True, [{"role": "user", "content": "Hi"}])
@@ -90,19 +93,19 @@ def test_a_stream_is_read_however_it_is_cut(split):
 @pytest.mark.parametrize("media_type", ["text/plain; charset=utf-8", "application/octet-stream"])
 def test_a_stream_that_its_server_does_not_call_one_is_read(media_type, split):
     words, _ = answered(HELLO.replace("text/event-stream", media_type), split=split)
-    assert words[-1] == talk.Ended("resp_1")
-    assert "".join(word.text for word in words if isinstance(word, talk.Text)) == "Héllo you"
+    assert words[-1] == talk_events.Ended("resp_1")
+    assert "".join(word.text for word in words if isinstance(word, talk_events.Text)) == "Héllo you"
 
 
 @pytest.mark.parametrize("body", ["It works!", "d", "dating"])
 def test_a_text_that_is_no_stream_is_none(body):
     words, _ = answered(HELLO.partition("data:")[0].replace("text/event-stream", "text/plain") + body)
-    assert [type(word) for word in words] == [talk.Broke]
+    assert [type(word) for word in words] == [talk_events.Broke]
 
 
 def test_reasoning_comes_before_the_text():
     words, _ = answered(SSE + chunk({"reasoning_content": "Hm."}) + chunk({"content": "Yes"}, "stop") + "data: [DONE]\n\n")
-    assert words[0] == talk.Reasoning("resp_1", "Hm.")
+    assert words[0] == talk_events.Reasoning("resp_1", "Hm.")
     assert text_of(words) == "Yes"
 
 
@@ -112,16 +115,16 @@ def test_calls_are_told_one_after_the_other():
     second = {"tool_calls": [{"index": 1, "id": "call_b", "type": "function", "function": {"name": "g", "arguments": "{}"}}]}
     script = SSE + chunk(first) + chunk(more) + chunk(second) + chunk({}, "tool_calls") + "data: [DONE]\n\n"
     words, asked = answered(script, ask(tools=(talk.FunctionTool("f"), talk.FunctionTool("g"))))
-    assert [word.name for word in words if isinstance(word, talk.Calling)] == ["f", "g"]
-    assert [word.text for word in words if isinstance(word, talk.Arguments) and word.text] == ['{"x":1}', "{}"]
+    assert [word.name for word in words if isinstance(word, talk_events.Calling)] == ["f", "g"]
+    assert [word.text for word in words if isinstance(word, talk_events.Arguments) and word.text] == ['{"x":1}', "{}"]
     assert [tool["function"]["name"] for tool in asked[0][1]["tools"]] == ["f", "g"]
-    assert words[-1] == talk.Ended("resp_1", "stop")
+    assert words[-1] == talk_events.Ended("resp_1", "stop")
 
 
 @pytest.mark.parametrize(("finish", "reason"), [("stop", "stop"), ("length", "length"), ("content_filter", "content_filter")])
 def test_every_finish_reason_has_its_end(finish, reason):
     words, _ = answered(SSE + chunk({"content": "x"}, finish) + "data: [DONE]\n\n")
-    assert words[-1] == talk.Ended("resp_1", reason)
+    assert words[-1] == talk_events.Ended("resp_1", reason)
 
 
 CONTEXT = {"error": {"message": "This model's maximum context length is 4096 tokens.", "code": "context_length_exceeded"}}
@@ -143,7 +146,7 @@ CONTEXT = {"error": {"message": "This model's maximum context length is 4096 tok
 )
 def test_a_failure_is_told_once_and_as_what_it_is(script, status, code):
     words, _ = answered(script)
-    (broke,) = (word for word in words if isinstance(word, talk.Broke))
+    (broke,) = (word for word in words if isinstance(word, talk_events.Broke))
     assert words[-1] is broke
     assert broke.status == status or (status == 502 and broke.status >= 500)
     assert code is None or broke.code == code

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from antiphon import talk
+from antiphon import talk, talk_events
 from antiphon.engines.chat_calls import Calls, FreeText
 from antiphon.errors import UpstreamTrouble
 from antiphon.wire import chat
@@ -52,13 +52,13 @@ def called(told, offered=OFFERED):
     found, over = {}, set()
     for word in words:
         match word:
-            case talk.Calling():
+            case talk_events.Calling():
                 assert word.call_id not in found
                 found[word.call_id] = [word.name, ""]
-            case talk.Arguments():
+            case talk_events.Arguments():
                 assert word.call_id not in over
                 found[word.call_id][1] += word.text
-            case talk.Called():
+            case talk_events.Called():
                 over.add(word.call_id)
     assert over == found.keys()
     return [tuple(call) for call in found.values()]
@@ -114,7 +114,7 @@ def test_a_call_of_no_arguments_that_was_cut_off_has_none():
     calls, words = Calls("resp_1", OFFERED), []
     calls.take(msgspec.convert({"index": 0, "id": "c", "function": {"name": "a"}}, chat.ToolCall), words)
     calls.close(words, is_whole=False)
-    assert words == [talk.Calling("resp_1", "c", "a")]
+    assert words == [talk_events.Calling("resp_1", "c", "a")]
 
 
 def test_calls_that_a_server_mixes_are_put_together_again():
@@ -157,7 +157,7 @@ def test_a_call_that_is_never_named_is_no_answer():
 def test_an_id_that_clients_could_not_give_back_is_replaced():
     calls, words = Calls("resp_1", OFFERED), []
     calls.take(msgspec.convert({"id": "c" * 65, "function": {"name": "a", "arguments": "{}"}}, chat.ToolCall), words)
-    assert words[0] == talk.Calling("resp_1", "call_11", "a")
+    assert words[0] == talk_events.Calling("resp_1", "call_11", "a")
 
 
 def test_an_id_that_comes_twice_is_not_given_twice():
@@ -165,7 +165,7 @@ def test_an_id_that_comes_twice_is_not_given_twice():
     for index in (0, 1):
         calls.take(msgspec.convert({"index": index, "id": "same", "function": {"name": "a", "arguments": "{}"}}, chat.ToolCall), words)
     calls.close(words)
-    ids = [word.call_id for word in words if isinstance(word, talk.Calling)]
+    ids = [word.call_id for word in words if isinstance(word, talk_events.Calling)]
     assert len(set(ids)) == 2
     assert ids[0] == "same"
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from antiphon import talk, turns
+from antiphon import talk, talk_events, turns
 from antiphon.engines.base import Place
 from antiphon.runtime.fetching import fetcher
 from upstreams import Server, ask, before, run, streamed, whole
@@ -32,7 +32,7 @@ def sent(*parts, site=b"", fetch=HERE, turn=None, **options):
                 conversation.tell(talk.Respond(id="resp_1", history=history))
                 end = await heard.end_of()
         paths = [head.split()[1] for head, _ in far.asked]
-        return (end if isinstance(end, talk.Broke) else server.asked[0][1]["messages"]), paths, f"http://127.0.0.1:{far.port}"
+        return (end if isinstance(end, talk_events.Broke) else server.asked[0][1]["messages"]), paths, f"http://127.0.0.1:{far.port}"
 
     return run(scenario())
 
@@ -201,9 +201,9 @@ def test_leaving_stops_the_fetch():
                 conversation.tell(talk.Respond(id="resp_1", history=(turns.Message("user", (picture(url),)),)))
                 await far.until(lambda: far.asked)
                 conversation.tell(talk.Cancel("resp_1"))
-                assert await heard.end_of() == talk.Ended("resp_1", "cancelled")
+                assert await heard.end_of() == talk_events.Ended("resp_1", "cancelled")
                 await far.until(lambda: far.left)
                 conversation.tell(ask("resp_2"))
-                assert await heard.end_of("resp_2") == talk.Ended("resp_2")
+                assert await heard.end_of("resp_2") == talk_events.Ended("resp_2")
 
     run(scenario())

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from antiphon import talk
+from antiphon import talk, talk_events
 from antiphon.engines.base import UNWATCHED, Place
 from antiphon.engines.chat_quirks import QUIRKS, quirks_of
 from antiphon.engines.upstream import Upstream, UpstreamOptions
@@ -95,7 +95,7 @@ def test_requests_that_came_together_ask_once_also_when_nothing_is_found_out():
             await server.until(lambda: server.asked)
             ready.set()
             for id in ids:
-                assert await heard.end_of(id) == talk.Ended(id)
+                assert await heard.end_of(id) == talk_events.Ended(id)
         assert lists == 1
 
     run(scenario())

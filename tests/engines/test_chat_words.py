@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from antiphon import talk
+from antiphon import talk_events
 from antiphon.engines.chat_words import ChatReading
 from antiphon.errors import Fault
 
@@ -27,22 +27,22 @@ def chunk(content, finish=None):
     [
         ({"prompt_tokens": 7.0, "completion_tokens": 3.0}, 7, 3),
         ({"prompt_tokens": -7, "completion_tokens": 3}, 0, 3),
-        ({"prompt_tokens": 10**30, "completion_tokens": None}, talk.MOST_TOKENS, 0),
+        ({"prompt_tokens": 10**30, "completion_tokens": None}, talk_events.MOST_TOKENS, 0),
     ],
 )
 def test_usage_is_a_number_of_tokens_whatever_was_sent(told, input_tokens, output_tokens):
-    used = next(word for word in words_of(chunk("Hi", "stop"), {"choices": [], "usage": told}) if isinstance(word, talk.Used))
+    used = next(word for word in words_of(chunk("Hi", "stop"), {"choices": [], "usage": told}) if isinstance(word, talk_events.Used))
     assert (used.input_tokens, used.output_tokens) == (input_tokens, output_tokens)
 
 
 def test_a_message_that_comes_whole_is_over_whether_it_says_so_or_not():
-    assert words_of({"choices": [{"message": {"content": "Hi"}}]}) == [talk.Text(ID, "Hi"), talk.Ended(ID)]
+    assert words_of({"choices": [{"message": {"content": "Hi"}}]}) == [talk_events.Text(ID, "Hi"), talk_events.Ended(ID)]
 
 
 def test_calls_of_a_whole_message_are_told_apart_though_they_have_one_id():
     calls = [{"id": "c", "function": {"name": name, "arguments": "{}"}} for name in ("f", "g")]
     words = words_of({"choices": [{"message": {"tool_calls": calls}, "finish_reason": "tool_calls"}]})
-    assert [word.name for word in words if isinstance(word, talk.Calling)] == ["f", "g"]
+    assert [word.name for word in words if isinstance(word, talk_events.Calling)] == ["f", "g"]
 
 
 def test_an_error_that_is_not_under_error_is_one_too():
@@ -52,7 +52,7 @@ def test_an_error_that_is_not_under_error_is_one_too():
 
 
 def test_an_event_that_says_nothing_is_passed_over():
-    assert words_of({"id": "x"}, b'{"id": "\xff"}', chunk("Hi", "stop")) == [talk.Text(ID, "Hi"), talk.Ended(ID)]
+    assert words_of({"id": "x"}, b'{"id": "\xff"}', chunk("Hi", "stop")) == [talk_events.Text(ID, "Hi"), talk_events.Ended(ID)]
 
 
 @pytest.mark.parametrize("cut", [rb"a\ud83d", rb"\ude00a", b"a\xf0\x9f"])

@@ -3,18 +3,18 @@
 from duplexes import RATE_HZ, TURN_END, Puppet, conversed, piece, silent_parrot, sound
 from hearings import noise, quiet
 
-from antiphon import talk, turns
+from antiphon import talk, talk_events, turns
 from antiphon.engines.base import EngineOverrun
 from antiphon.engines.duplex import can_converse
 from antiphon.engines.duplex_dialogue import SLACK_MS
 
-ENDED = talk.Ended("duplex_1")
-CUT = talk.Ended("duplex_1", "cancelled")
-LISTENING = talk.Listening()
+ENDED = talk_events.Ended("duplex_1")
+CUT = talk_events.Ended("duplex_1", "cancelled")
+LISTENING = talk_events.Listening()
 
 
 def spoken(text):
-    return lambda id: talk.Spoken(id, text)
+    return lambda id: talk_events.Spoken(id, text)
 
 
 def sounding(ms):
@@ -22,15 +22,15 @@ def sounding(ms):
 
 
 def ended(id):
-    return talk.Ended(id)
+    return talk_events.Ended(id)
 
 
 def ended_cut(id):
-    return talk.Ended(id, "cancelled")
+    return talk_events.Ended(id, "cancelled")
 
 
 def text(words):
-    return lambda id: talk.Text(id, words)
+    return lambda id: talk_events.Text(id, words)
 
 
 def test_it_is_ready_and_listens_to_every_piece_of_sound():
@@ -39,7 +39,7 @@ def test_it_is_ready_and_listens_to_every_piece_of_sound():
 
     puppet = Puppet()
     duet = conversed(puppet, scenario)
-    assert duet.ready == [talk.Ready()]
+    assert duet.ready == [talk_events.Ready()]
     assert duet.last == [LISTENING] * 3
     configure, *heard = puppet.told
     assert configure == talk.Configure(rate_hz=RATE_HZ, turn_detection=talk.TurnDetection())
@@ -59,7 +59,7 @@ def test_a_turn_is_answered_and_the_end_of_the_answer_is_told_when_it_was_heard(
         puppet.turn(start_ms=0, end_ms=800)
         puppet.say(spoken("Hello"), sounding(1200))
         puppet.say(ended)
-        assert duet.take() == [LISTENING, talk.Spoken("duplex_1", "Hello"), sound("duplex_1", 1200)]
+        assert duet.take() == [LISTENING, talk_events.Spoken("duplex_1", "Hello"), sound("duplex_1", 1200)]
         await duet.pieces(1)
         assert duet.take() == []
         await duet.pieces(2)
@@ -86,7 +86,7 @@ def test_an_answer_in_writing_is_over_at_once():
 
     puppet = Puppet()
     words = conversed(puppet, scenario, talk.Converse(voice=None)).last
-    assert words == [LISTENING, talk.Text("duplex_1", "Hello"), ENDED, LISTENING]
+    assert words == [LISTENING, talk_events.Text("duplex_1", "Hello"), ENDED, LISTENING]
     assert puppet.ask.voice is None
 
 
@@ -113,12 +113,12 @@ def test_whoever_speaks_cuts_the_answer_short_and_the_model_remembers_what_was_h
         puppet.say(spoken("One "), sounding(1000), spoken("two "), sounding(1000), spoken("three"), sounding(4000), ended)
         await duet.pieces(1)
         duet.take()
-        puppet.deliver([talk.SpeechStarted("turn_2", 1500)])
+        puppet.deliver([talk_events.SpeechStarted("turn_2", 1500)])
         assert duet.take() == [CUT, LISTENING]
         assert puppet.of(talk.Cancel) == [talk.Cancel("duplex_1")]
         puppet.say(spoken("late"), sounding(100), ended_cut)
         assert duet.take() == []
-        puppet.deliver([talk.SpeechStopped("turn_2", 2000)])
+        puppet.deliver([talk_events.SpeechStopped("turn_2", 2000)])
 
     puppet = Puppet()
     conversed(puppet, scenario)
@@ -146,7 +146,7 @@ def test_whoever_goes_on_speaking_before_the_answer_is_made_is_answered_once():
 
     puppet = Puppet()
     words = conversed(puppet, scenario).last
-    assert words == [LISTENING, talk.Text("duplex_2", "Yes"), talk.Ended("duplex_2"), LISTENING]
+    assert words == [LISTENING, talk_events.Text("duplex_2", "Yes"), talk_events.Ended("duplex_2"), LISTENING]
     assert puppet.of(talk.Cancel) == [talk.Cancel("duplex_1")]
 
 
@@ -159,7 +159,7 @@ def test_while_the_answer_is_being_made_it_still_listens():
         await duet.pieces(2)
 
     puppet = Puppet()
-    assert conversed(puppet, scenario).last == [LISTENING] * 3 + [talk.Text("duplex_1", "Yes")]
+    assert conversed(puppet, scenario).last == [LISTENING] * 3 + [talk_events.Text("duplex_1", "Yes")]
 
 
 def test_a_turn_that_is_answered_with_nothing_goes_by_in_silence():
@@ -205,7 +205,7 @@ def test_nothing_is_begun_while_it_is_told_to_listen_and_the_turn_is_answered_af
         puppet.say(text("Yes"))
 
     puppet = Puppet()
-    assert conversed(puppet, scenario).last == [LISTENING] * 3 + [talk.Text("duplex_1", "Yes")]
+    assert conversed(puppet, scenario).last == [LISTENING] * 3 + [talk_events.Text("duplex_1", "Yes")]
 
 
 def test_the_first_pieces_are_only_listened_to_where_the_client_wants_that():
@@ -248,12 +248,12 @@ def test_an_answer_that_breaks_is_told_and_the_next_is_given():
         for number in (1, 2):
             await duet.hear(TURN_END)
             puppet.turn(f"turn_{number}", 1000 * (number - 1), 1000 * number)
-            puppet.say(text("Yes"), (lambda id: talk.Broke(id=id, message="no")) if number == 1 else ended)
+            puppet.say(text("Yes"), (lambda id: talk_events.Broke(id=id, message="no")) if number == 1 else ended)
 
     puppet = Puppet()
     words = conversed(puppet, scenario).last
-    assert words[:4] == [LISTENING, talk.Text("duplex_1", "Yes"), talk.Broke(id="duplex_1", message="no"), LISTENING]
-    assert words[-2:] == [talk.Ended("duplex_2"), LISTENING]
+    assert words[:4] == [LISTENING, talk_events.Text("duplex_1", "Yes"), talk_events.Broke(id="duplex_1", message="no"), LISTENING]
+    assert words[-2:] == [talk_events.Ended("duplex_2"), LISTENING]
 
 
 def test_an_engine_that_has_no_room_breaks_the_answer():
@@ -269,10 +269,10 @@ def test_an_engine_that_has_no_room_breaks_the_answer():
 
 def test_an_engine_that_is_lost_is_told_as_it_is():
     async def scenario(_):
-        puppet.deliver([talk.Lost(code="backend_error", message="It died.")])
+        puppet.deliver([talk_events.Lost(code="backend_error", message="It died.")])
 
     puppet = Puppet()
-    assert conversed(puppet, scenario).last == [talk.Lost(code="backend_error", message="It died.")]
+    assert conversed(puppet, scenario).last == [talk_events.Lost(code="backend_error", message="It died.")]
 
 
 def test_an_answer_that_goes_on_for_minutes_is_ended():
@@ -287,7 +287,7 @@ def test_an_answer_that_goes_on_for_minutes_is_ended():
     puppet = Puppet()
     duet = conversed(puppet, scenario)
     assert duet.sound_ms() == 300_000
-    assert [word for word in duet.last if isinstance(word, talk.Ended)] == [talk.Ended("duplex_1", "length")]
+    assert [word for word in duet.last if isinstance(word, talk_events.Ended)] == [talk_events.Ended("duplex_1", "length")]
     assert puppet.of(talk.Cancel)
 
 
@@ -370,7 +370,7 @@ def test_a_client_that_is_behind_is_told_nothing_until_it_has_caught_up():
         assert duet.take() == [LISTENING]
         duet.conversation.resume()
         await duet.settle()
-        assert duet.take() == [talk.Text("duplex_1", "Yes"), ENDED, LISTENING]
+        assert duet.take() == [talk_events.Text("duplex_1", "Yes"), ENDED, LISTENING]
 
     puppet = Puppet()
     conversed(puppet, scenario)
@@ -387,9 +387,9 @@ def test_it_is_told_honestly_what_is_not_done():
         sees=True, voice=talk.Voice(reference=b"\1\0"), options={"length_penalty": 1.1, "top_p": 0.5, "temperature": "hot"}
     )
     assert conversed(Puppet(), scenario, asked).ready == [
-        talk.Ready({"video": "not seen", "voice_reference": "not used", "ignored": ["length_penalty", "temperature"]})
+        talk_events.Ready({"video": "not seen", "voice_reference": "not used", "ignored": ["length_penalty", "temperature"]})
     ]
-    assert conversed(Puppet(audio_out=False), scenario).ready == [talk.Ready({"audio": "not made"})]
+    assert conversed(Puppet(audio_out=False), scenario).ready == [talk_events.Ready({"audio": "not made"})]
     assert conversed(Puppet(images=True, clones=True), scenario, asked).ready[0].metrics["video"] == "seen"
     assert conversed(Puppet(images=True, clones=True), scenario, asked).ready[0].metrics["voice_reference"] == "used"
 
@@ -411,10 +411,10 @@ def test_everything_else_goes_to_the_engine_as_it_is():
         aside = talk.Respond(id="resp_1", history=(turns.Message("user", (turns.TextPart("Hi"),)),))
         duet.tell(aside, talk.Forget(), talk.Converse())
         assert puppet.told[-1] == aside
-        puppet.deliver([talk.Text("resp_1", "Ho"), talk.Ended("resp_1")])
+        puppet.deliver([talk_events.Text("resp_1", "Ho"), talk_events.Ended("resp_1")])
         duet.tell(talk.Cancel("resp_1"))
         assert puppet.told[-1] == talk.Cancel("resp_1")
-        assert duet.take() == [LISTENING, talk.Text("resp_1", "Ho"), talk.Ended("resp_1")]
+        assert duet.take() == [LISTENING, talk_events.Text("resp_1", "Ho"), talk_events.Ended("resp_1")]
 
     puppet = Puppet()
     conversed(puppet, scenario)
@@ -445,7 +445,7 @@ def test_a_dialogue_with_an_engine_that_hears_by_itself():
         await duet.until(lambda: duet.sound_ms() > 0)
         await duet.settle()
         assert duet.kinds()[:2] == ["Listening", "Listening"]
-        assert "".join(word.text for word in duet.take() if isinstance(word, talk.Spoken)) == "You said hello there"
+        assert "".join(word.text for word in duet.take() if isinstance(word, talk_events.Spoken)) == "You said hello there"
         await duet.hear(noise(600, rate_hz=RATE_HZ))
         assert duet.take() == [CUT, LISTENING]
 
@@ -545,10 +545,10 @@ def test_what_a_whole_answer_has_cost_is_told_though_it_is_cut_short():
     async def scenario(duet):
         await duet.hear(TURN_END)
         puppet.turn()
-        puppet.say(spoken("Hello"), sounding(5000), lambda id: talk.Used(id=id, input_tokens=3, output_tokens=2), ended)
+        puppet.say(spoken("Hello"), sounding(5000), lambda id: talk_events.Used(id=id, input_tokens=3, output_tokens=2), ended)
         duet.take()
-        puppet.deliver([talk.SpeechStarted("turn_2", 1500)])
-        assert duet.take() == [talk.Used(id="duplex_1", input_tokens=3, output_tokens=2), CUT, LISTENING]
+        puppet.deliver([talk_events.SpeechStarted("turn_2", 1500)])
+        assert duet.take() == [talk_events.Used(id="duplex_1", input_tokens=3, output_tokens=2), CUT, LISTENING]
 
     puppet = Puppet()
     conversed(puppet, scenario)

@@ -9,7 +9,7 @@ import pytest
 from duplexes import RATE_HZ, VOICE_HZ, Duet
 from hearings import quiet
 
-from antiphon import talk
+from antiphon import talk, talk_events
 from antiphon.engines.base import Place
 from antiphon.engines.duplex import Duplex
 from antiphon.engines.scripted import build
@@ -53,7 +53,7 @@ async def silent_until(duet, condition, ms=100):
 
 
 def ended(duet):
-    return [word for word in duet.words if isinstance(word, talk.Ended | talk.Broke)]
+    return [word for word in duet.words if isinstance(word, talk_events.Ended | talk_events.Broke)]
 
 
 def talked(scenario, answer="You said: {input}."):
@@ -89,11 +89,11 @@ def test_what_a_person_says_is_answered_in_words_and_in_sound(name, ms):
         await tell(duet, quiet(500, RATE_HZ) + recording(name), ms)
         await silent_until(duet, lambda: ended(duet), ms)
         (end,) = ended(duet)
-        assert end == talk.Ended(end.id)
-        said = plain("".join(word.text for word in duet.words if isinstance(word, talk.Spoken)))
+        assert end == talk_events.Ended(end.id)
+        said = plain("".join(word.text for word in duet.words if isinstance(word, talk_events.Spoken)))
         assert said[:2] == ["you", "said"]
         assert len(set(said[2:]) & set(WORDS[name].split())) >= len(set(WORDS[name].split())) - 1
-        sounds = b"".join(word.pcm for word in duet.words if isinstance(word, talk.Sound))
+        sounds = b"".join(word.pcm for word in duet.words if isinstance(word, talk_events.Sound))
         assert len(set(await heard_in(sounds)) & set(said)) >= len(set(said)) * 2 // 3
 
     talked(scenario)
@@ -111,7 +111,7 @@ def test_an_answer_falls_silent_within_a_second_of_speech(ms, pieces):
             duet.tell(talk.Hear(pcm[told * size : (told + 1) * size]))
             told += 1
             await asyncio.sleep(ms / 10_000)
-        assert ended(duet) == [talk.Ended("duplex_1", "cancelled")]
+        assert ended(duet) == [talk_events.Ended("duplex_1", "cancelled")]
         assert told <= pieces
 
     talked(scenario, "There was an old man with a beard, who said it is just as I feared. " * 5)

@@ -2,7 +2,7 @@
 
 from hypothesis import given, strategies as st
 
-from antiphon import talk, turns
+from antiphon import talk_events, turns
 from antiphon.audio import ms_of
 from antiphon.engines.duplex_answer import Answer
 
@@ -11,11 +11,11 @@ ID = "duplex_1"
 
 
 def sound(ms):
-    return talk.Sound(ID, bytes(2 * int(ms * RATE_HZ / 1000)))
+    return talk_events.Sound(ID, bytes(2 * int(ms * RATE_HZ / 1000)))
 
 
 def sent_ms(words):
-    return ms_of(sum(len(word.pcm) for word in words if isinstance(word, talk.Sound)), RATE_HZ)
+    return ms_of(sum(len(word.pcm) for word in words if isinstance(word, talk_events.Sound)), RATE_HZ)
 
 
 STEPS = st.lists(
@@ -46,27 +46,29 @@ def test_no_more_is_on_its_way_than_the_lead_and_all_of_it_comes_in_order(steps)
         elif kind == "lead":
             lead_ms = value
         else:
-            word = sound(value) if kind == "sound" else talk.Spoken(ID, value)
+            word = sound(value) if kind == "sound" else talk_events.Spoken(ID, value)
             made.append(word)
             assert answer.take([word])
         say_due()
-    made.append(talk.Ended(ID))
+    made.append(talk_events.Ended(ID))
     answer.take(made[-1:])
     lead_ms = 1500.0
     for _ in range(200):
         answer.hear(1000)
         say_due()
-    assert told.count(talk.Ended(ID)) == (told != [])
-    assert told[-1:] in ([talk.Ended(ID)], [])
+    assert told.count(talk_events.Ended(ID)) == (told != [])
+    assert told[-1:] in ([talk_events.Ended(ID)], [])
     assert sent_ms(told) == sent_ms(made)
-    assert [word.text for word in told if isinstance(word, talk.Spoken)] == [word.text for word in made if isinstance(word, talk.Spoken)]
+    assert [word.text for word in told if isinstance(word, talk_events.Spoken)] == [
+        word.text for word in made if isinstance(word, talk_events.Spoken)
+    ]
 
 
 @given(st.lists(st.tuples(st.integers(20, 2000), st.sampled_from(("one ", "two ", "three "))), min_size=1), st.floats(0, 30_000))
 def test_of_an_answer_that_is_cut_those_words_are_remembered_whose_sound_had_begun(said, heard_ms):
     answer = Answer(ID, RATE_HZ)
     for ms, text in said:
-        answer.take([talk.Spoken(ID, text), sound(ms)])
+        answer.take([talk_events.Spoken(ID, text), sound(ms)])
     list(answer.due(60_000))
     answer.hear(heard_ms)
     starts = [sum(ms for ms, _ in said[:at]) for at in range(len(said))]
@@ -79,16 +81,16 @@ def test_of_an_answer_that_is_cut_those_words_are_remembered_whose_sound_had_beg
 
 def test_the_first_sound_leaves_the_moment_it_is_made():
     answer = Answer(ID, RATE_HZ)
-    answer.take([talk.Spoken(ID, "Hello"), sound(20)])
-    assert list(answer.due(1000)) == [talk.Spoken(ID, "Hello"), sound(20)]
+    answer.take([talk_events.Spoken(ID, "Hello"), sound(20)])
+    assert list(answer.due(1000)) == [talk_events.Spoken(ID, "Hello"), sound(20)]
 
 
 def test_words_wait_for_the_sound_that_they_are_heard_in():
     answer = Answer(ID, RATE_HZ)
-    answer.take([talk.Spoken(ID, "One"), sound(1000), talk.Spoken(ID, "two"), sound(500)])
-    assert list(answer.due(1000)) == [talk.Spoken(ID, "One"), sound(1000)]
+    answer.take([talk_events.Spoken(ID, "One"), sound(1000), talk_events.Spoken(ID, "two"), sound(500)])
+    assert list(answer.due(1000)) == [talk_events.Spoken(ID, "One"), sound(1000)]
     answer.hear(100)
-    assert list(answer.due(1000)) == [talk.Spoken(ID, "two"), sound(100)]
+    assert list(answer.due(1000)) == [talk_events.Spoken(ID, "two"), sound(100)]
 
 
 def test_a_player_that_ran_dry_is_not_ahead():
@@ -102,6 +104,8 @@ def test_a_player_that_ran_dry_is_not_ahead():
 
 def test_what_is_no_word_of_an_answer_is_left_out():
     answer = Answer(ID, RATE_HZ)
-    answer.take([talk.Reasoning(ID, "Hm."), talk.Calling(ID, "call_1", "f"), talk.Text(ID, "Yes"), talk.Ended(ID)])
-    assert list(answer.due(1000)) == [talk.Text(ID, "Yes"), talk.Ended(ID)]
+    answer.take(
+        [talk_events.Reasoning(ID, "Hm."), talk_events.Calling(ID, "call_1", "f"), talk_events.Text(ID, "Yes"), talk_events.Ended(ID)]
+    )
+    assert list(answer.due(1000)) == [talk_events.Text(ID, "Yes"), talk_events.Ended(ID)]
     assert answer.message() == turns.Message("assistant", (turns.TextPart("Yes"),))

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from duplexes import RATE_HZ, TURN_END, VOICE_HZ, Puppet, conversed
 
-from antiphon import talk
+from antiphon import talk, talk_events
 from antiphon.engines.duplex_echo import FADES_MS, canceller
 from antiphon.speech.resample import resampled
 
@@ -174,7 +174,7 @@ def playing(scenario):
     async def play(duet):
         await duet.hear(TURN_END)
         puppet.turn()
-        puppet.deliver([talk.Spoken(puppet.ask.id, "And "), talk.Sound(puppet.ask.id, VOICE)])
+        puppet.deliver([talk_events.Spoken(puppet.ask.id, "And "), talk_events.Sound(puppet.ask.id, VOICE)])
         await scenario(duet, puppet)
 
     puppet = Puppet()
@@ -190,22 +190,22 @@ async def hear(duet, sound, start_ms, end_ms):
 def test_an_answer_is_not_cut_short_by_its_own_echo():
     async def scenario(duet, puppet):
         await hear(duet, echo_of(-20), 0, 1000)
-        puppet.deliver([talk.SpeechStarted("turn_2", 1000 + LATE_MS)])
-        puppet.deliver([talk.SpeechStopped("turn_2", 2000)])
+        puppet.deliver([talk_events.SpeechStarted("turn_2", 1000 + LATE_MS)])
+        puppet.deliver([talk_events.SpeechStopped("turn_2", 2000)])
         await hear(duet, echo_of(-20), 1000, 2000)
 
     puppet, duet = playing(scenario)
     assert puppet.of(talk.Forget) == [talk.Forget()]
     assert not puppet.of(talk.Cancel)
     assert len(puppet.of(talk.Respond)) == 1
-    assert not [word for word in duet.last if isinstance(word, talk.Ended)]
+    assert not [word for word in duet.last if isinstance(word, talk_events.Ended)]
     assert level(np.frombuffer(puppet.of(talk.Hear)[-1].pcm, "<i2")) < -60
 
 
 def test_an_answer_that_was_cut_short_by_an_echo_after_all_is_begun_again():
     async def scenario(duet, puppet):
         await hear(duet, echo_of(-20), 0, 400)
-        puppet.deliver([talk.SpeechStarted("turn_2", 1000 + LATE_MS)])  # of which too little is there to say what it is
+        puppet.deliver([talk_events.SpeechStarted("turn_2", 1000 + LATE_MS)])  # of which too little is there to say what it is
         assert puppet.of(talk.Cancel)
         await hear(duet, echo_of(-20), 400, 1200)
         assert puppet.of(talk.Forget) == [talk.Forget()]

@@ -3,12 +3,12 @@
 from duplexes import Puppet, conversed, sound
 from hypothesis import given, settings, strategies as st
 
-from antiphon import talk
+from antiphon import talk, talk_events
 
 HAPPENS = st.sampled_from(
     ("hear", "hear", "hear", "listen", "see", "start", "stop", "words", "sound", "sound", "end", "break", "pause", "resume")
 )
-ENDS = (talk.Ended, talk.Broke)
+ENDS = (talk_events.Ended, talk_events.Broke)
 
 
 class Engine(Puppet):
@@ -24,10 +24,10 @@ class Engine(Puppet):
         if what == "start" and self.turn is None:
             self.turns += 1
             self.turn = f"turn_{self.turns}"
-            self.deliver([talk.SpeechStarted(self.turn, 0)])
+            self.deliver([talk_events.SpeechStarted(self.turn, 0)])
         elif what == "stop" and self.turn is not None:
             turn, self.turn = self.turn, None
-            self.deliver([talk.SpeechStopped(turn, 0)])
+            self.deliver([talk_events.SpeechStopped(turn, 0)])
         elif what in ANSWERS and self.of(talk.Respond) and self.ask.id not in self.over:
             if what in ("end", "break"):
                 self.over.add(self.ask.id)
@@ -37,10 +37,10 @@ class Engine(Puppet):
 
 
 ANSWERS = {
-    "words": lambda id: talk.Spoken(id, "Well "),
+    "words": lambda id: talk_events.Spoken(id, "Well "),
     "sound": lambda id: sound(id, 700),
-    "end": lambda id: talk.Ended(id),
-    "break": lambda id: talk.Broke(id=id, message="no"),
+    "end": lambda id: talk_events.Ended(id),
+    "break": lambda id: talk_events.Broke(id=id, message="no"),
 }
 TOLD = {"listen": talk.Listen(), "see": talk.See(b"jpeg")}
 
@@ -49,7 +49,7 @@ def check(words):
     """One answer at a time, each with one end, and listening behind it."""
     open_id, over = None, []
     for word, following in zip(words, [*words[1:], None], strict=True):
-        if isinstance(word, talk.Listening):
+        if isinstance(word, talk_events.Listening):
             assert not open_id, "it doesn't listen while it speaks"
             continue
         assert open_id in (None, word.id)
@@ -58,7 +58,7 @@ def check(words):
         if isinstance(word, ENDS):
             over.append(word.id)
             open_id = None
-            assert isinstance(following, talk.Listening)
+            assert isinstance(following, talk_events.Listening)
     assert open_id is None
 
 
@@ -90,7 +90,7 @@ def test_answers_come_one_at_a_time_and_every_piece_of_sound_is_listened_to_or_s
     engine = Engine()
     duet = conversed(engine, scenario, talk.Converse(sees=True))
     check(duet.last)
-    assert all(sum(isinstance(word, talk.Listening) for word in words) <= 1 for words in pieces)
+    assert all(sum(isinstance(word, talk_events.Listening) for word in words) <= 1 for words in pieces)
     assert engine.paused == 0
     asked = [ask.id for ask in engine.of(talk.Respond)]
     assert len(set(asked)) == len(asked)

@@ -7,7 +7,7 @@ from io import BytesIO
 import pytest
 from duplexes import TURN_END, Puppet, conversed
 
-from antiphon import talk, turns
+from antiphon import talk, talk_events, turns
 from antiphon.engines.duplex_history import MOST_PICTURES
 from antiphon.engines.duplex_sight import READ_SIDE, opened, reader
 
@@ -48,8 +48,11 @@ def test_the_newest_pictures_go_with_what_is_said():
             duet.tell(talk.See(b"%d" % number, slices=1 + (number == 1)))
         await duet.hear(TURN_END)
         puppet.turn()
-        puppet.say(lambda id: talk.Text(id, "Nice."), lambda id: talk.Ended(id))
-        assert duet.take()[1:3] == [talk.Measured("duplex_1", {"vision_slices": MOST_PICTURES}), talk.Text("duplex_1", "Nice.")]
+        puppet.say(lambda id: talk_events.Text(id, "Nice."), lambda id: talk_events.Ended(id))
+        assert duet.take()[1:3] == [
+            talk_events.Measured("duplex_1", {"vision_slices": MOST_PICTURES}),
+            talk_events.Text("duplex_1", "Nice."),
+        ]
         await duet.hear(TURN_END)
         puppet.turn("turn_2", 1000, 2000)
         assert parts(puppet) == ()
@@ -75,9 +78,9 @@ def test_where_pictures_are_not_to_come_they_are_dropped():
 def test_a_picture_that_comes_while_someone_speaks_is_foreseen():
     async def scenario(duet):
         await duet.hear(TURN_END)
-        puppet.deliver([talk.SpeechStarted("turn_1", 0)])
+        puppet.deliver([talk_events.SpeechStarted("turn_1", 0)])
         duet.tell(talk.See(b"jpeg"))
-        puppet.deliver([talk.SpeechStopped("turn_1", 1000)])
+        puppet.deliver([talk_events.SpeechStopped("turn_1", 1000)])
 
     puppet = Puppet(images=True, foresees=True)
     conversed(puppet, scenario, SEEING)
@@ -90,17 +93,17 @@ def test_what_is_written_on_the_newest_picture_is_read_while_someone_speaks():
         duet.tell(talk.See(b"one"), talk.See(b"two"))
         await duet.hear(TURN_END)
         assert slow.asked == []
-        puppet.deliver([talk.SpeechStarted("turn_1", 0)])
+        puppet.deliver([talk_events.SpeechStarted("turn_1", 0)])
         duet.tell(talk.See(b"three"), talk.See(b"four"))
         assert slow.asked == [b"two"], "one at a time"
         slow.finish("EXIT")
         await duet.settle()
         assert slow.asked == [b"two", b"four"], "the newest next"
-        puppet.deliver([talk.SpeechStopped("turn_1", 1000)])
+        puppet.deliver([talk_events.SpeechStopped("turn_1", 1000)])
 
     slow, puppet = Slow(), Puppet(foresees=True)
     duet = conversed(puppet, scenario, SEEING, reader=slow)
-    assert duet.ready == [talk.Ready({"video": "read by OCR"})]
+    assert duet.ready == [talk_events.Ready({"video": "read by OCR"})]
     assert parts(puppet) == (turns.TextPart("(On the picture is written: EXIT)"),)
     assert puppet.of(talk.Foresee)[-1].ask.history[-1].parts[:-1] == parts(puppet)
 
@@ -108,11 +111,11 @@ def test_what_is_written_on_the_newest_picture_is_read_while_someone_speaks():
 def test_what_still_stands_there_is_told_once_and_something_new_again():
     async def scenario(duet):
         for number, text in enumerate(("EXIT", "EXIT", "ENTRY")):
-            puppet.deliver([talk.SpeechStarted(f"turn_{number}", 0)])
+            puppet.deliver([talk_events.SpeechStarted(f"turn_{number}", 0)])
             duet.tell(talk.See(text.encode()))
             slow.finish(text)
             await duet.settle()
-            puppet.deliver([talk.SpeechStopped(f"turn_{number}", 0)])
+            puppet.deliver([talk_events.SpeechStopped(f"turn_{number}", 0)])
             told.append([part.text for part in parts(puppet)])
 
     slow, puppet, told = Slow(), Puppet(), []
@@ -122,14 +125,14 @@ def test_what_still_stands_there_is_told_once_and_something_new_again():
 
 def test_a_picture_that_can_not_be_read_has_nothing_written_on_it():
     async def scenario(duet):
-        puppet.deliver([talk.SpeechStarted("turn_1", 0)])
+        puppet.deliver([talk_events.SpeechStarted("turn_1", 0)])
         duet.tell(talk.See(b"one"))
         slow.fail()
         await duet.settle()
         duet.tell(talk.See(b"two"))
         slow.finish("EXIT")
         await duet.settle()
-        puppet.deliver([talk.SpeechStopped("turn_1", 0)])
+        puppet.deliver([talk_events.SpeechStopped("turn_1", 0)])
 
     slow, puppet = Slow(), Puppet()
     conversed(puppet, scenario, SEEING, reader=slow)

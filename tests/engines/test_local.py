@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from antiphon import talk, turns
+from antiphon import talk, talk_events, turns
 from antiphon.engines.base import EngineOverrun, Place
 from antiphon.engines.local import WAITING, build
 from antiphon.errors import OurFault
@@ -98,7 +98,7 @@ class Talker:
             assert not telling, "delivered from within tell"
             for word in arrived:
                 said.append(word)
-                if isinstance(word, talk.Ended | talk.Broke):
+                if isinstance(word, talk_events.Ended | talk_events.Broke):
                     waiting.remove(word.id)
             asyncio.get_running_loop().call_soon(until, said, conversation.tell)
             if not waiting:
@@ -125,11 +125,11 @@ def talker():
 
 
 def text_of(words):
-    return "".join(word.text for word in words if isinstance(word, talk.Text))
+    return "".join(word.text for word in words if isinstance(word, talk_events.Text))
 
 
 def used_of(words):
-    (used,) = (word for word in words if isinstance(word, talk.Used))
+    (used,) = (word for word in words if isinstance(word, talk_events.Used))
     return used
 
 
@@ -140,8 +140,8 @@ weights = pytest.mark.weights
 def test_it_answers_in_words_that_end_once(talker):
     said = talker.hear(ask("What is the capital of France?"))
     assert "Paris" in text_of(said)
-    assert [type(word) for word in said[-2:]] == [talk.Used, talk.Ended]
-    assert sum(isinstance(word, talk.Ended | talk.Broke) for word in said) == 1
+    assert [type(word) for word in said[-2:]] == [talk_events.Used, talk_events.Ended]
+    assert sum(isinstance(word, talk_events.Ended | talk_events.Broke) for word in said) == 1
     assert used_of(said).output_tokens > 0
 
 
@@ -211,7 +211,7 @@ def test_what_is_read_ahead_gives_way_to_somebody_elses_answer_and_is_read_after
 @weights
 def test_the_token_limit_cuts_the_answer(talker):
     said = talker.hear(ask("Count to one hundred.", sampling=talk.Sampling(temperature=0, max_tokens=4)))
-    assert said[-1] == talk.Ended("r", "length")
+    assert said[-1] == talk_events.Ended("r", "length")
     assert used_of(said).output_tokens == 4
 
 
@@ -219,7 +219,7 @@ def test_the_token_limit_cuts_the_answer(talker):
 def test_without_a_limit_a_full_window_cuts_the_answer(talker):
     endless = talk.JsonSchema("endless", {"type": "array", "items": {"const": 1}, "minItems": 5000})
     said = talker.hear(ask("Go on. " * 300, format=endless, sampling=talk.Sampling()))
-    assert said[-1] == talk.Ended("r", "length")
+    assert said[-1] == talk_events.Ended("r", "length")
     used = used_of(said)
     assert used.input_tokens + used.output_tokens == 1024
 
@@ -227,7 +227,7 @@ def test_without_a_limit_a_full_window_cuts_the_answer(talker):
 @weights
 def test_log_probabilities_come_with_their_tokens(talker):
     said = talker.hear(ask("Say yes.", sampling=talk.Sampling(temperature=0, max_tokens=3, top_logprobs=2)))
-    likely = [one for word in said if isinstance(word, talk.Text) for one in word.logprobs]
+    likely = [one for word in said if isinstance(word, talk_events.Text) for one in word.logprobs]
     assert "".join(one.chosen.token for one in likely) == text_of(said)
     assert all(len(one.alternatives) == 2 and one.chosen.logprob <= 0 for one in likely)
     assert bytes(likely[0].chosen.bytes).decode() == likely[0].chosen.token
@@ -236,8 +236,8 @@ def test_log_probabilities_come_with_their_tokens(talker):
 @weights
 def test_the_token_that_ends_an_answer_has_no_log_probability(talker):
     said = talker.hear(ask("Say yes.", sampling=talk.Sampling(temperature=0, top_logprobs=0)))
-    texts = [word for word in said if isinstance(word, talk.Text)]
-    assert said[-1] == talk.Ended("r", "stop")
+    texts = [word for word in said if isinstance(word, talk_events.Text)]
+    assert said[-1] == talk_events.Ended("r", "stop")
     assert all(word.text and word.logprobs for word in texts)
     assert used_of(said).output_tokens == sum(len(word.logprobs) for word in texts) + 1
 
@@ -251,7 +251,7 @@ def test_the_same_seed_says_the_same(talker):
 @weights
 def test_a_stop_text_ends_the_answer_before_it(talker):
     said = talker.hear(ask("What is the capital of France?", sampling=talk.Sampling(temperature=0, max_tokens=24, extra={"stop": "Paris"})))
-    assert "Paris" not in text_of(said) and said[-1] == talk.Ended("r", "stop")
+    assert "Paris" not in text_of(said) and said[-1] == talk_events.Ended("r", "stop")
 
 
 @weights
@@ -287,10 +287,10 @@ def test_a_schema_that_can_not_be_kept_to_breaks_the_answer(talker, schema):
 @weights
 def test_a_required_call_is_made_and_its_arguments_stream(talker):
     said = talker.hear(ask("Five minutes, please.", tools=(TOOL,), tool_choice=talk.ToolChoice("required")))
-    assert isinstance(said[0], talk.Calling) and said[0].name == "set_timer"
-    pieces = [word.text for word in said if isinstance(word, talk.Arguments)]
+    assert isinstance(said[0], talk_events.Calling) and said[0].name == "set_timer"
+    pieces = [word.text for word in said if isinstance(word, talk_events.Arguments)]
     assert len(pieces) > 1 and isinstance(json.loads("".join(pieces))["seconds"], int)
-    assert said[-3] == talk.Called("r", said[0].call_id)
+    assert said[-3] == talk_events.Called("r", said[0].call_id)
     assert used_of(said).output_tokens > 0
 
 
@@ -330,27 +330,30 @@ def test_a_cancel_ends_the_answer(talker):
             tell(talk.Cancel("r"))
 
     said = talker.hear(ask("Tell me a long story.", sampling=talk.Sampling(max_tokens=900)), until=cancel)
-    assert said[-1] == talk.Ended("r", "cancelled")
-    assert not any(isinstance(word, talk.Used) for word in said)
+    assert said[-1] == talk_events.Ended("r", "cancelled")
+    assert not any(isinstance(word, talk_events.Used) for word in said)
 
 
 @weights
 def test_a_cancel_before_anything_was_done_ends_the_answer_too(talker):
-    assert talker.hear(ask("Hi"), talk.Cancel("r")) == [talk.Ended("r", "cancelled")]
+    assert talker.hear(ask("Hi"), talk.Cancel("r")) == [talk_events.Ended("r", "cancelled")]
 
 
 @weights
 def test_a_cancel_while_the_prompt_is_read_frees_the_slot(talker):
     long = ask("word " * 900, id="long")
     both = talker.hear(long, ask("word " * 900, id="too"), ask("Hi", id="hi"), talk.Cancel("long"), talk.Cancel("too"))
-    assert {word for word in both if isinstance(word, talk.Ended)} >= {talk.Ended("long", "cancelled"), talk.Ended("too", "cancelled")}
+    assert {word for word in both if isinstance(word, talk_events.Ended)} >= {
+        talk_events.Ended("long", "cancelled"),
+        talk_events.Ended("too", "cancelled"),
+    }
     assert both[-1].id == "hi"
 
 
 @weights
 def test_more_answers_than_slots_take_turns(talker):
     said = talker.hear(*(ask(f"Say {number}.", id=str(number)) for number in range(5)))
-    assert sorted(word.id for word in said if isinstance(word, talk.Ended)) == ["0", "1", "2", "3", "4"]
+    assert sorted(word.id for word in said if isinstance(word, talk_events.Ended)) == ["0", "1", "2", "3", "4"]
 
 
 @weights
@@ -384,7 +387,7 @@ def test_leaving_the_conversation_delivers_nothing_more(talker):
         return heard
 
     heard = talker.runner.run(leave())
-    assert len(said) == heard and not any(isinstance(word, talk.Ended | talk.Broke) for word in said)
+    assert len(said) == heard and not any(isinstance(word, talk_events.Ended | talk_events.Broke) for word in said)
 
 
 @weights
@@ -398,7 +401,7 @@ def test_a_paused_conversation_waits_and_then_says_it_all(talker):
             said.extend(words)
             conversation.pause()
             asyncio.get_running_loop().call_soon(conversation.resume)
-            if isinstance(words[-1], talk.Ended):
+            if isinstance(words[-1], talk_events.Ended):
                 over.set()
 
         async with talker.engine.open(talk.Settings(model=SMALL), deliver) as conversation:

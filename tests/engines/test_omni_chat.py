@@ -5,7 +5,7 @@ import base64
 import pytest
 from omni_doubles import GatewayWorker, Native, Worker, ask, conversing, engine, facing, floats_of, loud, played, quiet
 
-from antiphon import talk, turns
+from antiphon import talk, talk_events, turns
 from antiphon.audio import wav
 
 KINDS = [
@@ -17,7 +17,7 @@ PNG = "data:image/png;base64," + base64.b64encode(b"\x89PNG\r\n\x1a\n and more")
 
 
 def text(client, id="resp_1"):
-    return "".join(word.text for word in client.told.of(talk.Text, talk.Spoken) if word.id == id)
+    return "".join(word.text for word in client.told.of(talk_events.Text, talk_events.Spoken) if word.id == id)
 
 
 @pytest.mark.parametrize(("kind", "options"), KINDS)
@@ -25,10 +25,10 @@ def test_questions_are_answered_in_their_order(kind, options):
     async def scenario():
         async with facing(worker := kind(), "chat", **options) as client:
             client.tell(ask("resp_1", "one"), ask("resp_2", "two"))
-            assert await client.told.end_of("resp_2") == talk.Ended("resp_2")
+            assert await client.told.end_of("resp_2") == talk_events.Ended("resp_2")
             assert text(client) == "You said: one "
             assert text(client, "resp_2") == "You said: two "
-            used, _ = client.told.of(talk.Used)
+            used, _ = client.told.of(talk_events.Used)
             assert (used.input_tokens, used.output_tokens) == (50, 3)
             assert {payload["mode"] for payload in worker.inits} == {"turn_based"}
             assert worker.sessions == (2 if kind is Native else 1)
@@ -80,8 +80,8 @@ def test_an_answer_is_spoken_with_the_voice_it_is_asked_for_at_the_rate_it_is_as
             client.tell(ask(voice=talk.Voice(rate_hz=8_000, reference=loud(100))))
             await client.told.end_of("resp_1")
             assert text(client) == "You said: Hi "
-            assert not client.told.of(talk.Text)
-            assert abs(sum(len(word.pcm) for word in client.told.of(talk.Sound)) // 2 - 3 * 800) <= 16
+            assert not client.told.of(talk_events.Text)
+            assert abs(sum(len(word.pcm) for word in client.told.of(talk_events.Sound)) // 2 - 3 * 800) <= 16
             assert worker.inits[0]["use_tts"] is True
             assert worker.asked[0]["tts"]["enabled"] is True
             assert len(floats_of(worker.asked[0]["tts"]["ref_audio_data"])) == 1600
@@ -94,7 +94,7 @@ def test_an_answer_that_is_as_long_as_it_may_be_ends_for_its_length():
         async with facing(worker := Worker(), "chat") as client:
             extra = {"length_penalty": 1.3, "max_slice_nums": 4, "seed": 1}
             client.tell(ask(text="Count", sampling=talk.Sampling(max_tokens=5, extra=extra)))
-            assert await client.told.end_of("resp_1") == talk.Ended("resp_1", "length")
+            assert await client.told.end_of("resp_1") == talk_events.Ended("resp_1", "length")
             assert worker.asked[0]["generation"] == {"max_new_tokens": 5, "length_penalty": 1.3}
             assert worker.asked[0]["image"] == {"max_slice_nums": 4}
 
@@ -106,10 +106,10 @@ def test_an_answer_that_is_cancelled_costs_its_session_and_the_next_is_answered_
     async def scenario():
         async with facing(worker := kind(recovers_s=0.05), "chat", **options) as client:
             client.tell(ask("resp_1", "Count", sampling=talk.Sampling(max_tokens=5_000)))
-            await client.told.some(talk.Text)
+            await client.told.some(talk_events.Text)
             client.tell(talk.Cancel("resp_1"), ask("resp_2", "two"))
-            assert await client.told.end_of("resp_1") == talk.Ended("resp_1", "cancelled")
-            assert await client.told.end_of("resp_2") == talk.Ended("resp_2")
+            assert await client.told.end_of("resp_1") == talk_events.Ended("resp_1", "cancelled")
+            assert await client.told.end_of("resp_2") == talk_events.Ended("resp_2")
             assert text(client, "resp_2") == "You said: two "
             assert worker.sessions == 2
             ended_at = client.told.words.index(client.told.ends("resp_1")[0])
@@ -123,7 +123,7 @@ def test_a_question_that_waits_can_be_taken_back():
         async with facing(worker := Worker(creates_s=0.05), "chat") as client:
             client.tell(ask("resp_1"), ask("resp_2"), ask("resp_3"), talk.Cancel("resp_2"), talk.Cancel("resp_none"))
             await client.told.end_of("resp_3")
-            assert client.told.ends("resp_2") == [talk.Ended("resp_2", "cancelled")]
+            assert client.told.ends("resp_2") == [talk_events.Ended("resp_2", "cancelled")]
             assert len(worker.asked) == 2
 
     played(scenario)
@@ -134,12 +134,12 @@ def test_a_conversation_can_go_from_speaking_all_the_time_to_answering(kind, opt
     async def scenario():
         async with facing(worker := kind(recovers_s=0.02), **options) as client:
             client.tell(talk.Converse())
-            await client.told.some(talk.Ready)
+            await client.told.some(talk_events.Ready)
             client.tell(talk.Hear(loud()))
-            (sound, *_) = await client.told.some(talk.Sound)
+            (sound, *_) = await client.told.some(talk_events.Sound)
             client.tell(ask())
-            assert await client.told.end_of("resp_1") == talk.Ended("resp_1")
-            assert client.told.ends(sound.id) == [talk.Ended(sound.id, "cancelled")]
+            assert await client.told.end_of("resp_1") == talk_events.Ended("resp_1")
+            assert client.told.ends(sound.id) == [talk_events.Ended(sound.id, "cancelled")]
             assert [payload["mode"] for payload in worker.inits] == ["full_duplex", "turn_based"]
         assert not worker.breaches
 
@@ -153,8 +153,8 @@ def test_what_can_not_be_given_to_the_model_is_the_clients_mistake_and_costs_no_
             client.tell(ask("resp_3"))
             broke = [await client.told.end_of(f"resp_{number}") for number in (1, 2)]
             assert [word.status for word in broke] == [400, 400]
-            assert await client.told.end_of("resp_3") == talk.Ended("resp_3")
-            assert not client.told.of(talk.Lost)
+            assert await client.told.end_of("resp_3") == talk_events.Ended("resp_3")
+            assert not client.told.of(talk_events.Lost)
             assert worker.sessions == 1
 
     played(scenario)

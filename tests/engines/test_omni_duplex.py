@@ -5,7 +5,7 @@ import base64
 import pytest
 from omni_doubles import GatewayWorker, Native, Worker, conversing, engine, facing, floats_of, loud, played, quiet
 
-from antiphon import talk
+from antiphon import talk, talk_events
 from antiphon.engines.base import EngineOverrun
 
 KINDS = [
@@ -17,7 +17,7 @@ KINDS = [
 
 async def begun(client, **converse):
     client.tell(talk.Converse(**converse))
-    return await client.told.some(talk.Ready)
+    return await client.told.some(talk_events.Ready)
 
 
 @pytest.mark.parametrize(("kind", "options"), KINDS)
@@ -27,15 +27,21 @@ def test_it_listens_while_nobody_speaks_and_speaks_when_somebody_did(kind, optio
             (ready,) = await begun(client, instructions="Be kind.")
             assert ready.metrics == {"kv_cache_length": 40}
             client.tell(talk.Hear(quiet()))
-            await client.told.some(talk.Listening)
+            await client.told.some(talk_events.Listening)
             client.tell(talk.Hear(loud()), talk.Hear(loud()))
-            await client.told.some(talk.Sound, count=2)
-            assert not client.told.of(talk.Ended), "it may go on speaking"
+            await client.told.some(talk_events.Sound, count=2)
+            assert not client.told.of(talk_events.Ended), "it may go on speaking"
             client.tell(talk.Hear(quiet()))
-            (ended, *_) = await client.told.some(talk.Ended)
-            said = [word for word in client.told.words if word.id == ended.id and not isinstance(word, talk.Measured)]
-            assert [type(word) for word in said] == [talk.Spoken, talk.Sound, talk.Spoken, talk.Sound, talk.Ended]
-            assert {len(word.pcm) for word in said if isinstance(word, talk.Sound)} == {48_000}
+            (ended, *_) = await client.told.some(talk_events.Ended)
+            said = [word for word in client.told.words if word.id == ended.id and not isinstance(word, talk_events.Measured)]
+            assert [type(word) for word in said] == [
+                talk_events.Spoken,
+                talk_events.Sound,
+                talk_events.Spoken,
+                talk_events.Sound,
+                talk_events.Ended,
+            ]
+            assert {len(word.pcm) for word in said if isinstance(word, talk_events.Sound)} == {48_000}
             assert worker.inits[0]["mode"] == "full_duplex"
             assert worker.inits[0]["system_prompt"] == "Be kind."
         assert not worker.breaches
@@ -48,7 +54,7 @@ def test_sound_goes_as_float_and_comes_back_as_whole_numbers():
         async with facing(worker := Worker()) as client:
             await begun(client)
             client.tell(talk.Hear(loud()))
-            (sound, *_) = await client.told.some(talk.Sound)
+            (sound, *_) = await client.told.some(talk_events.Sound)
             assert set(floats_of(worker.asked[0]["audio"])) == {0.25}
             assert len(floats_of(worker.asked[0]["audio"])) == 16_000
             assert set(sound.pcm[::2]) == {0x00}
@@ -62,10 +68,10 @@ def test_a_turn_of_the_model_ends_once_though_the_native_server_says_done_at_eac
         async with facing(Native()) as client:
             await begun(client)
             client.tell(*[talk.Hear(loud())] * 3, talk.Hear(quiet()))
-            await client.told.some(talk.Listening)
-            assert len(client.told.of(talk.Spoken)) == 3
-            assert len({word.id for word in client.told.of(talk.Spoken)}) == 1
-            assert len(client.told.of(talk.Ended)) == 1
+            await client.told.some(talk_events.Listening)
+            assert len(client.told.of(talk_events.Spoken)) == 3
+            assert len({word.id for word in client.told.of(talk_events.Spoken)}) == 1
+            assert len(client.told.of(talk_events.Ended)) == 1
 
     played(scenario)
 
@@ -75,10 +81,10 @@ def test_what_the_native_server_says_late_is_a_turn_of_its_own_that_ends_too():
         async with facing(Native()) as client:
             await begun(client)
             client.tell(talk.Hear(loud()), talk.Hear(quiet()), talk.Hear(quiet()))
-            first, second = await client.told.some(talk.Ended, count=2)
+            first, second = await client.told.some(talk_events.Ended, count=2)
             assert first.id != second.id
             late = [word for word in client.told.words if word.id == second.id]
-            assert [type(word) for word in late] == [talk.Measured, talk.Sound, talk.Ended]
+            assert [type(word) for word in late] == [talk_events.Measured, talk_events.Sound, talk_events.Ended]
 
     played(scenario)
 
@@ -88,13 +94,13 @@ def test_what_was_still_to_be_said_of_a_turn_that_was_cut_off_is_not_said():
         async with facing(worker := Native()) as client:
             await begun(client)
             client.tell(talk.Hear(loud()))
-            await client.told.some(talk.Sound)
+            await client.told.some(talk_events.Sound)
             client.tell(talk.Listen(), talk.Hear(loud()), talk.Hear(quiet()))
-            await client.told.some(talk.Listening, count=2)
+            await client.told.some(talk_events.Listening, count=2)
             assert worker.asked[1]["force_listen"] is True
             assert "force_listen" not in worker.asked[2]
-            assert len(client.told.of(talk.Ended)) == 1
-            assert len(client.told.of(talk.Sound)) == 1
+            assert len(client.told.of(talk_events.Ended)) == 1
+            assert len(client.told.of(talk_events.Sound)) == 1
 
     played(scenario)
 
@@ -104,13 +110,13 @@ def test_a_turn_that_is_cancelled_ends_so_and_the_model_is_made_to_listen():
         async with facing(worker := Worker()) as client:
             await begun(client)
             client.tell(talk.Hear(loud()))
-            (sound, *_) = await client.told.some(talk.Sound)
+            (sound, *_) = await client.told.some(talk_events.Sound)
             client.tell(talk.Cancel(sound.id), talk.Hear(loud()))
-            await client.told.some(talk.Listening)
-            assert client.told.ends(sound.id) == [talk.Ended(sound.id, "cancelled")]
+            await client.told.some(talk_events.Listening)
+            assert client.told.ends(sound.id) == [talk_events.Ended(sound.id, "cancelled")]
             assert worker.asked[1]["force_listen"] is True
             client.tell(talk.Hear(loud()))
-            await client.told.some(talk.Sound, count=2)
+            await client.told.some(talk_events.Sound, count=2)
 
     played(scenario)
 
@@ -120,7 +126,7 @@ def test_a_model_that_is_to_write_only_writes_only():
         async with facing(worker := Worker()) as client:
             await begun(client, voice=None)
             client.tell(talk.Hear(loud()), talk.Hear(quiet()))
-            await client.told.some(talk.Ended)
+            await client.told.some(talk_events.Ended)
             assert client.told.kinds() == ["Ready", "Text", "Ended", "Listening"]
             assert worker.inits[0]["use_tts"] is False
             assert worker.inits[0]["config"] == {"generate_audio": False}
@@ -147,7 +153,7 @@ def test_pictures_go_with_the_sound_that_is_told_next():
         async with facing(worker := Worker()) as client:
             await begun(client, sees=True)
             client.tell(*[talk.See(bytes([number]), slices=number) for number in range(1, 7)], talk.Hear(quiet()), talk.Hear(quiet()))
-            await client.told.some(talk.Listening, count=2)
+            await client.told.some(talk_events.Listening, count=2)
             assert worker.asked[0]["video_frames"] == [base64.b64encode(bytes([number])).decode() for number in range(3, 7)]
             assert worker.asked[0]["max_slice_nums"] == 6
             assert "video_frames" not in worker.asked[1]
@@ -161,7 +167,7 @@ def test_short_pieces_are_gathered_to_seconds_and_long_ones_cut():
             await begun(client)
             client.tell(*[talk.Hear(quiet(100))] * 9)
             client.tell(talk.Hear(quiet(100)), talk.Hear(quiet(300)), talk.Hear(quiet(2500)))
-            await client.told.some(talk.Listening, count=5)
+            await client.told.some(talk_events.Listening, count=5)
             assert [len(floats_of(each["audio"])) for each in worker.asked] == [16_000, 4_800, 16_000, 16_000, 8_000]
 
     played(scenario)
@@ -172,7 +178,7 @@ def test_who_says_listen_is_heard_after_a_quarter_of_a_second():
         async with facing(worker := Worker()) as client:
             await begun(client)
             client.tell(talk.Listen(), *[talk.Hear(loud(100))] * 3)
-            await client.told.some(talk.Listening)
+            await client.told.some(talk_events.Listening)
             assert [len(floats_of(each["audio"])) for each in worker.asked] == [4_800]
 
     played(scenario)
@@ -183,10 +189,10 @@ def test_sound_at_another_rate_and_a_voice_at_another_are_what_they_should_be():
         async with facing(worker := Worker()) as client:
             await begun(client, rate_hz=48_000, voice=talk.Voice(rate_hz=8_000))
             client.tell(*[talk.Hear(loud(500, 48_000))] * 4, talk.Hear(quiet(2000, 48_000)))
-            await client.told.some(talk.Ended)
+            await client.told.some(talk_events.Ended)
             heard = sum(len(floats_of(each["audio"])) for each in worker.asked)
-            said = sum(len(word.pcm) for word in client.told.of(talk.Sound)) // 2
-            spoken = len(client.told.of(talk.Spoken))
+            said = sum(len(word.pcm) for word in client.told.of(talk_events.Sound)) // 2
+            spoken = len(client.told.of(talk_events.Spoken))
             assert 60_000 < heard <= 64_000
             assert abs(said - 8_000 * spoken) <= 16
 
@@ -199,7 +205,7 @@ def test_what_is_told_before_the_session_has_begun_waits_and_more_than_that_is_n
             client.tell(talk.Converse(), *[talk.Hear(quiet())] * 6)
             with pytest.raises(EngineOverrun):
                 client.tell(talk.Hear(quiet()))
-            await client.told.some(talk.Listening, count=6)
+            await client.told.some(talk_events.Listening, count=6)
             assert client.told.kinds()[0] == "Ready"
             assert len(worker.asked) == 6
 
@@ -211,7 +217,7 @@ def test_tokens_are_counted_for_each_turn_of_the_model():
         async with facing(Worker(usage=True)) as client:
             await begun(client)
             client.tell(talk.Hear(loud()), talk.Hear(quiet()), talk.Hear(loud()), talk.Hear(loud()), talk.Hear(quiet()))
-            first, second = await client.told.some(talk.Used, count=2)
+            first, second = await client.told.some(talk_events.Used, count=2)
             assert (first.input_tokens, first.output_tokens, first.output_audio_tokens) == (20, 10, 3)
             assert (second.input_tokens, second.output_tokens) == (30, 15)
 
@@ -229,7 +235,7 @@ def test_nobody_is_turned_away_though_a_worker_takes_a_while_to_be_ready_again(k
                 async with conversing(omni) as client:
                     await begun(client)
                     client.tell(talk.Hear(quiet()))
-                    await client.told.some(talk.Listening)
+                    await client.told.some(talk_events.Listening)
                     if number % 2:
                         client.tell(talk.Hear(loud()))
             assert worker.sessions == sessions

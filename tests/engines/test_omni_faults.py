@@ -9,7 +9,7 @@ import pytest
 from aiohttp import WSCloseCode, web
 from omni_doubles import GatewayWorker, Native, Told, Worker, ask, conversing, engine, facing, loud, played, quiet
 
-from antiphon import talk
+from antiphon import talk, talk_events
 from antiphon.engines.base import Place
 from antiphon.engines.omni import build
 from antiphon.errors import Fault, OurFault
@@ -48,19 +48,19 @@ def test_a_model_that_fails_while_it_speaks_is_lost_and_its_turn_broke(fault):
     async def scenario():
         async with facing(Worker(faults={2: fault}), timeout_idle_s=0.2) as client:
             client.tell(talk.Converse())
-            await client.told.some(talk.Ready)
+            await client.told.some(talk_events.Ready)
             client.tell(talk.Hear(loud()))
-            (sound, *_) = await client.told.some(talk.Sound)
+            (sound, *_) = await client.told.some(talk_events.Sound)
             client.tell(talk.Hear(loud()))
-            (lost,) = await client.told.some(talk.Lost)
+            (lost,) = await client.told.some(talk_events.Lost)
             assert lost.code == "backend_error"
             assert "secret" not in lost.message
             (broke,) = client.told.ends(sound.id)
-            assert isinstance(broke, talk.Broke)
+            assert isinstance(broke, talk_events.Broke)
             assert client.told.words[-2:] == [broke, lost]
             client.tell(talk.Hear(loud()), ask())
-            assert isinstance(await client.told.end_of("resp_1"), talk.Broke)
-            assert len(client.told.of(talk.Lost)) == 1
+            assert isinstance(await client.told.end_of("resp_1"), talk_events.Broke)
+            assert len(client.told.of(talk_events.Lost)) == 1
 
     played(scenario)
 
@@ -74,8 +74,8 @@ def test_an_answer_that_fails_midway_broke_once(fault):
             assert broke.status in (502, 504)
             assert "secret" not in broke.message
             # A worker that says itself what went wrong is still there.
-            assert isinstance(await client.told.end_of("resp_2"), talk.Ended if fault is fails else talk.Broke)
-            assert len(client.told.of(talk.Lost)) == (fault is not fails)
+            assert isinstance(await client.told.end_of("resp_2"), talk_events.Ended if fault is fails else talk_events.Broke)
+            assert len(client.told.of(talk_events.Lost)) == (fault is not fails)
 
     played(scenario)
 
@@ -85,9 +85,9 @@ def test_a_session_that_can_not_begin_is_lost(fault):
     async def scenario():
         async with facing(Worker(on_init=fault), timeout_session_s=0.2, timeout_connect_s=0.3, timeout_release_s=0.5) as client:
             client.tell(talk.Converse(), talk.Hear(loud()), ask())
-            await client.told.some(talk.Lost)
-            assert isinstance(await client.told.end_of("resp_1"), talk.Broke)
-            assert not client.told.of(talk.Ready)
+            await client.told.some(talk_events.Lost)
+            assert isinstance(await client.told.end_of("resp_1"), talk_events.Broke)
+            assert not client.told.of(talk_events.Ready)
 
     played(scenario)
 
@@ -107,7 +107,7 @@ def test_a_native_server_that_is_still_clearing_up_is_asked_again(ends):
     async def scenario():
         async with facing(worker := Native(on_init=ends)) as client:
             client.tell(talk.Converse())
-            await client.told.some(talk.Ready)
+            await client.told.some(talk_events.Ready)
             assert len(worker.inits) == 2
 
     played(scenario)
@@ -148,9 +148,9 @@ def test_sound_that_is_no_number_or_not_whole_is_silence_as_far_as_it_is_whole()
     async def scenario():
         async with facing(Worker(faults={1: speaks_badly})) as client:
             client.tell(talk.Converse())
-            await client.told.some(talk.Ready)
+            await client.told.some(talk_events.Ready)
             client.tell(talk.Hear(loud()))
-            sounds = await client.told.some(talk.Sound, count=3)
+            sounds = await client.told.some(talk_events.Sound, count=3)
             assert [word.pcm for word in sounds] == [bytes(20), bytes(4), b"\xff\x7f\x00\x80"]
 
     played(scenario)
@@ -187,7 +187,7 @@ def test_a_worker_that_turns_away_who_comes_too_early_is_asked_again():
     async def scenario():
         async with facing(worker := Early(), "chat") as client:
             client.tell(ask())
-            assert await client.told.end_of("resp_1") == talk.Ended("resp_1")
+            assert await client.told.end_of("resp_1") == talk_events.Ended("resp_1")
             assert worker.refused == 3
 
     played(scenario)
@@ -201,7 +201,7 @@ def test_a_worker_that_closes_as_it_is_asked_to_begin_is_asked_again():
     async def scenario():
         async with facing(worker := Worker(on_init=closes_once), "chat") as client:
             client.tell(ask())
-            assert await client.told.end_of("resp_1") == talk.Ended("resp_1")
+            assert await client.told.end_of("resp_1") == talk_events.Ended("resp_1")
             assert len(worker.inits) == 2
 
     played(scenario)
@@ -215,7 +215,7 @@ def test_a_client_that_is_behind_is_waited_for():
             await worker.until(lambda: worker.inits)
             assert not client.told.words
             client.conversation.resume()
-            assert await client.told.end_of("resp_1") == talk.Ended("resp_1", "length")
+            assert await client.told.end_of("resp_1") == talk_events.Ended("resp_1", "length")
 
     played(scenario)
 
@@ -245,7 +245,7 @@ def test_a_worker_that_dies_before_the_session_begins_is_lost():
             conversation = await stack.enter_async_context(omni.open(talk.Settings(model="m", kind="audio"), told))
             await server.aclose()
             conversation.tell(talk.Converse())
-            await told.some(talk.Lost)
+            await told.some(talk_events.Lost)
         await omni.stop()
 
     played(scenario)
@@ -284,7 +284,7 @@ def test_a_worker_that_does_not_become_idle_is_not_waited_for_longer_than_is_all
             with pytest.raises(Fault, match="busy"):
                 async with conversing(omni) as client:
                     client.tell(talk.Converse())
-                    await client.told.some(talk.Ready)
+                    await client.told.some(talk_events.Ready)
                     worker.status = "duplex_active"
             with pytest.raises(Fault, match="busy"):
                 async with conversing(omni):
@@ -307,10 +307,10 @@ def test_a_client_that_is_gone_at_any_step_leaves_a_worker_that_takes_the_next(k
                     words = [talk.Converse(), talk.Hear(loud()), talk.Hear(loud()), ask()]
                     client.tell(*words[:steps])
                     if steps == 3:
-                        await client.told.some(talk.Sound)
+                        await client.told.some(talk_events.Sound)
             async with conversing(omni, "chat") as client:
                 client.tell(ask())
-                assert await client.told.end_of("resp_1") == talk.Ended("resp_1")
+                assert await client.told.end_of("resp_1") == talk_events.Ended("resp_1")
             assert not worker.refused
             await omni.stop()
 
@@ -325,7 +325,7 @@ def test_whoever_is_cancelled_while_the_worker_recovers_leaves_it_so_that_the_ne
             async def talked():
                 async with conversing(omni) as client:
                     client.tell(talk.Converse())
-                    await client.told.some(talk.Ready)
+                    await client.told.some(talk_events.Ready)
                     client.tell(talk.Hear(quiet()))
                     await asyncio.Event().wait()
 
@@ -345,10 +345,10 @@ def test_an_engine_that_stops_loses_its_conversations():
             omni = engine(worker)
             async with conversing(omni, "chat") as client:
                 client.tell(ask(text="Count", sampling=talk.Sampling(max_tokens=5_000)))
-                await client.told.some(talk.Text)
+                await client.told.some(talk_events.Text)
                 await omni.stop()
-                assert isinstance(await client.told.end_of("resp_1"), talk.Broke)
-                (lost,) = await client.told.some(talk.Lost)
+                assert isinstance(await client.told.end_of("resp_1"), talk_events.Broke)
+                (lost,) = await client.told.some(talk_events.Lost)
                 assert lost.code == "shutdown"
 
     played(scenario)

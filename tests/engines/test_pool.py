@@ -5,7 +5,8 @@ import asyncio
 import pytest
 
 from antiphon.engines.base import EngineOverrun
-from antiphon.engines.pool import MOST_IDLE, Address, Pool, Slots
+from antiphon.engines.concurrency import Slots
+from antiphon.engines.pool import MOST_IDLE, Address, Pool
 from antiphon.errors import UpstreamTrouble
 from upstreams import Server, run
 

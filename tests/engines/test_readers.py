@@ -5,7 +5,7 @@ import json
 import pytest
 from hypothesis import given, strategies as st
 
-from antiphon import talk
+from antiphon import talk, talk_events
 from antiphon.engines.readers import ForcedReader, FormatReader, JsonEnd, PlainReader, SniffingReader
 from antiphon.engines.schemas import Schema
 from antiphon.engines.toolcalls import offers
@@ -37,7 +37,7 @@ def read(reader, *pieces, cut=False):
     words = [word for piece in pieces for word in reader.read(piece)] + reader.finish(cut)
     joined = []
     for word in words:
-        if joined and type(joined[-1]) is type(word) and isinstance(word, talk.Text | talk.Arguments):
+        if joined and type(joined[-1]) is type(word) and isinstance(word, talk_events.Text | talk_events.Arguments):
             before = joined.pop()
             word = _join(before, word)
         joined.append(word)
@@ -45,14 +45,18 @@ def read(reader, *pieces, cut=False):
 
 
 def _join(before, word):
-    if isinstance(word, talk.Text):
-        return talk.Text(word.id, before.text + word.text, before.logprobs + word.logprobs)
-    return talk.Arguments(word.id, word.call_id, before.text + word.text)
+    if isinstance(word, talk_events.Text):
+        return talk_events.Text(word.id, before.text + word.text, before.logprobs + word.logprobs)
+    return talk_events.Arguments(word.id, word.call_id, before.text + word.text)
 
 
 def calling(name, arguments, number=1, custom=False):
     call_id = f"call_{number}"
-    return [talk.Calling("r", call_id, name, custom=custom), talk.Arguments("r", call_id, arguments), talk.Called("r", call_id)]
+    return [
+        talk_events.Calling("r", call_id, name, custom=custom),
+        talk_events.Arguments("r", call_id, arguments),
+        talk_events.Called("r", call_id),
+    ]
 
 
 PARIS = calling("get_weather", '{"city": "Paris"}')
@@ -94,23 +98,23 @@ def test_a_call_is_recognised_in_every_dress_that_models_give_it(written):
     ],
 )
 def test_what_only_looks_like_a_call_is_text(written):
-    assert read(sniffing(), written) == [talk.Text("r", written)]
-    assert read(sniffing(), *written) == [talk.Text("r", written)]
+    assert read(sniffing(), written) == [talk_events.Text("r", written)]
+    assert read(sniffing(), *written) == [talk_events.Text("r", written)]
 
 
 @pytest.mark.parametrize("text", ["Hello", "2 plus 2", "[1]", "`code`", '{"answer"', "<b>"])
 def test_text_that_does_not_look_like_a_call_is_passed_on_at_once(text):
-    assert sniffing().read(text) == [talk.Text("r", text)]
+    assert sniffing().read(text) == [talk_events.Text("r", text)]
 
 
 def test_in_the_middle_of_text_only_a_possible_mark_is_held_back():
     reader = sniffing()
-    assert reader.read("It is 3 <") == [talk.Text("r", "It is 3 ")]
-    assert reader.read(" 5.") == [talk.Text("r", "< 5.")]
+    assert reader.read("It is 3 <") == [talk_events.Text("r", "It is 3 ")]
+    assert reader.read(" 5.") == [talk_events.Text("r", "< 5.")]
 
 
 def test_a_call_after_some_words_is_a_call():
-    assert read(sniffing(), f"Let me look. <tool_call>\n{CALL}\n</tool_call>") == [talk.Text("r", "Let me look. "), *PARIS]
+    assert read(sniffing(), f"Let me look. <tool_call>\n{CALL}\n</tool_call>") == [talk_events.Text("r", "Let me look. "), *PARIS]
 
 
 def test_calls_in_a_row_are_all_kept():
@@ -137,10 +141,10 @@ def test_a_custom_tool_gets_its_input_unwrapped():
 
 
 def test_log_probabilities_of_text_that_was_held_back_come_with_it():
-    first, second = (talk.TokenLogprob(talk.Likelihood(token, -1.0)) for token in ('{"', "x"))
+    first, second = (talk_events.TokenLogprob(talk_events.Likelihood(token, -1.0)) for token in ('{"', "x"))
     reader = sniffing()
     assert reader.read('{"', [first]) == []
-    assert reader.read("x", [second]) == [talk.Text("r", '{"x', (first, second))]
+    assert reader.read("x", [second]) == [talk_events.Text("r", '{"x', (first, second))]
 
 
 def test_an_object_that_never_closes_is_given_up_for_text():
@@ -158,15 +162,18 @@ def test_however_the_words_are_cut_they_amount_to_the_same(written, data):
     pieces = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
     whole = read(sniffing(), text)
     assert read(sniffing(), *pieces) == whole
-    if not any(isinstance(word, talk.Calling) for word in whole):
+    if not any(isinstance(word, talk_events.Calling) for word in whole):
         assert "".join(word.text for word in whole) == text
 
 
 def test_a_forced_call_passes_its_arguments_on_as_they_come():
     reader = ForcedReader("r", offered(WEATHER), minted())
     assert reader.read('{"name": "get_wea') == []
-    assert reader.read('ther", "arguments": {"ci') == [talk.Calling("r", "call_1", "get_weather"), talk.Arguments("r", "call_1", '{"ci')]
-    assert reader.read('ty": "}"}') == [talk.Arguments("r", "call_1", 'ty": "}"}'), talk.Called("r", "call_1")]
+    assert reader.read('ther", "arguments": {"ci') == [
+        talk_events.Calling("r", "call_1", "get_weather"),
+        talk_events.Arguments("r", "call_1", '{"ci'),
+    ]
+    assert reader.read('ty": "}"}') == [talk_events.Arguments("r", "call_1", 'ty": "}"}'), talk_events.Called("r", "call_1")]
     assert reader.done and reader.read("}") == []
 
 
@@ -177,7 +184,7 @@ def test_a_forced_call_of_a_custom_tool_gives_its_input_whole():
 
 def test_a_forced_call_that_was_cut_off_is_not_called():
     words = read(ForcedReader("r", offered(WEATHER), minted()), '{"name": "get_weather", "arguments": {"city"', cut=True)
-    assert words == [talk.Calling("r", "call_1", "get_weather"), talk.Arguments("r", "call_1", '{"city"')]
+    assert words == [talk_events.Calling("r", "call_1", "get_weather"), talk_events.Arguments("r", "call_1", '{"city"')]
 
 
 def test_a_model_that_is_not_held_to_the_call_is_noticed():
@@ -189,7 +196,7 @@ NUMBER = {"type": "object", "properties": {"n": {"type": "integer"}}, "required"
 
 
 def test_text_in_a_format_is_passed_on_and_checked_at_the_end():
-    assert read(FormatReader("r", Schema(NUMBER), True), '{"n":', " 1}") == [talk.Text("r", '{"n": 1}')]
+    assert read(FormatReader("r", Schema(NUMBER), True), '{"n":', " 1}") == [talk_events.Text("r", '{"n": 1}')]
     with pytest.raises(ClientMistake) as raised:
         read(FormatReader("r", Schema(NUMBER), True), '{"n": "one"}')
     assert raised.value.param == "text.format.schema"
@@ -201,7 +208,7 @@ def test_a_constraint_that_was_dropped_is_noticed_at_the_first_word():
 
 
 def test_text_in_a_format_that_was_cut_off_is_nobodys_fault():
-    assert read(FormatReader("r", Schema(NUMBER), True), '{"n":', cut=True) == [talk.Text("r", '{"n":')]
+    assert read(FormatReader("r", Schema(NUMBER), True), '{"n":', cut=True) == [talk_events.Text("r", '{"n":')]
 
 
 @given(

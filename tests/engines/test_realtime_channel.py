@@ -2,7 +2,7 @@
 
 from hypothesis import given, strategies as st
 
-from antiphon import talk, turns
+from antiphon import talk, talk_events, turns
 from antiphon.engines.realtime_channel import CANCEL_PATIENCE_S, Channel, Intake, Patience
 from antiphon.engines.realtime_faults import fault_of
 from antiphon.errors import UpstreamTrouble
@@ -35,7 +35,7 @@ class Line:
         return [event for event in self.sent if isinstance(event, kind)]
 
     def ends(self, id):
-        return [word for word in self.said if word.id == id and isinstance(word, talk.Ended | talk.Broke)]
+        return [word for word in self.said if word.id == id and isinstance(word, talk_events.Ended | talk_events.Broke)]
 
 
 def ask(id, **more):
@@ -67,7 +67,7 @@ def test_an_upstream_that_never_ends_a_cancelled_answer_is_not_waited_for():
     assert len(line.sent_of(ResponseCreate)) == 1, "it is not its turn yet"
     assert line.channel.due_at() == 2.0 + CANCEL_PATIENCE_S
     line.said += line.channel.look_at_clock(2.0 + CANCEL_PATIENCE_S)
-    assert line.ends("resp_1") == [talk.Ended("resp_1", "cancelled")]
+    assert line.ends("resp_1") == [talk_events.Ended("resp_1", "cancelled")]
     assert len(line.sent_of(ResponseCreate)) == 2
     line.hear(done("r1", "cancelled"), 9.0)
     assert len(line.ends("resp_1")) == 1
@@ -106,13 +106,13 @@ def test_an_error_is_told_to_whom_it_is_about():
     line.hear(error("response_cancel_not_active"))
     assert not line.said
     line.hear(error("input_audio_buffer_commit_empty", line.sent_of(InputAudioBufferCommit)[0].event_id))
-    assert [type(word) for word in line.said] == [talk.NotHeard]
+    assert [type(word) for word in line.said] == [talk_events.NotHeard]
     line.hear(error("invalid_value", line.sent_of(ConversationItemCreate)[0].event_id))
     assert line.ends("resp_1")[0].code == "invalid_value"
     line.tell(ask("resp_2"))
     line.hear(done("none", "cancelled"))
     line.hear(error("weird", type="server_error"))
-    assert isinstance(line.said[-1], talk.Trouble | talk.Broke)
+    assert isinstance(line.said[-1], talk_events.Trouble | talk_events.Broke)
 
 
 def test_an_error_that_does_not_say_what_it_is_about_is_about_what_is_waited_for():
@@ -121,7 +121,7 @@ def test_an_error_that_does_not_say_what_it_is_about_is_about_what_is_waited_for
     line.hear(error("invalid_value"))
     assert line.ends("resp_1")[0].status == 400
     line.hear(error("invalid_value"))
-    assert isinstance(line.said[-1], talk.Trouble)
+    assert isinstance(line.said[-1], talk_events.Trouble)
 
 
 def test_words_that_come_only_whole_are_said_and_those_said_already_are_not():
@@ -142,8 +142,12 @@ def test_a_call_that_comes_only_whole_is_told_in_full():
     item = FunctionCallItem(id="item_c", name="look", call_id="call_1", arguments="{}", status="completed")
     line.hear(events.ResponseOutputItemDone(event_id="e", response_id="r1", output_index=0, item=item))
     line.hear(done("r1"))
-    told = [talk.Calling("resp_1", "call_1", "look"), talk.Arguments("resp_1", "call_1", "{}"), talk.Called("resp_1", "call_1")]
-    assert line.said == [*told, talk.Ended("resp_1")]
+    told = [
+        talk_events.Calling("resp_1", "call_1", "look"),
+        talk_events.Arguments("resp_1", "call_1", "{}"),
+        talk_events.Called("resp_1", "call_1"),
+    ]
+    assert line.said == [*told, talk_events.Ended("resp_1")]
 
 
 def test_two_messages_of_an_answer_are_two_items():
@@ -154,7 +158,7 @@ def test_two_messages_of_an_answer_are_two_items():
         item = MessageItem(id=f"item_{number}", role="assistant", content=[])
         line.hear(events.ResponseOutputItemAdded(event_id="e", response_id="r1", output_index=number, item=item))
         line.hear(delta("r1", str(number), f"item_{number}"))
-    assert line.said == [talk.Text("resp_1", "1"), talk.ItemBreak("resp_1"), talk.Text("resp_1", "2")]
+    assert line.said == [talk_events.Text("resp_1", "1"), talk_events.ItemBreak("resp_1"), talk_events.Text("resp_1", "2")]
 
 
 IDS = st.sampled_from(["r1", "r2", "r3"])
@@ -206,11 +210,11 @@ def test_whatever_comes_every_answer_ends_once_and_every_turn_that_starts_stops_
         said = [word for word in line.said if word.id == id]
         assert said[-1] is line.ends(id)[0], "the end comes last"
     assert opened(line) <= dropped
-    over = [word.id for word in line.said if isinstance(word, talk.HeardAll | talk.NotHeard)]
+    over = [word.id for word in line.said if isinstance(word, talk_events.HeardAll | talk_events.NotHeard)]
     assert len(over) == len(set(over))
 
 
 def opened(line):
     """The turns that started and have not stopped."""
-    started = {word.id for word in line.said if isinstance(word, talk.SpeechStarted)}
-    return started - {word.id for word in line.said if isinstance(word, talk.SpeechStopped)}
+    started = {word.id for word in line.said if isinstance(word, talk_events.SpeechStarted)}
+    return started - {word.id for word in line.said if isinstance(word, talk_events.SpeechStopped)}

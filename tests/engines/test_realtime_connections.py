@@ -20,7 +20,7 @@ from realtime_server import (
     talking,
 )
 
-from antiphon import talk
+from antiphon import talk, talk_events
 from antiphon.engines.base import EngineOverrun, Place
 from antiphon.engines.realtime import build
 from antiphon.errors import OurFault
@@ -90,7 +90,7 @@ def test_a_server_that_closes_instead_of_beginning_is_named_with_its_reason():
 def test_a_server_behind_tls_is_trusted_by_an_authority_that_is_named(certificates):
     async def scenario(conversation, heard, _server):
         conversation.tell(ask("resp_1"))
-        assert await heard.end_of() == talk.Ended("resp_1")
+        assert await heard.end_of() == talk_events.Ended("resp_1")
 
     playing(scenario, tls=served(certificates), place=Place(weights=Path(), base=certificates), options={"ca_file": "ca.pem"})
 
@@ -139,14 +139,14 @@ def test_sound_alone_does_not_dial_again_and_again():
         async with asyncio.timeout(20), talking(server, place) as (conversation, heard):
             conversation.tell(BY_HAND)
             conversation.tell(talk.Hear(sound(20)))
-            await heard.until(lambda _: of(heard, talk.Trouble))
+            await heard.until(lambda _: of(heard, talk_events.Trouble))
             for _ in range(50):
                 conversation.tell(talk.Hear(sound(20)))
                 await asyncio.sleep(0)
             conversation.tell(talk.Commit("turn_1"))
-            await heard.until(lambda _: of(heard, talk.NotHeard))
+            await heard.until(lambda _: of(heard, talk_events.NotHeard))
         assert len(watcher.failures) == 2, "for the first sound, and for the commit"
-        assert len(of(heard, talk.Trouble)) == 1
+        assert len(of(heard, talk_events.Trouble)) == 1
 
     run(play())
 
@@ -157,13 +157,13 @@ def test_a_lost_connection_costs_the_answer_and_the_next_has_all_that_was_said()
         conversation.tell(talk.Hear(sound(300)))
         conversation.tell(talk.Commit("turn_1"))
         conversation.tell(ask("resp_1", spoken("turn_1", sound(300))))
-        await heard.until(lambda _: of(heard, talk.Text) and of(heard, talk.HeardAll))
+        await heard.until(lambda _: of(heard, talk_events.Text) and of(heard, talk_events.HeardAll))
         await server.cut()
         broke = await heard.end_of()
         assert (broke.status, broke.code) == (502, "upstream_broke_off")
         server.play = hello
         conversation.tell(ask("resp_2", spoken("turn_1", sound(300)), answered("Well"), said("Again")))
-        assert await heard.end_of("resp_2") == talk.Ended("resp_2")
+        assert await heard.end_of("resp_2") == talk_events.Ended("resp_2")
         assert len(server.sessions) == 2
         assert server.session.texts()[:3] == ["user: input_audio", "assistant: Well", "user: Again"]
         assert server.session.update["transcription"] == {}
@@ -175,16 +175,16 @@ def test_a_lost_connection_ends_the_turn_that_is_open_and_the_clock_goes_on():
     async def scenario(conversation, heard, server):
         conversation.tell(LISTEN)
         conversation.tell(talk.Hear(sound(500)))
-        await heard.until(lambda _: of(heard, talk.SpeechStarted))
+        await heard.until(lambda _: of(heard, talk_events.SpeechStarted))
         await server.cut()
-        await heard.until(lambda _: of(heard, talk.SpeechStopped))
-        assert of(heard, talk.SpeechStopped)[0].at_ms == 500
-        assert of(heard, talk.NotHeard)[0].id == of(heard, talk.SpeechStopped)[0].id
+        await heard.until(lambda _: of(heard, talk_events.SpeechStopped))
+        assert of(heard, talk_events.SpeechStopped)[0].at_ms == 500
+        assert of(heard, talk_events.NotHeard)[0].id == of(heard, talk_events.SpeechStopped)[0].id
         conversation.tell(talk.Hear(sound(800)))
-        await heard.until(lambda _: len(of(heard, talk.SpeechStopped)) == 2)
-        assert [word.at_ms for word in of(heard, talk.SpeechStarted)] == [200, 700]
-        assert of(heard, talk.SpeechStopped)[1].at_ms == 1200
-        assert len({word.id for word in of(heard, talk.SpeechStarted)}) == 2
+        await heard.until(lambda _: len(of(heard, talk_events.SpeechStopped)) == 2)
+        assert [word.at_ms for word in of(heard, talk_events.SpeechStarted)] == [200, 700]
+        assert of(heard, talk_events.SpeechStopped)[1].at_ms == 1200
+        assert len({word.id for word in of(heard, talk_events.SpeechStarted)}) == 2
 
     playing(scenario, turns=[(200, 700)])
 
@@ -201,7 +201,7 @@ def test_sound_that_is_not_committed_yet_is_sent_again_after_a_lost_connection()
             told_ms += 1
             await asyncio.sleep(0)
         conversation.tell(talk.Commit("turn_1"))
-        await heard.until(lambda _: of(heard, talk.HeardAll))
+        await heard.until(lambda _: of(heard, talk_events.HeardAll))
         assert server.session.heard == sound(told_ms)
 
     playing(scenario)
@@ -210,10 +210,10 @@ def test_sound_that_is_not_committed_yet_is_sent_again_after_a_lost_connection()
 def test_a_cancelled_answer_ends_once_and_says_no_more():
     async def scenario(conversation, heard, server):
         conversation.tell(ask("resp_1"))
-        await heard.until(lambda _: of(heard, talk.Text))
+        await heard.until(lambda _: of(heard, talk_events.Text))
         conversation.tell(talk.Cancel("resp_1"))
         conversation.tell(talk.Cancel("resp_1"))
-        assert await heard.end_of() == talk.Ended("resp_1", "cancelled")
+        assert await heard.end_of() == talk_events.Ended("resp_1", "cancelled")
         assert heard.text() == "Well"
         assert server.session.kinds().count("response.cancel") == 1
 
@@ -224,9 +224,9 @@ def test_an_answer_can_be_cancelled_before_it_was_asked_for():
     async def scenario(conversation, heard, server):
         conversation.tell(ask("resp_1"))
         conversation.tell(talk.Cancel("resp_1"))
-        assert await heard.end_of() == talk.Ended("resp_1", "cancelled")
+        assert await heard.end_of() == talk_events.Ended("resp_1", "cancelled")
         conversation.tell(ask("resp_2"))
-        assert await heard.end_of("resp_2") == talk.Ended("resp_2")
+        assert await heard.end_of("resp_2") == talk_events.Ended("resp_2")
 
     playing(scenario)
 
@@ -234,11 +234,11 @@ def test_an_answer_can_be_cancelled_before_it_was_asked_for():
 def test_what_is_asked_after_a_cancelled_answer_waits_for_its_end():
     async def scenario(conversation, heard, server):
         conversation.tell(ask("resp_1"))
-        await heard.until(lambda _: of(heard, talk.Text))
+        await heard.until(lambda _: of(heard, talk_events.Text))
         server.play = hello
         conversation.tell(talk.Cancel("resp_1"))
         conversation.tell(ask("resp_2", said("Hi"), answered("Well"), said("No")))
-        assert await heard.end_of("resp_2") == talk.Ended("resp_2")
+        assert await heard.end_of("resp_2") == talk_events.Ended("resp_2")
         assert "conversation" not in server.session.asked[-1]["response"]
         assert server.session.texts()[:3] == ["user: Hi", "assistant: ", "user: No"]
 
@@ -274,8 +274,8 @@ def test_an_error_about_nothing_in_particular_is_trouble():
         conversation.tell(talk.Hear(sound(20)))
         await server.until(lambda: server.sessions and server.session.asked)
         await server.session.error("invalid_value", "No such model.", server.session.asked[0]["event_id"])
-        await heard.until(lambda _: of(heard, talk.Trouble))
-        assert of(heard, talk.Trouble)[0].message == "No such model."
+        await heard.until(lambda _: of(heard, talk_events.Trouble))
+        assert of(heard, talk_events.Trouble)[0].message == "No such model."
 
     playing(scenario)
 
@@ -283,7 +283,7 @@ def test_an_error_about_nothing_in_particular_is_trouble():
 def test_a_paused_conversation_reads_no_more_until_it_is_resumed():
     async def scenario(conversation, heard, server):
         conversation.tell(ask("resp_1"))
-        await heard.until(lambda _: of(heard, talk.Text))
+        await heard.until(lambda _: of(heard, talk_events.Text))
         conversation.pause()
         (answer,) = server.answering
         await answer.say(" now")
@@ -315,11 +315,11 @@ def test_an_engine_that_stops_breaks_its_answers():
             engine, heard = engine_before(server), Heard()
             async with engine.open(talk.Settings(model="m"), heard) as conversation:
                 conversation.tell(ask("resp_1"))
-                await heard.until(lambda _: of(heard, talk.Text))
+                await heard.until(lambda _: of(heard, talk_events.Text))
                 await engine.stop()
                 assert (await heard.end_of()).code == "server_is_overloaded"
                 conversation.tell(ask("resp_2"))
-                assert isinstance(await heard.end_of("resp_2"), talk.Broke)
+                assert isinstance(await heard.end_of("resp_2"), talk_events.Broke)
                 conversation.tell(talk.Hear(sound(20)))
             assert len(server.sessions) == 1
 
@@ -331,7 +331,7 @@ def test_leaving_closes_the_connection_in_good_order():
         async with asyncio.timeout(20), RealtimeServer(silent).open() as server:
             async with talking(server) as (conversation, heard):
                 conversation.tell(ask("resp_1"))
-                await heard.until(lambda _: of(heard, talk.Text))
+                await heard.until(lambda _: of(heard, talk_events.Text))
             count = len(heard.words)
             await server.until(lambda: server.session.socket.closed)
             assert server.session.socket.close_code == 1000
@@ -353,7 +353,7 @@ def test_only_so_many_conversations_are_connected_at_once():
                 with pytest.raises(EngineOverrun):
                     third.tell(ask("resp_3"))
                 second.tell(talk.Cancel("resp_2"))
-                assert await heard.end_of("resp_2") == talk.Ended("resp_2", "cancelled")
+                assert await heard.end_of("resp_2") == talk_events.Ended("resp_2", "cancelled")
             await engine.stop()
             assert len(server.sessions) == 1
 

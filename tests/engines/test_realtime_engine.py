@@ -3,7 +3,7 @@
 import pytest
 from realtime_server import answered, ask, hello, of, playing, said, voice_of
 
-from antiphon import talk, turns
+from antiphon import talk, talk_events, turns
 
 ALOUD = talk.Voice(name="marin")
 both = pytest.mark.parametrize("dialect", ["ga", "beta"])
@@ -13,9 +13,9 @@ both = pytest.mark.parametrize("dialect", ["ga", "beta"])
 def test_a_question_in_writing_is_answered_in_writing(dialect):
     async def scenario(conversation, heard, server):
         conversation.tell(ask("resp_1", instructions="Be brief."))
-        assert await heard.end_of() == talk.Ended("resp_1")
+        assert await heard.end_of() == talk_events.Ended("resp_1")
         assert heard.text() == "Hello there."
-        used = next(word for word in heard.words if isinstance(word, talk.Used))
+        used = next(word for word in heard.words if isinstance(word, talk_events.Used))
         assert (used.input_tokens, used.output_tokens) == (9, 3)
         (create,) = (event for event in server.session.asked if event["type"] == "response.create")
         assert create["response"]["instructions"] == "Be brief."
@@ -30,9 +30,9 @@ def test_a_question_with_a_voice_is_answered_aloud_words_before_their_sound(dial
     async def scenario(conversation, heard, server):
         conversation.tell(ask("resp_1", voice=ALOUD))
         await heard.end_of()
-        kinds = [type(word) for word in heard.words if isinstance(word, talk.Spoken | talk.Sound)]
-        assert kinds == [talk.Spoken, talk.Sound] * 2
-        assert b"".join(word.pcm for word in heard.words if isinstance(word, talk.Sound)) == voice_of(2)
+        kinds = [type(word) for word in heard.words if isinstance(word, talk_events.Spoken | talk_events.Sound)]
+        assert kinds == [talk_events.Spoken, talk_events.Sound] * 2
+        assert b"".join(word.pcm for word in heard.words if isinstance(word, talk_events.Sound)) == voice_of(2)
         asked = server.session.asked[-1]["response"]
         assert asked.get("voice") or asked["audio"]["output"]["voice"] == "marin"
 
@@ -45,12 +45,12 @@ def test_a_call_is_told_with_its_arguments_and_its_result_goes_back(dialect):
         tool = talk.FunctionTool("weather", "Tells it.", {"type": "object", "properties": {}})
         conversation.tell(ask("resp_1", tools=(tool,), tool_choice=talk.ToolChoice("required")))
         await heard.end_of()
-        told = [word for word in heard.words if isinstance(word, talk.Calling | talk.Arguments | talk.Called)]
+        told = [word for word in heard.words if isinstance(word, talk_events.Calling | talk_events.Arguments | talk_events.Called)]
         assert told == [
-            talk.Calling("resp_1", "call_1", "weather"),
-            talk.Arguments("resp_1", "call_1", '{"city":'),
-            talk.Arguments("resp_1", "call_1", '"Ulm"}'),
-            talk.Called("resp_1", "call_1"),
+            talk_events.Calling("resp_1", "call_1", "weather"),
+            talk_events.Arguments("resp_1", "call_1", '{"city":'),
+            talk_events.Arguments("resp_1", "call_1", '"Ulm"}'),
+            talk_events.Called("resp_1", "call_1"),
         ]
         history = said("Hi"), turns.ToolCall("call_1", "weather", '{"city":"Ulm"}'), turns.ToolResult("call_1", (turns.TextPart("rain"),))
         before = len(server.session.asked)
@@ -136,7 +136,7 @@ def test_answers_at_the_same_time_are_told_apart():
         await heard.end_of("resp_2")
         first.go.set()
         await heard.end_of("resp_1")
-        assert len(of(heard, talk.Ended)) == 2
+        assert len(of(heard, talk_events.Ended)) == 2
         assert heard.text("resp_1") == "I am resp_1"
         assert heard.text("resp_2") == "I am resp_2"
 
@@ -152,9 +152,9 @@ def test_answers_at_the_same_time_are_told_apart():
 @pytest.mark.parametrize(
     ("status", "reason", "ended"),
     [
-        ("incomplete", "max_output_tokens", talk.Ended("resp_1", "length")),
-        ("incomplete", "content_filter", talk.Ended("resp_1", "content_filter")),
-        ("cancelled", "turn_detected", talk.Ended("resp_1", "cancelled")),
+        ("incomplete", "max_output_tokens", talk_events.Ended("resp_1", "length")),
+        ("incomplete", "content_filter", talk_events.Ended("resp_1", "content_filter")),
+        ("cancelled", "turn_detected", talk_events.Ended("resp_1", "cancelled")),
     ],
 )
 def test_an_answer_ends_as_it_ended_upstream(status, reason, ended):
@@ -182,7 +182,7 @@ def test_an_answer_that_failed_upstream_breaks_with_its_code(code, status):
     async def scenario(conversation, heard, _server):
         conversation.tell(ask("resp_1"))
         broke = await heard.end_of()
-        assert isinstance(broke, talk.Broke)
+        assert isinstance(broke, talk_events.Broke)
         assert broke.status == status
         assert broke.code == ("upstream_credentials" if code == "invalid_api_key" else code)
 
@@ -207,7 +207,7 @@ def test_usage_is_told_by_kind():
     async def scenario(conversation, heard, _server):
         conversation.tell(ask("resp_1"))
         await heard.end_of()
-        assert heard.words[0] == talk.Used(
+        assert heard.words[0] == talk_events.Used(
             id="resp_1", input_tokens=20, output_tokens=10, cached_tokens=8, input_audio_tokens=12, input_image_tokens=3,
             output_audio_tokens=6, cached_audio_tokens=6,
         )  # fmt: skip
@@ -225,7 +225,9 @@ def test_a_server_that_answers_unasked_is_told_to_stop():
         await heard.end_of()
         await server.until(lambda: "response.cancel" in server.session.kinds())
         assert server.session.asked[-1]["response_id"] == "resp_x"
-        assert [type(word) for word in heard.words] == [talk.Text, talk.Text, talk.Used, talk.Ended], "nothing is said of it"
+        assert [type(word) for word in heard.words] == [talk_events.Text, talk_events.Text, talk_events.Used, talk_events.Ended], (
+            "nothing is said of it"
+        )
 
     playing(scenario, eager)
 
@@ -239,9 +241,9 @@ def test_what_a_server_answers_unasked_is_taken_for_what_is_asked_of_it_meanwhil
 
     async def scenario(conversation, heard, _server):
         conversation.tell(ask("resp_1"))
-        assert await heard.end_of() == talk.Ended("resp_1")
+        assert await heard.end_of() == talk_events.Ended("resp_1")
         assert heard.text() == "Hello there."
-        assert not any(isinstance(word, talk.Trouble) for word in heard.words)
+        assert not any(isinstance(word, talk_events.Trouble) for word in heard.words)
 
     playing(scenario, impatient)
 
@@ -257,7 +259,7 @@ def test_what_is_no_event_is_passed_over(nonsense):
 
     async def scenario(conversation, heard, _server):
         conversation.tell(ask("resp_1"))
-        assert await heard.end_of() == talk.Ended("resp_1")
+        assert await heard.end_of() == talk_events.Ended("resp_1")
         assert heard.text() == "Hello there."
 
     playing(scenario, babbling)

@@ -5,7 +5,7 @@ import struct
 import pytest
 from realtime_server import BY_HAND, LISTEN, answered, as_said, ask, hello, of, playing, said, sound, spoken, voice_of
 
-from antiphon import talk, turns
+from antiphon import talk, talk_events, turns
 from antiphon.audio import to_ulaw
 
 both = pytest.mark.parametrize("dialect", ["ga", "beta"])
@@ -17,12 +17,12 @@ def test_a_turn_starts_and_stops_where_the_upstream_says_and_its_words_follow(di
         conversation.tell(LISTEN)
         for _ in range(10):
             conversation.tell(talk.Hear(sound(100)))
-        await heard.until(lambda _: of(heard, talk.HeardAll))
-        (started,), (stopped,) = of(heard, talk.SpeechStarted), of(heard, talk.SpeechStopped)
+        await heard.until(lambda _: of(heard, talk_events.HeardAll))
+        (started,), (stopped,) = of(heard, talk_events.SpeechStarted), of(heard, talk_events.SpeechStopped)
         assert (started.at_ms, stopped.at_ms, started.id) == (200, 700, stopped.id)
-        assert of(heard, talk.Heard, talk.HeardAll) == [
-            talk.Heard(started.id, "good "),
-            talk.HeardAll(id=started.id, transcript="good day", input_tokens=5, input_audio_tokens=4, output_tokens=2),
+        assert of(heard, talk_events.Heard, talk_events.HeardAll) == [
+            talk_events.Heard(started.id, "good "),
+            talk_events.HeardAll(id=started.id, transcript="good day", input_tokens=5, input_audio_tokens=4, output_tokens=2),
         ]
         assert server.session.heard == sound(1000)
 
@@ -61,8 +61,8 @@ def test_a_turn_that_was_heard_is_answered_from_the_upstreams_own_item():
     async def scenario(conversation, heard, server):
         conversation.tell(LISTEN)
         conversation.tell(talk.Hear(sound(800)))
-        await heard.until(lambda _: of(heard, talk.SpeechStopped))
-        turn_id = of(heard, talk.SpeechStopped)[0].id
+        await heard.until(lambda _: of(heard, talk_events.SpeechStopped))
+        turn_id = of(heard, talk_events.SpeechStopped)[0].id
         conversation.tell(ask("resp_1", spoken(turn_id)))
         await heard.end_of()
         conversation.tell(ask("resp_2", spoken(turn_id, transcript="good day"), answered("Hello there."), said("And?")))
@@ -82,8 +82,8 @@ def test_a_turn_committed_by_hand_is_answered_at_once(dialect):
         conversation.tell(ask("resp_1", spoken("turn_1")))
         await heard.end_of()
         assert server.session.texts() == ["user: input_audio", "assistant: "]
-        assert of(heard, talk.HeardAll)[0].id == "turn_1"
-        assert not of(heard, talk.SpeechStarted, talk.SpeechStopped)
+        assert of(heard, talk_events.HeardAll)[0].id == "turn_1"
+        assert not of(heard, talk_events.SpeechStarted, talk_events.SpeechStopped)
 
     playing(scenario, dialect=dialect)
 
@@ -92,14 +92,14 @@ def test_a_turn_that_is_open_can_be_committed_by_hand():
     async def scenario(conversation, heard, server):
         conversation.tell(LISTEN)
         conversation.tell(talk.Hear(sound(400)))
-        await heard.until(lambda _: of(heard, talk.SpeechStarted))
-        turn_id = of(heard, talk.SpeechStarted)[0].id
+        await heard.until(lambda _: of(heard, talk_events.SpeechStarted))
+        turn_id = of(heard, talk_events.SpeechStarted)[0].id
         conversation.tell(talk.Commit(turn_id))
         conversation.tell(ask("resp_1", spoken(turn_id)))
         await heard.end_of()
         assert server.session.texts() == ["user: input_audio", "assistant: "]
-        assert of(heard, talk.HeardAll)[0].id == turn_id
-        assert not of(heard, talk.SpeechStopped)
+        assert of(heard, talk_events.HeardAll)[0].id == turn_id
+        assert not of(heard, talk_events.SpeechStopped)
 
     playing(scenario, turns=[(200, 700)])
 
@@ -108,12 +108,12 @@ def test_nothing_more_is_said_of_a_turn_that_was_dropped():
     async def scenario(conversation, heard, server):
         conversation.tell(LISTEN)
         conversation.tell(talk.Hear(sound(400)))
-        await heard.until(lambda _: of(heard, talk.SpeechStarted))
+        await heard.until(lambda _: of(heard, talk_events.SpeechStarted))
         conversation.tell(talk.Forget())
         conversation.tell(ask("resp_1"))
         await heard.end_of()
         assert "input_audio_buffer.clear" in server.session.kinds()
-        assert not of(heard, talk.SpeechStopped, talk.HeardAll, talk.NotHeard)
+        assert not of(heard, talk_events.SpeechStopped, talk_events.HeardAll, talk_events.NotHeard)
 
     playing(scenario, turns=[(200, 700)])
 
@@ -122,7 +122,7 @@ def test_a_turn_that_the_session_dropped_too_late_is_deleted_upstream():
     async def scenario(conversation, heard, server):
         conversation.tell(LISTEN)
         conversation.tell(talk.Hear(sound(400)))
-        await heard.until(lambda _: of(heard, talk.SpeechStarted))
+        await heard.until(lambda _: of(heard, talk_events.SpeechStarted))
         conversation.tell(talk.Hear(sound(400)))  # upstream, the turn is over
         conversation.tell(talk.Forget())
         conversation.tell(ask("resp_1"))
@@ -144,10 +144,10 @@ def test_what_upstream_fails_to_write_down_is_not_heard():
     async def scenario(conversation, heard, _server):
         conversation.tell(LISTEN)
         conversation.tell(talk.Hear(sound(800)))
-        await heard.until(lambda _: of(heard, talk.NotHeard))
+        await heard.until(lambda _: of(heard, talk_events.NotHeard))
         conversation.tell(ask("resp_1"))
         await heard.end_of()
-        (missed,) = of(heard, talk.NotHeard, talk.HeardAll)
+        (missed,) = of(heard, talk_events.NotHeard, talk_events.HeardAll)
         assert (missed.code, missed.message) == ("audio_unintelligible", "It is noise.")
 
     playing(scenario, turns=[(200, 700)], transcribe=failing)
@@ -157,11 +157,11 @@ def test_a_commit_that_upstream_refuses_is_not_heard_and_its_sound_is_sent_as_an
     async def scenario(conversation, heard, server):
         conversation.tell(BY_HAND)
         conversation.tell(talk.Commit("turn_1"))
-        await heard.until(lambda _: of(heard, talk.NotHeard))
+        await heard.until(lambda _: of(heard, talk_events.NotHeard))
         conversation.tell(ask("resp_1", spoken("turn_1", sound(50))))
         await heard.end_of()
         assert server.session.texts() == ["user: input_audio", "assistant: "]
-        assert not of(heard, talk.Trouble)
+        assert not of(heard, talk_events.Trouble)
 
     playing(scenario)
 
@@ -174,7 +174,7 @@ def test_the_telephone_is_spoken_to_in_its_own_code(dialect):
         conversation.tell(ask("resp_1", voice=talk.Voice(rate_hz=8000)))
         await heard.end_of()
         assert server.session.heard == to_ulaw(b"\x10\x20" * 800)
-        pcm = b"".join(word.pcm for word in of(heard, talk.Sound))
+        pcm = b"".join(word.pcm for word in of(heard, talk_events.Sound))
         assert len(pcm) == 2 * len(voice_of(2)), "a byte upstream is a sample here"
 
     playing(scenario, dialect=dialect)
@@ -188,7 +188,7 @@ def test_sound_at_a_rate_that_servers_do_not_take_is_sent_at_the_one_they_do(dia
         conversation.tell(ask("resp_1"))
         await heard.end_of()
         assert struct.unpack("<6h", server.session.heard) == (0, 200, 400, 600, 0, -300)
-        assert not of(heard, talk.Trouble)
+        assert not of(heard, talk_events.Trouble)
 
     playing(scenario, dialect=dialect)
 
@@ -206,12 +206,12 @@ def test_detection_can_be_switched_off_in_the_middle_of_a_turn():
     async def scenario(conversation, heard, server):
         conversation.tell(LISTEN)
         conversation.tell(talk.Hear(sound(400)))
-        await heard.until(lambda _: of(heard, talk.SpeechStarted))
+        await heard.until(lambda _: of(heard, talk_events.SpeechStarted))
         conversation.tell(BY_HAND)
         conversation.tell(talk.Hear(sound(400)))
         conversation.tell(talk.Commit("turn_1"))
-        await heard.until(lambda _: of(heard, talk.HeardAll))
-        assert of(heard, talk.HeardAll)[0].id == "turn_1"
-        assert not of(heard, talk.SpeechStopped)
+        await heard.until(lambda _: of(heard, talk_events.HeardAll))
+        assert of(heard, talk_events.HeardAll)[0].id == "turn_1"
+        assert not of(heard, talk_events.SpeechStopped)
 
     playing(scenario, hello, turns=[(200, 700)])

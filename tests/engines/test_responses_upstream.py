@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from responses_events import CALLED, ID, SAID, SEEN, THOUGHT, USAGE, WHOLE, frames, over, shown
 
-from antiphon import talk, turns
+from antiphon import talk, talk_events, turns
 from antiphon.audio import wav
 from antiphon.engines.base import Place
 from antiphon.engines.responses import build
@@ -44,7 +44,7 @@ def answered(script, respond=None, **options):
 
         def deliver(said):
             words.extend(said)
-            if any(isinstance(word, talk.Ended | talk.Broke) for word in said):
+            if any(isinstance(word, talk_events.Ended | talk_events.Broke) for word in said):
                 done.set()
 
         async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
@@ -90,7 +90,7 @@ def test_a_server_that_does_not_stream_is_understood():
 )
 def test_an_answer_without_its_end_broke(script, status, code):
     words, _ = answered(script)
-    (broke,) = (word for word in words if isinstance(word, talk.Ended | talk.Broke))
+    (broke,) = (word for word in words if isinstance(word, talk_events.Ended | talk_events.Broke))
     assert words[-1] is broke
     assert broke.status == status
     assert code is None or broke.code == code

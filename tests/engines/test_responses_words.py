@@ -32,7 +32,7 @@ from responses_events import (
     words_of,
 )
 
-from antiphon import talk
+from antiphon import talk, talk_events
 from antiphon.engines.event_scan import EventScan
 from antiphon.engines.responses_words import _READS, SKIPPED, STATUSES, ResponsesReading
 from antiphon.errors import Fault
@@ -78,7 +78,7 @@ DIALECTS = {
 def test_whatever_a_server_leaves_out_or_says_twice_each_thing_is_heard_once(dialect):
     words = words_of(DIALECTS[dialect], [talk.FunctionTool("f")])
     assert sorted(shown(words), key=str) == sorted(SEEN, key=str)
-    assert words[-2:] == [USED, talk.Ended(ID)]
+    assert words[-2:] == [USED, talk_events.Ended(ID)]
 
 
 @given(st.permutations(range(3)), st.data())
@@ -99,7 +99,7 @@ def test_text_goes_out_as_it_comes_while_a_server_never_says_that_its_reasoning_
     words = []
     thinking = event("reasoning_text.delta", item_id="rs_a", output_index=0, content_index=0, delta="Hm")
     reading.read([json.dumps(each).encode() for each in (thinking, *text_deltas("Hello", index=1))], words)
-    assert [word.text for word in words if isinstance(word, talk.Text)] == ["Hel", "lo"]
+    assert [word.text for word in words if isinstance(word, talk_events.Text)] == ["Hel", "lo"]
 
 
 ENTIRE = frames(
@@ -141,7 +141,7 @@ def test_every_event_of_the_original_is_understood_or_passed_on_or_knowingly_ski
         return
     moved = {"type": type, "item_id": "ig_7", "output_index": 0, "sequence_number": 4, "delta": "x"}
     words = words_of([event("output_item.added", output_index=0, item=PICTURE), moved, over()])
-    assert words[1:3] == [talk.HostedBegan(ID, PICTURE), talk.HostedMoved(ID, moved)]
+    assert words[1:3] == [talk_events.HostedBegan(ID, PICTURE), talk_events.HostedMoved(ID, moved)]
 
 
 ANYTHING = st.one_of(
@@ -228,8 +228,10 @@ def test_the_parts_of_a_summary_stay_apart(name, has_parts):
 def test_log_probabilities_come_with_their_tokens():
     token = {"token": "Hi", "logprob": -0.1, "bytes": [72, 105], "top_logprobs": [{"token": "Ho", "logprob": -2.0}]}
     told = event("output_text.delta", item_id="msg_a", output_index=0, content_index=0, delta="Hi", logprobs=[token])
-    heard = next(word for word in words_of([told, over()]) if isinstance(word, talk.Text))
-    assert heard.logprobs == (talk.TokenLogprob(talk.Likelihood("Hi", -0.1, (72, 105)), (talk.Likelihood("Ho", -2.0, (72, 111)),)),)
+    heard = next(word for word in words_of([told, over()]) if isinstance(word, talk_events.Text))
+    assert heard.logprobs == (
+        talk_events.TokenLogprob(talk_events.Likelihood("Hi", -0.1, (72, 105)), (talk_events.Likelihood("Ho", -2.0, (72, 111)),)),
+    )
 
 
 @pytest.mark.parametrize("name", ["output_text.annotation.added", "output_text_annotation.added", None])
@@ -238,13 +240,13 @@ def test_a_citation_is_told_once(name):
     events = full_message("Hi", annotations=[cited])
     if name:
         events.insert(4, event(name, item_id="msg_a", output_index=0, content_index=0, annotation_index=0, annotation=cited))
-    assert [word.annotation for word in words_of([*events, over()]) if isinstance(word, talk.Annotated)] == [cited]
+    assert [word.annotation for word in words_of([*events, over()]) if isinstance(word, talk_events.Annotated)] == [cited]
 
 
 def test_a_message_keeps_its_phase():
     events = full_message("Looking.") + full_message("Found.", "msg_b", 1)
     events[0]["item"]["phase"], events[-1]["item"]["phase"] = "commentary", "final_answer"
-    phases = [word.phase for word in words_of([*events, over()]) if isinstance(word, talk.ItemBreak) and word.phase]
+    phases = [word.phase for word in words_of([*events, over()]) if isinstance(word, talk_events.ItemBreak) and word.phase]
     assert phases == ["commentary"], "what comes with the end comes too late"
 
 
@@ -267,7 +269,7 @@ def test_a_custom_call_takes_text():
         over(),
     ]
     words = words_of(events)
-    assert words[1] == talk.Calling(ID, "call_c", "apply_patch", custom=True)
+    assert words[1] == talk_events.Calling(ID, "call_c", "apply_patch", custom=True)
     assert shown(words) == [("call", "call_c", "apply_patch", None, "*** Begin\n")]
 
 
@@ -312,7 +314,7 @@ def test_parts_of_characters_are_replaced(delta):
     written = b'{"type":"response.output_text.delta","item_id":"msg_a","output_index":0,"content_index":0,"delta":"%s"}' % delta
     words = []
     ResponsesReading(ID, {}, False).read([written], words)
-    assert words[-1] == talk.Text(ID, "a\ufffd")
+    assert words[-1] == talk_events.Text(ID, "a\ufffd")
 
 
 def test_an_event_nested_without_end_is_a_fault():
@@ -325,9 +327,9 @@ def test_an_event_nested_without_end_is_a_fault():
 
 def test_ids_are_theirs_where_that_is_wanted_and_each_only_once():
     events = [*full_message("A", "msg_x"), *full_call("f", "{}", 1, "fc x"), *full_message("B", "msg_y", 2), over()]
-    wanted = [word.item_id for word in words_of(events, keeps_ids=True) if isinstance(word, talk.ItemBreak) and word.item_id]
+    wanted = [word.item_id for word in words_of(events, keeps_ids=True) if isinstance(word, talk_events.ItemBreak) and word.item_id]
     assert wanted == ["msg_x", "msg_y"]
-    assert not [word for word in words_of(events) if isinstance(word, talk.ItemBreak) and word.item_id]
+    assert not [word for word in words_of(events) if isinstance(word, talk_events.ItemBreak) and word.item_id]
 
 
 # Hosted tools
@@ -345,7 +347,7 @@ def test_what_a_hosted_tool_does_is_passed_on():
         over(output=[found, message("Found")]),
     ]
     words = words_of(events)
-    assert words[1:4] == [talk.HostedBegan(ID, search), talk.HostedMoved(ID, events[1]), talk.HostedDone(ID, found)]
+    assert words[1:4] == [talk_events.HostedBegan(ID, search), talk_events.HostedMoved(ID, events[1]), talk_events.HostedDone(ID, found)]
     assert shown(words) == [("hosted", found), ("message", ("text", "Found"))]
 
 
@@ -371,7 +373,7 @@ def test_a_hosted_item_that_is_only_done_is_told_whole():
 )
 def test_every_end_has_its_reason(last, reason):
     words = words_of([*text_deltas("Hi"), last])
-    assert words[-1] == talk.Ended(ID, reason)
+    assert words[-1] == talk_events.Ended(ID, reason)
 
 
 def test_what_was_cut_off_is_incomplete():
@@ -404,4 +406,4 @@ def test_a_failure_in_the_stream_is_told_as_what_it_is(last, status, code):
         reading.read([json.dumps(each).encode() for each in [*text_deltas("So far"), last]], words)
     assert failure.value.status == status
     assert code is None or failure.value.code == code
-    assert [word.text for word in words if isinstance(word, talk.Text)] == ["So ", "far"]
+    assert [word.text for word in words if isinstance(word, talk_events.Text)] == ["So ", "far"]

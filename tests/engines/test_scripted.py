@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from antiphon import talk, turns
+from antiphon import talk, talk_events, turns
 from antiphon.engines.base import EngineOverrun, Place
 from antiphon.engines.scripted import build
 from antiphon.errors import OurFault
@@ -31,7 +31,7 @@ def answers(scripted, *words_to_engine):
         def deliver(words):
             for word in words:
                 said.append(word)
-                if isinstance(word, talk.Ended | talk.Broke):
+                if isinstance(word, talk_events.Ended | talk_events.Broke):
                     waiting.discard(word.id)
             if not waiting:
                 over.set()
@@ -49,8 +49,8 @@ def answers(scripted, *words_to_engine):
 
 def test_without_a_script_it_repeats_the_last_message_word_by_word():
     said = answers(engine(), ask("Pretty Polly wants it"))
-    assert [word.text for word in said if isinstance(word, talk.Text)] == ["Pretty", " Polly", " wants", " it"]
-    assert said[-2:] == [talk.Used(id="resp_1", input_tokens=4, output_tokens=4), talk.Ended("resp_1")]
+    assert [word.text for word in said if isinstance(word, talk_events.Text)] == ["Pretty", " Polly", " wants", " it"]
+    assert said[-2:] == [talk_events.Used(id="resp_1", input_tokens=4, output_tokens=4), talk_events.Ended("resp_1")]
 
 
 def test_the_first_answer_whose_pattern_is_found_is_given():
@@ -71,10 +71,10 @@ def test_a_call_is_made_and_its_result_answered(tmp_path):
     )
     scripted = engine(tmp_path, script="s.toml")
     said = answers(scripted, ask("Time?"))
-    assert said[0] == talk.Calling("resp_1", "c1", "clock")
-    assert "".join(word.text for word in said if isinstance(word, talk.Arguments)) == '{"zone":"UTC"}'
+    assert said[0] == talk_events.Calling("resp_1", "c1", "clock")
+    assert "".join(word.text for word in said if isinstance(word, talk_events.Arguments)) == '{"zone":"UTC"}'
     result = talk.Respond(id="resp_2", history=(turns.ToolResult("c1", (turns.TextPart("noon"),)),))
-    assert "".join(word.text for word in answers(scripted, result) if isinstance(word, talk.Text)) == "It is noon."
+    assert "".join(word.text for word in answers(scripted, result) if isinstance(word, talk_events.Text)) == "It is noon."
 
 
 def test_every_kind_of_line_is_said():
@@ -119,7 +119,7 @@ def limited(tokens, *lines, **more):
 def test_the_token_limit_cuts_the_answer_before_the_first_word_too_many():
     said = limited(3, {"reasoning": "hm"}, {"text": "one two three four"}, {"used": {"output_tokens": 99}})
     assert [word.text for word in said[:-2]] == ["hm", "one", " two"]
-    assert said[-2:] == [talk.Used(id="resp_1", input_tokens=1, output_tokens=3), talk.Ended("resp_1", "length")]
+    assert said[-2:] == [talk_events.Used(id="resp_1", input_tokens=1, output_tokens=3), talk_events.Ended("resp_1", "length")]
 
 
 def test_an_answer_as_long_as_the_limit_is_whole():
@@ -130,8 +130,11 @@ def test_an_answer_as_long_as_the_limit_is_whole():
 
 def test_the_token_limit_cuts_a_call_or_lets_none_begin():
     call = {"call": "clock", "arguments": '{"zone": "UTC"}', "call_id": "c1"}
-    assert limited(2, {"text": "one"}, call)[1:-2] == [talk.Calling("resp_1", "c1", "clock"), talk.Arguments("resp_1", "c1", '{"zone":')]
-    assert limited(1, {"text": "one"}, call)[:-2] == [talk.Text("resp_1", "one")]
+    assert limited(2, {"text": "one"}, call)[1:-2] == [
+        talk_events.Calling("resp_1", "c1", "clock"),
+        talk_events.Arguments("resp_1", "c1", '{"zone":'),
+    ]
+    assert limited(1, {"text": "one"}, call)[:-2] == [talk_events.Text("resp_1", "one")]
 
 
 @pytest.mark.parametrize("tokens", [5, 6])
@@ -144,14 +147,14 @@ def test_the_token_limit_counts_what_sounds(tokens):
 
 def test_a_failure_ends_the_answer():
     said = answers(engine(answers=[{"lines": [{"text": "a"}, {"broke": {"status": 429, "code": "slow_down"}}]}]), ask("go"))
-    assert isinstance(said[-1], talk.Broke)
+    assert isinstance(said[-1], talk_events.Broke)
     assert (said[-1].status, said[-1].code) == (429, "slow_down")
 
 
 def test_cancel_ends_the_answer_as_cancelled():
     scripted = engine(pace_ms=5, answers=[{"lines": [{"text": "la ", "repeat": 1_000_000}]}])
     said = answers(scripted, ask("sing"), talk.Cancel("resp_1"))
-    assert said[-1] == talk.Ended("resp_1", "cancelled")
+    assert said[-1] == talk_events.Ended("resp_1", "cancelled")
 
 
 def test_words_without_a_pace_come_in_one_delivery_and_with_one_come_singly():
@@ -160,7 +163,7 @@ def test_words_without_a_pace_come_in_one_delivery_and_with_one_come_singly():
 
         def deliver(words):
             came.append(len(words))
-            if isinstance(words[-1], talk.Ended):
+            if isinstance(words[-1], talk_events.Ended):
                 over.set()
 
         async with scripted.open(SETTINGS, deliver) as conversation:
@@ -178,7 +181,7 @@ def test_a_paused_conversation_says_nothing_until_it_is_resumed():
 
         def deliver(words):
             came.extend(words)
-            if isinstance(words[-1], talk.Ended):
+            if isinstance(words[-1], talk_events.Ended):
                 over.set()
 
         async with engine(pace_ms=0.1).open(SETTINGS, deliver) as conversation:

@@ -6,12 +6,12 @@ import pytest
 from duplexes import RATE_HZ, TURN_END, VOICE_HZ, performed, piece
 from hearings import engine, noise, quiet, telling
 
-from antiphon import talk
+from antiphon import talk, talk_events
 from antiphon.audio import wav
 from antiphon.engines.scripted_voice import tone
 
-LISTENING = talk.Listening()
-READY = talk.Ready()
+LISTENING = talk_events.Listening()
+READY = talk_events.Ready()
 
 
 def toned(ms):
@@ -31,11 +31,11 @@ def test_it_says_at_a_piece_what_the_script_says():
 
     says = [{"at": 2, "lines": [{"measured": {"n": 1}}, {"text": "Hi"}, {"wait_ms": 1000}, {"text": " there"}]}]
     words = performed(engine(duplex={"says": says}), scenario, talk.Converse(voice=None)).words
-    assert words[:4] == [READY, LISTENING, talk.Measured("duplex_1", {"n": 1}), talk.Text("duplex_1", "Hi")]
-    assert words[4] == talk.Text("duplex_1", " there")
+    assert words[:4] == [READY, LISTENING, talk_events.Measured("duplex_1", {"n": 1}), talk_events.Text("duplex_1", "Hi")]
+    assert words[4] == talk_events.Text("duplex_1", " there")
     used, *rest = words[5:]
     assert used.output_tokens == 2
-    assert rest == [talk.Ended("duplex_1"), LISTENING, LISTENING]
+    assert rest == [talk_events.Ended("duplex_1"), LISTENING, LISTENING]
 
 
 def test_what_is_said_aloud_takes_as_long_as_it_sounds():
@@ -46,7 +46,7 @@ def test_what_is_said_aloud_takes_as_long_as_it_sounds():
         assert duet.sound_ms() == 800
         await duet.pieces(1, ms=1000)
         assert duet.kinds()[-3:] == ["Used", "Ended", "Listening"]
-        assert b"".join(word.pcm for word in duet.words if isinstance(word, talk.Sound)) == toned(1000)
+        assert b"".join(word.pcm for word in duet.words if isinstance(word, talk_events.Sound)) == toned(1000)
 
     performed(engine(duplex={"says": [{"at": 1, "lines": [{"text": "Hello", "aloud_ms": 1000}]}]}), scenario)
 
@@ -59,7 +59,7 @@ def test_a_turn_is_answered_as_the_script_answers_it():
     script = {"hears": [{"says": "weather?"}], "answers": [{"when": "weather", "lines": [{"text": "Rain", "aloud_ms": 700}]}]}
     duet = performed(engine(**script), scenario)
     assert duet.kinds() == ["Ready", "Spoken", *["Sound"] * 7, "Used", "Ended", *["Listening"] * 4]
-    (used,) = [word for word in duet.words if isinstance(word, talk.Used)]
+    (used,) = [word for word in duet.words if isinstance(word, talk_events.Used)]
     assert used.input_audio_tokens == 8
     assert used.output_audio_tokens == 14
 
@@ -71,7 +71,7 @@ def test_whoever_speaks_cuts_it_short():
 
     duet = performed(engine(duplex={"says": [{"at": 1, "lines": [{"aloud_ms": 5000}]}]}), scenario)
     assert duet.sound_ms() == 2000
-    assert duet.words[-2:] == [talk.Ended("duplex_1", "cancelled"), LISTENING]
+    assert duet.words[-2:] == [talk_events.Ended("duplex_1", "cancelled"), LISTENING]
 
 
 def test_told_to_listen_it_falls_silent_and_answers_after():
@@ -79,9 +79,9 @@ def test_told_to_listen_it_falls_silent_and_answers_after():
         await duet.pieces(1)
         duet.tell(talk.Listen())
         await duet.hear(TURN_END)
-        assert duet.words[-2:] == [talk.Ended("duplex_1", "cancelled"), LISTENING]
+        assert duet.words[-2:] == [talk_events.Ended("duplex_1", "cancelled"), LISTENING]
         await duet.pieces(1)
-        assert talk.Text("duplex_2", "Yes") in duet.words
+        assert talk_events.Text("duplex_2", "Yes") in duet.words
 
     script = {"answers": [{"say": "Yes"}], "duplex": {"says": [{"at": 1, "lines": [{"text": "a"}, {"wait_ms": 5000}]}]}}
     performed(engine(**script), scenario, talk.Converse(voice=None))
@@ -92,7 +92,7 @@ def test_the_pictures_that_were_seen_are_counted():
         duet.tell(talk.See(b"jpeg"), talk.See(b"jpeg"))
         await duet.hear(TURN_END)
 
-    assert talk.Measured("duplex_1", {"vision_slices": 2}) in performed(engine(), scenario).words
+    assert talk_events.Measured("duplex_1", {"vision_slices": 2}) in performed(engine(), scenario).words
 
 
 def test_an_answer_that_breaks_is_followed_by_listening():
@@ -101,7 +101,7 @@ def test_an_answer_that_breaks_is_followed_by_listening():
 
     lines = [{"text": "a"}, {"broke": {"message": "no"}}]
     words = performed(engine(duplex={"says": [{"at": 1, "lines": lines}]}), scenario, talk.Converse(voice=None)).words
-    assert words == [READY, talk.Text("duplex_1", "a"), talk.Broke(id="duplex_1", message="no"), LISTENING, LISTENING]
+    assert words == [READY, talk_events.Text("duplex_1", "a"), talk_events.Broke(id="duplex_1", message="no"), LISTENING, LISTENING]
 
 
 # Workers that fail, or take their time
@@ -113,7 +113,7 @@ def test_what_comes_before_it_is_ready_waits():
         await duet.settle()
         assert duet.words == []
         await duet.until(lambda: len(duet.words) == 3)
-        assert duet.words == [talk.Ready({"backend": "scripted"}), LISTENING, LISTENING]
+        assert duet.words == [talk_events.Ready({"backend": "scripted"}), LISTENING, LISTENING]
 
     performed(engine(duplex={"ready_ms": 50, "metrics": {"backend": "scripted"}}), scenario)
 
@@ -122,7 +122,7 @@ def test_a_worker_may_refuse():
     async def scenario(duet):
         await duet.until(lambda: duet.words)
         await duet.pieces(2)
-        assert duet.words == [talk.Lost(code="worker_busy", message="No.")]
+        assert duet.words == [talk_events.Lost(code="worker_busy", message="No.")]
 
     performed(engine(duplex={"lost": {"code": "worker_busy", "message": "No."}}), scenario)
 
@@ -154,7 +154,7 @@ def test_pieces_of_any_length_give_the_same_answer(ms):
         pcm = noise(600, rate_hz=RATE_HZ) + quiet(5400, RATE_HZ)
         size = RATE_HZ * ms // 1000 * 2
         await duet.hear(*(pcm[at : at + size] for at in range(0, len(pcm), size)))
-        assert b"".join(word.pcm for word in duet.words if isinstance(word, talk.Sound)) == tone(1500, talk.Voice(rate_hz=VOICE_HZ))
+        assert b"".join(word.pcm for word in duet.words if isinstance(word, talk_events.Sound)) == tone(1500, talk.Voice(rate_hz=VOICE_HZ))
         assert duet.kinds().count("Ended") == 1
 
     performed(engine(answers=[{"lines": [{"aloud_ms": 1500}]}]), scenario)
@@ -202,4 +202,4 @@ def test_a_recording_can_be_said_of_its_own_accord(tmp_path):
     (tmp_path / "hello.wav").write_bytes(wav(noise(500, rate_hz=VOICE_HZ), VOICE_HZ))
     script = {"says": [{"at": 1, "lines": [{"sound": "hello.wav", "text": "Hello"}]}]}
     duet = performed(engine(tmp_path, duplex=script), scenario)
-    assert b"".join(word.pcm for word in duet.words if isinstance(word, talk.Sound)) == noise(500, rate_hz=VOICE_HZ)
+    assert b"".join(word.pcm for word in duet.words if isinstance(word, talk_events.Sound)) == noise(500, rate_hz=VOICE_HZ)

@@ -6,7 +6,7 @@ from hearings import LISTEN, ask, engine, noise, quiet, telling
 from hypothesis import given, settings, strategies as st
 from msgspec import structs
 
-from antiphon import talk, turns
+from antiphon import talk, talk_events, turns
 
 BY_HAND = structs.replace(LISTEN, turn_detection=None)
 TURN = noise(400) + quiet(500)
@@ -28,11 +28,11 @@ def test_a_turn_is_told_committed_and_transcribed_in_that_order():
 
     told = talked(engine(hears=[{"says": "hello there"}]), scenario, LISTEN)
     assert told.words == [
-        talk.SpeechStarted("turn_1", 700),
-        talk.SpeechStopped("turn_1", 1900),
-        talk.Heard("turn_1", "hello"),
-        talk.Heard("turn_1", " there"),
-        talk.HeardAll(id="turn_1", transcript="hello there", seconds=1.2),
+        talk_events.SpeechStarted("turn_1", 700),
+        talk_events.SpeechStopped("turn_1", 1900),
+        talk_events.Heard("turn_1", "hello"),
+        talk_events.Heard("turn_1", " there"),
+        talk_events.HeardAll(id="turn_1", transcript="hello there", seconds=1.2),
     ]
 
 
@@ -71,7 +71,7 @@ def test_nothing_is_transcribed_where_nobody_wants_to_read_it():
         await told.hear(TURN)
 
     told = talked(engine(), scenario, structs.replace(LISTEN, transcription=None))
-    assert [type(word) for word in told.words] == [talk.SpeechStarted, talk.SpeechStopped]
+    assert [type(word) for word in told.words] == [talk_events.SpeechStarted, talk_events.SpeechStopped]
 
 
 def test_committing_an_open_turn_ends_it_without_a_stop():
@@ -175,9 +175,9 @@ def test_each_turn_is_heard_as_the_script_says():
 
     told = talked(engine(hears=hears), scenario, LISTEN)
     assert told.transcripts() == [("turn_1", "again"), ("turn_3", "Guten Tag"), ("turn_4", "again")]
-    assert talk.NotHeard(id="turn_2", message="Too noisy.", code="unintelligible") in told.words
-    assert talk.HeardSegment(id="turn_3", text="Guten Tag", start_s=0, end_s=1, speaker="A") in told.words
-    (german,) = [word for word in told.words if isinstance(word, talk.HeardAll) and word.id == "turn_3"]
+    assert talk_events.NotHeard(id="turn_2", message="Too noisy.", code="unintelligible") in told.words
+    assert talk_events.HeardSegment(id="turn_3", text="Guten Tag", start_s=0, end_s=1, speaker="A") in told.words
+    (german,) = [word for word in told.words if isinstance(word, talk_events.HeardAll) and word.id == "turn_3"]
     assert german.languages == ("de",)
 
 
@@ -187,8 +187,8 @@ def test_log_probabilities_are_told_where_they_are_wanted():
 
     listen = structs.replace(LISTEN, transcription=talk.Transcription(logprobs=True))
     told = talked(engine(hears=[{"says": "so be"}]), scenario, listen)
-    so, be = (word.logprobs[0] for word in told.words if isinstance(word, talk.Heard))
-    assert be == talk.TokenLogprob(talk.Likelihood(" be", 0.0, (32, 98, 101)))
+    so, be = (word.logprobs[0] for word in told.words if isinstance(word, talk_events.Heard))
+    assert be == talk_events.TokenLogprob(talk_events.Likelihood(" be", 0.0, (32, 98, 101)))
     assert told.words[-1].logprobs == (so, be)
 
 
@@ -217,7 +217,7 @@ def test_an_answer_is_chosen_by_what_its_turn_was_heard_as():
 
     told = talked(scripted, scenario, LISTEN)
     said = {
-        id: "".join(word.text for word in told.words if isinstance(word, talk.Text) and word.id == id)
+        id: "".join(word.text for word in told.words if isinstance(word, talk_events.Text) and word.id == id)
         for id in ("by_turn", "by_transcript", "by_length")
     }
     assert said == {"by_turn": "Rain.", "by_transcript": "Rain.", "by_length": "speech of 120 ms"}
@@ -230,9 +230,9 @@ def test_a_turn_can_be_answered_from_within_its_delivery():
         def answer(delivered):
             words.extend(delivered)
             for word in delivered:
-                if isinstance(word, talk.SpeechStopped):
+                if isinstance(word, talk_events.SpeechStopped):
                     conversation.tell(ask(turns.SpeechPart(TURN, 24_000, word.id)))
-                if isinstance(word, talk.Ended):
+                if isinstance(word, talk_events.Ended):
                     over.set()
 
         async with engine(hears=[{"says": "hello"}]).open(talk.Settings(model="parrot"), answer) as conversation:
@@ -241,7 +241,7 @@ def test_a_turn_can_be_answered_from_within_its_delivery():
             await over.wait()
         return words
 
-    assert [word.text for word in asyncio.run(play()) if isinstance(word, talk.Text)] == ["hello"]
+    assert [word.text for word in asyncio.run(play()) if isinstance(word, talk_events.Text)] == ["hello"]
 
 
 def test_speech_is_told_of_while_the_client_is_behind():

@@ -6,7 +6,7 @@ import struct
 import pytest
 from hearings import RATE_HZ, ask, engine, noise, quiet, telling
 
-from antiphon import talk, turns
+from antiphon import talk, talk_events, turns
 from antiphon.audio import ms_of, peak, wav
 from antiphon.errors import OurFault
 
@@ -27,20 +27,20 @@ def saying(*lines, base=None, voice=VOICE, **script):
 
 
 def sound(said):
-    return b"".join(word.pcm for word in said if isinstance(word, talk.Sound))
+    return b"".join(word.pcm for word in said if isinstance(word, talk_events.Sound))
 
 
 def words(said):
-    return [word.text for word in said if isinstance(word, talk.Spoken)]
+    return [word.text for word in said if isinstance(word, talk_events.Spoken)]
 
 
 def sound_by_word(said):
     """Pairs of a word and how long its sound is, in milliseconds."""
     heard = []
     for word in said:
-        if isinstance(word, talk.Spoken):
+        if isinstance(word, talk_events.Spoken):
             heard.append([word.text, 0])
-        elif isinstance(word, talk.Sound):
+        elif isinstance(word, talk_events.Sound):
             heard[-1][1] += ms_of(len(word.pcm), RATE_HZ)
     return [tuple(pair) for pair in heard]
 
@@ -48,8 +48,8 @@ def sound_by_word(said):
 def test_words_are_spoken_each_before_its_sound_60_ms_a_character():
     said = saying({"text": "Hi there."})
     assert sound_by_word(said) == [("Hi", 120), (" there.", 420)]
-    assert not [word for word in said if isinstance(word, talk.Text)]
-    assert all(len(word.pcm) % 2 == 0 and ms_of(len(word.pcm), RATE_HZ) <= 100 for word in said if isinstance(word, talk.Sound))
+    assert not [word for word in said if isinstance(word, talk_events.Text)]
+    assert all(len(word.pcm) % 2 == 0 and ms_of(len(word.pcm), RATE_HZ) <= 100 for word in said if isinstance(word, talk_events.Sound))
 
 
 def test_the_tone_is_soft_and_always_the_same():
@@ -73,7 +73,7 @@ def test_a_tone_without_words_is_as_long_as_it_is_told_to_be():
 def test_in_writing_there_is_no_sound(tmp_path):
     (tmp_path / "a.wav").write_bytes(wav(noise(100), RATE_HZ))
     said = saying({"text": "One"}, {"aloud_ms": 500}, {"text": " two", "sound": "a.wav"}, {"sound": "a.wav"}, base=tmp_path, voice=None)
-    assert [type(word) for word in said] == [talk.Text, talk.Text, talk.Used, talk.Ended]
+    assert [type(word) for word in said] == [talk_events.Text, talk_events.Text, talk_events.Used, talk_events.Ended]
 
 
 def test_a_recording_is_played_as_it_is_and_its_words_are_spread_over_it(tmp_path):
@@ -121,7 +121,7 @@ def test_what_is_not_said_aloud_is_as_in_writing():
     said = saying(
         {"reasoning": "hm"}, {"text": "One"}, {"call": "note", "input": "x"}, {"wait_ms": 1}, {"refusal": "No."}, {"ended": "length"}
     )
-    kinds = [type(word).__name__ for word in said if not isinstance(word, talk.Sound)]
+    kinds = [type(word).__name__ for word in said if not isinstance(word, talk_events.Sound)]
     assert kinds == ["Reasoning", "Spoken", "Calling", "Arguments", "Called", "Refusal", "Used", "Ended"]
     assert said[-1].reason == "length"
 
@@ -140,7 +140,7 @@ def test_trouble_is_told_and_the_answer_goes_on():
             return said.words
 
     said = asyncio.run(play())
-    assert talk.Trouble(message="A crackle.") in said
+    assert talk_events.Trouble(message="A crackle.") in said
     assert words(said) == ["One", "two"]
 
 
@@ -167,13 +167,13 @@ def test_a_cancelled_speech_ends_as_cancelled():
             return await said.ended()
 
     said = asyncio.run(play())
-    assert said[-1] == talk.Ended("resp_1", "cancelled")
+    assert said[-1] == talk_events.Ended("resp_1", "cancelled")
 
 
 def test_sound_costs_a_token_for_100_ms_heard_and_50_ms_said():
     speech = turns.SpeechPart(quiet(1230), RATE_HZ, None, "never counted")
     said = told(engine(answers=[{"say": "Hello"}]), ask("three words more", speech, voice=VOICE))
-    assert said[-2] == talk.Used(id="resp_1", input_tokens=3 + 13, output_tokens=1 + 6, input_audio_tokens=13, output_audio_tokens=6)
+    assert said[-2] == talk_events.Used(id="resp_1", input_tokens=3 + 13, output_tokens=1 + 6, input_audio_tokens=13, output_audio_tokens=6)
 
 
 def test_a_script_claims_tokens_of_sound_too():

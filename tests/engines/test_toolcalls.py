@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from antiphon import talk
+from antiphon import talk, talk_events
 from antiphon.engines.schemas import Schema
 from antiphon.engines.toolcalls import grammar, offers
 from antiphon.errors import ClientMistake
@@ -59,7 +59,7 @@ def test_a_custom_tool_is_a_function_of_one_text():
     assert shell.signature["function"]["parameters"]["required"] == ["input"]
     assert shell.given('{"input": "ls"}') == "ls"
     assert shell.given("ls") == "ls"
-    assert shell.calling("r", "c") == talk.Calling("r", "c", "shell", custom=True, namespace="os")
+    assert shell.calling("r", "c") == talk_events.Calling("r", "c", "shell", custom=True, namespace="os")
 
 
 def test_the_grammar_lets_the_model_answer_in_the_format_or_call():

@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from antiphon import talk
+from antiphon import talk, talk_events
 from upstreams import (
     CUT,
     DONE,
@@ -80,7 +80,7 @@ def test_whatever_an_upstream_does_there_is_one_end_that_says_it(play, status, c
     (end,) = heard.ends("resp_1")
     assert heard.words[-1] is end
     if status == 200:
-        assert end == talk.Ended("resp_1")
+        assert end == talk_events.Ended("resp_1")
     else:
         assert (end.status, end.code) == (status, code)
         assert says in end.message
@@ -94,24 +94,24 @@ def test_what_came_before_an_answer_broke_is_heard():
 
 def test_an_answer_may_be_announced_before_it_comes():
     word, _ = last_of(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n" + streamed("hello"))
-    assert word == talk.Ended("resp_1")
+    assert word == talk_events.Ended("resp_1")
 
 
 def test_an_answer_may_end_with_its_connection():
     told = event("hello") + event(finish="stop")
     for head in (b"HTTP/1.0 200 OK\r\n", b"HTTP/1.1 200 OK\r\nconnection: close\r\n"):
         heard, _ = playing(closing(head + b"content-type: text/event-stream\r\n\r\n" + told + DONE))
-        assert (heard.text(), heard.words[-1]) == ("hello", talk.Ended("resp_1"))
+        assert (heard.text(), heard.words[-1]) == ("hello", talk_events.Ended("resp_1"))
 
 
 def test_an_answer_whose_last_event_lacks_its_empty_line_is_whole():
     heard, _ = playing(STREAM_HEAD + chunk(event("hello", "stop") + b"data: [DONE]") + b"0\r\n\r\n")
-    assert (heard.text(), heard.words[-1]) == ("hello", talk.Ended("resp_1"))
+    assert (heard.text(), heard.words[-1]) == ("hello", talk_events.Ended("resp_1"))
 
 
 def test_an_end_mark_with_mixed_line_ends_is_the_end_mark():
     heard, _ = playing(STREAM_HEAD + chunk(event("hello")) + chunk(b"data: [DONE]\r\n\n") + b"0\r\n\r\n")
-    assert (heard.text(), heard.words[-1]) == ("hello", talk.Ended("resp_1"))
+    assert (heard.text(), heard.words[-1]) == ("hello", talk_events.Ended("resp_1"))
 
 
 def test_an_event_without_end_is_not_kept():
@@ -229,7 +229,7 @@ def test_a_silent_upstream_is_not_waited_for(play, says):
 
 def test_an_answer_that_lacks_nothing_but_its_end_mark_is_whole_when_silence_falls():
     heard, _ = playing(STREAM_HEAD + chunk(event("hello", "stop")), timeout_idle_s=0.05)
-    assert (heard.text(), heard.words[-1]) == ("hello", talk.Ended("resp_1"))
+    assert (heard.text(), heard.words[-1]) == ("hello", talk_events.Ended("resp_1"))
 
 
 def test_an_upstream_that_never_shakes_hands_is_not_waited_for():
@@ -256,7 +256,7 @@ def test_cancelling_closes_the_upstreams_connection():
             conversation.tell(ask())
             await heard.until(lambda words: words)
             conversation.tell(talk.Cancel("resp_1"))
-            assert await heard.end_of() == talk.Ended("resp_1", "cancelled")
+            assert await heard.end_of() == talk_events.Ended("resp_1", "cancelled")
             await server.until(lambda: server.left)
 
     run(scenario())
@@ -297,7 +297,7 @@ def test_nothing_is_read_while_the_client_is_behind_and_no_time_passes():
                 await asyncio.sleep(0.1)
             assert sent < 400
             conversation.resume()
-            assert await heard.end_of() == talk.Ended("resp_1")
+            assert await heard.end_of() == talk_events.Ended("resp_1")
             assert len(heard.text()) == 400 * 50_000
 
     run(scenario())

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from antiphon import talk
+from antiphon import talk, talk_events
 from antiphon.engines.base import EngineOverrun
 from upstreams import (
     BUSY,
@@ -53,7 +53,7 @@ def test_what_came_to_nothing_is_tried_again(play):
 )
 def test_what_began_or_would_come_to_the_same_is_not_tried_again(play):
     word, server = last_of(play, streamed("hello"), retries=3)
-    assert isinstance(word, talk.Broke)
+    assert isinstance(word, talk_events.Broke)
     assert len(server.asked) == 1
 
 
@@ -162,12 +162,12 @@ def test_one_that_is_called_off_while_it_waits_is_never_asked_and_leaves_its_pla
             with pytest.raises(EngineOverrun):
                 conversation.tell(ask("resp_3"))
             conversation.tell(talk.Cancel("resp_2"))
-            assert await heard.end_of("resp_2") == talk.Ended("resp_2", "cancelled")
+            assert await heard.end_of("resp_2") == talk_events.Ended("resp_2", "cancelled")
             await asyncio.sleep(0)
             conversation.tell(ask("resp_4"))
             ready.set()
             for id in ("resp_1", "resp_4"):
-                assert await heard.end_of(id) == talk.Ended(id)
+                assert await heard.end_of(id) == talk_events.Ended(id)
         assert len(server.asked) == 2
 
     run(scenario())
@@ -239,7 +239,7 @@ def test_nothing_is_left_of_any_mix_of_endings_and_leavings(seed):
                 for number in range(3):  # as many as there are places
                     conversation.tell(ask(f"last_{number}"))
                 for number in range(3):
-                    assert await heard.end_of(f"last_{number}") == talk.Ended(f"last_{number}")
+                    assert await heard.end_of(f"last_{number}") == talk_events.Ended(f"last_{number}")
             await server.until(lambda: not server.serving)
 
     run(scenario())

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import uvloop
 
-from antiphon import talk, turns
+from antiphon import talk, talk_events, turns
 from antiphon.engines.base import Place
 from antiphon.engines.chat import build
 
@@ -167,7 +167,7 @@ class Heard:
             await self._changed.wait()
 
     def ends(self, id):
-        return [word for word in self.words if word.id == id and isinstance(word, talk.Ended | talk.Broke)]
+        return [word for word in self.words if word.id == id and isinstance(word, talk_events.Ended | talk_events.Broke)]
 
     async def end_of(self, id="resp_1"):
         await self.until(lambda _words: self.ends(id))
@@ -175,7 +175,7 @@ class Heard:
         return self.ends(id)[0]
 
     def text(self, id="resp_1"):
-        return "".join(word.text for word in self.words if word.id == id and isinstance(word, talk.Text))
+        return "".join(word.text for word in self.words if word.id == id and isinstance(word, talk_events.Text))
 
 
 class Watched:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from realtime_dialogues import fits, numbered
 
-from antiphon import talk
+from antiphon import talk, talk_events
 from antiphon.errors import ClientMistake
 from antiphon.protocols.base import Close, FromClient, FromEngine, Halted, Hangup, Send, Tell, Tick, WakeAt
 from antiphon.protocols.minicpmo import Garbled, Held, Minicpmo, Opening, Resumed
@@ -82,8 +82,8 @@ def error(code, **fields):
     return event("error", error={"code": code, **fields})
 
 
-ASSIGNED = talk.Assigned("q_1")
-READY = talk.Ready({"prefill_ms": 5})
+ASSIGNED = talk_events.Assigned("q_1")
+READY = talk_events.Ready({"prefill_ms": 5})
 
 
 class Laws:

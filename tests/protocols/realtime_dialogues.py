@@ -14,7 +14,7 @@ import openai.types.beta.realtime as original_beta
 import openai.types.realtime as original
 from pydantic import TypeAdapter
 
-from antiphon import talk
+from antiphon import talk, talk_events
 from antiphon.errors import ClientMistake
 from antiphon.protocols.base import Close, FromClient, FromEngine, Halted, Hangup, Send, Spend, Tell, Tick, WakeAt
 from antiphon.protocols.realtime import Garbled, Realtime
@@ -277,7 +277,7 @@ class Dialogue:
         """Ask for an answer, and have it end, without a word about it."""
         self >> event("response.create")
         self.skip()
-        self >> (*words, talk.Ended(id, reason))
+        self >> (*words, talk_events.Ended(id, reason))
         return self.skip()
 
     def turn(self, id, ms=400, **more):
@@ -285,5 +285,5 @@ class Dialogue:
         start_ms = self.session._speech.buffer.now_ms
         self >> sound(silence(ms))
         self.skip()
-        self >> (talk.SpeechStarted(id, start_ms), talk.SpeechStopped(id, start_ms + ms))
+        self >> (talk_events.SpeechStarted(id, start_ms), talk_events.SpeechStopped(id, start_ms + ms))
         return self.skip()

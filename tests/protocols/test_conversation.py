@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given, strategies as st
 
-from antiphon import talk, turns
+from antiphon import talk_events, turns
 from antiphon.errors import ClientMistake
 from antiphon.protocols.conversation import SOUND_LIMIT_BYTES, Conversation, Entry, Recording, history, usage_kinds
 from antiphon.wire.realtime_items import (
@@ -180,5 +180,5 @@ def test_a_call_stands_before_its_result_whatever_was_said_between():
 
 
 def test_tokens_that_are_neither_sound_nor_picture_are_text():
-    used = talk.Used(id="", input_tokens=9, output_tokens=5, input_audio_tokens=4, input_image_tokens=3, output_audio_tokens=6)
+    used = talk_events.Used(id="", input_tokens=9, output_tokens=5, input_audio_tokens=4, input_image_tokens=3, output_audio_tokens=6)
     assert usage_kinds(used) == (2, 0)

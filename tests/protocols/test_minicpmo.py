@@ -23,7 +23,7 @@ from minicpmo_dialogues import (
 )
 from realtime_dialogues import MISSING, Closes, Tells
 
-from antiphon import talk
+from antiphon import talk, talk_events
 from antiphon.errors import ClientMistake, OurFault
 from antiphon.protocols.base import Halted, Hangup
 from antiphon.protocols.minicpmo import CLOSE_CODES, KEPT_LIMIT, MISTAKES_LIMIT, Held, Resumed
@@ -32,7 +32,7 @@ STOPPING = OurFault("The server is shutting down.", code="server_shutting_down")
 
 
 def waiting(position, **more):
-    return talk.Waiting(id="q_1", position=position, queue_length=3, **more)
+    return talk_events.Waiting(id="q_1", position=position, queue_length=3, **more)
 
 
 # Waiting
@@ -119,7 +119,7 @@ def test_what_was_taken_leaves_room_for_more_to_be_kept():
 )
 @pytest.mark.parametrize("until", [None, "assigned"])
 def test_who_gets_no_place_is_told_why(code, told, until):
-    dialogue = Dialogue(until=until) >> talk.Lost(code=code, message="No.")
+    dialogue = Dialogue(until=until) >> talk_events.Lost(code=code, message="No.")
     dialogue << error(told, message="No.", type="server_error") << Closes(told)
 
 
@@ -166,7 +166,12 @@ def test_a_session_begins_once():
 
 
 @pytest.mark.parametrize(
-    "word", [talk.Broke(id="", message="No GPU."), talk.Trouble(message="No GPU."), talk.Lost(code="backend_error", message="No GPU.")]
+    "word",
+    [
+        talk_events.Broke(id="", message="No GPU."),
+        talk_events.Trouble(message="No GPU."),
+        talk_events.Lost(code="backend_error", message="No GPU."),
+    ],
 )
 def test_an_engine_that_does_not_get_ready_ends_the_session(word):
     dialogue = Dialogue(until="assigned") >> init() << Tells(talk.Converse) >> word
@@ -221,9 +226,9 @@ def test_who_only_makes_mistakes_is_taken_for_broken():
 
 def test_a_session_is_warned_before_it_has_lasted_as_long_as_it_may():
     dialogue = Dialogue(until="live", lasts_s=300, warning_s=30, idle_s=1_000).wait(269)
-    dialogue >> talk.Listening() << delta("listen", metrics={"remaining_s": MISSING})
+    dialogue >> talk_events.Listening() << delta("listen", metrics={"remaining_s": MISSING})
     dialogue.wait(1) << event("session.warning", remaining_s=30.0, session_id=ID)
-    dialogue >> talk.Listening() << delta("listen", metrics={"remaining_s": 30.0})
+    dialogue >> talk_events.Listening() << delta("listen", metrics={"remaining_s": 30.0})
     dialogue.wait(30) << closed("timeout", session_id=ID, diagnostic={"message": "The session has reached its time limit."}) << Closes()
     assert dialogue.session.has_ended == "timeout"
 
@@ -242,7 +247,7 @@ def test_no_warning_comes_where_none_is_wanted():
 def test_who_is_silent_gives_the_place_back():
     dialogue = Dialogue(until="live", idle_s=60).wait(59) >> append() << talk.Hear(HALF_PCM)
     dialogue.wait(59)
-    dialogue >> talk.Listening() << delta("listen")
+    dialogue >> talk_events.Listening() << delta("listen")
     dialogue.wait(1) << closed("idle_timeout", session_id=ID) << Closes()
 
 
@@ -278,7 +283,7 @@ def test_that_a_client_is_held_back_makes_up_for_no_mistake():
 def test_a_client_that_is_done_is_told_so(said, reason):
     dialogue = Dialogue(until="live") >> event("session.close", **said)
     dialogue << closed(reason, session_id=ID, diagnostic=MISSING) << Closes()
-    dialogue >> append() >> talk.Text("a", "x") >> Hangup(at=2_000)
+    dialogue >> append() >> talk_events.Text("a", "x") >> Hangup(at=2_000)
 
 
 def test_a_session_that_had_not_begun_has_no_id():
@@ -294,9 +299,9 @@ def test_a_client_that_is_gone_needs_no_words():
 
 def test_a_worker_that_dies_ends_the_session():
     dialogue = Dialogue(until="live") >> (
-        talk.Text("a", "x"),
-        talk.Broke(id="a", message="gone"),
-        talk.Lost(code="backend_error", message="gone"),
+        talk_events.Text("a", "x"),
+        talk_events.Broke(id="a", message="gone"),
+        talk_events.Lost(code="backend_error", message="gone"),
     )
     dialogue << delta("text") << delta("listen", end_of_turn=True)
     dialogue << closed("backend_error", session_id=ID, diagnostic={"message": "gone"}) << Closes("backend_error")
@@ -304,8 +309,8 @@ def test_a_worker_that_dies_ends_the_session():
 
 def test_a_server_that_stops_says_so():
     dialogue = Dialogue(until="live") >> Halted(STOPPING, at=1_001) << closed("shutdown", session_id=ID) << Closes("server_shutting_down")
-    dialogue >> talk.Text("a", "x")
-    Dialogue(until="live") >> talk.Lost(code="shutdown", message="Bye.") << closed("shutdown") << Closes("server_shutting_down")
+    dialogue >> talk_events.Text("a", "x")
+    Dialogue(until="live") >> talk_events.Lost(code="shutdown", message="Bye.") << closed("shutdown") << Closes("server_shutting_down")
     Dialogue() >> Halted(STOPPING, at=1_001) << closed("shutdown", session_id=None) << Closes("server_shutting_down")
     assert CLOSE_CODES["server_shutting_down"] == 1012
 

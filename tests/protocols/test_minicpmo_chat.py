@@ -22,7 +22,7 @@ from minicpmo_dialogues import (
 from msgspec import structs
 from realtime_dialogues import MISSING, Closes, Tells
 
-from antiphon import talk, turns
+from antiphon import talk, talk_events, turns
 from antiphon.protocols.minicpmo_chat import WAITING_LIMIT
 
 HI = (turns.Message("user", (turns.TextPart("Hi"),)),)
@@ -54,9 +54,9 @@ def done(**fields):
 def test_a_question_is_answered_as_it_is_made():
     dialogue = begun() >> ask("Hi", input_id="mine")
     dialogue << talk.Respond(id="resp_1", history=HI, instructions="Be kind.", sampling=talk.Sampling(max_tokens=256))
-    dialogue >> talk.Text("resp_1", "Hel") << delta("text", text="Hel", response_id="resp_1", input_id="mine", session_id="sess_1")
+    dialogue >> talk_events.Text("resp_1", "Hel") << delta("text", text="Hel", response_id="resp_1", input_id="mine", session_id="sess_1")
     dialogue.wait(0.5)
-    dialogue >> (talk.Text("resp_1", "lo"), talk.Ended("resp_1")) << delta("text", text="lo")
+    dialogue >> (talk_events.Text("resp_1", "lo"), talk_events.Ended("resp_1")) << delta("text", text="lo")
     dialogue << done(
         session_id="sess_1",
         response_id="resp_1",
@@ -70,30 +70,35 @@ def test_a_question_is_answered_as_it_is_made():
 
 def test_an_answer_that_is_not_streamed_comes_whole():
     dialogue = begun() >> ask("Hi", streaming=False, tts={"enabled": True}) << Tells(talk.Respond, whole=True)
-    dialogue >> (talk.Spoken("resp_1", "A"), talk.Sound("resp_1", pcm(16384)), talk.Spoken("resp_1", "B"), talk.Sound("resp_1", pcm(0)))
-    dialogue >> talk.Ended("resp_1") << done(text="AB", audio=base64_of(floats(0.5, 0)))
+    dialogue >> (
+        talk_events.Spoken("resp_1", "A"),
+        talk_events.Sound("resp_1", pcm(16384)),
+        talk_events.Spoken("resp_1", "B"),
+        talk_events.Sound("resp_1", pcm(0)),
+    )
+    dialogue >> talk_events.Ended("resp_1") << done(text="AB", audio=base64_of(floats(0.5, 0)))
 
 
 def test_an_answer_aloud_comes_with_its_words():
     dialogue = begun() >> ask("Hi", use_tts_template=True) << Tells(talk.Respond, voice=talk.Voice(rate_hz=24_000))
-    dialogue >> (talk.Spoken("resp_1", "A"), talk.Sound("resp_1", pcm(16384)), talk.Ended("resp_1"))
+    dialogue >> (talk_events.Spoken("resp_1", "A"), talk_events.Sound("resp_1", pcm(16384)), talk_events.Ended("resp_1"))
     dialogue << delta("text", text="A") << delta("audio", audio=base64_of(floats(0.5))) << done(text="A", audio=None)
 
 
 def test_a_refusal_is_an_answer():
-    dialogue = begun() >> ask("Hi") << Tells(talk.Respond) >> (talk.Refusal("resp_1", "No."), talk.Ended("resp_1"))
+    dialogue = begun() >> ask("Hi") << Tells(talk.Respond) >> (talk_events.Refusal("resp_1", "No."), talk_events.Ended("resp_1"))
     dialogue << delta("text", text="No.") << done(text="No.", reason="turn_end")
 
 
 def test_nothing_is_kept_from_one_question_to_the_next():
-    dialogue = begun() >> ask("Hi") << Tells(talk.Respond, history=HI) >> talk.Ended("resp_1") << done(text="")
+    dialogue = begun() >> ask("Hi") << Tells(talk.Respond, history=HI) >> talk_events.Ended("resp_1") << done(text="")
     dialogue >> ask("Hi") << Tells(talk.Respond, id="resp_2", history=HI)
 
 
 def test_questions_are_answered_in_their_order():
     dialogue = begun() >> ask("Hi") << Tells(talk.Respond, id="resp_1") >> ask("A") >> ask("B")
-    dialogue >> talk.Ended("resp_1") << done(response_id="resp_1", input_id="input_1") << Tells(talk.Respond, id="resp_2")
-    dialogue >> talk.Ended("resp_2") << done(response_id="resp_2", input_id="input_2") << Tells(talk.Respond, id="resp_3")
+    dialogue >> talk_events.Ended("resp_1") << done(response_id="resp_1", input_id="input_1") << Tells(talk.Respond, id="resp_2")
+    dialogue >> talk_events.Ended("resp_2") << done(response_id="resp_2", input_id="input_2") << Tells(talk.Respond, id="resp_3")
 
 
 def test_not_too_many_wait():
@@ -104,13 +109,19 @@ def test_not_too_many_wait():
 
 
 def test_a_client_may_name_its_answer():
-    dialogue = begun() >> ask("Hi", response_id="mine") << Tells(talk.Respond, id="resp_1") >> talk.Text("resp_1", "x")
-    dialogue << delta("text", response_id="mine") >> talk.Ended("resp_1") << done(response_id="mine")
+    dialogue = begun() >> ask("Hi", response_id="mine") << Tells(talk.Respond, id="resp_1") >> talk_events.Text("resp_1", "x")
+    dialogue << delta("text", response_id="mine") >> talk_events.Ended("resp_1") << done(response_id="mine")
 
 
 def test_words_of_other_answers_are_not_told():
-    dialogue = begun() >> talk.Text("resp_0", "x") >> ask("Hi") << Tells(talk.Respond) >> (talk.Text("resp_0", "x"), talk.Ended("resp_0"))
-    dialogue >> (talk.Text("resp_1", ""), talk.Sound("resp_1", b""), talk.Reasoning("resp_1", "hm"))
+    dialogue = (
+        begun()
+        >> talk_events.Text("resp_0", "x")
+        >> ask("Hi")
+        << Tells(talk.Respond)
+        >> (talk_events.Text("resp_0", "x"), talk_events.Ended("resp_0"))
+    )
+    dialogue >> (talk_events.Text("resp_1", ""), talk_events.Sound("resp_1", b""), talk_events.Reasoning("resp_1", "hm"))
 
 
 # What the model is told
@@ -175,7 +186,7 @@ def test_who_cannot_speak_is_not_asked_to():
 
 def test_how_to_answer_is_told_as_far_as_it_is_not_usual():
     dialogue = begun() >> ask("Hi", generation={"max_new_tokens": 9, "length_penalty": 1.1}, image={"max_slice_nums": 1}, omni_mode=False)
-    dialogue << Tells(talk.Respond, sampling=talk.Sampling(max_tokens=9)) >> talk.Ended("resp_1", "length") << done(reason="length")
+    dialogue << Tells(talk.Respond, sampling=talk.Sampling(max_tokens=9)) >> talk_events.Ended("resp_1", "length") << done(reason="length")
     more = {"generation": {"length_penalty": 1.5}, "image": {"max_slice_nums": 4}, "omni_mode": True, "enable_thinking": True}
     dialogue >> ask(user(PICTURE, {"type": "text", "text": "?"}), **more)
     extra = {"length_penalty": 1.5, "max_slice_nums": 4, "omni_mode": True, "enable_thinking": True}
@@ -221,7 +232,7 @@ def test_the_voice_to_answer_with_is_found_wherever_clients_put_it(messages, tts
 
 def test_that_the_voice_cannot_be_had_is_noted():
     dialogue = begun(abilities=structs.replace(ALL, clones=False)) >> ask("Hi", tts={"enabled": True, "ref_audio_data": HALF})
-    dialogue << Tells(talk.Respond, voice=talk.Voice(rate_hz=24_000)) >> talk.Ended("resp_1")
+    dialogue << Tells(talk.Respond, voice=talk.Voice(rate_hz=24_000)) >> talk_events.Ended("resp_1")
     dialogue << done(metrics={"notes": ["tts.ref_audio_data: this model speaks in its own voice"]})
 
 
@@ -229,11 +240,11 @@ def test_that_the_voice_cannot_be_had_is_noted():
 
 
 def test_an_answer_that_fails_is_told_and_over():
-    dialogue = begun() >> ask("Hi") << Tells(talk.Respond) >> ask("A") >> talk.Text("resp_1", "x") << delta("text")
-    dialogue >> talk.Broke(id="resp_1", message="Too long.", status=400, code="context_length_exceeded", param="input")
+    dialogue = begun() >> ask("Hi") << Tells(talk.Respond) >> ask("A") >> talk_events.Text("resp_1", "x") << delta("text")
+    dialogue >> talk_events.Broke(id="resp_1", message="Too long.", status=400, code="context_length_exceeded", param="input")
     dialogue << error("context_length_exceeded", message="Too long.", param="input") << done(text="x", reason="error")
     dialogue << Tells(talk.Respond, id="resp_2")
-    dialogue >> talk.Broke(id="resp_2", message="No GPU.", param="model", code=None)
+    dialogue >> talk_events.Broke(id="resp_2", message="No GPU.", param="model", code=None)
     dialogue << error("inference_failed", param=MISSING) << done(text="", reason="error")
 
 
@@ -244,12 +255,17 @@ def test_a_picture_that_is_not_to_be_cut_is_not_looked_at_closely():
 
 
 def test_what_is_measured_and_spent_stands_at_the_end_of_an_answer():
-    used = talk.Used(id="resp_1", input_tokens=5, output_tokens=2)
-    dialogue = begun() >> ask("Hi") << Tells(talk.Respond) >> (talk.Measured("resp_1", {"prefill_ms": 3}), talk.Text("resp_1", "x"), used)
+    used = talk_events.Used(id="resp_1", input_tokens=5, output_tokens=2)
+    dialogue = (
+        begun()
+        >> ask("Hi")
+        << Tells(talk.Respond)
+        >> (talk_events.Measured("resp_1", {"prefill_ms": 3}), talk_events.Text("resp_1", "x"), used)
+    )
     dialogue << delta("text", metrics={"prefill_ms": 3})
-    dialogue >> talk.Ended("resp_1") << done(metrics={"prefill_ms": 3}, usage={"total_tokens": 7})
-    dialogue >> ask("Hi") << Tells(talk.Respond) >> (structs.replace(used, id="resp_2"), talk.Sound("resp_2", pcm(1)))
-    dialogue << delta("audio", usage={"total_tokens": 14}) >> talk.Ended("resp_2") << done(usage={"total_tokens": 14})
+    dialogue >> talk_events.Ended("resp_1") << done(metrics={"prefill_ms": 3}, usage={"total_tokens": 7})
+    dialogue >> ask("Hi") << Tells(talk.Respond) >> (structs.replace(used, id="resp_2"), talk_events.Sound("resp_2", pcm(1)))
+    dialogue << delta("audio", usage={"total_tokens": 14}) >> talk_events.Ended("resp_2") << done(usage={"total_tokens": 14})
 
 
 def test_a_session_that_ends_stops_its_answer():
@@ -260,7 +276,7 @@ def test_a_session_that_ends_stops_its_answer():
 def test_a_long_answer_is_no_silence_of_the_client():
     dialogue = begun(idle_s=60, lasts_s=3600) >> ask("Hi") << Tells(talk.Respond)
     dialogue.wait(500)
-    dialogue >> talk.Ended("resp_1") << done()
+    dialogue >> talk_events.Ended("resp_1") << done()
     dialogue.wait(59)
     assert dialogue.pending == []
     dialogue.wait(1) << closed("idle_timeout") << Closes()

@@ -21,10 +21,10 @@ from minicpmo_dialogues import (
 from msgspec import structs
 from realtime_dialogues import MISSING, Closes, Tells
 
-from antiphon import talk
+from antiphon import talk, talk_events
 from antiphon.protocols.minicpmo_duplex import BROKEN_LIMIT
 
-USED = talk.Used(id="a", input_tokens=50, output_tokens=10, input_audio_tokens=30, input_image_tokens=5, output_audio_tokens=4)
+USED = talk_events.Used(id="a", input_tokens=50, output_tokens=10, input_audio_tokens=30, input_image_tokens=5, output_audio_tokens=4)
 USAGE = {
     "total_tokens": 60,
     "input_tokens": 50,
@@ -104,7 +104,7 @@ def test_pictures_that_nobody_looks_at_are_noted_once(opening, note):
     dialogue = Dialogue(until="assigned", **opening) >> init() << Tells(talk.Converse, sees=False) >> READY << "session.created"
     for notes in ([note], MISSING):
         dialogue >> append(frames=[base64_of(jpeg())]) << talk.Hear(HALF_PCM)
-        dialogue >> talk.Listening() << delta("listen", metrics={"notes": notes})
+        dialogue >> talk_events.Listening() << delta("listen", metrics={"notes": notes})
 
 
 # What the engine says
@@ -112,90 +112,99 @@ def test_pictures_that_nobody_looks_at_are_noted_once(opening, note):
 
 def test_the_engine_speaks_and_then_listens():
     dialogue = Dialogue(until="live") >> (
-        talk.Spoken("a", "Hel"),
-        talk.Sound("a", pcm(16384, -32768)),
-        talk.Spoken("a", "lo"),
-        talk.Ended("a"),
+        talk_events.Spoken("a", "Hel"),
+        talk_events.Sound("a", pcm(16384, -32768)),
+        talk_events.Spoken("a", "lo"),
+        talk_events.Ended("a"),
     )
     dialogue << delta("text", text="Hel", response_id="resp_1", session_id="sess_1", server_send_ts=1_000.0, usage=MISSING)
     dialogue << delta("audio", audio=base64_of(floats(0.5, -1)), response_id="resp_1") << delta("text", text="lo", response_id="resp_1")
     dialogue << delta("listen", text="", end_of_turn=True, interrupted=MISSING, response_id="resp_1")
-    dialogue >> (talk.Text("b", "And"), talk.Refusal("b", " no")) << delta("text", response_id="resp_2") << delta("text", text=" no")
+    (
+        dialogue
+        >> (talk_events.Text("b", "And"), talk_events.Refusal("b", " no"))
+        << delta("text", response_id="resp_2")
+        << delta("text", text=" no")
+    )
 
 
 def test_the_engine_listens():
-    dialogue = Dialogue(until="live") >> talk.Listening() << delta("listen", text="", end_of_turn=MISSING, response_id="resp_1")
-    dialogue >> talk.Text("a", "x") << delta("text", response_id="resp_1")
+    dialogue = Dialogue(until="live") >> talk_events.Listening() << delta("listen", text="", end_of_turn=MISSING, response_id="resp_1")
+    dialogue >> talk_events.Text("a", "x") << delta("text", response_id="resp_1")
 
 
 def test_a_turn_that_is_cut_off_is_told_from_one_that_ends():
-    dialogue = Dialogue(until="live") >> (talk.Text("a", "x"), talk.Ended("a", "cancelled"))
+    dialogue = Dialogue(until="live") >> (talk_events.Text("a", "x"), talk_events.Ended("a", "cancelled"))
     dialogue << delta("text") << delta("listen", end_of_turn=True, interrupted=True)
 
 
 @pytest.mark.parametrize(
     "words",
     [
-        (talk.Listening("a"), talk.Ended("a")),
-        (talk.Ended("a"), talk.Listening("a")),
-        (talk.Ended("a", "cancelled"), talk.Listening()),
-        (talk.Listening("a"), talk.Ended("a"), talk.Listening()),
+        (talk_events.Listening("a"), talk_events.Ended("a")),
+        (talk_events.Ended("a"), talk_events.Listening("a")),
+        (talk_events.Ended("a", "cancelled"), talk_events.Listening()),
+        (talk_events.Listening("a"), talk_events.Ended("a"), talk_events.Listening()),
     ],
 )
 def test_that_it_listens_again_is_told_once(words):
-    dialogue = Dialogue(until="live") >> (talk.Text("a", "x"), *words) << delta("text") << delta("listen", end_of_turn=True)
-    dialogue >> append() << Tells(talk.Hear) >> talk.Listening() << delta("listen", end_of_turn=MISSING)
+    dialogue = Dialogue(until="live") >> (talk_events.Text("a", "x"), *words) << delta("text") << delta("listen", end_of_turn=True)
+    dialogue >> append() << Tells(talk.Hear) >> talk_events.Listening() << delta("listen", end_of_turn=MISSING)
 
 
 def test_a_response_of_no_words_has_no_end():
-    Dialogue(until="live") >> (talk.Ended("a"), talk.Text("b", ""), talk.Sound("b", b""), talk.Ended("b"))
+    Dialogue(until="live") >> (talk_events.Ended("a"), talk_events.Text("b", ""), talk_events.Sound("b", b""), talk_events.Ended("b"))
 
 
 def test_an_answer_names_the_last_input():
-    dialogue = Dialogue(until="live") >> append() << Tells(talk.Hear) >> talk.Listening() << delta("listen", input_id="input_1")
-    dialogue >> append(input_id="mine") << Tells(talk.Hear) >> talk.Listening() << delta("listen", input_id="mine")
+    dialogue = Dialogue(until="live") >> append() << Tells(talk.Hear) >> talk_events.Listening() << delta("listen", input_id="input_1")
+    dialogue >> append(input_id="mine") << Tells(talk.Hear) >> talk_events.Listening() << delta("listen", input_id="mine")
 
 
 def test_a_client_may_name_the_next_answer():
     dialogue = (
-        Dialogue(until="live") >> append(response_id="mine") << Tells(talk.Hear) >> talk.Text("a", "x") << delta("text", response_id="mine")
+        Dialogue(until="live")
+        >> append(response_id="mine")
+        << Tells(talk.Hear)
+        >> talk_events.Text("a", "x")
+        << delta("text", response_id="mine")
     )
-    dialogue >> talk.Text("a", "y") << delta("text", response_id="mine")
+    dialogue >> talk_events.Text("a", "y") << delta("text", response_id="mine")
 
 
 def test_what_was_measured_goes_with_what_comes_next():
     dialogue = Dialogue(until="live") >> (
-        talk.Measured("a", {"kv_cache_length": 7}),
-        talk.Measured("a", {"prefill_ms": 1}),
-        talk.Text("a", "x"),
+        talk_events.Measured("a", {"kv_cache_length": 7}),
+        talk_events.Measured("a", {"prefill_ms": 1}),
+        talk_events.Text("a", "x"),
     )
     dialogue << delta("text", metrics={"kv_cache_length": 7, "prefill_ms": 1})
-    dialogue >> talk.Text("a", "y") << delta("text", metrics={"kv_cache_length": MISSING})
+    dialogue >> talk_events.Text("a", "y") << delta("text", metrics={"kv_cache_length": MISSING})
 
 
 def test_what_it_costs_stands_where_clients_read_it():
     dialogue = Dialogue(until="live") >> (
         USED,
-        talk.Sound("a", pcm(0)),
-        talk.Ended("a"),
+        talk_events.Sound("a", pcm(0)),
+        talk_events.Ended("a"),
         structs.replace(USED, id="b"),
-        talk.Sound("b", pcm(0)),
+        talk_events.Sound("b", pcm(0)),
     )
     dialogue << delta("audio", usage=USAGE) << delta("listen", usage=USAGE) << delta("audio", usage={"total_tokens": 120})
     dialogue >> {"type": "session.close"} << closed("client_closed", usage={"input_tokens": 100, "output_tokens": 20}) << Closes()
 
 
 def test_trouble_with_the_hearing_is_noted():
-    dialogue = Dialogue(until="live") >> (talk.Trouble(message="The microphone is silent."), talk.Listening())
+    dialogue = Dialogue(until="live") >> (talk_events.Trouble(message="The microphone is silent."), talk_events.Listening())
     dialogue << delta("listen", metrics={"notes": ["The microphone is silent."]})
 
 
 def test_words_that_are_no_business_of_the_client_are_not_told():
     heard = (
-        talk.HeardAll(id="t", transcript="Hi"),
-        talk.SpeechStarted("t", 0),
-        talk.Reasoning("a", "hm"),
-        talk.Calling("a", "c", "f"),
+        talk_events.HeardAll(id="t", transcript="Hi"),
+        talk_events.SpeechStarted("t", 0),
+        talk_events.Reasoning("a", "hm"),
+        talk_events.Calling("a", "c", "f"),
         READY,
         ASSIGNED,
     )
@@ -203,7 +212,7 @@ def test_words_that_are_no_business_of_the_client_are_not_told():
 
 
 def test_an_answer_that_fails_is_over_and_the_session_is_not():
-    dialogue = Dialogue(until="live") >> (talk.Text("a", "x"), talk.Broke(id="a", message="Upstream fell silent."))
+    dialogue = Dialogue(until="live") >> (talk_events.Text("a", "x"), talk_events.Broke(id="a", message="Upstream fell silent."))
     failure = {"failure": {"code": "server_error", "message": "Upstream fell silent."}}
     dialogue << delta("text") << delta("listen", end_of_turn=True, metrics=failure, response_id="resp_1")
     dialogue >> append() << Tells(talk.Hear)
@@ -212,9 +221,9 @@ def test_an_answer_that_fails_is_over_and_the_session_is_not():
 def test_one_answer_after_another_that_fails_ends_the_session():
     dialogue = Dialogue(until="live")
     for id in range(BROKEN_LIMIT - 1):
-        dialogue >> talk.Broke(id=str(id), message="No.") << delta("listen", end_of_turn=True)
-    dialogue >> (talk.Text("x", "y"), talk.Ended("x")) << delta("text") << delta("listen")
+        dialogue >> talk_events.Broke(id=str(id), message="No.") << delta("listen", end_of_turn=True)
+    dialogue >> (talk_events.Text("x", "y"), talk_events.Ended("x")) << delta("text") << delta("listen")
     for id in range(BROKEN_LIMIT - 1):
-        dialogue >> talk.Broke(id=str(id), message="No.") << delta("listen", end_of_turn=True)
-    dialogue >> talk.Broke(id="z", message="No.") << delta("listen")
+        dialogue >> talk_events.Broke(id=str(id), message="No.") << delta("listen", end_of_turn=True)
+    dialogue >> talk_events.Broke(id="z", message="No.") << delta("listen")
     dialogue << closed("backend_error", diagnostic={"message": "No."}) << Closes("backend_error")

@@ -6,7 +6,7 @@ from hypothesis import given, settings, strategies as st
 from minicpmo_dialogues import ALL, ASSIGNED, HALF, READY, TEXT, Dialogue, append, ask, base64_of, event, init, jpeg
 from msgspec import structs
 
-from antiphon import talk
+from antiphon import talk_events
 from antiphon.errors import OurFault
 from antiphon.protocols.base import Halted, Hangup, Tick
 from antiphon.protocols.minicpmo import _ALWAYS, _CLIENT, _ENGINE, Garbled, Held, Opening, Resumed, State
@@ -33,24 +33,28 @@ ENDS = (
     event("session.close", reason="user_stop"),
     Hangup(at=0),
     Halted(OurFault("Bye."), at=0),
-    talk.Lost(code="backend_error", message="x"),
+    talk_events.Lost(code="backend_error", message="x"),
 )
 
 ids = st.sampled_from(["a", "b", 0, 0, 0, 1])
 """Of responses: an engine's own, or the number of one that it was asked for, counted from the last."""
 texts = st.sampled_from(["x", "", "y z"])
 words = st.one_of(
-    st.builds(talk.Text, ids, texts),
-    st.builds(talk.Spoken, ids, texts),
-    st.builds(talk.Sound, ids, st.sampled_from([b"", bytes(2), bytes(480)])),
-    st.builds(talk.Ended, ids, st.sampled_from(["stop", "cancelled", "length"])),
-    st.builds(talk.Ended, ids),
-    st.builds(talk.Broke, id=ids, message=texts),
-    st.builds(talk.Used, id=ids, input_tokens=st.integers(0, 9), output_tokens=st.integers(0, 9)),
-    st.builds(talk.Measured, ids, st.just({"prefill_ms": 1, "remaining_s": 7, "notes": 3})),
-    st.builds(talk.Listening, ids),
-    st.sampled_from([ASSIGNED, ASSIGNED, READY, READY, talk.Listening(), talk.Trouble(message="x"), talk.Heard("t", "x")]),
-    st.builds(talk.Waiting, id=st.just("q"), position=st.integers(1, 3), queue_length=st.just(3), wait_s=st.none() | st.floats(0, 99)),
+    st.builds(talk_events.Text, ids, texts),
+    st.builds(talk_events.Spoken, ids, texts),
+    st.builds(talk_events.Sound, ids, st.sampled_from([b"", bytes(2), bytes(480)])),
+    st.builds(talk_events.Ended, ids, st.sampled_from(["stop", "cancelled", "length"])),
+    st.builds(talk_events.Ended, ids),
+    st.builds(talk_events.Broke, id=ids, message=texts),
+    st.builds(talk_events.Used, id=ids, input_tokens=st.integers(0, 9), output_tokens=st.integers(0, 9)),
+    st.builds(talk_events.Measured, ids, st.just({"prefill_ms": 1, "remaining_s": 7, "notes": 3})),
+    st.builds(talk_events.Listening, ids),
+    st.sampled_from(
+        [ASSIGNED, ASSIGNED, READY, READY, talk_events.Listening(), talk_events.Trouble(message="x"), talk_events.Heard("t", "x")]
+    ),
+    st.builds(
+        talk_events.Waiting, id=st.just("q"), position=st.integers(1, 3), queue_length=st.just(3), wait_s=st.none() | st.floats(0, 99)
+    ),
 )
 steps = st.one_of(
     st.sampled_from(CLIENT),
@@ -107,7 +111,7 @@ def test_every_question_that_is_taken_has_one_answer(script):
     while len(dialogue.laws.asked) > answered:
         id = dialogue.laws.asked[answered]
         answered += 1
-        dialogue >> (talk.Text(id, "x"), talk.Ended(id))
+        dialogue >> (talk_events.Text(id, "x"), talk_events.Ended(id))
         dialogue.skip()
     taken = min(sum(step in ANSWERABLE for step in script), WAITING_LIMIT + 1)
     assert len(set(dialogue.laws.asked)) == answered == dialogue.laws.types.count("response.done") == taken

@@ -3,7 +3,7 @@
 import pytest
 from realtime_dialogues import ANY, MISSING, OMNI, TEXT, base64_of, error, event, responds, silence
 
-from antiphon import talk, turns
+from antiphon import talk_events, turns
 
 BOTH = pytest.mark.parametrize("dialect", ["ga", "beta"])
 
@@ -25,7 +25,9 @@ def holding(talk_to, *ids, **options):
 
 def spoken(talk_to, ms=400, **options):
     """A session whose model has said something, as `item_1`."""
-    return talk_to(**options).answer(talk.Spoken("resp_1", "Once "), talk.Sound("resp_1", silence(ms)), talk.Spoken("resp_1", "more"))
+    return talk_to(**options).answer(
+        talk_events.Spoken("resp_1", "Once "), talk_events.Sound("resp_1", silence(ms)), talk_events.Spoken("resp_1", "more")
+    )
 
 
 def truncate(item_id, ms, index=0, **fields):
@@ -190,15 +192,15 @@ def test_what_is_not_there_can_not_be_had(talk_to, action, doing):
 
 def test_an_answer_whose_item_is_deleted_goes_on_without_it(talk_to):
     session = talk_to(abilities=TEXT) >> event("response.create") << "response.created" << responds()
-    session >> talk.Text("resp_1", "a")
+    session >> talk_events.Text("resp_1", "a")
     session.skip() >> event("conversation.item.delete", item_id="item_1") << "conversation.item.deleted"
     session >> create(wrote("b", id="item_1")) << "conversation.item.added conversation.item.done"
-    session >> (talk.Text("resp_1", "b"), talk.Ended("resp_1")) << "response.output_text.delta response.output_text.done"
+    session >> (talk_events.Text("resp_1", "b"), talk_events.Ended("resp_1")) << "response.output_text.delta response.output_text.done"
     session << "response.content_part.done response.output_item.done response.done rate_limits.updated"
 
 
 def test_an_answer_can_be_looked_at_while_it_is_said(talk_to):
-    session = talk_to() >> event("response.create") << "response.created" << responds() >> talk.Sound("resp_1", silence(20))
+    session = talk_to() >> event("response.create") << "response.created" << responds() >> talk_events.Sound("resp_1", silence(20))
     session.skip() >> event("conversation.item.retrieve", item_id="item_1")
     session << event("conversation.item.retrieved", item={"id": "item_1", "status": "in_progress"})
 
@@ -211,8 +213,8 @@ def test_only_what_is_retrieved_comes_with_its_sound(talk_to):
 
 def test_sound_is_retrieved_in_the_code_of_whoever_spoke(talk_to):
     session = talk_to().update(audio={"input": {"format": {"type": "audio/pcmu"}}})
-    session.turn("t1", 0) >> talk.Sound("resp_1", silence(20))
-    session.skip() >> talk.Ended("resp_1")
+    session.turn("t1", 0) >> talk_events.Sound("resp_1", silence(20))
+    session.skip() >> talk_events.Ended("resp_1")
     session.skip() >> event("conversation.item.retrieve", item_id="item_2")
     session << event("conversation.item.retrieved", item={"content": [{"type": "output_audio", "audio": base64_of(silence(20))}]})
 
@@ -253,25 +255,25 @@ def test_two_that_both_cut_are_both_right_and_the_earlier_cut_holds(talk_to):
 
 def test_an_answer_can_be_cut_while_it_is_said(talk_to):
     session = talk_to() >> event("response.create") << "response.created" << responds()
-    session >> (talk.Spoken("resp_1", "Once "), talk.Sound("resp_1", silence(400)))
+    session >> (talk_events.Spoken("resp_1", "Once "), talk_events.Sound("resp_1", silence(400)))
     session.skip() >> truncate("item_1", 200) << event("conversation.item.truncated", audio_end_ms=200)
-    session >> (talk.Spoken("resp_1", "more"), talk.Sound("resp_1", silence(400)), talk.Ended("resp_1"))
+    session >> (talk_events.Spoken("resp_1", "more"), talk_events.Sound("resp_1", silence(400)), talk_events.Ended("resp_1"))
     session.skip() >> event("conversation.item.retrieve", item_id="item_1")
     content = [{"type": "output_audio", "transcript": MISSING, "audio": base64_of(silence(200))}]
     session << event("conversation.item.retrieved", item={"content": content})
 
 
 def test_a_truncation_that_comes_before_any_sound_is_refused(talk_to):
-    session = talk_to() >> event("response.create") << "response.created" << responds() >> talk.Spoken("resp_1", "Once")
+    session = talk_to() >> event("response.create") << "response.created" << responds() >> talk_events.Spoken("resp_1", "Once")
     session.skip() >> truncate("item_1", 0)
     session << error("unsupported_content_type", message="Only model output audio messages can be truncated")
-    session >> talk.Sound("resp_1", silence(20)) << "response.output_audio.delta"
+    session >> talk_events.Sound("resp_1", silence(20)) << "response.output_audio.delta"
 
 
 def test_only_sound_of_the_model_can_be_cut(talk_to):
     refused = error("unsupported_content_type", message="Only model output audio messages can be truncated", type="invalid_request_error")
     session = talk_to().turn("t1").skip() >> truncate("item_1", 10) << refused
-    session >> (talk.Text("resp_1", "Hi"), talk.Ended("resp_1"))
+    session >> (talk_events.Text("resp_1", "Hi"), talk_events.Ended("resp_1"))
     session.skip() >> truncate("item_2", 0) << refused
     session >> truncate("item_2", 0, index=7) << refused
 

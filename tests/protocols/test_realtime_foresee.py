@@ -4,10 +4,10 @@ import pytest
 from msgspec import structs
 from realtime_dialogues import OMNI, Tells, event, responds, silence, sound
 
-from antiphon import talk, turns
+from antiphon import talk, talk_events, turns
 
 EARLY = structs.replace(OMNI, foresees=True)
-STARTED, STOPPED = talk.SpeechStarted("t1", 200), talk.SpeechStopped("t1", 900)
+STARTED, STOPPED = talk_events.SpeechStarted("t1", 200), talk_events.SpeechStopped("t1", 900)
 BEGUN = "input_audio_buffer.speech_started"
 MESSAGE = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Hm"}]}
 
@@ -51,26 +51,26 @@ def test_every_answer_has_an_id_of_its_own_though_one_was_foreseen_and_never_ask
     session = early(talk_to) >> STARTED << BEGUN << foresees(id="resp_1") >> event("input_audio_buffer.clear")
     session << "input_audio_buffer.speech_stopped" << talk.Forget() << "input_audio_buffer.cleared"
     (first,) = told(session >> event("response.create"), talk.Respond)
-    session >> talk.Ended(first.id)
+    session >> talk_events.Ended(first.id)
     session.skip()
     (second,) = told(session >> event("response.create"), talk.Respond)
     assert first.id != second.id
-    session >> talk.Ended(second.id)
+    session >> talk_events.Ended(second.id)
     session.skip()
 
 
 def test_whoever_interrupts_is_foreseen_with_what_was_heard_of_the_answer(talk_to):
     session = early(talk_to).turn("t0")
     said = (
-        talk.Spoken("resp_1", "Hi "),
-        talk.Sound("resp_1", silence(400)),
-        talk.Spoken("resp_1", "there"),
-        talk.Sound("resp_1", silence(400)),
+        talk_events.Spoken("resp_1", "Hi "),
+        talk_events.Sound("resp_1", silence(400)),
+        talk_events.Spoken("resp_1", "there"),
+        talk_events.Sound("resp_1", silence(400)),
     )
     session >> said
     item_id = next(each["item"]["id"] for each in reversed(session.log) if each["type"] == "response.output_item.added")
     session.skip()
-    (foreseen,) = told(session >> talk.SpeechStarted("t2", 1_400), talk.Foresee)
+    (foreseen,) = told(session >> talk_events.SpeechStarted("t2", 1_400), talk.Foresee)
     assert foreseen.ask.id == "resp_2"
     assert foreseen.ask.history[1].parts == (turns.TextPart("Hi there"),)
     cut = event("conversation.item.truncate", item_id=item_id, content_index=0, audio_end_ms=300)
@@ -105,7 +105,7 @@ def test_nothing_is_foreseen_where_turns_are_not_answered(talk_to, kind):
 def test_nothing_is_foreseen_while_an_answer_goes_on_that_nobody_interrupts(talk_to):
     settings = {"input": {"turn_detection": {"type": "server_vad", "interrupt_response": False}}}
     session = talk_to(EARLY).update(audio=settings).turn("t0") >> sound(silence(1_000)) << Tells(talk.Hear)
-    session >> talk.SpeechStarted("t1", 500) << BEGUN
+    session >> talk_events.SpeechStarted("t1", 500) << BEGUN
 
 
 def test_sound_that_came_faster_than_it_was_listened_to_is_a_turn_all_the_same(talk_to):

@@ -7,7 +7,7 @@ from hypothesis import given, settings, strategies as st
 from realtime_dialogues import OMNI, TEXT, Dialogue, event, silence, sound
 from realtime_laws import Laws
 
-from antiphon import talk
+from antiphon import talk, talk_events
 from antiphon.errors import OurFault
 from antiphon.protocols.base import Halted, Hangup
 from antiphon.protocols.realtime import _CLIENT, _ENGINE, Garbled
@@ -113,34 +113,34 @@ client_steps = st.one_of(
 texts = st.sampled_from(["a", "b c", "\n", ""])
 calls = st.sampled_from(["c1", "c2"])
 answer_words = st.one_of(
-    st.builds(talk.Text, st.just(""), texts),
-    st.builds(talk.Spoken, st.just(""), texts),
-    st.builds(talk.Sound, st.just(""), st.sampled_from([b"", silence(20), silence(450)])),
-    st.builds(talk.Refusal, st.just(""), texts),
-    st.builds(talk.Reasoning, st.just(""), texts),
-    st.builds(talk.ItemBreak, st.just(""), ids),
-    st.builds(talk.Sealed, st.just(""), texts),
-    st.builds(talk.Annotated, st.just(""), st.just({"type": "file_path"})),
-    st.builds(talk.HostedBegan, st.just(""), st.just({"type": "web_search_call", "id": "ws_1"})),
-    st.builds(talk.HostedDone, st.just(""), st.just({"type": "web_search_call", "id": "ws_1"})),
-    st.builds(talk.Calling, st.just(""), calls, st.just("f"), st.booleans()),
-    st.builds(talk.Arguments, st.just(""), calls, texts),
-    st.builds(talk.Called, st.just(""), calls),
-    st.builds(talk.Used, id=st.just(""), input_tokens=st.just(5), output_tokens=st.just(2), output_audio_tokens=st.just(1)),
-    st.builds(talk.Ended, st.just(""), st.sampled_from(get_args(talk.EndReason))),
-    st.builds(talk.Broke, id=st.just(""), message=st.just("gone")),
+    st.builds(talk_events.Text, st.just(""), texts),
+    st.builds(talk_events.Spoken, st.just(""), texts),
+    st.builds(talk_events.Sound, st.just(""), st.sampled_from([b"", silence(20), silence(450)])),
+    st.builds(talk_events.Refusal, st.just(""), texts),
+    st.builds(talk_events.Reasoning, st.just(""), texts),
+    st.builds(talk_events.ItemBreak, st.just(""), ids),
+    st.builds(talk_events.Sealed, st.just(""), texts),
+    st.builds(talk_events.Annotated, st.just(""), st.just({"type": "file_path"})),
+    st.builds(talk_events.HostedBegan, st.just(""), st.just({"type": "web_search_call", "id": "ws_1"})),
+    st.builds(talk_events.HostedDone, st.just(""), st.just({"type": "web_search_call", "id": "ws_1"})),
+    st.builds(talk_events.Calling, st.just(""), calls, st.just("f"), st.booleans()),
+    st.builds(talk_events.Arguments, st.just(""), calls, texts),
+    st.builds(talk_events.Called, st.just(""), calls),
+    st.builds(talk_events.Used, id=st.just(""), input_tokens=st.just(5), output_tokens=st.just(2), output_audio_tokens=st.just(1)),
+    st.builds(talk_events.Ended, st.just(""), st.sampled_from(get_args(talk_events.EndReason))),
+    st.builds(talk_events.Broke, id=st.just(""), message=st.just("gone")),
 )
 own_turns = st.sampled_from(["t1", "t2", "t3"])
 turn_ids = own_turns | st.sampled_from(["turn_1", "turn_2"])
 moments = st.sampled_from([0, 10, 300, 2_000, 900_000])
 hearing_words = st.one_of(
-    st.builds(talk.SpeechStarted, own_turns, moments),
-    st.builds(talk.SpeechStopped, turn_ids, moments),
-    st.builds(talk.Heard, turn_ids, texts),
-    st.builds(talk.HeardSegment, id=turn_ids, text=texts, start_s=st.just(0.0), end_s=st.just(0.5)),
-    st.builds(talk.HeardAll, id=turn_ids, transcript=texts, seconds=st.none() | st.just(0.5)),
-    st.builds(talk.NotHeard, id=turn_ids, message=st.just("what?")),
-    st.builds(talk.Trouble, message=st.just("ouch")),
+    st.builds(talk_events.SpeechStarted, own_turns, moments),
+    st.builds(talk_events.SpeechStopped, turn_ids, moments),
+    st.builds(talk_events.Heard, turn_ids, texts),
+    st.builds(talk_events.HeardSegment, id=turn_ids, text=texts, start_s=st.just(0.0), end_s=st.just(0.5)),
+    st.builds(talk_events.HeardAll, id=turn_ids, transcript=texts, seconds=st.none() | st.just(0.5)),
+    st.builds(talk_events.NotHeard, id=turn_ids, message=st.just("what?")),
+    st.builds(talk_events.Trouble, message=st.just("ouch")),
 )
 engine_steps = st.one_of(
     st.tuples(st.just("engine"), st.lists(st.tuples(mostly_the_last, answer_words), min_size=1, max_size=5)),
@@ -212,7 +212,7 @@ class Play:
             case ("speaks", id, ms, is_over):
                 dialogue >> sound(silence(ms))
                 at_ms = dialogue.session._speech.buffer.now_ms if dialogue.session.has_ended is None else 0
-                words = talk.SpeechStarted(id, at_ms - ms), talk.SpeechStopped(id, at_ms)
+                words = talk_events.SpeechStarted(id, at_ms - ms), talk_events.SpeechStopped(id, at_ms)
                 self.observe()
                 dialogue.skip()
                 self.play(("hearing", words if is_over else words[:1]))
@@ -313,4 +313,4 @@ def test_the_laws_hold_where_nothing_is_answered(dialect, script):
 
 def test_every_event_of_a_client_and_every_word_of_an_engine_is_taken():
     assert set(_CLIENT) == {*get_args(ClientEvent), Garbled, Opening}
-    assert set(_ENGINE) | set(TAKES) | OF_THE_ENGINE == set(get_args(talk.FromEngine))
+    assert set(_ENGINE) | set(TAKES) | OF_THE_ENGINE == set(get_args(talk_events.FromEngine))

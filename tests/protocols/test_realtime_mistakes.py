@@ -3,7 +3,7 @@
 import pytest
 from realtime_dialogues import MISSING, OMNI, TEXT, Tells, error, event, responds, silence, sound
 
-from antiphon import talk
+from antiphon import talk, talk_events
 
 WRITE = event("conversation.item.create", item={"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Hi"}]})
 
@@ -68,8 +68,14 @@ def test_a_buffer_that_nobody_empties_is_full_at_last(talk_to):
 
 
 def test_sound_goes_on_in_the_middle_of_an_answer(talk_to):
-    session = talk_to() >> event("response.create") << "response.created" << responds() >> talk.Spoken("resp_1", "Once")
-    session.skip() >> sound(silence(20)) << Tells(talk.Hear) >> talk.Spoken("resp_1", " upon") << "response.output_audio_transcript.delta"
+    session = talk_to() >> event("response.create") << "response.created" << responds() >> talk_events.Spoken("resp_1", "Once")
+    (
+        session.skip()
+        >> sound(silence(20))
+        << Tells(talk.Hear)
+        >> talk_events.Spoken("resp_1", " upon")
+        << "response.output_audio_transcript.delta"
+    )
 
 
 def test_a_session_that_writes_down_what_is_said_knows_no_answers(talk_to):
@@ -108,6 +114,6 @@ def test_a_client_that_asks_twice_and_cancels_twice_is_told_and_served(talk_to):
 
 def test_an_engine_that_is_overrun_fails_the_answer_that_it_had_no_room_for(talk_to):
     session = talk_to() >> event("response.create") << "response.created" << responds()
-    session >> talk.Broke(id="resp_1", message="No room.", code="server_is_overloaded", status=503)
+    session >> talk_events.Broke(id="resp_1", message="No room.", code="server_is_overloaded", status=503)
     session << event("response.done", response={"status": "failed", "status_details": {"error": {"code": "server_is_overloaded"}}})
     session << "rate_limits.updated"

@@ -3,7 +3,7 @@
 import pytest
 from realtime_dialogues import ANY, MISSING, TEXT, Closes, Tells, error, event, responds, silence, sound
 
-from antiphon import talk
+from antiphon import talk, talk_events
 from antiphon.wire.realtime_session import decode_session
 
 BOTH = pytest.mark.parametrize("dialect", ["ga", "beta"])
@@ -165,7 +165,7 @@ def test_what_is_said_of_what_only_the_server_says_is_passed_over(talk_to):
 def test_a_change_holds_for_the_next_answer_and_not_for_the_one_under_way(talk_to):
     session = talk_to() >> event("response.create") << "response.created" << responds()
     session >> update(output_modalities=["text"]) << updated(output_modalities=["text"])
-    session >> (talk.Spoken("resp_1", "Hi"), talk.Ended("resp_1"))
+    session >> (talk_events.Spoken("resp_1", "Hi"), talk_events.Ended("resp_1"))
     assert "response.output_audio_transcript.delta" in [each["type"] for each in session.events()]
     session >> event("response.create") << event("response.created", response={"output_modalities": ["text"]})
     session << responds("resp_2", voice=None)
@@ -180,7 +180,11 @@ def test_tools_and_the_choice_of_them_reach_the_engine(talk_to):
     session = talk_to().update(tools=[tool], tool_choice={"type": "function", "name": "add"}, parallel_tool_calls=False)
     session >> event("response.create") << "response.created"
     wanted = (talk.FunctionTool("add", "Adds.", {"type": "object"}),)
-    session << responds(tools=wanted, tool_choice=talk.ToolChoice("required", ("add",)), parallel_tool_calls=False) >> talk.Ended("resp_1")
+    (
+        session
+        << responds(tools=wanted, tool_choice=talk.ToolChoice("required", ("add",)), parallel_tool_calls=False)
+        >> talk_events.Ended("resp_1")
+    )
     session.skip() >> event("response.create", response={"tool_choice": "none"}) << "response.created"
     session << responds("resp_2", tools=wanted, tool_choice=talk.ToolChoice("none"))
 
@@ -214,7 +218,7 @@ def test_servers_of_tools_are_listed_and_told_to_be_out_of_reach(talk_to):
 
 
 def heard(talk_to, **options):
-    return talk_to(**options).answer(talk.Spoken("resp_1", "Hi"), talk.Sound("resp_1", silence(20)))
+    return talk_to(**options).answer(talk_events.Spoken("resp_1", "Hi"), talk_events.Sound("resp_1", silence(20)))
 
 
 @BOTH
@@ -238,7 +242,7 @@ def test_one_answer_can_not_have_another_voice_either(talk_to):
 
 
 def test_before_it_was_heard_a_voice_can_be_changed(talk_to):
-    talk_to().answer(talk.Text("resp_1", "Hi")) >> speaks(voice="marin") << updated(audio={"output": {"voice": "marin"}})
+    talk_to().answer(talk_events.Text("resp_1", "Hi")) >> speaks(voice="marin") << updated(audio={"output": {"voice": "marin"}})
 
 
 def test_tracing_once_on_stays(talk_to):

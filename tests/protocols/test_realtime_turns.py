@@ -3,13 +3,13 @@
 import pytest
 from realtime_dialogues import ANY, BEGUN_AT, MISSING, TEXT, Closes, Tells, base64_of, error, event, responds, silence, sound
 
-from antiphon import talk, turns
+from antiphon import talk, talk_events, turns
 from antiphon.protocols.base import FromClient
 from antiphon.wire.realtime_client import InputAudioBufferAppend
 
-STARTED, STOPPED = talk.SpeechStarted("t1", 200), talk.SpeechStopped("t1", 900)
+STARTED, STOPPED = talk_events.SpeechStarted("t1", 200), talk_events.SpeechStopped("t1", 900)
 TURN = "input_audio_buffer.committed conversation.item.added conversation.item.done"
-ANSWER = talk.Spoken("resp_1", "Hi"), talk.Sound("resp_1", silence(100)), talk.Ended("resp_1")
+ANSWER = talk_events.Spoken("resp_1", "Hi"), talk_events.Sound("resp_1", silence(100)), talk_events.Ended("resp_1")
 TOLD = (
     "response.output_item.added conversation.item.added response.content_part.added response.output_audio_transcript.delta "
     "response.output_audio.delta response.output_audio.done response.output_audio_transcript.done response.content_part.done "
@@ -60,8 +60,8 @@ def test_the_engine_finds_its_own_turn_in_the_history(talk_to):
 def test_a_turn_starts_and_stops_on_the_clock_of_all_the_sound_of_the_session(talk_to):
     session = talk_to().turn("t1", 1_000).answer(id="resp_1")
     session >> sound(silence(1_000)) << Tells(talk.Hear)
-    session >> talk.SpeechStarted("t2", 1_300) << event("input_audio_buffer.speech_started", audio_start_ms=1_300)
-    session >> talk.SpeechStopped("t2", 1_800) << event("input_audio_buffer.speech_stopped", audio_end_ms=1_800)
+    session >> talk_events.SpeechStarted("t2", 1_300) << event("input_audio_buffer.speech_started", audio_start_ms=1_300)
+    session >> talk_events.SpeechStopped("t2", 1_800) << event("input_audio_buffer.speech_stopped", audio_end_ms=1_800)
     assert session.session._conversation.find("item_2").recordings[0].length_ms == 500
     session.skip()
 
@@ -74,14 +74,14 @@ def test_no_answer_comes_where_none_was_asked(talk_to):
 
 def test_what_an_engine_says_of_speech_out_of_turn_is_nothing(talk_to):
     session = talk_to() >> STOPPED >> sound(silence(1_000)) << Tells(talk.Hear) >> STARTED << "input_audio_buffer.speech_started"
-    session >> talk.SpeechStarted("t2", 300) >> talk.SpeechStopped("t2", 400) >> STARTED
+    session >> talk_events.SpeechStarted("t2", 300) >> talk_events.SpeechStopped("t2", 400) >> STARTED
     session >> STOPPED << f"input_audio_buffer.speech_stopped {TURN} response.created" << responds() >> STOPPED
 
 
 def test_times_beyond_what_came_are_those_of_what_came(talk_to):
     session = talk_to() >> sound(silence(500)) << Tells(talk.Hear)
-    session >> talk.SpeechStarted("t1", 9_000) << event("input_audio_buffer.speech_started", audio_start_ms=500)
-    session >> talk.SpeechStopped("t1", 9_999) << event("input_audio_buffer.speech_stopped", audio_end_ms=500)
+    session >> talk_events.SpeechStarted("t1", 9_000) << event("input_audio_buffer.speech_started", audio_start_ms=500)
+    session >> talk_events.SpeechStopped("t1", 9_999) << event("input_audio_buffer.speech_stopped", audio_end_ms=500)
     session.skip()
 
 
@@ -142,8 +142,20 @@ def test_switching_detection_off_in_the_middle_of_speech_ends_it_and_keeps_the_s
 def test_telephone_sound_reaches_the_engine_as_samples_at_its_own_rate(talk_to):
     session = talk_to() >> event("session.update", session={"type": "realtime", "audio": {"input": {"format": {"type": "audio/pcmu"}}}})
     session << Tells(talk.Configure, rate_hz=8_000) << "session.updated"
-    session >> sound(b"\xff" * 1_600) << talk.Hear(bytes(3_200)) >> talk.SpeechStarted("t1", 50) << "input_audio_buffer.speech_started"
-    session >> talk.SpeechStopped("t1", 150) << event("input_audio_buffer.speech_stopped", audio_end_ms=150) << TURN << "response.created"
+    (
+        session
+        >> sound(b"\xff" * 1_600)
+        << talk.Hear(bytes(3_200))
+        >> talk_events.SpeechStarted("t1", 50)
+        << "input_audio_buffer.speech_started"
+    )
+    (
+        session
+        >> talk_events.SpeechStopped("t1", 150)
+        << event("input_audio_buffer.speech_stopped", audio_end_ms=150)
+        << TURN
+        << "response.created"
+    )
     session << responds()
 
 
@@ -173,13 +185,13 @@ def test_an_hour_of_silence_is_not_kept(talk_to):
 
 def speaking(talk_to, **update):
     session = talk_to().update(**update) if update else talk_to()
-    session.turn("t1") >> (talk.Spoken("resp_1", "Once upon"), talk.Sound("resp_1", silence(400)))
+    session.turn("t1") >> (talk_events.Spoken("resp_1", "Once upon"), talk_events.Sound("resp_1", silence(400)))
     session.skip() >> sound(silence(600)) << Tells(talk.Hear)
     return session
 
 
 def test_speech_cuts_off_the_answer_and_all_of_it_is_closed(talk_to):
-    session = speaking(talk_to) >> talk.SpeechStarted("t2", 600) << "input_audio_buffer.speech_started" << talk.Cancel("resp_1")
+    session = speaking(talk_to) >> talk_events.SpeechStarted("t2", 600) << "input_audio_buffer.speech_started" << talk.Cancel("resp_1")
     place = {"response_id": "resp_1", "item_id": "item_2", "output_index": 0}
     session << event("response.output_audio.done", **place, content_index=0)
     session << event("response.output_audio_transcript.done", **place, content_index=0, transcript="Once upon")
@@ -188,14 +200,16 @@ def test_speech_cuts_off_the_answer_and_all_of_it_is_closed(talk_to):
     session << event("response.output_item.done", item={"id": "item_2", "status": "incomplete"})
     details = {"type": "cancelled", "reason": "turn_detected"}
     session << event("response.done", response={"status": "cancelled", "status_details": details, "output": [{"id": "item_2"}]})
-    session << "rate_limits.updated" >> (talk.Sound("resp_1", silence(100)), talk.Ended("resp_1", "cancelled"))
+    session << "rate_limits.updated" >> (talk_events.Sound("resp_1", silence(100)), talk_events.Ended("resp_1", "cancelled"))
 
 
 def test_speech_leaves_the_answer_alone_where_it_must_not_interrupt(talk_to):
-    session = speaking(talk_to, **vad(interrupt_response=False)) >> talk.SpeechStarted("t2", 600) << "input_audio_buffer.speech_started"
-    session >> talk.Sound("resp_1", silence(20)) << "response.output_audio.delta"
-    session >> talk.SpeechStopped("t2", 800) << f"input_audio_buffer.speech_stopped {TURN}"
-    session << error("conversation_already_has_active_response") >> talk.Ended("resp_1")
+    session = (
+        speaking(talk_to, **vad(interrupt_response=False)) >> talk_events.SpeechStarted("t2", 600) << "input_audio_buffer.speech_started"
+    )
+    session >> talk_events.Sound("resp_1", silence(20)) << "response.output_audio.delta"
+    session >> talk_events.SpeechStopped("t2", 800) << f"input_audio_buffer.speech_stopped {TURN}"
+    session << error("conversation_already_has_active_response") >> talk_events.Ended("resp_1")
     session.skip()
 
 
@@ -204,13 +218,13 @@ def test_speech_leaves_answers_out_of_band_alone(talk_to):
     session >> sound(silence(600)) << Tells(talk.Hear) >> STARTED << "input_audio_buffer.speech_started"
     (
         session
-        >> talk.Spoken("resp_1", "on")
+        >> talk_events.Spoken("resp_1", "on")
         << "response.output_item.added response.content_part.added response.output_audio_transcript.delta"
     )
 
 
 def test_the_client_says_how_much_was_heard_and_the_words_are_gone(talk_to):
-    session = speaking(talk_to) >> talk.SpeechStarted("t2", 600)
+    session = speaking(talk_to) >> talk_events.SpeechStarted("t2", 600)
     session.skip() >> event("conversation.item.truncate", item_id="item_2", content_index=0, audio_end_ms=150)
     session << event("conversation.item.truncated", item_id="item_2", content_index=0, audio_end_ms=150)
     session >> event("conversation.item.retrieve", item_id="item_2")
@@ -223,11 +237,11 @@ def test_the_client_says_how_much_was_heard_and_the_words_are_gone(talk_to):
 
 
 def test_a_turn_is_written_down_beside_its_answer(talk_to):
-    session = talk_to().update(**TRANSCRIBE).turn("t1") >> talk.Heard("t1", "Good ")
+    session = talk_to().update(**TRANSCRIBE).turn("t1") >> talk_events.Heard("t1", "Good ")
     place = {"item_id": "item_1", "content_index": 0}
-    session << event("conversation.item.input_audio_transcription.delta", **place, delta="Good ") >> talk.Ended("resp_1")
+    session << event("conversation.item.input_audio_transcription.delta", **place, delta="Good ") >> talk_events.Ended("resp_1")
     session << "response.done rate_limits.updated"
-    session >> talk.HeardAll(id="t1", transcript="Good day", seconds=0.4)
+    session >> talk_events.HeardAll(id="t1", transcript="Good day", seconds=0.4)
     usage = {"type": "duration", "seconds": 0.4}
     session << event("conversation.item.input_audio_transcription.completed", **place, transcript="Good day", usage=usage)
     session >> event("conversation.item.retrieve", item_id="item_1")
@@ -236,49 +250,54 @@ def test_a_turn_is_written_down_beside_its_answer(talk_to):
 
 def test_a_transcript_that_costs_tokens_says_how_many(talk_to):
     session = talk_to().update(**TRANSCRIBE).turn("t1")
-    session >> talk.HeardAll(id="t1", transcript="Hi", input_tokens=9, input_audio_tokens=7, output_tokens=2)
+    session >> talk_events.HeardAll(id="t1", transcript="Hi", input_tokens=9, input_audio_tokens=7, output_tokens=2)
     details = {"text_tokens": 2, "audio_tokens": 7}
     usage = {"type": "tokens", "total_tokens": 11, "input_tokens": 9, "output_tokens": 2, "input_token_details": details}
     session << event("conversation.item.input_audio_transcription.completed", usage=usage)
 
 
 def test_what_could_not_be_written_down_says_why(talk_to):
-    session = talk_to().update(**TRANSCRIBE).turn("t1") >> talk.NotHeard(id="t1", message="Too faint.", code="audio_unintelligible")
+    session = talk_to().update(**TRANSCRIBE).turn("t1") >> talk_events.NotHeard(id="t1", message="Too faint.", code="audio_unintelligible")
     failed = "conversation.item.input_audio_transcription.failed"
     why = {"type": "transcription_error", "code": "audio_unintelligible", "message": "Too faint.", "param": MISSING}
     session << event(failed, item_id="item_1", content_index=0, error=why)
-    session >> talk.HeardAll(id="t1", transcript="late")
+    session >> talk_events.HeardAll(id="t1", transcript="late")
 
 
 def test_the_beta_is_told_that_what_could_not_be_written_down_was_no_field_of_its_own(talk_to):
     session = talk_to(dialect="beta") >> event("session.update", session={"input_audio_transcription": {"model": "whisper-1"}})
-    session.skip().turn("t1") >> talk.NotHeard(id="t1", message="Too faint.", code="audio_unintelligible")
+    session.skip().turn("t1") >> talk_events.NotHeard(id="t1", message="Too faint.", code="audio_unintelligible")
     why = {"type": "transcription_error", "code": "audio_unintelligible", "message": "Too faint.", "param": None}
     session << event("conversation.item.input_audio_transcription.failed", error=why)
 
 
 def test_speakers_are_told_apart(talk_to):
-    session = talk_to().update(**TRANSCRIBE).turn("t1") >> talk.HeardSegment(id="t1", text="Hi", start_s=0.1, end_s=0.4, speaker="A")
+    session = talk_to().update(**TRANSCRIBE).turn("t1") >> talk_events.HeardSegment(id="t1", text="Hi", start_s=0.1, end_s=0.4, speaker="A")
     segment = {"item_id": "item_1", "content_index": 0, "text": "Hi", "start": 0.1, "end": 0.4, "speaker": "A", "id": ANY}
     session << event("conversation.item.input_audio_transcription.segment", **segment)
 
 
 def test_transcripts_of_two_turns_may_come_in_any_order(talk_to):
-    session = talk_to().update(**TRANSCRIBE, **{}).turn("t1") >> talk.Ended("resp_1")
-    session.skip().turn("t2") >> talk.HeardAll(id="t2", transcript="two")
+    session = talk_to().update(**TRANSCRIBE, **{}).turn("t1") >> talk_events.Ended("resp_1")
+    session.skip().turn("t2") >> talk_events.HeardAll(id="t2", transcript="two")
     session << event("conversation.item.input_audio_transcription.completed", item_id="item_2")
-    session >> talk.HeardAll(id="t1", transcript="one")
+    session >> talk_events.HeardAll(id="t1", transcript="one")
     session << event("conversation.item.input_audio_transcription.completed", item_id="item_1")
 
 
 def test_nobody_is_told_words_that_nobody_asked_for_and_a_model_that_can_not_hear_still_gets_them(talk_to):
-    session = talk_to().turn("t1") >> (talk.Heard("t1", "Hi"), talk.HeardAll(id="t1", transcript="Hi"))
+    session = talk_to().turn("t1") >> (talk_events.Heard("t1", "Hi"), talk_events.HeardAll(id="t1", transcript="Hi"))
     assert session.session._conversation.find("item_1").recordings[0].transcript == "Hi"
 
 
 def test_a_transcript_for_an_item_that_was_deleted_is_nothing(talk_to):
     session = talk_to().update(**TRANSCRIBE).turn("t1") >> event("conversation.item.delete", item_id="item_1")
-    session << "conversation.item.deleted" >> talk.HeardAll(id="t1", transcript="gone") >> talk.HeardAll(id="t9", transcript="what?")
+    (
+        session
+        << "conversation.item.deleted"
+        >> talk_events.HeardAll(id="t1", transcript="gone")
+        >> talk_events.HeardAll(id="t9", transcript="what?")
+    )
 
 
 def test_a_transcript_that_the_engine_can_not_make_fails_for_every_turn(talk_to):
@@ -293,7 +312,7 @@ def test_a_transcription_session_writes_down_and_never_answers(talk_to, dialect)
     session << event("session.created", session={"object": "realtime.transcription_session"})
     session.skip() >> sound(silence(1_000)) << Tells(talk.Hear) >> (STARTED, STOPPED)
     assert not [each for each in session.events() if each["type"].startswith("response")]
-    session >> talk.HeardAll(id="t1", transcript="Hi", seconds=0.7) << "conversation.item.input_audio_transcription.completed"
+    session >> talk_events.HeardAll(id="t1", transcript="Hi", seconds=0.7) << "conversation.item.input_audio_transcription.completed"
     session >> event("response.create", event_id="mine") << error("invalid_value", "mine")
 
 
@@ -302,7 +321,7 @@ def test_a_transcription_session_writes_down_and_never_answers(talk_to, dialect)
 
 def test_a_person_who_says_nothing_is_spoken_to(talk_to):
     session = talk_to().update(**vad(idle_timeout_ms=5_000)).turn("t1", 400)
-    session >> (talk.Sound("resp_1", silence(3_000)), talk.Ended("resp_1"))
+    session >> (talk_events.Sound("resp_1", silence(3_000)), talk_events.Ended("resp_1"))
     session.skip().wait(7.9)  # three seconds of sound are heard first
     session.wait(0.1) << event("input_audio_buffer.timeout_triggered", audio_start_ms=400, audio_end_ms=400, item_id="item_3")
     session << talk.Forget() << event("input_audio_buffer.committed", item_id="item_3", previous_item_id="item_2")
@@ -311,23 +330,23 @@ def test_a_person_who_says_nothing_is_spoken_to(talk_to):
 
 
 def test_speech_and_answers_put_the_timeout_off(talk_to):
-    session = talk_to().update(**vad(idle_timeout_ms=5_000)).turn("t1") >> talk.Ended("resp_1")
-    session.skip().wait(4) >> sound(silence(900)) << Tells(talk.Hear) >> talk.SpeechStarted("t2", 500)
-    session.skip().wait(60) >> talk.SpeechStopped("t2", 900)
-    session.skip().wait(60) >> talk.Ended("resp_2") << "response.done rate_limits.updated"
+    session = talk_to().update(**vad(idle_timeout_ms=5_000)).turn("t1") >> talk_events.Ended("resp_1")
+    session.skip().wait(4) >> sound(silence(900)) << Tells(talk.Hear) >> talk_events.SpeechStarted("t2", 500)
+    session.skip().wait(60) >> talk_events.SpeechStopped("t2", 900)
+    session.skip().wait(60) >> talk_events.Ended("resp_2") << "response.done rate_limits.updated"
     session.wait(4.9).wait(0.1) << "input_audio_buffer.timeout_triggered"
     session.skip()
 
 
 def test_the_timeout_can_be_switched_off(talk_to):
-    session = talk_to().update(**vad(idle_timeout_ms=5_000)).turn("t1") >> talk.Ended("resp_1")
+    session = talk_to().update(**vad(idle_timeout_ms=5_000)).turn("t1") >> talk_events.Ended("resp_1")
     session.skip().update(**vad(idle_timeout_ms=None)).wait(60)
     assert session.log[-1]["session"]["audio"]["input"]["turn_detection"]["idle_timeout_ms"] is None
 
 
 def test_the_beta_commits_the_empty_turn_without_telling_of_the_timeout(talk_to):
     session = talk_to(dialect="beta").update(turn_detection={"type": "server_vad", "idle_timeout_ms": 5_000}).turn("t1")
-    session >> talk.Ended("resp_1") << "response.done"
+    session >> talk_events.Ended("resp_1") << "response.done"
     session.wait(5) << talk.Forget() << "input_audio_buffer.committed conversation.item.created response.created" << responds("resp_2")
     session << "rate_limits.updated"
 

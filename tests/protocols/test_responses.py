@@ -9,7 +9,7 @@ from openai.types.responses import Response as TheirResponse, ResponseStreamEven
 from pydantic import TypeAdapter
 from words import ID, any_word, ending
 
-from antiphon import talk
+from antiphon import talk, talk_events
 from antiphon.errors import OurFault
 from antiphon.protocols.base import Close, FromClient, FromEngine, Hangup, Keep, NotKept, Send, Tell
 from antiphon.protocols.responses import PAD, Responses
@@ -106,7 +106,12 @@ def assert_no_extras(model):
 
 
 def test_an_answer_in_text_is_the_sequence_of_the_original():
-    dialogue = talk_with(talk.Text(ID, "Hi"), talk.Text(ID, " you"), talk.Used(id=ID, input_tokens=3, output_tokens=2), talk.Ended(ID))
+    dialogue = talk_with(
+        talk_events.Text(ID, "Hi"),
+        talk_events.Text(ID, " you"),
+        talk_events.Used(id=ID, input_tokens=3, output_tokens=2),
+        talk_events.Ended(ID),
+    )
     assert dialogue.types == [
         "created",
         "in_progress",
@@ -141,30 +146,34 @@ def test_an_answer_in_text_is_the_sequence_of_the_original():
 
 
 EVERYTHING = (
-    talk.Reasoning(ID, "Hm. "),
-    talk.Reasoning(ID, "In short.", summary=True),
-    talk.ReasoningBreak(ID),
-    talk.Sealed(ID, "c2VhbA=="),
-    talk.Text(ID, "Hi", (talk.TokenLogprob(talk.Likelihood("Hi", -0.1, (72, 105)), (talk.Likelihood("Ho", -2.0, (72, 111)),)),)),
-    talk.Annotated(ID, {"type": "url_citation", "start_index": 0, "end_index": 2, "title": "T", "url": "http://u"}),
-    talk.Refusal(ID, "No."),
-    talk.Calling(ID, "call_1", "f"),
-    talk.Arguments(ID, "call_1", "{}"),
-    talk.Calling(ID, "call_2", "edit", custom=True),
-    talk.Arguments(ID, "call_2", "free"),
-    talk.Called(ID, "call_1"),
-    talk.Called(ID, "call_2"),
-    talk.Used(id=ID, input_tokens=3, output_tokens=2, cached_tokens=1, reasoning_tokens=1),
+    talk_events.Reasoning(ID, "Hm. "),
+    talk_events.Reasoning(ID, "In short.", summary=True),
+    talk_events.ReasoningBreak(ID),
+    talk_events.Sealed(ID, "c2VhbA=="),
+    talk_events.Text(
+        ID,
+        "Hi",
+        (talk_events.TokenLogprob(talk_events.Likelihood("Hi", -0.1, (72, 105)), (talk_events.Likelihood("Ho", -2.0, (72, 111)),)),),
+    ),
+    talk_events.Annotated(ID, {"type": "url_citation", "start_index": 0, "end_index": 2, "title": "T", "url": "http://u"}),
+    talk_events.Refusal(ID, "No."),
+    talk_events.Calling(ID, "call_1", "f"),
+    talk_events.Arguments(ID, "call_1", "{}"),
+    talk_events.Calling(ID, "call_2", "edit", custom=True),
+    talk_events.Arguments(ID, "call_2", "free"),
+    talk_events.Called(ID, "call_1"),
+    talk_events.Called(ID, "call_2"),
+    talk_events.Used(id=ID, input_tokens=3, output_tokens=2, cached_tokens=1, reasoning_tokens=1),
 )
 
 
 @pytest.mark.parametrize(
     ("end", "terminal"),
     [
-        (talk.Ended(ID), ["completed"]),
-        (talk.Ended(ID, "length"), ["incomplete"]),
-        (talk.Ended(ID, "content_filter"), ["incomplete"]),
-        (talk.Broke(id=ID, message="gone"), ["error", "failed"]),
+        (talk_events.Ended(ID), ["completed"]),
+        (talk_events.Ended(ID, "length"), ["incomplete"]),
+        (talk_events.Ended(ID, "content_filter"), ["incomplete"]),
+        (talk_events.Broke(id=ID, message="gone"), ["error", "failed"]),
     ],
 )
 def test_every_event_of_every_kind_of_item_and_end_is_strictly_one_of_the_sdks(end, terminal):
@@ -201,7 +210,7 @@ def test_every_event_of_every_kind_of_item_and_end_is_strictly_one_of_the_sdks(e
 
 
 def test_a_stored_stream_is_kept_before_it_is_announced_and_before_it_is_said_to_be_complete():
-    dialogue = talk_with(talk.Text(ID, "Hi"), talk.Ended(ID))
+    dialogue = talk_with(talk_events.Text(ID, "Hi"), talk_events.Ended(ID))
     order = [type(effect).__name__ for effect in dialogue.effects]
     assert order[:3] == ["Tell", "Keep", "Send"]
     assert order[-3:] == ["Keep", "Send", "Close"]
@@ -219,17 +228,19 @@ def test_a_stored_stream_is_kept_before_it_is_announced_and_before_it_is_said_to
 
 
 def test_an_answer_that_is_not_streamed_is_kept_once():
-    assert [record.status for record in talk_with(talk.Ended(ID), stream=False).kept] == ["completed"]
+    assert [record.status for record in talk_with(talk_events.Ended(ID), stream=False).kept] == ["completed"]
 
 
 def test_store_false_keeps_nothing():
-    dialogue = talk_with(talk.Text(ID, "Hi"), talk.Ended(ID), store=False)
+    dialogue = talk_with(talk_events.Text(ID, "Hi"), talk_events.Ended(ID), store=False)
     assert dialogue.kept == []
     assert dialogue.events[-1]["response"]["store"] is False
 
 
 def test_a_failure_is_an_error_with_flat_and_nested_keys_and_then_a_failed_response():
-    dialogue = talk_with(talk.Text(ID, "On"), talk.Broke(id=ID, message="Gone.", status=503, code="server_error", retry_after_s=2))
+    dialogue = talk_with(
+        talk_events.Text(ID, "On"), talk_events.Broke(id=ID, message="Gone.", status=503, code="server_error", retry_after_s=2)
+    )
     assert dialogue.types[-3:] == ["output_item.done", "error", "failed"]
     error, failed = dialogue.events[-2:]
     assert (error["code"], error["message"], error["param"]) == ("server_error", "Gone.", None)
@@ -241,14 +252,14 @@ def test_a_failure_is_an_error_with_flat_and_nested_keys_and_then_a_failed_respo
 
 
 def test_a_client_that_hangs_up_cancels_the_engine_and_what_was_said_is_kept():
-    dialogue = talk_with(talk.Text(ID, "On"))
+    dialogue = talk_with(talk_events.Text(ID, "On"))
     effects = dialogue.session.handle(Hangup(1002.0))
     assert effects[0] == Tell(talk.Cancel(ID))
     assert [type(effect) for effect in effects] == [Tell, Keep, Close]
     shown = msgspec.json.decode(effects[1].record.body)
     assert shown["status"] == "cancelled"
     assert shown["output"][0]["content"][0]["text"] == "On"
-    assert dialogue.session.handle(FromEngine((talk.Text(ID, "late"),), 1003.0)) == []
+    assert dialogue.session.handle(FromEngine((talk_events.Text(ID, "late"),), 1003.0)) == []
 
 
 def test_a_beginning_that_cannot_be_stored_ends_the_session_before_a_word():
@@ -259,7 +270,7 @@ def test_a_beginning_that_cannot_be_stored_ends_the_session_before_a_word():
 
 
 def test_an_end_that_cannot_be_stored_is_told_as_a_failure_without_a_gap_in_the_numbers():
-    dialogue = talk_with(talk.Text(ID, "On"), talk.Ended(ID))
+    dialogue = talk_with(talk_events.Text(ID, "On"), talk_events.Ended(ID))
     last = dialogue.events[-1]["sequence_number"]
     effects = dialogue.session.handle(NotKept(dialogue.kept[-1], OurFault("disk full"), 1002.0))
     events = [msgspec.json.decode(encode(effect.event)) for effect in effects if isinstance(effect, Send)]
@@ -270,7 +281,10 @@ def test_an_end_that_cannot_be_stored_is_told_as_a_failure_without_a_gap_in_the_
 
 def test_deltas_are_padded_so_that_their_length_does_not_tell_the_word():
     dialogue = talk_with(
-        talk.Text(ID, "a"), talk.Text(ID, "much longer than sixteen"), talk.Ended(ID), noise=["x" * length for length in range(16, 0, -1)]
+        talk_events.Text(ID, "a"),
+        talk_events.Text(ID, "much longer than sixteen"),
+        talk_events.Ended(ID),
+        noise=["x" * length for length in range(16, 0, -1)],
     )
     deltas = [event for event in dialogue.events if event["type"].endswith(".delta")]
     assert all((len(event["delta"]) + len(event["obfuscation"])) % PAD == 0 for event in deltas)
@@ -315,7 +329,7 @@ def test_more_tokens_than_an_engine_can_count_are_told_as_the_most_that_it_can()
 
 
 def test_an_items_id_is_the_same_in_all_of_its_events():
-    dialogue = talk_with(*EVERYTHING, talk.Ended(ID))
+    dialogue = talk_with(*EVERYTHING, talk_events.Ended(ID))
     by_index = {}
     for event in dialogue.events:
         if "output_index" in event:
@@ -382,7 +396,7 @@ def test_whatever_an_engine_says_the_stream_keeps_its_laws(words, end, mishap, a
 
 def test_parts_of_the_input_are_kept_as_they_came():
     picture = items.Message(role="user", content=[parts.InputImage(image_url="data:image/png;base64,AA==")])
-    record = talk_with(talk.Ended(ID), given=(picture,)).kept[-1]
+    record = talk_with(talk_events.Ended(ID), given=(picture,)).kept[-1]
     assert msgspec.json.decode(record.items[0].body)["content"] == [
         {"type": "input_image", "detail": "auto", "image_url": "data:image/png;base64,AA=="}
     ]
@@ -397,7 +411,7 @@ def test_parts_of_the_input_are_kept_as_they_came():
 )
 def test_a_picture_that_a_tool_gave_is_kept_with_its_detail(call, output):
     pictures = [parts.OutputImage(image_url="data:image/png;base64,AA=="), parts.OutputImage(file_id="file_1", detail="low")]
-    record = talk_with(talk.Ended(ID), given=(call, output(call_id="c", output=pictures))).kept[-1]
+    record = talk_with(talk_events.Ended(ID), given=(call, output(call_id="c", output=pictures))).kept[-1]
     assert [each["detail"] for each in msgspec.json.decode(record.items[1].body)["output"]] == ["auto", "low"]
 
 
@@ -406,7 +420,11 @@ def test_what_a_hosted_tool_does_is_told_in_its_own_events_with_our_numbers():
     found = search | {"status": "completed", "action": {"type": "search", "query": "q"}}
     moved = {"type": "response.web_search_call.searching", "item_id": "ws_theirs", "output_index": 7, "sequence_number": 99}
     dialogue = talk_with(
-        talk.HostedBegan(ID, search), talk.HostedMoved(ID, moved), talk.HostedDone(ID, found), talk.Text(ID, "Found"), talk.Ended(ID)
+        talk_events.HostedBegan(ID, search),
+        talk_events.HostedMoved(ID, moved),
+        talk_events.HostedDone(ID, found),
+        talk_events.Text(ID, "Found"),
+        talk_events.Ended(ID),
     )
     assert dialogue.types[2:6] == ["output_item.added", "web_search_call.searching", "output_item.done", "output_item.added"]
     assert dialogue.events[2]["item"] == search | {"id": "ws_2"}
@@ -419,17 +437,23 @@ def test_what_a_hosted_tool_does_is_told_in_its_own_events_with_our_numbers():
 
 def test_a_hosted_tool_that_was_cut_off_is_incomplete():
     search = {"type": "web_search_call", "id": "ws_theirs", "status": "in_progress"}
-    dialogue = talk_with(talk.HostedBegan(ID, search), talk.Ended(ID, "length"))
+    dialogue = talk_with(talk_events.HostedBegan(ID, search), talk_events.Ended(ID, "length"))
     assert dialogue.events[-1]["response"]["output"] == [search | {"id": "ws_2", "status": "incomplete"}]
 
 
 def test_items_that_an_engine_tells_apart_are_apart_and_may_have_its_names():
-    words = [talk.ItemBreak(ID, "msg_x", "commentary"), talk.Text(ID, "One"), talk.ItemBreak(ID), talk.Text(ID, "Two"), talk.Ended(ID)]
+    words = [
+        talk_events.ItemBreak(ID, "msg_x", "commentary"),
+        talk_events.Text(ID, "One"),
+        talk_events.ItemBreak(ID),
+        talk_events.Text(ID, "Two"),
+        talk_events.Ended(ID),
+    ]
     output = talk_with(*words).events[-1]["response"]["output"]
     assert [(item["id"], item["content"][0]["text"]) for item in output] == [("msg_x", "One"), ("msg_2", "Two")]
     assert [item.get("phase") for item in output] == ["commentary", None]
 
 
 def test_reasoning_stays_reasoning_under_any_name():
-    words = [talk.ItemBreak(ID, "thought-1"), talk.Reasoning(ID, "Hm"), talk.Ended(ID)]
+    words = [talk_events.ItemBreak(ID, "thought-1"), talk_events.Reasoning(ID, "Hm"), talk_events.Ended(ID)]
     assert talk_with(*words).events[-1]["response"]["output"][0]["type"] == "reasoning"

@@ -7,7 +7,7 @@ from openai.types.responses import ResponseStreamEvent
 from pydantic import TypeAdapter
 from test_responses import ID, Dialogue, order_for, session_for
 
-from antiphon import talk, turns
+from antiphon import talk, talk_events, turns
 from antiphon.audio import endless_wav_head
 from antiphon.errors import ClientMistake
 from antiphon.protocols.responses_order import ask
@@ -20,8 +20,10 @@ ALOUD = {"modalities": ["text", "audio"], "abilities": SPEAKS}
 
 def spoken(*words, **fields):
     """What is told of an answer of words and their sounds."""
-    said = [word for number, text in enumerate(words) for word in (talk.Spoken(ID, text), talk.Sound(ID, bytes([number, 0]) * 2))]
-    return Dialogue(session_for(**ALOUD | fields)).said(*said, talk.Ended(ID))
+    said = [
+        word for number, text in enumerate(words) for word in (talk_events.Spoken(ID, text), talk_events.Sound(ID, bytes([number, 0]) * 2))
+    ]
+    return Dialogue(session_for(**ALOUD | fields)).said(*said, talk_events.Ended(ID))
 
 
 def test_the_words_of_a_spoken_answer_are_its_text_and_its_transcript():
@@ -62,7 +64,9 @@ def test_sound_is_told_as_it_comes_and_as_wav_behind_a_head():
 
 
 def test_an_answer_that_is_cut_off_in_the_middle_of_its_sound_is_whole_in_its_events():
-    told = Dialogue(session_for(**ALOUD)).said(talk.Spoken(ID, "One"), talk.Sound(ID, b"\0\0"), talk.Ended(ID, "length"))
+    told = Dialogue(session_for(**ALOUD)).said(
+        talk_events.Spoken(ID, "One"), talk_events.Sound(ID, b"\0\0"), talk_events.Ended(ID, "length")
+    )
     assert told.types[-6:] == [
         "audio.done",
         "audio.transcript.done",
@@ -74,7 +78,7 @@ def test_an_answer_that_is_cut_off_in_the_middle_of_its_sound_is_whole_in_its_ev
 
 
 def test_what_an_engine_says_is_text_where_nobody_asked_for_sound():
-    told = Dialogue(session_for()).said(talk.Spoken(ID, "One"), talk.Sound(ID, b"\0\0"), talk.Ended(ID))
+    told = Dialogue(session_for()).said(talk_events.Spoken(ID, "One"), talk_events.Sound(ID, b"\0\0"), talk_events.Ended(ID))
     assert not [kind for kind in told.types if kind.startswith("audio")]
     assert told.events[-1]["response"]["output"][0]["content"][0]["text"] == "One"
 
@@ -126,6 +130,6 @@ def test_a_recording_is_told_as_its_words_to_an_engine_that_cannot_hear():
 
 def test_what_was_said_in_a_recording_is_kept_with_it():
     told = Dialogue(session_for(given=(recording(transcript="Ten of clubs."),), abilities=talk.Abilities()))
-    told.said(talk.Text(ID, "Yes."), talk.Ended(ID))
+    told.said(talk_events.Text(ID, "Yes."), talk_events.Ended(ID))
     kept = [effect.record for effect in told.effects if type(effect).__name__ == "Keep"][-1]
     assert b'"transcript":"Ten of clubs."' in kept.items[0].body

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from antiphon import talk, turns
+from antiphon import talk, talk_events, turns
 from antiphon.protocols.response import Response
 from antiphon.protocols.tokens import tokens_of
 
@@ -28,40 +28,40 @@ def tokens(*words, ask=ASKED, is_cancelled=False, is_aloud=False):
 
 
 def test_what_the_engine_said_holds_however_the_answer_ended():
-    used = talk.Used(id=ID, input_tokens=20, output_tokens=3)
-    assert tokens(talk.Text(ID, "x" * 999), used, talk.Ended(ID)) == 23
-    assert tokens(used, talk.Text(ID, "x" * 999), is_cancelled=True) == 23
+    used = talk_events.Used(id=ID, input_tokens=20, output_tokens=3)
+    assert tokens(talk_events.Text(ID, "x" * 999), used, talk_events.Ended(ID)) == 23
+    assert tokens(used, talk_events.Text(ID, "x" * 999), is_cancelled=True) == 23
 
 
 def test_an_engine_gives_no_tokens_back():
-    assert tokens(talk.Used(id=ID, input_tokens=-20, output_tokens=3), talk.Ended(ID)) == 3
+    assert tokens(talk_events.Used(id=ID, input_tokens=-20, output_tokens=3), talk_events.Ended(ID)) == 3
 
 
 def test_an_interrupted_answer_is_what_was_asked_and_what_had_been_said():
     assert tokens(is_cancelled=True) == 10
-    assert tokens(talk.Text(ID, "x" * 81), is_cancelled=True) == 10 + 21
-    assert tokens(talk.Reasoning(ID, "x" * 40), talk.Text(ID, "é" * 40), is_cancelled=True) == 10 + 10 + 20
+    assert tokens(talk_events.Text(ID, "x" * 81), is_cancelled=True) == 10 + 21
+    assert tokens(talk_events.Reasoning(ID, "x" * 40), talk_events.Text(ID, "é" * 40), is_cancelled=True) == 10 + 10 + 20
 
 
 def test_an_answer_of_an_engine_that_does_not_count_is_estimated_too():
-    assert tokens(talk.Text(ID, "x" * 40), talk.Ended(ID)) == 20
+    assert tokens(talk_events.Text(ID, "x" * 40), talk_events.Ended(ID)) == 20
 
 
 def test_calls_count_those_that_wait_to_be_told_as_well():
-    calls = (talk.Calling(ID, "call_1", "f"), talk.Arguments(ID, "call_1", "x" * 40))
-    waiting = (talk.Calling(ID, "call_2", "f"), talk.Arguments(ID, "call_2", "x" * 40))
+    calls = (talk_events.Calling(ID, "call_1", "f"), talk_events.Arguments(ID, "call_1", "x" * 40))
+    waiting = (talk_events.Calling(ID, "call_2", "f"), talk_events.Arguments(ID, "call_2", "x" * 40))
     assert tokens(*calls, *waiting, is_cancelled=True) == 30
 
 
 def test_an_answer_aloud_counts_its_sound_and_its_words():
-    spoken = (talk.Spoken(ID, "x" * 40), talk.Sound(ID, bytes(48_000)))
+    spoken = (talk_events.Spoken(ID, "x" * 40), talk_events.Sound(ID, bytes(48_000)))
     assert tokens(*spoken, is_aloud=True, is_cancelled=True) == 10 + 10 + 20
 
 
 def test_an_answer_that_failed_before_its_first_word_counts_nothing():
-    broke = talk.Broke(id=ID, message="boom")
+    broke = talk_events.Broke(id=ID, message="boom")
     assert tokens(broke) == tokens() == 0
-    assert tokens(talk.Text(ID, "x" * 40), broke) == 20
+    assert tokens(talk_events.Text(ID, "x" * 40), broke) == 20
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 
-from antiphon import talk, turns
+from antiphon import talk, talk_events, turns
 from antiphon.engines.base import EngineOverrun
 from antiphon.engines.scripted import Script, Scripted
 from antiphon.errors import OurFault
@@ -211,7 +211,7 @@ class Firehose(Full):
 
 
 def flood(count):
-    return [*(talk.Text("resp_1", "x") for _ in range(count)), talk.Ended("resp_1")]
+    return [*(talk_events.Text("resp_1", "x") for _ in range(count)), talk_events.Ended("resp_1")]
 
 
 def test_what_comes_all_at_once_leaves_in_bounded_writes_and_in_order():

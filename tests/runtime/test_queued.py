@@ -6,7 +6,7 @@ import contextlib
 import pytest
 from queued_stage import Heard, Stage, asked, free, places, settings, states
 
-from antiphon import talk
+from antiphon import talk, talk_events
 from antiphon.engines.scripted import Scripted
 from antiphon.engines.scripted_script import Script
 from antiphon.errors import OurFault
@@ -24,8 +24,8 @@ async def test_a_place_that_is_free_is_had_at_once_and_answers_as_the_worker_doe
     coordinator, heard = places(Scripted(Script())), Heard()
     async with Queued(coordinator, "m").open(settings("chat"), heard) as conversation:
         conversation.tell(asked())
-        await heard.until(talk.Ended)
-    assert [type(word) for word in heard.words][:1] == [talk.Assigned]
+        await heard.until(talk_events.Ended)
+    assert [type(word) for word in heard.words][:1] == [talk_events.Assigned]
     assert heard.words[0].worker == "w0"
     await free(coordinator)
     assert states(coordinator) == [("idle", 0)]
@@ -39,14 +39,14 @@ async def test_who_waits_is_told_where_and_gets_the_place_when_it_has_been_left(
     async with contextlib.AsyncExitStack() as stack:
         waiting = None
         async with engine.open(settings(), first) as had:
-            await first.until(talk.Assigned)
+            await first.until(talk_events.Assigned)
             waiting = await stack.enter_async_context(engine.open(settings(), second))
-            word = await second.until(talk.Waiting)
+            word = await second.until(talk_events.Waiting)
             assert (word.position, word.queue_length, word.wait_s) == (1, 1, None)
             waiting.tell(talk.Converse())
             had.tell(talk.Converse())
             stage.leaving.set()
-        await second.until(talk.Assigned)
+        await second.until(talk_events.Assigned)
         assert stage.told == [talk.Converse(), talk.Converse()]
         assert word.id == second.words[-1].id
     await free(coordinator)
@@ -59,13 +59,13 @@ async def test_a_place_is_given_to_the_next_only_when_the_worker_has_been_left()
     engine = Queued(coordinator, "m")
     stage.leaving.clear()
     async with engine.open(settings(), first):
-        await first.until(talk.Assigned)
+        await first.until(talk_events.Assigned)
     async with engine.open(settings(), second):
         await stage.reached("leaving")
-        await second.until(talk.Waiting)
+        await second.until(talk_events.Waiting)
         assert states(coordinator) == [("busy", 1)]
         stage.leaving.set()
-        await second.until(talk.Assigned)
+        await second.until(talk_events.Assigned)
     await free(coordinator)
 
 
@@ -83,7 +83,7 @@ async def test_a_client_that_vanishes_leaves_no_place_behind(at):
         async with engine.open(settings(), heard):
             if at != "leaving":
                 await asyncio.Event().wait()
-            await heard.until(talk.Assigned)
+            await heard.until(talk_events.Assigned)
 
     client = asyncio.create_task(visit())  # noqa: TID251 - it is cancelled
     await stage.reached(at)
@@ -110,9 +110,9 @@ async def test_a_client_that_vanishes_while_it_waits_has_no_ticket_at_once():
     coordinator, first, second = places(stage), Heard(), Heard()
     engine = Queued(coordinator, "m")
     async with engine.open(settings(), first):
-        await first.until(talk.Assigned)
+        await first.until(talk_events.Assigned)
         async with engine.open(settings(), second):
-            await second.until(talk.Waiting)
+            await second.until(talk_events.Waiting)
         await asyncio.sleep(0)
         assert [seen.state for seen in coordinator.tickets()] == ["serving"]
     await free(coordinator)
@@ -126,10 +126,10 @@ async def test_a_client_that_vanishes_in_the_moment_of_its_assignment_holds_no_w
     for turns in range(12):  # each a turn of the loop later, so that every point of the way is met
         second = Heard()
         async with engine.open(settings(), first):
-            await first.until(talk.Assigned)
+            await first.until(talk_events.Assigned)
             waiting = contextlib.AsyncExitStack()
             await waiting.enter_async_context(engine.open(settings(), second))
-            await second.until(talk.Waiting)
+            await second.until(talk_events.Waiting)
         for _ in range(turns):
             await asyncio.sleep(0)
         closing = asyncio.create_task(waiting.aclose())  # noqa: TID251 - likewise
@@ -147,7 +147,7 @@ async def test_leaving_a_worker_that_hangs_is_cut_short_and_counts_as_its_failur
     coordinator, heard = places(stage), Heard()
     stage.leaving.clear()
     async with Queued(coordinator, "m", patience=Patience(leave_s=0.01)).open(settings(), heard):
-        await heard.until(talk.Assigned)
+        await heard.until(talk_events.Assigned)
     await free(coordinator)
     assert [(seen.taken, seen.failures) for seen in coordinator.workers()] == [(0, 1)]
 
@@ -161,10 +161,10 @@ async def test_what_was_never_asked_for_or_has_begun_is_not_ended_by_the_queue()
         conversation.tell(asked("resp_1"))
         conversation.tell(talk.Cancel("resp_1"))
         assert heard.words == []  # who is telling is not told at the same time
-        assert await heard.until(talk.Ended) == talk.Ended("resp_1", "cancelled")
+        assert await heard.until(talk_events.Ended) == talk_events.Ended("resp_1", "cancelled")
         stage.opening.set()
-        await heard.until(talk.Assigned)
-        assert [type(word) for word in heard.words] == [talk.Ended, talk.Assigned]
+        await heard.until(talk_events.Assigned)
+        assert [type(word) for word in heard.words] == [talk_events.Ended, talk_events.Assigned]
     await free(coordinator)
 
 
@@ -173,11 +173,11 @@ async def test_whoever_has_left_is_told_nothing_more():
     coordinator, heard = places(stage), Heard()
     engine = Queued(coordinator, "m")
     async with engine.open(settings(), heard) as conversation:
-        await heard.until(talk.Assigned)
+        await heard.until(talk_events.Assigned)
     conversation.tell(asked())
-    stage.say((talk.Text("a", "x"),))
+    stage.say((talk_events.Text("a", "x"),))
     await engine.stop()
-    assert [type(word) for word in heard.words] == [talk.Assigned]
+    assert [type(word) for word in heard.words] == [talk_events.Assigned]
     assert not engine._open
 
 
@@ -187,14 +187,14 @@ async def test_that_the_server_stops_is_told_once():
     engine = Queued(coordinator, "m")
     stage.leaving.clear()
     async with engine.open(settings(), heard), asyncio.TaskGroup() as tasks:
-        await heard.until(talk.Assigned)
+        await heard.until(talk_events.Assigned)
         stopping = tasks.create_task(engine.stop())
-        await heard.until(talk.Lost)
-        stage.say((talk.Text("a", "x"),))
+        await heard.until(talk_events.Lost)
+        stage.say((talk_events.Text("a", "x"),))
         stage.leaving.set()
         await stopping
         await engine.stop()
-    assert [type(word) for word in heard.words] == [talk.Assigned, talk.Lost]
+    assert [type(word) for word in heard.words] == [talk_events.Assigned, talk_events.Lost]
 
 
 async def test_a_model_can_what_its_first_worker_can_as_often_as_anybody_comes():
@@ -219,12 +219,12 @@ async def test_an_answer_asked_for_and_cancelled_while_waiting_ends_and_is_never
     coordinator, first, second = places(stage), Heard(), Heard()
     engine = Queued(coordinator, "m")
     async with engine.open(settings("responses"), second):
-        await second.until(talk.Assigned)
+        await second.until(talk_events.Assigned)
         async with engine.open(settings("responses"), first) as conversation:
             conversation.tell(asked("resp_1"))
             conversation.tell(asked("resp_2"))
             conversation.tell(talk.Cancel("resp_1"))
-            assert (await first.until(talk.Ended)) == talk.Ended("resp_1", "cancelled")
+            assert (await first.until(talk_events.Ended)) == talk_events.Ended("resp_1", "cancelled")
 
 
 async def test_a_queue_that_is_full_is_told_to_whoever_asks():
@@ -232,8 +232,12 @@ async def test_a_queue_that_is_full_is_told_to_whoever_asks():
     coordinator, first = places(stage, size=0), Heard()
     engine = Queued(coordinator, "m")
     async with engine.open(settings(), first):
-        await first.until(talk.Assigned)
-        for kind, last in (("video", (talk.Broke, talk.Lost)), ("responses", (talk.Broke,)), ("realtime", (talk.Broke, talk.Trouble))):
+        await first.until(talk_events.Assigned)
+        for kind, last in (
+            ("video", (talk_events.Broke, talk_events.Lost)),
+            ("responses", (talk_events.Broke,)),
+            ("realtime", (talk_events.Broke, talk_events.Trouble)),
+        ):
             refused = Heard()
             async with engine.open(settings(kind), refused) as conversation:
                 conversation.tell(asked())
@@ -243,7 +247,7 @@ async def test_a_queue_that_is_full_is_told_to_whoever_asks():
 async def test_where_no_worker_could_do_it_nobody_waits():
     heard = Heard()
     async with Queued(places(), "m").open(settings(), heard):
-        assert (await heard.until(talk.Lost)).code == "worker_busy"
+        assert (await heard.until(talk_events.Lost)).code == "worker_busy"
 
 
 async def test_the_end_of_the_server_is_told_to_those_who_wait_and_those_who_are_served():
@@ -251,12 +255,12 @@ async def test_the_end_of_the_server_is_told_to_those_who_wait_and_those_who_are
     coordinator, first, second = places(stage), Heard(), Heard()
     engine = Queued(coordinator, "m")
     async with engine.open(settings(), first), engine.open(settings(), second):
-        await first.until(talk.Assigned)
-        await second.until(talk.Waiting)
+        await first.until(talk_events.Assigned)
+        await second.until(talk_events.Waiting)
         await coordinator.close()
-        assert (await second.until(talk.Lost)).code == "shutdown"
+        assert (await second.until(talk_events.Lost)).code == "shutdown"
         await engine.stop()
-        assert (await first.until(talk.Lost)).code == "shutdown"
+        assert (await first.until(talk_events.Lost)).code == "shutdown"
         assert stage.open_now == 0
 
 
@@ -265,7 +269,7 @@ async def test_a_client_that_was_behind_before_its_place_is_still():
     coordinator, heard = places(stage), Heard()
     async with Queued(coordinator, "m").open(settings(), heard) as conversation:
         conversation.pause()
-        await heard.until(talk.Assigned)
+        await heard.until(talk_events.Assigned)
         conversation.resume()
         assert stage.told == ["pause", "resume"]
 
@@ -274,10 +278,10 @@ async def test_what_the_worker_says_before_its_conversation_is_open_comes_after_
     class Hasty(Stage):
         @contextlib.asynccontextmanager
         async def open(self, settings, deliver):
-            deliver((talk.Ready(),))
+            deliver((talk_events.Ready(),))
             async with super().open(settings, deliver) as conversation:
                 yield conversation
 
     coordinator, heard = places(Hasty()), Heard()
     async with Queued(coordinator, "m").open(settings(), heard):
-        await heard.until(talk.Assigned, talk.Ready)
+        await heard.until(talk_events.Assigned, talk_events.Ready)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from worker_links import SETTINGS, Heard
 
-from antiphon import talk, turns
+from antiphon import talk, talk_events, turns
 from antiphon.engines.base import Place
 from antiphon.engines.scripted import build
 from antiphon.errors import ClientMistake
@@ -41,7 +41,7 @@ def ask(id, *files, before=()):
 
 
 def text_of(heard, id):
-    return "".join(word.text for word in heard.of(talk.Text) if word.id == id)
+    return "".join(word.text for word in heard.of(talk_events.Text) if word.id == id)
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def test_a_recording_that_can_not_be_read_fails_its_answer_and_no_other(conversi
         conversation.tell(ask("resp_1", file))
         assert (await heard.end_of("resp_1")).code == code
         conversation.tell(ask("resp_2", "fine"))
-        assert isinstance(await heard.end_of("resp_2"), talk.Ended)
+        assert isinstance(await heard.end_of("resp_2"), talk_events.Ended)
 
     conversing(scenario)
 
@@ -91,7 +91,7 @@ def test_an_answer_that_is_cancelled_before_its_recording_is_written_down_ends_o
         conversation.tell(talk.Cancel("resp_1"))
         conversation.tell(ask("resp_2", "after"))
         await heard.end_of("resp_2")
-        assert [word.id for word in heard.of(talk.Ended)] == ["resp_1", "resp_2"]
+        assert [word.id for word in heard.of(talk_events.Ended)] == ["resp_1", "resp_2"]
 
     conversing(scenario)
 

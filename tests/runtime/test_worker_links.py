@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 from worker_links import SETTINGS, Heard, ask, bare_server, bare_worker, linked
 
-from antiphon import talk
+from antiphon import talk, talk_events
 from antiphon.engines.base import EngineOverrun
 from antiphon.engines.scripted import Scripted
 from antiphon.engines.scripted_script import Script
@@ -124,8 +124,8 @@ def test_what_came_together_comes_together():
         async with linked(engine) as (remote, _):
             batches = []
             async with remote.open(SETTINGS, batches.append):
-                engine.deliver((talk.Text("r", "a"), talk.Text("r", "b")))
-                engine.deliver((talk.Text("r", "c"),))
+                engine.deliver((talk_events.Text("r", "a"), talk_events.Text("r", "b")))
+                engine.deliver((talk_events.Text("r", "c"),))
                 await turns_of_the_loop(lambda: len(batches) == 2)
             assert [len(batch) for batch in batches] == [2, 1]
 
@@ -242,7 +242,9 @@ def test_a_worker_that_goes_on_though_it_was_told_to_wait_loses_that_conversatio
     async def scenario():
         async with bare_worker() as (remote, bare):
             heard, other_heard = Heard(), Heard()
-            flood = framed(Said(1, tuple(talk.Text("resp_1", "x" * 100_000) for _ in range(10)))) * (2 * UNHEEDED_LIMIT_BYTES // 1_000_000)
+            flood = framed(Said(1, tuple(talk_events.Text("resp_1", "x" * 100_000) for _ in range(10)))) * (
+                2 * UNHEEDED_LIMIT_BYTES // 1_000_000
+            )
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(answer_opens(bare, 2))
                 async with remote.open(SETTINGS, heard) as conversation, remote.open(SETTINGS, other_heard) as other:
@@ -252,10 +254,10 @@ def test_a_worker_that_goes_on_though_it_was_told_to_wait_loses_that_conversatio
                     await heard.until(lambda words: len(words) > 300)
                     heard.words.clear()
                     conversation.pause()
-                    bare.send(flood + framed(Said(2, (talk.Ended("resp_2"),))))
+                    bare.send(flood + framed(Said(2, (talk_events.Ended("resp_2"),))))
                     await other_heard.end_of("resp_2")
-                    assert sum(len(word.text) for word in heard.of(talk.Text)) <= UNHEEDED_LIMIT_BYTES
-                    assert [type(word) for word in heard.words[-2:]] == [talk.Broke, talk.Lost]
+                    assert sum(len(word.text) for word in heard.of(talk_events.Text)) <= UNHEEDED_LIMIT_BYTES
+                    assert [type(word) for word in heard.words[-2:]] == [talk_events.Broke, talk_events.Lost]
                     assert not remote.end.is_over
                     bare.send(framed(Left(1)) + framed(Left(2)))
 
@@ -289,7 +291,7 @@ def test_an_engine_that_is_overrun_says_so_of_the_word_that_it_had_no_room_for()
                 await heard.until(lambda words: len(words) == 2)
             broke, trouble = heard.words
             assert (broke.id, broke.status, broke.code) == ("resp_1", 503, "server_is_overloaded")
-            assert isinstance(trouble, talk.Trouble)
+            assert isinstance(trouble, talk_events.Trouble)
 
     play(scenario)
 
@@ -370,16 +372,18 @@ def test_a_worker_that_is_gone_breaks_what_it_was_saying_and_loses_every_convers
                 async with remote.open(SETTINGS, one) as first, remote.open(SETTINGS, other) as second:
                     first.tell(ask("resp_1"))
                     first.tell(ask("resp_2"))
-                    bare.send(framed(Said(1, (talk.Text("resp_1", "So far"), talk.Ended("resp_1")))))
+                    bare.send(framed(Said(1, (talk_events.Text("resp_1", "So far"), talk_events.Ended("resp_1")))))
                     await one.end_of("resp_1")
                     second.tell(talk.Converse())
-                    bare.send(framed(Said(2, (talk.Listening(), talk.Spoken("own_1", "Hi"), talk.Sound("own_1", b"\0\0")))))
+                    bare.send(
+                        framed(Said(2, (talk_events.Listening(), talk_events.Spoken("own_1", "Hi"), talk_events.Sound("own_1", b"\0\0"))))
+                    )
                     await other.until(lambda words: len(words) == 3)
                     await bare.close()
-                    await one.until(lambda words: any(isinstance(word, talk.Lost) for word in words))
-                    await other.until(lambda words: any(isinstance(word, talk.Lost) for word in words))
-                    assert [word.id for word in one.of(talk.Broke)] == ["resp_2"]
-                    assert [word.id for word in other.of(talk.Broke)] == ["own_1"]
+                    await one.until(lambda words: any(isinstance(word, talk_events.Lost) for word in words))
+                    await other.until(lambda words: any(isinstance(word, talk_events.Lost) for word in words))
+                    assert [word.id for word in one.of(talk_events.Broke)] == ["resp_2"]
+                    assert [word.id for word in other.of(talk_events.Broke)] == ["own_1"]
                     assert one.words[-1].code == other.words[-1].code == "backend_error"
                     assert first.tell(ask("resp_3")) is None
                     assert (await one.end_of("resp_3")).status == 503
@@ -409,9 +413,9 @@ def test_a_worker_that_leaves_of_itself_loses_that_conversation_alone():
                 async with remote.open(SETTINGS, one) as conversation, remote.open(SETTINGS, other):
                     conversation.tell(ask("resp_1"))
                     failure = Failure.of(OurFault("The engine broke.", status=500, code="server_error"))
-                    bare.send(framed(Broken(1, failure)) + framed(Left(1)) + framed(Said(2, (talk.Listening(),))))
+                    bare.send(framed(Broken(1, failure)) + framed(Left(1)) + framed(Said(2, (talk_events.Listening(),))))
                     await other.until(lambda words: words)
-                    assert [type(word) for word in one.words] == [talk.Broke, talk.Lost]
+                    assert [type(word) for word in one.words] == [talk_events.Broke, talk_events.Lost]
                     assert one.words[0].message == "The engine broke."
                     bare.send(framed(Left(2)))
 
@@ -488,7 +492,7 @@ def test_garbage_ends_the_link_at_either_end_and_every_conversation_with_it(garb
                 async with remote.open(SETTINGS, heard):
                     bare.send(garbage)
                     await heard.until(lambda words: words)
-                    assert isinstance(heard.words[0], talk.Lost)
+                    assert isinstance(heard.words[0], talk_events.Lost)
             assert "frame" in reasons[0]
         async with bare_server(engine, lost=reasons.append) as (_, bare):
             bare.send(framed(Open(1, SETTINGS)))
@@ -509,10 +513,10 @@ def test_a_frame_that_is_cut_off_by_the_end_of_the_link_is_nothing():
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(answer_opens(bare, 1))
                 async with remote.open(SETTINGS, heard):
-                    bare.send(framed(Said(1, (talk.Text("r", "never whole"),)))[:-2])
+                    bare.send(framed(Said(1, (talk_events.Text("r", "never whole"),)))[:-2])
                     await bare.close()
                     await heard.until(lambda words: words)
-                    assert [type(word) for word in heard.words] == [talk.Lost]
+                    assert [type(word) for word in heard.words] == [talk_events.Lost]
 
     play(scenario)
 

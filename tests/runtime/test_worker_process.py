@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from worker_links import SETTINGS, Heard, ask
 
-from antiphon import talk
+from antiphon import talk, talk_events
 from antiphon.config import ModelEntry
 from antiphon.engines.base import Place
 from antiphon.engines.scripted import build
@@ -81,11 +81,11 @@ def test_a_killed_process_ends_its_own_conversations_and_no_others_and_is_replac
             async with answering(one, "resp_1") as first, answering(one, "resp_2") as second, answering(other, "resp_3") as third:
                 killed = one.pid
                 os.kill(killed, signal.SIGKILL)
-                assert isinstance(await first.end_of("resp_1"), talk.Broke)
-                assert isinstance(await second.end_of("resp_2"), talk.Broke)
+                assert isinstance(await first.end_of("resp_1"), talk_events.Broke)
+                assert isinstance(await second.end_of("resp_2"), talk_events.Broke)
                 count = len(third.words)
                 await third.until(lambda words: len(words) > count + 5)
-                assert not third.of(talk.Broke, talk.Lost)
+                assert not third.of(talk_events.Broke, talk_events.Lost)
             async with answering(one, "resp_4") as heard:
                 assert heard.words
             assert one.pid != killed
@@ -103,11 +103,11 @@ def test_a_conversation_whose_asks_carry_all_that_was_said_goes_on_with_the_next
                     conversation.tell(ask(f"long_{round}", "a long song"))
                     await heard.until(lambda words, round=round: any(word.id == f"long_{round}" for word in words))
                     os.kill(engine.pid, signal.SIGKILL)
-                    assert isinstance(await heard.end_of(f"long_{round}"), talk.Broke)
+                    assert isinstance(await heard.end_of(f"long_{round}"), talk_events.Broke)
                     conversation.tell(ask(f"short_{round}", "a song"))
-                    assert isinstance(await heard.end_of(f"short_{round}"), talk.Ended)
+                    assert isinstance(await heard.end_of(f"short_{round}"), talk_events.Ended)
                 conversation.tell(ask("resp_4", "a long song"))
-            assert not heard.of(talk.Lost)
+            assert not heard.of(talk_events.Lost)
 
     play(scenario)
 
@@ -120,8 +120,8 @@ def test_a_conversation_that_is_more_than_its_asks_is_lost_with_its_process():
                 conversation.tell(ask("resp_1", "a long song"))
                 await heard.until(lambda words: words)
                 os.kill(engine.pid, signal.SIGKILL)
-                await heard.until(lambda words: isinstance(words[-1], talk.Lost))
-                assert isinstance(heard.words[-2], talk.Broke)
+                await heard.until(lambda words: isinstance(words[-1], talk_events.Lost))
+                assert isinstance(heard.words[-2], talk_events.Broke)
 
     play(scenario)
 
@@ -205,7 +205,7 @@ def test_a_stopped_engine_leaves_no_process_and_no_answer_open():
         async with answering(engine, "resp_1") as heard:
             await engine.stop()
             await engine.stop()
-            assert isinstance(await heard.end_of("resp_1"), talk.Broke)
+            assert isinstance(await heard.end_of("resp_1"), talk_events.Broke)
         assert not is_there(pid)
         assert engine.pid is None
 

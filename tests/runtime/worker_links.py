@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import socket
 
-from antiphon import talk, turns
+from antiphon import talk, talk_events, turns
 from antiphon.engines.worker import RemoteEngine
 from antiphon.engines.worker_end import StreamPipe
 from antiphon.runtime.worker_serving import Serving
@@ -40,7 +40,7 @@ class Heard:
 
     async def end_of(self, id):
         def ends(words):
-            return [word for word in words if word.id == id and isinstance(word, talk.Ended | talk.Broke)]
+            return [word for word in words if word.id == id and isinstance(word, talk_events.Ended | talk_events.Broke)]
 
         await self.until(ends)
         return ends(self.words)[0]

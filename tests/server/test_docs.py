@@ -7,7 +7,7 @@ import pytest
 from scripted_server import configured
 from starlette.routing import Route
 
-from antiphon.runtime.registry import ENGINES
+from antiphon.runtime.engine_types import ENGINES
 from antiphon.runtime.service import Service
 from antiphon.server.app import routes
 from antiphon.wire.realtime_beta import BetaClientEvent, BetaServerEvent

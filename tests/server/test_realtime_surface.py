@@ -13,7 +13,7 @@ from scripted_server import SCRIPT, configured
 from test_drain import serving
 
 from antiphon.runtime.keyring import make_key
-from antiphon.server.realtime_client import REASON_LIMIT_BYTES, reason_of
+from antiphon.server.live_client import REASON_LIMIT_BYTES, reason_of
 from antiphon.server.run import background
 from antiphon.stores.sql import Sql
 

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from hypothesis import given, strategies as st
 
-from antiphon import talk, turns
+from antiphon import talk, talk_events, turns
 from antiphon.errors import ClientMistake, OurFault
 from antiphon.wire.framing import FRAME_LIMIT_BYTES, Flaw, Frames
 from antiphon.wire.worker_link import Failure, Left, Open, Said, Told, Unsendable, framed, from_worker, to_worker
@@ -58,7 +58,7 @@ def test_every_word_to_an_engine_crosses_as_it_is(word):
     assert through(Told(7, (word,)), to_worker) == Told(7, (word,))
 
 
-@pytest.mark.parametrize("word", [*words_of(talk.FromEngine)], ids=lambda word: type(word).__name__)
+@pytest.mark.parametrize("word", [*words_of(talk_events.FromEngine)], ids=lambda word: type(word).__name__)
 def test_every_word_from_an_engine_crosses_as_it_is(word):
     assert through(Said(7, (word, word)), from_worker) == Said(7, (word, word))
 
@@ -134,7 +134,7 @@ def test_no_altered_frame_does_more_than_end_a_link(data):
     [
         Told(1, (talk.Respond(id="x", history=(), sampling=talk.Sampling(extra={"seed": 2**70})),)),
         Open(1, talk.Settings(model="\ud800")),
-        Said(1, (talk.Sound("x", b"\0" * FRAME_LIMIT_BYTES),)),
+        Said(1, (talk_events.Sound("x", b"\0" * FRAME_LIMIT_BYTES),)),
     ],
     ids=["number", "half a character", "length"],
 )

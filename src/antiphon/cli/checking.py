@@ -71,7 +71,7 @@ def mistakes(config: "Config") -> Iterator[str]:
 
 def _mistake(entry: "ModelEntry", config: "Config") -> str | None:
     from antiphon.engines.base import Place  # noqa: PLC0415 - `--help` should not wait for what it doesn't use
-    from antiphon.runtime.registry import ENGINES  # noqa: PLC0415 - likewise
+    from antiphon.runtime.engine_types import ENGINES  # noqa: PLC0415 - likewise
 
     if entry.engine not in ENGINES:
         return f"There is no engine '{entry.engine}'; there are {listed(ENGINES)}."

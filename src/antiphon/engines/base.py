@@ -7,10 +7,10 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 from msgspec import Struct
 
-from antiphon import talk
+from antiphon import talk, talk_events
 from antiphon.errors import ClientMistake, Fault, OurFault
 
-Deliver = Callable[[Sequence[talk.FromEngine]], None]
+Deliver = Callable[[Sequence[talk_events.FromEngine]], None]
 """
 Takes the engine's words; synchronous, on the event loop. What arrived together comes together.
 

@@ -17,7 +17,7 @@ from typing import Literal
 
 from msgspec import structs
 
-from antiphon import talk, turns
+from antiphon import talk, talk_events, turns
 from antiphon.engines.base import Conversation, CountingEngine, Deliver, Engine, EngineOverrun
 from antiphon.engines.cascade_hearing import Hearing
 from antiphon.engines.cascade_history import Words, is_foreseen, tokens_heard, turn_of
@@ -202,15 +202,15 @@ class _Conversation:
         for work in self._works.values():
             work.task.cancel()
 
-    def say(self, words: Sequence[talk.FromEngine]) -> None:
+    def say(self, words: Sequence[talk_events.FromEngine]) -> None:
         """Tell the session."""
         if not self._is_closed:
             self._deliver(words)
 
-    def overhear(self, words: Sequence[talk.FromEngine]) -> None:
+    def overhear(self, words: Sequence[talk_events.FromEngine]) -> None:
         """Tell the session what the ears say; the engine within may know of it too, before the turn is over."""
         self.say(words)
-        ask, heard = self._foreseen, [word for word in words if isinstance(word, talk.Heard)]
+        ask, heard = self._foreseen, [word for word in words if isinstance(word, talk_events.Heard)]
         for word in heard:
             turn_id, text = self._overheard
             self._overheard = word.id, (text if turn_id == word.id else "") + word.text
@@ -290,7 +290,7 @@ class _Conversation:
         self.within.tell(talk.Cancel(work.within_id))
         work.task.cancel()
 
-    def take(self, words: Sequence[talk.FromEngine]) -> None:
+    def take(self, words: Sequence[talk_events.FromEngine]) -> None:
         """Words of the engine within; those of an answer that nobody waits for are nothing, and that it is gone concerns all."""
         start = 0
         for end in range(1, len(words) + 1):
@@ -298,7 +298,7 @@ class _Conversation:
                 work = self._works.get(words[start].id)
                 if work is not None:
                     work.answer.take(words[start:end])
-                elif lost := [word for word in words[start:end] if isinstance(word, talk.Lost)]:
+                elif lost := [word for word in words[start:end] if isinstance(word, talk_events.Lost)]:
                     self.say(lost)
                 start = end
 

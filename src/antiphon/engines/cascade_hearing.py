@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Coroutine, Sequence
 from typing import Any, Protocol
 
-from antiphon import talk
+from antiphon import talk, talk_events
 from antiphon.engines.base import Deliver
 from antiphon.engines.cascade_parts import Parts
 from antiphon.engines.cascade_sound import Sound
@@ -100,7 +100,7 @@ class Hearing:
         self._turns = 0
         self._said: dict[str, asyncio.Task[str | Fault]] = {}
         self._last: asyncio.Task[str | Fault] | None = None
-        self._untold: list[talk.FromEngine] = []
+        self._untold: list[talk_events.FromEngine] = []
         self._found: dict[str, Turn] = {}  # turns that began or ended, and the session was not told
         self._working: set[asyncio.Task[Any]] = set()
         self._is_closed = False
@@ -146,7 +146,9 @@ class Hearing:
         if self._sound.now_ms - self._judged_ms > MOST_WAITING_MS:
             self._stream.drop()
             self._judged_ms = self._sound.now_ms
-            self._tell(talk.Trouble(message="More sound came than can be listened to; some of it was passed over.", code="audio_too_fast"))
+            self._tell(
+                talk_events.Trouble(message="More sound came than can be listened to; some of it was passed over.", code="audio_too_fast")
+            )
         self._sound.let_go(self._judged_ms - LOOKBACK_MS)
 
     def commit(self, id: str) -> None:
@@ -221,13 +223,13 @@ class Hearing:
         turn = self._turn = self._new_turn(f"turn_{self._turns}", at_ms)
         turn.speech_ms = float(endpoint.MIN_SPEECH_MS - FRAME_MS)  # the frame that makes it a turn is yet to be counted
         self._found[turn.id] = turn
-        self._tell(talk.SpeechStarted(turn.id, at_ms))
+        self._tell(talk_events.SpeechStarted(turn.id, at_ms))
 
     def _new_turn(self, id: str, start_ms: int) -> Turn:
         wish = self._asked.transcription
 
         def tell(words: str) -> None:
-            self._tell(talk.Heard(id, words))
+            self._tell(talk_events.Heard(id, words))
 
         ear = self._ear if self._is_read or wish is not None else DEAF
         return Turn(id, start_ms, ear, wish or talk.Transcription(), self._begin, tell if wish is not None else None)
@@ -265,7 +267,7 @@ class Hearing:
         self._floor_ms = at_ms
         self._found[turn.id] = turn
         self._write_down(turn)
-        self._tell(talk.SpeechStopped(turn.id, at_ms))
+        self._tell(talk_events.SpeechStopped(turn.id, at_ms))
 
     async def _judge(self, paused_at_ms: int) -> None:
         """Ask how complete the turn sounds that pauses there."""
@@ -310,7 +312,7 @@ class Hearing:
         if self._turn is not None:
             found[self._turn.id] = self._turn
             self._turn = None
-        self._untold = [word for word in self._untold if word.id not in found or (word.id == but and isinstance(word, talk.Heard))]
+        self._untold = [word for word in self._untold if word.id not in found or (word.id == but and isinstance(word, talk_events.Heard))]
         for id in found:
             if id in self._said:
                 self._said.pop(id).cancel()
@@ -338,7 +340,7 @@ class Hearing:
 
     # How it is told, and done
 
-    def _tell(self, word: talk.FromEngine) -> None:
+    def _tell(self, word: talk_events.FromEngine) -> None:
         if not self._untold:
             asyncio.get_running_loop().call_soon(self._deliver_all)
         self._untold.append(word)
@@ -350,7 +352,7 @@ class Hearing:
             return
         self._deliver(words)
         for word in words:
-            if isinstance(word, talk.SpeechStopped):
+            if isinstance(word, talk_events.SpeechStopped):
                 self._watcher.stopped(word.id)
 
     def _begin(self, work: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
@@ -364,15 +366,15 @@ def _has_failed(words: Listening) -> bool:
     return words.done() and not words.cancelled() and isinstance(words.result(), Fault)
 
 
-def _told(turn: Turn, transcript: Transcript | Fault, *, has_times: bool) -> Sequence[talk.FromEngine]:
+def _told(turn: Turn, transcript: Transcript | Fault, *, has_times: bool) -> Sequence[talk_events.FromEngine]:
     """What is told of a turn's words at its end."""
     if isinstance(transcript, Fault):
-        return [talk.NotHeard(id=turn.id, message=transcript.message, code=transcript.code, type=transcript.type)]
-    told: list[talk.FromEngine] = []
+        return [talk_events.NotHeard(id=turn.id, message=transcript.message, code=transcript.code, type=transcript.type)]
+    told: list[talk_events.FromEngine] = []
     if rest := turn.rest(transcript):
-        told.append(talk.Heard(turn.id, rest))
+        told.append(talk_events.Heard(turn.id, rest))
     if has_times:
         for part in transcript.segments:
-            told.append(talk.HeardSegment(id=turn.id, text=part.text, start_s=round(part.start_s, 3), end_s=round(part.end_s, 3)))
+            told.append(talk_events.HeardSegment(id=turn.id, text=part.text, start_s=round(part.start_s, 3), end_s=round(part.end_s, 3)))
     languages = (transcript.language,) if transcript.language else ()
-    return [*told, talk.HeardAll(id=turn.id, transcript=transcript.text, seconds=round(turn.seconds, 3), languages=languages)]
+    return [*told, talk_events.HeardAll(id=turn.id, transcript=transcript.text, seconds=round(turn.seconds, 3), languages=languages)]

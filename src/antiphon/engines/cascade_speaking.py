@@ -11,7 +11,7 @@ from typing import cast
 
 import msgspec
 
-from antiphon import talk
+from antiphon import talk, talk_events
 from antiphon.audio import bytes_of, ms_of
 from antiphon.engines.base import Deliver
 from antiphon.errors import Fault
@@ -33,9 +33,9 @@ MOST_HELD_MS = 10_000
 LATE_S = 0.25
 """How long after its first word an answer is waited for that is not yet one clause: a slow model takes a second for a long one."""
 
-Ends = talk.Ended | talk.Broke
+Ends = talk_events.Ended | talk_events.Broke
 
-_BESIDE = (talk.Reasoning, talk.ReasoningBreak, talk.Sealed, talk.Annotated)
+_BESIDE = (talk_events.Reasoning, talk_events.ReasoningBreak, talk_events.Sealed, talk_events.Annotated)
 """What says nothing, so that a clause may go on after it."""
 
 
@@ -64,20 +64,20 @@ class Answer:
         self._mouth = mouth if voice is not None else None
         self._deliver = deliver
         self._is_held = is_held
-        self._held: list[talk.FromEngine] = []
+        self._held: list[talk_events.FromEngine] = []
         self._clauses = Clauses()
-        self._queue: asyncio.Queue[str | talk.FromEngine] = asyncio.Queue()
+        self._queue: asyncio.Queue[str | talk_events.FromEngine] = asyncio.Queue()
         self._may_go_on = asyncio.Event()
         self._may_go_on.set()
         self._released = asyncio.Event()
         self._sound_ms = 0.0
         self._began_at: float | None = None
-        self._used: talk.Used | None = None
+        self._used: talk_events.Used | None = None
 
     @property
     def has_failed(self) -> bool:
         """Whether it broke before anybody asked for it."""
-        return bool(self._held) and isinstance(self._held[-1], talk.Broke)
+        return bool(self._held) and isinstance(self._held[-1], talk_events.Broke)
 
     def release(self, heard_tokens: int) -> None:
         """It was asked for: say what was held back, and go on."""
@@ -101,7 +101,7 @@ class Answer:
         """The client has caught up."""
         self._may_go_on.set()
 
-    def take(self, words: Sequence[talk.FromEngine]) -> None:
+    def take(self, words: Sequence[talk_events.FromEngine]) -> None:
         """Words of the engine within, under whatever id."""
         mine = [msgspec.structs.replace(word, id=self.id) if word.id != self.id else word for word in words]
         if self._mouth is None:
@@ -111,13 +111,13 @@ class Answer:
             for item in self._ready(word):
                 self._queue.put_nowait(item)
 
-    def _ready(self, word: talk.FromEngine) -> Sequence[str | talk.FromEngine]:
+    def _ready(self, word: talk_events.FromEngine) -> Sequence[str | talk_events.FromEngine]:
         """What can be said once that word has come: pieces of text aloud, all else as it is, in their order."""
-        if isinstance(word, talk.Text | talk.Refusal):
+        if isinstance(word, talk_events.Text | talk_events.Refusal):
             return self._clauses.take(word.text, is_late=self._is_late())
         if isinstance(word, _BESIDE):
             return [word]
-        if isinstance(word, talk.Used):  # told when all is said, and how long that was is known
+        if isinstance(word, talk_events.Used):  # told when all is said, and how long that was is known
             self._used = word
             return []
         used, self._used = (self._used if isinstance(word, Ends) else None), None if isinstance(word, Ends) else self._used
@@ -141,7 +141,7 @@ class Answer:
                     async for piece in pieces:
                         await self._utter(piece.text, resampler.take(piece.pcm))
             else:
-                if isinstance(item, talk.Ended | talk.Calling | talk.ItemBreak):
+                if isinstance(item, talk_events.Ended | talk_events.Calling | talk_events.ItemBreak):
                     await self._utter("", resampler.flush())
                 await self._may_go_on.wait()
                 self._say([item])
@@ -151,16 +151,16 @@ class Answer:
         if self._is_held and self._sound_ms > MOST_HELD_MS:
             await self._released.wait()
         await self._may_go_on.wait()
-        words: list[talk.FromEngine] = [talk.Spoken(self.id, text)] if text else []
+        words: list[talk_events.FromEngine] = [talk_events.Spoken(self.id, text)] if text else []
         most = bytes_of(PIECE_MS, self._voice.rate_hz)
-        words += [talk.Sound(self.id, pcm[at : at + most]) for at in range(0, len(pcm), most)]
+        words += [talk_events.Sound(self.id, pcm[at : at + most]) for at in range(0, len(pcm), most)]
         self._sound_ms += ms_of(len(pcm), self._voice.rate_hz)
         self._say(words)
 
-    def _counted(self, word: talk.FromEngine) -> talk.FromEngine:
+    def _counted(self, word: talk_events.FromEngine) -> talk_events.FromEngine:
         """What the engine within can't know is counted too: the sound that was heard, and that was made."""
         aloud_tokens = round(self._sound_ms / MS_PER_TOKEN)
-        if not isinstance(word, talk.Used) or not (self._heard_tokens or aloud_tokens):
+        if not isinstance(word, talk_events.Used) or not (self._heard_tokens or aloud_tokens):
             return word
         return msgspec.structs.replace(
             word,
@@ -172,13 +172,13 @@ class Answer:
 
     def fail(self, fault: Fault) -> None:
         """Say that it broke, if it was not over."""
-        self._say([talk.Broke.by(self.id, fault)])
+        self._say([talk_events.Broke.by(self.id, fault)])
 
-    def end(self, reason: talk.EndReason) -> None:
+    def end(self, reason: talk_events.EndReason) -> None:
         """Say that it is over, if it wasn't."""
-        self._say([talk.Ended(self.id, reason)])
+        self._say([talk_events.Ended(self.id, reason)])
 
-    def _say(self, words: Sequence[talk.FromEngine]) -> None:
+    def _say(self, words: Sequence[talk_events.FromEngine]) -> None:
         if self.ended.is_set() or not words:
             return
         if isinstance(words[-1], Ends):

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from antiphon import talk
+from antiphon import talk, talk_events
 from antiphon.errors import UpstreamTrouble
 from antiphon.wire import chat
 
@@ -49,7 +49,7 @@ class Calls:
         self._closed: set[int] = set()
         self._call_ids: set[str] = set()
 
-    def take(self, part: chat.ToolCall, words: list[talk.FromEngine]) -> None:
+    def take(self, part: chat.ToolCall, words: list[talk_events.FromEngine]) -> None:
         """
         Part of a call, its words added to `words`.
 
@@ -73,7 +73,7 @@ class Calls:
             self._announce(call, words)
             self._argue(call, words)
 
-    def close(self, words: list[talk.FromEngine], *, is_whole: bool = True) -> None:
+    def close(self, words: list[talk_events.FromEngine], *, is_whole: bool = True) -> None:
         """
         No more of any call comes; with `is_whole` they are complete.
 
@@ -86,7 +86,7 @@ class Calls:
         for call in calls:
             self._end(call, words, is_whole=is_whole)
 
-    def _turn_to(self, part: chat.ToolCall, function: chat.Function, words: list[talk.FromEngine]) -> _Call:
+    def _turn_to(self, part: chat.ToolCall, function: chat.Function, words: list[talk_events.FromEngine]) -> _Call:
         """The call that `part` is of, which is the open one from now on; what was open is over, if all its arguments have come."""
         call = self._open
         if call is not None:
@@ -105,7 +105,7 @@ class Calls:
         self._open = call or _Call(part.index)
         return self._open
 
-    def _end(self, call: _Call, words: list[talk.FromEngine], *, is_whole: bool = True) -> None:
+    def _end(self, call: _Call, words: list[talk_events.FromEngine], *, is_whole: bool = True) -> None:
         if call.index is not None:
             self._closed.add(call.index)
         if not call.name:
@@ -114,11 +114,11 @@ class Calls:
             return  # nothing was called
         self._announce(call, words)
         if call.unwrap is not None and (rest := call.unwrap.end()):
-            words.append(talk.Arguments(self._id, call.call_id, rest))
+            words.append(talk_events.Arguments(self._id, call.call_id, rest))
         if is_whole:
             if not call.said and call.unwrap is None:  # of a function without parameters; clients read it as JSON
-                words.append(talk.Arguments(self._id, call.call_id, "{}"))
-            words.append(talk.Called(self._id, call.call_id))
+                words.append(talk_events.Arguments(self._id, call.call_id, "{}"))
+            words.append(talk_events.Called(self._id, call.call_id))
 
     def _is_another(self, call: _Call, part: chat.ToolCall, function: chat.Function) -> bool:
         """Whether `part` is not of the open call. Some servers give all calls the index 0, or none; then id and name must tell."""
@@ -136,7 +136,7 @@ class Calls:
             return name != call.name or (bool(function.arguments) and _is_json("".join(call.said)))
         return call.name in self._offered and name in self._offered and not name.startswith(call.name)
 
-    def _announce(self, call: _Call, words: list[talk.FromEngine]) -> None:
+    def _announce(self, call: _Call, words: list[talk_events.FromEngine]) -> None:
         if call.call_id:
             return
         number = len(self._call_ids) + 1
@@ -147,14 +147,14 @@ class Calls:
         is_custom = isinstance(tool, talk.CustomTool)
         call.unwrap = FreeText() if is_custom else None
         name, namespace = (tool.name, tool.namespace) if tool is not None else (call.name, None)
-        words.append(talk.Calling(self._id, call.call_id, name, custom=is_custom, namespace=namespace))
+        words.append(talk_events.Calling(self._id, call.call_id, name, custom=is_custom, namespace=namespace))
 
-    def _argue(self, call: _Call, words: list[talk.FromEngine]) -> None:
+    def _argue(self, call: _Call, words: list[talk_events.FromEngine]) -> None:
         text, call.untold = call.untold, ""
         if call.unwrap is not None:
             text = call.unwrap.feed(text)
         if text:
-            words.append(talk.Arguments(self._id, call.call_id, text))
+            words.append(talk_events.Arguments(self._id, call.call_id, text))
 
 
 def _is_json(text: str) -> bool:

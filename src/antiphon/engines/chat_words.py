@@ -6,14 +6,14 @@ from typing import Any
 
 import msgspec
 
-from antiphon import talk
+from antiphon import talk, talk_events
 from antiphon.engines.chat_calls import Calls
-from antiphon.engines.event_scan import mended
 from antiphon.engines.upstream_faults import said_midway
 from antiphon.errors import UpstreamTrouble, shown
 from antiphon.wire import chat
+from antiphon.wire.repair import mended
 
-REASONS: dict[str, talk.EndReason] = {
+REASONS: dict[str, talk_events.EndReason] = {
     "length": "length",
     "max_tokens": "length",
     "model_length": "length",
@@ -47,7 +47,7 @@ class ChatReading:
         self._finish_reason: str | None = None
         self._usage: chat.Usage | None = None
 
-    def read(self, events: list[bytes], words: list[talk.FromEngine]) -> bool:
+    def read(self, events: list[bytes], words: list[talk_events.FromEngine]) -> bool:
         """Add what `events` say; whether the answer is over."""
         for event in events:
             try:
@@ -63,7 +63,7 @@ class ChatReading:
                 # Nearly every chunk is a piece of text and nothing else: what is left without it is then a chunk of nothing.
                 delta.content = None
                 if chunk == _NOTHING_ELSE:
-                    words.append(talk.Text(self._id, content))
+                    words.append(talk_events.Text(self._id, content))
                     continue
                 delta.content = content
             elif choices is None and chunk.usage is None and not chunk.error:
@@ -71,19 +71,19 @@ class ChatReading:
             self._read_slowly(chunk, words)
         return False
 
-    def finish(self, words: list[talk.FromEngine]) -> bool:
+    def finish(self, words: list[talk_events.FromEngine]) -> bool:
         """Nothing more comes: the end, if the server had said that the answer was finished."""
         return self._finish_reason is not None and self._end(words)
 
-    def _end(self, words: list[talk.FromEngine]) -> bool:
+    def _end(self, words: list[talk_events.FromEngine]) -> bool:
         reason = REASONS.get(self._finish_reason or "", "stop")
         self._calls.close(words, is_whole=reason == "stop")
         if (usage := self._usage) is not None:
             words.append(_used(self._id, usage))
-        words.append(talk.Ended(self._id, reason))
+        words.append(talk_events.Ended(self._id, reason))
         return True
 
-    def _read_slowly(self, chunk: chat.Chunk, words: list[talk.FromEngine]) -> None:
+    def _read_slowly(self, chunk: chat.Chunk, words: list[talk_events.FromEngine]) -> None:
         if chunk.error:
             raise said_midway(chunk.error)
         if chunk.usage is not None:
@@ -99,20 +99,22 @@ class ChatReading:
                 if choice.finish_reason in FAILED:
                     raise UpstreamTrouble(f"The model server gave up in the middle of its answer ('{shown(choice.finish_reason)}').")
 
-    def _read_delta(self, delta: chat.Delta, logprobs: chat.Logprobs | None, words: list[talk.FromEngine], *, is_whole: bool) -> None:
+    def _read_delta(
+        self, delta: chat.Delta, logprobs: chat.Logprobs | None, words: list[talk_events.FromEngine], *, is_whole: bool
+    ) -> None:
         id = self._id
         # Some servers say the same under both names, for clients that know only one.
         reasoning = delta.reasoning_content or delta.reasoning
         if isinstance(reasoning, str) and reasoning:
-            words.append(talk.Reasoning(id, reasoning))
+            words.append(talk_events.Reasoning(id, reasoning))
         text = delta.content if isinstance(delta.content, str) else self._read_parts(delta.content or (), words)
         tokens = tuple(likely(token) for token in logprobs.content or ()) if logprobs is not None else ()
         if text or tokens:
-            words.append(talk.Text(id, text, tokens))
+            words.append(talk_events.Text(id, text, tokens))
         if delta.refusal:
-            words.append(talk.Refusal(id, delta.refusal))
+            words.append(talk_events.Refusal(id, delta.refusal))
         for annotation in delta.annotations or ():
-            words.append(talk.Annotated(id, _annotation(annotation)))
+            words.append(talk_events.Annotated(id, _annotation(annotation)))
         for call in delta.tool_calls or ():
             self._calls.take(call, words)
             if is_whole:
@@ -120,7 +122,7 @@ class ChatReading:
         if delta.function_call is not None:
             self._calls.take(chat.ToolCall(index=0, function=delta.function_call), words)
 
-    def _read_parts(self, parts: Any, words: list[talk.FromEngine]) -> str:
+    def _read_parts(self, parts: Any, words: list[talk_events.FromEngine]) -> str:
         """The text of content that came as parts; Mistral's reasoning models send such, with their thinking among them."""
         texts: list[str] = []
         for part in parts:
@@ -128,7 +130,7 @@ class ChatReading:
                 continue
             thinking = part.get("thinking")
             if isinstance(thinking, list) and (thought := self._read_parts(thinking, words)):
-                words.append(talk.Reasoning(self._id, thought))
+                words.append(talk_events.Reasoning(self._id, thought))
             if isinstance(part.get("text"), str):
                 texts.append(part["text"])
         return "".join(texts)
@@ -148,15 +150,15 @@ def _check_fault(event: bytes) -> None:
         raise said_midway(fields)
 
 
-def likely(token: chat.TokenLogprob) -> talk.TokenLogprob:
+def likely(token: chat.TokenLogprob) -> talk_events.TokenLogprob:
     """A token's log probability and its alternatives', as a word has them."""
     alternatives = tuple(_likelihood(other) for other in token.top_logprobs or ())
-    return talk.TokenLogprob(_likelihood(token), alternatives)
+    return talk_events.TokenLogprob(_likelihood(token), alternatives)
 
 
-def _likelihood(token: chat.Likelihood) -> talk.Likelihood:
+def _likelihood(token: chat.Likelihood) -> talk_events.Likelihood:
     given = token.bytes if token.bytes is not None else token.token.encode()
-    return talk.Likelihood(token.token, IMPOSSIBLE if token.logprob is None else token.logprob, tuple(given))
+    return talk_events.Likelihood(token.token, IMPOSSIBLE if token.logprob is None else token.logprob, tuple(given))
 
 
 def _annotation(annotation: dict[str, Any]) -> dict[str, Any]:
@@ -166,10 +168,10 @@ def _annotation(annotation: dict[str, Any]) -> dict[str, Any]:
     return {"type": kind, **nested} if isinstance(nested, dict) else annotation
 
 
-def _used(id: str, usage: chat.Usage) -> talk.Used:
+def _used(id: str, usage: chat.Usage) -> talk_events.Used:
     prompt, completion = usage.prompt_tokens_details, usage.completion_tokens_details
     reasoning = completion.reasoning_tokens if completion is not None else usage.reasoning_tokens
-    return talk.Used(
+    return talk_events.Used(
         id=id,
         input_tokens=count(usage.prompt_tokens),
         output_tokens=count(usage.completion_tokens),

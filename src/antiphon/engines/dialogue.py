@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import AsyncIterator, Sequence
 from typing import Protocol
 
-from antiphon import talk
+from antiphon import talk, talk_events
 from antiphon.engines.base import Conversation, Deliver
 from antiphon.engines.exchange import Exchange
 from antiphon.engines.names import Names
@@ -21,7 +21,7 @@ from antiphon.errors import Fault, UpstreamTrouble
 class Reading(Protocol):
     """Turns the events of one answer into words."""
 
-    def read(self, events: list[bytes], words: list[talk.FromEngine]) -> bool:
+    def read(self, events: list[bytes], words: list[talk_events.FromEngine]) -> bool:
         """
         Add to `words` what `events` say; whether the answer is over, its last word added.
 
@@ -29,7 +29,7 @@ class Reading(Protocol):
             Fault: they make no sense, or say that the answer failed; `words` has what came before.
         """
 
-    def finish(self, words: list[talk.FromEngine]) -> bool:
+    def finish(self, words: list[talk_events.FromEngine]) -> bool:
         """Nothing more comes: add the last word if the answer was whole, and say so."""
 
 
@@ -173,7 +173,7 @@ class _Answer:
             if not self._is_called_off:
                 raise
         if self._is_called_off:
-            self._say([talk.Ended(self.ask.id, "cancelled")], is_last=True)
+            self._say([talk_events.Ended(self.ask.id, "cancelled")], is_last=True)
 
     async def _request(self) -> None:
         conversation = self._conversation
@@ -198,14 +198,14 @@ class _Answer:
 
     def fail(self, fault: Fault) -> None:
         """Say that it broke, if it was not over."""
-        self._say([talk.Broke.by(self.ask.id, fault)], is_last=True)
+        self._say([talk_events.Broke.by(self.ask.id, fault)], is_last=True)
 
     # What the exchange says
 
     def hear(self, events: list[bytes]) -> bool:
         """Words of one read, in one delivery."""
         assert self._reading is not None
-        words: list[talk.FromEngine] = []
+        words: list[talk_events.FromEngine] = []
         try:
             is_last = self._reading.read(events, words)
         except Fault:
@@ -219,7 +219,7 @@ class _Answer:
     def no_more(self) -> bool:
         """The end, if the answer had one."""
         assert self._reading is not None
-        words: list[talk.FromEngine] = []
+        words: list[talk_events.FromEngine] = []
         is_whole = self._reading.finish(words)
         if is_whole:
             self._say(words, is_last=True)
@@ -230,7 +230,7 @@ class _Answer:
         if self._conversation.is_paused:
             exchange.pause()
 
-    def _say(self, words: list[talk.FromEngine], *, is_last: bool = False) -> None:
+    def _say(self, words: list[talk_events.FromEngine], *, is_last: bool = False) -> None:
         if words and not self._is_over:
             self._is_over = is_last
             self._conversation.deliver(words)

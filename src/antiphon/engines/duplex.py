@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Sequence
 
 from msgspec import structs
 
-from antiphon import talk
+from antiphon import talk, talk_events
 from antiphon.engines.base import Conversation, CountingEngine, Deliver, Engine
 from antiphon.engines.duplex_dialogue import Dialogue
 from antiphon.engines.duplex_sight import Blind, Reader, Reading, Seeing, Sight
@@ -106,7 +106,7 @@ class _Conversation:
         if self._dialogue is not None:
             self._dialogue.foresee()
 
-    def take(self, words: Sequence[talk.FromEngine]) -> None:
+    def take(self, words: Sequence[talk_events.FromEngine]) -> None:
         """Words of the engine within."""
         if self._dialogue is None:
             self._deliver(words)

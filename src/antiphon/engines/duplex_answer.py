@@ -10,7 +10,7 @@ players take, so that whoever speaks before that cuts it short, and whatever say
 from collections import deque
 from collections.abc import Iterator, Sequence
 
-from antiphon import talk, turns
+from antiphon import talk_events, turns
 from antiphon.audio import bytes_of, ms_of
 
 MOST_HELD_MS = 300_000
@@ -20,10 +20,10 @@ PLAYED_MS = 300
 """How much later than it could have been heard an answer is over: so long at most networks and players take, and many a client drops then
 what it has not played."""
 
-Ends = talk.Ended | talk.Broke
+Ends = talk_events.Ended | talk_events.Broke
 
-_WORDS = (talk.Spoken, talk.Text, talk.Refusal)
-_BESIDE = (talk.Used, talk.Measured)
+_WORDS = (talk_events.Spoken, talk_events.Text, talk_events.Refusal)
+_BESIDE = (talk_events.Used, talk_events.Measured)
 
 
 class Answer:
@@ -41,7 +41,7 @@ class Answer:
         self.has_begun = False
         self.is_over = False
         self._rate_hz = rate_hz
-        self._held: deque[talk.FromEngine] = deque()
+        self._held: deque[talk_events.FromEngine] = deque()
         self._held_bytes = 0
         self._has_all = False
         self._sent_bytes = 0
@@ -59,20 +59,20 @@ class Answer:
         """Whether something waits for time to pass."""
         return bool(self._held)
 
-    def take(self, words: Sequence[talk.FromEngine]) -> bool:
+    def take(self, words: Sequence[talk_events.FromEngine]) -> bool:
         """More of it, as it was made; whether more is still wanted."""
         for word in words:
             if self._has_all:
                 break
-            if isinstance(word, (*_WORDS, *_BESIDE, talk.Sound, talk.Ended, talk.Broke)):
+            if isinstance(word, (*_WORDS, *_BESIDE, talk_events.Sound, talk_events.Ended, talk_events.Broke)):
                 self._hold(word)
         return not self._has_all
 
-    def _hold(self, word: talk.FromEngine) -> None:
-        if isinstance(word, talk.Sound):
+    def _hold(self, word: talk_events.FromEngine) -> None:
+        if isinstance(word, talk_events.Sound):
             self._held_bytes += len(word.pcm)
             if ms_of(self._held_bytes, self._rate_hz) > MOST_HELD_MS:
-                word = talk.Ended(self.id, "length")
+                word = talk_events.Ended(self.id, "length")
         self._has_all = isinstance(word, Ends)
         self._held.append(word)
 
@@ -82,17 +82,17 @@ class Answer:
         self._heard_ms += heard_ms
         self._quiet_ms += ms - heard_ms
 
-    def due(self, lead_ms: float) -> Iterator[talk.FromEngine]:
+    def due(self, lead_ms: float) -> Iterator[talk_events.FromEngine]:
         """What may be said now; once given, it counts as said. An answer that says nothing has no end either."""
         while self._held and (word := self._next(lead_ms)) is not None:
             self.is_over = isinstance(word, Ends)
-            if self.has_begun or not isinstance(word, talk.Ended):
+            if self.has_begun or not isinstance(word, talk_events.Ended):
                 self.has_begun = True
                 yield word
 
-    def _next(self, lead_ms: float) -> talk.FromEngine | None:
+    def _next(self, lead_ms: float) -> talk_events.FromEngine | None:
         word = self._held[0]
-        if isinstance(word, talk.Sound):
+        if isinstance(word, talk_events.Sound):
             return self._sound(word, bytes_of(max(0.0, lead_ms - self.ahead_ms), self._rate_hz))
         if isinstance(word, Ends):
             is_early = self._sent_bytes > 0 and self._quiet_ms < PLAYED_MS
@@ -104,27 +104,29 @@ class Answer:
             self._words.append((ms_of(self._sent_bytes, self._rate_hz), word.text))
         return self._held.popleft()
 
-    def _sound(self, word: talk.Sound, room_bytes: int) -> talk.Sound | None:
+    def _sound(self, word: talk_events.Sound, room_bytes: int) -> talk_events.Sound | None:
         if room_bytes < min(len(word.pcm), 2):
             return None
         self._held.popleft()
         if len(word.pcm) > room_bytes:
-            self._held.appendleft(talk.Sound(word.id, word.pcm[room_bytes:]))
-            word = talk.Sound(word.id, word.pcm[:room_bytes])
+            self._held.appendleft(talk_events.Sound(word.id, word.pcm[room_bytes:]))
+            word = talk_events.Sound(word.id, word.pcm[:room_bytes])
         self._sent_bytes += len(word.pcm)
         self._quiet_ms = 0.0
         self._held_bytes -= len(word.pcm)
         return word
 
     @property
-    def used(self) -> talk.Used | None:
+    def used(self) -> talk_events.Used | None:
         """What it has cost, where that is known and was not said."""
-        return next((word for word in reversed(self._held) if isinstance(word, talk.Used)), None)
+        return next((word for word in reversed(self._held) if isinstance(word, talk_events.Used)), None)
 
     @property
     def _was_heard(self) -> bool:
         """Whether there is nothing more of it to hear."""
-        return self.is_over or (self._has_all and self.ahead_ms <= 0 and not any(isinstance(word, talk.Sound) for word in self._held))
+        return self.is_over or (
+            self._has_all and self.ahead_ms <= 0 and not any(isinstance(word, talk_events.Sound) for word in self._held)
+        )
 
     def message(self) -> turns.Message | None:
         """What the model is to remember of it: the words that had begun to be heard; None where there were none."""

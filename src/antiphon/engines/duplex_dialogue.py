@@ -16,7 +16,7 @@ from typing import Any
 
 from msgspec import structs
 
-from antiphon import talk, turns
+from antiphon import talk, talk_events, turns
 from antiphon.audio import ms_of
 from antiphon.engines.base import Deliver, EngineOverrun
 from antiphon.engines.duplex_answer import Answer, Ends
@@ -82,7 +82,7 @@ class Dialogue:
         self._room_ms = 0.0  # and how much of the next ones is more than that
         self._timer: asyncio.TimerHandle | None = None
         self._is_paused = self._is_closed = False
-        self._out: list[talk.FromEngine] = []
+        self._out: list[talk_events.FromEngine] = []
         tell(talk.Configure(rate_hz=asked.rate_hz, turn_detection=_detection(abilities)))
         self._loop.call_soon(self._be_ready)
 
@@ -155,7 +155,7 @@ class Dialogue:
             if self._is_owed and not must_listen and self._turn is None:
                 self._begin()
             if len(self._out) == before and not (self._answer is not None and self._answer.has_begun):
-                self._out.append(talk.Listening())
+                self._out.append(talk_events.Listening())
         if self._counted_from is not None and self._counted_from < self._heard_at:
             self._counted_from = None
         self._flush()
@@ -196,26 +196,26 @@ class Dialogue:
 
     # What the engine says
 
-    def take(self, words: Sequence[talk.FromEngine]) -> None:
+    def take(self, words: Sequence[talk_events.FromEngine]) -> None:
         """The engine says this."""
         for word in words:
             match word:
-                case talk.SpeechStarted(id, at_ms):
+                case talk_events.SpeechStarted(id, at_ms):
                     self._person_starts(id, at_ms)
-                case talk.SpeechStopped(id, at_ms):
+                case talk_events.SpeechStopped(id, at_ms):
                     self._person_stops(id, at_ms)
-                case talk.Heard() | talk.HeardSegment() | talk.HeardAll() | talk.NotHeard():
+                case talk_events.Heard() | talk_events.HeardSegment() | talk_events.HeardAll() | talk_events.NotHeard():
                     pass  # the client has no place for it
                 case _:
                     self._answered(word)
         self._say_due()
         self._flush()
 
-    def _answered(self, word: talk.FromEngine) -> None:
+    def _answered(self, word: talk_events.FromEngine) -> None:
         answer = self._answer
         if answer is not None and word.id == answer.id:
             if self._looked and not isinstance(word, Ends):
-                answer.take([talk.Measured(answer.id, {"vision_slices": self._looked})])
+                answer.take([talk_events.Measured(answer.id, {"vision_slices": self._looked})])
                 self._looked = 0
             if not answer.take([word]) and not isinstance(word, Ends):
                 self._tell(talk.Cancel(answer.id))
@@ -287,7 +287,7 @@ class Dialogue:
         try:
             self._tell(ask)
         except EngineOverrun as overrun:
-            self._answer.take([talk.Broke(id=ask.id, message=f"The model is overloaded: {overrun}.", status=503, retry_after_s=1)])
+            self._answer.take([talk_events.Broke(id=ask.id, message=f"The model is overloaded: {overrun}.", status=503, retry_after_s=1)])
 
     def _say_due(self) -> None:
         answer = self._answer
@@ -302,18 +302,18 @@ class Dialogue:
         if answer.is_over:
             self._end(answer)
             if len(self._out) > before:
-                self._out.append(talk.Listening())
+                self._out.append(talk_events.Listening())
 
     @property
     def _now_ms(self) -> float:
         """Where the client's sound is by now: what it has not sent yet is a piece at most."""
         return self._came_ms + min((self._loop.time() - self._heard_at) * 1000, MOST_PIECE_MS)
 
-    def _play(self, words: Sequence[talk.FromEngine]) -> None:
+    def _play(self, words: Sequence[talk_events.FromEngine]) -> None:
         """The client will play these."""
         if self._echo is not None:
             for word in words:
-                if isinstance(word, talk.Sound):
+                if isinstance(word, talk_events.Sound):
                     self._echo.play(word.pcm, self._now_ms)
 
     def _cut(self) -> None:
@@ -327,7 +327,7 @@ class Dialogue:
             if self._echo is not None:
                 self._echo.stop(self._now_ms)
             used = answer.used
-            self._out += (*((used,) if used is not None else ()), talk.Ended(answer.id, "cancelled"), talk.Listening())
+            self._out += (*((used,) if used is not None else ()), talk_events.Ended(answer.id, "cancelled"), talk_events.Listening())
 
     def _end(self, answer: Answer) -> None:
         self._answer = None
@@ -338,7 +338,7 @@ class Dialogue:
     # Telling
 
     def _be_ready(self) -> None:
-        self._out.append(talk.Ready(self._notes()))
+        self._out.append(talk_events.Ready(self._notes()))
         self._flush()
 
     def _notes(self) -> dict[str, Any]:

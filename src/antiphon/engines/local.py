@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -16,15 +15,15 @@ import aiohttp
 import msgspec
 from msgspec import Meta, Struct
 
-from antiphon import talk, turns
+from antiphon import talk, talk_events, turns
 from antiphon.engines import prompt, sampling
 from antiphon.engines.base import Conversation, Deliver, EngineOverrun, Place
-from antiphon.engines.llama import Chosen, Chunk, Likely, Llama, Setup
+from antiphon.engines.llama import Llama, Setup
 from antiphon.engines.local_ahead import Ahead
-from antiphon.engines.readers import ForcedReader, FormatReader, PlainReader, Reader, SniffingReader
-from antiphon.engines.schemas import ANY_OBJECT, Schema, Unfit, invalid_schema
+from antiphon.engines.local_conversation import _Conversation
+from antiphon.engines.local_generation import _failed, _held_to, _Listener
 from antiphon.engines.slots import Slots
-from antiphon.engines.toolcalls import OPEN, Offer, grammar, offers
+from antiphon.engines.toolcalls import OPEN, Offer, offers
 from antiphon.errors import Fault, OurFault, context_length_exceeded, listed
 from antiphon.weights import catalogue, fetch
 from antiphon.weights.verify import Report
@@ -185,7 +184,7 @@ class Local:
         if sum(conversation.answering for conversation in self._conversations) >= self._options.slots + WAITING:
             raise EngineOverrun(f"{WAITING} answers wait for the local model already")
 
-    async def answer(self, ask: talk.Respond, tenant: str, may_read: asyncio.Event, say: Deliver) -> list[talk.FromEngine]:
+    async def answer(self, ask: talk.Respond, tenant: str, may_read: asyncio.Event, say: Deliver) -> list[talk_events.FromEngine]:
         """
         Generate an answer: all words but the last go to `say`, the last are returned.
 
@@ -267,200 +266,6 @@ class Local:
         for number, segment in enumerate(segments):
             tokens += await llama.tokenise(segment, begins=number == 0)
         return tokens
-
-
-class _Conversation:
-    def __init__(self, engine: Local, tenant: str, deliver: Deliver, tasks: asyncio.TaskGroup) -> None:
-        self._engine = engine
-        self._tenant = tenant
-        self._deliver = deliver
-        self._tasks = tasks
-        self._answering: dict[str, asyncio.Task[None]] = {}
-        self._foreseen: talk.Respond | None = None
-        self._foreseeing: asyncio.Task[None] | None = None
-        self._may_read = asyncio.Event()
-        self._may_read.set()
-        self._hushed = False
-        self._broken_off = False
-
-    @property
-    def answering(self) -> int:
-        """How many answers are under way."""
-        return len(self._answering)
-
-    def tell(self, word: talk.ToEngine) -> None:
-        match word:
-            case talk.Respond(id=id):
-                self._engine.admit()
-                task = self._answering[id] = self._tasks.create_task(self._answer(word))
-                task.add_done_callback(partial(self._over, id))
-            case talk.Cancel(id) if id in self._answering:
-                self._answering[id].cancel()
-            case talk.Cancel():
-                pass  # it ended before
-            case talk.Foresee(ask):
-                self._foresee(ask)
-            case talk.Configure() | talk.Hear() | talk.Commit() | talk.Forget():
-                pass  # its abilities say that it doesn't listen
-            case talk.Converse() | talk.See() | talk.Listen():
-                pass  # its abilities say that it does no full duplex
-
-    def pause(self) -> None:
-        self._may_read.clear()
-
-    def resume(self) -> None:
-        self._may_read.set()
-
-    def hush(self) -> None:
-        """Stop, and say nothing more."""
-        self._hushed = True
-        self.break_off()
-
-    def break_off(self) -> list[asyncio.Task[None]]:
-        """Stop what is being answered; returns what is still stopping."""
-        self._broken_off = True
-        tasks = list(self._answering.values())
-        if self._foreseeing is not None:
-            tasks.append(self._foreseeing)
-        for task in tasks:
-            task.cancel()
-        return tasks
-
-    def _foresee(self, ask: talk.Respond) -> None:
-        if self._answering or self._broken_off or not self._engine.ahead.claims(self):
-            return
-        self._foreseen = ask
-        if self._foreseeing is None or self._foreseeing.done():
-            self._foreseeing = self._tasks.create_task(self._read_ahead())
-
-    async def _read_ahead(self) -> None:
-        ahead = self._engine.ahead
-        while (ask := self._foreseen) is not None:
-            await ahead.quiet()
-            if ask is not self._foreseen:
-                continue
-            try:
-                async with ahead.reading(self):
-                    await self._engine.foresee(ask, self._tenant)
-            except TimeoutError:
-                continue  # somebody else is answered first
-            if ask is self._foreseen:
-                self._foreseen = None
-
-    async def _answer(self, ask: talk.Respond) -> None:
-        ahead, read = self._engine.ahead, self._foreseen
-        is_known = read is not None and _goes_on(read, ask)
-        with ahead.answering(self if is_known else None):
-            if not ask.aside:
-                self._foreseen = None
-                ahead.gives_up(self)
-            if is_known and self._foreseeing is not None and ahead.is_reading(self):
-                await asyncio.wait([self._foreseeing])  # what it has read is most of what this one would have to
-            await self._say_answer(ask)
-
-    async def _say_answer(self, ask: talk.Respond) -> None:
-        try:
-            ending = await self._engine.answer(ask, self._tenant, self._may_read, self._deliver)
-        except Fault as fault:
-            ending = [_broke(ask.id, fault)]
-        except (aiohttp.ClientError, ValueError, OSError) as error:
-            ending = [_broke(ask.id, _failed(error))]
-        # Nothing is awaited after this, so that a cancel can't come between the last word and the end.
-        self._deliver(ending)
-
-    def _over(self, id: str, task: asyncio.Task[None]) -> None:
-        # Also where it was cancelled before its first step, which no `except` in it could see.
-        self._answering.pop(id, None)
-        if task.cancelled() and not self._hushed:
-            stopped = _broke(id, OurFault("The server is stopping.", status=503))
-            self._deliver([stopped if self._broken_off else talk.Ended(id, "cancelled")])
-
-
-def _goes_on(read: talk.Respond, ask: talk.Respond) -> bool:
-    """Whether what is asked begins as what was read."""
-    past = read.history[:-1]
-    return (read.instructions, read.tools, past) == (ask.instructions, ask.tools, ask.history[: len(past)])
-
-
-class _Listener:
-    """Turns what the native server sends into words, as it comes."""
-
-    def __init__(self, ask: talk.Respond, reader: Reader, say: Deliver) -> None:
-        self._ask = ask
-        self._reader = reader
-        self._say = say
-        self._last = Chunk()
-        self.tokens: list[int] = []
-
-    def take(self, chunks: list[Chunk]) -> bool:
-        """Say what arrived; False once nothing more is needed."""
-        words: list[talk.FromEngine] = []
-        for chunk in chunks:
-            self._last = chunk
-            self.tokens += chunk.tokens
-            words += self._reader.read(chunk.content, self._logprobs(chunk.completion_probabilities))
-        if words:
-            self._say(words)
-        return not self._reader.done
-
-    def ending(self) -> list[talk.FromEngine]:
-        """The words that end the answer."""
-        last, cut = self._last, self._last.stop_type == "limit"
-        used = talk.Used(
-            id=self._ask.id,
-            input_tokens=last.tokens_evaluated,
-            output_tokens=last.tokens_predicted,
-            cached_tokens=last.timings.cache_n if last.timings else 0,
-        )
-        return [*self._reader.finish(cut), used, talk.Ended(self._ask.id, "length" if cut else "stop")]
-
-    def _logprobs(self, chosen: Sequence[Chosen]) -> list[talk.TokenLogprob]:
-        if (wanted := self._ask.sampling.top_logprobs) is None:
-            return []
-        # The token that ends the answer, like every other that only steers, has no bytes: it is no part of the text.
-        said = (one for one in chosen if one.bytes)
-        return [talk.TokenLogprob(_likelihood(one), tuple(map(_likelihood, one.top_logprobs[:wanted]))) for one in said]
-
-
-def _likelihood(one: Likely) -> talk.Likelihood:
-    logprob = sampling.LOWEST_LOGPROB if one.logprob is None else max(one.logprob, sampling.LOWEST_LOGPROB)
-    return talk.Likelihood(one.token, logprob, one.bytes)
-
-
-def _held_to(ask: talk.Respond, held: Sequence[Offer]) -> tuple[Reader, dict[str, Any]]:
-    """What reads the answer, and the constraint on it, as fields of the request."""
-    rules: dict[str, Any] = {"timings_per_token": True} if held else {}
-    if held and ask.tool_choice.mode == "required":
-        return ForcedReader(ask.id, held), rules | {"grammar": grammar(None, held)}
-    format, reader = _format(ask)
-    if format is not None:
-        rules["grammar"] = grammar(format, held)
-    if held:
-        return SniffingReader(ask.id, held, ask.parallel_tool_calls, reader), rules
-    return reader, rules
-
-
-def _format(ask: talk.Respond) -> tuple[Schema | None, PlainReader]:
-    match ask.format:
-        case None:
-            return None, PlainReader(ask.id)
-        case talk.JsonObject():
-            return ANY_OBJECT, FormatReader(ask.id, ANY_OBJECT, strict=False)
-        case talk.JsonSchema(name=name, schema=source, strict=strict):
-            try:
-                schema = Schema(source, strict)
-            except Unfit as error:
-                raise invalid_schema(error, f"response_format '{name}'", "invalid_json_schema", "text.format.schema") from None
-            return schema, FormatReader(ask.id, schema, strict)
-
-
-def _failed(error: Exception) -> OurFault:
-    return OurFault(f"The local model's server failed: {error}.")
-
-
-def _broke(id: str, fault: Fault) -> talk.Broke:
-    broke = talk.Broke.by(id, fault)
-    return broke if broke.code or broke.status < 500 else msgspec.structs.replace(broke, code="server_error")
 
 
 def _once(notice: Callable[[str], None]) -> Report:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from itertools import count
 from typing import Protocol
 
-from antiphon import talk
+from antiphon import talk, talk_events
 from antiphon.audio import ms_of
 from antiphon.engines import omni_ask
 from antiphon.engines.base import Deliver, EngineOverrun, Fetch
@@ -89,7 +89,7 @@ class OmniConversation:
         """Take a word."""
         match word:
             case talk.Respond(id=id) if self._lost is not None:
-                self._say([talk.Broke.by(id, self._lost)])
+                self._say([talk_events.Broke.by(id, self._lost)])
             case talk.Respond() | talk.Converse():
                 self._ask(word)
             case talk.Cancel(id):
@@ -155,7 +155,7 @@ class OmniConversation:
     async def _converse(self, word: talk.Converse) -> None:
         created = await self._begin(omni_ask.opening(word))
         self._duplex = Duplex(word.voice, self._mint, created.usage)
-        self._say([talk.Ready(created.metrics or {})])
+        self._say([talk_events.Ready(created.metrics or {})])
         if self._senses is not None:
             for unit in self._senses.released():
                 self._send(unit)
@@ -176,7 +176,7 @@ class OmniConversation:
             if self._way.is_native or not is_whole:
                 await self._part()
         except Fault as fault:
-            self._say(answer.end(talk.Broke.by(ask.id, fault)))
+            self._say(answer.end(talk_events.Broke.by(ask.id, fault)))
         finally:
             self._answer = None
 
@@ -239,9 +239,9 @@ class OmniConversation:
         waiting = next((job for job in self._jobs if isinstance(job, talk.Respond) and job.id == id), None)
         if waiting is not None:
             self._jobs.remove(waiting)
-            self._say([talk.Ended(id, "cancelled")])
+            self._say([talk_events.Ended(id, "cancelled")])
         elif self._answer is not None and self._answer.id == id:
-            self._say(self._answer.end(talk.Ended(id, "cancelled")))
+            self._say(self._answer.end(talk_events.Ended(id, "cancelled")))
             self._answered.set()
         elif self._duplex is not None and (words := self._duplex.cancel(id)):
             self._say(words)
@@ -285,7 +285,7 @@ class OmniConversation:
         if line is not self._line:
             return
         if self._answer is not None:
-            self._say(self._answer.end(talk.Broke.by(self._answer.id, parting.fault)))
+            self._say(self._answer.end(talk_events.Broke.by(self._answer.id, parting.fault)))
             self._answered.set()
         if self._duplex is not None or not parting.was_said:
             self._lose(parting.fault)
@@ -298,18 +298,18 @@ class OmniConversation:
         self._lost = fault
         words: Words = []
         if self._answer is not None:
-            words += self._answer.end(talk.Broke.by(self._answer.id, fault))
-        words += [talk.Broke.by(job.id, fault) for job in self._jobs if isinstance(job, talk.Respond)]
+            words += self._answer.end(talk_events.Broke.by(self._answer.id, fault))
+        words += [talk_events.Broke.by(job.id, fault) for job in self._jobs if isinstance(job, talk.Respond)]
         if self._duplex is not None:
             words += self._duplex.end(fault)
         self._jobs.clear()
         self._answered.set()
         self._has_job.set()
-        self._say([*words, talk.Lost(code=code, message=fault.message)])
+        self._say([*words, talk_events.Lost(code=code, message=fault.message)])
 
     # When it is said
 
-    def _say(self, words: Sequence[talk.FromEngine]) -> None:
+    def _say(self, words: Sequence[talk_events.FromEngine]) -> None:
         """Say so as soon as whoever tells something has finished."""
         if words and not self._outbox:
             self._loop.call_soon(self._deliver)

@@ -8,14 +8,14 @@ In full duplex both implementations say `listen` when a turn of the model's is o
 from collections.abc import Callable
 from typing import Any
 
-from antiphon import talk
+from antiphon import talk, talk_events
 from antiphon.engines.omni_sound import samples
 from antiphon.errors import Fault
 from antiphon.speech.resample import Resampler
 from antiphon.wire.omni import FROM_WORKER_HZ, Details, Said, Usage
 
-Words = list[talk.FromEngine]
-Ends = talk.Ended | talk.Broke
+Words = list[talk_events.FromEngine]
+Ends = talk_events.Ended | talk_events.Broke
 
 
 class Spoken:
@@ -33,25 +33,25 @@ class Spoken:
 
     def of(self, said: Said) -> Words:
         """What a delta says."""
-        words: Words = [talk.Measured(self.id, said.metrics)] if said.metrics else []
+        words: Words = [talk_events.Measured(self.id, said.metrics)] if said.metrics else []
         if said.text:
-            words.append(talk.Text(self.id, said.text) if self._voice is None else talk.Spoken(self.id, said.text))
+            words.append(talk_events.Text(self.id, said.text) if self._voice is None else talk_events.Spoken(self.id, said.text))
         if said.audio and self._voice is not None and (pcm := self._resampler.take(samples(said.audio))):
-            words.append(talk.Sound(self.id, pcm))
+            words.append(talk_events.Sound(self.id, pcm))
         return words
 
     def rest(self) -> Words:
         """The sound that has still to come."""
         pcm = self._resampler.flush()
-        return [talk.Sound(self.id, pcm)] if pcm else []
+        return [talk_events.Sound(self.id, pcm)] if pcm else []
 
 
-def used(id: str, usage: Usage, before: Usage | None = None) -> talk.Used:
+def used(id: str, usage: Usage, before: Usage | None = None) -> talk_events.Used:
     """What was counted, `before` left out."""
     now, then = usage, before or Usage()
     inputs, had = now.input_token_details or Details(), then.input_token_details or Details()
     outputs, gave = now.output_token_details or Details(), then.output_token_details or Details()
-    return talk.Used(
+    return talk_events.Used(
         id=id,
         input_tokens=max(0, now.input_tokens - then.input_tokens),
         output_tokens=max(0, now.output_tokens - then.output_tokens),
@@ -90,13 +90,13 @@ class Duplex:
         self._cut()
         self._turn = None
         self._is_hushed = True
-        return [talk.Ended(id, "cancelled")]
+        return [talk_events.Ended(id, "cancelled")]
 
     def hear(self, said: Said) -> Words:
         """What the worker says comes to this."""
         self._usage = said.usage or self._usage
         if said.type == "response.done":
-            return [talk.Measured(self._turn.id, said.metrics)] if said.metrics and self._turn is not None else []
+            return [talk_events.Measured(self._turn.id, said.metrics)] if said.metrics and self._turn is not None else []
         if said.kind == "listen":
             return self._listen(said)
         if (not said.text and not said.audio) or self._is_stale(said):
@@ -120,10 +120,10 @@ class Duplex:
             words.append(used(turn.id, self._usage, self._told))
             self._told = self._usage
         if turn is not None:
-            words.append(talk.Ended(turn.id))
+            words.append(talk_events.Ended(turn.id))
         if said.metrics:
-            words.append(talk.Measured("", said.metrics))
-        return [*words, talk.Listening()]
+            words.append(talk_events.Measured("", said.metrics))
+        return [*words, talk_events.Listening()]
 
     def _cut(self) -> None:
         if self._worker_id is not None:
@@ -136,7 +136,7 @@ class Duplex:
     def end(self, fault: Fault) -> Words:
         """The session is over before its time."""
         turn, self._turn = self._turn, None
-        return [talk.Broke.by(turn.id, fault)] if turn is not None else []
+        return [talk_events.Broke.by(turn.id, fault)] if turn is not None else []
 
 
 LENGTH = frozenset({"length", "max_tokens", "max_new_tokens"})
@@ -174,7 +174,7 @@ class Answer:
         count = said.usage if said.usage is not None else _counted(said.metrics or {})
         tokens = [used(self.id, count)] if count is not None else []
         is_cut = said.reason in LENGTH or (self._most_tokens is not None and count is not None and count.output_tokens >= self._most_tokens)
-        return [*self._spoken.of(whole), *self._spoken.rest(), *tokens, talk.Ended(self.id, "length" if is_cut else "stop")]
+        return [*self._spoken.of(whole), *self._spoken.rest(), *tokens, talk_events.Ended(self.id, "length" if is_cut else "stop")]
 
     def end(self, last: Ends) -> Words:
         """It ends so, if it hasn't ended before."""

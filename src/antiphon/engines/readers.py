@@ -12,13 +12,13 @@ import secrets
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from antiphon import talk
+from antiphon import talk_events
 from antiphon.engines.schemas import Schema
 from antiphon.engines.toolcalls import CLOSE, OPEN, Offer
 from antiphon.errors import ClientMistake
 
-Logprobs = Sequence[talk.TokenLogprob]
-Words = list[talk.FromEngine]
+Logprobs = Sequence[talk_events.TokenLogprob]
+Words = list[talk_events.FromEngine]
 
 # A call larger than this is text: a model that never closes its braces would otherwise say nothing at all.
 MAX_HELD_CHARACTERS = 32_000
@@ -65,7 +65,7 @@ class PlainReader:
 
     def read(self, text: str, logprobs: Logprobs = ()) -> Words:
         """The text."""
-        return [talk.Text(self._id, text, tuple(logprobs))] if text or logprobs else []
+        return [talk_events.Text(self._id, text, tuple(logprobs))] if text or logprobs else []
 
     def finish(self, cut: bool) -> Words:
         """Nothing: all was said."""
@@ -133,8 +133,8 @@ class ForcedReader:
         if offer.custom:  # its input is one JSON string: there is nothing to say before all of it is there
             self._held += piece
             piece = offer.given(self._held) if self.done else ""
-        said: Words = [talk.Arguments(self._id, self._call_id, piece)] if piece else []
-        return [*said, talk.Called(self._id, self._call_id)] if self.done else said
+        said: Words = [talk_events.Arguments(self._id, self._call_id, piece)] if piece else []
+        return [*said, talk_events.Called(self._id, self._call_id)] if self.done else said
 
 
 _MARKS = (OPEN.strip(), "```json", "```", "")
@@ -163,7 +163,7 @@ class SniffingReader:
         self._plain = plain
         self._mint = mint
         self._held = ""
-        self._logprobs: list[talk.TokenLogprob] = []
+        self._logprobs: list[talk_events.TokenLogprob] = []
         self._step: Callable[[], Words | None] = self._opening
         self._end = JsonEnd()
         self._calls = 0
@@ -256,7 +256,7 @@ class SniffingReader:
             return None
         call_id = self._mint()
         given = offer.given(json.dumps(arguments, ensure_ascii=False))
-        return [offer.calling(self._id, call_id), talk.Arguments(self._id, call_id, given), talk.Called(self._id, call_id)]
+        return [offer.calling(self._id, call_id), talk_events.Arguments(self._id, call_id, given), talk_events.Called(self._id, call_id)]
 
 
 class JsonEnd:

@@ -5,7 +5,7 @@ from typing import Any
 
 from msgspec import UNSET
 
-from antiphon import talk
+from antiphon import talk, talk_events
 from antiphon.audio import ms_of
 from antiphon.engines.chat_request import flat_name
 from antiphon.engines.realtime_ask import Decoder
@@ -27,7 +27,7 @@ from antiphon.wire.realtime_server import (
     ResponseOutputTextDone,
 )
 
-END_REASONS: dict[str, talk.EndReason] = {"max_output_tokens": "length", "content_filter": "content_filter"}
+END_REASONS: dict[str, talk_events.EndReason] = {"max_output_tokens": "length", "content_filter": "content_filter"}
 
 
 class Answer:
@@ -66,15 +66,15 @@ class Answer:
         """Whether it leaves the conversation upstream as it is."""
         return self._mirror is None
 
-    def read(self, event: Any, words: list[talk.FromEngine]) -> None:
+    def read(self, event: Any, words: list[talk_events.FromEngine]) -> None:
         """Add to `words` what an event of it says, save for its end."""
         self.is_delivering = True
         if not self.is_over and (reading := _READ.get(type(event))) is not None:
             reading(self, event, words)
 
-    def end(self, response: Response, judge: Judge) -> list[talk.FromEngine]:
+    def end(self, response: Response, judge: Judge) -> list[talk_events.FromEngine]:
         """The last words, by what the upstream says that it came to."""
-        words: list[talk.FromEngine] = []
+        words: list[talk_events.FromEngine] = []
         if self.is_over:
             return words
         self.is_over = True
@@ -83,18 +83,18 @@ class Answer:
             words.append(_used(id, response.usage))
         match response.status:
             case "failed" if not self.is_cancelled:
-                words.append(talk.Broke.by(id, judge(details.error or None if details is not None else None)))
+                words.append(talk_events.Broke.by(id, judge(details.error or None if details is not None else None)))
             case "incomplete" if not self.is_cancelled:
-                words.append(talk.Ended(id, END_REASONS.get((details.reason or "") if details is not None else "", "length")))
+                words.append(talk_events.Ended(id, END_REASONS.get((details.reason or "") if details is not None else "", "length")))
             case "completed":
-                words.append(talk.Ended(id))
+                words.append(talk_events.Ended(id))
             case _:
-                words.append(talk.Ended(id, "cancelled"))
+                words.append(talk_events.Ended(id, "cancelled"))
         return words
 
     # What its events say
 
-    def _added(self, event: ResponseOutputItemAdded, words: list[talk.FromEngine]) -> None:
+    def _added(self, event: ResponseOutputItemAdded, words: list[talk_events.FromEngine]) -> None:
         match event.item:
             case FunctionCallItem(id=str(item_id), call_id=str(call_id), name=name):
                 self._call(item_id, call_id, name, words)
@@ -103,15 +103,15 @@ class Answer:
             case _:
                 pass  # nothing that a word tells
 
-    def _text(self, event: ResponseOutputTextDelta | ResponseOutputAudioTranscriptDelta, words: list[talk.FromEngine]) -> None:
+    def _text(self, event: ResponseOutputTextDelta | ResponseOutputAudioTranscriptDelta, words: list[talk_events.FromEngine]) -> None:
         if self.is_cancelled:
             return
         part = self._part(event, words)
         part.words.pieces.append((part.words.sound_ms, event.delta))
         is_aloud = isinstance(event, ResponseOutputAudioTranscriptDelta) and self.ask.voice is not None
-        words.append((talk.Spoken if is_aloud else talk.Text)(self.ask.id, event.delta))
+        words.append((talk_events.Spoken if is_aloud else talk_events.Text)(self.ask.id, event.delta))
 
-    def _whole_text(self, event: ResponseOutputTextDone | ResponseOutputAudioTranscriptDone, words: list[talk.FromEngine]) -> None:
+    def _whole_text(self, event: ResponseOutputTextDone | ResponseOutputAudioTranscriptDone, words: list[talk_events.FromEngine]) -> None:
         """All the words of a part: some servers say them only now, or only now all of them."""
         is_aloud = isinstance(event, ResponseOutputAudioTranscriptDone)
         said, text = self._part(event, words).words.text, event.transcript if is_aloud else event.text  # type: ignore[union-attr]
@@ -120,7 +120,7 @@ class Answer:
             places = {name: getattr(event, name) for name in ("event_id", "response_id", "item_id", "output_index", "content_index")}
             self._text(kind(**places, delta=text[len(said) :]), words)
 
-    def _sound(self, event: ResponseOutputAudioDelta, words: list[talk.FromEngine]) -> None:
+    def _sound(self, event: ResponseOutputAudioDelta, words: list[talk_events.FromEngine]) -> None:
         voice = self.ask.voice
         if self.is_cancelled or voice is None:
             return
@@ -129,35 +129,35 @@ class Answer:
             part.decoder = Decoder(voice.rate_hz)
         if pcm := part.decoder.take(event.delta):
             part.words.sound_ms += ms_of(len(pcm), voice.rate_hz)
-            words.append(talk.Sound(self.ask.id, pcm))
+            words.append(talk_events.Sound(self.ask.id, pcm))
 
-    def _arguments(self, event: ResponseFunctionCallArgumentsDelta, words: list[talk.FromEngine]) -> None:
+    def _arguments(self, event: ResponseFunctionCallArgumentsDelta, words: list[talk_events.FromEngine]) -> None:
         # A call that nothing has begun has no name yet; what completes it says all of its arguments.
         call = self._calls.get(event.item_id)
         if call is not None and not self.is_cancelled and not call.is_whole:
             call.arguments += event.delta
-            words.append(talk.Arguments(self.ask.id, call.call_id, event.delta))
+            words.append(talk_events.Arguments(self.ask.id, call.call_id, event.delta))
 
-    def _called(self, event: ResponseFunctionCallArgumentsDone, words: list[talk.FromEngine]) -> None:
+    def _called(self, event: ResponseFunctionCallArgumentsDone, words: list[talk_events.FromEngine]) -> None:
         if event.name or event.item_id in self._calls:
             self._complete(self._call(event.item_id, event.call_id, event.name, words), event.item_id, event.arguments, words)
 
-    def _item_done(self, event: ResponseOutputItemDone, words: list[talk.FromEngine]) -> None:
+    def _item_done(self, event: ResponseOutputItemDone, words: list[talk_events.FromEngine]) -> None:
         item = event.item
         if isinstance(item, FunctionCallItem) and item.id is not UNSET and item.call_id is not UNSET and item.status != "incomplete":
             self._complete(self._call(item.id, item.call_id, item.name, words), item.id, item.arguments, words)
 
     # Its items
 
-    def _message(self, item_id: str, words: list[talk.FromEngine]) -> None:
+    def _message(self, item_id: str, words: list[talk_events.FromEngine]) -> None:
         if item_id == self._message_id:
             return
         if self._message_id is not None and not self.is_cancelled:
-            words.append(talk.ItemBreak(self.ask.id))
+            words.append(talk_events.ItemBreak(self.ask.id))
         self._message_id = item_id
         self._place(item_id)
 
-    def _part(self, event: Any, words: list[talk.FromEngine]) -> "_Part":
+    def _part(self, event: Any, words: list[talk_events.FromEngine]) -> "_Part":
         key = event.item_id, event.content_index
         part = self._parts.get(key)
         if part is None:
@@ -166,7 +166,7 @@ class Answer:
             self._place(event.item_id).parts[event.content_index] = part.words
         return part
 
-    def _call(self, item_id: str, call_id: str, name: str, words: list[talk.FromEngine]) -> "_Call":
+    def _call(self, item_id: str, call_id: str, name: str, words: list[talk_events.FromEngine]) -> "_Call":
         call = self._calls.get(item_id)
         if call is None:
             call = self._calls[item_id] = _Call(call_id, name)
@@ -174,17 +174,17 @@ class Answer:
             if not self.is_cancelled:
                 tool = self._tools.get(name)
                 known = (tool.name, tool.namespace) if tool is not None else (name, None)
-                words.append(talk.Calling(self.ask.id, call_id, known[0], namespace=known[1]))
+                words.append(talk_events.Calling(self.ask.id, call_id, known[0], namespace=known[1]))
         return call
 
-    def _complete(self, call: "_Call", item_id: str, arguments: str, words: list[talk.FromEngine]) -> None:
+    def _complete(self, call: "_Call", item_id: str, arguments: str, words: list[talk_events.FromEngine]) -> None:
         if call.is_whole or self.is_cancelled:
             return
         call.is_whole = True
         if not call.arguments and arguments:
             call.arguments = arguments
-            words.append(talk.Arguments(self.ask.id, call.call_id, arguments))
-        words.append(talk.Called(self.ask.id, call.call_id))
+            words.append(talk_events.Arguments(self.ask.id, call.call_id, arguments))
+        words.append(talk_events.Called(self.ask.id, call.call_id))
         self._place(item_id).fixed = call_likeness(call.call_id, call.name, call.arguments)
 
     def _place(self, item_id: str) -> Placed:
@@ -213,7 +213,7 @@ class _Call:
         self.is_whole = False
 
 
-_READ: dict[type[ItemEvent] | type[Any], Callable[[Answer, Any, list[talk.FromEngine]], None]] = {
+_READ: dict[type[ItemEvent] | type[Any], Callable[[Answer, Any, list[talk_events.FromEngine]], None]] = {
     ResponseOutputItemAdded: Answer._added,
     ResponseOutputTextDelta: Answer._text,
     ResponseOutputTextDone: Answer._whole_text,
@@ -226,10 +226,10 @@ _READ: dict[type[ItemEvent] | type[Any], Callable[[Answer, Any, list[talk.FromEn
 }
 
 
-def _used(id: str, usage: Usage) -> talk.Used:
+def _used(id: str, usage: Usage) -> talk_events.Used:
     given, made = usage.input_token_details or None, usage.output_token_details or None
     cached = (given.cached_tokens_details or None) if given is not None else None
-    return talk.Used(
+    return talk_events.Used(
         id=id,
         input_tokens=usage.input_tokens,
         output_tokens=usage.output_tokens,

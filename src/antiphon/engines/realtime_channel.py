@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec import UNSET, Struct
 
-from antiphon import talk, turns
+from antiphon import talk, talk_events, turns
 from antiphon.audio import bytes_of, ms_of
 from antiphon.engines.realtime_answer import Answer
 from antiphon.engines.realtime_ask import encoded, params_of, session_for, session_of, wire_hz_of
@@ -147,7 +147,7 @@ class Channel:
 
     # What it is told
 
-    def take(self, word: talk.ToEngine, now: float) -> list[talk.FromEngine]:
+    def take(self, word: talk.ToEngine, now: float) -> list[talk_events.FromEngine]:
         """Take a word; what there is to say at once."""
         match word:
             case talk.Hear(pcm):
@@ -185,7 +185,7 @@ class Channel:
             self._hearing.drop()
         self._send(SessionUpdate(event_id=self._event_id(), session=session_of(configure)))
 
-    def _respond(self, ask: talk.Respond, now: float) -> list[talk.FromEngine]:
+    def _respond(self, ask: talk.Respond, now: float) -> list[talk_events.FromEngine]:
         main = self._main
         if main is not None and (main.is_cancelled or main.is_over) and not ask.aside:
             self._waiting[ask.id] = ask  # nearly over: then it is this one's turn
@@ -195,7 +195,7 @@ class Channel:
         try:
             given = self._prepare(answer)
         except ClientMistake as mistake:
-            return [talk.Broke.by(ask.id, mistake)]
+            return [talk_events.Broke.by(ask.id, mistake)]
         if (session := session_for(ask, self._dialect)) != self._set:
             self._set = session
             self._send(SessionUpdate(event_id=self._event_id(), session=session))
@@ -224,9 +224,9 @@ class Channel:
         wire_hz = wire_hz_of(self._intake.rate_hz)
         return item_of(turn, item_id, lambda pcm, rate_hz: encoded(pcm, rate_hz, wire_hz))
 
-    def _cancel(self, id: str, now: float) -> list[talk.FromEngine]:
+    def _cancel(self, id: str, now: float) -> list[talk_events.FromEngine]:
         if self._waiting.pop(id, None) is not None:
-            return [talk.Ended(id, "cancelled")]
+            return [talk_events.Ended(id, "cancelled")]
         answer = self._answers.get(id)
         if answer is not None and not answer.is_cancelled:
             answer.is_cancelled = True
@@ -241,9 +241,9 @@ class Channel:
 
     # What it hears
 
-    def hear(self, event: ServerEvent | Unknown, now: float) -> list[talk.FromEngine]:
+    def hear(self, event: ServerEvent | Unknown, now: float) -> list[talk_events.FromEngine]:
         """Take an event; what there is to say."""
-        words: list[talk.FromEngine] = []
+        words: list[talk_events.FromEngine] = []
         answer = self._begun.get(getattr(event, "response_id", ""))
         if answer is not None:
             answer.touched_at = now
@@ -252,29 +252,29 @@ class Channel:
             hearing(self, event, now, words)
         return words
 
-    def _on_started(self, event: events.InputAudioBufferSpeechStarted, _now: float, words: list[talk.FromEngine]) -> None:
+    def _on_started(self, event: events.InputAudioBufferSpeechStarted, _now: float, words: list[talk_events.FromEngine]) -> None:
         self._hearing.started(event, words)
 
-    def _on_stopped(self, event: events.InputAudioBufferSpeechStopped, _now: float, words: list[talk.FromEngine]) -> None:
+    def _on_stopped(self, event: events.InputAudioBufferSpeechStopped, _now: float, words: list[talk_events.FromEngine]) -> None:
         self._hearing.stopped(event, words)
 
-    def _on_committed(self, event: events.InputAudioBufferCommitted, _now: float, words: list[talk.FromEngine]) -> None:
+    def _on_committed(self, event: events.InputAudioBufferCommitted, _now: float, words: list[talk_events.FromEngine]) -> None:
         for effect in self._hearing.committed(event, self._intake.heard_ms, words):
             self._send(effect)
 
-    def _on_transcript(self, event: ServerEvent, _now: float, words: list[talk.FromEngine]) -> None:
+    def _on_transcript(self, event: ServerEvent, _now: float, words: list[talk_events.FromEngine]) -> None:
         self._hearing.heard(event, words)
 
-    def _on_item(self, event: events.PlacedItem, _now: float, _words: list[talk.FromEngine]) -> None:
+    def _on_item(self, event: events.PlacedItem, _now: float, _words: list[talk_events.FromEngine]) -> None:
         item_id = getattr(event.item, "id", UNSET)
         if isinstance(item_id, str):
             self._mirror.notice(item_id)
 
-    def _on_deleted(self, event: events.ConversationItemDeleted, _now: float, _words: list[talk.FromEngine]) -> None:
+    def _on_deleted(self, event: events.ConversationItemDeleted, _now: float, _words: list[talk_events.FromEngine]) -> None:
         if (placed := self._mirror.find(event.item_id)) is not None:
             self._mirror.forget(placed)
 
-    def _on_created(self, event: events.ResponseCreated, now: float, _words: list[talk.FromEngine]) -> None:
+    def _on_created(self, event: events.ResponseCreated, now: float, _words: list[talk_events.FromEngine]) -> None:
         response = event.response
         if response.id in self._begun:
             return
@@ -290,7 +290,7 @@ class Channel:
         if answer.is_cancelled and answer.is_aside:
             self._call_off(answer)
 
-    def _on_done(self, event: events.ResponseDone, now: float, words: list[talk.FromEngine]) -> None:
+    def _on_done(self, event: events.ResponseDone, now: float, words: list[talk_events.FromEngine]) -> None:
         response = event.response
         answer = self._begun.pop(response.id, None)
         if answer is None and response.status == "failed" and (answer := self._asked_by(response.metadata)) is not None:
@@ -299,7 +299,7 @@ class Channel:
             words += answer.end(response, self._judge)
             words += self._finish(answer, now)
 
-    def _on_error(self, event: events.ErrorEvent | Unknown, now: float, words: list[talk.FromEngine]) -> None:
+    def _on_error(self, event: events.ErrorEvent | Unknown, now: float, words: list[talk_events.FromEngine]) -> None:
         error = error_in(event)
         event_id = error.event_id or ""
         answer = next((answer for answer in self._asked if answer.event_id == event_id), None)
@@ -317,9 +317,9 @@ class Channel:
             words += self._finish(answer, now)
         else:
             fault = self._judge(error)
-            words.append(talk.Trouble(message=fault.message, code=fault.code, type=fault.type))
+            words.append(talk_events.Trouble(message=fault.message, code=fault.code, type=fault.type))
 
-    def _on_unknown(self, event: Unknown, now: float, words: list[talk.FromEngine]) -> None:
+    def _on_unknown(self, event: Unknown, now: float, words: list[talk_events.FromEngine]) -> None:
         if event.type == "error":
             self._on_error(event, now, words)
 
@@ -332,20 +332,20 @@ class Channel:
 
     # How answers end
 
-    def _finish(self, answer: Answer, now: float) -> list[talk.FromEngine]:
+    def _finish(self, answer: Answer, now: float) -> list[talk_events.FromEngine]:
         """The upstream is done with the answer; whoever waited for that has a turn."""
         self._answers.pop(answer.ask.id, None)
         self._creations = {event_id: whose for event_id, whose in self._creations.items() if whose is not answer}
         if answer is not self._main:
             return []
         self._main = None
-        words: list[talk.FromEngine] = []
+        words: list[talk_events.FromEngine] = []
         waiting, self._waiting = self._waiting, {}
         for ask in waiting.values():
             words += self._respond(ask, now)
         return words
 
-    def _spoil(self, answer: Answer, fault: Fault, now: float) -> list[talk.FromEngine]:
+    def _spoil(self, answer: Answer, fault: Fault, now: float) -> list[talk_events.FromEngine]:
         """The answer is of no use, though the upstream may not know."""
         if answer.is_over:
             return []
@@ -356,9 +356,9 @@ class Channel:
             self._call_off(answer)
         return words
 
-    def look_at_clock(self, now: float) -> list[talk.FromEngine]:
+    def look_at_clock(self, now: float) -> list[talk_events.FromEngine]:
         """End what takes too long."""
-        words: list[talk.FromEngine] = []
+        words: list[talk_events.FromEngine] = []
         for answer in [*self._asked, *self._begun.values()]:
             if now < self._due(answer) - 0.001:
                 continue
@@ -379,12 +379,12 @@ class Channel:
         for answer in [*self._asked, *self._begun.values()]:
             answer.touched_at = now
 
-    def end(self, fault: Fault) -> list[talk.FromEngine]:
+    def end(self, fault: Fault) -> list[talk_events.FromEngine]:
         """The connection is gone."""
-        words: list[talk.FromEngine] = []
+        words: list[talk_events.FromEngine] = []
         for answer in [*self._asked, *self._begun.values()]:
             words += _broken(answer, fault)
-        words += [talk.Broke.by(id, fault) for id in self._waiting]
+        words += [talk_events.Broke.by(id, fault) for id in self._waiting]
         return words + self._hearing.end(self._intake.heard_ms)
 
     def _due(self, answer: Answer) -> float:
@@ -392,7 +392,7 @@ class Channel:
         patience_s = CANCEL_PATIENCE_S if answer.is_cancelled else patience.idle_s if answer.is_delivering else patience.first_s
         return answer.touched_at + patience_s
 
-    def _give_up(self, answer: Answer, now: float) -> list[talk.FromEngine]:
+    def _give_up(self, answer: Answer, now: float) -> list[talk_events.FromEngine]:
         if answer in self._asked:
             self._asked.remove(answer)
         self._begun.pop(answer.response_id or "", None)
@@ -402,17 +402,17 @@ class Channel:
         return f"event_{next(self._event_numbers)}"
 
 
-def _broken(answer: Answer, fault: Fault | None) -> list[talk.FromEngine]:
+def _broken(answer: Answer, fault: Fault | None) -> list[talk_events.FromEngine]:
     """The last word of an answer that the upstream did not end."""
     if answer.is_over:
         return []
     answer.is_over = True
     if answer.is_cancelled or fault is None:
-        return [talk.Ended(answer.ask.id, "cancelled")]
-    return [talk.Broke.by(answer.ask.id, fault)]
+        return [talk_events.Ended(answer.ask.id, "cancelled")]
+    return [talk_events.Broke.by(answer.ask.id, fault)]
 
 
-_HEARD: dict[type[Any], Callable[[Channel, Any, float, list[talk.FromEngine]], None]] = {
+_HEARD: dict[type[Any], Callable[[Channel, Any, float, list[talk_events.FromEngine]], None]] = {
     events.InputAudioBufferSpeechStarted: Channel._on_started,
     events.InputAudioBufferSpeechStopped: Channel._on_stopped,
     events.InputAudioBufferCommitted: Channel._on_committed,

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from itertools import count
 from typing import Protocol
 
-from antiphon import talk
+from antiphon import talk, talk_events
 from antiphon.engines.base import Deliver, EngineOverrun
 from antiphon.engines.exchange import Failure
 from antiphon.engines.realtime_channel import Channel, Intake, Patience
@@ -73,7 +73,7 @@ class RealtimeConversation:
         self._task: asyncio.Task[None] | None = None
         self._waiting: deque[talk.ToEngine] = deque()
         self._waiting_bytes = 0
-        self._outbox: list[talk.FromEngine] = []
+        self._outbox: list[talk_events.FromEngine] = []
         self._alarm: asyncio.TimerHandle | None = None
         self._rest_s = 0.0
         self._rests_until = 0.0
@@ -153,9 +153,9 @@ class RealtimeConversation:
         asked = next((word for word in self._waiting if isinstance(word, talk.Respond) and word.id == id), None)
         if asked is not None:
             self._waiting.remove(asked)
-            self._say([talk.Ended(id, "cancelled")])
+            self._say([talk_events.Ended(id, "cancelled")])
 
-    def _note(self, word: talk.ToEngine, fault: Fault) -> list[talk.FromEngine]:
+    def _note(self, word: talk.ToEngine, fault: Fault) -> list[talk_events.FromEngine]:
         """What a word comes to without a connection, which there is none of by `fault`."""
         intake = self.intake
         match word:
@@ -168,9 +168,9 @@ class RealtimeConversation:
             case talk.Commit(id):
                 intake.held.clear()
                 if intake.configure is not None and intake.configure.transcription is not None:
-                    return [talk.NotHeard(id=id, message=fault.message)]
+                    return [talk_events.NotHeard(id=id, message=fault.message)]
             case talk.Respond(id=id):
-                return [talk.Broke.by(id, fault)]
+                return [talk_events.Broke.by(id, fault)]
             case talk.Cancel() | talk.Foresee() | talk.Converse() | talk.See() | talk.Listen():
                 pass
         return []
@@ -231,7 +231,7 @@ class RealtimeConversation:
     def _judge(self, error: RealtimeError | StatusError | None) -> Fault:
         return self.way.upstream.hushed(fault_of(error))
 
-    def heard(self, words: list[talk.FromEngine]) -> None:
+    def heard(self, words: list[talk_events.FromEngine]) -> None:
         """The upstream said so, all of it together."""
         self._outbox += words
         self._deliver()
@@ -252,17 +252,17 @@ class RealtimeConversation:
             line.end()
         self._say(words)
 
-    def _given_up(self, fault: Fault) -> list[talk.FromEngine]:
+    def _given_up(self, fault: Fault) -> list[talk_events.FromEngine]:
         """What comes of the words that wait for a connection that will not be."""
         waiting, self._waiting, self._waiting_bytes = self._waiting, deque(), 0
         words = [said for word in waiting for said in self._note(word, fault)]
         if waiting and not words and not self._is_shut:
-            words.append(talk.Trouble(message=fault.message, code=fault.code, type=fault.type))
+            words.append(talk_events.Trouble(message=fault.message, code=fault.code, type=fault.type))
         return words
 
     # When it is said
 
-    def _say(self, words: Sequence[talk.FromEngine]) -> None:
+    def _say(self, words: Sequence[talk_events.FromEngine]) -> None:
         """Say so as soon as whoever tells something has finished."""
         if words and not self._outbox:
             self._loop.call_soon(self._deliver)
@@ -328,7 +328,7 @@ class _Line:
 
     def came(self, messages: Sequence[bytes]) -> None:
         """Take messages that came together."""
-        words: list[talk.FromEngine] = []
+        words: list[talk_events.FromEngine] = []
         now = self._time()
         for message in messages:
             try:

@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec import UNSET, Struct
 
-from antiphon import talk
+from antiphon import talk_events
 from antiphon.engines.realtime_items import heard_likeness
 from antiphon.engines.realtime_mirror import Mirror, Placed
 from antiphon.wire.base import Unknown
@@ -78,7 +78,7 @@ class Hearing:
         self._turns.pop(self._open, None)
         self._open = ""
 
-    def fail(self, event_id: str) -> list[talk.FromEngine] | None:
+    def fail(self, event_id: str) -> list[talk_events.FromEngine] | None:
         """The upstream refused what had that id; None where that was no commit."""
         commit = next((commit for commit in self._commits if commit.event_id == event_id), None)
         if commit is None:
@@ -87,12 +87,12 @@ class Hearing:
         self._mirror.forget(commit.placed)
         return self._unheard(commit.turn_id, "The model server did not take the turn.")
 
-    def end(self, now_ms: float) -> list[talk.FromEngine]:
+    def end(self, now_ms: float) -> list[talk_events.FromEngine]:
         """The connection is gone."""
-        words: list[talk.FromEngine] = []
+        words: list[talk_events.FromEngine] = []
         if self._open:
             turn_id = self._turns[self._open]
-            words.append(talk.SpeechStopped(turn_id, int(now_ms)))
+            words.append(talk_events.SpeechStopped(turn_id, int(now_ms)))
             self._owe(turn_id)
         for turn_id in tuple(self._owed):
             words += self._unheard(turn_id, LOST)
@@ -100,20 +100,20 @@ class Hearing:
 
     # What the upstream says
 
-    def started(self, event: InputAudioBufferSpeechStarted, words: list[talk.FromEngine]) -> None:
+    def started(self, event: InputAudioBufferSpeechStarted, words: list[talk_events.FromEngine]) -> None:
         """Somebody speaks."""
         if self._open or event.item_id in self._turns:
             return
         self._open = event.item_id
         turn_id = self._turns[event.item_id] = self._mint()
-        words.append(talk.SpeechStarted(turn_id, self._at(event.audio_start_ms)))
+        words.append(talk_events.SpeechStarted(turn_id, self._at(event.audio_start_ms)))
 
-    def stopped(self, event: InputAudioBufferSpeechStopped, words: list[talk.FromEngine]) -> None:
+    def stopped(self, event: InputAudioBufferSpeechStopped, words: list[talk_events.FromEngine]) -> None:
         """Nobody speaks any more."""
         if self._open:
             self._stop(event.item_id, self._at(event.audio_end_ms), words)
 
-    def committed(self, event: InputAudioBufferCommitted, now_ms: float, words: list[talk.FromEngine]) -> list[ClientEvent]:
+    def committed(self, event: InputAudioBufferCommitted, now_ms: float, words: list[talk_events.FromEngine]) -> list[ClientEvent]:
         """The sound so far is an item; what is to be done with it."""
         if self._open == event.item_id:  # a server that does not say first that the speech has stopped
             self._stop(event.item_id, int(now_ms), words)
@@ -125,21 +125,21 @@ class Hearing:
             self._mirror.notice(event.item_id)
         return []
 
-    def heard(self, event: ServerEvent | Unknown, words: list[talk.FromEngine]) -> None:
+    def heard(self, event: ServerEvent | Unknown, words: list[talk_events.FromEngine]) -> None:
         """Something of a transcript."""
         turn_id = self._turns.get(getattr(event, "item_id", ""))
         if turn_id is None:
             return
         match event:
             case InputAudioTranscriptionDelta(delta=delta, logprobs=logprobs):
-                words.append(talk.Heard(turn_id, delta, _logprobs(logprobs)))
+                words.append(talk_events.Heard(turn_id, delta, _logprobs(logprobs)))
             case InputAudioTranscriptionSegment(text=text, start=start, end=end, speaker=speaker):
-                words.append(talk.HeardSegment(id=turn_id, text=text, start_s=start, end_s=end, speaker=speaker))
+                words.append(talk_events.HeardSegment(id=turn_id, text=text, start_s=start, end_s=end, speaker=speaker))
             case InputAudioTranscriptionCompleted() if self._is_due(turn_id):
                 words.append(_heard_all(turn_id, event))
             case InputAudioTranscriptionFailed(error=error) if self._is_due(turn_id):
                 words.append(
-                    talk.NotHeard(
+                    talk_events.NotHeard(
                         id=turn_id,
                         message=error.message or "The model server could not transcribe the turn.",
                         code=error.code or "transcription_failed",
@@ -147,10 +147,10 @@ class Hearing:
                     )
                 )
 
-    def _stop(self, item_id: str, at_ms: int, words: list[talk.FromEngine]) -> None:
+    def _stop(self, item_id: str, at_ms: int, words: list[talk_events.FromEngine]) -> None:
         turn_id = self._turns.pop(self._open)
         self._open = ""
-        words.append(talk.SpeechStopped(turn_id, at_ms))
+        words.append(talk_events.SpeechStopped(turn_id, at_ms))
         self._over(item_id, turn_id)
 
     def _over(self, item_id: str, turn_id: str) -> None:
@@ -170,15 +170,15 @@ class Hearing:
     def _is_due(self, turn_id: str) -> bool:
         return self._owed.pop(turn_id, self) is None
 
-    def _unheard(self, turn_id: str, message: str) -> list[talk.FromEngine]:
-        return [talk.NotHeard(id=turn_id, message=message)] if self._is_due(turn_id) else []
+    def _unheard(self, turn_id: str, message: str) -> list[talk_events.FromEngine]:
+        return [talk_events.NotHeard(id=turn_id, message=message)] if self._is_due(turn_id) else []
 
 
-def _heard_all(turn_id: str, event: InputAudioTranscriptionCompleted) -> talk.HeardAll:
+def _heard_all(turn_id: str, event: InputAudioTranscriptionCompleted) -> talk_events.HeardAll:
     usage = event.usage
     tokens = usage if isinstance(usage, TokensUsage) else TokensUsage(total_tokens=0, input_tokens=0, output_tokens=0)
     details = tokens.input_token_details
-    return talk.HeardAll(
+    return talk_events.HeardAll(
         id=turn_id,
         transcript=event.transcript,
         seconds=usage.seconds if isinstance(usage, DurationUsage) else None,
@@ -190,6 +190,6 @@ def _heard_all(turn_id: str, event: InputAudioTranscriptionCompleted) -> talk.He
     )
 
 
-def _logprobs(given: Any) -> tuple[talk.TokenLogprob, ...]:
+def _logprobs(given: Any) -> tuple[talk_events.TokenLogprob, ...]:
     logprobs: Sequence[Logprob] = given or ()
-    return tuple(talk.TokenLogprob(talk.Likelihood(each.token, each.logprob, tuple(each.bytes or ()))) for each in logprobs)
+    return tuple(talk_events.TokenLogprob(talk_events.Likelihood(each.token, each.logprob, tuple(each.bytes or ()))) for each in logprobs)

@@ -9,7 +9,7 @@ is new with each event, or not at all. `Items.find` knows them all.
 import re
 from typing import Literal
 
-from antiphon import talk, turns
+from antiphon import talk_events, turns
 from antiphon.wire.responses_loose import Event
 
 Kind = Literal["message", "reasoning", "call", "hosted"]
@@ -63,7 +63,7 @@ class UpstreamItem:
         self.is_announced = False
         self.is_settled = False
         self.is_done = False
-        self.held: list[talk.FromEngine] = []
+        self.held: list[talk_events.FromEngine] = []
         self._has_spoken = False
 
     def part_of(self, channel: str, index: int | None) -> Part:
@@ -163,7 +163,7 @@ class Items:
 
     # Who speaks
 
-    def say(self, item: UpstreamItem, word: talk.FromEngine, words: list[talk.FromEngine]) -> None:
+    def say(self, item: UpstreamItem, word: talk_events.FromEngine, words: list[talk_events.FromEngine]) -> None:
         """Add a word of `item`: to `words`, or to what waits until it is the item's turn."""
         if item is self.speaking:
             words.append(word)
@@ -173,16 +173,16 @@ class Items:
             self._waiting.append(item)
         self._go_on(words)
 
-    def close(self, item: UpstreamItem, words: list[talk.FromEngine], *, is_whole: bool = True) -> None:
+    def close(self, item: UpstreamItem, words: list[talk_events.FromEngine], *, is_whole: bool = True) -> None:
         """Nothing more of `item` comes; one that is not whole stays open for the answer's end to say so."""
         item.is_done = True
         if item is self.speaking:
             self.speaking = None
             if is_whole:
-                words.append(talk.ItemBreak(self._id))
+                words.append(talk_events.ItemBreak(self._id))
         self._go_on(words)
 
-    def flush(self, words: list[talk.FromEngine]) -> None:
+    def flush(self, words: list[talk_events.FromEngine]) -> None:
         """Everything that waits is to be said now."""
         self.speaking = None
         for item in self._waiting:
@@ -194,18 +194,18 @@ class Items:
         """Every item, in the order in which they came."""
         return self._all
 
-    def _go_on(self, words: list[talk.FromEngine]) -> None:
+    def _go_on(self, words: list[talk_events.FromEngine]) -> None:
         while self._waiting and (self.speaking is None or self.speaking.gives_way):
             item = self._waiting.pop(0)
             self._begin(item, words)
             self.speaking = None if item.is_done else item
 
-    def _begin(self, item: UpstreamItem, words: list[talk.FromEngine]) -> None:
+    def _begin(self, item: UpstreamItem, words: list[talk_events.FromEngine]) -> None:
         name = item.first_id() if self._keeps_ids else None
         if name in self._ids_given:
             name = None
         elif name is not None:
             self._ids_given.add(name)
-        words.append(talk.ItemBreak(self._id, name, item.phase))
+        words.append(talk_events.ItemBreak(self._id, name, item.phase))
         words += item.held
         item.held.clear()

@@ -10,17 +10,17 @@ from typing import Any
 
 import msgspec
 
-from antiphon import talk, turns
+from antiphon import talk, talk_events, turns
 from antiphon.engines.chat_words import count, likely
-from antiphon.engines.event_scan import mended
 from antiphon.engines.responses_items import Items, Kind, UpstreamItem
 from antiphon.engines.upstream_faults import refused, said_midway
 from antiphon.errors import Fault, UpstreamTrouble
 from antiphon.wire import responses_loose as loose
 from antiphon.wire.chat import TokenLogprob
+from antiphon.wire.repair import mended
 from antiphon.wire.responses_loose import Event
 
-Words = list[talk.FromEngine]
+Words = list[talk_events.FromEngine]
 
 KINDS: dict[str, Kind] = {"message": "message", "reasoning": "reasoning", "function_call": "call", "custom_tool_call": "call"}
 """What each type of item is to us; all others are a hosted tool's."""
@@ -34,7 +34,7 @@ STATUSES = {
 }
 """Events that end an answer, and the status that they mean where their response names none."""
 
-REASONS: dict[str | None, talk.EndReason] = {"content_filter": "content_filter"}
+REASONS: dict[str | None, talk_events.EndReason] = {"content_filter": "content_filter"}
 """Why an answer is incomplete, where it is not some limit (`max_output_tokens`, `length`, `max_iterations_exceeded`)."""
 
 ERROR_STATUSES = {
@@ -88,7 +88,7 @@ class ResponsesReading:
                 and type(event.delta) is str
             ):
                 speaking.part.chars += len(event.delta)
-                words.append(talk.Text(id, event.delta))
+                words.append(talk_events.Text(id, event.delta))
                 continue
             if self._read_slowly(event, written, words):
                 return True
@@ -111,7 +111,7 @@ class ResponsesReading:
             raise failure(event.error if event.error is not None else _flat(event))
         elif event.type not in SKIPPED and (item := self._items.hosted(event)) is not None and not item.is_done:
             moved = loose.decode_fields(written) | {"type": ALIASES.get(event.type, event.type)}
-            self._items.say(item, talk.HostedMoved(self._id, moved), words)
+            self._items.say(item, talk_events.HostedMoved(self._id, moved), words)
         return False
 
     # Text
@@ -130,7 +130,7 @@ class ResponsesReading:
         item.is_settled = is_all
 
     def _complete(
-        self, item: UpstreamItem, channel: str, index: int | None, text: str, tokens: tuple[talk.TokenLogprob, ...], words: Words
+        self, item: UpstreamItem, channel: str, index: int | None, text: str, tokens: tuple[talk_events.TokenLogprob, ...], words: Words
     ) -> None:
         """Say what is still missing of a text."""
         said = item.part_of(channel, index).chars
@@ -138,7 +138,7 @@ class ResponsesReading:
             self._add(item, channel, index, text[said:], () if said else tokens, words)
 
     def _add(
-        self, item: UpstreamItem, channel: str, index: int | None, text: str, tokens: tuple[talk.TokenLogprob, ...], words: Words
+        self, item: UpstreamItem, channel: str, index: int | None, text: str, tokens: tuple[talk_events.TokenLogprob, ...], words: Words
     ) -> None:
         part = item.part_of(channel, index)
         part.chars += len(text)
@@ -146,7 +146,7 @@ class ResponsesReading:
             item.part = part
         if channel == "summary":
             if item.summary_index not in (None, index or 0):
-                self._items.say(item, talk.ReasoningBreak(self._id), words)
+                self._items.say(item, talk_events.ReasoningBreak(self._id), words)
             item.summary_index = index or 0
         if text or tokens:
             self._items.say(item, _WORDS[channel](self._id, text, tokens), words)
@@ -155,7 +155,7 @@ class ResponsesReading:
         item = self._items.find(event, "message", is_late=True)
         if isinstance(event.annotation, dict) and not item.is_done:
             item.part_of("text", event.content_index).annotations += 1
-            self._items.say(item, talk.Annotated(self._id, event.annotation), words)
+            self._items.say(item, talk_events.Annotated(self._id, event.annotation), words)
 
     def _part_done(self, event: Event, words: Words) -> None:
         part = event.part if isinstance(event.part, dict) else {}
@@ -170,7 +170,7 @@ class ResponsesReading:
         if isinstance(event.part, dict):
             self._grow("reasoning", "summary", event, event.part.get("text"), words, is_all=True)
         if item.summary_index is not None and not item.is_done:
-            self._items.say(item, talk.ReasoningBreak(self._id), words)
+            self._items.say(item, talk_events.ReasoningBreak(self._id), words)
             item.summary_index = None
 
     def _whole_part(self, item: UpstreamItem, index: int, part: dict[str, Any], words: Words) -> None:
@@ -183,7 +183,7 @@ class ResponsesReading:
         annotations = [annotation for _, annotation in _numbered(part.get("annotations"))] if channel == "text" else []
         for annotation in annotations[heard.annotations :]:
             heard.annotations += 1
-            self._items.say(item, talk.Annotated(self._id, annotation), words)
+            self._items.say(item, talk_events.Annotated(self._id, annotation), words)
 
     # Calls
 
@@ -201,7 +201,7 @@ class ResponsesReading:
         if not text[said:]:
             return
         if item.call_id:
-            self._items.say(item, talk.Arguments(self._id, item.call_id, text[said:]), words)
+            self._items.say(item, talk_events.Arguments(self._id, item.call_id, text[said:]), words)
         else:
             item.early.append(text[said:])
 
@@ -217,9 +217,9 @@ class ResponsesReading:
         if (tool := self._offered.get(name)) is not None and not namespace:
             name, namespace = tool.name, tool.namespace
         is_custom = fields.get("type") == "custom_tool_call"
-        self._items.say(item, talk.Calling(self._id, item.call_id, name, custom=is_custom, namespace=namespace or None), words)
+        self._items.say(item, talk_events.Calling(self._id, item.call_id, name, custom=is_custom, namespace=namespace or None), words)
         if item.early:
-            self._items.say(item, talk.Arguments(self._id, item.call_id, "".join(item.early)), words)
+            self._items.say(item, talk_events.Arguments(self._id, item.call_id, "".join(item.early)), words)
             item.early.clear()
 
     # Items
@@ -234,7 +234,7 @@ class ResponsesReading:
         if kind == "call":
             self._announce(item, fields, words)
         if kind == "hosted" and "type" in fields:
-            self._items.say(item, talk.HostedBegan(self._id, fields), words)
+            self._items.say(item, talk_events.HostedBegan(self._id, fields), words)
 
     def _done(self, event: Event, words: Words) -> None:
         if isinstance(event.item, dict):
@@ -262,7 +262,7 @@ class ResponsesReading:
             if isinstance(part.get("text"), str):
                 self._complete(item, "summary", index, part["text"], (), words)
         if sealed := fields.get("encrypted_content"):
-            self._items.say(item, talk.Sealed(self._id, str(sealed)), words)
+            self._items.say(item, talk_events.Sealed(self._id, str(sealed)), words)
 
     def _whole_call(self, item: UpstreamItem, fields: dict[str, Any], words: Words) -> None:
         self._announce(item, fields, words)
@@ -271,13 +271,13 @@ class ResponsesReading:
         if item.call_id and not item.part.chars and fields.get("type") == "function_call" and fields.get("status") != "incomplete":
             self._arguments(item, "{}", words, is_all=True)  # of a function without parameters; clients read it as JSON
         if item.call_id and fields.get("status") != "incomplete":
-            self._items.say(item, talk.Called(self._id, item.call_id), words)
+            self._items.say(item, talk_events.Called(self._id, item.call_id), words)
 
     def _whole_hosted(self, item: UpstreamItem, fields: dict[str, Any], words: Words) -> None:
         if "type" in fields:
             if not item.is_announced:
-                self._items.say(item, talk.HostedBegan(self._id, fields), words)
-            self._items.say(item, talk.HostedDone(self._id, fields), words)
+                self._items.say(item, talk_events.HostedBegan(self._id, fields), words)
+            self._items.say(item, talk_events.HostedDone(self._id, fields), words)
 
     # The end
 
@@ -297,7 +297,7 @@ class ResponsesReading:
             words.append(_used(self._id, response.usage))
         reasons = {"completed": "stop", "cancelled": "cancelled"}
         reason = response.incomplete_details.reason if response.incomplete_details else None
-        words.append(talk.Ended(self._id, reasons.get(status) or REASONS.get(reason, "length")))  # type: ignore[arg-type]
+        words.append(talk_events.Ended(self._id, reasons.get(status) or REASONS.get(reason, "length")))  # type: ignore[arg-type]
 
     def _compare(self, output: list[Any], words: Words) -> None:
         """Say what the final output has and the events did not."""
@@ -308,11 +308,11 @@ class ResponsesReading:
             self._whole(self._items.match(_id_in(fields), kind, number), fields, words)
 
 
-_WORDS: dict[str, Callable[[str, str, tuple[talk.TokenLogprob, ...]], talk.FromEngine]] = {
-    "text": talk.Text,
-    "refusal": lambda id, text, _tokens: talk.Refusal(id, text),
-    "reasoning": lambda id, text, _tokens: talk.Reasoning(id, text),
-    "summary": lambda id, text, _tokens: talk.Reasoning(id, text, summary=True),
+_WORDS: dict[str, Callable[[str, str, tuple[talk_events.TokenLogprob, ...]], talk_events.FromEngine]] = {
+    "text": talk_events.Text,
+    "refusal": lambda id, text, _tokens: talk_events.Refusal(id, text),
+    "reasoning": lambda id, text, _tokens: talk_events.Reasoning(id, text),
+    "summary": lambda id, text, _tokens: talk_events.Reasoning(id, text, summary=True),
 }
 
 _CHANNELS = {"output_text": "text", "refusal": "refusal", "reasoning_text": "reasoning", "text": "text"}
@@ -418,16 +418,16 @@ def _json(text: Any) -> str:
     return "" if text is None else msgspec.json.encode(text).decode()
 
 
-def _tokens(logprobs: Any) -> tuple[talk.TokenLogprob, ...]:
+def _tokens(logprobs: Any) -> tuple[talk_events.TokenLogprob, ...]:
     try:
         return tuple(likely(token) for token in msgspec.convert(logprobs or [], list[TokenLogprob]))
     except msgspec.ValidationError:
         return ()
 
 
-def _used(id: str, usage: loose.Usage) -> talk.Used:
+def _used(id: str, usage: loose.Usage) -> talk_events.Used:
     given, made = usage.input_tokens_details or loose.InputDetails(), usage.output_tokens_details or loose.OutputDetails()
-    return talk.Used(
+    return talk_events.Used(
         id=id,
         input_tokens=count(usage.input_tokens),
         output_tokens=count(usage.output_tokens),

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from antiphon import talk
+from antiphon import talk, talk_events
 from antiphon.engines.base import Conversation, Deliver, EngineOverrun, Place
 from antiphon.engines.scripted_answers import performance, tokens_in
 from antiphon.engines.scripted_duplex import Performer
@@ -136,17 +136,17 @@ class _Conversation:
         # Not in the task itself: one that is cancelled before its first step runs none of its own code.
         del self._answering[id]
         if task.cancelled():
-            self._say((talk.Ended(id, "cancelled"),))
+            self._say((talk_events.Ended(id, "cancelled"),))
 
-    def _transcribe(self, steps: Iterable[talk.FromEngine | float]) -> None:
+    def _transcribe(self, steps: Iterable[talk_events.FromEngine | float]) -> None:
         task = self._tasks.create_task(self._recite(steps))
         self._transcribing.add(task)
         task.add_done_callback(self._transcribing.discard)
 
-    async def _recite(self, steps: Iterable[talk.FromEngine | float]) -> None:
+    async def _recite(self, steps: Iterable[talk_events.FromEngine | float]) -> None:
         # Never delivered from within `tell`: the task's first step already runs after it.
         pace_s = self._script.pace_ms / 1000
-        together: list[talk.FromEngine] = []
+        together: list[talk_events.FromEngine] = []
         for step in steps:
             if isinstance(step, float):
                 self._say(together)
@@ -162,6 +162,6 @@ class _Conversation:
         await self._may_speak.wait()
         self._say(together)
 
-    def _say(self, words: Sequence[talk.FromEngine]) -> None:
+    def _say(self, words: Sequence[talk_events.FromEngine]) -> None:
         if words and not self._hushed:
             self._deliver(words)

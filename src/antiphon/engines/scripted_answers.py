@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct, structs
 
-from antiphon import talk, turns
+from antiphon import talk, talk_events, turns
 from antiphon.audio import ms_of
 from antiphon.engines.scripted_script import Answer, Line, Script, Usage
 from antiphon.engines.scripted_voice import Recordings, sounding, spoken, tone
@@ -22,7 +22,7 @@ INPUT_MS = 100
 OUTPUT_MS = 50
 
 
-_Said = talk.Text | talk.Reasoning | talk.Refusal | talk.Arguments | talk.Spoken
+_Said = talk_events.Text | talk_events.Reasoning | talk_events.Refusal | talk_events.Arguments | talk_events.Spoken
 
 
 class _Telling(Struct):
@@ -43,20 +43,20 @@ class _Telling(Struct):
     sound_bytes: int = 0
     calls: int = 0
 
-    def count(self, word: talk.FromEngine) -> None:
-        if isinstance(word, talk.Sound):
+    def count(self, word: talk_events.FromEngine) -> None:
+        if isinstance(word, talk_events.Sound):
             self.sound_bytes += len(word.pcm)
-        self.calls += isinstance(word, talk.Calling)
+        self.calls += isinstance(word, talk_events.Calling)
         self.words += isinstance(word, _Said)
 
-    def exceeds(self, word: talk.FromEngine) -> bool:
+    def exceeds(self, word: talk_events.FromEngine) -> bool:
         """Whether the limit leaves no room for it; what begins a call needs room for a word of its arguments."""
         most = self.ask.sampling.max_tokens
         if most is None:
             return False
-        if isinstance(word, talk.Sound):
+        if isinstance(word, talk_events.Sound):
             return self.words + self.sound_tokens(len(word.pcm)) > most
-        return isinstance(word, _Said | talk.Calling) and self.words + self.sound_tokens() >= most
+        return isinstance(word, _Said | talk_events.Calling) and self.words + self.sound_tokens() >= most
 
     def sound_tokens(self, more_bytes: int = 0) -> int:
         voice = self.ask.voice
@@ -65,7 +65,7 @@ class _Telling(Struct):
 
 def performance(
     script: Script, recordings: Recordings, ask: talk.Respond, heard: Mapping[str, str], answer: Answer | None = None
-) -> Iterator[talk.FromEngine | float]:
+) -> Iterator[talk_events.FromEngine | float]:
     """
     The words of the answer as far as the limit on its tokens allows, and pauses in seconds, ending with the one word that ends it.
 
@@ -77,10 +77,10 @@ def performance(
     answer = answer or fitting
     telling = _Telling(ask, recordings, last)
     used: Usage | None = None
-    reason: talk.EndReason = "stop"
+    reason: talk_events.EndReason = "stop"
     for line in answer.every_line():
         if line.broke is not None:
-            yield talk.Broke(id=ask.id, **structs.asdict(line.broke))
+            yield talk_events.Broke(id=ask.id, **structs.asdict(line.broke))
             return
         if line.ended is not None:
             reason = line.ended
@@ -97,9 +97,9 @@ def performance(
     yield from _ending(telling, used, reason)
 
 
-def _ending(telling: _Telling, used: Usage | None, reason: talk.EndReason) -> Iterator[talk.FromEngine]:
+def _ending(telling: _Telling, used: Usage | None, reason: talk_events.EndReason) -> Iterator[talk_events.FromEngine]:
     yield _count(telling, used)
-    yield talk.Ended(telling.ask.id, reason)
+    yield talk_events.Ended(telling.ask.id, reason)
 
 
 def _choose(script: Script, ask: talk.Respond, heard: Mapping[str, str]) -> tuple[Answer, str]:
@@ -139,36 +139,36 @@ def wordless(ms: float) -> str:
 
 # The words of a line
 
-_SAID: dict[str, Callable[[str, str], talk.FromEngine]] = {
-    "text": talk.Text,
-    "refusal": talk.Refusal,
-    "reasoning": talk.Reasoning,
-    "summary": lambda id, piece: talk.Reasoning(id, piece, summary=True),
+_SAID: dict[str, Callable[[str, str], talk_events.FromEngine]] = {
+    "text": talk_events.Text,
+    "refusal": talk_events.Refusal,
+    "reasoning": talk_events.Reasoning,
+    "summary": lambda id, piece: talk_events.Reasoning(id, piece, summary=True),
 }
 
 
-def _words(line: Line, telling: _Telling) -> Iterator[talk.FromEngine]:
+def _words(line: Line, telling: _Telling) -> Iterator[talk_events.FromEngine]:
     id, voice = telling.ask.id, telling.ask.voice
     if line.trouble is not None:
-        yield talk.Trouble(**structs.asdict(line.trouble))
+        yield talk_events.Trouble(**structs.asdict(line.trouble))
     if line.call is not None:
         yield from _call(line, line.call, telling)
     if line.sealed is not None:
-        yield talk.Sealed(id, line.sealed)
+        yield talk_events.Sealed(id, line.sealed)
     if line.annotation is not None:
-        yield talk.Annotated(id, line.annotation)
+        yield talk_events.Annotated(id, line.annotation)
     if line.measured is not None:
-        yield talk.Measured(id, line.measured)
+        yield talk_events.Measured(id, line.measured)
     if voice is not None:
         yield from _aloud(line, telling, voice)
     for field, word in _SAID.items():
         if (text := getattr(line, field)) is not None and (voice is None or field != "text"):
             yield from (word(id, piece) for piece in pieces(text, telling.last))
     if line.summary is not None:
-        yield talk.ReasoningBreak(id)
+        yield talk_events.ReasoningBreak(id)
 
 
-def _aloud(line: Line, telling: _Telling, voice: talk.Voice) -> Iterator[talk.FromEngine]:
+def _aloud(line: Line, telling: _Telling, voice: talk.Voice) -> Iterator[talk_events.FromEngine]:
     id = telling.ask.id
     recording: bytes | None = None
     if line.sound is not None:
@@ -182,13 +182,13 @@ def _aloud(line: Line, telling: _Telling, voice: talk.Voice) -> Iterator[talk.Fr
         yield from sounding(id, recording, voice)
 
 
-def _call(line: Line, name: str, telling: _Telling) -> Iterator[talk.FromEngine]:
+def _call(line: Line, name: str, telling: _Telling) -> Iterator[talk_events.FromEngine]:
     id = telling.ask.id
     call_id = line.call_id or f"call_{id.removeprefix('resp_')[:16]}{telling.calls + 1}"
-    yield talk.Calling(id, call_id, name, custom=line.input is not None, namespace=line.namespace)
+    yield talk_events.Calling(id, call_id, name, custom=line.input is not None, namespace=line.namespace)
     for piece in pieces(_arguments(line), telling.last):
-        yield talk.Arguments(id, call_id, piece)
-    yield talk.Called(id, call_id)
+        yield talk_events.Arguments(id, call_id, piece)
+    yield talk_events.Called(id, call_id)
 
 
 def _arguments(line: Line) -> str:
@@ -217,11 +217,11 @@ def _tokens(pcm_bytes: int, rate_hz: int, token_ms: int) -> int:
     return -int(-ms_of(pcm_bytes, rate_hz) // token_ms)
 
 
-def _count(telling: _Telling, used: Usage | None) -> talk.Used:
+def _count(telling: _Telling, used: Usage | None) -> talk_events.Used:
     """What the script claims, or else what was heard and said."""
     ask = telling.ask
     if used is None:
         heard, heard_sound = tokens_in(ask)
         sound = telling.sound_tokens()
         used = Usage(input_tokens=heard, output_tokens=telling.words + sound, input_audio_tokens=heard_sound, output_audio_tokens=sound)
-    return talk.Used(id=ask.id, **structs.asdict(used))
+    return talk_events.Used(id=ask.id, **structs.asdict(used))

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
-from antiphon import talk, turns
+from antiphon import talk, talk_events, turns
 from antiphon.audio import bytes_of, ms_of
 from antiphon.engines.base import Deliver
 from antiphon.engines.scripted_answers import performance
@@ -19,7 +19,7 @@ from antiphon.engines.scripted_ears import Ears, Recite
 from antiphon.engines.scripted_script import Answer, Script
 from antiphon.engines.scripted_voice import Recordings
 
-_LAST = (talk.Used, talk.Ended, talk.Broke)
+_LAST = (talk_events.Used, talk_events.Ended, talk_events.Broke)
 
 
 _NOTHING_MS = 0.01
@@ -51,12 +51,12 @@ class _Saying(Struct):
 
     id: str
     rate_hz: int
-    steps: Iterator[talk.FromEngine | float]
-    next: talk.FromEngine | float | None = None
+    steps: Iterator[talk_events.FromEngine | float]
+    next: talk_events.FromEngine | float | None = None
     owes_ms: float = 0.0
     has_begun: bool = False
 
-    def words(self, ms: float) -> Iterator[talk.FromEngine]:
+    def words(self, ms: float) -> Iterator[talk_events.FromEngine]:
         """What is said in so much time."""
         self.owes_ms -= ms
         self.next = next(self.steps) if self.next is None else self.next
@@ -65,12 +65,12 @@ class _Saying(Struct):
             if isinstance(step, float):
                 self.owes_ms += step * 1000
                 continue
-            if isinstance(step, talk.Sound):
+            if isinstance(step, talk_events.Sound):
                 self.owes_ms += ms_of(len(step.pcm), self.rate_hz)
             self.has_begun = True
             yield step
 
-    def _may_go(self, step: talk.FromEngine | float) -> bool:
+    def _may_go(self, step: talk_events.FromEngine | float) -> bool:
         return self.owes_ms < -_NOTHING_MS or (self.owes_ms <= _NOTHING_MS and isinstance(step, _LAST))
 
 
@@ -140,7 +140,7 @@ class Performer:
         if loss is not None and loss.at == 0:
             self._lose()
             return
-        self._say([talk.Ready(self._script.duplex.metrics)])
+        self._say([talk_events.Ready(self._script.duplex.metrics)])
         self._go_on()
 
     def _go_on(self) -> None:
@@ -153,12 +153,12 @@ class Performer:
         self._ears.take(piece.sound)
         self._work = self._loop.call_soon(self._answer, piece)  # once the ears have found what is in it
 
-    def _notice(self, words: Sequence[talk.FromEngine]) -> None:
+    def _notice(self, words: Sequence[talk_events.FromEngine]) -> None:
         for word in words:
-            if isinstance(word, talk.SpeechStarted):
+            if isinstance(word, talk_events.SpeechStarted):
                 self._speaks, self._started_ms = True, word.at_ms
                 self._say(self._cut())
-            elif isinstance(word, talk.SpeechStopped):
+            elif isinstance(word, talk_events.SpeechStopped):
                 self._speaks = False
                 length = bytes_of(word.at_ms - self._started_ms, self._asked.rate_hz)
                 self._turn = turns.SpeechPart(bytes(length), self._asked.rate_hz, word.id)
@@ -177,10 +177,10 @@ class Performer:
         saying = self._saying
         if saying is not None:
             words += saying.words(ms_of(len(piece.sound.pcm), self._asked.rate_hz))
-        if words and isinstance(words[-1], talk.Ended | talk.Broke):
+        if words and isinstance(words[-1], talk_events.Ended | talk_events.Broke):
             self._saying = None
         if self._saying is None or not self._saying.has_begun:
-            words.append(talk.Listening())
+            words.append(talk_events.Listening())
         self._say(words)
         self._go_on()
 
@@ -198,21 +198,21 @@ class Performer:
         answer = Answer(lines=unasked.lines) if unasked is not None else None
         rate_hz = ask.voice.rate_hz if ask.voice is not None else self._asked.rate_hz
         steps = performance(self._script, self._recordings, ask, self._ears.heard, answer)
-        first = talk.Measured(ask.id, {"vision_slices": self._shown}) if self._shown else None
+        first = talk_events.Measured(ask.id, {"vision_slices": self._shown}) if self._shown else None
         self._saying, self._shown = _Saying(ask.id, rate_hz, steps, first), 0
 
-    def _cut(self) -> list[talk.FromEngine]:
+    def _cut(self) -> list[talk_events.FromEngine]:
         """Fall silent."""
         saying, self._saying = self._saying, None
-        return [talk.Ended(saying.id, "cancelled")] if saying is not None and saying.has_begun else []
+        return [talk_events.Ended(saying.id, "cancelled")] if saying is not None and saying.has_begun else []
 
     def _lose(self) -> None:
         loss, saying = self._script.duplex.lost, self._saying
         assert loss is not None
-        broke = [talk.Broke(id=saying.id, message=loss.message)] if saying is not None and saying.has_begun else []
-        self._say([*broke, talk.Lost(code=loss.code, message=loss.message)])
+        broke = [talk_events.Broke(id=saying.id, message=loss.message)] if saying is not None and saying.has_begun else []
+        self._say([*broke, talk_events.Lost(code=loss.code, message=loss.message)])
         self.hush()
 
-    def _say(self, words: Sequence[talk.FromEngine]) -> None:
+    def _say(self, words: Sequence[talk_events.FromEngine]) -> None:
         if words and not self._is_over:
             self._deliver(words)

@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterable, Iterator
 
 from msgspec import structs
 
-from antiphon import talk
+from antiphon import talk, talk_events
 from antiphon.audio import SAMPLE_BYTES
 from antiphon.engines.base import Deliver
 from antiphon.engines.scripted_answers import pieces, wordless
 from antiphon.engines.scripted_gate import Gate, LevelGate, ScheduledGate
 from antiphon.engines.scripted_script import Hearing, Script
 
-Recite = Callable[[Iterable[talk.FromEngine | float]], None]
+Recite = Callable[[Iterable[talk_events.FromEngine | float]], None]
 """Says words, with pauses in seconds between them, at the script's pace and not at once."""
 
 AS_IT_IS = Hearing()
@@ -73,7 +73,7 @@ class Ears:
 
     def _listen(self) -> None:
         waiting, self._waiting = self._waiting, []
-        words: list[talk.FromEngine] = []
+        words: list[talk_events.FromEngine] = []
         for word in waiting:
             if isinstance(word, talk.Hear) and self._gate is not None:
                 words += self._turns(self._gate, word.pcm)
@@ -81,14 +81,14 @@ class Ears:
         if words:
             self._deliver(words)
 
-    def _turns(self, gate: Gate, pcm: bytes) -> Iterator[talk.FromEngine]:
+    def _turns(self, gate: Gate, pcm: bytes) -> Iterator[talk_events.FromEngine]:
         for edge in gate.hear(pcm, self._now):
             if edge.starts:
                 self._opened += 1
                 self._open, self._start = f"turn_{self._opened}", max(edge.at, self._floor)
-                yield talk.SpeechStarted(self._open, self._ms(self._start))
+                yield talk_events.SpeechStarted(self._open, self._ms(self._start))
             else:
-                yield talk.SpeechStopped(self._open, self._ms(edge.at))
+                yield talk_events.SpeechStopped(self._open, self._ms(edge.at))
                 self._end(self._open, self._start, edge.at)
                 self._open, self._floor = "", edge.at
 
@@ -131,15 +131,17 @@ class Ears:
         return samples * 1000 // self._configured.rate_hz
 
 
-def _transcript(id: str, said: str, hearing: Hearing, seconds: float, logprobs: bool) -> Iterator[talk.FromEngine | float]:
+def _transcript(id: str, said: str, hearing: Hearing, seconds: float, logprobs: bool) -> Iterator[talk_events.FromEngine | float]:
     if hearing.delay_ms:
         yield hearing.delay_ms / 1000
     if hearing.fails is not None:
-        yield talk.NotHeard(id=id, **structs.asdict(hearing.fails))
+        yield talk_events.NotHeard(id=id, **structs.asdict(hearing.fails))
         return
-    tokens = [talk.TokenLogprob(talk.Likelihood(piece, 0.0, tuple(piece.encode()))) for piece in pieces(said)]
+    tokens = [talk_events.TokenLogprob(talk_events.Likelihood(piece, 0.0, tuple(piece.encode()))) for piece in pieces(said)]
     for token in tokens:
-        yield talk.Heard(id, token.chosen.token, (token,) if logprobs else ())
+        yield talk_events.Heard(id, token.chosen.token, (token,) if logprobs else ())
     for segment in hearing.segments:
-        yield talk.HeardSegment(id=id, **structs.asdict(segment))
-    yield talk.HeardAll(id=id, transcript=said, seconds=seconds, languages=hearing.languages, logprobs=tuple(tokens) if logprobs else ())
+        yield talk_events.HeardSegment(id=id, **structs.asdict(segment))
+    yield talk_events.HeardAll(
+        id=id, transcript=said, seconds=seconds, languages=hearing.languages, logprobs=tuple(tokens) if logprobs else ()
+    )

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
-from antiphon import talk
+from antiphon import talk, talk_events
 from antiphon.engines.base import Place
 from antiphon.engines.scripted_voice import Recordings
 from antiphon.errors import OurFault
@@ -114,7 +114,7 @@ class Line(Struct, frozen=True, forbid_unknown_fields=True):
     used: Usage | None = None
     trouble: Mishap | None = None
     broke: Breakage | None = None
-    ended: talk.EndReason | None = None
+    ended: talk_events.EndReason | None = None
 
     arguments: dict[str, Any] | str | None = None
     input: str | None = None

@@ -10,7 +10,7 @@ from pathlib import Path
 from struct import pack, unpack
 from typing import NamedTuple
 
-from antiphon import talk
+from antiphon import talk, talk_events
 from antiphon.audio import SAMPLE_BYTES, bytes_of
 from antiphon.errors import OurFault
 
@@ -91,10 +91,10 @@ def _period(rate_hz: int) -> bytes:
     return pack(f"<{count}h", *(round(LOUDEST * math.sin(2 * math.pi * number / count)) for number in range(count)))
 
 
-def spoken(id: str, pieces: list[str], recording: bytes | None, voice: talk.Voice) -> Iterator[talk.FromEngine]:
+def spoken(id: str, pieces: list[str], recording: bytes | None, voice: talk.Voice) -> Iterator[talk_events.FromEngine]:
     """Words, each before its sound: a tone as long as it is, or its share of a recording."""
     for number, piece in enumerate(pieces):
-        yield talk.Spoken(id, piece)
+        yield talk_events.Spoken(id, piece)
         if recording is None:
             yield from sounding(id, tone(LETTER_MS * len(piece), voice), voice)
         else:
@@ -106,8 +106,8 @@ def _share(pcm: bytes, number: int, count: int) -> bytes:
     return pcm[samples * number // count * SAMPLE_BYTES : samples * (number + 1) // count * SAMPLE_BYTES]
 
 
-def sounding(id: str, pcm: bytes, voice: talk.Voice) -> Iterator[talk.FromEngine]:
+def sounding(id: str, pcm: bytes, voice: talk.Voice) -> Iterator[talk_events.FromEngine]:
     """Sound, in pieces of a length that is usual."""
     size = bytes_of(PIECE_MS, voice.rate_hz)
     for start in range(0, len(pcm), size):
-        yield talk.Sound(id, pcm[start : start + size])
+        yield talk_events.Sound(id, pcm[start : start + size])

@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from antiphon import talk
+from antiphon import talk, talk_events
 from antiphon.engines.schemas import Schema, Unfit, invalid_schema
 from antiphon.errors import ClientMistake, listed
 
@@ -43,9 +43,9 @@ class Offer(Struct, frozen=True, eq=False):
         """How a call that follows the grammar begins, up to its arguments."""
         return f'{{"name": {json.dumps(self.name)}, "arguments": '
 
-    def calling(self, id: str, call_id: str) -> talk.Calling:
+    def calling(self, id: str, call_id: str) -> talk_events.Calling:
         """The word that begins a call."""
-        return talk.Calling(id, call_id, self.tool.name, custom=self.custom, namespace=self.tool.namespace)
+        return talk_events.Calling(id, call_id, self.tool.name, custom=self.custom, namespace=self.tool.namespace)
 
     @property
     def custom(self) -> bool:

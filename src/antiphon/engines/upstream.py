@@ -21,8 +21,9 @@ from msgspec import Struct
 from antiphon import __version__, talk
 from antiphon.engines.base import Place
 from antiphon.engines.breaker import Breaker, State
+from antiphon.engines.concurrency import Slots
 from antiphon.engines.exchange import Exchange, Failure, Listener
-from antiphon.engines.pool import Address, Pool, Slots
+from antiphon.engines.pool import Address, Pool
 from antiphon.errors import Fault, OurFault, UpstreamTrouble
 
 BACKOFF_S = (0.1, 0.4, 1.0)

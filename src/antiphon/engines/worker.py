@@ -16,7 +16,7 @@ from typing import Any
 
 from msgspec import msgpack
 
-from antiphon import talk
+from antiphon import talk, talk_events
 from antiphon.children import settle
 from antiphon.engines.base import Conversation, Deliver, EngineOverrun, Place
 from antiphon.engines.worker_end import End
@@ -61,7 +61,7 @@ BACKLOG_LIMIT_BYTES = 8 << 20
 UNHEEDED_LIMIT_BYTES = 16 << 20
 """The most that a worker says in a conversation that it was told to pause: some was on its way, and the rest has to wait somewhere."""
 
-_ALOUD = (talk.Text, talk.Spoken, talk.Sound)
+_ALOUD = (talk_events.Text, talk_events.Spoken, talk_events.Sound)
 """Words with which an engine in full duplex begins to say something."""
 
 
@@ -361,7 +361,7 @@ class _Conversation:
         self._is_paused = False
         self._end.send(Resume(self.number))
 
-    def hear(self, words: tuple[talk.FromEngine, ...]) -> None:
+    def hear(self, words: tuple[talk_events.FromEngine, ...]) -> None:
         """Deliver what the engine says."""
         if self._is_lost or self._is_hushed or not words:
             return
@@ -371,7 +371,7 @@ class _Conversation:
                 self.lose(UpstreamTrouble("The model's worker goes on though it was told to wait."), "backend_error")
                 return
         for word in words:
-            if isinstance(word, talk.Ended | talk.Broke):
+            if isinstance(word, talk_events.Ended | talk_events.Broke):
                 self._under_way.pop(word.id, None)
             elif self._is_duplex and isinstance(word, _ALOUD):
                 self._under_way[word.id] = None
@@ -386,8 +386,8 @@ class _Conversation:
             settle(self.opened, fault)
             return
         if not self._is_hushed:
-            broke = [talk.Broke.by(id, fault) for id in self._under_way]
-            self._deliver((*broke, talk.Lost(code=code, message=fault.message)))
+            broke = [talk_events.Broke.by(id, fault) for id in self._under_way]
+            self._deliver((*broke, talk_events.Lost(code=code, message=fault.message)))
 
     def hush(self) -> None:
         """Deliver nothing more."""
@@ -397,14 +397,14 @@ class _Conversation:
     def _refuse(self, word: talk.ToEngine, fault: Fault) -> None:
         """Answer what nobody else can; not from within `tell`."""
         if isinstance(word, talk.Respond):
-            asyncio.get_running_loop().call_soon(self._say, talk.Broke.by(word.id, fault))
+            asyncio.get_running_loop().call_soon(self._say, talk_events.Broke.by(word.id, fault))
 
-    def _say(self, word: talk.FromEngine) -> None:
+    def _say(self, word: talk_events.FromEngine) -> None:
         if not self._is_hushed:
             self._deliver((word,))
 
 
-def _size_bytes(word: talk.FromEngine) -> int:
+def _size_bytes(word: talk_events.FromEngine) -> int:
     return len(msgpack.encode(word))
 
 

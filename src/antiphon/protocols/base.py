@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
-from antiphon import talk
+from antiphon import talk, talk_events
 from antiphon.errors import Fault
 from antiphon.records import ResponseRecord
 
@@ -28,7 +28,7 @@ class FromClient(Struct, frozen=True):
 class FromEngine(Struct, frozen=True):
     """The engine said these, together; `at` is Unix seconds."""
 
-    words: Sequence[talk.FromEngine]
+    words: Sequence[talk_events.FromEngine]
     at: float
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from msgspec import UNSET, Struct, field, structs
 
-from antiphon import talk, turns
+from antiphon import talk_events, turns
 from antiphon.audio import bytes_of, ms_of
 from antiphon.errors import ClientMistake, shown
 from antiphon.wire.realtime_items import (
@@ -381,7 +381,7 @@ def without_sound(contents: Sequence[Any]) -> list[Any]:
     return [structs.replace(content, audio=UNSET) if isinstance(content, InputAudio | OutputAudio) else content for content in contents]
 
 
-def usage_kinds(used: talk.Used) -> tuple[int, int]:
+def usage_kinds(used: talk_events.Used) -> tuple[int, int]:
     """Input and output tokens that are text: what is neither sound nor picture."""
     return (
         max(0, used.input_tokens - used.input_audio_tokens - used.input_image_tokens),

@@ -16,7 +16,7 @@ from typing import Any
 
 from msgspec import UNSET, Struct
 
-from antiphon import talk
+from antiphon import talk_events
 from antiphon.errors import ClientMistake, Fault, OurFault, UpstreamTrouble, unsupported_value
 from antiphon.protocols.base import Close, Effect, Event, FromClient, FromEngine, Halted, Hangup, Mint, Tick, WakeAt
 from antiphon.protocols.minicpmo_chat import Chat
@@ -151,7 +151,7 @@ class Minicpmo:
             if type(message) is not Held:
                 self._mistakes = 0
 
-    def _hear(self, word: talk.FromEngine) -> None:
+    def _hear(self, word: talk_events.FromEngine) -> None:
         taken = _ENGINE[self.state].get(type(word))
         if taken is not None:
             taken(self, word)
@@ -181,13 +181,13 @@ class Minicpmo:
     def _hold(self, held: Held) -> None:
         self._idle_since = max(self._idle_since, self._out.at + held.for_s)
 
-    def _wait(self, word: talk.Waiting) -> None:
+    def _wait(self, word: talk_events.Waiting) -> None:
         kind = events.SessionQueueUpdate if self._has_queued else events.SessionQueued
         self._has_queued = True
         wait_s = UNSET if word.wait_s is None else round(word.wait_s, 1)
         self._out.send(kind, position=word.position, estimated_wait_s=wait_s, ticket_id=word.id, queue_length=word.queue_length)
 
-    def _assign(self, _word: talk.Assigned | None) -> None:
+    def _assign(self, _word: talk_events.Assigned | None) -> None:
         self.state = State.ASSIGNED
         self._out.send(events.SessionQueueDone)
         self._out.ends_at = self._out.at + self._opening.lasts_s
@@ -207,7 +207,7 @@ class Minicpmo:
         for message in kept:
             self._take(message)
 
-    def _lose(self, word: talk.Lost) -> None:
+    def _lose(self, word: talk_events.Lost) -> None:
         is_stopping = word.code in _STOPPING
         if self.state is State.LIVE:
             code = "server_shutting_down" if is_stopping else "backend_error"
@@ -235,7 +235,7 @@ class Minicpmo:
     def _begin_twice(self, _init: SessionInit) -> None:
         raise ClientMistake("The session has begun: 'session.init' comes once.", code="unexpected_event", param="type")
 
-    def _ready(self, word: talk.Ready) -> None:
+    def _ready(self, word: talk_events.Ready) -> None:
         self._create(word.metrics)
 
     def _create(self, metrics: dict[str, Any]) -> None:
@@ -255,8 +255,8 @@ class Minicpmo:
         )
         self._catch_up()
 
-    def _not_ready(self, word: talk.Broke | talk.Trouble) -> None:
-        self._lose(talk.Lost(code="backend_error", message=word.message))
+    def _not_ready(self, word: talk_events.Broke | talk_events.Trouble) -> None:
+        self._lose(talk_events.Lost(code="backend_error", message=word.message))
 
     # Going on
 
@@ -391,15 +391,15 @@ _CLIENT: dict[State, dict[type, Callable[[Minicpmo, Any], None]]] = {
 """What a client says."""
 
 _ENGINE: dict[State, dict[type, Callable[[Minicpmo, Any], None]]] = {
-    State.WAITING: {talk.Waiting: Minicpmo._wait, talk.Assigned: Minicpmo._assign, talk.Lost: Minicpmo._lose},
-    State.ASSIGNED: {talk.Lost: Minicpmo._lose},
+    State.WAITING: {talk_events.Waiting: Minicpmo._wait, talk_events.Assigned: Minicpmo._assign, talk_events.Lost: Minicpmo._lose},
+    State.ASSIGNED: {talk_events.Lost: Minicpmo._lose},
     State.PREPARING: {
-        talk.Ready: Minicpmo._ready,
-        talk.Broke: Minicpmo._not_ready,
-        talk.Trouble: Minicpmo._not_ready,
-        talk.Lost: Minicpmo._lose,
+        talk_events.Ready: Minicpmo._ready,
+        talk_events.Broke: Minicpmo._not_ready,
+        talk_events.Trouble: Minicpmo._not_ready,
+        talk_events.Lost: Minicpmo._lose,
     },
-    State.LIVE: {talk.Lost: Minicpmo._lose},
+    State.LIVE: {talk_events.Lost: Minicpmo._lose},
     State.CLOSED: {},
 }
 """What an engine says of itself; of what it says to a client, the session's mode has its own table."""

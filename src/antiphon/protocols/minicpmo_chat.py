@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from antiphon import talk, turns
+from antiphon import talk, talk_events, turns
 from antiphon.errors import ClientMistake, unsupported_parameter
 from antiphon.protocols.base import Mint
 from antiphon.protocols.minicpmo_opening import Opening
@@ -88,7 +88,7 @@ class Chat:
         self._waiting.append(self._planned(given))
         self._next()
 
-    def hear(self, word: talk.FromEngine) -> None:
+    def hear(self, word: talk_events.FromEngine) -> None:
         """The engine said so."""
         answer, taken = self._answer, _TAKES.get(type(word))
         if answer is not None and taken is not None and word.id == answer.ask.id:
@@ -143,14 +143,14 @@ class Chat:
 
     # Answers
 
-    def _say(self, answer: _Answer, word: talk.Text | talk.Spoken | talk.Refusal) -> None:
+    def _say(self, answer: _Answer, word: talk_events.Text | talk_events.Spoken | talk_events.Refusal) -> None:
         if not word.text:
             return
         answer.words.append(word.text)
         if answer.is_streamed:
             self._send(answer, "text", text=word.text)
 
-    def _sound(self, answer: _Answer, word: talk.Sound) -> None:
+    def _sound(self, answer: _Answer, word: talk_events.Sound) -> None:
         if not word.pcm:
             return
         if answer.is_streamed:
@@ -158,17 +158,17 @@ class Chat:
         else:
             answer.sound.append(word.pcm)
 
-    def _measure(self, answer: _Answer, word: talk.Measured) -> None:
+    def _measure(self, answer: _Answer, word: talk_events.Measured) -> None:
         answer.metrics.update(word.metrics)
         self._out.measure(word.metrics)
 
-    def _count(self, _answer: _Answer, word: talk.Used) -> None:
+    def _count(self, _answer: _Answer, word: talk_events.Used) -> None:
         self._out.spending.count(word)
 
-    def _end(self, answer: _Answer, word: talk.Ended) -> None:
+    def _end(self, answer: _Answer, word: talk_events.Ended) -> None:
         self._finish(answer, _REASONS.get(word.reason, word.reason))
 
-    def _break(self, answer: _Answer, word: talk.Broke) -> None:
+    def _break(self, answer: _Answer, word: talk_events.Broke) -> None:
         param = word.param if word.status < 500 else None
         self._out.refuse(ClientMistake(word.message, code=word.code or "inference_failed", type=word.type, param=param))
         self._finish(answer, "error")
@@ -205,14 +205,14 @@ class Chat:
 
 
 _TAKES: dict[type, Callable[[Chat, _Answer, Any], None]] = {
-    talk.Text: Chat._say,
-    talk.Spoken: Chat._say,
-    talk.Refusal: Chat._say,
-    talk.Sound: Chat._sound,
-    talk.Measured: Chat._measure,
-    talk.Used: Chat._count,
-    talk.Ended: Chat._end,
-    talk.Broke: Chat._break,
+    talk_events.Text: Chat._say,
+    talk_events.Spoken: Chat._say,
+    talk_events.Refusal: Chat._say,
+    talk_events.Sound: Chat._sound,
+    talk_events.Measured: Chat._measure,
+    talk_events.Used: Chat._count,
+    talk_events.Ended: Chat._end,
+    talk_events.Broke: Chat._break,
 }
 """What is made of an engine's words; of the others clients of this protocol learn nothing."""
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec import UNSET
 
-from antiphon import talk
+from antiphon import talk, talk_events
 from antiphon.protocols.base import Mint
 from antiphon.protocols.minicpmo_opening import Opening
 from antiphon.protocols.minicpmo_out import Out
@@ -91,7 +91,7 @@ class Duplex:
         for frame in frames:
             self._out.tell(talk.See(frame.jpeg, frame.slices or self._slices or 1))
 
-    def hear(self, word: talk.FromEngine) -> None:
+    def hear(self, word: talk_events.FromEngine) -> None:
         """The engine said so."""
         taken = _TAKES.get(type(word))
         if taken is not None:
@@ -102,26 +102,26 @@ class Duplex:
 
     # What the engine says
 
-    def _say(self, word: talk.Text | talk.Spoken | talk.Refusal) -> None:
+    def _say(self, word: talk_events.Text | talk_events.Spoken | talk_events.Refusal) -> None:
         if word.text:
             self._send("text", self._id_of(word.id), text=word.text)
 
-    def _sound(self, word: talk.Sound) -> None:
+    def _sound(self, word: talk_events.Sound) -> None:
         if word.pcm:
             self._send("audio", self._id_of(word.id), audio=to_floats(word.pcm), usage=self._out.spending.told())
 
-    def _listen(self, word: talk.Listening) -> None:
+    def _listen(self, word: talk_events.Listening) -> None:
         # An engine that ends what it said may say, too, that it listens again, before that or after it: that is told once.
         if self._has_just_ended or word.id in self._open:
             self._has_just_ended = False
         else:
             self._send("listen", self._next_id, text="")
 
-    def _end(self, word: talk.Ended) -> None:
+    def _end(self, word: talk_events.Ended) -> None:
         self._broken = 0
         self._finish(word.id, interrupted=True if word.reason == "cancelled" else UNSET)
 
-    def _break(self, word: talk.Broke) -> None:
+    def _break(self, word: talk_events.Broke) -> None:
         self._broken += 1
         if self._broken >= BROKEN_LIMIT:
             self.failed = word.message
@@ -159,15 +159,15 @@ class Duplex:
 
 
 _TAKES: dict[type, Callable[[Duplex, Any], None]] = {
-    talk.Text: Duplex._say,
-    talk.Spoken: Duplex._say,
-    talk.Refusal: Duplex._say,
-    talk.Sound: Duplex._sound,
-    talk.Listening: Duplex._listen,
-    talk.Ended: Duplex._end,
-    talk.Broke: Duplex._break,
-    talk.Used: lambda duplex, word: duplex._out.spending.count(word),
-    talk.Measured: lambda duplex, word: duplex._out.measure(word.metrics),
-    talk.Trouble: lambda duplex, word: duplex._out.note(word.message),
+    talk_events.Text: Duplex._say,
+    talk_events.Spoken: Duplex._say,
+    talk_events.Refusal: Duplex._say,
+    talk_events.Sound: Duplex._sound,
+    talk_events.Listening: Duplex._listen,
+    talk_events.Ended: Duplex._end,
+    talk_events.Broke: Duplex._break,
+    talk_events.Used: lambda duplex, word: duplex._out.spending.count(word),
+    talk_events.Measured: lambda duplex, word: duplex._out.measure(word.metrics),
+    talk_events.Trouble: lambda duplex, word: duplex._out.note(word.message),
 }
 """What is made of an engine's words; of the others clients of this protocol learn nothing."""

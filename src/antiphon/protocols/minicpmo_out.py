@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec import UNSET, UnsetType
 
-from antiphon import talk
+from antiphon import talk, talk_events
 from antiphon.errors import Fault
 from antiphon.protocols.base import Effect, Send, Tell
 from antiphon.wire import minicpmo_server as events
@@ -16,10 +16,10 @@ class Spending:
     """Tokens of a session, of all its answers together."""
 
     def __init__(self) -> None:
-        self._settled = talk.Used(id="", input_tokens=0, output_tokens=0)
-        self._open: dict[str, talk.Used] = {}
+        self._settled = talk_events.Used(id="", input_tokens=0, output_tokens=0)
+        self._open: dict[str, talk_events.Used] = {}
 
-    def count(self, used: talk.Used) -> None:
+    def count(self, used: talk_events.Used) -> None:
         """So much for an answer under way; takes the place of what was said of it before."""
         self._open[used.id] = used
 
@@ -47,8 +47,8 @@ class Spending:
         )
 
 
-def _sum(one: talk.Used, other: talk.Used) -> talk.Used:
-    return talk.Used(
+def _sum(one: talk_events.Used, other: talk_events.Used) -> talk_events.Used:
+    return talk_events.Used(
         id="",
         input_tokens=one.input_tokens + other.input_tokens,
         output_tokens=one.output_tokens + other.output_tokens,

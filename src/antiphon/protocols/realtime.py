@@ -13,13 +13,15 @@ from typing import Any
 
 from msgspec import UNSET, Struct, structs
 
-from antiphon import talk, turns
+from antiphon import talk, talk_events, turns
 from antiphon.errors import ClientMistake, Fault, OurFault
 from antiphon.protocols.base import Close, Effect, Event, FromClient, FromEngine, Halted, Hangup, Mint, Spend, Tick, WakeAt
 from antiphon.protocols.conversation import Conversation, Entry
+from antiphon.protocols.outbox import Outbox
 from antiphon.protocols.playout import Playout, Unheard
-from antiphon.protocols.realtime_answer import Answer, Outbox, plan
+from antiphon.protocols.realtime_answer import Answer
 from antiphon.protocols.realtime_items import Items, check_told
+from antiphon.protocols.realtime_plan import plan
 from antiphon.protocols.realtime_settings import (
     AnySession,
     Opening,
@@ -103,7 +105,7 @@ class Realtime:
             case Hangup():
                 self._end("client_left", None)
             case Halted(fault):
-                self._fail_all(talk.Broke.by("", fault))
+                self._fail_all(talk_events.Broke.by("", fault))
                 self._end("halted", fault)
             case _:
                 pass
@@ -150,7 +152,7 @@ class Realtime:
         self._wakes_at = None
         if at >= self._ends_at:
             fault = _expired(self._opening.lasts_s)
-            self._fail_all(talk.Broke.by("", fault))
+            self._fail_all(talk_events.Broke.by("", fault))
             self._refuse(fault)
             self._end("session_expired", fault)
         elif self._idle_at is not None and at >= self._idle_at:
@@ -222,7 +224,7 @@ class Realtime:
         for part in unheard:
             self._items.cut(part.item_id, part.content_index, part.heard_ms)
 
-    def _person_starts(self, word: talk.SpeechStarted) -> None:
+    def _person_starts(self, word: talk_events.SpeechStarted) -> None:
         if not self._speech.started(word):
             return
         self._idle_at = None
@@ -237,7 +239,7 @@ class Realtime:
         if self._main is not None:
             self._cancel(self._main, "turn_detected")
 
-    def _person_stops(self, word: talk.SpeechStopped) -> None:
+    def _person_stops(self, word: talk_events.SpeechStopped) -> None:
         if self._speech.stopped(word):
             self._speech.not_transcribed(self._session)
             if self._detection("create_response"):
@@ -327,14 +329,14 @@ class Realtime:
         if spent is not None:
             self._finished(answer)
 
-    def _spent(self, id: str) -> talk.Broke | None:
+    def _spent(self, id: str) -> talk_events.Broke | None:
         """Why there may be no more answers for now: those before have used up what there was."""
         limit = next((limit for limit in self._limits() if limit.name == "tokens" and limit.remaining == 0), None)
         if limit is None:
             return None
         most = limit.limit or 1
         wait_s = (limit.reset_seconds or 0.0) - (most - 1) * 60 / most  # until the first is there again, not all of them
-        return talk.Broke(
+        return talk_events.Broke(
             id=id,
             message=f"Rate limit reached: your limit is {most} tokens per minute. Please try again in {max(0.0, wait_s):.3f}s.",
             status=429,
@@ -373,7 +375,7 @@ class Realtime:
         answer.cancel(reason, self._at)
         self._finished(answer)
 
-    def _fail_all(self, broke: talk.Broke) -> None:
+    def _fail_all(self, broke: talk_events.Broke) -> None:
         for answer in tuple(self._answers.values()):
             self._outbox.tell(talk.Cancel(answer.plan.id))
             answer.take(broke, self._at)
@@ -412,7 +414,7 @@ class Realtime:
 
     # What the engine says
 
-    def _hear(self, word: talk.FromEngine) -> None:
+    def _hear(self, word: talk_events.FromEngine) -> None:
         heard = _ENGINE.get(type(word))
         if heard is not None:
             heard(self, word)
@@ -422,7 +424,7 @@ class Realtime:
             if is_over:
                 self._finished(answer)
 
-    def _trouble(self, word: talk.Trouble) -> None:
+    def _trouble(self, word: talk_events.Trouble) -> None:
         self._refuse(OurFault(word.message, code=word.code, type=word.type))
 
 
@@ -456,12 +458,12 @@ _CLIENT: dict[type, Callable[[Realtime, Any], None]] = {
 """What each event of a client does; one that is missing here fails a test."""
 
 _ENGINE: dict[type, Callable[[Realtime, Any], None]] = {
-    talk.SpeechStarted: Realtime._person_starts,
-    talk.SpeechStopped: Realtime._person_stops,
-    talk.Heard: Realtime._heard,
-    talk.HeardSegment: Realtime._heard,
-    talk.HeardAll: Realtime._heard,
-    talk.NotHeard: Realtime._heard,
-    talk.Trouble: Realtime._trouble,
+    talk_events.SpeechStarted: Realtime._person_starts,
+    talk_events.SpeechStopped: Realtime._person_stops,
+    talk_events.Heard: Realtime._heard,
+    talk_events.HeardSegment: Realtime._heard,
+    talk_events.HeardAll: Realtime._heard,
+    talk_events.NotHeard: Realtime._heard,
+    talk_events.Trouble: Realtime._trouble,
 }
 """What each word about the hearing does; all others are of an answer."""

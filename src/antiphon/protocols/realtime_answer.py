@@ -6,26 +6,21 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
 import msgspec
-from msgspec import UNSET, Struct
+from msgspec import UNSET
 
-from antiphon import talk, turns
+from antiphon import talk, talk_events
 from antiphon.audio import bytes_of, ms_of, to_alaw, to_ulaw
-from antiphon.errors import ClientMistake, shown, unsupported_parameter
-from antiphon.protocols import response as steps
-from antiphon.protocols.base import Effect, Mint, Send, Tell
+from antiphon.protocols import response as steps, response_table
+from antiphon.protocols.base import Mint
 from antiphon.protocols.conversation import Conversation, Entry, Recording, usage_kinds
+from antiphon.protocols.outbox import Outbox
 from antiphon.protocols.playout import Playout
+from antiphon.protocols.realtime_plan import Plan
 from antiphon.protocols.realtime_settings import (
-    Opening,
-    check_effort,
-    check_modalities,
-    check_voice,
     coding_of,
-    functions,
-    sound_out,
     voice_name,
 )
-from antiphon.protocols.response import Slot
+from antiphon.protocols.response_table import Slot
 from antiphon.protocols.tokens import tokens_of
 from antiphon.wire import realtime_server as events
 from antiphon.wire.realtime_items import AudioContent, FunctionCallItem, MessageItem, OutputAudio, OutputText, Part, TextContent
@@ -36,20 +31,10 @@ from antiphon.wire.realtime_response import (
     Response,
     ResponseAudio,
     ResponseAudioOutput,
-    ResponseParams,
     StatusDetails,
     StatusError,
     Usage,
 )
-from antiphon.wire.realtime_session import (
-    MaxOutputTokens,
-    McpTool,
-    Modality,
-    RetentionRatio,
-    Session,
-    TokenLimits,
-)
-from antiphon.wire.responses_tools import FunctionChoice, McpChoice
 
 DELTA_MS = 200
 """The most sound in one event; some clients take no message over 1 MiB, and a player wants to begin."""
@@ -65,160 +50,6 @@ ITEM_BYTES = 256
 
 ENCODE: dict[str, Callable[[bytes], bytes]] = {"audio/pcm": bytes, "audio/pcmu": to_ulaw, "audio/pcma": to_alaw}
 """From s16le to what stands on the wire."""
-
-
-class Outbox:
-    """
-    What a session does about the event that it is handling.
-
-    Attributes:
-        effects: in order.
-    """
-
-    def __init__(self, mint: Mint) -> None:
-        self.effects: list[Effect] = []
-        self._mint = mint
-
-    def send(self, kind: Any, **fields: Any) -> None:
-        """Send the client an event of that kind."""
-        self.effects.append(Send(kind(event_id=self._mint("event"), **fields)))
-
-    def tell(self, word: talk.ToEngine) -> None:
-        """Tell the engine a word."""
-        self.effects.append(Tell(word))
-
-    def take(self) -> list[Effect]:
-        """All that is to be done; from here on it is empty."""
-        effects, self.effects = self.effects, []
-        return effects
-
-
-class Plan(Struct, frozen=True, kw_only=True):
-    """
-    What an answer is to be.
-
-    Attributes:
-        conversation_id: None where it is out of band: it reads the conversation and adds nothing to it.
-        format: of its sound, as the wire names it.
-        temperature: None where none was asked for.
-        respond: what the engine is told.
-    """
-
-    id: str
-    conversation_id: str | None
-    modalities: list[Modality]
-    voice: Any
-    format: Any
-    max_output_tokens: MaxOutputTokens
-    temperature: float | None
-    metadata: dict[str, str] | None
-    respond: talk.Respond
-
-
-def plan(
-    id: str, params: ResponseParams, session: Session, opening: Opening, history: tuple[turns.Turn, ...], conversation_id: str | None
-) -> Plan:
-    """
-    What an answer is to be, by the session's settings and what is asked for this one alone.
-
-    Raises:
-        ClientMistake: it can't be had.
-    """
-    if _given(params.prompt):
-        raise unsupported_parameter("response.prompt", opening.model)
-    modalities = _or(params.output_modalities, session.output_modalities)
-    check_modalities(modalities, opening, "response.output_modalities")
-    reasoning = _or(params.reasoning, session.reasoning)
-    check_effort(reasoning, opening, "response.reasoning.effort")
-    output = getattr(_or(params.audio, None), "output", None)
-    voice = _or(getattr(output, "voice", None), sound_out(session).voice)
-    check_voice(voice, opening, "response.audio.output.voice")
-    format = _or(None if opening.has_output_buffer else getattr(output, "format", None), sound_out(session).format)
-    tools = _or(params.tools, session.tools)
-    most = _or(params.max_output_tokens, session.max_output_tokens)
-    temperature = _or(params.temperature, session.temperature)
-    effort = getattr(reasoning, "effort", None)
-    respond = talk.Respond(
-        id=id,
-        history=history,
-        instructions=_or(params.instructions, session.instructions) or None,
-        tools=_tools(tools, opening, _path(params, "tools")),
-        tool_choice=_choice(_or(params.tool_choice, session.tool_choice), tools, _path(params, "tool_choice")),
-        parallel_tool_calls=_or(params.parallel_tool_calls, session.parallel_tool_calls) is not False,
-        sampling=talk.Sampling(temperature=temperature, max_tokens=most if isinstance(most, int) else None),
-        truncate=session.truncation != "disabled" and opening.abilities.truncation,
-        effort=effort if isinstance(effort, str) else None,
-        voice=_voice(voice, format, session) if list(modalities) == ["audio"] else None,
-        retain=_retained(session.truncation),
-        aside=conversation_id is None,
-    )
-    metadata = _or(params.metadata, None)
-    return Plan(
-        id=id,
-        conversation_id=conversation_id,
-        modalities=list(modalities),
-        voice=voice,
-        format=format,
-        max_output_tokens=most,
-        temperature=temperature,
-        metadata=metadata,
-        respond=respond,
-    )
-
-
-def _given(value: Any) -> bool:
-    return value is not None and value is not UNSET
-
-
-def _or(value: Any, otherwise: Any) -> Any:
-    if _given(value):
-        return value
-    return otherwise if otherwise is not UNSET else None
-
-
-def _path(params: ResponseParams, name: str) -> str:
-    """Where the client set that: for this answer alone, or for all of them."""
-    return f"response.{name}" if _given(getattr(params, name)) else f"session.{name}"
-
-
-def _tools(tools: Any, opening: Opening, path: str) -> tuple[talk.Tool, ...]:
-    offered = functions(tools)
-    if offered and not opening.abilities.tools:
-        raise unsupported_parameter(path, opening.model)
-    return tuple(talk.FunctionTool(tool.name, _or(tool.description, None), _or(tool.parameters, None)) for tool in offered)
-
-
-def _choice(choice: Any, tools: Any, path: str) -> talk.ToolChoice:
-    match choice:
-        case FunctionChoice(name=name):
-            if name not in [tool.name for tool in functions(tools)]:
-                raise _no_such_choice(name, path)
-            return talk.ToolChoice("required", (name,))
-        case McpChoice(server_label=label):
-            if not any(isinstance(tool, McpTool) and tool.server_label == label for tool in tools or ()):
-                raise _no_such_choice(label, path)
-            raise ClientMistake("MCP tools are not available on this server.", code="unsupported_value", param=path)
-        case "none" | "auto" | "required":
-            return talk.ToolChoice(choice)
-        case _:
-            return talk.ToolChoice()
-
-
-def _no_such_choice(name: str, path: str) -> ClientMistake:
-    return ClientMistake(f"Tool choice '{shown(name)}' not found in 'tools' parameter.", code="invalid_value", param=path)
-
-
-def _voice(voice: Any, format: Any, session: Session) -> talk.Voice:
-    speed = sound_out(session).speed
-    return talk.Voice(voice_name(voice), coding_of(format).rate_hz, float(speed) if isinstance(speed, int | float) else 1.0)
-
-
-def _retained(truncation: Any) -> talk.Retention | None:
-    if not isinstance(truncation, RetentionRatio):
-        return None
-    limits = truncation.token_limits
-    most = limits.post_instructions if isinstance(limits, TokenLimits) else None
-    return talk.Retention(truncation.retention_ratio, most if isinstance(most, int) else None)
 
 
 class Answer:
@@ -266,12 +97,12 @@ class Answer:
         self._outbox.send(events.ResponseCreated, response=self._shown("in_progress", None))
         self._outbox.tell(self.plan.respond)
 
-    def refuse(self, broke: talk.Broke, at: float) -> None:
+    def refuse(self, broke: talk_events.Broke, at: float) -> None:
         """Say that it has begun and failed; the engine is told nothing."""
         self._outbox.send(events.ResponseCreated, response=self._shown("in_progress", None))
         self.take(broke, at)
 
-    def take(self, word: talk.FromEngine, at: float) -> bool:
+    def take(self, word: talk_events.FromEngine, at: float) -> bool:
         """Tell what follows from a word of the engine; whether it is over."""
         word = self._limited(_AS[type(word)](word) if type(word) in _AS else word)
         if type(word) not in _UNTOLD:
@@ -288,7 +119,7 @@ class Answer:
         self._outbox.tell(talk.Cancel(self.plan.id))
         self._steps.cancel()
 
-    def _limited(self, word: talk.FromEngine) -> talk.FromEngine:
+    def _limited(self, word: talk_events.FromEngine) -> talk_events.FromEngine:
         """The word, or the end of an answer that has become too long to be told whole."""
         text = getattr(word, "text", None)
         if text is None:
@@ -297,7 +128,7 @@ class Answer:
         if self._told_bytes <= TOLD_LIMIT_BYTES or self._steps.over:
             return word
         self._outbox.tell(talk.Cancel(self.plan.id))
-        return talk.Ended(self.plan.id, "length")
+        return talk_events.Ended(self.plan.id, "length")
 
     # What follows from the engine's words
 
@@ -423,7 +254,7 @@ class Answer:
             metadata=plan.metadata,
         )
 
-    def _wire(self, item: steps.Item, status: steps.Status) -> Any:
+    def _wire(self, item: steps.Item, status: response_table.Status) -> Any:
         if item.call is not None:
             return FunctionCallItem(
                 id=item.id,
@@ -457,7 +288,7 @@ def _split(pcm: bytes, most: int) -> Iterator[bytes]:
         yield pcm[at : at + most]
 
 
-def _usage(used: talk.Used | None) -> Usage | None:
+def _usage(used: talk_events.Used | None) -> Usage | None:
     if used is None:
         return None
     text_in, text_out = usage_kinds(used)
@@ -487,21 +318,21 @@ _PERFORM: dict[type, Callable[[Answer, Any, float], None]] = {
     steps.ItemDone: Answer._item_done,
 }
 
-_AS: dict[type, Callable[[Any], talk.FromEngine]] = {
-    talk.Refusal: lambda word: talk.Text(word.id, word.text),
-    talk.ItemBreak: lambda word: talk.ItemBreak(word.id),
+_AS: dict[type, Callable[[Any], talk_events.FromEngine]] = {
+    talk_events.Refusal: lambda word: talk_events.Text(word.id, word.text),
+    talk_events.ItemBreak: lambda word: talk_events.ItemBreak(word.id),
 }
 """What the protocol has no form of its own for; and items, whose names an engine can't know to be new in the conversation."""
 
 _UNTOLD = frozenset(
     {
-        talk.Reasoning,
-        talk.ReasoningBreak,
-        talk.Sealed,
-        talk.Annotated,
-        talk.HostedBegan,
-        talk.HostedMoved,
-        talk.HostedDone,
+        talk_events.Reasoning,
+        talk_events.ReasoningBreak,
+        talk_events.Sealed,
+        talk_events.Annotated,
+        talk_events.HostedBegan,
+        talk_events.HostedMoved,
+        talk_events.HostedDone,
     }
 )
 """What the protocol has no place for."""

@@ -10,7 +10,8 @@ from antiphon.errors import ClientMistake, shown, unsupported_parameter
 from antiphon.protocols.base import Mint
 from antiphon.protocols.conversation import Conversation, Entry, Recording, history, shown_with_sound, told, without_sound
 from antiphon.protocols.input_buffer import Coding
-from antiphon.protocols.realtime_answer import ENCODE, TOLD_LIMIT_BYTES, Outbox, cut_short
+from antiphon.protocols.outbox import Outbox
+from antiphon.protocols.realtime_answer import ENCODE, TOLD_LIMIT_BYTES, cut_short
 from antiphon.protocols.realtime_settings import Opening, can_hear, coding_of
 from antiphon.protocols.realtime_speech import deaf
 from antiphon.turns import Turn

@@ -9,13 +9,13 @@ from typing import Any
 
 from msgspec import UNSET
 
-from antiphon import talk
+from antiphon import talk, talk_events
 from antiphon.audio import bytes_of
 from antiphon.errors import ClientMistake
 from antiphon.protocols.base import Mint
 from antiphon.protocols.conversation import Conversation, Entry, Recording
 from antiphon.protocols.input_buffer import PCM, InputBuffer
-from antiphon.protocols.realtime_answer import Outbox
+from antiphon.protocols.outbox import Outbox
 from antiphon.protocols.realtime_settings import AnySession, Opening, can_hear, coding_of, heard_as, sound_in
 from antiphon.protocols.turn import Sign, Step, Turn
 from antiphon.wire import realtime_server as events
@@ -129,7 +129,7 @@ class Speech:
 
     # What the engine says
 
-    def started(self, word: talk.SpeechStarted) -> bool:
+    def started(self, word: talk_events.SpeechStarted) -> bool:
         """Someone speaks; whether that is news."""
         if not self._detects or Step.TELL_START not in self.turn.take(Sign.STARTED):
             return False
@@ -140,7 +140,7 @@ class Speech:
         self._outbox.send(events.InputAudioBufferSpeechStarted, audio_start_ms=turn.start_ms, item_id=turn.item_id)
         return True
 
-    def stopped(self, word: talk.SpeechStopped) -> bool:
+    def stopped(self, word: talk_events.SpeechStopped) -> bool:
         """The turn is over and an item; False where it had been over before."""
         turn = self.turn
         if turn.id != word.id or Step.COMMIT not in turn.take(Sign.STOPPED):
@@ -164,17 +164,19 @@ class Speech:
             self._outbox.tell(talk.Forget())
         self._commit(item_id, None, b"")
 
-    def heard(self, word: talk.Heard | talk.HeardSegment | talk.HeardAll | talk.NotHeard, session: AnySession) -> None:
+    def heard(
+        self, word: talk_events.Heard | talk_events.HeardSegment | talk_events.HeardAll | talk_events.NotHeard, session: AnySession
+    ) -> None:
         """Tell what was heard in a turn, if anyone wants to know and its item is still there."""
         item_id = self._item_ids.get(word.id)
-        is_over = isinstance(word, talk.HeardAll | talk.NotHeard)
+        is_over = isinstance(word, talk_events.HeardAll | talk_events.NotHeard)
         if is_over:
             self._item_ids.pop(word.id, None)
         is_open = self.turn.is_open and self.turn.item_id == item_id
         entry = self._conversation.find(item_id) if item_id is not None else None
         if item_id is None or (entry is None and (not is_open or is_over)):
             return
-        if entry is not None and isinstance(word, talk.HeardAll):
+        if entry is not None and isinstance(word, talk_events.HeardAll):
             _write_down(entry, word.transcript)
         if sound_in(session).transcription:
             _TOLD[type(word)](self._outbox, {"item_id": item_id, "content_index": 0}, word)
@@ -207,7 +209,7 @@ class Speech:
         wanted = isinstance(sound_in(session).transcription, Transcription)
         if not wanted or self._opening.abilities.transcribes or item_id is None:
             return
-        word = talk.NotHeard(
+        word = talk_events.NotHeard(
             id="",
             message=f"The model '{self._opening.model}' does not transcribe.",
             code="unsupported_parameter",
@@ -236,7 +238,7 @@ def _write_down(entry: Entry, transcript: str) -> None:
 # How it is told
 
 
-def _logprobs(logprobs: tuple[talk.TokenLogprob, ...]) -> Any:
+def _logprobs(logprobs: tuple[talk_events.TokenLogprob, ...]) -> Any:
     if not logprobs:
         return UNSET
     return [
@@ -245,23 +247,23 @@ def _logprobs(logprobs: tuple[talk.TokenLogprob, ...]) -> Any:
     ]
 
 
-def _heard(outbox: Outbox, place: dict[str, Any], word: talk.Heard) -> None:
+def _heard(outbox: Outbox, place: dict[str, Any], word: talk_events.Heard) -> None:
     outbox.send(events.InputAudioTranscriptionDelta, **place, delta=word.text, logprobs=_logprobs(word.logprobs))
 
 
-def _segment(outbox: Outbox, place: dict[str, Any], word: talk.HeardSegment) -> None:
+def _segment(outbox: Outbox, place: dict[str, Any], word: talk_events.HeardSegment) -> None:
     fields = {"text": word.text, "id": f"seg_{place['item_id']}_{word.start_s:.3f}", "speaker": word.speaker}
     outbox.send(events.InputAudioTranscriptionSegment, **place, **fields, start=word.start_s, end=word.end_s)
 
 
-def _heard_all(outbox: Outbox, place: dict[str, Any], word: talk.HeardAll) -> None:
+def _heard_all(outbox: Outbox, place: dict[str, Any], word: talk_events.HeardAll) -> None:
     usage: Any = events.DurationUsage(seconds=word.seconds) if word.seconds is not None else _tokens(word)
     languages = [events.Language(code=code) for code in word.languages] if word.languages else UNSET
     fields = {"transcript": word.transcript, "usage": usage, "languages": languages, "logprobs": _logprobs(word.logprobs)}
     outbox.send(events.InputAudioTranscriptionCompleted, **place, **fields)
 
 
-def _tokens(word: talk.HeardAll) -> Any:
+def _tokens(word: talk_events.HeardAll) -> Any:
     return events.TokensUsage(
         total_tokens=word.input_tokens + word.output_tokens,
         input_tokens=word.input_tokens,
@@ -272,15 +274,15 @@ def _tokens(word: talk.HeardAll) -> Any:
     )
 
 
-def _not_heard(outbox: Outbox, place: dict[str, Any], word: talk.NotHeard) -> None:
+def _not_heard(outbox: Outbox, place: dict[str, Any], word: talk_events.NotHeard) -> None:
     type = "transcription_error" if word.type == "server_error" else word.type
     error = events.TranscriptionError(type=type, code=word.code or UNSET, message=word.message)  # a null is none of their values
     outbox.send(events.InputAudioTranscriptionFailed, **place, error=error)
 
 
 _TOLD: dict[type, Callable[[Outbox, dict[str, Any], Any], None]] = {
-    talk.Heard: _heard,
-    talk.HeardSegment: _segment,
-    talk.HeardAll: _heard_all,
-    talk.NotHeard: _not_heard,
+    talk_events.Heard: _heard,
+    talk_events.HeardSegment: _segment,
+    talk_events.HeardAll: _heard_all,
+    talk_events.NotHeard: _not_heard,
 }

@@ -7,158 +7,13 @@ word needs open, what closes and what opens. Protocols turn the steps into their
 """
 
 from collections.abc import Callable
-from enum import Enum, StrEnum
-from typing import Any, Literal
+from typing import Any
 
 from msgspec import Struct
 
-from antiphon import talk
+from antiphon import talk_events
+from antiphon.protocols.response_table import ITEM_PREFIX, MOVES, Move, Outcome, Slot, Status
 from antiphon.turns import Phase
-
-Status = Literal["in_progress", "completed", "incomplete"]
-Outcome = Literal["completed", "incomplete", "failed", "cancelled"]
-
-
-class Slot(StrEnum):
-    """
-    What is open: nothing, a part of a message (in writing, or aloud) or of a reasoning item, a reasoning item between parts, a call, a
-    hosted tool's item.
-    """
-
-    NOTHING = "nothing"
-    TEXT = "text"
-    SOUND = "sound"
-    REFUSAL = "refusal"
-    THINKING = "thinking"
-    SUMMARY = "summary"
-    THOUGHT = "thought"
-    CALL = "call"
-    HOSTED = "hosted"
-
-
-class Move(Enum):
-    """One elementary change to what is open."""
-
-    END_PART = "end part"
-    END_ITEM = "end item"
-    ITEM = "item"
-    PART = "part"
-
-
-_EP, _EI, _I, _P = Move.END_PART, Move.END_ITEM, Move.ITEM, Move.PART
-
-MOVES: dict[Slot, dict[Slot, tuple[Move, ...]]] = {
-    Slot.NOTHING: {
-        Slot.NOTHING: (),
-        Slot.TEXT: (_I, _P),
-        Slot.SOUND: (_I, _P),
-        Slot.REFUSAL: (_I, _P),
-        Slot.THINKING: (_I, _P),
-        Slot.SUMMARY: (_I, _P),
-        Slot.THOUGHT: (_I,),
-        Slot.CALL: (_I,),
-        Slot.HOSTED: (_I,),
-    },
-    Slot.TEXT: {
-        Slot.NOTHING: (_EP, _EI),
-        Slot.TEXT: (),
-        Slot.SOUND: (_EP, _P),
-        Slot.REFUSAL: (_EP, _P),
-        Slot.THINKING: (_EP, _EI, _I, _P),
-        Slot.SUMMARY: (_EP, _EI, _I, _P),
-        Slot.THOUGHT: (_EP, _EI, _I),
-        Slot.CALL: (_EP, _EI, _I),
-        Slot.HOSTED: (_EP, _EI, _I),
-    },
-    Slot.SOUND: {
-        Slot.NOTHING: (_EP, _EI),
-        Slot.TEXT: (_EP, _P),
-        Slot.SOUND: (),
-        Slot.REFUSAL: (_EP, _P),
-        Slot.THINKING: (_EP, _EI, _I, _P),
-        Slot.SUMMARY: (_EP, _EI, _I, _P),
-        Slot.THOUGHT: (_EP, _EI, _I),
-        Slot.CALL: (_EP, _EI, _I),
-        Slot.HOSTED: (_EP, _EI, _I),
-    },
-    Slot.REFUSAL: {
-        Slot.NOTHING: (_EP, _EI),
-        Slot.TEXT: (_EP, _P),
-        Slot.SOUND: (_EP, _P),
-        Slot.REFUSAL: (),
-        Slot.THINKING: (_EP, _EI, _I, _P),
-        Slot.SUMMARY: (_EP, _EI, _I, _P),
-        Slot.THOUGHT: (_EP, _EI, _I),
-        Slot.CALL: (_EP, _EI, _I),
-        Slot.HOSTED: (_EP, _EI, _I),
-    },
-    Slot.THINKING: {
-        Slot.NOTHING: (_EP, _EI),
-        Slot.TEXT: (_EP, _EI, _I, _P),
-        Slot.SOUND: (_EP, _EI, _I, _P),
-        Slot.REFUSAL: (_EP, _EI, _I, _P),
-        Slot.THINKING: (),
-        Slot.SUMMARY: (_EP, _P),
-        Slot.THOUGHT: (_EP,),
-        Slot.CALL: (_EP, _EI, _I),
-        Slot.HOSTED: (_EP, _EI, _I),
-    },
-    Slot.SUMMARY: {
-        Slot.NOTHING: (_EP, _EI),
-        Slot.TEXT: (_EP, _EI, _I, _P),
-        Slot.SOUND: (_EP, _EI, _I, _P),
-        Slot.REFUSAL: (_EP, _EI, _I, _P),
-        Slot.THINKING: (_EP, _P),
-        Slot.SUMMARY: (),
-        Slot.THOUGHT: (_EP,),
-        Slot.CALL: (_EP, _EI, _I),
-        Slot.HOSTED: (_EP, _EI, _I),
-    },
-    Slot.THOUGHT: {
-        Slot.NOTHING: (_EI,),
-        Slot.TEXT: (_EI, _I, _P),
-        Slot.SOUND: (_EI, _I, _P),
-        Slot.REFUSAL: (_EI, _I, _P),
-        Slot.THINKING: (_P,),
-        Slot.SUMMARY: (_P,),
-        Slot.THOUGHT: (),
-        Slot.CALL: (_EI, _I),
-        Slot.HOSTED: (_EI, _I),
-    },
-    Slot.CALL: {
-        Slot.NOTHING: (_EI,),
-        Slot.TEXT: (_EI, _I, _P),
-        Slot.SOUND: (_EI, _I, _P),
-        Slot.REFUSAL: (_EI, _I, _P),
-        Slot.THINKING: (_EI, _I, _P),
-        Slot.SUMMARY: (_EI, _I, _P),
-        Slot.THOUGHT: (_EI, _I),
-        Slot.CALL: (_EI, _I),
-        Slot.HOSTED: (_EI, _I),
-    },
-    Slot.HOSTED: {
-        Slot.NOTHING: (_EI,),
-        Slot.TEXT: (_EI, _I, _P),
-        Slot.SOUND: (_EI, _I, _P),
-        Slot.REFUSAL: (_EI, _I, _P),
-        Slot.THINKING: (_EI, _I, _P),
-        Slot.SUMMARY: (_EI, _I, _P),
-        Slot.THOUGHT: (_EI, _I),
-        Slot.CALL: (_EI, _I),
-        Slot.HOSTED: (_EI, _I),
-    },
-}
-
-ITEM_PREFIX = {
-    Slot.TEXT: "msg",
-    Slot.SOUND: "msg",
-    Slot.REFUSAL: "msg",
-    Slot.THINKING: "rs",
-    Slot.SUMMARY: "rs",
-    Slot.THOUGHT: "rs",
-    Slot.CALL: "fc",
-    Slot.HOSTED: "item",
-}
 
 _REASONING = (Slot.THINKING, Slot.SUMMARY, Slot.THOUGHT)
 
@@ -172,7 +27,7 @@ class Part:
         self.slot = slot
         self.index = index
         self.chunks: list[str] = []
-        self.logprobs: list[talk.TokenLogprob] = []
+        self.logprobs: list[talk_events.TokenLogprob] = []
         self.annotations: list[dict[str, Any]] = []
 
     @property
@@ -202,7 +57,7 @@ class Item:
         id: str,
         index: int,
         slot: Slot,
-        call: talk.Calling | None = None,
+        call: talk_events.Calling | None = None,
         hosted: dict[str, Any] | None = None,
         phase: Phase | None = None,
     ) -> None:
@@ -248,7 +103,7 @@ class Grew(Struct):
     item: Item
     part: Part
     text: str
-    logprobs: tuple[talk.TokenLogprob, ...]
+    logprobs: tuple[talk_events.TokenLogprob, ...]
 
 
 class Sounded(Struct):
@@ -300,14 +155,14 @@ class Finished(Struct):
 
     outcome: Outcome
     reason: str | None = None
-    broke: talk.Broke | None = None
+    broke: talk_events.Broke | None = None
 
 
-CallWord = talk.Calling | talk.Arguments | talk.Called
-HostedWord = talk.HostedBegan | talk.HostedMoved | talk.HostedDone
+CallWord = talk_events.Calling | talk_events.Arguments | talk_events.Called
+HostedWord = talk_events.HostedBegan | talk_events.HostedMoved | talk_events.HostedDone
 Step = ItemAdded | PartAdded | Grew | Sounded | CallGrew | HostedMoved | Cited | PartDone | ItemDone | Finished
 
-OUTCOMES: dict[talk.EndReason, tuple[Outcome, str | None]] = {
+OUTCOMES: dict[talk_events.EndReason, tuple[Outcome, str | None]] = {
     "stop": ("completed", None),
     "length": ("incomplete", "max_output_tokens"),
     "content_filter": ("incomplete", "content_filter"),
@@ -332,7 +187,7 @@ class Response:
 
     def __init__(self, mint: Callable[[str], str], *, is_aloud: bool = False, is_never_empty: bool = True) -> None:
         self.items: list[Item] = []
-        self.used: talk.Used | None = None
+        self.used: talk_events.Used | None = None
         self.outcome: Outcome | None = None
         self.sound_bytes = 0
         self._mint = mint
@@ -341,7 +196,7 @@ class Response:
         self._slot = Slot.NOTHING
         self._item: Item | None = None
         self._part: Part | None = None
-        self._next = talk.ItemBreak("")
+        self._next = talk_events.ItemBreak("")
         # Calls that began before the open one was complete wait here, so that events of two items never mix.
         self._waiting: dict[str, list[CallWord]] = {}
 
@@ -350,7 +205,7 @@ class Response:
         """Whether it has finished; it then answers every word with nothing."""
         return self.outcome is not None
 
-    def take(self, word: talk.FromEngine) -> list[Step]:
+    def take(self, word: talk_events.FromEngine) -> list[Step]:
         """What follows from `word`; never raises."""
         if self.outcome is not None or type(word) in NOT_OF_AN_ANSWER:
             return []
@@ -375,14 +230,14 @@ class Response:
 
     # What is said
 
-    def _say(self, wanted: Slot, text: str, logprobs: tuple[talk.TokenLogprob, ...] = ()) -> list[Step]:
+    def _say(self, wanted: Slot, text: str, logprobs: tuple[talk_events.TokenLogprob, ...] = ()) -> list[Step]:
         if not text and not logprobs:
             return []
         steps = self._settle_calls("completed")
         steps += self._move(wanted)
         return steps + self._grow(text, logprobs)
 
-    def _grow(self, text: str, logprobs: tuple[talk.TokenLogprob, ...] = ()) -> list[Step]:
+    def _grow(self, text: str, logprobs: tuple[talk_events.TokenLogprob, ...] = ()) -> list[Step]:
         item, part = self._item, self._part
         assert item is not None and part is not None
         part.chunks.append(text)
@@ -424,14 +279,14 @@ class Response:
         open_call = self._item.call if self._item is not None else None
         mine = open_call is not None and open_call.call_id == word.call_id
         match word:
-            case talk.Calling() if open_call is None:
+            case talk_events.Calling() if open_call is None:
                 return self._move(Slot.CALL, word)
-            case talk.Calling() if not mine:
+            case talk_events.Calling() if not mine:
                 self._waiting[word.call_id] = [word]
                 return []
-            case talk.Arguments(_, _, text) if mine:
+            case talk_events.Arguments(_, _, text) if mine:
                 return self._grow_call(text)
-            case talk.Called():
+            case talk_events.Called():
                 return [*self._move(Slot.NOTHING), *self._release()] if mine else []
             case _:
                 return self._spoke_out_of_turn(word)
@@ -449,11 +304,11 @@ class Response:
             words = self._waiting.pop(next(iter(self._waiting)))
             for word in words:
                 match word:
-                    case talk.Calling():
+                    case talk_events.Calling():
                         steps += self._move(Slot.CALL, word)
-                    case talk.Arguments(_, _, text):
+                    case talk_events.Arguments(_, _, text):
                         steps += self._grow_call(text)
-                    case talk.Called():
+                    case talk_events.Called():
                         steps += self._move(Slot.NOTHING)
         return steps
 
@@ -467,36 +322,36 @@ class Response:
             steps += self._move(Slot.NOTHING, status=status)
         return steps
 
-    def _spoke_out_of_turn(self, word: talk.Calling | talk.Arguments) -> list[Step]:
-        what = "began twice" if isinstance(word, talk.Calling) else "went on after its end, or before its beginning"
-        broke = talk.Broke(id=word.id, message=f"The model server garbled a tool call: '{word.call_id}' {what}.", status=502)
+    def _spoke_out_of_turn(self, word: talk_events.Calling | talk_events.Arguments) -> list[Step]:
+        what = "began twice" if isinstance(word, talk_events.Calling) else "went on after its end, or before its beginning"
+        broke = talk_events.Broke(id=word.id, message=f"The model server garbled a tool call: '{word.call_id}' {what}.", status=502)
         return [*self._close("incomplete"), self._finish("failed", broke=broke)]
 
     # What hosted tools do
 
     def _host(self, word: HostedWord) -> list[Step]:
-        if isinstance(word, talk.HostedBegan):
+        if isinstance(word, talk_events.HostedBegan):
             return [*self._settle_calls("completed"), *self._move(Slot.HOSTED, hosted=word.item)]
         item = self._item
         if self._slot is not Slot.HOSTED or item is None:
             return []
-        if isinstance(word, talk.HostedMoved):
+        if isinstance(word, talk_events.HostedMoved):
             return [HostedMoved(item, word.event)]
         item.hosted = word.item
         return self._move(Slot.NOTHING)
 
     # What ends
 
-    def _break(self, word: talk.ItemBreak) -> list[Step]:
+    def _break(self, word: talk_events.ItemBreak) -> list[Step]:
         steps = [*self._settle_calls("completed"), *self._move(Slot.NOTHING)]
         self._next = word
         return steps
 
-    def _count(self, used: talk.Used) -> list[Step]:
+    def _count(self, used: talk_events.Used) -> list[Step]:
         self.used = used
         return []
 
-    def _end(self, reason: talk.EndReason) -> list[Step]:
+    def _end(self, reason: talk_events.EndReason) -> list[Step]:
         outcome, why = OUTCOMES[reason]
         steps = self._close("completed" if outcome == "completed" else "incomplete")
         if outcome == "completed" and not self.items and self._is_never_empty:
@@ -506,14 +361,14 @@ class Response:
     def _close(self, status: Status) -> list[Step]:
         return [*self._settle_calls(status), *self._move(Slot.NOTHING, status=status)]
 
-    def _finish(self, outcome: Outcome, reason: str | None = None, broke: talk.Broke | None = None) -> Finished:
+    def _finish(self, outcome: Outcome, reason: str | None = None, broke: talk_events.Broke | None = None) -> Finished:
         self.outcome = outcome
         return Finished(outcome, reason, broke)
 
     # What opens and closes
 
     def _move(
-        self, wanted: Slot, call: talk.Calling | None = None, status: Status = "completed", hosted: dict[str, Any] | None = None
+        self, wanted: Slot, call: talk_events.Calling | None = None, status: Status = "completed", hosted: dict[str, Any] | None = None
     ) -> list[Step]:
         steps: list[Step] = []
         for move in MOVES[self._slot][wanted]:
@@ -529,8 +384,8 @@ class Response:
         self._slot = wanted
         return steps
 
-    def _open_item(self, wanted: Slot, call: talk.Calling | None, hosted: dict[str, Any] | None) -> Step:
-        given, self._next = self._next, talk.ItemBreak("")
+    def _open_item(self, wanted: Slot, call: talk_events.Calling | None, hosted: dict[str, Any] | None) -> Step:
+        given, self._next = self._next, talk_events.ItemBreak("")
         id = given.item_id
         if id is None:
             prefix = "ctc" if call is not None and call.custom else ITEM_PREFIX[wanted] if hosted is None else _hosted_prefix(hosted)
@@ -567,31 +422,41 @@ def _hosted_prefix(item: dict[str, Any]) -> str:
 
 
 TAKES: dict[type, Callable[[Response, Any], list[Step]]] = {
-    talk.ItemBreak: lambda response, word: response._break(word),
-    talk.Text: lambda response, word: response._say(Slot.TEXT, word.text, word.logprobs),
-    talk.Refusal: lambda response, word: response._say(Slot.REFUSAL, word.text),
-    talk.Reasoning: lambda response, word: response._say(Slot.SUMMARY if word.summary else Slot.THINKING, word.text),
-    talk.ReasoningBreak: lambda response, _: response._move(Slot.THOUGHT) if response._slot is Slot.SUMMARY else [],
-    talk.Sealed: lambda response, word: response._seal(word.sealed),
-    talk.Annotated: lambda response, word: response._cite(word.annotation),
-    talk.Calling: Response._call,
-    talk.Arguments: Response._call,
-    talk.Called: Response._call,
-    talk.HostedBegan: Response._host,
-    talk.HostedMoved: Response._host,
-    talk.HostedDone: Response._host,
-    talk.Used: Response._count,
-    talk.Spoken: lambda response, word: response._speak(word.text),
-    talk.Sound: lambda response, word: response._sound(word.pcm),
-    talk.Ended: lambda response, word: response._end(word.reason),
-    talk.Broke: lambda response, word: [*response._close("incomplete"), response._finish("failed", broke=word)],
+    talk_events.ItemBreak: lambda response, word: response._break(word),
+    talk_events.Text: lambda response, word: response._say(Slot.TEXT, word.text, word.logprobs),
+    talk_events.Refusal: lambda response, word: response._say(Slot.REFUSAL, word.text),
+    talk_events.Reasoning: lambda response, word: response._say(Slot.SUMMARY if word.summary else Slot.THINKING, word.text),
+    talk_events.ReasoningBreak: lambda response, _: response._move(Slot.THOUGHT) if response._slot is Slot.SUMMARY else [],
+    talk_events.Sealed: lambda response, word: response._seal(word.sealed),
+    talk_events.Annotated: lambda response, word: response._cite(word.annotation),
+    talk_events.Calling: Response._call,
+    talk_events.Arguments: Response._call,
+    talk_events.Called: Response._call,
+    talk_events.HostedBegan: Response._host,
+    talk_events.HostedMoved: Response._host,
+    talk_events.HostedDone: Response._host,
+    talk_events.Used: Response._count,
+    talk_events.Spoken: lambda response, word: response._speak(word.text),
+    talk_events.Sound: lambda response, word: response._sound(word.pcm),
+    talk_events.Ended: lambda response, word: response._end(word.reason),
+    talk_events.Broke: lambda response, word: [*response._close("incomplete"), response._finish("failed", broke=word)],
 }
 """What each word of an answer does; a word of an engine that is missing here and in `NOT_OF_AN_ANSWER` fails a test."""
 
-OF_THE_ENGINE = frozenset({talk.Ready, talk.Listening, talk.Measured, talk.Waiting, talk.Assigned, talk.Lost})
+OF_THE_ENGINE = frozenset(
+    {talk_events.Ready, talk_events.Listening, talk_events.Measured, talk_events.Waiting, talk_events.Assigned, talk_events.Lost}
+)
 """What an engine says of itself."""
 
 NOT_OF_AN_ANSWER = OF_THE_ENGINE.union(
-    (talk.SpeechStarted, talk.SpeechStopped, talk.Heard, talk.HeardSegment, talk.HeardAll, talk.NotHeard, talk.Trouble)
+    (
+        talk_events.SpeechStarted,
+        talk_events.SpeechStopped,
+        talk_events.Heard,
+        talk_events.HeardSegment,
+        talk_events.HeardAll,
+        talk_events.NotHeard,
+        talk_events.Trouble,
+    )
 )
 """That, and what it says of what it hears."""

@@ -11,12 +11,13 @@ from typing import Any
 
 import msgspec
 
-from antiphon import talk
+from antiphon import talk, talk_events
 from antiphon.audio import endless_wav_head
 from antiphon.errors import Fault, UpstreamTrouble
-from antiphon.protocols import response as steps
+from antiphon.protocols import response as steps, response_table
 from antiphon.protocols.base import Close, Effect, Event, FromClient, FromEngine, Halted, Hangup, Keep, Mint, NotKept, Send, Tell, Tick
-from antiphon.protocols.response import Item, Part, Slot
+from antiphon.protocols.response import Item, Part
+from antiphon.protocols.response_table import Slot
 from antiphon.protocols.responses_object import Draft, error_of, item_begun, item_of, logprobs_of, part_begun, part_of
 from antiphon.protocols.responses_order import SOUND_RATE_HZ, Order, ask
 from antiphon.protocols.tokens import tokens_of
@@ -77,7 +78,7 @@ class Responses:
         response, noise = self._response, self._noise
         for word in event.words:
             # Nearly every word; the rest of it costs less than a call would.
-            if type(word) is talk.Text and not word.logprobs and (item := response.lengthen(text := word.text)) is not None:
+            if type(word) is talk_events.Text and not word.logprobs and (item := response.lengthen(text := word.text)) is not None:
                 number = self._number
                 self._number = number + 1
                 if not self._streams:  # nobody would see it
@@ -110,7 +111,7 @@ class Responses:
             case Tick():  # none was asked for
                 return []
             case Halted(fault, at):
-                broke = FromEngine([talk.Broke.by(self._order.id, fault)], at)
+                broke = FromEngine([talk_events.Broke.by(self._order.id, fault)], at)
                 return [Tell(talk.Cancel(self._order.id)), *self.handle(broke)]
 
     # The frame
@@ -131,7 +132,9 @@ class Responses:
     def _finish(self, step: steps.Finished, at: float, effects: list[Effect]) -> None:
         if step.outcome == "cancelled" and not self._is_alone:
             # Nobody here asked for that, and the client waits for an end.
-            step = steps.Finished("failed", broke=talk.Broke(id=self._order.id, message="The model was stopped before it had finished."))
+            step = steps.Finished(
+                "failed", broke=talk_events.Broke(id=self._order.id, message="The model was stopped before it had finished.")
+            )
         self._draft.settle(step, self._response.used, at)
         if self._order.is_kept:
             effects.append(Keep(self._record(step.outcome)))
@@ -163,7 +166,7 @@ class Responses:
             return [Tell(talk.Cancel(self._order.id)), Close(fault)]
         # The terminal event was never sent, so its number is still free.
         self._number = self._number_at_end
-        broke = talk.Broke(id=self._order.id, message=fault.message)
+        broke = talk_events.Broke(id=self._order.id, message=fault.message)
         self._draft.settle(steps.Finished("failed", broke=broke), self._response.used, at)
         effects: list[Effect] = []
         self._send(effects, self._error(fault))
@@ -315,7 +318,7 @@ _PERFORM: dict[type, Callable[[Responses, Any, float, list[Effect]], None]] = {
     steps.Finished: Responses._finish,
 }
 
-_TERMINAL: dict[steps.Outcome, Any] = {
+_TERMINAL: dict[response_table.Outcome, Any] = {
     "completed": events.ResponseCompleted,
     "incomplete": events.ResponseIncomplete,
     "failed": events.ResponseFailed,
@@ -411,7 +414,7 @@ def _call_done(number: int, item: Item) -> Any:
     )
 
 
-def fault_of(broke: talk.Broke) -> Fault:
+def fault_of(broke: talk_events.Broke) -> Fault:
     """What the engine's failure is to the client."""
     return UpstreamTrouble(
         broke.message,
@@ -426,6 +429,6 @@ def fault_of(broke: talk.Broke) -> Fault:
 def abandoned(record: ResponseRecord, at: int) -> ResponseRecord:
     """What is to be kept of a response whose server died over it: it failed, and says so."""
     shown = decode_response(record.body)
-    broke = talk.Broke(id=record.id, message="The server stopped before this response was finished.")
+    broke = talk_events.Broke(id=record.id, message="The server stopped before this response was finished.")
     shown = msgspec.structs.replace(shown, status="failed", error=error_of(broke), completed_at=None)
     return msgspec.structs.replace(record, status="failed", body=encode(shown))

@@ -8,10 +8,11 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-from antiphon import talk
+from antiphon import talk_events
 from antiphon.protocols import response as steps
 from antiphon.protocols.base import Mint
-from antiphon.protocols.response import Item, Part, Slot
+from antiphon.protocols.response import Item, Part
+from antiphon.protocols.response_table import Slot
 from antiphon.protocols.responses_order import Order, given
 from antiphon.records import Direction, ItemRecord
 from antiphon.wire import responses_items as items, responses_parts as parts, responses_response as wire, responses_tools as tools
@@ -36,7 +37,7 @@ class Draft:
         """The object with that status, and all that is known now."""
         return msgspec.structs.replace(self._frame, status=status, output=list(self.output))
 
-    def settle(self, step: steps.Finished, used: talk.Used | None, at: float) -> None:
+    def settle(self, step: steps.Finished, used: talk_events.Used | None, at: float) -> None:
         """The response is over: what it came to is known from now on."""
         self._frame = msgspec.structs.replace(
             self._frame,
@@ -128,7 +129,7 @@ def _echo_format(format: items.AnswerFormat) -> items.AnswerFormat:
     return msgspec.structs.replace(format, description=_or(format.description, None), strict=_or(format.strict, False))
 
 
-def _usage(used: talk.Used) -> wire.ResponseUsage:
+def _usage(used: talk_events.Used) -> wire.ResponseUsage:
     return wire.ResponseUsage(
         input_tokens=used.input_tokens,
         input_tokens_details=wire.InputTokensDetails(cached_tokens=used.cached_tokens, cache_write_tokens=used.cache_write_tokens),
@@ -138,7 +139,7 @@ def _usage(used: talk.Used) -> wire.ResponseUsage:
     )
 
 
-def error_of(broke: talk.Broke) -> wire.ResponseError:
+def error_of(broke: talk_events.Broke) -> wire.ResponseError:
     """The response's `error`, from the engine's failure; an upstream's code goes through though it be none of the original's."""
     return wire.ResponseError(code=broke.code or "server_error", message=broke.message)
 
@@ -179,7 +180,7 @@ def _hosted(item: Item, fields: dict[str, Any]) -> items.Item:
     return Unknown(extra=Extra({**fields, "id": item.id, **cut_short}))
 
 
-def _call(item: Item, call: talk.Calling) -> items.Item:
+def _call(item: Item, call: talk_events.Calling) -> items.Item:
     namespace = call.namespace if call.namespace is not None else UNSET
     if call.custom:
         return items.CustomToolCall(
@@ -207,7 +208,7 @@ def _annotations(part: Part) -> list[Any]:
     return list(part.annotations)
 
 
-def logprobs_of(tokens: Iterable[talk.TokenLogprob]) -> list[parts.Logprob]:
+def logprobs_of(tokens: Iterable[talk_events.TokenLogprob]) -> list[parts.Logprob]:
     """Log probabilities as the wire has them."""
     return [
         parts.Logprob(

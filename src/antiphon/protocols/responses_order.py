@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec import UNSET, Struct
 
-from antiphon import talk
+from antiphon import talk, talk_events
 from antiphon.errors import ClientMistake, invalid_modalities, unsupported_parameter, unsupported_value
 from antiphon.protocols.history import Located, turns_of
 from antiphon.protocols.responses_offer import LeftOut, Terms, offer, tool_choice, tools_of
@@ -257,7 +257,7 @@ def _sampling(request: CreateRequest) -> talk.Sampling:
         top_p=_or_none(request.top_p),
         presence_penalty=_or_none(request.presence_penalty),
         frequency_penalty=_or_none(request.frequency_penalty),
-        max_tokens=min(request.max_output_tokens, talk.MOST_TOKENS) if request.max_output_tokens else None,
+        max_tokens=min(request.max_output_tokens, talk_events.MOST_TOKENS) if request.max_output_tokens else None,
         top_logprobs=(request.top_logprobs or 0) if wants_logprobs else None,
         extra=dict(request.extra or {}),
     )

@@ -11,14 +11,14 @@ from typing import Literal, Protocol
 
 from msgspec import Struct
 
-from antiphon import talk
+from antiphon import talk, talk_events
 from antiphon.engines.base import Engine
 from antiphon.runtime.metrics import WorkerState as WorkerState
 
 SCARCE = frozenset({"omni", "worker"})
 """Engines of which there are few: whoever wants one waits, whatever protocol they speak."""
 
-Told = Callable[[talk.Waiting], None]
+Told = Callable[[talk_events.Waiting], None]
 """Takes how it stands with a ticket: once when it has to wait, whenever that changes, and every few seconds. Synchronous, on the loop."""
 
 

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
-from antiphon import talk
+from antiphon import talk, talk_events
 from antiphon.engines.base import Conversation, Engine, EngineOverrun
 from antiphon.errors import Fault, OurFault
 from antiphon.protocols.base import (
@@ -83,7 +83,7 @@ class Driver:
         self._keeping: Keep | None = None
         self._is_kept = False
         self._held: deque[Effect] = deque()
-        self._unheard: deque[talk.FromEngine] = deque()
+        self._unheard: deque[talk_events.FromEngine] = deque()
         self._is_behind = False
         self._is_held_back = False
         self._has_left = False
@@ -120,14 +120,14 @@ class Driver:
         """The client said something more."""
         self._perform(self._session.handle(FromClient(message, self._clock())))
 
-    def deliver(self, words: Sequence[talk.FromEngine]) -> None:
+    def deliver(self, words: Sequence[talk_events.FromEngine]) -> None:
         """Words from the engine; what arrived together leaves together."""
         if len(words) > TOGETHER or self._unheard:
             self._postpone(words)
         else:
             self._perform(self._session.handle(FromEngine(words, self._clock())))
 
-    def _postpone(self, words: Sequence[talk.FromEngine]) -> None:
+    def _postpone(self, words: Sequence[talk_events.FromEngine]) -> None:
         is_first = not self._unheard
         self._unheard.extend(words)
         self._hold_back()
@@ -260,9 +260,9 @@ class Driver:
         self.receive(NotKept(record, fault, self._clock()))
 
 
-def overrun(word: talk.ToEngine, full: EngineOverrun) -> talk.FromEngine:
+def overrun(word: talk.ToEngine, full: EngineOverrun) -> talk_events.FromEngine:
     """What the session hears of a word that the engine had no room for."""
     fault = full.fault()
     if isinstance(word, talk.Respond | talk.Cancel):
-        return talk.Broke.by(word.id, fault)
-    return talk.Trouble(message=fault.message, code=fault.code)
+        return talk_events.Broke.by(word.id, fault)
+    return talk_events.Trouble(message=fault.message, code=fault.code)

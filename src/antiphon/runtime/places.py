@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 
-from antiphon import talk
+from antiphon import talk, talk_events
 from antiphon.errors import Fault, OurFault
 from antiphon.runtime.coordinator import TicketSeen, Told, Wants, Worker, WorkerSeen
 from antiphon.runtime.eta import Holding, Outlook
@@ -122,7 +122,7 @@ class Places:
             self._waiters[ticket.id].assign()
             self._teller.changed(ticket.wants.model)
 
-    def _tell(self, waiting: talk.Waiting) -> None:
+    def _tell(self, waiting: talk_events.Waiting) -> None:
         self._waiters[waiting.id].told(waiting)
 
     # Workers

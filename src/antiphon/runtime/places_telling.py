@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 from msgspec import Struct
 
-from antiphon import talk
+from antiphon import talk_events
 from antiphon.runtime.eta import Outlook
 from antiphon.runtime.tickets import Queue, Ticket
 
@@ -40,7 +40,9 @@ class Teller:
         update_s: seconds after which somebody is told again though nothing has changed.
     """
 
-    def __init__(self, queue: Queue, tell: Callable[[talk.Waiting], None], outlook: Callable[[str], Outlook], update_s: float) -> None:
+    def __init__(
+        self, queue: Queue, tell: Callable[[talk_events.Waiting], None], outlook: Callable[[str], Outlook], update_s: float
+    ) -> None:
         self._queue = queue
         self._tell = tell
         self._outlook = outlook
@@ -143,4 +145,4 @@ class Teller:
     def _say(self, ticket: Ticket, position: int, wait_s: float | None, now: float) -> None:
         self._last[ticket.id] = _Told(position, now)
         length = self._queue.length(ticket.wants.model)
-        self._tell(talk.Waiting(id=ticket.id, position=position, queue_length=length, wait_s=wait_s))
+        self._tell(talk_events.Waiting(id=ticket.id, position=position, queue_length=length, wait_s=wait_s))

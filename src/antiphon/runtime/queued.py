@@ -15,7 +15,7 @@ from typing import NamedTuple, cast
 
 from msgspec import structs
 
-from antiphon import talk
+from antiphon import talk, talk_events
 from antiphon.engines.base import Conversation, CountingEngine, Deliver, Engine, EngineOverrun
 from antiphon.errors import ClientMistake, Fault, UpstreamTrouble
 from antiphon.runtime.coordinator import Coordinator, Lease, Wants
@@ -44,8 +44,8 @@ class Patience(NamedTuple):
 
 USUAL = Patience()
 
-_LAST = frozenset({talk.Ended, talk.Broke})
-_SAYS = frozenset({talk.Text, talk.Spoken, talk.Sound})
+_LAST = frozenset({talk_events.Ended, talk_events.Broke})
+_SAYS = frozenset({talk_events.Text, talk_events.Spoken, talk_events.Sound})
 
 
 class Queued:
@@ -141,7 +141,7 @@ class _Stay:
         self.within: Conversation | None = None
         self.lease: Lease | None = None
         self.over = asyncio.Event()
-        self.early: list[talk.FromEngine] = []
+        self.early: list[talk_events.FromEngine] = []
 
     def leave(self) -> None:
         """Wait no longer, or leave the worker; what that takes too long for is cut short."""
@@ -221,13 +221,13 @@ class _Conversation:
 
     def _cancel(self, id: str) -> None:
         if self._kept.withdraw(id):
-            self._say_soon(talk.Ended(id, "cancelled"))
+            self._say_soon(talk_events.Ended(id, "cancelled"))
 
     def _tell_nobody(self, word: talk.ToEngine) -> None:
         if isinstance(word, talk.Respond):
-            self._say_soon(talk.Broke.by(word.id, _gone()))
+            self._say_soon(talk_events.Broke.by(word.id, _gone()))
 
-    def _say_soon(self, word: talk.FromEngine) -> None:
+    def _say_soon(self, word: talk_events.FromEngine) -> None:
         """Not at once: the session that is telling has not finished what it is doing."""
         asyncio.get_running_loop().call_soon(lambda: self._deliver((word,)))
 
@@ -296,7 +296,7 @@ class _Conversation:
         return has_begun
 
     def _begin(self, stay: _Stay, within: Conversation, lease: Lease) -> None:
-        words: list[talk.FromEngine] = [talk.Assigned(lease.ticket_id, lease.worker.id)]
+        words: list[talk_events.FromEngine] = [talk_events.Assigned(lease.ticket_id, lease.worker.id)]
         stay.within = within
         if self._is_paused:
             within.pause()
@@ -304,7 +304,7 @@ class _Conversation:
             try:
                 within.tell(word)
             except EngineOverrun as overrun:
-                words += [talk.Broke.by(word.id, overrun.fault())] if isinstance(word, talk.Respond) else []
+                words += [talk_events.Broke.by(word.id, overrun.fault())] if isinstance(word, talk.Respond) else []
             else:
                 self._answering.update([word.id] if isinstance(word, talk.Respond) else [])
         self._deliver(words)
@@ -312,13 +312,13 @@ class _Conversation:
             early, stay.early = stay.early, []
             self._hear(stay, early)
 
-    def _wait(self, waiting: talk.Waiting) -> None:
+    def _wait(self, waiting: talk_events.Waiting) -> None:
         if not self._is_over:
             self._deliver((waiting,))
 
     # What the worker says
 
-    def _hear(self, stay: _Stay, words: Sequence[talk.FromEngine]) -> None:
+    def _hear(self, stay: _Stay, words: Sequence[talk_events.FromEngine]) -> None:
         if stay is not self._stay:
             return
         if stay.within is None:
@@ -331,13 +331,13 @@ class _Conversation:
                 answering.discard(word.id)
             elif said in _SAYS:
                 answering.add(word.id)
-            elif isinstance(word, talk.Lost):
+            elif isinstance(word, talk_events.Lost):
                 self._deliver(words[:at])
                 self._lose(stay, word)
                 return
         self._deliver(words)
 
-    def _lose(self, stay: _Stay, lost: talk.Lost) -> None:
+    def _lose(self, stay: _Stay, lost: talk_events.Lost) -> None:
         """The worker says that it is gone."""
         if stay.lease is not None and lost.code != "shutdown":
             stay.lease.failed()
@@ -362,22 +362,22 @@ class _Conversation:
         if self._configured is not None:
             self._kept.keep(self._configured)
         if self._wants.kind == "realtime":
-            words.append(talk.Trouble(message=fault.message, code=fault.code, type=fault.type))
+            words.append(talk_events.Trouble(message=fault.message, code=fault.code, type=fault.type))
         self._deliver(words)
 
     def _finish(self, fault: Fault) -> None:
         self._is_over = True
-        self._deliver([*self._broken(fault), talk.Lost(code=fault.code or "backend_error", message=fault.message)])
+        self._deliver([*self._broken(fault), talk_events.Lost(code=fault.code or "backend_error", message=fault.message)])
 
-    def _broken(self, fault: Fault) -> list[talk.FromEngine]:
+    def _broken(self, fault: Fault) -> list[talk_events.FromEngine]:
         """The end of every answer that was asked for."""
         ids = [*self._answering, *self._kept.asked()]
         self._answering.clear()
         self._kept = Kept()
-        return [talk.Broke.by(id, fault) for id in ids]
+        return [talk_events.Broke.by(id, fault) for id in ids]
 
 
-def _nothing(_words: Sequence[talk.FromEngine]) -> None:
+def _nothing(_words: Sequence[talk_events.FromEngine]) -> None:
     """Whoever would hear it has left."""
 
 

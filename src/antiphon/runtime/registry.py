@@ -1,7 +1,6 @@
 """The models that this server has: which engine answers for which name."""
 
 import asyncio
-import importlib
 import itertools
 import re
 from collections import OrderedDict
@@ -14,29 +13,16 @@ from msgspec import Struct, structs
 
 from antiphon.asks import Kind
 from antiphon.config import ModelEntry
-from antiphon.engines.base import UNWATCHED, Build, Engine, Fetch, ListingEngine, Place, PooledEngine, Watcher, fetch_nothing
-from antiphon.errors import OurFault, listed, model_not_found
+from antiphon.engines.base import UNWATCHED, Engine, Fetch, ListingEngine, Place, PooledEngine, Watcher, fetch_nothing
+from antiphon.errors import model_not_found
 from antiphon.runtime.coordinator import SCARCE, Coordinator, Worker
+from antiphon.runtime.engine_types import ENGINES, NATIVE, builder
 from antiphon.runtime.places import Places
 from antiphon.runtime.queued import Queued
 from antiphon.runtime.worker_process import embedded
 
 if TYPE_CHECKING:
     from antiphon.engines.duplex_sight import Reader
-
-ENGINES: dict[str, str] = {
-    "chat": "antiphon.engines.chat",
-    "local": "antiphon.engines.local",
-    "omni": "antiphon.engines.omni",
-    "realtime": "antiphon.engines.realtime",
-    "responses": "antiphon.engines.responses",
-    "scripted": "antiphon.engines.scripted",
-    "worker": "antiphon.engines.worker",
-}
-"""Every engine by the name it has in the configuration; its module is loaded when a model asks for it."""
-
-NATIVE = frozenset({"local"})
-"""Engines that are native code in this machine's memory, and therefore have a process of their own where the settings say so."""
 
 
 REMEMBERED = 64
@@ -217,16 +203,3 @@ class Registry:
         """The family that answers for a name."""
         families = [known for known in self._models if known.endswith("*") and name.startswith(known[:-1])]
         return self._models[max(families, key=len)] if families else None
-
-
-def builder(engine: str) -> Build:
-    """
-    What builds such an engine; only now is its module loaded.
-
-    Raises:
-        OurFault: there is none of that name.
-    """
-    if engine not in ENGINES:
-        raise OurFault(f"There is no engine '{engine}'; there are {listed(ENGINES)}.")
-    build: Build = importlib.import_module(ENGINES[engine]).build
-    return build

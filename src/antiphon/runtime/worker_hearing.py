@@ -8,7 +8,7 @@ from typing import cast
 
 from msgspec import structs
 
-from antiphon import talk, turns
+from antiphon import talk, talk_events, turns
 from antiphon.engines.base import Conversation, CountingEngine, Deliver, Engine, EngineOverrun
 from antiphon.errors import Fault, invalid_base64
 from antiphon.runtime.driver import overrun
@@ -67,7 +67,7 @@ class _Conversation:
             self._pending[word.id] = self._tasks.create_task(self._ask(word))
         elif isinstance(word, talk.Cancel) and word.id in self._pending:
             self._pending.pop(word.id).cancel()
-            asyncio.get_running_loop().call_soon(self._deliver, (talk.Ended(word.id, "cancelled"),))
+            asyncio.get_running_loop().call_soon(self._deliver, (talk_events.Ended(word.id, "cancelled"),))
         else:
             self._within.tell(word)
 
@@ -82,7 +82,7 @@ class _Conversation:
             written = await _written(ask, self._said_in)
         except Fault as fault:
             del self._pending[ask.id]
-            self._deliver((talk.Broke.by(ask.id, fault),))
+            self._deliver((talk_events.Broke.by(ask.id, fault),))
             return
         del self._pending[ask.id]
         try:

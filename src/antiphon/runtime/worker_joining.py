@@ -24,7 +24,7 @@ from antiphon.engines.dialling import opened
 from antiphon.engines.worker_end import End
 from antiphon.errors import OurFault
 from antiphon.runtime import fetching
-from antiphon.runtime.registry import builder
+from antiphon.runtime.engine_types import builder
 from antiphon.runtime.speech import Speech
 from antiphon.runtime.worker_hearing import Dictated
 from antiphon.runtime.worker_serving import Of, Serving

@@ -9,7 +9,7 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 
-from antiphon import talk
+from antiphon import talk, talk_events
 from antiphon.engines.base import Conversation, Deliver, EngineOverrun
 from antiphon.errors import Fault
 from antiphon.runtime.driver import overrun
@@ -77,9 +77,9 @@ class _Lasting:
         if self.within is not None:
             self.within.resume()
 
-    def hear(self, words: Sequence[talk.FromEngine]) -> None:
+    def hear(self, words: Sequence[talk_events.FromEngine]) -> None:
         """Deliver what the process says, but that it is gone."""
-        if isinstance(words[-1], talk.Lost) and words[-1].code != "shutdown":
+        if isinstance(words[-1], talk_events.Lost) and words[-1].code != "shutdown":
             words = words[:-1]
             self.within = None
             self._is_over.set()
@@ -102,7 +102,7 @@ class _Lasting:
                 await is_over.wait()
         except Fault as fault:
             early, self._early = self._early, []
-            broke = [talk.Broke.by(word.id, fault) for word in early if isinstance(word, talk.Respond)]
+            broke = [talk_events.Broke.by(word.id, fault) for word in early if isinstance(word, talk.Respond)]
             if broke:
                 self._deliver(broke)
 

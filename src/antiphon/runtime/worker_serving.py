@@ -10,7 +10,7 @@ from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Self, cast
 
-from antiphon import talk
+from antiphon import talk, talk_events
 from antiphon.engines.base import Conversation, CountingEngine, Engine, EngineOverrun, ProbedEngine
 from antiphon.engines.worker_end import End
 from antiphon.errors import Fault, OurFault
@@ -258,7 +258,7 @@ class _Place:
         else:
             self._conversation.pause()
 
-    def _deliver(self, words: Sequence[talk.FromEngine]) -> None:
+    def _deliver(self, words: Sequence[talk_events.FromEngine]) -> None:
         try:
             self._end.send(Said(self._number, tuple(words)))
         except Unsendable as error:

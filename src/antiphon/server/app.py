@@ -17,11 +17,11 @@ from antiphon.server import (
     models,
     openapi,
     queue,
-    realtime,
     realtime_calls,
     realtime_secrets,
     responses,
     sessions,
+    shared_address,
     worker_join,
 )
 from antiphon.server.replies import on_defect, on_fault, on_gone, on_group, on_http_exception
@@ -33,7 +33,7 @@ def routes(service: Service) -> list[Route]:
     # Routes are tried in their order: those of the most requests come first.
     surfaces = (
         responses,
-        realtime,
+        shared_address,
         realtime_secrets,
         realtime_calls,
         minicpmo_presets,

@@ -9,7 +9,7 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 
 from antiphon.errors import ClientMistake, missing_parameter, shown
-from antiphon.server.replies import whole_body
+from antiphon.server.body import whole_body
 
 FILE_LIMIT_BYTES = 25 << 20
 """As upstream."""

@@ -14,7 +14,7 @@ from antiphon.runtime.service import Service
 from antiphon.server import audio_models
 from antiphon.server.audio_answer import EVENTS, Outlet, Underway, sent
 from antiphon.server.auth import answering
-from antiphon.server.replies import body_of
+from antiphon.server.body import body_of
 from antiphon.speech.aloud import aloud
 from antiphon.speech.base import Mouth, Piece
 from antiphon.speech.clauses import Clauses

@@ -13,8 +13,9 @@ from antiphon.protocols.responses_order import ask, given
 from antiphon.runtime.orders import order_of
 from antiphon.runtime.service import Service
 from antiphon.server.auth import GuardedRoute, caller_of
+from antiphon.server.body import body_of
 from antiphon.server.left_out import headers_of
-from antiphon.server.replies import body_of, json_reply
+from antiphon.server.replies import json_reply
 from antiphon.wire.base import encode
 from antiphon.wire.reading import Reader, check_depth
 from antiphon.wire.responses_endpoints import InputTokens, InputTokensRequest

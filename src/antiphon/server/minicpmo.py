@@ -24,7 +24,7 @@ from antiphon.server.limits import Pace
 from antiphon.server.minicpmo_client import Line, MinicpmoClient
 from antiphon.server.minicpmo_resume import Resumable, no_session
 from antiphon.server.minicpmo_watch import noted, taps_of
-from antiphon.server.realtime_opening import BETA_SUBPROTOCOL, SUBPROTOCOL, asks_for_beta, offered, subprotocol_of
+from antiphon.server.subprotocols import BETA_SUBPROTOCOL, SUBPROTOCOL, asks_for_beta, offered, subprotocol_of
 from antiphon.server.websocket import Socket
 from antiphon.server.websocket_frames import MESSAGE_LIMIT_BYTES
 from antiphon.wire.minicpmo_client import MODES, Mode

@@ -15,9 +15,9 @@ from msgspec import UNSET
 from antiphon.errors import ClientMistake, Fault
 from antiphon.protocols.minicpmo import CLOSE_CODES, Garbled, Held, Resumed
 from antiphon.runtime.taps import Tap
+from antiphon.server.live_client import Hearer, reason_of
 from antiphon.server.minicpmo_pace import SoundPace
 from antiphon.server.minicpmo_resume import MISSED_LIMIT_BYTES, SENT_LIMIT_BYTES, Resumable, Sent
-from antiphon.server.realtime_client import Hearer, reason_of
 from antiphon.server.websocket import Socket
 from antiphon.server.websocket_frames import DEFECT, NORMAL, RESTART, TOO_BIG, UNSUPPORTED
 from antiphon.wire.minicpmo_client import DuplexAppend, Mode, SessionClose, decode_client

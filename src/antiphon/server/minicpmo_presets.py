@@ -24,7 +24,8 @@ from antiphon.runtime.presets import Folder
 from antiphon.runtime.service import Service
 from antiphon.server import logs
 from antiphon.server.auth import GuardedRoute
-from antiphon.server.replies import body_of, json_reply
+from antiphon.server.body import body_of
+from antiphon.server.replies import json_reply
 from antiphon.wire import minicpmo_endpoints as wire
 from antiphon.wire.base import encode
 from antiphon.wire.minicpmo_media import to_floats

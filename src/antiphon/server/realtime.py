@@ -1,14 +1,15 @@
 """
-`GET /v1/realtime`: who may open which Realtime session, in which dialect, and what is counted of it. At the same address MiniCPM-o's
-protocol is spoken, with clients that show that they mean that.
+`GET /v1/realtime`: who may open which Realtime session, in which dialect, and what is counted of it.
 
 All is decided before the WebSocket is accepted and before an engine is touched. A refusal is an HTTP error, or, where
 `realtime.auth_failure` says so, what the original does: the WebSocket is accepted, told one `error` event, and closed.
 """
 
+from collections.abc import Callable
+
 from starlette.datastructures import Headers, QueryParams
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from antiphon.errors import ClientMistake, OurFault
 from antiphon.protocols.realtime import Realtime
@@ -19,13 +20,15 @@ from antiphon.runtime.ids import mint
 from antiphon.runtime.keyring import Caller
 from antiphon.runtime.registry import Model
 from antiphon.runtime.service import Service
-from antiphon.server import connection, minicpmo
+from antiphon.server import connection
 from antiphon.server.auth import GuardedRoute, answering, caller_of, credential, settings_of, spending
-from antiphon.server.realtime_client import RealtimeClient, reason_of
-from antiphon.server.realtime_opening import asked, dialect_of, opening_for, subprotocol_of
+from antiphon.server.live_client import reason_of
+from antiphon.server.realtime_client import RealtimeClient
+from antiphon.server.realtime_opening import asked, dialect_of, opening_for
 from antiphon.server.realtime_sideband import Beside, client_beside
 from antiphon.server.realtime_watch import noted, taps_of
 from antiphon.server.recording import recordings_of
+from antiphon.server.subprotocols import subprotocol_of
 from antiphon.server.websocket import Listener, Socket, upgrade_required
 from antiphon.wire.realtime_dialects import DIALECTS
 from antiphon.wire.realtime_server import ErrorEvent, RealtimeError
@@ -48,10 +51,15 @@ PRESET = "antiphon.preset"
 """Where a request carries the session that its client secret holds."""
 
 
-def routes(service: Service) -> list[Route]:
-    """The WebSocket, by each of its addresses."""
-    endpoints = {path: _Open(service, dialect) for path, dialect in PATHS.items()}
-    endpoints[SHARED_PATH].other = minicpmo.Open(service)
+def routes(service: Service, shared: Callable[[ASGIApp], ASGIApp] = lambda open: open) -> list[Route]:
+    """
+    The WebSocket, by each of its addresses.
+
+    Args:
+        shared: makes of this endpoint the one of the address that another protocol has, too.
+    """
+    endpoints: dict[str, ASGIApp] = {path: _Open(service, dialect) for path, dialect in PATHS.items()}
+    endpoints[SHARED_PATH] = shared(endpoints[SHARED_PATH])
     return [RealtimeRoute(path, endpoint, service=service, access="realtime", methods=["GET"]) for path, endpoint in endpoints.items()]
 
 
@@ -111,35 +119,26 @@ async def _upgrade(scope: Scope, send: Send, listener: Listener) -> Socket:
     return await connection.of(scope).upgrade(send, listener, subprotocol=subprotocol_of(Headers(scope=scope)))
 
 
-def _check_handshake(scope: Scope) -> None:
+def check_handshake(scope: Scope) -> None:
+    """
+    Refuse a request that is none for a WebSocket.
+
+    Raises:
+        ClientMistake: it is not.
+    """
     if not connection.is_handshake(scope):
         raise upgrade_required("This address is for WebSockets: the request must ask for an upgrade to one.")
 
 
 class _Open:
-    """
-    `GET /v1/realtime`, as a bare ASGI endpoint: it takes the connection over.
-
-    Attributes:
-        other: what the other protocol's clients are for; None where there is no other.
-    """
+    """`GET /v1/realtime`, as a bare ASGI endpoint: it takes the connection over."""
 
     def __init__(self, service: Service, dialect: str) -> None:
-        self.other: minicpmo.Open | None = None
         self._service = service
         self._dialect = dialect
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        query = QueryParams(scope["query_string"])
-        if self.other is not None and minicpmo.is_meant(query, Headers(scope=scope), has_secret=PRESET in scope):
-            if PRESET in scope:  # it holds the model and the settings of its sessions, which this protocol would pass over
-                message = "A session of the MiniCPM-o protocol is opened with an API key, not with a client secret."
-                raise ClientMistake(message, status=403, code="key_required")
-            if not connection.is_handshake(scope):
-                minicpmo.asked(query)
-            _check_handshake(scope)
-            await self.other(scope, send)
-        elif (call_id := query.get("call_id")) is not None:
+        if (call_id := QueryParams(scope["query_string"]).get("call_id")) is not None:
             await self._join(scope, send, call_id)
         else:
             await self._talk(scope, send)
@@ -147,7 +146,7 @@ class _Open:
     async def _talk(self, scope: Scope, send: Send) -> None:
         """Hold a session of its own."""
         model, opening = self._opening(scope)
-        _check_handshake(scope)
+        check_handshake(scope)
         self._service.live.admit()
         async with answering(scope, lambda: 0):  # the tokens of its answers are counted as each of them ends
             recordings = recordings_of(self._service, scope, opening)
@@ -162,7 +161,7 @@ class _Open:
         if PRESET in scope:
             raise ClientMistake("A call can be joined with an API key only, not with a client secret.", status=403, code="key_required")
         call = self._service.calls.find(call_id, caller.tenant)
-        _check_handshake(scope)
+        check_handshake(scope)
         query, headers = QueryParams(scope["query_string"]), Headers(scope=scope)
         client = client_beside(call, DIALECTS[dialect_of(query, headers, self._service.config.realtime.dialect, self._dialect)])
         beside = Beside(call, client)

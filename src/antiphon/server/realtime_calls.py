@@ -23,9 +23,9 @@ from antiphon.runtime.ids import mint
 from antiphon.runtime.registry import Model
 from antiphon.runtime.service import Service
 from antiphon.server.auth import GuardedRoute, caller_of
+from antiphon.server.body import whole_body
 from antiphon.server.realtime import PRESET, RealtimeRoute
 from antiphon.server.realtime_opening import asked, dialect_of, opening_for
-from antiphon.server.replies import whole_body
 from antiphon.wire.realtime_session import AnySession, decode_session
 
 PATH = "/v1/realtime/calls"

@@ -6,36 +6,18 @@ session says meanwhile waits here.
 """
 
 from collections.abc import Awaitable, Callable
-from typing import Any, Protocol
+from typing import Any
 
 from antiphon.errors import ClientMistake, Fault
 from antiphon.protocols.realtime import Garbled
 from antiphon.runtime.taps import Tap
+from antiphon.server.live_client import Hearer, reason_of
 from antiphon.server.websocket import Socket
 from antiphon.wire.realtime_client import event_id_of
 from antiphon.wire.realtime_dialects import Dialect
 
-REASON_LIMIT_BYTES = 123
-"""The most that a WebSocket's close frame has room for, after its code."""
-
 ENDS = {"session_expired": (1001, "expired"), "server_shutting_down": (1012, "stopped"), "invalid_api_key": (3000, "revoked")}
 """By the fault's code: the WebSocket's code, and what the end is counted as."""
-
-
-class Hearer(Protocol):
-    """Whoever takes what the client says and does: its session's driver, as a rule."""
-
-    def hear(self, message: Any) -> None:
-        """The client said something."""
-
-    def hang_up(self) -> None:
-        """The client is gone."""
-
-    def pause(self) -> None:
-        """The client is behind."""
-
-    def resume(self) -> None:
-        """The client has caught up."""
 
 
 class RealtimeClient:
@@ -127,8 +109,3 @@ class RealtimeClient:
         """The client has caught up."""
         if self._driver is not None:
             self._driver.resume()
-
-
-def reason_of(text: str) -> str:
-    """A text as a close frame has room for it."""
-    return text.encode()[:REASON_LIMIT_BYTES].decode(errors="ignore")

@@ -9,13 +9,10 @@ from antiphon.protocols.realtime_settings import Opening
 from antiphon.runtime.keyring import Caller
 from antiphon.runtime.registry import Model
 from antiphon.runtime.service import Service
-from antiphon.server.auth import SUBPROTOCOL_KEY
+from antiphon.server.subprotocols import asks_for_beta
 from antiphon.wire.realtime_dialects import DialectName
 from antiphon.wire.realtime_server import RateLimit
 from antiphon.wire.realtime_session import AnySession, Session, TranscriptionSession
-
-SUBPROTOCOL = "realtime"
-BETA_HEADER, BETA_SUBPROTOCOL = "realtime=v1", "openai-beta.realtime-v1"
 
 
 def opening_for(
@@ -121,30 +118,6 @@ def dialect_of(query: QueryParams, headers: Headers, configured: str, otherwise:
     if named == "auto":
         named = "beta" if asks_for_beta(headers) else otherwise
     return "beta" if named == "beta" else "ga"
-
-
-def asks_for_beta(headers: Headers) -> bool:
-    """Whether a client says that it speaks the beta's dialect."""
-    features = [feature.strip() for line in headers.getlist("openai-beta") for feature in line.split(",")]
-    return BETA_HEADER in features or BETA_SUBPROTOCOL in offered(headers)
-
-
-def subprotocol_of(headers: Headers) -> str | None:
-    """
-    The one of the subprotocols offered that is selected; None where none was offered.
-
-    Browsers close a WebSocket whose server selects none of those that they offered. A key is never told back.
-    """
-    names = offered(headers)
-    if SUBPROTOCOL in names:
-        return SUBPROTOCOL
-    return next((name for name in names if not name.startswith(SUBPROTOCOL_KEY)), None)
-
-
-def offered(headers: Headers) -> list[str]:
-    """The subprotocols that a client offers."""
-    lines = headers.getlist("sec-websocket-protocol")
-    return [name.strip() for line in lines for name in line.split(",") if name.strip()]
 
 
 def _limits(caller: Caller) -> Callable[[], Sequence[RateLimit]]:

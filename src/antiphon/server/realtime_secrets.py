@@ -20,8 +20,9 @@ from antiphon.runtime.ids import mint
 from antiphon.runtime.keyring import Caller
 from antiphon.runtime.service import Service
 from antiphon.server.auth import GuardedRoute, caller_of
+from antiphon.server.body import body_of
 from antiphon.server.realtime_opening import answerer, opening_for, transcriber
-from antiphon.server.replies import body_of, json_reply
+from antiphon.server.replies import json_reply
 from antiphon.wire.realtime_endpoints import (
     Wanted,
     decode_beta_session_request,

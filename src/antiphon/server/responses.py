@@ -20,9 +20,10 @@ from antiphon.runtime.service import Service
 from antiphon.server import connection, input_tokens, logs
 from antiphon.server.answers import TERMINAL, counted
 from antiphon.server.auth import GuardedRoute, answering, caller_of, settings_of
+from antiphon.server.body import body_of
 from antiphon.server.left_out import headers_of, note
 from antiphon.server.paging import page_limit, page_order
-from antiphon.server.replies import body_of, fault_reply, json_reply
+from antiphon.server.replies import fault_reply, json_reply
 from antiphon.server.sse import EventStream, stream
 from antiphon.stores.base import UnknownCursor
 from antiphon.wire.base import encode

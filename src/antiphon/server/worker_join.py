@@ -22,7 +22,7 @@ from antiphon.runtime.service import Service
 from antiphon.server import connection, logs
 from antiphon.server.auth import GuardedRoute, credential
 from antiphon.server.limits import Pace
-from antiphon.server.realtime_client import reason_of
+from antiphon.server.live_client import reason_of
 from antiphon.server.websocket import Socket
 from antiphon.wire.worker_link import PATH, VERSION, VERSION_HEADER, Hello, Refused, Welcome
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct, msgpack
 
-from antiphon import talk
+from antiphon import talk, talk_events
 from antiphon.errors import ClientMistake, Fault, OurFault
 from antiphon.wire.framing import FRAME_LIMIT_BYTES, behind_length
 
@@ -200,7 +200,7 @@ class Said(_Frame, frozen=True):
     """Words that came from the engine together."""
 
     number: int
-    words: tuple[talk.FromEngine, ...]
+    words: tuple[talk_events.FromEngine, ...]
 
 
 class Broken(_Frame, frozen=True):

@@ -1,0 +1,27 @@
+"""What the clients of all live protocols have in common."""
+
+from typing import Any, Protocol
+
+REASON_LIMIT_BYTES = 123
+"""The most that a WebSocket's close frame has room for, after its code."""
+
+
+class Hearer(Protocol):
+    """Whoever takes what the client says and does: its session's driver, as a rule."""
+
+    def hear(self, message: Any) -> None:
+        """The client said something."""
+
+    def hang_up(self) -> None:
+        """The client is gone."""
+
+    def pause(self) -> None:
+        """The client is behind."""
+
+    def resume(self) -> None:
+        """The client has caught up."""
+
+
+def reason_of(text: str) -> str:
+    """A text as a close frame has room for it."""
+    return text.encode()[:REASON_LIMIT_BYTES].decode(errors="ignore")
