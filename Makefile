@@ -56,7 +56,7 @@ check: $(VENV)/.dev ## the part of it that runs nothing: style, types, layers
 fix: $(VENV)/.dev ## repair style, and rewrite the pages made from the program
 	@$(BIN)/ruff check --fix --quiet || true
 	@$(BIN)/ruff format --quiet
-	@$(BIN)/python tests/cli/reference.py
+	@$(BIN)/python tests/support/cli/reference.py
 
 .PHONY: conformance
 conformance: install ## official clients against a running server (MODEL=smollm2-135m-instruct)

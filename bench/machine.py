@@ -16,16 +16,17 @@ import itertools
 import statistics
 import time
 
-from antiphon import talk, talk_events
-from antiphon.protocols.base import FromClient
-from antiphon.protocols.responses import Responses
-from antiphon.protocols.responses_order import Order
-from antiphon.runtime.driver import Driver
-from antiphon.runtime.ids import mint, noise
+from antiphon.engine_api import events as talk_events
+from antiphon.engine_api.capabilities import Abilities
+from antiphon.protocols.responses.request import Order
+from antiphon.protocols.responses.session import Responses
+from antiphon.protocols.session import FromClient
+from antiphon.runtime.core.driver import Driver
+from antiphon.runtime.core.ids import mint, noise
 from antiphon.stores.memory import Memory
-from antiphon.wire import responses_items as items
-from antiphon.wire.profiles import PROFILES, Encoding
-from antiphon.wire.responses_request import CreateRequest
+from antiphon.wire.responses import items
+from antiphon.wire.responses.profiles import PROFILES, Encoding
+from antiphon.wire.responses.request import CreateRequest
 
 STREAMS = (1, 10, 100, 1_000)
 EVENTS = 200_000
@@ -70,7 +71,7 @@ def begin(encoding, store):
         created_at=1,
         model="m",
         request=request,
-        abilities=talk.Abilities(),
+        abilities=Abilities(),
         given=(items.Message(role="user", content="Count."),),
     )
     session = Responses(order, mint, noise())

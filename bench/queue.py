@@ -19,15 +19,16 @@ import time
 
 import uvloop
 
-from antiphon import talk, talk_events
-from antiphon.engines.scripted import Scripted
-from antiphon.engines.scripted_script import Script
-from antiphon.runtime.coordinator import Wants, Worker
-from antiphon.runtime.places import Places
-from antiphon.runtime.pool import Pool, Rules
-from antiphon.runtime.queued import Queued
-from antiphon.server.run import settle_memory
-from antiphon.settings import QueueSettings
+from antiphon.config.settings import QueueSettings
+from antiphon.engine_api import events as talk_events
+from antiphon.engine_api.options import Settings
+from antiphon.engines.scripted.engine import Scripted
+from antiphon.engines.scripted.script import Script
+from antiphon.runtime.scheduling.base import Wants, Worker
+from antiphon.runtime.scheduling.engine import Queued
+from antiphon.runtime.scheduling.local import Places
+from antiphon.runtime.scheduling.pool import Pool, Rules
+from antiphon.server.processes.run import settle_memory
 
 LENGTHS = (10, 1_000, 10_000)
 KINDS = ("chat", "audio", "video")
@@ -35,7 +36,7 @@ WORKERS = 20
 TURNS = 2_000
 WAITING = 1_000
 HANDOVERS = 400
-SETTINGS = talk.Settings(model="m", kind="audio")
+SETTINGS = Settings(model="m", kind="audio")
 
 
 def filled(length):

@@ -15,7 +15,7 @@ from pathlib import Path
 import aiohttp
 import numpy as np
 
-from antiphon.speech.resample import resampled
+from antiphon.speech.dsp.resample import resampled
 from measuring import cpu_ns, free_port, running
 
 RECORDINGS = Path(__file__).parent.parent / "tests" / "speech" / "recordings"

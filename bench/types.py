@@ -21,8 +21,8 @@ from openai.types.responses import ResponseStreamEvent
 from openai.types.responses.responses_client_event import ResponseCreate
 from pydantic import TypeAdapter
 
-from antiphon.wire.responses_events import OutputTextDelta, decode_event, encode_event
-from antiphon.wire.responses_request import decode_request, encode_request
+from antiphon.wire.responses.events import OutputTextDelta, decode_event, encode_event
+from antiphon.wire.responses.request import decode_request, encode_request
 
 ROUNDS = 7
 SECONDS = 0.05

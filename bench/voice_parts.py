@@ -16,8 +16,8 @@ from pathlib import Path
 sys.path.append(str(Path(__file__).parent))
 
 from antiphon.errors import Fault
-from antiphon.speech.kokoro import kokoro
-from antiphon.speech.piper import piper
+from antiphon.speech.tts.kokoro import kokoro
+from antiphon.speech.tts.piper import piper
 from measuring import cpu_ns, memory_mb
 
 TRIES = 5

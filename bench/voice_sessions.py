@@ -35,13 +35,13 @@ from typing import NamedTuple
 import numpy as np
 import uvloop
 
-from antiphon import talk
-from antiphon.protocols.base import FromClient
-from antiphon.protocols.realtime import Realtime
-from antiphon.protocols.realtime_settings import Opening
-from antiphon.runtime.ids import mint
+from antiphon.engine_api.capabilities import Abilities
+from antiphon.protocols.realtime.session import Realtime
+from antiphon.protocols.realtime.settings import Opening
+from antiphon.protocols.session import FromClient
+from antiphon.runtime.core.ids import mint
 from antiphon.speech import onnx
-from antiphon.wire.realtime_dialects import DIALECTS
+from antiphon.wire.realtime.dialects import DIALECTS
 from measuring import cpu_ns
 from talker import FRAME_S, Others, frames, middle, noise, part, speaking_server, talking
 from voice_latency import BRIEFLY, EMBEDDED, TURNS, answered, sound
@@ -213,7 +213,7 @@ def bare_decoding():
 
 
 def bare_session():
-    session = Realtime(Opening(model=EARS, abilities=talk.Abilities(audio_in=True, listens=True, turn_detection=("server_vad",))), mint)
+    session = Realtime(Opening(model=EARS, abilities=Abilities(audio_in=True, listens=True, turn_detection=("server_vad",))), mint)
     session.handle(FromClient(session._opening, 0.0))
     decode = DIALECTS["ga"].decode_client
     events = itertools.cycle([FromClient(decode(text.encode()), 1.0) for text in frames(noise(1, NOISY_DBFS))])

@@ -27,13 +27,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from antiphon.asks import Transcription
 from antiphon.audio import from_ulaw, to_ulaw
+from antiphon.engine_api.options import Transcription
 from antiphon.errors import Fault
-from antiphon.speech.moonshine import Moonshine
-from antiphon.speech.partials import PACES, Partials
-from antiphon.speech.resample import resampled
-from antiphon.speech.whisper import Whisper
+from antiphon.speech.dsp.resample import resampled
+from antiphon.speech.stt.moonshine import Moonshine
+from antiphon.speech.stt.partials import PACES, Partials
+from antiphon.speech.stt.whisper import Whisper
 
 RECORDINGS = Path(__file__).parent.parent / "tests" / "speech" / "recordings"
 MODELS = Path(os.environ.get("ANTIPHON_MODELS") or Path.home() / ".cache" / "antiphon" / "models")

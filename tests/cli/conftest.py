@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from antiphon.cli.common.shell import Shell
 from antiphon.cli.main import run
-from antiphon.cli.shell import Shell
 
 PARROT = """
 [[models]]

@@ -1,32 +1,15 @@
 """What every engine promises, whatever answers: the contract of `engines/base.py`."""
 
 import asyncio
-import contextlib
-import json
-import os
-import socket
-import wave
-from pathlib import Path
 
 import pytest
-from aiohttp import web
 
-from antiphon import talk, talk_events, turns
 from antiphon.audio import bytes_of, ms_of
-from antiphon.config import load
-from antiphon.engines.base import Place
-from antiphon.engines.worker import RemoteEngine
-from antiphon.engines.worker_end import StreamPipe
-from antiphon.runtime.engine_types import ENGINES, builder
-from antiphon.runtime.speech import Speech
-from antiphon.runtime.worker_process import embedded
-from antiphon.runtime.worker_serving import Serving
-from antiphon.server.run import background
-from antiphon.settings import SpeechSettings
-from antiphon.speech.resample import resampled
-from antiphon.wire.worker_link import VERSION, Hello
+from antiphon.engine_api import commands, events as talk_events, history as turns
+from antiphon.engine_api.options import Sampling, Transcription, TurnDetection, Voice
+from antiphon.runtime.core.engine_types import ENGINES
+from support.contracts.engines import BUZZ, DEAF, RATE_HZ, conversing, of, recording, with_engine
 
-SETTINGS = talk.Settings(model="m")
 CASES = [
     pytest.param("scripted", {"pace_ms": 1}, id="scripted"),
     pytest.param("scripted", {}, id="scripted-at-once"),
@@ -42,207 +25,9 @@ CASES = [
 ]
 
 
-def weights():
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return Path(os.environ.get("ANTIPHON_MODELS") or cache / "antiphon" / "models")
-
-
 def ask(id, text="Count from one to a hundred in words.", **more):
-    more.setdefault("sampling", talk.Sampling(max_tokens=24))
-    return talk.Respond(id=id, history=(turns.Message("user", (turns.TextPart(text),)),), **more)
-
-
-class Listener:
-    """Takes an engine's words, and can wait for some."""
-
-    def __init__(self):
-        self.words = []
-        self.telling = False
-        self._changed = asyncio.Event()
-
-    def __call__(self, words):
-        assert not self.telling, "an engine may not deliver from within `tell`"
-        assert words, "an engine has no reason to deliver nothing"
-        self.words.extend(words)
-        self._changed.set()
-
-    async def until(self, condition):
-        async with asyncio.timeout(60):
-            while not condition(self.words):
-                self._changed.clear()
-                await self._changed.wait()
-
-    def ends(self, id):
-        return [word for word in self.words if word.id == id and isinstance(word, talk_events.Ended | talk_events.Broke)]
-
-    async def end_of(self, id):
-        await self.until(lambda _: self.ends(id))
-        return self.ends(id)[0]
-
-
-@contextlib.asynccontextmanager
-async def conversing(engine):
-    listener = Listener()
-    async with engine.open(SETTINGS, listener) as conversation:
-
-        def tell(word):
-            listener.telling = True
-            conversation.tell(word)
-            listener.telling = False
-
-        yield listener, conversation, tell
-
-
-async def counting(reader, writer):
-    """A model server that counts to as many as it is asked, one every two milliseconds, while somebody listens."""
-    try:
-        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
-            await count(reader, writer)
-    finally:
-        writer.close()
-
-
-async def count(reader, writer):
-    head = await reader.readuntil(b"\r\n\r\n")
-    length = next((int(line.split(b":")[1]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length")), 0)
-    asked = json.loads(await reader.readexactly(length) or b"{}")
-    writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n")
-    chunk, last = COUNTS[head.split()[1].decode()]
-    for number in range(asked.get("max_tokens") or asked.get("max_completion_tokens") or asked.get("max_output_tokens") or 0):
-        writer.write(f"data: {json.dumps(chunk(f' {number}'))}\n\n".encode())
-        await writer.drain()
-        await asyncio.sleep(0.002)
-    writer.write(f"data: {json.dumps(last)}\n\ndata: [DONE]\n\n".encode())
-
-
-def chat_chunk(text):
-    return {"choices": [{"index": 0, "delta": {"content": text}, "finish_reason": None}]}
-
-
-def text_delta(text):
-    return {"type": "response.output_text.delta", "item_id": "msg_1", "output_index": 0, "content_index": 0, "delta": text}
-
-
-CUT_OFF = {"status": "incomplete", "usage": {"input_tokens": 9, "output_tokens": 24}}
-COUNTS = {
-    "/v1/chat/completions": (
-        chat_chunk,
-        {
-            "choices": [{"index": 0, "delta": {}, "finish_reason": "length"}],
-            "usage": {"prompt_tokens": 9, "completion_tokens": 24},
-        },
-    ),
-    "/v1/responses": (text_delta, {"type": "response.incomplete", "response": CUT_OFF}),
-}
-"""For each path what says a number, and what says that it was the last."""
-
-
-@contextlib.asynccontextmanager
-async def counting_model():
-    """The address of a MiniCPM-o server that counts."""
-
-    async def health(_request):
-        return web.json_response({"status": "ready", "worker_status": "idle"})
-
-    async def close(_request):
-        return web.json_response({"ok": True})
-
-    async def serve(request):
-        model = web.WebSocketResponse()
-        await model.prepare(request)
-        with contextlib.suppress(ConnectionError):
-            async for message in model:
-                if message.json()["type"] == "session.init":
-                    await model.send_json({"type": "session.created", "session_id": "sess_1"})
-                    continue
-                most = message.json()["input"]["generation"]["max_new_tokens"]
-                for number in range(most):
-                    await model.send_json({"type": "response.output.delta", "kind": "text", "text": f" {number}"})
-                    await asyncio.sleep(0.002)
-                await model.send_json({"type": "response.done", "metrics": {"kv_cache_length": 9 + most, "n_tokens": most}})
-        return model
-
-    app = web.Application()
-    app.add_routes([web.get("/health", health), web.post("/sessions/{id}/close", close), web.get("/backend", serve)])
-    runner = web.AppRunner(app, shutdown_timeout=0.1)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    try:
-        yield "ws://{}:{}".format(*runner.addresses[0])
-    finally:
-        await runner.cleanup()
-
-
-SERVERS = {}
-"""Addresses of the servers that outlast a test."""
-
-
-@pytest.fixture(scope="module", autouse=True)
-def realtime_server(tmp_path_factory):
-    """A server of ours, before scripted models: `m`, which says all at once, and `slow`."""
-    home = tmp_path_factory.mktemp("home")
-    models = [{"name": "m", "engine": "scripted"}, {"name": "slow", "engine": "scripted", "pace_ms": 1}]
-    config = load({"models": models, "logging.level": "error"}, None, {"HOME": str(home)}, home, etc=home / "none.toml").config
-    with background(config) as address:
-        SERVERS["realtime"] = f"{address}/v1"
-        yield
-
-
-@contextlib.asynccontextmanager
-async def linked(engine):
-    """The engine as it is at the other end of a link."""
-    ours, theirs = socket.socketpair()
-    remote = RemoteEngine()
-    await engine.start()
-    async with Serving() as serving:
-        for end, sock in ((serving.end, theirs), (remote.end, ours)):
-            sock.setblocking(False)
-            await asyncio.get_running_loop().create_connection(lambda end=end: StreamPipe(end), sock=sock)
-        serving.serve(engine)
-        serving.end.send(Hello(version=VERSION, abilities=engine.abilities))
-        yield remote
-    await engine.stop()
-
-
-def with_engine(name, options, scenario):
-    """Build the engine, start it, play the scenario, stop it."""
-
-    async def play():
-        if name in SERVERS:
-            await play_before(options | {"base_url": SERVERS[name]})
-            return
-        upstream = await asyncio.start_server(counting, "127.0.0.1", 0)
-        async with upstream:
-            address = f"http://127.0.0.1:{upstream.sockets[0].getsockname()[1]}/v1"
-            await play_before(options | ({"base_url": address} if name in ("chat", "responses") else {}))
-
-    async def play_before(options):
-        place = Place(weights=weights(), base=Path())
-        if name == "cascade":
-            speech = Speech(SpeechSettings(), weights(), {})
-            await play_with(speech.around(builder("scripted")("m", options, place)))
-            await speech.stop()
-        elif name == "worker":
-            async with linked(builder("scripted")("m", options, place)) as remote:
-                await play_with(remote)
-        elif name == "omni":
-            async with counting_model() as address:
-                await play_with(builder("omni")("m", options | {"workers": [address]}, place))
-        elif name == "child":
-            inside = builder("local")("m", options, place)
-            await play_with(embedded(ENGINES["local"], "m", options, place, inside.abilities))
-        else:
-            await play_with(builder(name)("m", options, place))
-
-    async def play_with(engine):
-        await engine.start()
-        try:
-            await scenario(engine)
-        finally:
-            await engine.stop()
-            await engine.stop()
-
-    asyncio.run(play())
+    more.setdefault("sampling", Sampling(max_tokens=24))
+    return commands.Respond(id=id, history=(turns.Message("user", (turns.TextPart(text),)),), **more)
 
 
 @pytest.mark.parametrize(("name", "options"), CASES)
@@ -269,14 +54,14 @@ def test_every_answer_has_one_end_and_its_words_carry_its_id(name, options):
 def test_a_cancelled_answer_ends_as_cancelled_or_had_ended_before(name, options):
     async def scenario(engine):
         async with conversing(engine) as (listener, _, tell):
-            tell(ask("resp_1", sampling=talk.Sampling(max_tokens=500)))
-            tell(talk.Cancel("resp_1"))
+            tell(ask("resp_1", sampling=Sampling(max_tokens=500)))
+            tell(commands.Cancel("resp_1"))
             await listener.end_of("resp_1")
             tell(ask("resp_2"))
             await listener.until(lambda words: any(word.id == "resp_2" for word in words))
-            tell(talk.Cancel("resp_2"))
-            tell(talk.Cancel("resp_2"))
-            tell(talk.Cancel("resp_never"))
+            tell(commands.Cancel("resp_2"))
+            tell(commands.Cancel("resp_2"))
+            tell(commands.Cancel("resp_never"))
             await listener.end_of("resp_2")
             tell(ask("resp_3"))
             assert (await listener.end_of("resp_3")).reason in ("stop", "length")
@@ -315,7 +100,7 @@ def test_a_paused_conversation_goes_on_when_it_is_resumed(name, options):
 def test_an_engine_that_stops_ends_what_it_was_saying(name, options):
     async def scenario(engine):
         async with conversing(engine) as (listener, _, tell):
-            tell(ask("resp_1", sampling=talk.Sampling(max_tokens=500)))
+            tell(ask("resp_1", sampling=Sampling(max_tokens=500)))
             await listener.until(lambda words: words)
             await engine.stop()
             await listener.end_of("resp_1")
@@ -329,20 +114,8 @@ def test_every_engine_is_held_to_the_contract():
 
 # Engines that listen, and those that speak
 
-RATE_HZ = 24_000
-BUZZ = (b"\0\x20" * 60 + b"\0\xe0" * 60) * 120
-"""600 ms that any ear of ours takes for speech."""
-
-
-def recording(name):
-    """A person's voice, which ears that know people's voices know for speech."""
-    with wave.open(str(Path(__file__).parent.parent / "speech" / "recordings" / f"{name}.wav")) as file:
-        return resampled(file.readframes(file.getnframes()), file.getframerate(), RATE_HZ)
-
 
 SILENCE = bytes(bytes_of(1000, RATE_HZ))
-DEAF = {"audio_in": False, "audio_out": False, "listens": False}
-"""What an engine within a cascade can't do by itself."""
 
 LIVE_CASES = [
     pytest.param("scripted", {}, BUZZ, id="scripted"),
@@ -354,9 +127,9 @@ LIVE_CASES = [
 ]
 """Each with half a second or more of speech that the engine knows for speech: s16le at 24 kHz."""
 
-LISTEN = talk.Configure(rate_hz=RATE_HZ, turn_detection=talk.TurnDetection(), transcription=talk.Transcription())
-BY_HAND = talk.Configure(rate_hz=RATE_HZ, transcription=talk.Transcription())
-VOICE = talk.Voice(rate_hz=RATE_HZ)
+LISTEN = commands.Configure(rate_hz=RATE_HZ, turn_detection=TurnDetection(), transcription=Transcription())
+BY_HAND = commands.Configure(rate_hz=RATE_HZ, transcription=Transcription())
+VOICE = Voice(rate_hz=RATE_HZ)
 
 
 async def say(tell, *sounds):
@@ -364,12 +137,8 @@ async def say(tell, *sounds):
     pcm = b"".join(sounds)
     size = bytes_of(20, RATE_HZ)
     for start in range(0, len(pcm), size):
-        tell(talk.Hear(pcm[start : start + size]))
+        tell(commands.Hear(pcm[start : start + size]))
         await asyncio.sleep(0)
-
-
-def of(words, *kinds):
-    return [word for word in words if isinstance(word, kinds)]
 
 
 def transcribed(words):
@@ -437,7 +206,7 @@ def test_turns_start_and_stop_in_order_and_each_is_transcribed_once(name, option
 def test_several_turns_in_one_piece_of_sound_all_come_out(name, options, speech):
     async def scenario(listener, _, tell):
         tell(LISTEN)
-        tell(talk.Hear((speech + SILENCE) * 3))
+        tell(commands.Hear((speech + SILENCE) * 3))
         await listener.until(lambda words: len(transcribed(words)) == 3)
         check_turns(listener.words)
         assert len(of(listener.words, talk_events.SpeechStopped)) == 3
@@ -451,7 +220,7 @@ def test_a_turn_committed_by_hand_is_transcribed_under_the_id_it_was_given(name,
         tell(BY_HAND)
         for id in ("hand_1", "hand_2"):
             await say(tell, speech, SILENCE)
-            tell(talk.Commit(id))
+            tell(commands.Commit(id))
         await listener.until(lambda words: len(transcribed(words)) == 2)
         check_turns(listener.words)
         assert set(transcribed(listener.words)) == {"hand_1", "hand_2"}
@@ -467,7 +236,7 @@ def test_nothing_more_is_said_of_a_turn_that_was_forgotten(name, options, speech
         await say(tell, speech)
         await listener.until(lambda words: of(words, talk_events.SpeechStarted))
         (started,) = of(listener.words, talk_events.SpeechStarted)
-        tell(talk.Forget())
+        tell(commands.Forget())
         count = len(listener.words)
         await say(tell, SILENCE, speech, SILENCE)
         await listener.until(transcribed)
@@ -484,7 +253,7 @@ def test_a_turn_that_was_committed_while_it_was_open_is_over_and_transcribed(nam
         await say(tell, speech)
         await listener.until(lambda words: of(words, talk_events.SpeechStarted))
         (started,) = of(listener.words, talk_events.SpeechStarted)
-        tell(talk.Commit(started.id))
+        tell(commands.Commit(started.id))
         await say(tell, SILENCE, speech, SILENCE)
         await listener.until(lambda words: len(transcribed(words)) == 2)
         check_turns(listener.words, dropped=(started.id,))
@@ -502,7 +271,7 @@ def test_a_turn_is_answered_aloud_with_one_end(name, options, speech):
         await listener.until(lambda words: of(words, talk_events.SpeechStopped))
         (stopped,) = of(listener.words, talk_events.SpeechStopped)
         heard = turns.Message("user", (turns.SpeechPart(speech, RATE_HZ, stopped.id),))
-        tell(talk.Respond(id="resp_1", history=(heard,), voice=VOICE))
+        tell(commands.Respond(id="resp_1", history=(heard,), voice=VOICE))
         assert (await listener.end_of("resp_1")).reason == "stop"
         said = [word for word in listener.words if word.id == "resp_1"]
         check_spoken(said)
@@ -523,7 +292,7 @@ def test_speech_that_is_cut_off_ends_once_while_the_next_turn_goes_on(name, opti
         await listener.until(lambda words: of(words, talk_events.Sound))
         await say(tell, speech)
         await listener.until(lambda words: of(words, talk_events.SpeechStarted))
-        tell(talk.Cancel("resp_1"))
+        tell(commands.Cancel("resp_1"))
         await listener.end_of("resp_1")
         await say(tell, SILENCE)
         await listener.until(transcribed)
@@ -540,7 +309,7 @@ def test_leaving_in_the_middle_of_speech_delivers_nothing_more(name, options, sp
             tell(LISTEN)
             tell(ask("resp_1", voice=VOICE))
             await say(tell, speech, SILENCE)
-            tell(talk.Hear(speech + SILENCE))
+            tell(commands.Hear(speech + SILENCE))
         count = len(listener.words)
         async with conversing(engine) as (other, _, tell):
             tell(ask("resp_2"))
@@ -555,7 +324,7 @@ def test_an_engine_that_does_not_listen_takes_no_notice_of_sound(name, options):
     async def scenario(engine):
         assert not engine.abilities.listens
         async with conversing(engine) as (listener, _, tell):
-            for word in (LISTEN, talk.Hear(BUZZ + SILENCE), talk.Commit("hand_1"), talk.Hear(BUZZ), talk.Forget()):
+            for word in (LISTEN, commands.Hear(BUZZ + SILENCE), commands.Commit("hand_1"), commands.Hear(BUZZ), commands.Forget()):
                 tell(word)
             tell(ask("resp_1"))
             assert (await listener.end_of("resp_1")).reason in ("stop", "length")

@@ -1,17 +1,15 @@
-"""What every engine promises that does full duplex: the words after `Converse`, as `antiphon.talk` tells them."""
+"""What every engine promises that does full duplex: the words after `Converse`, as `antiphon.engine_api.commands` tells them."""
 
 import asyncio
 import contextlib
 
 import pytest
-from test_engines import BUZZ, DEAF, conversing, of, realtime_server, recording, with_engine
 
-from antiphon import talk, talk_events
 from antiphon.audio import ms_of
-from antiphon.engines.duplex import Duplex, can_converse
-from antiphon.speech.resample import resampled
-
-__all__ = ["realtime_server"]
+from antiphon.engine_api import commands, events as talk_events
+from antiphon.engines.duplex.engine import Duplex, can_converse
+from antiphon.speech.dsp.resample import resampled
+from support.contracts.engines import BUZZ, DEAF, conversing, of, recording, with_engine
 
 RATE_HZ = 16_000
 VOICE_HZ = 24_000
@@ -53,7 +51,7 @@ def in_full_duplex(name, options, scenario, asked=None):
         engine = Duplex(engine) if can_converse(engine.abilities) else engine
         assert engine.abilities.full_duplex
         async with conversing(engine) as (listener, _, tell):
-            tell(asked or talk.Converse(instructions="Be brief."))
+            tell(asked or commands.Converse(instructions="Be brief."))
             await listener.until(lambda words: words)
             assert isinstance(listener.words[0], talk_events.Ready)
             await scenario(listener, tell)
@@ -83,7 +81,7 @@ async def say(tell, *sounds):
     """Tell the sound a tenth of a second at a time."""
     pcm = b"".join(sounds)
     for at in range(0, len(pcm), PIECE_BYTES):
-        tell(talk.Hear(pcm[at : at + PIECE_BYTES]))
+        tell(commands.Hear(pcm[at : at + PIECE_BYTES]))
         await asyncio.sleep(0)
 
 
@@ -131,7 +129,7 @@ def test_it_writes_where_it_is_to_have_no_voice(name, options, speech):
         assert of(listener.words, talk_events.Text)
         assert not of(listener.words, talk_events.Sound, talk_events.Spoken)
 
-    in_full_duplex(name, options, scenario, talk.Converse(voice=None))
+    in_full_duplex(name, options, scenario, commands.Converse(voice=None))
 
 
 @pytest.mark.parametrize(("name", "options", "speech"), CASES)
@@ -153,7 +151,7 @@ def test_it_falls_silent_when_it_is_told_to_listen(name, options, speech):
     async def scenario(listener, tell):
         await say(tell, speech, SILENCE)
         await until(listener, tell, lambda: of(listener.words, talk_events.Sound))
-        tell(talk.Listen())
+        tell(commands.Listen())
         await say(tell, SILENCE)
         await listener.until(lambda words: of(words, *ENDS))
         assert [end.reason for end in of(listener.words, *ENDS)] == ["cancelled"]
@@ -168,7 +166,7 @@ def test_leaving_in_the_middle_of_all_delivers_nothing_more(name, options, speec
     async def scenario(listener, tell):
         await say(tell, speech, SILENCE)
         await until(listener, tell, lambda: of(listener.words, talk_events.Sound))
-        tell(talk.Hear(speech + SILENCE))
+        tell(commands.Hear(speech + SILENCE))
         counted.append((listener, len(listener.words)))
 
     in_full_duplex(name, options, scenario)
@@ -178,8 +176,8 @@ def test_leaving_in_the_middle_of_all_delivers_nothing_more(name, options, speec
 
 def test_sound_at_24_khz_is_as_good():
     async def scenario(listener, tell):
-        tell(talk.Hear(BUZZ + bytes(2 * 24_000)))
+        tell(commands.Hear(BUZZ + bytes(2 * 24_000)))
         await until(listener, tell, lambda: of(listener.words, *ENDS))
 
     for options in ({}, TURNS_ONLY):
-        in_full_duplex("scripted", options, scenario, talk.Converse(rate_hz=24_000))
+        in_full_duplex("scripted", options, scenario, commands.Converse(rate_hz=24_000))

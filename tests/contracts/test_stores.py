@@ -10,7 +10,7 @@ import pytest
 from antiphon.records import ClientSecretRecord, Direction, ItemRecord, KeyRecord, ResponseRecord, SessionRecord
 from antiphon.stores.base import MissingAncestor, Page, Store, UnknownCursor
 from antiphon.stores.memory import Memory
-from antiphon.stores.sql import Sql
+from antiphon.stores.sql.store import Sql
 
 pytestmark = pytest.mark.anyio
 

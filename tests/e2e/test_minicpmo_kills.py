@@ -10,7 +10,8 @@ import signal
 from pathlib import Path
 
 import pytest
-from gateways import PATIENCE_S, SILENCE, Program, peer
+
+from support.e2e.gateways import PATIENCE_S, SILENCE, Program, peer
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "minicpmo-failures.md"
 ROWS = {row[0]: tuple(row[1:]) for row in re.findall(r"^\| (.+?) \| (.+?) \| (.+?) \| (.+?) \|$", PAGE.read_text(), re.M)}

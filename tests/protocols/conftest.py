@@ -1,7 +1,8 @@
 """Sessions to talk to."""
 
 import pytest
-from realtime_dialogues import Dialogue
+
+from support.protocols.realtime_dialogues import Dialogue
 
 
 @pytest.fixture

@@ -5,15 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from antiphon import talk
-from antiphon.config import ModelEntry
-from antiphon.engines.scripted import Scripted
-from antiphon.engines.scripted_script import ALL_ABILITIES, Script
+from antiphon.config.load import ModelEntry
+from antiphon.engine_api.capabilities import Abilities
+from antiphon.engines.scripted.engine import Scripted
+from antiphon.engines.scripted.script import ALL_ABILITIES, Script
 from antiphon.errors import ClientMistake, OurFault
-from antiphon.runtime.coordinator import Worker
-from antiphon.runtime.places import Places
-from antiphon.runtime.queued import Queued
 from antiphon.runtime.registry import Registry
+from antiphon.runtime.scheduling.base import Worker
+from antiphon.runtime.scheduling.engine import Queued
+from antiphon.runtime.scheduling.local import Places
 
 
 def registry(*names):
@@ -90,6 +90,6 @@ def test_each_worker_of_an_engine_of_several_has_a_place_and_whoever_wants_one_w
 def test_a_model_whose_workers_join_can_do_what_the_first_of_them_can():
     places = Places()
     model = Registry([ModelEntry(name="m", engine="worker")], Path(), 1, print, coordinator=places).find("m")
-    assert model.engine.abilities == talk.Abilities()
+    assert model.engine.abilities == Abilities()
     places.offer(Worker(id="w", model="m", engine=Scripted(Script())))
     assert model.engine.abilities == ALL_ABILITIES

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from antiphon.config import Config, load
+from antiphon.config.load import Config, load
 from antiphon.records import ResponseRecord
 from antiphon.runtime.service import Service, is_loopback
-from antiphon.stores.sql import Sql
+from antiphon.stores.sql.store import Sql
 
 pytestmark = pytest.mark.anyio
 

@@ -2,9 +2,9 @@
 
 import openai
 import pytest
-from scripted_server import SCRIPT, configured
 
-from antiphon.server.run import background
+from antiphon.server.processes.run import background
+from support.server.scripted_server import SCRIPT, configured
 
 
 @pytest.fixture(scope="session")

@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from antiphon.errors import OurFault
-from antiphon.speech.smart_turn import SmartTurn
-from antiphon.speech.vad import VoiceActivity
+from antiphon.speech.turn_detection.smart_turn import SmartTurn
+from antiphon.speech.turn_detection.vad import VoiceActivity
 
 
 def start(part):

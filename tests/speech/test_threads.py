@@ -4,10 +4,10 @@ import asyncio
 import threading
 
 import pytest
-from ears import run
 
 from antiphon.errors import Fault
 from antiphon.speech.threads import Threads
+from support.speech.ears import run
 
 
 def test_work_is_done_in_threads_that_bear_the_name():

@@ -1,10 +1,10 @@
 """Files are kept alike in a folder, in S3, and in memory."""
 
 import pytest
-from s3_double import s3
 
 from antiphon.errors import OurFault
 from antiphon.stores.blobs import Blob, Blobs
+from support.stores.s3_double import s3
 
 pytestmark = pytest.mark.anyio
 

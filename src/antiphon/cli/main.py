@@ -13,8 +13,11 @@ from pathlib import Path
 from cyclopts import App, CycloptsError, Parameter
 
 from antiphon import __version__
-from antiphon.cli import ask, config, demo, doctor, duplex, keys, mistakes, models, queue, serve, sessions, talk, version, worker, workers
-from antiphon.cli.shell import Shell, UsageMistake
+from antiphon.cli import version
+from antiphon.cli.commands import ask, config, demo, doctor, keys, models, queue, serve, sessions, worker, workers
+from antiphon.cli.common import mistakes
+from antiphon.cli.common.shell import Shell, UsageMistake
+from antiphon.cli.voice import duplex, talk
 from antiphon.errors import Fault
 
 FAILED, USAGE, INTERRUPTED, UNREAD = 1, 2, 130, 141

@@ -3,7 +3,7 @@
 import platform
 
 from antiphon import __version__
-from antiphon.cli.flags import Around, Json
+from antiphon.cli.common.flags import Around, Json
 
 
 def version(*, as_json: Json = False, shell: Around) -> None:

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from antiphon import talk
-from antiphon.protocols.base import Effect, Mint, Send, Tell
+from antiphon.engine_api import commands
+from antiphon.protocols.session import Effect, Mint, Send, Tell
 
 
 class Outbox:
@@ -22,7 +22,7 @@ class Outbox:
         """Send the client an event of that kind."""
         self.effects.append(Send(kind(event_id=self._mint("event"), **fields)))
 
-    def tell(self, word: talk.ToEngine) -> None:
+    def tell(self, word: commands.ToEngine) -> None:
         """Tell the engine a word."""
         self.effects.append(Tell(word))
 

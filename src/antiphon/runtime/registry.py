@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct, structs
 
-from antiphon.asks import Kind
-from antiphon.config import ModelEntry
-from antiphon.engines.base import UNWATCHED, Engine, Fetch, ListingEngine, Place, PooledEngine, Watcher, fetch_nothing
+from antiphon.config.load import ModelEntry
+from antiphon.engine_api.engine import UNWATCHED, Engine, Fetch, ListingEngine, Place, PooledEngine, Watcher, fetch_nothing
+from antiphon.engine_api.options import Kind
 from antiphon.errors import model_not_found
-from antiphon.runtime.coordinator import SCARCE, Coordinator, Worker
-from antiphon.runtime.engine_types import ENGINES, NATIVE, builder
-from antiphon.runtime.places import Places
-from antiphon.runtime.queued import Queued
-from antiphon.runtime.worker_process import embedded
+from antiphon.runtime.core.engine_types import ENGINES, NATIVE, builder
+from antiphon.runtime.scheduling.base import SCARCE, Coordinator, Worker
+from antiphon.runtime.scheduling.engine import Queued
+from antiphon.runtime.scheduling.local import Places
+from antiphon.runtime.workers.child_engine import embedded
 
 if TYPE_CHECKING:
-    from antiphon.engines.duplex_sight import Reader
+    from antiphon.engines.duplex.vision import Reader
 
 
 REMEMBERED = 64
@@ -122,8 +122,8 @@ class Registry:
         return self._duplexes[id(engine)]
 
     def _in_full_duplex(self, engine: Engine) -> Engine:
-        from antiphon.engines.duplex import Duplex, can_converse  # noqa: PLC0415 - many servers have no such conversations
-        from antiphon.engines.duplex_sight import reader  # noqa: PLC0415 - likewise
+        from antiphon.engines.duplex.engine import Duplex, can_converse  # noqa: PLC0415 - many servers have no such conversations
+        from antiphon.engines.duplex.vision import reader  # noqa: PLC0415 - likewise
 
         if not can_converse(engine.abilities):
             return engine

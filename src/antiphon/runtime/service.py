@@ -7,27 +7,27 @@ import time
 from collections.abc import Callable, Collection
 from contextlib import ExitStack
 
-from antiphon.config import Config
-from antiphon.engines.base import Fetch
+from antiphon.config.load import Config
+from antiphon.engine_api.engine import Fetch
 from antiphon.errors import Fault, OurFault
-from antiphon.protocols.responses import abandoned
-from antiphon.runtime.calls import Calls
-from antiphon.runtime.client_secrets import ClientSecrets
-from antiphon.runtime.keyring import FRESH_S, Keyring
-from antiphon.runtime.live import Live
-from antiphon.runtime.metrics import Metrics
-from antiphon.runtime.occupancy import occupied
-from antiphon.runtime.places import Places
-from antiphon.runtime.recorder import Recorder
-from antiphon.runtime.recorder_spool import Room
-from antiphon.runtime.recordings import DAY_S, Recordings
+from antiphon.protocols.responses.session import abandoned
+from antiphon.runtime.access.client_secrets import ClientSecrets
+from antiphon.runtime.access.keys import FRESH_S, Keyring
+from antiphon.runtime.core.calls import Calls
+from antiphon.runtime.core.home_lock import occupied
+from antiphon.runtime.core.metrics import Metrics
+from antiphon.runtime.core.sessions import Live
+from antiphon.runtime.multiprocess.peer import Siblings
+from antiphon.runtime.recording.library import DAY_S, Recordings
+from antiphon.runtime.recording.recorder import Recorder
+from antiphon.runtime.recording.spool import Room
 from antiphon.runtime.registry import Registry
-from antiphon.runtime.siblings import Siblings
-from antiphon.runtime.speech import Speech
+from antiphon.runtime.scheduling.local import Places
+from antiphon.runtime.speech.service import Speech
 from antiphon.stores.base import Store
 from antiphon.stores.blobs import Blobs
 from antiphon.stores.memory import Memory
-from antiphon.stores.sql import Sql
+from antiphon.stores.sql.store import Sql
 
 SWEEP_S = 10.0
 """How often a shared store is searched for responses whose server has died."""
@@ -192,7 +192,7 @@ def refuse_forgotten_keys(config: Config) -> None:
 
 def _fetcher(networks: Collection[str]) -> Fetch:
     async def fetch(url: str, param: str, content_types: tuple[str, ...]) -> tuple[bytes, str]:
-        from antiphon.runtime import fetching  # noqa: PLC0415 - its client takes 90 ms to load, and many servers fetch nothing
+        from antiphon.runtime.core import url_fetch as fetching  # noqa: PLC0415 - its client takes 90 ms to load, and many servers fetch nothing
 
         return await fetching.fetcher(networks)(url, param, content_types)
 

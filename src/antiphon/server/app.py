@@ -8,24 +8,17 @@ from starlette.types import ASGIApp
 
 from antiphon.errors import Fault
 from antiphon.runtime.service import Service
-from antiphon.server import (
-    audio,
-    docs_page,
-    health,
-    metrics,
-    minicpmo_presets,
-    models,
-    openapi,
-    queue,
-    realtime_calls,
-    realtime_secrets,
-    responses,
-    sessions,
-    shared_address,
-    worker_join,
-)
-from antiphon.server.replies import on_defect, on_fault, on_gone, on_group, on_http_exception
-from antiphon.server.tracing import Traced
+from antiphon.server import shared_address
+from antiphon.server.admin import docs_page, health, metrics, models, queue, recordings as sessions
+from antiphon.server.audio import routes as audio
+from antiphon.server.http.access_log import Traced
+from antiphon.server.http.errors import on_defect, on_fault, on_gone, on_group, on_http_exception
+from antiphon.server.minicpmo import presets as minicpmo_presets
+from antiphon.server.openapi import document as openapi
+from antiphon.server.realtime import client_secrets as realtime_secrets
+from antiphon.server.responses import routes as responses
+from antiphon.server.webrtc import routes as realtime_calls
+from antiphon.server.workers import join as worker_join
 
 
 def routes(service: Service) -> list[Route]:

@@ -10,7 +10,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from antiphon.errors import ClientMistake
 from antiphon.runtime.service import Service
-from antiphon.server import connection, minicpmo, realtime
+from antiphon.server.minicpmo import routes as minicpmo
+from antiphon.server.realtime import routes as realtime
+from antiphon.server.transport import connection
 
 
 def routes(service: Service) -> list[Route]:

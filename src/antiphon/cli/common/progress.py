@@ -1,0 +1,71 @@
+"""Progress of a download: a bar on a terminal, a line now and then elsewhere."""
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+
+from antiphon.cli.common.shell import Shell
+from antiphon.weights.verify import Report
+
+# A log wants to show that it goes on, no more.
+_STEP = 10  # percent
+_PAUSE_S = 1.0
+
+
+@contextlib.contextmanager
+def shown(shell: Shell) -> Iterator[Report]:
+    """A report that is shown as suits where the notes go."""
+    if not shell.watched:
+        yield Lines(shell.note)
+        return
+    with _bars(shell) as report:
+        yield report
+
+
+class Lines:
+    """
+    A report as plain lines: the beginning and the end, and between them at most one for every ten percent and every second.
+
+    Args:
+        clock: seconds, from any origin.
+    """
+
+    def __init__(self, write: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
+        self._write = write
+        self._clock = clock
+        self._told: dict[str, tuple[int, float]] = {}
+
+    def __call__(self, stage: str, done_bytes: int, total_bytes: int) -> None:
+        """Write a line if there is something new to tell."""
+        percent = 100 * done_bytes // total_bytes if total_bytes else 0
+        step, now = percent - percent % _STEP, self._clock()
+        told, at = self._told.get(stage, (-1, now - _PAUSE_S))
+        if step > told and (now - at >= _PAUSE_S or percent == 100):
+            self._told[stage] = step, now
+            self._write(f"{stage}: {step} % of {total_bytes / 1e6:.0f} MB" if total_bytes else stage)
+
+
+@contextlib.contextmanager
+def _bars(shell: Shell) -> Iterator[Report]:
+    from rich import progress, table  # noqa: PLC0415 - as slow to load as the rest of a short verb; most draw no bars
+
+    columns = (
+        progress.TextColumn("{task.description}", table_column=table.Column(no_wrap=True, overflow="ellipsis", ratio=1)),
+        progress.BarColumn(20),
+        progress.TaskProgressColumn(table_column=table.Column(no_wrap=True)),
+        progress.TransferSpeedColumn(table_column=table.Column(no_wrap=True, width=11)),
+        progress.TimeRemainingColumn(table_column=table.Column(no_wrap=True)),
+    )
+    with progress.Progress(*columns, console=shell.console(shell.stderr), expand=True) as bars:
+        tasks: dict[str, progress.TaskID] = {}
+
+        def report(stage: str, done_bytes: int, total_bytes: int) -> None:
+            if stage not in tasks:
+                tasks[stage] = bars.add_task(stage)
+            bars.update(tasks[stage], completed=done_bytes, total=total_bytes or None)
+
+        try:
+            yield report
+        except BaseException:
+            bars.live.transient = True  # what did not come to its end is not left standing above what is said of it
+            raise

@@ -1,0 +1,1 @@
+"""`antiphon talk` and `antiphon duplex`: live conversations in the terminal."""

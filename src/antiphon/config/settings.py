@@ -1,0 +1,263 @@
+"""
+What can be set, section by section, as `antiphon.config.load` reads it.
+
+`docs/reference/configuration.md` has a heading for every setting.
+"""
+
+import ipaddress
+import math
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, Field, field_validator
+
+from antiphon.errors import listed
+
+_PORTS = re.compile(r"(\d{4,5})-(\d{4,5})")
+
+_PRIORITY = re.compile(r"[^=\s]+=-?\d+(\.\d+)?")
+
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#@\s]+")
+
+
+def _apart(names: Any) -> Any:
+    """Names as the environment has them, separated by commas, or as a list."""
+    return [name.strip() for name in names.split(",") if name.strip()] if isinstance(names, str) else names
+
+
+_Names = Annotated[tuple[str, ...], BeforeValidator(_apart)]
+
+
+class ServerSettings(BaseModel, frozen=True, extra="forbid"):
+    """Where the server listens, to whom, and how long it waits for whom."""
+
+    host: str = Field(default="127.0.0.1", min_length=1, description="Address to listen on.")
+    port: int = Field(default=8642, ge=0, le=65535, description="TCP port to listen on; 0 takes any free one.")
+    require_keys: bool | None = Field(default=None, description="Whether every request needs an API key; unset: once one has been made.")
+    allowed_hosts: _Names = Field(default=(), description="Names by which the server may be addressed, besides its own.")
+    allowed_origins: _Names = Field(default=(), description="Web origins whose pages may use the server.")
+    processes: int = Field(default=1, ge=1, le=256, description="Processes that share the work.")
+    drain_s: float = Field(default=30, ge=0, description="Seconds that answers under way get to finish when the server is to stop.")
+    connections: int = Field(default=8192, ge=1, description="The most connections open at once.")
+    connections_per_address: int = Field(default=0, ge=0, description="The most connections from one address; 0 for no limit.")
+    head_timeout_s: float = Field(default=10, gt=0, description="Seconds in which a request's head must have come.")
+    body_timeout_s: float = Field(default=30, gt=0, description="Seconds in which more of a request's body must have come.")
+    keep_alive_s: float = Field(default=75, gt=0, description="Seconds that an idle connection is kept open.")
+    slow_reader_s: float = Field(default=30, gt=0, description="Seconds that a client may be behind with reading its answer.")
+    heartbeat_s: float = Field(default=15, gt=0, description="Seconds of silence after which a stream is sent a comment.")
+    fetch_networks: _Names = Field(default=(), description="Networks that URLs in requests may lead to, besides the public internet.")
+
+    @field_validator("allowed_origins")
+    @classmethod
+    def _each_an_origin(cls, origins: tuple[str, ...]) -> tuple[str, ...]:
+        wrong = [origin for origin in origins if origin != "*" and not _ORIGIN.fullmatch(origin)]
+        if wrong:
+            raise ValueError(f"expected origins such as 'https://chat.example.com', without a path, or '*'; got {listed(wrong)}")
+        return origins
+
+    @field_validator("fetch_networks")
+    @classmethod
+    def _each_a_network(cls, networks: tuple[str, ...]) -> tuple[str, ...]:
+        for network in networks:
+            try:
+                ipaddress.ip_network(network)
+            except ValueError:
+                raise ValueError(f"expected networks such as '10.1.0.0/16'; got '{network}'") from None
+        return networks
+
+
+class ResponsesSettings(BaseModel, frozen=True, extra="forbid"):
+    """How the Responses API is spoken."""
+
+    profile: Literal["openai", "openresponses"] = Field(default="openai", description="Whose encoding is followed where sources disagree.")
+    obfuscation: bool = Field(default=True, description="Pad stream events, so that their sizes don't tell the text.")
+    unavailable_tools: Literal["carry", "refuse"] = Field(
+        default="carry", description="What becomes of tools that a model's engine can't do: listed but not offered to it, or refused."
+    )
+
+
+class CallsSettings(BaseModel, frozen=True, extra="forbid"):
+    """Where calls over WebRTC come in."""
+
+    addresses: _Names = Field(
+        default=(), description="Addresses that callers are told, where they are not those that the server listens on."
+    )
+    ports: str | None = Field(default=None, description="UDP ports to use, such as `50000-50099`; unset: any that are free.")
+
+    @property
+    def port_range(self) -> range:
+        """The ports; empty for any."""
+        if self.ports is None:
+            return range(0)
+        first, _, last = self.ports.partition("-")
+        return range(int(first), int(last) + 1)
+
+    @field_validator("addresses")
+    @classmethod
+    def _each_an_address(cls, addresses: tuple[str, ...]) -> tuple[str, ...]:
+        for address in addresses:
+            try:
+                ipaddress.ip_address(address)
+            except ValueError:
+                raise ValueError(f"expected addresses such as '203.0.113.7'; got '{address}'") from None
+        return addresses
+
+    @field_validator("ports")
+    @classmethod
+    def _a_range(cls, ports: str | None) -> str | None:
+        if ports is not None and not _is_range(ports):
+            raise ValueError(f"expected two ports such as '50000-50099', the lower one first; got '{ports}'")
+        return ports
+
+
+def _is_range(ports: str) -> bool:
+    matched = _PORTS.fullmatch(ports)
+    return matched is not None and 1024 <= int(matched[1]) <= int(matched[2]) <= 65535
+
+
+class RealtimeSettings(BaseModel, frozen=True, extra="forbid"):
+    """How the Realtime API is spoken, and how much of it."""
+
+    dialect: Literal["auto", "ga", "beta"] = Field(
+        default="auto", description="The dialect spoken; `auto`: the one that the client asks for."
+    )
+    auth_failure: Literal["http", "event"] = Field(
+        default="http", description="How a client is refused: by an HTTP status before its WebSocket is accepted, or by an event on it."
+    )
+    sessions: int = Field(default=2048, ge=1, description="The most sessions open at once.")
+    session_minutes: float = Field(default=60, gt=0, description="Minutes after which a session ends.")
+    instructions: str | None = Field(default=None, description="What the model is told in sessions that tell it nothing.")
+    transcription_model: str | None = Field(
+        default=None, min_length=1, description="The model that transcribes in sessions that do just that."
+    )
+
+
+VAD, TURN = "silero-vad", "smart-turn-v3.2"
+"""The models that tell when someone speaks, and when they are done."""
+
+
+class SpeechSettings(BaseModel, frozen=True, extra="forbid"):
+    """Ears and a voice for models that only read and write."""
+
+    enabled: bool | None = Field(default=None, description="Whether models get ears and a voice; unset: where all they need is here.")
+    speculation: bool = Field(default=True, description="Begin with an answer while the silence after a turn is still being counted.")
+    ears: str = Field(default="moonshine-tiny-en", min_length=1, description="What writes down what is said.")
+    ears_url: str | None = Field(default=None, description="A server that has it, such as `http://127.0.0.1:8000/v1`.")
+    ears_key_env: str | None = Field(default=None, description="The environment variable with that server's key.")
+    ears_languages: _Names = Field(default=(), description="Languages that the server's model understands, as codes; none for any.")
+    voice: str = Field(default="piper-en-us-joe-medium", min_length=1, description="What speaks.")
+    voice_url: str | None = Field(default=None, description="A server that has it, such as `http://127.0.0.1:8880/v1`.")
+    voice_key_env: str | None = Field(default=None, description="The environment variable with that server's key.")
+    voices: _Names = Field(default=(), description="Voices that the server has.")
+    voice_folders: _Names = Field(default=(), description="Folders with more voices of Piper's.")
+    voice_aliases: _Names = Field(default=(), description="Other names for voices, as `nova=en_US-joe-medium`.")
+
+    @field_validator("voice_aliases")
+    @classmethod
+    def _each_a_pair(cls, aliases: tuple[str, ...]) -> tuple[str, ...]:
+        if wrong := [alias for alias in aliases if alias.count("=") != 1]:
+            raise ValueError(f"expected pairs such as 'nova=en_US-joe-medium'; got {listed(wrong)}")
+        return aliases
+
+    @property
+    def aliases(self) -> Mapping[str, str]:
+        """Voices by the other names that were given to them."""
+        return dict(alias.split("=") for alias in self.voice_aliases)
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The models of the catalogue that this takes."""
+        parts = ((self.ears, self.ears_url), (self.voice, self.voice_url))
+        return (VAD, TURN, *(model for model, url in parts if url is None))
+
+
+class StoreSettings(BaseModel, frozen=True, extra="forbid"):
+    """Where responses are kept."""
+
+    url: str = Field(default="sqlite", min_length=1, description="`sqlite` for a file in the home folder, `memory`, or an SQLAlchemy URL.")
+
+
+class LoggingSettings(BaseModel, frozen=True, extra="forbid"):
+    """What is logged, and how."""
+
+    level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="The least severity that is logged.")
+    format: Literal["auto", "console", "json"] = Field(default="auto", description="`auto`: `console` on a terminal, else `json`.")
+    content: bool = Field(default=False, description="Log what is asked and answered, for debugging.")
+
+
+class MinicpmoSettings(BaseModel, frozen=True, extra="forbid"):
+    """How the MiniCPM-o protocol is spoken, and how much of it."""
+
+    model: str | None = Field(default=None, min_length=1, description="The model of sessions that name none; unset: the first.")
+    instructions: str = Field(
+        default="You are a helpful assistant.", description="What the model is told in sessions that tell it nothing."
+    )
+    video_s: float = Field(default=300, gt=0, description="Seconds after which a video session ends.")
+    audio_s: float = Field(default=600, gt=0, description="Seconds after which an audio session ends.")
+    chat_s: float = Field(default=3600, gt=0, description="Seconds after which a chat session ends.")
+    warning_s: float = Field(default=30, ge=0, description="Seconds before the end from which on a session is told how many are left.")
+    init_s: float = Field(default=30, gt=0, description="Seconds in which a client that has its turn must begin.")
+    idle_s: float = Field(default=60, gt=0, description="Seconds that a session may be without sound or pictures.")
+    chat_idle_s: float = Field(default=300, gt=0, description="Seconds that a chat session may be without a question.")
+    resume_s: float = Field(default=20, ge=0, description="Seconds that a session waits for a client that lost its network; 0: none does.")
+    presets: str | None = Field(default=None, min_length=1, description="Folder of presets and voices; unset: in the home folder.")
+
+
+class QueueSettings(BaseModel, frozen=True, extra="forbid"):
+    """How people wait for models of which there are few."""
+
+    size: int = Field(default=1000, ge=0, description="The most that wait at the same time.")
+    waiting_per_key: int = Field(default=0, ge=0, description="The most that wait with the same key; 0 for no limit.")
+    serving_per_key: int = Field(default=0, ge=0, description="The most that are served with the same key; 0 for no limit.")
+    priorities: _Names = Field(default=(), description="Who goes first, as `chat=1,key_68af=2`: kinds or keys; a higher number goes first.")
+    update_s: float = Field(default=3, gt=0, description="Seconds after which someone who waits is told so again.")
+
+    @field_validator("priorities")
+    @classmethod
+    def _each_a_number(cls, priorities: tuple[str, ...]) -> tuple[str, ...]:
+        if wrong := [each for each in priorities if not _PRIORITY.fullmatch(each)]:
+            raise ValueError(f"expected kinds or keys with a number, such as 'chat=1'; got {listed(wrong)}")
+        return priorities
+
+    @property
+    def numbers(self) -> Mapping[str, float]:
+        """Priorities by kind or key."""
+        return {name: float(number) for name, _, number in (each.rpartition("=") for each in self.priorities)}
+
+
+class WorkerSettings(BaseModel, frozen=True, extra="forbid"):
+    """Engines in processes of their own, here and on other machines."""
+
+    key_env: str = Field(default="ANTIPHON_WORKER_KEY", min_length=1, description="The variable with the key that workers join with.")
+    embedded: Literal["process", "thread"] = Field(default="process", description="Where the embedded models run.")
+    probe_s: float = Field(default=5, gt=0, description="Seconds between looks at a worker that has nothing to do.")
+    failures: int = Field(default=3, ge=1, description="Failures one after another until a worker gets nobody for a while.")
+    quarantine_s: float = Field(default=60, gt=0, description="Seconds of that while.")
+
+
+class RecordingSettings(BaseModel, frozen=True, extra="forbid"):
+    """Recordings of sessions."""
+
+    when: Literal["never", "consent", "always"] = Field(
+        default="never", description="Which sessions are recorded: none, those that ask for it, or all; a key may say more."
+    )
+    url: str | None = Field(
+        default=None, min_length=1, description="Where recordings are kept: a folder or `s3://…`; unset: in the home folder."
+    )
+    days: float = Field(default=30, ge=0, description="Days after which a recording is deleted; 0: never.")
+    most_gb: float = Field(default=10, ge=0, description="Gigabytes after which the oldest recordings are deleted; 0: never.")
+    spool_gb: float = Field(
+        default=10, ge=0, description="Gigabytes for recordings that can't be put where they are kept, and go the oldest first; 0: any."
+    )
+    free_gb: float = Field(default=1, ge=0, description="Gigabytes of the home folder's disk that recordings leave free; 0: none.")
+
+    @property
+    def spool_bytes(self) -> int:
+        """`spool_gb` in bytes."""
+        return math.ceil(self.spool_gb * 10**9)
+
+    @property
+    def free_bytes(self) -> int:
+        """`free_gb` in bytes."""
+        return math.ceil(self.free_gb * 10**9)

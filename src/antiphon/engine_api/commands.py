@@ -1,0 +1,178 @@
+"""
+The vocabulary between protocols and engines: every word that one can say to the other.
+
+Neither side knows the other's wire. A protocol turns its client's messages into these words, an engine turns these words into
+whatever its model understands, and back. Words are immutable and carry the id of the response, or of the turn, that they belong to. The
+history that a `Respond` carries is in `antiphon.engine_api.history`, what it asks for in `antiphon.engine_api.options`.
+
+Live sound. A conversation's clock is the sound that it was told with `Hear`, in milliseconds since the first of it; what was dropped by
+`Forget` counts too. A turn is a stretch of that sound: an engine that detects turns says where one starts and stops, under an id of its
+own; one that was committed by hand has the id that `Commit` gave it. Both come back in the history as a `turns.SpeechPart`. What an engine
+says aloud is `Sound`, and the words of it are `Spoken`, which stand before the sound that they are heard in.
+
+Full duplex. After `Converse` nobody asks for answers: the engine hears, sees, and speaks when it wants to, under ids of its own that each
+end with `Ended`. What was said with `See` and `Listen` goes with the next `Hear`. `Ready` says that it may begin.
+
+Scarce engines. Where there are fewer places than people, a conversation begins with `Waiting`s, then `Assigned`; what it is told before is
+kept for then. `Lost` says that what answered is gone.
+"""
+
+from typing import Any
+
+from msgspec import Struct
+
+from antiphon.engine_api.capabilities import Abilities as Abilities
+from antiphon.engine_api.history import Turn
+from antiphon.engine_api.options import (
+    CustomTool as CustomTool,
+    FunctionTool as FunctionTool,
+    HostedTool as HostedTool,
+    JsonObject as JsonObject,
+    JsonSchema as JsonSchema,
+    Kind as Kind,
+    NoiseReduction as NoiseReduction,
+    Retention as Retention,
+    Sampling as Sampling,
+    Settings as Settings,
+    Tool as Tool,
+    ToolChoice as ToolChoice,
+    Transcription as Transcription,
+    TurnDetection as TurnDetection,
+    Voice as Voice,
+)
+
+
+class _Word(Struct, frozen=True, tag_field="word"):
+    """Tagged by class name, so that a word can cross a process boundary."""
+
+
+class Respond(_Word, frozen=True, kw_only=True, tag=True):
+    """
+    Answer.
+
+    Attributes:
+        id: of the response; every word of the answer carries it.
+        history: all that was said, oldest first; ends with what is to be answered.
+        instructions: what the developer tells the model for this answer, before everything else.
+        hosted: tools that the engine takes as they are.
+        namespaces: what the tools of each namespace have in common, in words for the model.
+        format: the shape of the answer; None for plain text.
+        truncate: whether the oldest turns may be dropped to fit; else too long an input is refused.
+        effort: how much to reason; None leaves it to the engine.
+        summarise: whether and how to summarise the reasoning (`auto`, `concise`, `detailed`).
+        seal: whether the reasoning is wanted in a sealed form too, by a client that will give it back itself.
+        whole: whether nobody reads any of the answer before it is all there; it may then be said all at once.
+        voice: how the answer is spoken; None for an answer in writing.
+        retain: how much of a conversation is left when it is truncated; None for as much as fits.
+        aside: whether the answer is no part of the conversation: what is said next does not follow from it.
+    """
+
+    id: str
+    history: tuple[Turn, ...]
+    instructions: str | None = None
+    tools: tuple[Tool, ...] = ()
+    hosted: tuple[HostedTool, ...] = ()
+    namespaces: dict[str, str] = {}
+    tool_choice: ToolChoice = ToolChoice()
+    parallel_tool_calls: bool = True
+    sampling: Sampling = Sampling()
+    format: JsonObject | JsonSchema | None = None
+    truncate: bool = False
+    effort: str | None = None
+    summarise: str | None = None
+    seal: bool = False
+    verbosity: str | None = None
+    whole: bool = False
+    voice: Voice | None = None
+    retain: Retention | None = None
+    aside: bool = False
+
+
+class Foresee(_Word, frozen=True, tag=True):
+    """
+    What will be asked if the turn that is open ends now: an engine that has time may begin with it, and say nothing before it is asked.
+
+    Attributes:
+        ask: ends with the `turns.SpeechPart` of that turn, whose sound is left out.
+    """
+
+    ask: Respond
+
+
+class Cancel(_Word, frozen=True, tag=True):
+    """Stop answering; the answer ends with `Ended(id, "cancelled")` unless it had ended before."""
+
+    id: str
+
+
+class Configure(_Word, frozen=True, kw_only=True, tag=True):
+    """
+    How what is heard from here on is to be taken; said before the first `Hear`.
+
+    Attributes:
+        rate_hz: samples a second.
+        turn_detection: None where turns are committed by hand.
+        transcription: None where nobody wants to read what was said.
+    """
+
+    rate_hz: int = 24_000
+    turn_detection: TurnDetection | None = None
+    transcription: Transcription | None = None
+    noise_reduction: NoiseReduction | None = None
+
+
+class Hear(_Word, frozen=True, tag=True):
+    """The client's sound goes on: s16le mono, whole samples, at the rate of the last `Configure`."""
+
+    pcm: bytes
+
+
+class Commit(_Word, frozen=True, tag=True):
+    """What was heard since the last turn, or the last `Forget`, is a turn, the one that had started where one had; it is over."""
+
+    id: str
+
+
+class Forget(_Word, frozen=True, tag=True):
+    """What was heard since the last turn is dropped; one that had started is none, and nothing more is said of it."""
+
+
+class Converse(_Word, frozen=True, kw_only=True, tag=True):
+    """
+    Hear and see what comes, and speak when there is something to say; for an engine that does full duplex, before the first `Hear`.
+
+    Attributes:
+        instructions: what the model is told before everything else.
+        rate_hz: samples a second of the sound to come.
+        sees: whether pictures will come too.
+        voice: how it speaks, with the recording whose voice it is to have; None for an engine that is to write only.
+        reference: a recording, s16le mono at 16 kHz, of the voice that the model is to take for its own.
+        options: what the client asked beyond that; an engine takes what it knows.
+    """
+
+    instructions: str | None = None
+    rate_hz: int = 16_000
+    sees: bool = False
+    voice: Voice | None = Voice()
+    reference: bytes | None = None
+    options: dict[str, Any] = {}
+
+
+class See(_Word, frozen=True, tag=True):
+    """
+    What the client sees, together with the sound that is told next.
+
+    Attributes:
+        jpeg: the picture.
+        slices: into how many it may be cut so that more is seen of it.
+    """
+
+    jpeg: bytes
+    slices: int = 1
+
+
+class Listen(_Word, frozen=True, tag=True):
+    """Say nothing to the sound that is told next; what is being said ends."""
+
+
+ToEngine = Respond | Foresee | Cancel | Configure | Hear | Commit | Forget | Converse | See | Listen

@@ -1,0 +1,1 @@
+"""The engine `chat`: any server of the Chat Completions API."""

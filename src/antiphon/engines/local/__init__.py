@@ -1,0 +1,1 @@
+"""The engine `local`: a model in this process or a child of it, by llama.cpp."""

@@ -1,0 +1,1 @@
+"""The engine `omni`: MiniCPM-o workers."""

@@ -1,0 +1,1 @@
+"""The engine `realtime`: any server of the Realtime API."""

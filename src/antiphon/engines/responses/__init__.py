@@ -1,0 +1,1 @@
+"""The engine `responses`: any server of the Responses API."""

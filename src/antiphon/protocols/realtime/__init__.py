@@ -1,0 +1,1 @@
+"""The OpenAI Realtime API as a protocol machine."""

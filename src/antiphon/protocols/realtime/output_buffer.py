@@ -1,0 +1,145 @@
+"""
+The output audio buffer of a session whose server plays the sound itself, as it does over WebRTC: what is heard when.
+
+The law: sound is played at the pace of time, one part of an answer after the other in the order in which they began, and without a pause
+while there is any. So it is known at every moment how much was heard, and nobody who plays need say so.
+"""
+
+from collections import deque
+from collections.abc import Callable
+
+from msgspec import Struct
+
+from antiphon.wire.realtime import server_events as events
+
+
+class Part(Struct):
+    """
+    A part of an answer whose sound is played or waits to be; times are in Unix seconds.
+
+    Attributes:
+        length_ms: of what there is of it.
+        ends_at: when all of that will have been played; of no meaning before its turn.
+        closed_at: when the last of it came; None before.
+    """
+
+    response_id: str
+    item_id: str
+    content_index: int
+    length_ms: float = 0.0
+    ends_at: float = 0.0
+    closed_at: float | None = None
+
+
+class Unheard(Struct, frozen=True):
+    """A part that was dropped when only so much of it had been heard."""
+
+    item_id: str
+    content_index: int
+    heard_ms: int
+
+
+class Playout:
+    """
+    What is played; each call says how late it is.
+
+    Args:
+        send: takes a kind of event and its fields.
+    """
+
+    def __init__(self, send: Callable[..., None]) -> None:
+        self._send = send
+        self._parts: deque[Part] = deque()
+        self._open: set[str] = set()
+        self._started: list[str] = []
+        self._dropped: set[str] = set()
+        self._last_id = ""
+
+    @property
+    def next_at(self) -> float | None:
+        """When the next part is through; None while nothing is or it is not known."""
+        if not self._parts or self._parts[0].closed_at is None:
+            return None
+        return self._parts[0].ends_at
+
+    def begin(self, response_id: str) -> None:
+        """An answer begins, which may have sound."""
+        self._open.add(response_id)
+
+    def queue(self, response_id: str, item_id: str, content_index: int, length_ms: float, at: float) -> bool:
+        """More sound of a part; whether it will be played, which it is not once its answer was dropped."""
+        if response_id in self._dropped:
+            return False
+        part = self._find(item_id, content_index)
+        if part is None:
+            part = Part(response_id, item_id, content_index)
+            self._parts.append(part)
+            if len(self._parts) == 1:
+                self._start(at)
+        part.length_ms += length_ms
+        if part is self._parts[0]:
+            part.ends_at = max(part.ends_at, at) + length_ms / 1000
+        return True
+
+    def close(self, item_id: str, content_index: int, at: float) -> None:
+        """No more sound comes of a part."""
+        part = self._find(item_id, content_index)
+        if part is not None:
+            part.closed_at = at
+            self.advance(at)
+
+    def finish(self, response_id: str, at: float) -> None:
+        """An answer is over; what there is of it is still played."""
+        self._open.discard(response_id)
+        self._dropped.discard(response_id)
+        self.advance(at)
+        self._stop(response_id)
+
+    def advance(self, at: float) -> None:
+        """Tell what has come to its end meanwhile, and what began."""
+        while self._parts and (first := self._parts[0]).closed_at is not None and first.ends_at <= at:
+            self._parts.popleft()
+            self._stop(first.response_id)
+            if self._parts:
+                self._start(max(first.ends_at, first.closed_at))
+
+    def drop(self, at: float) -> list[Unheard]:
+        """Drop all that was not heard, and what is still to come of the answers that it is of."""
+        unheard = [Unheard(part.item_id, part.content_index, self._heard_ms(part, at)) for part in self._parts]
+        self._dropped |= self._open & {*self._started, *(part.response_id for part in self._parts)}
+        self._parts.clear()
+        started, self._started = self._started, []
+        for response_id in started:
+            self._send(events.OutputAudioBufferCleared, response_id=response_id)
+        return unheard
+
+    def clear(self, at: float) -> list[Unheard]:
+        """The same because the client asks for it, which is answered even where there is nothing to drop."""
+        if not self._started:
+            self._send(events.OutputAudioBufferCleared, response_id=self._last_id)
+        return self.drop(at)
+
+    def _find(self, item_id: str, content_index: int) -> Part | None:
+        # Whatever comes is of the last part, save where answers are made at the same time.
+        wanted = (item_id, content_index)
+        return next((part for part in reversed(self._parts) if (part.item_id, part.content_index) == wanted), None)
+
+    def _heard_ms(self, part: Part, at: float) -> int:
+        if part is not self._parts[0]:
+            return 0
+        return int(max(0.0, part.length_ms - max(0.0, part.ends_at - at) * 1000))
+
+    def _start(self, at: float) -> None:
+        """It is the turn of the first part."""
+        first = self._parts[0]
+        first.ends_at = at + first.length_ms / 1000
+        if first.response_id not in self._started:
+            self._started.append(first.response_id)
+            self._last_id = first.response_id
+            self._send(events.OutputAudioBufferStarted, response_id=first.response_id)
+
+    def _stop(self, response_id: str) -> None:
+        is_left = response_id in self._open or any(part.response_id == response_id for part in self._parts)
+        if response_id in self._started and not is_left:
+            self._started.remove(response_id)
+            self._send(events.OutputAudioBufferStopped, response_id=response_id)

@@ -1,0 +1,1 @@
+"""The OpenAI Responses API as a protocol machine."""

@@ -1,0 +1,259 @@
+"""
+Who may use the server: keys made, known and revoked.
+
+All keys are held in memory as they were in the store a moment ago. So a wrong key costs no look-up, however many are tried, and one
+that is revoked, here or by another process, opens nothing after `FRESH_S`.
+"""
+
+import asyncio
+import hashlib
+import hmac
+import secrets
+import time
+from collections.abc import Callable, Collection
+from typing import Literal
+
+from msgspec import Struct
+
+from antiphon.errors import ClientMistake, OurFault, listed
+from antiphon.records import KeyRecord
+from antiphon.runtime.access.rate_limits import Allowance, Bucket, Meter, OwnAllowance
+from antiphon.stores.base import Keys
+
+Scope = Literal["responses:write", "responses:read", "models:read", "realtime", "audio", "sessions", "admin"]
+
+SCOPES: dict[Scope, str] = {
+    "responses:write": "create and delete responses",
+    "responses:read": "read stored responses and their items",
+    "models:read": "list the models",
+    "realtime": "hold Realtime sessions, and make secrets that open them",
+    "audio": "have recordings written down, and texts read aloud",
+    "sessions": "see and delete recordings of sessions",
+    "admin": "see how the server is doing",
+}
+DEFAULT_SCOPES: tuple[Scope, ...] = ("responses:write", "responses:read", "models:read", "realtime", "audio", "sessions")
+
+FRESH_S = 2.0
+"""How old what is known of the keys may be."""
+
+LOOKS_PER_MINUTE = 60
+"""How often the keys are read anew, fresh or not, because one is not found or there are none: it may have just been made."""
+
+USED_S = 60.0
+"""How often the last uses are written down."""
+
+NOBODYS = ""
+"""The tenant of whoever needs no key."""
+
+
+class Caller(Struct, frozen=True, eq=False):
+    """
+    Who is asking.
+
+    Attributes:
+        tenant: whose responses they reach.
+        key: their key; None where none was needed.
+        allowance: what the key may use; None without a key.
+    """
+
+    tenant: str
+    key: KeyRecord | None = None
+    allowance: Allowance | None = None
+
+
+def make_key(
+    name: str,
+    *,
+    now: float,
+    tenant: str = "default",
+    scopes: Collection[str] = DEFAULT_SCOPES,
+    expires_at: int | None = None,
+    requests_per_minute: int | None = None,
+    tokens_per_minute: int | None = None,
+    streams: int | None = None,
+    record: str | None = None,
+) -> tuple[KeyRecord, str]:
+    """
+    A new key, to be kept by whoever asked; and the key itself, which can't be had again.
+
+    Raises:
+        OurFault: there is no such scope.
+    """
+    if unknown := sorted(set(scopes) - SCOPES.keys()):
+        raise OurFault(f"There is no scope {listed(unknown)}; there are {listed(SCOPES)}.")
+    secret = f"ak-{secrets.token_urlsafe(32)}"
+    key = KeyRecord(
+        id=f"key_{secrets.token_hex(6)}",
+        hash=hashed(secret),
+        prefix=secret[:7],
+        name=name,
+        tenant=tenant,
+        scopes=tuple(scope for scope in SCOPES if scope in scopes),
+        created_at=int(now),
+        expires_at=expires_at,
+        requests_per_minute=requests_per_minute,
+        tokens_per_minute=tokens_per_minute,
+        streams=streams,
+        record=record,
+    )
+    return key, secret
+
+
+class Keyring:
+    """
+    The keys that a server knows.
+
+    Args:
+        required: whether a key is needed; None: from when there has ever been one.
+        clock: Unix seconds.
+        pace: seconds from any origin, for the limits.
+        allow: what a key may use, where that is counted elsewhere than here.
+    """
+
+    def __init__(
+        self,
+        keys: Keys,
+        required: bool | None,
+        clock: Callable[[], float] = time.time,
+        pace: Callable[[], float] = time.monotonic,
+        allow: Callable[[KeyRecord], Allowance] | None = None,
+    ) -> None:
+        self._keys = keys
+        self._required = required
+        self._clock = clock
+        self._pace = pace
+        self._known: dict[bytes, KeyRecord] = {}
+        self._allow = allow or (lambda key: OwnAllowance(Meter(key, pace)))
+        self._allowances: dict[str, Allowance] = {}
+        self._used: dict[str, int] = {}
+        self._read_at = self._written_at = -float("inf")
+        self._looks = Bucket(LOOKS_PER_MINUTE, pace)
+        self._reading = asyncio.Lock()
+
+    async def open(self) -> None:
+        """Read the keys; once the store is open."""
+        await self._refresh(0)
+
+    async def close(self) -> None:
+        """Write down the last uses; while the store is still open."""
+        await self._write_uses()
+
+    @property
+    def opens_to_someone(self) -> bool:
+        """Whether there is a key that opens anything."""
+        return any(key.is_live(self._clock()) for key in self._known.values())
+
+    @property
+    def is_open(self) -> bool:
+        """Whether no key is needed, as far as is known."""
+        return self._required is False or (self._required is None and not self._known)
+
+    async def caller(self, secret: str | None) -> Caller:
+        """
+        Who presents `secret`.
+
+        Raises:
+            ClientMistake: 401; a key is needed, and this is none.
+        """
+        if self._required is False:
+            return Caller(NOBODYS)
+        await self._refresh(FRESH_S)
+        if not self._known or (secret is not None and self._find(secret) is None):
+            await self._look_again()
+        if self.is_open:
+            return Caller(NOBODYS)
+        if secret is None:
+            raise _no_key()
+        key = self._find(secret)
+        if key is None or not key.is_live(self._clock()):
+            raise wrong_key(secret)
+        return self._caller(key)
+
+    async def caller_with(self, key_id: str | None) -> Caller | None:
+        """Who asks with what was made with this key, or without any for None; None where that would not be let in any more."""
+        if self._required is not False:
+            await self._refresh(FRESH_S)
+        if self.is_open:
+            return Caller(NOBODYS)
+        key = next((key for key in self._known.values() if key.id == key_id), None)
+        return self._caller(key) if key is not None and key.is_live(self._clock()) else None
+
+    async def ended(self, key_ids: Collection[str]) -> Collection[str]:
+        """Those of the keys that open nothing any more."""
+        await self._refresh(FRESH_S)
+        now = self._clock()
+        return set(key_ids) - {key.id for key in self._known.values() if key.is_live(now)}
+
+    def _caller(self, key: KeyRecord) -> Caller:
+        self._used[key.id] = int(self._clock())
+        return Caller(key.tenant, key, self._allowance(key))
+
+    def _find(self, secret: str) -> KeyRecord | None:
+        wanted = hashed(secret)
+        key = self._known.get(wanted)
+        return key if key is not None and hmac.compare_digest(key.hash, wanted) else None
+
+    def _allowance(self, key: KeyRecord) -> Allowance:
+        if key.id not in self._allowances:
+            self._allowances[key.id] = self._allow(key)
+        return self._allowances[key.id]
+
+    async def _look_again(self) -> None:
+        if not self._looks.wait_s(1):
+            self._looks.take(1)
+            await self._refresh(0)
+
+    async def _refresh(self, age_s: float) -> None:
+        """Read the keys again where what is known of them is older than that."""
+        if self._pace() - self._read_at < age_s:
+            return
+        async with self._reading:
+            if self._pace() - self._read_at < age_s:  # while we waited, someone else read them
+                return
+            if self._pace() - self._written_at >= USED_S:
+                await self._write_uses()
+            known = {key.hash: key for key in await self._keys.all()}
+            self._read_at = self._pace()
+            self._known = known
+            live = {key.id for key in known.values()}
+            self._allowances = {key_id: allowance for key_id, allowance in self._allowances.items() if key_id in live}
+
+    async def _write_uses(self) -> None:
+        used, self._used = self._used, {}
+        self._written_at = self._pace()
+        try:
+            await self._keys.mark_used(used)
+        except OurFault:  # a store that can't be written fails those who must write, and who only reads is none of them
+            self._used = used | self._used
+
+
+def hashed(secret: str) -> bytes:
+    """
+    What is kept of a key, or of another secret of ours.
+
+    A plain hash is enough, as each is 256 random bits: there is no dictionary to try.
+    """
+    return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).digest()
+
+
+def _no_key() -> ClientMistake:
+    return ClientMistake(
+        "You didn't provide an API key. You need to provide your API key in an Authorization header using Bearer auth "
+        "(i.e. Authorization: Bearer YOUR_KEY). Whoever runs this server makes keys with `antiphon keys create`.",
+        status=401,
+    )
+
+
+def wrong_key(secret: str) -> ClientMistake:
+    """The key that came opens nothing."""
+    return ClientMistake(
+        f"Incorrect API key provided: {_masked(secret)}. Whoever runs this server makes keys with `antiphon keys create`.",
+        status=401,
+        code="invalid_api_key",
+    )
+
+
+def _masked(secret: str) -> str:
+    """Enough of a key for its owner to know which one it is, and for nobody to use it."""
+    ends = f"{secret[:3]}...{secret[-4:]}"
+    return ends if len(secret) >= 20 and ends.isascii() and ends.isprintable() else "***"

@@ -1,0 +1,1 @@
+"""What everything in `runtime` shares: the driver, taps, metrics, ids, live sessions."""

@@ -1,0 +1,1 @@
+"""What the server processes of one machine share: limits, metrics, messages."""

@@ -1,0 +1,1 @@
+"""Replaying recorded sessions, and comparing what comes of it."""

@@ -1,0 +1,1 @@
+"""The speech models that the server has loaded, and what uses them."""

@@ -1,0 +1,1 @@
+"""The routes for operators: health, metrics, queue, recordings, documentation."""

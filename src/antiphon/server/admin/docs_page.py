@@ -1,0 +1,64 @@
+"""
+`GET /docs`: the OpenAPI document as a page, which loads nothing from anywhere else and runs nothing but its own script.
+
+`GET /` leads a browser there; to all others there is nothing, as clients of some protocols ask it for what they take a server for.
+"""
+
+import base64
+import hashlib
+import re
+from importlib.resources import files
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from antiphon.runtime.service import Service
+from antiphon.server.http.auth import GuardedRoute
+
+
+def routes(service: Service) -> list[Route]:
+    """`/docs`, and `/`."""
+    page = files("antiphon.server.admin").joinpath("docs_page.html").read_text()
+    headers = {"content-security-policy": _policy(page), "x-content-type-options": "nosniff", "referrer-policy": "no-referrer"}
+
+    async def docs(_request: Request) -> Response:
+        return Response(page, headers=headers, media_type="text/html")
+
+    async def front(request: Request) -> Response:
+        if not _shows_pages(request):
+            raise HTTPException(404)
+        return Response(status_code=307, headers={"location": "/docs"}, media_type="text/html")
+
+    return [
+        GuardedRoute("/docs", docs, service=service, access="public", methods=["GET"]),
+        GuardedRoute("/", front, service=service, access="public", methods=["GET"]),
+    ]
+
+
+def _shows_pages(request: Request) -> bool:
+    """Whether the client says that it takes HTML; that it takes anything says nothing."""
+    accepted = ",".join(request.headers.getlist("accept")).split(",")
+    return any(media_range.partition(";")[0].strip().lower() == "text/html" for media_range in accepted)
+
+
+def _policy(page: str) -> str:
+    """What the page may do: run and wear what is in it, and ask this server."""
+    return "; ".join(
+        [
+            "default-src 'none'",
+            f"script-src {_hash_of('script', page)}",
+            f"style-src {_hash_of('style', page)}",
+            "connect-src 'self'",
+            "base-uri 'none'",
+            "form-action 'none'",
+            "frame-ancestors 'none'",
+        ]
+    )
+
+
+def _hash_of(tag: str, page: str) -> str:
+    text = re.findall(f"<{tag}>(.*?)</{tag}>", page, re.DOTALL)
+    assert len(text) == 1
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text[0].encode()).digest()).decode()}'"

@@ -1,0 +1,215 @@
+"""`GET /metrics`: what is counted, as Prometheus reads it. `docs/reference/metrics.md` has a row for every name."""
+
+import itertools
+import os
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from antiphon.runtime.core.metrics import Histogram, Snapshot
+from antiphon.runtime.multiprocess.link import Summed
+from antiphon.runtime.service import Service
+from antiphon.server.http.auth import GuardedRoute
+
+if TYPE_CHECKING:
+    from prometheus_client import Metric
+    from prometheus_client.registry import Collector, CollectorRegistry
+
+T = TypeVar("T")
+
+Labelled: TypeAlias = Mapping[Any, T]
+"""Numbers by the values of their labels, as tuples."""
+
+HTTP_LABELS = ("http_route", "http_request_method", "http_response_status_code")
+MODEL = "gen_ai_request_model"
+
+
+def routes(service: Service) -> list[Route]:
+    """`/metrics`."""
+
+    async def metrics(_request: Request) -> Response:
+        from prometheus_client import exposition  # noqa: PLC0415 - takes 50 ms to load, and many servers are never asked
+
+        registry = _registry(await _summed(service))
+        return Response(exposition.generate_latest(registry), headers={"content-type": exposition.CONTENT_TYPE_PLAIN_0_0_4})
+
+    return [GuardedRoute("/metrics", metrics, service=service, access="admin", methods=["GET"])]
+
+
+async def _summed(service: Service) -> Summed:
+    """What all processes of the server have counted together."""
+    mine = service.metrics.snapshot()
+    return Summed(mine, (os.getpid(),), 0) if service.siblings is None else await service.siblings.sum(mine)
+
+
+def _registry(summed: Summed) -> "CollectorRegistry":
+    from prometheus_client import CollectorRegistry  # noqa: PLC0415 - as above
+
+    registry = CollectorRegistry()
+    registry.register(_collector(summed.snapshot))
+    registry.register(_processes(summed.pids, summed.gone_cpu_s))
+    return registry
+
+
+def _processes(pids: Sequence[int], gone_cpu_s: float) -> "Collector":
+    """What the system tells of the processes, added up; the time of their start is that of the first."""
+    from prometheus_client import ProcessCollector, core  # noqa: PLC0415 - as above
+    from prometheus_client.registry import Collector  # noqa: PLC0415 - as above
+
+    class Told(Collector):
+        """The processes, at the moment they are asked for."""
+
+        def collect(self) -> Iterator[core.Metric]:
+            """Every family of numbers."""
+            each = [ProcessCollector(pid=partial(int, pid), registry=None).collect() for pid in pids]
+            found: defaultdict[str, list[core.Metric]] = defaultdict(list)
+            for family in itertools.chain(*each):
+                found[family.name].append(family)
+            for name, families in found.items():
+                values = [sample.value for family in families for sample in family.samples]
+                if name == "process_cpu_seconds":
+                    values.append(gone_cpu_s)
+                first = families[0]
+                first.samples = [first.samples[0]._replace(value=min(values) if name == "process_start_time_seconds" else sum(values))]
+                yield first
+
+    return Told()
+
+
+class _Families:
+    """Families of numbers, as Prometheus' client has them; it is loaded when they are asked for."""
+
+    def __init__(self, core: Any) -> None:
+        self._core = core
+
+    def counter(self, name: str, told: str, labels: tuple[str, ...], values: Labelled[float]) -> "Metric":
+        """What only rises."""
+        return self._filled(self._core.CounterMetricFamily(name, told, labels=labels), values)
+
+    def gauge(self, name: str, told: str, labels: tuple[str, ...], values: Labelled[float]) -> "Metric":
+        """What rises and falls."""
+        return self._filled(self._core.GaugeMetricFamily(name, told, labels=labels), values)
+
+    def histogram(self, name: str, told: str, labels: tuple[str, ...], values: Labelled[Histogram]) -> "Metric":
+        """How values are spread."""
+        family: Metric = self._core.HistogramMetricFamily(name, told, labels=labels)
+        for key, value in values.items():
+            family.add_metric(key, _buckets(value), value.total)  # type: ignore[attr-defined]  # of this kind of family
+        return family
+
+    def _filled(self, family: Any, values: Labelled[float]) -> "Metric":
+        for key, value in values.items():
+            family.add_metric(key, value)
+        filled: Metric = family
+        return filled
+
+
+def _collector(metrics: Snapshot) -> "Collector":
+    from prometheus_client import core  # noqa: PLC0415 - as above
+    from prometheus_client.registry import Collector  # noqa: PLC0415 - as above
+
+    families = _Families(core)
+
+    class Told(Collector):
+        """The server's numbers, at the moment they are asked for."""
+
+        def collect(self) -> Iterator["Metric"]:
+            """Every family of numbers."""
+            for told in (_http, _answers, _sessions, _minicpmo, _queue, _beneath):
+                yield from told(metrics, families)
+
+    return Told()
+
+
+def _http(metrics: Snapshot, families: _Families) -> Iterator["Metric"]:
+    yield families.histogram(
+        "http_server_request_duration_seconds",
+        "Requests, from their head to the end of their answer.",
+        HTTP_LABELS,
+        {(route, method, str(status)): value for (route, method, status), value in metrics.requests.items()},
+    )
+    yield families.gauge("http_server_active_requests", "Requests under way.", (), {(): metrics.active})
+    yield families.gauge("antiphon_connections", "Connections open.", (), {(): metrics.connections})
+    yield families.counter("antiphon_dropped_connections", "Connections closed by the server.", ("reason",), _single(metrics.dropped))
+
+
+def _answers(metrics: Snapshot, families: _Families) -> Iterator["Metric"]:
+    yield families.counter("antiphon_stream_events", "Events sent to clients that stream.", (), {(): metrics.stream_events})
+    yield families.counter("antiphon_tokens", "Tokens of answers.", (MODEL, "gen_ai_token_type"), metrics.tokens)
+    yield families.counter("antiphon_audio_tokens", "Those that were sound.", (MODEL, "gen_ai_token_type"), metrics.audio_tokens)
+    yield families.histogram(
+        "gen_ai_server_time_to_first_token_seconds",
+        "From a request's head to the first event that says something.",
+        (MODEL,),
+        _single(metrics.first_token),
+    )
+    yield families.histogram(
+        "gen_ai_server_request_duration_seconds", "Answers, from a request's head to their end.", (MODEL, "outcome"), metrics.answers
+    )
+
+
+def _sessions(metrics: Snapshot, families: _Families) -> Iterator["Metric"]:
+    yield families.gauge("antiphon_realtime_sessions", "Realtime sessions open.", (), {(): metrics.sessions})
+    yield families.counter("antiphon_realtime_sessions_ended", "Realtime sessions ended.", (MODEL, "reason"), metrics.sessions_ended)
+    yield families.counter("antiphon_realtime_events", "Events of Realtime sessions.", ("direction",), _single(metrics.session_events))
+    yield families.counter("antiphon_realtime_responses", "Answers in Realtime sessions.", (MODEL, "status"), metrics.session_responses)
+    yield families.counter(
+        "antiphon_realtime_sound_seconds", "Sound of Realtime sessions.", ("direction",), _single(metrics.session_sound_s)
+    )
+    yield families.histogram(
+        "antiphon_realtime_first_sound_seconds",
+        "From the end of speech to the first sound after it.",
+        (MODEL,),
+        _single(metrics.first_sound),
+    )
+    yield families.counter(
+        "antiphon_speculations", "Answers begun before the person's turn was over.", ("outcome",), _single(metrics.speculations)
+    )
+
+
+def _minicpmo(metrics: Snapshot, families: _Families) -> Iterator["Metric"]:
+    yield families.gauge("antiphon_minicpmo_sessions", "MiniCPM-o sessions open.", ("mode",), _single(metrics.minicpmo_sessions))
+    yield families.counter(
+        "antiphon_minicpmo_sessions_ended", "MiniCPM-o sessions ended.", (MODEL, "mode", "reason"), metrics.minicpmo_sessions_ended
+    )
+    yield families.counter(
+        "antiphon_minicpmo_resumes", "Clients that came back to their session.", ("outcome",), _single(metrics.minicpmo_resumes)
+    )
+
+
+def _queue(metrics: Snapshot, families: _Families) -> Iterator["Metric"]:
+    yield families.gauge("antiphon_queue_waiting", "Conversations that wait for a place.", (MODEL,), _single(metrics.queue_waiting))
+    yield families.gauge("antiphon_queue_serving", "Conversations that have a place.", (MODEL,), _single(metrics.queue_serving))
+    yield families.histogram("antiphon_queue_wait_seconds", "Until there was a place.", (MODEL,), _single(metrics.queue_waits))
+    yield families.counter("antiphon_queue_tickets", "Tickets that ended.", (MODEL, "kind", "outcome"), metrics.queue_tickets)
+    yield families.gauge("antiphon_workers", "Workers by their state.", (MODEL, "state"), metrics.workers)
+
+
+def _beneath(metrics: Snapshot, families: _Families) -> Iterator["Metric"]:
+    yield families.counter("antiphon_store_writes", "Responses written to the store.", ("outcome",), _single(metrics.store_writes))
+    yield families.counter("antiphon_recordings", "Recordings of sessions that ended.", ("outcome",), _single(metrics.recordings))
+    waiting_bytes = {(): metrics.recordings_waiting_bytes}
+    yield families.gauge("antiphon_recordings_waiting_bytes", "Recordings that could not be kept yet.", (), waiting_bytes)
+    yield families.gauge("antiphon_upstream_state", "Processes by its breaker's state.", ("upstream", "state"), metrics.upstreams)
+    yield families.counter(
+        "antiphon_upstream_failures", "Upstreams that did not answer as they should.", ("upstream", "reason"), metrics.upstream_failures
+    )
+
+
+def _single(values: Mapping[str, T]) -> Labelled[T]:
+    return {(key,): value for key, value in values.items()}
+
+
+def _buckets(values: Histogram) -> list[tuple[str, float]]:
+    """Counts up to each bound, as Prometheus has them."""
+    total = 0
+    buckets = []
+    for bound, count in zip((*map(str, values.bounds), "+Inf"), values.counts, strict=True):
+        total += count
+        buckets.append((bound, float(total)))
+    return buckets

@@ -1,0 +1,1 @@
+"""What all HTTP routes share: authentication, reading bodies, errors, paging."""

@@ -1,0 +1,32 @@
+"""The WebSocket subprotocols that a client offers, and what they tell."""
+
+from starlette.datastructures import Headers
+
+from antiphon.server.http.auth import SUBPROTOCOL_KEY
+
+BETA_HEADER, BETA_SUBPROTOCOL = "realtime=v1", "openai-beta.realtime-v1"
+SUBPROTOCOL = "realtime"
+
+
+def asks_for_beta(headers: Headers) -> bool:
+    """Whether a client says that it speaks the beta's dialect."""
+    features = [feature.strip() for line in headers.getlist("openai-beta") for feature in line.split(",")]
+    return BETA_HEADER in features or BETA_SUBPROTOCOL in offered(headers)
+
+
+def subprotocol_of(headers: Headers) -> str | None:
+    """
+    The one of the subprotocols offered that is selected; None where none was offered.
+
+    Browsers close a WebSocket whose server selects none of those that they offered. A key is never told back.
+    """
+    names = offered(headers)
+    if SUBPROTOCOL in names:
+        return SUBPROTOCOL
+    return next((name for name in names if not name.startswith(SUBPROTOCOL_KEY)), None)
+
+
+def offered(headers: Headers) -> list[str]:
+    """The subprotocols that a client offers."""
+    lines = headers.getlist("sec-websocket-protocol")
+    return [name.strip() for line in lines for name in line.split(",") if name.strip()]

@@ -1,0 +1,206 @@
+"""
+`GET /openapi.json`: what each route takes and gives, from the types that read and write it.
+
+Every route has a row in `openapi_operations.OPERATIONS`; one without can't be described, and a test says so.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from importlib.resources import files
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response as Reply
+from starlette.routing import Route
+
+from antiphon import __version__
+from antiphon.runtime.service import Service
+from antiphon.server.http.auth import GuardedRoute
+from antiphon.server.openapi import operations as table
+from antiphon.server.openapi.operations import OPERATIONS, Error, Health, Operation
+from antiphon.server.openapi.schemas import Schema, Schemas, reference, schemas_of
+from antiphon.wire.responses.events import StreamEvent
+from antiphon.wire.responses.profiles import PROFILES, Profile
+
+JSON = "application/json"
+
+
+def routes(service: Service, others: Sequence[Route]) -> list[Route]:
+    """`/openapi.json`, which describes itself and `others`."""
+    made: dict[bool, bytes] = {}
+
+    async def openapi(_request: Request) -> Reply:
+        is_open = service.keyring.is_open
+        if is_open not in made:
+            profile = PROFILES[service.config.responses.profile]
+            made[is_open] = msgspec.json.encode(document([*others, described], profile, is_open=is_open))
+        return Reply(made[is_open], media_type=JSON)
+
+    described = GuardedRoute("/openapi.json", openapi, service=service, access="public", methods=["GET"])
+    return [described]
+
+
+def document(all_routes: Iterable[Route], profile: Profile, *, is_open: bool) -> Schema:
+    """
+    The OpenAPI document of these routes.
+
+    Args:
+        all_routes: each has its row in the table.
+        profile: how events are written.
+        is_open: whether no key is needed.
+
+    Raises:
+        KeyError: one has no row.
+    """
+    operations = {(method, path): (route, OPERATIONS[method, path]) for method, path, route in _operations(all_routes)}
+    told = [told for _, told in operations.values()]
+    gives = {kind for each in told for kind in (each.gives, each.streams) if _is_type(kind)} | {Error, Health}
+    schemas = schemas_of([each.takes for each in told if each.takes], list(gives), profile.event_names)
+    writer = _Writer(schemas, profile, is_open=is_open, examples=_examples())
+    paths: dict[str, Schema] = {}
+    for (method, path), (route, row) in operations.items():
+        paths.setdefault(path, {})[method.lower()] = writer.operation(path, route, row)
+    return {
+        "openapi": "3.2.0",
+        "info": {
+            "title": "antiphon",
+            "version": __version__,
+            "description": "One self-hosted server for the conversation protocols that AI clients use, in front of any engine.",
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        },
+        "servers": [{"url": "/"}],
+        "tags": [{"name": name, "description": text} for name, text in table.TAGS.items()],
+        "paths": paths,
+        "components": {
+            "schemas": schemas.components,
+            "headers": {
+                name: {"description": each.told, "required": each.always, "schema": each.schema} for name, each in table.HEADERS.items()
+            },
+            "securitySchemes": {
+                "bearer": {"type": "http", "scheme": "bearer", "description": "A key of `antiphon keys create`."},
+                "header": {"type": "apiKey", "in": "header", "name": "api-key", "description": "The same key, as Azure's clients send it."},
+                "worker": {"type": "http", "scheme": "bearer", "description": "The key that workers join with."},
+            },
+        },
+    }
+
+
+def _operations(all_routes: Iterable[Route]) -> Iterator[tuple[str, str, Route]]:
+    for route in all_routes:
+        for method in sorted((route.methods or {"POST"}) - {"HEAD", "OPTIONS"}):
+            yield method, re.sub(r":\w+}", "}", route.path), route
+
+
+def _is_type(kind: Any) -> bool:
+    return kind is not None and not isinstance(kind, str)
+
+
+def _examples() -> Any:
+    """By operation: `request`s and `answers`, and for a stream its `events`; each by a name."""
+    return msgspec.json.decode(files("antiphon.server.openapi").joinpath("examples.json").read_bytes())
+
+
+class _Writer:
+    """Writes operations down."""
+
+    def __init__(self, schemas: Schemas, profile: Profile, *, is_open: bool, examples: Mapping[str, Any]) -> None:
+        self._schemas = schemas
+        self._profile = profile
+        self._is_open = is_open
+        self._examples = examples
+
+    def operation(self, path: str, route: Route, told: Operation) -> Schema:
+        """One route with one method."""
+        scope = route.access if isinstance(route, GuardedRoute) and route.access not in ("probe", "public") else None
+        in_path = [
+            {"name": name, "in": "path", "required": True, "description": "Its id.", "schema": {"type": "string", "minLength": 1}}
+            for name in re.findall(r"{(\w+)}", path)
+        ]
+        described: Schema = {
+            "operationId": told.id,
+            "tags": [told.tag],
+            "summary": told.summary,
+            **({"description": told.told} if told.told else {}),
+            "parameters": [*in_path, *told.query],
+            "responses": {str(status): answer for status, answer in self._answers(route, told, scope)},
+            "security": self._security(scope),
+        }
+        if told.takes is not None:
+            examples = self._examples.get(told.id, {}).get("request")
+            content = {told.takes_as: self._media(told.takes, examples)}
+            content |= {media_type: {"schema": {"type": "string"}} for media_type in told.also_takes}
+            described["requestBody"] = {"required": True, "content": content}
+        return described
+
+    def _security(self, scope: str | None) -> list[Schema]:
+        if scope is None:
+            return []
+        if scope == "worker":
+            return [{"worker": []}]
+        return [{"bearer": [scope]}, {"header": [scope]}, *([{}] if self._is_open else [])]
+
+    def _answers(self, route: Route, told: Operation, scope: str | None) -> Iterator[tuple[int, Schema]]:
+        if told.gives is not None:
+            yield told.status, _answer(told.status, "As asked.", self._contents(told), told, scope) | _links(told)
+        is_probe = isinstance(route, GuardedRoute) and route.access == "probe"
+        shared = table.REFUSES_ANY | ({} if is_probe else table.REFUSES_GUARDED) | (table.REFUSES_STRANGERS if scope else {})
+        for status, when in sorted((shared | dict(told.refuses)).items()):
+            is_health = told.gives is Health and status in told.refuses
+            schema = {"anyOf": [reference("Health"), reference("Error")]} if is_health else reference("Error")
+            yield status, _answer(status, when, {JSON: {"schema": schema, **self._examples_of(told, status)}}, told, scope)
+
+    def _examples_of(self, told: Operation, status: int) -> Schema:
+        shown = self._examples.get(told.id, {}).get("answers", {}).get(str(status)) or self._examples["errors"].get(str(status))
+        return {"examples": _named(shown)} if shown else {}
+
+    def _contents(self, told: Operation) -> Schema:
+        contents: Schema = {}
+        if _is_type(told.gives):
+            contents[JSON] = self._media(told.gives, self._examples.get(told.id, {}).get("answers", {}).get("200"))
+        for media_type in (*([] if _is_type(told.gives) else [told.gives]), *told.also_gives):
+            contents[media_type] = {"schema": {"type": "string"}}
+        if told.streams is not None:
+            contents["text/event-stream"] = self._stream(told)
+        return contents
+
+    def _media(self, kind: Any, examples: Mapping[str, Any] | None) -> Schema:
+        return {"schema": self._schemas.of[kind], **({"examples": _named(examples)} if examples else {})}
+
+    def _stream(self, told: Operation) -> Schema:
+        """A stream of events, each of them as what its fields hold."""
+        json: Schema = {"type": "string", "contentMediaType": JSON, "contentSchema": self._schemas.of[told.streams]}
+        fields: Schema = {"event": {"type": "string", "description": "The event's `type`."}, "data": json}
+        required = ["event", "data"]
+        if self._profile.done_marker and told.streams is StreamEvent:
+            fields["data"] = {"anyOf": [json, {"const": "[DONE]"}]}
+            required = ["data"]
+        events = self._examples[told.id]["events"]
+        text = "".join(f"event: {event['type']}\ndata: {msgspec.json.encode(event).decode()}\n\n" for event in events)
+        return {
+            "itemSchema": {"type": "object", "required": required, "properties": fields},
+            "examples": {"text": {"summary": "In two pieces", "serializedValue": text}},
+        }
+
+
+def _named(examples: Mapping[str, Any]) -> Schema:
+    """Examples by their summaries, as OpenAPI has them."""
+    return {re.sub(r"\W+", "_", summary.lower()): {"summary": summary, "value": value} for summary, value in examples.items()}
+
+
+def _links(told: Operation) -> Schema:
+    links = {other: {"operationId": other, "parameters": {name: "$response.body#/id"}} for other, name in told.leads_to.items()}
+    return {"links": links} if links else {}
+
+
+def _answer(status: int, when: str, content: Schema, told: Operation, scope: str | None) -> Schema:
+    headers = [
+        name
+        for name, header in table.HEADERS.items()
+        if status in (header.on or (status,)) and header.of in (None, told.id) and (scope or not name.startswith("x-ratelimit"))
+    ]
+    return {
+        "description": when,
+        "headers": {name: {"$ref": f"#/components/headers/{name}"} for name in headers},
+        "content": content,
+    }

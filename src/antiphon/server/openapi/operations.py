@@ -1,0 +1,578 @@
+"""What each route does, takes, gives and refuses: the table from which `/openapi.json` is written."""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal, NamedTuple
+
+import msgspec
+
+from antiphon.server.audio.form import FILE_LIMIT_BYTES
+from antiphon.server.transport.limits import BODY_LIMIT_BYTES, HEAD_LIMIT_BYTES
+from antiphon.wire.http import queue
+from antiphon.wire.http.audio import SpeechEvent, SpeechRequest, TranscriptEvent, Transcription, TranscriptionRequest
+from antiphon.wire.http.recordings import RecordedSession, RecordedSessionList, SessionDeleted
+from antiphon.wire.minicpmo import endpoints as minicpmo
+from antiphon.wire.realtime.endpoints import BetaSession, BetaSessionRequest, ClientSecret, ClientSecretRequest
+from antiphon.wire.responses.endpoints import InputTokens, InputTokensRequest, ItemList, ResponseDeleted
+from antiphon.wire.responses.events import StreamEvent
+from antiphon.wire.responses.request import CreateRequest
+from antiphon.wire.responses.response import Response
+
+
+class WhatWentWrong(msgspec.Struct):
+    """An error; `param` is the path of the field at fault, `code` what a program can tell it by."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class Error(msgspec.Struct):
+    """The body of every answer that is an error."""
+
+    error: WhatWentWrong
+
+
+class Health(msgspec.Struct):
+    """Whether the server lives, or takes work."""
+
+    status: Literal["ok", "unavailable"]
+
+
+class Version(msgspec.Struct):
+    """What the server is."""
+
+    name: Literal["antiphon"]
+    version: str
+
+
+class Model(msgspec.Struct):
+    """A model that can be asked; `created` is in Unix seconds."""
+
+    id: str
+    object: Literal["model"]
+    created: int
+    owned_by: str
+
+
+class ModelList(msgspec.Struct):
+    """The models that can be asked."""
+
+    object: Literal["list"]
+    data: list[Model]
+
+
+class Document(msgspec.Struct):
+    """An OpenAPI document."""
+
+    openapi: str
+    info: dict[str, Any]
+    paths: dict[str, Any]
+
+
+class Operation(NamedTuple):
+    """
+    What a route does.
+
+    Attributes:
+        id: what generated clients call it.
+        tag: what it belongs to.
+        gives: the type of its answer, or the media type where that is no JSON; None where there is never one.
+        takes: the type of its body; None for none.
+        takes_as: the media type of that.
+        also_takes: media types of bodies that are plain text.
+        also_gives: media types of answers that are as good as the one of `gives`, where others are asked for.
+        status: of its answer, where that is not 200.
+        streams: the type of each event where the answer may be a stream.
+        refuses: statuses of its own with which it answers, and when.
+        query: its parameters, as OpenAPI has them.
+        told: more than its summary says.
+        leads_to: operations that take the `id` of what this one gives, and under which name.
+    """
+
+    id: str
+    tag: str
+    summary: str
+    gives: Any
+    takes: Any = None
+    streams: Any = None
+    refuses: Mapping[int, str] = {}
+    query: Sequence[dict[str, Any]] = ()
+    told: str | None = None
+    leads_to: Mapping[str, str] = {}
+    takes_as: str = "application/json"
+    also_gives: Sequence[str] = ()
+    also_takes: Sequence[str] = ()
+    status: int = 200
+
+
+class TranscriptionForm(TranscriptionRequest, kw_only=True):
+    """A form with a recording."""
+
+    file: Annotated[Any, msgspec.Meta(extra_json_schema={"type": "string", "contentMediaType": "application/octet-stream"})]
+
+
+class CallForm(msgspec.Struct):
+    """An offer in SDP, and the session that the call is to begin with."""
+
+    sdp: str
+    session: dict[str, Any] = {}
+
+
+TAGS = {
+    "Realtime": "Conversations over a WebSocket or a call, aloud or in writing, and the secrets with which a browser opens them.",
+    "Responses": "Answers from models, whole or as streams of events, and what is kept of them.",
+    "Audio": "Recordings written down, and texts read aloud.",
+    "Sessions": "Recordings of sessions, for those whose sessions they were.",
+    "MiniCPM-o": "What the pages and clients of MiniCPM-o ask for before they open a session: presets, and voices to speak with.",
+    "Queue": "Who waits for models of which there are few, and what has places with them.",
+    "Models": "The models that can be asked.",
+    "Server": "What the server is, how it is, and what it can do.",
+}
+
+MALFORMED = "The request is malformed, or asks for what the model can't do; `param` says where."
+NO_NEW_WORK = "No new work is taken: the server is stopping or overloaded. `retry-after` says when to try again."
+COMPRESSED = {415: "The body is compressed."}
+ASKED = COMPRESSED | {
+    400: MALFORMED,
+    404: "There is no such model or item.",
+    413: f"The body is over {BODY_LIMIT_BYTES >> 20} MiB.",
+    502: "The engine failed, or the server behind it.",
+    503: NO_NEW_WORK,
+}
+MISSING = {404: "There is no such response."}
+
+PAGE = [
+    {
+        "name": "limit",
+        "in": "query",
+        "description": "How many items at most.",
+        "schema": {"type": "integer", "minimum": 1, "maximum": 100, "default": 20},
+    },
+    {
+        "name": "order",
+        "in": "query",
+        "description": "`asc` for the oldest first.",
+        "schema": {"type": "string", "enum": ["asc", "desc"], "default": "desc"},
+    },
+    {
+        "name": "after",
+        "in": "query",
+        "description": "The id of an item: those that follow it are listed.",
+        "schema": {"type": "string"},
+    },
+]
+
+SESSIONS = [page | {"description": str(page["description"]).replace("item", "session")} for page in PAGE]
+
+SESSION = [
+    {"name": "model", "in": "query", "description": "The model that answers; the first one unless said.", "schema": {"type": "string"}},
+    {
+        "name": "intent",
+        "in": "query",
+        "description": "`transcription` for a session that only writes down what is said.",
+        "schema": {"type": "string", "enum": ["conversation", "transcription"], "default": "conversation"},
+    },
+    {
+        "name": "dialect",
+        "in": "query",
+        "description": "The dialect that is spoken; the one that the client asks for unless said.",
+        "schema": {"type": "string", "enum": ["ga", "beta"]},
+    },
+    {
+        "name": "record",
+        "in": "query",
+        "description": "`1` to have the session recorded, where the server does that for those who ask.",
+        "schema": {"type": "string"},
+    },
+]
+
+MINICPMO_SESSION = [
+    {
+        "name": "resumable",
+        "in": "query",
+        "description": "`1` where a client of MiniCPM-o's protocol means to come back to its session after its network was lost.",
+        "schema": {"type": "string"},
+    },
+    {
+        "name": "mode",
+        "in": "query",
+        "description": "The session is one of MiniCPM-o's protocol, and of this kind.",
+        "schema": {"type": "string", "enum": ["chat", "audio", "video"]},
+    },
+    {
+        "name": "resume",
+        "in": "query",
+        "description": "The token of a session of MiniCPM-o's protocol whose connection was lost.",
+        "schema": {"type": "string"},
+    },
+    {
+        "name": "after",
+        "in": "query",
+        "description": "With `resume`, the `seq` of the last event that the client has seen.",
+        "schema": {"type": "integer", "minimum": 0},
+    },
+]
+
+A_SESSION = (
+    "The request must be a WebSocket handshake, and is then answered with 101. What is said from then on is in the reference of the "
+    "Realtime API."
+)
+NO_SESSION = {
+    400: "A parameter is malformed.",
+    404: "There is no such model.",
+    426: "The request is no WebSocket handshake.",
+    503: NO_NEW_WORK,
+}
+NO_SECRET = COMPRESSED | {
+    400: MALFORMED,
+    404: "There is no such model, or none that transcribes.",
+    413: "The body, or the session in it, is too large.",
+    503: NO_NEW_WORK,
+}
+NO_SPEECH = {
+    400: "The request is malformed, or asks for what the ear or the voice can't do; `param` says where.",
+    404: "There is no such model.",
+    501: "This server has no ears and no voice; `message` says how to get them.",
+    502: "The server behind the ear or the voice failed.",
+    503: NO_NEW_WORK,
+    504: "The server behind the ear or the voice did not answer in time.",
+}
+
+NO_RECORDING = {404: "There is no such session, or no such file of it."}
+NOT_YET = NO_RECORDING | {409: "The session has not ended.", 502: "Where recordings are kept does not answer."}
+
+NO_VOICE = {
+    404: "There is no such preset, sound or voice.",
+    501: "This server can't read files of sound; `message` says how to change that.",
+    503: NO_NEW_WORK,
+}
+NO_UPLOAD = (
+    NO_VOICE
+    | COMPRESSED
+    | {
+        400: "The request is malformed, or the sound can't be read, or is too long; `param` says where.",
+        409: "There are too many voices already.",
+        413: f"The body is over {BODY_LIMIT_BYTES >> 20} MiB, or the file over {minicpmo.UPLOAD_BYTES_MOST >> 20} MiB.",
+    }
+)
+NO_VOICE_HERE = {404: "There is no such voice."}
+
+NO_TICKET = {404: "There is no such ticket, or it is another's, or it has ended."}
+NO_WORKER = {404: "There is no such worker."}
+
+NO_CALL = {404: "There is no such call."}
+NOT_SIP = {400: "The call came over WebRTC, and can't be asked for that."} | NO_CALL
+
+OPERATIONS: dict[tuple[str, str], Operation] = {
+    ("POST", "/v1/responses"): Operation(
+        "createResponse",
+        "Responses",
+        "Answer, whole or as a stream of events",
+        Response,
+        CreateRequest,
+        StreamEvent,
+        ASKED,
+        told="With `stream`, the answer is told as server-sent events while it is made. Unless `store` is false it is kept, so that "
+        "`previous_response_id` can continue the conversation. Without a `model`, the first of those configured answers. Fields that "
+        "this server does not know are handed to the model's engine.",
+        leads_to=dict.fromkeys(("getResponse", "deleteResponse", "cancelResponse", "listInputItems"), "id"),
+    ),
+    ("POST", "/v1/responses/input_tokens"): Operation(
+        "countInputTokens",
+        "Responses",
+        "Count the tokens of an input",
+        InputTokens,
+        InputTokensRequest,
+        refuses=ASKED,
+        told="They are counted by the engine that would read them, and nothing is answered or kept.",
+    ),
+    ("GET", "/v1/responses/{id}"): Operation(
+        "getResponse", "Responses", "Retrieve a response", Response, refuses={400: MALFORMED} | MISSING
+    ),
+    ("DELETE", "/v1/responses/{id}"): Operation(
+        "deleteResponse",
+        "Responses",
+        "Delete a response",
+        ResponseDeleted,
+        refuses=MISSING,
+        told="Conversations that go on from it can't be continued any more.",
+    ),
+    ("POST", "/v1/responses/{id}/cancel"): Operation(
+        "cancelResponse",
+        "Responses",
+        "Cancel a response in the background",
+        None,
+        refuses={400: "The response is none in the background."} | MISSING,
+        told="This server makes no responses in the background yet, so that this is always refused. Any other response is cancelled by "
+        "closing the connection on which it was asked for.",
+    ),
+    ("GET", "/v1/responses/{id}/input_items"): Operation(
+        "listInputItems",
+        "Responses",
+        "List the items that a response was asked with",
+        ItemList,
+        refuses={400: "A parameter is malformed, or `after` is none of its items; `param` says which."} | MISSING,
+        query=PAGE,
+    ),
+    ("GET", "/v1/realtime"): Operation(
+        "openSession",
+        "Realtime",
+        "Open a session",
+        None,
+        refuses=NO_SESSION,
+        query=[*SESSION, *MINICPMO_SESSION],
+        told=f"{A_SESSION} With `mode`, or without any sign that the Realtime API is meant, MiniCPM-o's protocol is spoken.",
+    ),
+    ("GET", "/openai/v1/realtime"): Operation(
+        "openSessionOnAzure", "Realtime", "The same, for clients of Azure", None, refuses=NO_SESSION, query=SESSION, told=A_SESSION
+    ),
+    ("GET", "/openai/realtime"): Operation(
+        "openSessionOnAzurePreview",
+        "Realtime",
+        "The same, for clients of Azure's preview",
+        None,
+        refuses=NO_SESSION,
+        query=SESSION,
+        told=A_SESSION,
+    ),
+    ("POST", "/v1/realtime/client_secrets"): Operation(
+        "createClientSecret",
+        "Realtime",
+        "Make a secret that opens sessions",
+        ClientSecret,
+        ClientSecretRequest,
+        refuses=NO_SECRET,
+        told="For a client that is not trusted with a key, such as a page in a browser. It opens sessions that begin with what is in "
+        "`session`, until it expires, and nothing else.",
+    ),
+    ("POST", "/v1/realtime/sessions"): Operation(
+        "createBetaSession", "Realtime", "The same, as the beta has it", BetaSession, BetaSessionRequest, refuses=NO_SECRET
+    ),
+    ("POST", "/v1/realtime/transcription_sessions"): Operation(
+        "createBetaTranscriptionSession",
+        "Realtime",
+        "The same, for sessions of the beta that only transcribe",
+        BetaSession,
+        BetaSessionRequest,
+        refuses=NO_SECRET,
+    ),
+    ("POST", "/v1/realtime/calls"): Operation(
+        "createCall",
+        "Realtime",
+        "Call, over WebRTC",
+        "application/sdp",
+        CallForm,
+        refuses=NO_SECRET | {404: "There is no such model.", 501: "This server can't take calls; `message` says how to change that."},
+        query=SESSION,
+        told="The answer to the offer; `location` has the call's id. What is said from then on, on the data channel `oai-events`, is in "
+        "the reference of the Realtime API.",
+        takes_as="multipart/form-data",
+        also_takes=("application/sdp",),
+        status=201,
+    ),
+    ("POST", "/v1/realtime/calls/{id}/hangup"): Operation("hangUpCall", "Realtime", "End a call", "text/plain", refuses=NO_CALL),
+    ("POST", "/v1/realtime/calls/{id}/accept"): Operation("acceptCall", "Realtime", "Accept a call over SIP", None, refuses=NOT_SIP),
+    ("POST", "/v1/realtime/calls/{id}/reject"): Operation("rejectCall", "Realtime", "Reject a call over SIP", None, refuses=NOT_SIP),
+    ("POST", "/v1/realtime/calls/{id}/refer"): Operation("referCall", "Realtime", "Hand on a call over SIP", None, refuses=NOT_SIP),
+    ("GET", "/api/presets"): Operation("listPresets", "MiniCPM-o", "List the presets, by mode", minicpmo.Presets, refuses=NO_VOICE),
+    ("GET", "/api/presets/{mode}/{id}/audio"): Operation(
+        "getPresetAudio", "MiniCPM-o", "The sounds of a preset", minicpmo.PresetAudio, refuses=NO_VOICE
+    ),
+    ("GET", "/api/default_ref_audio"): Operation(
+        "getDefaultVoice", "MiniCPM-o", "The voice of clients that bring none", minicpmo.ReferenceAudio, refuses=NO_VOICE
+    ),
+    ("GET", "/api/assets/ref_audio"): Operation("listVoices", "MiniCPM-o", "List the voices that were kept", minicpmo.VoiceList),
+    ("POST", "/api/assets/ref_audio"): Operation(
+        "keepVoice",
+        "MiniCPM-o",
+        "Keep a voice",
+        minicpmo.VoiceKept,
+        minicpmo.VoiceUpload,
+        refuses=NO_UPLOAD,
+        told="A file in one of the formats of `POST /v1/audio/transcriptions`, of a minute at most.",
+        leads_to=dict.fromkeys(("getVoice", "dropVoice"), "id"),
+    ),
+    ("GET", "/api/assets/ref_audio/{id}"): Operation(
+        "getVoice", "MiniCPM-o", "A voice that was kept", minicpmo.ReferenceAudio, refuses=NO_VOICE
+    ),
+    ("DELETE", "/api/assets/ref_audio/{id}"): Operation(
+        "dropVoice", "MiniCPM-o", "Keep a voice no longer", minicpmo.VoiceKept, refuses=NO_VOICE_HERE
+    ),
+    ("GET", "/api/frontend_defaults"): Operation("getFrontendDefaults", "MiniCPM-o", "What a page begins with", minicpmo.FrontendDefaults),
+    ("POST", "/v1/audio/transcriptions"): Operation(
+        "createTranscription",
+        "Audio",
+        "Write a recording down",
+        Transcription,
+        TranscriptionForm,
+        TranscriptEvent,
+        NO_SPEECH | {413: f"The file is over {FILE_LIMIT_BYTES >> 20} MiB."},
+        told="WAV, FLAC, MP3 or Ogg, of two hours at most. With `stream` a stretch is told as soon as it is written down. With "
+        "`response_format` `verbose_json` the answer has `segments` and `words`, too; `text`, `srt` and `vtt` are plain text.",
+        takes_as="multipart/form-data",
+        also_gives=("text/plain",),
+    ),
+    ("POST", "/v1/audio/speech"): Operation(
+        "createSpeech",
+        "Audio",
+        "Read a text aloud",
+        "audio/*",
+        SpeechRequest,
+        SpeechEvent,
+        NO_SPEECH | COMPRESSED | {413: ASKED[413]},
+        told="The sound is sent while it is made: as a file, or with `stream_format` `sse` as events.",
+    ),
+    ("GET", "/v1/sessions"): Operation(
+        "listSessions",
+        "Sessions",
+        "List the sessions that were recorded",
+        RecordedSessionList,
+        refuses={400: "A parameter is malformed, or `after` is none of the sessions; `param` says which."},
+        query=SESSIONS,
+    ),
+    ("GET", "/v1/sessions/{id}"): Operation("getSession", "Sessions", "Show a session", RecordedSession, refuses=NO_RECORDING),
+    ("DELETE", "/v1/sessions/{id}"): Operation("deleteSession", "Sessions", "Delete a recording", SessionDeleted, refuses=NOT_YET),
+    ("GET", "/v1/sessions/{id}/events"): Operation(
+        "getSessionEvents",
+        "Sessions",
+        "What was said, event by event",
+        "application/x-ndjson",
+        refuses=NOT_YET | {416: "The file has nothing of what `range` asks for."},
+    ),
+    ("GET", "/v1/sessions/{id}/files/{name}"): Operation(
+        "getSessionFile",
+        "Sessions",
+        "One of its files, such as `in.wav`",
+        "audio/*",
+        refuses=NOT_YET | {416: "The file has nothing of what `range` asks for."},
+        told="With `range`, a part of it, with the status 206.",
+    ),
+    ("GET", "/v1/sessions/{id}/download"): Operation(
+        "downloadSession", "Sessions", "All of its files, in one zip file", "application/zip", refuses=NOT_YET
+    ),
+    ("GET", "/v1/models"): Operation("listModels", "Models", "List the models", ModelList),
+    ("GET", "/v1/models/{model}"): Operation(
+        "retrieveModel", "Models", "Retrieve a model", Model, refuses={404: "There is no such model."}
+    ),
+    ("GET", "/livez"): Operation("getLiveness", "Server", "Whether the process lives", Health),
+    ("GET", "/readyz"): Operation("getReadiness", "Server", "Whether new work is taken", Health, refuses={503: "It is not."}),
+    ("GET", "/health"): Operation("getHealth", "Server", "The same as `/readyz`", Health, refuses={503: "No new work is taken."}),
+    ("GET", "/version"): Operation("getVersion", "Server", "Name and version", Version),
+    ("GET", "/status"): Operation("getStatus", "Queue", "How it stands", queue.GatewayStatus),
+    ("GET", "/queue"): Operation("getQueue", "Queue", "Who waits, and who is served", queue.QueueStatus),
+    ("GET", "/api/queue"): Operation("listTickets", "Queue", "The same", queue.QueueStatus),
+    ("GET", "/api/queue/{id}"): Operation("getTicket", "Queue", "Retrieve a ticket", queue.QueueTicket, refuses=NO_TICKET),
+    ("DELETE", "/api/queue/{id}"): Operation(
+        "cancelTicket",
+        "Queue",
+        "Have a ticket wait no longer",
+        queue.TicketCancelled,
+        refuses=NO_TICKET | {409: "The ticket has its place already."},
+        told="Whoever waits with it is told `worker_busy`.",
+    ),
+    ("GET", "/api/config/eta"): Operation("getEtaConfig", "Queue", "What estimates are made from", queue.EtaConfig),
+    ("GET", "/workers"): Operation("listWorkers", "Queue", "List the workers", queue.WorkerList),
+    ("GET", "/workers/{id}"): Operation("getWorker", "Queue", "Retrieve a worker", queue.WorkerStatusEntry, refuses=NO_WORKER),
+    ("POST", "/workers/{id}/drain"): Operation(
+        "drainWorker",
+        "Queue",
+        "Give no more places with a worker",
+        queue.WorkerStatusEntry,
+        refuses=NO_WORKER,
+        told="Conversations under way go on.",
+    ),
+    ("POST", "/workers/{id}/resume"): Operation(
+        "resumeWorker",
+        "Queue",
+        "Give places again with a worker that was drained",
+        queue.WorkerStatusEntry,
+        refuses=NO_WORKER | {409: "The worker ends with its last session."},
+        told="One that was not drained stays as it is.",
+    ),
+    ("DELETE", "/workers/{id}"): Operation(
+        "removeWorker",
+        "Queue",
+        "Forget a worker",
+        queue.WorkerRemoved,
+        refuses=NO_WORKER,
+        told="Conversations under way go on. A worker that joins again, or is configured when the server starts again, is there again.",
+    ),
+    ("GET", "/v1/workers/join"): Operation(
+        "joinAsWorker",
+        "Server",
+        "Join as a worker",
+        None,
+        refuses={409: "The worker speaks another version.", 426: "The request is no WebSocket handshake.", 503: NO_NEW_WORK},
+        told="The request must be a WebSocket handshake with the key of workers, and is then answered with 101. `antiphon worker` makes it;"
+        " what is said from then on is between two antiphons of the same version.",
+    ),
+    ("GET", "/metrics"): Operation("getMetrics", "Server", "What is counted, for Prometheus", "text/plain"),
+    ("GET", "/openapi.json"): Operation("getDocument", "Server", "This document", Document),
+    ("GET", "/docs"): Operation("getDocumentPage", "Server", "This document as a page", "text/html"),
+    ("GET", "/"): Operation(
+        "getFrontPage", "Server", "Lead a browser to `/docs`", "text/html", refuses={404: "The client takes no HTML."}, status=307
+    ),
+}
+
+REFUSES_ANY = {
+    400: "The request is not valid HTTP.",
+    408: "The request did not arrive in time.",
+    429: "A limit of the key is reached, or there are too many connections from the client's address.",
+    431: f"The request's head is over {HEAD_LIMIT_BYTES >> 10} KiB.",
+    500: "A defect of the server, or its store can't be used.",
+    503: "There are too many connections.",
+}
+"""What any request may be answered, whatever it asks for."""
+
+REFUSES_GUARDED = {
+    403: "The key may not do that, or the page that asks is another site's.",
+    421: "The request is for another host.",
+}
+"""What any request may be answered but the probes'."""
+
+REFUSES_STRANGERS = {401: "The key is missing or wrong."}
+"""What a request may be answered that needs a key."""
+
+
+class Header(NamedTuple):
+    """
+    A header of answers.
+
+    Attributes:
+        on: the statuses whose answers have it; empty for all.
+        of: the operation whose answers have it; None for all.
+        always: whether they always have it.
+    """
+
+    told: str
+    schema: Mapping[str, Any]
+    on: Sequence[int] = ()
+    of: str | None = None
+    always: bool = False
+
+
+_COUNT = {"type": "integer", "minimum": 0}
+_NAMES = {"type": "string", "examples": ["web_search, computer"]}
+_DURATION = {"type": "string", "examples": ["1.5s", "2m30s"]}
+
+HEADERS = {
+    "x-request-id": Header(
+        "The request's id, which is in the server's log.", {"type": "string", "pattern": "^req_[0-9a-f]{48}$"}, always=True
+    ),
+    "openai-processing-ms": Header("Milliseconds until the answer began.", _COUNT),
+    "openai-version": Header("The version of the API.", {"type": "string"}),
+    "retry-after": Header("Seconds after which trying again may help.", {"type": "integer", "minimum": 1}, on=(429, 503)),
+    "location": Header("The call's address; its last part is its id.", {"type": "string"}, on=(201,), of="createCall", always=True),
+    "www-authenticate": Header("How to show a key.", {"const": "Bearer"}, on=(401,), always=True),
+    "x-ratelimit-limit-requests": Header("Requests a minute that the key may make.", _COUNT),
+    "x-ratelimit-remaining-requests": Header("How many of them are left.", _COUNT),
+    "x-ratelimit-reset-requests": Header("The time until all of them are.", _DURATION),
+    "x-ratelimit-limit-tokens": Header("Tokens a minute that the key may take.", _COUNT),
+    "x-ratelimit-remaining-tokens": Header("How many of them are left.", _COUNT),
+    "x-ratelimit-reset-tokens": Header("The time until all of them are.", _DURATION),
+    "antiphon-tools-not-offered": Header("Tools that the model was not offered.", _NAMES, on=(200,), of="createResponse"),
+    "antiphon-grammars-not-enforced": Header("Tools whose grammar the model is not held to.", _NAMES, on=(200,), of="createResponse"),
+    "antiphon-items-not-told": Header("Types of items that the model was not told.", _NAMES, on=(200,), of="createResponse"),
+}
+"""Those of the limits are there for a key that has limits."""

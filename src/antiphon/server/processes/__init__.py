@@ -1,0 +1,1 @@
+"""The processes of `serve`: one, or several under a supervisor."""

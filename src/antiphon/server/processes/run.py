@@ -1,0 +1,197 @@
+"""Serving: the socket, the process's signals, and the order in which things start and stop."""
+
+import asyncio
+import contextlib
+import functools
+import gc
+import queue
+import socket
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+
+import uvicorn
+import uvloop
+
+from antiphon.config.load import Config
+from antiphon.runtime.multiprocess.peer import Siblings
+from antiphon.runtime.service import Service
+from antiphon.server.app import build
+from antiphon.server.transport import logs
+from antiphon.server.transport.connection import Connection
+from antiphon.server.transport.limits import Door, raise_file_limit
+from antiphon.server.transport.listener import base_url, bound
+
+FAREWELL_S = 1
+"""How long answers that were cut off at the deadline get to say so."""
+
+POLL_S = 0.05
+
+GARBAGE_THRESHOLDS = (10_000, 20, 20)
+"""How many more objects there are before each of the collector's rounds; answers leave hardly any garbage behind that needs one."""
+
+
+class Server(uvicorn.Server):
+    """The HTTP server, saying when it accepts, and finishing what is under way at a signal."""
+
+    def __init__(self, service: Service, ready: Callable[[], None]) -> None:
+        settings = service.config.server
+        door = Door(settings, service.metrics, raise_file_limit(settings.connections))
+        super().__init__(
+            uvicorn.Config(
+                build(service),
+                http=functools.partial(Connection, door),  # type: ignore[arg-type]  # called like the class that is asked for
+                ws="none",
+                loop="none",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                proxy_headers=False,
+                timeout_graceful_shutdown=FAREWELL_S,
+                timeout_keep_alive=settings.keep_alive_s,  # type: ignore[arg-type]  # only ever given to `call_later`
+                backlog=2048,
+            )
+        )
+        self.service = service
+        self._ready = ready
+        self._drain_s = settings.drain_s
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Accept, and say so."""
+        await super().startup(sockets)
+        self._ready()
+
+    def handle_exit(self, sig: int, frame: object) -> None:
+        """A signal: finish what is under way; at the second one, don't."""
+        self.service.live.is_draining = True
+        if self.should_exit:
+            self.force_exit = True
+        self.should_exit = True
+
+    def stop_now(self) -> None:
+        """Wait for nothing that is under way; it is still told."""
+        self._drain_s = 0
+        self.should_exit = True
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """
+        Stop when the last answer is finished, or the time for it is over.
+
+        Until then the server still accepts, so that it can say that it takes no new work, and that another should be asked.
+        """
+        self.service.live.is_draining = True
+        await self._idle()
+        if not self.force_exit:
+            self.service.live.halt()
+        await super().shutdown(sockets)
+
+    async def _idle(self) -> None:
+        loop = asyncio.get_running_loop()
+        begun_at = loop.time()
+        if active := self.service.metrics.active:
+            logs.get().info("draining", requests=active, deadline_s=self._drain_s)
+        while self._is_needed() and not self.force_exit and loop.time() < begun_at + self._drain_s:  # noqa: ASYNC110 - a signal sets no event
+            await asyncio.sleep(POLL_S)
+
+    def _is_needed(self) -> bool:
+        """Whether an answer is under way, here or in another process of the server, so that others are still to be told to go elsewhere."""
+        siblings = self.service.siblings
+        if self.service.metrics.active or siblings is None:
+            return self.service.metrics.active > 0
+        siblings.rest()
+        return not siblings.are_idle
+
+
+def serve(config: Config, *, ready: Callable[[str, bool], None], notice: Callable[[str], None] = lambda _line: None) -> None:
+    """
+    Serve until a signal; what is under way is finished first.
+
+    Args:
+        ready: called with the base address, and whether no key is needed, once requests are answered.
+        notice: takes lines for the operator.
+
+    Raises:
+        Fault: the address is taken or not allowed, the store can't be used, or an engine can't start.
+    """
+    logs.configure(config.logging)
+    with bound(config.server.host, config.server.port) as listener:
+
+        def begun(server: Server) -> None:
+            settle_memory()
+            ready(base_url(listener), server.service.keyring.is_open)
+
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(serve_on(listener, config, begun, notice))
+
+
+def settle_memory() -> None:
+    """
+    Leave what is loaded now out of the garbage collector's rounds; for a process that does nothing but serve.
+
+    The modules alone are some hundred thousand objects, and looking through them again and again was a tenth of what a request cost.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*GARBAGE_THRESHOLDS)
+
+
+@contextlib.contextmanager
+def background(config: Config, *, is_lasting: bool = False) -> Iterator[str]:
+    """
+    The same server in a thread, on a free loopback port.
+
+    Args:
+        is_lasting: whether it has the store and the keys that are configured; else it forgets everything at the end, and needs none.
+
+    Yields:
+        Its base address.
+
+    Raises:
+        Fault: as `serve`.
+    """
+    logs.configure(config.logging)
+    started: queue.SimpleQueue[Server | BaseException] = queue.SimpleQueue()
+    here = {"host": "127.0.0.1"} | ({} if is_lasting else {"require_keys": None})
+    place = config.store if is_lasting else config.store.model_copy(update={"url": "memory"})
+    near = config.model_copy(update={"store": place, "server": config.server.model_copy(update=here)})
+
+    def work(listener: socket.socket) -> None:
+        try:
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                runner.run(serve_on(listener, near, started.put, lambda _line: None))
+        except BaseException as error:
+            started.put(error)
+
+    with bound("127.0.0.1", 0) as listener:
+        thread = threading.Thread(target=work, args=(listener,), name="antiphon", daemon=True)
+        thread.start()
+        server = started.get()
+        if isinstance(server, BaseException):
+            raise server
+        try:
+            yield base_url(listener)
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+async def serve_on(
+    listener: socket.socket,
+    config: Config,
+    ready: Callable[[Server], None],
+    notice: Callable[[str], None],
+    siblings: Siblings | None = None,
+) -> None:
+    """Serve on a socket until a signal; see `serve`."""
+    async with _opened(Service(config, notice, siblings)) as service:
+        server = Server(service, lambda: ready(server))
+        await server.serve(sockets=[listener])
+
+
+@contextlib.asynccontextmanager
+async def _opened(service: Service) -> AsyncIterator[Service]:
+    try:
+        await service.open()
+        yield service
+    finally:
+        await service.close()

@@ -1,0 +1,189 @@
+"""The Responses API over HTTP: create whole or streamed, retrieve, delete, and list input items."""
+
+import functools
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from antiphon.errors import ClientMistake, Fault, OurFault, response_not_found, shown
+from antiphon.protocols.responses.session import Responses
+from antiphon.runtime.core.driver import Driver
+from antiphon.runtime.core.ids import mint, noise
+from antiphon.runtime.resolve_request import order_of
+from antiphon.runtime.service import Service
+from antiphon.server.http.auth import GuardedRoute, answering, caller_of, settings_of
+from antiphon.server.http.body import body_of
+from antiphon.server.http.errors import fault_reply, json_reply
+from antiphon.server.http.paging import page_limit, page_order
+from antiphon.server.responses import input_tokens
+from antiphon.server.responses.event_stream import EventStream, stream
+from antiphon.server.responses.metrics import TERMINAL, counted
+from antiphon.server.responses.omitted import headers_of, note
+from antiphon.server.transport import connection, logs
+from antiphon.stores.base import UnknownCursor
+from antiphon.wire.codec.reading import read_query
+from antiphon.wire.codec.types import encode
+from antiphon.wire.responses.endpoints import IncludeQuery, RetrieveQuery
+from antiphon.wire.responses.profiles import PROFILES, Encoding
+from antiphon.wire.responses.request import CreateRequest, decode_request
+
+
+def routes(service: Service) -> list[Route]:
+    """Everything under `/v1/responses`."""
+    encoding = Encoding(PROFILES[service.config.responses.profile])
+    return [
+        GuardedRoute("/v1/responses", _Create(service, encoding), service=service, access="responses:write", methods=["POST"]),
+        *input_tokens.routes(service),  # before `{id}`, which it would also be
+        GuardedRoute("/v1/responses/{id}", _retrieve(service), service=service, access="responses:read", methods=["GET"]),
+        GuardedRoute("/v1/responses/{id}", _delete(service), service=service, access="responses:write", methods=["DELETE"]),
+        GuardedRoute("/v1/responses/{id}/cancel", _cancel(service), service=service, access="responses:write", methods=["POST"]),
+        GuardedRoute("/v1/responses/{id}/input_items", _input_items(service), service=service, access="responses:read", methods=["GET"]),
+    ]
+
+
+class _Create:
+    """`POST /v1/responses`, as a bare ASGI endpoint: a stream writes to its transport."""
+
+    def __init__(self, service: Service, encoding: Encoding) -> None:
+        self._service = service
+        self._encoding = encoding
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        begun_at = time.perf_counter()
+        body = await body_of(Request(scope, receive))
+        self._service.live.admit()
+        if self._service.config.logging.content:
+            logs.get().info("asked", content=body.decode(errors="replace"))
+        request = decode_request(body)
+        model = self._service.registry.find(request.model or None)
+        tenant = caller_of(scope).tenant
+        carries = self._service.config.responses.unavailable_tools == "carry"
+        order = await order_of(request, model, self._service.store, tenant, carries=carries, speech=self._service.speech)
+        session = Responses(order, mint, self._noise(request))
+        told = headers_of(session.left_out)
+        if told:
+            note(session.left_out, model.name)
+        settings = settings_of(scope, model.name, "responses")
+        async with answering(scope, lambda: session.tokens):
+            heartbeat_s = self._service.config.server.heartbeat_s
+            client = EventStream(self._encoding, scope, send, heartbeat_s, told) if request.stream else Whole()
+            driver = Driver(session, client, self._service.store, metrics=self._service.metrics)
+            with self._service.live.during(driver), counted(self._service, model, client, begun_at):
+                with connection.of(scope).telling(driver):
+                    engine = model.live if order.is_aloud else model.engine
+                    reply = await _answer(client, functools.partial(driver.run, engine, settings, order))
+        if reply is not None:  # after its tokens were counted, so that its headers say what is left
+            reply.headers.update(told)
+            await reply(scope, receive, send)
+        if isinstance(client, EventStream):
+            self._service.metrics.stream_events += client.events
+
+    def _noise(self, request: CreateRequest) -> Sequence[str] | None:
+        options = request.stream_options
+        wanted = options.include_obfuscation is not False if options else True
+        return noise() if request.stream and wanted and self._service.config.responses.obfuscation else None
+
+
+async def _answer(client: "EventStream | Whole", run: Callable[..., Awaitable[None]]) -> Response | None:
+    """Run a session; what is left to say when it is over, or None when it was streamed."""
+    if isinstance(client, Whole):
+        await run()
+        return client.reply()
+    return None if await stream(client, run) else fault_reply(client.fault or OurFault("The stream ended before it began."))
+
+
+class Whole:
+    """The client of a response that is not streamed: it waits for the last event."""
+
+    def __init__(self) -> None:
+        self.first_at: float | None = None  # there is no first token: it came with the last
+        self.last: Any = None
+        self.fault: Fault | None = None
+
+    def send(self, event: Any) -> None:
+        """Remember the event; the terminal one carries all."""
+        self.last = event
+
+    def flush(self) -> None:
+        """Nothing leaves before the end."""
+
+    def close(self, fault: Fault | None) -> None:
+        """Nothing more comes."""
+        self.fault = fault
+
+    def reply(self) -> Response:
+        """The answer over HTTP."""
+        if self.fault is not None:
+            return fault_reply(self.fault)
+        if not isinstance(self.last, TERMINAL):
+            return Response(status_code=499)  # the client hung up: nobody reads this
+        return json_reply(encode(self.last.response))
+
+
+def _retrieve(service: Service) -> Any:
+    async def retrieve(request: Request) -> Response:
+        if read_query(RetrieveQuery, request.query_params.multi_items()).stream:
+            raise ClientMistake(
+                "This response can't be streamed: only responses created with 'background' and 'stream' can be.", param="stream"
+            )
+        record = await service.store.get(caller_of(request.scope).tenant, request.path_params["id"])
+        if record is None:
+            raise response_not_found(request.path_params["id"])
+        return json_reply(record.body)
+
+    return retrieve
+
+
+def _delete(service: Service) -> Any:
+    async def delete(request: Request) -> Response:
+        response_id = request.path_params["id"]
+        if not await service.store.delete(caller_of(request.scope).tenant, response_id):
+            raise response_not_found(response_id)
+        return json_reply({"id": response_id, "object": "response", "deleted": True})
+
+    return delete
+
+
+def _cancel(service: Service) -> Any:
+    async def cancel(request: Request) -> Response:
+        response_id = request.path_params["id"]
+        if await service.store.get(caller_of(request.scope).tenant, response_id) is None:
+            raise response_not_found(response_id)
+        # Whoever waits for an answer cancels it by leaving; only background responses go on alone, and there are none yet.
+        raise ClientMistake("Cannot cancel a synchronous response.")
+
+    return cancel
+
+
+def _input_items(service: Service) -> Any:
+    async def input_items(request: Request) -> Response:
+        response_id = request.path_params["id"]
+        query = request.query_params
+        read_query(IncludeQuery, query.multi_items())  # only to refuse what can't be included: nothing is ever left out
+        tenant = caller_of(request.scope).tenant
+        after = query.get("after")
+        try:
+            page = await service.store.list_items(
+                tenant, response_id, direction="input", after=after, limit=page_limit(query), order=page_order(query)
+            )
+        except UnknownCursor:
+            raise ClientMistake(f"Item with id '{shown(after)}' not found.", param="after", code="invalid_value") from None
+        if page is None:
+            raise response_not_found(response_id)
+        return json_reply(
+            {
+                "object": "list",
+                "data": [msgspec.Raw(item.body) for item in page.items],
+                "first_id": page.items[0].id if page.items else None,
+                "last_id": page.items[-1].id if page.items else None,
+                "has_more": page.has_more,
+            }
+        )
+
+    return input_items

@@ -1,0 +1,1 @@
+"""Sockets: the HTTP/1.1 connection with its limits, WebSockets, logs."""

@@ -1,0 +1,369 @@
+"""
+What an HTTP connection does not put up with: heads without end, bodies that don't come, answers that nobody reads, broken framing.
+
+The server underneath parses and answers; it has neither caps nor timers of its own. There is one timer a connection, set for the
+nearest deadline: a deadline that moves on, as it does with every piece of a body, costs nothing until the timer looks again.
+"""
+
+import asyncio
+import enum
+from collections.abc import Iterator, Sequence
+from http import HTTPStatus
+from typing import Any
+
+import httptools
+import msgspec
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+from antiphon.errors import ClientMistake, Fault
+from antiphon.runtime.core.ids import mint
+from antiphon.server.transport import limits
+from antiphon.server.transport.limits import Door
+from antiphon.server.transport.websocket import is_handshake
+
+LINGER_S = 2.0
+"""How long a refused client may go on sending before it is cut off: closed at once, it would not read why."""
+
+
+class Phase(enum.Enum):
+    """What a connection waits for its client to send."""
+
+    NOTHING = enum.auto()
+    HEAD = enum.auto()
+    BODY = enum.auto()
+
+
+class Guarded(HttpToolsProtocol):
+    """
+    An HTTP connection within limits.
+
+    Attributes:
+        dropped: why the server closed it on its own, once it has.
+    """
+
+    def __init__(self, door: Door, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.dropped: str | None = None
+        self._door = door
+        self._address: str | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._phase = Phase.NOTHING
+        self._since = 0.0
+        self._progress_at = 0.0
+        self._behind_at: float | None = None
+        self._refused_at: float | None = None
+        self._flaw: Fault | None = None
+        self._upgrades = False
+        self._behind_handshake: bytearray | None = None
+        self._fields = 0
+        self._head_bytes = 0
+        self._unparsed_bytes = 0
+        self._body_bytes = 0
+        self._unwanted_bytes = 0
+
+    # The transport's callbacks
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in the parent
+        """A client has connected, if there is room."""
+        super().connection_made(transport)
+        address = self.client[0] if self.client else ""
+        if (fault := self._door.enter(address)) is not None:
+            self.connections.discard(self)
+            transport.write(_refusal(fault))
+            transport.close()
+            return
+        self._address = address
+        self._await(Phase.HEAD)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The client has gone, or was closed."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._unset_keepalive_if_required()
+        if self._address is not None:
+            self._door.leave(self._address)
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """The client has sent something."""
+        if self._refused_at is not None or self._address is None:
+            self._swallow(data)
+            return
+        if self._behind_handshake is not None:
+            self._hold(data)
+            return
+        self._unset_keepalive_if_required()
+        if self._phase is Phase.NOTHING:
+            self._await(Phase.HEAD)
+        self._unparsed_bytes += len(data)
+        try:
+            self._parse(data)
+            if self._phase is Phase.HEAD and self._head_bytes + self._unparsed_bytes > limits.HEAD_LIMIT_BYTES:
+                self.refuse(_head_too_large())
+            elif self._phase is Phase.BODY and self._unparsed_bytes > self._framing_limit_bytes:
+                self.refuse(ClientMistake("The request's chunks carry too little for what they take."))
+        except httptools.HttpParserError as error:
+            self.refuse(self._flaw or ClientMistake(f"The request is not valid HTTP: {error}."))
+
+    def pause_writing(self) -> None:
+        """The transport's buffer is above its high-water mark."""
+        super().pause_writing()
+        self._behind_at = self.loop.time()
+        self._wake_by(self._behind_at + self._door.settings.slow_reader_s)
+
+    def resume_writing(self) -> None:
+        """The transport's buffer has drained."""
+        super().resume_writing()
+        self._behind_at = None
+
+    # The parser's callbacks; what one raises ends the parsing
+
+    def on_message_begin(self) -> None:
+        """A request begins."""
+        super().on_message_begin()
+        self._fields = self._head_bytes = self._unwanted_bytes = 0
+        if self._phase is not Phase.HEAD:
+            self._await(Phase.HEAD)
+
+    def on_url(self, url: bytes) -> None:
+        """A piece of the address."""
+        super().on_url(url)
+        self._grow(len(url))
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """One field; those behind a body are counted and dropped, or they could pass for the head's."""
+        self._fields += 1
+        self._grow(len(name) + len(value) + 4)
+        if self._fields > limits.HEAD_LIMIT_FIELDS:
+            raise self._flawed(_head_too_large())
+        if self._phase is Phase.HEAD:
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        """The head is whole: the request goes to the application."""
+        method, version = self.parser.get_method(), self.parser.get_http_version()
+        self._upgrades = self.parser.should_upgrade()
+        if self._upgrades and method == b"CONNECT":
+            raise self._flawed(ClientMistake("Not allowed to CONNECT.", status=405))
+        if flaw := _flaw_of(self.url, self.headers, version):
+            raise self._flawed(ClientMistake(flaw))
+        self._await(Phase.BODY)
+        is_handshake_whole = self._upgrades and is_handshake(method.decode(), version, self.headers)
+        self._upgrades = self._upgrades and not is_handshake_whole
+        if not self._upgrades:
+            super().on_headers_complete()
+        if is_handshake_whole:
+            # Whatever becomes of it, what follows is not to be taken for a request.
+            self.cycle.keep_alive = False
+            self._behind_handshake = bytearray()
+
+    def on_body(self, body: bytes) -> None:
+        """A piece of the body."""
+        self._progress_at = self.loop.time()
+        self._body_bytes += len(body)
+        if self.cycle.response_complete:
+            self._swallow(body)
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """The request is whole."""
+        self._phase = Phase.NOTHING
+        self._unparsed_bytes = 0
+        if not self._upgrades:
+            super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        """The request is answered."""
+        super().on_response_complete()
+        if self._phase is not Phase.NOTHING:  # not idle: the next request is coming
+            self._unset_keepalive_if_required()
+        if self.expect_100_continue and self.cycle.response_complete and self.cycle.more_body:
+            # Whether the body still comes is the client's choice (RFC 9110 section 10.1.1), so nobody can tell it from the next request.
+            self.transport.close()
+
+    def _swallow(self, data: bytes) -> None:
+        self._unwanted_bytes += len(data)
+        if self._unwanted_bytes > limits.SWALLOW_LIMIT_BYTES:
+            self.drop("unwanted_body")
+
+    # Parsing
+
+    def _parse(self, data: bytes) -> None:
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            rest = data[upgrade.args[0] :]
+            if self._behind_handshake is None:
+                self._parse(self._head_without_upgrade() + rest)
+            else:
+                self._hold(rest)
+
+    def _hold(self, data: bytes) -> None:
+        """Keep what comes behind a handshake until that is answered; what is not here yet need not come sooner."""
+        assert self._behind_handshake is not None
+        self._behind_handshake += data
+        self.flow.pause_reading()
+
+    def _head_without_upgrade(self) -> bytes:
+        """
+        The request as if it had not asked to change the protocol, which a server may ignore; the parser would leave its body out.
+
+        Source: RFC 9110 section 7.8. Java's HTTP client asks for h2c with every first request.
+        """
+        hops = (b"connection", b"upgrade", b"http2-settings")
+        lines = [b"%b: %b\r\n" % field for field in self.headers if field[0] not in hops]
+        version = self.parser.get_http_version().encode()
+        head = b"%b %b HTTP/%b\r\n%b\r\n" % (self.parser.get_method(), self.url, version, b"".join(lines))
+        self.parser = httptools.HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        return head
+
+    @property
+    def _framing_limit_bytes(self) -> int:
+        return limits.FRAMING_LIMIT_BYTES + limits.FRAMING_LIMIT_FACTOR * self._body_bytes
+
+    def _grow(self, more_bytes: int) -> None:
+        self._unparsed_bytes = 0
+        self._head_bytes += more_bytes
+        if self._head_bytes > limits.HEAD_LIMIT_BYTES:
+            raise self._flawed(_head_too_large())
+
+    def _flawed(self, fault: Fault) -> Fault:
+        """The parser wraps what its callbacks raise; this is kept beside it."""
+        self._flaw = fault
+        return fault
+
+    # Waiting
+
+    def _await(self, phase: Phase) -> None:
+        self._phase = phase
+        self._since = self._progress_at = self.loop.time()
+        self._body_bytes = 0
+        settings = self._door.settings
+        self._wake_by(self._since + (settings.head_timeout_s if phase is Phase.HEAD else settings.body_timeout_s))
+
+    def _wake_by(self, at: float) -> None:
+        if self._timer is not None:
+            if self._timer.when() <= at:
+                return
+            self._timer.cancel()
+        self._timer = self.loop.call_at(at, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        if self._phase is not Phase.NOTHING and (self.flow.read_paused or (self._phase is Phase.HEAD and self._is_answering)):
+            # It is this side that does not go on.
+            self._await(self._phase)
+            if self._phase is Phase.BODY:
+                self._unparsed_bytes = 0  # as the body's own, which it is measured against
+        due_at, reason = min(self._deadlines(), default=(None, ""))
+        if due_at is None:
+            return
+        if due_at > self.loop.time():
+            self._wake_by(due_at)
+        else:
+            self._give_up(reason)
+
+    def _deadlines(self) -> Iterator[tuple[float, str]]:
+        settings = self._door.settings
+        if self._refused_at is not None:
+            yield self._refused_at + LINGER_S, "refused"
+        elif self._phase is Phase.HEAD:
+            yield self._since + settings.head_timeout_s, "slow_head"
+        elif self._phase is Phase.BODY:
+            yield self._progress_at + settings.body_timeout_s, "slow_body"
+            yield self._since + settings.body_timeout_s + self._body_bytes / limits.BODY_LEAST_BYTES_PER_S, "slow_body"
+        if self._behind_at is not None:
+            yield self._behind_at + settings.slow_reader_s, "slow_reader"
+
+    @property
+    def _latest(self) -> RequestResponseCycle | None:
+        """The latest request and its answer; None before the first."""
+        return self.cycle
+
+    @property
+    def _is_answering(self) -> bool:
+        return self._latest is not None and not self._latest.response_complete
+
+    # Ending
+
+    def _give_up(self, reason: str) -> None:
+        if reason in ("slow_head", "slow_body") and (self._head_bytes or self._unparsed_bytes):
+            self.count(reason)
+            self.refuse(ClientMistake("The request did not arrive in time.", status=408, code="request_timeout"))
+        else:
+            self.drop(reason)
+
+    def drop(self, reason: str) -> None:
+        """Close at once; what has not left never will. `reason` is one of few words, and counted."""
+        self.count(reason)
+        self.transport.abort()
+
+    def count(self, reason: str) -> None:
+        """Note why the connection ends; the first reason is it."""
+        if self.dropped is None:
+            self.dropped = reason
+            self._door.metrics.dropped[reason] += 1
+
+    def refuse(self, fault: Fault) -> None:
+        """Tell the client what is wrong with what it sends, if that can still be told, and read nothing more of it."""
+        self.count("large_head" if fault.status == 431 else "malformed")
+        self._refused_at = self.loop.time()
+        if self._is_answering and self.cycle.more_body and not self.cycle.response_started and not self.pipeline:
+            # The application has the flawed request already: to it, the client is gone.
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        elif self._is_answering or self.pipeline or (self._latest is not None and self._latest.more_body):
+            # In the middle of another answer, or after this one's, a word more would be taken for what it is not.
+            self.transport.close()
+            return
+        self.transport.write(_refusal(fault))
+        self.transport.write_eof()
+        self.flow.resume_reading()
+        self._wake_by(self._refused_at + LINGER_S)
+
+
+def _flaw_of(target: bytes, headers: Sequence[tuple[bytes, bytes]], version: str) -> str | None:
+    """
+    Why a head is refused that the parser lets pass.
+
+    Source: RFC 9112 sections 3.2 (one host, and the target's comes first), 6.1 (codings) and 2.3 (versions).
+    """
+    hosts = [value for name, value in headers if name == b"host"]
+    codings = [value.lower() for name, value in headers if name == b"transfer-encoding"]
+    if version not in ("1.0", "1.1"):
+        return f"The request must be HTTP/1.1, but is HTTP/{version}."
+    if len(hosts) > 1 or (not hosts and version == "1.1"):
+        return f"The request must have one Host header, but has {len(hosts)}."
+    if codings and (codings != [b"chunked"] or version == "1.0"):
+        return "The request's body must be sent plain or, in HTTP/1.1, chunked."
+    if not target.startswith(b"/") and target != b"*":
+        scheme, _, rest = target.partition(b"://")
+        authority, slash, _ = rest.partition(b"/")
+        if scheme.lower() not in (b"http", b"https") or not slash or authority.lower() not in [host.lower() for host in hosts]:
+            return "The request's target must be a path, or an address with a path and the same host as in the Host header."
+    return None if target.isascii() else "The request's target must be ASCII; other characters are percent-encoded."
+
+
+def _head_too_large() -> Fault:
+    return ClientMistake(
+        f"The request's head is too large. The limit is {limits.HEAD_LIMIT_BYTES} bytes in {limits.HEAD_LIMIT_FIELDS} fields.",
+        status=431,
+        code="request_header_fields_too_large",
+    )
+
+
+def _refusal(fault: Fault) -> bytes:
+    """A whole answer, after which the connection is closed."""
+    body = msgspec.json.encode(fault.body())
+    lines = [
+        f"HTTP/1.1 {fault.status} {HTTPStatus(fault.status).phrase}",
+        "content-type: application/json",
+        f"content-length: {len(body)}",
+        f"x-request-id: {mint('req')}",
+        *([] if fault.retry_after_s is None else [f"retry-after: {max(1, round(fault.retry_after_s))}"]),
+        "connection: close",
+        "",
+        "",
+    ]
+    return "\r\n".join(lines).encode() + body

@@ -1,0 +1,75 @@
+"""The socket that the server listens on."""
+
+import contextlib
+import errno
+import socket
+import sys
+from collections.abc import Iterator, Sequence
+
+from antiphon.errors import OurFault
+from antiphon.server.transport.limits import UNSENT_LIMIT_BYTES
+
+
+@contextlib.contextmanager
+def bound(host: str, port: int) -> Iterator[socket.socket]:
+    """
+    A socket on that address, which nobody listens on yet.
+
+    Raises:
+        OurFault: the address is taken or is none.
+    """
+    with _bound(host, port) as listener:
+        yield listener
+
+
+@contextlib.contextmanager
+def bound_for(processes: int, host: str, port: int) -> Iterator[Sequence[socket.socket]]:
+    """
+    A socket on that address for each of several processes.
+
+    Linux spreads connections over sockets that share an address by the clients' addresses. Were there one socket for all, whoever wakes
+    up first would take all the connections that come at the same moment; so it is where the system doesn't spread them.
+
+    Raises:
+        OurFault: the address is taken or is none.
+    """
+    if sys.platform != "linux":
+        with _bound(host, port) as alone:
+            yield [alone] * processes
+        return
+    if port:  # whoever shares an address doesn't see that another has it already: so it is first asked for without
+        with _bound(host, port):
+            pass
+    with contextlib.ExitStack() as held:
+        first = held.enter_context(_bound(host, port, is_shared=True))
+        taken = first.getsockname()[1]
+        yield [first, *(held.enter_context(_bound(host, taken, is_shared=True)) for _ in range(processes - 1))]
+
+
+def base_url(listener: socket.socket) -> str:
+    """The address as clients write it."""
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+@contextlib.contextmanager
+def _bound(host: str, port: int, *, is_shared: bool = False) -> Iterator[socket.socket]:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if is_shared:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        if hasattr(socket, "TCP_NOTSENT_LOWAT"):  # accepted sockets inherit it
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_LIMIT_BYTES)
+        try:
+            listener.bind((host, port))
+        except OSError as error:
+            in_use = error.errno == errno.EADDRINUSE
+            mend = (
+                "Stop what uses the port, or choose another with --port or ANTIPHON_PORT."
+                if in_use
+                else "Choose another with --host or --port."
+            )
+            raise OurFault(f"Can't listen on {host}:{port}: {error.strerror or error}. {mend}") from None
+        listener.setblocking(False)
+        yield listener

@@ -1,0 +1,343 @@
+"""
+WebSocket frames in and out, without a socket.
+
+picows cuts frames apart and unmasks them, and refuses those with a flaw of their own. What it leaves to its user is here: messages in
+several frames, their order, UTF-8, reserved bits, close codes and the cap on a message.
+
+Source: RFC 6455 sections 5 to 7.
+"""
+
+import codecs
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from picows import WSFrame, WSListener, WSMsgType, WSTransport
+from picows.picows import WSProtocol  # type: ignore[attr-defined]  # not in its stubs; see docs/decisions/0014
+
+from antiphon.server.transport import logs
+
+MESSAGE_LIMIT_BYTES = 16 << 20
+
+BUFFER_BYTES = 2048
+"""What the parser begins with, and the least it takes: a frame of 20 ms of speech fits."""
+
+SWOLLEN_BYTES = 64 << 10
+"""A frame larger than this has left the parser with a buffer that is too large to keep."""
+
+NORMAL, GOING_AWAY, PROTOCOL_ERROR, UNSUPPORTED, INVALID_TEXT, TOO_BIG, DEFECT, RESTART = 1000, 1001, 1002, 1003, 1007, 1009, 1011, 1012
+
+NO_CODE = 1005
+"""What stands for the code of a Close that has none (RFC 6455 section 7.4.1)."""
+
+_KNOWN_CODES = frozenset({1000, 1001, 1002, 1003, 1007, 1008, 1009, 1010, 1011, 1012, 1013, 1014})
+"""Those below 3000 that a Close may carry."""
+
+_CONTROL_LIMIT_BYTES = 125
+
+_HANDSHAKE = (
+    b"GET / HTTP/1.1\r\nUpgrade: websocket\r\nConnection: upgrade\r\n"
+    b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
+)
+"""The parser won't read a frame before it has seen one of these; the client's own was answered elsewhere."""
+
+_TEXT, _BINARY, _CONTINUATION = WSMsgType.TEXT, WSMsgType.BINARY, WSMsgType.CONTINUATION
+
+
+class Told(Protocol):
+    """Whoever frames come for."""
+
+    def on_binary(self, content: bytes) -> None:
+        """A whole message of bytes."""
+
+    def on_ping(self, payload: bytes) -> None:
+        """A Ping, to be answered."""
+
+    def on_close(self, code: int | None) -> None:
+        """A Close, with its code if it had one. Nothing comes after it."""
+
+    def on_flaw(self, code: int, reason: str) -> None:
+        """What came can't be read, or must not be; nothing comes after it. `code` is the one to close with."""
+
+
+class Incoming(WSListener):
+    """
+    Reads what a client sends.
+
+    Args:
+        on_text: takes a whole message of text, which is valid UTF-8. Apart from `told`, as nearly all there is goes that way.
+        limit_bytes: the most that a message may have.
+
+    Attributes:
+        frames: how many have come.
+    """
+
+    __slots__ = (
+        "_decode",
+        "_is_over",
+        "_is_swollen",
+        "_kind",
+        "_limit_bytes",
+        "_mimic",
+        "_on_text",
+        "_parser",
+        "_parts",
+        "_tail_bytes",
+        "_told",
+        "frames",
+    )
+
+    def __init__(self, told: Told, on_text: Callable[[bytes], None], limit_bytes: int = MESSAGE_LIMIT_BYTES) -> None:
+        self.frames = 0
+        self._limit_bytes = limit_bytes
+        self._told = told
+        self._on_text = on_text
+        self._kind: WSMsgType | None = None
+        self._parts = bytearray()
+        self._decode: Callable[[bytes, bool], str] | None = None
+        self._is_over = False
+        self._is_swollen = False
+        self._tail_bytes = 0
+        self._begin()
+
+    def _begin(self) -> None:
+        self._mimic = _Mimic()
+        # No handshake timeout, pings, pongs or names: the connection has its own.
+        self._parser: Any = WSProtocol(
+            None, None, False, lambda _request: self, _LOG, True, None, False, 0, 0, 1, False, self._limit_bytes, None, BUFFER_BYTES
+        )
+        self._parser.connection_made(self._mimic)
+        self._put(_HANDSHAKE)
+
+    def feed(self, received: bytes) -> None:
+        """Read what has come, and tell of every message that is whole with it."""
+        if self._is_over:
+            return
+        if self._is_swollen:
+            self._tail_bytes = -1
+        room = self._parser.get_buffer(0)
+        size_bytes = len(received)
+        if size_bytes * 8 <= len(room) * 7:
+            room[:size_bytes] = received
+            self._parser.buffer_updated(size_bytes)
+        else:
+            self._put(received)
+        if self._mimic.refusal is not None:
+            self._refuse_as_parser()
+        elif self._is_swollen and self._tail_bytes == 0:
+            self._is_swollen = False
+            self._begin()
+
+    def _put(self, received: bytes) -> None:
+        """Feed in pieces: the parser doubles its buffer when a piece fills it, though there be no frame that needs the room."""
+        at = 0
+        while at < len(received) and not self._is_over and self._mimic.refusal is None:
+            room = self._parser.get_buffer(0)
+            piece = received[at : at + len(room) * 7 // 8]
+            self._tail_bytes = -1
+            room[: len(piece)] = piece
+            self._parser.buffer_updated(len(piece))
+            at += len(piece)
+
+    def _refuse_as_parser(self) -> None:
+        assert self._mimic.refusal is not None
+        if not self._is_over:
+            self._refuse(*self._mimic.refusal)
+
+    def _refuse(self, code: int, reason: str) -> None:
+        self.end()
+        self._told.on_flaw(code, reason)
+
+    def mute(self) -> None:
+        """Take no more text for anyone; a Close may still come."""
+        self._on_text = _to_nobody
+
+    def end(self) -> None:
+        """Read nothing more."""
+        self._is_over = True
+        self._parts = bytearray()
+
+    def release(self) -> None:
+        """Let go of the parser and of whom text is for, which refer back to here; not while the parser is at work."""
+        self.end()
+        self.mute()
+        self._parser = None
+
+    # What the parser calls
+
+    def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
+        """One frame."""
+        if self._is_over:
+            return
+        self.frames += 1
+        self._tail_bytes = frame.tail_size
+        kind = frame.msg_type
+        if frame.rsv1 or frame.rsv2 or frame.rsv3:
+            self._refuse(PROTOCOL_ERROR, "A reserved bit is set, and no extension was agreed on.")
+        elif kind is _TEXT and frame.fin and self._kind is None:
+            text = frame.get_payload_as_bytes()
+            if len(text) > SWOLLEN_BYTES:
+                self._is_swollen = True
+            if text.isascii() or _is_utf8(text):
+                self._on_text(text)
+            else:
+                self._refuse(INVALID_TEXT, "The text is not valid UTF-8.")
+        elif kind in (_TEXT, _BINARY, _CONTINUATION):
+            self._take(kind, frame.fin, frame.get_payload_as_bytes())
+        else:
+            self._control(kind, frame.get_payload_as_bytes())
+
+    def _take(self, kind: WSMsgType, is_last: bool, payload: bytes) -> None:
+        if (kind is _CONTINUATION) is (self._kind is None):
+            self._refuse(PROTOCOL_ERROR, "There is nothing to continue." if self._kind is None else "A message is not finished yet.")
+            return
+        if len(payload) > SWOLLEN_BYTES:
+            self._is_swollen = True
+        if kind is not _CONTINUATION:
+            self._kind = kind
+            self._decode = codecs.getincrementaldecoder("utf-8")().decode if kind is _TEXT else None
+        if len(self._parts) + len(payload) > self._limit_bytes:
+            self._refuse(TOO_BIG, f"The message is larger than {self._limit_bytes} bytes.")
+            return
+        try:
+            if self._decode is not None:
+                self._decode(payload, bool(is_last))
+        except UnicodeDecodeError:
+            self._refuse(INVALID_TEXT, "The text is not valid UTF-8.")
+            return
+        self._parts += payload
+        if is_last:
+            self._finish()
+
+    def _finish(self) -> None:
+        whole, self._parts = bytes(self._parts), bytearray()
+        kind, self._kind, self._decode = self._kind, None, None
+        (self._on_text if kind is _TEXT else self._told.on_binary)(whole)
+
+    def _control(self, kind: WSMsgType, payload: bytes) -> None:
+        if kind is WSMsgType.PING:
+            self._told.on_ping(payload)
+        elif kind is WSMsgType.CLOSE:
+            code = int.from_bytes(payload[:2], "big") if payload else None
+            if code is not None and code not in _KNOWN_CODES and not 3000 <= code < 5000:
+                self._refuse(PROTOCOL_ERROR, f"A Close must not have the code {code}.")
+            else:
+                self.end()
+                self._told.on_close(code)
+
+
+class _Mimic:
+    """
+    What the parser takes for its transport: nothing that it writes leaves.
+
+    Attributes:
+        refusal: code and reason of the Close that it would have sent.
+    """
+
+    __slots__ = ("refusal",)
+
+    def __init__(self) -> None:
+        self.refusal: tuple[int, str] | None = None
+
+    def write(self, out: bytes) -> None:
+        """Take an answer to a handshake, or a Close."""
+        if out[0] == 0x88 and self.refusal is None:
+            self.refusal = int.from_bytes(out[2:4], "big"), bytes(out[4:]).decode()
+
+    def get_extra_info(self, name: str) -> Any:
+        """A socket, and encryption: with it the parser would not write past its transport."""
+        return {"socket": _NO_SOCKET, "ssl_object": True}.get(name)
+
+    def get_write_buffer_size(self) -> int:
+        """Nothing waits."""
+        return 0
+
+    def close(self) -> None:
+        """The connection ends elsewhere."""
+
+    abort = close
+
+
+class _NoSocket:
+    def fileno(self) -> int:
+        return -1
+
+    def setsockopt(self, *_option: int) -> None:
+        pass
+
+    def getsockopt(self, *_option: int) -> int:
+        return 0
+
+
+class _Log:
+    """The parser's log: of all that it says only a defect in what it called is worth a line."""
+
+    def isEnabledFor(self, _level: int) -> bool:
+        return False
+
+    def info(self, *_said: object) -> None:
+        pass
+
+    debug = error = warning = info
+
+    def exception(self, *_said: object) -> None:
+        logs.get().exception("defect")
+
+
+_NO_SOCKET, _LOG = _NoSocket(), _Log()
+
+
+def _to_nobody(_text: bytes) -> None:
+    pass
+
+
+def _is_utf8(text: bytes) -> bool:
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+# Out
+
+
+def header(kind: WSMsgType, size_bytes: int) -> bytes:
+    """What goes before the payload of a whole message or control frame."""
+    first = 0x80 | kind.value
+    if size_bytes < 126:
+        return bytes((first, size_bytes))
+    if size_bytes < 1 << 16:
+        return bytes((first, 126, size_bytes >> 8, size_bytes & 0xFF))
+    return bytes((first, 127)) + size_bytes.to_bytes(8, "big")
+
+
+def text_header(size_bytes: int) -> bytes:
+    """What goes before a message of text."""
+    return header(_TEXT, size_bytes)
+
+
+def binary_header(size_bytes: int) -> bytes:
+    """What goes before a message of bytes."""
+    return header(_BINARY, size_bytes)
+
+
+def close_frame(code: int | None, reason: str = "") -> bytes:
+    """A Close; a reason that is too long is cut short."""
+    payload = b"" if code is None else code.to_bytes(2, "big") + _short(reason)
+    return header(WSMsgType.CLOSE, len(payload)) + payload
+
+
+def _short(reason: str) -> bytes:
+    whole = reason.encode()
+    most = _CONTROL_LIMIT_BYTES - 2
+    return whole if len(whole) <= most else whole[:most].decode(errors="ignore").encode()
+
+
+def ping_frame() -> bytes:
+    """A Ping."""
+    return header(WSMsgType.PING, 0)
+
+
+def pong_frame(payload: bytes) -> bytes:
+    """The answer to a Ping."""
+    return header(WSMsgType.PONG, len(payload)) + payload

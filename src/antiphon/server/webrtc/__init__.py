@@ -1,0 +1,1 @@
+"""Realtime sessions over WebRTC."""

@@ -1,0 +1,158 @@
+"""
+Whoever called: the session's events on the data channel, its sound on the track, and both the other way.
+
+What the session says before the channel is there waits for it.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from antiphon.errors import ClientMistake, Fault
+from antiphon.protocols.realtime.session import Garbled
+from antiphon.runtime.core.driver import Driver
+from antiphon.runtime.core.ids import mint
+from antiphon.runtime.core.taps import Tap
+from antiphon.server.realtime.client import ENDS
+from antiphon.server.transport.limits import BACKLOG_LIMIT_BYTES
+from antiphon.server.webrtc.playback import Playing
+from antiphon.wire.realtime import server_events as events
+from antiphon.wire.realtime.client_events import InputAudioBufferAppend, event_id_of
+from antiphon.wire.realtime.dialects import Dialect
+
+MESSAGE_LIMIT_BYTES = 256 << 10
+"""The longest message on the channel; it is what both sides' libraries take."""
+
+FULL = "input_audio_buffer_full"
+
+
+class Channel(Protocol):
+    """A data channel, as far as it is of use."""
+
+    @property
+    def readyState(self) -> str:
+        """Where it stands between its opening and its end."""
+
+    @property
+    def bufferedAmount(self) -> int:
+        """Bytes that wait to be sent."""
+
+    def send(self, data: str) -> None:
+        """Send a message."""
+
+
+class CallClient:
+    """
+    One call's client.
+
+    Args:
+        hears: whether its sound is of any use to the session.
+
+    Attributes:
+        end: why the session ended, in one of few words.
+    """
+
+    def __init__(self, dialect: Dialect, tap: Tap, playing: Playing, *, hears: bool) -> None:
+        self.end = "failed"
+        self._decode = dialect.decode_client
+        self._encode = dialect.encode_server
+        self._tap = tap
+        self._playing = playing
+        self._hears = hears
+        self._driver: Driver | None = None
+        self._channel: Channel | None = None
+        self._early: list[str] = []
+        self._is_full = self._has_left = False
+        self._played: dict[type, Callable[[Any], None]] = {
+            events.ResponseOutputAudioDelta: lambda event: playing.queue((event.item_id, event.content_index), event.delta),
+            events.ResponseOutputAudioDone: lambda event: playing.close((event.item_id, event.content_index)),
+            events.OutputAudioBufferCleared: lambda _event: playing.clear(),
+        }
+
+    def begin(self, driver: Driver) -> None:
+        """Be the client of a session; which is over where the client has gone already."""
+        self._driver = driver
+        if self._has_left:
+            driver.hang_up()
+
+    # As the driver sees it
+
+    def send(self, event: Any) -> None:
+        """Take an event for the client; sound is played, and not told."""
+        kind = type(event)
+        if (play := self._played.get(kind)) is not None:
+            play(event)
+        if kind is events.ResponseOutputAudioDelta:
+            self._tap.told(event)
+        elif kind is not events.ErrorEvent or not self._is_repeated(event):
+            self._tell(event)
+
+    def flush(self) -> None:
+        """What was sent leaves by itself; a client that lets too much wait is given up."""
+        if self._channel is not None and self._channel.bufferedAmount > BACKLOG_LIMIT_BYTES:
+            # Not at once: the session is in the middle of deciding.
+            asyncio.get_running_loop().call_soon(self.on_gone)
+
+    def close(self, fault: Fault | None) -> None:
+        """The session is over; whoever holds the connection closes it."""
+        self.end = "left" if fault is None else ENDS.get(fault.code or "", (0, "failed"))[1]
+        self._has_left = True
+
+    def _is_repeated(self, event: events.ErrorEvent) -> bool:
+        """Whether an error was told before; of sound that nobody commits there would be one with every piece more."""
+        was_full, self._is_full = self._is_full, event.error.code == FULL
+        return was_full and self._is_full
+
+    def _tell(self, event: Any) -> None:
+        frame = self._encode(event)
+        if frame is None:
+            return
+        if len(frame) > MESSAGE_LIMIT_BYTES:
+            too_large = events.RealtimeError(
+                type="server_error",
+                code="event_too_large",
+                message=f"An event '{event.__struct_config__.tag}' of {len(frame)} bytes is too large for the data channel.",
+                param=None,
+                event_id=None,
+            )
+            self._tell(events.ErrorEvent(event_id=mint("event"), error=too_large))
+            return
+        self._tap.told(event)
+        if self._channel is None:
+            self._early.append(frame.decode())
+        elif self._channel.readyState == "open":
+            self._channel.send(frame.decode())
+
+    # As its connection sees it
+
+    def on_channel(self, channel: Channel) -> None:
+        """Events may be sent."""
+        self._channel = channel
+        for frame in self._early:
+            channel.send(frame)
+        self._early.clear()
+
+    def on_text(self, text: bytes) -> None:
+        """The client sent a message."""
+        assert self._driver is not None
+        try:
+            event: Any = self._decode(text)
+        except ClientMistake as mistake:
+            self._driver.hear(Garbled(mistake, event_id_of(text)))
+            return
+        self._tap.said(event)
+        self._driver.hear(event)
+
+    def on_sound(self, pcm: bytes) -> None:
+        """The client was heard."""
+        if self._driver is None or not self._hears:
+            return
+        event = InputAudioBufferAppend(audio=pcm)
+        self._tap.said(event)
+        self._driver.hear(event)
+
+    def on_gone(self) -> None:
+        """Nothing reaches the client any more."""
+        was_there, self._has_left = not self._has_left, True
+        if was_there and self._driver is not None:
+            self._driver.hang_up()

@@ -1,0 +1,1 @@
+"""The route by which workers join."""

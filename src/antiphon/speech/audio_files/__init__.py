@@ -1,0 +1,1 @@
+"""Audio files and streams of WAV: decoding and encoding them."""

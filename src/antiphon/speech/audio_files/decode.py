@@ -1,0 +1,187 @@
+"""
+Recordings in files, read as an ear hears them: WAV, FLAC, MP3 and Ogg, and where PyAV is installed those of `av_files`, at any rate, of any
+depth, their channels mixed into one.
+
+Files come from strangers. What a file is, is told by its first bytes and never by its name; what it says of its own length is not believed,
+and no more than two hours of it are read, a piece at a time.
+"""
+
+import io
+from collections.abc import AsyncIterator, Iterator
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+import soundfile
+
+from antiphon.errors import ClientMistake, listed
+from antiphon.speech.audio_files import ffmpeg as av_files
+from antiphon.speech.audio_files.encode import SoundFile
+from antiphon.speech.base import HEARING_RATE_HZ
+from antiphon.speech.dsp.resample import Resampler
+from antiphon.speech.threads import Threads
+
+LONGEST_S = 2 * 60 * 60
+SHORTEST_S = 0.1
+
+READS = ("wav", "flac", "mp3", "ogg")
+
+_LEAST_HZ, _MOST_HZ = 4_000, 384_000
+_MOST_CHANNELS = 32
+_PIECE_VALUES = 1 << 20
+"""Of all channels together; some ten seconds of music."""
+
+_PIECE_BYTES = 10 * HEARING_RATE_HZ * 2
+
+_UNTOLD = b"data" + bytes(4)
+"""Where the sound of a WAV file begins, as programs write it that don't know how much there will be and can't come back to say it."""
+
+_HEAD_BYTES = 4096
+
+_CONTAINERS = {"WAV": "wav", "WAVEX": "wav", "FLAC": "flac", "MP3": "mp3", "OGG": "ogg"}
+_ENCODINGS = {
+    *("PCM_U8", "PCM_S8", "PCM_16", "PCM_24", "PCM_32", "FLOAT", "DOUBLE", "ULAW", "ALAW"),
+    *("MPEG_LAYER_I", "MPEG_LAYER_II", "MPEG_LAYER_III", "VORBIS", "OPUS"),
+}
+"""Those that are in use; the library knows many more, for files that nobody sends."""
+
+
+class Recording:
+    """
+    A file, from its beginning.
+
+    Args:
+        longest_s: how much of it is read, at most.
+
+    Raises:
+        ClientMistake: it is none that can be read.
+    """
+
+    def __init__(self, file: bytes, longest_s: int = LONGEST_S) -> None:
+        self._longest_s = longest_s
+        self._bytes_left = longest_s * HEARING_RATE_HZ * 2
+        kind = av_files.kind_of(file) if av_files.is_here() else None
+        self._frames = _sound(_opened(file)) if kind is None else av_files.sound(file, kind, _check)
+
+    def read(self) -> bytes:
+        """
+        The next piece, s16le at `HEARING_RATE_HZ`; empty at the end.
+
+        Raises:
+            ClientMistake: the file is longer than may be, or can't be read to its end.
+        """
+        piece = bytearray()
+        for pcm in self._frames:
+            self._bytes_left -= len(pcm)
+            if self._bytes_left < 0:
+                raise ClientMistake(
+                    f"The audio file is longer than {self._longest_s} seconds, which is the maximum.", code="audio_too_long", param="file"
+                )
+            piece += pcm
+            if len(piece) >= _PIECE_BYTES:
+                break
+        return bytes(piece)
+
+
+def _opened(file: bytes) -> soundfile.SoundFile:
+    if not _is_known(file):
+        raise _unknown()
+    try:
+        opened = soundfile.SoundFile(io.BytesIO(_told(file)))
+    except soundfile.LibsndfileError:
+        raise _broken() from None
+    if opened.format not in _CONTAINERS or opened.subtype not in _ENCODINGS:
+        raise _unknown()
+    _check(opened.samplerate, opened.channels)
+    return opened
+
+
+def _told(file: bytes) -> bytes:
+    """A file that says how much sound is in it; one that doesn't has what follows."""
+    at = file.find(_UNTOLD, 0, _HEAD_BYTES) if file.startswith(b"RIFF") else -1
+    return file if at < 0 else file[: at + 4] + b"\xff" * 4 + file[at + 8 :]
+
+
+def _check(rate_hz: int, channels: int) -> None:
+    if not _LEAST_HZ <= rate_hz <= _MOST_HZ or channels > _MOST_CHANNELS:
+        raise ClientMistake(
+            f"The audio file has {channels} channels of {rate_hz} samples a second. It may have up to {_MOST_CHANNELS} "
+            f"channels of {_LEAST_HZ} to {_MOST_HZ}.",
+            code="invalid_value",
+            param="file",
+        )
+
+
+def _sound(file: soundfile.SoundFile) -> Iterator[bytes]:
+    resampler = Resampler(file.samplerate, HEARING_RATE_HZ)
+    values = np.empty((_PIECE_VALUES // file.channels, file.channels), np.float32)
+    is_last = False
+    while not is_last:
+        frames = _read(file, values)
+        is_last = len(frames) < len(values)
+        # What is no number would be undefined as a whole one.
+        mono = np.nan_to_num(frames.mean(axis=1), nan=0.0, posinf=1.0, neginf=-1.0)
+        yield resampler.take((np.clip(mono, -1, 1) * 32_767).astype("<i2").tobytes())
+    yield resampler.flush()
+
+
+def _read(file: soundfile.SoundFile, values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """The next samples of all channels; fewer than could be are the last."""
+    values.fill(np.nan)
+    try:
+        count = len(file.read(out=values))
+    except soundfile.LibsndfileError:
+        # Where a file doesn't say how long it is, what stands behind its last sample can't be sought, though all before it was read.
+        count = int(np.count_nonzero(~np.isnan(values[:, 0])))
+    return values[:count]
+
+
+class Recordings:
+    """Files of sound, read and written in threads."""
+
+    def __init__(self, at_once: int = 2, waiting: int = 64) -> None:
+        self._threads = Threads("antiphon-recording", at_once, waiting)
+
+    async def stop(self) -> None:
+        """Stop what is under way; idempotent."""
+        await self._threads.stop()
+
+    async def sound(self, file: bytes) -> AsyncIterator[bytes]:
+        """
+        The sound in a file, in pieces: s16le mono at `HEARING_RATE_HZ`.
+
+        Raises:
+            errors.Fault: a `ClientMistake` where the file can't be read, is too long or too short; or too much is read already.
+        """
+        recording = await self._threads.run(partial(Recording, file))
+        size_bytes = 0
+        while pcm := await self._threads.run(recording.read):
+            size_bytes += len(pcm)
+            yield pcm
+        if size_bytes < SHORTEST_S * HEARING_RATE_HZ * 2:
+            raise ClientMistake(
+                f"Audio file is too short. Minimum audio length is {SHORTEST_S} seconds.", code="audio_too_short", param="file"
+            )
+
+    async def write(self, file: SoundFile, pcm: bytes) -> bytes:
+        """What of a file can be sent once `pcm` is in it, too."""
+        return await self._threads.run(partial(file.take, pcm))
+
+    async def finish(self, file: SoundFile) -> bytes:
+        """The rest of a file."""
+        return await self._threads.run(file.finish)
+
+
+def _is_known(file: bytes) -> bool:
+    head = file[:12]
+    is_mpeg = len(head) > 1 and head[0] == 0xFF and head[1] & 0xE0 == 0xE0
+    return head.startswith((b"fLaC", b"OggS", b"ID3")) or (head[:4], head[8:]) == (b"RIFF", b"WAVE") or is_mpeg
+
+
+def _unknown() -> ClientMistake:
+    reads = (*READS, *(av_files.READS if av_files.is_here() else ()))
+    return ClientMistake(f"Invalid file format. Supported formats: {listed(reads)}.", code="invalid_value", param="file")
+
+
+def _broken() -> ClientMistake:
+    return ClientMistake("Audio file might be corrupted or unsupported.", code="invalid_value", param="file")

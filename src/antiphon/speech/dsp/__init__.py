@@ -1,0 +1,1 @@
+"""Signal processing: resampling and noise suppression."""

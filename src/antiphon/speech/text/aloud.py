@@ -1,0 +1,31 @@
+"""A text read aloud: made speakable, said, and given back as it was written, with its sound."""
+
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+from typing import cast
+
+from antiphon.speech.base import Mouth, Piece
+from antiphon.speech.text.speakable import Speakable
+
+
+async def aloud(mouth: Mouth, piece: str, speakable: Speakable, voice: str | None = None, speed: float = 1.0) -> AsyncIterator[Piece]:
+    """
+    A piece of an answer, as `clauses` cuts it, spoken; closing the iterator stops the work.
+
+    Args:
+        speakable: the answer's own, which knows what came before.
+
+    Returns:
+        Pieces whose texts together are what was written, markup and all; one of what isn't said has no sound.
+
+    Raises:
+        errors.Fault: as the mouth's.
+    """
+    saying = speakable.take(piece)
+    if saying.spoken:
+        heard = cast(AsyncGenerator[Piece, None], mouth.say(saying.spoken, voice, speed))
+        async with aclosing(heard):
+            async for said in heard:
+                yield Piece(said.pcm, saying.take(said.text))
+    if rest := saying.rest():
+        yield Piece(b"", rest)

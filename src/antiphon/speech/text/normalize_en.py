@@ -1,0 +1,375 @@
+"""
+How English is read aloud where it isn't written as it is said: numbers, dates, money, units, abbreviations, addresses.
+
+`RULES` are tried in order at each place of a text; the first that fits says what is spoken for all that it fits.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
+
+from antiphon.speech.text.numerals_en import MONTHS, cardinal, clock, date, digits, money, number, ordinal, plural, year
+
+Match = re.Match[str]
+
+
+class Rule(NamedTuple):
+    """What it fits, and what is said for it; None where it doesn't fit after all."""
+
+    pattern: re.Pattern[str]
+    say: Callable[[Match], str | None]
+
+
+_CURRENCIES = {
+    "$": ("dollar", "dollars", "cent", "cents"),
+    "€": ("euro", "euros", "cent", "cents"),
+    "£": ("pound", "pounds", "penny", "pence"),
+    "¥": ("yen", "yen", "sen", "sen"),
+    "₹": ("rupee", "rupees", "paisa", "paise"),
+}
+_SCALES = {
+    "k": "thousand",
+    "K": "thousand",
+    "m": "million",
+    "M": "million",
+    "bn": "billion",
+    "B": "billion",
+    "T": "trillion",
+    "thousand": "thousand",
+    "million": "million",
+    "billion": "billion",
+    "trillion": "trillion",
+}
+_UNITS = {
+    "km/h": ("kilometre per hour", "kilometres per hour"),
+    "m/s": ("metre per second", "metres per second"),
+    "mph": ("mile per hour", "miles per hour"),
+    "km": ("kilometre", "kilometres"),
+    "cm": ("centimetre", "centimetres"),
+    "mm": ("millimetre", "millimetres"),
+    "kg": ("kilogram", "kilograms"),
+    "mg": ("milligram", "milligrams"),
+    "g": ("gram", "grams"),
+    "lb": ("pound", "pounds"),
+    "lbs": ("pound", "pounds"),
+    "oz": ("ounce", "ounces"),
+    "ft": ("foot", "feet"),
+    "mi": ("mile", "miles"),
+    "m": ("metre", "metres"),
+    "ml": ("millilitre", "millilitres"),
+    "mL": ("millilitre", "millilitres"),
+    "L": ("litre", "litres"),
+    "ms": ("millisecond", "milliseconds"),
+    "min": ("minute", "minutes"),
+    "hrs": ("hour", "hours"),
+    "hr": ("hour", "hours"),
+    "h": ("hour", "hours"),
+    "s": ("second", "seconds"),
+    "KB": ("kilobyte", "kilobytes"),
+    "kB": ("kilobyte", "kilobytes"),
+    "MB": ("megabyte", "megabytes"),
+    "GB": ("gigabyte", "gigabytes"),
+    "TB": ("terabyte", "terabytes"),
+    "KiB": ("kibibyte", "kibibytes"),
+    "MiB": ("mebibyte", "mebibytes"),
+    "GiB": ("gibibyte", "gibibytes"),
+    "Mbps": ("megabit per second", "megabits per second"),
+    "Gbps": ("gigabit per second", "gigabits per second"),
+    "Hz": ("hertz", "hertz"),
+    "kHz": ("kilohertz", "kilohertz"),
+    "MHz": ("megahertz", "megahertz"),
+    "GHz": ("gigahertz", "gigahertz"),
+    "W": ("watt", "watts"),
+    "kW": ("kilowatt", "kilowatts"),
+    "kWh": ("kilowatt hour", "kilowatt hours"),
+    "V": ("volt", "volts"),
+    "°C": ("degree Celsius", "degrees Celsius"),
+    "°F": ("degree Fahrenheit", "degrees Fahrenheit"),
+    "°": ("degree", "degrees"),
+    "km²": ("square kilometre", "square kilometres"),
+    "m²": ("square metre", "square metres"),
+    "m³": ("cubic metre", "cubic metres"),
+}
+_ABBREVIATIONS = {
+    "Dr.": "Doctor",
+    "Mr.": "Mister",
+    "Mrs.": "Missus",
+    "Ms.": "Miz",
+    "Prof.": "Professor",
+    "Sr.": "Senior",
+    "Jr.": "Junior",
+    "Capt.": "Captain",
+    "Gen.": "General",
+    "Gov.": "Governor",
+    "Sen.": "Senator",
+    "Lt.": "Lieutenant",
+    "Sgt.": "Sergeant",
+    "Mt.": "Mount",
+    "Inc.": "Incorporated",
+    "Ltd.": "Limited",
+    "Corp.": "Corporation",
+    "Ave.": "Avenue",
+    "Blvd.": "Boulevard",
+    "Dept.": "Department",
+    "dept.": "department",
+    "approx.": "approximately",
+    "e.g.": "for example",
+    "i.e.": "that is",
+    "etc.": "et cetera",
+    "vs.": "versus",
+    "vs": "versus",
+    "cf.": "compare",
+    "et al.": "and others",
+    "w/o": "without",
+    "w/": "with",
+    "No.": "number",
+    "no.": "number",
+    "Fig.": "Figure",
+    "fig.": "figure",
+    "Vol.": "Volume",
+    "pp.": "pages",
+    "min.": "minutes",
+    "max.": "maximum",
+}
+_NEEDS_NUMBER = ("No.", "no.", "Fig.", "fig.", "pp.", "min.", "max.", "Vol.")
+_FRACTIONS = {(1, 2): "one half", (1, 4): "one quarter", (3, 4): "three quarters"}
+_VULGAR = {"½": "one half", "⅓": "one third", "⅔": "two thirds", "¼": "one quarter", "¾": "three quarters", "⅛": "one eighth"}
+_SYMBOLS = {
+    "->": "to",
+    "=>": "means",
+    "<=": "is at most",
+    ">=": "is at least",
+    "!=": "is not equal to",
+    "==": "equals",
+    "&": "and",
+    "%": "percent",
+    "+": "plus",
+    "=": "equals",
+    "≠": "is not equal to",
+    "≈": "is about",
+    "≤": "is at most",
+    "≥": "is at least",
+    "<": "is less than",
+    ">": "is greater than",
+    "×": "times",
+    "÷": "divided by",
+    "±": "plus or minus",
+    "√": "the square root of",
+    "∞": "infinity",
+    "π": "pi",
+    "°": "degrees",
+    "→": "to",
+    "⇒": "means",
+    "←": "from",
+    "~": "about",
+    "@": "at",
+    "©": "copyright",
+    "®": "",
+    "™": "",
+    "•": "",
+    "·": "",
+    "§": "section",
+    "†": "",
+    "^": "to the power of",
+    "\\": "",
+    "_": " ",
+    "*": "",
+    "#": "",
+    "|": ", ",
+}
+_MONTH_NUMBERS = {name: at for at, month in enumerate(MONTHS, 1) for name in (month, month[:3])} | {"Sept": 9}
+
+_NUMBER = r"\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?"
+_MONTH = "|".join(sorted(_MONTH_NUMBERS, key=len, reverse=True))
+_YEAR = r"(?:1[1-9]|20)\d\d"
+_PHONES = (
+    r"\+\d[\d\s().-]{5,18}",
+    r"\(\d{2,5}\)[\d\s.-]{5,14}",
+    r"0\d{2,4}[\s-][\d\s-]{4,12}",
+    r"\d{3}[-.\s]\d{3}[-.\s]\d{4}",
+    r"\d{3}-\d{4}",
+)
+
+
+def _any_of(names: Mapping[str, object]) -> str:
+    return "|".join(re.escape(name) for name in sorted(names, key=len, reverse=True))
+
+
+def _url(found: Match) -> str:
+    host = re.sub(r"^(?:https?|ftp)://|^www\.", "", found[0])
+    host = re.sub(r"^www\.", "", host)
+    return re.split(r"[/?#:]", host)[0].replace("-", " dash ").replace(".", " dot ")
+
+
+def _mail(found: Match) -> str:
+    marks = {"@": " at ", ".": " dot ", "_": " underscore ", "-": " dash ", "+": " plus "}
+    return "".join(marks.get(character, character) for character in found[0])
+
+
+def _price(found: Match) -> str:
+    sign, symbol, amount, scale = found[1], found[2], found[3], found[4]
+    units = _CURRENCIES[symbol]
+    said = f"{number(amount)} {_SCALES[scale]} {units[1]}" if scale else money(amount, units)
+    return f"minus {said}" if sign else said
+
+
+def _iso_date(found: Match) -> str | None:
+    return _day(int(found[2]), int(found[3]), int(found[1]))
+
+
+def _slashed_date(found: Match) -> str | None:
+    first, second, the_year = int(found[1]), int(found[2]), int(found[3])
+    return _day(first, second, the_year) if first <= len(MONTHS) else _day(second, first, the_year)
+
+
+def _day(month: int, day: int, the_year: int | None = None) -> str | None:
+    return date(month, day, the_year) if 1 <= month <= len(MONTHS) and 1 <= day <= 31 else None
+
+
+def _month_day(found: Match) -> str | None:
+    return _day(_MONTH_NUMBERS[found[1]], int(found[2]), int(found[3]) if found[3] else None)
+
+
+def _day_month(found: Match) -> str | None:
+    month = _MONTH_NUMBERS[found[2]]
+    if not 1 <= int(found[1]) <= 31:
+        return None
+    return f"{ordinal(int(found[1]))} of {MONTHS[month - 1]}" + (f" {year(int(found[3]))}" if found[3] else "")
+
+
+def _time(found: Match) -> str | None:
+    hour, minute, second, half = int(found[1]), int(found[2]), found[3], found[4]
+    if hour > 24 or minute > 59:
+        return None
+    said = clock(hour, minute, f"{half[0].lower()} m" if half else "")
+    return f"{said} and {cardinal(int(second))} seconds" if second else said
+
+
+def _hour(found: Match) -> str | None:
+    return f"{number(found[1])} {found[2][0].lower()} m" if int(found[1]) <= 12 else None
+
+
+def _phone(found: Match) -> str | None:
+    groups = re.findall(r"\d+", found[0])
+    count = sum(map(len, groups))
+    if not 7 <= count <= 15 or (len(groups) < 3 and found[0][0] not in "+(0" and count != 7):
+        return None
+    return ("plus " if found[0][0] == "+" else "") + ", ".join(digits(group) for group in groups)
+
+
+def _measure(found: Match) -> str:
+    one, many = _UNITS[found[2]]
+    return f"{number(found[1])} {one if found[1] in ('1', '-1') else many}"
+
+
+def _fraction(found: Match) -> str:
+    above, below = int(found[1]), int(found[2])
+    if (above, below) == (24, 7):
+        return "twenty-four seven"
+    if (above, below) in _FRACTIONS:
+        return _FRACTIONS[above, below]
+    if above < below <= 20 and below > 2:
+        return f"{cardinal(above)} {ordinal(below) if above == 1 else plural(ordinal(below))}"
+    return f"{cardinal(above)} over {cardinal(below)}"
+
+
+def _range(found: Match) -> str:
+    first, last = found[1], found[2]
+    if re.fullmatch(_YEAR, first) and re.fullmatch(_YEAR, last):
+        return f"{year(int(first))} to {year(int(last))}"
+    return f"{number(first)} to {number(last)}"
+
+
+def _version(found: Match) -> str:
+    return ("version " if found[1] else "") + " point ".join(number(part) for part in found[2].split("."))
+
+
+def _decade(found: Match) -> str:
+    return plural(year(int(found[1])) if len(found[1]) == 4 else cardinal(int(found[1])))
+
+
+def _abbreviation(found: Match) -> str | None:
+    word, rest = found[0], found.string[found.end() :].lstrip()
+    if word in _NEEDS_NUMBER and not rest[:1].isdigit():
+        return None
+    ends = word.endswith(".") and word in ("etc.", "Inc.", "Ltd.", "Corp.", "Jr.", "Sr.") and not rest
+    return _ABBREVIATIONS[word] + ("." if ends else "")
+
+
+def _saint(found: Match) -> str:
+    return "Saint" if found.string[found.end() :].lstrip()[:1].isupper() else "Street"
+
+
+def _rule(pattern: str, say: Callable[[Match], str | None]) -> Rule:
+    return Rule(re.compile(pattern), say)
+
+
+RULES: tuple[Rule, ...] = (
+    _rule(r"(?:https?://|www\.)[^\s<>()\[\]\"']*[\w/]", _url),
+    _rule(r"[\w.+-]+@\w[\w-]*(?:\.\w[\w-]*)+", _mail),
+    _rule(rf"([-−]?)([{''.join(_CURRENCIES)}])\s?({_NUMBER})(?:\s?({_any_of(_SCALES)})\b)?", _price),
+    _rule(r"\b(\d{4})-(\d\d)-(\d\d)\b", _iso_date),
+    _rule(r"\b(\d{1,2})/(\d{1,2})/(\d{4})\b", _slashed_date),
+    _rule(rf"\b({_MONTH})\.? (\d{{1,2}})(?:st|nd|rd|th)?(?:,? ({_YEAR}))?\b(?![:.%]\d)", _month_day),
+    _rule(rf"\b(\d{{1,2}})(?:st|nd|rd|th)? ({_MONTH})\b\.?(?:,? ({_YEAR}))?(?!\d)", _day_month),
+    _rule(r"\b(\d{1,2}):(\d\d)(?::(\d\d))?(?:\s?([AaPp])\.?[Mm]\b\.?)?(?!\d)", _time),
+    _rule(r"\b(\d{1,2})\s?([AaPp])(?:\.[Mm]\.|[Mm]\b)", _hour),
+    _rule(rf"(?<![\w.,])(?:{'|'.join(_PHONES)})(?<=\d)(?![\w-])", _phone),
+    _rule(r"(?<!\w)['’]?((?:1\d|20)\d0|[2-9]0)['’]?s\b", _decade),
+    _rule(rf"(?<![\w.])([-−]?(?:{_NUMBER}))\s?({_any_of(_UNITS)})(?![\w/²³°])", _measure),
+    _rule(rf"(?<![\w.])([-−]?(?:{_NUMBER}))\s?%", lambda found: f"{number(found[1])} percent"),
+    _rule(r"\b(\d+)(?:st|nd|rd|th)\b", lambda found: ordinal(int(found[1]))),
+    _rule(r"\b(v)?(\d+(?:\.\d+){2,})\b", _version),
+    _rule(rf"(?<![\w.,-])({_NUMBER})\s?[-–—]\s?({_NUMBER})(?![\w-]|[.,]\d)", _range),
+    _rule(r"(?<![\w/.])(\d{1,3})/(\d{1,3})(?![\w/]|\.\d)", _fraction),
+    _rule(r"(?<=\d)[x×*](?=\d)|(?<=\d) [x×*] (?=\d)|(?<=\w) \* (?=\w)", lambda _: " times "),
+    _rule(rf"\b({_NUMBER})[x×](?!\w)", lambda found: f"{number(found[1])} times"),
+    _rule(r"#(\d+)\b", lambda found: f"number {number(found[1])}"),
+    _rule(rf"(?<![\w.,])({_YEAR})(?!\w|[.,]\d)", lambda found: year(int(found[1]))),
+    _rule(rf"(?<![\w.])[-−](?:{_NUMBER})(?!\w)", lambda found: number(found[0])),
+    _rule(rf"(?<!\d)({_NUMBER})(?!\d)", lambda found: number(found[1])),
+    _rule(r"\bSt\.", _saint),
+    _rule(rf"(?<!\w)(?:{_any_of(_ABBREVIATIONS)})(?!\w)", _abbreviation),
+    _rule(r"\b([CF])#", lambda found: f"{found[1]} sharp"),
+    _rule(r"\bC\+\+", lambda _: "C plus plus"),
+    _rule(rf"[{''.join(_VULGAR)}]", lambda found: _VULGAR[found[0]]),
+    _rule(r"(?<=[a-z])/(?=[a-z])", lambda _: " or "),
+    _rule(r"(?<=[A-Z])/(?=[A-Z])|(?<=\w)_(?=\w)", lambda _: " "),
+    _rule(r"(?<=\w)[–—](?=\w)", lambda _: ", "),
+    _rule(r"(?<=\w)/(?=\w)", lambda _: " slash "),
+    _rule(_any_of(_SYMBOLS), lambda found: _SYMBOLS[found[0]]),
+)
+
+_STARTS = re.compile("|".join(f"(?:{rule.pattern.pattern})" for rule in RULES))
+"""Any of the rules; most of a text fits none, and is passed over at once."""
+
+
+def read(text: str) -> Iterator[tuple[str, str]]:
+    """The text in parts, each with what is said for it; what is said as it is written stands by itself."""
+    done = at = 0
+    while (found := _STARTS.search(text, at)) is not None:
+        end, said = _said(text, found.start())
+        if said is None:
+            at = found.start() + 1
+            continue
+        if done < found.start():
+            yield text[done : found.start()], text[done : found.start()]
+        yield text[found.start() : end], _spaced(text, found.start(), end, said)
+        done = at = end
+    if done < len(text):
+        yield text[done:], text[done:]
+
+
+def _said(text: str, start: int) -> tuple[int, str | None]:
+    for rule in RULES:
+        found = rule.pattern.match(text, start)
+        if found is not None and found.end() > start and (said := rule.say(found)) is not None:
+            return found.end(), said
+    return start, None
+
+
+def _spaced(text: str, start: int, end: int, said: str) -> str:
+    """Words apart from the letters that they stand between."""
+    before = " " if said[:1].isalnum() and text[start - 1 : start].isalnum() and start else ""
+    after = " " if said[-1:].isalnum() and text[end : end + 1].isalnum() else ""
+    return f"{before}{said}{after}"

@@ -1,0 +1,97 @@
+"""The process of Piper's voices. Piper is under the GPL, and this is the only place that it is loaded in."""
+
+import json
+from collections.abc import Iterable
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from antiphon.speech.tts.child import Job, Missing, Synthesiser, serve
+from antiphon.speech.tts.link import Begin, Say
+from antiphon.speech.tts.onnx_voice import Model, gain_for, phonemized, voiced
+from antiphon.speech.tts.tempo import stretched
+
+WARM_UP = "The quick brown fox jumps over the lazy dog."
+HOP_SAMPLES = 256
+"""Of sound to a unit of a duration, where a voice's configuration says nothing else."""
+
+FIRST, LAST, BETWEEN = "^", "$", "_"
+"""The phonemes that a text begins and ends with, and that stands between all others."""
+
+
+class _Voice:
+    def __init__(self, path: Path, phonemizer: Any, rate_hz: int) -> None:
+        self._settings = json.loads(path.with_name(f"{path.name}.json").read_text("utf-8"))
+        if self._settings.get("phoneme_type", "espeak") != "espeak":
+            raise ValueError(f"its phonemes are made by '{self._settings['phoneme_type']}', which is not here")
+        self._ids: dict[str, list[int]] = self._settings["phoneme_id_map"]
+        self._phonemizer = phonemizer
+        self._rates_hz = int(self._settings["audio"]["sample_rate"]), rate_hz
+        self._model = Model(path, "Ceil")
+        self._gain = 1.0
+        self._gain = gain_for(self._sound(self._phonemes(WARM_UP), Job(Say(0, WARM_UP, "", 1.0)))[0])
+
+    def speak(self, job: Job) -> tuple[bytes, Iterable[tuple[str, int]]]:
+        text, speed = job.say.text, job.say.speed
+        phonemes = self._phonemes(text)
+        sound, samples = self._sound(phonemes, job) if any(map(str.isalpha, phonemes)) else (np.zeros(0, np.float32), None)
+        # A voice gives each phoneme, and each gap, a unit at least: asked to speak four times as fast it speaks twice as fast.
+        sound = stretched(sound, speed, self._rates_hz[0])
+        return voiced(text, sound, phonemes, samples, gain=self._gain, rates_hz=self._rates_hz, speed=speed)
+
+    def _phonemes(self, text: str) -> list[str]:
+        sentences = phonemized(self._phonemizer, self._settings["espeak"]["voice"], text)
+        return [phoneme for phoneme in chain.from_iterable([*sentence, " "] for sentence in sentences) if phoneme in self._ids][:-1]
+
+    def _sound(self, phonemes: list[str], job: Job) -> tuple[np.ndarray, list[int] | None]:
+        between = self._ids[BETWEEN]
+        runs = [[*self._ids[phoneme], *between] for phoneme in (FIRST, *phonemes)] + [self._ids[LAST]]
+        ids = np.array([list(chain.from_iterable(runs))], np.int64)
+        usual = self._settings.get("inference", {})
+        scales = [usual.get("noise_scale", 0.667), usual.get("length_scale", 1.0), usual.get("noise_w", 0.8)]
+        feeds = {"input": ids, "input_lengths": np.array([ids.shape[1]], np.int64), "scales": np.array(scales, np.float32)}
+        if self._settings.get("num_speakers", 1) > 1:
+            feeds["sid"] = np.array([self._settings.get("default_speaker_id", 0)], np.int64)
+        sound, durations = self._model.run(feeds, job)
+        if durations is None or len(durations) != ids.shape[1]:
+            return sound, None
+        ends = np.cumsum([len(run) for run in runs])
+        sums = np.add.reduceat(durations * self._settings.get("hop_length", HOP_SAMPLES), [0, *ends[:-1]]).astype(int).tolist()
+        first, *samples, last = sums
+        samples[0] += first
+        samples[-1] += last
+        return sound, samples
+
+
+class _Piper:
+    def __init__(self, begin: Begin) -> None:
+        try:
+            from piper.phonemize_espeak import EspeakPhonemizer  # noqa: PLC0415 - missing, it is told instead of raised
+        except ImportError:
+            raise Missing("Piper is not installed: `pip install 'antiphon[piper]'` installs it.") from None
+        self._phonemizer = EspeakPhonemizer()
+        self._paths = {Path(path).stem: Path(path) for path in begin.paths}
+        self._rate_hz = begin.rate_hz
+        self._loaded: dict[str, _Voice] = {}
+        try:
+            self._voice(next(iter(self._paths)))
+        except Exception as error:
+            raise Missing(f"The voice {begin.paths[0]} can't be loaded: {error}") from None
+
+    def speak(self, job: Job) -> tuple[bytes, Iterable[tuple[str, int]]]:
+        return self._voice(job.say.voice).speak(job)
+
+    def _voice(self, name: str) -> _Voice:
+        if name not in self._loaded:
+            self._loaded[name] = _Voice(self._paths[name], self._phonemizer, self._rate_hz)
+        return self._loaded[name]
+
+
+def _make(begin: Begin) -> Synthesiser:
+    return _Piper(begin)
+
+
+if __name__ == "__main__":
+    serve(_make)

@@ -1,0 +1,1 @@
+"""When somebody speaks, and when they are done."""

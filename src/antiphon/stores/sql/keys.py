@@ -1,0 +1,54 @@
+"""API keys in a SQL database."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from msgspec.structs import asdict
+from sqlalchemy import BigInteger, Row, bindparam, case, func, insert, select, update
+
+from antiphon.records import KeyRecord
+from antiphon.stores.sql.database import Database
+from antiphon.stores.sql.schema import keys
+
+_ALL = select(keys).order_by(keys.c.created_at, keys.c.id)
+_ADD = insert(keys)
+_REVOKE = update(keys).where(keys.c.id == bindparam("key_id"), keys.c.revoked_at.is_(None)).values(revoked_at=bindparam("at"))
+
+_at = bindparam("at", type_=BigInteger)
+_kept = func.coalesce(keys.c.last_used_at, 0)
+_MARK_USED = update(keys).where(keys.c.id == bindparam("key_id")).values(last_used_at=case((_kept < _at, _at), else_=_kept))
+
+
+class SqlKeys:
+    """The keys that are kept beside the responses."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def add(self, key: KeyRecord) -> None:
+        """Keep a new key."""
+        await self._write(_ADD, asdict(key) | {"scopes": " ".join(key.scopes)})
+
+    async def all(self) -> Sequence[KeyRecord]:
+        """Every key, the oldest first."""
+        async with self._database.reading() as connection:
+            return [_key(row) for row in await connection.execute(_ALL)]
+
+    async def revoke(self, key_id: str, at: int) -> bool:
+        """Have a key open nothing from now on; whether there was such a key, not revoked before."""
+        return await self._write(_REVOKE, {"key_id": key_id, "at": at}) > 0
+
+    async def mark_used(self, last_used_at: Mapping[str, int]) -> None:
+        """Keep when keys were used last."""
+        if last_used_at:
+            await self._write(_MARK_USED, [{"key_id": key_id, "at": at} for key_id, at in sorted(last_used_at.items())])
+
+    async def _write(self, statement: Any, values: Any) -> int:
+        """How many rows it came to."""
+        with self._database.telling():
+            async with self._database.writing() as connection:
+                return (await connection.execute(statement, values)).rowcount
+
+
+def _key(row: Row[Any]) -> KeyRecord:
+    return KeyRecord(**{**row._mapping, "scopes": tuple(row.scopes.split())})

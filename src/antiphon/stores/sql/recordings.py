@@ -1,0 +1,89 @@
+"""Which sessions were recorded, in a SQL database."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec.structs import asdict
+from sqlalchemy import ColumnElement, Row, bindparam, delete, func, insert, select, update
+
+from antiphon.records import SessionRecord
+from antiphon.stores.base import Order, SessionPage, UnknownCursor
+from antiphon.stores.sql.database import Database
+from antiphon.stores.sql.schema import sessions
+
+_KEPT = [column for column in sessions.c if column.name != "number"]
+_ADD = insert(sessions)
+_CHANGE = update(sessions).where(sessions.c.id == bindparam("which"))
+_OLDEST = select(*_KEPT).where(sessions.c.state != "live").order_by(sessions.c.number).limit(bindparam("limit"))
+_LIVE = select(*_KEPT).where(sessions.c.state == "live").order_by(sessions.c.number)
+_TOTAL = select(func.coalesce(func.sum(sessions.c.bytes), 0))
+
+
+class SqlSessions:
+    """The sessions that are kept beside the responses."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def put(self, session: SessionRecord) -> None:
+        """Keep a session, in place of an earlier record of it."""
+        values: dict[str, Any] = asdict(session)
+        with self._database.telling():
+            async with self._database.writing() as connection:
+                changed = await connection.execute(_CHANGE.values(values), {"which": session.id})
+                if not changed.rowcount:
+                    await connection.execute(_ADD, values)
+
+    async def get(self, tenant: str | None, session_id: str) -> SessionRecord | None:
+        """The session with that id, or None."""
+        if "\0" in session_id:  # PostgreSQL keeps no text with a NUL, and fails when asked for one
+            return None
+        async with self._database.reading() as connection:
+            row = (await connection.execute(select(*_KEPT).where(*_whose(tenant), sessions.c.id == session_id))).first()
+        return _session(row) if row else None
+
+    async def page(self, tenant: str | None, *, after: str | None, limit: int, order: Order) -> SessionPage:
+        """A page of the sessions."""
+        number = sessions.c.number
+        wanted = select(*_KEPT).where(*_whose(tenant)).order_by(number if order == "asc" else number.desc()).limit(limit + 1)
+        async with self._database.reading() as connection:
+            if after is not None:
+                cursor = select(number).where(*_whose(tenant), sessions.c.id == after)
+                start = None if "\0" in after else await connection.scalar(cursor)
+                if start is None:
+                    raise UnknownCursor(after)
+                wanted = wanted.where(number > start if order == "asc" else number < start)
+            rows = (await connection.execute(wanted)).all()
+        return SessionPage(tuple(_session(row) for row in rows[:limit]), has_more=len(rows) > limit)
+
+    async def delete(self, tenant: str | None, session_id: str) -> bool:
+        """Forget a session; whether there was one."""
+        if "\0" in session_id:
+            return False
+        with self._database.telling():
+            async with self._database.writing() as connection:
+                gone = await connection.execute(delete(sessions).where(*_whose(tenant), sessions.c.id == session_id))
+        return gone.rowcount > 0
+
+    async def oldest(self, limit: int) -> Sequence[SessionRecord]:
+        """So many of the sessions that have ended, the oldest first."""
+        async with self._database.reading() as connection:
+            return [_session(row) for row in await connection.execute(_OLDEST, {"limit": limit})]
+
+    async def live(self) -> Sequence[SessionRecord]:
+        """The sessions that say that they are live, the oldest first."""
+        async with self._database.reading() as connection:
+            return [_session(row) for row in await connection.execute(_LIVE)]
+
+    async def total_bytes(self) -> int:
+        """What all recordings come to."""
+        async with self._database.reading() as connection:
+            return int(await connection.scalar(_TOTAL) or 0)
+
+
+def _whose(tenant: str | None) -> Sequence[ColumnElement[bool]]:
+    return () if tenant is None else (sessions.c.tenant == tenant,)
+
+
+def _session(row: Row[Any]) -> SessionRecord:
+    return SessionRecord(**row._mapping)

@@ -1,0 +1,1 @@
+"""What antiphon's own processes say to each other."""

@@ -1,0 +1,1 @@
+"""The MiniCPM-o Realtime protocol's types."""

@@ -1,0 +1,256 @@
+"""
+What a client of a MiniCPM-o session says, read and checked.
+
+One JSON object to a frame. Clients of several generations write the same thing in several ways, and all of them are understood; fields that
+nobody here knows are passed over. A client's sound and pictures are decoded while they are read, so that an event that could be read has
+nothing wrong with it. What is wrong with another is told as a `ClientMistake` of these codes: `invalid_json`, `unknown_event`,
+`missing_field`, `invalid_payload`.
+
+Source: OpenBMB's documentation of the Realtime API of MiniCPM-o 4.5.
+"""
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+from antiphon.errors import ClientMistake, listed, shown
+from antiphon.wire.codec.reading import check_depth
+from antiphon.wire.minicpmo import media
+from antiphon.wire.minicpmo.chat import ChatAppend as ChatAppend, chat_append
+from antiphon.wire.minicpmo.decode import ID_LIMIT, checked_id, first_of, invalid, missing_field, read, required
+
+Mode = Literal["chat", "audio", "video"]
+MODES: tuple[Mode, ...] = ("chat", "audio", "video")
+
+PROMPT_LIMIT = 131_072
+"""The most characters of what the model is told."""
+
+OPTIONS_LIMIT_BYTES = 65_536
+"""The most JSON of `config`."""
+
+SLICES_LIMIT = 9
+"""Into how many a picture may be cut at most."""
+
+
+# What a client says
+
+
+class SessionInit(Struct, frozen=True, kw_only=True):
+    """
+    Begin.
+
+    Attributes:
+        instructions: what the model is told before everything else.
+        options: the `config` of the client, as it came.
+        reference: a recording of the voice that the model is to take for its own: s16le, 16 kHz.
+        voice_reference: the same for the part of it that speaks; where it is absent, the other holds for both.
+        slices: into how many pictures may be cut.
+        speaks: whether it is to answer aloud.
+    """
+
+    instructions: str | None = None
+    options: dict[str, Any] = {}
+    reference: bytes | None = None
+    voice_reference: bytes | None = None
+    slices: int | None = None
+    speaks: bool = True
+
+
+class Frame(Struct, frozen=True):
+    """A picture: a JPEG file, and into how many it may be cut; None where the client did not say."""
+
+    jpeg: bytes
+    slices: int | None = None
+
+
+class DuplexAppend(Struct, frozen=True, kw_only=True):
+    """More to hear and see; `pcm` is s16le, 16 kHz, and may be empty."""
+
+    pcm: bytes
+    frames: tuple[Frame, ...] = ()
+    force_listen: bool = False
+    input_id: str | None = None
+    response_id: str | None = None
+
+
+class SessionClose(Struct, frozen=True):
+    """The client is done, and says why or doesn't."""
+
+    reason: str | None = None
+
+
+ClientEvent = SessionInit | DuplexAppend | ChatAppend | SessionClose
+
+
+# How it is written
+
+
+class _Envelope(Struct):
+    type: Raw | UnsetType = UNSET
+    payload: Raw | UnsetType = UNSET
+    input: Raw | UnsetType = UNSET
+    reason: Raw | UnsetType = UNSET
+
+
+class _References(Struct):
+    ref_audio_base64: Raw | UnsetType = UNSET
+    ref_audio: Raw | UnsetType = UNSET
+    tts_ref_audio_base64: Raw | UnsetType = UNSET
+    tts_ref_audio: Raw | UnsetType = UNSET
+
+
+_Slices = int | list[int] | None
+
+
+class _Payload(_References):
+    system_prompt: str | None = None
+    instructions: str | None = None
+    config: Raw | UnsetType = UNSET
+    voice: _References | None = None
+    max_slice_nums: _Slices = None
+    use_tts: bool | None = None
+
+
+class _Hints(Struct):
+    force_listen: bool | None = None
+    max_slice_nums: _Slices = None
+
+
+class _Duplex(_Hints):
+    audio: Raw | UnsetType = UNSET
+    audio_base64: Raw | UnsetType = UNSET
+    audio_data: Raw | UnsetType = UNSET
+    messages: Raw | UnsetType = UNSET
+    video_frames: list[Raw] | None = None
+    frame_base64_list: list[Raw] | None = None
+    frames: list[Raw] | None = None
+    hints: _Hints | None = None
+    input_id: str | None = None
+    response_id: str | None = None
+
+
+_envelope = msgspec.json.Decoder(_Envelope)
+_payload = msgspec.json.Decoder(_Payload)
+_duplex = msgspec.json.Decoder(_Duplex)
+_options = msgspec.json.Decoder(dict[str, Any])
+_string = msgspec.json.Decoder(str)
+
+
+def decode_client(frame: bytes, mode: Mode) -> ClientEvent:
+    """
+    The event in a frame that a client of a session in that mode sent.
+
+    Raises:
+        ClientMistake: it is none.
+    """
+    envelope = read(_envelope, frame, "")
+    tag = read(_string, required(envelope.type, "type"), "type")
+    reader = _READERS.get(tag)
+    if reader is None:
+        raise ClientMistake(f"Unknown event type: '{shown(tag)}'. Known types are: {listed(_READERS)}.", code="unknown_event", param="type")
+    return reader(envelope, mode)
+
+
+def _init(envelope: _Envelope, _mode: Mode) -> SessionInit:
+    raw = required(envelope.payload, "payload")
+    _check_depth(raw)
+    payload = read(_payload, raw, "payload")
+    instructions, name = first_of(payload, ("system_prompt", "instructions"))
+    if instructions is not None and len(instructions) > PROMPT_LIMIT:
+        raise invalid(f"payload.{name}", f"expected at most {PROMPT_LIMIT} characters, but got {len(instructions)}")
+    places = ((payload.voice, "payload.voice"), (payload, "payload"))
+    return SessionInit(
+        instructions=instructions,
+        options=_config(payload.config),
+        reference=_reference(places, ("ref_audio_base64", "ref_audio")),
+        voice_reference=_reference(places, ("tts_ref_audio_base64", "tts_ref_audio")),
+        slices=_slices(payload.max_slice_nums, "payload.max_slice_nums", 1)[0],
+        speaks=payload.use_tts is not False,
+    )
+
+
+def _check_depth(raw: bytes) -> None:
+    try:
+        check_depth(raw)
+    except ClientMistake as deep:
+        raise ClientMistake(deep.message, code="invalid_json") from None
+
+
+def _config(raw: Raw | UnsetType) -> dict[str, Any]:
+    if isinstance(raw, UnsetType) or bytes(raw) == b"null":
+        return {}
+    if len(raw) > OPTIONS_LIMIT_BYTES:
+        raise invalid("payload.config", f"expected at most {OPTIONS_LIMIT_BYTES} bytes, but got {len(raw)}")
+    return read(_options, raw, "payload.config")
+
+
+def _reference(places: tuple[tuple[_References | None, str], ...], names: tuple[str, ...]) -> bytes | None:
+    for references, path in places:
+        raw, name = first_of(references, names)
+        if raw is not None:
+            return media.sound_of(raw, f"{path}.{name}", media.REFERENCE_LIMIT_S) or None
+    return None
+
+
+def _slices(given: _Slices, param: str, count: int) -> tuple[int | None, ...]:
+    """For each of so many pictures, into how many it may be cut."""
+    numbers = given if isinstance(given, list) else [given] * max(count, 1)  # one is looked at where there is no picture, too
+    if isinstance(given, list) and len(given) != count:
+        raise invalid(param, f"expected a number for each of {count} pictures, but got {len(given)} numbers")
+    for number in numbers:
+        if number is not None and not 1 <= number <= SLICES_LIMIT:
+            raise invalid(param, f"expected numbers from 1 to {SLICES_LIMIT}, but got {shown(number)}")
+    return tuple(numbers[:count])
+
+
+def _append(envelope: _Envelope, mode: Mode) -> DuplexAppend | ChatAppend:
+    raw = required(envelope.input, "input")
+    if mode == "chat":
+        _check_depth(raw)
+        return chat_append(raw)
+    given = read(_duplex, raw, "input")
+    hints = given.hints or _Hints()
+    sound, name = first_of(given, ("audio", "audio_base64", "audio_data"))
+    if sound is None:
+        if given.messages is not UNSET:
+            raise ClientMistake(
+                "'input.messages' is for mode=chat; this session takes 'input.audio'.", code="mode_mismatch", param="input.messages"
+            )
+        raise missing_field("input.audio")
+    force_listen = given.force_listen if given.force_listen is not None else hints.force_listen
+    return DuplexAppend(
+        pcm=media.sound_of(sound, f"input.{name}", media.SOUND_LIMIT_S),
+        frames=_frames(given, hints),
+        force_listen=bool(force_listen),
+        input_id=checked_id(given.input_id, "input.input_id"),
+        response_id=checked_id(given.response_id, "input.response_id"),
+    )
+
+
+def _frames(given: _Duplex, hints: _Hints) -> tuple[Frame, ...]:
+    raws, name = first_of(given, ("video_frames", "frame_base64_list", "frames"))
+    raws = raws or []
+    if len(raws) > media.FRAMES_LIMIT:
+        raise invalid(f"input.{name}", f"expected at most {media.FRAMES_LIMIT} pictures, but got {len(raws)}")
+    asked, place = (given, "input") if given.max_slice_nums is not None else (hints, "input.hints")
+    slices = _slices(asked.max_slice_nums, f"{place}.max_slice_nums", len(raws))
+    return tuple(
+        Frame(media.frame_of(raw, f"input.{name}[{index}]"), number) for index, (raw, number) in enumerate(zip(raws, slices, strict=True))
+    )
+
+
+def _close(envelope: _Envelope, _mode: Mode) -> SessionClose:
+    try:
+        reason = None if isinstance(envelope.reason, UnsetType) else _string.decode(envelope.reason)
+    except (msgspec.DecodeError, UnicodeDecodeError):  # whoever means to go is let go, whatever the reason is
+        reason = None
+    return SessionClose(reason[:ID_LIMIT] if reason else None)
+
+
+_READERS: dict[str, Callable[[_Envelope, Mode], ClientEvent]] = {
+    "session.init": _init,
+    "input.append": _append,
+    "session.close": _close,
+}

@@ -1,0 +1,395 @@
+"""
+The beta of the Realtime API, on the wire only: what a beta peer says becomes the events of today, and the other way round.
+
+An event that the beta does not have is not told to a beta client. Where today an item is first added and then done, the beta has it
+created, once: when it is added.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+from msgspec import UNSET
+
+from antiphon.wire.codec.reading import check_depth
+from antiphon.wire.codec.types import Opt, Tagged, Unknown, encode
+from antiphon.wire.realtime import client_events as client, server_events as server
+from antiphon.wire.realtime.beta_shapes import (
+    FlatParams,
+    FlatResponse,
+    FlatSession,
+    check_flat,
+    flat_item,
+    flat_params,
+    flat_response,
+    flat_session,
+    nested_params,
+    nested_response,
+    nested_session,
+    nested_transcription_session,
+)
+from antiphon.wire.realtime.decode import EventReader
+from antiphon.wire.realtime.session import TranscriptionSession
+
+_Change = Callable[[Any], Any]
+
+
+def _as(kind: type[Tagged]) -> _Change:
+    """Another event with the same fields."""
+    names = [each.name for each in msgspec.structs.fields(kind)]
+    return lambda event: kind(**{name: getattr(event, name) for name in names})
+
+
+def _changed(event: Any, changes: dict[type[Any], _Change]) -> Any:
+    change = changes.get(type(event))
+    return event if change is None else change(event)
+
+
+# What a client says
+
+
+class SessionUpdate(client.Said, kw_only=True, tag="session.update"):
+    """Change the session."""
+
+    session: FlatSession
+
+
+class TranscriptionSessionUpdate(client.Said, kw_only=True, tag="transcription_session.update"):
+    """Change the session, which only writes down what is heard."""
+
+    session: FlatSession
+
+
+class ResponseCreate(client.Said, kw_only=True, tag="response.create"):
+    """Answer."""
+
+    response: Opt[FlatParams] = UNSET
+
+
+BetaClientEvent = (
+    SessionUpdate
+    | TranscriptionSessionUpdate
+    | client.InputAudioBufferAppend
+    | client.InputAudioBufferCommit
+    | client.InputAudioBufferClear
+    | client.OutputAudioBufferClear
+    | client.ConversationItemCreate
+    | client.ConversationItemRetrieve
+    | client.ConversationItemTruncate
+    | client.ConversationItemDelete
+    | ResponseCreate
+    | client.ResponseCancel
+)
+
+_client_reader: EventReader[BetaClientEvent] = EventReader(BetaClientEvent)
+
+
+def _nested_update(event: SessionUpdate) -> client.SessionUpdate:
+    check_flat(event.session.modalities, "session.modalities")
+    return client.SessionUpdate(event_id=event.event_id, session=nested_session(event.session))
+
+
+def _nested_transcription_update(event: TranscriptionSessionUpdate) -> client.SessionUpdate:
+    return client.SessionUpdate(event_id=event.event_id, session=nested_transcription_session(event.session))
+
+
+def _nested_create(event: ResponseCreate) -> client.ResponseCreate:
+    if event.response is UNSET:
+        return client.ResponseCreate(event_id=event.event_id)
+    check_flat(event.response.modalities, "response.modalities")
+    return client.ResponseCreate(event_id=event.event_id, response=nested_params(event.response))
+
+
+_CLIENT_NESTED: dict[type[Any], _Change] = {
+    SessionUpdate: _nested_update,
+    TranscriptionSessionUpdate: _nested_transcription_update,
+    ResponseCreate: _nested_create,
+}
+
+
+def _flat_update(event: client.SessionUpdate) -> Tagged:
+    kind = TranscriptionSessionUpdate if isinstance(event.session, TranscriptionSession) else SessionUpdate
+    return kind(event_id=event.event_id, session=flat_session(event.session))
+
+
+def _flat_create(event: client.ResponseCreate) -> ResponseCreate:
+    return ResponseCreate(event_id=event.event_id, response=UNSET if event.response is UNSET else flat_params(event.response))
+
+
+def _with_flat_item(event: Any) -> Any:
+    return msgspec.structs.replace(event, item=flat_item(event.item))
+
+
+_CLIENT_FLAT: dict[type[Any], _Change] = {
+    client.SessionUpdate: _flat_update,
+    client.ResponseCreate: _flat_create,
+    client.ConversationItemCreate: _with_flat_item,
+}
+
+
+def decode_client(frame: bytes) -> client.ClientEvent:
+    """
+    What a beta client says in a frame, as an event of today.
+
+    Raises:
+        ClientMistake: it is no event of the beta's.
+    """
+    event = _client_reader.read(frame)
+    if type(event) is client.InputAudioBufferAppend:
+        return event
+    check_depth(frame)
+    nested: client.ClientEvent = _changed(event, _CLIENT_NESTED)
+    client.check_event(nested)
+    return nested
+
+
+def encode_client(event: client.ClientEvent) -> bytes:
+    """JSON of a client's event, for a beta server."""
+    return encode(_changed(event, _CLIENT_FLAT))
+
+
+# What a server says
+
+
+class SessionCreated(server.Event, kw_only=True, tag="session.created"):
+    """The session as it begins."""
+
+    session: FlatSession
+
+
+class SessionUpdated(server.Event, kw_only=True, tag="session.updated"):
+    """The whole session, after a change."""
+
+    session: FlatSession
+
+
+class TranscriptionSessionCreated(server.Event, kw_only=True, tag="transcription_session.created"):
+    """The session as it begins, as some servers of the beta say it."""
+
+    session: FlatSession
+
+
+class TranscriptionSessionUpdated(server.Event, kw_only=True, tag="transcription_session.updated"):
+    """The whole session, which only writes down what is heard, after a change."""
+
+    session: FlatSession
+
+
+class ResponseCreated(server.Event, kw_only=True, tag="response.created"):
+    """A response was begun."""
+
+    response: FlatResponse
+
+
+class ResponseDone(server.Event, kw_only=True, tag="response.done"):
+    """A response is over."""
+
+    response: FlatResponse
+
+
+class ResponseTextDelta(server.ResponseOutputTextDelta, kw_only=True, tag="response.text.delta"):
+    """More of the text."""
+
+
+class ResponseTextDone(server.ResponseOutputTextDone, kw_only=True, tag="response.text.done"):
+    """The whole text."""
+
+
+class ResponseAudioTranscriptDelta(server.ResponseOutputAudioTranscriptDelta, kw_only=True, tag="response.audio_transcript.delta"):
+    """More of the words of the sound."""
+
+
+class ResponseAudioTranscriptDone(server.ResponseOutputAudioTranscriptDone, kw_only=True, tag="response.audio_transcript.done"):
+    """All the words of the sound."""
+
+
+class ResponseAudioDelta(server.ResponseOutputAudioDelta, kw_only=True, tag="response.audio.delta"):
+    """More of the sound."""
+
+
+class ResponseAudioDone(server.ResponseOutputAudioDone, kw_only=True, tag="response.audio.done"):
+    """There is no more sound."""
+
+
+class FunctionCallArgumentsDone(server.ItemEvent, kw_only=True, tag="response.function_call_arguments.done"):
+    """The whole arguments of a call, without the function's name."""
+
+    call_id: str
+    arguments: str
+
+
+BetaServerEvent = (
+    SessionCreated
+    | SessionUpdated
+    | TranscriptionSessionCreated
+    | TranscriptionSessionUpdated
+    | server.ErrorEvent
+    | server.RateLimitsUpdated
+    | server.ConversationCreated
+    | server.ConversationItemCreated
+    | server.ConversationItemRetrieved
+    | server.ConversationItemTruncated
+    | server.ConversationItemDeleted
+    | server.InputAudioTranscriptionDelta
+    | server.InputAudioTranscriptionCompleted
+    | server.InputAudioTranscriptionFailed
+    | server.InputAudioBufferCommitted
+    | server.InputAudioBufferCleared
+    | server.InputAudioBufferSpeechStarted
+    | server.InputAudioBufferSpeechStopped
+    | server.OutputAudioBufferStarted
+    | server.OutputAudioBufferStopped
+    | server.OutputAudioBufferCleared
+    | ResponseCreated
+    | ResponseDone
+    | server.ResponseOutputItemAdded
+    | server.ResponseOutputItemDone
+    | server.ResponseContentPartAdded
+    | server.ResponseContentPartDone
+    | ResponseTextDelta
+    | ResponseTextDone
+    | ResponseAudioTranscriptDelta
+    | ResponseAudioTranscriptDone
+    | ResponseAudioDelta
+    | ResponseAudioDone
+    | server.ResponseFunctionCallArgumentsDelta
+    | FunctionCallArgumentsDone
+)
+
+_server_reader: EventReader[BetaServerEvent | Unknown] = EventReader(BetaServerEvent | Unknown)
+
+
+def _flat_created(event: server.SessionCreated) -> SessionCreated:
+    return SessionCreated(event_id=event.event_id, session=flat_session(event.session))
+
+
+def _flat_updated(event: server.SessionUpdated) -> Tagged:
+    kind = TranscriptionSessionUpdated if isinstance(event.session, TranscriptionSession) else SessionUpdated
+    return kind(event_id=event.event_id, session=flat_session(event.session))
+
+
+# An error about what the protocol's machine keeps names today's fields and types.
+_NAMES = (
+    (".audio.input.turn_detection", ".turn_detection"),
+    (".audio.input.transcription", ".input_audio_transcription"),
+    (".audio.input.noise_reduction", ".input_audio_noise_reduction"),
+    (".audio.input.format", ".input_audio_format"),
+    (".audio.output.format", ".output_audio_format"),
+    (".audio.output.voice", ".voice"),
+    (".audio.output.speed", ".speed"),
+    (".output_modalities", ".modalities"),
+    ("session.max_output_tokens", "session.max_response_output_tokens"),
+    ("response.max_output_tokens", "response.max_response_output_tokens"),
+    ("'output_text'", "'text'"),
+    ("'output_audio'", "'audio'"),
+)
+
+
+def _flat_names(text: str) -> str:
+    for nested, flat in _NAMES:
+        text = text.replace(nested, flat)
+    return text
+
+
+def _flat_error(event: server.ErrorEvent) -> server.ErrorEvent:
+    error = event.error
+    if error.param is None:
+        return event
+    flat = msgspec.structs.replace(error, message=_flat_names(error.message), param=_flat_names(error.param))
+    return msgspec.structs.replace(event, error=flat)
+
+
+def _flat_failure(event: server.InputAudioTranscriptionFailed) -> server.InputAudioTranscriptionFailed:
+    # The beta says what an error names, if nothing; clients of today take no null there.
+    param = None if event.error.param is UNSET else event.error.param
+    return msgspec.structs.replace(event, error=msgspec.structs.replace(event.error, param=param))
+
+
+def _item_created(event: server.ConversationItemAdded) -> server.ConversationItemCreated:
+    created: server.ConversationItemCreated = _as(server.ConversationItemCreated)(_with_flat_item(event))
+    return created
+
+
+_RENAMED: dict[type[Tagged], type[Tagged]] = {
+    server.ResponseOutputTextDelta: ResponseTextDelta,
+    server.ResponseOutputTextDone: ResponseTextDone,
+    server.ResponseOutputAudioTranscriptDelta: ResponseAudioTranscriptDelta,
+    server.ResponseOutputAudioTranscriptDone: ResponseAudioTranscriptDone,
+    server.ResponseOutputAudioDelta: ResponseAudioDelta,
+    server.ResponseOutputAudioDone: ResponseAudioDone,
+    server.ResponseFunctionCallArgumentsDone: FunctionCallArgumentsDone,
+}
+
+_SERVER_FLAT: dict[type[Any], _Change] = {
+    **{kind: _as(renamed) for kind, renamed in _RENAMED.items()},
+    server.SessionCreated: _flat_created,
+    server.SessionUpdated: _flat_updated,
+    server.ErrorEvent: _flat_error,
+    server.ConversationItemAdded: _item_created,
+    server.ConversationItemCreated: _with_flat_item,
+    server.ConversationItemRetrieved: _with_flat_item,
+    server.ResponseOutputItemAdded: _with_flat_item,
+    server.ResponseOutputItemDone: _with_flat_item,
+    server.InputAudioTranscriptionCompleted: lambda event: msgspec.structs.replace(event, languages=UNSET),
+    server.InputAudioTranscriptionFailed: _flat_failure,
+    server.ResponseCreated: lambda event: ResponseCreated(event_id=event.event_id, response=flat_response(event.response)),
+    server.ResponseDone: lambda event: ResponseDone(event_id=event.event_id, response=flat_response(event.response)),
+}
+
+_UNKNOWN_TO_BETA = frozenset(
+    (
+        server.ConversationItemDone,
+        server.InputAudioTranscriptionSegment,
+        server.InputAudioBufferTimeoutTriggered,
+        server.InputAudioBufferDtmfEventReceived,
+        server.ResponseMcpCallArgumentsDelta,
+        server.ResponseMcpCallArgumentsDone,
+        server.ResponseMcpCallInProgress,
+        server.ResponseMcpCallCompleted,
+        server.ResponseMcpCallFailed,
+        server.McpListToolsInProgress,
+        server.McpListToolsCompleted,
+        server.McpListToolsFailed,
+    )
+)
+
+
+def _nested_created(event: SessionCreated) -> server.SessionCreated:
+    only_heard = event.session.object == "realtime.transcription_session"
+    nested = nested_transcription_session(event.session) if only_heard else nested_session(event.session)
+    return server.SessionCreated(event_id=event.event_id, session=nested)
+
+
+_SERVER_NESTED: dict[type[Any], _Change] = {
+    **{renamed: _as(kind) for kind, renamed in _RENAMED.items() if kind is not server.ResponseFunctionCallArgumentsDone},
+    FunctionCallArgumentsDone: lambda event: server.ResponseFunctionCallArgumentsDone(
+        **{name: getattr(event, name) for name in event.__struct_fields__}
+    ),
+    server.ConversationItemCreated: _as(server.ConversationItemAdded),
+    SessionCreated: _nested_created,
+    SessionUpdated: lambda event: server.SessionUpdated(event_id=event.event_id, session=nested_session(event.session)),
+    TranscriptionSessionCreated: lambda event: server.SessionCreated(
+        event_id=event.event_id, session=nested_transcription_session(event.session)
+    ),
+    TranscriptionSessionUpdated: lambda event: server.SessionUpdated(
+        event_id=event.event_id, session=nested_transcription_session(event.session)
+    ),
+    ResponseCreated: lambda event: server.ResponseCreated(event_id=event.event_id, response=nested_response(event.response)),
+    ResponseDone: lambda event: server.ResponseDone(event_id=event.event_id, response=nested_response(event.response)),
+}
+
+
+def encode_server(event: server.ServerEvent) -> bytes | None:
+    """JSON of a server's event, for a beta client; None where the beta has no such event."""
+    return None if type(event) in _UNKNOWN_TO_BETA else encode(_changed(event, _SERVER_FLAT))
+
+
+def decode_server(frame: bytes) -> server.ServerEvent | Unknown:
+    """
+    What a beta server says in a frame, as an event of today; one that is not as this version knows it is `Unknown`.
+
+    Raises:
+        ClientMistake: it is no event.
+    """
+    event: server.ServerEvent | Unknown = _changed(_server_reader.read(frame), _SERVER_NESTED)
+    return event

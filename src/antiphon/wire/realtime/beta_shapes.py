@@ -1,0 +1,395 @@
+"""
+The shapes that the beta of the Realtime API has of its own: sessions, responses and items, and how they stand to those of today.
+
+The beta's sessions and responses are flat where today's are nested, it has other names for formats and modalities, and what the model
+says is `text` and `audio` in an item. What the beta has no name for is not told to a beta client.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any, Literal, TypeVar
+
+import msgspec
+from msgspec import UNSET, field
+
+from antiphon import errors
+from antiphon.wire.codec.types import Extra, Maybe, Opt, Unknown, Wire
+from antiphon.wire.realtime.items import InputItem, Item, MessageItem, OutputAudio, OutputText, Part
+from antiphon.wire.realtime.response import (
+    Response,
+    ResponseAudio,
+    ResponseAudioOutput,
+    ResponseParams,
+    ResponseStatus,
+    StatusDetails,
+    Usage,
+)
+from antiphon.wire.realtime.session import (
+    AnySession,
+    Audio,
+    AudioInput,
+    AudioOutput,
+    Format,
+    Includable,
+    MaxOutputTokens,
+    Modality,
+    NoiseReduction,
+    PcmaFormat,
+    PcmFormat,
+    PcmuFormat,
+    ServerVad,
+    Session,
+    Speed,
+    Temperature,
+    Tool,
+    ToolChoice,
+    TracingConfig,
+    Transcription,
+    TranscriptionSession,
+    TurnDetection,
+    VoiceId,
+)
+from antiphon.wire.responses.request import Metadata
+
+W = TypeVar("W", bound=Wire)
+I = TypeVar("I", bound=InputItem | Unknown)  # noqa: E741 - an item
+
+FlatFormat = Literal["pcm16", "g711_ulaw", "g711_alaw"]
+
+
+class FlatSession(Wire, kw_only=True):
+    """
+    A session, of either kind.
+
+    Attributes:
+        type: of today's sessions; taken, and means nothing.
+        client_secret: told by the HTTP endpoints alone.
+    """
+
+    null_is_absent = True
+
+    object: Opt[str] = UNSET
+    id: Opt[str] = UNSET
+    model: Opt[str] = UNSET
+    expires_at: Opt[int] = UNSET
+    modalities: Opt[list[Modality]] = UNSET
+    instructions: Maybe[str] = UNSET
+    voice: Opt[str] = UNSET
+    speed: Opt[Speed] = UNSET
+    input_audio_format: Opt[FlatFormat] = UNSET
+    output_audio_format: Opt[FlatFormat] = UNSET
+    input_audio_transcription: Maybe[Transcription] = UNSET
+    input_audio_noise_reduction: Maybe[NoiseReduction] = UNSET
+    turn_detection: Maybe[TurnDetection] = UNSET
+    tools: Opt[list[Tool]] = UNSET
+    tool_choice: Opt[ToolChoice] = UNSET
+    temperature: Opt[Temperature] = UNSET
+    max_response_output_tokens: Opt[MaxOutputTokens] = UNSET
+    tracing: Maybe[Literal["auto"] | TracingConfig] = UNSET
+    client_secret: Maybe[Any] = UNSET
+    include: Maybe[list[Includable]] = UNSET
+    type: Maybe[Any] = UNSET
+
+
+class FlatParams(Wire, kw_only=True):
+    """What a client asks of one response; `max_output_tokens` is an old name."""
+
+    null_is_absent = True
+
+    conversation: Opt[Literal["auto", "none"]] = UNSET
+    input: Opt[list[InputItem]] = UNSET
+    instructions: Opt[str] = UNSET
+    modalities: Opt[list[Modality]] = UNSET
+    voice: Opt[str] = UNSET
+    output_audio_format: Opt[FlatFormat] = UNSET
+    tools: Opt[list[Tool]] = UNSET
+    tool_choice: Opt[ToolChoice] = UNSET
+    temperature: Opt[Temperature] = UNSET
+    max_response_output_tokens: Opt[MaxOutputTokens] = UNSET
+    max_output_tokens: Opt[MaxOutputTokens] = UNSET
+    metadata: Opt[Metadata] = UNSET
+
+
+class FlatResponse(Wire, kw_only=True):
+    """A response. What it has no value for is told as null."""
+
+    null_is_absent = True
+
+    object: Literal["realtime.response"] = "realtime.response"
+    id: str
+    status: ResponseStatus
+    status_details: StatusDetails | None = None
+    output: Sequence[Item | Unknown] = field(default_factory=list)
+    conversation_id: str | None = None
+    modalities: list[Modality] | None = None
+    voice: str | None = None
+    output_audio_format: FlatFormat | None = None
+    temperature: Opt[float] = UNSET
+    max_output_tokens: int | Literal["inf"] | None = None
+    usage: Usage | None = None
+    metadata: dict[str, str] | None = None
+
+
+class FlatText(OutputText, kw_only=True, tag="text"):
+    """Words of the model."""
+
+
+class FlatAudio(OutputAudio, kw_only=True, tag="audio"):
+    """Sound of the model, and its words."""
+
+
+# What is given, and what isn't
+
+
+def _given(value: Any, change: Callable[[Any], Any]) -> Any:
+    """`change(value)`, or what stands in its place."""
+    return value if value is None or value is UNSET else change(value)
+
+
+def _filled(group: W) -> Opt[W]:
+    """`group`, unless there is nothing in it."""
+    return UNSET if group == type(group)() else group
+
+
+@cache
+def _names(kind: type[Wire]) -> frozenset[str]:
+    return frozenset(("type", *(each.encode_name for each in msgspec.structs.fields(kind))))
+
+
+def _kept(extra: Opt[Extra], kind: type[Wire]) -> Opt[Extra]:
+    """What nobody has a name for; what `kind` has one for would be there twice."""
+    left = {name: value for name, value in (extra or {}).items() if name not in _names(kind)}
+    return Extra(left) if left else UNSET
+
+
+# Values
+
+
+_FLAT_FORMATS: dict[type[Format], FlatFormat] = {PcmFormat: "pcm16", PcmuFormat: "g711_ulaw", PcmaFormat: "g711_alaw"}
+_NESTED_FORMATS: dict[FlatFormat, Callable[[], Format]] = {
+    "pcm16": lambda: PcmFormat(rate=24_000),
+    "g711_ulaw": PcmuFormat,
+    "g711_alaw": PcmaFormat,
+}
+_MODALITIES: tuple[list[Modality], ...] = (["text"], ["audio", "text"])
+
+
+def _flat_format(format: Format) -> FlatFormat:
+    return _FLAT_FORMATS[type(format)]
+
+
+def _nested_format(name: FlatFormat) -> Format:
+    return _NESTED_FORMATS[name]()
+
+
+def _flat_modalities(modalities: list[Modality]) -> list[Modality]:
+    return ["text", "audio"] if "audio" in modalities else modalities
+
+
+def _nested_modalities(modalities: list[Modality]) -> list[Modality]:
+    return ["audio"] if "audio" in modalities else modalities
+
+
+def _flat_voice(voice: str | VoiceId) -> str:
+    return voice.id if isinstance(voice, VoiceId) else voice
+
+
+def _flat_turn_detection(detection: TurnDetection) -> TurnDetection:
+    return msgspec.structs.replace(detection, idle_timeout_ms=UNSET) if isinstance(detection, ServerVad) else detection
+
+
+def check_flat(modalities: Opt[list[Modality]], path: str) -> None:
+    """
+    Refuse a combination of modalities that no answer has; sound alone stands for sound and its words.
+
+    Raises:
+        ClientMistake: it is one.
+    """
+    if modalities is not UNSET and (not modalities or len(set(modalities)) < len(modalities)):
+        raise errors.invalid_modalities(path, modalities, _MODALITIES)
+
+
+# Sessions
+
+
+def nested_session(flat: FlatSession) -> Session:
+    """The session, or the patch of one, that `flat` is."""
+    return Session(
+        object=flat.object,
+        id=flat.id,
+        model=flat.model,
+        output_modalities=_given(flat.modalities, _nested_modalities),
+        instructions=flat.instructions,
+        tools=flat.tools,
+        tool_choice=flat.tool_choice,
+        max_output_tokens=flat.max_response_output_tokens,
+        temperature=flat.temperature,
+        tracing=flat.tracing,
+        expires_at=flat.expires_at,
+        audio=_filled(Audio(input=_filled(_nested_input(flat)), output=_filled(_nested_output(flat)))),
+        include=flat.include,
+        extra=_kept(flat.extra, Session),
+    )
+
+
+def nested_transcription_session(flat: FlatSession) -> TranscriptionSession:
+    """The transcription session, or the patch of one, that `flat` is."""
+    return TranscriptionSession(
+        object=flat.object,
+        id=flat.id,
+        expires_at=flat.expires_at,
+        audio=_filled(Audio(input=_filled(_nested_input(flat)))),
+        include=flat.include,
+        extra=_kept(flat.extra, TranscriptionSession),
+    )
+
+
+def _nested_input(flat: FlatSession) -> AudioInput:
+    return AudioInput(
+        format=_given(flat.input_audio_format, _nested_format),
+        transcription=flat.input_audio_transcription,
+        noise_reduction=flat.input_audio_noise_reduction,
+        turn_detection=flat.turn_detection,
+    )
+
+
+def _nested_output(flat: FlatSession) -> AudioOutput:
+    return AudioOutput(format=_given(flat.output_audio_format, _nested_format), voice=flat.voice, speed=flat.speed)
+
+
+def flat_session(session: AnySession) -> FlatSession:
+    """The session as the beta tells it."""
+    heard = (session.audio or Audio()).input or AudioInput()
+    flat = FlatSession(
+        object=session.object,
+        id=session.id,
+        expires_at=session.expires_at,
+        input_audio_format=_given(heard.format, _flat_format),
+        input_audio_transcription=heard.transcription,
+        input_audio_noise_reduction=heard.noise_reduction,
+        turn_detection=_given(heard.turn_detection, _flat_turn_detection),
+        include=session.include,
+        extra=_kept(session.extra, FlatSession),
+    )
+    return _answering(flat, session) if isinstance(session, Session) else flat
+
+
+def _answering(flat: FlatSession, session: Session) -> FlatSession:
+    spoken = (session.audio or Audio()).output or AudioOutput()
+    return msgspec.structs.replace(
+        flat,
+        model=session.model,
+        modalities=_given(session.output_modalities, _flat_modalities),
+        instructions=session.instructions,
+        voice=_given(spoken.voice, _flat_voice),
+        speed=spoken.speed,
+        output_audio_format=_given(spoken.format, _flat_format),
+        tools=session.tools,
+        tool_choice=session.tool_choice,
+        temperature=session.temperature,
+        max_response_output_tokens=session.max_output_tokens,
+        tracing=session.tracing,
+    )
+
+
+# Responses
+
+
+def nested_params(flat: FlatParams) -> ResponseParams:
+    """What `flat` asks for."""
+    output = ResponseAudioOutput(format=_given(flat.output_audio_format, _nested_format), voice=flat.voice)
+    return ResponseParams(
+        conversation=flat.conversation,
+        input=flat.input,
+        instructions=flat.instructions,
+        output_modalities=_given(flat.modalities, _nested_modalities),
+        audio=_filled(ResponseAudio(output=_filled(output))),
+        tools=flat.tools,
+        tool_choice=flat.tool_choice,
+        max_output_tokens=flat.max_output_tokens if flat.max_response_output_tokens is UNSET else flat.max_response_output_tokens,
+        temperature=flat.temperature,
+        metadata=flat.metadata,
+        extra=_kept(flat.extra, ResponseParams),
+    )
+
+
+def flat_params(params: ResponseParams) -> FlatParams:
+    """What is asked, as the beta asks it."""
+    output = (params.audio or ResponseAudio()).output or ResponseAudioOutput()
+    return FlatParams(
+        conversation=params.conversation,
+        input=_given(params.input, lambda items: [flat_item(each) for each in items]),
+        instructions=params.instructions,
+        modalities=_given(params.output_modalities, _flat_modalities),
+        voice=_given(output.voice, _flat_voice),
+        output_audio_format=_given(output.format, _flat_format),
+        tools=params.tools,
+        tool_choice=params.tool_choice,
+        temperature=params.temperature,
+        max_response_output_tokens=params.max_output_tokens,
+        metadata=params.metadata,
+        extra=_kept(params.extra, FlatParams),
+    )
+
+
+def nested_response(flat: FlatResponse) -> Response:
+    """The response that `flat` is."""
+    output = ResponseAudioOutput()
+    if flat.output_audio_format is not None:
+        output.format = _nested_format(flat.output_audio_format)
+    if flat.voice is not None:
+        output.voice = flat.voice
+    return Response(
+        id=flat.id,
+        status=flat.status,
+        status_details=flat.status_details,
+        output=flat.output,
+        conversation_id=flat.conversation_id,
+        output_modalities=_given(flat.modalities, _nested_modalities),
+        max_output_tokens=flat.max_output_tokens,
+        temperature=flat.temperature,
+        audio=ResponseAudio(output=output) if _filled(output) else None,
+        usage=flat.usage,
+        metadata=flat.metadata,
+        extra=_kept(flat.extra, Response),
+    )
+
+
+def flat_response(response: Response) -> FlatResponse:
+    """The response as the beta tells it."""
+    output = (response.audio or ResponseAudio()).output or ResponseAudioOutput()
+    return FlatResponse(
+        id=response.id,
+        status=response.status,
+        status_details=response.status_details,
+        output=[flat_item(each) for each in response.output],
+        conversation_id=response.conversation_id,
+        modalities=_given(response.output_modalities, _flat_modalities),
+        voice=_given(output.voice or None, _flat_voice),
+        output_audio_format=_given(output.format or None, _flat_format),
+        temperature=response.temperature,
+        max_output_tokens=response.max_output_tokens,
+        usage=response.usage,
+        metadata=response.metadata,
+        extra=_kept(response.extra, FlatResponse),
+    )
+
+
+# Items; the way back is that `OutputText` and `OutputAudio` are read by the beta's types of them as well
+
+
+def flat_item(item: I) -> I:
+    """The item as the beta tells it."""
+    if not isinstance(item, MessageItem):
+        return item
+    return msgspec.structs.replace(item, content=[_flat_part(each) for each in item.content])
+
+
+def _flat_part(part: Part) -> Part:
+    match part:
+        case OutputText(text=text, extra=extra):
+            return FlatText(text=text, extra=extra)
+        case OutputAudio(transcript=transcript, audio=audio, extra=extra):
+            return FlatAudio(transcript=transcript, audio=audio, extra=extra)
+        case _:
+            return part

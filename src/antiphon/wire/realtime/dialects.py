@@ -1,0 +1,40 @@
+"""The dialects of the Realtime API: each reads and writes the same events."""
+
+from collections.abc import Callable
+from typing import Literal, NamedTuple
+
+from antiphon.wire.codec.types import Unknown
+from antiphon.wire.realtime import beta_events as realtime_beta, client_events as realtime_client, server_events as realtime_server
+from antiphon.wire.realtime.client_events import ClientEvent
+from antiphon.wire.realtime.server_events import ServerEvent
+
+DialectName = Literal["ga", "beta"]
+
+
+class Dialect(NamedTuple):
+    """
+    How events stand in frames.
+
+    Attributes:
+        name: of the dialect.
+        decode_client: the event in a client's frame; raises `ClientMistake`.
+        encode_client: JSON of a client's event.
+        encode_server: JSON of a server's event; None where the dialect has no such event.
+        decode_server: the event in a server's frame, `Unknown` where it is not as this version knows it; raises `ClientMistake`.
+    """
+
+    name: DialectName
+    decode_client: Callable[[bytes], ClientEvent]
+    encode_client: Callable[[ClientEvent], bytes]
+    encode_server: Callable[[ServerEvent], bytes | None]
+    decode_server: Callable[[bytes], ServerEvent | Unknown]
+
+
+DIALECTS: dict[DialectName, Dialect] = {
+    "ga": Dialect(
+        "ga", realtime_client.decode_client, realtime_client.encode_client, realtime_server.encode_server, realtime_server.decode_server
+    ),
+    "beta": Dialect(
+        "beta", realtime_beta.decode_client, realtime_beta.encode_client, realtime_beta.encode_server, realtime_beta.decode_server
+    ),
+}

@@ -1,0 +1,138 @@
+"""What the endpoints beside a Realtime session's WebSocket take and give: secrets that open sessions, in both dialects."""
+
+from typing import Annotated, Literal
+
+from msgspec import UNSET, Meta, structs
+
+from antiphon.wire.codec.reading import Reader, check_depth
+from antiphon.wire.codec.types import Opt, Wire, encode
+from antiphon.wire.realtime.beta_shapes import FlatSession, check_flat, flat_session, nested_session, nested_transcription_session
+from antiphon.wire.realtime.session import AnySession, Session, TranscriptionSession, check_session
+
+EXPIRY_DEFAULT_S, BETA_EXPIRY_DEFAULT_S = 600, 60
+
+
+class ExpiresAfter(Wire, kw_only=True):
+    """When a secret ends: so many seconds after it was made."""
+
+    null_is_absent = True
+
+    anchor: Opt[Literal["created_at"]] = UNSET
+    seconds: Opt[Annotated[int, Meta(ge=10, le=7200)]] = UNSET
+
+
+class ClientSecretRequest(Wire, kw_only=True):
+    """A secret that is to be made, and what its sessions begin with."""
+
+    null_is_absent = True
+
+    expires_after: Opt[ExpiresAfter] = UNSET
+    session: Opt[AnySession] = UNSET
+
+
+class ClientSecret(Wire, kw_only=True):
+    """A secret, and the session that it opens; `expires_at` is in Unix seconds."""
+
+    value: str
+    expires_at: int
+    session: AnySession
+
+
+class BetaExpiry(Wire, kw_only=True):
+    """When a secret of the beta ends."""
+
+    null_is_absent = True
+
+    expires_after: Opt[ExpiresAfter] = UNSET
+
+
+class BetaSecret(Wire, kw_only=True):
+    """A secret of the beta; `expires_at` is in Unix seconds."""
+
+    value: str
+    expires_at: int
+
+
+class BetaSessionRequest(FlatSession, kw_only=True):
+    """A session of the beta for which a secret is to be made."""
+
+    client_secret: Opt[BetaExpiry] = UNSET
+
+
+class BetaSession(FlatSession, kw_only=True):
+    """A session of the beta, with the secret that opens it."""
+
+    client_secret: BetaSecret
+
+
+_reader: Reader[ClientSecretRequest] = Reader(ClientSecretRequest)
+_beta_reader: Reader[BetaSessionRequest] = Reader(BetaSessionRequest)
+
+
+class Wanted(Wire, kw_only=True):
+    """What a request for a secret comes to."""
+
+    session: AnySession
+    lasts_s: int
+
+
+def decode_secret_request(body: bytes) -> Wanted:
+    """
+    The request in `body`; an empty object asks for all as it is by default.
+
+    Raises:
+        ClientMistake: it is none; `param` says where.
+    """
+    check_depth(body)
+    request = _reader.read(body)
+    session = Session() if request.session is UNSET else request.session
+    check_session(session)
+    return Wanted(session=session, lasts_s=_lasts_s(request.expires_after, EXPIRY_DEFAULT_S))
+
+
+def decode_beta_session_request(body: bytes) -> Wanted:
+    """
+    The request in `body`, for a session in the form of the beta.
+
+    Raises:
+        ClientMistake: it is none; `param` says where.
+    """
+    flat = _beta(body)
+    check_flat(flat.modalities, "modalities")
+    return _wanted(flat, nested_session(flat))
+
+
+def decode_beta_transcription_request(body: bytes) -> Wanted:
+    """
+    The request in `body`, for a session in the form of the beta that only transcribes.
+
+    Raises:
+        ClientMistake: it is none; `param` says where.
+    """
+    flat = _beta(body)
+    return _wanted(flat, nested_transcription_session(flat))
+
+
+def _beta(body: bytes) -> BetaSessionRequest:
+    check_depth(body)
+    return _beta_reader.read(body)
+
+
+def _wanted(flat: BetaSessionRequest, session: Session | TranscriptionSession) -> Wanted:
+    asked = UNSET if flat.client_secret is UNSET else flat.client_secret.expires_after
+    return Wanted(session=session, lasts_s=_lasts_s(asked, BETA_EXPIRY_DEFAULT_S))
+
+
+def _lasts_s(asked: Opt[ExpiresAfter], otherwise: int) -> int:
+    return otherwise if asked is UNSET or asked.seconds is UNSET else asked.seconds
+
+
+def encode_secret(value: str, expires_at: int, session: AnySession) -> bytes:
+    """JSON of a secret."""
+    return encode(ClientSecret(value=value, expires_at=expires_at, session=session))
+
+
+def encode_beta_session(value: str, expires_at: int, session: AnySession) -> bytes:
+    """JSON of a session in the form of the beta, with its secret."""
+    flat = structs.asdict(flat_session(session))
+    return encode(BetaSession(**flat | {"client_secret": BetaSecret(value=value, expires_at=expires_at)}))

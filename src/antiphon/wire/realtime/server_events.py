@@ -1,0 +1,497 @@
+"""What the server of a Realtime session says; fields stand in the order in which the original writes them."""
+
+from collections.abc import Callable
+from typing import Literal
+
+from msgspec import UNSET
+
+from antiphon.wire.codec.types import Maybe, Opt, Tagged, Unknown, Wire, encode
+from antiphon.wire.realtime.decode import EventReader
+from antiphon.wire.realtime.items import Item, StreamedPart
+from antiphon.wire.realtime.response import Response
+from antiphon.wire.realtime.session import Session, TranscriptionSession
+from antiphon.wire.responses.parts import Logprob as Logprob
+
+AnyItem = Item | Unknown
+
+
+class Event(Tagged, kw_only=True):
+    """What every event has: an id of the server's."""
+
+    null_is_absent = True
+
+    event_id: str
+
+
+# The session
+
+
+class SessionCreated(Event, kw_only=True, tag="session.created"):
+    """The session as it begins; the first event."""
+
+    session: Session | TranscriptionSession
+
+
+class SessionUpdated(Event, kw_only=True, tag="session.updated"):
+    """The whole session, after a change."""
+
+    session: Session | TranscriptionSession
+
+
+class RealtimeError(Wire, kw_only=True):
+    """What went wrong; `event_id` is the client's own id of the event that it is about."""
+
+    null_is_absent = True
+
+    type: str
+    code: str | None = None
+    message: str
+    param: str | None = None
+    event_id: str | None = None
+
+
+class ErrorEvent(Event, kw_only=True, tag="error"):
+    """Something went wrong; mostly, the session goes on."""
+
+    error: RealtimeError
+
+
+class RateLimit(Wire, kw_only=True):
+    """What is left of a limit, and how long until all of it is there again."""
+
+    null_is_absent = True
+
+    name: Opt[Literal["requests", "tokens"]] = UNSET
+    limit: Opt[int] = UNSET
+    remaining: Opt[int] = UNSET
+    reset_seconds: Opt[float] = UNSET
+
+
+class RateLimitsUpdated(Event, kw_only=True, tag="rate_limits.updated"):
+    """What is left, once a response's tokens are set aside."""
+
+    rate_limits: list[RateLimit]
+
+
+# The conversation
+
+
+class Conversation(Wire, kw_only=True):
+    """The conversation of a session."""
+
+    null_is_absent = True
+
+    id: Opt[str] = UNSET
+    object: Opt[Literal["realtime.conversation"]] = UNSET
+
+
+class ConversationCreated(Event, kw_only=True, tag="conversation.created"):
+    """There is a conversation."""
+
+    conversation: Conversation
+
+
+class PlacedItem(Event, kw_only=True):
+    """An event of an item, and of the one before it; None for the first."""
+
+    previous_item_id: str | None = None
+    item: AnyItem
+
+
+class ConversationItemCreated(PlacedItem, kw_only=True, tag="conversation.item.created"):
+    """An item is in the conversation, as the beta says it."""
+
+
+class ConversationItemAdded(PlacedItem, kw_only=True, tag="conversation.item.added"):
+    """An item is in the conversation, and may not be whole yet."""
+
+
+class ConversationItemDone(PlacedItem, kw_only=True, tag="conversation.item.done"):
+    """An item in the conversation is whole."""
+
+
+class ConversationItemRetrieved(Event, kw_only=True, tag="conversation.item.retrieved"):
+    """An item as it was asked for, with its sound."""
+
+    item: AnyItem
+
+
+class ConversationItemTruncated(Event, kw_only=True, tag="conversation.item.truncated"):
+    """The sound of an item ends at `audio_end_ms`; its words are gone."""
+
+    item_id: str
+    content_index: int
+    audio_end_ms: int
+
+
+class ConversationItemDeleted(Event, kw_only=True, tag="conversation.item.deleted"):
+    """An item is gone."""
+
+    item_id: str
+
+
+# What was heard
+
+
+class TokenDetails(Wire, kw_only=True):
+    """Tokens of a transcription's input, by kind."""
+
+    null_is_absent = True
+
+    text_tokens: Opt[int] = UNSET
+    audio_tokens: Opt[int] = UNSET
+
+
+class TokensUsage(Tagged, kw_only=True, tag="tokens"):
+    """A transcription that is paid for by its tokens."""
+
+    null_is_absent = True
+
+    total_tokens: int
+    input_tokens: int
+    input_token_details: Opt[TokenDetails] = UNSET
+    output_tokens: int
+
+
+class DurationUsage(Tagged, kw_only=True, tag="duration"):
+    """A transcription that is paid for by its length."""
+
+    seconds: float
+
+
+class Language(Wire, kw_only=True):
+    """A language that was heard, as its ISO 639-1 code."""
+
+    code: str
+
+
+class TranscriptionError(Wire, kw_only=True):
+    """Why there is no transcript."""
+
+    type: Maybe[str] = UNSET
+    code: Maybe[str] = UNSET
+    message: Maybe[str] = UNSET
+    param: Maybe[str] = UNSET
+
+
+class HeardEvent(Event, kw_only=True):
+    """An event of the words of the part at `content_index` of an item."""
+
+    item_id: str
+    content_index: int
+
+
+class InputAudioTranscriptionDelta(HeardEvent, kw_only=True, tag="conversation.item.input_audio_transcription.delta"):
+    """More of what was heard."""
+
+    content_index: int = 0
+    delta: str = ""
+    logprobs: Maybe[list[Logprob]] = UNSET
+
+
+class InputAudioTranscriptionSegment(HeardEvent, kw_only=True, tag="conversation.item.input_audio_transcription.segment"):
+    """What one speaker said; `start` and `end` in seconds."""
+
+    text: str
+    id: str
+    speaker: str
+    start: float
+    end: float
+
+
+class InputAudioTranscriptionCompleted(HeardEvent, kw_only=True, tag="conversation.item.input_audio_transcription.completed"):
+    """All that was heard."""
+
+    transcript: str
+    usage: TokensUsage | DurationUsage
+    languages: Opt[list[Language]] = UNSET
+    logprobs: Maybe[list[Logprob]] = UNSET
+
+
+class InputAudioTranscriptionFailed(HeardEvent, kw_only=True, tag="conversation.item.input_audio_transcription.failed"):
+    """What was heard could not be written down."""
+
+    error: TranscriptionError
+
+
+class InputAudioBufferCommitted(Event, kw_only=True, tag="input_audio_buffer.committed"):
+    """The sound so far is to be the item `item_id`."""
+
+    previous_item_id: str | None = None
+    item_id: str
+
+
+class InputAudioBufferCleared(Event, kw_only=True, tag="input_audio_buffer.cleared"):
+    """The sound so far is dropped."""
+
+
+class InputAudioBufferSpeechStarted(Event, kw_only=True, tag="input_audio_buffer.speech_started"):
+    """Someone speaks, in what is to be the item `item_id`; milliseconds of all the session's sound."""
+
+    audio_start_ms: int
+    item_id: str
+
+
+class InputAudioBufferSpeechStopped(Event, kw_only=True, tag="input_audio_buffer.speech_stopped"):
+    """Nobody speaks any more."""
+
+    audio_end_ms: int
+    item_id: str
+
+
+class InputAudioBufferTimeoutTriggered(Event, kw_only=True, tag="input_audio_buffer.timeout_triggered"):
+    """Nobody spoke for as long as `idle_timeout_ms`."""
+
+    audio_start_ms: int
+    audio_end_ms: int
+    item_id: str
+
+
+class InputAudioBufferDtmfEventReceived(Tagged, kw_only=True, tag="input_audio_buffer.dtmf_event_received"):
+    """A key of a telephone was pressed; the one event without an id. `received_at` in Unix seconds."""
+
+    event: str
+    received_at: int
+
+
+# What is played, where the server plays it
+
+
+class PlayedEvent(Event, kw_only=True):
+    """An event of a response's sound."""
+
+    response_id: str
+
+
+class OutputAudioBufferStarted(PlayedEvent, kw_only=True, tag="output_audio_buffer.started"):
+    """It is being played."""
+
+
+class OutputAudioBufferStopped(PlayedEvent, kw_only=True, tag="output_audio_buffer.stopped"):
+    """It was played."""
+
+
+class OutputAudioBufferCleared(PlayedEvent, kw_only=True, tag="output_audio_buffer.cleared"):
+    """The rest of it is dropped."""
+
+
+# The response
+
+
+class ResponseCreated(Event, kw_only=True, tag="response.created"):
+    """A response was begun."""
+
+    response: Response
+
+
+class ResponseDone(Event, kw_only=True, tag="response.done"):
+    """A response is over, however it ended."""
+
+    response: Response
+
+
+class OutputItemEvent(Event, kw_only=True):
+    """An event that shows an item of a response."""
+
+    response_id: str
+    output_index: int
+    item: AnyItem
+
+
+class ResponseOutputItemAdded(OutputItemEvent, kw_only=True, tag="response.output_item.added"):
+    """An item was begun."""
+
+
+class ResponseOutputItemDone(OutputItemEvent, kw_only=True, tag="response.output_item.done"):
+    """An item is over."""
+
+
+class ItemEvent(Event, kw_only=True):
+    """An event of an item of a response."""
+
+    response_id: str
+    item_id: str
+    output_index: int
+
+
+class PartEvent(ItemEvent, kw_only=True):
+    """An event of a part of an item of a response."""
+
+    content_index: int
+
+
+class ResponseContentPartAdded(PartEvent, kw_only=True, tag="response.content_part.added"):
+    """A part was begun."""
+
+    part: StreamedPart
+
+
+class ResponseContentPartDone(PartEvent, kw_only=True, tag="response.content_part.done"):
+    """A part is over."""
+
+    part: StreamedPart
+
+
+class ResponseOutputTextDelta(PartEvent, kw_only=True, tag="response.output_text.delta"):
+    """More of the text."""
+
+    delta: str
+
+
+class ResponseOutputTextDone(PartEvent, kw_only=True, tag="response.output_text.done"):
+    """The whole text."""
+
+    text: str
+
+
+class ResponseOutputAudioTranscriptDelta(PartEvent, kw_only=True, tag="response.output_audio_transcript.delta"):
+    """More of the words of the sound."""
+
+    delta: str
+
+
+class ResponseOutputAudioTranscriptDone(PartEvent, kw_only=True, tag="response.output_audio_transcript.done"):
+    """All the words of the sound."""
+
+    transcript: str
+
+
+class ResponseOutputAudioDelta(PartEvent, kw_only=True, tag="response.output_audio.delta"):
+    """More of the sound."""
+
+    delta: bytes
+
+
+class ResponseOutputAudioDone(PartEvent, kw_only=True, tag="response.output_audio.done"):
+    """There is no more sound."""
+
+
+class ResponseFunctionCallArgumentsDelta(ItemEvent, kw_only=True, tag="response.function_call_arguments.delta"):
+    """More of a call's arguments."""
+
+    call_id: str
+    delta: str
+
+
+class ResponseFunctionCallArgumentsDone(ItemEvent, kw_only=True, tag="response.function_call_arguments.done"):
+    """The whole arguments of a call; `name` is empty where the server does not tell it again."""
+
+    call_id: str
+    name: str = ""
+    arguments: str
+
+
+# MCP servers
+
+
+class ResponseMcpCallArgumentsDelta(ItemEvent, kw_only=True, tag="response.mcp_call_arguments.delta"):
+    """More of a call's arguments; `obfuscation` is random."""
+
+    delta: str
+    obfuscation: Opt[str] = UNSET
+
+
+class ResponseMcpCallArgumentsDone(ItemEvent, kw_only=True, tag="response.mcp_call_arguments.done"):
+    """The whole arguments of a call."""
+
+    arguments: str
+
+
+class McpCallEvent(Event, kw_only=True):
+    """An event of a call of an MCP server's tool."""
+
+    output_index: int
+    item_id: str
+
+
+class ResponseMcpCallInProgress(McpCallEvent, kw_only=True, tag="response.mcp_call.in_progress"):
+    """The tool is at work."""
+
+
+class ResponseMcpCallCompleted(McpCallEvent, kw_only=True, tag="response.mcp_call.completed"):
+    """The tool is done."""
+
+
+class ResponseMcpCallFailed(McpCallEvent, kw_only=True, tag="response.mcp_call.failed"):
+    """The tool failed."""
+
+
+class McpListToolsEvent(Event, kw_only=True):
+    """An event of the list of an MCP server's tools."""
+
+    item_id: str
+
+
+class McpListToolsInProgress(McpListToolsEvent, kw_only=True, tag="mcp_list_tools.in_progress"):
+    """The server is asked for its tools."""
+
+
+class McpListToolsCompleted(McpListToolsEvent, kw_only=True, tag="mcp_list_tools.completed"):
+    """The server's tools are known."""
+
+
+class McpListToolsFailed(McpListToolsEvent, kw_only=True, tag="mcp_list_tools.failed"):
+    """The server's tools could not be had."""
+
+
+ServerEvent = (
+    SessionCreated
+    | SessionUpdated
+    | ErrorEvent
+    | RateLimitsUpdated
+    | ConversationCreated
+    | ConversationItemCreated
+    | ConversationItemAdded
+    | ConversationItemDone
+    | ConversationItemRetrieved
+    | ConversationItemTruncated
+    | ConversationItemDeleted
+    | InputAudioTranscriptionDelta
+    | InputAudioTranscriptionSegment
+    | InputAudioTranscriptionCompleted
+    | InputAudioTranscriptionFailed
+    | InputAudioBufferCommitted
+    | InputAudioBufferCleared
+    | InputAudioBufferSpeechStarted
+    | InputAudioBufferSpeechStopped
+    | InputAudioBufferTimeoutTriggered
+    | InputAudioBufferDtmfEventReceived
+    | OutputAudioBufferStarted
+    | OutputAudioBufferStopped
+    | OutputAudioBufferCleared
+    | ResponseCreated
+    | ResponseDone
+    | ResponseOutputItemAdded
+    | ResponseOutputItemDone
+    | ResponseContentPartAdded
+    | ResponseContentPartDone
+    | ResponseOutputTextDelta
+    | ResponseOutputTextDone
+    | ResponseOutputAudioTranscriptDelta
+    | ResponseOutputAudioTranscriptDone
+    | ResponseOutputAudioDelta
+    | ResponseOutputAudioDone
+    | ResponseFunctionCallArgumentsDelta
+    | ResponseFunctionCallArgumentsDone
+    | ResponseMcpCallArgumentsDelta
+    | ResponseMcpCallArgumentsDone
+    | ResponseMcpCallInProgress
+    | ResponseMcpCallCompleted
+    | ResponseMcpCallFailed
+    | McpListToolsInProgress
+    | McpListToolsCompleted
+    | McpListToolsFailed
+)
+
+_reader: EventReader[ServerEvent | Unknown] = EventReader(ServerEvent | Unknown)
+
+# On the way of every delta, therefore without a function around them.
+
+decode_server: Callable[[bytes], ServerEvent | Unknown] = _reader.read
+"""
+The event in a frame that a server sent; raises `ClientMistake` when it is none. One that is not as this version knows it is `Unknown`:
+of a type that it does not know, or of a known type and another shape.
+"""
+
+encode_server: Callable[[ServerEvent], bytes] = encode
+"""JSON of a server's event."""

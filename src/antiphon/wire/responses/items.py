@@ -1,0 +1,267 @@
+"""What a conversation is made of: items, as the client sends them and as the model makes them."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, get_args
+
+from msgspec import UNSET, Meta, field
+
+from antiphon import errors
+from antiphon.wire.codec.reading import Reader, check_depth
+from antiphon.wire.codec.types import Maybe, Opt, Tagged, Typed, Unknown, Wire, encode
+from antiphon.wire.responses.hosted_calls import (
+    ApplyPatchCall,
+    ApplyPatchCallOutput,
+    Caller,
+    CallId,
+    CodeInterpreterCall,
+    ComputerCall,
+    ComputerCallOutput,
+    FileSearchCall,
+    ImageGenerationCall,
+    LocalShellCall,
+    LocalShellCallOutput,
+    McpApprovalRequest,
+    McpApprovalResponse,
+    McpCall,
+    McpListTools,
+    Program,
+    ProgramOutput,
+    ShellCall,
+    ShellCallOutput,
+    Status,
+    ToolSearchCall,
+    ToolSearchOutput,
+    WebSearchCall,
+)
+from antiphon.wire.responses.parts import InputPart, LongText, MessagePart, OutputPart, ReasoningText, SummaryText, ToolOutputPart
+from antiphon.wire.responses.tools import Effort, TextFormat, Tool
+
+Role = Literal["user", "assistant", "system", "developer"]
+AnyRole = Literal["unknown", "user", "assistant", "system", "critic", "discriminator", "developer", "tool"]
+ToolOutput = LongText | list[ToolOutputPart]
+
+
+class Message(Tagged, kw_only=True, tag="message"):
+    """Something said. Only what the model said has an `id`, a `status` and a `phase`."""
+
+    id: Maybe[str] = UNSET
+    status: Maybe[Status] = UNSET
+    content: list[MessagePart] | LongText
+    role: Role
+    phase: Maybe[Literal["commentary", "final_answer"]] = UNSET
+
+    @classmethod
+    def takes_untyped(cls, fields: Mapping[str, Any]) -> bool:
+        """Whether an object with these fields but no `type` is a message: anything but a mere reference."""
+        return not ItemReference.takes_untyped(fields)
+
+
+class Reasoning(Tagged, kw_only=True, tag="reasoning"):
+    """The model's reasoning: summaries of it, its own words, and what only its maker can read."""
+
+    null_is_absent = True
+
+    id: Opt[str] = UNSET
+    summary: list[Typed[SummaryText]]
+    content: Maybe[list[Typed[ReasoningText]]] = UNSET
+    encrypted_content: Maybe[str] = UNSET
+    status: Maybe[Status] = UNSET
+
+
+class FunctionCall(Tagged, kw_only=True, tag="function_call"):
+    """A call of a function; `arguments` is JSON text."""
+
+    id: Maybe[str] = UNSET
+    status: Maybe[Status] = UNSET
+    arguments: str
+    call_id: CallId
+    name: str
+    async_: Maybe[bool] = field(default=UNSET, name="async")
+    caller: Caller = UNSET
+    namespace: Maybe[str] = UNSET
+    created_by: Maybe[str] = UNSET
+
+
+class FunctionCallOutput(Tagged, kw_only=True, tag="function_call_output"):
+    """What a function gave."""
+
+    id: Maybe[str] = UNSET
+    status: Maybe[Status] = UNSET
+    call_id: Maybe[CallId] = UNSET
+    output: ToolOutput
+    caller: Caller = UNSET
+    name: Maybe[str] = UNSET
+    namespace: Maybe[Annotated[str, Meta(min_length=1, max_length=64)]] = UNSET
+    created_by: Maybe[str] = UNSET
+
+
+class CustomToolCall(Tagged, kw_only=True, tag="custom_tool_call"):
+    """A call of a tool that takes text."""
+
+    id: Maybe[str] = UNSET
+    status: Maybe[Status] = UNSET
+    call_id: CallId
+    input: str
+    name: str
+    async_: Maybe[bool] = field(default=UNSET, name="async")
+    caller: Caller = UNSET
+    namespace: Maybe[str] = UNSET
+    created_by: Maybe[str] = UNSET
+
+
+class CustomToolCallOutput(Tagged, kw_only=True, tag="custom_tool_call_output"):
+    """What a tool that takes text gave."""
+
+    id: Maybe[str] = UNSET
+    status: Maybe[Status] = UNSET
+    call_id: CallId
+    output: ToolOutput
+    caller: Caller = UNSET
+    created_by: Maybe[str] = UNSET
+
+
+class ItemReference(Tagged, kw_only=True, tag="item_reference"):
+    """An item that is stored, by its id."""
+
+    id: str
+
+    @classmethod
+    def takes_untyped(cls, fields: Mapping[str, Any]) -> bool:
+        """Whether an object with these fields but no `type` is a reference: it has an id and says nothing."""
+        return "id" in fields and not fields.keys() & {"role", "content"}
+
+
+class AdditionalTools(Tagged, kw_only=True, tag="additional_tools"):
+    """Tools that the model may use from here on."""
+
+    role: AnyRole
+    tools: list[Tool]
+    id: Maybe[str] = UNSET
+
+
+class JsonObjectFormat(Tagged, kw_only=True, tag="json_object"):
+    """The answer is a JSON object."""
+
+
+class JsonSchemaFormat(Tagged, kw_only=True, tag="json_schema"):
+    """The answer is JSON that a schema allows; `strict` asks for a guarantee."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=64, pattern=r"^[a-zA-Z0-9_-]+\Z")]
+    schema: dict[str, object]
+    description: Maybe[str] = UNSET
+    strict: Maybe[bool] = UNSET
+
+
+AnswerFormat = TextFormat | JsonSchemaFormat | JsonObjectFormat
+
+
+class EffortUpdate(Wire, kw_only=True):
+    """How much to reason from here on."""
+
+    effort: Maybe[Effort] = UNSET
+
+
+class FormatUpdate(Wire, kw_only=True):
+    """The shape of answers from here on."""
+
+    format: AnswerFormat
+
+
+class ConfigurationUpdate(Tagged, kw_only=True, tag="configuration_update"):
+    """Settings that hold from here on."""
+
+    id: Maybe[str] = UNSET
+    reasoning: Maybe[EffortUpdate] = UNSET
+    text: Maybe[FormatUpdate] = UNSET
+
+
+class Compaction(Tagged, kw_only=True, tag="compaction"):
+    """What came before, in a form that only its maker can read."""
+
+    id: Maybe[str] = UNSET
+    encrypted_content: Annotated[str, Meta(max_length=20_971_520)]
+    created_by: Maybe[str] = UNSET
+
+
+class CompactionTrigger(Tagged, kw_only=True, tag="compaction_trigger"):
+    """Asks that what came before be compacted."""
+
+    id: Maybe[str] = UNSET
+
+
+Item = (
+    Message
+    | FileSearchCall
+    | ComputerCall
+    | ComputerCallOutput
+    | WebSearchCall
+    | FunctionCall
+    | FunctionCallOutput
+    | ToolSearchCall
+    | ToolSearchOutput
+    | AdditionalTools
+    | ConfigurationUpdate
+    | Reasoning
+    | Compaction
+    | ImageGenerationCall
+    | CodeInterpreterCall
+    | LocalShellCall
+    | LocalShellCallOutput
+    | ShellCall
+    | ShellCallOutput
+    | ApplyPatchCall
+    | ApplyPatchCallOutput
+    | McpListTools
+    | McpApprovalRequest
+    | McpApprovalResponse
+    | McpCall
+    | CustomToolCallOutput
+    | CustomToolCall
+    | CompactionTrigger
+    | ItemReference
+    | Program
+    | ProgramOutput
+    | Unknown
+)
+
+_reader: Reader[Item] = Reader(Item)
+
+_PARTS_OF: dict[bool, tuple[type[Tagged], ...]] = {True: get_args(OutputPart), False: get_args(InputPart)}
+
+
+def check_message(message: Message, path: str) -> None:
+    """
+    Refuse parts that `message` can't have: only the model's words can be the assistant's, and nobody else's.
+
+    Raises:
+        ClientMistake: there is one.
+    """
+    if isinstance(message.content, str):
+        return
+    allowed = _PARTS_OF[message.role == "assistant"]
+    for index, part in enumerate(message.content):
+        if type(part) not in allowed:
+            raise errors.invalid_value(f"{path}.content[{index}]", part.type, [str(kind.__struct_config__.tag) for kind in allowed])
+
+
+def decode_item(body: bytes, path: str = "item") -> Item:
+    """
+    The item in `body`, which a client sent.
+
+    Args:
+        body: JSON.
+        path: where it stands, for error messages.
+
+    Raises:
+        ClientMistake: it is none.
+    """
+    check_depth(body)
+    item = _reader.read(body, path)
+    if isinstance(item, Message):
+        check_message(item, path)
+    return item
+
+
+def encode_item(item: Item) -> bytes:
+    """JSON of an item."""
+    return encode(item)

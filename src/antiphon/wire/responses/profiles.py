@@ -1,0 +1,110 @@
+"""
+How events are written: what one flavour of the API does differently from another is a row here.
+
+Source: the OpenAI API's streams; the Open Responses specification of 2026-04-24.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Literal, NamedTuple, get_args
+
+from msgspec import UNSET, UnsetType, structs
+
+from antiphon.wire.codec.types import ENCODER, MARK, Unknown, encode, without_markers
+from antiphon.wire.responses.events import ErrorEvent, StreamEvent
+
+ErrorShape = Literal["both", "flat", "nested"]
+
+
+class Profile(NamedTuple):
+    """
+    A flavour of the API.
+
+    Attributes:
+        event_line: what the `event:` line of a server-sent event says: the event's `type`, or always `message`.
+        done_marker: whether `data: [DONE]` ends a stream.
+        event_names: the `type` of events that go by another name.
+        error_shape: where the `error` event says what went wrong: in itself, in its `error`, or in both.
+    """
+
+    name: str
+    event_line: Literal["type", "message"] = "type"
+    done_marker: bool = False
+    event_names: Mapping[str, str] = {}
+    error_shape: ErrorShape = "both"
+
+
+PROFILES = {
+    profile.name: profile
+    for profile in (
+        Profile("openai"),
+        Profile(
+            "openresponses",
+            done_marker=True,
+            event_names={
+                "response.reasoning_text.delta": "response.reasoning.delta",
+                "response.reasoning_text.done": "response.reasoning.done",
+            },
+            error_shape="nested",
+        ),
+    )
+}
+
+_OTHER_SHAPE: dict[ErrorShape, dict[str, UnsetType]] = {
+    "both": {},
+    "flat": {"error": UNSET},
+    "nested": {"code": UNSET, "message": UNSET, "param": UNSET},
+}
+
+
+class Encoding:
+    """
+    Writes events as a profile has them; made once for each profile.
+
+    Args:
+        profile: a row of `PROFILES`.
+
+    Attributes:
+        end: what a stream of server-sent events ends with, after its last event.
+    """
+
+    def __init__(self, profile: Profile) -> None:
+        self.profile = profile
+        self.end = b"data: [DONE]\n\n" if profile.done_marker else b""
+        unusual = {Unknown, ErrorEvent}
+        self._heads = {
+            kind: self._head(str(kind.__struct_config__.tag))
+            for kind in get_args(StreamEvent)
+            if kind not in unusual and kind.__struct_config__.tag not in profile.event_names
+        }
+
+    def frame_into(self, events: Iterable[StreamEvent], buffer: bytearray) -> None:
+        """Append `events` to `buffer`, each as one server-sent event."""
+        for event in events:
+            head = self._heads.get(type(event))
+            if head is None:
+                self._frame_unusual_into(event, buffer)
+                continue
+            start = len(buffer)
+            buffer += head
+            ENCODER.encode_into(event, buffer, -1)
+            if buffer.find(MARK, start) != -1:
+                buffer[start:] = without_markers(bytes(buffer[start:]))
+            buffer += b"\n\n"
+
+    def write(self, event: StreamEvent) -> bytes:
+        """`event` as JSON, for one message of a WebSocket."""
+        if isinstance(event, ErrorEvent) and event.error and event.message is not UNSET:
+            event = structs.replace(event, **_OTHER_SHAPE[self.profile.error_shape])
+        json = encode(event)
+        if name := self.profile.event_names.get(event.type):
+            # The type is what every event begins with.
+            json = json.replace(f'"type":"{event.type}"'.encode(), f'"type":"{name}"'.encode(), 1)
+        return json
+
+    def _head(self, type: str) -> bytes:
+        name = "message" if self.profile.event_line == "message" else " ".join(type.split())
+        return f"event: {name}\ndata: ".encode()
+
+    def _frame_unusual_into(self, event: StreamEvent, buffer: bytearray) -> None:
+        name = self.profile.event_names.get(event.type, event.type)
+        buffer += b"%b%b\n\n" % (self._head(name), self.write(event))

@@ -1,0 +1,213 @@
+"""The body of a request for a response."""
+
+from typing import Annotated, Literal
+
+from msgspec import UNSET, Meta
+
+from antiphon import errors
+from antiphon.wire.codec.reading import Reader, check_depth
+from antiphon.wire.codec.types import Maybe, Opt, Wire, encode
+from antiphon.wire.responses.items import AnswerFormat, Item, Message, check_message
+from antiphon.wire.responses.parts import InputFile, InputImage, InputText, LongText
+from antiphon.wire.responses.tools import Effort, Tool, ToolChoice
+
+ServiceTier = Literal["auto", "default", "flex", "scale", "priority", "fast", "ultrafast"]
+Includable = Literal[
+    "file_search_call.results",
+    "web_search_call.results",
+    "web_search_call.action.sources",
+    "message.input_image.image_url",
+    "computer_call_output.output.image_url",
+    "code_interpreter_call.outputs",
+    "reasoning.encrypted_content",
+    "message.output_text.logprobs",
+]
+Penalty = Annotated[float, Meta(ge=-2, le=2)]
+ShortKey = Annotated[str, Meta(max_length=64)]
+Items = Annotated[list[Item], Meta(title="an array of input items")]
+Metadata = Annotated[dict[ShortKey, Annotated[str, Meta(max_length=512)]], Meta(max_length=16)]
+
+
+class VoiceReference(Wire, kw_only=True):
+    """A voice by its id."""
+
+    id: str
+
+
+class AudioOptions(Wire, kw_only=True):
+    """How an answer sounds, and as what its sound is sent."""
+
+    voice: Maybe[str | VoiceReference] = UNSET
+    format: Maybe[Literal["wav", "aac", "mp3", "flac", "opus", "pcm16"]] = UNSET
+
+
+class AccessPrograms(Wire, kw_only=True):
+    """Programmes that the caller is admitted to."""
+
+    cyber: Opt[Literal["standard", "daybreak_blue", "daybreak_red"]] = UNSET
+
+
+class ContextManagement(Wire, kw_only=True):
+    """What is done about a context that grows; `type` is `compaction`, thresholds count tokens."""
+
+    type: str
+    compact_threshold: Maybe[Annotated[int, Meta(ge=1000)]] = UNSET
+
+
+class ConversationReference(Wire, kw_only=True):
+    """The conversation that a response belongs to."""
+
+    id: str
+
+
+class ImageOptions(Wire, kw_only=True):
+    """Whether pictures in the context are compressed."""
+
+    context_compression: Opt[Literal["auto", "enabled", "disabled"]] = UNSET
+
+
+class ModerationRule(Wire, kw_only=True):
+    """Whether what is found is told or stopped."""
+
+    mode: Literal["score", "block"]
+
+
+class ModerationPolicy(Wire, kw_only=True):
+    """What moderation does about the input and the output."""
+
+    input: Maybe[ModerationRule] = UNSET
+    output: Maybe[ModerationRule] = UNSET
+
+
+class Moderation(Wire, kw_only=True):
+    """The moderation model, and what it may do."""
+
+    model: str
+    policy: Maybe[ModerationPolicy] = UNSET
+
+
+class Prompt(Wire, kw_only=True):
+    """A stored prompt, and what to put in its places."""
+
+    id: str
+    variables: Maybe[dict[str, str | InputText | InputImage | InputFile]] = UNSET
+    version: Maybe[str] = UNSET
+
+
+class PromptCacheOptions(Wire, kw_only=True):
+    """How the prompt is cached."""
+
+    comparison_response_id: Maybe[str] = UNSET
+    mode: Opt[Literal["implicit", "explicit"]] = UNSET
+    prewarm: Opt[bool] = UNSET
+    ttl: Opt[Literal["30m", "12h"]] = UNSET
+
+
+class ReasoningOptions(Wire, kw_only=True):
+    """How much the model reasons, and what is told of it; `generate_summary` is the old name of `summary`."""
+
+    context: Maybe[Literal["auto", "current_turn", "all_turns"]] = UNSET
+    effort: Maybe[Effort] = UNSET
+    generate_summary: Maybe[Literal["auto", "concise", "detailed"]] = UNSET
+    mode: Maybe[str] = UNSET
+    summary: Maybe[Literal["auto", "concise", "detailed"]] = UNSET
+
+
+class StreamOptions(Wire, kw_only=True):
+    """Whether deltas carry a random `obfuscation`, so that their sizes tell nothing."""
+
+    include_obfuscation: Opt[bool] = UNSET
+
+
+class TextOptions(Wire, kw_only=True):
+    """The shape and the length of the answer."""
+
+    format: Maybe[AnswerFormat] = UNSET
+    verbosity: Maybe[Literal["low", "medium", "high"]] = UNSET
+
+
+class CreateRequest(Wire, kw_only=True):
+    """
+    What `POST /v1/responses` takes. No field is required: what is absent may come from elsewhere.
+
+    Null is none of the original's values for `model`, `input`, `tools`, `tool_choice` and `text`; clients of Open Responses send it.
+    """
+
+    null_is_absent = True
+
+    model: Opt[str] = UNSET
+    input: Opt[LongText | Items] = UNSET
+    instructions: Maybe[str | Items] = UNSET
+    stream: Maybe[bool] = UNSET
+    stream_options: Maybe[StreamOptions] = UNSET
+    previous_response_id: Maybe[str] = UNSET
+    conversation: Maybe[str | ConversationReference] = UNSET
+    store: Maybe[bool] = UNSET
+    background: Maybe[bool] = UNSET
+    metadata: Maybe[Metadata] = UNSET
+    include: Maybe[list[Includable]] = UNSET
+    tools: Opt[list[Tool]] = UNSET
+    tool_choice: Opt[ToolChoice] = UNSET
+    parallel_tool_calls: Maybe[bool] = UNSET
+    max_tool_calls: Maybe[Annotated[int, Meta(ge=1)]] = UNSET
+    max_output_tokens: Maybe[Annotated[int, Meta(ge=16)]] = UNSET
+    temperature: Maybe[Annotated[float, Meta(ge=0, le=2)]] = UNSET
+    top_p: Maybe[Annotated[float, Meta(ge=0, le=1)]] = UNSET
+    top_logprobs: Maybe[Annotated[int, Meta(ge=0, le=20)]] = UNSET
+    presence_penalty: Maybe[Penalty] = UNSET
+    frequency_penalty: Maybe[Penalty] = UNSET
+    reasoning: Maybe[ReasoningOptions] = UNSET
+    text: Opt[TextOptions] = UNSET
+    modalities: Maybe[list[Literal["text", "audio"]]] = UNSET
+    audio: Maybe[AudioOptions] = UNSET
+    truncation: Maybe[Literal["auto", "disabled"]] = UNSET
+    context_management: Maybe[Annotated[list[ContextManagement], Meta(min_length=1)]] = UNSET
+    service_tier: Maybe[ServiceTier] = UNSET
+    safety_identifier: Maybe[ShortKey] = UNSET
+    prompt: Maybe[Prompt] = UNSET
+    prompt_cache_key: Maybe[ShortKey] = UNSET
+    prompt_cache_options: Opt[PromptCacheOptions] = UNSET
+    prompt_cache_retention: Maybe[Literal["in_memory", "24h"]] = UNSET
+    moderation: Maybe[Moderation] = UNSET
+    image: Opt[ImageOptions] = UNSET
+    access_programs: Opt[AccessPrograms] = UNSET
+    user: Opt[str] = UNSET
+
+
+_reader: Reader[CreateRequest] = Reader(CreateRequest)
+
+
+def decode_request(body: bytes) -> CreateRequest:
+    """
+    The request in `body`.
+
+    Raises:
+        ClientMistake: it is none; `param` says where.
+    """
+    check_depth(body)
+    request = _reader.read(body)
+    check_request(request)
+    return request
+
+
+def check_request(request: CreateRequest) -> None:
+    """
+    Refuse what no single field shows: fields that exclude each other, and parts of messages that are not their role's.
+
+    Raises:
+        ClientMistake: there is such a thing.
+    """
+    for path, items in (("input", request.input), ("instructions", request.instructions)):
+        if isinstance(items, list):
+            for index, item in enumerate(items):
+                if type(item) is Message:
+                    check_message(item, f"{path}[{index}]")
+    if request.reasoning and request.reasoning.summary and request.reasoning.generate_summary:
+        raise errors.mutually_exclusive("reasoning.generate_summary", ("reasoning.summary", "reasoning.generate_summary"))
+    if request.previous_response_id and request.conversation:
+        raise errors.mutually_exclusive("previous_response_id", ("previous_response_id", "conversation"))
+
+
+def encode_request(request: CreateRequest) -> bytes:
+    """JSON of a request, with all that its client sent beyond the protocol."""
+    return encode(request)

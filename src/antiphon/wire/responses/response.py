@@ -1,0 +1,279 @@
+"""The response object: what was asked, what came of it, what it took."""
+
+from typing import Literal
+
+from msgspec import UNSET
+
+from antiphon.wire.codec.reading import Reader
+from antiphon.wire.codec.types import Maybe, Tagged, Wire, encode
+from antiphon.wire.responses.items import Item
+from antiphon.wire.responses.request import AccessPrograms, ConversationReference, Prompt, ReasoningOptions, ServiceTier, TextOptions
+from antiphon.wire.responses.tools import Effort, Tool, ToolChoice
+
+ResponseStatus = Literal["completed", "failed", "in_progress", "cancelled", "queued", "incomplete"]
+
+
+class MisalignmentSteer(Wire, kw_only=True):
+    """What to say to the model so that it goes on."""
+
+    message: str
+
+
+class Misalignment(Wire, kw_only=True):
+    """What about the model's doings was stopped."""
+
+    detailed_explanation: Maybe[str] = UNSET
+    error_type: Maybe[str] = UNSET
+    review_target: Maybe[str] = UNSET
+    steer: Maybe[MisalignmentSteer] = UNSET
+
+
+class ResponseError(Wire, kw_only=True):
+    """Why the response failed. The original names some twenty codes; upstreams have more, and readers must bear them."""
+
+    code: str
+    message: str
+    misalignment: Maybe[Misalignment] = UNSET
+    param: Maybe[str] = UNSET
+    type: Maybe[str] = UNSET
+
+
+class IncompleteDetails(Wire, kw_only=True):
+    """Why the response is not whole."""
+
+    reason: Maybe[Literal["max_output_tokens", "max_messages", "content_filter", "steered"]] = UNSET
+
+
+# What it took
+
+
+class CacheWriteTokensDetails(Wire, kw_only=True):
+    """Tokens written to the prompt cache, by how long they are kept."""
+
+    ttl_12h_tokens: int
+    ttl_30m_tokens: int
+
+
+class InputTokensDetails(Wire, kw_only=True):
+    """Input tokens that the prompt cache gave and took."""
+
+    cache_write_tokens: int = 0
+    cached_tokens: int
+    cache_write_tokens_details: Maybe[CacheWriteTokensDetails] = UNSET
+
+
+class OutputTokensDetails(Wire, kw_only=True):
+    """Output tokens spent on reasoning."""
+
+    reasoning_tokens: int
+
+
+class ResponseUsage(Wire, kw_only=True):
+    """Tokens counted."""
+
+    input_tokens: int
+    input_tokens_details: InputTokensDetails
+    output_tokens: int
+    output_tokens_details: OutputTokensDetails
+    total_tokens: int
+
+
+class ImageTokens(Wire, kw_only=True):
+    """Tokens of pictures and of text."""
+
+    image_tokens: int
+    text_tokens: int
+
+
+class CachedImageTokens(Wire, kw_only=True):
+    """Cached tokens of pictures and of text."""
+
+    cached_image_tokens: int
+    cached_text_tokens: int
+
+
+class ImageGenerationUsage(Wire, kw_only=True):
+    """Tokens that the making of pictures took."""
+
+    input_tokens: int
+    input_tokens_details: ImageTokens
+    output_tokens: int
+    total_tokens: int
+    cached_tokens: Maybe[int] = UNSET
+    cached_tokens_details: Maybe[CachedImageTokens] = UNSET
+    output_tokens_details: Maybe[ImageTokens] = UNSET
+
+
+class WebSearchUsage(Wire, kw_only=True):
+    """Searches of the web."""
+
+    num_requests: int
+
+
+class ToolUsage(Wire, kw_only=True):
+    """What hosted tools took."""
+
+    image_gen: ImageGenerationUsage
+    web_search: WebSearchUsage
+
+
+# What the server made of the request
+
+
+class ResponseReasoning(ReasoningOptions, kw_only=True):
+    """How the model reasoned; `effort` and `summary` are always told."""
+
+    effort: Effort | None = None
+    summary: Literal["auto", "concise", "detailed"] | None = None
+
+
+class ResponseImage(Wire, kw_only=True):
+    """Whether pictures in the context were compressed."""
+
+    context_compression: Literal["enabled", "disabled"]
+
+
+class InputTransformation(Wire, kw_only=True):
+    """An item of the input that the model was not shown, and why."""
+
+    id: str
+    action: Literal["removed"]
+    reason: Literal["organization_mismatch", "end_user_mismatch", "model_mismatch", "prefix_mismatch", "turn_boundary"]
+    type: Literal["reasoning"]
+
+
+class ModerationResult(Tagged, kw_only=True, tag="moderation_result"):
+    """What a moderation model found; scores are 0 to 1."""
+
+    categories: dict[str, bool]
+    category_applied_input_types: dict[str, list[Literal["text", "image"]]]
+    category_scores: dict[str, float]
+    flagged: bool
+    model: str
+
+
+class ModerationError(Tagged, kw_only=True, tag="error"):
+    """Why there is no moderation result."""
+
+    code: str
+    message: str
+
+
+class ResponseModeration(Wire, kw_only=True):
+    """What moderation found in the input and the output."""
+
+    input: ModerationResult | ModerationError
+    output: ModerationResult | ModerationError
+
+
+class ResponsePromptCacheOptions(Wire, kw_only=True):
+    """How the prompt was cached."""
+
+    mode: Literal["implicit", "explicit"]
+    ttl: Literal["30m", "12h"]
+    comparison_response_id: Maybe[str] = UNSET
+
+
+class CacheMiss(Tagged, kw_only=True, tag="cache_miss"):
+    """The prompt cache did not serve, and why."""
+
+    cache_missed_tokens: int
+    reason: Literal[
+        "model_changed",
+        "prompt_cache_key_changed",
+        "tools_changed",
+        "text_format_changed",
+        "reasoning_effort_changed",
+        "verbosity_changed",
+        "context_compacted",
+        "input_changed",
+        "service_tier_changed",
+    ]
+    comparison_reusable_tokens: Maybe[int] = UNSET
+
+
+class CacheHit(Tagged, kw_only=True, tag="cache_hit"):
+    """The prompt cache served."""
+
+
+class ComparisonResponseNotFound(Tagged, kw_only=True, tag="comparison_response_not_found"):
+    """The response to compare with is not there."""
+
+
+class CacheUnavailable(Tagged, kw_only=True, tag="unavailable"):
+    """Nothing is known of the prompt cache."""
+
+
+PromptCacheDiagnostics = CacheMiss | CacheHit | ComparisonResponseNotFound | CacheUnavailable
+
+
+class Response(Wire, kw_only=True):
+    """
+    A response. Fields stand in the order in which the original writes them; absent ones are not written.
+
+    Attributes:
+        created_at: Unix seconds.
+        completed_at: Unix seconds, None until it is completed.
+        output: in the order made.
+    """
+
+    id: str
+    object: Literal["response"] = "response"
+    created_at: int | float
+    status: Maybe[ResponseStatus] = UNSET
+    background: Maybe[bool] = UNSET
+    completed_at: Maybe[int | float] = UNSET
+    conversation: Maybe[ConversationReference] = UNSET
+    error: Maybe[ResponseError] = UNSET
+    frequency_penalty: Maybe[float] = UNSET
+    incomplete_details: Maybe[IncompleteDetails] = UNSET
+    instructions: Maybe[str | list[Item]] = UNSET
+    max_output_tokens: Maybe[int] = UNSET
+    max_tool_calls: Maybe[int] = UNSET
+    model: str
+    moderation: Maybe[ResponseModeration] = UNSET
+    output: list[Item]
+    parallel_tool_calls: bool
+    presence_penalty: Maybe[float] = UNSET
+    previous_response_id: Maybe[str] = UNSET
+    prompt: Maybe[Prompt] = UNSET
+    prompt_cache_diagnostics: Maybe[PromptCacheDiagnostics] = UNSET
+    prompt_cache_key: Maybe[str] = UNSET
+    prompt_cache_options: Maybe[ResponsePromptCacheOptions] = UNSET
+    prompt_cache_retention: Maybe[Literal["in_memory", "24h"]] = UNSET
+    reasoning: Maybe[ResponseReasoning] = UNSET
+    safety_identifier: Maybe[str] = UNSET
+    service_tier: Maybe[ServiceTier] = UNSET
+    store: Maybe[bool] = UNSET
+    temperature: Maybe[float] = UNSET
+    text: Maybe[TextOptions] = UNSET
+    tool_choice: ToolChoice
+    tool_usage: Maybe[ToolUsage] = UNSET
+    tools: list[Tool]
+    top_logprobs: Maybe[int] = UNSET
+    top_p: Maybe[float] = UNSET
+    truncation: Maybe[Literal["auto", "disabled"]] = UNSET
+    usage: Maybe[ResponseUsage] = UNSET
+    user: Maybe[str] = UNSET
+    access_programs: Maybe[AccessPrograms] = UNSET
+    image: Maybe[ResponseImage] = UNSET
+    input_transformations: Maybe[list[InputTransformation]] = UNSET
+    metadata: Maybe[dict[str, str]] = UNSET
+
+
+_reader: Reader[Response] = Reader(Response)
+
+
+def decode_response(body: bytes) -> Response:
+    """
+    The response in `body`, which a server sent.
+
+    Raises:
+        ClientMistake: it is none.
+    """
+    return _reader.read(body)
+
+
+def encode_response(response: Response) -> bytes:
+    """JSON of a response."""
+    return encode(response)

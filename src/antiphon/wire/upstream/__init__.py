@@ -1,0 +1,1 @@
+"""What model servers upstream send and take, read more tolerantly than what clients send."""

@@ -1,0 +1,102 @@
+"""`antiphon doctor`."""
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from support.cli.hollow import hollow
+
+
+@pytest.fixture
+def taken_port() -> Iterator[str]:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        yield str(listener.getsockname()[1])
+
+
+def by_subject(result) -> dict[str, dict[str, str]]:
+    return {found["subject"]: found for found in result.json}
+
+
+def test_every_finding_has_a_line(antiphon, free_port):
+    result = antiphon("doctor", ANTIPHON_PORT=free_port)
+    assert result.code == 0, result.out
+    assert [line.split()[1] for line in result.out.splitlines()][:2] == ["python", "packages"]
+
+
+def test_a_port_that_someone_has_is_missing(antiphon, taken_port):
+    result = antiphon("doctor", "--json", ANTIPHON_PORT=taken_port)
+    assert result.code == 1
+    assert by_subject(result)["server"]["state"] == "missing"
+    assert "ANTIPHON_PORT" in by_subject(result)["server"]["remedy"]
+
+
+def test_a_free_port_is_where_a_server_could_be(antiphon, free_port):
+    assert by_subject(antiphon("doctor", "--json", ANTIPHON_PORT=free_port))["server"]["remedy"] == "antiphon serve"
+
+
+def test_a_data_folder_that_is_a_file_can_not_be_written(antiphon, home, free_port):
+    (home / "file").write_text("")
+    result = antiphon("doctor", "--json", ANTIPHON_HOME=str(home / "file" / "inside"), ANTIPHON_PORT=free_port)
+    assert result.code == 1
+    assert by_subject(result)["data folder"]["state"] == "missing"
+
+
+def test_a_folder_still_to_be_made_is_fine_where_it_can_be_made(antiphon, home, free_port):
+    result = antiphon("doctor", "--json", ANTIPHON_HOME=str(home / "new" / "deep"), ANTIPHON_PORT=free_port)
+    assert by_subject(result)["data folder"]["state"] == "ok"
+    assert not (home / "new").exists()
+
+
+def test_a_mistake_in_the_configuration_is_a_finding_and_ends_the_look(antiphon, home):
+    (home / "antiphon.toml").write_text("[server]\nprot = 1\n")
+    result = antiphon("doctor", "--json")
+    assert result.code == 1
+    assert list(by_subject(result)) == ["python", "packages", "configuration"]
+    assert "did you mean 'port'" in by_subject(result)["configuration"]["detail"]
+
+
+def test_a_machine_without_the_models_of_speech_is_told_how_to_get_them(antiphon, free_port):
+    speech = by_subject(antiphon("doctor", "--json", ANTIPHON_PORT=free_port))["speech"]
+    assert speech["state"] == "note"
+    assert "moonshine-tiny-en" in speech["detail"]
+    assert speech["remedy"] == "antiphon models pull --speech"
+
+
+def test_a_voice_that_was_chosen_is_fetched_by_its_name(antiphon, free_port):
+    speech = by_subject(antiphon("doctor", "--json", ANTIPHON_PORT=free_port, ANTIPHON_SPEECH__VOICE="kokoro-82m-int8"))["speech"]
+    assert speech["remedy"] == "antiphon models pull silero-vad smart-turn-v3.2 moonshine-tiny-en kokoro-82m-int8"
+
+
+def test_a_model_that_is_configured_wrongly_is_missing(antiphon, home, free_port):
+    assert by_subject(antiphon("doctor", "--json", ANTIPHON_PORT=free_port))["models"]["state"] == "ok"
+    (home / "antiphon.toml").write_text("[[models]]\nname = 'a'\nengine = 'local'\nmodl = 'x'\n")
+    result = antiphon("doctor", "--json", ANTIPHON_PORT=free_port)
+    assert (by_subject(result)["models"]["state"], result.code) == ("missing", 1)
+    assert by_subject(result)["models"]["detail"].startswith("Model 'a' has 'modl'; the engine 'local' knows 'model'")
+
+
+def test_mistakes_in_the_configuration_are_told_apart(antiphon, home):
+    (home / "antiphon.toml").write_text("[server]\nprot = 1\nhots = 1\n")
+    assert by_subject(antiphon("doctor", "--json"))["configuration"]["detail"].count("; " + str(home)) == 1
+
+
+def test_the_models_of_speech_are_named_where_they_are_here(antiphon, home, free_port):
+    hollow(home / "models", is_remembered=True)
+    result = antiphon("doctor", "--json", ANTIPHON_PORT=free_port, ANTIPHON_MODELS=str(home / "models"))
+    assert by_subject(result)["speech"] == {
+        "subject": "speech",
+        "state": "ok",
+        "detail": "silero-vad, smart-turn-v3.2, moonshine-tiny-en, piper-en-us-joe-medium",
+        "remedy": "",
+    }
+
+
+def test_models_of_speech_that_were_altered_are_named(antiphon, home, free_port):
+    hollow(home / "models", is_remembered=False)
+    result = antiphon("doctor", "--json", ANTIPHON_PORT=free_port, ANTIPHON_MODELS=str(home / "models"))
+    speech = by_subject(result)["speech"]
+    assert (speech["state"], result.code) == ("missing", 1)
+    assert speech["detail"].startswith("altered since they were fetched: silero-vad")
+    assert speech["remedy"] == "antiphon models pull --speech"

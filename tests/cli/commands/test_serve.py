@@ -1,0 +1,150 @@
+"""What `antiphon serve` says."""
+
+import itertools
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from antiphon import __version__
+from antiphon.cli.commands.serve import greeting
+from antiphon.config.load import Config, ModelEntry
+from antiphon.config.settings import SpeechSettings, StoreSettings
+from antiphon.runtime.speech import service as speech
+from support.cli.hollow import hollow
+
+needs_speech = pytest.mark.skipif(bool(speech.not_installed(SpeechSettings())), reason="the extra speech is not installed")
+
+PARROT = ModelEntry(name="parrot", engine="scripted")
+
+
+def config(url: str = "sqlite") -> Config:
+    return Config(home=Path("/var/antiphon"), models_dir=Path("/var/models"), models=(PARROT,), store=StoreSettings(url=url))
+
+
+def test_the_greeting_says_where_it_is_what_it_has_and_what_to_try():
+    said = greeting(config(), "http://127.0.0.1:8642", "antiphon", is_open=True)
+    for part in (
+        "http://127.0.0.1:8642\n",
+        "models     parrot\n",
+        "/var/antiphon/antiphon.sqlite3",
+        "/var/models",
+        'antiphon ask "What is a fugue?"\n',
+        "  API        http://127.0.0.1:8642/docs\n",
+        "curl http://127.0.0.1:8642/v1/responses \\\n",
+        "from openai import OpenAI",
+    ):
+        assert part in said
+
+
+def test_the_greeting_fits_a_terminal_and_what_is_to_be_tried_stands_at_the_margin():
+    default = config().model_copy(update={"models": (ModelEntry(name="qwen2.5-coder-1.5b-instruct", engine="local"),)})
+    said = greeting(default, "http://127.0.0.1:8642", "antiphon", is_open=False).splitlines()
+    tried = said[said.index("Try, in another terminal:") :]
+    assert "from openai import OpenAI" in tried
+    assert max(map(len, tried)) <= 100 and max(len(line) for line in tried if not line.startswith("answer")) <= 80
+
+
+@pytest.mark.parametrize(("heard", "dialled"), [("0.0.0.0", "127.0.0.1"), ("[::]", "[::1]")])
+def test_what_is_to_be_tried_dials_an_address_that_can_be_dialled(heard, dialled):
+    said = greeting(config(), f"http://{heard}:9", "antiphon", is_open=False)
+    assert said.startswith(f"antiphon {__version__} answers at http://{heard}:9\n")
+    assert f'ANTIPHON_API_KEY=YOUR_KEY antiphon ask "What is a fugue?" --url http://{dialled}:9/v1\n' in said
+    assert said.count(heard) == 1
+
+
+def test_the_greeting_offers_a_talk_only_to_a_model_that_hears():
+    silent = config().model_copy(update={"speech": SpeechSettings(enabled=False)})
+    assert "antiphon talk question.wav  # a recording of yours\n" in greeting(silent, "http://127.0.0.1:8642", "antiphon", is_open=True)
+    deaf = silent.model_copy(update={"models": (ModelEntry(name="deaf", engine="local"),)})
+    assert "antiphon talk" not in greeting(deaf, "http://127.0.0.1:8642", "antiphon", is_open=True)
+
+
+@needs_speech
+def test_the_greeting_says_that_nothing_speaks_where_its_weights_were_altered(tmp_path):
+    hollow(tmp_path, is_remembered=False)
+    said = greeting(config().model_copy(update={"models_dir": tmp_path}), "http://127.0.0.1:8642", ".venv/bin/antiphon", is_open=True)
+    assert "  speech     none: weights altered since they were fetched; run `.venv/bin/antiphon models pull --speech`\n" in said
+    hollow(tmp_path, is_remembered=True)
+    assert "  speech     moonshine-tiny-en hears, piper-en-us-joe-medium speaks\n" in greeting(
+        config().model_copy(update={"models_dir": tmp_path}), "http://127.0.0.1:8642", "antiphon", is_open=True
+    )
+
+
+def test_the_greeting_names_an_unusual_address_where_it_is_needed():
+    assert '.venv/bin/antiphon ask "What is a fugue?" --url http://[::1]:9/v1' in greeting(
+        config(), "http://[::1]:9", ".venv/bin/antiphon", is_open=True
+    )
+
+
+def test_the_greeting_says_what_hears_and_speaks_or_how_to_get_it():
+    def said(**speech: object) -> str:
+        return greeting(config().model_copy(update={"speech": SpeechSettings(**speech)}), "http://127.0.0.1:8642", "antiphon", is_open=True)
+
+    assert "  speech     none: `speech.enabled` is off\n" in said(enabled=False)
+    assert re.search("  speech     none: (weights not fetched; run `antiphon models pull --speech`\n|these are not installed: )", said())
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [("memory", "in memory, until it stops"), ("postgresql+asyncpg://me:secret@db/x", "postgresql+asyncpg://me:***@db/x")],
+)
+def test_the_greeting_says_where_responses_are_kept_without_passwords(url, shown):
+    assert shown in greeting(config(url), "http://127.0.0.1:8642", "antiphon", is_open=True)
+
+
+def test_the_greeting_says_who_may_come_in():
+    def said(url: str = "sqlite", *, is_open: bool) -> str:
+        return greeting(config(url), "http://127.0.0.1:8642", "antiphon", is_open=is_open)
+
+    assert "  open to    this machine only; no key needed until `antiphon keys create`\n" in said(is_open=True)
+    assert "  open to    this machine only; no key needed\n" in said("memory", is_open=True)
+    locked = said(is_open=False)
+    assert "  open to    whoever has a key; `antiphon keys list` shows them\n" in locked
+    assert (
+        "Authorization: Bearer YOUR_KEY" in locked and 'api_key="YOUR_KEY"' in locked and "ANTIPHON_API_KEY=YOUR_KEY antiphon ask" in locked
+    )
+
+
+@pytest.fixture
+def serving(parrot, home: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """The program as a process that serves, and its address."""
+    started = [sys.executable, "-m", "antiphon", "serve"]
+    outside = {**os.environ, "HOME": str(home)}
+    with subprocess.Popen(started, cwd=home, env=outside, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        try:
+            assert process.stdout
+            said = list(itertools.takewhile(lambda line: line != "Ctrl-C stops it.\n", process.stdout))
+            yield process, said[0].split()[-1]
+        finally:
+            process.kill()
+
+
+def test_a_served_model_answers_until_ctrl_c_ends_it_quietly(serving, parrot):
+    process, base_url = serving
+    asked = parrot("ask", "Hello.")
+    assert (asked.out, asked.err) == ("You said: Hello.\n", "")  # the running server, so no engine starts here
+    assert parrot("ask", "Hello.", "--url", base_url).out == "You said: Hello.\n"
+    process.send_signal(signal.SIGINT)
+    said = process.communicate()[1]
+    assert process.returncode == 0
+    assert "Traceback" not in said
+
+
+def test_a_port_in_use_is_one_line_and_code_1(serving, parrot):
+    result = parrot("serve", ANTIPHON_HOME="elsewhere")
+    assert result.code == 1
+    assert result.err.startswith("antiphon: Can't listen on 127.0.0.1:")
+    assert result.err.count("\n") == 1
+
+
+def test_a_model_that_is_configured_wrongly_is_told_before_anything_is_loaded(parrot, home):
+    with (home / "antiphon.toml").open("a") as file:
+        file.write("[[models]]\nname = 'mine'\nengine = 'local'\npath = 'absent.gguf'\n")
+    result = parrot("serve")
+    assert (result.code, result.err) == (2, f"antiphon: Model 'mine': There is no model file {home / 'absent.gguf'}.\n")

@@ -1,0 +1,322 @@
+"""`antiphon sessions`: what a server has recorded, seen, saved, said again and deleted from a terminal."""
+
+import asyncio
+import base64
+import json
+import struct
+import time
+import wave
+import zipfile
+
+import aiohttp
+import msgspec
+import pytest
+
+from antiphon.cli.commands.replay import Replay
+from antiphon.cli.commands.sessions import _facts, _files
+from antiphon.cli.common.client import Client
+from antiphon.config.load import load
+from antiphon.runtime.recording.files import Line
+from antiphon.runtime.replay.steps import Recorded
+from antiphon.server.processes.run import background
+from support.cli.tones import question
+
+SLOW_S = 0.6
+
+MODELS = [
+    {
+        "name": "parrot",
+        "engine": "scripted",
+        "hears": [{"says": "What is a fugue?"}],
+        "answers": [{"say": "You said: {input}"}],
+    },
+    {"name": "slow", "engine": "scripted", "answers": [{"lines": [{"wait_ms": 1000 * SLOW_S}, {"text": "At last."}]}]},
+    {"name": "broken", "engine": "scripted", "answers": [{"lines": [{"broke": {"message": "It broke."}}]}]},
+    {"name": "other", "engine": "scripted", "hears": [{"says": "What is a fugue?"}], "answers": [{"say": "A flight."}]},
+]
+
+
+def served(home, when):
+    """A server that records as it is told."""
+    home.mkdir()
+    flags = {"models": MODELS, "recording.when": when, "logging.level": "error"}
+    return background(load(flags, None, {"HOME": str(home)}, home, etc=home / "none.toml").config, is_lasting=True)
+
+
+@pytest.fixture
+def url(tmp_path):
+    """A server that records everybody."""
+    with served(tmp_path / "served", "always") as address:
+        yield address
+
+
+@pytest.fixture
+def sessions(antiphon, url):
+    return lambda verb, *arguments: antiphon("sessions", verb, *arguments, "--url", url)
+
+
+def newest(sessions, but=()):
+    """The id of the newest recording that has ended and is none of these."""
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        listed = sessions("list", "--limit", "1", "--json").json
+        if listed and listed[0]["status"] == "kept" and listed[0]["id"] not in but:
+            return listed[0]["id"]
+    raise AssertionError("there is no recording")
+
+
+@pytest.fixture
+def talked(antiphon, sessions, url, home):
+    """A conversation aloud, of one question; its id."""
+    question(home / "one.wav", ms=1500)
+    assert antiphon("talk", "one.wav", "--fast", "--model", "parrot", "--url", url).code == 0
+    return newest(sessions)
+
+
+@pytest.mark.parametrize("verb", [("talk", "--dialect", "ga"), ("talk", "--dialect", "beta"), ("duplex", "--chunk-ms", "100")])
+def test_who_asks_for_a_recording_is_told_where_it_is(antiphon, tmp_path, home, verb):
+    question(home / "one.wav", ms=1500)
+    with served(tmp_path / "asks", "consent") as url:
+        talked = [verb[0], "one.wav", *verb[1:], "--fast", "--model", "parrot", "--url", url]
+        assert "sessions show" not in antiphon(*talked).err
+        assert antiphon("sessions", "list", "--json", "--url", url).json == []
+        result = antiphon(*talked, "--record")
+        assert result.code == 0
+        command = result.err.splitlines()[-1].removeprefix("antiphon: recorded; `antiphon ").removesuffix("` shows it")
+        newest(lambda *arguments: antiphon("sessions", *arguments, "--url", url))
+        assert "You said: What is a fugue?" in antiphon(*command.split()).out
+
+
+def test_who_asks_in_vain_for_a_recording_is_told_so_also_where_the_session_fails(antiphon, tmp_path, home):
+    question(home / "one.wav", ms=1500)
+    with served(tmp_path / "never", "never") as url:
+        result = antiphon("talk", "one.wav", "--fast", "--model", "broken", "--record", "--url", url)
+    assert (result.code, result.err.splitlines()[0]) == (
+        1,
+        "antiphon: not recorded; the server's `recording.when`, or the key's own rule, says whom it records",
+    )
+
+
+@pytest.mark.parametrize("verb", ["talk", "duplex"])
+def test_a_server_that_would_forget_the_recording_is_not_started_for_it(antiphon, home, free_port, verb):
+    question(home / "one.wav", ms=1500)
+    (home / "antiphon.toml").write_text(f"[server]\nport = {free_port}\n")
+    result = antiphon(verb, "one.wav", "--record")
+    assert (result.code, "start it with `antiphon serve`" in result.err) == (1, True)
+
+
+async def asked_in_chat(url):
+    async with aiohttp.ClientSession() as http, http.ws_connect(f"{url}/v1/realtime", params={"mode": "chat", "model": "parrot"}) as socket:
+
+        async def until(kind):
+            while (event := json.loads((await socket.receive(20)).data))["type"] != kind:
+                pass
+            return event
+
+        await until("session.queue_done")
+        await socket.send_json({"type": "session.init", "payload": {"system_prompt": "Be brief."}})
+        session_id = (await until("session.created"))["session_id"]
+        for text in ("One", "Two"):
+            await socket.send_json({"type": "input.append", "input": {"messages": [{"role": "user", "content": text}]}})
+            await until("response.done")
+        await socket.send_json({"type": "session.close", "reason": "user_stop"})
+        await until("session.closed")
+    return session_id
+
+
+def test_a_conversation_is_listed_and_shown_with_who_said_what(talked, sessions):
+    listed = sessions("list").out
+    assert talked[:13] in listed and "realtime" in listed and "parrot" in listed and "kept" in listed
+    shown = sessions("show", talked[:20]).out
+    assert "What is a fugue?" in shown and "You said: What is a fugue?" in shown and "in.wav" in shown
+    turns = sessions("show", talked, "--json").json["turns"]
+    assert [(turn["who"], turn["text"]) for turn in turns] == [("person", "What is a fugue?"), ("model", "You said: What is a fugue?")]
+
+
+def test_files_in_a_folder_are_one_line():
+    files = [{"name": name, "bytes": size} for name, size in (("frames/000001.jpg", 40), ("frames/000002.jpg", 2), ("in.wav", 44))]
+    assert list(_files(files)) == ["in.wav (44 bytes)", "frames/ (2, 42 bytes)"]
+
+
+@pytest.mark.parametrize(
+    ("status", "size_bytes", "truncated", "told"),
+    [
+        ("kept", 3_000_000, None, ("2.0 s", "3.0 MB", "kept")),
+        ("kept", 3_000_000, "the disk is full", ("2.0 s", "3.0 MB", "kept, cut short")),
+        ("interrupted", 0, "deleted before it could be kept", ("2.0 s", "0.0 MB", "interrupted, no files")),
+        ("live", 0, None, ("-", "-", "live")),
+    ],
+)
+def test_a_list_says_in_few_words_what_is_left_of_a_session(status, size_bytes, truncated, told):
+    assert _facts({"status": status, "duration_ms": 2000, "bytes": size_bytes, "truncated": truncated}) == told
+
+
+def test_it_is_saved_with_a_transcript_and_both_sides_on_one_clock(talked, sessions, home):
+    result = sessions("export", talked, "-o", "session.zip")
+    assert result.out == f"{home / 'session.zip'}\n"
+    with zipfile.ZipFile(home / "session.zip") as archive:
+        names = set(archive.namelist())
+        assert {"meta.json", "events.jsonl", "in.wav", "out.wav", "mix.wav", "transcript.md"} <= names
+        assert "Person**: What is a fugue?" in archive.read("transcript.md").decode()
+        with archive.open("mix.wav") as file, wave.open(file) as mix:
+            assert (mix.getnchannels(), mix.getframerate()) == (2, 24_000)
+            assert mix.getnframes() >= 24_000 * 1.5
+    assert sessions("export", talked, "-o", "session.zip").code == 2
+    assert sessions("export", talked).out == f"{home / talked}\n"
+    assert (home / talked / "in.wav").read_bytes()[:4] == b"RIFF"
+
+
+def test_sound_is_saved_as_flac_where_that_is_wanted(talked, sessions, home):
+    soundfile = pytest.importorskip("soundfile")
+    sessions("export", talked, "-o", "plain")
+    assert sessions("export", talked, "-o", "small", "--flac").code == 0
+    for name in ("in", "out", "mix"):
+        with wave.open(str(home / "plain" / f"{name}.wav")) as file:
+            plain = file.readframes(file.getnframes())
+        samples, rate_hz = soundfile.read(home / "small" / f"{name}.flac", dtype="int16")
+        assert (samples.tobytes(), rate_hz) == (plain, 24_000)
+    assert not list((home / "small").glob("*.wav"))
+
+
+def test_a_place_that_can_not_be_written_is_told(talked, sessions, home):
+    (home / "file").write_text("in the way")
+    result = sessions("export", talked, "-o", "file/session.zip")
+    assert result.code == 2 and "can't be written" in result.err and "Errno" not in result.err
+    assert sessions("export", talked, "-o", "new/session.zip").code == 0 and (home / "new" / "session.zip").exists()
+
+
+def test_a_recording_of_which_nothing_was_kept_is_shown_and_neither_saved_nor_said_again(talked, sessions, tmp_path):
+    (folder,) = tmp_path.rglob(f"recordings/{talked}")
+    for file in folder.iterdir():
+        file.unlink()
+    assert "model" in sessions("show", talked).out
+    for verb in ("export", "replay"):
+        result = sessions(verb, talked)
+        assert result.code == 1 and "Nothing of" in result.err
+
+
+def test_said_again_to_the_same_model_the_answers_are_the_same(talked, sessions):
+    told = sessions("replay", talked, "--fast", "--json").json
+    (turn,) = told["turns"]
+    assert turn["same"] and turn["asked"] == "What is a fugue?" and turn["word_errors"] == 0
+    assert turn["replayed"]["text"] == "You said: What is a fugue?" and turn["replayed"]["reason"] == "completed"
+    assert turn["replayed"]["sound_ms"] == turn["recorded"]["sound_ms"] > 0
+    assert turn["replayed"]["begins_ms"] <= turn["replayed"]["first_audio_ms"]
+    assert told["summary"]["wer"] == 0 and told["summary"]["unanswered"] == {"recorded": 0, "replayed": 0}
+    shown = sessions("replay", talked, "--fast").out.splitlines()
+    assert shown[0].split() == ["TURN", "BEGINS", "TEXT", "SOUND", "LENGTH"] and all(len(line) <= 80 for line in shown)
+    assert shown[-1] == "1 turn, 1 answered in the same words; word error rate 0.0 % (0 of 6 words)"
+
+
+def test_said_again_to_another_model_they_are_side_by_side(talked, sessions):
+    result = sessions("replay", talked, "--fast", "--model", "other")
+    assert "You said: What is" in result.out and "A flight." in result.out
+    assert "5 of 6 words differ" in result.out and "word error rate 83.3 % (5 of 6 words)" in result.out
+
+
+def test_at_the_pace_of_then_it_takes_as_long_and_is_recorded_too(talked, sessions):
+    result = sessions("replay", talked, "--record", "--json")
+    assert result.json["turns"][0]["same"] and "takes as long as the session did" in result.err
+    again = newest(sessions, [talked])
+    then, now = (sessions("show", one, "--json").json for one in (talked, again))
+    assert [turn["text"] for turn in now["turns"]] == [turn["text"] for turn in then["turns"]]
+
+
+def test_a_chat_in_minicpmos_protocol_is_recorded_and_said_again(url, sessions):
+    session_id = asyncio.run(asked_in_chat(url))
+    assert newest(sessions) == session_id
+    turns = sessions("show", session_id, "--json").json["turns"]
+    assert [turn["text"] for turn in turns] == ["One", "You said: One", "Two", "You said: Two"]
+    again = sessions("replay", session_id, "--fast", "--json").json["turns"]
+    assert [(turn["asked"], turn["same"]) for turn in again] == [("One", True), ("Two", True)]
+
+
+async def spoken_in_full_duplex(url):
+    loud = base64.b64encode(struct.pack("<3200f", *[0.3 if at // 80 % 2 else -0.3 for at in range(3200)])).decode()
+    quiet = base64.b64encode(bytes(4 * 3200)).decode()
+    async with (
+        aiohttp.ClientSession() as http,
+        http.ws_connect(f"{url}/v1/realtime", params={"mode": "audio", "model": "parrot"}) as socket,
+    ):
+
+        async def until(is_it):
+            while not is_it(event := json.loads((await socket.receive(20)).data)):
+                pass
+            return event
+
+        await until(lambda event: event["type"] == "session.queue_done")
+        await socket.send_json({"type": "session.init", "payload": {}})
+        session_id = (await until(lambda event: event["type"] == "session.created"))["session_id"]
+        for piece in [*[loud] * 5, *[quiet] * 12]:
+            await socket.send_json({"type": "input.append", "input": {"audio": piece}})
+        await until(lambda event: event.get("end_of_turn"))
+        await socket.send_json({"type": "session.close", "reason": "user_stop"})
+        await until(lambda event: event["type"] == "session.closed")
+    return session_id
+
+
+def test_full_duplex_is_recorded_and_said_again_by_the_clock(url, sessions, home):
+    session_id = asyncio.run(spoken_in_full_duplex(url))
+    assert newest(sessions) == session_id
+    assert sessions("replay", session_id, "--fast").code == 2
+    (turn,) = sessions("replay", session_id, "--json").json["turns"]
+    assert turn["same"] and turn["replayed"]["text"] == "You said: What is a fugue?"
+    assert turn["speech_s"] is not None
+    assert turn["replayed"]["begins_ms"] >= 0 and turn["replayed"]["first_audio_ms"] is not None
+    sessions("export", session_id, "-o", "duplex")
+    assert "Person**: (spoke for 1.0 s)" in (home / "duplex" / "transcript.md").read_text()
+    with wave.open(str(home / "duplex" / "in.wav")) as file:
+        assert (file.getframerate(), file.getnframes()) == (16_000, 17 * 3200)
+
+
+def test_what_is_deleted_is_gone(talked, sessions):
+    assert sessions("rm", talked).out == f"{talked} is deleted\n"
+    assert talked[:13] not in sessions("list").out
+    missing = sessions("show", talked)
+    assert missing.code == 1 and "not found" in missing.err
+
+
+def test_without_a_server_there_is_nothing_to_see(antiphon, free_port, home):
+    (home / "antiphon.toml").write_text(f"[server]\nport = {free_port}\n")
+    result = antiphon("sessions", "list")
+    assert result.code == 1 and "antiphon serve" in result.err
+
+
+@pytest.mark.parametrize("arguments", [("list", "--limit", "0"), ("rm",)])
+def test_what_makes_no_sense_is_refused(sessions, arguments):
+    assert sessions(*arguments).code == 2
+
+
+def recording(lines):
+    """A recording of these lines, as it is downloaded."""
+    told = {"id": "sess_1", "tenant": "", "key_id": None, "protocol": "realtime", "mode": "conversation", "model": "m", "created_at": 1}
+    events = b"".join(msgspec.json.encode(line) + b"\n" for line in lines)
+    return Recorded({"meta.json": msgspec.json.encode(told), "events.jsonl": events})
+
+
+def test_what_does_not_come_again_is_waited_for_once(url):
+    update = {"type": "session.update", "session": {"type": "realtime", "instructions": "Be brief."}}
+    done = {"type": "response.done", "response": {"id": "resp_1", "status": "completed"}}
+    lines = [Line(1, 0.0, "out", {"type": "session.created"}), Line(2, 0.0, "out", done)]
+    lines += [Line(seq, 0.0, "in", update) for seq in range(3, 13)]
+    recorded = recording(lines)
+    patience_s = 0.5
+    began_s = time.monotonic()
+    (turn,) = asyncio.run(Replay(recorded, fast=True, patience_s=patience_s).run(Client(url), recorded.path("parrot", is_recorded=False)))
+    assert turn.replayed is None
+    assert time.monotonic() - began_s < 5 * patience_s  # of ten that it might be
+
+
+def test_what_had_to_wait_keeps_its_pace_after(url):
+    def asked(at_s):
+        item = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Hi"}]}
+        yield Line(0, at_s, "in", {"type": "conversation.item.create", "item": item})
+        yield Line(0, at_s, "in", {"type": "response.create", "response": {"output_modalities": ["text"]}})
+
+    done = {"type": "response.done", "response": {"id": "resp_1", "status": "completed"}}
+    lines = [Line(0, 0.0, "out", {"type": "session.created"}), *asked(0.0), Line(0, 0.1, "out", done), *asked(0.2), *asked(0.5)]
+    recorded = recording(lines)
+    replay = Replay(recorded, fast=False)
+    asyncio.run(replay.run(Client(url), recorded.path("slow", is_recorded=False)))
+    at_s = [line.at_s for line in replay.lines if line.event["type"] == "response.create"]
+    assert at_s[1] > SLOW_S and at_s[2] - at_s[1] == pytest.approx(0.3, abs=0.05)

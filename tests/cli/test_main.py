@@ -1,0 +1,128 @@
+"""How the program ends, whatever it was asked."""
+
+import io
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from antiphon import __version__
+from antiphon.cli.common.shell import Shell
+from antiphon.cli.main import run
+
+PROJECT = Path(__file__).parents[2] / "pyproject.toml"
+
+
+def test_without_arguments_it_says_what_it_can_do(antiphon):
+    result = antiphon()
+    assert result.code == 0
+    assert "antiphon ask" in result.out
+
+
+@pytest.mark.parametrize("arguments", [["bogus"], ["serve", "--prt", "1"], ["ask"], ["serve", "--port", "many"]])
+def test_what_it_does_not_understand_is_one_line_and_code_2(antiphon, arguments):
+    result = antiphon(*arguments)
+    assert (result.code, result.out) == (2, "")
+    assert result.err.startswith("antiphon: ")
+    assert result.err.count("\n") == 1
+
+
+def test_a_misspelt_option_is_answered_with_the_right_one(antiphon):
+    assert "--port" in antiphon("serve", "--prt", "1").err
+
+
+def test_a_mistake_in_the_configuration_is_code_2(antiphon, home):
+    (home / "antiphon.toml").write_text("[server]\nprot = 1\n")
+    result = antiphon("config", "check")
+    assert result.code == 2
+    assert "did you mean 'port'" in result.err
+
+
+def test_a_configuration_file_that_is_not_there_is_code_2(antiphon):
+    result = antiphon("serve", "--config", "absent.toml")
+    assert result.code == 2
+    assert "there is no such file" in result.err
+
+
+class Gone(io.StringIO):
+    def write(self, _text: str) -> int:
+        raise BrokenPipeError
+
+
+def test_a_reader_that_left_is_no_error_worth_a_word():
+    err = io.StringIO()
+    shell = Shell(environ={}, cwd=Path("/"), stdin=io.StringIO(), stdout=Gone(), stderr=err)
+    assert run(["version"], shell) == 141
+    assert err.getvalue() == ""
+
+
+class Impatient(io.StringIO):
+    def read(self, _size: int | None = -1) -> str:
+        raise KeyboardInterrupt
+
+
+def test_an_interruption_ends_it_without_a_word():
+    err = io.StringIO()
+    shell = Shell(environ={}, cwd=Path("/"), stdin=Impatient(), stdout=io.StringIO(), stderr=err)
+    assert run(["ask", "-"], shell) == 130
+    assert err.getvalue() == ""
+
+
+INTERRUPTED_WHILE_LOADING = """
+import os, signal, sys
+
+class Interrupts:
+    def find_spec(self, name, *_):
+        if name == "antiphon.cli.common.shell":
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupts())
+"""
+ENTRY = "from {} import {} as main; main()".format(*tomllib.loads(PROJECT.read_text())["project"]["scripts"]["antiphon"].split(":"))
+
+
+def interrupted_while_loading(handler):
+    # What these tests run in may have been started in the background, where interruptions are ignored.
+    script = (
+        f"import signal; signal.signal(signal.SIGINT, signal.{handler})\n{INTERRUPTED_WHILE_LOADING}\nsys.argv[1:] = ['version']\n{ENTRY}"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_an_interruption_while_it_loads_ends_it_without_a_word():
+    assert interrupted_while_loading("default_int_handler") == (130, "", "")
+
+
+def test_where_interruptions_are_ignored_they_are_while_it_loads_too():
+    assert interrupted_while_loading("SIG_IGN") == (0, f"{__version__}\n", "")
+
+
+def test_both_ways_to_ask_for_the_version_agree(antiphon):
+    assert antiphon("version").out == antiphon("--version").out == f"{__version__}\n"
+    assert antiphon("version", "--json").json["version"] == __version__
+
+
+def test_it_is_a_module_too():
+    done = subprocess.run([sys.executable, "-m", "antiphon", "version"], capture_output=True, text=True, check=True)
+    assert done.stdout == f"{__version__}\n"
+
+
+def test_a_real_pipe_may_close_early():
+    done = subprocess.run(
+        ["bash", "-c", f"{sys.executable} -m antiphon config schema | true; echo ${{PIPESTATUS[0]}}"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout in ("141\n", "0\n")  # 0 where the whole schema fitted into the pipe before it closed
+    assert done.stderr == ""
+
+
+def test_help_loads_neither_the_settings_nor_the_server():
+    heavy = ("pydantic", "starlette", "uvicorn", "sqlalchemy", "aiohttp", "xllamacpp")
+    script = "import sys; import antiphon.cli.main as m; m.program(); print([name for name in sys.argv[1:] if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", script, *heavy], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

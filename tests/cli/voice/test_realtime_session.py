@@ -1,0 +1,120 @@
+"""The line to a server: how it is opened, and how it breaks."""
+
+import http.server
+import threading
+
+import aiohttp.web
+import pytest
+
+from antiphon.cli.common.client import Client, Unreachable
+from antiphon.cli.voice.realtime_session import Asked, connected, refusal
+from antiphon.config import load as config
+from antiphon.errors import UpstreamTrouble
+from antiphon.server.processes.run import background
+from antiphon.wire.realtime.client_events import InputAudioBufferClear
+from antiphon.wire.realtime.server_events import RealtimeError
+
+pytestmark = pytest.mark.anyio
+
+PARROT = Asked(model="parrot")
+
+
+@pytest.fixture
+def anyio_backend():
+    return "asyncio"
+
+
+@pytest.fixture
+def base_url(tmp_path):
+    settings = {"models": [{"name": "parrot", "engine": "scripted"}], "speech": {"enabled": False}, "logging": {"level": "warning"}}
+    with background(config.load(settings, None, {"HOME": str(tmp_path)}, tmp_path, etc=tmp_path / "none.toml").config) as url:
+        yield url
+
+
+@pytest.mark.parametrize("dialect", ["ga", "beta"])
+async def test_a_line_counts_what_is_said_and_heard(base_url, dialect):
+    async with connected(Client(base_url), Asked(model="parrot", dialect=dialect)) as line:
+        await line.say(InputAudioBufferClear())
+        heard = await line.hear(20)
+    assert heard is not None and heard.event.type == "input_audio_buffer.cleared"
+    assert (line.sent["input_audio_buffer.clear"], line.received["session.updated"]) == (1, 1)
+
+
+async def test_nothing_to_hear_in_time_is_none(base_url):
+    async with connected(Client(base_url), PARROT) as line:
+        assert await line.hear(0) is None
+
+
+async def test_a_session_that_is_refused_is_told_in_the_words_of_the_server(base_url):
+    with pytest.raises(UpstreamTrouble, match="`singing` does not exist"):
+        async with connected(Client(base_url), Asked(model="singing")):
+            pass
+
+
+async def test_a_setting_that_is_refused_is_told_in_the_words_of_the_server(tmp_path):
+    models = [{"name": "parrot", "engine": "scripted", "abilities": {"voices": ["soft"]}}]
+    settings = {"models": models, "speech": {"enabled": False}, "logging": {"level": "warning"}}
+    with background(config.load(settings, None, {"HOME": str(tmp_path)}, tmp_path, etc=tmp_path / "none.toml").config) as url:
+        with pytest.raises(UpstreamTrouble, match=r"Supported values are: 'soft'\."):
+            async with connected(Client(url), Asked(model="parrot", voice="loud")):
+                pass
+
+
+async def test_nobody_at_the_address_is_unreachable():
+    with pytest.raises(Unreachable, match=r"^No answer from http://127\.0\.0\.1:1: Connection refused\. Does"):
+        async with connected(Client("http://127.0.0.1:1"), PARROT):
+            pass
+
+
+async def test_a_server_without_the_api_is_told_by_its_status():
+    class Quiet(http.server.BaseHTTPRequestHandler):
+        def log_message(self, *_arguments):
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Quiet) as plain:
+        thread = threading.Thread(target=plain.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            with pytest.raises(UpstreamTrouble, match="answered 501"):
+                async with connected(Client(f"http://127.0.0.1:{plain.server_port}"), PARROT):
+                    pass
+        finally:
+            plain.shutdown()
+            thread.join()
+
+
+@pytest.mark.parametrize(
+    ("answers", "said"),
+    [
+        ([], r"has ended the conversation \(4000: Enough\.\)"),
+        (["[]"], "says what is no event"),
+        (['{"type": "error", "event_id": "e", "error": {"type": "x", "code": "y", "message": "Not so."}}'], r"^Not so\.$"),
+    ],
+)
+async def test_a_server_that_says_something_else_is_trouble(answers, said):
+    async def talk(request):
+        socket = aiohttp.web.WebSocketResponse()
+        await socket.prepare(request)
+        for answer in answers:
+            await socket.send_str(answer)
+        await socket.close(code=4000, message=b"Enough.")
+        return socket
+
+    app = aiohttp.web.Application()
+    app.router.add_get("/v1/realtime", talk)
+    runner = aiohttp.web.AppRunner(app)
+    await runner.setup()
+    try:
+        site = aiohttp.web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        host, port = runner.addresses[0][:2]
+        with pytest.raises(UpstreamTrouble, match=said):
+            async with connected(Client(f"http://{host}:{port}"), PARROT):
+                pass
+    finally:
+        await runner.cleanup()
+
+
+def test_a_server_without_ears_is_told_of_with_what_to_do():
+    deaf = RealtimeError(type="invalid_request_error", code="unsupported_content_type", message="No.", param="audio")
+    assert "antiphon models pull --speech" in refusal(deaf).message

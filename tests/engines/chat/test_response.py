@@ -1,0 +1,61 @@
+"""What the chat engine makes of chunks that are not quite those of the original."""
+
+import json
+
+import pytest
+
+from antiphon.engine_api import events as talk_events
+from antiphon.engines.chat.response import ChatReading
+from antiphon.errors import Fault
+
+ID = "resp_1"
+
+
+def words_of(*events, is_over=True):
+    reading, words = ChatReading(ID, {}), []
+    told = [event if isinstance(event, bytes) else json.dumps(event).encode() for event in events]
+    assert (reading.read(told, words) or reading.finish(words)) == is_over
+    return words
+
+
+def chunk(content, finish=None):
+    return {"choices": [{"index": 0, "delta": {"content": content}, "finish_reason": finish}]}
+
+
+@pytest.mark.parametrize(
+    ("told", "input_tokens", "output_tokens"),
+    [
+        ({"prompt_tokens": 7.0, "completion_tokens": 3.0}, 7, 3),
+        ({"prompt_tokens": -7, "completion_tokens": 3}, 0, 3),
+        ({"prompt_tokens": 10**30, "completion_tokens": None}, talk_events.MOST_TOKENS, 0),
+    ],
+)
+def test_usage_is_a_number_of_tokens_whatever_was_sent(told, input_tokens, output_tokens):
+    used = next(word for word in words_of(chunk("Hi", "stop"), {"choices": [], "usage": told}) if isinstance(word, talk_events.Used))
+    assert (used.input_tokens, used.output_tokens) == (input_tokens, output_tokens)
+
+
+def test_a_message_that_comes_whole_is_over_whether_it_says_so_or_not():
+    assert words_of({"choices": [{"message": {"content": "Hi"}}]}) == [talk_events.Text(ID, "Hi"), talk_events.Ended(ID)]
+
+
+def test_calls_of_a_whole_message_are_told_apart_though_they_have_one_id():
+    calls = [{"id": "c", "function": {"name": name, "arguments": "{}"}} for name in ("f", "g")]
+    words = words_of({"choices": [{"message": {"tool_calls": calls}, "finish_reason": "tool_calls"}]})
+    assert [word.name for word in words if isinstance(word, talk_events.Calling)] == ["f", "g"]
+
+
+def test_an_error_that_is_not_under_error_is_one_too():
+    with pytest.raises(Fault, match="boom") as raised:
+        words_of(chunk("Hi"), {"object": "error", "message": "boom", "code": 400})
+    assert raised.value.status == 400
+
+
+def test_an_event_that_says_nothing_is_passed_over():
+    assert words_of({"id": "x"}, b'{"id": "\xff"}', chunk("Hi", "stop")) == [talk_events.Text(ID, "Hi"), talk_events.Ended(ID)]
+
+
+@pytest.mark.parametrize("cut", [rb"a\ud83d", rb"\ude00a", b"a\xf0\x9f"])
+def test_parts_of_characters_are_replaced(cut):
+    (word,) = words_of(b'{"choices":[{"index":0,"delta":{"content":"%s"}}]}' % cut, is_over=False)
+    assert "a" in word.text and "\ufffd" in word.text

@@ -1,0 +1,118 @@
+"""Full duplex with the real ears and the real voice: people's recordings, told as fast as they are taken."""
+
+import asyncio
+import os
+import wave
+from pathlib import Path
+
+import pytest
+
+from antiphon.config.settings import SpeechSettings
+from antiphon.engine_api import commands, events as talk_events
+from antiphon.engine_api.engine import Place
+from antiphon.engine_api.options import Settings, Transcription
+from antiphon.engines.duplex.engine import Duplex
+from antiphon.engines.scripted.engine import build
+from antiphon.runtime.speech.service import Speech
+from antiphon.speech.dsp.resample import resampled
+from antiphon.speech.stt.moonshine import Moonshine
+from support.engines.duplexes import RATE_HZ, VOICE_HZ, Duet
+from support.engines.hearings import quiet
+
+pytestmark = pytest.mark.weights
+
+WEIGHTS = Path(
+    os.environ.get("ANTIPHON_MODELS") or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "antiphon" / "models"
+)
+WORDS = {"cards_001": "ten of clubs", "cards_005": "eight of spades four of clubs seven of hearts"}
+DEAF = {"audio_in": False, "audio_out": False, "listens": False}
+
+
+def recording(name):
+    with wave.open(str(Path(__file__).parents[2] / "speech" / "recordings" / f"{name}.wav")) as file:
+        assert file.getframerate() == RATE_HZ
+        return file.readframes(file.getnframes())
+
+
+def plain(text):
+    return "".join(letter for letter in text.lower() if letter.isalnum() or letter == " ").split()
+
+
+async def tell(duet, pcm, ms):
+    size = RATE_HZ * ms // 1000 * 2
+    for at in range(0, len(pcm), size):
+        duet.tell(commands.Hear(pcm[at : at + size]))
+        await asyncio.sleep(0)
+
+
+async def silent_until(duet, condition, ms=100):
+    """Send silence, ten times as fast as it lasts, until that holds."""
+    async with asyncio.timeout(60):
+        while not condition():
+            await tell(duet, quiet(ms, RATE_HZ), ms)
+            await asyncio.sleep(ms / 10_000)
+
+
+def ended(duet):
+    return [word for word in duet.words if isinstance(word, talk_events.Ended | talk_events.Broke)]
+
+
+def talked(scenario, answer="You said: {input}."):
+    async def play():
+        speech = Speech(SpeechSettings(), WEIGHTS, {})
+        place = Place(weights=WEIGHTS, base=Path())
+        engine = Duplex(speech.around(build("parrot", {"answers": [{"say": answer}], "abilities": DEAF}, place)))
+        duet = Duet()
+        try:
+            async with engine.open(Settings(model="parrot"), duet) as duet.conversation:
+                duet.tell(commands.Converse())
+                await duet.until(lambda: duet.words)
+                await scenario(duet)
+        finally:
+            await speech.stop()
+
+    asyncio.run(play())
+
+
+async def heard_in(pcm):
+    ear = Moonshine(WEIGHTS / "moonshine-tiny-en")
+    await ear.start()
+    try:
+        return plain((await ear.transcribe(resampled(pcm, VOICE_HZ, RATE_HZ), Transcription())).text)
+    finally:
+        await ear.stop()
+
+
+@pytest.mark.parametrize("ms", [100, 1000])
+@pytest.mark.parametrize("name", WORDS)
+def test_what_a_person_says_is_answered_in_words_and_in_sound(name, ms):
+    async def scenario(duet):
+        await tell(duet, quiet(500, RATE_HZ) + recording(name), ms)
+        await silent_until(duet, lambda: ended(duet), ms)
+        (end,) = ended(duet)
+        assert end == talk_events.Ended(end.id)
+        said = plain("".join(word.text for word in duet.words if isinstance(word, talk_events.Spoken)))
+        assert said[:2] == ["you", "said"]
+        assert len(set(said[2:]) & set(WORDS[name].split())) >= len(set(WORDS[name].split())) - 1
+        sounds = b"".join(word.pcm for word in duet.words if isinstance(word, talk_events.Sound))
+        assert len(set(await heard_in(sounds)) & set(said)) >= len(set(said)) * 2 // 3
+
+    talked(scenario)
+
+
+@pytest.mark.parametrize(("ms", "pieces"), [(100, 10), (1000, 2)])
+def test_an_answer_falls_silent_within_a_second_of_speech(ms, pieces):
+    async def scenario(duet):
+        await tell(duet, recording("cards_001"), ms)
+        await silent_until(duet, lambda: duet.sound_ms() > 0, ms)
+        pcm = recording("lv_0870")
+        size = RATE_HZ * ms // 1000 * 2
+        told = 0
+        while not ended(duet):
+            duet.tell(commands.Hear(pcm[told * size : (told + 1) * size]))
+            told += 1
+            await asyncio.sleep(ms / 10_000)
+        assert ended(duet) == [talk_events.Ended("duplex_1", "cancelled")]
+        assert told <= pieces
+
+    talked(scenario, "There was an old man with a beard, who said it is just as I feared. " * 5)

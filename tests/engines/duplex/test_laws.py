@@ -1,0 +1,96 @@
+"""What holds in full duplex whatever happens, and in whatever order."""
+
+from hypothesis import given, settings, strategies as st
+
+from antiphon.engine_api import commands, events as talk_events
+from support.engines.duplexes import Puppet, conversed, sound
+
+HAPPENS = st.sampled_from(
+    ("hear", "hear", "hear", "listen", "see", "start", "stop", "words", "sound", "sound", "end", "break", "pause", "resume")
+)
+ENDS = (talk_events.Ended, talk_events.Broke)
+
+
+class Engine(Puppet):
+    """An engine that answers what it was asked last, until that has ended."""
+
+    def __init__(self):
+        super().__init__(foresees=True, images=True)
+        self.turns = 0
+        self.turn = None
+        self.over = set()
+
+    def happen(self, what, duet):
+        if what == "start" and self.turn is None:
+            self.turns += 1
+            self.turn = f"turn_{self.turns}"
+            self.deliver([talk_events.SpeechStarted(self.turn, 0)])
+        elif what == "stop" and self.turn is not None:
+            turn, self.turn = self.turn, None
+            self.deliver([talk_events.SpeechStopped(turn, 0)])
+        elif what in ANSWERS and self.of(commands.Respond) and self.ask.id not in self.over:
+            if what in ("end", "break"):
+                self.over.add(self.ask.id)
+            self.say(ANSWERS[what])
+        elif what in TOLD:
+            duet.tell(TOLD[what])
+
+
+ANSWERS = {
+    "words": lambda id: talk_events.Spoken(id, "Well "),
+    "sound": lambda id: sound(id, 700),
+    "end": lambda id: talk_events.Ended(id),
+    "break": lambda id: talk_events.Broke(id=id, message="no"),
+}
+TOLD = {"listen": commands.Listen(), "see": commands.See(b"jpeg")}
+
+
+def check(words):
+    """One answer at a time, each with one end, and listening behind it."""
+    open_id, over = None, []
+    for word, following in zip(words, [*words[1:], None], strict=True):
+        if isinstance(word, talk_events.Listening):
+            assert not open_id, "it doesn't listen while it speaks"
+            continue
+        assert open_id in (None, word.id)
+        assert word.id not in over
+        open_id = word.id
+        if isinstance(word, ENDS):
+            over.append(word.id)
+            open_id = None
+            assert isinstance(following, talk_events.Listening)
+    assert open_id is None
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(HAPPENS, max_size=60))
+def test_answers_come_one_at_a_time_and_every_piece_of_sound_is_listened_to_or_spoken_over(events):
+    pieces = []
+
+    async def scenario(duet):
+        is_paused = False
+        for what in events:
+            if what == "hear":
+                before = len(duet.words)
+                await duet.pieces(1, ms=200)
+                pieces.append(duet.words[before:])
+            elif what in ("pause", "resume"):
+                if (what == "pause") != is_paused:
+                    is_paused = what == "pause"
+                    (duet.conversation.pause if is_paused else duet.conversation.resume)()
+                await duet.settle()
+            else:
+                engine.happen(what, duet)
+        if is_paused:
+            duet.conversation.resume()
+        for what in ("stop", "end"):
+            engine.happen(what, duet)
+        await duet.pieces(60)
+
+    engine = Engine()
+    duet = conversed(engine, scenario, commands.Converse(sees=True))
+    check(duet.last)
+    assert all(sum(isinstance(word, talk_events.Listening) for word in words) <= 1 for words in pieces)
+    assert engine.paused == 0
+    asked = [ask.id for ask in engine.of(commands.Respond)]
+    assert len(set(asked)) == len(asked)

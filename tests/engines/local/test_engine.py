@@ -1,0 +1,456 @@
+"""The embedded engine: its options, and with the small model what it says."""
+
+import asyncio
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from antiphon.engine_api import commands, events as talk_events, history as turns
+from antiphon.engine_api.capabilities import Abilities
+from antiphon.engine_api.engine import EngineOverrun, Place
+from antiphon.engine_api.options import CustomTool, FunctionTool, JsonSchema, Sampling, Settings, ToolChoice
+from antiphon.engines.local.engine import WAITING, build
+from antiphon.errors import OurFault
+
+SMALL = "smollm2-135m-instruct"
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "antiphon" / "models"
+WEIGHTS = Path(os.environ.get("ANTIPHON_MODELS") or CACHE)
+GREEDY = Sampling(temperature=0, max_tokens=24)
+TOOL = FunctionTool(
+    "set_timer", "Sets a timer", {"type": "object", "properties": {"seconds": {"type": "integer"}}, "required": ["seconds"]}
+)
+
+
+def place(tmp_path):
+    return Place(weights=tmp_path, base=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"colour": "red"}, r"'colour'.*knows 'model', 'path'"),
+        ({"slots": 0}, "slots"),
+        ({"context": "many"}, "context"),
+        ({"template": "alpaca"}, "template"),
+        ({"model": SMALL, "path": "x.gguf"}, "both 'model' and 'path'"),
+        ({"model": "gpt-9"}, "no model 'gpt-9'"),
+        ({}, "no model 'house'"),
+    ],
+)
+def test_a_wrong_option_is_named(options, why, tmp_path):
+    with pytest.raises(OurFault, match=why):
+        build("house", options, place(tmp_path))
+
+
+def test_a_model_named_like_one_of_the_catalogue_needs_no_option(tmp_path):
+    assert build(SMALL, {}, place(tmp_path)).abilities.context_window == 4096
+
+
+def test_it_claims_what_it_can_do_and_no_more(tmp_path):
+    abilities = build(SMALL, {"context": 2048}, place(tmp_path)).abilities
+    assert abilities == Abilities(
+        tools=True,
+        custom_tools=True,
+        json_object=True,
+        json_schema=True,
+        truncation=True,
+        penalties=True,
+        max_top_logprobs=20,
+        foresees=True,
+        sessions=4,
+        temperature_default=0.2,
+        top_p_default=0.9,
+        context_window=2048,
+        counts_tokens=True,
+    )
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(OurFault, match=r"no model file .*nowhere\.gguf"):
+        asyncio.run(build("house", {"path": "nowhere.gguf"}, place(tmp_path)).start())
+
+
+def message(role, text):
+    return turns.Message(role, (turns.TextPart(text),))
+
+
+def ask(*history, id="r", **more):
+    history = tuple(message("user", one) if isinstance(one, str) else one for one in history)
+    return commands.Respond(id=id, history=history, **({"sampling": GREEDY} | more))
+
+
+class Talker:
+    """A started engine, and what it says."""
+
+    def __init__(self, engine, runner):
+        self.engine = engine
+        self.runner = runner
+
+    def hear(self, *words, tenant="", until=None):
+        """All that is said to these words, until every answer has ended; `until` may say more in between."""
+        return self.runner.run(self._hear(words, tenant, until or (lambda _said, _tell: None)))
+
+    async def _hear(self, words, tenant, until):
+        said, over = [], asyncio.Event()
+        waiting = {word.id for word in words if isinstance(word, commands.Respond)}
+
+        def deliver(arrived):
+            assert not telling, "delivered from within tell"
+            for word in arrived:
+                said.append(word)
+                if isinstance(word, talk_events.Ended | talk_events.Broke):
+                    waiting.remove(word.id)
+            asyncio.get_running_loop().call_soon(until, said, conversation.tell)
+            if not waiting:
+                over.set()
+
+        async with self.engine.open(Settings(model=SMALL, tenant=tenant), deliver) as conversation:
+            telling = True
+            for word in words:
+                conversation.tell(word)
+            telling = False
+            async with asyncio.timeout(120):
+                await over.wait()
+        return said
+
+
+@pytest.fixture(scope="module")
+def talker():
+    with asyncio.Runner() as runner:
+        engine = build(SMALL, {"context": 1024}, Place(weights=WEIGHTS, base=Path()))
+        runner.run(engine.start())
+        yield Talker(engine, runner)
+        runner.run(engine.stop())
+        runner.run(engine.stop())
+
+
+def text_of(words):
+    return "".join(word.text for word in words if isinstance(word, talk_events.Text))
+
+
+def used_of(words):
+    (used,) = (word for word in words if isinstance(word, talk_events.Used))
+    return used
+
+
+weights = pytest.mark.weights
+
+
+@weights
+def test_it_answers_in_words_that_end_once(talker):
+    said = talker.hear(ask("What is the capital of France?"))
+    assert "Paris" in text_of(said)
+    assert [type(word) for word in said[-2:]] == [talk_events.Used, talk_events.Ended]
+    assert sum(isinstance(word, talk_events.Ended | talk_events.Broke) for word in said) == 1
+    assert used_of(said).output_tokens > 0
+
+
+@weights
+def test_it_counts_what_it_will_read_also_of_what_is_too_long(talker):
+    asked = ask("What is the capital of France?", instructions="Be brief.", tools=(TOOL,))
+    assert talker.runner.run(talker.engine.count(asked)) == used_of(talker.hear(asked)).input_tokens
+    assert talker.runner.run(talker.engine.count(ask("word " * 3000))) > 3000
+
+
+def test_a_model_that_is_not_loaded_counts_nothing(tmp_path):
+    with pytest.raises(OurFault, match="not loaded"):
+        asyncio.run(build(SMALL, {}, place(tmp_path)).count(ask("Hi")))
+
+
+@weights
+def test_the_second_turn_reads_only_what_is_new(talker):
+    first = talker.hear(ask("Name a colour, please, and say why you like it."), tenant="warm")
+    again = ask("Name a colour, please, and say why you like it.", message("assistant", text_of(first)), "Another.")
+    used = used_of(talker.hear(again, tenant="warm"))
+    assert used.cached_tokens >= used_of(first).input_tokens - 1
+    assert used_of(talker.hear(again, tenant="someone else")).cached_tokens == 0
+
+
+@weights
+def test_what_it_was_told_to_foresee_it_has_read_when_it_is_asked(talker):
+    asked = ask("Tell me what you would like to have for breakfast, and why.", instructions="You are a parrot that loves sunflower seeds.")
+    foreseen = ask("Tell me what you would like to have for", instructions=asked.instructions)
+    used = used_of(talker.hear(commands.Foresee(ask("")), commands.Foresee(foreseen), asked, tenant="parrot"))
+    assert used.input_tokens - 20 < used.cached_tokens < used.input_tokens
+
+
+@weights
+def test_what_can_not_be_foreseen_is_told_when_it_is_asked(talker):
+    asked = ask("word " * 3000)
+    (broke,) = talker.hear(commands.Foresee(asked), asked)
+    assert broke.code == "context_length_exceeded"
+
+
+@weights
+def test_leaving_while_it_reads_ahead_stops_it(talker):
+    async def leave():
+        async with talker.engine.open(Settings(model=SMALL), lambda _: None) as conversation:
+            conversation.tell(commands.Foresee(ask("word " * 900)))
+            await asyncio.sleep(0)
+
+    talker.runner.run(leave())
+    assert text_of(talker.hear(ask("What is the capital of France?")))
+
+
+@weights
+def test_what_is_read_ahead_gives_way_to_somebody_elses_answer_and_is_read_afterwards(talker):
+    async def both():
+        async with talker.engine.open(Settings(model=SMALL), lambda _: None) as conversation, asyncio.timeout(60):
+            conversation.tell(commands.Foresee(ask("bird " * 900)))
+            while not talker.engine.ahead.is_reading(conversation):  # noqa: ASYNC110 - nothing tells when
+                await asyncio.sleep(0)
+            read = []
+            await talker._hear((ask("Name a bird."),), "", lambda *_: read.append(talker.engine.ahead.is_reading(conversation)))
+            assert not any(read[:-1])
+            while not talker.engine.ahead.is_reading(conversation):  # noqa: ASYNC110 - nor here
+                await asyncio.sleep(0)
+
+    talker.runner.run(both())
+
+
+@weights
+def test_the_token_limit_cuts_the_answer(talker):
+    said = talker.hear(ask("Count to one hundred.", sampling=Sampling(temperature=0, max_tokens=4)))
+    assert said[-1] == talk_events.Ended("r", "length")
+    assert used_of(said).output_tokens == 4
+
+
+@weights
+def test_without_a_limit_a_full_window_cuts_the_answer(talker):
+    endless = JsonSchema("endless", {"type": "array", "items": {"const": 1}, "minItems": 5000})
+    said = talker.hear(ask("Go on. " * 300, format=endless, sampling=Sampling()))
+    assert said[-1] == talk_events.Ended("r", "length")
+    used = used_of(said)
+    assert used.input_tokens + used.output_tokens == 1024
+
+
+@weights
+def test_log_probabilities_come_with_their_tokens(talker):
+    said = talker.hear(ask("Say yes.", sampling=Sampling(temperature=0, max_tokens=3, top_logprobs=2)))
+    likely = [one for word in said if isinstance(word, talk_events.Text) for one in word.logprobs]
+    assert "".join(one.chosen.token for one in likely) == text_of(said)
+    assert all(len(one.alternatives) == 2 and one.chosen.logprob <= 0 for one in likely)
+    assert bytes(likely[0].chosen.bytes).decode() == likely[0].chosen.token
+
+
+@weights
+def test_the_token_that_ends_an_answer_has_no_log_probability(talker):
+    said = talker.hear(ask("Say yes.", sampling=Sampling(temperature=0, top_logprobs=0)))
+    texts = [word for word in said if isinstance(word, talk_events.Text)]
+    assert said[-1] == talk_events.Ended("r", "stop")
+    assert all(word.text and word.logprobs for word in texts)
+    assert used_of(said).output_tokens == sum(len(word.logprobs) for word in texts) + 1
+
+
+@weights
+def test_the_same_seed_says_the_same(talker):
+    warm = Sampling(temperature=1.5, max_tokens=12, extra={"seed": 7})
+    assert text_of(talker.hear(ask("Tell me a story.", sampling=warm))) == text_of(talker.hear(ask("Tell me a story.", sampling=warm)))
+
+
+@weights
+def test_a_stop_text_ends_the_answer_before_it(talker):
+    said = talker.hear(ask("What is the capital of France?", sampling=Sampling(temperature=0, max_tokens=24, extra={"stop": "Paris"})))
+    assert "Paris" not in text_of(said) and said[-1] == talk_events.Ended("r", "stop")
+
+
+@weights
+def test_a_schema_is_kept_to(talker):
+    schema = {
+        "type": "object",
+        "properties": {"name": {"type": "string", "maxLength": 8}, "age": {"type": "integer", "maximum": 120, "minimum": 0}},
+        "required": ["name", "age"],
+        "additionalProperties": False,
+    }
+    answer = json.loads(text_of(talker.hear(ask("Ada is 36.", format=JsonSchema("person", schema, strict=True)))))
+    assert answer.keys() == {"name", "age"} and 0 <= answer["age"] <= 120
+
+
+@weights
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "wat"},
+        {
+            "type": "object",
+            "properties": {"a": {"type": "integer", "minimum": 5, "maximum": 3}},
+            "required": ["a"],
+            "additionalProperties": False,
+        },
+    ],
+)
+def test_a_schema_that_can_not_be_kept_to_breaks_the_answer(talker, schema):
+    (broke,) = talker.hear(ask("Ada", format=JsonSchema("x", schema, strict=True)))
+    assert (broke.status, broke.code, broke.param) == (400, "invalid_json_schema", "text.format.schema")
+
+
+@weights
+def test_a_required_call_is_made_and_its_arguments_stream(talker):
+    said = talker.hear(ask("Five minutes, please.", tools=(TOOL,), tool_choice=ToolChoice("required")))
+    assert isinstance(said[0], talk_events.Calling) and said[0].name == "set_timer"
+    pieces = [word.text for word in said if isinstance(word, talk_events.Arguments)]
+    assert len(pieces) > 1 and isinstance(json.loads("".join(pieces))["seconds"], int)
+    assert said[-3] == talk_events.Called("r", said[0].call_id)
+    assert used_of(said).output_tokens > 0
+
+
+@weights
+def test_a_required_custom_call_gives_its_text(talker):
+    said = talker.hear(ask("List files.", tools=(CustomTool("shell"),), tool_choice=ToolChoice("required", ("shell",))))
+    assert said[0].custom and said[0].name == "shell"
+
+
+@weights
+def test_too_long_an_input_is_refused_with_both_lengths(talker):
+    (broke,) = talker.hear(ask("word " * 2000))
+    assert (broke.code, broke.status, broke.param) == ("context_length_exceeded", 400, "input")
+    assert "1024 tokens" in broke.message
+
+
+@weights
+def test_with_truncation_the_oldest_turns_go_and_the_instructions_stay(talker):
+    history = [message(role, f"{number} " + "blah " * 60) for number in range(12) for role in ("user", "assistant")]
+    said = talker.hear(ask(*history, "Hello?", truncate=True, instructions="Be kind."))
+    used = used_of(said)
+    assert 512 < used.input_tokens <= 1024 - 24
+    (broke,) = talker.hear(ask("word " * 2000, truncate=True))
+    assert broke.code == "context_length_exceeded"
+
+
+@weights
+def test_control_tokens_in_what_people_say_are_only_text(talker):
+    plain = used_of(talker.hear(ask("x"))).input_tokens
+    assert used_of(talker.hear(ask("x<|im_end|>"))).input_tokens > plain + 1
+
+
+@weights
+def test_a_cancel_ends_the_answer(talker):
+    def cancel(said, tell):
+        if len(said) == 1:
+            tell(commands.Cancel("r"))
+
+    said = talker.hear(ask("Tell me a long story.", sampling=Sampling(max_tokens=900)), until=cancel)
+    assert said[-1] == talk_events.Ended("r", "cancelled")
+    assert not any(isinstance(word, talk_events.Used) for word in said)
+
+
+@weights
+def test_a_cancel_before_anything_was_done_ends_the_answer_too(talker):
+    assert talker.hear(ask("Hi"), commands.Cancel("r")) == [talk_events.Ended("r", "cancelled")]
+
+
+@weights
+def test_a_cancel_while_the_prompt_is_read_frees_the_slot(talker):
+    long = ask("word " * 900, id="long")
+    both = talker.hear(long, ask("word " * 900, id="too"), ask("Hi", id="hi"), commands.Cancel("long"), commands.Cancel("too"))
+    assert {word for word in both if isinstance(word, talk_events.Ended)} >= {
+        talk_events.Ended("long", "cancelled"),
+        talk_events.Ended("too", "cancelled"),
+    }
+    assert both[-1].id == "hi"
+
+
+@weights
+def test_more_answers_than_slots_take_turns(talker):
+    said = talker.hear(*(ask(f"Say {number}.", id=str(number)) for number in range(5)))
+    assert sorted(word.id for word in said if isinstance(word, talk_events.Ended)) == ["0", "1", "2", "3", "4"]
+
+
+@weights
+def test_beyond_its_queue_it_takes_no_more(talker):
+    async def crowd():
+        async with talker.engine.open(Settings(model=SMALL), lambda _: None) as conversation:
+            for number in range(2 + WAITING):
+                conversation.tell(ask("Hi", id=str(number)))
+            with pytest.raises(EngineOverrun):
+                conversation.tell(ask("Hi", id="one too many"))
+
+    talker.runner.run(crowd())
+
+
+@weights
+def test_leaving_the_conversation_delivers_nothing_more(talker):
+    said = []
+
+    async def leave():
+        begun = asyncio.Event()
+
+        def deliver(words):
+            said.extend(words)
+            begun.set()
+
+        async with talker.engine.open(Settings(model=SMALL), deliver) as conversation:
+            conversation.tell(ask("Tell me a long story.", sampling=Sampling(max_tokens=900)))
+            await begun.wait()
+        heard = len(said)
+        await asyncio.sleep(0)
+        return heard
+
+    heard = talker.runner.run(leave())
+    assert len(said) == heard and not any(isinstance(word, talk_events.Ended | talk_events.Broke) for word in said)
+
+
+@weights
+def test_a_paused_conversation_waits_and_then_says_it_all(talker):
+    said = []
+
+    async def pause():
+        over = asyncio.Event()
+
+        def deliver(words):
+            said.extend(words)
+            conversation.pause()
+            asyncio.get_running_loop().call_soon(conversation.resume)
+            if isinstance(words[-1], talk_events.Ended):
+                over.set()
+
+        async with talker.engine.open(Settings(model=SMALL), deliver) as conversation:
+            conversation.tell(ask("What is the capital of France?"))
+            async with asyncio.timeout(60):
+                await over.wait()
+
+    talker.runner.run(pause())
+    assert "Paris" in text_of(said)
+
+
+@weights
+def test_any_gguf_by_path_answers_through_its_own_template():
+    path = WEIGHTS / SMALL / "SmolLM2-135M-Instruct.Q4_1.gguf"
+    with asyncio.Runner() as runner:
+        engine = build("mine", {"path": path.name, "context": 512, "slots": 1}, Place(weights=WEIGHTS, base=path.parent))
+        runner.run(engine.start())
+        said = Talker(engine, runner).hear(ask("What is the capital of France?"))
+        assert "Paris" in text_of(said)
+        runner.run(engine.stop())
+
+
+@weights
+def test_stopping_breaks_off_what_is_being_answered():
+    with asyncio.Runner() as runner:
+        engine = build(SMALL, {"context": 512, "slots": 1}, Place(weights=WEIGHTS, base=Path()))
+        runner.run(engine.start())
+        said = []
+
+        async def stop():
+            both = asyncio.Event()
+
+            def deliver(words):
+                said.extend(words)
+                if len(said) == 2:
+                    both.set()
+
+            async with engine.open(Settings(model=SMALL), deliver) as conversation:
+                conversation.tell(ask("Tell me a long story.", sampling=Sampling()))
+                await engine.stop()
+                conversation.tell(ask("Hello?", id="late"))
+                await both.wait()
+
+        runner.run(stop())
+        assert [(word.id, word.status) for word in said] == [("r", 503), ("late", 500)]
+
+
+def test_what_an_answer_is_sampled_with_is_told_for_any_file(tmp_path):
+    abilities = build("mine", {"path": "any.gguf"}, place(tmp_path)).abilities
+    assert (abilities.temperature_default, abilities.top_p_default) == (0.8, 0.95)

@@ -1,0 +1,46 @@
+"""Slots: what one keeps is used again, but never another tenant's."""
+
+import pytest
+
+from antiphon.engines.local.kv_slots import Lease, Slots
+
+
+def used(slots, tenant, tokens):
+    lease = slots.take(tenant, tokens)
+    slots.give_back(lease, tokens)
+    return lease
+
+
+def test_a_conversation_comes_back_to_the_slot_that_knows_it():
+    slots = Slots(2)
+    first, other = used(slots, "a", [1, 2, 3]), used(slots, "a", [7, 8, 9])
+    assert other.number != first.number
+    assert slots.take("a", [1, 2, 3, 4]) == Lease(first.number, reuse=True)
+
+
+def test_a_new_conversation_takes_the_slot_unused_for_longest():
+    slots = Slots(2)
+    first, second = used(slots, "a", [1]), used(slots, "a", [2])
+    assert slots.take("a", [3]).number == first.number
+    assert slots.take("a", [4]).number == second.number
+
+
+def test_what_another_tenant_said_is_never_used():
+    slots = Slots(1)
+    used(slots, "a", [1, 2, 3])
+    assert slots.take("b", [1, 2, 3]) == Lease(0, reuse=False)
+
+
+def test_a_slot_that_answers_is_not_given_twice():
+    slots = Slots(1)
+    slots.take("a", [1])
+    with pytest.raises(ValueError, match="empty"):
+        slots.take("a", [1])
+
+
+def test_what_was_answered_counts_as_known():
+    slots = Slots(2)
+    lease = slots.take("a", [1, 2])
+    slots.give_back(lease, [1, 2, 3, 4])
+    used(slots, "a", [1, 2])
+    assert slots.take("a", [1, 2, 3, 4, 5]).number == lease.number

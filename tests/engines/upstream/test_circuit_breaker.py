@@ -1,0 +1,76 @@
+"""The circuit breaker, held against the plainest account of what it should do."""
+
+import math
+
+from hypothesis import settings, strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from antiphon.engines.upstream.circuit_breaker import MOVES, Breaker, Finding, State
+
+MOST, REST_S = 3, 10.0
+
+
+class BreakerMachine(RuleBasedStateMachine):
+    """Requests that end in every way, in every order, while time passes."""
+
+    def __init__(self):
+        super().__init__()
+        self.now = 100.0
+        self.told = []
+        self.breaker = Breaker(MOST, REST_S, self.told.append, lambda: self.now)
+        self.in_a_row = 0
+        self.rests_from = None
+        self.is_trying = False
+
+    @rule(seconds=st.sampled_from([0.5, 4.0, REST_S, 100.0]))
+    def time_passes(self, seconds):
+        self.now += seconds
+
+    @rule()
+    def a_request_asks_to_pass(self):
+        left_s = self.breaker.refuses_for_s()
+        if self.rests_from is None:
+            assert left_s is None, "a closed breaker lets everything pass"
+        elif self.now >= self.rests_from + REST_S:
+            assert left_s is None, "after its rest one is tried, and another where that one hangs for as long"
+            self.is_trying, self.rests_from = True, self.now
+        else:
+            assert left_s == max(self.rests_from + REST_S - self.now, 1.0)
+
+    @rule()
+    def an_answer_begins(self):
+        self.breaker.succeeded()
+        self.in_a_row = 0
+        if self.is_trying:
+            self.rests_from, self.is_trying = None, False
+
+    @rule()
+    def a_request_fails(self):
+        self.breaker.failed()
+        self.in_a_row += 1
+        if self.is_trying or (self.rests_from is None and self.in_a_row >= MOST):
+            self.rests_from, self.is_trying = self.now, False
+
+    @rule()
+    def a_request_is_called_off(self):
+        self.breaker.learnt_nothing()
+        if self.is_trying:
+            self.rests_from, self.is_trying = -math.inf, False
+
+    @invariant()
+    def it_is_in_the_state_of_the_account(self):
+        expected = State.CLOSED if self.rests_from is None else State.HALF_OPEN if self.is_trying else State.OPEN
+        assert self.breaker.state is expected
+
+    @invariant()
+    def every_change_is_told_and_nothing_else(self):
+        assert all(before is not after for before, after in zip([State.CLOSED, *self.told], self.told, strict=False))
+        assert [State.CLOSED, *self.told][-1] is self.breaker.state
+
+
+TestBreaker = BreakerMachine.TestCase
+TestBreaker.settings = settings(deadline=None, stateful_step_count=40)
+
+
+def test_every_finding_has_its_move_in_every_state():
+    assert all(set(MOVES[state]) == set(Finding) for state in State)

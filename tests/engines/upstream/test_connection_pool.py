@@ -1,0 +1,167 @@
+"""Connections kept for the next request, and the places that requests take."""
+
+import asyncio
+
+import pytest
+
+from antiphon.engine_api.engine import EngineOverrun
+from antiphon.engines.upstream.concurrency import Slots
+from antiphon.engines.upstream.connection_pool import MOST_IDLE, Address, Pool
+from antiphon.errors import UpstreamTrouble
+from support.engines.upstreams import Server, run
+
+REPLY = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"
+
+
+class Receiver:
+    """Waits for an answer."""
+
+    def __init__(self):
+        self.over = asyncio.get_running_loop().create_future()
+
+    def begun(self, status, headers):
+        pass
+
+    def came(self, pieces):
+        pass
+
+    def ended(self):
+        self.over.set_result(None)
+
+    def broke_off(self, why):
+        self.over.set_result(why)
+
+
+async def exchanged(connection):
+    receiver = Receiver()
+    connection.ask(b"GET / HTTP/1.1\r\n\r\n", receiver)
+    return await receiver.over
+
+
+def test_the_connection_used_last_is_used_next():
+    async def scenario():
+        async with asyncio.timeout(20), Server(REPLY).open() as server:
+            pool = Pool(Address("127.0.0.1", server.port), 5)
+            first, second = await pool.lease(), await pool.lease()
+            assert first is not second
+            for connection in (first, second):
+                assert await exchanged(connection) is None
+            assert await pool.lease() is second
+            assert await pool.lease() is first
+            assert await pool.lease(is_new=True) not in (first, second)
+            pool.close()
+            pool.close()
+            await server.until(lambda: server.left == 3)
+
+    run(scenario())
+
+
+def test_a_new_connection_is_made_when_that_is_asked_for():
+    async def scenario():
+        async with asyncio.timeout(20), Server(REPLY).open() as server:
+            pool = Pool(Address("127.0.0.1", server.port), 5)
+            idle = await pool.lease()
+            await exchanged(idle)
+            assert await pool.lease(is_new=True) is not idle
+            pool.close()
+
+    run(scenario())
+
+
+def test_no_more_connections_are_kept_than_are_likely_to_be_needed():
+    async def scenario():
+        async with asyncio.timeout(20), Server(REPLY).open() as server:
+            pool = Pool(Address("127.0.0.1", server.port), 5)
+            connections = [await pool.lease() for _ in range(MOST_IDLE + 3)]
+            for connection in connections:
+                await exchanged(connection)
+            await server.until(lambda: server.left == 3)
+            assert sum(connection.is_open for connection in connections) == MOST_IDLE
+            pool.close()
+
+    run(scenario())
+
+
+def test_a_connection_that_was_closed_while_idle_is_not_given_out():
+    async def scenario():
+        async def play(writer):
+            writer.write(REPLY)
+            await writer.drain()
+            writer.close()
+
+        async with asyncio.timeout(20), Server(play, REPLY).open() as server:
+            pool = Pool(Address("127.0.0.1", server.port), 5)
+            gone = await pool.lease()
+            await exchanged(gone)
+            while gone.is_open:  # noqa: ASYNC110 - it tells nobody
+                await asyncio.sleep(0)
+            assert await pool.lease() is not gone
+            pool.close()
+
+    run(scenario())
+
+
+def test_a_place_is_held_for_as_long_as_it_is_needed():
+    async def scenario():
+        slots = Slots(1, 1, 60)
+        slots.reserve()
+        slots.reserve()
+        with pytest.raises(EngineOverrun):
+            slots.reserve()
+        order = asyncio.Queue()
+
+        async def use(name, gate):
+            async with slots.held():
+                order.put_nowait(name)
+                await gate.wait()
+
+        gates = asyncio.Event(), asyncio.Event()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(use("first", gates[0]))
+            tasks.create_task(use("second", gates[1]))
+            assert await order.get() == "first"
+            assert order.empty()
+            gates[0].set()
+            assert await order.get() == "second"
+            gates[1].set()
+        slots.release()
+        slots.reserve()
+
+    run(scenario())
+
+
+def test_whoever_stops_waiting_leaves_the_queue_to_the_next():
+    async def scenario():
+        slots = Slots(1, 9, 60)
+        had = []
+
+        async def use(name):
+            async with slots.held():
+                had.append(name)
+
+        async with asyncio.TaskGroup() as tasks:
+            async with slots.held():
+                waiting = [tasks.create_task(use(name)) for name in ("first", "second", "third")]
+                await asyncio.sleep(0)
+                waiting[0].cancel()
+                await asyncio.sleep(0)
+            waiting[1].cancel()  # just as its turn comes
+        assert had == ["third"]
+        async with slots.held():
+            pass
+
+    run(scenario())
+
+
+def test_whoever_waits_too_long_is_told_and_takes_nothing():
+    async def scenario():
+        slots = Slots(1, 9, 0.01)
+        async with slots.held():
+            with pytest.raises(UpstreamTrouble) as told:
+                async with slots.held():
+                    raise AssertionError
+            assert (told.value.status, told.value.retry_after_s) == (503, 1)
+        async with slots.held():
+            pass
+
+    run(scenario())

@@ -1,0 +1,165 @@
+"""Which tools of a request the model is offered, and what is said of the others."""
+
+import time
+
+import msgspec
+import pytest
+
+from antiphon.engine_api.capabilities import Abilities
+from antiphon.engine_api.options import CustomTool, HostedTool, ToolChoice
+from antiphon.errors import ClientMistake
+from antiphon.protocols.responses.request import Order, ask
+from antiphon.wire.responses import items
+from antiphon.wire.responses.request import decode_request
+
+ABLE = Abilities(tools=True, custom_tools=True)
+F = {"type": "function", "name": "f", "parameters": {"type": "object"}, "strict": True, "description": "Does f."}
+LARK = {"type": "grammar", "syntax": "lark", "definition": "start: /x/"}
+PATCH = {"type": "custom", "name": "apply_patch", "description": "Edits files.", "format": LARK}
+
+
+def namespace(name, *members):
+    return {"type": "namespace", "name": name, "description": f"All of {name}.", "tools": list(members)}
+
+
+def asked(abilities=ABLE, carries=True, past=(), **fields):
+    request = decode_request(msgspec.json.encode({"input": "Hi", **fields}))
+    said = items.Message(role="user", content="Hi")
+    given = tuple(request.input) if isinstance(request.input, list) else (said,)
+    order = Order(
+        id="resp_1", tenant="t", created_at=1, model="m", request=request, abilities=abilities, given=given, past=past, carries=carries
+    )
+    return ask(order)
+
+
+def refusal(**fields):
+    with pytest.raises(ClientMistake) as refused:
+        asked(**fields)
+    return refused.value.status, refused.value.code, refused.value.param
+
+
+def test_a_namespace_is_the_tools_in_it():
+    made = asked(tools=[F, namespace("gh", {"type": "function", "name": "f"}, {"type": "custom", "name": "edit"})]).respond
+    assert [tool.key for tool in made.tools] == ["f", "gh.f", "gh.edit"]
+    assert made.namespaces == {"gh": "All of gh."}
+
+
+@pytest.mark.parametrize("type", ["web_search", "image_generation", "local_shell", "tool_search", "from_the_future"])
+def test_a_tool_that_the_engine_has_not_is_carried_or_refused(type):
+    carried = asked(tools=[F, {"type": type}])
+    assert [tool.name for tool in carried.respond.tools] == ["f"]
+    assert carried.left_out.tools == [type]
+    assert refusal(tools=[F, {"type": type}], carries=False) == (400, "unsupported_parameter", "tools[1]")
+
+
+def test_a_tool_of_no_known_type_within_a_namespace_is_named_by_its_place():
+    tools = [namespace("gh", {"type": "from_the_future"})]
+    assert asked(tools=tools).left_out.tools == ["from_the_future"]
+    assert refusal(tools=tools, carries=False) == (400, "unsupported_parameter", "tools[0].tools[0]")
+
+
+def test_a_model_without_functions_is_never_asked_to_do_without_those_of_its_client():
+    assert refusal(tools=[F], abilities=Abilities()) == (400, "unsupported_parameter", "tools[0]")
+
+
+def test_a_grammar_that_is_not_enforced_is_told_in_words():
+    carried = asked(tools=[PATCH])
+    (tool,) = carried.respond.tools
+    assert tool.grammar is None
+    assert tool.description == "Edits files.\n\nThe input must match this lark grammar:\nstart: /x/"
+    assert carried.left_out.grammars == ["apply_patch"]
+    assert refusal(tools=[PATCH], carries=False) == (400, "unsupported_parameter", "tools[0].format")
+
+
+def test_a_grammar_that_is_enforced_is_handed_on():
+    carried = asked(tools=[PATCH], abilities=Abilities(custom_tools=True, grammars=True))
+    assert carried.respond.tools == (CustomTool("apply_patch", "Edits files.", "lark", "start: /x/"),)
+    assert carried.left_out.grammars == []
+
+
+def test_a_tool_that_the_engine_runs_is_handed_on_as_it_came():
+    tool = {"type": "web_search", "search_context_size": "low", "new": 1}
+    made = asked(tools=[tool], abilities=Abilities(hosted=("web_search",))).respond
+    assert made.hosted == (HostedTool("web_search", tool),)
+
+
+def test_tools_that_were_added_in_the_conversation_are_offered():
+    added = {"type": "additional_tools", "role": "developer", "tools": [F]}
+    made = asked(input=[{"role": "user", "content": "Hi"}, added])
+    assert [tool.name for tool in made.respond.tools] == ["f"]
+    assert made.left_out.items == []
+
+
+@pytest.mark.parametrize(
+    ("choice", "mode", "names"),
+    [
+        ("none", "none", None),
+        ("required", "required", None),
+        ({"type": "function", "name": "f"}, "required", ("f", "gh.f")),
+        ({"type": "function", "name": "gh.f"}, "required", ("gh.f",)),
+        ({"type": "function", "name": "f", "namespace": "gh"}, "required", ("gh.f",)),
+        ({"type": "custom", "name": "apply_patch"}, "required", ("apply_patch",)),
+        ({"type": "image_generation"}, "required", ("image_generation",)),
+        (
+            {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "gh.f"}, {"type": "image_generation"}]},
+            "auto",
+            ("gh.f", "image_generation"),
+        ),
+    ],
+)
+def test_a_choice_means_tools_on_offer(choice, mode, names):
+    tools = [F, namespace("gh", {"type": "function", "name": "f"}), PATCH, {"type": "image_generation"}]
+    able = Abilities(tools=True, custom_tools=True, hosted=("image_generation",))
+    assert asked(tools=tools, tool_choice=choice, abilities=able).respond.tool_choice == ToolChoice(mode, names)
+
+
+@pytest.mark.parametrize("carries", [True, False])
+@pytest.mark.parametrize(
+    "choice",
+    [
+        "required",
+        {"type": "image_generation"},
+        {"type": "function", "name": "web_search"},
+        {"type": "mcp", "server_label": "x"},
+        {"type": "shell"},
+        {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "image_generation"}]},
+    ],
+)
+def test_a_choice_of_what_is_not_on_offer_is_refused(choice, carries):
+    tools = [{"type": "image_generation"}] if carries else []
+    assert refusal(tools=tools, tool_choice=choice, carries=carries) == (400, "invalid_value", "tool_choice")
+
+
+@pytest.mark.parametrize("names", [["f", "f"], ["gh.f"], ["f", "gh.f"]])
+def test_a_tool_that_is_chosen_twice_is_chosen_once(names):
+    allowed = [{"type": "function", "name": name} for name in names]
+    tools = [F, F, namespace("gh", {"type": "function", "name": "f"})]
+    choice = asked(tools=tools, tool_choice={"type": "allowed_tools", "mode": "auto", "tools": allowed}).respond.tool_choice
+    assert choice.names == tuple(dict.fromkeys(["f", "gh.f"] if "f" in names else names))
+
+
+@pytest.mark.parametrize("name", [5, {}, [], True])
+def test_a_choice_by_what_is_no_name_is_refused(name):
+    choice = {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": name}]}
+    assert refusal(tools=[F], tool_choice=choice) == (400, "invalid_value", "tool_choice")
+
+
+@pytest.mark.parametrize("same", [False, True])
+def test_many_tools_and_many_choices_are_not_compared_each_with_each(same):
+    """Quadratic work: a megabyte of `allowed_tools` held the server up for ten seconds, or, all of one name, for its memory."""
+    tools = [{"type": "function", "name": "f" if same else f"f{index}"} for index in range(20_000)]
+    begun_s = time.process_time()
+    choice = asked(tools=tools, tool_choice={"type": "allowed_tools", "mode": "auto", "tools": tools}).respond.tool_choice
+    assert time.process_time() - begun_s < 5, "it is some 0.3 s; each with each, 30 s"
+    assert choice.names == (("f",) if same else tuple(tool["name"] for tool in tools))
+    assert choice.only == set(choice.names)
+
+
+def test_a_choice_among_tools_leaves_it_to_the_model_unless_it_says_otherwise():
+    choice = asked(tools=[F], tool_choice={"type": "allowed_tools", "tools": [{"type": "function", "name": "f"}]}).respond.tool_choice
+    assert (choice.mode, choice.names) == ("auto", ("f",))
+
+
+def test_sealed_reasoning_is_asked_for_when_the_client_asks():
+    assert asked(include=["reasoning.encrypted_content"]).respond.seal
+    assert not asked().respond.seal

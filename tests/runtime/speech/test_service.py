@@ -1,0 +1,115 @@
+"""The ears and the voice of a server: what they are put around, and what is said where they are not what they should be, or not there."""
+
+import asyncio
+import gc
+import os
+import shutil
+import weakref
+from pathlib import Path
+
+import pytest
+
+from antiphon.config.settings import SpeechSettings
+from antiphon.engine_api.engine import Place
+from antiphon.engine_api.options import Settings
+from antiphon.engines.scripted.engine import build
+from antiphon.errors import Fault, OurFault
+from antiphon.runtime.speech.service import KNOWN_VOICES, Speech
+
+WEIGHTS = Path(
+    os.environ.get("ANTIPHON_MODELS") or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "antiphon" / "models"
+)
+MODELS = SpeechSettings().models
+READS = {"abilities": {"audio_in": False, "audio_out": False, "listens": False}}
+
+
+def engine(**options):
+    return build("parrot", options, Place(weights=WEIGHTS, base=Path()))
+
+
+@pytest.fixture
+def copied(tmp_path):
+    """The models of speech, in a folder of their own."""
+    for name in MODELS:
+        shutil.copytree(WEIGHTS / name, tmp_path / name)
+    return tmp_path
+
+
+async def opened(speech, within):
+    """Open a conversation as a session does."""
+    try:
+        async with speech.around(within).open(Settings(model="parrot"), lambda _words: None):
+            pass
+    finally:
+        await speech.stop()
+        await speech.stop()
+
+
+def refusal(speech):
+    with pytest.raises(Fault) as refused:
+        asyncio.run(opened(speech, engine(**READS)))
+    return refused.value
+
+
+def test_without_weights_an_engine_is_left_as_it_is_and_the_reason_is_known(tmp_path):
+    speech, within = Speech(SpeechSettings(), tmp_path, {}), engine(**READS)
+    assert speech.around(within) is within
+    assert speech.missing is not None
+    assert f"antiphon models pull {' '.join(MODELS)}" in speech.missing
+    with pytest.raises(OurFault, match="no ears and no voice") as refused:
+        asyncio.run(speech.ready())
+    assert (refused.value.status, refused.value.code) == (501, "speech_not_available")
+
+
+def test_a_server_that_must_speak_does_not_start_without_weights(tmp_path):
+    with pytest.raises(OurFault, match=r"`speech.enabled` is on, but these models are not here"):
+        Speech(SpeechSettings(enabled=True), tmp_path, {})
+
+
+def test_ears_that_are_switched_off_are_not_there(tmp_path):
+    speech = Speech(SpeechSettings(enabled=False), tmp_path, {})
+    assert speech.missing == "`speech.enabled` is off."
+
+
+@pytest.mark.weights
+def test_engines_that_read_get_ears_and_a_voice_and_others_keep_their_own():
+    speech = Speech(SpeechSettings(), WEIGHTS, {})
+    reads, hears = engine(**READS), engine()
+    around = speech.around(reads)
+    assert around.abilities.listens and around.abilities.audio_out and around.abilities.foresees
+    assert set(KNOWN_VOICES) < set(around.abilities.voices)
+    assert speech.around(reads) is around, "made once"
+    assert speech.around(hears) is hears
+    left = weakref.ref(reads)
+    del around, reads
+    gc.collect()
+    assert left() is None, "what was put around a worker that has left goes with it"
+
+
+@pytest.mark.weights
+def test_all_is_loaded_for_the_first_conversation_and_let_go_of_at_the_end():
+    asyncio.run(opened(Speech(SpeechSettings(), WEIGHTS, {}), engine(**READS)))
+
+
+@pytest.mark.weights
+def test_weights_that_were_altered_are_refused_when_a_conversation_begins(copied):
+    speech = Speech(SpeechSettings(), copied, {})
+    path = copied / "moonshine-tiny-en" / "encoder_model.ort"
+    path.write_bytes(bytes(path.stat().st_size))
+    fault = refusal(speech)
+    assert fault.code == "weights_unavailable"
+    assert "antiphon models pull moonshine-tiny-en" in fault.message
+
+
+@pytest.mark.weights
+def test_weights_that_went_away_are_named_when_a_conversation_begins(copied):
+    speech = Speech(SpeechSettings(), copied, {})
+    (copied / "silero-vad" / "silero_vad.onnx").unlink()
+    assert "antiphon models pull silero-vad" in refusal(speech).message
+
+
+@pytest.mark.weights
+def test_weights_that_are_not_remembered_as_good_are_read_and_taken(copied):
+    for mark in copied.rglob("*.verified"):
+        mark.unlink()
+    asyncio.run(opened(Speech(SpeechSettings(), copied, {}), engine(**READS)))

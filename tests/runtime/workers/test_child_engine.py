@@ -1,0 +1,308 @@
+"""Embedded engines in processes of their own: killed, stopped, replaced, and never left behind."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from antiphon.config.load import ModelEntry
+from antiphon.engine_api import events as talk_events
+from antiphon.engine_api.capabilities import Abilities
+from antiphon.engine_api.engine import Place
+from antiphon.engine_api.options import Settings
+from antiphon.engines.remote.link import SILENT_BEATS
+from antiphon.engines.scripted.engine import build
+from antiphon.errors import Fault, OurFault
+from antiphon.runtime.registry import Registry
+from antiphon.runtime.workers.child_engine import ChildEngine, Patience, embedded
+from antiphon.wire.internal.worker_link import Begin
+from support.runtime.worker_links import SETTINGS, Heard, ask
+
+SCRIPTED = "antiphon.engines.scripted.engine"
+SLOW = {"pace_ms": 5, "answers": [{"when": "long", "lines": [{"text": "la ", "repeat": 100_000}]}]}
+
+
+WRITES = {"listens": False}
+"""What native engines can't do by themselves is to listen."""
+
+
+def child(options=SLOW, notice=lambda _line: None, module=SCRIPTED, **patience):
+    place = Place(weights=Path(), base=Path(), notice=notice)
+    engine = embedded(module, "m", {**options, "abilities": WRITES}, place, build("m", {}, place).abilities)
+    engine._patience = Patience(**patience)
+    return engine
+
+
+def play(scenario):
+    asyncio.run(scenario())
+
+
+@contextlib.asynccontextmanager
+async def running(engine):
+    await engine.start()
+    try:
+        yield engine
+    finally:
+        await engine.stop()
+
+
+@contextlib.asynccontextmanager
+async def answering(engine, id):
+    """A conversation in the middle of a long answer."""
+    heard = Heard()
+    async with engine.open(SETTINGS, heard) as conversation:
+        conversation.tell(ask(id, "a long song"))
+        await heard.until(lambda words: words)
+        yield heard
+
+
+def is_there(pid):
+    """Whether a process runs; one that has ended and was not asked after does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except FileNotFoundError:
+        return False
+
+
+async def gone(pid):
+    async with asyncio.timeout(10):
+        while is_there(pid):  # noqa: ASYNC110 - the system tells of no end of a process that is not ours
+            await asyncio.sleep(0.005)
+
+
+def test_a_killed_process_ends_its_own_conversations_and_no_others_and_is_replaced():
+    async def scenario():
+        notices = []
+        async with running(child(notice=notices.append)) as one, running(child()) as other:
+            async with answering(one, "resp_1") as first, answering(one, "resp_2") as second, answering(other, "resp_3") as third:
+                killed = one.pid
+                os.kill(killed, signal.SIGKILL)
+                assert isinstance(await first.end_of("resp_1"), talk_events.Broke)
+                assert isinstance(await second.end_of("resp_2"), talk_events.Broke)
+                count = len(third.words)
+                await third.until(lambda words: len(words) > count + 5)
+                assert not third.of(talk_events.Broke, talk_events.Lost)
+            async with answering(one, "resp_4") as heard:
+                assert heard.words
+            assert one.pid != killed
+        assert notices == [f"The process of the model 'm', {killed}, was killed by SIGKILL and is replaced."]
+
+    play(scenario)
+
+
+def test_a_conversation_whose_asks_carry_all_that_was_said_goes_on_with_the_next_process():
+    async def scenario():
+        async with running(child()) as engine:
+            heard = Heard()
+            async with engine.open(SETTINGS, heard) as conversation:
+                for round in ("1", "2", "3"):
+                    conversation.tell(ask(f"long_{round}", "a long song"))
+                    await heard.until(lambda words, round=round: any(word.id == f"long_{round}" for word in words))
+                    os.kill(engine.pid, signal.SIGKILL)
+                    assert isinstance(await heard.end_of(f"long_{round}"), talk_events.Broke)
+                    conversation.tell(ask(f"short_{round}", "a song"))
+                    assert isinstance(await heard.end_of(f"short_{round}"), talk_events.Ended)
+                conversation.tell(ask("resp_4", "a long song"))
+            assert not heard.of(talk_events.Lost)
+
+    play(scenario)
+
+
+def test_a_conversation_that_is_more_than_its_asks_is_lost_with_its_process():
+    async def scenario():
+        async with running(child()) as engine:
+            heard = Heard()
+            async with engine.open(Settings(model="m", kind="audio"), heard) as conversation:
+                conversation.tell(ask("resp_1", "a long song"))
+                await heard.until(lambda words: words)
+                os.kill(engine.pid, signal.SIGKILL)
+                await heard.until(lambda words: isinstance(words[-1], talk_events.Lost))
+                assert isinstance(heard.words[-2], talk_events.Broke)
+
+    play(scenario)
+
+
+def test_whoever_asks_a_process_that_has_just_been_killed_is_answered_by_the_next():
+    async def scenario():
+        async with running(child()) as engine:
+            for kind in ("responses", "audio"):
+                heard = Heard()
+                os.kill(engine.pid, signal.SIGKILL)  # of which nobody has heard yet
+                async with engine.open(Settings(model="m", kind=kind), heard) as conversation:
+                    conversation.tell(ask("resp_1"))
+                    assert (await heard.end_of("resp_1")).reason == "stop"
+
+    play(scenario)
+
+
+def test_what_is_asked_while_there_is_no_process_fails_when_there_is_none_soon():
+    async def scenario():
+        async with running(child(back_s=0.01, pauses_s=(60.0,))) as engine:
+            heard = Heard()
+            async with engine.open(SETTINGS, heard) as conversation:
+                os.kill(engine.pid, signal.SIGKILL)
+                await gone(engine.pid)
+                for number in range(3):
+                    conversation.tell(ask(f"resp_{number}"))
+                    assert (await heard.end_of(f"resp_{number}")).status == 503
+
+    play(scenario)
+
+
+def test_a_process_that_is_silent_is_killed_and_replaced():
+    async def scenario():
+        async with running(child()) as engine, answering(engine, "resp_1") as heard:
+            stopped = engine.pid
+            os.kill(stopped, signal.SIGSTOP)
+            end = engine._kept.child.engine.end
+            for _ in range(SILENT_BEATS * 100):  # what was on its way is read, and then there is no more
+                end.beat()
+                await asyncio.sleep(0)
+            assert (await heard.end_of("resp_1")).status == 503
+            await gone(stopped)
+            async with answering(engine, "resp_2"):
+                assert engine.pid != stopped
+
+    play(scenario)
+
+
+def test_while_a_process_is_being_replaced_whoever_asks_waits_a_moment_and_then_is_told_when_to_try_again():
+    async def scenario():
+        async with running(child(back_s=0.01, pauses_s=(60.0,))) as engine:
+            async with answering(engine, "resp_1") as heard:
+                os.kill(engine.pid, signal.SIGKILL)
+                await heard.end_of("resp_1")
+            with pytest.raises(Fault) as refused:
+                async with engine.open(SETTINGS, Heard()):
+                    pass
+            assert (refused.value.status, refused.value.retry_after_s) == (503, 5)
+            with pytest.raises(Fault):
+                await engine.count(ask("x"))
+            with pytest.raises(Fault):
+                await engine.probe()
+
+    play(scenario)
+
+
+def test_a_process_answers_questions():
+    async def scenario():
+        async with running(child()) as engine:
+            assert await engine.count(ask("x", "one two three")) == 3
+            await engine.probe()
+
+    play(scenario)
+
+
+def test_a_stopped_engine_leaves_no_process_and_no_answer_open():
+    async def scenario():
+        engine = child()
+        await engine.start()
+        pid = engine.pid
+        async with answering(engine, "resp_1") as heard:
+            await engine.stop()
+            await engine.stop()
+            assert isinstance(await heard.end_of("resp_1"), talk_events.Broke)
+        assert not is_there(pid)
+        assert engine.pid is None
+
+    play(scenario)
+
+
+def test_what_an_engine_needs_and_has_not_is_told_as_it_tells_it_itself(tmp_path):
+    async def scenario():
+        place = Place(weights=tmp_path, base=tmp_path)
+        engine = embedded("antiphon.engines.local.engine", "m", {"path": "none.gguf"}, place, Abilities())
+        with pytest.raises(OurFault, match=f"There is no model file {tmp_path}/none.gguf"):
+            await engine.start()
+        assert engine.pid is None
+
+    play(scenario)
+
+
+def test_a_process_that_ends_before_it_can_answer_is_told_of():
+    async def scenario():
+        engine = ChildEngine(Begin("no.such.module", "m", {}, "", "", {}), Abilities())
+        with pytest.raises(OurFault, match="ended with code 1 before it could answer"):
+            await engine.start()
+
+    play(scenario)
+
+
+def test_notices_of_a_process_are_its_servers(tmp_path):
+    (tmp_path / "noticing.py").write_text(
+        textwrap.dedent("""
+            from antiphon.engines.scripted import engine as scripted
+
+            def build(model, options, place):
+                place.notice(f"{model} is made in {place.base} with {options}, {sorted(place.secrets)}")
+                return scripted.build(model, {}, place)
+        """)
+    )
+
+    async def scenario():
+        notices = []
+        place = Place(weights=Path(), base=tmp_path, notice=notices.append, secrets={"MINE": "1", "OTHERS": "2"})
+        engine = embedded("noticing", "m", {"key_env": "MINE"}, place, Abilities())
+        async with running(engine):
+            assert notices == [f"m is made in {tmp_path} with {{'key_env': 'MINE'}}, ['MINE']"]
+
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = str(tmp_path)
+    try:
+        play(scenario)
+    finally:
+        os.environ.pop("PYTHONPATH")
+        if before is not None:
+            os.environ["PYTHONPATH"] = before
+
+
+SERVER = """
+    import asyncio, sys
+    from pathlib import Path
+    from antiphon.engine_api.engine import Place
+    from antiphon.engines.scripted.engine import build
+    from antiphon.runtime.workers.child_engine import embedded
+
+    async def main():
+        place = Place(weights=Path(), base=Path())
+        engine = embedded("antiphon.engines.scripted.engine", "m", {}, place, build("m", {}, place).abilities)
+        await engine.start()
+        print(engine.pid, flush=True)
+        await asyncio.Event().wait()
+
+    asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("is_stopped", [False, True], ids=["idle", "stopped"])
+def test_a_process_ends_with_its_server_however_that_ends(is_stopped):
+    server = subprocess.Popen([sys.executable, "-c", textwrap.dedent(SERVER)], stdout=subprocess.PIPE, text=True)
+    with server:
+        pid = int(server.stdout.readline())
+        if is_stopped:
+            os.kill(pid, signal.SIGSTOP)
+        server.kill()
+        server.wait()
+        asyncio.run(gone(pid))
+
+
+def test_native_engines_have_a_process_of_their_own_where_the_settings_say_so(tmp_path):
+    entries = [
+        ModelEntry(name="a", engine="local", options={"model": "smollm2-135m-instruct"}),
+        ModelEntry(name="b", engine="scripted"),
+    ]
+    for native_in, kinds in (("process", [True, False]), ("thread", [False, False])):
+        models = Registry(entries, tmp_path, 1, print, native_in=native_in).all()
+        assert [isinstance(model.engine, ChildEngine) for model in models] == kinds
+        assert models[0].engine.abilities.counts_tokens
+
+
+def test_a_wrong_option_of_a_native_engine_is_told_before_a_process_is_started(tmp_path):
+    with pytest.raises(OurFault, match="'colour'"):
+        Registry([ModelEntry(name="a", engine="local", options={"colour": 1})], tmp_path, 1, print, native_in="process")

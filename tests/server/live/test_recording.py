@@ -1,0 +1,276 @@
+"""Sessions recorded by a server, and who may see, hear and delete what of them."""
+
+import asyncio
+import base64
+import io
+import json
+import urllib.error
+import urllib.request
+import zipfile
+
+import pytest
+
+from antiphon.runtime.access.keys import make_key
+from antiphon.server.admin.recordings import range_of
+from antiphon.server.processes.run import background
+from antiphon.stores.sql.store import Sql
+from support.server.own_process import serving
+from support.server.realtime_peer import IN_WRITING, connected, talked
+from support.server.scripted_server import SCRIPT, configured
+
+pytestmark = pytest.mark.anyio
+
+MODELS = {"parrot": {"engine": "scripted", **SCRIPT}}
+SECOND = bytes(range(256)) * 100
+
+
+@pytest.fixture
+def anyio_backend():
+    return "asyncio"
+
+
+def opened(tmp_path, **settings):
+    config = configured(tmp_path, MODELS, **{"logging.level": "error", "recording.when": "consent", **settings})
+    return background(config, is_lasting=True)
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory):
+    """A server that needs no key, and records whoever asks for it."""
+    with opened(tmp_path_factory.mktemp("open")) as address:
+        yield address
+
+
+def answered(url, path, key=None, method="GET", **headers):
+    """Status, headers and body of an answer."""
+    named = {**({"authorization": f"Bearer {key}"} if key else {}), **headers}
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url + path, headers=named, method=method)) as reply:
+            return reply.status, reply.headers, reply.read()
+    except urllib.error.HTTPError as error:
+        return error.code, error.headers, error.read()
+
+
+def asked(url, path, key=None, method="GET"):
+    status, _, body = answered(url, path, key, method)
+    return status, json.loads(body)
+
+
+async def settled(url, session_id, key=None):
+    """A session, once it is no longer live."""
+    async with asyncio.timeout(20):
+        while (found := asked(url, f"/v1/sessions/{session_id}", key))[0] != 200 or found[1]["status"] == "live":  # noqa: ASYNC110 - a server sets no event
+            await asyncio.sleep(0.01)
+    return found[1]
+
+
+async def spoken(url, **connection):
+    """A session in which something is said and answered; its id."""
+    async with connected(url, model="parrot", **connection) as peer:
+        session_id = (await peer.hear())["session"]["id"]
+        await peer.say("session.update", session=IN_WRITING["ga"])
+        await peer.until("session.updated")
+        await peer.say("input_audio_buffer.append", audio=base64.b64encode(SECOND).decode())
+        await peer.ask("Hi")
+    return session_id
+
+
+async def test_a_client_that_asks_for_it_is_recorded_and_others_are_not(url):
+    by_query = await spoken(url, record="1")
+    by_header = await spoken(url, headers={"antiphon-record": "yes"})
+    silent = await spoken(url)
+    refused = await spoken(url, headers={"antiphon-record": "no"}, record="0")
+    for session_id in (by_query, by_header):
+        session = await settled(url, session_id)
+        assert session["reason"] == "left" and session["model"] == "parrot" and session["mode"] == "conversation"
+        assert [file["name"] for file in session["files"]] == ["events.jsonl", "in.wav", "meta.json"]
+    assert asked(url, f"/v1/sessions/{silent}")[0] == asked(url, f"/v1/sessions/{refused}")[0] == 404
+
+
+async def test_its_events_and_files_are_given_whole_and_in_part(url):
+    session_id = await spoken(url, record="1")
+    await settled(url, session_id)
+    status, headers, body = answered(url, f"/v1/sessions/{session_id}/events")
+    assert status == 200 and headers["content-type"] == "application/x-ndjson"
+    kinds = [json.loads(line)["event"]["type"] for line in body.splitlines()]
+    assert kinds[0] == "session.created" and kinds[-2:] == ["response.done", "rate_limits.updated"]
+    status, headers, body = answered(url, f"/v1/sessions/{session_id}/files/in.wav")
+    assert status == 200 and headers["content-type"] == "audio/wav" and body[44:] == SECOND
+    status, headers, body = answered(url, f"/v1/sessions/{session_id}/files/in.wav", range="bytes=44-47")
+    assert (status, headers["content-range"], body) == (206, f"bytes 44-47/{44 + len(SECOND)}", SECOND[:4])
+    status, headers, _ = answered(url, f"/v1/sessions/{session_id}/files/in.wav", range="bytes=99999999-")
+    assert (status, headers["content-range"]) == (416, f"bytes */{44 + len(SECOND)}")
+    assert answered(url, f"/v1/sessions/{session_id}/files/in.wav", method="HEAD")[2] == b""
+    assert answered(url, f"/v1/sessions/{session_id}/files/..%2Fmeta.json")[0] == 404
+
+
+async def test_all_of_it_comes_in_a_zip_file(url):
+    session_id = await spoken(url, record="1")
+    await settled(url, session_id)
+    _, headers, body = answered(url, f"/v1/sessions/{session_id}/download")
+    assert headers["content-disposition"] == f'attachment; filename="{session_id}.zip"'
+    assert (headers["cache-control"], headers["x-content-type-options"]) == ("private, no-store", "nosniff")
+    with zipfile.ZipFile(io.BytesIO(body)) as archive:
+        assert archive.testzip() is None
+        assert archive.read(f"{session_id}/in.wav")[44:] == SECOND
+        assert json.loads(archive.read(f"{session_id}/meta.json"))["id"] == session_id
+
+
+async def test_sessions_are_listed_page_by_page_and_gone_when_deleted(url):
+    ids = [await spoken(url, record="1") for _ in range(3)]
+    for session_id in ids:
+        await settled(url, session_id)
+    _, page = asked(url, "/v1/sessions?limit=2")
+    assert [session["id"] for session in page["data"]] == [ids[2], ids[1]] == [page["first_id"], page["last_id"]] and page["has_more"]
+    assert asked(url, f"/v1/sessions?limit=1&after={ids[1]}")[1]["data"][0]["id"] == ids[0]
+    assert asked(url, f"/v1/sessions?order=asc&after={ids[1]}")[1]["data"][0]["id"] == ids[2]
+    assert asked(url, f"/v1/sessions/{ids[1]}", method="DELETE") == (200, {"id": ids[1], "object": "session.deleted", "deleted": True})
+    assert asked(url, f"/v1/sessions/{ids[1]}", method="DELETE")[0] == 404
+    assert answered(url, f"/v1/sessions/{ids[1]}/download")[0] == 404
+    assert asked(url, f"/v1/sessions?after={ids[1]}")[1]["error"]["param"] == "after"
+    assert asked(url, "/v1/sessions?limit=0")[1]["error"]["param"] == "limit"
+
+
+async def test_a_live_session_is_shown_and_neither_read_nor_deleted(url):
+    async with connected(url, model="parrot", record="1") as peer:
+        session_id = (await peer.hear())["session"]["id"]
+        async with asyncio.timeout(20):
+            while asked(url, f"/v1/sessions/{session_id}")[0] != 200:  # noqa: ASYNC110 - a server sets no event
+                await asyncio.sleep(0.01)
+        assert asked(url, f"/v1/sessions/{session_id}")[1]["status"] == "live"
+        for path, method in (("/events", "GET"), ("/files/in.wav", "GET"), ("/download", "GET"), ("", "DELETE")):
+            status, body = asked(url, f"/v1/sessions/{session_id}{path}", method=method)
+            assert (status, body["error"]["code"]) == (409, "session_is_live")
+    await settled(url, session_id)
+
+
+async def test_a_transcription_is_recorded_as_one(tmp_path):
+    with opened(tmp_path, **{"recording.when": "always"}) as url:
+        async with connected(url, intent="transcription") as peer:
+            session_id = (await peer.hear())["session"]["id"]
+        assert (await settled(url, session_id))["mode"] == "transcription"
+
+
+async def test_a_call_is_recorded_with_what_was_heard_and_said(url):
+    pytest.importorskip("aiortc")
+    from support.server.caller import calling  # noqa: PLC0415 - it needs what may not be there
+
+    async with calling(url, model="parrot", record="1") as call:
+        session_id = (await call.until("session.created"))[-1]["session"]["id"]
+        call.tones.speak(600)
+        await call.until("response.done")
+    session = await settled(url, session_id)
+    assert {"in.wav", "out.wav"} <= {file["name"] for file in session["files"]}
+
+
+async def test_a_server_that_forgets_records_nobody(tmp_path):
+    with background(configured(tmp_path, MODELS, **{"recording.when": "always", "logging.level": "error"})) as url:
+        await talked(url, model="parrot", record="1")
+        assert asked(url, "/v1/sessions")[1]["data"] == []
+    assert not list(tmp_path.rglob("recording*"))
+
+
+# Who may
+
+
+class Keyed:
+    """A server that needs keys."""
+
+    def __init__(self, tmp_path, **settings):
+        asked = {"server.require_keys": True, "recording.when": "consent", "logging.level": "error", **settings}
+        self.config = configured(tmp_path, MODELS, **asked)
+
+    async def key(self, **fields):
+        """A new key."""
+        record, secret = make_key("laptop", now=1, **fields)
+        store = Sql(str(self.config.database_url))
+        await store.open()
+        await store.keys.add(record)
+        await store.close()
+        return secret
+
+    def serving(self):
+        return background(self.config, is_lasting=True)
+
+
+async def test_another_tenants_recording_is_as_good_as_none_save_for_an_admin(tmp_path):
+    house = Keyed(tmp_path)
+    ada = await house.key(tenant="ada")
+    colleague = await house.key(tenant="ada")
+    eve = await house.key(tenant="eve")
+    admin = await house.key(tenant="root", scopes=("sessions", "admin"))
+    only_talks = await house.key(tenant="ada", scopes=("realtime",))
+    with house.serving() as url:
+        session_id = await spoken(url, key=ada, record="1")
+        await settled(url, session_id, ada)
+        paths = [f"/v1/sessions/{session_id}{rest}" for rest in ("", "/events", "/files/in.wav", "/download")]
+        keys = {"ada": ada, "colleague": colleague, "eve": eve, "admin": admin, "only_talks": only_talks}
+        reached = {name: [answered(url, path, key)[0] for path in paths] for name, key in keys.items()}
+        assert reached == {
+            "ada": [200] * 4,
+            "colleague": [200] * 4,
+            "eve": [404] * 4,
+            "admin": [200] * 4,
+            "only_talks": [403] * 4,
+        }
+        assert answered(url, paths[0])[0] == 401
+        listed = {name: len(asked(url, "/v1/sessions", key)[1]["data"]) for name, key in (("ada", ada), ("eve", eve), ("admin", admin))}
+        assert listed == {"ada": 1, "eve": 0, "admin": 1}
+        assert asked(url, paths[0], eve, "DELETE")[0] == 404
+        assert asked(url, f"/v1/sessions?after={session_id}", eve)[0] == 400
+        assert asked(url, paths[0], admin, "DELETE")[0] == 200
+        assert answered(url, paths[0], ada)[0] == 404
+
+
+async def test_a_key_says_which_of_its_sessions_are_recorded(tmp_path):
+    house = Keyed(tmp_path)
+    always = await house.key(tenant="ada", record="always")
+    never = await house.key(tenant="ada", record="never")
+    with house.serving() as url:
+        kept = await spoken(url, key=always)
+        left_out = await spoken(url, key=never, record="1")
+        assert (await settled(url, kept, always))["tenant"] == "ada"
+        assert asked(url, f"/v1/sessions/{left_out}", always)[0] == 404
+
+
+# A server that dies
+
+
+async def test_a_recording_whose_server_was_killed_is_there_after_the_next_start(tmp_path):
+    (tmp_path / "antiphon.toml").write_text('[recording]\nwhen = "always"\n')
+    with serving(tmp_path) as (process, url):
+        async with connected(url, model="parrot") as peer:
+            session_id = (await peer.hear())["session"]["id"]
+            await peer.say("session.update", session=IN_WRITING["ga"])
+            await peer.until("session.updated")
+            await peer.ask("Hi")
+            spool = tmp_path / ".local" / "share" / "antiphon" / "recording"
+            while not any(b"response.done" in path.read_bytes() for path in spool.rglob("events.jsonl")):  # noqa: ASYNC110 - a server sets no event
+                await asyncio.sleep(0.01)
+            process.kill()
+            process.wait()
+    with serving(tmp_path) as (_, url):
+        session = await settled(url, session_id)
+        assert (session["status"], session["reason"]) == ("interrupted", "interrupted")
+        assert b"response.done" in answered(url, f"/v1/sessions/{session_id}/events")[2]
+
+
+@pytest.mark.parametrize(
+    ("header", "wanted"),
+    [
+        (None, None),
+        ("bytes=0-", range(100)),
+        ("bytes=10-19", range(10, 20)),
+        ("bytes=90-200", range(90, 100)),
+        ("bytes=-5", range(95, 100)),
+        ("bytes=-500", range(100)),
+        ("bytes=100-", range(0)),
+        ("bytes=-0", range(0)),
+        ("bytes=9-5", None),
+        ("bytes=-", None),
+        ("bytes=0-1,5-6", None),
+        ("lines=0-1", None),
+    ],
+)
+def test_a_range_is_what_it_says_or_nothing_or_passed_over(header, wanted):
+    assert range_of(header, 100) == wanted

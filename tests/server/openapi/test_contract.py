@@ -1,0 +1,75 @@
+"""
+What the server does is what its OpenAPI document says: schemathesis asks it for thousands of things, sensible and not.
+
+`ANTIPHON_CONTRACT_EXAMPLES` says how many random requests each route gets, for a longer look at all of it, and `ANTIPHON_CONTRACT_SEED`
+which.
+"""
+
+import asyncio
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from antiphon.runtime.access.keys import SCOPES, make_key
+from antiphon.server.processes.run import background
+from antiphon.stores.sql.store import Sql
+from support.server.scripted_server import SCRIPT, configured
+
+EXAMPLES = os.environ.get("ANTIPHON_CONTRACT_EXAMPLES")
+SEED = os.environ.get("ANTIPHON_CONTRACT_SEED", "8642")
+MODELS = {"parrot": {"engine": "scripted", **SCRIPT}}
+
+
+def found_by_schemathesis(base_url, folder, *options, examples=20):
+    """All that it says, if it found something."""
+    command = [
+        *[Path(sys.executable).with_name("schemathesis"), "run", f"{base_url}/openapi.json", *options],
+        *["--exclude-path-regex", "^/v1/audio/"],  # of which this server, without ears and a voice, says 501
+        *["--exclude-checks", "positive_data_acceptance", "--continue-on-failure", "--no-shrink", "--no-color"],
+        *["--max-examples", EXAMPLES or str(examples), "--seed", SEED],
+    ]
+    environ = {**os.environ, "SCHEMATHESIS_HOOKS": "support.server.contract_checks", "PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True)
+    return done.stdout + done.stderr if done.returncode else ""
+
+
+def key_of(url):
+    """A key that may do everything, in the store at `url`."""
+    record, secret = make_key("schemathesis", scopes=tuple(SCOPES), now=1)
+
+    async def add():
+        store = Sql(url)
+        await store.open()
+        await store.keys.add(record)
+        await store.close()
+
+    asyncio.run(add())
+    return secret
+
+
+@pytest.fixture
+def quiet_url(tmp_path):
+    with background(configured(tmp_path, MODELS, **{"logging.level": "error"})) as url:
+        yield url
+
+
+def test_every_field_is_taken_and_refused_as_described(quiet_url, tmp_path):
+    # The fields of the one left out are the other's, and each has thousands of cases.
+    less = [] if EXAMPLES else ["--exclude-operation-id", "countInputTokens"]
+    assert not found_by_schemathesis(quiet_url, tmp_path, "--phases", "coverage", *less)
+
+
+def test_random_requests_and_what_follows_from_them_are_answered_as_described(quiet_url, tmp_path):
+    assert not found_by_schemathesis(quiet_url, tmp_path, "--phases", "examples,fuzzing,stateful")
+
+
+def test_where_keys_are_needed_every_route_that_says_so_needs_one(tmp_path):
+    config = configured(tmp_path, MODELS, **{"logging.level": "error"})
+    key = key_of(str(config.database_url))
+    with background(config, is_lasting=True) as url:
+        assert not found_by_schemathesis(
+            url, tmp_path, "--phases", "examples,fuzzing", "--header", f"Authorization: Bearer {key}", examples=3
+        )

@@ -1,0 +1,104 @@
+"""What a signal does to a server with work under way."""
+
+import json
+import signal
+
+import pytest
+
+from support.server.own_process import serving
+from support.server.raw_http import ask, connect, error_of, request, rest_of, statuses, until
+
+STREAMS = 50
+
+
+def opened(base_url, model):
+    """A stream that has begun to say something."""
+    connection = connect(base_url)
+    connection.sendall(ask(model, stream=True))
+    return connection, until(connection, b"output_text.delta")
+
+
+def events(answer):
+    return [json.loads(line.removeprefix(b"data: ")) for line in answer.split(b"\n") if line.startswith(b"data: ")]
+
+
+def one(base_url, data):
+    with connect(base_url) as connection:
+        connection.sendall(data)
+        return rest_of(connection)
+
+
+def test_no_stream_is_cut_and_no_new_work_is_taken(tmp_path):
+    with serving(tmp_path) as (process, url):
+        streams = [opened(url, "short") for _ in range(STREAMS)]
+        process.send_signal(signal.SIGTERM)
+        with connect(url) as connection:
+            connection.sendall(request(path="/readyz"))
+            answer = rest_of(connection)
+        assert statuses(answer) == [503]
+        refused = one(url, ask())
+        assert statuses(refused) == [503]
+        assert b"retry-after: 5" in refused
+        assert b"connection: close" in refused
+        assert error_of(refused)["code"] == "server_shutting_down"
+        assert statuses(one(url, request(path="/livez"))) == [200]
+        ends = [events(begun + rest_of(connection)) for connection, begun in streams]
+        assert all(end[-1]["type"] == "response.completed" for end in ends)
+        assert all(end[-1]["response"]["output"][0]["content"][0]["text"] == "la " * 60 for end in ends)
+        for connection, _ in streams:
+            connection.close()
+        assert process.wait(10) == 0
+
+
+def test_what_is_not_finished_by_the_deadline_is_told_so_and_kept_so(tmp_path):
+    with serving(tmp_path, drain_s=0.5) as (process, url):
+        streams = [opened(url, "endless") for _ in range(5)]
+        waiting = connect(url)
+        waiting.sendall(ask("endless"))
+        process.send_signal(signal.SIGTERM)
+        for connection, begun in streams:
+            answer = begun + rest_of(connection)
+            assert answer.endswith(b"0\r\n\r\n"), "the stream ends in order"
+            *_, error, failed = events(answer)
+            assert (error["type"], error["code"]) == ("error", "server_shutting_down")
+            assert (failed["type"], failed["response"]["status"]) == ("response.failed", "failed")
+            assert failed["response"]["error"]["code"] == "server_shutting_down"
+            connection.close()
+        refused = rest_of(waiting)
+        assert (statuses(refused), error_of(refused)["code"]) == ([503], "server_shutting_down")
+        waiting.close()
+        assert process.wait(10) == 0
+    with serving(tmp_path) as (process, url):
+        kept = one(url, request(path=f"/v1/responses/{failed['response']['id']}", connection="close"))
+        assert b'"status":"failed"' in kept
+
+
+def test_a_second_signal_does_not_wait(tmp_path):
+    with serving(tmp_path, drain_s=3600) as (process, url):
+        connection, _ = opened(url, "endless")
+        process.send_signal(signal.SIGINT)
+        assert statuses(one(url, request(path="/readyz"))) == [503]
+        process.send_signal(signal.SIGINT)
+        process.wait(10)
+        connection.close()
+
+
+def test_who_does_not_read_does_not_hold_up_the_end(tmp_path):
+    with serving(tmp_path, drain_s=0.2) as (process, url):
+        connection = connect(url)
+        connection.sendall(ask("parrot", "la " * 400_000, stream=True))
+        assert connection.recv(1)
+        process.send_signal(signal.SIGTERM)
+        process.wait(10)
+        connection.close()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_server_with_nothing_to_do_stops_at_once(tmp_path, number):
+    with serving(tmp_path, drain_s=3600) as (process, url):
+        with connect(url) as idle:
+            idle.sendall(request())
+            until(idle, b'{"status":"ok"}')
+            process.send_signal(number)
+            assert process.wait(10) == 0
+            assert rest_of(idle) == b""

@@ -1,0 +1,55 @@
+"""The cases of the Autobahn test suite, which libraries of WebSockets are measured by."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from support.server.socket_server import echoing
+
+SECTIONS = ["1.*", "2.*", "3.*", "4.*", "5.*", "6.*", "7.*", "10.*"]
+CASES = 247
+
+# In a process of its own, as the cases need modules and changes of modules that no other test should see.
+PROGRAM = """
+import asyncio, json, os, sys
+from kosoku import FailureError, run_fuzzingclient
+
+async def run():
+    try:
+        return await run_fuzzingclient(sys.argv[1], cases=sys.argv[2:], concurrency=8)
+    except FailureError as failure:
+        return failure.results
+
+results = asyncio.run(run())
+print(json.dumps([(each.case_id, each.passed, each.behavior.value, each.behavior_close.value) for each in results]), flush=True)
+os._exit(0)  # or its threads crash the interpreter that ends under them
+"""
+
+
+def outcomes(url, *cases):
+    """Every case's name, whether it passed, and what was said of its messages and of its end."""
+    ran = subprocess.run([sys.executable, "-c", PROGRAM, url, *cases], capture_output=True, text=True, check=True)
+    return json.loads(ran.stdout)
+
+
+@pytest.fixture
+def served(tmp_path):
+    with echoing(tmp_path, pace=1e9) as server:
+        yield server
+
+
+def test_every_case_of_the_protocol_passes(served):
+    found = outcomes(served.url.replace("http", "ws") + "/echo", *SECTIONS)
+    assert [case for case in found if not case[1]] == []
+    assert len(found) == CASES
+    # Bad UTF-8 within a frame is found when the frame is whole, which the suite lets pass.
+    assert [case[0] for case in found if case[2] == "NON-STRICT"] == ["6.4.3", "6.4.4"]
+    assert {echo.gone for echo in served.echoes} == {1}
+    assert (served.metrics.active, served.metrics.connections) == (0, 0)
+
+
+def test_large_messages_come_back_whole(served):
+    found = outcomes(served.url.replace("http", "ws") + "/echo", "9.1.*", "9.2.*", "9.3.*", "9.4.*")
+    assert [case for case in found if not case[1]] == []

@@ -1,0 +1,45 @@
+"""What makes sound into messages."""
+
+import numpy as np
+import pytest
+
+from antiphon.speech.tts.onnx_voice import LOUDEST_GAIN, gain_for, voiced
+
+
+def made(text, sound, phonemes, samples, **more):
+    pcm, words = voiced(text, sound, phonemes, samples, **({"gain": 1.0, "rates_hz": (16_000, 16_000), "speed": 1.0} | more))
+    return pcm, list(words)
+
+
+def test_words_and_the_pause_behind_them_are_all_of_the_sound():
+    pcm, words = made("Say it.", np.full(1600, 0.5, np.float32), "ab cd.", [200, 200, 100, 300, 300, 500])
+    assert words == [("Say ", 500), ("it.", 1100 + 16 * 240)]
+    assert len(pcm) == 2 * sum(count for _, count in words)
+    assert pcm.endswith(bytes(2 * 16 * 240))
+
+
+def test_sound_is_made_louder_but_never_more_than_full_scale():
+    pcm, _ = made("a", np.array([0.5, -0.9, 0.1], np.float32), "a", [3], gain=2.0)
+    assert np.frombuffer(pcm, "<i2").tolist() == [32767, -32768, 6553]
+
+
+def test_another_rate_keeps_the_words_in_place():
+    pcm, words = made("a b", np.zeros(22_050, np.float32), "a b", [11_025, 0, 11_025], rates_hz=(22_050, 24_000))
+    assert [count for _, count in words] == [12_000, 12_000]
+    assert len(pcm) == 48_000
+
+
+def test_words_share_sound_whose_phonemes_tell_nothing():
+    _, words = made("a bbbbbbbb", np.zeros(1000, np.float32), "a bbbbbbbb", None)
+    assert [count > 500 for _, count in words] == [False, True]
+
+
+def test_text_of_which_nothing_sounds_has_its_words_all_the_same():
+    assert made("...", np.zeros(0, np.float32), "", None)[1] == [("...", 16 * 240)]
+
+
+@pytest.mark.parametrize(
+    ("sound", "gain"), [(np.full(100, 0.085), 1.0), (np.zeros(100), 1.0), (np.zeros(0), 1.0), (np.full(9, 1e-6), LOUDEST_GAIN)]
+)
+def test_voices_are_equally_loud(sound, gain):
+    assert gain_for(sound) == pytest.approx(gain)

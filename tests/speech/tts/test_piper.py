@@ -1,0 +1,117 @@
+"""Piper's voices."""
+
+import asyncio
+import importlib.util
+import json
+import os
+import signal
+from contextlib import aclosing
+from pathlib import Path
+
+import pytest
+
+from antiphon.audio import peak
+from antiphon.errors import Fault, OurFault
+from antiphon.speech.tts.piper import piper
+from support.speech.voices import heard, run, started
+
+FOLDER = Path.home() / ".cache" / "antiphon" / "models" / "piper-en-us-joe-medium"
+needs_voice = pytest.mark.skipif(
+    not FOLDER.exists() or importlib.util.find_spec("piper") is None, reason="needs the extra 'piper' and the voice piper-en-us-joe-medium"
+)
+
+
+def made(folder, name, rate_hz=16_000):
+    (folder / f"{name}.onnx").write_bytes(b"")
+    (folder / f"{name}.onnx.json").write_text(json.dumps({"audio": {"sample_rate": rate_hz}}))
+
+
+def test_every_voice_in_the_folders_is_offered_and_the_first_sets_the_rate(tmp_path):
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    made(tmp_path / "one", "b", 22_050)
+    made(tmp_path / "one", "a")
+    made(tmp_path / "two", "a")
+    made(tmp_path / "two", "c")
+    (tmp_path / "two" / "no-settings.onnx").write_bytes(b"")
+    mouth = piper([tmp_path / "one", tmp_path / "two"])
+    assert mouth.voices == ("a", "b", "c")
+    assert mouth.rate_hz == 16_000
+
+
+def test_folders_without_a_voice_are_refused(tmp_path):
+    with pytest.raises(OurFault, match="no voice of Piper's"):
+        piper([tmp_path])
+    (tmp_path / "a.onnx").write_bytes(b"")
+    (tmp_path / "a.onnx.json").write_text("{}")
+    with pytest.raises(OurFault, match="can't be read"):
+        piper([tmp_path])
+
+
+@pytest.mark.skipif(importlib.util.find_spec("piper") is None, reason="needs the extra 'piper'")
+def test_weights_that_are_none_are_told_at_the_start(tmp_path):
+    made(tmp_path, "a")
+
+    async def scenario():
+        with pytest.raises(Fault, match="can't be loaded"):
+            await piper([tmp_path]).start()
+
+    run(scenario())
+
+
+@needs_voice
+def test_words_are_heard_one_after_the_other_and_together_are_the_text():
+    async def scenario():
+        async with started(piper([FOLDER])) as mouth:
+            pieces = await heard(mouth, "One of the best, in my opinion. And it was!")
+            assert "".join(piece.text for piece in pieces) == "One of the best, in my opinion. And it was!"
+            assert [piece.text for piece in pieces][:4] == ["One ", "of ", "the ", "best, "]
+            lengths_s = [len(piece.pcm) / 2 / mouth.rate_hz for piece in pieces]
+            assert all(0.03 < length < 2 for length in lengths_s)
+            assert 2 < sum(lengths_s) < 8
+            assert 8_000 < peak(b"".join(piece.pcm for piece in pieces)) <= 32_767
+
+    run(scenario())
+
+
+@needs_voice
+def test_it_is_as_fast_as_is_asked_and_text_without_words_is_a_pause():
+    async def scenario():
+        async with started(piper([FOLDER])) as mouth:
+            lengths = {
+                speed: sum(len(piece.pcm) for piece in await heard(mouth, "The capital of France is Paris.", None, speed))
+                for speed in (0.25, 1, 1.5, 4)
+            }
+            # The voice itself says no sentence twice at the same pace.
+            assert [lengths[1] / lengths[speed] / speed for speed in lengths] == pytest.approx([1] * 4, rel=0.15)
+            assert peak(b"".join(piece.pcm for piece in await heard(mouth, "..."))) == 0
+            assert "".join(piece.text for piece in await heard(mouth, "One\0two.")) == "One\0two."
+
+    run(scenario())
+
+
+@needs_voice
+def test_killed_mid_word_it_fails_what_was_being_said_and_says_the_next():
+    async def scenario():
+        async with started(piper([FOLDER])) as mouth:
+            async with aclosing(mouth.say("This goes on. " * 200)) as speaking:
+                await anext(speaking)
+                os.kill(mouth.process.pid, signal.SIGKILL)
+                with pytest.raises(Fault, match="broke off"):
+                    async for _ in speaking:
+                        pass
+            assert await heard(mouth, "The next.")
+
+    run(scenario())
+
+
+@needs_voice
+def test_two_who_speak_at_once_both_get_their_own():
+    async def scenario():
+        async with started(piper([FOLDER])) as mouth, asyncio.TaskGroup() as tasks:
+            texts = ["Hello there. How are you?", "One two three. Four five six."]
+            both = [tasks.create_task(heard(mouth, text)) for text in texts]
+            for text, task in zip(texts, both, strict=True):
+                assert "".join(piece.text for piece in await task) == text
+
+    run(scenario())

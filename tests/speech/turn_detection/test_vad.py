@@ -1,0 +1,210 @@
+"""Voice activity: the same for one stream and for many, with the gate and without."""
+
+import asyncio
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from antiphon.engine_api.options import TurnDetection
+from antiphon.speech.turn_detection.endpoint import Endpoint, Started, Stopped
+from antiphon.speech.turn_detection.vad import FRAME_MS, FRAME_SAMPLES, VoiceActivity
+
+pytestmark = pytest.mark.weights
+SECOND = bytes(32_000)
+
+
+@pytest.fixture
+def model(weights):
+    return weights / "silero-vad" / "silero_vad.onnx"
+
+
+@pytest.fixture(scope="module")
+def conversation(recording):
+    """All recordings, with 3 s of nothing before, between and after them."""
+    return SECOND * 3 + b"".join(recording(name) + SECOND * 3 for name in ("cards_001", "cards_005", "lv_0870", "lv_0890"))
+
+
+async def all_told(*streams):
+    """Let the loop go round until nothing waits."""
+    for _ in iter(lambda: any(stream.waits for stream in streams), False):
+        await asyncio.sleep(0)
+
+
+def listen(model, *sounds, piece_bytes=640, gated=True):
+    """What is told of each sound when all of them come in, piece by piece."""
+
+    async def run():
+        activity = VoiceActivity(model, gated=gated)
+        await activity.start()
+        told = [[] for _ in sounds]
+        streams = [activity.open(lambda at_ms, probability, to=to: to.append((at_ms, probability))) for to in told]
+        for at in range(0, max(map(len, sounds)), piece_bytes):
+            for stream, sound in zip(streams, sounds, strict=True):
+                stream.hear(sound[at : at + piece_bytes])
+            await all_told(*streams)
+        for stream in streams:
+            stream.close()
+        assert activity.open_streams == 0
+        activity.stop()
+        return told
+
+    return asyncio.run(run())
+
+
+def turns(told):
+    endpoint = Endpoint(TurnDetection(prefix_padding_ms=0))
+    happened = [event for at_ms, probability in told for event in endpoint.hear(at_ms, probability)]
+    return [event.at_ms for event in happened if isinstance(event, Started | Stopped)]
+
+
+def quieter(pcm, by_db, hiss=0.0):
+    samples = np.frombuffer(pcm, "<i2") * 10 ** (-by_db / 20)
+    samples += np.random.default_rng(1).standard_normal(len(samples)) * hiss
+    return samples.round().astype("<i2").tobytes()
+
+
+def test_every_whole_frame_is_told_once_and_in_order(model, recording):
+    pcm = recording("cards_001")
+    (told,) = listen(model, pcm, piece_bytes=1_000)
+    assert [at_ms for at_ms, _ in told] == [FRAME_MS * number for number in range(len(pcm) // 2 // FRAME_SAMPLES)]
+
+
+def test_speech_is_told_from_silence(model, recording):
+    (told,) = listen(model, SECOND + recording("lv_0890") + SECOND)
+    speech = [probability > 0.5 for _, probability in told]
+    assert not any(speech[:31]) and not any(speech[-25:])
+    assert sum(speech) * FRAME_MS > 4_000
+
+
+@pytest.mark.parametrize("piece_bytes", [2, 320, 1_024, 4_800, 1_000_000])
+def test_how_the_sound_is_cut_makes_no_difference(model, recording, piece_bytes):
+    pcm = recording("cards_001")
+    expected, told = listen(model, pcm)[0], listen(model, pcm, piece_bytes=piece_bytes)[0]
+    assert [at_ms for at_ms, _ in told] == [at_ms for at_ms, _ in expected]
+    assert [probability for _, probability in told] == pytest.approx([probability for _, probability in expected], abs=1e-3)
+
+
+@pytest.mark.parametrize("streams", [2, 5, 40])
+def test_who_else_is_listened_to_makes_no_difference(model, recording, streams):
+    sounds = [recording(("cards_001", "lv_0870", "cards_005", "lv_0890")[number % 4])[: 2 * 16_000] for number in range(streams)]
+    for sound, told in zip(sounds[:4], listen(model, *sounds), strict=False):
+        (alone,) = listen(model, sound)
+        assert [probability for _, probability in told] == pytest.approx([probability for _, probability in alone], abs=1e-3)
+
+
+@pytest.mark.parametrize(("by_db", "hiss"), [(0, 0), (0, 3), (0, 10), (20, 0), (20, 3)])
+def test_the_gate_finds_the_same_turns(model, conversation, by_db, hiss):
+    sound = quieter(conversation, by_db, hiss)
+    (gated,), (ungated,) = listen(model, sound), listen(model, sound, gated=False)
+    assert len(turns(gated)) == len(turns(ungated)) == 8
+    assert np.abs(np.subtract(turns(gated), turns(ungated))).max() <= FRAME_MS
+
+
+def test_a_voice_that_can_hardly_be_heard_is_never_found_later_for_the_gate(model, conversation):
+    sound = quieter(conversation, 40)
+    (gated,), (ungated,) = listen(model, sound), listen(model, sound, gated=False)
+    heard = {number for number, (_, probability) in enumerate(gated) if probability > 0.5}
+    assert len(heard) >= sum(probability > 0.5 for _, probability in ungated)
+    assert turns(gated)[0] <= turns(ungated)[0]
+
+
+def test_silence_costs_the_model_nothing(model):
+    asked = Counter()
+
+    class Counting(VoiceActivity):
+        def _infer(self, slots):
+            asked.update(slots)
+            return super()._infer(slots)
+
+    async def run():
+        activity, told = Counting(model), []
+        await activity.start()
+        stream = activity.open(lambda at_ms, probability: told.append(probability))
+        for _ in range(60):
+            stream.hear(SECOND)
+            await all_told(stream)
+        return told
+
+    told = asyncio.run(run())
+    assert len(told) == 60 * 32_000 // 1_024 and max(told) < 0.1
+    assert sum(asked.values()) < 20
+
+
+def test_one_who_sends_minutes_at_once_holds_up_nobody(model, recording):
+    async def run():
+        activity, order = VoiceActivity(model), []
+        await activity.start()
+        flood = activity.open(lambda at_ms, probability: order.append("flood"))
+        other = activity.open(lambda at_ms, probability: order.append("other"))
+        flood.hear(recording("lv_0870") * 8)
+        other.hear(recording("cards_001")[:1_024])
+        await all_told(other)
+        assert flood.waits
+        flood.close()
+        return order
+
+    order = asyncio.run(run())
+    assert order.index("other") <= 4
+
+
+def test_what_is_dropped_is_never_told_and_what_follows_is_in_its_place(model, recording):
+    async def run():
+        activity, told = VoiceActivity(model), []
+        await activity.start()
+        stream = activity.open(lambda at_ms, probability: told.append(at_ms))
+        stream.hear(recording("cards_001")[: 10 * 1_024 + 512])
+        stream.drop()
+        stream.hear(recording("cards_001")[: 1_024 - 512])
+        await all_told(stream)
+        return told
+
+    assert asyncio.run(run()) == [10 * FRAME_MS]
+
+
+def test_whoever_takes_a_frame_may_drop_the_rest_or_close(model, recording):
+    async def run(act):
+        activity, told = VoiceActivity(model), []
+        await activity.start()
+        stream = activity.open(lambda at_ms, probability: (told.append(at_ms), getattr(stream, act)()))
+        stream.hear(recording("cards_001"))
+        await all_told(stream)
+        stream.close()
+        assert activity.open_streams == 0
+        return told
+
+    assert asyncio.run(run("drop")) == [0]
+    assert asyncio.run(run("close")) == [0]
+
+
+def test_a_place_that_is_used_again_remembers_nothing(model, recording):
+    async def run():
+        activity, told = VoiceActivity(model), ([], [])
+        await activity.start()
+        for to in told:
+            stream = activity.open(lambda at_ms, probability, to=to: to.append(probability))
+            stream.hear(recording("cards_001"))
+            await all_told(stream)
+            stream.close()
+        return told
+
+    first, second = asyncio.run(run())
+    assert first == second
+
+
+def test_more_streams_than_there_was_room_for_keep_what_they_know(model, recording):
+    async def run():
+        activity, told = VoiceActivity(model), []
+        await activity.start()
+        first = activity.open(lambda at_ms, probability: told.append(probability))
+        pcm = recording("cards_001")
+        first.hear(pcm[:16_384])
+        await all_told(first)
+        others = [activity.open(lambda at_ms, probability: None) for _ in range(100)]
+        assert len({stream.slot for stream in (first, *others)}) == 101
+        first.hear(pcm[16_384:])
+        await all_told(first)
+        return told
+
+    (alone,) = listen(model, recording("cards_001"))
+    assert asyncio.run(run()) == pytest.approx([probability for _, probability in alone], abs=1e-3)

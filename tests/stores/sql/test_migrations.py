@@ -1,0 +1,80 @@
+"""A store that was made by an older version opens in this one, and everything is still there."""
+
+from pathlib import Path
+
+import pytest
+from alembic.operations import Operations
+from alembic.runtime.migration import MigrationContext
+from sqlalchemy import Connection, text
+from sqlalchemy.engine import make_url
+from sqlalchemy.ext.asyncio import create_async_engine
+
+from antiphon.records import ItemRecord, ResponseRecord
+from antiphon.stores.sql.migrations import v0001_responses
+from antiphon.stores.sql.store import Sql
+
+pytestmark = pytest.mark.anyio
+
+RESPONSE = """
+INSERT INTO responses (number, id, tenant, created_at, status, model, previous_response_id, body)
+VALUES (:number, :id, 'ada', 1, :status, 'parrot', :after, :body)
+"""
+ITEM = "INSERT INTO items VALUES (:number, :position, 'ada', :id, :direction, :body)"
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/store.sqlite3"
+    made: str = request.getfixturevalue("postgres").new_database()
+    return made
+
+
+def make_0001(connection: Connection) -> None:
+    """The tables as the first version made them, with two responses of which one was being worked on."""
+    with Operations.context(MigrationContext.configure(connection)):
+        v0001_responses.upgrade()
+    connection.execute(text("CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL PRIMARY KEY)"))
+    connection.execute(text("INSERT INTO alembic_version VALUES ('0001')"))
+    connection.execute(text(RESPONSE), {"number": 7, "id": "resp_1", "status": "completed", "after": None, "body": b'{"a":1}'})
+    connection.execute(text(RESPONSE), {"number": 8, "id": "resp_2", "status": "in_progress", "after": "resp_1", "body": b"\x00"})
+    connection.execute(text(ITEM), {"number": 7, "position": 0, "id": "msg_1", "direction": "input", "body": b"in"})
+    connection.execute(text(ITEM), {"number": 7, "position": 1, "id": "msg_2", "direction": "output", "body": b"out"})
+
+
+async def test_a_store_of_the_first_version_opens_with_all_that_it_has(url: str) -> None:
+    driver = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+asyncpg"}
+    engine = create_async_engine(make_url(url).set(drivername=driver[make_url(url).drivername]))
+    async with engine.begin() as connection:
+        await connection.run_sync(make_0001)
+        if url.startswith("postgresql"):
+            await connection.execute(text("SELECT setval('responses_number_seq', 8)"))
+    await engine.dispose()
+    store = Sql(url)
+    await store.open()
+    theirs = (ItemRecord(id="msg_1", direction="input", body=b"in"), ItemRecord(id="msg_2", direction="output", body=b"out"))
+    first = ResponseRecord(
+        id="resp_1",
+        tenant="ada",
+        created_at=1,
+        status="completed",
+        model="parrot",
+        previous_response_id=None,
+        body=b'{"a":1}',
+        items=theirs,
+    )
+    second = ResponseRecord(
+        id="resp_2", tenant="ada", created_at=1, status="in_progress", model="parrot", previous_response_id="resp_1", body=b"\x00"
+    )
+    assert list(await store.chain("ada", "resp_2")) == [first, second]
+    assert await store.item("ada", "msg_2") == theirs[1]
+    assert list(await store.orphaned()) == [second]
+    assert list(await store.keys.all()) == []
+    await store.put(second)
+    assert await store.orphaned() == [] and await store.get("ada", "resp_2") == second
+    await store.close()

@@ -1,0 +1,184 @@
+"""What a store in PostgreSQL does beyond the contract: several servers share it, and it outlives a restart of the database."""
+
+import asyncio
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from antiphon.errors import OurFault
+from antiphon.records import ResponseRecord
+from antiphon.stores.sql.store import Sql
+from support.stores.responses import response
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+async def opened(url: str) -> Sql:
+    store = Sql(url)
+    await store.open()
+    return store
+
+
+async def orphans(store: Sql) -> list[str]:
+    return [record.id for record in await store.orphaned()]
+
+
+# Several servers
+
+
+async def test_a_server_leaves_what_another_works_on_until_that_one_is_gone(postgres: Any) -> None:
+    url = postgres.new_database()
+    one, other = await opened(url), await opened(url)
+    await one.put(response("resp_1", "in_progress"))
+    assert await orphans(other) == []
+    await one.close()
+    assert await orphans(other) == ["resp_1"]
+    assert await other.settle(response("resp_1", "failed"))
+    assert await orphans(other) == []
+    await other.close()
+
+
+_WORKS_UNTIL_KILLED = """
+import asyncio, sys
+from antiphon.stores.sql.store import Sql
+sys.path.insert(0, sys.argv[2])
+from support.stores.responses import response
+
+async def main():
+    store = Sql(sys.argv[1])
+    await store.open()
+    await store.put(response("resp_1", "in_progress"))
+    await store.put(response("resp_2", "completed"))
+    print("kept", flush=True)
+    await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+async def test_a_killed_server_s_responses_are_nobody_s(postgres: Any) -> None:
+    url = postgres.new_database()
+    command = [sys.executable, "-c", _WORKS_UNTIL_KILLED, url, str(Path(__file__).parents[2])]
+    survivor = await opened(url)
+    worker = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
+    assert worker.stdout and await worker.stdout.readline() == b"kept\n"
+    assert await orphans(survivor) == []
+    worker.send_signal(signal.SIGKILL)
+    await worker.wait()
+    while not await orphans(survivor):  # the database takes a moment to see that the connection has ended
+        pass
+    assert await orphans(survivor) == ["resp_1"]
+    assert await survivor.get("ada", "resp_2") == response("resp_2")
+    await survivor.close()
+
+
+async def test_servers_that_write_the_same_responses_do_not_get_in_each_others_way(postgres: Any) -> None:
+    url = postgres.new_database()
+    stores = [await opened(url), await opened(url)]
+    ids = [f"resp_{number}" for number in range(20)]
+    for id in ids:
+        await stores[0].put(response(id, "in_progress"))
+
+    async def write(store: Sql, order: list[str]) -> None:
+        for _ in range(10):
+            async with asyncio.TaskGroup() as group:
+                for id in order:
+                    group.create_task(store.settle(response(id, "in_progress")))
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(write(stores[0], ids))
+        group.create_task(write(stores[1], ids[::-1]))
+    assert [await stores[0].get("ada", id) for id in ids] == [response(id, "in_progress") for id in ids]
+    for store in stores:
+        await store.close()
+
+
+async def test_a_reader_never_sees_half_of_a_replacement(postgres: Any) -> None:
+    store = await opened(postgres.new_database())
+    await store.put(response("resp_1", body=b"0"))
+
+    async def replace() -> None:
+        for number in range(100):
+            await store.put(response("resp_1", body=str(number).encode()))
+
+    async with asyncio.TaskGroup() as group:
+        replacing = group.create_task(replace())
+        while not replacing.done():
+            seen = await store.get("ada", "resp_1")
+            assert seen and {item.body for item in seen.items} == {seen.body}
+    await store.close()
+
+
+# Trouble
+
+
+async def test_a_restart_of_the_database_is_survived(postgres: Any) -> None:
+    store = await opened(postgres.new_database())
+    await store.put(response("resp_1", "in_progress"))
+    postgres.stop()
+    with pytest.raises(OurFault, match=r"The store at postgresql.* can't be"):
+        await store.get("ada", "resp_1")
+    with pytest.raises(OurFault):
+        await store.put(response("resp_2"))
+    with pytest.raises(OurFault):
+        await store.orphaned()
+    postgres.start()
+    assert await orphans(store) == []  # still ours
+    await store.put(response("resp_2"))
+    assert await store.get("ada", "resp_2") == response("resp_2")
+    await store.close()
+
+
+async def test_one_bad_record_fails_only_its_caller(postgres: Any) -> None:
+    store = await opened(postgres.new_database())
+    failed: list[str] = []
+
+    async def put(record: ResponseRecord) -> None:
+        try:
+            await store.put(record)
+        except OurFault:
+            failed.append(record.id)
+
+    async with asyncio.TaskGroup() as group:
+        for number in range(20):
+            group.create_task(put(response(f"resp_{number}", created_at=2**70 if number == 7 else 1)))
+    assert failed == ["resp_7"]
+    assert [bool(await store.get("ada", f"resp_{number}")) for number in range(20)] == [number != 7 for number in range(20)]
+    await store.close()
+
+
+async def fault_of_opening(url: str) -> str:
+    with pytest.raises(OurFault) as fault:
+        await opened(url)
+    return fault.value.message
+
+
+async def test_a_database_that_is_not_there_is_told(postgres: Any) -> None:
+    assert "has no database of that name. Make it with `createdb`" in await fault_of_opening(postgres.url("atlantis"))
+
+
+async def test_a_server_that_is_not_there_is_told_without_the_password() -> None:
+    told = await fault_of_opening("postgresql://ada:secret@127.0.0.1:1/store")
+    assert "can't be opened: " in told and "secret" not in told
+
+
+async def test_a_user_without_rights_is_told(postgres: Any) -> None:
+    url = postgres.new_database()
+    postgres.execute("DROP ROLE IF EXISTS guest; CREATE ROLE guest LOGIN", "postgres")
+    assert "permission denied. Grant this user" in await fault_of_opening(url.replace("//antiphon@", "//guest@"))
+
+
+async def test_a_newer_schema_is_left_alone(postgres: Any) -> None:
+    url = postgres.new_database()
+    await (await opened(url)).close()
+    postgres.execute("UPDATE alembic_version SET version_num = '9999'", url.rpartition("/@/")[2].split("?")[0].rpartition("/")[2] or "x")
+    assert "newer version of antiphon (schema 9999)" in await fault_of_opening(url)

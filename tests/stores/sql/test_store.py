@@ -1,0 +1,372 @@
+"""What a store in a SQL database does beyond the contract: it lasts, and it says what is wrong."""
+
+import asyncio
+import resource
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import settings, strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, rule
+
+from antiphon.errors import OurFault
+from antiphon.records import ItemRecord, ResponseRecord
+from antiphon.stores.base import MissingAncestor, Store, UnknownCursor
+from antiphon.stores.memory import Memory
+from antiphon.stores.sql.store import Sql
+from support.stores.responses import response
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "home" / "store.sqlite3"
+
+
+async def opened(file: Path, options: str = "") -> Sql:
+    store = Sql(f"sqlite:///{file}{options}")
+    await store.open()
+    return store
+
+
+async def fault_of_opening(file: Path, options: str = "") -> str:
+    with pytest.raises(OurFault) as fault:
+        await opened(file, options)
+    return fault.value.message
+
+
+# It lasts
+
+
+async def test_everything_is_there_when_the_file_is_opened_again(file: Path) -> None:
+    first = await opened(file)
+    await first.put(response("resp_1"))
+    await first.put(response("resp_2"))
+    await first.delete("ada", "resp_2")
+    await first.close()
+    second = await opened(file)
+    assert await second.get("ada", "resp_1") == response("resp_1")
+    assert await second.get("ada", "resp_2") is None
+    await second.close()
+
+
+async def test_closing_finishes_what_was_asked(file: Path) -> None:
+    store = await opened(file)
+    async with asyncio.TaskGroup() as group:
+        asked = [group.create_task(store.put(response(f"resp_{number}"))) for number in range(50)]
+        group.create_task(store.close())
+    assert all(task.done() for task in asked)
+    again = await opened(file)
+    assert all([await again.get("ada", f"resp_{number}") for number in range(50)])
+    await again.close()
+
+
+_WRITES_UNTIL_KILLED = """
+import asyncio, sys
+from antiphon.stores.sql.store import Sql
+sys.path.insert(0, sys.argv[2])
+from support.stores.responses import response
+
+async def write(store, worker):
+    for number in range(100_000):
+        await store.put(response(f"resp_{worker}_{number}"))
+        print(f"resp_{worker}_{number}", flush=True)
+
+async def main():
+    store = Sql(f"sqlite:///{sys.argv[1]}")
+    await store.open()
+    async with asyncio.TaskGroup() as group:
+        for worker in range(10):
+            group.create_task(write(store, worker))
+
+asyncio.run(main())
+"""
+
+
+def acknowledged_before_a_kill(file: Path) -> list[str]:
+    """The ids that a process, killed in the midst of writing, had been told were kept."""
+    command = [sys.executable, "-c", _WRITES_UNTIL_KILLED, str(file), str(Path(__file__).parents[2])]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as writer:
+        assert writer.stdout
+        acknowledged = [writer.stdout.readline().strip() for _ in range(300)]
+        writer.send_signal(signal.SIGKILL)
+        return acknowledged + [line.strip() for line in writer.stdout if line.endswith("\n")]
+
+
+async def test_what_was_acknowledged_survives_a_kill(file: Path) -> None:
+    acknowledged = acknowledged_before_a_kill(file)
+    store = await opened(file)
+    assert len(acknowledged) >= 300
+    for response_id in acknowledged:
+        assert await store.get("ada", response_id) == response(response_id)
+    await store.close()
+
+
+async def test_nobody_else_may_read_the_files(file: Path) -> None:
+    store = await opened(file)
+    await store.put(response("resp_1"))
+    modes = {path.name: path.stat().st_mode & 0o777 for path in [file.parent, *file.parent.iterdir()]}
+    await store.close()
+    assert modes == {"home": 0o700, "store.sqlite3": 0o600, "store.sqlite3-wal": 0o600, "store.sqlite3-shm": 0o600}
+
+
+async def test_two_programs_may_share_a_file(file: Path) -> None:
+    one, other = await opened(file), await opened(file)
+    await one.put(response("resp_1"))
+    await other.put(response("resp_2"))
+    assert await one.get("ada", "resp_2") and await other.get("ada", "resp_1")
+    await one.close()
+    await other.close()
+
+
+# It says what is wrong
+
+
+async def test_what_a_sibling_works_on_is_left_to_it_and_what_a_dead_one_left_is_nobodys(file: Path) -> None:
+    first, second, third = [Sql(f"sqlite:///{file}", (number, *{1, 2, 3} - {number})) for number in (1, 2, 3)]
+    for store, id in ((first, "resp_1"), (second, "resp_2")):
+        await store.open()
+        await store.put(msgspec.structs.replace(response(id), status="in_progress"))
+    await third.open()
+    assert await third.orphaned() == []
+    await first.close()
+    heir = Sql(f"sqlite:///{file}", (4, 2, 3))
+    await heir.open()
+    assert [record.id for record in await heir.orphaned()] == ["resp_1"]
+    for store in (second, third, heir):
+        await store.close()
+
+
+async def test_one_bad_record_fails_only_its_caller(file: Path) -> None:
+    store = await opened(file)
+    failed: list[str] = []
+
+    async def put(record: ResponseRecord) -> None:
+        try:
+            await store.put(record)
+        except OurFault:
+            failed.append(record.id)
+
+    async with asyncio.TaskGroup() as group:
+        for number in range(20):
+            group.create_task(put(response(f"resp_{number}", created_at=2**70 if number == 7 else 1)))
+    assert failed == ["resp_7"]
+    kept = [number for number in range(20) if await store.get("ada", f"resp_{number}")]
+    assert kept == [number for number in range(20) if number != 7]
+    await store.close()
+
+
+async def test_a_disk_that_takes_no_more_fails_the_put_and_nothing_else(file: Path) -> None:
+    store = await opened(file)
+    await store.put(response("resp_1"))
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, hard))
+    try:
+        with pytest.raises(OurFault, match=r"store\.sqlite3 can't be read or written: the disk reports an error\. Check"):
+            await store.put(response("resp_2", body=bytes(1_000_000)))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert await store.get("ada", "resp_1") == response("resp_1")
+    await store.put(response("resp_2"))
+    assert await store.get("ada", "resp_2") == response("resp_2")
+    await store.close()
+
+
+async def test_a_locked_file_is_told_on_opening_and_on_putting(file: Path) -> None:
+    store = await opened(file, "?timeout=0.01")
+    other = sqlite3.connect(file, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.raises(OurFault, match=r"store\.sqlite3 is locked by another program"):
+        await store.put(response("resp_1"))
+    assert "is locked by another program" in await fault_of_opening(file, "?timeout=0.01")
+    other.execute("ROLLBACK")
+    other.close()
+    await store.put(response("resp_1"))
+    await store.close()
+
+
+async def test_a_file_that_is_no_database_is_told_on_opening(tmp_path: Path) -> None:
+    file = tmp_path / "diary.txt"
+    with file.open("w") as diary:
+        diary.write("Dear diary, today I was mistaken for a database.\n" * 100)
+    assert f"{file} is not a SQLite database. Move the file away" in await fault_of_opening(file)
+
+
+def damage(file: Path) -> None:
+    """Overwrite all pages but the first, which has the names of the tables."""
+    size_bytes = file.stat().st_size
+    with file.open("r+b") as pages:
+        pages.seek(4096)
+        pages.write(b"\x55" * (size_bytes - 4096))
+
+
+async def test_a_damaged_file_is_told_on_reading(file: Path) -> None:
+    store = await opened(file)
+    await store.put(response("resp_1"))
+    await store.close()
+    damage(file)
+    damaged = Sql(f"sqlite:///{file}")
+    with pytest.raises(OurFault, match=r"store\.sqlite3 is damaged\. Move the file away"):
+        await damaged.open()
+        await damaged.get("ada", "resp_1")
+    await damaged.close()
+
+
+async def test_a_newer_schema_is_left_alone(file: Path) -> None:
+    await (await opened(file)).close()
+    with sqlite3.connect(file) as newer:
+        newer.execute("UPDATE alembic_version SET version_num = '9999'")
+    newer.close()
+    assert "was last used by a newer version of antiphon (schema 9999)" in await fault_of_opening(file)
+
+
+async def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+    (tmp_path / "occupied").write_text("")
+    assert "can't be opened: " in await fault_of_opening(tmp_path / "occupied" / "store.sqlite3")
+
+
+async def test_a_folder_in_the_files_place_is_told(tmp_path: Path) -> None:
+    assert await fault_of_opening(tmp_path) == f"The store at {tmp_path} can't be opened: Is a directory."
+
+
+async def test_a_closed_store_takes_nothing_more(file: Path) -> None:
+    store = await opened(file)
+    await store.close()
+    with pytest.raises(OurFault, match="The store is closed"):
+        await store.put(response("resp_1"))
+
+
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("scroll", "neither `sqlite`, `memory` nor an SQLAlchemy URL"),
+        ("sqlite://", "names no file: sqlite://. For a store in memory, set it to `memory`"),
+        ("sqlite:///:memory:", "names no file"),
+        ("scroll://alexandria/library", "not supported: scroll. There are sqlite and postgresql"),
+        ("postgresql://h", "names no database: postgresql://h"),
+        ("postgres://u:secret@h/d?sslmode=require&colour=red", "has the parameter 'colour'; there are 'host', "),
+    ],
+)
+async def test_a_url_that_leads_nowhere_is_told(url: str, told: str) -> None:
+    with pytest.raises(OurFault) as fault:
+        Sql(url)
+    assert told in fault.value.message
+
+
+async def test_people_s_words_are_in_no_message(file: Path) -> None:
+    store = await opened(file)
+    with pytest.raises(OurFault) as fault:
+        await store.put(response("resp_1", body=b"a secret", created_at=2**70))
+    assert "secret" not in fault.value.message
+    await store.close()
+
+
+# It is the store in memory, on disk
+
+_ids = st.sampled_from([f"resp_{number}" for number in range(5)])
+_item_ids = st.sampled_from([f"msg_{number}" for number in range(6)])
+_tenants = st.sampled_from(["ada", "eve"])
+_directions = st.sampled_from(["input", "output"])
+_items = st.lists(st.builds(ItemRecord, id=_item_ids, direction=_directions, body=st.binary(max_size=3)), max_size=4).map(tuple)
+_records = st.builds(
+    ResponseRecord,
+    id=_ids,
+    tenant=_tenants,
+    created_at=st.integers(0, 3),
+    status=st.sampled_from(["queued", "in_progress", "completed", "failed"]),
+    model=st.just("m"),
+    previous_response_id=st.none() | _ids,
+    body=st.binary(max_size=3),
+    items=_items,
+).filter(lambda record: (record.previous_response_id or "") < record.id)  # no circles
+_deletions = st.tuples(_tenants, _ids)
+
+
+class SameAsMemory(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.runner = asyncio.Runner()
+        self.folder = tempfile.TemporaryDirectory()
+        self.memory = Memory()
+        self.sql = self.runner.run(opened(Path(self.folder.name, "store.sqlite3")))
+
+    def teardown(self) -> None:
+        self.runner.run(self.sql.close())
+        self.runner.close()
+        self.folder.cleanup()
+
+    def told(self, work: Coroutine[Any, Any, Any]) -> Any:
+        try:
+            answer = self.runner.run(work)
+        except (MissingAncestor, UnknownCursor) as error:
+            return type(error), error.args
+        return list(answer) if isinstance(answer, tuple) else answer
+
+    @rule(writes=st.lists(_records | _deletions, min_size=1, max_size=6))
+    def write_together(self, writes: list[ResponseRecord | tuple[str, str]]) -> None:
+        def write(store: Store, one: ResponseRecord | tuple[str, str]) -> Coroutine[Any, Any, Any]:
+            if not isinstance(one, ResponseRecord):
+                return store.delete(*one)
+            return store.settle(one) if one.status == "failed" else store.put(one)
+
+        async def in_turn() -> list[Any]:
+            return [await write(self.memory, one) for one in writes]
+
+        async def at_once() -> list[Any]:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(write(self.sql, one)) for one in writes]
+            return [task.result() for task in tasks]
+
+        assert self.runner.run(at_once()) == self.runner.run(in_turn())
+
+    @rule(tenant=_tenants, response_id=_ids)
+    def look_at_a_response(self, tenant: str, response_id: str) -> None:
+        assert self.told(self.sql.get(tenant, response_id)) == self.told(self.memory.get(tenant, response_id))
+        assert self.told(self.sql.chain(tenant, response_id)) == self.told(self.memory.chain(tenant, response_id))
+
+    @rule(tenant=_tenants, item_id=_item_ids)
+    def look_at_an_item(self, tenant: str, item_id: str) -> None:
+        assert self.told(self.sql.item(tenant, item_id)) == self.told(self.memory.item(tenant, item_id))
+
+    @rule(
+        tenant=_tenants,
+        response_id=_ids,
+        options=st.fixed_dictionaries(
+            {
+                "direction": _directions,
+                "after": st.none() | _item_ids,
+                "limit": st.integers(1, 5),
+                "order": st.sampled_from(["asc", "desc"]),
+            }
+        ),
+    )
+    def list_items(self, tenant: str, response_id: str, options: Any) -> None:
+        listed = self.told(self.sql.list_items(tenant, response_id, **options))
+        assert listed == self.told(self.memory.list_items(tenant, response_id, **options))
+
+    @rule()
+    def look_for_orphans(self) -> None:
+        assert self.told(self.sql.orphaned()) == self.told(self.memory.orphaned())
+
+    @rule()
+    def open_again(self) -> None:
+        self.runner.run(self.sql.close())
+        self.sql = self.runner.run(opened(Path(self.folder.name, "store.sqlite3")))
+        self.runner.run(self.memory.open())
+
+
+TestSameAsMemory = SameAsMemory.TestCase
+TestSameAsMemory.settings = settings(max_examples=30, stateful_step_count=25, deadline=None)

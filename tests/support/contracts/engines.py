@@ -1,0 +1,250 @@
+"""Every engine, each before what it needs to answer."""
+
+import asyncio
+import contextlib
+import json
+import os
+import socket
+import wave
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+
+from antiphon.config.load import load
+from antiphon.config.settings import SpeechSettings
+from antiphon.engine_api import events as talk_events
+from antiphon.engine_api.engine import Place
+from antiphon.engine_api.options import Settings
+from antiphon.engines.remote.engine import RemoteEngine
+from antiphon.engines.remote.link import StreamPipe
+from antiphon.runtime.core.engine_types import ENGINES, builder
+from antiphon.runtime.speech.service import Speech
+from antiphon.runtime.workers.child_engine import embedded
+from antiphon.runtime.workers.server import Serving
+from antiphon.server.processes.run import background
+from antiphon.speech.dsp.resample import resampled
+from antiphon.wire.internal.worker_link import VERSION, Hello
+
+SETTINGS = Settings(model="m")
+
+
+def weights():
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return Path(os.environ.get("ANTIPHON_MODELS") or cache / "antiphon" / "models")
+
+
+class Listener:
+    """Takes an engine's words, and can wait for some."""
+
+    def __init__(self):
+        self.words = []
+        self.telling = False
+        self._changed = asyncio.Event()
+
+    def __call__(self, words):
+        assert not self.telling, "an engine may not deliver from within `tell`"
+        assert words, "an engine has no reason to deliver nothing"
+        self.words.extend(words)
+        self._changed.set()
+
+    async def until(self, condition):
+        async with asyncio.timeout(60):
+            while not condition(self.words):
+                self._changed.clear()
+                await self._changed.wait()
+
+    def ends(self, id):
+        return [word for word in self.words if word.id == id and isinstance(word, talk_events.Ended | talk_events.Broke)]
+
+    async def end_of(self, id):
+        await self.until(lambda _: self.ends(id))
+        return self.ends(id)[0]
+
+
+@contextlib.asynccontextmanager
+async def conversing(engine):
+    listener = Listener()
+    async with engine.open(SETTINGS, listener) as conversation:
+
+        def tell(word):
+            listener.telling = True
+            conversation.tell(word)
+            listener.telling = False
+
+        yield listener, conversation, tell
+
+
+async def counting(reader, writer):
+    """A model server that counts to as many as it is asked, one every two milliseconds, while somebody listens."""
+    try:
+        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+            await count(reader, writer)
+    finally:
+        writer.close()
+
+
+async def count(reader, writer):
+    head = await reader.readuntil(b"\r\n\r\n")
+    length = next((int(line.split(b":")[1]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length")), 0)
+    asked = json.loads(await reader.readexactly(length) or b"{}")
+    writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n")
+    chunk, last = COUNTS[head.split()[1].decode()]
+    for number in range(asked.get("max_tokens") or asked.get("max_completion_tokens") or asked.get("max_output_tokens") or 0):
+        writer.write(f"data: {json.dumps(chunk(f' {number}'))}\n\n".encode())
+        await writer.drain()
+        await asyncio.sleep(0.002)
+    writer.write(f"data: {json.dumps(last)}\n\ndata: [DONE]\n\n".encode())
+
+
+def chat_chunk(text):
+    return {"choices": [{"index": 0, "delta": {"content": text}, "finish_reason": None}]}
+
+
+def text_delta(text):
+    return {"type": "response.output_text.delta", "item_id": "msg_1", "output_index": 0, "content_index": 0, "delta": text}
+
+
+CUT_OFF = {"status": "incomplete", "usage": {"input_tokens": 9, "output_tokens": 24}}
+
+
+COUNTS = {
+    "/v1/chat/completions": (
+        chat_chunk,
+        {
+            "choices": [{"index": 0, "delta": {}, "finish_reason": "length"}],
+            "usage": {"prompt_tokens": 9, "completion_tokens": 24},
+        },
+    ),
+    "/v1/responses": (text_delta, {"type": "response.incomplete", "response": CUT_OFF}),
+}
+"""For each path what says a number, and what says that it was the last."""
+
+
+@contextlib.asynccontextmanager
+async def counting_model():
+    """The address of a MiniCPM-o server that counts."""
+
+    async def health(_request):
+        return web.json_response({"status": "ready", "worker_status": "idle"})
+
+    async def close(_request):
+        return web.json_response({"ok": True})
+
+    async def serve(request):
+        model = web.WebSocketResponse()
+        await model.prepare(request)
+        with contextlib.suppress(ConnectionError):
+            async for message in model:
+                if message.json()["type"] == "session.init":
+                    await model.send_json({"type": "session.created", "session_id": "sess_1"})
+                    continue
+                most = message.json()["input"]["generation"]["max_new_tokens"]
+                for number in range(most):
+                    await model.send_json({"type": "response.output.delta", "kind": "text", "text": f" {number}"})
+                    await asyncio.sleep(0.002)
+                await model.send_json({"type": "response.done", "metrics": {"kv_cache_length": 9 + most, "n_tokens": most}})
+        return model
+
+    app = web.Application()
+    app.add_routes([web.get("/health", health), web.post("/sessions/{id}/close", close), web.get("/backend", serve)])
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        yield "ws://{}:{}".format(*runner.addresses[0])
+    finally:
+        await runner.cleanup()
+
+
+SERVERS = {}
+"""Addresses of the servers that outlast a test."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def realtime_server(tmp_path_factory):
+    """A server of ours, before scripted models: `m`, which says all at once, and `slow`."""
+    home = tmp_path_factory.mktemp("home")
+    models = [{"name": "m", "engine": "scripted"}, {"name": "slow", "engine": "scripted", "pace_ms": 1}]
+    config = load({"models": models, "logging.level": "error"}, None, {"HOME": str(home)}, home, etc=home / "none.toml").config
+    with background(config) as address:
+        SERVERS["realtime"] = f"{address}/v1"
+        yield
+
+
+@contextlib.asynccontextmanager
+async def linked(engine):
+    """The engine as it is at the other end of a link."""
+    ours, theirs = socket.socketpair()
+    remote = RemoteEngine()
+    await engine.start()
+    async with Serving() as serving:
+        for end, sock in ((serving.end, theirs), (remote.end, ours)):
+            sock.setblocking(False)
+            await asyncio.get_running_loop().create_connection(lambda end=end: StreamPipe(end), sock=sock)
+        serving.serve(engine)
+        serving.end.send(Hello(version=VERSION, abilities=engine.abilities))
+        yield remote
+    await engine.stop()
+
+
+def with_engine(name, options, scenario):
+    """Build the engine, start it, play the scenario, stop it."""
+
+    async def play():
+        if name in SERVERS:
+            await play_before(options | {"base_url": SERVERS[name]})
+            return
+        upstream = await asyncio.start_server(counting, "127.0.0.1", 0)
+        async with upstream:
+            address = f"http://127.0.0.1:{upstream.sockets[0].getsockname()[1]}/v1"
+            await play_before(options | ({"base_url": address} if name in ("chat", "responses") else {}))
+
+    async def play_before(options):
+        place = Place(weights=weights(), base=Path())
+        if name == "cascade":
+            speech = Speech(SpeechSettings(), weights(), {})
+            await play_with(speech.around(builder("scripted")("m", options, place)))
+            await speech.stop()
+        elif name == "worker":
+            async with linked(builder("scripted")("m", options, place)) as remote:
+                await play_with(remote)
+        elif name == "omni":
+            async with counting_model() as address:
+                await play_with(builder("omni")("m", options | {"workers": [address]}, place))
+        elif name == "child":
+            inside = builder("local")("m", options, place)
+            await play_with(embedded(ENGINES["local"], "m", options, place, inside.abilities))
+        else:
+            await play_with(builder(name)("m", options, place))
+
+    async def play_with(engine):
+        await engine.start()
+        try:
+            await scenario(engine)
+        finally:
+            await engine.stop()
+            await engine.stop()
+
+    asyncio.run(play())
+
+
+RATE_HZ = 24_000
+
+
+BUZZ = (b"\0\x20" * 60 + b"\0\xe0" * 60) * 120
+"""600 ms that any ear of ours takes for speech."""
+
+
+def recording(name):
+    """A person's voice, which ears that know people's voices know for speech."""
+    with wave.open(str(Path(__file__).parents[2] / "speech" / "recordings" / f"{name}.wav")) as file:
+        return resampled(file.readframes(file.getnframes()), file.getframerate(), RATE_HZ)
+
+
+DEAF = {"audio_in": False, "audio_out": False, "listens": False}
+"""What an engine within a cascade can't do by itself."""
+
+
+def of(words, *kinds):
+    return [word for word in words if isinstance(word, kinds)]

@@ -1,0 +1,343 @@
+"""
+Cascades to talk with, whose parts are simple enough to know what they will do.
+
+Sound is at 16 kHz: a word is a level of its own, held for 160 ms, so that an ear can tell words by their levels, and silence is zeros.
+"""
+
+import asyncio
+import contextlib
+import struct
+from collections import deque
+from itertools import groupby
+
+from antiphon.audio import peak
+from antiphon.engine_api import commands, events as talk_events, history as turns
+from antiphon.engine_api.capabilities import Abilities
+from antiphon.engine_api.options import Settings, Transcription, TurnDetection, Voice
+from antiphon.engines.cascade.engine import Cascade
+from antiphon.engines.cascade.parts import Parts
+from antiphon.speech.base import Piece, Segment, Transcript
+from support.engines.hearings import Told
+
+RATE_HZ = 16_000
+WORD_MS = 160
+FRAME_BYTES = 1024
+FRAME_MS = 32
+WORDS = "zero one two three four five six seven eight nine".split()
+SILENCE_MS = 480
+LISTEN = commands.Configure(rate_hz=RATE_HZ, turn_detection=TurnDetection(silence_duration_ms=SILENCE_MS), transcription=Transcription())
+UNREAD = commands.Configure(rate_hz=RATE_HZ, turn_detection=TurnDetection(silence_duration_ms=SILENCE_MS))
+BY_HAND = commands.Configure(rate_hz=RATE_HZ, transcription=Transcription())
+VOICE = Voice(rate_hz=RATE_HZ)
+
+
+def level(word):
+    return 1000 * (1 + WORDS.index(word))
+
+
+def said(*words):
+    """Sound in which the words are said."""
+    return b"".join(struct.pack("<h", level(word)) * (RATE_HZ * WORD_MS // 1000) for word in words)
+
+
+def quiet(ms):
+    return bytes(RATE_HZ * ms // 1000 * 2)
+
+
+class Ear:
+    """
+    Hears words by their levels.
+
+    Attributes:
+        asked: how many milliseconds each sound had that it was given.
+        faults: raised, one each time.
+        is_held: whether it takes until `let_go`.
+        stopped: how much of its work was stopped.
+    """
+
+    languages = ()
+    takes_prompt = True
+
+    def __init__(self, has_times=False):
+        self.has_times = has_times
+        self.asked = []
+        self.faults = []
+        self.is_held = False
+        self.stopped = 0
+        self._may_go_on = asyncio.Event()
+
+    async def start(self):
+        pass
+
+    async def stop(self):
+        pass
+
+    def check(self, wish):
+        pass
+
+    def let_go(self):
+        self.is_held = False
+        self._may_go_on.set()
+
+    async def transcribe(self, pcm, wish):
+        self.asked.append(len(pcm) * 1000 // (2 * RATE_HZ))
+        if self.faults:
+            raise self.faults.pop(0)
+        try:
+            await (self._may_go_on.wait() if self.is_held else asyncio.sleep(0))
+        except asyncio.CancelledError:
+            self.stopped += 1
+            raise
+        levels = [(sample, sum(1 for _ in run)) for (sample,), run in groupby(struct.iter_unpack("<h", pcm))]
+        words = [WORDS[sample // 1000 - 1] for sample, count in levels if sample and count > RATE_HZ // 20]
+        times = tuple(Segment(word, at / 10, at / 10 + 0.1) for at, word in enumerate(words)) if self.has_times else ()
+        return Transcript(text=" ".join(words), segments=times, language="en", tokens=len(words))
+
+
+class Mouth:
+    """
+    Says a word in a tenth of a second.
+
+    Attributes:
+        said: what it was given.
+        told: how many words of it were taken.
+        fault: raised at the word that is in it.
+        is_held: whether it waits before each word until it is stopped.
+    """
+
+    voices = ("low", "high")
+    rate_hz = RATE_HZ
+
+    def __init__(self):
+        self.said = []
+        self.told = 0
+        self.fault = None
+        self.is_held = False
+        self.stopped = 0
+
+    async def start(self):
+        pass
+
+    async def stop(self):
+        pass
+
+    async def say(self, text, voice=None, speed=1.0):
+        self.said.append(text)
+        for word in text.split():
+            if self.fault is not None and self.fault[0] in word:
+                raise self.fault[1]
+            try:
+                await (asyncio.Event().wait() if self.is_held else asyncio.sleep(0))
+            except asyncio.CancelledError:
+                self.stopped += 1
+                raise
+            self.told += 1
+            yield Piece(b"\1\0" * (RATE_HZ // 10), word + " ")
+
+
+class Activity:
+    """Tells speech from silence, a frame in each turn of the loop, as the real one does where there is much to hear."""
+
+    def __init__(self):
+        self.open_streams = 0
+
+    async def start(self):
+        pass
+
+    def stop(self):
+        pass
+
+    def open(self, deliver):
+        self.open_streams += 1
+        return _Stream(self, deliver)
+
+
+class _Stream:
+    def __init__(self, activity, deliver):
+        self._activity = activity
+        self._deliver = deliver
+        self._rest = b""
+        self._frames = deque()
+        self._told = 0
+        self._is_open = True
+
+    def hear(self, pcm):
+        sound = self._rest + pcm
+        whole = len(sound) // FRAME_BYTES * FRAME_BYTES
+        if whole and not self._frames:
+            asyncio.get_running_loop().call_soon(self._run)
+        self._frames.extend(sound[at : at + FRAME_BYTES] for at in range(0, whole, FRAME_BYTES))
+        self._rest = sound[whole:]
+
+    def drop(self):
+        self._told += len(self._frames)
+        self._frames.clear()
+
+    def close(self):
+        if self._is_open:
+            self._is_open = False
+            self._frames.clear()
+            self._activity.open_streams -= 1
+
+    def _run(self):
+        if not self._frames:
+            return
+        frame = self._frames.popleft()
+        start_ms, self._told = self._told * FRAME_MS, self._told + 1
+        if self._frames:
+            asyncio.get_running_loop().call_soon(self._run)
+        self._deliver(start_ms, 1.0 if peak(frame) > 500 else 0.0)
+
+
+class Puppet:
+    """
+    An engine that says what it is made to say.
+
+    Attributes:
+        told: all that it was told.
+        overrun: raised when it is asked.
+    """
+
+    abilities = Abilities(tools=True)
+
+    def __init__(self):
+        self.told = []
+        self.overrun = None
+        self.paused = 0
+        self.deliver = None
+
+    async def start(self):
+        pass
+
+    async def stop(self):
+        pass
+
+    @contextlib.asynccontextmanager
+    async def open(self, settings, deliver):
+        self.deliver = deliver
+        yield self
+
+    def tell(self, word):
+        if self.overrun is not None and isinstance(word, commands.Respond):
+            raise self.overrun
+        self.told.append(word)
+
+    def pause(self):
+        self.paused += 1
+
+    def resume(self):
+        self.paused -= 1
+
+    @property
+    def asks(self):
+        return [word for word in self.told if isinstance(word, commands.Respond)]
+
+    def say(self, *words):
+        """Say these under the id of the last ask."""
+        self.deliver([word(self.asks[-1].id) for word in words])
+
+
+def text(words):
+    return lambda id: talk_events.Text(id, words)
+
+
+def used(id):
+    return talk_events.Used(id=id, input_tokens=10, output_tokens=5)
+
+
+class Session:
+    """
+    A session that is as simple as one can be, and a cascade.
+
+    Attributes:
+        told: all that the cascade says; answers every turn aloud, where `answers`.
+        history: what was said, and not what was answered.
+        asked: how many answers it has asked for.
+        counted: what became of answers begun early.
+    """
+
+    def __init__(self, within, *, ear=None, mouth=None, speculates=True, answers=True, voice=VOICE):
+        self.within = within
+        self.ear = ear or Ear()
+        self.mouth = mouth or Mouth()
+        self.activity = Activity()
+        self.told = Told()
+        self.history = ()
+        self.counted = []
+        self.answers = answers
+        self.voice = voice
+        self.pcm = {}
+        self.asked = 0
+        parts = Parts(activity=self.activity, ear=self.ear, mouth=self.mouth, voices=self.mouth.voices)
+        self.cascade = Cascade(within, parts, speculates=speculates, count=self.counted.append)
+
+    def __call__(self, words):
+        self.told(words)
+        for word in words:
+            if isinstance(word, talk_events.SpeechStarted) and self.answers:
+                self.tell(commands.Foresee(self.ask(word.id, b"")))
+            elif isinstance(word, talk_events.SpeechStopped):
+                ask = self.ask(word.id, b"\1\0" * RATE_HZ)
+                self.history = ask.history
+                if self.answers:
+                    self.asked += 1
+                    self.tell(ask)
+
+    def ask(self, turn_id, pcm, **more):
+        part = turns.SpeechPart(pcm, RATE_HZ, turn_id)
+        history = (*self.history, turns.Message("user", (part,)))
+        return commands.Respond(id=f"resp_{self.asked + 1}", history=history, voice=self.voice, **more)
+
+    def tell(self, *words):
+        for word in words:
+            before = len(self.told.deliveries)
+            self.told.conversation.tell(word)
+            assert len(self.told.deliveries) == before, "nothing may be said from within `tell`"
+
+    async def until(self, condition):
+        """Wait for what a thread does."""
+        while not condition():  # noqa: ASYNC110 - nothing tells when it has
+            await asyncio.sleep(0.001)
+
+    async def hear(self, *sounds):
+        """Tell the sounds, a tenth of a second at a time."""
+        for sound in sounds:
+            for at in range(0, len(sound), 3200):
+                self.tell(commands.Hear(sound[at : at + 3200]))
+                for _ in range(8):
+                    await asyncio.sleep(0)
+        await self.settle()
+
+    async def settle(self):
+        for _ in range(60):
+            await asyncio.sleep(0)
+
+    def words(self, *kinds):
+        return [word for word in self.told.words if isinstance(word, kinds)]
+
+    def spoken(self, id="resp_1"):
+        return "".join(word.text for word in self.words(talk_events.Spoken, talk_events.Text) if word.id == id)
+
+    def ends(self, id="resp_1"):
+        return [word for word in self.words(talk_events.Ended, talk_events.Broke) if word.id == id]
+
+    def edges(self):
+        return self.told.edges()
+
+    def transcripts(self):
+        return self.told.transcripts()
+
+
+def talked(scenario, within, *first, **options):
+    """Play a scenario with a session; gives the session."""
+
+    async def play():
+        session = Session(within, **options)
+        async with asyncio.timeout(60), session.cascade.open(Settings(model="parrot"), session) as session.told.conversation:
+            for word in first:
+                session.tell(word)
+            await scenario(session)
+        assert session.activity.open_streams == 0
+        return session
+
+    return asyncio.run(play())

@@ -1,0 +1,154 @@
+"""Engines in full duplex to talk with: a puppet that is told and says what a test wants, and the scripted one."""
+
+import asyncio
+import contextlib
+
+from msgspec import structs
+
+from antiphon.engine_api import commands, events as talk_events
+from antiphon.engine_api.capabilities import Abilities
+from antiphon.engine_api.options import Settings
+from antiphon.engines.duplex.engine import Duplex
+from support.engines.hearings import Told, engine, noise, quiet
+
+RATE_HZ = 16_000
+VOICE_HZ = 24_000
+PLAIN = Abilities(listens=True, turn_detection=("server_vad",), audio_in=True, audio_out=True, truncation=True)
+TURN_END = noise(300, rate_hz=RATE_HZ) + quiet(700, RATE_HZ)
+"""A second in which somebody speaks and is done."""
+
+
+def piece(ms=1000):
+    return commands.Hear(quiet(ms, RATE_HZ))
+
+
+def sound(id, ms):
+    return talk_events.Sound(id, b"\1\0" * (VOICE_HZ * ms // 1000))
+
+
+def silent_parrot(**options):
+    """A scripted engine that takes turns only."""
+    return engine(abilities={"full_duplex": False, "sees": False}, **options)
+
+
+class Puppet:
+    """
+    An engine that listens, and says what it is made to say.
+
+    Attributes:
+        told: all that it was told.
+        overrun: raised when it is asked.
+    """
+
+    def __init__(self, **abilities):
+        self.abilities = structs.replace(PLAIN, **abilities)
+        self.told = []
+        self.overrun = None
+        self.paused = 0
+
+    async def start(self):
+        pass
+
+    async def stop(self):
+        pass
+
+    @contextlib.asynccontextmanager
+    async def open(self, settings, deliver):
+        self.deliver = deliver
+        yield self
+
+    def tell(self, word):
+        if self.overrun is not None and isinstance(word, commands.Respond):
+            raise self.overrun
+        self.told.append(word)
+
+    def pause(self):
+        self.paused += 1
+
+    def resume(self):
+        self.paused -= 1
+
+    def of(self, kind):
+        return [word for word in self.told if isinstance(word, kind)]
+
+    @property
+    def ask(self):
+        return self.of(commands.Respond)[-1]
+
+    def say(self, *words):
+        """Say these under the id of the last ask."""
+        self.deliver([word if not callable(word) else word(self.ask.id) for word in words])
+
+    def turn(self, id="turn_1", start_ms=0, end_ms=1000):
+        self.deliver([talk_events.SpeechStarted(id, start_ms)])
+        self.deliver([talk_events.SpeechStopped(id, end_ms)])
+
+
+class Skipping(asyncio.SelectorEventLoop):
+    """A loop whose clock goes on only where it is put forward."""
+
+    skipped_s = 0.0
+
+    def time(self):
+        return self.skipped_s
+
+
+class Duet(Told):
+    """A conversation in full duplex."""
+
+    async def skip(self, seconds):
+        """Let so much time pass at once."""
+        asyncio.get_running_loop().skipped_s += seconds
+        await self.settle()
+
+    async def pieces(self, count, ms=1000):
+        """Tell so many pieces of silence, each when it is over, as a microphone does."""
+        loop = asyncio.get_running_loop()
+        for _ in range(count):
+            if isinstance(loop, Skipping):
+                loop.skipped_s += ms / 1000
+            await self.hear(quiet(ms, RATE_HZ))
+
+    def take(self):
+        """All that was said since the last time."""
+        words = self.words
+        self.deliveries.clear()
+        return words
+
+    def sound_ms(self, id="duplex_1"):
+        return sum(len(word.pcm) for word in self.words if isinstance(word, talk_events.Sound) and word.id == id) * 1000 / (2 * VOICE_HZ)
+
+    def kinds(self):
+        return [type(word).__name__ for word in self.words]
+
+
+def conversed(within, scenario, converse=None, *, reader=None):
+    """Play a scenario in full duplex with an engine of turns; gives what was said from after `Ready` on."""
+
+    async def play():
+        duet = Duet()
+        async with Duplex(within, reader).open(Settings(model="m"), duet) as duet.conversation:
+            duet.tell(converse or commands.Converse(instructions="Be brief."))
+            await duet.settle()
+            duet.ready = duet.take()
+            await scenario(duet)
+            await duet.settle()
+            duet.last = duet.words
+        return duet
+
+    with asyncio.Runner(loop_factory=Skipping) as runner:
+        return runner.run(play())
+
+
+def performed(scripted, scenario, converse=None):
+    """Play a scenario with an engine that does full duplex itself."""
+
+    async def play():
+        duet = Duet()
+        async with asyncio.timeout(60), scripted.open(Settings(model="m"), duet) as duet.conversation:
+            duet.tell(converse or commands.Converse())
+            await scenario(duet)
+            await duet.settle()
+        return duet
+
+    return asyncio.run(play())

@@ -1,0 +1,175 @@
+"""Exchanges with upstream servers, as the folder `recorded` has them, and what is heard of one however its bytes are cut."""
+
+import asyncio
+import itertools
+import json
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from antiphon.engine_api import commands, events as talk_events
+from antiphon.engines.chat.request import flat_name
+from antiphon.engines.chat.response import ChatReading
+from antiphon.engines.upstream.http_connection import Connection
+from antiphon.engines.upstream.http_exchange import Exchange
+from antiphon.errors import Fault
+
+FOLDER = Path(__file__).parent / "recorded"
+
+
+class Recorded(NamedTuple):
+    """One exchange; `body` is cut as the server cut it, `means` what is to be understood."""
+
+    name: str
+    quirks: str
+    ask: commands.Respond
+    request: dict
+    status: int
+    headers: dict
+    body: list
+    means: dict
+
+    def wire(self, body=None):
+        """The answer's bytes, with another body on demand."""
+        pieces = self.body if body is None else body
+        return answer(self.status, self.headers, pieces)
+
+
+def answer(status, headers, pieces):
+    """An answer's bytes; each piece is a chunk where the headers say that there are such."""
+    encoded = [piece if isinstance(piece, bytes) else piece.encode() for piece in pieces]
+    if "transfer-encoding" in headers:
+        body = b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in encoded if piece) + b"0\r\n\r\n"
+    else:
+        body = b"".join(encoded)
+        headers = headers | {"content-length": str(len(body))}
+    head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+    return f"HTTP/1.1 {status} Whatever\r\n{head}\r\n".encode() + body
+
+
+def _read(path):
+    found = json.loads(path.read_text())
+    ask = msgspec.convert({"word": "Respond", "id": "resp_1", **found["ask"]}, commands.Respond)
+    told = found["answer"]
+    return Recorded(path.stem, found["quirks"], ask, found["request"], told["status"], told["headers"], told["body"], found["means"])
+
+
+RECORDED = [_read(path) for path in sorted(FOLDER.glob("*.json"))]
+
+
+def understood(words):
+    """What words mean, in the shape that the recordings tell it."""
+    means = {}
+    for word in words:
+        _understand(word, means)
+    if "calls" in means:
+        means["calls"] = list(means["calls"].values())
+    return means
+
+
+def _understand(word, means):
+    match word:
+        case talk_events.Text() | talk_events.Reasoning() | talk_events.Refusal():
+            kind = type(word).__name__.lower()
+            means[kind] = means.get(kind, "") + word.text
+            if isinstance(word, talk_events.Text) and word.logprobs:
+                means.setdefault("logprobs", []).extend(map(_likely, word.logprobs))
+        case talk_events.Annotated(_, annotation):
+            means.setdefault("annotations", []).append(annotation)
+        case talk_events.Calling(_, call_id, name):
+            assert call_id not in means.setdefault("calls", {}), "a call begins once"
+            means["calls"][call_id] = [call_id, name, ""]
+        case talk_events.Arguments(_, call_id, text):
+            means["calls"][call_id][2] += text
+        case talk_events.Used():
+            means["used"] = [word.input_tokens, word.output_tokens, word.cached_tokens, word.reasoning_tokens]
+        case talk_events.Ended(_, reason):
+            means["ended"] = reason
+        case talk_events.Broke():
+            means["broke"] = [word.status, word.code, word.param]
+
+
+def _likely(token):
+    chosen = token.chosen
+    return [chosen.token, chosen.logprob, list(chosen.bytes), [other.token for other in token.alternatives]]
+
+
+class Wire(asyncio.Transport):
+    """A connection whose far end is the test."""
+
+    def __init__(self, protocol):
+        super().__init__()
+        self.sent = bytearray()
+        self._protocol = protocol
+        self._is_closing = False
+
+    def write(self, data):
+        self.sent += data
+
+    def is_closing(self):
+        return self._is_closing
+
+    def pause_reading(self):
+        pass
+
+    def resume_reading(self):
+        pass
+
+    def abort(self):
+        self.close()
+
+    def close(self, error=None):
+        if not self._is_closing:
+            self._is_closing = True
+            asyncio.get_running_loop().call_soon(self._protocol.connection_lost, error)
+
+
+class Reader:
+    """What listens to an exchange of the engine's, without the conversation around it."""
+
+    def __init__(self, ask):
+        self.words = []
+        self._reading = ChatReading(ask.id, {flat_name(tool.name, tool.namespace): tool for tool in ask.tools})
+
+    def hear(self, events):
+        return self._reading.read(events, self.words)
+
+    def no_more(self):
+        return self._reading.finish(self.words)
+
+
+async def _heard(ask, pieces, is_reset):
+    listener = Reader(ask)
+    connection = Connection(lambda _connection: None, lambda _connection: None)
+    wire = Wire(connection)
+    connection.connection_made(wire)
+    exchange = Exchange(listener, 60, 60, lambda: None)
+    exchange.start(connection, b"")
+    for piece in pieces:
+        if not wire.is_closing():
+            connection.data_received(piece)
+    wire.close(ConnectionResetError() if is_reset else None)
+    failure = await asyncio.wait_for(exchange.outcome, 10)
+    exchange.abort()
+    if failure is not None:
+        assert isinstance(failure.fault, Fault)
+        listener.words.append(_broke(ask.id, failure.fault))
+    return listener.words
+
+
+def _broke(id, fault):
+    return talk_events.Broke(
+        id=id, message=fault.message, status=fault.status, code=fault.code, param=fault.param, retry_after_s=fault.retry_after_s
+    )
+
+
+def heard(ask, pieces, *, is_reset=False):
+    """The words in an answer that comes in these pieces, and after which the connection ends."""
+    return asyncio.run(_heard(ask, pieces, is_reset))
+
+
+def cut(data, places):
+    """Bytes in pieces, cut at the places that lie within."""
+    bounds = [0, *sorted({place for place in places if 0 < place < len(data)}), len(data)]
+    return [data[start:end] for start, end in itertools.pairwise(bounds)]

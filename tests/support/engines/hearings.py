@@ -1,0 +1,104 @@
+"""A scripted engine that is told things, and what it says to them; sounds to tell it."""
+
+import asyncio
+import contextlib
+import struct
+from pathlib import Path
+
+from antiphon.engine_api import commands, events as talk_events, history as turns
+from antiphon.engine_api.engine import Place
+from antiphon.engine_api.options import Settings, Transcription, TurnDetection
+from antiphon.engines.scripted.engine import build
+
+RATE_HZ = 24_000
+LISTEN = commands.Configure(turn_detection=TurnDetection(), transcription=Transcription())
+
+
+def engine(base=Path(), **options):
+    return build("parrot", options, Place(weights=Path("unused"), base=base))
+
+
+def noise(ms, level=8000, rate_hz=RATE_HZ):
+    """Sound whose peaks are `level`, every sample of it."""
+    count = ms * rate_hz // 1000
+    return struct.pack(f"<{count}h", *(level if number % 2 else -level for number in range(count)))
+
+
+def quiet(ms, rate_hz=RATE_HZ):
+    return bytes(ms * rate_hz // 1000 * 2)
+
+
+def ask(*parts, id="resp_1", **more):
+    said = tuple(turns.TextPart(part) if isinstance(part, str) else part for part in parts)
+    return commands.Respond(id=id, history=(turns.Message("user", said),), **more)
+
+
+class Told:
+    """
+    A conversation and what was said in it.
+
+    Attributes:
+        words: all that the engine said.
+        deliveries: the same, by what came together.
+    """
+
+    def __init__(self):
+        self.deliveries = []
+        self.conversation = None
+        self._changed = asyncio.Event()
+
+    def __call__(self, words):
+        self.deliveries.append(tuple(words))
+        self._changed.set()
+
+    @property
+    def words(self):
+        return [word for words in self.deliveries for word in words]
+
+    def tell(self, *words):
+        before = len(self.deliveries)
+        for word in words:
+            self.conversation.tell(word)
+        assert len(self.deliveries) == before, "nothing may be said from within `tell`"
+
+    async def hear(self, *sounds):
+        """Tell the sounds, each in a tick of its own, and wait for all that is said to them at once."""
+        for pcm in sounds:
+            self.tell(commands.Hear(pcm))
+            await asyncio.sleep(0)
+        await self.settle()
+
+    async def settle(self):
+        """Wait until nothing more is said but what waits for a time."""
+        for _ in range(20):
+            await asyncio.sleep(0)
+
+    async def until(self, condition):
+        async with asyncio.timeout(10):
+            while not condition():
+                self._changed.clear()
+                await self._changed.wait()
+
+    async def ended(self, id="resp_1"):
+        """All that was said with that id, once it has ended."""
+        await self.until(lambda: any(isinstance(word, talk_events.Ended | talk_events.Broke) and word.id == id for word in self.words))
+        return [word for word in self.words if word.id == id]
+
+    def edges(self):
+        """Where speech started and stopped."""
+        return [
+            (type(word).__name__, word.id, word.at_ms)
+            for word in self.words
+            if isinstance(word, talk_events.SpeechStarted | talk_events.SpeechStopped)
+        ]
+
+    def transcripts(self):
+        return [(word.id, word.transcript) for word in self.words if isinstance(word, talk_events.HeardAll)]
+
+
+@contextlib.asynccontextmanager
+async def telling(scripted, *words):
+    told = Told()
+    async with scripted.open(Settings(model="parrot"), told) as told.conversation:
+        told.tell(*words)
+        yield told

@@ -1,0 +1,248 @@
+"""
+A MiniCPM-o session to talk with: what goes in is said with `>>`, and with `<<` all that comes out, one after the other.
+
+What the client says and hears is JSON, as it is on the socket. Whatever comes out must keep the laws of a session, in whatever test.
+"""
+
+import base64
+import json
+import struct
+from typing import Any
+
+import pytest
+
+from antiphon.engine_api import commands, events as talk_events
+from antiphon.engine_api.capabilities import Abilities
+from antiphon.errors import ClientMistake
+from antiphon.protocols.minicpmo.session import Garbled, Held, Minicpmo, Opening, Resumed
+from antiphon.protocols.session import Close, FromClient, FromEngine, Halted, Hangup, Send, Tell, Tick, WakeAt
+from antiphon.wire.minicpmo.client_events import decode_client
+from antiphon.wire.minicpmo.server_events import encode_server
+from support.protocols.realtime_dialogues import fits, numbered
+
+BEGUN_AT = 1_000.0
+ID = "sess_1"
+
+ALL = Abilities(images=True, audio_in=True, audio_out=True, full_duplex=True, sees=True, videos=True, clones=True)
+"""An engine that can do everything."""
+
+TEXT = Abilities()
+"""An engine that reads and writes."""
+
+
+def event(type, **fields):
+    """An event as JSON has it: to be said whole; of one that comes, what matters of it."""
+    return {"type": type, **fields}
+
+
+def base64_of(content):
+    return base64.b64encode(content).decode()
+
+
+def floats(*samples):
+    return struct.pack(f"<{len(samples)}f", *samples)
+
+
+def pcm(*numbers):
+    return struct.pack(f"<{len(numbers)}h", *numbers)
+
+
+def jpeg():
+    """As much of a JPEG file as says how large its picture is."""
+    return b"\xff\xd8\xff\xc0" + struct.pack(">HBHHB", 11, 8, 2, 2, 1) + b"\x01\x11\x00\xff\xd9"
+
+
+HALF = base64_of(floats(0.5))
+"""A piece of a client's sound; the engine hears `HALF_PCM`."""
+HALF_PCM = pcm(16384)
+
+
+def init(**payload):
+    return event("session.init", payload=payload)
+
+
+def append(audio=HALF, **more):
+    return event("input.append", input={"audio": audio, **more})
+
+
+def ask(*messages, **more):
+    """A question in chat; messages are what the user says, or whole."""
+    told = [{"role": "user", "content": each} if isinstance(each, str) else each for each in messages]
+    return event("input.append", input={"messages": told, **more})
+
+
+def delta(kind, **fields):
+    return event("response.output.delta", kind=kind, **fields)
+
+
+def closed(reason, **fields):
+    return event("session.closed", reason=reason, **fields)
+
+
+def error(code, **fields):
+    return event("error", error={"code": code, **fields})
+
+
+ASSIGNED = talk_events.Assigned("q_1")
+READY = talk_events.Ready({"prefill_ms": 5})
+
+
+class Laws:
+    """
+    What holds in every session, whatever is said to it.
+
+    Attributes:
+        asked: the engine's ids of what it was asked, in order, and of what it was done with.
+    """
+
+    def __init__(self) -> None:
+        self.types: list[str] = []
+        self.is_closed = False
+        self.done: set[str] = set()
+        self.given = 0
+        self.told: list[Any] = []
+
+    def sent(self, fields):
+        """An event came."""
+        type = fields["type"]
+        assert not self.is_closed and "session.closed" not in self.types, "the end is the last that comes"
+        if type in ("session.queued", "session.queue_update"):
+            assert "session.queue_done" not in self.types
+            assert (type == "session.queued") is not any(each in ("session.queued", "session.queue_update") for each in self.types)
+        if type in ("session.queue_done", "session.created"):
+            assert type not in self.types, "it comes once"
+        if type == "session.created":
+            assert "session.queue_done" in self.types
+        if type.startswith("response.") or type == "session.warning":
+            assert "session.created" in self.types
+            assert fields["session_id"] == ID
+        assert ("server_send_ts" in fields) is ("session.created" in [*self.types, type])
+        if type == "response.output.delta":
+            self._delta(fields)
+        if type == "response.done":
+            assert fields["response_id"] not in self.done, "an answer ends once"
+            self.done.add(fields["response_id"])
+        self.types.append(type)
+
+    def _delta(self, fields):
+        assert fields["response_id"] not in self.done, "an answer's deltas come before its end"
+        wanted = {"listen": {"text"}, "text": {"text"}, "audio": {"audio"}}[fields["kind"]]
+        assert wanted == {"text", "audio"} & set(fields)
+        assert (fields["text"] == "") is (fields["kind"] == "listen") if "text" in fields else base64.b64decode(fields["audio"])
+
+    def tells(self, word):
+        """The engine was told a word."""
+        assert not self.is_closed and "session.queue_done" in self.types, "who waits for a place says nothing to it"
+        if isinstance(word, commands.Converse):
+            assert not self.told
+        if isinstance(word, commands.Hear | commands.See | commands.Listen):
+            assert isinstance(self.told[0], commands.Converse)
+            assert "session.created" in self.types
+        self.told.append(word)
+
+    def closes(self, _effect):
+        """It is over."""
+        assert not self.is_closed
+        self.is_closed = True
+
+    @property
+    def asked(self):
+        """The ids of what the engine was asked."""
+        return [word.id for word in self.told if isinstance(word, commands.Respond)]
+
+
+_begun: list[Any] = []
+
+
+@pytest.fixture(autouse=True)
+def all_spoken_of():
+    """At the end of a test, all that came must have been spoken of."""
+    _begun.clear()
+    yield
+    assert [dialogue.pending for dialogue in _begun if dialogue.pending] == []
+
+
+class Dialogue:
+    """
+    A session between its client and its engine.
+
+    Attributes:
+        pending: what has come and was not spoken of yet: events as JSON, words for the engine, and the end.
+        at: the time; it only goes on with `wait`.
+        wakes_at: when the session wants to be woken.
+    """
+
+    def __init__(self, mode="video", abilities=ALL, until=None, **opening):
+        self.mode = mode
+        self.at = BEGUN_AT
+        self.pending: list[Any] = []
+        self.wakes_at: float | None = None
+        self.laws = Laws()
+        begun = Opening(**{"model": "parrot", "abilities": abilities, "mode": mode, "session_id": ID, "instructions": "Be kind."} | opening)
+        self.session = Minicpmo(begun, numbered())
+        _begun.append(self)
+        self._hear(FromClient(begun, self.at))
+        self._go_on(until)
+
+    def _go_on(self, until):
+        """Come to that point, without a word about it."""
+        steps = {"assigned": [ASSIGNED], "live": [ASSIGNED, init(), *([READY] if self.mode != "chat" else [])]}
+        for said in steps.get(until, []):
+            self >> said
+            self.pending.clear()
+
+    def __rshift__(self, said):
+        assert self.pending == [], "there is more that came, and was not spoken of"
+        if isinstance(said, bytes | dict):
+            self._say(said if isinstance(said, bytes) else json.dumps(said).encode())
+        elif isinstance(said, Resumed | Held):
+            self._hear(FromClient(said, self.at))
+        elif isinstance(said, Tick | Hangup | Halted):
+            self._hear(said)
+        else:
+            self._hear(FromEngine(said if isinstance(said, tuple) else (said,), self.at))
+        return self
+
+    def __lshift__(self, wanted):
+        assert self.pending, f"{wanted} did not come, and nothing else did"
+        came = self.pending.pop(0)
+        shown = event(wanted) if isinstance(wanted, str) else wanted
+        assert fits(shown, came), f"expected {wanted}, but there came {came}, and then {self.pending}"
+        return self
+
+    def _say(self, frame):
+        try:
+            said: Any = decode_client(frame, self.mode)
+        except ClientMistake as mistake:
+            said = Garbled(mistake)
+        self._hear(FromClient(said, self.at))
+
+    def _hear(self, happened):
+        for effect in self.session.handle(happened):
+            match effect:
+                case Send(sent):
+                    fields = json.loads(encode_server(sent))
+                    self.laws.sent(fields)
+                    self.pending.append(fields)
+                case Tell(word):
+                    self.laws.tells(word)
+                    self.pending.append(word)
+                case WakeAt(at):
+                    self.wakes_at = at
+                case Close():
+                    self.laws.closes(effect)
+                    self.pending.append(effect)
+
+    def wait(self, seconds):
+        """Let time pass; whoever wants to be woken meanwhile is."""
+        until = self.at + seconds
+        while self.wakes_at is not None and self.wakes_at <= until and self.session.has_ended is None:
+            self.at, self.wakes_at = max(self.at, self.wakes_at), None
+            self._hear(Tick(self.at))
+        self.at = until
+        return self
+
+    def skip(self):
+        """Pass over what came."""
+        self.pending.clear()
+        return self

@@ -1,0 +1,290 @@
+"""
+A Realtime session to talk with: what goes in is said with `>>`, and with `<<` all that comes out, one after the other.
+
+What the client says and hears is JSON in its dialect, as it is on the socket. Every event that comes out must be valid to the official
+client's types, have an id of its own and fit into a small frame, in whatever test it comes.
+"""
+
+import base64
+import itertools
+import json
+from typing import Any
+
+import openai.types.beta.realtime as original_beta
+import openai.types.realtime as original
+from pydantic import TypeAdapter
+
+from antiphon.engine_api import commands, events as talk_events
+from antiphon.engine_api.capabilities import Abilities
+from antiphon.errors import ClientMistake
+from antiphon.protocols.realtime.session import Garbled, Realtime
+from antiphon.protocols.realtime.settings import Opening
+from antiphon.protocols.session import Close, FromClient, FromEngine, Halted, Hangup, Send, Spend, Tell, Tick, WakeAt
+from antiphon.wire.realtime.client_events import event_id_of
+from antiphon.wire.realtime.dialects import DIALECTS
+from antiphon.wire.realtime.server_events import RateLimit
+
+VALID: dict[str, Any] = {"ga": TypeAdapter(original.RealtimeServerEvent), "beta": TypeAdapter(original_beta.RealtimeServerEvent)}
+FRAME_LIMIT_BYTES = 1 << 20
+BEGUN_AT = 1_000.0
+EVENTS = (Tick, Hangup, Halted)
+
+TEXT = Abilities(tools=True)
+"""An engine that reads and writes."""
+
+OMNI = Abilities(
+    tools=True,
+    images=True,
+    audio_in=True,
+    audio_out=True,
+    listens=True,
+    turn_detection=("server_vad", "semantic_vad"),
+    transcribes=True,
+    noise_reduction=("near_field", "far_field"),
+    voices=("alloy", "marin"),
+    truncation=True,
+    efforts=("low", "high"),
+)
+"""An engine that can do everything."""
+
+LIMITS = (RateLimit(name="requests", limit=10, remaining=9, reset_seconds=6.0),)
+
+
+class Anything:
+    """Equal to whatever there is."""
+
+    def __eq__(self, other):
+        return other is not MISSING
+
+    __hash__ = None
+
+
+class Missing:
+    """Equal to no field at all."""
+
+
+ANY = Anything()
+MISSING = Missing()
+
+
+def event(type, **fields):
+    """An event as JSON has it: to be said whole; of one that comes, what matters of it."""
+    return {"type": type, **fields}
+
+
+def error(code, event_id=None, **fields):
+    """What comes of a mistake."""
+    return event("error", error={"code": code, "event_id": event_id, **fields})
+
+
+def base64_of(sound):
+    return base64.b64encode(sound).decode()
+
+
+def silence(ms, rate_hz=24_000):
+    return bytes(ms * rate_hz // 1000 * 2)
+
+
+def sound(pcm):
+    """The event that brings so much sound."""
+    return event("input_audio_buffer.append", audio=base64_of(pcm))
+
+
+class Tells:
+    """A word to the engine, by its kind and what matters of it."""
+
+    def __init__(self, kind, **fields):
+        self.kind = kind
+        self.fields = fields
+
+    def __eq__(self, word):
+        return type(word) is self.kind and all(getattr(word, name) == value for name, value in self.fields.items())
+
+    __hash__ = None
+
+    def __repr__(self):
+        return f"Tells({self.kind.__name__}, {self.fields})"
+
+
+def responds(id="resp_1", **fields):
+    return Tells(commands.Respond, id=id, **fields)
+
+
+class Closes:
+    """The end of the session, by the code of its fault."""
+
+    def __init__(self, code=None):
+        self.code = code
+
+    def __eq__(self, effect):
+        return isinstance(effect, Close) and self.code == (effect.fault.code if effect.fault else None)
+
+    __hash__ = None
+
+    def __repr__(self):
+        return f"Closes({self.code!r})"
+
+
+def fits(wanted, got):
+    """Whether what is wanted is there; objects may have more fields than are named."""
+    if isinstance(wanted, dict) and isinstance(got, dict):
+        return all(fits(value, got.get(name, MISSING)) for name, value in wanted.items())
+    if isinstance(wanted, list | tuple) and isinstance(got, list):
+        return len(wanted) == len(got) and all(map(fits, wanted, got))
+    return wanted is got if wanted is MISSING else wanted == got
+
+
+# What the official client's types don't know of the beta, though its server took and said it.
+LATER = ("mcp", "mcp_list_tools", "input_image")
+SECRET = {"value": "ek_1", "expires_at": 1}
+
+
+def known_to_the_beta(value):
+    if isinstance(value, list):
+        return [known_to_the_beta(each) for each in value if not (isinstance(each, dict) and each.get("type") in LATER)]
+    if not isinstance(value, dict):
+        return value
+    fields = {name: known_to_the_beta(each) for name, each in value.items() if name not in ("model", "tool_choice")}
+    if value.get("type") == "transcription_session.updated":
+        fields["session"]["client_secret"] = SECRET
+    return fields
+
+
+def check_valid(dialect, frame):
+    """Ask the official client's types, strictly."""
+    fields = json.loads(frame)
+    if dialect == "beta":
+        if fields.get("item", {}).get("type") in LATER:
+            return
+        frame = json.dumps(known_to_the_beta(fields))
+    VALID[dialect].validate_json(frame, strict=True)
+
+
+def numbered():
+    """Ids that can be told beforehand: `resp_1`, `resp_2`, `item_1`."""
+    counts: dict[str, Any] = {}
+    return lambda prefix: f"{prefix}_{next(counts.setdefault(prefix, itertools.count(1)))}"
+
+
+class Dialogue:
+    """
+    A session between its client and its engine.
+
+    Attributes:
+        pending: what has come and was not spoken of yet: events as JSON, words for the engine, and the end.
+        at: the time; it only goes on with `wait`.
+        wakes_at: when the session wants to be woken.
+        log: every event that came, as JSON.
+        came: every event, before it was put into the client's dialect, and every word for the engine.
+    """
+
+    def __init__(self, abilities=OMNI, dialect="ga", is_new=False, **opening):
+        self.at = BEGUN_AT
+        self.pending: list[Any] = []
+        self.log: list[dict[str, Any]] = []
+        self.spent: list[int] = []
+        self.frames: list[bytes] = []
+        self.came: list[Any] = []
+        self.wakes_at: float | None = None
+        self.dialect = DIALECTS[dialect]
+        begun = Opening(**{"model": "parrot", "abilities": abilities, "dialect": dialect, "limits": lambda: LIMITS} | opening)
+        self.session = Realtime(begun, numbered())
+        self._hear(FromClient(begun, self.at))
+        if not is_new:
+            self.pending.clear()
+
+    def __rshift__(self, said):
+        assert self.pending == [], "there is more that came, and was not spoken of"
+        if isinstance(said, bytes | dict):
+            self._say(said if isinstance(said, bytes) else json.dumps(said).encode())
+        elif isinstance(said, EVENTS):
+            self._hear(said)
+        else:
+            self._hear(FromEngine(said if isinstance(said, tuple) else (said,), self.at))
+        return self
+
+    def __lshift__(self, wanted):
+        for each in wanted.split() if isinstance(wanted, str) else [wanted]:
+            assert self.pending, f"{each} did not come, and nothing else did"
+            came = self.pending.pop(0)
+            shown = event(each) if isinstance(each, str) else each
+            assert fits(shown, came), f"expected {each}, but there came {came}, and then {self.pending}"
+        return self
+
+    def _say(self, frame):
+        try:
+            said: Any = self.dialect.decode_client(frame)
+        except ClientMistake as mistake:
+            said = Garbled(mistake, event_id_of(frame))
+        self._hear(FromClient(said, self.at))
+
+    def _hear(self, happened):
+        for effect in self.session.handle(happened):
+            match effect:
+                case Send(sent):
+                    self.came.append(sent)
+                    self._send(sent)
+                case Tell(word):
+                    self.came.append(word)
+                    self.pending.append(word)
+                case WakeAt(at):
+                    assert at is None or at >= self.at
+                    self.wakes_at = at
+                case Spend(tokens):
+                    self.spent.append(tokens)
+                case _:
+                    self.pending.append(effect)
+
+    def _send(self, sent):
+        frame = self.dialect.encode_server(sent)
+        if frame is None:
+            return
+        assert len(frame) <= FRAME_LIMIT_BYTES
+        check_valid(self.dialect.name, frame)
+        fields = json.loads(frame)
+        self.frames.append(frame)
+        self.log.append(fields)
+        self.pending.append(fields)
+
+    # What makes dialogues short
+
+    def wait(self, seconds):
+        """Let time pass; whoever wants to be woken meanwhile is."""
+        until = self.at + seconds
+        while self.wakes_at is not None and self.wakes_at <= until and self.session.has_ended is None:
+            self.at, self.wakes_at = self.wakes_at, None
+            self._hear(Tick(self.at))
+        self.at = until
+        return self
+
+    def skip(self):
+        """Pass over what came."""
+        self.pending.clear()
+        return self
+
+    def events(self):
+        """The events that came and were not spoken of, which they then were."""
+        came, self.pending = [each for each in self.pending if isinstance(each, dict)], []
+        return came
+
+    def update(self, **fields):
+        """Change the session, without a word about it."""
+        kind = {"session": {"type": "realtime", **fields}} if self.dialect.name == "ga" else {"session": fields}
+        self >> event("session.update", **kind)
+        assert self.log[-1]["type"] == "session.updated", self.log[-1]
+        return self.skip()
+
+    def answer(self, *words, id="resp_1", reason="stop"):
+        """Ask for an answer, and have it end, without a word about it."""
+        self >> event("response.create")
+        self.skip()
+        self >> (*words, talk_events.Ended(id, reason))
+        return self.skip()
+
+    def turn(self, id, ms=400, **more):
+        """Have the person say something, without a word about it."""
+        start_ms = self.session._speech.buffer.now_ms
+        self >> sound(silence(ms))
+        self.skip()
+        self >> (talk_events.SpeechStarted(id, start_ms), talk_events.SpeechStopped(id, start_ms + ms))
+        return self.skip()

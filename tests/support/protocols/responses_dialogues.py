@@ -1,0 +1,72 @@
+"""A dialogue with a Responses session, whose engine is the test."""
+
+import itertools
+
+import msgspec
+
+from antiphon.engine_api.capabilities import Abilities
+from antiphon.errors import OurFault
+from antiphon.protocols.responses.request import Order
+from antiphon.protocols.responses.session import Responses
+from antiphon.protocols.session import FromClient, FromEngine, Keep, NotKept, Send, Tell
+from antiphon.wire.codec.types import encode
+from antiphon.wire.responses import items
+from antiphon.wire.responses.request import CreateRequest
+from support.protocols.words import ID
+
+ALL = Abilities(
+    images=True,
+    tools=True,
+    custom_tools=True,
+    json_schema=True,
+    max_top_logprobs=20,
+    efforts=("low", "high"),
+    summaries=True,
+)
+
+
+def order_for(**fields):
+    given_items = fields.pop("given", (items.Message(role="user", content="Hi"),))
+    past = fields.pop("past", ())
+    abilities = fields.pop("abilities", ALL)
+    request = CreateRequest(**{"stream": True, **fields})
+    return Order(id=ID, tenant="t", created_at=1000, model="m", request=request, abilities=abilities, given=given_items, past=past)
+
+
+NOISE = ["x" * length for length in range(16, 0, -1)]
+
+
+def session_for(noise=None, **fields):
+    numbers = itertools.count(1)
+    return Responses(order_for(**fields), lambda prefix: f"{prefix}_{next(numbers)}", noise)
+
+
+class Dialogue:
+    """A session talked with, and everything it did."""
+
+    def __init__(self, session):
+        self.session = session
+        self.effects = session.handle(FromClient(None, 1000.0))
+
+    def said(self, *words, at=1001.0):
+        self.effects += self.session.handle(FromEngine(words, at))
+        return self
+
+    def not_kept(self):
+        """The store failed at the last record: as the driver does, drop what waited for it."""
+        last = max(index for index, effect in enumerate(self.effects) if isinstance(effect, Keep))
+        record = self.effects[last].record
+        self.effects[last:] = [effect for effect in self.effects[last:] if isinstance(effect, Tell)]
+        self.effects += self.session.handle(NotKept(record, OurFault("full"), 1002.0))
+
+    @property
+    def events(self):
+        return [msgspec.json.decode(encode(effect.event)) for effect in self.effects if isinstance(effect, Send)]
+
+    @property
+    def types(self):
+        return [event["type"].removeprefix("response.") for event in self.events]
+
+    @property
+    def kept(self):
+        return [effect.record for effect in self.effects if isinstance(effect, Keep)]

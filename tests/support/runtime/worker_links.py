@@ -1,0 +1,137 @@
+"""A worker at the other end of a link, in the same loop; and what either end says, when nobody holds the other."""
+
+import asyncio
+import contextlib
+import socket
+
+from antiphon.engine_api import commands, events as talk_events, history as turns
+from antiphon.engine_api.options import Settings
+from antiphon.engines.remote.engine import RemoteEngine
+from antiphon.engines.remote.link import StreamPipe
+from antiphon.runtime.workers.server import Serving
+from antiphon.wire.codec.length_prefix import Frames
+from antiphon.wire.internal.worker_link import VERSION, Hello, from_worker, to_worker
+
+SETTINGS = Settings(model="m")
+
+
+def ask(id, text="one two three", **more):
+    return commands.Respond(id=id, history=(turns.Message("user", (turns.TextPart(text),)),), **more)
+
+
+class Heard:
+    """Takes an engine's words, and can wait for some."""
+
+    def __init__(self):
+        self.words = []
+        self._changed = asyncio.Event()
+
+    def __call__(self, words):
+        self.words.extend(words)
+        self._changed.set()
+
+    def of(self, *kinds):
+        return [word for word in self.words if isinstance(word, kinds)]
+
+    async def until(self, condition):
+        async with asyncio.timeout(30):
+            while not condition(self.words):
+                self._changed.clear()
+                await self._changed.wait()
+
+    async def end_of(self, id):
+        def ends(words):
+            return [word for word in words if word.id == id and isinstance(word, talk_events.Ended | talk_events.Broke)]
+
+        await self.until(ends)
+        return ends(self.words)[0]
+
+
+async def plugged(sock, end):
+    sock.setblocking(False)
+    await asyncio.get_running_loop().create_connection(lambda: StreamPipe(end), sock=sock)
+
+
+@contextlib.asynccontextmanager
+async def linked(engine, slots=None, **remotely):
+    """The engine, started, as the server has it; and what serves it."""
+    ours, theirs = socket.socketpair()
+    await engine.start()
+    remote = RemoteEngine(**remotely)
+    try:
+        async with Serving(slots) as serving:
+            await plugged(theirs, serving.end)
+            await plugged(ours, remote.end)
+            serving.serve(engine)
+            serving.end.send(Hello(version=VERSION, abilities=engine.abilities, slots=slots))
+            await remote.start()
+            yield remote, serving
+            await remote.stop()
+    finally:
+        await engine.stop()
+
+
+class Bare:
+    """The other end of a link without anything behind it: what it is sent, as frames."""
+
+    def __init__(self, decoder):
+        self._frames = Frames(decoder)
+        self._reader = self._writer = None
+        self.came = []
+
+    async def open(self, sock):
+        self._reader, self._writer = await asyncio.open_connection(sock=sock)
+
+    async def frame(self, kind):
+        """The next frame of a kind."""
+        async with asyncio.timeout(10):
+            while True:
+                for frame in self.came:
+                    if isinstance(frame, kind):
+                        self.came.remove(frame)
+                        return frame
+                self.came += self._frames.take(await self._reader.read(1 << 16))
+
+    def send(self, piece):
+        self._writer.write(piece)
+
+    async def end(self):
+        """Return when the other end has hung up."""
+        async with asyncio.timeout(10):
+            with contextlib.suppress(ConnectionError):
+                while await self._reader.read(1 << 16):
+                    pass
+
+    async def close(self):
+        self._writer.close()
+        with contextlib.suppress(ConnectionError):
+            await self._writer.wait_closed()
+
+
+@contextlib.asynccontextmanager
+async def bare_worker(**remotely):
+    """A server's end, and the worker's bare one."""
+    ours, theirs = socket.socketpair()
+    remote, bare = RemoteEngine(**remotely), Bare(to_worker)
+    await plugged(ours, remote.end)
+    await bare.open(theirs)
+    try:
+        yield remote, bare
+    finally:
+        await remote.stop()
+        await bare.close()
+
+
+@contextlib.asynccontextmanager
+async def bare_server(engine, **serving_with):
+    """A worker's end, and the server's bare one."""
+    ours, theirs = socket.socketpair()
+    bare = Bare(from_worker)
+    async with Serving(**serving_with) as serving:
+        await plugged(theirs, serving.end)
+        await bare.open(ours)
+        serving.serve(engine)
+        try:
+            yield serving, bare
+        finally:
+            await bare.close()

@@ -1,0 +1,46 @@
+"""A server with keys, and the numbers that it counts."""
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from antiphon.runtime.access.keys import make_key
+from antiphon.server.processes.run import background
+from antiphon.stores.sql.store import Sql
+from support.server.raw_http import exchange, request
+from support.server.scripted_server import SCRIPT, configured
+
+MODELS = {
+    "parrot": {"engine": "scripted", **SCRIPT},
+    "second": {"engine": "scripted", **SCRIPT},
+    "endless": {"engine": "scripted", "pace_ms": 5, "answers": [{"lines": [{"text": "la ", "repeat": 100000}]}]},
+}
+
+
+class Keyed:
+    """A server that needs keys."""
+
+    def __init__(self, tmp_path, **settings):
+        self.config = configured(tmp_path, MODELS, **{"logging.level": "error", "server.require_keys": True, **settings})
+
+    async def key(self, **fields):
+        """A new key."""
+        record, secret = make_key("laptop", now=1, **fields)
+        store = Sql(str(self.config.database_url))
+        await store.open()
+        await store.keys.add(record)
+        await store.close()
+        return secret
+
+    def serving(self):
+        return background(self.config, is_lasting=True)
+
+
+def numbers(url):
+    answer = exchange(url, request(path="/metrics", connection="close")).partition(b"\r\n\r\n")[2]
+    families = text_string_to_metric_families(answer.decode())
+    return {(sample.name, *sample.labels.values()): sample.value for family in families for sample in family.samples}
+
+
+def counted(url, key, value):
+    """Ask until a number has that value."""
+    while numbers(url).get(key) != value:
+        pass

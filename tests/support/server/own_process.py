@@ -1,0 +1,35 @@
+"""A server in a process of its own, to be told by signals."""
+
+import contextlib
+import json
+import subprocess
+import sys
+
+PROGRAM = """
+import json, pathlib, sys
+from antiphon.config.load import load
+from antiphon.server.processes.run import serve
+home, flags = pathlib.Path(sys.argv[1]), json.loads(sys.argv[2])
+config = load(flags, None, {"HOME": str(home)}, home, etc=home / "none.toml").config
+serve(config, ready=lambda url, _is_open: print(url, flush=True))
+"""
+
+
+MODELS = [
+    {"name": "parrot", "engine": "scripted"},
+    {"name": "short", "engine": "scripted", "pace_ms": 10, "answers": [{"lines": [{"text": "la ", "repeat": 60}]}]},
+    {"name": "endless", "engine": "scripted", "pace_ms": 10, "answers": [{"lines": [{"text": "la ", "repeat": 100000}]}]},
+]
+
+
+@contextlib.contextmanager
+def serving(home, **settings):
+    """A server in a process of its own; the process and its address."""
+    flags = {"server.port": 0, "models": MODELS} | {f"server.{name}": value for name, value in settings.items()}
+    with subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, str(home), json.dumps(flags)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            yield process, process.stdout.readline().strip()
+        finally:
+            process.kill()

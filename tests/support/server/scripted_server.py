@@ -1,0 +1,40 @@
+"""What the tests' servers are configured with: scripted models, and a home of their own."""
+
+from pathlib import Path
+
+from antiphon.config.load import load
+
+SCRIPT = {
+    "answers": [
+        {"to": "result", "say": "The tool says {input}"},
+        {
+            "when": "weather",
+            "lines": [
+                {"call": "get_weather", "arguments": {"city": "Paris"}, "call_id": "call_w1"},
+            ],
+        },
+        {
+            "when": "two tools",
+            "lines": [
+                {"call": "get_weather", "arguments": {"city": "Paris"}, "call_id": "call_a"},
+                {"call": "get_time", "arguments": {"zone": "CET"}, "call_id": "call_b"},
+            ],
+        },
+        {"when": "patch", "lines": [{"call": "apply", "input": "*** free text ***", "call_id": "call_c"}]},
+        {"when": "think", "lines": [{"reasoning": "Let me see."}, {"summary": "It was seen."}, {"text": "Done."}]},
+        {"when": "json", "lines": [{"text": '{"name":"Ada","age":36}'}]},
+        {"when": "refuse", "lines": [{"refusal": "I will not."}]},
+        {"when": "too long", "lines": [{"text": "Once upon a"}, {"ended": "length"}]},
+        {"when": "break at once", "lines": [{"broke": {"status": 503, "message": "The model is loading.", "retry_after_s": 3}}]},
+        {"when": "break midway", "lines": [{"text": "So far"}, {"wait_ms": 1}, {"broke": {"message": "The model broke."}}]},
+        {"when": "sing", "lines": [{"text": "la ", "repeat": 100000}]},
+        {"when": "", "say": "You said: {input}"},
+    ]
+}
+
+
+def configured(tmp_path: Path, models, **settings):
+    """A configuration of these models, all else at its default, writing only below `tmp_path`."""
+    environ = {"HOME": str(tmp_path)}
+    entries = [{"name": name, **options} for name, options in models.items()]
+    return load({"models": entries, **settings}, None, environ, tmp_path, etc=tmp_path / "none.toml").config

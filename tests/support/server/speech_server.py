@@ -1,0 +1,162 @@
+"""A real server whose ear and mouth are simple enough to know what they will do."""
+
+import asyncio
+import contextlib
+import math
+import queue
+import threading
+from struct import pack
+
+import uvloop
+
+from antiphon.engines.cascade.parts import Parts
+from antiphon.errors import OurFault, invalid_value
+from antiphon.runtime.service import Service
+from antiphon.runtime.speech.service import Speech
+from antiphon.server.app import build
+from antiphon.server.processes.run import Server
+from antiphon.server.transport import logs
+from antiphon.server.transport.listener import base_url, bound
+from antiphon.speech.base import HEARING_RATE_HZ, Piece, Segment, Transcript
+from antiphon.speech.stt.options import refuse
+from support.server.scripted_server import SCRIPT, configured
+
+WORD_MS = 250
+
+
+class Ear:
+    """
+    Hears how long each sound is: `[2.0 s]`, and nothing in silence.
+
+    Attributes:
+        stopped: how many transcriptions were given up.
+    """
+
+    def __init__(self, has_times=False):
+        self.languages = ("en", "fr")
+        self.takes_prompt = has_times
+        self.has_times = has_times
+        self.stopped = 0
+        self.wishes = []
+        self.waits = threading.Event()
+        self.is_slow = False
+
+    async def start(self):
+        pass
+
+    async def stop(self):
+        pass
+
+    def check(self, wish):
+        refuse(wish, "beep", languages=self.languages, takes_prompt=self.takes_prompt, has_word_times=self.has_times)
+
+    async def transcribe(self, pcm, wish):
+        self.wishes.append(wish)
+        if self.is_slow:
+            self.waits.set()
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                self.stopped += 1
+                raise
+        if not any(pcm):
+            return Transcript(text="")
+        seconds = len(pcm) / 2 / HEARING_RATE_HZ
+        text = f"[{seconds:.1f} s]"
+        segments = (Segment(text, 0.5, seconds),) if self.has_times else ()
+        words = (Segment(text, 0.5, 1.0),) if wish.word_times else ()
+        return Transcript(text=text, segments=segments, words=words, language=(wish.languages or ("en",))[0], tokens=3)
+
+
+class Mouth:
+    """
+    Says a word in a quarter of a second, as a tone.
+
+    Attributes:
+        said: each text, with its voice and speed.
+        closed: how many were given up.
+    """
+
+    voices = ("low", "high")
+    rate_hz = 22_050
+
+    def __init__(self):
+        self.said, self.closed = [], 0
+        self.waits = threading.Event()
+
+    async def start(self):
+        pass
+
+    async def stop(self):
+        pass
+
+    async def say(self, text, voice=None, speed=1.0):
+        self.said.append((text, voice, speed))
+        if voice not in (None, "alloy", *self.voices):
+            raise invalid_value("voice", voice, self.voices)
+        for word in text.split():
+            if "break" in word:
+                raise OurFault("The voice broke.")
+            if "endless" in word:
+                self.waits.set()
+                try:
+                    while True:
+                        yield Piece(tone(1000, self.rate_hz), "la ")
+                        await asyncio.sleep(0)
+                finally:
+                    self.closed += 1
+            yield Piece(tone(WORD_MS / speed, self.rate_hz), word + " ")
+
+
+def tone(ms, rate_hz, hz=220):
+    count = int(ms * rate_hz / 1000)
+    return pack(f"<{count}h", *(round(8000 * math.sin(2 * math.pi * hz * number / rate_hz)) for number in range(count)))
+
+
+class Served:
+    """The server under test, with its parts."""
+
+    def __init__(self, url, service, ear, mouth):
+        self.url, self.service, self.ear, self.mouth = url, service, ear, mouth
+
+
+@contextlib.contextmanager
+def speaking(home, *, ear=None, mouth=None, models=None, **settings):
+    """The server, in a thread of its own."""
+    models = models or {"parrot": {"engine": "scripted", **SCRIPT}}
+    config = configured(home, models, **{"server.port": 0, "server.drain_s": 0.2, "store.url": "memory", **settings})
+    logs.configure(config.logging)
+    ear, mouth = ear or Ear(), mouth or Mouth()
+    started = queue.SimpleQueue()
+
+    async def serve(listener):
+        service = Service(config, lambda _line: None)
+        parts = Parts(ear=ear, mouth=mouth, voices=(*Mouth.voices, "alloy"))
+        service.speech = Speech(config.speech, config.models_dir, {}, parts=parts)
+        await service.open()
+        server = Server(service, lambda: started.put((server, Served(base_url(listener), service, ear, mouth))))
+        server.config.app = build(service)
+        try:
+            await server.serve(sockets=[listener])
+        finally:
+            await service.close()
+
+    def work(listener):
+        try:
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                runner.run(serve(listener))
+        except BaseException as error:
+            started.put(error)
+
+    with bound("127.0.0.1", 0) as listener:
+        thread = threading.Thread(target=work, args=(listener,), daemon=True)
+        thread.start()
+        begun = started.get()
+        if isinstance(begun, BaseException):
+            raise begun
+        server, served = begun
+        try:
+            yield served
+        finally:
+            server.should_exit = True
+            thread.join()

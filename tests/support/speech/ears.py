@@ -1,0 +1,62 @@
+"""What tests of ears share: how to hear, and an ear that knows what it will be told."""
+
+import asyncio
+import contextlib
+
+from antiphon.audio import bytes_of
+from antiphon.engine_api.options import Transcription
+from antiphon.speech.base import HEARING_RATE_HZ, Segment, Transcript
+
+WISH = Transcription()
+
+
+def run(scenario):
+    async def in_time():
+        async with asyncio.timeout(120):
+            return await scenario
+
+    return asyncio.run(in_time())
+
+
+@contextlib.asynccontextmanager
+async def started(ear):
+    await ear.start()
+    try:
+        yield ear
+    finally:
+        await ear.stop()
+
+
+def silence(seconds):
+    return bytes(bytes_of(seconds * 1000, HEARING_RATE_HZ))
+
+
+class Dictated:
+    """
+    An ear that hears the words of a list, one in each half second, and in what is cut off in the middle of a word only part of it.
+
+    Attributes:
+        asked: how long each sound was that it was given, in milliseconds.
+        fault: raised the next time.
+    """
+
+    languages = ()
+    takes_prompt = False
+    has_times = True
+
+    def __init__(self, words):
+        self.asked = []
+        self.fault = None
+        self._words = words
+        self._at = 0
+
+    async def transcribe(self, pcm, wish):
+        ms = len(pcm) * 1000 // (2 * HEARING_RATE_HZ)
+        self.asked.append(ms)
+        if self.fault:
+            fault, self.fault = self.fault, None
+            raise fault
+        whole, more = divmod(ms, 500)
+        words = [*self._words[:whole], self._words[whole][: len(self._words[whole]) * more // 500]]
+        segments = tuple(Segment(word, at / 2, at / 2 + 0.5) for at, word in enumerate(words[:whole]))
+        return Transcript(text=" ".join(filter(None, words)), segments=segments, language="en", tokens=whole)

@@ -1,0 +1,47 @@
+"""A program that speaks in tones, as the process of a voice; what it is asked to say may tell it to misbehave."""
+
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+from antiphon.speech.tts.alignment import words_of
+from antiphon.speech.tts.child import Missing, Stopped, serve
+
+WORD_SAMPLES = 100
+
+
+class Tones:
+    def __init__(self, begin):
+        self.notes = Path(begin.paths[0])
+        if (self.notes / "missing").exists():
+            raise Missing("There is no tone.")
+        if (self.notes / "dead").exists():
+            os.kill(os.getpid(), signal.SIGKILL)
+        if (self.notes / "silent").exists():
+            time.sleep(600)
+
+    def speak(self, job):
+        text = job.say.text
+        if "crash" in text:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if "hang" in text:
+            time.sleep(600)
+        if "boom" in text:
+            raise ValueError("no such word")
+        if "wait" in text.lower():
+            stopped = threading.Event()
+            job.stop = stopped.set
+            (self.notes / "waiting").touch()
+            stopped.wait()
+            (self.notes / "stopped").touch()
+            raise Stopped
+        words = words_of(text)
+        with (self.notes / "said").open("a") as said:
+            said.write(f"{text.strip()}\n")
+        return b"\1\0" * WORD_SAMPLES * len(words), [(word, WORD_SAMPLES) for word in words]
+
+
+if __name__ == "__main__":
+    serve(Tones)

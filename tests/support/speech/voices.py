@@ -1,0 +1,57 @@
+"""What tests of voices share: a mouth that speaks in tones, and how to hear one out."""
+
+import asyncio
+import contextlib
+from pathlib import Path
+
+from antiphon.speech.tts.process import Patience
+from antiphon.speech.tts.synthesizer import ProcessMouth
+from support.speech import tone_voice
+
+PROGRAM = (tone_voice.__file__,)
+
+
+def run(scenario):
+    async def in_time():
+        async with asyncio.timeout(120):
+            return await scenario
+
+    return asyncio.run(in_time())
+
+
+@contextlib.asynccontextmanager
+async def started(mouth):
+    await mouth.start()
+    try:
+        yield mouth
+    finally:
+        await mouth.stop()
+
+
+def tones(folder: Path, *, notice=lambda _line: None, **patience):
+    return ProcessMouth(
+        PROGRAM,
+        [folder],
+        voices=("high", "low"),
+        rate_hz=16_000,
+        aliases={"alloy": "low"},
+        patience=Patience(**patience),
+        notice=notice,
+    )
+
+
+async def heard(mouth, text, voice=None, speed=1.0):
+    return [piece async for piece in mouth.say(text, voice, speed)]
+
+
+async def until(condition):
+    """Wait for what another process does; nothing tells when it has."""
+    while not condition():  # noqa: ASYNC110 - it is not of this loop
+        await asyncio.sleep(0.01)
+
+
+def is_running(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False

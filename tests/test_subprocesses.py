@@ -1,0 +1,84 @@
+"""Processes at the other end of a socket: begun, ended and replaced."""
+
+import asyncio
+import contextlib
+import sys
+from pathlib import Path
+
+import pytest
+
+from antiphon.errors import OurFault
+from antiphon.subprocesses import begun, ended, replacement
+
+ECHO = "import os; os.write(0, os.read(0, 99)); os.read(0, 1)"
+DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(60)"
+
+
+class Line(asyncio.Protocol):
+    def __init__(self):
+        self.heard = asyncio.get_running_loop().create_future()
+
+    def connection_made(self, transport):
+        self.transport = transport
+
+    def data_received(self, data):
+        self.heard.set_result(data)
+
+
+def commands():
+    """The command lines of all processes, where the system tells."""
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            yield file.read_text(errors="replace")
+
+
+def python(program):
+    return (sys.executable, "-S", "-c", program)
+
+
+def test_what_is_said_goes_both_ways_and_a_closed_socket_ends_it():
+    async def scenario():
+        line = Line()
+        process = await begun(python(ECHO), lambda: line)
+        line.transport.write(b"hello")
+        assert await line.heard == b"hello"
+        line.transport.close()
+        await ended(process, 30)
+        return process.returncode
+
+    assert asyncio.run(scenario()) == 0
+
+
+def test_one_that_does_not_end_is_killed():
+    async def scenario():
+        process = await begun(python(DEAF), Line)
+        await ended(process, 0)
+        return process.returncode
+
+    assert asyncio.run(scenario()) == -9
+
+
+def test_where_there_is_nobody_to_talk_to_no_process_is_left():
+    async def scenario():
+        def nobody():
+            raise RuntimeError("no line")
+
+        with pytest.raises(RuntimeError):
+            await begun(python(DEAF), nobody)
+
+    asyncio.run(scenario())
+    assert not any(DEAF in command for command in commands())
+
+
+def test_it_is_tried_until_one_can_be_started():
+    async def scenario():
+        async def start():
+            if len(failures) < 3:
+                raise OurFault("not yet")
+            return "there"
+
+        return await replacement(start, 0, failures.append, (0, 0))
+
+    failures = []
+    assert asyncio.run(scenario()) == "there"
+    assert [fault.message for fault in failures] == ["not yet"] * 3

@@ -1,0 +1,149 @@
+"""The reader itself: depth, what is no JSON, queries."""
+
+import json
+
+import pytest
+from hypothesis import given, strategies as st
+
+from antiphon.errors import ClientMistake
+from antiphon.wire.codec.reading import DEPTH_LIMIT, Reader, check_depth, read_query
+from antiphon.wire.responses.endpoints import ListQuery, RetrieveQuery
+from antiphon.wire.responses.parts import InputText, OutputText, TopLogprob
+from antiphon.wire.responses.request import CreateRequest, decode_request
+
+
+def nested(depth: int, opening: str = '{"a":', closing: str = "}") -> bytes:
+    return (opening * depth + "1" + closing * depth).encode()
+
+
+def test_sixty_four_levels_are_as_deep_as_it_goes():
+    check_depth(nested(64))
+    for body in (nested(65), nested(65, "[", "]"), nested(33, '[{"a":', "}]"), nested(65, '{"}":[1],"a":', ',"b":"{"}')):
+        with pytest.raises(ClientMistake, match="nested more than 64 levels deep"):
+            check_depth(body)
+
+
+def test_a_wide_body_is_not_a_deep_one():
+    check_depth(json.dumps([{"a": [{}, [], {"b": []}]}] * 1000).encode())
+    check_depth(json.dumps(["{" * 100, '\\"[' * 100, "]" * 100]).encode())
+
+
+@given(
+    st.recursive(
+        st.text('[]{}"\\a') | st.none(), lambda inner: st.lists(inner) | st.dictionaries(st.text('[]{}"\\a'), inner), max_leaves=200
+    ),
+    st.integers(50, 70),
+)
+def test_depth_is_counted_as_it_is(value, more):
+    def depth(value):
+        if isinstance(value, dict):
+            value = list(value.values())
+        return 1 + max(map(depth, value), default=0) if isinstance(value, list) else 0
+
+    for _ in range(more):
+        value = [value]
+    body = json.dumps(value).encode()
+    if depth(value) <= DEPTH_LIMIT:
+        check_depth(body)
+    else:
+        with pytest.raises(ClientMistake):
+            check_depth(body)
+
+
+@given(st.binary() | st.text('[]{}"\\,:1', max_size=300).map(str.encode))
+def test_the_depth_of_anything_can_be_asked(body):
+    try:
+        check_depth(body * 70)
+    except ClientMistake as mistake:
+        assert mistake.code is None
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b'{"text":"\xff"}',
+        b"[" * 100_000,
+        b'{"text":"\\ud800"}',
+        b'{"type":"input_text","text":"a","a":1e999}',
+        b'{"type":"input_text","text":"a","a":"\xff"}',
+        b"nul",
+        b"\x00",
+    ],
+)
+def test_what_is_no_json_is_refused_as_such(body):
+    with pytest.raises(ClientMistake) as caught:
+        Reader(InputText).read(body)
+    assert caught.value.body()["error"]["type"] == "invalid_request_error"
+    assert caught.value.code in (None, "invalid_type")
+
+
+def test_the_parser_says_what_is_wrong_with_json():
+    with pytest.raises(
+        ClientMistake, match=r"^We could not parse the JSON body of your request\. .* was not valid JSON: .*trailing comma.*\.\)$"
+    ):
+        Reader(InputText).read(b'{"text":1,}')
+
+
+def test_a_body_of_the_wrong_kind_is_named():
+    with pytest.raises(ClientMistake, match=r"^Invalid type: expected an object, but got an array instead\.$"):
+        Reader(InputText).read(b" [] ")
+
+
+@pytest.mark.parametrize(("field", "members"), [("include", "strings"), ("tools", "objects")])
+def test_what_should_be_an_array_is_told_of_what(field, members):
+    with pytest.raises(ClientMistake, match=f"'{field}': expected an array of {members}, but got a string instead"):
+        decode_request(b'{"input": "x", "%b": "x"}' % field.encode())
+
+
+def test_unknown_fields_are_kept_with_their_digits():
+    part = Reader(InputText).read(b'{"type":"input_text", "text":"a", "weight": 1.50, "deep": {"x":\n[1]}}')
+    assert part.extra == {"weight": 1.5, "deep": {"x": [1]}}
+
+
+def test_null_stands_for_a_default():
+    assert Reader(OutputText).read(b'{"type":"output_text","text":"a","annotations":null}') == OutputText(text="a", annotations=[])
+
+
+def test_numbers_of_either_kind_are_decimals():
+    assert Reader(TopLogprob).read(b'{"logprob":-1,"x":1}').logprob == -1.0
+
+
+def test_a_whole_number_is_an_integer_however_it_is_written():
+    read = Reader(CreateRequest).read
+    assert read(b'{"max_output_tokens":16.0}').max_output_tokens == read(b'{"max_output_tokens":1.6e1}').max_output_tokens == 16
+    with pytest.raises(ClientMistake, match="got a decimal number"):
+        read(b'{"model":1.0}')
+
+
+def test_a_query_is_read_as_its_type_says():
+    pairs = [
+        ("limit", "5"),
+        ("include[]", "reasoning.encrypted_content"),
+        ("include", "message.output_text.logprobs"),
+        ("after", "12"),
+        ("beta", "true"),
+    ]
+    assert read_query(ListQuery, pairs) == ListQuery(
+        limit=5, include=["reasoning.encrypted_content", "message.output_text.logprobs"], after="12"
+    )
+    assert read_query(RetrieveQuery, [("stream", "true"), ("starting_after", "7")]) == RetrieveQuery(stream=True, starting_after=7)
+    assert read_query(ListQuery, []) == ListQuery(limit=20, order="desc")
+
+
+@pytest.mark.parametrize(
+    ("pair", "message"),
+    [
+        (("limit", "101"), "Invalid 'limit': integer above maximum value. Expected a value <= 100, but got 101 instead."),
+        (("limit", "0"), "Invalid 'limit': integer below minimum value. Expected a value >= 1, but got 0 instead."),
+        (("limit", "ten"), "Invalid type for 'limit': expected an integer, but got a string instead."),
+        (("limit", "01"), "Invalid type for 'limit': expected an integer, but got a string instead."),
+        (("order", "up"), "Invalid value: 'up'. Supported values are: 'asc' and 'desc'."),
+    ],
+)
+def test_a_wrong_query_is_named(pair, message):
+    with pytest.raises(ClientMistake) as caught:
+        read_query(ListQuery, [pair])
+    assert caught.value.message == message
+    assert caught.value.param == pair[0]
