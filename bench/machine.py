@@ -16,16 +16,16 @@ import itertools
 import statistics
 import time
 
-from antiphon.engine_api import events as talk_events
-from antiphon.engine_api.capabilities import Abilities
-from antiphon.protocols.responses.request import Order
-from antiphon.protocols.responses.session import Responses
+from antiphon.engine_api import events
+from antiphon.engine_api.capabilities import Capabilities
+from antiphon.protocols.responses.request import ResolvedRequest
+from antiphon.protocols.responses.session import ResponsesSession
 from antiphon.protocols.session import FromClient
 from antiphon.runtime.core.driver import Driver
-from antiphon.runtime.core.ids import mint, noise
-from antiphon.stores.memory import Memory
+from antiphon.runtime.core.ids import new_id, padding
+from antiphon.stores.memory import MemoryStore
 from antiphon.wire.responses import items
-from antiphon.wire.responses.profiles import PROFILES, Encoding
+from antiphon.wire.responses.profiles import PROFILES, EventEncoder
 from antiphon.wire.responses.request import CreateRequest
 
 STREAMS = (1, 10, 100, 1_000)
@@ -41,7 +41,7 @@ class Counting:
         self.send = self.said.append
 
     def flush(self):
-        self.encoding.frame_into(self.said, self.out)
+        self.encoding.encode_sse_into(self.said, self.out)
         self.said.clear()
         self.bytes += len(self.out)
         self.out.clear()
@@ -65,16 +65,16 @@ class Mute:
 
 def begin(encoding, store):
     request = CreateRequest(model="m", stream=True, store=False)
-    order = Order(
-        id=mint("resp"),
+    order = ResolvedRequest(
+        id=new_id("resp"),
         tenant="",
         created_at=1,
         model="m",
         request=request,
-        abilities=Abilities(),
-        given=(items.Message(role="user", content="Count."),),
+        capabilities=Capabilities(),
+        input_items=(items.Message(role="user", content="Count."),),
     )
-    session = Responses(order, mint, noise())
+    session = ResponsesSession(order, new_id, padding())
     driver = Driver(session, Counting(encoding), store)
     driver._conversation = Mute()
     return order, driver
@@ -82,11 +82,11 @@ def begin(encoding, store):
 
 async def cost_ns(streams):
     """Nanoseconds of CPU an event, with so many streams taking turns."""
-    encoding, store = Encoding(PROFILES["openai"]), Memory()
+    encoding, store = EventEncoder(PROFILES["openai"]), MemoryStore()
     begun = [begin(encoding, store) for _ in range(streams)]
     for order, driver in begun:
         driver.receive(FromClient(order, 1.0))
-    words = [(driver.deliver, (talk_events.Text(order.id, " word"),)) for order, driver in begun]
+    words = [(driver.deliver, (events.TextDelta(order.id, " word"),)) for order, driver in begun]
     rounds = itertools.cycle(words)
     for deliver, said in itertools.islice(rounds, streams):
         deliver(said)

@@ -20,15 +20,15 @@ import time
 import uvloop
 
 from antiphon.config.settings import QueueSettings
-from antiphon.engine_api import events as talk_events
-from antiphon.engine_api.options import Settings
-from antiphon.engines.scripted.engine import Scripted
+from antiphon.engine_api import events
+from antiphon.engine_api.options import ConversationSettings
+from antiphon.engines.scripted.engine import ScriptedEngine
 from antiphon.engines.scripted.script import Script
-from antiphon.runtime.scheduling.base import Wants, Worker
-from antiphon.runtime.scheduling.engine import Queued
-from antiphon.runtime.scheduling.local import Places
-from antiphon.runtime.scheduling.pool import Pool, Rules
-from antiphon.server.processes.run import settle_memory
+from antiphon.runtime.scheduling.base import Requirements, Worker
+from antiphon.runtime.scheduling.engine import QueuedEngine
+from antiphon.runtime.scheduling.local import LocalCoordinator
+from antiphon.runtime.scheduling.pool import PoolRules, WorkerPool
+from antiphon.server.processes.run import tune_gc
 
 LENGTHS = (10, 1_000, 10_000)
 KINDS = ("chat", "audio", "video")
@@ -36,15 +36,17 @@ WORKERS = 20
 TURNS = 2_000
 WAITING = 1_000
 HANDOVERS = 400
-SETTINGS = Settings(model="m", kind="audio")
+SETTINGS = ConversationSettings(model="m", kind="audio")
 
 
 def filled(length):
     """A pool with all its places taken, and so many waiting."""
-    pool = Pool(Rules(size=2 * length + WORKERS))
+    pool = WorkerPool(PoolRules(max_waiting=2 * length + WORKERS))
     for number in range(WORKERS):
-        pool.offer(Worker(id=f"w{number}", model="m", engine=Scripted(Script())), 0)
-    tickets = [pool.ask(f"q{number}", Wants(model="m", kind=KINDS[number % 3]), number) for number in range(length + WORKERS)]
+        pool.add_worker(Worker(id=f"w{number}", model="m", engine=ScriptedEngine(Script())), 0)
+    tickets = [
+        pool.request_lease(f"q{number}", Requirements(model="m", kind=KINDS[number % 3]), number) for number in range(length + WORKERS)
+    ]
     return pool, tickets[:WORKERS], tickets[WORKERS:]
 
 
@@ -54,7 +56,7 @@ def assigning_us(length):
     begun = time.thread_time_ns()
     for number in range(TURNS):
         serving += pool.leave(serving[number], length + number)
-        pool.ask(f"n{number}", Wants(model="m", kind=KINDS[number % 3]), length + WORKERS + number)
+        pool.ask(f"n{number}", Requirements(model="m", kind=KINDS[number % 3]), length + WORKERS + number)
     return (time.thread_time_ns() - begun) / TURNS / 1000
 
 
@@ -68,17 +70,17 @@ def cancelling_us(length):
         waiting[place], waiting[-1] = waiting[-1], waiting[place]
         begun = time.thread_time_ns()
         pool.leave(waiting.pop(), 0, outcome="gave_up")
-        waiting.append(pool.ask(f"n{number}", Wants(model="m", kind=KINDS[number % 3]), length + WORKERS + number))
+        waiting.append(pool.ask(f"n{number}", Requirements(model="m", kind=KINDS[number % 3]), length + WORKERS + number))
         spent += time.thread_time_ns() - begun
     return spent / TURNS / 1000
 
 
 async def telling_us(length):
     """Everybody is told their position and how long it will take: CPU for each of them."""
-    places = Places(QueueSettings(size=length))
-    places.offer(Worker(id="w", model="m", engine=Scripted(Script()), slots=1))
+    places = LocalCoordinator(QueueSettings(size=length))
+    places.add_worker(Worker(id="w", model="m", engine=ScriptedEngine(Script()), slots=1))
     for kind in KINDS:
-        places.holding.note("m", kind, 60)
+        places.lease_durations.observe("m", kind, 60)
     told = 0
 
     def tell(_waiting):
@@ -86,7 +88,7 @@ async def telling_us(length):
         told += 1
 
     async def wait():
-        async with places.lease(Wants(model="m", kind="audio"), tell):
+        async with places.lease(Requirements(model="m", kind="audio"), tell):
             await asyncio.Event().wait()
 
     async with asyncio.TaskGroup() as tasks:
@@ -107,12 +109,12 @@ class House:
     """A thousand who wait for twenty places; how late each handover was, in seconds, is in `late`, on two clocks."""
 
     def __init__(self, tasks):
-        self.places = Places(QueueSettings(size=2 * WAITING))
+        self.places = LocalCoordinator(QueueSettings(size=2 * WAITING))
         for number in range(WORKERS):
-            self.places.offer(Worker(id=f"w{number}", model="m", engine=Scripted(Script())))
+            self.places.add_worker(Worker(id=f"w{number}", model="m", engine=ScriptedEngine(Script())))
         for kind in KINDS:
-            self.places.holding.note("m", kind, 60)
-        self.engine = Queued(self.places, "m")
+            self.places.lease_durations.observe("m", kind, 60)
+        self.engine = QueuedEngine(self.places, "m")
         self.tasks = tasks
         self.serving = set()
         self.left_at = None
@@ -125,7 +127,7 @@ class House:
         assigned, over = asyncio.Event(), asyncio.Event()
 
         def deliver(words):
-            if any(isinstance(word, talk_events.Assigned) for word in words):
+            if any(isinstance(word, events.WorkerAssigned) for word in words):
                 self.note()
                 assigned.set()
 
@@ -141,7 +143,7 @@ class House:
 
     def end_one(self):
         self.left_at = clocks()
-        self.serving.pop().set()
+        self.serving.pop().set_configuration()
 
     async def churn(self, dice):
         """Others who come, are told where they are, and leave."""
@@ -186,7 +188,7 @@ async def until(holds, every_s=0.001):
 
 
 def main():
-    settle_memory()  # as a server does
+    tune_gc()  # as a server does
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         rows = {"assign": assigning_us, "give up": cancelling_us, "tell each": lambda length: runner.run(telling_us(length))}
         print(f"{'us of CPU':12}" + "".join(f"{length:>10,}" for length in LENGTHS))

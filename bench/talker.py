@@ -15,7 +15,7 @@ from pathlib import Path
 import aiohttp
 import numpy as np
 
-from antiphon.speech.dsp.resample import resampled
+from antiphon.speech.dsp.resample import resample
 from measuring import cpu_ns, free_port, running
 
 RECORDINGS = Path(__file__).parent.parent / "tests" / "speech" / "recordings"
@@ -74,7 +74,7 @@ def room(ms):
 
 def recording(name):
     with wave.open(str(RECORDINGS / f"{name}.wav")) as file:
-        return resampled(file.readframes(file.getnframes()), file.getframerate(), RATE_HZ)
+        return resample(file.readframes(file.getnframes()), file.getframerate(), RATE_HZ)
 
 
 def loud_ms(pcm, below_peak_db=30):

@@ -15,9 +15,9 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).parent))
 
-from antiphon.errors import Fault
-from antiphon.speech.tts.kokoro import kokoro
-from antiphon.speech.tts.piper import piper
+from antiphon.errors import ApiError
+from antiphon.speech.tts.kokoro import kokoro_synthesizer
+from antiphon.speech.tts.piper import piper_synthesizer
 from measuring import cpu_ns, memory_mb
 
 TRIES = 5
@@ -41,7 +41,7 @@ async def measured(name, mouth):
     began = time.perf_counter()
     try:
         await mouth.start()
-    except Fault as fault:
+    except ApiError as fault:
         print(f"{name}: {fault.message}")
         return
     ready = time.perf_counter() - began
@@ -58,11 +58,14 @@ async def measured(name, mouth):
 
 async def main(folder):
     print("| voice | says | sound | first heard after | real-time factor | CPU a second of sound |\n| - | - | - | - | - | - |")
-    makers = {"Piper": lambda: piper(sorted(folder.glob("piper-*"))), "Kokoro": lambda: kokoro(folder / "kokoro-82m-int8")}
+    makers = {
+        "Piper": lambda: piper_synthesizer(sorted(folder.glob("piper-*"))),
+        "Kokoro": lambda: kokoro_synthesizer(folder / "kokoro-82m-int8"),
+    }
     for name, maker in makers.items():
         try:
             mouth = maker()
-        except Fault as fault:
+        except ApiError as fault:
             print(f"{name}: {fault.message}")
             continue
         await measured(name, mouth)

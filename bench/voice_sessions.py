@@ -35,11 +35,11 @@ from typing import NamedTuple
 import numpy as np
 import uvloop
 
-from antiphon.engine_api.capabilities import Abilities
-from antiphon.protocols.realtime.session import Realtime
-from antiphon.protocols.realtime.settings import Opening
+from antiphon.engine_api.capabilities import Capabilities
+from antiphon.protocols.realtime.session import RealtimeSession
+from antiphon.protocols.realtime.settings import RealtimeSessionConfig
 from antiphon.protocols.session import FromClient
-from antiphon.runtime.core.ids import mint
+from antiphon.runtime.core.ids import new_id
 from antiphon.speech import onnx
 from antiphon.wire.realtime.dialects import DIALECTS
 from measuring import cpu_ns
@@ -213,8 +213,10 @@ def bare_decoding():
 
 
 def bare_session():
-    session = Realtime(Opening(model=EARS, abilities=Abilities(audio_in=True, listens=True, turn_detection=("server_vad",))), mint)
-    session.handle(FromClient(session._opening, 0.0))
+    session = RealtimeSession(
+        RealtimeSessionConfig(model=EARS, capabilities=Capabilities(audio_in=True, listens=True, turn_detection=("server_vad",))), new_id
+    )
+    session.handle(FromClient(session._config, 0.0))
     decode = DIALECTS["ga"].decode_client
     events = itertools.cycle([FromClient(decode(text.encode()), 1.0) for text in frames(noise(1, NOISY_DBFS))])
     return _spent_us(lambda: session.handle(next(events)), 5000) / FRAME_S

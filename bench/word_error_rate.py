@@ -27,13 +27,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from antiphon.audio import from_ulaw, to_ulaw
+from antiphon.audio import decode_ulaw, encode_ulaw
 from antiphon.engine_api.options import Transcription
-from antiphon.errors import Fault
-from antiphon.speech.dsp.resample import resampled
-from antiphon.speech.stt.moonshine import Moonshine
-from antiphon.speech.stt.partials import PACES, Partials
-from antiphon.speech.stt.whisper import Whisper
+from antiphon.errors import ApiError
+from antiphon.speech.dsp.resample import resample
+from antiphon.speech.stt.moonshine import MoonshineTranscriber
+from antiphon.speech.stt.partials import POLICIES_BY_DELAY, PartialTranscriber
+from antiphon.speech.stt.whisper import WhisperTranscriber
 
 RECORDINGS = Path(__file__).parent.parent / "tests" / "speech" / "recordings"
 MODELS = Path(os.environ.get("ANTIPHON_MODELS") or Path.home() / ".cache" / "antiphon" / "models")
@@ -102,8 +102,8 @@ def babble(rng, clip, others):
 
 
 def telephone(clip):
-    narrow = resampled(pcm(clip.samples), RATE_HZ, 8_000)
-    return resampled(from_ulaw(to_ulaw(narrow)), 8_000, RATE_HZ)
+    narrow = resample(pcm(clip.samples), RATE_HZ, 8_000)
+    return resample(decode_ulaw(encode_ulaw(narrow)), 8_000, RATE_HZ)
 
 
 def heard(everyone):
@@ -157,21 +157,21 @@ async def told(ear, delay, everyone):
     first_ms = []
     for clip in everyone:
         sound, more = pcm(clip.samples), []
-        partials = Partials(ear, Transcription(languages=("en",), delay=delay), more.append)
+        partials = PartialTranscriber(ear, Transcription(languages=("en",), delay=delay), more.append)
         async with asyncio.TaskGroup() as tasks:
             running = tasks.create_task(partials.run())
             for start in range(0, len(sound), 640):
-                partials.hear(sound[start : start + 640])
+                partials.append_audio(sound[start : start + 640])
                 # The time that rounds take is left out: what is counted is what was told of so much sound.
                 while await idle(ear):
                     pass
                 if more and len(first_ms) < everyone.index(clip) + 1:
-                    first_ms.append(partials.heard_ms)
+                    first_ms.append(partials.audio_ms)
             running.cancel()
         transcript = (await partials.transcript()).text
-        early += len(words(partials.told))
+        early += len(words(partials.confirmed_text))
         total += len(words(transcript))
-        right += transcript.startswith(partials.told)
+        right += transcript.startswith(partials.confirmed_text)
     return statistics.median(first_ms), early / total, right / len(everyone)
 
 
@@ -199,11 +199,11 @@ class Counted:
 
 
 async def ears():
-    for kind, name in ((Moonshine, "moonshine-tiny-en"), (Whisper, "whisper-base")):
+    for kind, name in ((MoonshineTranscriber, "moonshine-tiny-en"), (WhisperTranscriber, "whisper-base")):
         ear = kind(MODELS / name)
         try:
             await ear.start()
-        except Fault as fault:
+        except ApiError as fault:
             print(f"{name} is left out: {fault.message}", file=sys.stderr)
         else:
             yield name, ear
@@ -229,7 +229,7 @@ async def main():
             wall, processor = await timed(ear, pcm(clip.samples))
             times.append([name, f"{seconds:.1f} s", f"{wall * 1000:.0f} ms", f"{processor * 1000:.0f} ms", f"{processor / seconds:.3f}"])
         noises.append([name, "{} of {}".format(*await made_up(ear))])
-        for delay in PACES if isinstance(ear, Moonshine) else ("medium",):
+        for delay in POLICIES_BY_DELAY if isinstance(ear, MoonshineTranscriber) else ("medium",):
             first_ms, early, right = await told(Counted(ear), delay, everyone)
             tellings.append([name, delay, f"{first_ms / 1000:.1f} s", f"{100 * early:.0f} %", f"{100 * right:.0f} %"])
     table(["word error rate", *sounds], *rates)

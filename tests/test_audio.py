@@ -7,8 +7,8 @@ import wave
 import pytest
 from hypothesis import given, strategies as st
 
-from antiphon.audio import Samples, bytes_of, from_alaw, from_ulaw, ms_of, peak, to_alaw, to_ulaw, wav
-from antiphon.errors import ClientMistake
+from antiphon.audio import SampleAligner, decode_alaw, decode_ulaw, duration_ms, encode_alaw, encode_ulaw, peak, size_bytes, wav_file
+from antiphon.errors import ClientError
 
 EVERY_SAMPLE = range(-32768, 32768)
 EVERY_CODE = bytes(range(256))
@@ -38,7 +38,7 @@ def slow_alaw(sample):
     return ((0x80 if sample >= 0 else 0) | chord << 4 | step) ^ 0x55
 
 
-@pytest.mark.parametrize(("encode", "slow"), [(to_ulaw, slow_ulaw), (to_alaw, slow_alaw)])
+@pytest.mark.parametrize(("encode", "slow"), [(encode_ulaw, slow_ulaw), (encode_alaw, slow_alaw)])
 def test_every_sample_is_encoded_as_the_slow_reference_does_it(encode, slow):
     assert encode(pcm(*EVERY_SAMPLE)) == bytes(map(slow, EVERY_SAMPLE))
 
@@ -47,49 +47,52 @@ def test_every_sample_is_encoded_as_the_slow_reference_does_it(encode, slow):
     ("decode", "code", "value"),
     # The quantised values at both ends and at the bounds of chords, of 14 and of 13 bits, as the tables 2 and 1 of G.711 have them.
     [
-        *((from_ulaw, code, value * 4) for code, value in [(0xFF, 0), (0xFE, 2), (0xF0, 30), (0xEF, 33), (0xE0, 93), (0xDF, 99)]),
-        *((from_ulaw, code, value * 4) for code, value in [(0x8F, 4191), (0x80, 8031), (0x7F, 0), (0x7E, -2), (0x6F, -33), (0x00, -8031)]),
-        *((from_alaw, code, value * 8) for code, value in [(0xD5, 1), (0xD4, 3), (0xDA, 31), (0xC5, 33), (0xCA, 63), (0xF5, 66)]),
-        *((from_alaw, code, value * 8) for code, value in [(0xA5, 2112), (0xAA, 4032), (0x55, -1), (0x45, -33), (0x2A, -4032)]),
+        *((decode_ulaw, code, value * 4) for code, value in [(0xFF, 0), (0xFE, 2), (0xF0, 30), (0xEF, 33), (0xE0, 93), (0xDF, 99)]),
+        *(
+            (decode_ulaw, code, value * 4)
+            for code, value in [(0x8F, 4191), (0x80, 8031), (0x7F, 0), (0x7E, -2), (0x6F, -33), (0x00, -8031)]
+        ),
+        *((decode_alaw, code, value * 8) for code, value in [(0xD5, 1), (0xD4, 3), (0xDA, 31), (0xC5, 33), (0xCA, 63), (0xF5, 66)]),
+        *((decode_alaw, code, value * 8) for code, value in [(0xA5, 2112), (0xAA, 4032), (0x55, -1), (0x45, -33), (0x2A, -4032)]),
     ],
 )
 def test_a_code_stands_for_the_value_of_the_standard(decode, code, value):
     assert samples(decode(bytes((code,)))) == (value,)
 
 
-@pytest.mark.parametrize(("encode", "decode"), [(to_ulaw, from_ulaw), (to_alaw, from_alaw)])
+@pytest.mark.parametrize(("encode", "decode"), [(encode_ulaw, decode_ulaw), (encode_alaw, decode_alaw)])
 def test_what_was_decoded_is_encoded_as_it_was(encode, decode):
     # Of the two mu-law codes for nothing, the one for minus nothing is never chosen.
-    never = b"\x7f" if encode is to_ulaw else b""
+    never = b"\x7f" if encode is encode_ulaw else b""
     codes = bytes(code for code in range(256) if code not in never)
     assert encode(decode(codes)) == codes
 
 
-@pytest.mark.parametrize(("encode", "decode"), [(to_ulaw, from_ulaw), (to_alaw, from_alaw)])
+@pytest.mark.parametrize(("encode", "decode"), [(encode_ulaw, decode_ulaw), (encode_alaw, decode_alaw)])
 def test_a_sample_comes_back_within_half_a_step(encode, decode):
     loudest = max(samples(decode(EVERY_CODE)))
     for before, after in zip(EVERY_SAMPLE, samples(decode(encode(pcm(*EVERY_SAMPLE)))), strict=True):
         assert abs(before - after) <= (abs(before) + 256) / 32 or (abs(before) > loudest and abs(after) == loudest)
 
 
-@pytest.mark.parametrize("encode", [to_ulaw, to_alaw])
+@pytest.mark.parametrize("encode", [encode_ulaw, encode_alaw])
 def test_no_sound_and_one_sample_are_sound_too(encode):
     assert encode(b"") == b""
     assert len(encode(b"\0\0")) == 1
 
 
-@pytest.mark.parametrize("encode", [to_ulaw, to_alaw])
+@pytest.mark.parametrize("encode", [encode_ulaw, encode_alaw])
 def test_half_a_sample_is_refused(encode):
-    with pytest.raises(ClientMistake, match="3 bytes"):
+    with pytest.raises(ClientError, match="3 bytes"):
         encode(b"abc")
 
 
 def test_bytes_and_milliseconds_follow_from_each_other():
-    assert ms_of(48_000, 24_000) == 1000
-    assert ms_of(2, 8_000) == 0.125
-    assert bytes_of(20, 24_000) == 960
-    assert bytes_of(1, 44_100) == 88, "whole samples"
-    assert bytes_of(0.1, 8_000) == 0
+    assert duration_ms(48_000, 24_000) == 1000
+    assert duration_ms(2, 8_000) == 0.125
+    assert size_bytes(20, 24_000) == 960
+    assert size_bytes(1, 44_100) == 88, "whole samples"
+    assert size_bytes(0.1, 8_000) == 0
 
 
 def test_the_peak_is_how_far_the_loudest_sample_is_from_silence():
@@ -100,14 +103,14 @@ def test_the_peak_is_how_far_the_loudest_sample_is_from_silence():
 
 @given(st.lists(st.binary(max_size=7)))
 def test_pieces_of_any_length_make_whole_samples_and_lose_nothing(pieces):
-    sound = Samples()
-    taken = [sound.take(piece) for piece in pieces]
+    sound = SampleAligner()
+    taken = [sound.align(piece) for piece in pieces]
     whole = b"".join(pieces)
     assert all(len(pcm) % 2 == 0 for pcm in taken)
     assert b"".join(taken) == whole[: len(whole) // 2 * 2]
 
 
 def test_a_wav_file_is_read_by_others():
-    with wave.open(io.BytesIO(wav(pcm(1, 2, 3), 16_000))) as file:
+    with wave.open(io.BytesIO(wav_file(pcm(1, 2, 3), 16_000))) as file:
         assert file.getparams()[:4] == (1, 2, 16_000, 3)
         assert samples(file.readframes(9)) == (1, 2, 3)

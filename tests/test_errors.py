@@ -4,11 +4,11 @@ from math import inf, nan
 
 import pytest
 
-from antiphon.errors import LONGEST_RETRY_S, ClientMistake, Fault, OurFault, UpstreamTrouble
+from antiphon.errors import MAX_RETRY_AFTER_S, ApiError, ClientError, ServerError, UpstreamError
 
 
 @pytest.mark.parametrize("status", [-1, 0, 1, 99, 101, 200, 204, 304, 399, 600, 999, 10**9, None])
-@pytest.mark.parametrize("kind", [Fault, ClientMistake, UpstreamTrouble, OurFault])
+@pytest.mark.parametrize("kind", [ApiError, ClientError, UpstreamError, ServerError])
 def test_a_status_that_is_no_errors_is_not_taken(kind, status):
     """Response splitting: a worker's 101 or 204 went to the client as it was, with a body that belongs to neither."""
     assert kind("x", status=status).status == kind.status
@@ -16,12 +16,12 @@ def test_a_status_that_is_no_errors_is_not_taken(kind, status):
 
 @pytest.mark.parametrize("status", [400, 418, 429, 500, 599])
 def test_the_status_of_an_error_is_taken(status):
-    assert Fault("x", status=status).status == status
+    assert ApiError("x", status=status).status == status
 
 
 @pytest.mark.parametrize(
     ("claimed", "taken"),
-    [(None, None), (nan, None), (inf, LONGEST_RETRY_S), (1e300, LONGEST_RETRY_S), (-inf, 0), (-5, 0), (0, 0), (1.5, 1.5)],
+    [(None, None), (nan, None), (inf, MAX_RETRY_AFTER_S), (1e300, MAX_RETRY_AFTER_S), (-inf, 0), (-5, 0), (0, 0), (1.5, 1.5)],
 )
 def test_seconds_that_no_header_can_say_are_not_taken(claimed, taken):
-    assert Fault("x", retry_after_s=claimed).retry_after_s == taken
+    assert ApiError("x", retry_after_s=claimed).retry_after_s == taken

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.errors import OurFault
-from antiphon.subprocesses import begun, ended, replacement
+from antiphon.errors import ServerError
+from antiphon.subprocesses import reap, spawn, start_replacement
 
 ECHO = "import os; os.write(0, os.read(0, 99)); os.read(0, 1)"
 DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(60)"
@@ -39,11 +39,11 @@ def python(program):
 def test_what_is_said_goes_both_ways_and_a_closed_socket_ends_it():
     async def scenario():
         line = Line()
-        process = await begun(python(ECHO), lambda: line)
+        process = await spawn(python(ECHO), lambda: line)
         line.transport.write(b"hello")
         assert await line.heard == b"hello"
         line.transport.close()
-        await ended(process, 30)
+        await reap(process, 30)
         return process.returncode
 
     assert asyncio.run(scenario()) == 0
@@ -51,8 +51,8 @@ def test_what_is_said_goes_both_ways_and_a_closed_socket_ends_it():
 
 def test_one_that_does_not_end_is_killed():
     async def scenario():
-        process = await begun(python(DEAF), Line)
-        await ended(process, 0)
+        process = await spawn(python(DEAF), Line)
+        await reap(process, 0)
         return process.returncode
 
     assert asyncio.run(scenario()) == -9
@@ -64,7 +64,7 @@ def test_where_there_is_nobody_to_talk_to_no_process_is_left():
             raise RuntimeError("no line")
 
         with pytest.raises(RuntimeError):
-            await begun(python(DEAF), nobody)
+            await spawn(python(DEAF), nobody)
 
     asyncio.run(scenario())
     assert not any(DEAF in command for command in commands())
@@ -74,10 +74,10 @@ def test_it_is_tried_until_one_can_be_started():
     async def scenario():
         async def start():
             if len(failures) < 3:
-                raise OurFault("not yet")
+                raise ServerError("not yet")
             return "there"
 
-        return await replacement(start, 0, failures.append, (0, 0))
+        return await start_replacement(start, 0, failures.append, (0, 0))
 
     failures = []
     assert asyncio.run(scenario()) == "there"

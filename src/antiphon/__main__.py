@@ -10,14 +10,14 @@ import signal
 import sys
 from types import FrameType
 
-INTERRUPTED = 130
+EXIT_INTERRUPTED = 130
 
 
 def main() -> None:
     """Run as the program `antiphon`; whoever interrupts it while it loads ends it without a word."""
     heeds = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # else whoever started it wants interruptions ignored
     if heeds:
-        signal.signal(signal.SIGINT, _leave)
+        signal.signal(signal.SIGINT, _exit_now)
     from antiphon.cli.main import main as begin  # noqa: PLC0415 - the moment that is meant
 
     if heeds:
@@ -25,11 +25,11 @@ def main() -> None:
     try:
         begin()
     except KeyboardInterrupt:
-        sys.exit(INTERRUPTED)
+        sys.exit(EXIT_INTERRUPTED)
 
 
-def _leave(_number: int, _frame: FrameType | None) -> None:
-    os._exit(INTERRUPTED)
+def _exit_now(_signum: int, _frame: FrameType | None) -> None:
+    os._exit(EXIT_INTERRUPTED)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from operator import itemgetter
 from struct import Struct, pack, unpack
 from typing import NamedTuple
 
-from antiphon.errors import ClientMistake
+from antiphon.errors import ClientError
 
 SAMPLE_BYTES = 2
 POSITIVE = 0x80
@@ -37,12 +37,12 @@ class _Law(NamedTuple):
         return bytes(pcm)
 
     def encode(self, pcm: bytes) -> bytes:
-        numbers = _numbers("H", pcm)
+        numbers = _unpack_samples("H", pcm)
         # An itemgetter of one item gives the item, not a tuple of one.
         return bytes(itemgetter(*numbers)(self.codes)) if len(numbers) > 1 else bytes(self.codes[number] for number in numbers)
 
 
-def _law(magnitude: Callable[[int], int], codes: bytes) -> _Law:
+def _build_law(magnitude: Callable[[int], int], codes: bytes) -> _Law:
     """
     A law from both halves of its definition.
 
@@ -55,28 +55,28 @@ def _law(magnitude: Callable[[int], int], codes: bytes) -> _Law:
 
 
 @cache
-def _ulaw() -> _Law:
+def _build_ulaw() -> _Law:
     # Eight segments of sixteen steps, each segment's steps twice as wide as those of the one before. The bias puts the first value in
     # the middle of its step, half of which lies below zero; what is louder than the last step is as loud as that.
     def magnitude(code: int) -> int:
         return ((((~code & 0x0F) << 3) + 0x84) << ((~code & 0x70) >> 4)) - 0x84
 
     steps = [bytes((~number & 0xFF,)) * (8 << (number >> 4)) for number in range(128)]
-    return _law(magnitude, b"".join(steps)[4:].ljust(32_768, b"\x80"))
+    return _build_law(magnitude, b"".join(steps)[4:].ljust(32_768, b"\x80"))
 
 
 @cache
-def _alaw() -> _Law:
+def _build_alaw() -> _Law:
     # The first two segments have steps of one width. Every other bit is sent inverted, so that silence has edges on the line.
     def magnitude(code: int) -> int:
         segment, step = divmod((code ^ 0x55) & 0x7F, 16)
         return ((step << 4) + (0x108 if segment else 0x08)) << max(0, segment - 1)
 
     steps = [bytes((number ^ 0x55 ^ POSITIVE,)) * (16 << max(0, (number >> 4) - 1)) for number in range(128)]
-    return _law(magnitude, b"".join(steps))
+    return _build_law(magnitude, b"".join(steps))
 
 
-def from_ulaw(sound: bytes) -> bytes:
+def decode_ulaw(sound: bytes) -> bytes:
     """
     Sound that the telephone brought, in America and Japan.
 
@@ -88,10 +88,10 @@ def from_ulaw(sound: bytes) -> bytes:
 
     Source: ITU-T Recommendation G.711.
     """
-    return _ulaw().decode(sound)
+    return _build_ulaw().decode(sound)
 
 
-def to_ulaw(pcm: bytes) -> bytes:
+def encode_ulaw(pcm: bytes) -> bytes:
     """
     Sound as the telephone carries it, in America and Japan.
 
@@ -102,14 +102,14 @@ def to_ulaw(pcm: bytes) -> bytes:
         mu-law, one byte a sample: half as many bytes.
 
     Raises:
-        ClientMistake: `pcm` has an odd number of bytes.
+        ClientError: `pcm` has an odd number of bytes.
 
     Source: ITU-T Recommendation G.711.
     """
-    return _ulaw().encode(pcm)
+    return _build_ulaw().encode(pcm)
 
 
-def from_alaw(sound: bytes) -> bytes:
+def decode_alaw(sound: bytes) -> bytes:
     """
     Sound that the telephone brought, in most of the world.
 
@@ -121,10 +121,10 @@ def from_alaw(sound: bytes) -> bytes:
 
     Source: ITU-T Recommendation G.711.
     """
-    return _alaw().decode(sound)
+    return _build_alaw().decode(sound)
 
 
-def to_alaw(pcm: bytes) -> bytes:
+def encode_alaw(pcm: bytes) -> bytes:
     """
     Sound as the telephone carries it, in most of the world.
 
@@ -135,36 +135,36 @@ def to_alaw(pcm: bytes) -> bytes:
         A-law, one byte a sample: half as many bytes.
 
     Raises:
-        ClientMistake: `pcm` has an odd number of bytes.
+        ClientError: `pcm` has an odd number of bytes.
 
     Source: ITU-T Recommendation G.711.
     """
-    return _alaw().encode(pcm)
+    return _build_alaw().encode(pcm)
 
 
-def ms_of(pcm_bytes: int, rate_hz: int) -> float:
+def duration_ms(pcm_bytes: int, rate_hz: int) -> float:
     """How long so many bytes sound, in milliseconds."""
     return pcm_bytes * 1000 / (SAMPLE_BYTES * rate_hz)
 
 
-def bytes_of(ms: float, rate_hz: int) -> int:
+def size_bytes(ms: float, rate_hz: int) -> int:
     """The bytes of so many milliseconds; whole samples, rounded down."""
     return int(ms * rate_hz / 1000) * SAMPLE_BYTES
 
 
 def peak(pcm: bytes | memoryview) -> int:
     """The furthest that any of the samples is from silence, 0 to 32,768."""
-    numbers = _numbers("h", pcm)
+    numbers = _unpack_samples("h", pcm)
     return max(max(numbers), -min(numbers)) if numbers else 0
 
 
-class Samples:
+class SampleAligner:
     """Makes whole samples of pieces of any length: half of one waits for its other half."""
 
     def __init__(self) -> None:
         self._half = b""
 
-    def take(self, piece: bytes) -> bytes:
+    def align(self, piece: bytes) -> bytes:
         """The samples that are whole with `piece`."""
         pcm = self._half + piece if self._half else piece
         if len(pcm) % SAMPLE_BYTES == 0:
@@ -176,11 +176,11 @@ class Samples:
 
 _HEADER = Struct("<4sI4s4sIHHIIHH4sI")
 
-WAV_HEAD_BYTES = _HEADER.size
+WAV_HEADER_BYTES = _HEADER.size
 """How long the head of a WAV file is that is made here."""
 
 
-def wav(pcm: bytes, rate_hz: int) -> bytes:
+def wav_file(pcm: bytes, rate_hz: int) -> bytes:
     """
     The sound as a WAV file.
 
@@ -189,36 +189,34 @@ def wav(pcm: bytes, rate_hz: int) -> bytes:
 
     Source: Multimedia Programming Interface and Data Specifications 1.0 (IBM and Microsoft, 1991), "Waveform Audio File Format".
     """
-    return wav_head(rate_hz, len(pcm)) + pcm
+    return wav_header(rate_hz, len(pcm)) + pcm
 
 
-def wav_head(rate_hz: int, sound_bytes: int, channels: int = 1) -> bytes:
+def wav_header(rate_hz: int, sound_bytes: int, channels: int = 1) -> bytes:
     """What stands before so much sound in a WAV file."""
-    return _wav_head(rate_hz, sound_bytes + _HEADER.size - 8, sound_bytes, channels)
+    return _build_wav_header(rate_hz, sound_bytes + _HEADER.size - 8, sound_bytes, channels)
 
 
-def endless_wav_head(rate_hz: int) -> bytes:
+def streaming_wav_header(rate_hz: int) -> bytes:
     """
     What stands before the sound of a WAV file that is sent while it is made: all but how long it will be.
 
     Its two lengths are the largest there are, by which players know that the sound goes on to the end of the file.
     """
-    return _wav_head(rate_hz, _NOT_KNOWN, _NOT_KNOWN)
+    return _build_wav_header(rate_hz, _UNKNOWN_SIZE, _UNKNOWN_SIZE)
 
 
-_NOT_KNOWN = 0xFFFF_FFFF
+_UNKNOWN_SIZE = 0xFFFF_FFFF
 
 
-def _wav_head(rate_hz: int, file_bytes: int, sound_bytes: int, channels: int = 1) -> bytes:
+def _build_wav_header(rate_hz: int, file_bytes: int, sound_bytes: int, channels: int = 1) -> bytes:
     pulse_code, length_of_format, bits = 1, 16, 8 * SAMPLE_BYTES
     frame_bytes = SAMPLE_BYTES * channels
     kind = (pulse_code, channels, rate_hz, frame_bytes * rate_hz, frame_bytes, bits)
     return _HEADER.pack(b"RIFF", file_bytes, b"WAVE", b"fmt ", length_of_format, *kind, b"data", sound_bytes)
 
 
-def _numbers(kind: str, pcm: bytes | memoryview) -> tuple[int, ...]:
+def _unpack_samples(kind: str, pcm: bytes | memoryview) -> tuple[int, ...]:
     if len(pcm) % SAMPLE_BYTES:
-        raise ClientMistake(
-            f"Invalid audio: expected whole samples of {SAMPLE_BYTES} bytes, but got {len(pcm)} bytes.", code="invalid_value"
-        )
+        raise ClientError(f"Invalid audio: expected whole samples of {SAMPLE_BYTES} bytes, but got {len(pcm)} bytes.", code="invalid_value")
     return unpack(f"<{len(pcm) // SAMPLE_BYTES}{kind}", pcm)

@@ -9,24 +9,24 @@ import subprocess
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, Protocol, TypeVar
 
-from antiphon.errors import Fault
+from antiphon.errors import ApiError
 
 T = TypeVar("T")
 
-PAUSES_S = (0.0, 0.25, 1.0, 5.0, 15.0)
+RESTART_DELAYS_S = (0.0, 0.25, 1.0, 5.0, 15.0)
 """How long to wait before a process is replaced, after one, two and more that died soon."""
 
-SOON_S = 10.0
+EARLY_EXIT_S = 10.0
 """A process that was there for less died soon."""
 
-LAST_WORDS_S = 2.0
+TERMINATE_GRACE_S = 2.0
 """How long a process may take to end that was told to, before it is killed."""
 
-BURIAL_S = 0.5
+EXIT_GRACE_S = 0.5
 """How long one may take to end that has closed its link, or been silent."""
 
 
-async def begun(command: Sequence[str], protocol: Callable[[], asyncio.BaseProtocol]) -> asyncio.subprocess.Process:
+async def spawn(command: Sequence[str], protocol: Callable[[], asyncio.BaseProtocol]) -> asyncio.subprocess.Process:
     """A process, and `protocol` at this end of its socket."""
     ours, theirs = socket.socketpair()
     process = None
@@ -43,12 +43,12 @@ async def begun(command: Sequence[str], protocol: Callable[[], asyncio.BaseProto
     except BaseException:
         ours.close()
         if process is not None:
-            await asyncio.shield(ended(process, 0))
+            await asyncio.shield(reap(process, 0))
         raise
     return process
 
 
-async def ended(process: asyncio.subprocess.Process, grace_s: float) -> None:
+async def reap(process: asyncio.subprocess.Process, grace_s: float) -> None:
     """See a process end: of itself, as it does when its socket is closed, or by force."""
     try:
         async with asyncio.timeout(grace_s):
@@ -59,8 +59,8 @@ async def ended(process: asyncio.subprocess.Process, grace_s: float) -> None:
         await process.wait()
 
 
-async def replacement(
-    start: Callable[[], Awaitable[T]], deaths: int, failed: Callable[[Fault], None], pauses_s: Sequence[float] = PAUSES_S
+async def start_replacement(
+    start: Callable[[], Awaitable[T]], deaths: int, on_error: Callable[[ApiError], None], delays_s: Sequence[float] = RESTART_DELAYS_S
 ) -> T:
     """
     The next process that can be started, however long that takes.
@@ -70,32 +70,32 @@ async def replacement(
         failed: is told of each that could not be started.
     """
     for number in itertools.count(max(0, deaths - 1)):
-        await asyncio.sleep(pauses_s[min(number, len(pauses_s) - 1)])
+        await asyncio.sleep(delays_s[min(number, len(delays_s) - 1)])
         try:
             return await start()
-        except Fault as fault:
-            failed(fault)
+        except ApiError as fault:
+            on_error(fault)
     raise AssertionError("counting has no end")
 
 
-def settle(future: "asyncio.Future[T]", outcome: T | Fault) -> None:
+def resolve(future: "asyncio.Future[T]", result: T | ApiError) -> None:
     """Give a future its outcome, or the fault that is its, unless it has one or nobody waits for it any more."""
     if future.done():
         return
-    if isinstance(outcome, Fault):
-        future.set_exception(outcome)
+    if isinstance(result, ApiError):
+        future.set_exception(result)
         future.exception()  # it is known, whether or not someone asks
     else:
-        future.set_result(outcome)
+        future.set_result(result)
 
 
-def how_it_ended(process: asyncio.subprocess.Process) -> str:
+def exit_reason(process: asyncio.subprocess.Process) -> str:
     """What has become of a process that is no more, for people, behind its name."""
     code = process.returncode or 0
     return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
 
 
-class Child(Protocol):
+class ChildProcess(Protocol):
     """
     One process, and what is at our end of its socket.
 
@@ -105,19 +105,19 @@ class Child(Protocol):
     """
 
     process: asyncio.subprocess.Process | None
-    gone: asyncio.Event
+    exit_event: asyncio.Event
 
-    async def begin(self) -> None:
-        """Start it; returns when it can be asked, or raises a `Fault`."""
+    async def start(self) -> None:
+        """Start it; returns when it can be asked, or raises a `ApiError`."""
 
-    async def end(self, grace_s: float) -> None:
+    async def stop(self, grace_s: float) -> None:
         """See it end, of itself or by force; idempotent."""
 
 
-C = TypeVar("C", bound=Child)
+C = TypeVar("C", bound=ChildProcess)
 
 
-class Kept(Generic[C]):
+class SupervisedProcess(Generic[C]):
     """
     A process that is always there: when it dies, the next is started.
 
@@ -136,15 +136,15 @@ class Kept(Generic[C]):
         name: str,
         make: Callable[[Callable[[], None]], C],
         notice: Callable[[str], None] = lambda _line: None,
-        pauses_s: Sequence[float] = PAUSES_S,
+        delays_s: Sequence[float] = RESTART_DELAYS_S,
     ) -> None:
         self.child: C | None = None
         self._name = name
         self._make = make
         self._notice = notice
-        self._pauses_s = pauses_s
-        self._is_up = asyncio.Event()
-        self._keeper: asyncio.Task[None] | None = None
+        self._delays_s = delays_s
+        self._is_ready = asyncio.Event()
+        self._supervisor_task: asyncio.Task[None] | None = None
 
     @property
     def pid(self) -> int | None:
@@ -152,63 +152,63 @@ class Kept(Generic[C]):
         return self.child.process.pid if self.child is not None and self.child.process is not None else None
 
     @property
-    def is_kept(self) -> bool:
+    def is_started(self) -> bool:
         """Whether it has been started, and not been stopped."""
-        return self._keeper is not None
+        return self._supervisor_task is not None
 
     async def start(self) -> None:
         """
         Start the process, and see that there is one from here on; returns when it can be asked.
 
         Raises:
-            Fault: it can't.
+            ApiError: it can't.
         """
-        child = await self._started()
-        self._keeper = asyncio.create_task(self._keep(child), name=f"keeper of the {self._name}")  # noqa: TID251 - ours, ended by `stop`
+        child = await self._start_child()
+        self._supervisor_task = asyncio.create_task(self._supervise(child), name=f"keeper of the {self._name}")  # noqa: TID251 - ours, ended by `stop`
 
     async def stop(self) -> None:
         """End the process; idempotent."""
-        keeper, self._keeper = self._keeper, None
+        keeper, self._supervisor_task = self._supervisor_task, None
         if keeper is not None:
             keeper.cancel()
             await asyncio.wait((keeper,))
         child, self.child = self.child, None
         if child is not None:
-            self._is_up.clear()
-            await asyncio.shield(child.end(LAST_WORDS_S))
+            self._is_ready.clear()
+            await asyncio.shield(child.stop(TERMINATE_GRACE_S))
 
-    async def living(self, patience_s: float) -> C | None:
+    async def wait_ready(self, timeout_s: float) -> C | None:
         """The process that there is; None where there is none in that time, or none is kept."""
-        if not self._is_up.is_set() and self.is_kept:
+        if not self._is_ready.is_set() and self.is_started:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(patience_s):
-                    await self._is_up.wait()
-        return self.child if self._is_up.is_set() else None
+                async with asyncio.timeout(timeout_s):
+                    await self._is_ready.wait()
+        return self.child if self._is_ready.is_set() else None
 
-    async def _keep(self, child: C) -> None:
+    async def _supervise(self, child: C) -> None:
         """One process after the other, until this is cancelled."""
         loop = asyncio.get_running_loop()
         deaths = 0
         while True:
             up_at = loop.time()
-            await child.gone.wait()
-            await asyncio.shield(child.end(BURIAL_S))
+            await child.exit_event.wait()
+            await asyncio.shield(child.stop(EXIT_GRACE_S))
             assert child.process is not None
-            deaths = deaths + 1 if loop.time() - up_at < SOON_S else 0
-            self._notice(f"The {self._name}, {child.process.pid}, {how_it_ended(child.process)} and is replaced.")
-            child = await replacement(self._started, deaths, self._failed, self._pauses_s)
+            deaths = deaths + 1 if loop.time() - up_at < EARLY_EXIT_S else 0
+            self._notice(f"The {self._name}, {child.process.pid}, {exit_reason(child.process)} and is replaced.")
+            child = await start_replacement(self._start_child, deaths, self._on_restart_error, self._delays_s)
 
-    def _failed(self, fault: Fault) -> None:
+    def _on_restart_error(self, fault: ApiError) -> None:
         self._notice(f"The {self._name} could not be replaced: {fault.message}")
 
-    async def _started(self) -> C:
-        child = self._make(self._is_up.clear)
+    async def _start_child(self) -> C:
+        child = self._make(self._is_ready.clear)
         try:
-            await child.begin()
+            await child.start()
         except BaseException:
-            await asyncio.shield(child.end(BURIAL_S))
+            await asyncio.shield(child.stop(EXIT_GRACE_S))
             raise
         self.child = child
-        if not child.gone.is_set():
-            self._is_up.set()
+        if not child.exit_event.is_set():
+            self._is_ready.set()
         return child

@@ -9,7 +9,7 @@ import jsonschema_rs
 import pytest
 from hypothesis import given, strategies as st
 
-from antiphon.config.load import Config, ConfigMistake, Loaded, load, pack, schema, unpack
+from antiphon.config.load import Config, ConfigError, LoadedConfig, load, pack, schema, unpack
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference" / "configuration.md"
 
@@ -27,11 +27,11 @@ class Places:
         for file in (self.etc, self.user, self.here, self.named):
             file.parent.mkdir(parents=True)
 
-    def load(self, flags: Mapping[str, Any] | None = None, file: Path | None = None, **environ: str) -> Loaded:
+    def load(self, flags: Mapping[str, Any] | None = None, file: Path | None = None, **environ: str) -> LoadedConfig:
         return load(flags or {}, file, self.environ | environ, self.cwd, self.etc)
 
     def mistake(self, flags: Mapping[str, Any] | None = None, file: Path | None = None, **environ: str) -> str:
-        with pytest.raises(ConfigMistake) as mistake:
+        with pytest.raises(ConfigError) as mistake:
             self.load(flags, file, **environ)
         return mistake.value.message
 
@@ -238,7 +238,7 @@ def test_a_file_that_cannot_be_read_is_told(places: Places) -> None:
 def test_whatever_is_set_is_loaded_or_told(flags: dict[str, Any]) -> None:
     try:
         load(flags, None, {"HOME": "/nowhere"}, Path("/nowhere"), Path("/nowhere/config.toml"))
-    except ConfigMistake as mistake:
+    except ConfigError as mistake:
         assert mistake.message
 
 
@@ -320,7 +320,7 @@ def test_the_ports_of_calls_are_a_range(places, ports):
     places.here.write_text('[calls]\nports = "50000-50001"\naddresses = ["203.0.113.7"]')
     assert list(places.load().config.calls.port_range) == [50_000, 50_001]
     places.here.write_text(f'[calls]\nports = "{ports}"\naddresses = ["here"]')
-    mistake = places.mistake()
+    mistake = places.to_error()
     assert f"calls.ports: expected two ports such as '50000-50099', the lower one first; got '{ports}'" in mistake
     assert "calls.addresses: expected addresses such as '203.0.113.7'; got 'here'" in mistake
 
@@ -338,7 +338,7 @@ def test_whether_keys_are_needed_may_be_left_open(places: Places, written: str, 
 def test_what_an_option_names_in_the_environment_is_known_and_never_shown(tmp_path: Path) -> None:
     environ = {"HOME": str(tmp_path), "MOCK_KEY": "s3cret", "OTHER": "x"}
     entry = {"name": "mock", "engine": "chat", "api_key_env": "MOCK_KEY"}
-    config = load({"models": [entry]}, None, environ, tmp_path, etc=tmp_path / "none.toml").config
+    config = load({"models": [entry]}, None, environ, tmp_path, system_file=tmp_path / "none.toml").config
     assert config.secrets == {"MOCK_KEY": "s3cret"}
     assert config.model_copy(update={"models": ()}).secrets == config.secrets
     assert "s3cret" not in repr(config) + config.model_dump_json()

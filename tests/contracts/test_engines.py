@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from antiphon.audio import bytes_of, ms_of
-from antiphon.engine_api import commands, events as talk_events, history as turns
+from antiphon.audio import duration_ms, size_bytes
+from antiphon.engine_api import commands, events, history
 from antiphon.engine_api.options import Sampling, Transcription, TurnDetection, Voice
 from antiphon.runtime.core.engine_types import ENGINES
 from support.contracts.engines import BUZZ, DEAF, RATE_HZ, conversing, of, recording, with_engine
@@ -27,7 +27,7 @@ CASES = [
 
 def ask(id, text="Count from one to a hundred in words.", **more):
     more.setdefault("sampling", Sampling(max_tokens=24))
-    return commands.Respond(id=id, history=(turns.Message("user", (turns.TextPart(text),)),), **more)
+    return commands.Respond(id=id, history=(history.Message("user", (history.TextPart(text),)),), **more)
 
 
 @pytest.mark.parametrize(("name", "options"), CASES)
@@ -40,10 +40,10 @@ def test_every_answer_has_one_end_and_its_words_carry_its_id(name, options):
                 assert (await listener.end_of(id)).reason in ("stop", "length")
             for id in ("resp_1", "resp_2"):
                 said = [word for word in listener.words if word.id == id]
-                assert len(listener.ends(id)) == 1
-                assert said[-1] is listener.ends(id)[0], "the end comes last"
-                assert "".join(word.text for word in said if isinstance(word, talk_events.Text)).strip()
-                (used,) = (word for word in said if isinstance(word, talk_events.Used))
+                assert len(listener.word_ends(id)) == 1
+                assert said[-1] is listener.word_ends(id)[0], "the end comes last"
+                assert "".join(word.text for word in said if isinstance(word, events.TextDelta)).strip()
+                (used,) = (word for word in said if isinstance(word, events.Usage))
                 assert used.input_tokens > 0
                 assert used.output_tokens > 0
 
@@ -58,14 +58,14 @@ def test_a_cancelled_answer_ends_as_cancelled_or_had_ended_before(name, options)
             tell(commands.Cancel("resp_1"))
             await listener.end_of("resp_1")
             tell(ask("resp_2"))
-            await listener.until(lambda words: any(word.id == "resp_2" for word in words))
+            await listener.text_until(lambda words: any(word.id == "resp_2" for word in words))
             tell(commands.Cancel("resp_2"))
             tell(commands.Cancel("resp_2"))
             tell(commands.Cancel("resp_never"))
             await listener.end_of("resp_2")
             tell(ask("resp_3"))
             assert (await listener.end_of("resp_3")).reason in ("stop", "length")
-            assert [len(listener.ends(id)) for id in ("resp_1", "resp_2", "resp_3", "resp_never")] == [1, 1, 1, 0]
+            assert [len(listener.word_ends(id)) for id in ("resp_1", "resp_2", "resp_3", "resp_never")] == [1, 1, 1, 0]
 
     with_engine(name, options, scenario)
 
@@ -101,7 +101,7 @@ def test_an_engine_that_stops_ends_what_it_was_saying(name, options):
     async def scenario(engine):
         async with conversing(engine) as (listener, _, tell):
             tell(ask("resp_1", sampling=Sampling(max_tokens=500)))
-            await listener.until(lambda words: words)
+            await listener.text_until(lambda words: words)
             await engine.stop()
             await listener.end_of("resp_1")
 
@@ -115,7 +115,7 @@ def test_every_engine_is_held_to_the_contract():
 # Engines that listen, and those that speak
 
 
-SILENCE = bytes(bytes_of(1000, RATE_HZ))
+SILENCE = bytes(size_bytes(1000, RATE_HZ))
 
 LIVE_CASES = [
     pytest.param("scripted", {}, BUZZ, id="scripted"),
@@ -135,24 +135,24 @@ VOICE = Voice(rate_hz=RATE_HZ)
 async def say(tell, *sounds):
     """Tell the sound in pieces of 20 ms, each when the one before has been taken."""
     pcm = b"".join(sounds)
-    size = bytes_of(20, RATE_HZ)
+    size = size_bytes(20, RATE_HZ)
     for start in range(0, len(pcm), size):
-        tell(commands.Hear(pcm[start : start + size]))
+        tell(commands.AppendAudio(pcm[start : start + size]))
         await asyncio.sleep(0)
 
 
 def transcribed(words):
     """The ids of the turns whose transcripts are over."""
-    return [word.id for word in of(words, talk_events.HeardAll, talk_events.NotHeard)]
+    return [word.id for word in of(words, events.InputTranscriptDone, events.InputTranscriptFailed)]
 
 
 def check_turns(words, dropped=()):
     """Speech starts and stops by turns, its clock runs forward, a transcript is over once. Turns in `dropped` were ended from without."""
     open_id, clock_ms, begun = None, 0, set()
-    for word in of(words, talk_events.SpeechStarted, talk_events.SpeechStopped):
+    for word in of(words, events.SpeechStarted, events.SpeechStopped):
         assert word.at_ms >= clock_ms
         clock_ms = word.at_ms
-        if isinstance(word, talk_events.SpeechStarted):
+        if isinstance(word, events.SpeechStarted):
             assert open_id is None or open_id in dropped, "a turn starts when the one before is over"
             assert word.id not in begun, "every turn has an id of its own"
             open_id = word.id
@@ -161,24 +161,26 @@ def check_turns(words, dropped=()):
             assert word.id == open_id
             open_id = None
     over = []
-    for word in of(words, talk_events.Heard, talk_events.HeardSegment, talk_events.HeardAll, talk_events.NotHeard):
+    for word in of(
+        words, events.InputTranscriptDelta, events.InputTranscriptSegment, events.InputTranscriptDone, events.InputTranscriptFailed
+    ):
         assert word.id not in over, "nothing is heard of a turn whose transcript is over"
-        if isinstance(word, talk_events.HeardAll | talk_events.NotHeard):
+        if isinstance(word, events.InputTranscriptDone | events.InputTranscriptFailed):
             over.append(word.id)
 
 
 def check_spoken(said):
     """Sound is whole samples, and words stand before the sound that they are heard in."""
-    aloud = of(said, talk_events.Spoken, talk_events.Sound)
-    assert all(word.pcm and len(word.pcm) % 2 == 0 for word in of(aloud, talk_events.Sound))
-    assert isinstance(aloud[0], talk_events.Spoken)
-    assert isinstance(aloud[-1], talk_events.Sound)
-    assert not of(said, talk_events.Text), "what is spoken is not written too"
+    aloud = of(said, events.AudioTranscriptDelta, events.AudioDelta)
+    assert all(word.pcm and len(word.pcm) % 2 == 0 for word in of(aloud, events.AudioDelta))
+    assert isinstance(aloud[0], events.AudioTranscriptDelta)
+    assert isinstance(aloud[-1], events.AudioDelta)
+    assert not of(said, events.TextDelta), "what is spoken is not written too"
 
 
 def live(name, options, scenario):
     async def listened(engine):
-        assert engine.abilities.listens
+        assert engine.capabilities.listens
         async with conversing(engine) as (listener, conversation, tell):
             await scenario(listener, conversation, tell)
 
@@ -190,12 +192,12 @@ def test_turns_start_and_stop_in_order_and_each_is_transcribed_once(name, option
     async def scenario(listener, _, tell):
         tell(LISTEN)
         await say(tell, SILENCE, speech, SILENCE, speech, SILENCE)
-        await listener.until(lambda words: len(transcribed(words)) == 2)
+        await listener.text_until(lambda words: len(transcribed(words)) == 2)
         check_turns(listener.words)
-        stopped = of(listener.words, talk_events.SpeechStopped)
+        stopped = of(listener.words, events.SpeechStopped)
         assert transcribed(listener.words) == [word.id for word in stopped]
-        first, second = of(listener.words, talk_events.SpeechStarted)
-        speech_ms = ms_of(len(speech), RATE_HZ)
+        first, second = of(listener.words, events.SpeechStarted)
+        speech_ms = duration_ms(len(speech), RATE_HZ)
         assert 0 <= first.at_ms <= 1000 + speech_ms, "the clock is the sound's, not the wall's"
         assert stopped[0].at_ms <= second.at_ms <= stopped[1].at_ms <= 3000 + 2 * speech_ms
 
@@ -206,10 +208,10 @@ def test_turns_start_and_stop_in_order_and_each_is_transcribed_once(name, option
 def test_several_turns_in_one_piece_of_sound_all_come_out(name, options, speech):
     async def scenario(listener, _, tell):
         tell(LISTEN)
-        tell(commands.Hear((speech + SILENCE) * 3))
-        await listener.until(lambda words: len(transcribed(words)) == 3)
+        tell(commands.AppendAudio((speech + SILENCE) * 3))
+        await listener.text_until(lambda words: len(transcribed(words)) == 3)
         check_turns(listener.words)
-        assert len(of(listener.words, talk_events.SpeechStopped)) == 3
+        assert len(of(listener.words, events.SpeechStopped)) == 3
 
     live(name, options, scenario)
 
@@ -220,11 +222,11 @@ def test_a_turn_committed_by_hand_is_transcribed_under_the_id_it_was_given(name,
         tell(BY_HAND)
         for id in ("hand_1", "hand_2"):
             await say(tell, speech, SILENCE)
-            tell(commands.Commit(id))
-        await listener.until(lambda words: len(transcribed(words)) == 2)
+            tell(commands.CommitAudio(id))
+        await listener.text_until(lambda words: len(transcribed(words)) == 2)
         check_turns(listener.words)
         assert set(transcribed(listener.words)) == {"hand_1", "hand_2"}
-        assert not of(listener.words, talk_events.SpeechStarted, talk_events.SpeechStopped)
+        assert not of(listener.words, events.SpeechStarted, events.SpeechStopped)
 
     live(name, options, scenario)
 
@@ -234,12 +236,12 @@ def test_nothing_more_is_said_of_a_turn_that_was_forgotten(name, options, speech
     async def scenario(listener, _, tell):
         tell(LISTEN)
         await say(tell, speech)
-        await listener.until(lambda words: of(words, talk_events.SpeechStarted))
-        (started,) = of(listener.words, talk_events.SpeechStarted)
-        tell(commands.Forget())
+        await listener.text_until(lambda words: of(words, events.SpeechStarted))
+        (started,) = of(listener.words, events.SpeechStarted)
+        tell(commands.ClearAudio())
         count = len(listener.words)
         await say(tell, SILENCE, speech, SILENCE)
-        await listener.until(transcribed)
+        await listener.text_until(transcribed)
         check_turns(listener.words, dropped=(started.id,))
         assert started.id not in [word.id for word in listener.words[count:]]
 
@@ -251,13 +253,13 @@ def test_a_turn_that_was_committed_while_it_was_open_is_over_and_transcribed(nam
     async def scenario(listener, _, tell):
         tell(LISTEN)
         await say(tell, speech)
-        await listener.until(lambda words: of(words, talk_events.SpeechStarted))
-        (started,) = of(listener.words, talk_events.SpeechStarted)
-        tell(commands.Commit(started.id))
+        await listener.text_until(lambda words: of(words, events.SpeechStarted))
+        (started,) = of(listener.words, events.SpeechStarted)
+        tell(commands.CommitAudio(started.id))
         await say(tell, SILENCE, speech, SILENCE)
-        await listener.until(lambda words: len(transcribed(words)) == 2)
+        await listener.text_until(lambda words: len(transcribed(words)) == 2)
         check_turns(listener.words, dropped=(started.id,))
-        assert [word.id for word in of(listener.words, talk_events.SpeechStopped)] != [started.id]
+        assert [word.id for word in of(listener.words, events.SpeechStopped)] != [started.id]
         assert transcribed(listener.words)[0] == started.id
 
     live(name, options, scenario)
@@ -268,16 +270,16 @@ def test_a_turn_is_answered_aloud_with_one_end(name, options, speech):
     async def scenario(listener, _, tell):
         tell(LISTEN)
         await say(tell, speech, SILENCE)
-        await listener.until(lambda words: of(words, talk_events.SpeechStopped))
-        (stopped,) = of(listener.words, talk_events.SpeechStopped)
-        heard = turns.Message("user", (turns.SpeechPart(speech, RATE_HZ, stopped.id),))
+        await listener.text_until(lambda words: of(words, events.SpeechStopped))
+        (stopped,) = of(listener.words, events.SpeechStopped)
+        heard = history.Message("user", (history.SpeechPart(speech, RATE_HZ, stopped.id),))
         tell(commands.Respond(id="resp_1", history=(heard,), voice=VOICE))
         assert (await listener.end_of("resp_1")).reason == "stop"
         said = [word for word in listener.words if word.id == "resp_1"]
         check_spoken(said)
-        assert len(listener.ends("resp_1")) == 1
-        assert said[-1] is listener.ends("resp_1")[0]
-        (used,) = of(said, talk_events.Used)
+        assert len(listener.word_ends("resp_1")) == 1
+        assert said[-1] is listener.word_ends("resp_1")[0]
+        (used,) = of(said, events.Usage)
         assert 0 < used.input_audio_tokens <= used.input_tokens
         assert 0 < used.output_audio_tokens <= used.output_tokens
 
@@ -289,14 +291,14 @@ def test_speech_that_is_cut_off_ends_once_while_the_next_turn_goes_on(name, opti
     async def scenario(listener, _, tell):
         tell(LISTEN)
         tell(ask("resp_1", voice=VOICE))
-        await listener.until(lambda words: of(words, talk_events.Sound))
+        await listener.text_until(lambda words: of(words, events.AudioDelta))
         await say(tell, speech)
-        await listener.until(lambda words: of(words, talk_events.SpeechStarted))
+        await listener.text_until(lambda words: of(words, events.SpeechStarted))
         tell(commands.Cancel("resp_1"))
         await listener.end_of("resp_1")
         await say(tell, SILENCE)
-        await listener.until(transcribed)
-        assert len(listener.ends("resp_1")) == 1
+        await listener.text_until(transcribed)
+        assert len(listener.word_ends("resp_1")) == 1
         check_turns(listener.words)
 
     live(name, options, scenario)
@@ -309,7 +311,7 @@ def test_leaving_in_the_middle_of_speech_delivers_nothing_more(name, options, sp
             tell(LISTEN)
             tell(ask("resp_1", voice=VOICE))
             await say(tell, speech, SILENCE)
-            tell(commands.Hear(speech + SILENCE))
+            tell(commands.AppendAudio(speech + SILENCE))
         count = len(listener.words)
         async with conversing(engine) as (other, _, tell):
             tell(ask("resp_2"))
@@ -322,9 +324,15 @@ def test_leaving_in_the_middle_of_speech_delivers_nothing_more(name, options, sp
 @pytest.mark.parametrize(("name", "options"), [case for case in CASES if case.values[0] not in {live.values[0] for live in LIVE_CASES}])
 def test_an_engine_that_does_not_listen_takes_no_notice_of_sound(name, options):
     async def scenario(engine):
-        assert not engine.abilities.listens
+        assert not engine.capabilities.listens
         async with conversing(engine) as (listener, _, tell):
-            for word in (LISTEN, commands.Hear(BUZZ + SILENCE), commands.Commit("hand_1"), commands.Hear(BUZZ), commands.Forget()):
+            for word in (
+                LISTEN,
+                commands.AppendAudio(BUZZ + SILENCE),
+                commands.CommitAudio("hand_1"),
+                commands.AppendAudio(BUZZ),
+                commands.ClearAudio(),
+            ):
                 tell(word)
             tell(ask("resp_1"))
             assert (await listener.end_of("resp_1")).reason in ("stop", "length")

@@ -5,10 +5,10 @@ import contextlib
 
 import pytest
 
-from antiphon.audio import ms_of
-from antiphon.engine_api import commands, events as talk_events
-from antiphon.engines.duplex.engine import Duplex, can_converse
-from antiphon.speech.dsp.resample import resampled
+from antiphon.audio import duration_ms
+from antiphon.engine_api import commands, events
+from antiphon.engines.duplex.engine import DuplexAdapter, can_adapt
+from antiphon.speech.dsp.resample import resample
 from support.contracts.engines import BUZZ, DEAF, conversing, of, recording, with_engine
 
 RATE_HZ = 16_000
@@ -28,32 +28,32 @@ CASES = [
     pytest.param("worker", TURNS_ONLY, LOUD, id="duplex-worker"),
     pytest.param("realtime", {"model": "slow"}, LOUD, id="duplex-realtime"),
     pytest.param(
-        "cascade", {"abilities": DEAF}, resampled(recording("cards_001"), 24_000, RATE_HZ), id="duplex-cascade", marks=pytest.mark.weights
+        "cascade", {"abilities": DEAF}, resample(recording("cards_001"), 24_000, RATE_HZ), id="duplex-cascade", marks=pytest.mark.weights
     ),
 ]
 """Each with half a second or more of speech that the engine knows for speech: s16le at 16 kHz."""
 
 OF_TURNS = (
-    talk_events.SpeechStarted,
-    talk_events.SpeechStopped,
-    talk_events.Heard,
-    talk_events.HeardSegment,
-    talk_events.HeardAll,
-    talk_events.NotHeard,
+    events.SpeechStarted,
+    events.SpeechStopped,
+    events.InputTranscriptDelta,
+    events.InputTranscriptSegment,
+    events.InputTranscriptDone,
+    events.InputTranscriptFailed,
 )
-ENDS = (talk_events.Ended, talk_events.Broke)
+ENDS = (events.ResponseEnded, events.ResponseFailed)
 
 
 def in_full_duplex(name, options, scenario, asked=None):
     """Play the scenario in a conversation in full duplex that is ready."""
 
     async def conversed(engine):
-        engine = Duplex(engine) if can_converse(engine.abilities) else engine
-        assert engine.abilities.full_duplex
+        engine = DuplexAdapter(engine) if can_adapt(engine.capabilities) else engine
+        assert engine.capabilities.full_duplex
         async with conversing(engine) as (listener, _, tell):
-            tell(asked or commands.Converse(instructions="Be brief."))
-            await listener.until(lambda words: words)
-            assert isinstance(listener.words[0], talk_events.Ready)
+            tell(asked or commands.StartDuplex(instructions="Be brief."))
+            await listener.text_until(lambda words: words)
+            assert isinstance(listener.words[0], events.DuplexStarted)
             await scenario(listener, tell)
         check(listener.words)
 
@@ -62,10 +62,10 @@ def in_full_duplex(name, options, scenario, asked=None):
 
 def check(words):
     """One answer at a time, each with one end and listening behind it; sound is whole samples; nobody tells turns."""
-    assert not of(words, *OF_TURNS, talk_events.Trouble)
+    assert not of(words, *OF_TURNS, events.EngineError)
     open_id, over = None, set()
     for word, following in zip(words, [*words[1:], None], strict=True):
-        if isinstance(word, talk_events.Ready | talk_events.Listening):
+        if isinstance(word, events.DuplexStarted | events.Listening):
             continue
         assert word.id not in over
         assert open_id in (None, word.id)
@@ -73,15 +73,15 @@ def check(words):
         if isinstance(word, ENDS):
             over.add(word.id)
             open_id = None
-            assert following is None or isinstance(following, talk_events.Listening)
-    assert all(len(word.pcm) % 2 == 0 for word in of(words, talk_events.Sound))
+            assert following is None or isinstance(following, events.Listening)
+    assert all(len(word.pcm) % 2 == 0 for word in of(words, events.AudioDelta))
 
 
 async def say(tell, *sounds):
     """Tell the sound a tenth of a second at a time."""
     pcm = b"".join(sounds)
     for at in range(0, len(pcm), PIECE_BYTES):
-        tell(commands.Hear(pcm[at : at + PIECE_BYTES]))
+        tell(commands.AppendAudio(pcm[at : at + PIECE_BYTES]))
         await asyncio.sleep(0)
 
 
@@ -92,14 +92,14 @@ async def until(listener, tell, condition):
             await say(tell, SILENCE[:PIECE_BYTES])
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(0.01):
-                    await listener.until(lambda _: condition())
+                    await listener.text_until(lambda _: condition())
 
 
 @pytest.mark.parametrize(("name", "options", "speech"), CASES)
 def test_it_listens_to_every_piece_of_silence(name, options, speech):
     async def scenario(listener, tell):
         await say(tell, SILENCE)
-        await listener.until(lambda words: len(of(words, talk_events.Listening)) == 10)
+        await listener.text_until(lambda words: len(of(words, events.Listening)) == 10)
 
     in_full_duplex(name, options, scenario)
 
@@ -111,12 +111,14 @@ def test_it_answers_who_has_spoken_aloud_and_listens_again(name, options, speech
         await until(listener, tell, lambda: of(listener.words, *ENDS))
         (ended,) = of(listener.words, *ENDS)
         said = [word for word in listener.words if word.id == ended.id]
-        assert ended == talk_events.Ended(ended.id)
-        assert isinstance(of(said, talk_events.Spoken, talk_events.Sound)[0], talk_events.Spoken), "words stand before their sound"
-        assert ms_of(sum(len(word.pcm) for word in of(said, talk_events.Sound)), VOICE_HZ) > 200
-        (used,) = of(said, talk_events.Used)
+        assert ended == events.ResponseEnded(ended.id)
+        assert isinstance(of(said, events.AudioTranscriptDelta, events.AudioDelta)[0], events.AudioTranscriptDelta), (
+            "words stand before their sound"
+        )
+        assert duration_ms(sum(len(word.pcm) for word in of(said, events.AudioDelta)), VOICE_HZ) > 200
+        (used,) = of(said, events.Usage)
         assert used.output_audio_tokens > 0
-        await until(listener, tell, lambda: isinstance(listener.words[-1], talk_events.Listening))
+        await until(listener, tell, lambda: isinstance(listener.words[-1], events.Listening))
 
     in_full_duplex(name, options, scenario)
 
@@ -126,17 +128,17 @@ def test_it_writes_where_it_is_to_have_no_voice(name, options, speech):
     async def scenario(listener, tell):
         await say(tell, speech, SILENCE)
         await until(listener, tell, lambda: of(listener.words, *ENDS))
-        assert of(listener.words, talk_events.Text)
-        assert not of(listener.words, talk_events.Sound, talk_events.Spoken)
+        assert of(listener.words, events.TextDelta)
+        assert not of(listener.words, events.AudioDelta, events.AudioTranscriptDelta)
 
-    in_full_duplex(name, options, scenario, commands.Converse(voice=None))
+    in_full_duplex(name, options, scenario, commands.StartDuplex(voice=None))
 
 
 @pytest.mark.parametrize(("name", "options", "speech"), CASES)
 def test_it_falls_silent_when_somebody_speaks_and_answers_anew(name, options, speech):
     async def scenario(listener, tell):
         await say(tell, speech, SILENCE)
-        await until(listener, tell, lambda: of(listener.words, talk_events.Sound))
+        await until(listener, tell, lambda: of(listener.words, events.AudioDelta))
         await say(tell, speech)
         await until(listener, tell, lambda: len(of(listener.words, *ENDS)) == 2)
         first, second = of(listener.words, *ENDS)
@@ -150,10 +152,10 @@ def test_it_falls_silent_when_somebody_speaks_and_answers_anew(name, options, sp
 def test_it_falls_silent_when_it_is_told_to_listen(name, options, speech):
     async def scenario(listener, tell):
         await say(tell, speech, SILENCE)
-        await until(listener, tell, lambda: of(listener.words, talk_events.Sound))
-        tell(commands.Listen())
+        await until(listener, tell, lambda: of(listener.words, events.AudioDelta))
+        tell(commands.ForceListen())
         await say(tell, SILENCE)
-        await listener.until(lambda words: of(words, *ENDS))
+        await listener.text_until(lambda words: of(words, *ENDS))
         assert [end.reason for end in of(listener.words, *ENDS)] == ["cancelled"]
 
     in_full_duplex(name, options, scenario)
@@ -165,8 +167,8 @@ def test_leaving_in_the_middle_of_all_delivers_nothing_more(name, options, speec
 
     async def scenario(listener, tell):
         await say(tell, speech, SILENCE)
-        await until(listener, tell, lambda: of(listener.words, talk_events.Sound))
-        tell(commands.Hear(speech + SILENCE))
+        await until(listener, tell, lambda: of(listener.words, events.AudioDelta))
+        tell(commands.AppendAudio(speech + SILENCE))
         counted.append((listener, len(listener.words)))
 
     in_full_duplex(name, options, scenario)
@@ -176,8 +178,8 @@ def test_leaving_in_the_middle_of_all_delivers_nothing_more(name, options, speec
 
 def test_sound_at_24_khz_is_as_good():
     async def scenario(listener, tell):
-        tell(commands.Hear(BUZZ + bytes(2 * 24_000)))
+        tell(commands.AppendAudio(BUZZ + bytes(2 * 24_000)))
         await until(listener, tell, lambda: of(listener.words, *ENDS))
 
     for options in ({}, TURNS_ONLY):
-        in_full_duplex("scripted", options, scenario, commands.Converse(rate_hz=24_000))
+        in_full_duplex("scripted", options, scenario, commands.StartDuplex(rate_hz=24_000))

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from antiphon.records import ClientSecretRecord, Direction, ItemRecord, KeyRecord, ResponseRecord, SessionRecord
-from antiphon.stores.base import MissingAncestor, Page, Store, UnknownCursor
-from antiphon.stores.memory import Memory
-from antiphon.stores.sql.store import Sql
+from antiphon.stores.base import ItemPage, MissingAncestor, Store, UnknownCursor
+from antiphon.stores.memory import MemoryStore
+from antiphon.stores.sql.store import SqlStore
 
 pytestmark = pytest.mark.anyio
 
@@ -23,11 +23,11 @@ def anyio_backend() -> str:
 def made(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     match kind:
         case "sqlite":
-            return Sql(f"sqlite:///{tmp_path}/store.sqlite3")
+            return SqlStore(f"sqlite:///{tmp_path}/store.sqlite3")
         case "postgresql":
-            return Sql(request.getfixturevalue("postgres").new_database())
+            return SqlStore(request.getfixturevalue("postgres").new_database())
         case _:
-            return Memory()
+            return MemoryStore()
 
 
 @pytest.fixture(params=["memory", "sqlite", "postgresql"])
@@ -184,7 +184,7 @@ async def test_items_are_listed_by_direction_in_either_order(store: Store) -> No
 async def test_a_page_ends_at_its_limit_and_says_whether_there_is_more(store: Store) -> None:
     await store.put(DIALOGUE)
     two = await store.list_items("ada", "resp_1", direction="input", after=None, limit=2, order="asc")
-    assert two == Page((item("msg_1"), item("msg_2")), has_more=True)
+    assert two == ItemPage((item("msg_1"), item("msg_2")), has_more=True)
     all_three = await store.list_items("ada", "resp_1", direction="input", after=None, limit=3, order="asc")
     assert all_three is not None and not all_three.has_more
 
@@ -212,20 +212,20 @@ async def test_following_the_cursors_ends_though_an_id_is_used_twice(store: Stor
 async def test_what_a_server_works_on_is_not_orphaned(store: Store) -> None:
     await store.put(response("resp_1", status="in_progress"))
     await store.put(response("resp_2", status="queued"))
-    assert len(await store.orphaned()) == 0
+    assert len(await store.orphans()) == 0
 
 
 async def test_an_unfinished_response_can_be_settled_once(store: Store) -> None:
     await store.put(response("resp_1", item("msg_1"), status="in_progress"))
-    assert await store.settle(response("resp_1", item("msg_2"), status="failed")) is True
+    assert await store.put_if_unfinished(response("resp_1", item("msg_2"), status="failed")) is True
     assert await store.get("ada", "resp_1") == response("resp_1", item("msg_2"), status="failed")
-    assert await store.settle(response("resp_1", status="failed")) is False
+    assert await store.put_if_unfinished(response("resp_1", status="failed")) is False
 
 
 async def test_what_has_ended_or_never_was_is_not_settled(store: Store) -> None:
     await store.put(DIALOGUE)
-    assert await store.settle(response("resp_1", status="failed")) is False
-    assert await store.settle(response("resp_2", status="failed")) is False
+    assert await store.put_if_unfinished(response("resp_1", status="failed")) is False
+    assert await store.put_if_unfinished(response("resp_2", status="failed")) is False
     assert await store.get("ada", "resp_1") == DIALOGUE
     assert await store.get("ada", "resp_2") is None
 

@@ -3,21 +3,21 @@
 import pytest
 from msgspec import msgpack, structs
 
-from antiphon.engine_api import events as talk_events
+from antiphon.engine_api import events
 
-MOST = talk_events.MOST_TOKENS
+MOST = events.MAX_TOKENS
 
 
 @pytest.mark.parametrize(("claimed", "counted"), [(-1, 0), (-(10**18), 0), (0, 0), (7, 7), (MOST, MOST), (MOST + 1, MOST), (10**400, MOST)])
 def test_tokens_that_no_answer_has_are_not_counted(claimed, counted):
     """Lying upstreams: claimed to be negative, the tokens of an answer gave a key back what it had used."""
-    used = talk_events.Used(id="r", input_tokens=claimed, output_tokens=claimed, cached_tokens=claimed)
+    used = events.Usage(id="r", input_tokens=claimed, output_tokens=claimed, cached_tokens=claimed)
     assert (used.input_tokens, used.output_tokens, used.cached_tokens, used.reasoning_tokens) == (counted, counted, counted, 0)
     assert structs.replace(used, input_audio_tokens=claimed).input_audio_tokens == counted
-    heard = talk_events.HeardAll(id="t", transcript="", input_tokens=claimed, output_tokens=claimed)
+    heard = events.InputTranscriptDone(id="t", transcript="", input_tokens=claimed, output_tokens=claimed)
     assert (heard.input_tokens, heard.output_tokens) == (counted, counted)
 
 
 def test_tokens_that_come_over_a_link_are_looked_at_too():
     packed = msgpack.encode({"word": "Used", "id": "r", "input_tokens": -5, "output_tokens": 2**63})
-    assert msgpack.decode(packed, type=talk_events.Used) == talk_events.Used(id="r", input_tokens=0, output_tokens=MOST)
+    assert msgpack.decode(packed, type=events.Usage) == events.Usage(id="r", input_tokens=0, output_tokens=MOST)

@@ -6,18 +6,18 @@ from pathlib import Path
 import pytest
 
 from antiphon.config.load import ModelEntry
-from antiphon.engine_api.capabilities import Abilities
-from antiphon.engines.scripted.engine import Scripted
-from antiphon.engines.scripted.script import ALL_ABILITIES, Script
-from antiphon.errors import ClientMistake, OurFault
-from antiphon.runtime.registry import Registry
+from antiphon.engine_api.capabilities import Capabilities
+from antiphon.engines.scripted.engine import ScriptedEngine
+from antiphon.engines.scripted.script import ALL_CAPABILITIES, Script
+from antiphon.errors import ClientError, ServerError
+from antiphon.runtime.registry import ModelRegistry
 from antiphon.runtime.scheduling.base import Worker
-from antiphon.runtime.scheduling.engine import Queued
-from antiphon.runtime.scheduling.local import Places
+from antiphon.runtime.scheduling.engine import QueuedEngine
+from antiphon.runtime.scheduling.local import LocalCoordinator
 
 
 def registry(*names):
-    return Registry([ModelEntry(name=name, engine="scripted") for name in names], Path(), 1, print)
+    return ModelRegistry([ModelEntry(name=name, engine="scripted") for name in names], Path(), 1, print)
 
 
 def test_an_exact_name_goes_before_a_family_and_a_long_family_before_a_short_one():
@@ -29,7 +29,7 @@ def test_an_exact_name_goes_before_a_family_and_a_long_family_before_a_short_one
 
 
 def test_a_name_that_nothing_answers_to_is_refused_with_those_there_are():
-    with pytest.raises(ClientMistake, match=r"`gpt-9` does not exist.*'mock-\*'"):
+    with pytest.raises(ClientError, match=r"`gpt-9` does not exist.*'mock-\*'"):
         registry("mock-*").find("gpt-9")
 
 
@@ -40,7 +40,7 @@ def test_no_name_is_the_first_model():
 def test_no_name_is_the_first_model_that_has_a_name_of_its_own():
     models = registry("mock-*", "b")
     assert models.find(None).name == "b"
-    with pytest.raises(ClientMistake):
+    with pytest.raises(ClientError):
         registry("mock-*").find(None)
 
 
@@ -50,46 +50,46 @@ def test_it_is_known_which_names_are_answered_to():
 
 
 def test_a_familys_own_name_is_nobodys():
-    with pytest.raises(ClientMistake, match=r"`mock-\*` does not exist"):
+    with pytest.raises(ClientError, match=r"`mock-\*` does not exist"):
         registry("mock-*").find("mock-*")
 
 
 def test_the_models_of_an_engine_that_lists_none_are_those_with_names_of_their_own():
-    names = [model.name for model in asyncio.run(registry("mock-*", "b", "a").listed())]
+    names = [model.name for model in asyncio.run(registry("mock-*", "b", "a").list_models())]
     assert names == ["b", "a"]
 
 
 def test_an_engine_that_there_is_not_is_told():
-    with pytest.raises(OurFault, match="no engine 'chatty'"):
-        Registry([ModelEntry(name="a", engine="chatty")], Path(), 1, print)
+    with pytest.raises(ServerError, match="no engine 'chatty'"):
+        ModelRegistry([ModelEntry(name="a", engine="chatty")], Path(), 1, print)
 
 
 def test_every_model_has_a_place_for_each_conversation_or_as_many_as_are_configured():
-    places = Places()
+    places = LocalCoordinator()
     entries = [ModelEntry(name="any number", engine="scripted"), ModelEntry(name="one", engine="scripted", sessions=1)]
-    Registry(entries, Path(), 1, print, coordinator=places)
+    ModelRegistry(entries, Path(), 1, print, coordinator=places)
     assert [(seen.worker.id, seen.worker.slots) for seen in places.workers()] == [("any-number-1", None), ("one-1", 1)]
 
 
 def test_models_whose_names_are_alike_have_workers_of_their_own():
-    places = Places()
-    Registry([ModelEntry(name=name, engine="scripted") for name in ("a/b", "a b")], Path(), 1, print, coordinator=places)
+    places = LocalCoordinator()
+    ModelRegistry([ModelEntry(name=name, engine="scripted") for name in ("a/b", "a b")], Path(), 1, print, coordinator=places)
     assert [(seen.worker.id, seen.worker.model) for seen in places.workers()] == [("a-b-1", "a/b"), ("a-b-2", "a b")]
 
 
 def test_each_worker_of_an_engine_of_several_has_a_place_and_whoever_wants_one_waits_for_it():
-    places = Places()
+    places = LocalCoordinator()
     options = {"workers": ["ws://10.0.0.5:22400", "http://10.0.0.6:22400"]}
-    model = Registry([ModelEntry(name="m", engine="omni", options=options)], Path(), 1, print, coordinator=places).find("m")
+    model = ModelRegistry([ModelEntry(name="m", engine="omni", options=options)], Path(), 1, print, coordinator=places).find("m")
     assert [(seen.worker.address, seen.worker.slots) for seen in places.workers()] == [("10.0.0.5:22400", 1), ("10.0.0.6:22400", 1)]
-    assert all(isinstance(engine, Queued) for engine in (model.engine, model.live, model.duplex))
-    assert model.duplex.abilities.full_duplex
-    assert model.duplex.abilities.sessions is None  # as many as come: they wait
+    assert all(isinstance(engine, QueuedEngine) for engine in (model.engine, model.live_engine, model.duplex_engine))
+    assert model.duplex_engine.capabilities.full_duplex
+    assert model.duplex_engine.capabilities.sessions is None  # as many as come: they wait
 
 
 def test_a_model_whose_workers_join_can_do_what_the_first_of_them_can():
-    places = Places()
-    model = Registry([ModelEntry(name="m", engine="worker")], Path(), 1, print, coordinator=places).find("m")
-    assert model.engine.abilities == Abilities()
-    places.offer(Worker(id="w", model="m", engine=Scripted(Script())))
-    assert model.engine.abilities == ALL_ABILITIES
+    places = LocalCoordinator()
+    model = ModelRegistry([ModelEntry(name="m", engine="worker")], Path(), 1, print, coordinator=places).find("m")
+    assert model.engine.capabilities == Capabilities()
+    places.add_worker(Worker(id="w", model="m", engine=ScriptedEngine(Script())))
+    assert model.engine.capabilities == ALL_CAPABILITIES

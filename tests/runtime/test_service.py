@@ -8,7 +8,7 @@ import pytest
 from antiphon.config.load import Config, load
 from antiphon.records import ResponseRecord
 from antiphon.runtime.service import Service, is_loopback
-from antiphon.stores.sql.store import Sql
+from antiphon.stores.sql.store import SqlStore
 
 pytestmark = pytest.mark.anyio
 
@@ -23,12 +23,12 @@ def anyio_backend() -> str:
 
 
 def configured(folder: Path, url: str) -> Config:
-    return load({"store.url": url}, None, {"HOME": str(folder)}, folder, etc=folder / "none.toml").config
+    return load({"store.url": url}, None, {"HOME": str(folder)}, folder, system_file=folder / "none.toml").config
 
 
-async def working(url: str) -> Sql:
+async def working(url: str) -> SqlStore:
     """A server's store, with a response that the server works on."""
-    store = Sql(url)
+    store = SqlStore(url)
     await store.open()
     await store.put(
         ResponseRecord(id="resp_1", tenant="ada", created_at=1, status="in_progress", model="m", previous_response_id=None, body=BODY)
@@ -56,11 +56,11 @@ async def test_a_server_fails_what_another_left_when_it_is_still_gone_at_the_sec
     service = Service(configured(tmp_path, url), print)
     await service.open()
     assert await status(service) == "in_progress"
-    assert not await service.settle_orphans({"resp_1"})
+    assert not await service.fail_orphans({"resp_1"})
     await other.close()
-    suspects = await service.settle_orphans(())
+    suspects = await service.fail_orphans(())
     assert await status(service) == "in_progress"
-    await service.settle_orphans(suspects)
+    await service.fail_orphans(suspects)
     assert await status(service) == "failed"
     await service.close()
 

@@ -3,7 +3,7 @@
 import openai
 import pytest
 
-from antiphon.server.processes.run import background
+from antiphon.server.processes.run import background_server
 from support.server.scripted_server import SCRIPT, configured
 
 
@@ -17,7 +17,7 @@ def base_url(tmp_path_factory):
         "slow": {"engine": "scripted", "pace_ms": 5, **SCRIPT},
         "plain": {"engine": "scripted", "abilities": nothing},
     }
-    with background(configured(tmp_path_factory.mktemp("home"), models)) as url:
+    with background_server(configured(tmp_path_factory.mktemp("home"), models)) as url:
         yield url
 
 

@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from antiphon.errors import OurFault
+from antiphon.errors import ServerError
 from antiphon.speech.turn_detection.smart_turn import SmartTurn
-from antiphon.speech.turn_detection.vad import VoiceActivity
+from antiphon.speech.turn_detection.vad import SileroVad
 
 
 def start(part):
@@ -21,14 +21,14 @@ def start(part):
     asyncio.run(run())
 
 
-@pytest.mark.parametrize(("part", "name"), [(VoiceActivity, "silero-vad"), (SmartTurn, "smart-turn-v3.2")])
+@pytest.mark.parametrize(("part", "name"), [(SileroVad, "silero-vad"), (SmartTurn, "smart-turn-v3.2")])
 def test_a_missing_model_is_named_with_how_to_get_it(part, name, tmp_path):
-    with pytest.raises(OurFault, match=f"no {tmp_path}.*antiphon models pull {name}"):
+    with pytest.raises(ServerError, match=f"no {tmp_path}.*antiphon models pull {name}"):
         start(part(tmp_path / "model.onnx"))
 
 
-@pytest.mark.parametrize(("part", "name"), [(VoiceActivity, "silero-vad"), (SmartTurn, "smart-turn-v3.2")])
+@pytest.mark.parametrize(("part", "name"), [(SileroVad, "silero-vad"), (SmartTurn, "smart-turn-v3.2")])
 def test_a_file_that_is_no_model_is_named(part, name, tmp_path):
     (tmp_path / "model.onnx").write_bytes(b"no model at all")
-    with pytest.raises(OurFault, match=f"'{name}' in {tmp_path}.* can't be loaded"):
+    with pytest.raises(ServerError, match=f"'{name}' in {tmp_path}.* can't be loaded"):
         start(part(tmp_path / "model.onnx"))

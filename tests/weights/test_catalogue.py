@@ -3,13 +3,13 @@
 import msgspec
 import pytest
 
-from antiphon.errors import OurFault
+from antiphon.errors import ServerError
 from antiphon.weights import catalogue
-from antiphon.weights.catalogue import HubFile, NpmFile, Wheels
+from antiphon.weights.catalogue import HubFile, NpmFile, WheelsFile
 
 
 def test_the_default_is_qwen_and_smollm2_stands_in_for_it():
-    assert [model.name for model in catalogue.defaults()] == ["qwen2.5-coder-1.5b-instruct", "smollm2-135m-instruct"]
+    assert [model.name for model in catalogue.default_models()] == ["qwen2.5-coder-1.5b-instruct", "smollm2-135m-instruct"]
 
 
 @pytest.mark.parametrize("model", catalogue.load().values(), ids=lambda model: model.name)
@@ -17,23 +17,23 @@ def test_every_model_says_what_it_may_be_used_for_and_can_be_had_without_a_hub(m
     assert model.licence and model.description and model.size_bytes > 0
     for file in model.files:
         assert len(bytes.fromhex(file.sha256)) == 32
-        assert any(isinstance(source, Wheels | NpmFile) for source in file.sources)
+        assert any(isinstance(source, WheelsFile | NpmFile) for source in file.sources)
         assert not any(isinstance(source, HubFile) for source in file.sources[1:])
 
 
 def test_conversations_aloud_take_one_model_of_each_kind():
-    assert [model.kind for model in catalogue.speech()] == ["vad", "turn", "stt", "tts"]
+    assert [model.kind for model in catalogue.speech_models()] == ["vad", "turn", "stt", "tts"]
 
 
 def test_only_models_that_answer_are_the_default():
-    assert {model.kind for model in catalogue.defaults()} == {"llm"}
+    assert {model.kind for model in catalogue.default_models()} == {"llm"}
 
 
 @pytest.mark.parametrize("model", catalogue.load().values(), ids=lambda model: model.name)
 def test_packages_are_pinned_and_paths_stay_inside(model):
     for file in model.files:
         assert not file.path.startswith("/") and ".." not in file.path
-        parts = [part for source in file.sources if isinstance(source, Wheels) for part in source.parts]
+        parts = [part for source in file.sources if isinstance(source, WheelsFile) for part in source.parts]
         assert all("==" in part.requirement for part in parts)
         assert all("@" in source.package[1:] for source in file.sources if isinstance(source, NpmFile))
 
@@ -44,5 +44,5 @@ def test_a_key_that_means_nothing_is_an_error():
 
 
 def test_an_unknown_model_is_refused_by_name():
-    with pytest.raises(OurFault, match="no model 'gpt-9'"):
+    with pytest.raises(ServerError, match="no model 'gpt-9'"):
         catalogue.find("gpt-9")

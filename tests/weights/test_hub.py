@@ -6,7 +6,7 @@ import pytest
 
 from antiphon.weights.catalogue import HubFile
 from antiphon.weights.hub import Hub
-from antiphon.weights.partial import Partial, Trouble
+from antiphon.weights.partial import PartialFile, SourceUnavailable
 
 FILE = HubFile(repo="org/tiny", file="tiny.gguf")
 
@@ -18,7 +18,7 @@ def fetch(hub, part, size_bytes):
 def test_a_connection_that_breaks_is_taken_up_again_where_it_broke(world, tmp_path, body):
     world.on_hub()
     world.server.gives_bytes = 4096
-    part = Partial(tmp_path / "file")
+    part = PartialFile(tmp_path / "file")
     fetch(world.hub, part, len(body))
     assert part.path.read_bytes() == body
     assert world.server.asked == [None, "bytes=4096-", "bytes=8192-"]
@@ -27,7 +27,7 @@ def test_a_connection_that_breaks_is_taken_up_again_where_it_broke(world, tmp_pa
 def test_a_hub_that_can_not_resume_gives_the_whole_file(world, tmp_path, body):
     world.on_hub()
     world.server.resumes = False
-    part = Partial(tmp_path / "file")
+    part = PartialFile(tmp_path / "file")
     part.path.write_bytes(b"left over")
     fetch(world.hub, part, len(body))
     assert part.path.read_bytes() == body
@@ -36,42 +36,42 @@ def test_a_hub_that_can_not_resume_gives_the_whole_file(world, tmp_path, body):
 def test_a_file_that_is_too_short_is_trouble(world, tmp_path, body):
     world.on_hub(body[:100])
     world.server.resumes = False
-    with pytest.raises(Trouble, match=f"of {len(body)} bytes"):
-        fetch(world.hub, Partial(tmp_path / "file"), len(body))
+    with pytest.raises(SourceUnavailable, match=f"of {len(body)} bytes"):
+        fetch(world.hub, PartialFile(tmp_path / "file"), len(body))
 
 
 def test_a_missing_file_is_trouble(world, tmp_path):
-    with pytest.raises(Trouble, match="the hub answered 404"):
-        fetch(world.hub, Partial(tmp_path / "file"), 10)
+    with pytest.raises(SourceUnavailable, match="the hub answered 404"):
+        fetch(world.hub, PartialFile(tmp_path / "file"), 10)
 
 
 def test_a_hub_that_refuses_the_connection_is_trouble(tmp_path):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
-        with pytest.raises(Trouble, match="can't be reached"):
-            fetch(Hub(f"http://127.0.0.1:{taken.getsockname()[1]}"), Partial(tmp_path / "file"), 10)
+        with pytest.raises(SourceUnavailable, match="can't be reached"):
+            fetch(Hub(f"http://127.0.0.1:{taken.getsockname()[1]}"), PartialFile(tmp_path / "file"), 10)
 
 
 def test_a_hub_that_is_silent_is_waited_for_once(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        hub = Hub(f"http://127.0.0.1:{silent.getsockname()[1]}", patience_s=0.05)
-        with pytest.raises(Trouble, match=r"no answer in 0\.05 seconds"):
-            fetch(hub, Partial(tmp_path / "file"), 10)
+        hub = Hub(f"http://127.0.0.1:{silent.getsockname()[1]}", response_timeout_s=0.05)
+        with pytest.raises(SourceUnavailable, match=r"no answer in 0\.05 seconds"):
+            fetch(hub, PartialFile(tmp_path / "file"), 10)
         silent.accept()[0].close()
         silent.setblocking(False)
-        with pytest.raises(Trouble, match="no answer"):
-            fetch(hub, Partial(tmp_path / "file"), 10)
+        with pytest.raises(SourceUnavailable, match="no answer"):
+            fetch(hub, PartialFile(tmp_path / "file"), 10)
         with pytest.raises(BlockingIOError):
             silent.accept()
 
 
 def test_the_environment_names_another_hub(world, tmp_path, body):
     world.on_hub()
-    part = Partial(tmp_path / "file")
-    fetch(Hub.of({"HF_ENDPOINT": f"http://127.0.0.1:{world.server.server_port}/"}), part, len(body))
+    part = PartialFile(tmp_path / "file")
+    fetch(Hub.from_environ({"HF_ENDPOINT": f"http://127.0.0.1:{world.server.server_port}/"}), part, len(body))
     assert part.path.read_bytes() == body
 
 
 def test_the_environment_switches_the_hub_off(tmp_path):
-    with pytest.raises(Trouble, match="HF_HUB_OFFLINE"):
-        fetch(Hub.of({"HF_HUB_OFFLINE": "1"}), Partial(tmp_path / "file"), 10)
+    with pytest.raises(SourceUnavailable, match="HF_HUB_OFFLINE"):
+        fetch(Hub.from_environ({"HF_HUB_OFFLINE": "1"}), PartialFile(tmp_path / "file"), 10)

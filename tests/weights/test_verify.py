@@ -3,41 +3,41 @@
 import hashlib
 
 from antiphon.weights import verify
-from antiphon.weights.catalogue import File
+from antiphon.weights.catalogue import ModelFile
 
 
 def test_a_good_file_is_read_once(tmp_path):
     path, file, told = _file(tmp_path), _entry(b"good"), []
-    assert verify.holds(path, file, lambda *report: told.append(report))
-    assert verify.holds(path, file, lambda *report: told.append(report))
+    assert verify.is_intact(path, file, lambda *report: told.append(report))
+    assert verify.is_intact(path, file, lambda *report: told.append(report))
     assert told == [("checking file", 4, 4)]
 
 
 def test_a_file_touched_since_is_read_again(tmp_path):
     path, file = _file(tmp_path), _entry(b"good")
-    assert verify.holds(path, file, lambda *_: None)
+    assert verify.is_intact(path, file, lambda *_: None)
     path.write_bytes(b"evil")
-    assert not verify.is_remembered(path, file)
-    assert not verify.holds(path, file, lambda *_: None)
+    assert not verify.is_verified(path, file)
+    assert not verify.is_intact(path, file, lambda *_: None)
 
 
 def test_a_file_of_another_length_is_not_read_at_all(tmp_path):
     told = []
-    assert not verify.holds(_file(tmp_path), _entry(b"longer"), lambda *report: told.append(report))
+    assert not verify.is_intact(_file(tmp_path), _entry(b"longer"), lambda *report: told.append(report))
     assert told == []
 
 
 def test_a_forgotten_file_is_gone_with_all_that_is_known_of_it(tmp_path):
     path = _file(tmp_path)
-    verify.holds(path, _entry(b"good"), lambda *_: None)
-    verify.forget(path)
+    verify.is_intact(path, _entry(b"good"), lambda *_: None)
+    verify.remove(path)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_memory_that_makes_no_sense_is_none(tmp_path):
     path = _file(tmp_path)
     (tmp_path / "file.verified").write_text("yes")
-    assert not verify.is_remembered(path, _entry(b"good"))
+    assert not verify.is_verified(path, _entry(b"good"))
 
 
 def _file(folder):
@@ -47,4 +47,4 @@ def _file(folder):
 
 
 def _entry(content):
-    return File("file", len(content), hashlib.sha256(content).hexdigest(), ())
+    return ModelFile("file", len(content), hashlib.sha256(content).hexdigest(), ())

@@ -16,11 +16,11 @@ from antiphon import __version__
 from antiphon.cli import version
 from antiphon.cli.commands import ask, config, demo, doctor, keys, models, queue, serve, sessions, worker, workers
 from antiphon.cli.common import mistakes
-from antiphon.cli.common.shell import Shell, UsageMistake
+from antiphon.cli.common.shell import Shell, UsageError
 from antiphon.cli.voice import duplex, talk
-from antiphon.errors import Fault
+from antiphon.errors import ApiError
 
-FAILED, USAGE, INTERRUPTED, UNREAD = 1, 2, 130, 141
+EXIT_FAILURE, EXIT_USAGE, EXIT_INTERRUPTED, EXIT_BROKEN_PIPE = 1, 2, 130, 141
 
 _HELP = """
 One server for every conversation protocol AI clients use, before any engine.
@@ -35,7 +35,7 @@ Every verb says more with --help.
 """
 
 
-def program() -> App:
+def build_app() -> App:
     """The command line, verb by verb."""
     app = App(
         name="antiphon",
@@ -52,12 +52,12 @@ def program() -> App:
         ask.ask,
         talk.talk,
         duplex.duplex,
-        models.verbs(),
-        keys.verbs(),
-        sessions.verbs(),
-        queue.verbs(),
-        workers.verbs(),
-        config.verbs(),
+        models.build_app(),
+        keys.build_app(),
+        sessions.build_app(),
+        queue.build_app(),
+        workers.build_app(),
+        config.build_app(),
         doctor.doctor,
         demo.demo,
         version.version,
@@ -76,24 +76,24 @@ def run(arguments: Sequence[str], shell: Shell) -> int:
         The exit code.
     """
     try:
-        return _perform(arguments, shell)
+        return _dispatch(arguments, shell)
     except CycloptsError as mistake:
-        shell.note(mistakes.told(mistake))
-        return USAGE
-    except Fault as fault:
+        shell.note(mistakes.describe_usage_error(mistake))
+        return EXIT_USAGE
+    except ApiError as fault:
         shell.note(fault.message)
-        return USAGE if isinstance(fault, UsageMistake) else FAILED
+        return EXIT_USAGE if isinstance(fault, UsageError) else EXIT_FAILURE
     except KeyboardInterrupt:
-        return INTERRUPTED
+        return EXIT_INTERRUPTED
     except BrokenPipeError:
-        return UNREAD
+        return EXIT_BROKEN_PIPE
     except OSError as trouble:
         shell.note(str(trouble))
-        return FAILED
+        return EXIT_FAILURE
 
 
-def _perform(arguments: Sequence[str], shell: Shell) -> int:
-    command, bound, left_to_us = program().parse_args(list(arguments), exit_on_error=False, print_error=False)
+def _dispatch(arguments: Sequence[str], shell: Shell) -> int:
+    command, bound, left_to_us = build_app().parse_args(list(arguments), exit_on_error=False, print_error=False)
     if "shell" in left_to_us:
         bound.arguments["shell"] = shell
     else:  # `--help` and `--version`, which the parser performs itself
@@ -102,19 +102,21 @@ def _perform(arguments: Sequence[str], shell: Shell) -> int:
     return code or 0
 
 
-def _typed(started: Path) -> str:
+def _command_name(path: Path) -> str:
     """What to type for the program that was started so: its bare name where the shell would find the same one."""
-    if started.name == "__main__.py":
+    if path.name == "__main__.py":
         return "python -m antiphon"
-    if shutil.which(started.name) == str(started.absolute()):
-        return started.name
-    return str(started.relative_to(Path.cwd()) if started.is_relative_to(Path.cwd()) else started)
+    if shutil.which(path.name) == str(path.absolute()):
+        return path.name
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
 
 def main() -> None:
     """Run as the program `antiphon`."""
-    shell = Shell(environ=os.environ, cwd=Path.cwd(), stdin=sys.stdin, stdout=sys.stdout, stderr=sys.stderr, name=_typed(Path(sys.argv[0])))
+    shell = Shell(
+        environ=os.environ, cwd=Path.cwd(), stdin=sys.stdin, stdout=sys.stdout, stderr=sys.stderr, name=_command_name(Path(sys.argv[0]))
+    )
     code = run(sys.argv[1:], shell)
-    if code == UNREAD:  # else the interpreter complains when it flushes what can't be written
+    if code == EXIT_BROKEN_PIPE:  # else the interpreter complains when it flushes what can't be written
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(code)

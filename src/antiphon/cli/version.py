@@ -3,10 +3,10 @@
 import platform
 
 from antiphon import __version__
-from antiphon.cli.common.flags import Around, Json
+from antiphon.cli.common.flags import JsonFlag, ShellParameter
 
 
-def version(*, as_json: Json = False, shell: Around) -> None:
+def version(*, as_json: JsonFlag = False, shell: ShellParameter) -> None:
     """
     Say which antiphon this is.
 

@@ -30,30 +30,30 @@ from antiphon.config.settings import (
     StoreSettings,
     WorkerSettings,
 )
-from antiphon.errors import OurFault, listed
+from antiphon.errors import ServerError, quote_list
 
 _SYSTEM_FILE = Path("/etc/antiphon/config.toml")
 
 # Every setting has a twin in the environment: its dotted key in capitals, with `__` for the dot. These few have a shorter one.
-_SHORT_TWINS = {
+_SHORT_NAMES = {
     "ANTIPHON_HOST": "ANTIPHON_SERVER__HOST",
     "ANTIPHON_PORT": "ANTIPHON_SERVER__PORT",
     "ANTIPHON_MODELS": "ANTIPHON_MODELS_DIR",
 }
 
 
-class ConfigMistake(OurFault):
+class ConfigError(ServerError):
     """The configuration can't be used as it stands; the message has a line for each mistake."""
 
 
-def _as_written(schema: dict[str, Any]) -> None:
+def _describe_model_table(schema: dict[str, Any]) -> None:
     """Describe a model's table as it stands in a file: the engine's options are among its keys."""
     schema["additionalProperties"] = True
     for name in ("options", "origin_folder"):
         del schema["properties"][name]
 
 
-class ModelEntry(BaseModel, frozen=True, extra="forbid", json_schema_extra=_as_written):
+class ModelEntry(BaseModel, frozen=True, extra="forbid", json_schema_extra=_describe_model_table):
     """
     A model that the server offers.
 
@@ -97,10 +97,10 @@ class Config(BaseModel, frozen=True, extra="forbid"):
 
     @field_validator("models")
     @classmethod
-    def _each_name_once(cls, models: tuple[ModelEntry, ...]) -> tuple[ModelEntry, ...]:
+    def _validate_unique_names(cls, models: tuple[ModelEntry, ...]) -> tuple[ModelEntry, ...]:
         twice = [name for name, count in Counter(model.name for model in models).items() if count > 1]
         if twice:
-            raise ValueError(f"more than one model is named {listed(twice)}")
+            raise ValueError(f"more than one model is named {quote_list(twice)}")
         return models
 
     # Not a setting: never dumped, shown or put into a schema.
@@ -118,18 +118,18 @@ class Config(BaseModel, frozen=True, extra="forbid"):
         return urls.get(self.store.url, self.store.url)
 
     @property
-    def recordings_place(self) -> str:
+    def recordings_location(self) -> str:
         """Where recordings are kept: the path of a folder, or a URL."""
         url = self.recording.url or "recordings"
         return url if "://" in url else str(self.home / url)
 
     @property
-    def store_is_shared(self) -> bool:
+    def has_shared_store(self) -> bool:
         """Whether several servers may use the store at the same time."""
         return self.store.url.startswith("postgres")
 
 
-class Loaded(NamedTuple):
+class LoadedConfig(NamedTuple):
     """
     A configuration, and who set what.
 
@@ -150,7 +150,9 @@ class _Setting(NamedTuple):
     folder: Path
 
 
-def load(flags: Mapping[str, Any], file: Path | None, environ: Mapping[str, str], cwd: Path, etc: Path = _SYSTEM_FILE) -> Loaded:
+def load(
+    flags: Mapping[str, Any], file: Path | None, environ: Mapping[str, str], cwd: Path, system_file: Path = _SYSTEM_FILE
+) -> LoadedConfig:
     """
     The configuration that holds here.
 
@@ -162,23 +164,23 @@ def load(flags: Mapping[str, Any], file: Path | None, environ: Mapping[str, str]
         etc: the file of the whole machine.
 
     Raises:
-        ConfigMistake: with a line for each mistake, naming the place, the key, what was expected and what came.
+        ConfigError: with a line for each mistake, naming the place, the key, what was expected and what came.
     """
-    config_home = _xdg(environ, "XDG_CONFIG_HOME", ".config")
+    config_home = _xdg_folder(environ, "XDG_CONFIG_HOME", ".config")
     named = file or (Path(environ["ANTIPHON_CONFIG"]) if environ.get("ANTIPHON_CONFIG") else None)
     layers = [
-        _built_in(environ, cwd),
-        _file(etc),
-        _file(config_home / "config.toml") if config_home else (),
-        _file(cwd / "antiphon.toml"),
-        _file(cwd / named, required=True) if named else (),
-        _environment(environ, cwd),
-        _flags(flags, cwd),
+        _default_settings(environ, cwd),
+        _file_settings(system_file),
+        _file_settings(config_home / "config.toml") if config_home else (),
+        _file_settings(cwd / "antiphon.toml"),
+        _file_settings(cwd / named, is_required=True) if named else (),
+        _environment_settings(environ, cwd),
+        _flag_settings(flags, cwd),
     ]
     chosen = {setting.path: setting for layer in layers for setting in layer}
-    config = _check(chosen, environ.get("HOME"))
-    config._secrets.update(_secrets(config, environ))
-    return Loaded(config, {".".join(path): _origin(chosen, path) for path, _ in _leaves(config.model_dump())})
+    config = _validate(chosen, environ.get("HOME"))
+    config._secrets.update(_read_secrets(config, environ))
+    return LoadedConfig(config, {".".join(path): _origin_of(chosen, path) for path, _ in _leaves(config.model_dump())})
 
 
 def pack(config: Config) -> bytes:
@@ -186,36 +188,36 @@ def pack(config: Config) -> bytes:
     return json.dumps({"config": config.model_dump(mode="json"), "secrets": dict(config.secrets)}).encode()
 
 
-def unpack(packed: bytes) -> Config:
+def unpack(payload: bytes) -> Config:
     """The configuration that was packed."""
-    told = json.loads(packed)
+    told = json.loads(payload)
     config = Config.model_validate(told["config"])
     config._secrets.update(told["secrets"])
     return config
 
 
-def _secrets(config: Config, environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+def _read_secrets(config: Config, environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """
     The variables that the engines' options name, in keys that end in `_env`, those of servers of speech, and that of workers.
 
     Where there is none of a name, the one with `_FILE` behind it names a file with the value, as secrets are handed to containers.
 
     Raises:
-        ConfigMistake: there is no such file.
+        ConfigError: there is no such file.
     """
     named = [variable for model in config.models for key, variable in model.options.items() if key.endswith("_env")]
     for variable in (*named, config.speech.ears_key_env, config.speech.voice_key_env, config.workers.key_env):
         if isinstance(variable, str) and variable in environ:
             yield variable, environ[variable]
         elif isinstance(variable, str) and (path := environ.get(f"{variable}_FILE")):
-            yield variable, _secret_in(path, f"{variable}_FILE")
+            yield variable, _read_secret_file(path, f"{variable}_FILE")
 
 
-def _secret_in(path: str, variable: str) -> str:
+def _read_secret_file(path: str, variable: str) -> str:
     try:
         return Path(path).read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError):
-        raise ConfigMistake(f"{variable}: {path}: can't be read") from None
+        raise ConfigError(f"{variable}: {path}: can't be read") from None
 
 
 def schema() -> dict[str, Any]:
@@ -228,14 +230,17 @@ def schema() -> dict[str, Any]:
 # What each place says
 
 
-def _built_in(environ: Mapping[str, str], cwd: Path) -> Iterator[_Setting]:
+def _default_settings(environ: Mapping[str, str], cwd: Path) -> Iterator[_Setting]:
     """The two defaults that depend on who asks; all others stand with their settings."""
-    folders = {"home": _xdg(environ, "XDG_DATA_HOME", ".local/share"), "models_dir": _xdg(environ, "XDG_CACHE_HOME", ".cache")}
+    folders = {
+        "home": _xdg_folder(environ, "XDG_DATA_HOME", ".local/share"),
+        "models_dir": _xdg_folder(environ, "XDG_CACHE_HOME", ".cache"),
+    }
     inside = {"home": "", "models_dir": "models"}
     return (_Setting((key,), folder / inside[key], "built-in", cwd) for key, folder in folders.items() if folder)
 
 
-def _xdg(environ: Mapping[str, str], variable: str, under_home: str) -> Path | None:
+def _xdg_folder(environ: Mapping[str, str], variable: str, under_home: str) -> Path | None:
     """
     Our folder under one of the XDG base directories; None where the environment names neither it nor a home.
 
@@ -247,34 +252,34 @@ def _xdg(environ: Mapping[str, str], variable: str, under_home: str) -> Path | N
     return Path(environ["HOME"], under_home, "antiphon") if environ.get("HOME") else None
 
 
-def _file(path: Path, *, required: bool = False) -> Iterator[_Setting]:
+def _file_settings(path: Path, *, is_required: bool = False) -> Iterator[_Setting]:
     """What a TOML file says."""
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
-        if required:
-            raise ConfigMistake(f"{path}: there is no such file") from None
+        if is_required:
+            raise ConfigError(f"{path}: there is no such file") from None
         return
     except OSError as error:
-        raise ConfigMistake(f"{path}: can't be read: {error.strerror}") from None
+        raise ConfigError(f"{path}: can't be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
-        raise ConfigMistake(f"{path}: is not UTF-8 text: byte {error.start} is {error.object[error.start]:#04x}") from None
+        raise ConfigError(f"{path}: is not UTF-8 text: byte {error.start} is {error.object[error.start]:#04x}") from None
     except tomllib.TOMLDecodeError as error:
-        raise ConfigMistake(f"{path}: is not valid TOML: {error}") from None
+        raise ConfigError(f"{path}: is not valid TOML: {error}") from None
     for keys, value in _leaves(table):
         yield _Setting(keys, value, str(path), path.parent)
 
 
-def _environment(environ: Mapping[str, str], cwd: Path) -> Iterator[_Setting]:
+def _environment_settings(environ: Mapping[str, str], cwd: Path) -> Iterator[_Setting]:
     """What the environment says. Variables with our prefix that name neither a section nor a setting belong to someone else."""
-    ours = {name: _SHORT_TWINS.get(name, name).removeprefix("ANTIPHON_") for name in environ if name.startswith("ANTIPHON_")}
-    for name, key in sorted(ours.items(), key=lambda pair: pair[0] in _SHORT_TWINS):
+    ours = {name: _SHORT_NAMES.get(name, name).removeprefix("ANTIPHON_") for name in environ if name.startswith("ANTIPHON_")}
+    for name, key in sorted(ours.items(), key=lambda pair: pair[0] in _SHORT_NAMES):
         path = tuple(key.lower().split("__"))
-        if environ[name] and (len(path) > 1 or path in _FOLDERS):
+        if environ[name] and (len(path) > 1 or path in _FOLDER_SETTINGS):
             yield _Setting(path, environ[name], name, cwd)
 
 
-def _flags(flags: Mapping[str, Any], cwd: Path) -> Iterator[_Setting]:
+def _flag_settings(flags: Mapping[str, Any], cwd: Path) -> Iterator[_Setting]:
     """What the command line says; a flag is called like the last part of its key."""
     for key, value in flags.items():
         if value is not None:
@@ -293,21 +298,21 @@ def _leaves(table: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[t
 
 # From what was said to what holds
 
-_FOLDERS = {("home",), ("models_dir",)}
+_FOLDER_SETTINGS = {("home",), ("models_dir",)}
 
 
-def _check(chosen: Mapping[tuple[str, ...], _Setting], user_home: str | None) -> Config:
+def _validate(settings: Mapping[tuple[str, ...], _Setting], user_home: str | None) -> Config:
     """The typed configuration of the values chosen."""
     tree: dict[str, Any] = {}
-    for setting in sorted(chosen.values(), key=lambda setting: len(setting.path)):
-        _plant(tree, setting, _placed(setting, user_home))
+    for setting in sorted(settings.values(), key=lambda setting: len(setting.path)):
+        _set_nested(tree, setting, _resolve_paths(setting, user_home))
     try:
         return Config.model_validate(tree)
     except ValidationError as error:
-        raise ConfigMistake("\n".join(_told(mistake, chosen) for mistake in error.errors())) from None
+        raise ConfigError("\n".join(_error_line(mistake, settings) for mistake in error.errors())) from None
 
 
-def _plant(tree: dict[str, Any], setting: _Setting, value: Any) -> None:
+def _set_nested(tree: dict[str, Any], setting: _Setting, value: Any) -> None:
     """Put a value into nested tables."""
     *above, key = setting.path
     node: Any = tree
@@ -315,23 +320,23 @@ def _plant(tree: dict[str, Any], setting: _Setting, value: Any) -> None:
         node = node.setdefault(part, {})
         if not isinstance(node, dict):
             place = ".".join(above[:depth])
-            raise ConfigMistake(f"{setting.origin}: {'.'.join(setting.path)}: {place} is not a table elsewhere, but {node!r}")
+            raise ConfigError(f"{setting.origin}: {'.'.join(setting.path)}: {place} is not a table elsewhere, but {node!r}")
     node[key] = value
 
 
-def _placed(setting: _Setting, user_home: str | None) -> Any:
+def _resolve_paths(setting: _Setting, user_home: str | None) -> Any:
     """A setting's value with its relative paths made absolute, or told where they start."""
-    if setting.path in _FOLDERS and isinstance(setting.value, str | Path):
+    if setting.path in _FOLDER_SETTINGS and isinstance(setting.value, str | Path):
         written = Path(setting.value)
         if written.parts[:1] == ("~",) and user_home:
             written = Path(user_home, *written.parts[1:])
         return setting.folder / written
     if setting.path == ("models",) and isinstance(setting.value, list):
-        return [_entry(table, setting.folder) for table in setting.value]
+        return [_split_model_table(table, setting.folder) for table in setting.value]
     return setting.value
 
 
-def _entry(table: Any, folder: Path) -> Any:
+def _split_model_table(table: Any, folder: Path) -> Any:
     """A `[[models]]` table with the engine's keys set apart."""
     if not isinstance(table, dict):
         return table
@@ -339,9 +344,9 @@ def _entry(table: Any, folder: Path) -> Any:
     return own | {"options": {key: value for key, value in table.items() if key not in own}, "origin_folder": folder}
 
 
-def _origin(chosen: Mapping[tuple[str, ...], _Setting], path: tuple[str | int, ...]) -> str:
+def _origin_of(settings: Mapping[tuple[str, ...], _Setting], path: tuple[str | int, ...]) -> str:
     """Who set the value at `path`, or set what it lies in, or set something in it."""
-    for setting_path, setting in chosen.items():
+    for setting_path, setting in settings.items():
         shared = min(len(setting_path), len(path))
         if setting_path[:shared] == path[:shared]:
             return setting.origin
@@ -351,31 +356,31 @@ def _origin(chosen: Mapping[tuple[str, ...], _Setting], path: tuple[str | int, .
 # Telling mistakes
 
 
-def _told(mistake: ErrorDetails, chosen: Mapping[tuple[str, ...], _Setting]) -> str:
+def _error_line(error: ErrorDetails, settings: Mapping[tuple[str, ...], _Setting]) -> str:
     """One line for one mistake."""
-    path = mistake["loc"]
+    path = error["loc"]
     key = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).removeprefix(".")
-    return f"{_origin(chosen, path)}: {key}: {_problem(mistake)}"
+    return f"{_origin_of(settings, path)}: {key}: {_problem(error)}"
 
 
-def _problem(mistake: ErrorDetails) -> str:
+def _problem(error: ErrorDetails) -> str:
     """What was expected, and what came."""
-    came = repr(mistake["input"])
-    match mistake["type"]:
+    came = repr(error["input"])
+    match error["type"]:
         case "extra_forbidden":
-            return f"there is no such setting; {_suggestion(mistake['loc'])}"
+            return f"there is no such setting; {_suggestion(error['loc'])}"
         case "missing":
-            return "is missing, and HOME is not set to take it from" if mistake["loc"] in _FOLDERS else "is missing"
+            return "is missing, and HOME is not set to take it from" if error["loc"] in _FOLDER_SETTINGS else "is missing"
         case "model_type":
             return f"expected a table, got {came}"
         case "tuple_type":
-            return f"expected an array of {'tables' if mistake['loc'] == ('models',) else 'strings'}, got {came}"
+            return f"expected an array of {'tables' if error['loc'] == ('models',) else 'strings'}, got {came}"
         case "path_type":
             return f"expected a path, got {came}"
         case "value_error":
-            return mistake["msg"].removeprefix("Value error, ")
+            return error["msg"].removeprefix("Value error, ")
         case _:
-            return f"{mistake['msg'].replace('Input should be', 'expected')}, got {came}"
+            return f"{error['msg'].replace('Input should be', 'expected')}, got {came}"
 
 
 def _suggestion(path: tuple[str | int, ...]) -> str:
@@ -386,4 +391,4 @@ def _suggestion(path: tuple[str | int, ...]) -> str:
         model = model.model_fields[part].annotation
     known: Iterable[str] = model.model_fields
     close = difflib.get_close_matches(str(key), known, n=1)
-    return f"did you mean {listed(close)}?" if close else f"there are {listed(known)}"
+    return f"did you mean {quote_list(close)}?" if close else f"there are {quote_list(known)}"

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, Field, field_validator
 
-from antiphon.errors import listed
+from antiphon.errors import quote_list
 
 _PORTS = re.compile(r"(\d{4,5})-(\d{4,5})")
 
@@ -21,12 +21,12 @@ _PRIORITY = re.compile(r"[^=\s]+=-?\d+(\.\d+)?")
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#@\s]+")
 
 
-def _apart(names: Any) -> Any:
+def _split_commas(names: Any) -> Any:
     """Names as the environment has them, separated by commas, or as a list."""
     return [name.strip() for name in names.split(",") if name.strip()] if isinstance(names, str) else names
 
 
-_Names = Annotated[tuple[str, ...], BeforeValidator(_apart)]
+_Names = Annotated[tuple[str, ...], BeforeValidator(_split_commas)]
 
 
 class ServerSettings(BaseModel, frozen=True, extra="forbid"):
@@ -50,15 +50,15 @@ class ServerSettings(BaseModel, frozen=True, extra="forbid"):
 
     @field_validator("allowed_origins")
     @classmethod
-    def _each_an_origin(cls, origins: tuple[str, ...]) -> tuple[str, ...]:
+    def _validate_origins(cls, origins: tuple[str, ...]) -> tuple[str, ...]:
         wrong = [origin for origin in origins if origin != "*" and not _ORIGIN.fullmatch(origin)]
         if wrong:
-            raise ValueError(f"expected origins such as 'https://chat.example.com', without a path, or '*'; got {listed(wrong)}")
+            raise ValueError(f"expected origins such as 'https://chat.example.com', without a path, or '*'; got {quote_list(wrong)}")
         return origins
 
     @field_validator("fetch_networks")
     @classmethod
-    def _each_a_network(cls, networks: tuple[str, ...]) -> tuple[str, ...]:
+    def _validate_networks(cls, networks: tuple[str, ...]) -> tuple[str, ...]:
         for network in networks:
             try:
                 ipaddress.ip_network(network)
@@ -95,7 +95,7 @@ class CallsSettings(BaseModel, frozen=True, extra="forbid"):
 
     @field_validator("addresses")
     @classmethod
-    def _each_an_address(cls, addresses: tuple[str, ...]) -> tuple[str, ...]:
+    def _validate_addresses(cls, addresses: tuple[str, ...]) -> tuple[str, ...]:
         for address in addresses:
             try:
                 ipaddress.ip_address(address)
@@ -105,13 +105,13 @@ class CallsSettings(BaseModel, frozen=True, extra="forbid"):
 
     @field_validator("ports")
     @classmethod
-    def _a_range(cls, ports: str | None) -> str | None:
-        if ports is not None and not _is_range(ports):
+    def _validate_ports(cls, ports: str | None) -> str | None:
+        if ports is not None and not _is_port_range(ports):
             raise ValueError(f"expected two ports such as '50000-50099', the lower one first; got '{ports}'")
         return ports
 
 
-def _is_range(ports: str) -> bool:
+def _is_port_range(ports: str) -> bool:
     matched = _PORTS.fullmatch(ports)
     return matched is not None and 1024 <= int(matched[1]) <= int(matched[2]) <= 65535
 
@@ -133,7 +133,7 @@ class RealtimeSettings(BaseModel, frozen=True, extra="forbid"):
     )
 
 
-VAD, TURN = "silero-vad", "smart-turn-v3.2"
+VAD_MODEL, TURN_MODEL = "silero-vad", "smart-turn-v3.2"
 """The models that tell when someone speaks, and when they are done."""
 
 
@@ -155,21 +155,21 @@ class SpeechSettings(BaseModel, frozen=True, extra="forbid"):
 
     @field_validator("voice_aliases")
     @classmethod
-    def _each_a_pair(cls, aliases: tuple[str, ...]) -> tuple[str, ...]:
+    def _validate_voice_aliases(cls, aliases: tuple[str, ...]) -> tuple[str, ...]:
         if wrong := [alias for alias in aliases if alias.count("=") != 1]:
-            raise ValueError(f"expected pairs such as 'nova=en_US-joe-medium'; got {listed(wrong)}")
+            raise ValueError(f"expected pairs such as 'nova=en_US-joe-medium'; got {quote_list(wrong)}")
         return aliases
 
     @property
-    def aliases(self) -> Mapping[str, str]:
+    def voice_by_alias(self) -> Mapping[str, str]:
         """Voices by the other names that were given to them."""
         return dict(alias.split("=") for alias in self.voice_aliases)
 
     @property
-    def models(self) -> tuple[str, ...]:
+    def catalogue_models(self) -> tuple[str, ...]:
         """The models of the catalogue that this takes."""
         parts = ((self.ears, self.ears_url), (self.voice, self.voice_url))
-        return (VAD, TURN, *(model for model, url in parts if url is None))
+        return (VAD_MODEL, TURN_MODEL, *(model for model, url in parts if url is None))
 
 
 class StoreSettings(BaseModel, frozen=True, extra="forbid"):
@@ -215,13 +215,13 @@ class QueueSettings(BaseModel, frozen=True, extra="forbid"):
 
     @field_validator("priorities")
     @classmethod
-    def _each_a_number(cls, priorities: tuple[str, ...]) -> tuple[str, ...]:
+    def _validate_priorities(cls, priorities: tuple[str, ...]) -> tuple[str, ...]:
         if wrong := [each for each in priorities if not _PRIORITY.fullmatch(each)]:
-            raise ValueError(f"expected kinds or keys with a number, such as 'chat=1'; got {listed(wrong)}")
+            raise ValueError(f"expected kinds or keys with a number, such as 'chat=1'; got {quote_list(wrong)}")
         return priorities
 
     @property
-    def numbers(self) -> Mapping[str, float]:
+    def priority_by_name(self) -> Mapping[str, float]:
         """Priorities by kind or key."""
         return {name: float(number) for name, _, number in (each.rpartition("=") for each in self.priorities)}
 

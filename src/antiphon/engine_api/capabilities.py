@@ -3,7 +3,7 @@
 from msgspec import Struct
 
 
-class Abilities(Struct, frozen=True, kw_only=True):
+class Capabilities(Struct, frozen=True, kw_only=True):
     """
     What an engine can do, so that a protocol can refuse the rest by name before any work.
 
@@ -13,22 +13,22 @@ class Abilities(Struct, frozen=True, kw_only=True):
         verbosities: likewise for verbosity.
         max_top_logprobs: the most alternatives per token; None when it reports no log probabilities.
         counts_tokens: whether it is a `CountingEngine`.
-        hosted: the types of tools that it takes as `HostedTool`; it then also takes the items that they leave, as `turns.Hosted`.
-        audio_in: whether it takes sound in the history, as `turns.AudioPart` and `turns.SpeechPart`.
-        hears_speech: whether it answers what is said by the sound of it, so that a `turns.SpeechPart` needs no words, nor its `audio_out`
+        hosted: the types of tools that it takes as `HostedTool`; it then also takes the items that they leave, as `HostedToolItem`.
+        audio_in: whether it takes sound in the history, as `AudioPart` and `SpeechPart`.
+        hears_speech: whether it answers what is said by the sound of it, so that a `SpeechPart` needs no words, nor its `audio_out`
             a voice of ours.
         audio_out: whether it answers aloud where `Respond` has a `voice`.
-        listens: whether it takes live sound, as `Hear`, and what goes with it; it then finds `SpeechPart`s of its own turns in the history.
+        listens: whether it takes live sound, as `AppendAudio`, and what goes with it; it then finds `SpeechPart`s of its own turns in the history.
         turn_detection: the kinds of turn detection that it does while it listens.
         transcribes: whether it tells what it heard.
         noise_reduction: the kinds that it does.
         languages: the codes of those that it understands when they are spoken; empty for any.
         takes_prompt: whether what it transcribes is the better for a prompt or keywords.
         voices: the names of those it has; empty where any name will do.
-        foresees: whether it makes something of `Foresee`.
-        full_duplex: whether it takes `Converse`, and what goes with it.
-        sees: whether in full duplex it makes something of `See`.
-        videos: whether it takes films in the history, as `turns.VideoPart`.
+        foresees: whether it makes something of `Prepare`.
+        full_duplex: whether it takes `StartDuplex`, and what goes with it.
+        sees: whether in full duplex it makes something of `AppendImage`.
+        videos: whether it takes films in the history, as `VideoPart`.
         clones: whether it speaks in the voice of a recording that it is given.
         sessions: how many conversations it can have at the same time; None for as many as come.
         temperature_default: what an answer is sampled with when nothing was asked; likewise `top_p_default`.

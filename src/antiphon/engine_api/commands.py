@@ -5,35 +5,35 @@ Neither side knows the other's wire. A protocol turns its client's messages into
 whatever its model understands, and back. Words are immutable and carry the id of the response, or of the turn, that they belong to. The
 history that a `Respond` carries is in `antiphon.engine_api.history`, what it asks for in `antiphon.engine_api.options`.
 
-Live sound. A conversation's clock is the sound that it was told with `Hear`, in milliseconds since the first of it; what was dropped by
-`Forget` counts too. A turn is a stretch of that sound: an engine that detects turns says where one starts and stops, under an id of its
-own; one that was committed by hand has the id that `Commit` gave it. Both come back in the history as a `turns.SpeechPart`. What an engine
+Live sound. A conversation's clock is the sound that it was told with `AppendAudio`, in milliseconds since the first of it; what was dropped by
+`ClearAudio` counts too. A turn is a stretch of that sound: an engine that detects turns says where one starts and stops, under an id of its
+own; one that was committed by hand has the id that `CommitAudio` gave it. Both come back in the history as a `SpeechPart`. What an engine
 says aloud is `Sound`, and the words of it are `Spoken`, which stand before the sound that they are heard in.
 
-Full duplex. After `Converse` nobody asks for answers: the engine hears, sees, and speaks when it wants to, under ids of its own that each
-end with `Ended`. What was said with `See` and `Listen` goes with the next `Hear`. `Ready` says that it may begin.
+Full duplex. After `StartDuplex` nobody asks for answers: the engine hears, sees, and speaks when it wants to, under ids of its own that each
+end with `Ended`. What was said with `AppendImage` and `ForceListen` goes with the next `AppendAudio`. `Ready` says that it may begin.
 
-Scarce engines. Where there are fewer places than people, a conversation begins with `Waiting`s, then `Assigned`; what it is told before is
-kept for then. `Lost` says that what answered is gone.
+Scarce engines. Where there are fewer places than people, a conversation begins with `Waiting`s, then `WorkerAssigned`; what it is told before is
+kept for then. `EngineLost` says that what answered is gone.
 """
 
 from typing import Any
 
 from msgspec import Struct
 
-from antiphon.engine_api.capabilities import Abilities as Abilities
-from antiphon.engine_api.history import Turn
+from antiphon.engine_api.capabilities import Capabilities as Capabilities
+from antiphon.engine_api.history import HistoryItem
 from antiphon.engine_api.options import (
+    ConversationKind as ConversationKind,
+    ConversationSettings as ConversationSettings,
     CustomTool as CustomTool,
     FunctionTool as FunctionTool,
     HostedTool as HostedTool,
     JsonObject as JsonObject,
     JsonSchema as JsonSchema,
-    Kind as Kind,
     NoiseReduction as NoiseReduction,
     Retention as Retention,
     Sampling as Sampling,
-    Settings as Settings,
     Tool as Tool,
     ToolChoice as ToolChoice,
     Transcription as Transcription,
@@ -42,11 +42,11 @@ from antiphon.engine_api.options import (
 )
 
 
-class _Word(Struct, frozen=True, tag_field="word"):
+class _Command(Struct, frozen=True, tag_field="word"):
     """Tagged by class name, so that a word can cross a process boundary."""
 
 
-class Respond(_Word, frozen=True, kw_only=True, tag=True):
+class Respond(_Command, frozen=True, kw_only=True, tag=True):
     """
     Answer.
 
@@ -68,46 +68,46 @@ class Respond(_Word, frozen=True, kw_only=True, tag=True):
     """
 
     id: str
-    history: tuple[Turn, ...]
+    history: tuple[HistoryItem, ...]
     instructions: str | None = None
     tools: tuple[Tool, ...] = ()
-    hosted: tuple[HostedTool, ...] = ()
+    hosted_tools: tuple[HostedTool, ...] = ()
     namespaces: dict[str, str] = {}
     tool_choice: ToolChoice = ToolChoice()
     parallel_tool_calls: bool = True
     sampling: Sampling = Sampling()
     format: JsonObject | JsonSchema | None = None
     truncate: bool = False
-    effort: str | None = None
-    summarise: str | None = None
-    seal: bool = False
+    reasoning_effort: str | None = None
+    reasoning_summary: str | None = None
+    encrypt_reasoning: bool = False
     verbosity: str | None = None
     whole: bool = False
     voice: Voice | None = None
-    retain: Retention | None = None
-    aside: bool = False
+    retention: Retention | None = None
+    out_of_band: bool = False
 
 
-class Foresee(_Word, frozen=True, tag=True):
+class Prepare(_Command, frozen=True, tag=True):
     """
     What will be asked if the turn that is open ends now: an engine that has time may begin with it, and say nothing before it is asked.
 
     Attributes:
-        ask: ends with the `turns.SpeechPart` of that turn, whose sound is left out.
+        ask: ends with the `SpeechPart` of that turn, whose sound is left out.
     """
 
-    ask: Respond
+    request: Respond
 
 
-class Cancel(_Word, frozen=True, tag=True):
+class Cancel(_Command, frozen=True, tag=True):
     """Stop answering; the answer ends with `Ended(id, "cancelled")` unless it had ended before."""
 
     id: str
 
 
-class Configure(_Word, frozen=True, kw_only=True, tag=True):
+class Configure(_Command, frozen=True, kw_only=True, tag=True):
     """
-    How what is heard from here on is to be taken; said before the first `Hear`.
+    How what is heard from here on is to be taken; said before the first `AppendAudio`.
 
     Attributes:
         rate_hz: samples a second.
@@ -121,25 +121,25 @@ class Configure(_Word, frozen=True, kw_only=True, tag=True):
     noise_reduction: NoiseReduction | None = None
 
 
-class Hear(_Word, frozen=True, tag=True):
+class AppendAudio(_Command, frozen=True, tag=True):
     """The client's sound goes on: s16le mono, whole samples, at the rate of the last `Configure`."""
 
     pcm: bytes
 
 
-class Commit(_Word, frozen=True, tag=True):
-    """What was heard since the last turn, or the last `Forget`, is a turn, the one that had started where one had; it is over."""
+class CommitAudio(_Command, frozen=True, tag=True):
+    """What was heard since the last turn, or the last `ClearAudio`, is a turn, the one that had started where one had; it is over."""
 
     id: str
 
 
-class Forget(_Word, frozen=True, tag=True):
+class ClearAudio(_Command, frozen=True, tag=True):
     """What was heard since the last turn is dropped; one that had started is none, and nothing more is said of it."""
 
 
-class Converse(_Word, frozen=True, kw_only=True, tag=True):
+class StartDuplex(_Command, frozen=True, kw_only=True, tag=True):
     """
-    Hear and see what comes, and speak when there is something to say; for an engine that does full duplex, before the first `Hear`.
+    Hear and see what comes, and speak when there is something to say; for an engine that does full duplex, before the first `AppendAudio`.
 
     Attributes:
         instructions: what the model is told before everything else.
@@ -152,13 +152,13 @@ class Converse(_Word, frozen=True, kw_only=True, tag=True):
 
     instructions: str | None = None
     rate_hz: int = 16_000
-    sees: bool = False
+    has_video: bool = False
     voice: Voice | None = Voice()
-    reference: bytes | None = None
+    reference_audio: bytes | None = None
     options: dict[str, Any] = {}
 
 
-class See(_Word, frozen=True, tag=True):
+class AppendImage(_Command, frozen=True, tag=True):
     """
     What the client sees, together with the sound that is told next.
 
@@ -168,11 +168,11 @@ class See(_Word, frozen=True, tag=True):
     """
 
     jpeg: bytes
-    slices: int = 1
+    max_slices: int = 1
 
 
-class Listen(_Word, frozen=True, tag=True):
+class ForceListen(_Command, frozen=True, tag=True):
     """Say nothing to the sound that is told next; what is being said ends."""
 
 
-ToEngine = Respond | Foresee | Cancel | Configure | Hear | Commit | Forget | Converse | See | Listen
+EngineCommand = Respond | Prepare | Cancel | Configure | AppendAudio | CommitAudio | ClearAudio | StartDuplex | AppendImage | ForceListen

@@ -7,25 +7,25 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 from msgspec import Struct
 
-from antiphon.engine_api import commands, events as talk_events
-from antiphon.engine_api.capabilities import Abilities
-from antiphon.engine_api.options import Settings
-from antiphon.errors import ClientMistake, Fault, OurFault
+from antiphon.engine_api import commands, events
+from antiphon.engine_api.capabilities import Capabilities
+from antiphon.engine_api.options import ConversationSettings
+from antiphon.errors import ApiError, ClientError, ServerError
 
-Deliver = Callable[[Sequence[talk_events.FromEngine]], None]
+Deliver = Callable[[Sequence[events.EngineEvent]], None]
 """
-Takes the engine's words; synchronous, on the event loop. What arrived together comes together.
+Takes the engine's events, in order; synchronous, on the event loop. What arrived together is delivered together.
 
-Must not be called from within `tell`: the session that is telling has not finished what it is doing.
+An engine may call it at any time, also from within `send`.
 """
 
 
 class EngineOverrun(RuntimeError):
     """The engine was told more than it has room for; the word was not taken."""
 
-    def fault(self) -> Fault:
+    def api_error(self) -> ApiError:
         """The same, as whoever asked is told it."""
-        return OurFault(
+        return ServerError(
             f"The model is overloaded: {self}. Please try again later.",
             status=503,
             type="service_unavailable_error",
@@ -34,14 +34,14 @@ class EngineOverrun(RuntimeError):
         )
 
 
-class Conversation(Protocol):
+class EngineConversation(Protocol):
     """One client's conversation with an engine. Words of one response carry its id."""
 
-    def tell(self, word: commands.ToEngine) -> None:
+    def send(self, command: commands.EngineCommand) -> None:
         """
         Give the engine a word; never blocks.
 
-        Every `Respond` is answered by words with its id that end in exactly one `Ended` or `Broke`, also after a `Cancel`.
+        Every `Respond` is answered by words with its id that end in exactly one `Ended` or `ResponseFailed`, also after a `Cancel`.
 
         Raises:
             EngineOverrun: there is no room for it.
@@ -58,7 +58,7 @@ class Engine(Protocol):
     """What answers."""
 
     @property
-    def abilities(self) -> Abilities:
+    def capabilities(self) -> Capabilities:
         """What it can do."""
 
     async def start(self) -> None:
@@ -66,25 +66,25 @@ class Engine(Protocol):
         Load or connect; once, before the first `open`.
 
         Raises:
-            errors.Fault: what it needs is missing, with how to get it.
+            ApiError: what it needs is missing, with how to get it.
         """
 
     async def stop(self) -> None:
-        """Let go of everything; idempotent. Conversations still open end with `Broke`."""
+        """Let go of everything; idempotent. Conversations still open end with `ResponseFailed`."""
 
-    def open(self, settings: Settings, deliver: Deliver) -> AbstractAsyncContextManager[Conversation]:
+    def open(self, settings: ConversationSettings, deliver: Deliver) -> AbstractAsyncContextManager[EngineConversation]:
         """A conversation; leaving it cancels what is still being answered and delivers nothing more."""
 
 
 class CountingEngine(Engine, Protocol):
     """An engine whose abilities say `counts_tokens`."""
 
-    async def count(self, ask: commands.Respond) -> int:
+    async def count(self, request: commands.Respond) -> int:
         """
         The tokens that `ask` would be read as; nothing is answered.
 
         Raises:
-            errors.Fault: they can't be counted.
+            ApiError: they can't be counted.
         """
 
 
@@ -92,7 +92,7 @@ class CountingEngine(Engine, Protocol):
 class ListingEngine(Engine, Protocol):
     """An engine before a server of several models."""
 
-    async def names(self) -> Sequence[str]:
+    async def list_models(self) -> Sequence[str]:
         """The models that the server has, by the names it gives them; those last known where it can't be asked."""
 
 
@@ -110,7 +110,7 @@ class ProbedEngine(Engine, Protocol):
 
 
 @runtime_checkable
-class PooledEngine(Engine, Protocol):
+class WorkerPoolEngine(Engine, Protocol):
     """
     An engine of several workers; it starts and stops them, and whoever wants one of them waits for it.
 
@@ -118,46 +118,46 @@ class PooledEngine(Engine, Protocol):
         places: the workers by their addresses; each has one conversation at a time unless its abilities say more.
     """
 
-    places: Mapping[str, Engine]
+    workers: Mapping[str, Engine]
 
 
-class Watcher(Protocol):
+class UpstreamObserver(Protocol):
     """Counts what becomes of upstream servers."""
 
-    def upstream_is(self, name: str, state: Literal["closed", "half_open", "open"]) -> None:
+    def on_upstream_state(self, name: str, state: Literal["closed", "half_open", "open"]) -> None:
         """The circuit breaker of the model's upstream has a new state."""
 
-    def upstream_failed(self, name: str, reason: str) -> None:
+    def on_upstream_error(self, name: str, reason: str) -> None:
         """The model's upstream did not answer as it should; `reason` is one of few words."""
 
 
-class Unwatched:
+class NullObserver:
     """A watcher that counts nothing."""
 
-    def upstream_is(self, name: str, state: str) -> None:
+    def on_upstream_state(self, name: str, state: str) -> None:
         """Nobody asks."""
 
-    def upstream_failed(self, name: str, reason: str) -> None:
+    def on_upstream_error(self, name: str, reason: str) -> None:
         """Nobody asks."""
 
 
-UNWATCHED = Unwatched()
+NULL_OBSERVER = NullObserver()
 
 Fetch = Callable[[str, str, tuple[str, ...]], Awaitable[tuple[bytes, str]]]
 """
 Fetches what a client's URL names, and no more than the client could have fetched itself.
 
 Takes the URL, the field that it came in, and what the answer's type must begin with; gives the body and its type. Raises
-`errors.ClientMistake` where it can't or may not be fetched.
+`errors.ClientError` where it can't or may not be fetched.
 """
 
 
-async def fetch_nothing(_url: str, param: str, _content_types: tuple[str, ...]) -> tuple[bytes, str]:
+async def refuse_to_fetch(_url: str, param: str, _content_types: tuple[str, ...]) -> tuple[bytes, str]:
     """A `Fetch` of a place that has none."""
-    raise ClientMistake(f"Failed to download '{param}': URLs are not fetched here.", code="invalid_url", param=param)
+    raise ClientError(f"Failed to download '{param}': URLs are not fetched here.", code="invalid_url", param=param)
 
 
-class Place(Struct, frozen=True, kw_only=True):
+class BuildContext(Struct, frozen=True, kw_only=True):
     """
     Where an engine is built.
 
@@ -170,16 +170,16 @@ class Place(Struct, frozen=True, kw_only=True):
         fetch: what URLs in requests are fetched by.
     """
 
-    weights: Path
-    base: Path
+    weights_folder: Path
+    base_folder: Path
     notice: Callable[[str], None] = lambda _line: None
     secrets: Mapping[str, str] = {}
-    watcher: Watcher = UNWATCHED
-    fetch: Fetch = fetch_nothing
+    observer: UpstreamObserver = NULL_OBSERVER
+    fetch: Fetch = refuse_to_fetch
 
 
-Build = Callable[[str, Mapping[str, Any], Place], Engine]
+Build = Callable[[str, Mapping[str, Any], BuildContext], Engine]
 """
 What each engine's module offers as `build`: the model's name and the rest of its table in the configuration, to an engine not yet
-started. Raises `errors.Fault` where an option is unknown, missing or wrong, naming it.
+started. Raises `errors.ApiError` where an option is unknown, missing or wrong, naming it.
 """

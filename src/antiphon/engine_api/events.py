@@ -6,14 +6,14 @@ from msgspec import Struct
 from msgspec.structs import force_setattr
 
 from antiphon.engine_api.history import Phase
-from antiphon.errors import Fault
+from antiphon.errors import ApiError
 
 
-class _Word(Struct, frozen=True, tag_field="word"):
+class _Event(Struct, frozen=True, tag_field="word"):
     """Tagged by class name, so that it can cross a process boundary."""
 
 
-class Likelihood(Struct, frozen=True):
+class TokenCandidate(Struct, frozen=True):
     """One token, or an alternative to one, with its log probability."""
 
     token: str
@@ -24,11 +24,11 @@ class Likelihood(Struct, frozen=True):
 class TokenLogprob(Struct, frozen=True):
     """A token that was chosen, and the alternatives to it."""
 
-    chosen: Likelihood
-    alternatives: tuple[Likelihood, ...] = ()
+    token: TokenCandidate
+    alternatives: tuple[TokenCandidate, ...] = ()
 
 
-class ItemBreak(_Word, frozen=True, tag=True):
+class ItemBoundary(_Event, frozen=True, tag=True):
     """
     The item said so far is whole, and what follows is another; engines whose answers don't come as items never say it.
 
@@ -42,7 +42,7 @@ class ItemBreak(_Word, frozen=True, tag=True):
     phase: Phase | None = None
 
 
-class Text(_Word, frozen=True, tag=True):
+class TextDelta(_Event, frozen=True, tag=True):
     """More of the answer's text."""
 
     id: str
@@ -50,21 +50,21 @@ class Text(_Word, frozen=True, tag=True):
     logprobs: tuple[TokenLogprob, ...] = ()
 
 
-class Annotated(_Word, frozen=True, tag=True):
+class AnnotationAdded(_Event, frozen=True, tag=True):
     """A citation of the text said so far, in the shape of the Responses API's annotations."""
 
     id: str
     annotation: dict[str, Any]
 
 
-class Refusal(_Word, frozen=True, tag=True):
+class RefusalDelta(_Event, frozen=True, tag=True):
     """More of the words with which the model declines."""
 
     id: str
     text: str
 
 
-class Reasoning(_Word, frozen=True, tag=True):
+class ReasoningDelta(_Event, frozen=True, tag=True):
     """More of the model's reasoning: its own words, or where `summary` is set an account of them for the user."""
 
     id: str
@@ -72,20 +72,20 @@ class Reasoning(_Word, frozen=True, tag=True):
     summary: bool = False
 
 
-class ReasoningBreak(_Word, frozen=True, tag=True):
+class ReasoningBoundary(_Event, frozen=True, tag=True):
     """The summary so far is one whole; what follows is another part of it."""
 
     id: str
 
 
-class Sealed(_Word, frozen=True, tag=True):
+class EncryptedReasoning(_Event, frozen=True, tag=True):
     """The reasoning just given, in a form that only its engine can read back."""
 
     id: str
-    sealed: str
+    content: str
 
 
-class Calling(_Word, frozen=True, tag=True):
+class ToolCallStarted(_Event, frozen=True, tag=True):
     """The model begins to call a tool; with `custom` the tool takes free text."""
 
     id: str
@@ -95,7 +95,7 @@ class Calling(_Word, frozen=True, tag=True):
     namespace: str | None = None
 
 
-class Arguments(_Word, frozen=True, tag=True):
+class ToolArgumentsDelta(_Event, frozen=True, tag=True):
     """More of a call's arguments (JSON text), or of a custom call's input."""
 
     id: str
@@ -103,39 +103,39 @@ class Arguments(_Word, frozen=True, tag=True):
     text: str
 
 
-class Called(_Word, frozen=True, tag=True):
+class ToolCallDone(_Event, frozen=True, tag=True):
     """The call's arguments are complete. Calls that say nothing of the sort are complete when the answer ends."""
 
     id: str
     call_id: str
 
 
-class HostedBegan(_Word, frozen=True, tag=True):
+class HostedToolStarted(_Event, frozen=True, tag=True):
     """A hosted tool is at work: `item` as the Responses API has it, its `type` among its fields."""
 
     id: str
     item: dict[str, Any]
 
 
-class HostedMoved(_Word, frozen=True, tag=True):
+class HostedToolProgress(_Event, frozen=True, tag=True):
     """The hosted tool at work has come further: `event` as the Responses API has it."""
 
     id: str
     event: dict[str, Any]
 
 
-class HostedDone(_Word, frozen=True, tag=True):
+class HostedToolDone(_Event, frozen=True, tag=True):
     """The hosted tool is done; `item` is all of it."""
 
     id: str
     item: dict[str, Any]
 
 
-MOST_TOKENS = 2**31 - 1
+MAX_TOKENS = 2**31 - 1
 """More than any answer has; no engine is asked for more, as many count in 32 bits."""
 
 
-class _Counts(_Word, frozen=True):
+class _Counts(_Event, frozen=True):
     """
     A word that counts tokens.
 
@@ -145,11 +145,11 @@ class _Counts(_Word, frozen=True):
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
-            if name.endswith("_tokens") and not 0 <= (count := getattr(self, name)) <= MOST_TOKENS:
-                force_setattr(self, name, min(max(count, 0), MOST_TOKENS))
+            if name.endswith("_tokens") and not 0 <= (count := getattr(self, name)) <= MAX_TOKENS:
+                force_setattr(self, name, min(max(count, 0), MAX_TOKENS))
 
 
-class Used(_Counts, frozen=True, kw_only=True, tag=True):
+class Usage(_Counts, frozen=True, kw_only=True, tag=True):
     """Tokens counted; the last one said for a response holds."""
 
     id: str
@@ -164,35 +164,35 @@ class Used(_Counts, frozen=True, kw_only=True, tag=True):
     cached_audio_tokens: int = 0
 
 
-class Sound(_Word, frozen=True, tag=True):
+class AudioDelta(_Event, frozen=True, tag=True):
     """More of the answer aloud: s16le mono, whole samples, at the rate of the `Respond`'s voice."""
 
     id: str
     pcm: bytes
 
 
-class Spoken(_Word, frozen=True, tag=True):
+class AudioTranscriptDelta(_Event, frozen=True, tag=True):
     """More of the words of the answer's sound, the sound that follows."""
 
     id: str
     text: str
 
 
-class SpeechStarted(_Word, frozen=True, tag=True):
+class SpeechStarted(_Event, frozen=True, tag=True):
     """Someone speaks; `at_ms` is where the turn starts, padding before the speech and all."""
 
     id: str
     at_ms: int
 
 
-class SpeechStopped(_Word, frozen=True, tag=True):
+class SpeechStopped(_Event, frozen=True, tag=True):
     """The turn that had started is over, and is committed; `at_ms` is where it ends."""
 
     id: str
     at_ms: int
 
 
-class Heard(_Word, frozen=True, tag=True):
+class InputTranscriptDelta(_Event, frozen=True, tag=True):
     """More of the words of a turn; never taken back."""
 
     id: str
@@ -200,7 +200,7 @@ class Heard(_Word, frozen=True, tag=True):
     logprobs: tuple[TokenLogprob, ...] = ()
 
 
-class HeardSegment(_Word, frozen=True, kw_only=True, tag=True):
+class InputTranscriptSegment(_Event, frozen=True, kw_only=True, tag=True):
     """A stretch of a turn that one speaker said; seconds from the turn's start."""
 
     id: str
@@ -210,7 +210,7 @@ class HeardSegment(_Word, frozen=True, kw_only=True, tag=True):
     speaker: str = ""
 
 
-class HeardAll(_Counts, frozen=True, kw_only=True, tag=True):
+class InputTranscriptDone(_Counts, frozen=True, kw_only=True, tag=True):
     """
     All the words of a turn that is over; the last that is said of its transcript.
 
@@ -229,7 +229,7 @@ class HeardAll(_Counts, frozen=True, kw_only=True, tag=True):
     logprobs: tuple[TokenLogprob, ...] = ()
 
 
-class NotHeard(_Word, frozen=True, kw_only=True, tag=True):
+class InputTranscriptFailed(_Event, frozen=True, kw_only=True, tag=True):
     """The turn could not be transcribed; the last that is said of its transcript."""
 
     id: str
@@ -238,7 +238,7 @@ class NotHeard(_Word, frozen=True, kw_only=True, tag=True):
     type: str = "server_error"
 
 
-class Trouble(_Word, frozen=True, kw_only=True, tag=True):
+class EngineError(_Event, frozen=True, kw_only=True, tag=True):
     """Something failed that is no answer's, such as the hearing; the conversation goes on."""
 
     message: str
@@ -247,27 +247,27 @@ class Trouble(_Word, frozen=True, kw_only=True, tag=True):
     id: str = ""
 
 
-class Ready(_Word, frozen=True, tag=True):
-    """What `Converse` asked for is there; `metrics` as with `Measured`."""
+class DuplexStarted(_Event, frozen=True, tag=True):
+    """What `StartDuplex` asked for is there; `metrics` as with `EngineMetrics`."""
 
     metrics: dict[str, Any] = {}
     id: str = ""
 
 
-class Listening(_Word, frozen=True, tag=True):
+class Listening(_Event, frozen=True, tag=True):
     """The engine listens: it has taken a piece of the sound and says nothing to it, or has said what it had to say."""
 
     id: str = ""
 
 
-class Measured(_Word, frozen=True, tag=True):
+class EngineMetrics(_Event, frozen=True, tag=True):
     """What the engine measured of the work behind its words that come next, by the names that it has for it."""
 
     id: str
     metrics: dict[str, Any]
 
 
-class Waiting(_Word, frozen=True, kw_only=True, tag=True):
+class QueueUpdate(_Event, frozen=True, kw_only=True, tag=True):
     """
     There is no place yet.
 
@@ -284,16 +284,16 @@ class Waiting(_Word, frozen=True, kw_only=True, tag=True):
     wait_s: float | None = None
 
 
-class Assigned(_Word, frozen=True, tag=True):
+class WorkerAssigned(_Event, frozen=True, tag=True):
     """There is a place, and what has it is there; `id` is the ticket's, `worker` the name of what answers."""
 
     id: str
     worker: str = ""
 
 
-class Lost(_Word, frozen=True, kw_only=True, tag=True):
+class EngineLost(_Event, frozen=True, kw_only=True, tag=True):
     """
-    What answered is gone, or there will be no place; nothing more comes. What was being answered has ended with `Broke`.
+    What answered is gone, or there will be no place; nothing more comes. What was being answered has ended with `ResponseFailed`.
 
     Attributes:
         code: `queue_full`, `worker_busy`, `backend_error`, or `shutdown`.
@@ -308,14 +308,14 @@ class Lost(_Word, frozen=True, kw_only=True, tag=True):
 EndReason = Literal["stop", "length", "content_filter", "cancelled"]
 
 
-class Ended(_Word, frozen=True, tag=True):
+class ResponseEnded(_Event, frozen=True, tag=True):
     """The answer is over: whole (`stop`, also when it ends in calls), cut at the token limit, filtered, or cancelled."""
 
     id: str
     reason: EndReason = "stop"
 
 
-class Broke(_Word, frozen=True, kw_only=True, tag=True):
+class ResponseFailed(_Event, frozen=True, kw_only=True, tag=True):
     """
     The answer failed; nothing more of it comes.
 
@@ -335,49 +335,49 @@ class Broke(_Word, frozen=True, kw_only=True, tag=True):
     retry_after_s: float | None = None
 
     @classmethod
-    def by(cls, id: str, fault: Fault) -> "Broke":
+    def from_error(cls, id: str, error: ApiError) -> "ResponseFailed":
         """The answer `id` failed by `fault`."""
         return cls(
             id=id,
-            message=fault.message,
-            status=fault.status,
-            code=fault.code,
-            type=fault.type,
-            param=fault.param,
-            retry_after_s=fault.retry_after_s,
+            message=error.message,
+            status=error.status,
+            code=error.code,
+            type=error.type,
+            param=error.param,
+            retry_after_s=error.retry_after_s,
         )
 
 
-FromEngine = (
-    ItemBreak
-    | Text
-    | Annotated
-    | Refusal
-    | Reasoning
-    | ReasoningBreak
-    | Sealed
-    | Calling
-    | Arguments
-    | Called
-    | HostedBegan
-    | HostedMoved
-    | HostedDone
-    | Used
-    | Sound
-    | Spoken
+EngineEvent = (
+    ItemBoundary
+    | TextDelta
+    | AnnotationAdded
+    | RefusalDelta
+    | ReasoningDelta
+    | ReasoningBoundary
+    | EncryptedReasoning
+    | ToolCallStarted
+    | ToolArgumentsDelta
+    | ToolCallDone
+    | HostedToolStarted
+    | HostedToolProgress
+    | HostedToolDone
+    | Usage
+    | AudioDelta
+    | AudioTranscriptDelta
     | SpeechStarted
     | SpeechStopped
-    | Heard
-    | HeardSegment
-    | HeardAll
-    | NotHeard
-    | Trouble
-    | Ready
+    | InputTranscriptDelta
+    | InputTranscriptSegment
+    | InputTranscriptDone
+    | InputTranscriptFailed
+    | EngineError
+    | DuplexStarted
     | Listening
-    | Measured
-    | Waiting
-    | Assigned
-    | Lost
-    | Ended
-    | Broke
+    | EngineMetrics
+    | QueueUpdate
+    | WorkerAssigned
+    | EngineLost
+    | ResponseEnded
+    | ResponseFailed
 )

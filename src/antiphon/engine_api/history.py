@@ -7,7 +7,7 @@ from typing import Any, Literal
 from msgspec import Struct
 
 
-class _Said(Struct, frozen=True, tag_field="said"):
+class _HistoryStruct(Struct, frozen=True, tag_field="said"):
     """Tagged by class name, so that a history can cross a process boundary."""
 
 
@@ -15,19 +15,19 @@ Role = Literal["system", "developer", "user", "assistant"]
 Phase = Literal["commentary", "final_answer"]
 
 
-class TextPart(_Said, frozen=True, tag=True):
+class TextPart(_HistoryStruct, frozen=True, tag=True):
     """Words."""
 
     text: str
 
 
-class RefusalPart(_Said, frozen=True, tag=True):
+class RefusalPart(_HistoryStruct, frozen=True, tag=True):
     """Words with which the assistant declined."""
 
     text: str
 
 
-class ImagePart(_Said, frozen=True, tag=True):
+class ImagePart(_HistoryStruct, frozen=True, tag=True):
     """A picture: `url` is an http(s) or data URL; `file_id` names an uploaded file. One of the two."""
 
     url: str | None = None
@@ -35,7 +35,7 @@ class ImagePart(_Said, frozen=True, tag=True):
     detail: str = "auto"
 
 
-class FilePart(_Said, frozen=True, tag=True):
+class FilePart(_HistoryStruct, frozen=True, tag=True):
     """A document: by address, by uploaded file, or whole as a base64 data URL."""
 
     url: str | None = None
@@ -44,14 +44,14 @@ class FilePart(_Said, frozen=True, tag=True):
     filename: str | None = None
 
 
-class AudioPart(_Said, frozen=True, tag=True):
+class AudioPart(_HistoryStruct, frozen=True, tag=True):
     """A recording, base64, in a container format such as `wav` or `mp3`."""
 
     inline: str
     format: str
 
 
-class SpeechPart(_Said, frozen=True, tag=True):
+class SpeechPart(_HistoryStruct, frozen=True, tag=True):
     """
     Sound of a live conversation: s16le mono, whole samples.
 
@@ -66,17 +66,17 @@ class SpeechPart(_Said, frozen=True, tag=True):
     transcript: str | None = None
 
 
-class VideoPart(_Said, frozen=True, tag=True):
+class VideoPart(_HistoryStruct, frozen=True, tag=True):
     """A film, base64, in a container format such as MP4; `pictures_at_once` are looked at together."""
 
     inline: str
     pictures_at_once: int = 1
 
 
-Part = TextPart | RefusalPart | ImagePart | FilePart | AudioPart | SpeechPart | VideoPart
+HistoryPart = TextPart | RefusalPart | ImagePart | FilePart | AudioPart | SpeechPart | VideoPart
 
 
-class Message(_Said, frozen=True, tag=True):
+class Message(_HistoryStruct, frozen=True, tag=True):
     """
     Something said by one side.
 
@@ -86,20 +86,20 @@ class Message(_Said, frozen=True, tag=True):
     """
 
     role: Role
-    parts: tuple[Part, ...]
+    parts: tuple[HistoryPart, ...]
     phase: Phase | None = None
-    heard_ms: int | None = None
+    played_ms: int | None = None
 
 
-class Thought(_Said, frozen=True, tag=True):
+class ReasoningItem(_HistoryStruct, frozen=True, tag=True):
     """Reasoning of an earlier answer: its text and summary where they are known, and the engine's own sealed form."""
 
     text: str = ""
     summary: tuple[str, ...] = ()
-    sealed: str | None = None
+    encrypted_content: str | None = None
 
 
-class ToolCall(_Said, frozen=True, tag=True):
+class ToolCall(_HistoryStruct, frozen=True, tag=True):
     """The assistant called a tool. `arguments` is JSON text, or for a custom tool its free-form input."""
 
     call_id: str
@@ -109,17 +109,17 @@ class ToolCall(_Said, frozen=True, tag=True):
     namespace: str | None = None
 
 
-class ToolResult(_Said, frozen=True, tag=True):
+class ToolResult(_HistoryStruct, frozen=True, tag=True):
     """What a called tool gave back."""
 
     call_id: str
-    parts: tuple[Part, ...]
+    parts: tuple[HistoryPart, ...]
 
 
-class Hosted(_Said, frozen=True, tag=True):
+class HostedToolItem(_HistoryStruct, frozen=True, tag=True):
     """What a hosted tool left: an item as the Responses API has it, for an engine that knows such items; `type` is among its fields."""
 
     item: dict[str, Any]
 
 
-Turn = Message | Thought | ToolCall | ToolResult | Hosted
+HistoryItem = Message | ReasoningItem | ToolCall | ToolResult | HostedToolItem

@@ -9,11 +9,11 @@ from typing import Any, Literal
 from msgspec import Struct
 
 
-class _Asked(Struct, frozen=True, tag_field="word"):
+class _Option(Struct, frozen=True, tag_field="word"):
     """Tagged by class name where it is one of several, so that it can cross a process boundary."""
 
 
-class FunctionTool(_Asked, frozen=True, tag=True):
+class FunctionTool(_Option, frozen=True, tag=True):
     """A function that the model may call; `parameters` is a JSON Schema, None for no arguments."""
 
     name: str
@@ -28,7 +28,7 @@ class FunctionTool(_Asked, frozen=True, tag=True):
         return f"{self.namespace}.{self.name}" if self.namespace else self.name
 
 
-class CustomTool(_Asked, frozen=True, tag=True):
+class CustomTool(_Option, frozen=True, tag=True):
     """A tool called with free text; `grammar`, where given, is what the text must match, in `syntax` (`lark` or `regex`)."""
 
     name: str
@@ -46,7 +46,7 @@ class CustomTool(_Asked, frozen=True, tag=True):
 Tool = FunctionTool | CustomTool
 
 
-class HostedTool(_Asked, frozen=True, tag=True):
+class HostedTool(_Option, frozen=True, tag=True):
     """A tool that the engine runs itself, or has a form of its own for, as the Responses API describes it; `spec` has its `type`."""
 
     type: str
@@ -66,16 +66,16 @@ class ToolChoice(Struct, frozen=True):
     names: tuple[str, ...] | None = None
 
     @property
-    def only(self) -> frozenset[str] | None:
+    def name_set(self) -> frozenset[str] | None:
         """`names`, to look many tools up in: a request may have as many as it has room for."""
         return None if self.names is None else frozenset(self.names)
 
 
-class JsonObject(_Asked, frozen=True, tag=True):
+class JsonObject(_Option, frozen=True, tag=True):
     """The answer is one JSON object."""
 
 
-class JsonSchema(_Asked, frozen=True, tag=True):
+class JsonSchema(_Option, frozen=True, tag=True):
     """The answer is JSON that satisfies `schema`; `strict` asks for a guarantee, not an attempt."""
 
     name: str
@@ -103,11 +103,11 @@ class Sampling(Struct, frozen=True):
     extra: dict[str, Any] = {}
 
 
-Kind = Literal["responses", "realtime", "chat", "audio", "video"]
+ConversationKind = Literal["responses", "realtime", "chat", "audio", "video"]
 """Kinds of conversation; the last three are the modes of the MiniCPM-o protocol."""
 
 
-class Settings(Struct, frozen=True, kw_only=True):
+class ConversationSettings(Struct, frozen=True, kw_only=True):
     """
     What a conversation is opened with.
 
@@ -120,7 +120,7 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     model: str
     tenant: str = ""
-    kind: Kind = "responses"
+    kind: ConversationKind = "responses"
     key_id: str = ""
 
 
@@ -199,4 +199,4 @@ class Retention(Struct, frozen=True):
     """
 
     ratio: float = 1.0
-    most_tokens: int | None = None
+    max_tokens: int | None = None

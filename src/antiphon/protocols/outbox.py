@@ -3,10 +3,10 @@
 from typing import Any
 
 from antiphon.engine_api import commands
-from antiphon.protocols.session import Effect, Mint, Send, Tell
+from antiphon.protocols.session import Effect, NewId, Send, SendToEngine
 
 
-class Outbox:
+class RealtimeOutbox:
     """
     What a session does about the event that it is handling.
 
@@ -14,19 +14,19 @@ class Outbox:
         effects: in order.
     """
 
-    def __init__(self, mint: Mint) -> None:
+    def __init__(self, new_id: NewId) -> None:
         self.effects: list[Effect] = []
-        self._mint = mint
+        self._new_id = new_id
 
     def send(self, kind: Any, **fields: Any) -> None:
         """Send the client an event of that kind."""
-        self.effects.append(Send(kind(event_id=self._mint("event"), **fields)))
+        self.effects.append(Send(kind(event_id=self._new_id("event"), **fields)))
 
-    def tell(self, word: commands.ToEngine) -> None:
+    def send_to_engine(self, command: commands.EngineCommand) -> None:
         """Tell the engine a word."""
-        self.effects.append(Tell(word))
+        self.effects.append(SendToEngine(command))
 
-    def take(self) -> list[Effect]:
+    def drain(self) -> list[Effect]:
         """All that is to be done; from here on it is empty."""
         effects, self.effects = self.effects, []
         return effects

@@ -11,23 +11,23 @@ from typing import Any
 
 from msgspec import Struct
 
-from antiphon.engine_api import events as talk_events
+from antiphon.engine_api import events
 from antiphon.engine_api.history import Phase
-from antiphon.protocols.output_table import ITEM_PREFIX, MOVES, Move, Outcome, Slot, Status
+from antiphon.protocols.output_table import ITEM_ID_PREFIXES, OUTPUT_TRANSITIONS, Outcome, OutputAction, OutputKind, Status
 
-_REASONING = (Slot.THINKING, Slot.SUMMARY, Slot.THOUGHT)
+_REASONING_KINDS = (OutputKind.REASONING_TEXT, OutputKind.REASONING_SUMMARY, OutputKind.REASONING_ITEM)
 
 
-class Part:
+class ContentPart:
     """A part being filled: `index` among the parts of its list (a reasoning item counts content and summary apart)."""
 
-    __slots__ = ("annotations", "chunks", "index", "logprobs", "slot")
+    __slots__ = ("annotations", "chunks", "index", "kind", "logprobs")
 
-    def __init__(self, slot: Slot, index: int) -> None:
-        self.slot = slot
+    def __init__(self, kind: OutputKind, index: int) -> None:
+        self.kind = kind
         self.index = index
         self.chunks: list[str] = []
-        self.logprobs: list[talk_events.TokenLogprob] = []
+        self.logprobs: list[events.TokenLogprob] = []
         self.annotations: list[dict[str, Any]] = []
 
     @property
@@ -36,7 +36,7 @@ class Part:
         return "".join(self.chunks)
 
 
-class Item:
+class OutputItem:
     """
     An item being filled: a message, a reasoning item, a call, or what a hosted tool does.
 
@@ -50,33 +50,33 @@ class Item:
         phase: of a message.
     """
 
-    __slots__ = ("call", "chunks", "hosted", "id", "index", "parts", "phase", "sealed", "slot", "status", "summaries")
+    __slots__ = ("call", "chunks", "encrypted_content", "hosted_item", "id", "index", "kind", "parts", "phase", "status", "summaries")
 
     def __init__(
         self,
         id: str,
         index: int,
-        slot: Slot,
-        call: talk_events.Calling | None = None,
-        hosted: dict[str, Any] | None = None,
+        kind: OutputKind,
+        call: events.ToolCallStarted | None = None,
+        hosted_item: dict[str, Any] | None = None,
         phase: Phase | None = None,
     ) -> None:
         self.id = id
         self.index = index
-        self.slot = slot
+        self.kind = kind
         self.call = call
-        self.hosted = hosted
+        self.hosted_item = hosted_item
         self.phase = phase
         self.status: Status = "in_progress"
-        self.parts: list[Part] = []
-        self.summaries: list[Part] = []
+        self.parts: list[ContentPart] = []
+        self.summaries: list[ContentPart] = []
         self.chunks: list[str] = []
-        self.sealed: str | None = None
+        self.encrypted_content: str | None = None
 
     @property
     def is_reasoning(self) -> bool:
         """Whether it holds reasoning."""
-        return self.slot in _REASONING
+        return self.kind in _REASONING_KINDS
 
     @property
     def arguments(self) -> str:
@@ -87,52 +87,52 @@ class Item:
 class ItemAdded(Struct):
     """An item opened."""
 
-    item: Item
+    item: OutputItem
 
 
 class PartAdded(Struct):
     """A part of the open item opened."""
 
-    item: Item
-    part: Part
+    item: OutputItem
+    part: ContentPart
 
 
-class Grew(Struct):
+class TextAppended(Struct):
     """The open part grew by `text`."""
 
-    item: Item
-    part: Part
+    item: OutputItem
+    part: ContentPart
     text: str
-    logprobs: tuple[talk_events.TokenLogprob, ...]
+    logprobs: tuple[events.TokenLogprob, ...]
 
 
-class Sounded(Struct):
+class AudioAppended(Struct):
     """The open part is heard further, by `pcm`; its words so far are those of all the sound up to the end of it."""
 
-    item: Item
-    part: Part
+    item: OutputItem
+    part: ContentPart
     pcm: bytes
 
 
-class CallGrew(Struct):
+class ArgumentsAppended(Struct):
     """The open call's arguments grew by `text`."""
 
-    item: Item
+    item: OutputItem
     text: str
 
 
-class HostedMoved(Struct):
+class HostedToolProgressed(Struct):
     """The hosted tool whose item is open has come further."""
 
-    item: Item
+    item: OutputItem
     event: dict[str, Any]
 
 
-class Cited(Struct):
+class AnnotationAppended(Struct):
     """The open text part was annotated; `index` counts its annotations."""
 
-    item: Item
-    part: Part
+    item: OutputItem
+    part: ContentPart
     index: int
     annotation: dict[str, Any]
 
@@ -140,29 +140,40 @@ class Cited(Struct):
 class PartDone(Struct):
     """The open part closed."""
 
-    item: Item
-    part: Part
+    item: OutputItem
+    part: ContentPart
 
 
 class ItemDone(Struct):
     """The open item closed; its `status` says whether whole."""
 
-    item: Item
+    item: OutputItem
 
 
-class Finished(Struct):
+class OutputFinished(Struct):
     """The response is over. `reason` says why it is incomplete, `broke` why it failed."""
 
     outcome: Outcome
     reason: str | None = None
-    broke: talk_events.Broke | None = None
+    failure: events.ResponseFailed | None = None
 
 
-CallWord = talk_events.Calling | talk_events.Arguments | talk_events.Called
-HostedWord = talk_events.HostedBegan | talk_events.HostedMoved | talk_events.HostedDone
-Step = ItemAdded | PartAdded | Grew | Sounded | CallGrew | HostedMoved | Cited | PartDone | ItemDone | Finished
+ToolCallEvent = events.ToolCallStarted | events.ToolArgumentsDelta | events.ToolCallDone
+HostedToolEvent = events.HostedToolStarted | events.HostedToolProgress | events.HostedToolDone
+OutputStep = (
+    ItemAdded
+    | PartAdded
+    | TextAppended
+    | AudioAppended
+    | ArgumentsAppended
+    | HostedToolProgressed
+    | AnnotationAppended
+    | PartDone
+    | ItemDone
+    | OutputFinished
+)
 
-OUTCOMES: dict[talk_events.EndReason, tuple[Outcome, str | None]] = {
+OUTCOMES: dict[events.EndReason, tuple[Outcome, str | None]] = {
     "stop": ("completed", None),
     "length": ("incomplete", "max_output_tokens"),
     "content_filter": ("incomplete", "content_filter"),
@@ -170,7 +181,7 @@ OUTCOMES: dict[talk_events.EndReason, tuple[Outcome, str | None]] = {
 }
 
 
-class Response:
+class OutputMachine:
     """
     The machine of one response: give it the engine's words, get the steps that follow.
 
@@ -185,228 +196,238 @@ class Response:
         sound_bytes: how much sound was said.
     """
 
-    def __init__(self, mint: Callable[[str], str], *, is_aloud: bool = False, is_never_empty: bool = True) -> None:
-        self.items: list[Item] = []
-        self.used: talk_events.Used | None = None
+    def __init__(self, new_id: Callable[[str], str], *, is_spoken: bool = False, requires_item: bool = True) -> None:
+        self.items: list[OutputItem] = []
+        self.usage: events.Usage | None = None
         self.outcome: Outcome | None = None
-        self.sound_bytes = 0
-        self._mint = mint
-        self._is_aloud = is_aloud
-        self._is_never_empty = is_never_empty
-        self._slot = Slot.NOTHING
-        self._item: Item | None = None
-        self._part: Part | None = None
-        self._next = talk_events.ItemBreak("")
+        self.audio_bytes = 0
+        self._new_id = new_id
+        self._is_spoken = is_spoken
+        self._requires_item = requires_item
+        self._kind = OutputKind.NONE
+        self._item: OutputItem | None = None
+        self._part: ContentPart | None = None
+        self._next_boundary = events.ItemBoundary("")
         # Calls that began before the open one was complete wait here, so that events of two items never mix.
-        self._waiting: dict[str, list[CallWord]] = {}
+        self._waiting_calls: dict[str, list[ToolCallEvent]] = {}
 
     @property
-    def over(self) -> bool:
+    def is_over(self) -> bool:
         """Whether it has finished; it then answers every word with nothing."""
         return self.outcome is not None
 
-    def take(self, word: talk_events.FromEngine) -> list[Step]:
+    def apply(self, event: events.EngineEvent) -> list[OutputStep]:
         """What follows from `word`; never raises."""
-        if self.outcome is not None or type(word) in NOT_OF_AN_ANSWER:
+        if self.outcome is not None or type(event) in NON_RESPONSE_EVENTS:
             return []
-        return TAKES[type(word)](self, word)
+        return EVENT_HANDLERS[type(event)](self, event)
 
-    def lengthen(self, text: str) -> Item | None:
+    def append_text(self, text: str) -> OutputItem | None:
         """
         The open message, its last part longer by `text`; None where more than that would follow, and nothing was done.
 
         The path of nearly every token: what `take` says of it in a step is one event, and known beforehand.
         """
-        if self._slot is not Slot.TEXT or not text:
+        if self._kind is not OutputKind.TEXT or not text:
             return None
         part = self._part
         assert part is not None
         part.chunks.append(text)
         return self._item
 
-    def cancel(self) -> list[Step]:
+    def cancel(self) -> list[OutputStep]:
         """What follows when nobody waits for the answer any more."""
-        return [] if self.outcome is not None else [*self._close("incomplete"), self._finish("cancelled")]
+        return [] if self.outcome is not None else [*self._close_all("incomplete"), self._finish("cancelled")]
 
     # What is said
 
-    def _say(self, wanted: Slot, text: str, logprobs: tuple[talk_events.TokenLogprob, ...] = ()) -> list[Step]:
+    def _add_text(self, kind: OutputKind, text: str, logprobs: tuple[events.TokenLogprob, ...] = ()) -> list[OutputStep]:
         if not text and not logprobs:
             return []
-        steps = self._settle_calls("completed")
-        steps += self._move(wanted)
-        return steps + self._grow(text, logprobs)
+        steps = self._close_calls("completed")
+        steps += self._move_to(kind)
+        return steps + self._append_to_part(text, logprobs)
 
-    def _grow(self, text: str, logprobs: tuple[talk_events.TokenLogprob, ...] = ()) -> list[Step]:
+    def _append_to_part(self, text: str, logprobs: tuple[events.TokenLogprob, ...] = ()) -> list[OutputStep]:
         item, part = self._item, self._part
         assert item is not None and part is not None
         part.chunks.append(text)
         if logprobs:
             part.logprobs.extend(logprobs)
-        return [Grew(item, part, text, logprobs)]
+        return [TextAppended(item, part, text, logprobs)]
 
-    def _speak(self, text: str) -> list[Step]:
-        return self._say(Slot.SOUND if self._is_aloud else Slot.TEXT, text)
+    def _add_transcript(self, text: str) -> list[OutputStep]:
+        return self._add_text(OutputKind.AUDIO if self._is_spoken else OutputKind.TEXT, text)
 
-    def _sound(self, pcm: bytes) -> list[Step]:
-        if not pcm or not self._is_aloud:
+    def _add_audio(self, pcm: bytes) -> list[OutputStep]:
+        if not pcm or not self._is_spoken:
             return []
-        self.sound_bytes += len(pcm)
-        steps = [] if self._slot is Slot.SOUND else [*self._settle_calls("completed"), *self._move(Slot.SOUND)]
+        self.audio_bytes += len(pcm)
+        steps = [] if self._kind is OutputKind.AUDIO else [*self._close_calls("completed"), *self._move_to(OutputKind.AUDIO)]
         assert self._item is not None and self._part is not None
-        return [*steps, Sounded(self._item, self._part, pcm)]
+        return [*steps, AudioAppended(self._item, self._part, pcm)]
 
-    def _seal(self, sealed: str) -> list[Step]:
-        at_reasoning = self._slot in _REASONING
-        steps = [] if at_reasoning else [*self._settle_calls("completed"), *self._move(Slot.THOUGHT)]
+    def _add_encrypted_reasoning(self, encrypted_content: str) -> list[OutputStep]:
+        at_reasoning = self._kind in _REASONING_KINDS
+        steps = [] if at_reasoning else [*self._close_calls("completed"), *self._move_to(OutputKind.REASONING_ITEM)]
         assert self._item is not None
-        self._item.sealed = sealed
+        self._item.encrypted_content = encrypted_content
         return steps
 
-    def _cite(self, annotation: dict[str, Any]) -> list[Step]:
-        steps = [] if self._slot is Slot.TEXT else [*self._settle_calls("completed"), *self._move(Slot.TEXT)]
+    def _add_annotation(self, annotation: dict[str, Any]) -> list[OutputStep]:
+        steps = [] if self._kind is OutputKind.TEXT else [*self._close_calls("completed"), *self._move_to(OutputKind.TEXT)]
         item, part = self._item, self._part
         assert item is not None and part is not None
         part.annotations.append(annotation)
-        return [*steps, Cited(item, part, len(part.annotations) - 1, annotation)]
+        return [*steps, AnnotationAppended(item, part, len(part.annotations) - 1, annotation)]
 
     # What is called
 
-    def _call(self, word: CallWord) -> list[Step]:
-        if word.call_id in self._waiting:
-            self._waiting[word.call_id].append(word)
+    def _handle_tool_call(self, event: ToolCallEvent) -> list[OutputStep]:
+        if event.call_id in self._waiting_calls:
+            self._waiting_calls[event.call_id].append(event)
             return []
         open_call = self._item.call if self._item is not None else None
-        mine = open_call is not None and open_call.call_id == word.call_id
-        match word:
-            case talk_events.Calling() if open_call is None:
-                return self._move(Slot.CALL, word)
-            case talk_events.Calling() if not mine:
-                self._waiting[word.call_id] = [word]
+        mine = open_call is not None and open_call.call_id == event.call_id
+        match event:
+            case events.ToolCallStarted() if open_call is None:
+                return self._move_to(OutputKind.TOOL_CALL, event)
+            case events.ToolCallStarted() if not mine:
+                self._waiting_calls[event.call_id] = [event]
                 return []
-            case talk_events.Arguments(_, _, text) if mine:
-                return self._grow_call(text)
-            case talk_events.Called():
-                return [*self._move(Slot.NOTHING), *self._release()] if mine else []
+            case events.ToolArgumentsDelta(_, _, text) if mine:
+                return self._append_arguments(text)
+            case events.ToolCallDone():
+                return [*self._move_to(OutputKind.NONE), *self._flush_waiting_calls()] if mine else []
             case _:
-                return self._spoke_out_of_turn(word)
+                return self._fail_on_garbled_call(event)
 
-    def _grow_call(self, text: str) -> list[Step]:
+    def _append_arguments(self, text: str) -> list[OutputStep]:
         if not text or self._item is None:
             return []
         self._item.chunks.append(text)
-        return [CallGrew(self._item, text)]
+        return [ArgumentsAppended(self._item, text)]
 
-    def _release(self) -> list[Step]:
+    def _flush_waiting_calls(self) -> list[OutputStep]:
         """The calls that waited, as far as they are complete, and the next of them as far as it came."""
-        steps: list[Step] = []
-        while self._waiting and self._slot is Slot.NOTHING:
-            words = self._waiting.pop(next(iter(self._waiting)))
+        steps: list[OutputStep] = []
+        while self._waiting_calls and self._kind is OutputKind.NONE:
+            words = self._waiting_calls.pop(next(iter(self._waiting_calls)))
             for word in words:
                 match word:
-                    case talk_events.Calling():
-                        steps += self._move(Slot.CALL, word)
-                    case talk_events.Arguments(_, _, text):
-                        steps += self._grow_call(text)
-                    case talk_events.Called():
-                        steps += self._move(Slot.NOTHING)
+                    case events.ToolCallStarted():
+                        steps += self._move_to(OutputKind.TOOL_CALL, word)
+                    case events.ToolArgumentsDelta(_, _, text):
+                        steps += self._append_arguments(text)
+                    case events.ToolCallDone():
+                        steps += self._move_to(OutputKind.NONE)
         return steps
 
-    def _settle_calls(self, status: Status) -> list[Step]:
+    def _close_calls(self, status: Status) -> list[OutputStep]:
         """Close the open call and all that wait behind it."""
-        if self._slot is not Slot.CALL:
+        if self._kind is not OutputKind.TOOL_CALL:
             return []
-        steps = self._move(Slot.NOTHING, status=status)
-        while self._waiting:
-            steps += self._release()
-            steps += self._move(Slot.NOTHING, status=status)
+        steps = self._move_to(OutputKind.NONE, status=status)
+        while self._waiting_calls:
+            steps += self._flush_waiting_calls()
+            steps += self._move_to(OutputKind.NONE, status=status)
         return steps
 
-    def _spoke_out_of_turn(self, word: talk_events.Calling | talk_events.Arguments) -> list[Step]:
-        what = "began twice" if isinstance(word, talk_events.Calling) else "went on after its end, or before its beginning"
-        broke = talk_events.Broke(id=word.id, message=f"The model server garbled a tool call: '{word.call_id}' {what}.", status=502)
-        return [*self._close("incomplete"), self._finish("failed", broke=broke)]
+    def _fail_on_garbled_call(self, event: events.ToolCallStarted | events.ToolArgumentsDelta) -> list[OutputStep]:
+        what = "began twice" if isinstance(event, events.ToolCallStarted) else "went on after its end, or before its beginning"
+        broke = events.ResponseFailed(id=event.id, message=f"The model server garbled a tool call: '{event.call_id}' {what}.", status=502)
+        return [*self._close_all("incomplete"), self._finish("failed", failure=broke)]
 
     # What hosted tools do
 
-    def _host(self, word: HostedWord) -> list[Step]:
-        if isinstance(word, talk_events.HostedBegan):
-            return [*self._settle_calls("completed"), *self._move(Slot.HOSTED, hosted=word.item)]
+    def _handle_hosted_tool(self, event: HostedToolEvent) -> list[OutputStep]:
+        if isinstance(event, events.HostedToolStarted):
+            return [*self._close_calls("completed"), *self._move_to(OutputKind.HOSTED_TOOL, hosted_item=event.item)]
         item = self._item
-        if self._slot is not Slot.HOSTED or item is None:
+        if self._kind is not OutputKind.HOSTED_TOOL or item is None:
             return []
-        if isinstance(word, talk_events.HostedMoved):
-            return [HostedMoved(item, word.event)]
-        item.hosted = word.item
-        return self._move(Slot.NOTHING)
+        if isinstance(event, events.HostedToolProgress):
+            return [HostedToolProgressed(item, event.event)]
+        item.hosted_item = event.item
+        return self._move_to(OutputKind.NONE)
 
     # What ends
 
-    def _break(self, word: talk_events.ItemBreak) -> list[Step]:
-        steps = [*self._settle_calls("completed"), *self._move(Slot.NOTHING)]
-        self._next = word
+    def _begin_next_item(self, event: events.ItemBoundary) -> list[OutputStep]:
+        steps = [*self._close_calls("completed"), *self._move_to(OutputKind.NONE)]
+        self._next_boundary = event
         return steps
 
-    def _count(self, used: talk_events.Used) -> list[Step]:
-        self.used = used
+    def _set_usage(self, usage: events.Usage) -> list[OutputStep]:
+        self.usage = usage
         return []
 
-    def _end(self, reason: talk_events.EndReason) -> list[Step]:
+    def _end_response(self, reason: events.EndReason) -> list[OutputStep]:
         outcome, why = OUTCOMES[reason]
-        steps = self._close("completed" if outcome == "completed" else "incomplete")
-        if outcome == "completed" and not self.items and self._is_never_empty:
-            steps += [*self._move(Slot.TEXT), *self._move(Slot.NOTHING)]
+        steps = self._close_all("completed" if outcome == "completed" else "incomplete")
+        if outcome == "completed" and not self.items and self._requires_item:
+            steps += [*self._move_to(OutputKind.TEXT), *self._move_to(OutputKind.NONE)]
         return [*steps, self._finish(outcome, why)]
 
-    def _close(self, status: Status) -> list[Step]:
-        return [*self._settle_calls(status), *self._move(Slot.NOTHING, status=status)]
+    def _close_all(self, status: Status) -> list[OutputStep]:
+        return [*self._close_calls(status), *self._move_to(OutputKind.NONE, status=status)]
 
-    def _finish(self, outcome: Outcome, reason: str | None = None, broke: talk_events.Broke | None = None) -> Finished:
+    def _finish(self, outcome: Outcome, reason: str | None = None, failure: events.ResponseFailed | None = None) -> OutputFinished:
         self.outcome = outcome
-        return Finished(outcome, reason, broke)
+        return OutputFinished(outcome, reason, failure)
 
     # What opens and closes
 
-    def _move(
-        self, wanted: Slot, call: talk_events.Calling | None = None, status: Status = "completed", hosted: dict[str, Any] | None = None
-    ) -> list[Step]:
-        steps: list[Step] = []
-        for move in MOVES[self._slot][wanted]:
+    def _move_to(
+        self,
+        kind: OutputKind,
+        call: events.ToolCallStarted | None = None,
+        status: Status = "completed",
+        hosted_item: dict[str, Any] | None = None,
+    ) -> list[OutputStep]:
+        steps: list[OutputStep] = []
+        for move in OUTPUT_TRANSITIONS[self._kind][kind]:
             match move:
-                case Move.END_PART:
+                case OutputAction.END_PART:
                     steps.append(self._end_part())
-                case Move.END_ITEM:
+                case OutputAction.END_ITEM:
                     steps.append(self._end_item(status))
-                case Move.ITEM:
-                    steps.append(self._open_item(wanted, call, hosted))
-                case Move.PART:
-                    steps.append(self._open_part(wanted))
-        self._slot = wanted
+                case OutputAction.BEGIN_ITEM:
+                    steps.append(self._open_item(kind, call, hosted_item))
+                case OutputAction.BEGIN_PART:
+                    steps.append(self._open_part(kind))
+        self._kind = kind
         return steps
 
-    def _open_item(self, wanted: Slot, call: talk_events.Calling | None, hosted: dict[str, Any] | None) -> Step:
-        given, self._next = self._next, talk_events.ItemBreak("")
+    def _open_item(self, kind: OutputKind, call: events.ToolCallStarted | None, hosted_item: dict[str, Any] | None) -> OutputStep:
+        given, self._next_boundary = self._next_boundary, events.ItemBoundary("")
         id = given.item_id
         if id is None:
-            prefix = "ctc" if call is not None and call.custom else ITEM_PREFIX[wanted] if hosted is None else _hosted_prefix(hosted)
-            id = self._mint(prefix)
-        self._item = Item(id, len(self.items), wanted, call, hosted, given.phase)
+            prefix = (
+                "ctc"
+                if call is not None and call.custom
+                else ITEM_ID_PREFIXES[kind]
+                if hosted_item is None
+                else _hosted_item_prefix(hosted_item)
+            )
+            id = self._new_id(prefix)
+        self._item = OutputItem(id, len(self.items), kind, call, hosted_item, given.phase)
         return ItemAdded(self._item)
 
-    def _open_part(self, wanted: Slot) -> Step:
+    def _open_part(self, kind: OutputKind) -> OutputStep:
         assert self._item is not None
-        parts = self._item.summaries if wanted is Slot.SUMMARY else self._item.parts
-        self._part = Part(wanted, len(parts))
+        parts = self._item.summaries if kind is OutputKind.REASONING_SUMMARY else self._item.parts
+        self._part = ContentPart(kind, len(parts))
         parts.append(self._part)
         return PartAdded(self._item, self._part)
 
-    def _end_part(self) -> Step:
+    def _end_part(self) -> OutputStep:
         assert self._item is not None and self._part is not None
         done = PartDone(self._item, self._part)
         self._part = None
         return done
 
-    def _end_item(self, status: Status) -> Step:
+    def _end_item(self, status: Status) -> OutputStep:
         assert self._item is not None
         self._item.status = status
         self.items.append(self._item)
@@ -415,48 +436,52 @@ class Response:
         return done
 
 
-def _hosted_prefix(item: dict[str, Any]) -> str:
+def _hosted_item_prefix(item: dict[str, Any]) -> str:
     """What ids of such items begin with, by the id that the engine gave this one."""
     prefix = str(item.get("id", "")).partition("_")[0]
-    return prefix if prefix.isascii() and prefix.isalpha() and len(prefix) <= 8 else ITEM_PREFIX[Slot.HOSTED]
+    return prefix if prefix.isascii() and prefix.isalpha() and len(prefix) <= 8 else ITEM_ID_PREFIXES[OutputKind.HOSTED_TOOL]
 
 
-TAKES: dict[type, Callable[[Response, Any], list[Step]]] = {
-    talk_events.ItemBreak: lambda response, word: response._break(word),
-    talk_events.Text: lambda response, word: response._say(Slot.TEXT, word.text, word.logprobs),
-    talk_events.Refusal: lambda response, word: response._say(Slot.REFUSAL, word.text),
-    talk_events.Reasoning: lambda response, word: response._say(Slot.SUMMARY if word.summary else Slot.THINKING, word.text),
-    talk_events.ReasoningBreak: lambda response, _: response._move(Slot.THOUGHT) if response._slot is Slot.SUMMARY else [],
-    talk_events.Sealed: lambda response, word: response._seal(word.sealed),
-    talk_events.Annotated: lambda response, word: response._cite(word.annotation),
-    talk_events.Calling: Response._call,
-    talk_events.Arguments: Response._call,
-    talk_events.Called: Response._call,
-    talk_events.HostedBegan: Response._host,
-    talk_events.HostedMoved: Response._host,
-    talk_events.HostedDone: Response._host,
-    talk_events.Used: Response._count,
-    talk_events.Spoken: lambda response, word: response._speak(word.text),
-    talk_events.Sound: lambda response, word: response._sound(word.pcm),
-    talk_events.Ended: lambda response, word: response._end(word.reason),
-    talk_events.Broke: lambda response, word: [*response._close("incomplete"), response._finish("failed", broke=word)],
+EVENT_HANDLERS: dict[type, Callable[[OutputMachine, Any], list[OutputStep]]] = {
+    events.ItemBoundary: lambda response, word: response._begin_next_item(word),
+    events.TextDelta: lambda response, word: response._add_text(OutputKind.TEXT, word.text, word.logprobs),
+    events.RefusalDelta: lambda response, word: response._add_text(OutputKind.REFUSAL, word.text),
+    events.ReasoningDelta: lambda response, word: response._add_text(
+        OutputKind.REASONING_SUMMARY if word.summary else OutputKind.REASONING_TEXT, word.text
+    ),
+    events.ReasoningBoundary: lambda response, _: (
+        response._move_to(OutputKind.REASONING_ITEM) if response._kind is OutputKind.REASONING_SUMMARY else []
+    ),
+    events.EncryptedReasoning: lambda response, word: response._add_encrypted_reasoning(word.sealed),
+    events.AnnotationAdded: lambda response, word: response._add_annotation(word.annotation),
+    events.ToolCallStarted: OutputMachine._handle_tool_call,
+    events.ToolArgumentsDelta: OutputMachine._handle_tool_call,
+    events.ToolCallDone: OutputMachine._handle_tool_call,
+    events.HostedToolStarted: OutputMachine._handle_hosted_tool,
+    events.HostedToolProgress: OutputMachine._handle_hosted_tool,
+    events.HostedToolDone: OutputMachine._handle_hosted_tool,
+    events.Usage: OutputMachine._set_usage,
+    events.AudioTranscriptDelta: lambda response, word: response._add_transcript(word.text),
+    events.AudioDelta: lambda response, word: response._add_audio(word.pcm),
+    events.ResponseEnded: lambda response, word: response._end_response(word.reason),
+    events.ResponseFailed: lambda response, word: [*response._close_all("incomplete"), response._finish("failed", failure=word)],
 }
 """What each word of an answer does; a word of an engine that is missing here and in `NOT_OF_AN_ANSWER` fails a test."""
 
-OF_THE_ENGINE = frozenset(
-    {talk_events.Ready, talk_events.Listening, talk_events.Measured, talk_events.Waiting, talk_events.Assigned, talk_events.Lost}
+ENGINE_STATUS_EVENTS = frozenset(
+    {events.DuplexStarted, events.Listening, events.EngineMetrics, events.QueueUpdate, events.WorkerAssigned, events.EngineLost}
 )
 """What an engine says of itself."""
 
-NOT_OF_AN_ANSWER = OF_THE_ENGINE.union(
+NON_RESPONSE_EVENTS = ENGINE_STATUS_EVENTS.union(
     (
-        talk_events.SpeechStarted,
-        talk_events.SpeechStopped,
-        talk_events.Heard,
-        talk_events.HeardSegment,
-        talk_events.HeardAll,
-        talk_events.NotHeard,
-        talk_events.Trouble,
+        events.SpeechStarted,
+        events.SpeechStopped,
+        events.InputTranscriptDelta,
+        events.InputTranscriptSegment,
+        events.InputTranscriptDone,
+        events.InputTranscriptFailed,
+        events.EngineError,
     )
 )
 """That, and what it says of what it hears."""

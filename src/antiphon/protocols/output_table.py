@@ -9,144 +9,144 @@ Status = Literal["in_progress", "completed", "incomplete"]
 Outcome = Literal["completed", "incomplete", "failed", "cancelled"]
 
 
-class Slot(StrEnum):
+class OutputKind(StrEnum):
     """
     What is open: nothing, a part of a message (in writing, or aloud) or of a reasoning item, a reasoning item between parts, a call, a
     hosted tool's item.
     """
 
-    NOTHING = "nothing"
+    NONE = "nothing"
     TEXT = "text"
-    SOUND = "sound"
+    AUDIO = "sound"
     REFUSAL = "refusal"
-    THINKING = "thinking"
-    SUMMARY = "summary"
-    THOUGHT = "thought"
-    CALL = "call"
-    HOSTED = "hosted"
+    REASONING_TEXT = "thinking"
+    REASONING_SUMMARY = "summary"
+    REASONING_ITEM = "thought"
+    TOOL_CALL = "call"
+    HOSTED_TOOL = "hosted"
 
 
-class Move(Enum):
+class OutputAction(Enum):
     """One elementary change to what is open."""
 
     END_PART = "end part"
     END_ITEM = "end item"
-    ITEM = "item"
-    PART = "part"
+    BEGIN_ITEM = "item"
+    BEGIN_PART = "part"
 
 
-_EP, _EI, _I, _P = Move.END_PART, Move.END_ITEM, Move.ITEM, Move.PART
+_EP, _EI, _I, _P = OutputAction.END_PART, OutputAction.END_ITEM, OutputAction.BEGIN_ITEM, OutputAction.BEGIN_PART
 
-MOVES: dict[Slot, dict[Slot, tuple[Move, ...]]] = {
-    Slot.NOTHING: {
-        Slot.NOTHING: (),
-        Slot.TEXT: (_I, _P),
-        Slot.SOUND: (_I, _P),
-        Slot.REFUSAL: (_I, _P),
-        Slot.THINKING: (_I, _P),
-        Slot.SUMMARY: (_I, _P),
-        Slot.THOUGHT: (_I,),
-        Slot.CALL: (_I,),
-        Slot.HOSTED: (_I,),
+OUTPUT_TRANSITIONS: dict[OutputKind, dict[OutputKind, tuple[OutputAction, ...]]] = {
+    OutputKind.NONE: {
+        OutputKind.NONE: (),
+        OutputKind.TEXT: (_I, _P),
+        OutputKind.AUDIO: (_I, _P),
+        OutputKind.REFUSAL: (_I, _P),
+        OutputKind.REASONING_TEXT: (_I, _P),
+        OutputKind.REASONING_SUMMARY: (_I, _P),
+        OutputKind.REASONING_ITEM: (_I,),
+        OutputKind.TOOL_CALL: (_I,),
+        OutputKind.HOSTED_TOOL: (_I,),
     },
-    Slot.TEXT: {
-        Slot.NOTHING: (_EP, _EI),
-        Slot.TEXT: (),
-        Slot.SOUND: (_EP, _P),
-        Slot.REFUSAL: (_EP, _P),
-        Slot.THINKING: (_EP, _EI, _I, _P),
-        Slot.SUMMARY: (_EP, _EI, _I, _P),
-        Slot.THOUGHT: (_EP, _EI, _I),
-        Slot.CALL: (_EP, _EI, _I),
-        Slot.HOSTED: (_EP, _EI, _I),
+    OutputKind.TEXT: {
+        OutputKind.NONE: (_EP, _EI),
+        OutputKind.TEXT: (),
+        OutputKind.AUDIO: (_EP, _P),
+        OutputKind.REFUSAL: (_EP, _P),
+        OutputKind.REASONING_TEXT: (_EP, _EI, _I, _P),
+        OutputKind.REASONING_SUMMARY: (_EP, _EI, _I, _P),
+        OutputKind.REASONING_ITEM: (_EP, _EI, _I),
+        OutputKind.TOOL_CALL: (_EP, _EI, _I),
+        OutputKind.HOSTED_TOOL: (_EP, _EI, _I),
     },
-    Slot.SOUND: {
-        Slot.NOTHING: (_EP, _EI),
-        Slot.TEXT: (_EP, _P),
-        Slot.SOUND: (),
-        Slot.REFUSAL: (_EP, _P),
-        Slot.THINKING: (_EP, _EI, _I, _P),
-        Slot.SUMMARY: (_EP, _EI, _I, _P),
-        Slot.THOUGHT: (_EP, _EI, _I),
-        Slot.CALL: (_EP, _EI, _I),
-        Slot.HOSTED: (_EP, _EI, _I),
+    OutputKind.AUDIO: {
+        OutputKind.NONE: (_EP, _EI),
+        OutputKind.TEXT: (_EP, _P),
+        OutputKind.AUDIO: (),
+        OutputKind.REFUSAL: (_EP, _P),
+        OutputKind.REASONING_TEXT: (_EP, _EI, _I, _P),
+        OutputKind.REASONING_SUMMARY: (_EP, _EI, _I, _P),
+        OutputKind.REASONING_ITEM: (_EP, _EI, _I),
+        OutputKind.TOOL_CALL: (_EP, _EI, _I),
+        OutputKind.HOSTED_TOOL: (_EP, _EI, _I),
     },
-    Slot.REFUSAL: {
-        Slot.NOTHING: (_EP, _EI),
-        Slot.TEXT: (_EP, _P),
-        Slot.SOUND: (_EP, _P),
-        Slot.REFUSAL: (),
-        Slot.THINKING: (_EP, _EI, _I, _P),
-        Slot.SUMMARY: (_EP, _EI, _I, _P),
-        Slot.THOUGHT: (_EP, _EI, _I),
-        Slot.CALL: (_EP, _EI, _I),
-        Slot.HOSTED: (_EP, _EI, _I),
+    OutputKind.REFUSAL: {
+        OutputKind.NONE: (_EP, _EI),
+        OutputKind.TEXT: (_EP, _P),
+        OutputKind.AUDIO: (_EP, _P),
+        OutputKind.REFUSAL: (),
+        OutputKind.REASONING_TEXT: (_EP, _EI, _I, _P),
+        OutputKind.REASONING_SUMMARY: (_EP, _EI, _I, _P),
+        OutputKind.REASONING_ITEM: (_EP, _EI, _I),
+        OutputKind.TOOL_CALL: (_EP, _EI, _I),
+        OutputKind.HOSTED_TOOL: (_EP, _EI, _I),
     },
-    Slot.THINKING: {
-        Slot.NOTHING: (_EP, _EI),
-        Slot.TEXT: (_EP, _EI, _I, _P),
-        Slot.SOUND: (_EP, _EI, _I, _P),
-        Slot.REFUSAL: (_EP, _EI, _I, _P),
-        Slot.THINKING: (),
-        Slot.SUMMARY: (_EP, _P),
-        Slot.THOUGHT: (_EP,),
-        Slot.CALL: (_EP, _EI, _I),
-        Slot.HOSTED: (_EP, _EI, _I),
+    OutputKind.REASONING_TEXT: {
+        OutputKind.NONE: (_EP, _EI),
+        OutputKind.TEXT: (_EP, _EI, _I, _P),
+        OutputKind.AUDIO: (_EP, _EI, _I, _P),
+        OutputKind.REFUSAL: (_EP, _EI, _I, _P),
+        OutputKind.REASONING_TEXT: (),
+        OutputKind.REASONING_SUMMARY: (_EP, _P),
+        OutputKind.REASONING_ITEM: (_EP,),
+        OutputKind.TOOL_CALL: (_EP, _EI, _I),
+        OutputKind.HOSTED_TOOL: (_EP, _EI, _I),
     },
-    Slot.SUMMARY: {
-        Slot.NOTHING: (_EP, _EI),
-        Slot.TEXT: (_EP, _EI, _I, _P),
-        Slot.SOUND: (_EP, _EI, _I, _P),
-        Slot.REFUSAL: (_EP, _EI, _I, _P),
-        Slot.THINKING: (_EP, _P),
-        Slot.SUMMARY: (),
-        Slot.THOUGHT: (_EP,),
-        Slot.CALL: (_EP, _EI, _I),
-        Slot.HOSTED: (_EP, _EI, _I),
+    OutputKind.REASONING_SUMMARY: {
+        OutputKind.NONE: (_EP, _EI),
+        OutputKind.TEXT: (_EP, _EI, _I, _P),
+        OutputKind.AUDIO: (_EP, _EI, _I, _P),
+        OutputKind.REFUSAL: (_EP, _EI, _I, _P),
+        OutputKind.REASONING_TEXT: (_EP, _P),
+        OutputKind.REASONING_SUMMARY: (),
+        OutputKind.REASONING_ITEM: (_EP,),
+        OutputKind.TOOL_CALL: (_EP, _EI, _I),
+        OutputKind.HOSTED_TOOL: (_EP, _EI, _I),
     },
-    Slot.THOUGHT: {
-        Slot.NOTHING: (_EI,),
-        Slot.TEXT: (_EI, _I, _P),
-        Slot.SOUND: (_EI, _I, _P),
-        Slot.REFUSAL: (_EI, _I, _P),
-        Slot.THINKING: (_P,),
-        Slot.SUMMARY: (_P,),
-        Slot.THOUGHT: (),
-        Slot.CALL: (_EI, _I),
-        Slot.HOSTED: (_EI, _I),
+    OutputKind.REASONING_ITEM: {
+        OutputKind.NONE: (_EI,),
+        OutputKind.TEXT: (_EI, _I, _P),
+        OutputKind.AUDIO: (_EI, _I, _P),
+        OutputKind.REFUSAL: (_EI, _I, _P),
+        OutputKind.REASONING_TEXT: (_P,),
+        OutputKind.REASONING_SUMMARY: (_P,),
+        OutputKind.REASONING_ITEM: (),
+        OutputKind.TOOL_CALL: (_EI, _I),
+        OutputKind.HOSTED_TOOL: (_EI, _I),
     },
-    Slot.CALL: {
-        Slot.NOTHING: (_EI,),
-        Slot.TEXT: (_EI, _I, _P),
-        Slot.SOUND: (_EI, _I, _P),
-        Slot.REFUSAL: (_EI, _I, _P),
-        Slot.THINKING: (_EI, _I, _P),
-        Slot.SUMMARY: (_EI, _I, _P),
-        Slot.THOUGHT: (_EI, _I),
-        Slot.CALL: (_EI, _I),
-        Slot.HOSTED: (_EI, _I),
+    OutputKind.TOOL_CALL: {
+        OutputKind.NONE: (_EI,),
+        OutputKind.TEXT: (_EI, _I, _P),
+        OutputKind.AUDIO: (_EI, _I, _P),
+        OutputKind.REFUSAL: (_EI, _I, _P),
+        OutputKind.REASONING_TEXT: (_EI, _I, _P),
+        OutputKind.REASONING_SUMMARY: (_EI, _I, _P),
+        OutputKind.REASONING_ITEM: (_EI, _I),
+        OutputKind.TOOL_CALL: (_EI, _I),
+        OutputKind.HOSTED_TOOL: (_EI, _I),
     },
-    Slot.HOSTED: {
-        Slot.NOTHING: (_EI,),
-        Slot.TEXT: (_EI, _I, _P),
-        Slot.SOUND: (_EI, _I, _P),
-        Slot.REFUSAL: (_EI, _I, _P),
-        Slot.THINKING: (_EI, _I, _P),
-        Slot.SUMMARY: (_EI, _I, _P),
-        Slot.THOUGHT: (_EI, _I),
-        Slot.CALL: (_EI, _I),
-        Slot.HOSTED: (_EI, _I),
+    OutputKind.HOSTED_TOOL: {
+        OutputKind.NONE: (_EI,),
+        OutputKind.TEXT: (_EI, _I, _P),
+        OutputKind.AUDIO: (_EI, _I, _P),
+        OutputKind.REFUSAL: (_EI, _I, _P),
+        OutputKind.REASONING_TEXT: (_EI, _I, _P),
+        OutputKind.REASONING_SUMMARY: (_EI, _I, _P),
+        OutputKind.REASONING_ITEM: (_EI, _I),
+        OutputKind.TOOL_CALL: (_EI, _I),
+        OutputKind.HOSTED_TOOL: (_EI, _I),
     },
 }
 
 
-ITEM_PREFIX = {
-    Slot.TEXT: "msg",
-    Slot.SOUND: "msg",
-    Slot.REFUSAL: "msg",
-    Slot.THINKING: "rs",
-    Slot.SUMMARY: "rs",
-    Slot.THOUGHT: "rs",
-    Slot.CALL: "fc",
-    Slot.HOSTED: "item",
+ITEM_ID_PREFIXES = {
+    OutputKind.TEXT: "msg",
+    OutputKind.AUDIO: "msg",
+    OutputKind.REFUSAL: "msg",
+    OutputKind.REASONING_TEXT: "rs",
+    OutputKind.REASONING_SUMMARY: "rs",
+    OutputKind.REASONING_ITEM: "rs",
+    OutputKind.TOOL_CALL: "fc",
+    OutputKind.HOSTED_TOOL: "item",
 }

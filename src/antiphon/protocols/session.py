@@ -2,7 +2,7 @@
 The contract of a protocol machine: past-tense events in, imperative effects out.
 
 A session decides and never does: it is synchronous, touches no socket, reads no clock and rolls no dice. Times come with the events
-and ids from the `Mint` it was given, so that a test can replay any dialogue to the byte.
+and ids from the `NewId` it was given, so that a test can replay any dialogue to the byte.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,11 +10,11 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
-from antiphon.engine_api import commands, events as talk_events
-from antiphon.errors import Fault
+from antiphon.engine_api import commands, events as engine_events
+from antiphon.errors import ApiError
 from antiphon.records import ResponseRecord
 
-Mint = Callable[[str], str]
+NewId = Callable[[str], str]
 """A fresh id for a prefix: `mint("msg")` is something like `msg_68af…`."""
 
 
@@ -28,7 +28,7 @@ class FromClient(Struct, frozen=True):
 class FromEngine(Struct, frozen=True):
     """The engine said these, together; `at` is Unix seconds."""
 
-    words: Sequence[talk_events.FromEngine]
+    events: Sequence[engine_events.EngineEvent]
     at: float
 
 
@@ -38,18 +38,18 @@ class Hangup(Struct, frozen=True):
     at: float
 
 
-class NotKept(Struct, frozen=True):
+class PersistFailed(Struct, frozen=True):
     """A record could not be stored; every `Send` that waited for it was dropped unsent."""
 
     record: ResponseRecord
-    fault: Fault
+    error: ApiError
     at: float
 
 
-class Halted(Struct, frozen=True):
+class Shutdown(Struct, frozen=True):
     """The session is to end, as the server does or the key of its client; the client is to be told so, and why, while it still can be."""
 
-    fault: Fault
+    error: ApiError
     at: float
 
 
@@ -59,7 +59,7 @@ class Tick(Struct, frozen=True):
     at: float
 
 
-Event = FromClient | FromEngine | Hangup | NotKept | Halted | Tick
+Event = FromClient | FromEngine | Hangup | PersistFailed | Shutdown | Tick
 
 
 class Send(Struct, frozen=True):
@@ -68,19 +68,19 @@ class Send(Struct, frozen=True):
     event: Any
 
 
-class Tell(Struct, frozen=True):
+class SendToEngine(Struct, frozen=True):
     """Give the engine this word."""
 
-    word: commands.ToEngine
+    command: commands.EngineCommand
 
 
-class Keep(Struct, frozen=True):
+class Persist(Struct, frozen=True):
     """Store this record; no `Send` or `Close` that follows is performed before it is durable."""
 
     record: ResponseRecord
 
 
-class Spend(Struct, frozen=True):
+class CountTokens(Struct, frozen=True):
     """An answer came to so many tokens, which count against the limits of whoever is asking."""
 
     tokens: int
@@ -95,10 +95,10 @@ class WakeAt(Struct, frozen=True):
 class Close(Struct, frozen=True):
     """The session is over; `fault` says why where it was not the plain end."""
 
-    fault: Fault | None = None
+    error: ApiError | None = None
 
 
-Effect = Send | Tell | Keep | Spend | WakeAt | Close
+Effect = Send | SendToEngine | Persist | CountTokens | WakeAt | Close
 
 
 class Session(Protocol):

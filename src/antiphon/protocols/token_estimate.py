@@ -5,25 +5,25 @@ An engine says so with its last word. Of an answer that was interrupted, or whos
 and what was said. An estimate is for limits alone: no client is told it as `usage`.
 """
 
-from antiphon.audio import ms_of
-from antiphon.engine_api import commands, history as turns
-from antiphon.protocols.output import Item, Response
+from antiphon.audio import duration_ms
+from antiphon.engine_api import commands, history
+from antiphon.protocols.output import OutputItem, OutputMachine
 from antiphon.wire.codec.types import encode
 
 BYTES_PER_TOKEN = 4
 """Of UTF-8: about what tokenizers make of English."""
 
-HEARD_MS_PER_TOKEN, SAID_MS_PER_TOKEN = 100, 50
+INPUT_AUDIO_MS_PER_TOKEN, OUTPUT_AUDIO_MS_PER_TOKEN = 100, 50
 """Sound, as the Realtime API counts it."""
 
-TOKENS_OF_A_FILE = 256
+TOKENS_PER_FILE = 256
 """A picture or a document, which nobody here has looked into."""
 
-RECORDED_BYTES_PER_TOKEN = 3_200
+AUDIO_FILE_BYTES_PER_TOKEN = 3_200
 """100 ms of a recording at 16 kHz; what is compressed counts for less."""
 
 
-def tokens_of(response: Response, ask: commands.Respond, rate_hz: int) -> int:
+def response_tokens(output: OutputMachine, request: commands.Respond, rate_hz: int) -> int:
     """
     Input and output of an answer that is over.
 
@@ -33,50 +33,50 @@ def tokens_of(response: Response, ask: commands.Respond, rate_hz: int) -> int:
     Returns:
         What the engine said; else an estimate, which is nothing for an answer that failed before it said anything, or never began.
     """
-    if (used := response.used) is not None:
+    if (used := output.usage) is not None:
         return max(0, used.input_tokens) + max(0, used.output_tokens)
-    text_bytes, sound_ms = sum(map(_said_bytes, response.items)), ms_of(response.sound_bytes, rate_hz)
-    if response.outcome in (None, "failed") and not text_bytes and not sound_ms:
+    text_bytes, sound_ms = sum(map(_output_text_bytes, output.items)), duration_ms(output.audio_bytes, rate_hz)
+    if output.outcome in (None, "failed") and not text_bytes and not sound_ms:
         return 0
-    return _asked(ask) + _of_text(text_bytes) + -int(-sound_ms // SAID_MS_PER_TOKEN)
+    return _input_tokens(request) + _text_tokens(text_bytes) + -int(-sound_ms // OUTPUT_AUDIO_MS_PER_TOKEN)
 
 
-def _said_bytes(item: Item) -> int:
+def _output_text_bytes(item: OutputItem) -> int:
     parts = [text for part in (*item.parts, *item.summaries) for text in part.chunks]
     return sum(len(text.encode()) for text in (*parts, *item.chunks))
 
 
-def _asked(ask: commands.Respond) -> int:
-    parts = [part for turn in ask.history for part in getattr(turn, "parts", ())]
-    texts = [ask.instructions or "", *(_text_of(turn) for turn in ask.history), *(getattr(part, "text", "") for part in parts)]
-    tools = sum(len(encode(tool)) for tool in (*ask.tools, *ask.hosted))
-    return _of_text(tools + sum(len(text.encode()) for text in texts)) + sum(map(_of_part, parts))
+def _input_tokens(request: commands.Respond) -> int:
+    parts = [part for turn in request.history for part in getattr(turn, "parts", ())]
+    texts = [request.instructions or "", *(_item_text(turn) for turn in request.history), *(getattr(part, "text", "") for part in parts)]
+    tools = sum(len(encode(tool)) for tool in (*request.tools, *request.hosted_tools))
+    return _text_tokens(tools + sum(len(text.encode()) for text in texts)) + sum(map(_part_tokens, parts))
 
 
-def _text_of(turn: turns.Turn) -> str:
+def _item_text(history_item: history.HistoryItem) -> str:
     """What a turn says outside of its parts."""
-    match turn:
-        case turns.Thought(text, summary):
+    match history_item:
+        case history.ReasoningItem(text, summary):
             return text or "".join(summary)
-        case turns.ToolCall(_, name, arguments):
+        case history.ToolCall(_, name, arguments):
             return name + arguments
-        case turns.Hosted(item):
+        case history.HostedToolItem(item):
             return encode(item).decode()
         case _:
             return ""
 
 
-def _of_text(size_bytes: int) -> int:
+def _text_tokens(size_bytes: int) -> int:
     return -(-size_bytes // BYTES_PER_TOKEN)
 
 
-def _of_part(part: turns.Part) -> int:
+def _part_tokens(part: history.HistoryPart) -> int:
     match part:
-        case turns.TextPart() | turns.RefusalPart():
+        case history.TextPart() | history.RefusalPart():
             return 0
-        case turns.SpeechPart(pcm, rate_hz):
-            return -int(-ms_of(len(pcm), rate_hz) // HEARD_MS_PER_TOKEN)
-        case turns.AudioPart(inline):
-            return len(inline) * 3 // 4 // RECORDED_BYTES_PER_TOKEN
+        case history.SpeechPart(pcm, rate_hz):
+            return -int(-duration_ms(len(pcm), rate_hz) // INPUT_AUDIO_MS_PER_TOKEN)
+        case history.AudioPart(inline):
+            return len(inline) * 3 // 4 // AUDIO_FILE_BYTES_PER_TOKEN
         case _:
-            return TOKENS_OF_A_FILE
+            return TOKENS_PER_FILE

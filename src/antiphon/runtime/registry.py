@@ -12,25 +12,34 @@ from typing import TYPE_CHECKING, Literal
 from msgspec import Struct, structs
 
 from antiphon.config.load import ModelEntry
-from antiphon.engine_api.engine import UNWATCHED, Engine, Fetch, ListingEngine, Place, PooledEngine, Watcher, fetch_nothing
-from antiphon.engine_api.options import Kind
+from antiphon.engine_api.engine import (
+    NULL_OBSERVER,
+    BuildContext,
+    Engine,
+    Fetch,
+    ListingEngine,
+    UpstreamObserver,
+    WorkerPoolEngine,
+    refuse_to_fetch,
+)
+from antiphon.engine_api.options import ConversationKind
 from antiphon.errors import model_not_found
-from antiphon.runtime.core.engine_types import ENGINES, NATIVE, builder
-from antiphon.runtime.scheduling.base import SCARCE, Coordinator, Worker
-from antiphon.runtime.scheduling.engine import Queued
-from antiphon.runtime.scheduling.local import Places
-from antiphon.runtime.workers.child_engine import embedded
+from antiphon.runtime.core.engine_types import ENGINES, NATIVE_ENGINES, load_builder
+from antiphon.runtime.scheduling.base import POOLED, Coordinator, Worker
+from antiphon.runtime.scheduling.engine import QueuedEngine
+from antiphon.runtime.scheduling.local import LocalCoordinator
+from antiphon.runtime.workers.child_engine import embedded_engine
 
 if TYPE_CHECKING:
-    from antiphon.engines.duplex.vision import Reader
+    from antiphon.engines.duplex.vision import OcrReader
 
 
-REMEMBERED = 64
+MAX_DUPLEX_ENGINES = 64
 
-_MINICPMO: tuple[Kind, ...] = ("chat", "audio", "video")
+_MINICPMO_KINDS: tuple[ConversationKind, ...] = ("chat", "audio", "video")
 
 
-class Model(Struct, frozen=True, eq=False):
+class ServedModel(Struct, frozen=True, eq=False):
     """
     A model under the name that clients ask for.
 
@@ -44,17 +53,17 @@ class Model(Struct, frozen=True, eq=False):
     name: str
     engine: Engine
     created_at: int
-    around: Callable[[Engine], Engine]
-    duplex: Queued
+    with_speech: Callable[[Engine], Engine]
+    duplex_engine: QueuedEngine
     family: str | None = None
 
     @property
-    def live(self) -> Engine:
+    def live_engine(self) -> Engine:
         """What answers in live conversations."""
-        return self.around(self.engine)
+        return self.with_speech(self.engine)
 
 
-class Registry:
+class ModelRegistry:
     """
     Models by name; the first is the one that answers when a request names none.
 
@@ -64,7 +73,7 @@ class Registry:
         coordinator: gives out the places of those of which there are few.
 
     Raises:
-        OurFault: an entry names no engine that there is, or its options are wrong.
+        ServerError: an entry names no engine that there is, or its options are wrong.
     """
 
     def __init__(
@@ -74,64 +83,68 @@ class Registry:
         created_at: int,
         notice: Callable[[str], None],
         secrets: Mapping[str, str] = MappingProxyType({}),
-        watcher: Watcher = UNWATCHED,
-        fetch: Fetch = fetch_nothing,
-        around: Callable[[Engine], Engine] = lambda engine: engine,
-        native_in: Literal["process", "thread"] = "thread",
+        observer: UpstreamObserver = NULL_OBSERVER,
+        fetch: Fetch = refuse_to_fetch,
+        with_speech: Callable[[Engine], Engine] = lambda engine: engine,
+        native_mode: Literal["process", "thread"] = "thread",
         coordinator: Coordinator | None = None,
     ) -> None:
-        self._models: dict[str, Model] = {}
+        self._models: dict[str, ServedModel] = {}
         self._engines: list[Engine] = []
-        self._coordinator = coordinator or Places()
+        self._coordinator = coordinator or LocalCoordinator()
         self._worker_ids: set[str] = set()
-        self._duplexes: OrderedDict[int, Engine] = OrderedDict()
-        self._pictures: Reader | None = None
+        self._duplex_engines: OrderedDict[int, Engine] = OrderedDict()
+        self._image_reader: OcrReader | None = None
         for entry in entries:
-            place = Place(weights=weights, base=entry.origin_folder, notice=notice, secrets=secrets, watcher=watcher, fetch=fetch)
-            engine = builder(entry.engine)(entry.name, entry.options, place)
-            if entry.engine in NATIVE and native_in == "process":
-                engine = embedded(ENGINES[entry.engine], entry.name, entry.options, place, engine.abilities)
+            place = BuildContext(
+                weights_folder=weights, base_folder=entry.origin_folder, notice=notice, secrets=secrets, observer=observer, fetch=fetch
+            )
+            engine = load_builder(entry.engine)(entry.name, entry.options, place)
+            if entry.engine in NATIVE_ENGINES and native_mode == "process":
+                engine = embedded_engine(ENGINES[entry.engine], entry.name, entry.options, place, engine.capabilities)
             self._engines.append(engine)
-            self._models[entry.name] = self._model(entry, engine, created_at, around)
+            self._models[entry.name] = self._build_model(entry, engine, created_at, with_speech)
 
-    def _model(self, entry: ModelEntry, engine: Engine, created_at: int, around: Callable[[Engine], Engine]) -> Model:
+    def _build_model(self, entry: ModelEntry, engine: Engine, created_at: int, with_speech: Callable[[Engine], Engine]) -> ServedModel:
         """What answers for an entry; an engine of several workers, or of those that join, does so when one of them has a place."""
-        duplex = self._queued(entry.name, lambda worker: self._conversing(worker if worker.abilities.full_duplex else around(worker)))
-        if isinstance(engine, PooledEngine):
-            for address, place in engine.places.items():
-                id, most = self._worker_id(entry.name), entry.sessions or place.abilities.sessions or 1
-                self._coordinator.offer(Worker(id=id, model=entry.name, engine=place, slots=most, address=address))
-        elif entry.engine not in SCARCE:
-            id, slots = self._worker_id(entry.name), entry.sessions or engine.abilities.sessions
-            self._coordinator.offer(Worker(id=id, model=entry.name, engine=engine, kinds=_MINICPMO, slots=slots))
-            return Model(entry.name, engine, created_at, around, duplex)
-        live = self._queued(entry.name, around)
-        return Model(entry.name, self._queued(entry.name), created_at, lambda _engine: live, duplex)
+        duplex = self._queued_engine(
+            entry.name, lambda worker: self._cached_duplex(worker if worker.capabilities.full_duplex else with_speech(worker))
+        )
+        if isinstance(engine, WorkerPoolEngine):
+            for address, place in engine.workers.items():
+                id, most = self._new_worker_id(entry.name), entry.sessions or place.capabilities.sessions or 1
+                self._coordinator.add_worker(Worker(id=id, model=entry.name, engine=place, slots=most, address=address))
+        elif entry.engine not in POOLED:
+            id, slots = self._new_worker_id(entry.name), entry.sessions or engine.capabilities.sessions
+            self._coordinator.add_worker(Worker(id=id, model=entry.name, engine=engine, kinds=_MINICPMO_KINDS, slots=slots))
+            return ServedModel(entry.name, engine, created_at, with_speech, duplex)
+        live = self._queued_engine(entry.name, with_speech)
+        return ServedModel(entry.name, self._queued_engine(entry.name), created_at, lambda _engine: live, duplex)
 
-    def _queued(self, model: str, dress: Callable[[Engine], Engine] = lambda engine: engine) -> Queued:
-        queued = Queued(self._coordinator, model, dress)
+    def _queued_engine(self, model: str, wrap: Callable[[Engine], Engine] = lambda engine: engine) -> QueuedEngine:
+        queued = QueuedEngine(self._coordinator, model, wrap)
         self._engines.insert(0, queued)  # to be stopped before what it is about
         return queued
 
-    def _conversing(self, engine: Engine) -> Engine:
+    def _cached_duplex(self, engine: Engine) -> Engine:
         """The engine in full duplex, where it is not and can be made so; workers come and go, and the last few are remembered."""
-        if id(engine) not in self._duplexes:
-            self._duplexes[id(engine)] = self._in_full_duplex(engine)  # which has the engine, so that no other has its id
-            if len(self._duplexes) > REMEMBERED:
-                self._duplexes.popitem(last=False)
-        return self._duplexes[id(engine)]
+        if id(engine) not in self._duplex_engines:
+            self._duplex_engines[id(engine)] = self._as_full_duplex(engine)  # which has the engine, so that no other has its id
+            if len(self._duplex_engines) > MAX_DUPLEX_ENGINES:
+                self._duplex_engines.popitem(last=False)
+        return self._duplex_engines[id(engine)]
 
-    def _in_full_duplex(self, engine: Engine) -> Engine:
-        from antiphon.engines.duplex.engine import Duplex, can_converse  # noqa: PLC0415 - many servers have no such conversations
-        from antiphon.engines.duplex.vision import reader  # noqa: PLC0415 - likewise
+    def _as_full_duplex(self, engine: Engine) -> Engine:
+        from antiphon.engines.duplex.engine import DuplexAdapter, can_adapt  # noqa: PLC0415 - many servers have no such conversations
+        from antiphon.engines.duplex.vision import new_ocr_reader  # noqa: PLC0415 - likewise
 
-        if not can_converse(engine.abilities):
+        if not can_adapt(engine.capabilities):
             return engine
-        if self._pictures is None:
-            self._pictures = reader()
-        return Duplex(engine, self._pictures)
+        if self._image_reader is None:
+            self._image_reader = new_ocr_reader()
+        return DuplexAdapter(engine, self._image_reader)
 
-    def _worker_id(self, model: str) -> str:
+    def _new_worker_id(self, model: str) -> str:
         """One that can stand in an address."""
         name = re.sub(r"[^A-Za-z0-9._-]+", "-", model)
         id = next(f"{name}-{number}" for number in itertools.count(1) if f"{name}-{number}" not in self._worker_ids)
@@ -143,7 +156,7 @@ class Registry:
         Make every engine ready to answer.
 
         Raises:
-            Fault: one can't, with what it needs.
+            ApiError: one can't, with what it needs.
         """
         for engine in self._engines:
             await engine.start()
@@ -152,29 +165,29 @@ class Registry:
         """Let every engine go; idempotent."""
         for engine in self._engines:
             await engine.stop()
-        if self._pictures is not None:
-            self._pictures.stop()
+        if self._image_reader is not None:
+            self._image_reader.stop()
 
-    def all(self) -> list[Model]:
+    def all(self) -> list[ServedModel]:
         """Every model, in the order configured."""
         return list(self._models.values())
 
-    async def listed(self) -> list[Model]:
+    async def list_models(self) -> list[ServedModel]:
         """Every model that can be asked for by name, in the order configured: for a family, those that its upstream says it has."""
         async with asyncio.TaskGroup() as tasks:
             members = [tasks.create_task(self._members(model)) for model in self._models.values()]
-        found: dict[str, Model] = {}
+        found: dict[str, ServedModel] = {}
         for model in (model for task in members for model in task.result()):
             found.setdefault(model.name, model)
         return list(found.values())
 
-    async def _members(self, model: Model) -> list[Model]:
+    async def _members(self, model: ServedModel) -> list[ServedModel]:
         if not model.name.endswith("*"):
             return [model]
-        names = await model.engine.names() if isinstance(model.engine, ListingEngine) else ()
-        return [structs.replace(model, name=name) for name in names if self._family(name) is model]
+        names = await model.engine.list_models() if isinstance(model.engine, ListingEngine) else ()
+        return [structs.replace(model, name=name) for name in names if self._find_family(name) is model]
 
-    def find(self, name: str | None) -> Model:
+    def find(self, name: str | None) -> ServedModel:
         """
         The model of that name, or when no name is given the first that has one of its own.
 
@@ -182,7 +195,7 @@ class Registry:
         exact name goes before it, and a longer one before a shorter.
 
         Raises:
-            ClientMistake: `model_not_found`.
+            ClientError: `model_not_found`.
         """
         if name is None:
             name = next((known for known in self._models if not known.endswith("*")), "")
@@ -190,16 +203,16 @@ class Registry:
             raise model_not_found(name, self._models)
         if (exact := self._models.get(name)) is not None:
             return exact
-        family = self._family(name)
+        family = self._find_family(name)
         if not name or family is None:
             raise model_not_found(name, self._models)
         return structs.replace(family, name=name, family=family.name)
 
     def has(self, name: str) -> bool:
         """Whether a model answers to that name."""
-        return bool(name) and not name.endswith("*") and (name in self._models or self._family(name) is not None)
+        return bool(name) and not name.endswith("*") and (name in self._models or self._find_family(name) is not None)
 
-    def _family(self, name: str) -> Model | None:
+    def _find_family(self, name: str) -> ServedModel | None:
         """The family that answers for a name."""
         families = [known for known in self._models if known.endswith("*") and name.startswith(known[:-1])]
         return self._models[max(families, key=len)] if families else None

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 
 from msgspec import structs
 
-from antiphon.errors import ClientMistake, pattern_mismatch, previous_response_not_found
-from antiphon.protocols.responses.request import Order, given, wants_sound
+from antiphon.errors import ClientError, pattern_mismatch, previous_response_not_found
+from antiphon.protocols.responses.request import ResolvedRequest, has_audio_output, is_set
 from antiphon.records import ItemRecord
-from antiphon.runtime.core.ids import mint
-from antiphon.runtime.registry import Model
-from antiphon.runtime.speech.service import Speech
-from antiphon.runtime.speech.transcribe_input import written_down
+from antiphon.runtime.core.ids import new_id
+from antiphon.runtime.registry import ServedModel
+from antiphon.runtime.speech.service import SpeechService
+from antiphon.runtime.speech.transcribe_input import transcribe_item
 from antiphon.stores.base import MissingAncestor, Store
 from antiphon.wire.codec.types import Unknown
 from antiphon.wire.responses import items
@@ -22,9 +22,15 @@ from antiphon.wire.responses.parts import InputText
 from antiphon.wire.responses.request import CreateRequest
 
 
-async def order_of(
-    request: CreateRequest, model: Model, store: Store, tenant: str, *, carries: bool = True, speech: Speech | None = None
-) -> Order:
+async def resolve_request(
+    request: CreateRequest,
+    model: ServedModel,
+    store: Store,
+    tenant: str,
+    *,
+    omit_unsupported: bool = True,
+    speech: SpeechService | None = None,
+) -> ResolvedRequest:
     """
     The order for a request to `model`.
 
@@ -33,30 +39,30 @@ async def order_of(
         speech: hears for an engine that can't.
 
     Raises:
-        ClientMistake: it refers to a response or an item that is not there, or has a recording that can't be read.
+        ClientError: it refers to a response or an item that is not there, or has a recording that can't be read.
     """
-    abilities = model.engine.abilities
-    given_items = tuple([await _resolved(item, store, tenant) for item in _items(request)])
-    past = await _past(request, store, tenant)
-    if speech is not None and speech.missing is None and not abilities.audio_in:
-        given_items = tuple([await written_down(item, f"input[{place}]", speech) for place, item in enumerate(given_items)])
-        past = tuple([await written_down(item, "previous_response_id", speech) for item in past])
-    if wants_sound(request):
-        abilities = structs.replace(model.live.abilities, audio_in=abilities.audio_in)
-    return Order(
-        id=mint("resp"),
+    abilities = model.engine.capabilities
+    given_items = tuple([await _resolve_reference(item, store, tenant) for item in _input_items(request)])
+    past = await _load_history(request, store, tenant)
+    if speech is not None and speech.missing_reason is None and not abilities.audio_in:
+        given_items = tuple([await transcribe_item(item, f"input[{place}]", speech) for place, item in enumerate(given_items)])
+        past = tuple([await transcribe_item(item, "previous_response_id", speech) for item in past])
+    if has_audio_output(request):
+        abilities = structs.replace(model.live_engine.capabilities, audio_in=abilities.audio_in)
+    return ResolvedRequest(
+        id=new_id("resp"),
         tenant=tenant,
         created_at=int(time.time()),
         model=model.name,
         request=request,
-        abilities=abilities,
-        given=given_items,
-        past=past,
-        carries=carries,
+        capabilities=abilities,
+        input_items=given_items,
+        previous_items=past,
+        omit_unsupported=omit_unsupported,
     )
 
 
-def _items(request: CreateRequest) -> Sequence[items.Item]:
+def _input_items(request: CreateRequest) -> Sequence[items.Item]:
     if isinstance(request.input, str):
         return [items.Message(role="user", content=[InputText(text=request.input)])]
     given_items = request.input or []
@@ -67,18 +73,18 @@ def _items(request: CreateRequest) -> Sequence[items.Item]:
     return given_items
 
 
-async def _resolved(item: items.Item, store: Store, tenant: str) -> items.Item:
+async def _resolve_reference(item: items.Item, store: Store, tenant: str) -> items.Item:
     if not isinstance(item, items.ItemReference):
         return item
     record = await store.item(tenant, item.id)
     if record is None:
-        raise ClientMistake(f"Item with id '{item.id}' not found.", param="input", status=404)
+        raise ClientError(f"Item with id '{item.id}' not found.", param="input", status=404)
     return items.decode_item(record.body)
 
 
-async def _past(request: CreateRequest, store: Store, tenant: str) -> tuple[items.Item, ...]:
+async def _load_history(request: CreateRequest, store: Store, tenant: str) -> tuple[items.Item, ...]:
     previous_id = request.previous_response_id
-    if not given(previous_id):
+    if not is_set(previous_id):
         return ()
     assert isinstance(previous_id, str)
     try:

@@ -9,25 +9,25 @@ from contextlib import ExitStack
 
 from antiphon.config.load import Config
 from antiphon.engine_api.engine import Fetch
-from antiphon.errors import Fault, OurFault
-from antiphon.protocols.responses.session import abandoned
-from antiphon.runtime.access.client_secrets import ClientSecrets
-from antiphon.runtime.access.keys import FRESH_S, Keyring
-from antiphon.runtime.core.calls import Calls
-from antiphon.runtime.core.home_lock import occupied
+from antiphon.errors import ApiError, ServerError
+from antiphon.protocols.responses.session import fail_interrupted_record
+from antiphon.runtime.access.client_secrets import ClientSecretIssuer
+from antiphon.runtime.access.keys import REFRESH_S, Keyring
+from antiphon.runtime.core.calls import ActiveCalls
+from antiphon.runtime.core.home_lock import home_lock
 from antiphon.runtime.core.metrics import Metrics
-from antiphon.runtime.core.sessions import Live
-from antiphon.runtime.multiprocess.peer import Siblings
-from antiphon.runtime.recording.library import DAY_S, Recordings
+from antiphon.runtime.core.sessions import LiveSessions
+from antiphon.runtime.multiprocess.peer import PeerProcesses
+from antiphon.runtime.recording.library import DAY_S, RecordingLibrary
 from antiphon.runtime.recording.recorder import Recorder
-from antiphon.runtime.recording.spool import Room
-from antiphon.runtime.registry import Registry
-from antiphon.runtime.scheduling.local import Places
-from antiphon.runtime.speech.service import Speech
+from antiphon.runtime.recording.spool import SpoolLimits
+from antiphon.runtime.registry import ModelRegistry
+from antiphon.runtime.scheduling.local import LocalCoordinator
+from antiphon.runtime.speech.service import SpeechService
 from antiphon.stores.base import Store
-from antiphon.stores.blobs import Blobs
-from antiphon.stores.memory import Memory
-from antiphon.stores.sql.store import Sql
+from antiphon.stores.blobs import BlobStore
+from antiphon.stores.memory import MemoryStore
+from antiphon.stores.sql.store import SqlStore
 
 SWEEP_S = 10.0
 """How often a shared store is searched for responses whose server has died."""
@@ -49,23 +49,25 @@ class Service:
         siblings: what it has in common with the other processes of the server; None where there are none.
 
     Raises:
-        Fault: the configuration names an engine or an option that there isn't.
+        ApiError: the configuration names an engine or an option that there isn't.
     """
 
-    def __init__(self, config: Config, notice: Callable[[str], None], siblings: Siblings | None = None) -> None:
+    def __init__(self, config: Config, notice: Callable[[str], None], peers: PeerProcesses | None = None) -> None:
         self.config = config
-        self.siblings = siblings
+        self.peers = peers
         self.is_ready = False
-        self.live = Live()
-        self.calls = Calls()
+        self.live_sessions = LiveSessions()
+        self.calls = ActiveCalls()
         self.metrics = Metrics()
-        self._held = ExitStack()
+        self._exit_stack = ExitStack()
         self.started_at = int(time.time())
-        self.store: Store = Memory() if config.database_url is None else Sql(config.database_url, siblings.numbers if siblings else ())
-        fetch = _fetcher(config.server.fetch_networks)
-        self.speech = Speech(config.speech, config.models_dir, config.secrets, notice, count=self.metrics.speculated)
-        self.coordinator = Places(config.queue, config.workers, self.metrics)
-        self.registry = Registry(
+        self.store: Store = MemoryStore() if config.database_url is None else SqlStore(config.database_url, peers.numbers if peers else ())
+        fetch = _lazy_fetch(config.server.fetch_networks)
+        self.speech = SpeechService(
+            config.speech, config.models_dir, config.secrets, notice, count_speculation=self.metrics.count_speculation
+        )
+        self.coordinator = LocalCoordinator(config.queue, config.workers, self.metrics)
+        self.registry = ModelRegistry(
             config.models,
             config.models_dir,
             self.started_at,
@@ -73,19 +75,19 @@ class Service:
             config.secrets,
             self.metrics,
             fetch,
-            self.speech.around,
+            self.speech.with_speech,
             config.workers.embedded,
             self.coordinator,
         )
         needs_keys = True if self._is_exposed else config.server.require_keys
-        self.keyring = Keyring(self.store.keys, needs_keys, allow=siblings.allowance if siblings else None)
-        self.client_secrets = ClientSecrets(self.store.client_secrets, self.keyring)
-        blobs = Blobs(config.recordings_place, notice)
-        self.recordings = Recordings(self.store.sessions, blobs, config.recording)
+        self.keyring = Keyring(self.store.keys, needs_keys, new_allowance=peers.allowance if peers else None)
+        self.client_secrets = ClientSecretIssuer(self.store.client_secrets, self.keyring)
+        blobs = BlobStore(config.recordings_location, notice)
+        self.recordings = RecordingLibrary(self.store.sessions, blobs, config.recording)
         self.recorder: Recorder | None = None
         if config.database_url is not None:
             recording = config.recording
-            room = Room(-(-recording.spool_bytes // config.server.processes), recording.free_bytes, recording.days * DAY_S)
+            room = SpoolLimits(-(-recording.spool_bytes // config.server.processes), recording.free_bytes, recording.days * DAY_S)
             spool = config.home / "recording"
             self.recorder = Recorder(spool, blobs, self.store.sessions, self.metrics, self.recordings.expire, room, notice)
         self._tasks: list[asyncio.Task[None]] = []
@@ -100,23 +102,23 @@ class Service:
         Make everything ready.
 
         Raises:
-            Fault: the store can't be used or is another server's, or an engine can't start.
+            ApiError: the store can't be used or is another server's, or an engine can't start.
         """
-        if self.siblings is None and self.config.database_url is not None and not self.config.store_is_shared:
-            self._held.enter_context(occupied(self.config.home))
+        if self.peers is None and self.config.database_url is not None and not self.config.has_shared_store:
+            self._exit_stack.enter_context(home_lock(self.config.home))
         await self.store.open()
         await self.keyring.open()
-        self._refuse_open_door()
+        self._check_exposure()
         # What is nobody's now belonged to a process that died.
-        for record in await self.store.orphaned():
-            await self.store.settle(abandoned(record, int(time.time())))
+        for record in await self.store.orphans():
+            await self.store.put_if_unfinished(fail_interrupted_record(record, int(time.time())))
         if self.recorder is not None:
             await self.recorder.open()
         await self.registry.start()
         await self.coordinator.start()
         # They live from `open` to `close`, longer than any one request's task group.
         self._tasks.append(asyncio.create_task(self._watch_keys(), name="keys"))  # noqa: TID251
-        if self.config.store_is_shared:
+        if self.config.has_shared_store:
             self._tasks.append(asyncio.create_task(self._sweep(), name="sweeper"))  # noqa: TID251
         self.is_ready = True
 
@@ -135,9 +137,9 @@ class Service:
             await self.recorder.close()
         await self.keyring.close()
         await self.store.close()
-        self._held.close()
+        self._exit_stack.close()
 
-    async def settle_orphans(self, suspects: Collection[str]) -> Collection[str]:
+    async def fail_orphans(self, suspects: Collection[str]) -> Collection[str]:
         """
         Fail the responses that another server left unfinished.
 
@@ -148,53 +150,53 @@ class Service:
         Returns:
             The suspects of the next time.
         """
-        orphans = await self.store.orphaned()
+        orphans = await self.store.orphans()
         for record in orphans:
             if record.id in suspects:
-                await self.store.settle(abandoned(record, int(time.time())))
+                await self.store.put_if_unfinished(fail_interrupted_record(record, int(time.time())))
         return {record.id for record in orphans}
 
     async def _sweep(self) -> None:
         suspects: Collection[str] = ()
         while True:
             await asyncio.sleep(SWEEP_S)
-            with contextlib.suppress(Fault):  # a store that fails is told by the requests that it fails
-                suspects = await self.settle_orphans(suspects)
+            with contextlib.suppress(ApiError):  # a store that fails is told by the requests that it fails
+                suspects = await self.fail_orphans(suspects)
 
     async def _watch_keys(self) -> None:
         """A session lasts for an hour; the key that it was opened with may not."""
         while True:
-            await asyncio.sleep(FRESH_S)
-            if key_ids := self.live.key_ids:
-                with contextlib.suppress(Fault):  # as above
-                    self.live.revoke(await self.keyring.ended(key_ids))
+            await asyncio.sleep(REFRESH_S)
+            if key_ids := self.live_sessions.key_ids:
+                with contextlib.suppress(ApiError):  # as above
+                    self.live_sessions.revoke(await self.keyring.inactive_keys(key_ids))
 
-    def _refuse_open_door(self) -> None:
+    def _check_exposure(self) -> None:
         server = self.config.server
-        if self._is_exposed and (server.require_keys is False or not self.keyring.opens_to_someone):
-            raise OurFault(
+        if self._is_exposed and (server.require_keys is False or not self.keyring.has_live_key):
+            raise ServerError(
                 f"Refusing to listen on {server.host}: without API keys anyone who reaches that address could use this server. "
                 "Make one with `antiphon keys create`, or listen on 127.0.0.1."
             )
-        refuse_forgotten_keys(self.config)
+        check_key_store(self.config)
 
 
-def refuse_forgotten_keys(config: Config) -> None:
+def check_key_store(config: Config) -> None:
     """
     See whether keys that are needed can be kept.
 
     Raises:
-        OurFault: they can't.
+        ServerError: they can't.
     """
     if config.server.require_keys and config.database_url is None:
-        raise OurFault("`server.require_keys` needs a store that lasts, as keys are kept there; `store.url` is `memory`.")
+        raise ServerError("`server.require_keys` needs a store that lasts, as keys are kept there; `store.url` is `memory`.")
 
 
-def _fetcher(networks: Collection[str]) -> Fetch:
+def _lazy_fetch(networks: Collection[str]) -> Fetch:
     async def fetch(url: str, param: str, content_types: tuple[str, ...]) -> tuple[bytes, str]:
-        from antiphon.runtime.core import url_fetch as fetching  # noqa: PLC0415 - its client takes 90 ms to load, and many servers fetch nothing
+        from antiphon.runtime.core import url_fetch  # noqa: PLC0415 - its client takes 90 ms to load, and many servers fetch nothing
 
-        return await fetching.fetcher(networks)(url, param, content_types)
+        return await url_fetch.fetcher(networks)(url, param, content_types)
 
     return fetch
 

@@ -6,19 +6,19 @@ from starlette.requests import ClientDisconnect
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from antiphon.errors import Fault
+from antiphon.errors import ApiError
 from antiphon.runtime.service import Service
 from antiphon.server import shared_address
-from antiphon.server.admin import docs_page, health, metrics, models, queue, recordings as sessions
+from antiphon.server.admin import docs_page, health, metrics, models, queue, recordings
 from antiphon.server.audio import routes as audio
-from antiphon.server.http.access_log import Traced
-from antiphon.server.http.errors import on_defect, on_fault, on_gone, on_group, on_http_exception
-from antiphon.server.minicpmo import presets as minicpmo_presets
-from antiphon.server.openapi import document as openapi
-from antiphon.server.realtime import client_secrets as realtime_secrets
+from antiphon.server.http.access_log import AccessLogMiddleware
+from antiphon.server.http.errors import on_api_error, on_client_disconnect, on_exception_group, on_http_exception, on_unexpected_error
+from antiphon.server.minicpmo import presets
+from antiphon.server.openapi import document
+from antiphon.server.realtime import client_secrets
 from antiphon.server.responses import routes as responses
 from antiphon.server.webrtc import routes as realtime_calls
-from antiphon.server.workers import join as worker_join
+from antiphon.server.workers import join
 
 
 def routes(service: Service) -> list[Route]:
@@ -27,20 +27,20 @@ def routes(service: Service) -> list[Route]:
     surfaces = (
         responses,
         shared_address,
-        realtime_secrets,
+        client_secrets,
         realtime_calls,
-        minicpmo_presets,
+        presets,
         audio,
         models,
-        sessions,
+        recordings,
         health,
         metrics,
         queue,
-        worker_join,
+        join,
         docs_page,
     )
     described = [route for surface in surfaces for route in surface.routes(service)]
-    return [*described, *openapi.routes(service, described)]
+    return [*described, *document.routes(service, described)]
 
 
 def build(service: Service) -> ASGIApp:
@@ -48,12 +48,12 @@ def build(service: Service) -> ASGIApp:
     app = Starlette(
         routes=routes(service),
         exception_handlers={
-            Fault: on_fault,
-            ExceptionGroup: on_group,
+            ApiError: on_api_error,
+            ExceptionGroup: on_exception_group,
             HTTPException: on_http_exception,
-            ClientDisconnect: on_gone,
-            Exception: on_defect,
+            ClientDisconnect: on_client_disconnect,
+            Exception: on_unexpected_error,
         },
     )
     app.router.redirect_slashes = False
-    return Traced(app, service)
+    return AccessLogMiddleware(app, service)

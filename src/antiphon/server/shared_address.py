@@ -8,7 +8,7 @@ from starlette.datastructures import Headers, QueryParams
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from antiphon.errors import ClientMistake
+from antiphon.errors import ClientError
 from antiphon.runtime.service import Service
 from antiphon.server.minicpmo import routes as minicpmo
 from antiphon.server.realtime import routes as realtime
@@ -17,23 +17,23 @@ from antiphon.server.transport import connection
 
 def routes(service: Service) -> list[Route]:
     """The WebSocket of both protocols, by each of its addresses."""
-    return realtime.routes(service, lambda open: _SharedAddress(open, minicpmo.Open(service)))
+    return realtime.routes(service, lambda open: _SharedAddress(open, minicpmo.MinicpmoEndpoint(service)))
 
 
 class _SharedAddress:
-    def __init__(self, realtime_open: ASGIApp, minicpmo_open: minicpmo.Open) -> None:
+    def __init__(self, realtime_open: ASGIApp, minicpmo_open: minicpmo.MinicpmoEndpoint) -> None:
         self._realtime_open = realtime_open
         self._minicpmo_open = minicpmo_open
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        query, has_secret = QueryParams(scope["query_string"]), realtime.PRESET in scope
-        if not minicpmo.is_meant(query, Headers(scope=scope), has_secret=has_secret):
+        query, has_secret = QueryParams(scope["query_string"]), realtime.PRESET_SCOPE_KEY in scope
+        if not minicpmo.is_minicpmo_request(query, Headers(scope=scope), has_secret=has_secret):
             await self._realtime_open(scope, receive, send)
             return
         if has_secret:  # it holds the model and the settings of its sessions, which this protocol would pass over
             message = "A session of the MiniCPM-o protocol is opened with an API key, not with a client secret."
-            raise ClientMistake(message, status=403, code="key_required")
+            raise ClientError(message, status=403, code="key_required")
         if not connection.is_handshake(scope):
-            minicpmo.asked(query)
+            minicpmo.parse_session_request(query)
         realtime.check_handshake(scope)
         await self._minicpmo_open(scope, send)

@@ -11,11 +11,11 @@ from msgspec import Struct
 
 from antiphon.engine_api.options import Transcription
 
-HEARING_RATE_HZ = 16_000
+INPUT_RATE_HZ = 16_000
 """The rate of all sound that parts are given to hear."""
 
 
-class Segment(Struct, frozen=True):
+class TimedText(Struct, frozen=True):
     """A stretch of what was said; seconds from the beginning of the sound."""
 
     text: str
@@ -35,8 +35,8 @@ class Transcript(Struct, frozen=True, kw_only=True):
     """
 
     text: str
-    segments: tuple[Segment, ...] = ()
-    words: tuple[Segment, ...] = ()
+    segments: tuple[TimedText, ...] = ()
+    words: tuple[TimedText, ...] = ()
     language: str | None = None
     tokens: int = 0
 
@@ -60,21 +60,21 @@ class Ear(Protocol):
         Load or connect; once.
 
         Raises:
-            errors.Fault: what it needs is missing, with how to get it.
+            ApiError: what it needs is missing, with how to get it.
         """
 
     async def stop(self) -> None:
         """Let go of everything; idempotent."""
 
-    def check(self, wish: Transcription) -> None:
+    def check_options(self, options: Transcription) -> None:
         """
         Ask whether it can do what is wished.
 
         Raises:
-            errors.ClientMistake: it can't, naming the field.
+            ClientError: it can't, naming the field.
         """
 
-    async def transcribe(self, pcm: bytes, wish: Transcription) -> Transcript:
+    async def transcribe(self, pcm: bytes, options: Transcription) -> Transcript:
         """
         What is said in a stretch of sound; cancelling it stops the work.
 
@@ -82,7 +82,7 @@ class Ear(Protocol):
             pcm: s16le mono at `HEARING_RATE_HZ`, whole.
 
         Raises:
-            errors.Fault: it could not be done.
+            ApiError: it could not be done.
         """
 
 
@@ -116,16 +116,16 @@ class Mouth(Protocol):
         Load or connect; once.
 
         Raises:
-            errors.Fault: what it needs is missing, with how to get it.
+            ApiError: what it needs is missing, with how to get it.
         """
 
     async def stop(self) -> None:
         """Let go of everything; idempotent."""
 
-    def say(self, text: str, voice: str | None = None, speed: float = 1.0) -> AsyncIterator[Piece]:
+    def synthesize(self, text: str, voice: str | None = None, speed: float = 1.0) -> AsyncIterator[Piece]:
         """
         Speak a clause or a sentence, in pieces of about a word where the words' places are known; closing the iterator stops the work.
 
         Raises:
-            errors.Fault: it could not be done; a voice that it doesn't have is a `ClientMistake` that names those it has.
+            ApiError: it could not be done; a voice that it doesn't have is a `ClientError` that names those it has.
         """

@@ -6,7 +6,7 @@ from pathlib import Path
 import onnxruntime
 from onnxruntime.capi import onnxruntime_pybind11_state as native
 
-from antiphon.errors import OurFault, shown
+from antiphon.errors import ServerError, shorten
 
 ERRORS: tuple[type[Exception], ...] = tuple(
     kind for kind in vars(native).values() if isinstance(kind, type) and issubclass(kind, Exception)
@@ -30,7 +30,7 @@ def load(model: Path | bytes, threads: int = 1) -> onnxruntime.InferenceSession:
     return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
 
-def required(path: Path, name: str) -> onnxruntime.InferenceSession:
+def load_required_model(path: Path, name: str) -> onnxruntime.InferenceSession:
     """
     The model in that file, as `load` gives it.
 
@@ -38,19 +38,19 @@ def required(path: Path, name: str) -> onnxruntime.InferenceSession:
         name: of the model in the catalogue.
 
     Raises:
-        OurFault: it is not there, or is not what it should be.
+        ServerError: it is not there, or is not what it should be.
     """
     if not path.is_file():
-        raise OurFault(
+        raise ServerError(
             f"The model '{name}' is not here: there is no {path}. `antiphon models pull {name}` gets it.", code="model_not_found"
         )
     try:
         return load(path)
     except ERRORS as error:
-        raise OurFault(f"The model '{name}' in {path} can't be loaded: {shown(error, 300)}", code="weights_unavailable") from None
+        raise ServerError(f"The model '{name}' in {path} can't be loaded: {shorten(error, 300)}", code="weights_unavailable") from None
 
 
-def stoppable() -> tuple[onnxruntime.RunOptions, Callable[[], None]]:
+def cancellable_run() -> tuple[onnxruntime.RunOptions, Callable[[], None]]:
     """Options for one run, and what stops that run from another thread, within a node of its graph."""
     options = onnxruntime.RunOptions()
     options.log_severity_level = 4  # a run that is stopped is no error

@@ -5,19 +5,19 @@ from typing import Literal, Protocol
 
 from msgspec import Struct
 
-from antiphon.errors import OurFault
+from antiphon.errors import ServerError
 from antiphon.records import ClientSecretRecord, Direction, ItemRecord, KeyRecord, ResponseRecord, SessionRecord
 
-Order = Literal["asc", "desc"]
+SortOrder = Literal["asc", "desc"]
 
-UNFINISHED = ("in_progress", "queued")
+UNFINISHED_STATUSES = ("in_progress", "queued")
 """What a response says while somebody works on it, or is to."""
 
-LONGEST_CHAIN = 10_000
+MAX_CHAIN_LENGTH = 10_000
 """Responses in one conversation: far beyond any model's context window, and what a damaged store can make us read at most."""
 
 
-class Page(Struct, frozen=True):
+class ItemPage(Struct, frozen=True):
     """A slice of a list: the items, and whether more follow in the direction that was asked."""
 
     items: tuple[ItemRecord, ...]
@@ -39,12 +39,12 @@ class MissingAncestor(LookupError):
     """A response continues one that is no longer stored; `args[0]` is the missing id."""
 
 
-def chain_too_long(response_id: str) -> OurFault:
+def chain_too_long_error(response_id: str) -> ServerError:
     """The conversation that ends in this response has more of them than a store reads at once."""
-    return OurFault(f"The conversation of response '{response_id}' is longer than {LONGEST_CHAIN} responses.")
+    return ServerError(f"The conversation of response '{response_id}' is longer than {MAX_CHAIN_LENGTH} responses.")
 
 
-class Keys(Protocol):
+class KeyStore(Protocol):
     """Where API keys are kept; of all tenants, as whoever looks doesn't know yet whose it is."""
 
     async def add(self, key: KeyRecord) -> None:
@@ -60,7 +60,7 @@ class Keys(Protocol):
         """Keep when keys were used last, by their ids; never an earlier time than is kept already."""
 
 
-class ClientSecrets(Protocol):
+class ClientSecretStore(Protocol):
     """Where client secrets are kept; of all tenants, as whoever looks doesn't know yet whose it is."""
 
     async def add(self, secret: ClientSecretRecord) -> None:
@@ -70,7 +70,7 @@ class ClientSecrets(Protocol):
         """The secret with that hash, expired or not; None where there is none."""
 
 
-class Sessions(Protocol):
+class SessionStore(Protocol):
     """Where it is kept which sessions were recorded. A tenant of None stands for all of them: for who looks after the server."""
 
     async def put(self, session: SessionRecord) -> None:
@@ -79,7 +79,7 @@ class Sessions(Protocol):
     async def get(self, tenant: str | None, session_id: str) -> SessionRecord | None:
         """The session with that id, or None."""
 
-    async def page(self, tenant: str | None, *, after: str | None, limit: int, order: Order) -> SessionPage:
+    async def page(self, tenant: str | None, *, after: str | None, limit: int, order: SortOrder) -> SessionPage:
         """
         A page of the sessions.
 
@@ -113,15 +113,15 @@ class Store(Protocol):
     """
 
     @property
-    def keys(self) -> Keys:
+    def keys(self) -> KeyStore:
         """The API keys, kept in the same place."""
 
     @property
-    def client_secrets(self) -> ClientSecrets:
+    def client_secrets(self) -> ClientSecretStore:
         """The client secrets, kept in the same place."""
 
     @property
-    def sessions(self) -> Sessions:
+    def sessions(self) -> SessionStore:
         """Which sessions were recorded, kept in the same place."""
 
     async def open(self) -> None:
@@ -145,15 +145,15 @@ class Store(Protocol):
 
         Raises:
             MissingAncestor: one of them was deleted, so that the conversation can't be told whole.
-            OurFault: there are more than `LONGEST_CHAIN`.
+            ServerError: there are more than `LONGEST_CHAIN`.
         """
 
     async def item(self, tenant: str, item_id: str) -> ItemRecord | None:
         """One item by its id, input or output; the newest where the id was used more than once."""
 
     async def list_items(
-        self, tenant: str, response_id: str, *, direction: Direction, after: str | None, limit: int, order: Order
-    ) -> Page | None:
+        self, tenant: str, response_id: str, *, direction: Direction, after: str | None, limit: int, order: SortOrder
+    ) -> ItemPage | None:
         """
         A page of a response's items.
 
@@ -170,7 +170,7 @@ class Store(Protocol):
             UnknownCursor: `after` is not among the response's items of that direction.
         """
 
-    async def orphaned(self) -> Sequence[ResponseRecord]:
+    async def orphans(self) -> Sequence[ResponseRecord]:
         """
         Every tenant's records that say `in_progress` or `queued` though no living server works on them, in the order they were put.
 
@@ -178,5 +178,5 @@ class Store(Protocol):
         servers, all that was put before this one opened it is nobody's.
         """
 
-    async def settle(self, record: ResponseRecord) -> bool:
+    async def put_if_unfinished(self, record: ResponseRecord) -> bool:
         """Put `record` in place of one that says `in_progress` or `queued`; whether it still said so, else nothing is done."""

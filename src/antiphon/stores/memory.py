@@ -7,22 +7,31 @@ from collections.abc import Mapping, Sequence
 from msgspec.structs import replace
 
 from antiphon.records import ClientSecretRecord, Direction, ItemRecord, KeyRecord, ResponseRecord, SessionRecord
-from antiphon.stores.base import LONGEST_CHAIN, UNFINISHED, MissingAncestor, Order, Page, SessionPage, UnknownCursor, chain_too_long
+from antiphon.stores.base import (
+    MAX_CHAIN_LENGTH,
+    UNFINISHED_STATUSES,
+    ItemPage,
+    MissingAncestor,
+    SessionPage,
+    SortOrder,
+    UnknownCursor,
+    chain_too_long_error,
+)
 
 
-class Memory:
+class MemoryStore:
     """The contract in its plainest form; the other stores are tested against it."""
 
     def __init__(self) -> None:
-        self.keys = MemoryKeys()
-        self.client_secrets = MemoryClientSecrets()
-        self.sessions = MemorySessions()
+        self.keys = MemoryKeyStore()
+        self.client_secrets = MemoryClientSecretStore()
+        self.sessions = MemorySessionStore()
         self._records: dict[str, ResponseRecord] = {}  # in the order they were put
-        self._mine: set[str] = set()  # put since it was opened
+        self._ids_since_open: set[str] = set()  # put since it was opened
 
     async def open(self) -> None:
         """Nothing to connect to; what an earlier opening left unfinished is nobody's any more."""
-        self._mine.clear()
+        self._ids_since_open.clear()
 
     async def close(self) -> None:
         """Forget nothing yet: what was put stays for as long as this object."""
@@ -31,7 +40,7 @@ class Memory:
         """Keep `record` with its items, replacing all of an earlier record with the same id."""
         self._records.pop(record.id, None)
         self._records[record.id] = record
-        self._mine.add(record.id)
+        self._ids_since_open.add(record.id)
 
     async def get(self, tenant: str, response_id: str) -> ResponseRecord | None:
         """The record with all its items, or None."""
@@ -52,8 +61,8 @@ class Memory:
             return ()
         found = [newest]
         while (previous := found[-1].previous_response_id) is not None:
-            if len(found) == LONGEST_CHAIN:
-                raise chain_too_long(response_id)
+            if len(found) == MAX_CHAIN_LENGTH:
+                raise chain_too_long_error(response_id)
             ancestor = await self.get(tenant, previous)
             if ancestor is None:
                 raise MissingAncestor(previous)
@@ -70,8 +79,8 @@ class Memory:
         return None
 
     async def list_items(
-        self, tenant: str, response_id: str, *, direction: Direction, after: str | None, limit: int, order: Order
-    ) -> Page | None:
+        self, tenant: str, response_id: str, *, direction: Direction, after: str | None, limit: int, order: SortOrder
+    ) -> ItemPage | None:
         """A page of a response's items."""
         record = await self.get(tenant, response_id)
         if record is None:
@@ -85,22 +94,24 @@ class Memory:
             if not places:
                 raise UnknownCursor(after)
             items = items[places[-1] + 1 :]
-        return Page(tuple(items[:limit]), has_more=len(items) > limit)
+        return ItemPage(tuple(items[:limit]), has_more=len(items) > limit)
 
-    async def orphaned(self) -> Sequence[ResponseRecord]:
+    async def orphans(self) -> Sequence[ResponseRecord]:
         """Every tenant's unfinished records from before the store was opened."""
-        return [record for record in self._records.values() if record.status in UNFINISHED and record.id not in self._mine]
+        return [
+            record for record in self._records.values() if record.status in UNFINISHED_STATUSES and record.id not in self._ids_since_open
+        ]
 
-    async def settle(self, record: ResponseRecord) -> bool:
+    async def put_if_unfinished(self, record: ResponseRecord) -> bool:
         """Put `record` in place of an unfinished one; whether there was one."""
         stored = self._records.get(record.id)
-        if stored is None or stored.status not in UNFINISHED:
+        if stored is None or stored.status not in UNFINISHED_STATUSES:
             return False
         await self.put(record)
         return True
 
 
-class MemoryKeys:
+class MemoryKeyStore:
     """API keys that are forgotten when the process ends."""
 
     def __init__(self) -> None:
@@ -129,7 +140,7 @@ class MemoryKeys:
                 self._keys[key_id] = replace(key, last_used_at=max(at, key.last_used_at or 0))
 
 
-class MemoryClientSecrets:
+class MemoryClientSecretStore:
     """Client secrets that are forgotten when the process ends."""
 
     def __init__(self) -> None:
@@ -145,7 +156,7 @@ class MemoryClientSecrets:
         return self._secrets.get(hash)
 
 
-class MemorySessions:
+class MemorySessionStore:
     """Which sessions were recorded, until the process ends."""
 
     def __init__(self) -> None:
@@ -160,7 +171,7 @@ class MemorySessions:
         found = self._sessions.get(session_id)
         return found if found is not None and tenant in (None, found.tenant) else None
 
-    async def page(self, tenant: str | None, *, after: str | None, limit: int, order: Order) -> SessionPage:
+    async def page(self, tenant: str | None, *, after: str | None, limit: int, order: SortOrder) -> SessionPage:
         """A page of the sessions."""
         theirs = [session for session in self._sessions.values() if tenant in (None, session.tenant)]
         if order == "desc":

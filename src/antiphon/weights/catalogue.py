@@ -10,7 +10,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
-from antiphon.errors import OurFault, listed
+from antiphon.errors import ServerError, quote_list
 
 
 class _Entry(Struct, frozen=True, forbid_unknown_fields=True):
@@ -25,7 +25,7 @@ class HubFile(_Entry, frozen=True, tag_field="from", tag="hub"):
     revision: str = "main"
 
     @property
-    def carriers(self) -> tuple[str, ...]:
+    def packages(self) -> tuple[str, ...]:
         """The packages that the file comes from: none."""
         return ()
 
@@ -43,13 +43,13 @@ class WheelPart(_Entry, frozen=True):
     platform: str | None = None
 
 
-class Wheels(_Entry, frozen=True, tag_field="from", tag="wheels"):
+class WheelsFile(_Entry, frozen=True, tag_field="from", tag="wheels"):
     """Wheels that carry the file between them; their members one after another are the file."""
 
     parts: tuple[WheelPart, ...]
 
     @property
-    def carriers(self) -> tuple[str, ...]:
+    def packages(self) -> tuple[str, ...]:
         """The packages that the file comes from."""
         return tuple(part.requirement for part in self.parts)
 
@@ -61,17 +61,17 @@ class NpmFile(_Entry, frozen=True, tag_field="from", tag="npm"):
     member: str
 
     @property
-    def carriers(self) -> tuple[str, ...]:
+    def packages(self) -> tuple[str, ...]:
         """The packages that the file comes from."""
         return (self.package,)
 
 
-Source = HubFile | Wheels | NpmFile
-Kind = Literal["llm", "vad", "turn", "stt", "tts"]
+FileSource = HubFile | WheelsFile | NpmFile
+ModelKind = Literal["llm", "vad", "turn", "stt", "tts"]
 """What a model does: answer, tell speech from silence, tell the end of a turn, write down speech, speak."""
 
 
-class File(_Entry, frozen=True):
+class ModelFile(_Entry, frozen=True):
     """
     One file of a model.
 
@@ -83,10 +83,10 @@ class File(_Entry, frozen=True):
     path: str
     size_bytes: int
     sha256: str
-    sources: tuple[Source, ...]
+    sources: tuple[FileSource, ...]
 
 
-class Model(_Entry, frozen=True, kw_only=True):
+class CatalogueModel(_Entry, frozen=True, kw_only=True):
     """
     A model that can be fetched.
 
@@ -99,11 +99,11 @@ class Model(_Entry, frozen=True, kw_only=True):
     """
 
     name: str = ""
-    kind: Kind
+    kind: ModelKind
     description: str
     licence: str
     homepage: str
-    files: tuple[File, ...]
+    files: tuple[ModelFile, ...]
     template: Literal["chatml", "gguf"] = "gguf"
     sampling: dict[str, float] = {}
 
@@ -112,7 +112,7 @@ class Model(_Entry, frozen=True, kw_only=True):
         """All files together."""
         return sum(file.size_bytes for file in self.files)
 
-    def main(self, home: Path) -> Path:
+    def main_file(self, home: Path) -> Path:
         """The file to load, where the model's own folder is `home`."""
         return home / self.files[0].path
 
@@ -128,7 +128,7 @@ class Catalogue(_Entry, frozen=True):
     """
 
     defaults: tuple[str, ...]
-    models: dict[str, Model]
+    models: dict[str, CatalogueModel]
     speech: tuple[str, ...] = ()
 
 
@@ -146,33 +146,33 @@ def parse(text: str) -> Catalogue:
 
 
 @functools.cache
-def _shipped() -> Catalogue:
+def _packaged_catalogue() -> Catalogue:
     return parse(resources.files(__package__).joinpath("catalogue.toml").read_text(encoding="utf-8"))
 
 
-def load() -> Mapping[str, Model]:
+def load() -> Mapping[str, CatalogueModel]:
     """Every model by name."""
-    return _shipped().models
+    return _packaged_catalogue().models
 
 
-def defaults() -> tuple[Model, ...]:
+def default_models() -> tuple[CatalogueModel, ...]:
     """The models to use where none was chosen: the first that can be had."""
-    return tuple(find(name) for name in _shipped().defaults)
+    return tuple(find(name) for name in _packaged_catalogue().defaults)
 
 
-def speech() -> tuple[Model, ...]:
+def speech_models() -> tuple[CatalogueModel, ...]:
     """The models that conversations aloud take where none was chosen."""
-    return tuple(find(name) for name in _shipped().speech)
+    return tuple(find(name) for name in _packaged_catalogue().speech)
 
 
-def find(name: str) -> Model:
+def find(name: str) -> CatalogueModel:
     """
     The model of that name.
 
     Raises:
-        OurFault: there is none.
+        ServerError: there is none.
     """
     try:
         return load()[name]
     except KeyError:
-        raise OurFault(f"The catalogue has no model '{name}'; it has {listed(load())}.", code="model_not_found") from None
+        raise ServerError(f"The catalogue has no model '{name}'; it has {quote_list(load())}.", code="model_not_found") from None

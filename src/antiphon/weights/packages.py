@@ -7,12 +7,12 @@ import subprocess
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
-from antiphon.weights.partial import Advance
+from antiphon.weights.partial import BytesCallback
 
-_LOOK_S = 0.25
+_POLL_INTERVAL_S = 0.25
 
 
-class Shelf:
+class PackageCache:
     """
     Packages that more than one file comes from, kept until all of them are there.
 
@@ -21,26 +21,26 @@ class Shelf:
         wanted_again: by what is asked for them.
     """
 
-    def __init__(self, folder: Path, wanted_again: Collection[str]) -> None:
+    def __init__(self, folder: Path, shared_packages: Collection[str]) -> None:
         self._folder = folder
-        self._wanted_again = wanted_again
-        self._kept: dict[str, Path] = {}
+        self._shared_packages = shared_packages
+        self._paths: dict[str, Path] = {}
 
     def find(self, package: str) -> Path | None:
         """The package, if it is here already."""
-        return self._kept.get(package)
+        return self._paths.get(package)
 
     def keep(self, package: str, path: Path) -> Path:
         """Where the package is from now on, whose place so far is about to go."""
-        if package not in self._wanted_again:
+        if package not in self._shared_packages:
             return path
-        place = self._folder / f"{len(self._kept)}-{path.name}"
+        place = self._folder / f"{len(self._paths)}-{path.name}"
         shutil.move(path, place)
-        self._kept[package] = place
+        self._paths[package] = place
         return place
 
 
-def download(command: Sequence[str], scratch: Path, carried: Advance, environ: Mapping[str, str]) -> tuple[int, str]:
+def download(command: Sequence[str], scratch: Path, advance: BytesCallback, environ: Mapping[str, str]) -> tuple[int, str]:
     """
     Run a registry's client; its exit code and what it said of errors.
 
@@ -57,9 +57,9 @@ def download(command: Sequence[str], scratch: Path, carried: Advance, environ: M
         try:
             while process.poll() is None:
                 try:
-                    process.wait(_LOOK_S)
+                    process.wait(_POLL_INTERVAL_S)
                 except subprocess.TimeoutExpired:
-                    carried(_size_bytes(scratch))
+                    advance(_folder_bytes(scratch))
         finally:
             process.kill()
             process.wait()
@@ -69,7 +69,7 @@ def download(command: Sequence[str], scratch: Path, carried: Advance, environ: M
     return process.returncode, said
 
 
-def _size_bytes(folder: Path) -> int:
+def _folder_bytes(folder: Path) -> int:
     total_bytes = 0
     for root, _folders, names in os.walk(folder):
         for name in names:

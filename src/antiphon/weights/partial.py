@@ -7,15 +7,15 @@ from typing import BinaryIO
 
 import msgspec
 
-Advance = Callable[[int], None]
+BytesCallback = Callable[[int], None]
 """Takes the bytes of the file that are here by now."""
 
 
-class Trouble(Exception):
+class SourceUnavailable(Exception):
     """One source can't give the file, and why, in words that finish a sentence; another may."""
 
 
-class Partial:
+class PartialFile:
     """
     The first bytes of a file, beside the place where it will be.
 
@@ -33,11 +33,11 @@ class Partial:
         """How much is here."""
         return self.path.stat().st_size if self.path.exists() else 0
 
-    def append(self) -> BinaryIO:
+    def open_for_append(self) -> BinaryIO:
         """Open to write more at the end."""
         return self.path.open("ab")
 
-    def cut(self, size_bytes: int) -> None:
+    def truncate(self, size_bytes: int) -> None:
         """Keep only the first bytes."""
         if self.size_bytes > size_bytes:
             os.truncate(self.path, size_bytes)
@@ -49,19 +49,19 @@ class Partial:
         Args:
             pieces: the name of each piece, in the order of the file.
         """
-        whole = self._whole()
+        whole = self._complete_pieces()
         count = 0
         while count < len(whole) and count < len(pieces) and whole[count][0] == pieces[count]:
             count += 1
         if count and self.size_bytes < whole[count - 1][1]:
             count = 0
-        self.cut(whole[count - 1][1] if count else 0)
-        self._write(whole[:count])
+        self.truncate(whole[count - 1][1] if count else 0)
+        self._write_journal(whole[:count])
         return count
 
-    def mark_whole(self, piece: str) -> None:
+    def mark_complete(self, piece: str) -> None:
         """The piece just appended is complete."""
-        self._write([*self._whole(), (piece, self.size_bytes)])
+        self._write_journal([*self._complete_pieces(), (piece, self.size_bytes)])
 
     def finish(self) -> None:
         """It is complete: put it in its place, all at once."""
@@ -70,19 +70,19 @@ class Partial:
         self.path.replace(self._target)
         self._journal.unlink(missing_ok=True)
 
-    def drop(self) -> None:
+    def discard(self) -> None:
         """Forget what is here."""
         self.path.unlink(missing_ok=True)
         self._journal.unlink(missing_ok=True)
 
-    def _whole(self) -> list[tuple[str, int]]:
+    def _complete_pieces(self) -> list[tuple[str, int]]:
         try:
             return msgspec.json.decode(self._journal.read_bytes(), type=list[tuple[str, int]])
         except (OSError, msgspec.DecodeError):
             return []
 
-    def _write(self, whole: Sequence[tuple[str, int]]) -> None:
-        if whole:
-            self._journal.write_bytes(msgspec.json.encode(whole))
+    def _write_journal(self, pieces: Sequence[tuple[str, int]]) -> None:
+        if pieces:
+            self._journal.write_bytes(msgspec.json.encode(pieces))
         else:
             self._journal.unlink(missing_ok=True)

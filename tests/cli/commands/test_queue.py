@@ -8,9 +8,9 @@ import threading
 import aiohttp
 import pytest
 
-from antiphon.cli.commands.queue import lasting
+from antiphon.cli.commands.queue import format_duration
 from antiphon.config.load import load
-from antiphon.server.processes.run import background
+from antiphon.server.processes.run import background_server
 
 MODELS = [{"name": "parrot", "engine": "scripted", "sessions": 1, "answers": [{"say": "You said: {input}"}]}]
 
@@ -20,7 +20,7 @@ def url(tmp_path):
     home = tmp_path / "served"
     home.mkdir()
     flags = {"models": MODELS, "logging.level": "error"}
-    with background(load(flags, None, {"HOME": str(home)}, home, etc=home / "none.toml").config) as address:
+    with background_server(load(flags, None, {"HOME": str(home)}, home, system_file=home / "none.toml").config) as address:
         yield address
 
 
@@ -106,4 +106,4 @@ def test_a_drain_that_is_waited_for_returns_when_the_last_session_is_over(antiph
     [(-0.4, "0 s"), (0, "0 s"), (119, "119 s"), (120, "2 min"), (7199, "120 min"), (7200, "2 h"), (172_800, "2 d")],
 )
 def test_how_long_something_lasts_is_told_in_one_unit(seconds, told):
-    assert lasting(seconds) == told
+    assert format_duration(seconds) == told

@@ -15,10 +15,10 @@ from antiphon import __version__
 from antiphon.cli.commands.serve import greeting
 from antiphon.config.load import Config, ModelEntry
 from antiphon.config.settings import SpeechSettings, StoreSettings
-from antiphon.runtime.speech import service as speech
+from antiphon.runtime.speech import service
 from support.cli.hollow import hollow
 
-needs_speech = pytest.mark.skipif(bool(speech.not_installed(SpeechSettings())), reason="the extra speech is not installed")
+needs_speech = pytest.mark.skipif(bool(service.missing_modules(SpeechSettings())), reason="the extra speech is not installed")
 
 PARROT = ModelEntry(name="parrot", engine="scripted")
 
@@ -84,7 +84,9 @@ def test_the_greeting_names_an_unusual_address_where_it_is_needed():
 
 def test_the_greeting_says_what_hears_and_speaks_or_how_to_get_it():
     def said(**speech: object) -> str:
-        return greeting(config().model_copy(update={"speech": SpeechSettings(**speech)}), "http://127.0.0.1:8642", "antiphon", is_open=True)
+        return greeting(
+            config().model_copy(update={"speech": SpeechSettings(**service)}), "http://127.0.0.1:8642", "antiphon", is_open=True
+        )
 
     assert "  speech     none: `speech.enabled` is off\n" in said(enabled=False)
     assert re.search("  speech     none: (weights not fetched; run `antiphon models pull --speech`\n|these are not installed: )", said())

@@ -12,13 +12,13 @@ import aiohttp
 import msgspec
 import pytest
 
-from antiphon.cli.commands.replay import Replay
-from antiphon.cli.commands.sessions import _facts, _files
-from antiphon.cli.common.client import Client
+from antiphon.cli.commands.replay import SessionReplay
+from antiphon.cli.commands.sessions import _file_lines, _length_size_state
+from antiphon.cli.common.client import ApiClient
 from antiphon.config.load import load
-from antiphon.runtime.recording.files import Line
-from antiphon.runtime.replay.steps import Recorded
-from antiphon.server.processes.run import background
+from antiphon.runtime.recording.files import EventLine
+from antiphon.runtime.replay.steps import DownloadedRecording
+from antiphon.server.processes.run import background_server
 from support.cli.tones import question
 
 SLOW_S = 0.6
@@ -40,7 +40,7 @@ def served(home, when):
     """A server that records as it is told."""
     home.mkdir()
     flags = {"models": MODELS, "recording.when": when, "logging.level": "error"}
-    return background(load(flags, None, {"HOME": str(home)}, home, etc=home / "none.toml").config, is_lasting=True)
+    return background_server(load(flags, None, {"HOME": str(home)}, home, system_file=home / "none.toml").config, is_persistent=True)
 
 
 @pytest.fixture
@@ -135,7 +135,7 @@ def test_a_conversation_is_listed_and_shown_with_who_said_what(talked, sessions)
 
 def test_files_in_a_folder_are_one_line():
     files = [{"name": name, "bytes": size} for name, size in (("frames/000001.jpg", 40), ("frames/000002.jpg", 2), ("in.wav", 44))]
-    assert list(_files(files)) == ["in.wav (44 bytes)", "frames/ (2, 42 bytes)"]
+    assert list(_file_lines(files)) == ["in.wav (44 bytes)", "frames/ (2, 42 bytes)"]
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_files_in_a_folder_are_one_line():
     ],
 )
 def test_a_list_says_in_few_words_what_is_left_of_a_session(status, size_bytes, truncated, told):
-    assert _facts({"status": status, "duration_ms": 2000, "bytes": size_bytes, "truncated": truncated}) == told
+    assert _length_size_state({"status": status, "duration_ms": 2000, "bytes": size_bytes, "truncated": truncated}) == told
 
 
 def test_it_is_saved_with_a_transcript_and_both_sides_on_one_clock(talked, sessions, home):
@@ -291,18 +291,22 @@ def recording(lines):
     """A recording of these lines, as it is downloaded."""
     told = {"id": "sess_1", "tenant": "", "key_id": None, "protocol": "realtime", "mode": "conversation", "model": "m", "created_at": 1}
     events = b"".join(msgspec.json.encode(line) + b"\n" for line in lines)
-    return Recorded({"meta.json": msgspec.json.encode(told), "events.jsonl": events})
+    return DownloadedRecording({"meta.json": msgspec.json.encode(told), "events.jsonl": events})
 
 
 def test_what_does_not_come_again_is_waited_for_once(url):
     update = {"type": "session.update", "session": {"type": "realtime", "instructions": "Be brief."}}
     done = {"type": "response.done", "response": {"id": "resp_1", "status": "completed"}}
-    lines = [Line(1, 0.0, "out", {"type": "session.created"}), Line(2, 0.0, "out", done)]
-    lines += [Line(seq, 0.0, "in", update) for seq in range(3, 13)]
+    lines = [EventLine(1, 0.0, "out", {"type": "session.created"}), EventLine(2, 0.0, "out", done)]
+    lines += [EventLine(seq, 0.0, "in", update) for seq in range(3, 13)]
     recorded = recording(lines)
     patience_s = 0.5
     began_s = time.monotonic()
-    (turn,) = asyncio.run(Replay(recorded, fast=True, patience_s=patience_s).run(Client(url), recorded.path("parrot", is_recorded=False)))
+    (turn,) = asyncio.run(
+        SessionReplay(recorded, is_fast=True, idle_timeout_s=patience_s).run(
+            ApiClient(url), recorded.session_path("parrot", is_recorded=False)
+        )
+    )
     assert turn.replayed is None
     assert time.monotonic() - began_s < 5 * patience_s  # of ten that it might be
 
@@ -310,13 +314,13 @@ def test_what_does_not_come_again_is_waited_for_once(url):
 def test_what_had_to_wait_keeps_its_pace_after(url):
     def asked(at_s):
         item = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Hi"}]}
-        yield Line(0, at_s, "in", {"type": "conversation.item.create", "item": item})
-        yield Line(0, at_s, "in", {"type": "response.create", "response": {"output_modalities": ["text"]}})
+        yield EventLine(0, at_s, "in", {"type": "conversation.item.create", "item": item})
+        yield EventLine(0, at_s, "in", {"type": "response.create", "response": {"output_modalities": ["text"]}})
 
     done = {"type": "response.done", "response": {"id": "resp_1", "status": "completed"}}
-    lines = [Line(0, 0.0, "out", {"type": "session.created"}), *asked(0.0), Line(0, 0.1, "out", done), *asked(0.2), *asked(0.5)]
+    lines = [EventLine(0, 0.0, "out", {"type": "session.created"}), *asked(0.0), EventLine(0, 0.1, "out", done), *asked(0.2), *asked(0.5)]
     recorded = recording(lines)
-    replay = Replay(recorded, fast=False)
-    asyncio.run(replay.run(Client(url), recorded.path("slow", is_recorded=False)))
+    replay = SessionReplay(recorded, is_fast=False)
+    asyncio.run(replay.run(ApiClient(url), recorded.session_path("slow", is_recorded=False)))
     at_s = [line.at_s for line in replay.lines if line.event["type"] == "response.create"]
     assert at_s[1] > SLOW_S and at_s[2] - at_s[1] == pytest.approx(0.3, abs=0.05)

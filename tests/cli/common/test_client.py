@@ -4,65 +4,65 @@ import json
 
 import pytest
 
-from antiphon.cli.common.client import Client, Unreachable
-from antiphon.errors import UpstreamTrouble
+from antiphon.cli.common.client import ApiClient, ServerUnreachable
+from antiphon.errors import UpstreamError
 from support.cli.saying import server
 
 
 @pytest.mark.parametrize("suffix", ["", "/", "/v1", "/v1/"])
 def test_an_address_may_end_in_v1_or_not(suffix):
     with server(200, b"{}") as (url, seen):
-        Client(url + suffix).post("/v1/responses", {"model": "m"})
+        ApiClient(url + suffix).post("/v1/responses", {"model": "m"})
     assert seen == [("/v1/responses", None, b'{"model":"m"}')]
 
 
 def test_a_key_is_sent_as_the_bearer():
     with server(200, b"{}") as (url, seen):
-        Client(url, "sk-1").post("/v1/responses", {})
+        ApiClient(url, "sk-1").post("/v1/responses", {})
     assert seen[0][1] == "Bearer sk-1"
 
 
 def test_a_stream_gives_its_events_as_they_come():
     body = b'event: a\ndata: {"type":"a"}\n\n: still here\n\nevent: b\ndata: {"type":"b"}\n\ndata: [DONE]\n\n'
     with server(200, body) as (url, seen):
-        assert [event["type"] for event in Client(url).stream("/v1/responses", {})] == ["a", "b"]
+        assert [event["type"] for event in ApiClient(url).stream("/v1/responses", {})] == ["a", "b"]
     assert json.loads(seen[0][2]) == {"stream": True}
 
 
 def test_a_refusal_comes_in_the_words_of_the_server():
     with (
         server(404, b'{"error":{"message":"no such model","code":"model_not_found","param":"model","type":"x"}}') as (url, _seen),
-        pytest.raises(UpstreamTrouble, match="no such model") as refused,
+        pytest.raises(UpstreamError, match="no such model") as refused,
     ):
-        Client(url).post("/v1/responses", {})
+        ApiClient(url).post("/v1/responses", {})
     assert (refused.value.status, refused.value.code, refused.value.param) == (404, "model_not_found", "model")
 
 
 @pytest.mark.parametrize("body", [b"<html>busy</html>", b"[]", b'{"error":"busy"}', b"{}"])
 def test_a_refusal_in_no_known_form_is_told_by_its_status(body):
-    with server(503, body) as (url, _seen), pytest.raises(UpstreamTrouble, match="answered 503 Service Unavailable"):
-        Client(url).post("/v1/responses", {})
+    with server(503, body) as (url, _seen), pytest.raises(UpstreamError, match="answered 503 Service Unavailable"):
+        ApiClient(url).post("/v1/responses", {})
 
 
 def test_an_answer_that_is_no_json_object_is_said_to_be_none():
-    with server(200, b"hello") as (url, _seen), pytest.raises(UpstreamTrouble, match="no JSON object"):
-        Client(url).post("/v1/responses", {})
+    with server(200, b"hello") as (url, _seen), pytest.raises(UpstreamError, match="no JSON object"):
+        ApiClient(url).post("/v1/responses", {})
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:1", "nonsense", "http://[::bad", "ftp://127.0.0.1:1/x"])
 def test_nobody_there_is_unreachable(url):
-    with pytest.raises(Unreachable):
-        Client(url).post("/v1/responses", {})
+    with pytest.raises(ServerUnreachable):
+        ApiClient(url).post("/v1/responses", {})
 
 
 def test_why_nobody_is_there_is_told_in_words_and_with_what_to_look_at():
-    with pytest.raises(Unreachable, match=r"^No answer from http://127\.0\.0\.1:1: Connection refused\. Does the server run, "):
-        Client("http://127.0.0.1:1").post("/v1/responses", {})
+    with pytest.raises(ServerUnreachable, match=r"^No answer from http://127\.0\.0\.1:1: Connection refused\. Does the server run, "):
+        ApiClient("http://127.0.0.1:1").post("/v1/responses", {})
 
 
 def test_only_an_antiphon_counts_as_alive():
     with server(200, b'{"name":"antiphon","version":"1"}') as (url, _seen):
-        assert Client(url).alive()
+        assert ApiClient(url).is_alive()
     with server(200, b'{"version":"1"}') as (url, _seen):
-        assert not Client(url).alive()
-    assert not Client("http://127.0.0.1:1").alive()
+        assert not ApiClient(url).is_alive()
+    assert not ApiClient("http://127.0.0.1:1").is_alive()

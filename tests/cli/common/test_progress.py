@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 from hypothesis import given, strategies as st
 
-from antiphon.cli.common.progress import Lines, shown
+from antiphon.cli.common.progress import ProgressLines, show_progress
 from antiphon.cli.common.shell import Shell
-from antiphon.errors import OurFault
+from antiphon.errors import ServerError
 
 
 def lines(total: int, done: list[int], second: float = 1.0) -> list[str]:
     """What is written when the report comes once in every `second`."""
     written: list[str] = []
-    report = Lines(written.append, itertools.count(0, second).__next__)
+    report = ProgressLines(written.append, itertools.count(0, second).__next__)
     for count in done:
         report("model.gguf", count, total)
     return written
@@ -49,7 +49,7 @@ def test_a_download_never_takes_more_than_eleven_lines_and_never_goes_back(downl
 
 def test_two_files_are_told_apart():
     written: list[str] = []
-    report = Lines(written.append, lambda: 0.0)
+    report = ProgressLines(written.append, lambda: 0.0)
     report("a", 1, 10)
     report("b", 1, 10)
     assert [line.split(":")[0] for line in written] == ["a", "b"]
@@ -68,8 +68,8 @@ ERASES = "\x1b[1A\x1b[2K"
 def test_bars_stay_where_all_was_fetched_and_go_where_it_was_not(is_had):
     terminal = Terminal()
     shell = Shell(environ={"TERM": "xterm", "COLUMNS": "80"}, cwd=Path("/"), stdin=io.StringIO(), stdout=io.StringIO(), stderr=terminal)
-    with contextlib.suppress(OurFault), shown(shell) as report:
+    with contextlib.suppress(ServerError), show_progress(shell) as report:
         report("fetching x", 10, 10)
         if not is_had:
-            raise OurFault("It could not be had.")
+            raise ServerError("It could not be had.")
     assert (ERASES in terminal.getvalue().rpartition("fetching x")[2]) is not is_had

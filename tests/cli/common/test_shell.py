@@ -3,20 +3,23 @@
 import io
 from pathlib import Path
 
-from antiphon.cli.common.shell import Shell, aligned
+from antiphon.cli.common.shell import Shell, align_columns
 
 
 def test_columns_are_as_wide_as_their_widest_cell():
-    assert list(aligned([("a", "one"), ("long", "x")])) == ["a     one", "long  x"]
+    assert list(align_columns([("a", "one"), ("long", "x")])) == ["a     one", "long  x"]
 
 
 def test_what_strangers_said_breaks_no_line_and_moves_no_cursor():
-    assert list(aligned([("two\nlines", "\x1b[31mred\x07"), ("é", "\x9b")])) == ["two lines  \ufffd[31mred\ufffd", "é          \ufffd"]
+    assert list(align_columns([("two\nlines", "\x1b[31mred\x07"), ("é", "\x9b")])) == [
+        "two lines  \ufffd[31mred\ufffd",
+        "é          \ufffd",
+    ]
 
 
 def test_a_long_last_cell_goes_on_below_itself_where_there_is_room():
     rows = [("key", "a text of some words that is longer than the line"), ("k", "short")]
-    assert list(aligned(rows, 45)) == ["key  a text of some words that is longer than", "     the line", "k    short"]
+    assert list(align_columns(rows, 45)) == ["key  a text of some words that is longer than", "     the line", "k    short"]
 
 
 def test_a_long_last_cell_goes_below_the_others_where_there_is_no_room():
@@ -25,7 +28,7 @@ def test_a_long_last_cell_goes_below_the_others_where_there_is_no_room():
         ("a-long-name", "here", "a text of some words, no longer than is read with ease"),
         ("b", "-", ""),
     ]
-    assert list(aligned(rows, 50)) == [
+    assert list(align_columns(rows, 50)) == [
         "NAME         STATE",
         "  WHAT IT IS",
         "a-long-name  here",
@@ -37,7 +40,7 @@ def test_a_long_last_cell_goes_below_the_others_where_there_is_no_room():
 
 
 def test_a_path_is_not_broken():
-    assert list(aligned([("at", "/folder/" + "x" * 60)], 50)) == ["at  /folder/" + "x" * 60]
+    assert list(align_columns([("at", "/folder/" + "x" * 60)], 50)) == ["at  /folder/" + "x" * 60]
 
 
 class Terminal(io.StringIO):
@@ -55,7 +58,7 @@ def test_only_a_terminal_has_long_lines_broken_for_it():
 
 
 def test_no_rows_are_no_lines():
-    assert list(aligned([])) == []
+    assert list(align_columns([])) == []
 
 
 def test_every_line_of_a_note_says_who_speaks():
@@ -65,4 +68,4 @@ def test_every_line_of_a_note_says_who_speaks():
 
 
 def test_a_stream_that_is_no_terminal_is_not_watched():
-    assert not Shell(environ={}, cwd=Path(), stdin=io.StringIO(), stdout=io.StringIO(), stderr=io.StringIO()).watched
+    assert not Shell(environ={}, cwd=Path(), stdin=io.StringIO(), stdout=io.StringIO(), stderr=io.StringIO()).is_interactive

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.cli.common import weights as fetching
+from antiphon.cli.common import weights
 from antiphon.cli.common.shell import Shell
 from antiphon.config.load import Config, ModelEntry
 from antiphon.config.settings import SpeechSettings
-from antiphon.errors import OurFault
-from antiphon.runtime.speech import service as speech
+from antiphon.errors import ServerError
+from antiphon.runtime.speech import service
 
 
 @pytest.fixture
@@ -30,27 +30,27 @@ def config(tmp_path: Path):
     return of
 
 
-needs_speech = pytest.mark.skipif(bool(speech.not_installed(SpeechSettings())), reason="the extra speech is not installed")
+needs_speech = pytest.mark.skipif(bool(service.missing_modules(SpeechSettings())), reason="the extra speech is not installed")
 
 
 def test_models_that_were_chosen_get_no_ears_that_nobody_asked_for(config, shell):
     chosen = config("chat")
-    assert fetching.with_voice(chosen, shell) is chosen
+    assert weights.with_optional_speech(chosen, shell) is chosen
     assert shell.stderr.getvalue() == ""
 
 
 @needs_speech
 def test_ears_that_were_asked_for_are_fetched_or_it_fails(config, shell):
-    with pytest.raises(OurFault, match="models can't be used"):
-        fetching.with_voice(config("chat", enabled=True), shell)
+    with pytest.raises(ServerError, match="models can't be used"):
+        weights.with_optional_speech(config("chat", enabled=True), shell)
 
 
 @needs_speech
 def test_to_talk_to_a_model_that_only_writes_takes_ears(config, shell):
-    with pytest.raises(OurFault, match="models can't be used"):
-        fetching.with_ears(config("chat"), shell)
+    with pytest.raises(ServerError, match="models can't be used"):
+        weights.with_speech(config("chat"), shell)
 
 
 @pytest.mark.parametrize(("engine", "settings"), [("scripted", {}), ("realtime", {}), ("chat", {"enabled": False})])
 def test_nothing_is_fetched_for_what_hears_by_itself_or_is_not_to_hear(config, shell, engine, settings):
-    assert fetching.with_ears(config(engine, **settings), shell).models[0].engine == engine
+    assert weights.with_speech(config(engine, **settings), shell).models[0].engine == engine

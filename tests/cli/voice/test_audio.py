@@ -6,9 +6,9 @@ from array import array
 
 import pytest
 
-from antiphon.cli.common.shell import UsageMistake
-from antiphon.cli.voice import audio as talk_sound
-from antiphon.cli.voice.audio import interpolated, pieces, read
+from antiphon.cli.common.shell import UsageError
+from antiphon.cli.voice import audio
+from antiphon.cli.voice.audio import interpolate, read_recording, split_chunks
 from support.cli.tones import tone, write_wav
 
 SAMPLES = [0, 1000, -1000, 32_767, -32_768] * 40
@@ -23,28 +23,28 @@ def wide(width: int) -> bytes:
 
 @pytest.mark.parametrize("width", [2, 3, 4])
 def test_samples_of_any_width_are_read(tmp_path, width):
-    assert list(array("h", read(write_wav(tmp_path / "a.wav", wide(width), width=width)).pcm)) == SAMPLES
+    assert list(array("h", read_recording(write_wav(tmp_path / "a.wav", wide(width), width=width)).pcm)) == SAMPLES
 
 
 def test_samples_of_one_byte_have_no_sign(tmp_path):
-    assert list(array("h", read(write_wav(tmp_path / "a.wav", wide(1), width=1)).pcm)) == [sample >> 8 << 8 for sample in SAMPLES]
+    assert list(array("h", read_recording(write_wav(tmp_path / "a.wav", wide(1), width=1)).pcm)) == [sample >> 8 << 8 for sample in SAMPLES]
 
 
 def test_channels_are_mixed_into_one(tmp_path):
     stereo = array("h", [100, 300, -100, -300] * 50).tobytes()
-    assert list(array("h", read(write_wav(tmp_path / "a.wav", stereo, channels=2)).pcm)) == [200, -200] * 50
+    assert list(array("h", read_recording(write_wav(tmp_path / "a.wav", stereo, channels=2)).pcm)) == [200, -200] * 50
 
 
 @pytest.mark.parametrize("rate_hz", [8_000, 16_000, 44_100, 48_000])
 def test_any_rate_becomes_the_one_of_the_conversation(tmp_path, rate_hz):
-    recording = read(write_wav(tmp_path / "a.wav", tone(100, rate_hz).tobytes(), rate_hz))
+    recording = read_recording(write_wav(tmp_path / "a.wav", tone(100, rate_hz).tobytes(), rate_hz))
     assert len(recording.pcm) == pytest.approx(2 * 2_400, abs=4)
 
 
 @pytest.mark.parametrize("rate_hz", [8_000, 48_000])
 def test_without_a_resampler_a_slope_stays_one(rate_hz):
     slope = array("h", range(0, 8_000, 8_000 * 10 // rate_hz)).tobytes()
-    made = array("h", interpolated(slope, rate_hz))
+    made = array("h", interpolate(slope, rate_hz))
     assert len(made) == len(slope) // 2 * 24_000 // rate_hz
     steps = {after - here for here, after in itertools.pairwise(made[:-3])}
     assert max(steps) - min(steps) <= 1
@@ -53,11 +53,11 @@ def test_without_a_resampler_a_slope_stays_one(rate_hz):
 def test_a_file_that_was_cut_off_is_read_as_far_as_it_goes(tmp_path):
     path = write_wav(tmp_path / "a.wav", wide(3), width=3)
     path.write_bytes(path.read_bytes()[:-2])
-    assert len(read(path).pcm) == 2 * (len(SAMPLES) - 1)
+    assert len(read_recording(path).pcm) == 2 * (len(SAMPLES) - 1)
 
 
 def test_a_recording_is_sent_in_pieces_of_20_ms():
-    assert [len(piece) for piece in pieces(bytes(2_000))] == [960, 960, 80]
+    assert [len(piece) for piece in split_chunks(bytes(2_000))] == [960, 960, 80]
 
 
 @pytest.mark.parametrize(
@@ -68,13 +68,13 @@ def test_what_is_no_recording_is_a_mistake_that_names_it(tmp_path, content, reas
     path = tmp_path / "a.wav"
     if content is not None:
         path.write_bytes(content)
-    with pytest.raises(UsageMistake, match=reason):
-        read(path)
+    with pytest.raises(UsageError, match=reason):
+        read_recording(path)
 
 
 def test_a_recording_without_sound_is_a_mistake(tmp_path):
-    with pytest.raises(UsageMistake, match="no sound in it"):
-        read(write_wav(tmp_path / "a.wav", b""))
+    with pytest.raises(UsageError, match="no sound in it"):
+        read_recording(write_wav(tmp_path / "a.wav", b""))
 
 
 def test_a_wav_file_of_another_kind_is_read_where_the_extra_speech_is_installed(tmp_path):
@@ -84,8 +84,8 @@ def test_a_wav_file_of_another_kind_is_read_where_the_extra_speech_is_installed(
         "<4sI4s4sIHHIIHH4sI", b"RIFF", 36 + len(samples), b"WAVE", b"fmt ", 16, 3, 1, 24_000, 96_000, 4, 32, b"data", len(samples)
     )
     (tmp_path / "a.wav").write_bytes(head + samples)
-    assert len(read(tmp_path / "a.wav").pcm) == pytest.approx(4_800, abs=4)
+    assert len(read_recording(tmp_path / "a.wav").pcm) == pytest.approx(4_800, abs=4)
 
 
 def test_silence_is_as_long_as_a_piece():
-    assert len(talk_sound.SILENCE) == 960
+    assert len(audio.SILENT_CHUNK) == 960

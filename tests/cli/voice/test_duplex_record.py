@@ -1,8 +1,8 @@
 """What is noted of a MiniCPM-o session, also of servers that say less than antiphon."""
 
-from antiphon.cli.voice.duplex_record import Place, Record
-from antiphon.cli.voice.duplex_stage import latencies, place_told
-from antiphon.cli.voice.transcript import MODEL, Words
+from antiphon.cli.voice.duplex_record import DuplexQueuePosition, DuplexTranscript
+from antiphon.cli.voice.duplex_stage import format_duplex_latencies, format_queue_position
+from antiphon.cli.voice.transcript import MODEL, TextChunk
 from antiphon.wire.minicpmo.media import to_floats
 from antiphon.wire.minicpmo.server_events import OutputDelta, ResponseDone, SessionQueued, SessionQueueUpdate
 
@@ -14,36 +14,36 @@ def delta(kind, response_id="resp_1", **more):
 
 
 def record():
-    made = Record()
+    made = DuplexTranscript()
     made.source, made.speech_end_s = "one.wav", 10.0
     return made
 
 
 def test_a_listen_ends_an_answer():
     noted = record()
-    assert noted.take(delta("listen", text=""), 10.1) == ()
+    assert noted.apply(delta("listen", text=""), 10.1) == ()
     assert (noted.is_listening, noted.is_speaking) == (True, False)
-    assert noted.take(delta("text", text="Hi"), 10.5) == (Words(MODEL, "Hi"),)
-    assert noted.take(delta("audio", audio=to_floats(PCM)), 10.6) == ()
+    assert noted.apply(delta("text", text="Hi"), 10.5) == (TextChunk(MODEL, "Hi"),)
+    assert noted.apply(delta("audio", audio=to_floats(PCM)), 10.6) == ()
     assert noted.is_speaking
-    assert noted.take(delta("listen"), 11.0) == (Words(MODEL, "", is_last=True),)
+    assert noted.apply(delta("listen"), 11.0) == (TextChunk(MODEL, "", is_last=True),)
     (answer,) = noted.answers
-    assert (answer.text, bytes(answer.sound)) == ("Hi", PCM)
-    assert answer.waits_ms == {"first_text": 500.0, "first_audio": 600.0, "ended": 1000.0}
-    assert latencies(answer) == "speech end -> first text 500 -> first audio 600 ms"
+    assert (answer.text, bytes(answer.pcm)) == ("Hi", PCM)
+    assert answer.latencies_ms == {"first_text": 500.0, "first_audio": 600.0, "ended": 1000.0}
+    assert format_duplex_latencies(answer) == "speech end -> first text 500 -> first audio 600 ms"
 
 
 def test_an_answer_that_was_cut_off_says_so():
     noted = record()
-    noted.take(delta("text", text="Once"), 10.5)
-    assert noted.take(delta("listen", interrupted=True), 10.6) == (Words(MODEL, " (interrupted)", is_last=True),)
-    assert noted.answers[0].told()["interrupted"] is True
+    noted.apply(delta("text", text="Once"), 10.5)
+    assert noted.apply(delta("listen", interrupted=True), 10.6) == (TextChunk(MODEL, " (interrupted)", is_last=True),)
+    assert noted.answers[0].to_dict()["interrupted"] is True
 
 
 def test_another_response_is_another_answer():
     noted = record()
-    noted.take(delta("text", text="One."), 10.5)
-    noted.take(delta("text", "resp_2", text="Two."), 10.6)
+    noted.apply(delta("text", text="One."), 10.5)
+    noted.apply(delta("text", "resp_2", text="Two."), 10.6)
     assert [answer.text for answer in noted.answers] == ["One.", "Two."]
 
 
@@ -52,13 +52,13 @@ def test_an_answer_in_chat_may_come_all_at_once():
     whole = ResponseDone(
         session_id="sess_1", response_id="resp_1", input_id="i", text="Hi", audio=to_floats(PCM), reason="turn_end", metrics={}
     )
-    assert noted.take(whole, 10.5) == (Words(MODEL, "Hi"), Words(MODEL, "", is_last=True))
-    assert (noted.answers[0].reason, bytes(noted.answers[0].sound)) == ("turn_end", PCM)
+    assert noted.apply(whole, 10.5) == (TextChunk(MODEL, "Hi"), TextChunk(MODEL, "", is_last=True))
+    assert (noted.answers[0].reason, bytes(noted.answers[0].pcm)) == ("turn_end", PCM)
 
 
 def test_places_are_noted_with_the_wait_where_it_is_known():
     noted = record()
-    noted.take(SessionQueued(position=2, ticket_id="q_1", queue_length=2), 1)
-    noted.take(SessionQueueUpdate(position=1, ticket_id="q_1", queue_length=1, estimated_wait_s=12.5), 2)
-    assert noted.places == [Place(2, 2, None), Place(1, 1, 12.5)]
-    assert [place_told(place) for place in noted.places] == ["waits: number 2 of 2", "waits: number 1 of 1, about 12 s"]
+    noted.apply(SessionQueued(position=2, ticket_id="q_1", queue_length=2), 1)
+    noted.apply(SessionQueueUpdate(position=1, ticket_id="q_1", queue_length=1, estimated_wait_s=12.5), 2)
+    assert noted.queue_positions == [DuplexQueuePosition(2, 2, None), DuplexQueuePosition(1, 1, 12.5)]
+    assert [format_queue_position(place) for place in noted.queue_positions] == ["waits: number 2 of 2", "waits: number 1 of 1, about 12 s"]

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from antiphon.cli.common.shell import UsageMistake
-from antiphon.cli.voice.frames import pictures
+from antiphon.cli.common.shell import UsageError
+from antiphon.cli.voice.frames import read_pictures
 from antiphon.wire.minicpmo.media import check_jpeg
 
 av = pytest.importorskip("av")
@@ -25,7 +25,7 @@ def film(path, seconds, rate=5):
 
 def test_a_film_gives_one_small_picture_for_every_second(tmp_path):
     film(tmp_path / "clip.mp4", 2.6)
-    found = pictures("clip.mp4", tmp_path)
+    found = read_pictures("clip.mp4", tmp_path)
     assert len(found) == 3
     for jpeg in found:
         check_jpeg(jpeg, "picture")
@@ -35,10 +35,10 @@ def test_a_film_gives_one_small_picture_for_every_second(tmp_path):
 def test_pictures_of_a_folder_are_in_the_order_of_their_names(tmp_path):
     for name in ("2.jpg", "1.JPEG", "3.png"):
         (tmp_path / name).write_bytes(name.encode())
-    assert pictures(".", tmp_path) == [b"1.JPEG", b"2.jpg"]
+    assert read_pictures(".", tmp_path) == [b"1.JPEG", b"2.jpg"]
 
 
 def test_what_is_no_film_is_told(tmp_path):
     (tmp_path / "clip.mp4").write_bytes(b"no film")
-    with pytest.raises(UsageMistake, match=r"clip\.mp4 is no film that can be read"):
-        pictures("clip.mp4", tmp_path)
+    with pytest.raises(UsageError, match=r"clip\.mp4 is no film that can be read"):
+        read_pictures("clip.mp4", tmp_path)

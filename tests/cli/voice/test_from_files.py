@@ -2,14 +2,14 @@
 
 import pytest
 
-from antiphon.cli.common.client import Client
-from antiphon.cli.voice.audio import Recording
-from antiphon.cli.voice.from_files import Conversation
-from antiphon.cli.voice.realtime_session import Asked, connected
-from antiphon.cli.voice.transcript import Record
+from antiphon.cli.common.client import ApiClient
+from antiphon.cli.voice.audio import InputRecording
+from antiphon.cli.voice.from_files import RecordingsConversation
+from antiphon.cli.voice.realtime_session import RealtimeSessionOptions, connect_realtime
+from antiphon.cli.voice.transcript import TalkTranscript
 from antiphon.config import load as config
-from antiphon.errors import UpstreamTrouble
-from antiphon.server.processes.run import background
+from antiphon.errors import UpstreamError
+from antiphon.server.processes.run import background_server
 from support.cli.tones import tone
 
 pytestmark = pytest.mark.anyio
@@ -27,20 +27,24 @@ def anyio_backend():
 def client(tmp_path):
     models = [PARROT, {"name": "usual", "engine": "scripted"}]
     settings = {"models": models, "speech": {"enabled": False}, "logging": {"level": "warning"}}
-    with background(config.load(settings, None, {"HOME": str(tmp_path)}, tmp_path, etc=tmp_path / "none.toml").config) as base_url:
-        yield Client(base_url)
+    with background_server(
+        config.load(settings, None, {"HOME": str(tmp_path)}, tmp_path, system_file=tmp_path / "none.toml").config
+    ) as base_url:
+        yield ApiClient(base_url)
 
 
 async def said(client, model, pcm):
-    async with connected(client, Asked(model=model)) as line:
-        await Conversation(line, Record(), print, is_fast=True).say(Recording("a.wav", pcm), silence_ms=1_200)
+    async with connect_realtime(client, RealtimeSessionOptions(model=model)) as line:
+        await RecordingsConversation(line, TalkTranscript(), print, is_fast=True).send_recording(
+            InputRecording("a.wav", pcm), silence_ms=1_200
+        )
 
 
 async def test_a_recording_in_which_nobody_speaks_is_said_to_be_one(client):
-    with pytest.raises(UpstreamTrouble, match=r"The server heard nobody speak in a\.wav\."):
+    with pytest.raises(UpstreamError, match=r"The server heard nobody speak in a\.wav\."):
         await said(client, "usual", bytes(9_600))
 
 
 async def test_speech_that_does_not_end_is_not_waited_for_for_ever(client):
-    with pytest.raises(UpstreamTrouble, match=r"still hears someone speak after the end of a\.wav\."):
+    with pytest.raises(UpstreamError, match=r"still hears someone speak after the end of a\.wav\."):
         await said(client, "parrot", tone(200).tobytes())

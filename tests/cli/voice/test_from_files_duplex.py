@@ -2,19 +2,19 @@
 
 import pytest
 
-from antiphon.cli.common.client import Client
-from antiphon.cli.voice.audio import Recording
-from antiphon.cli.voice.duplex_stage import Unseen
-from antiphon.cli.voice.from_files_duplex import Given, held, speech_end
-from antiphon.cli.voice.minicpmo_session import Asked
+from antiphon.cli.common.client import ApiClient
+from antiphon.cli.voice.audio import InputRecording
+from antiphon.cli.voice.duplex_stage import SilentDuplexRenderer
+from antiphon.cli.voice.from_files_duplex import DuplexSessionInput, find_speech_end_ms, run_duplex_session
+from antiphon.cli.voice.minicpmo_session import MinicpmoSessionOptions
 from antiphon.config import load as config
-from antiphon.errors import UpstreamTrouble
-from antiphon.server.processes.run import background
+from antiphon.errors import UpstreamError
+from antiphon.server.processes.run import background_server
 from support.cli.tones import tone
 
 pytestmark = pytest.mark.anyio
 
-SPOKEN = Recording("one.wav", tone(400, 16_000).tobytes())
+SPOKEN = InputRecording("one.wav", tone(400, 16_000).tobytes())
 NOBODY = [{"at_ms": 1_000_000, "until_ms": 1_000_001}]
 
 
@@ -30,26 +30,28 @@ def client(tmp_path):
         {"name": "unasked", "engine": "scripted", "speech": NOBODY, "duplex": {"says": [{"at": 1, "lines": [{"text": "Hello?"}]}]}},
     ]
     settings = {"models": models, "speech": {"enabled": False}, "logging": {"level": "warning"}}
-    with background(config.load(settings, None, {"HOME": str(tmp_path)}, tmp_path, etc=tmp_path / "none.toml").config) as url:
-        yield Client(url)
+    with background_server(
+        config.load(settings, None, {"HOME": str(tmp_path)}, tmp_path, system_file=tmp_path / "none.toml").config
+    ) as url:
+        yield ApiClient(url)
 
 
 def given(**more):
-    return Given(recordings=[SPOKEN], piece_ms=100, is_fast=True, silence_ms=1_500, **more)
+    return DuplexSessionInput(recordings=[SPOKEN], chunk_ms=100, is_fast=True, max_silence_ms=1_500, **more)
 
 
 async def test_a_model_that_says_nothing_is_not_waited_for_for_ever(client):
-    with pytest.raises(UpstreamTrouble, match=r"The model has said nothing to one\.wav\."):
-        await held(client, Asked(model="silent"), given(), Unseen())
+    with pytest.raises(UpstreamError, match=r"The model has said nothing to one\.wav\."):
+        await run_duplex_session(client, MinicpmoSessionOptions(model="silent"), given(), SilentDuplexRenderer())
 
 
 async def test_what_is_said_before_the_end_of_the_speech_is_an_answer_too(client):
-    outcome = await held(client, Asked(model="unasked"), given(), Unseen())
-    assert [answer.text for answer in outcome.record.answers] == ["Hello?"]
-    assert outcome.closed is not None and outcome.closed.reason == "user_stop"
+    outcome = await run_duplex_session(client, MinicpmoSessionOptions(model="unasked"), given(), SilentDuplexRenderer())
+    assert [answer.text for answer in outcome.transcript.answers] == ["Hello?"]
+    assert outcome.session_closed is not None and outcome.session_closed.reason == "user_stop"
 
 
 def test_speech_ends_where_it_is_last_loud():
-    assert speech_end(tone(400, 16_000).tobytes() + bytes(32_000)) == 400
-    assert speech_end(tone(400, 16_000).tobytes()) == 400
-    assert speech_end(bytes(3200)) == 100
+    assert find_speech_end_ms(tone(400, 16_000).tobytes() + bytes(32_000)) == 400
+    assert find_speech_end_ms(tone(400, 16_000).tobytes()) == 400
+    assert find_speech_end_ms(bytes(3200)) == 100

@@ -9,22 +9,22 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.cli.common.client import Client
+from antiphon.cli.common.client import ApiClient
 from antiphon.cli.common.shell import Shell
-from antiphon.cli.voice.audio import SILENCE, pieces
-from antiphon.cli.voice.devices import Devices, Playback
-from antiphon.cli.voice.live import WAITING_PIECES, Microphone, converse, talk
-from antiphon.cli.voice.realtime_session import Asked, connected
-from antiphon.cli.voice.render import Stage
+from antiphon.cli.voice.audio import SILENT_CHUNK, split_chunks
+from antiphon.cli.voice.devices import AudioDevices, SpeakerPlayback
+from antiphon.cli.voice.live import MAX_QUEUED_CHUNKS, MicrophoneQueue, run_live_conversation, run_session
+from antiphon.cli.voice.realtime_session import RealtimeSessionOptions, connect_realtime
+from antiphon.cli.voice.render import TerminalTalkRenderer
 from antiphon.config import load as config
-from antiphon.errors import UpstreamTrouble
-from antiphon.server.processes.run import background
+from antiphon.errors import UpstreamError
+from antiphon.server.processes.run import background_server
 from support.cli.sounds import Sounds
 from support.cli.tones import tone
 
 PATIENCE_S = 20
-PIECE_BYTES = len(SILENCE)
-SPEECH = [*pieces(tone(300).tobytes()), *[SILENCE] * 30]
+PIECE_BYTES = len(SILENT_CHUNK)
+SPEECH = [*split_chunks(tone(300).tobytes()), *[SILENT_CHUNK] * 30]
 
 MODELS = [
     {
@@ -43,8 +43,10 @@ MODELS = [
 @pytest.fixture
 def client(tmp_path: Path):
     settings = {"models": MODELS, "speech": {"enabled": False}, "logging": {"level": "warning"}}
-    with background(config.load(settings, None, {"HOME": str(tmp_path)}, tmp_path, etc=tmp_path / "none.toml").config) as base_url:
-        yield Client(base_url)
+    with background_server(
+        config.load(settings, None, {"HOME": str(tmp_path)}, tmp_path, system_file=tmp_path / "none.toml").config
+    ) as base_url:
+        yield ApiClient(base_url)
 
 
 class Screen(io.StringIO):
@@ -109,44 +111,46 @@ def shell_of(out, err):
 def test_a_person_interrupts_by_speaking_and_ends_it_by_ctrl_c(client):
     out, err = Screen(), io.StringIO()
     person = Person(out)
-    converse(client, Asked(model="parrot"), Devices(Sounds(person.speak, person.listen)), shell_of(out, err))
+    run_live_conversation(
+        client, RealtimeSessionOptions(model="parrot"), AudioDevices(Sounds(person.speak, person.listen)), shell_of(out, err)
+    )
     assert out.getvalue().splitlines()[:4] == ["     you  Sing.", "   model  la (interrupted)", "     you  Stop.", "   model  I stop."]
     assert person.heard == [True, False]
     assert err.getvalue() == "antiphon: parrot listens; headphones keep it from hearing itself. Ctrl-C ends the conversation.\n"
 
 
 def test_a_model_that_hears_nothing_ends_it(client):
-    devices = Devices(Sounds(lambda bring: bring(SILENCE)))
-    with pytest.raises(UpstreamTrouble, match="The model hears nothing"):
-        converse(client, Asked(model="deaf"), devices, shell_of(io.StringIO(), io.StringIO()))
+    devices = AudioDevices(Sounds(lambda bring: bring(SILENT_CHUNK)))
+    with pytest.raises(UpstreamError, match="The model hears nothing"):
+        run_live_conversation(client, RealtimeSessionOptions(model="deaf"), devices, shell_of(io.StringIO(), io.StringIO()))
 
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_the_server_is_told_how_much_of_the_answer_was_played(client):
-    microphone, playback, shell = Microphone(), Playback(), shell_of(io.StringIO(), io.StringIO())
+    microphone, playback, shell = MicrophoneQueue(), SpeakerPlayback(), shell_of(io.StringIO(), io.StringIO())
 
     async def until(holds) -> None:
         async with asyncio.timeout(PATIENCE_S):
             while not holds():  # noqa: ASYNC110 - counters set no event
                 await asyncio.sleep(0)
 
-    async with connected(client, Asked(model="parrot")) as line, asyncio.TaskGroup() as tasks:
-        talking = tasks.create_task(talk(line, microphone, playback, Stage(shell), shell))
+    async with connect_realtime(client, RealtimeSessionOptions(model="parrot")) as line, asyncio.TaskGroup() as tasks:
+        talking = tasks.create_task(run_session(line, microphone, playback, TerminalTalkRenderer(shell), shell))
         for _turn in range(2):
             for piece in SPEECH:
                 microphone.put(piece)
-            await until(lambda: any(playback.take(PIECE_BYTES)))
-        await until(lambda: line.received["conversation.item.truncated"])
+            await until(lambda: any(playback.read(PIECE_BYTES)))
+        await until(lambda: line.received_counts["conversation.item.truncated"])
         talking.cancel()
-    assert line.sent["conversation.item.truncate"] == line.received["conversation.item.truncated"] == 1
-    assert line.received["error"] == 0
+    assert line.sent_counts["conversation.item.truncate"] == line.received_counts["conversation.item.truncated"] == 1
+    assert line.received_counts["error"] == 0
 
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_of_too_much_unsent_sound_the_oldest_is_forgotten():
-    microphone = Microphone()
-    for number in range(WAITING_PIECES + 2):
+    microphone = MicrophoneQueue()
+    for number in range(MAX_QUEUED_CHUNKS + 2):
         microphone.put(str(number).encode())
     assert [await microphone.next(), await microphone.next()] == [b"2", b"3"]

@@ -6,17 +6,17 @@ import threading
 import aiohttp.web
 import pytest
 
-from antiphon.cli.common.client import Client, Unreachable
-from antiphon.cli.voice.realtime_session import Asked, connected, refusal
+from antiphon.cli.common.client import ApiClient, ServerUnreachable
+from antiphon.cli.voice.realtime_session import RealtimeSessionOptions, connect_realtime, refusal_error
 from antiphon.config import load as config
-from antiphon.errors import UpstreamTrouble
-from antiphon.server.processes.run import background
+from antiphon.errors import UpstreamError
+from antiphon.server.processes.run import background_server
 from antiphon.wire.realtime.client_events import InputAudioBufferClear
 from antiphon.wire.realtime.server_events import RealtimeError
 
 pytestmark = pytest.mark.anyio
 
-PARROT = Asked(model="parrot")
+PARROT = RealtimeSessionOptions(model="parrot")
 
 
 @pytest.fixture
@@ -27,42 +27,46 @@ def anyio_backend():
 @pytest.fixture
 def base_url(tmp_path):
     settings = {"models": [{"name": "parrot", "engine": "scripted"}], "speech": {"enabled": False}, "logging": {"level": "warning"}}
-    with background(config.load(settings, None, {"HOME": str(tmp_path)}, tmp_path, etc=tmp_path / "none.toml").config) as url:
+    with background_server(
+        config.load(settings, None, {"HOME": str(tmp_path)}, tmp_path, system_file=tmp_path / "none.toml").config
+    ) as url:
         yield url
 
 
 @pytest.mark.parametrize("dialect", ["ga", "beta"])
 async def test_a_line_counts_what_is_said_and_heard(base_url, dialect):
-    async with connected(Client(base_url), Asked(model="parrot", dialect=dialect)) as line:
-        await line.say(InputAudioBufferClear())
-        heard = await line.hear(20)
+    async with connect_realtime(ApiClient(base_url), RealtimeSessionOptions(model="parrot", dialect=dialect)) as line:
+        await line.send(InputAudioBufferClear())
+        heard = await line.receive(20)
     assert heard is not None and heard.event.type == "input_audio_buffer.cleared"
-    assert (line.sent["input_audio_buffer.clear"], line.received["session.updated"]) == (1, 1)
+    assert (line.sent_counts["input_audio_buffer.clear"], line.received_counts["session.updated"]) == (1, 1)
 
 
 async def test_nothing_to_hear_in_time_is_none(base_url):
-    async with connected(Client(base_url), PARROT) as line:
-        assert await line.hear(0) is None
+    async with connect_realtime(ApiClient(base_url), PARROT) as line:
+        assert await line.receive(0) is None
 
 
 async def test_a_session_that_is_refused_is_told_in_the_words_of_the_server(base_url):
-    with pytest.raises(UpstreamTrouble, match="`singing` does not exist"):
-        async with connected(Client(base_url), Asked(model="singing")):
+    with pytest.raises(UpstreamError, match="`singing` does not exist"):
+        async with connect_realtime(ApiClient(base_url), RealtimeSessionOptions(model="singing")):
             pass
 
 
 async def test_a_setting_that_is_refused_is_told_in_the_words_of_the_server(tmp_path):
     models = [{"name": "parrot", "engine": "scripted", "abilities": {"voices": ["soft"]}}]
     settings = {"models": models, "speech": {"enabled": False}, "logging": {"level": "warning"}}
-    with background(config.load(settings, None, {"HOME": str(tmp_path)}, tmp_path, etc=tmp_path / "none.toml").config) as url:
-        with pytest.raises(UpstreamTrouble, match=r"Supported values are: 'soft'\."):
-            async with connected(Client(url), Asked(model="parrot", voice="loud")):
+    with background_server(
+        config.load(settings, None, {"HOME": str(tmp_path)}, tmp_path, system_file=tmp_path / "none.toml").config
+    ) as url:
+        with pytest.raises(UpstreamError, match=r"Supported values are: 'soft'\."):
+            async with connect_realtime(ApiClient(url), RealtimeSessionOptions(model="parrot", voice="loud")):
                 pass
 
 
 async def test_nobody_at_the_address_is_unreachable():
-    with pytest.raises(Unreachable, match=r"^No answer from http://127\.0\.0\.1:1: Connection refused\. Does"):
-        async with connected(Client("http://127.0.0.1:1"), PARROT):
+    with pytest.raises(ServerUnreachable, match=r"^No answer from http://127\.0\.0\.1:1: Connection refused\. Does"):
+        async with connect_realtime(ApiClient("http://127.0.0.1:1"), PARROT):
             pass
 
 
@@ -75,8 +79,8 @@ async def test_a_server_without_the_api_is_told_by_its_status():
         thread = threading.Thread(target=plain.serve_forever, args=(0.01,))
         thread.start()
         try:
-            with pytest.raises(UpstreamTrouble, match="answered 501"):
-                async with connected(Client(f"http://127.0.0.1:{plain.server_port}"), PARROT):
+            with pytest.raises(UpstreamError, match="answered 501"):
+                async with connect_realtime(ApiClient(f"http://127.0.0.1:{plain.server_port}"), PARROT):
                     pass
         finally:
             plain.shutdown()
@@ -108,8 +112,8 @@ async def test_a_server_that_says_something_else_is_trouble(answers, said):
         site = aiohttp.web.TCPSite(runner, "127.0.0.1", 0)
         await site.start()
         host, port = runner.addresses[0][:2]
-        with pytest.raises(UpstreamTrouble, match=said):
-            async with connected(Client(f"http://{host}:{port}"), PARROT):
+        with pytest.raises(UpstreamError, match=said):
+            async with connect_realtime(ApiClient(f"http://{host}:{port}"), PARROT):
                 pass
     finally:
         await runner.cleanup()
@@ -117,4 +121,4 @@ async def test_a_server_that_says_something_else_is_trouble(answers, said):
 
 def test_a_server_without_ears_is_told_of_with_what_to_do():
     deaf = RealtimeError(type="invalid_request_error", code="unsupported_content_type", message="No.", param="audio")
-    assert "antiphon models pull --speech" in refusal(deaf).message
+    assert "antiphon models pull --speech" in refusal_error(deaf).message

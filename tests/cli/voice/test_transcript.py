@@ -1,6 +1,6 @@
 """What is noted down of a conversation."""
 
-from antiphon.cli.voice.transcript import MODEL, YOU, Record, Words
+from antiphon.cli.voice.transcript import MODEL, USER, TalkTranscript, TextChunk
 from antiphon.wire.realtime import server_events as events
 from antiphon.wire.realtime.response import Response, StatusDetails, StatusError
 
@@ -47,27 +47,27 @@ def done(status="completed", response_id="resp_1", **details):
 
 def noted(*happened, record=None):
     """A record of events that came a second apart, and what there was to show."""
-    record = record or Record()
-    return record, [words for second, event in enumerate(happened) for words in record.take(event, float(second))]
+    record = record or TalkTranscript()
+    return record, [words for second, event in enumerate(happened) for words in record.apply(event, float(second))]
 
 
 def test_times_count_from_the_end_of_the_speech():
     record, _shown = noted(
         started(), stopped(), committed(), created(), partly("Hi"), understood("Hi"), said("Yes"), sounded(b"\0\0"), done()
     )
-    assert record.turns[0].waits_ms == {"transcript": 4000.0, "first_token": 5000.0, "first_audio": 6000.0, "answered": 7000.0}
+    assert record.turns[0].latencies_ms == {"transcript": 4000.0, "first_token": 5000.0, "first_audio": 6000.0, "answered": 7000.0}
 
 
 def test_words_are_shown_once_whether_they_came_in_pieces_or_whole():
     _record, shown = noted(stopped(), partly("Hi "), partly("there."), understood("Hi there."))
-    assert shown == [Words(YOU, "Hi "), Words(YOU, "there."), Words(YOU, "", is_last=True)]
+    assert shown == [TextChunk(USER, "Hi "), TextChunk(USER, "there."), TextChunk(USER, "", is_last=True)]
     _record, shown = noted(stopped(), understood("Hi there."))
-    assert shown == [Words(YOU, "Hi there.", is_last=True)]
+    assert shown == [TextChunk(USER, "Hi there.", is_last=True)]
 
 
 def test_speech_without_words_is_said_to_be_so():
     record, shown = noted(stopped(), understood(" "))
-    assert shown == [Words(YOU, "(nothing that could be understood)", is_last=True)]
+    assert shown == [TextChunk(USER, "(nothing that could be understood)", is_last=True)]
     assert record.turns[0].transcript == ""
 
 
@@ -75,7 +75,7 @@ def test_speech_that_was_not_transcribed_says_why():
     error = events.TranscriptionError(message="Too noisy.")
     failed = events.InputAudioTranscriptionFailed(event_id="e", item_id="item_1", content_index=0, error=error)
     record, shown = noted(stopped(), failed)
-    assert shown == [Words(YOU, "(not understood: Too noisy.)", is_last=True)]
+    assert shown == [TextChunk(USER, "(not understood: Too noisy.)", is_last=True)]
     assert record.turns[0].is_transcribed
 
 
@@ -91,7 +91,7 @@ def test_an_answer_belongs_to_the_turn_before_it():
         done(response_id="resp_2"),
     )
     assert [(turn.answer, turn.status) for turn in record.turns] == [("On", "cancelled"), ("Two", "completed")]
-    assert Words(MODEL, " (interrupted)", is_last=True) in shown
+    assert TextChunk(MODEL, " (interrupted)", is_last=True) in shown
 
 
 def test_a_failure_has_its_reason():
@@ -104,32 +104,32 @@ def test_a_failure_has_its_reason():
 def test_words_may_come_while_someone_still_speaks():
     record, shown = noted(started(), partly("Hi "), stopped(), partly("there."), understood("Hi there."))
     assert [words.text for words in shown] == ["Hi ", "there.", ""]
-    assert (len(record.turns), record.turns[0].waits_ms["transcript"]) == (1, 2000.0)
+    assert (len(record.turns), record.turns[0].latencies_ms["transcript"]) == (1, 2000.0)
 
 
 def test_speech_that_has_not_ended_is_answered_by_nobody():
     record, _shown = noted(stopped(), started("item_3"), created(), said("Hi"))
     assert [turn.answer for turn in record.turns] == ["Hi", ""]
-    assert record.turns[1].waits_ms["first_token"] is None
+    assert record.turns[1].latencies_ms["first_token"] is None
 
 
 def test_a_turn_that_the_client_commits_has_no_end_of_speech():
     record, _shown = noted(committed(), created(), done())
-    assert (record.turns[0].speech_end_ms, record.turns[0].ended_s) == (None, 0.0)
+    assert (record.turns[0].speech_end_ms, record.turns[0].speech_end_s) == (None, 0.0)
 
 
 def test_sound_is_kept_where_it_is_wanted():
     happened = (stopped(), created(), sounded(b"\1\0"), sounded(b"\2\0"), done())
-    assert bytes(noted(*happened)[0].turns[0].sound) == b"\1\0\2\0"
-    record, _shown = noted(*happened, record=Record(keeps_sound=False))
-    assert (record.turns[0].sound, record.turns[0].first_audio_s) == (b"", 2.0)
+    assert bytes(noted(*happened)[0].turns[0].pcm) == b"\1\0\2\0"
+    record, _shown = noted(*happened, record=TalkTranscript(keeps_audio=False))
+    assert (record.turns[0].pcm, record.turns[0].first_audio_s) == (b"", 2.0)
 
 
 def test_a_turn_is_told_in_plain_values():
-    record = Record()
+    record = TalkTranscript()
     record.source = "a.wav"
     noted(started(at_ms=40), stopped(at_ms=900), created(), sounded(bytes(4800)), done(), record=record)
-    told = record.turns[0].told()
+    told = record.turns[0].to_dict()
     assert (told["source"], told["speech_start_ms"], told["speech_end_ms"], told["answer_ms"]) == ("a.wav", 40, 900, 100)
     assert told["after_speech_ms"]["transcript"] is None
 

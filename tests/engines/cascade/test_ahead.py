@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from msgspec import structs
 
-from antiphon.engine_api import commands, events as talk_events, history as turns
-from antiphon.engine_api.capabilities import Abilities
+from antiphon.engine_api import commands, events, history
+from antiphon.engine_api.capabilities import Capabilities
 from antiphon.engine_api.engine import EngineOverrun
 from antiphon.engine_api.options import TurnDetection
-from antiphon.engines.cascade.history import UNHEARD
-from antiphon.engines.cascade.output import MOST_HELD_MS
-from antiphon.errors import OurFault
+from antiphon.engines.cascade.history import UNKNOWN_SPEECH_TEXT
+from antiphon.engines.cascade.output import MAX_SPECULATIVE_AUDIO_MS
+from antiphon.errors import ServerError
 from support.engines.cascades import LISTEN, UNREAD, VOICE, Puppet, quiet, said, talked, text, used
 from support.engines.hearings import engine
 
@@ -33,36 +33,36 @@ def test_an_answer_is_begun_in_the_pause_and_held_until_it_is_asked_for():
     async def scenario(session):
         await session.hear(said("one"), PAUSE)
         (ask,) = puppet.asks
-        assert [turn.parts for turn in ask.history] == [(turns.TextPart("one"),)]
-        puppet.say(text("Well, hello. Yes."), used, talk_events.Ended)
+        assert [turn.parts for turn in ask.history] == [(history.TextPart("one"),)]
+        puppet.say(text("Well, hello. Yes."), used, events.ResponseEnded)
         await session.settle()
-        assert session.mouth.said, "it is spoken already"
-        assert not session.words(talk_events.Spoken, talk_events.Sound, talk_events.Used, talk_events.Ended, talk_events.SpeechStopped)
+        assert session.synthesizer.said, "it is spoken already"
+        assert not session.words(events.AudioTranscriptDelta, events.AudioDelta, events.Usage, events.ResponseEnded, events.SpeechStopped)
         await session.hear(END)
 
     puppet = Puppet()
     session = talked(scenario, puppet, UNREAD)
     assert len(puppet.asks) == 1
-    assert session.spoken().split() == "Well, hello. Yes.".split()
-    assert session.ends() == [talk_events.Ended("resp_1")]
-    assert session.words(talk_events.Used)[0].input_audio_tokens == 10
+    assert session.spoken_text().split() == "Well, hello. Yes.".split()
+    assert session.word_ends() == [events.ResponseEnded("resp_1")]
+    assert session.words(events.Usage)[0].input_audio_tokens == 10
     assert session.counted == ["begun", "used"]
 
 
 class Seer(Puppet):
     """A puppet that is told what it will be asked."""
 
-    abilities = Abilities(foresees=True)
+    abilities = Capabilities(foresees=True)
 
     @property
     def foreseen(self):
-        return [[turn.parts[0].text for turn in word.ask.history] for word in self.told if isinstance(word, commands.Foresee)]
+        return [[turn.parts[0].text for turn in word.request.history] for word in self.told if isinstance(word, commands.Prepare)]
 
 
 def test_an_engine_that_foresees_knows_the_history_and_the_words_as_they_are_said():
     async def scenario(session):
         await session.hear(said("one"), END)
-        puppet.say(text("Yes. "), talk_events.Ended)
+        puppet.say(text("Yes. "), events.ResponseEnded)
         await session.settle()
         del puppet.told[:]
         await session.hear(said("two", "three"))
@@ -80,7 +80,7 @@ def test_an_engine_that_foresees_knows_the_history_and_the_words_as_they_are_sai
 def test_a_turn_in_which_nothing_was_said_leaves_what_was_said_before_it_known():
     async def scenario(session):
         await session.hear(said("one"), END)
-        session.history += (turns.Message("assistant", (turns.TextPart("Yes. "),)),)
+        session.history += (history.Message("assistant", (history.TextPart("Yes. "),)),)
         await session.hear(RUSTLE, END)
         del puppet.told[:]
         await session.hear(said("two"))
@@ -93,13 +93,13 @@ def test_a_turn_in_which_nothing_was_said_leaves_what_was_said_before_it_known()
 def test_a_turn_that_nobody_could_make_out_keeps_nothing_from_being_foreseen():
     async def scenario(session):
         await session.hear(said("one"), END)
-        puppet.say(text("Yes. "), talk_events.Ended)
-        session.ear.faults += [OurFault("Deaf.")] * 99
+        puppet.say(text("Yes. "), events.ResponseEnded)
+        session.transcriber.faults += [ServerError("Deaf.")] * 99
         await session.hear(said("two"), END)
-        session.ear.faults.clear()
+        session.transcriber.faults.clear()
         del puppet.told[:]
         await session.hear(said("three"))
-        assert puppet.foreseen[0] == ["one", UNHEARD, ""]
+        assert puppet.foreseen[0] == ["one", UNKNOWN_SPEECH_TEXT, ""]
 
     puppet = Seer()
     talked(scenario, puppet, LISTEN)
@@ -108,17 +108,17 @@ def test_a_turn_that_nobody_could_make_out_keeps_nothing_from_being_foreseen():
 def test_an_engine_with_no_room_for_what_it_could_foresee_is_asked_all_the_same():
     class Full(Seer):
         def tell(self, word):
-            if isinstance(word, commands.Foresee):
+            if isinstance(word, commands.Prepare):
                 raise EngineOverrun("its worker is behind with reading")
             super().tell(word)
 
     async def scenario(session):
         await session.hear(said("one"), END)
-        puppet.say(text("Yes. "), talk_events.Ended)
+        puppet.say(text("Yes. "), events.ResponseEnded)
         await session.settle()
 
     puppet = Full()
-    assert talked(scenario, puppet, LISTEN).ends() == [talk_events.Ended("resp_1")]
+    assert talked(scenario, puppet, LISTEN).word_ends() == [events.ResponseEnded("resp_1")]
 
 
 def test_an_engine_that_does_not_foresee_is_told_nothing_of_the_kind():
@@ -127,53 +127,56 @@ def test_an_engine_that_does_not_foresee_is_told_nothing_of_the_kind():
 
     puppet = Puppet()
     talked(scenario, puppet, LISTEN)
-    assert not [word for word in puppet.told if isinstance(word, commands.Foresee)]
+    assert not [word for word in puppet.told if isinstance(word, commands.Prepare)]
 
 
 def test_what_was_begun_is_thrown_away_where_the_person_goes_on():
     async def scenario(session):
         await session.hear(said("one"), PAUSE)
-        puppet.say(text("You said one. "), *CALL, used, talk_events.Ended)
+        puppet.say(text("You said one. "), *CALL, used, events.ResponseEnded)
         await session.hear(said("two"), END)
-        puppet.say(text("You said both."), talk_events.Ended)
+        puppet.say(text("You said both."), events.ResponseEnded)
         await session.settle()
 
     puppet = Puppet()
     session = talked(scenario, puppet, LISTEN)
     assert [turn.parts[0].text for turn in puppet.asks[-1].history] == ["one two"]
-    assert session.spoken().split() == "You said both.".split()
-    assert not session.words(talk_events.Calling, talk_events.Used)
+    assert session.spoken_text().split() == "You said both.".split()
+    assert not session.words(events.ToolCallStarted, events.Usage)
     assert session.counted == ["begun", "dropped", "begun", "used"]
     assert commands.Cancel(puppet.asks[0].id) in puppet.told
 
 
-CALL = (lambda id: talk_events.Calling(id, "call_1", "get_weather"), lambda id: talk_events.Arguments(id, "call_1", "{}"))
+CALL = (lambda id: events.ToolCallStarted(id, "call_1", "get_weather"), lambda id: events.ToolArgumentsDelta(id, "call_1", "{}"))
 
 
 def test_answers_in_writing_are_begun_early_too():
     async def scenario(session):
         await session.hear(said("one"), PAUSE)
-        puppet.say(text("Yes"), talk_events.Ended)
+        puppet.say(text("Yes"), events.ResponseEnded)
         await session.settle()
-        assert not session.words(talk_events.Text)
+        assert not session.words(events.TextDelta)
         await session.hear(END)
 
     puppet = Puppet()
     session = talked(scenario, puppet, UNREAD, voice=None)
-    assert [word for word in session.told.words if word.id == "resp_1"] == [talk_events.Text("resp_1", "Yes"), talk_events.Ended("resp_1")]
+    assert [word for word in session.told.words if word.id == "resp_1"] == [
+        events.TextDelta("resp_1", "Yes"),
+        events.ResponseEnded("resp_1"),
+    ]
 
 
 def test_no_more_than_some_seconds_are_spoken_before_they_are_asked_for():
     async def scenario(session):
         await session.hear(said("one"), PAUSE)
-        puppet.say(text("la " * 500), talk_events.Ended)
+        puppet.say(text("la " * 500), events.ResponseEnded)
         for _ in range(20):
             await session.settle()
-        assert MOST_HELD_MS < 100 * session.mouth.told < MOST_HELD_MS + 500
+        assert MAX_SPECULATIVE_AUDIO_MS < 100 * session.synthesizer.told < MAX_SPECULATIVE_AUDIO_MS + 500
         await session.hear(END)
         for _ in range(40):
             await session.settle()
-        assert session.spoken().split() == ["la"] * 500
+        assert session.spoken_text().split() == ["la"] * 500
 
     puppet = Puppet()
     talked(scenario, puppet, UNREAD)
@@ -185,33 +188,33 @@ def test_what_broke_before_it_was_asked_for_is_tried_again():
         await session.hear(said("one"), PAUSE)
         puppet.overrun = None
         await session.hear(END)
-        puppet.say(text("Yes."), talk_events.Ended)
+        puppet.say(text("Yes."), events.ResponseEnded)
         await session.settle()
 
     puppet = Puppet()
     session = talked(scenario, puppet, UNREAD)
-    assert session.ends() == [talk_events.Ended("resp_1")]
+    assert session.word_ends() == [events.ResponseEnded("resp_1")]
     assert session.counted == ["begun", "dropped"]
 
 
 def test_a_voice_that_breaks_off_early_is_asked_again():
     async def scenario(session):
-        session.mouth.fault = ("one", OurFault("The voice broke off."))
+        session.synthesizer.fault = ("one", ServerError("The voice broke off."))
         await session.hear(said("one"), PAUSE)
-        session.mouth.fault = None
+        session.synthesizer.fault = None
         await session.hear(END)
 
     session = talked(scenario, engine(), UNREAD)
-    assert session.spoken().strip() == "one"
-    assert session.ends() == [talk_events.Ended("resp_1")]
+    assert session.spoken_text().strip() == "one"
+    assert session.word_ends() == [events.ResponseEnded("resp_1")]
 
 
 def test_what_is_asked_otherwise_than_it_was_foreseen_is_begun_anew():
     async def scenario(session):
         await session.hear(said("one"), PAUSE)
-        session.history = (turns.Message("system", (turns.TextPart("Be brief."),)),)
+        session.history = (history.Message("system", (history.TextPart("Be brief."),)),)
         await session.hear(END)
-        puppet.say(text("Yes."), talk_events.Ended)
+        puppet.say(text("Yes."), events.ResponseEnded)
         await session.settle()
 
     puppet = Puppet()
@@ -224,8 +227,8 @@ def test_what_is_asked_otherwise_than_it_was_foreseen_is_begun_anew():
 def test_what_is_foreseen_otherwise_in_the_pause_is_begun_anew_at_once():
     async def scenario(session):
         await session.hear(said("one"), PAUSE)
-        session.history = (turns.Message("system", (turns.TextPart("Be brief."),)),)
-        session.tell(commands.Foresee(session.ask("turn_1", b"")))
+        session.history = (history.Message("system", (history.TextPart("Be brief."),)),)
+        session.tell(commands.Prepare(session.ask("turn_1", b"")))
         await session.settle()
         assert [len(ask.history) for ask in puppet.asks] == [1, 2]
         await session.hear(END)
@@ -244,50 +247,50 @@ def test_what_nobody_asks_for_is_thrown_away_when_the_turn_is_over():
     puppet = Puppet()
     session = talked(scenario, puppet, UNREAD)
     assert session.counted == ["begun", "dropped"]
-    assert not session.words(talk_events.Ended)
+    assert not session.words(events.ResponseEnded)
 
 
 def test_what_is_asked_beside_the_conversation_leaves_it_alone():
     async def scenario(session):
         await session.hear(said("one"), PAUSE)
-        session.tell(commands.Respond(id="aside_1", history=(turns.Message("user", (turns.TextPart("Hm?"),)),), aside=True))
+        session.tell(commands.Respond(id="aside_1", history=(history.Message("user", (history.TextPart("Hm?"),)),), out_of_band=True))
         await session.hear(END)
 
     session = talked(scenario, engine(), UNREAD)
     assert session.counted == ["begun", "used"]
-    assert session.ends("aside_1") == [talk_events.Ended("aside_1")]
+    assert session.word_ends("aside_1") == [events.ResponseEnded("aside_1")]
 
 
-@pytest.mark.parametrize("word", [commands.Commit("turn_1"), commands.Forget(), structs.replace(UNREAD, turn_detection=None)])
+@pytest.mark.parametrize("word", [commands.CommitAudio("turn_1"), commands.ClearAudio(), structs.replace(UNREAD, turn_detection=None)])
 def test_what_was_begun_is_thrown_away_with_the_turn(word):
     async def scenario(session):
         await session.hear(said("one"), PAUSE)
-        puppet.say(text("Yes."), talk_events.Ended)
+        puppet.say(text("Yes."), events.ResponseEnded)
         session.tell(word)
         await session.settle()
 
     puppet = Puppet()
     session = talked(scenario, puppet, UNREAD)
     assert session.counted == ["begun", "dropped"]
-    assert not session.words(talk_events.Ended, talk_events.Spoken)
+    assert not session.words(events.ResponseEnded, events.AudioTranscriptDelta)
 
 
 def test_an_open_turn_that_is_committed_and_asked_about_is_answered_whole():
     async def scenario(session):
         await session.hear(said("one"), PAUSE)
-        session.tell(commands.Commit("turn_1"), session.ask("turn_1", said("one")))
+        session.tell(commands.CommitAudio("turn_1"), session.ask("turn_1", said("one")))
         await session.settle()
 
     session = talked(scenario, engine(), UNREAD)
-    assert session.spoken().strip() == "one"
-    assert session.ends() == [talk_events.Ended("resp_1")]
+    assert session.spoken_text().strip() == "one"
+    assert session.word_ends() == [events.ResponseEnded("resp_1")]
 
 
 def test_an_answer_that_is_cancelled_as_soon_as_it_is_asked_for_ends_once():
     async def scenario(session):
         await session.hear(said("one"), PAUSE)
-        session.mouth.is_held = True
-        puppet.say(text("Well. Yes."), talk_events.Ended)
+        session.synthesizer.has_pending_events = True
+        puppet.say(text("Well. Yes."), events.ResponseEnded)
         session.answers = False
         await session.hear(END[: len(PAUSE) // 2])
         session.tell(session.ask("turn_1", b""), commands.Cancel("resp_1"))
@@ -295,22 +298,22 @@ def test_an_answer_that_is_cancelled_as_soon_as_it_is_asked_for_ends_once():
 
     puppet = Puppet()
     session = talked(scenario, puppet, UNREAD)
-    assert len(session.ends()) == 1
+    assert len(session.word_ends()) == 1
 
 
 def test_an_answer_that_was_whole_when_it_was_asked_for_is_forgotten_then():
     async def scenario(session):
         for word in ("one", "two", "three"):
             await session.hear(said(word), PAUSE)
-            puppet.say(text("Yes."), talk_events.Ended)
+            puppet.say(text("Yes."), events.ResponseEnded)
             await session.hear(END)
-            puppet.say(text("more"), talk_events.Ended)  # nobody listens any more
+            puppet.say(text("more"), events.ResponseEnded)  # nobody listens any more
             await session.settle()
 
     puppet = Puppet()
     session = talked(scenario, puppet, UNREAD)
     assert session.counted == ["begun", "used"] * 3
-    assert len(session.words(talk_events.Ended)) == 3
+    assert len(session.words(events.ResponseEnded)) == 3
 
 
 def test_nothing_is_begun_where_that_is_switched_off():
@@ -322,31 +325,31 @@ def test_nothing_is_begun_where_that_is_switched_off():
 
     puppet = Puppet()
     session = talked(scenario, puppet, UNREAD, speculates=False)
-    assert not session.cascade.abilities.foresees
+    assert not session.cascade.capabilities.foresees
     assert session.counted == []
 
 
 def test_what_is_held_back_is_dropped_with_the_conversation():
     async def scenario(session):
         await session.hear(said("one"), PAUSE)
-        puppet.say(text("Yes. No."), talk_events.Ended)
+        puppet.say(text("Yes. No."), events.ResponseEnded)
 
     puppet = Puppet()
     session = talked(scenario, puppet, UNREAD)
     assert session.counted == ["begun", "dropped"]
-    assert not session.words(talk_events.Ended)
+    assert not session.words(events.ResponseEnded)
 
 
 # The law
 
-speaking = st.builds(lambda word: commands.Hear(said(word)), st.sampled_from(["one", "two", "three"]))
-silence = st.sampled_from([160, 320, 480, 800]).map(lambda ms: commands.Hear(quiet(ms)))
+speaking = st.builds(lambda word: commands.AppendAudio(said(word)), st.sampled_from(["one", "two", "three"]))
+silence = st.sampled_from([160, 320, 480, 800]).map(lambda ms: commands.AppendAudio(quiet(ms)))
 otherwise = st.sampled_from(
     [
         LISTEN,
         structs.replace(LISTEN, turn_detection=None),
         structs.replace(LISTEN, turn_detection=TurnDetection(silence_duration_ms=320)),
-        commands.Forget(),
+        commands.ClearAudio(),
         "commit",
         "cancel",
         "truncate",
@@ -366,7 +369,7 @@ def test_nothing_that_was_begun_early_is_seen(script, is_aloud):
     assert early == late
     begun = played[0].counted
     assert begun.count("begun") == begun.count("used") + begun.count("dropped")
-    assert all(len(session.ends(id)) == 1 for session in played for id in ids(session) if id.startswith("resp_"))
+    assert all(len(session.word_ends(id)) == 1 for session in played for id in ids(session) if id.startswith("resp_"))
 
 
 def ids(session):
@@ -376,8 +379,8 @@ def ids(session):
 def said_of(session, id):
     """All that was said of an answer or a turn; words that are told one after the other count as one."""
     words = [word for word in session.told.words if word.id == id]
-    heard = "".join(word.text for word in words if isinstance(word, talk_events.Heard))
-    return heard, [word for word in words if not isinstance(word, talk_events.Heard)]
+    heard = "".join(word.text for word in words if isinstance(word, events.InputTranscriptDelta))
+    return heard, [word for word in words if not isinstance(word, events.InputTranscriptDelta)]
 
 
 def playing(script):
@@ -393,15 +396,15 @@ def playing(script):
 
 async def perform(session, step):
     match step:
-        case commands.Hear(pcm):
+        case commands.AppendAudio(pcm):
             await session.hear(pcm)
         case "commit":
-            open_ids = [word.id for word in session.words(talk_events.SpeechStarted)]
-            over = [word.id for word in session.words(talk_events.SpeechStopped)]
-            session.committed = getattr(session, "committed", 0) + 1
-            id = next((id for id in open_ids[-1:] if id not in over), f"hand_{session.committed}")
-            if id not in [word.id for word in session.words(talk_events.HeardAll)]:
-                session.tell(commands.Commit(id))
+            open_ids = [word.id for word in session.words(events.SpeechStarted)]
+            over = [word.id for word in session.words(events.SpeechStopped)]
+            session.on_committed = getattr(session, "committed", 0) + 1
+            id = next((id for id in open_ids[-1:] if id not in over), f"hand_{session.on_committed}")
+            if id not in [word.id for word in session.words(events.InputTranscriptDone)]:
+                session.tell(commands.CommitAudio(id))
         case "cancel":
             session.tell(commands.Cancel(f"resp_{session.asked}"))
         case "truncate":
@@ -411,7 +414,7 @@ async def perform(session, step):
         case "resume":
             session.told.conversation.resume()
         case "text":
-            session.history = (*session.history, turns.Message("user", (turns.TextPart("and so"),)))
+            session.history = (*session.history, history.Message("user", (history.TextPart("and so"),)))
         case _:
             session.tell(step)
     await session.settle()

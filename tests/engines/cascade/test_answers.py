@@ -4,19 +4,19 @@ import asyncio
 
 import pytest
 
-from antiphon.engine_api import commands, events as talk_events, history as turns
+from antiphon.engine_api import commands, events, history as engine_history
 from antiphon.engine_api.engine import EngineOverrun
-from antiphon.engines.cascade.history import UNHEARD
-from antiphon.errors import OurFault
+from antiphon.engines.cascade.history import UNKNOWN_SPEECH_TEXT
+from antiphon.errors import ServerError
 from support.engines.cascades import LISTEN, RATE_HZ, UNREAD, VOICE, Ear, Mouth, Puppet, quiet, said, talked, text, used
 from support.engines.hearings import engine
 
 PAUSE = quiet(800)
-VOICE_DIED = OurFault("The voice broke off.", status=503)
+VOICE_DIED = ServerError("The voice broke off.", status=503)
 
 
 def user(*parts):
-    return turns.Message("user", tuple(turns.TextPart(part) if isinstance(part, str) else part for part in parts))
+    return engine_history.Message("user", tuple(engine_history.TextPart(part) if isinstance(part, str) else part for part in parts))
 
 
 def asked(*history, id="resp_1", voice=VOICE, **more):
@@ -28,9 +28,9 @@ def test_a_spoken_question_is_answered_aloud_by_an_engine_that_reads():
         await session.hear(said("one", "two"), PAUSE)
 
     session = talked(scenario, engine(), LISTEN)
-    assert session.spoken() == "one two"
-    assert session.ends() == [talk_events.Ended("resp_1")]
-    assert not session.words(talk_events.Text)
+    assert session.spoken_text() == "one two"
+    assert session.word_ends() == [events.ResponseEnded("resp_1")]
+    assert not session.words(events.TextDelta)
 
 
 def test_a_question_without_words_has_an_answer_without_words():
@@ -44,13 +44,13 @@ def test_a_question_without_words_has_an_answer_without_words():
     puppet = Puppet()
     session = talked(scenario, puppet, LISTEN, ear=Deaf())
     assert session.transcripts() == [("turn_1", "")]
-    assert [word for word in session.told.words if word.id == "resp_1"] == [talk_events.Ended("resp_1")]
+    assert [word for word in session.told.words if word.id == "resp_1"] == [events.ResponseEnded("resp_1")]
     assert puppet.asks == []
 
 
 def test_a_cough_does_not_silence_the_answer_to_what_was_asked_before():
     async def scenario(session):
-        cough = turns.SpeechPart(quiet(500), RATE_HZ)
+        cough = engine_history.SpeechPart(quiet(500), RATE_HZ)
         session.tell(asked(user("Are you there?"), user(cough)))
         await session.settle()
 
@@ -61,10 +61,10 @@ def test_a_cough_does_not_silence_the_answer_to_what_was_asked_before():
 
 def test_an_answer_that_was_all_said_is_not_said_again_for_a_cough():
     async def scenario(session):
-        answer = turns.Message("assistant", (turns.TextPart("Yes."),))
-        session.tell(asked(user("Are you there?"), answer, user(turns.SpeechPart(quiet(500), RATE_HZ))))
+        answer = engine_history.Message("assistant", (engine_history.TextPart("Yes."),))
+        session.tell(asked(user("Are you there?"), answer, user(engine_history.SpeechPart(quiet(500), RATE_HZ))))
         await session.settle()
-        assert session.ends() == [talk_events.Ended("resp_1")]
+        assert session.word_ends() == [events.ResponseEnded("resp_1")]
 
     puppet = Puppet()
     talked(scenario, puppet)
@@ -83,12 +83,12 @@ def test_an_answer_to_nothing_but_instructions_is_asked_for_all_the_same():
 
 def test_sound_that_the_client_gave_whole_is_written_down_once():
     async def scenario(session):
-        part = turns.SpeechPart(said("one", "two"), RATE_HZ)
+        part = engine_history.SpeechPart(said("one", "two"), RATE_HZ)
         for number in (1, 2):
             session.tell(asked(user(part), user("And?"), id=f"resp_{number}"))
-            await session.until(lambda number=number: len(puppet.asks) == number)
+            await session.text_until(lambda number=number: len(puppet.asks) == number)
             assert puppet.asks[-1].history == (user("one two"), user("And?"))
-        assert len(session.ear.asked) == 1
+        assert len(session.transcriber.asked) == 1
 
     puppet = Puppet()
     talked(scenario, puppet)
@@ -96,13 +96,13 @@ def test_sound_that_the_client_gave_whole_is_written_down_once():
 
 def test_a_turn_that_nobody_could_make_out_fails_its_answer_and_no_later_one():
     async def scenario(session):
-        session.ear.faults = [OurFault("Too much to hear.", status=503)] * 3
+        session.transcriber.faults = [ServerError("Too much to hear.", status=503)] * 3
         await session.hear(said("one"), PAUSE)
-        (broke,) = session.ends("resp_1")
+        (broke,) = session.word_ends("resp_1")
         assert (broke.status, broke.message) == (503, "Too much to hear.")
-        session.ear.faults = []
+        session.transcriber.faults = []
         await session.hear(said("two"), PAUSE)
-        assert [turn.parts[0].text for turn in puppet.asks[-1].history] == [UNHEARD, "two"]
+        assert [turn.parts[0].text for turn in puppet.asks[-1].history] == [UNKNOWN_SPEECH_TEXT, "two"]
 
     puppet = Puppet()
     talked(scenario, puppet, UNREAD)
@@ -114,25 +114,25 @@ def test_a_clause_is_said_as_soon_as_it_is_written():
         await session.settle()
         puppet.say(text("Well, let me think, then"))
         await session.settle()
-        assert session.spoken() == "Well, let me think, "
-        puppet.say(text(". Yes"), talk_events.Ended)
+        assert session.spoken_text() == "Well, let me think, "
+        puppet.say(text(". Yes"), events.ResponseEnded)
         await session.settle()
-        assert session.spoken().split() == "Well, let me think, then. Yes".split()
+        assert session.spoken_text().split() == "Well, let me think, then. Yes".split()
 
     puppet = Puppet()
     session = talked(scenario, puppet)
-    assert session.ends() == [talk_events.Ended("resp_1")]
+    assert session.word_ends() == [events.ResponseEnded("resp_1")]
 
 
 def test_calls_stand_behind_what_is_said_before_them_and_an_answer_may_be_nothing_else():
     async def scenario(session):
         session.tell(asked(user("Weather?"), id="resp_1"))
         await session.settle()
-        puppet.say(text("Let me look"), *CALL, talk_events.Ended)
+        puppet.say(text("Let me look"), *CALL, events.ResponseEnded)
         await session.settle()
         session.tell(asked(user("Weather?"), id="resp_2"))
         await session.settle()
-        puppet.say(*CALL, talk_events.Ended)
+        puppet.say(*CALL, events.ResponseEnded)
         await session.settle()
 
     puppet = Puppet()
@@ -143,21 +143,21 @@ def test_calls_stand_behind_what_is_said_before_them_and_an_answer_may_be_nothin
 
 
 CALL = (
-    lambda id: talk_events.Calling(id, "call_1", "get_weather"),
-    lambda id: talk_events.Arguments(id, "call_1", "{}"),
-    lambda id: talk_events.Called(id, "call_1"),
+    lambda id: events.ToolCallStarted(id, "call_1", "get_weather"),
+    lambda id: events.ToolArgumentsDelta(id, "call_1", "{}"),
+    lambda id: events.ToolCallDone(id, "call_1"),
 )
 
 
 def test_what_is_heard_and_said_is_counted():
     async def scenario(session):
-        session.tell(asked(user(turns.SpeechPart(said(*["one"] * 5), RATE_HZ)), voice=VOICE))
-        await session.until(lambda: puppet.asks)
-        puppet.say(text("Yes it is."), used, talk_events.Ended)
+        session.tell(asked(user(engine_history.SpeechPart(said(*["one"] * 5), RATE_HZ)), voice=VOICE))
+        await session.text_until(lambda: puppet.asks)
+        puppet.say(text("Yes it is."), used, events.ResponseEnded)
         await session.settle()
 
     puppet = Puppet()
-    (counted,) = talked(scenario, puppet).words(talk_events.Used)
+    (counted,) = talked(scenario, puppet).words(events.Usage)
     assert (counted.input_tokens, counted.input_audio_tokens) == (18, 8)
     assert (counted.output_tokens, counted.output_audio_tokens) == (11, 6)
 
@@ -166,39 +166,39 @@ def test_an_answer_in_writing_is_passed_on_as_it_is():
     async def scenario(session):
         session.tell(asked(user("Hi"), voice=None))
         await session.settle()
-        puppet.say(text("**Yes**"), used, talk_events.Ended)
+        puppet.say(text("**Yes**"), used, events.ResponseEnded)
 
     puppet = Puppet()
     session = talked(scenario, puppet)
-    assert session.told.words == [talk_events.Text("resp_1", "**Yes**"), used("resp_1"), talk_events.Ended("resp_1")]
+    assert session.told.words == [events.TextDelta("resp_1", "**Yes**"), used("resp_1"), events.ResponseEnded("resp_1")]
 
 
 def test_an_answer_that_breaks_breaks_after_what_was_said():
     async def scenario(session):
         session.tell(asked(user("Hi")))
         await session.settle()
-        puppet.say(text("Well. So"), lambda id: talk_events.Broke(id=id, message="It broke."))
+        puppet.say(text("Well. So"), lambda id: events.ResponseFailed(id=id, message="It broke."))
         await session.settle()
 
     puppet = Puppet()
     session = talked(scenario, puppet)
-    assert session.spoken().split() == ["Well.", "So"]
-    assert [type(word) for word in session.ends()] == [talk_events.Broke]
+    assert session.spoken_text().split() == ["Well.", "So"]
+    assert [type(word) for word in session.word_ends()] == [events.ResponseFailed]
 
 
 def test_a_voice_that_breaks_off_fails_that_answer_and_says_the_next():
     async def scenario(session):
-        session.mouth.fault = ("two", VOICE_DIED)
+        session.synthesizer.fault = ("two", VOICE_DIED)
         await session.hear(said("one", "two", "three"), PAUSE)
-        session.mouth.fault = None
+        session.synthesizer.fault = None
         await session.hear(said("four"), PAUSE)
 
     session = talked(scenario, engine(), UNREAD)
-    (broke,) = session.ends("resp_1")
+    (broke,) = session.word_ends("resp_1")
     assert (broke.status, broke.message) == (503, "The voice broke off.")
-    assert session.spoken("resp_1") == "one "
-    assert session.spoken("resp_2").strip() == "four"
-    assert session.ends("resp_2") == [talk_events.Ended("resp_2")]
+    assert session.spoken_text("resp_1") == "one "
+    assert session.spoken_text("resp_2").strip() == "four"
+    assert session.word_ends("resp_2") == [events.ResponseEnded("resp_2")]
 
 
 def test_an_engine_without_room_fails_that_answer_and_nothing_else():
@@ -209,13 +209,13 @@ def test_an_engine_without_room_fails_that_answer_and_nothing_else():
         puppet.overrun = None
         session.tell(asked(user("Hi"), id="resp_2", voice=None))
         await session.settle()
-        puppet.say(text("Hi."), talk_events.Ended)
+        puppet.say(text("Hi."), events.ResponseEnded)
 
     puppet = Puppet()
     session = talked(scenario, puppet)
-    (broke,) = session.ends()
+    (broke,) = session.word_ends()
     assert (broke.status, broke.code, broke.retry_after_s) == (503, "server_is_overloaded", 1)
-    assert session.ends("resp_2") == [talk_events.Ended("resp_2")]
+    assert session.word_ends("resp_2") == [events.ResponseEnded("resp_2")]
 
 
 @pytest.mark.parametrize("steps", range(0, 12))
@@ -230,25 +230,25 @@ def test_a_cancelled_answer_ends_once_whenever_it_is_cancelled(steps):
         await session.settle()
 
     session = talked(scenario, engine())
-    assert len(session.ends()) == 1
-    assert session.told.words[-1] == talk_events.Ended("resp_2")
-    count = len(session.words(talk_events.Ended))
+    assert len(session.word_ends()) == 1
+    assert session.told.words[-1] == events.ResponseEnded("resp_2")
+    count = len(session.words(events.ResponseEnded))
     assert count == 2
 
 
 def test_a_cancelled_answer_stops_the_voice_and_the_engine():
     async def scenario(session):
-        session.mouth.is_held = True
+        session.synthesizer.has_pending_events = True
         session.tell(asked(user("Hi")))
         await session.settle()
         puppet.say(text("Well, then. So"))
         await session.settle()
         session.tell(commands.Cancel("resp_1"))
         await session.settle()
-        assert session.mouth.stopped == 1
-        puppet.say(text("And more. "), talk_events.Ended)
+        assert session.synthesizer.stopped == 1
+        puppet.say(text("And more. "), events.ResponseEnded)
         await session.settle()
-        assert session.told.words == [talk_events.Ended("resp_1", "cancelled")]
+        assert session.told.words == [events.ResponseEnded("resp_1", "cancelled")]
 
     puppet = Puppet()
     talked(scenario, puppet)
@@ -263,25 +263,25 @@ def test_nothing_is_said_to_a_client_that_is_behind():
         assert session.told.words == []
         session.told.conversation.resume()
         await session.settle()
-        assert session.ends() == [talk_events.Ended("resp_1")]
+        assert session.word_ends() == [events.ResponseEnded("resp_1")]
 
-    assert talked(scenario, engine()).spoken() == "One. Two. Three."
+    assert talked(scenario, engine()).spoken_text() == "One. Two. Three."
 
 
 def test_leaving_in_the_middle_of_an_answer_stops_the_voice():
     async def scenario(session):
-        session.mouth.is_held = True
+        session.synthesizer.has_pending_events = True
         session.tell(asked(user("Hello there.")))
         await session.settle()
 
     session = talked(scenario, engine())
-    assert session.mouth.stopped == 1
+    assert session.synthesizer.stopped == 1
     assert session.told.words == []
 
 
 def test_a_cascade_can_do_what_its_parts_can():
     async def scenario(session):
-        abilities = session.cascade.abilities
+        abilities = session.cascade.capabilities
         assert (abilities.listens, abilities.audio_out, abilities.foresees, abilities.tools) == (True, True, True, True)
         assert abilities.turn_detection == ("server_vad",)
         assert abilities.voices == Mouth.voices

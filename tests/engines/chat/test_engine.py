@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.engine_api import commands, events as talk_events, history as turns
-from antiphon.engine_api.engine import Place
-from antiphon.engine_api.options import FunctionTool, Settings
+from antiphon.engine_api import commands, events, history
+from antiphon.engine_api.engine import BuildContext
+from antiphon.engine_api.options import ConversationSettings, FunctionTool
 from antiphon.engines.chat.engine import build
-from antiphon.errors import OurFault
+from antiphon.errors import ServerError
 
 SSE = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n"
 
@@ -33,7 +33,7 @@ def reply(status, body, *headers):
 
 
 def ask(text="Hi", **more):
-    return commands.Respond(id="resp_1", history=(turns.Message("user", (turns.TextPart(text),)),), **more)
+    return commands.Respond(id="resp_1", history=(history.Message("user", (history.TextPart(text),)),), **more)
 
 
 def answered(script, respond=None, split=0, secrets=None, **options):
@@ -56,16 +56,16 @@ def answered(script, respond=None, split=0, secrets=None, **options):
 
         def deliver(said):
             words.extend(said)
-            if any(isinstance(word, talk_events.Ended | talk_events.Broke) for word in said):
+            if any(isinstance(word, events.ResponseEnded | events.ResponseFailed) for word in said):
                 over.set()
 
         async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
             port = server.sockets[0].getsockname()[1]
             settings = {"base_url": f"http://127.0.0.1:{port}/v1", "retries": 0, "quirks": "generic", **options}
-            engine = build("mock", settings, Place(weights=Path(), base=Path(), secrets=secrets or {}))
+            engine = build("mock", settings, BuildContext(weights_folder=Path(), base_folder=Path(), secrets=secrets or {}))
             await engine.start()
-            async with asyncio.timeout(20), engine.open(Settings(model="mock-1"), deliver) as conversation:
-                conversation.tell(respond or ask())
+            async with asyncio.timeout(20), engine.open(ConversationSettings(model="mock-1"), deliver) as conversation:
+                conversation.send(respond or ask())
                 await over.wait()
             await engine.stop()
         return words, asked
@@ -74,7 +74,7 @@ def answered(script, respond=None, split=0, secrets=None, **options):
 
 
 def text_of(words):
-    return "".join(word.text for word in words if isinstance(word, talk_events.Text))
+    return "".join(word.text for word in words if isinstance(word, events.TextDelta))
 
 
 @pytest.mark.parametrize("split", [0, 1, 7, 64])
@@ -82,8 +82,8 @@ def test_a_stream_is_read_however_it_is_cut(split):
     words, asked = answered(HELLO, split=split)
     assert text_of(words) == "Héllo you"
     assert words[-2:] == [
-        talk_events.Used(id="resp_1", input_tokens=7, output_tokens=3, cached_tokens=2),
-        talk_events.Ended("resp_1", "stop"),
+        events.Usage(id="resp_1", input_tokens=7, output_tokens=3, cached_tokens=2),
+        events.ResponseEnded("resp_1", "stop"),
     ]
     head, body = asked[0]
     assert head.startswith("POST /v1/chat/completions ")
@@ -94,19 +94,19 @@ def test_a_stream_is_read_however_it_is_cut(split):
 @pytest.mark.parametrize("media_type", ["text/plain; charset=utf-8", "application/octet-stream"])
 def test_a_stream_that_its_server_does_not_call_one_is_read(media_type, split):
     words, _ = answered(HELLO.replace("text/event-stream", media_type), split=split)
-    assert words[-1] == talk_events.Ended("resp_1")
-    assert "".join(word.text for word in words if isinstance(word, talk_events.Text)) == "Héllo you"
+    assert words[-1] == events.ResponseEnded("resp_1")
+    assert "".join(word.text for word in words if isinstance(word, events.TextDelta)) == "Héllo you"
 
 
 @pytest.mark.parametrize("body", ["It works!", "d", "dating"])
 def test_a_text_that_is_no_stream_is_none(body):
     words, _ = answered(HELLO.partition("data:")[0].replace("text/event-stream", "text/plain") + body)
-    assert [type(word) for word in words] == [talk_events.Broke]
+    assert [type(word) for word in words] == [events.ResponseFailed]
 
 
 def test_reasoning_comes_before_the_text():
     words, _ = answered(SSE + chunk({"reasoning_content": "Hm."}) + chunk({"content": "Yes"}, "stop") + "data: [DONE]\n\n")
-    assert words[0] == talk_events.Reasoning("resp_1", "Hm.")
+    assert words[0] == events.ReasoningDelta("resp_1", "Hm.")
     assert text_of(words) == "Yes"
 
 
@@ -116,16 +116,16 @@ def test_calls_are_told_one_after_the_other():
     second = {"tool_calls": [{"index": 1, "id": "call_b", "type": "function", "function": {"name": "g", "arguments": "{}"}}]}
     script = SSE + chunk(first) + chunk(more) + chunk(second) + chunk({}, "tool_calls") + "data: [DONE]\n\n"
     words, asked = answered(script, ask(tools=(FunctionTool("f"), FunctionTool("g"))))
-    assert [word.name for word in words if isinstance(word, talk_events.Calling)] == ["f", "g"]
-    assert [word.text for word in words if isinstance(word, talk_events.Arguments) and word.text] == ['{"x":1}', "{}"]
+    assert [word.name for word in words if isinstance(word, events.ToolCallStarted)] == ["f", "g"]
+    assert [word.text for word in words if isinstance(word, events.ToolArgumentsDelta) and word.text] == ['{"x":1}', "{}"]
     assert [tool["function"]["name"] for tool in asked[0][1]["tools"]] == ["f", "g"]
-    assert words[-1] == talk_events.Ended("resp_1", "stop")
+    assert words[-1] == events.ResponseEnded("resp_1", "stop")
 
 
 @pytest.mark.parametrize(("finish", "reason"), [("stop", "stop"), ("length", "length"), ("content_filter", "content_filter")])
 def test_every_finish_reason_has_its_end(finish, reason):
     words, _ = answered(SSE + chunk({"content": "x"}, finish) + "data: [DONE]\n\n")
-    assert words[-1] == talk_events.Ended("resp_1", reason)
+    assert words[-1] == events.ResponseEnded("resp_1", reason)
 
 
 CONTEXT = {"error": {"message": "This model's maximum context length is 4096 tokens.", "code": "context_length_exceeded"}}
@@ -147,7 +147,7 @@ CONTEXT = {"error": {"message": "This model's maximum context length is 4096 tok
 )
 def test_a_failure_is_told_once_and_as_what_it_is(script, status, code):
     words, _ = answered(script)
-    (broke,) = (word for word in words if isinstance(word, talk_events.Broke))
+    (broke,) = (word for word in words if isinstance(word, events.ResponseFailed))
     assert words[-1] is broke
     assert broke.status == status or (status == 502 and broke.status >= 500)
     assert code is None or broke.code == code
@@ -165,5 +165,5 @@ def test_the_key_that_the_configuration_names_goes_upstream():
 
 @pytest.mark.parametrize(("options", "named"), [({}, "base_url"), ({"base_url": "http://x/v1", "colour": 1}, "colour")])
 def test_a_wrong_option_is_named(options, named):
-    with pytest.raises(OurFault, match=named):
-        build("mock", options, Place(weights=Path(), base=Path()))
+    with pytest.raises(ServerError, match=named):
+        build("mock", options, BuildContext(weights_folder=Path(), base_folder=Path()))

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.engine_api import commands, events as talk_events, history as turns
-from antiphon.engine_api.engine import Place
+from antiphon.engine_api import commands, events, history as engine_history
+from antiphon.engine_api.engine import BuildContext
 from antiphon.runtime.core.url_fetch import fetcher
 from support.engines.upstreams import Server, ask, before, run, streamed, whole
 
@@ -25,14 +25,14 @@ def sent(*parts, site=b"", fetch=HERE, turn=None, **options):
 
     async def scenario():
         async with asyncio.timeout(20), Server(site).open() as far, Server(streamed("seen")).open() as server:
-            place = Place(weights=Path(), base=Path(), **({"fetch": fetch} if fetch else {}))
+            place = BuildContext(weights_folder=Path(), base_folder=Path(), **({"fetch": fetch} if fetch else {}))
             async with before(server, place, **options) as (conversation, heard):
                 placed = tuple(_placed(part, f"http://127.0.0.1:{far.port}") for part in parts)
-                history = (turns.Message("user", placed),) if turn is None else turn(placed)
-                conversation.tell(commands.Respond(id="resp_1", history=history))
+                history = (engine_history.Message("user", placed),) if turn is None else turn(placed)
+                conversation.send(commands.Respond(id="resp_1", history=history))
                 end = await heard.end_of()
         paths = [head.split()[1] for head, _ in far.asked]
-        return (end if isinstance(end, talk_events.Broke) else server.asked[0][1]["messages"]), paths, f"http://127.0.0.1:{far.port}"
+        return (end if isinstance(end, events.ResponseFailed) else server.asked[0][1]["messages"]), paths, f"http://127.0.0.1:{far.port}"
 
     return run(scenario())
 
@@ -45,7 +45,7 @@ def _placed(part, site):
 
 
 def picture(url="SITE/cat.png", **more):
-    return turns.ImagePart(url=url, **more)
+    return engine_history.ImagePart(url=url, **more)
 
 
 def page(body, kind):
@@ -55,7 +55,9 @@ def page(body, kind):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("quirks", ["vllm", "sglang", "llamacpp", "ollama", "lmstudio", "generic"])
 def test_a_picture_by_address_is_fetched_here_and_sent_in_the_request(kind, quirks):
-    messages, paths, _ = sent(turns.TextPart("What is it?"), picture(detail="high"), site=page(KINDS[kind], "image/x"), quirks=quirks)
+    messages, paths, _ = sent(
+        engine_history.TextPart("What is it?"), picture(detail="high"), site=page(KINDS[kind], "image/x"), quirks=quirks
+    )
     assert messages[0]["content"] == [
         {"type": "text", "text": "What is it?"},
         {"type": "image_url", "image_url": {"url": inline(KINDS[kind], f"image/{kind}"), "detail": "high"}},
@@ -87,10 +89,10 @@ def test_who_calls_itself_openai_is_not_made_to_fetch():
     async def scenario():
         listed = whole("200 OK", {"data": [{"id": "m1", "owned_by": "openai"}]})
         async with asyncio.timeout(20), Server(page(PNG, "image/png")).open() as far, Server(listed, streamed("seen")).open() as server:
-            place = Place(weights=Path(), base=Path(), fetch=HERE)
+            place = BuildContext(weights_folder=Path(), base_folder=Path(), fetch=HERE)
             async with before(server, place, quirks="auto") as (conversation, heard):
-                conversation.tell(
-                    commands.Respond(id="resp_1", history=(turns.Message("user", (picture(f"http://127.0.0.1:{far.port}/"),)),))
+                conversation.send(
+                    commands.Respond(id="resp_1", history=(engine_history.Message("user", (picture(f"http://127.0.0.1:{far.port}/"),)),))
                 )
                 await heard.end_of()
         (_, nothing), (_, body) = server.asked
@@ -102,7 +104,11 @@ def test_who_calls_itself_openai_is_not_made_to_fetch():
 
 def test_a_picture_that_a_tool_gave_is_fetched_too():
     def turn(parts):
-        return (turns.Message("user", (turns.TextPart("Draw"),)), turns.ToolCall("c1", "draw", "{}"), turns.ToolResult("c1", parts))
+        return (
+            engine_history.Message("user", (engine_history.TextPart("Draw"),)),
+            engine_history.ToolCall("c1", "draw", "{}"),
+            engine_history.ToolResult("c1", parts),
+        )
 
     messages, _, _ = sent(picture(), site=page(PNG, "image/png"), turn=turn)
     assert messages[-1] == {"role": "user", "content": [{"type": "image_url", "image_url": {"url": inline(PNG), "detail": "auto"}}]}
@@ -115,7 +121,7 @@ def test_the_same_address_is_fetched_once():
 
 def test_a_document_by_address_is_fetched_for_whoever_takes_documents():
     pdf = b"%PDF-1.7"
-    part = turns.FilePart(url="SITE/a/my%20paper.pdf?x=1")
+    part = engine_history.FilePart(url="SITE/a/my%20paper.pdf?x=1")
     messages, _, _ = sent(part, site=page(pdf, "application/pdf"), quirks="openai")
     assert messages[0]["content"] == [{"type": "file", "file": {"filename": "my paper.pdf", "file_data": inline(pdf, "application/pdf")}}]
     broke, paths, _ = sent(part, site=page(pdf, "application/pdf"), quirks="vllm")
@@ -191,21 +197,21 @@ def test_a_picture_in_the_request_is_passed_on_as_it_is(header):
 
 
 def test_a_document_in_the_request_is_base64_or_is_refused():
-    broke, _, _ = sent(turns.FilePart(inline="data:application/pdf;base64,#"), quirks="openai")
+    broke, _, _ = sent(engine_history.FilePart(inline="data:application/pdf;base64,#"), quirks="openai")
     assert (broke.status, broke.code) == (400, "invalid_value")
 
 
 def test_leaving_stops_the_fetch():
     async def scenario():
         async with asyncio.timeout(20), Server(b"").open() as far, Server(streamed("seen")).open() as server:
-            async with before(server, Place(weights=Path(), base=Path(), fetch=HERE)) as (conversation, heard):
+            async with before(server, BuildContext(weights_folder=Path(), base_folder=Path(), fetch=HERE)) as (conversation, heard):
                 url = f"http://127.0.0.1:{far.port}/"
-                conversation.tell(commands.Respond(id="resp_1", history=(turns.Message("user", (picture(url),)),)))
-                await far.until(lambda: far.asked)
-                conversation.tell(commands.Cancel("resp_1"))
-                assert await heard.end_of() == talk_events.Ended("resp_1", "cancelled")
-                await far.until(lambda: far.left)
-                conversation.tell(ask("resp_2"))
-                assert await heard.end_of("resp_2") == talk_events.Ended("resp_2")
+                conversation.send(commands.Respond(id="resp_1", history=(engine_history.Message("user", (picture(url),)),)))
+                await far.text_until(lambda: far.asked)
+                conversation.send(commands.Cancel("resp_1"))
+                assert await heard.end_of() == events.ResponseEnded("resp_1", "cancelled")
+                await far.text_until(lambda: far.left)
+                conversation.send(ask("resp_2"))
+                assert await heard.end_of("resp_2") == events.ResponseEnded("resp_2")
 
     run(scenario())

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.engine_api import events as talk_events
-from antiphon.engine_api.engine import UNWATCHED, Place
+from antiphon.engine_api import events
+from antiphon.engine_api.engine import NULL_OBSERVER, BuildContext
 from antiphon.engine_api.options import Sampling
-from antiphon.engines.chat.quirks import QUIRKS, quirks_of
-from antiphon.engines.upstream.client import Upstream, UpstreamOptions
+from antiphon.engines.chat.quirks import QUIRKS, detect_quirks
+from antiphon.engines.upstream.client import UpstreamClient, UpstreamOptions
 from support.engines.upstreams import CUT, Server, ask, before, run, streamed, whole
 
 
@@ -21,8 +21,8 @@ def found(play, **options):
     async def scenario():
         async with asyncio.timeout(20), Server(play).open() as server:
             options_ = UpstreamOptions(base_url=f"http://127.0.0.1:{server.port}/v1", **options)
-            upstream = Upstream("m", options_, Place(weights=Path(), base=Path(), watcher=UNWATCHED))
-            row = await quirks_of(upstream)
+            upstream = UpstreamClient("m", options_, BuildContext(weights_folder=Path(), base_folder=Path(), observer=NULL_OBSERVER))
+            row = await detect_quirks(upstream)
             upstream.close()
             assert server.asked[0][0].startswith("GET /v1/models HTTP/1.1\r\n")
             return next((name for name, quirks in QUIRKS.items() if quirks is row), row)
@@ -66,7 +66,7 @@ def test_what_was_found_out_once_is_not_asked_again():
             before(server, quirks="auto") as (tell, heard),
         ):
             for id in ("resp_1", "resp_2"):
-                tell.tell(ask(id, sampling=Sampling(max_tokens=5)))
+                tell.send(ask(id, sampling=Sampling(max_tokens=5)))
                 await heard.end_of(id)
         assert [head.split()[1] for head, _ in server.asked] == ["/v1/models", "/v1/chat/completions", "/v1/chat/completions"]
         assert server.asked[1][1]["max_completion_tokens"] == 5
@@ -92,11 +92,11 @@ def test_requests_that_came_together_ask_once_also_when_nothing_is_found_out():
         ids = [f"resp_{number}" for number in range(20)]
         async with asyncio.timeout(20), Server(play).open() as server, before(server, quirks="auto") as (conversation, heard):
             for id in ids:
-                conversation.tell(ask(id))
-            await server.until(lambda: server.asked)
+                conversation.send(ask(id))
+            await server.text_until(lambda: server.asked)
             ready.set()
             for id in ids:
-                assert await heard.end_of(id) == talk_events.Ended(id)
+                assert await heard.end_of(id) == events.ResponseEnded(id)
         assert lists == 1
 
     run(scenario())
@@ -107,7 +107,7 @@ def test_a_server_that_is_left_alone_is_not_asked_what_it_is():
         options = {"quirks": "auto", "failures": 1, "rest_s": 60}
         async with asyncio.timeout(20), Server(CUT).open() as server, before(server, **options) as (conversation, heard):
             for id in ("resp_1", "resp_2", "resp_3"):
-                conversation.tell(ask(id))
+                conversation.send(ask(id))
                 await heard.end_of(id)
         assert [head.split()[0] for head, _ in server.asked] == ["GET", "POST"]
 

@@ -5,9 +5,9 @@ import json
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from antiphon.engine_api import events as talk_events
+from antiphon.engine_api import events
 from antiphon.engines.chat.quirks import QUIRKS
-from antiphon.engines.chat.request import body_of
+from antiphon.engines.chat.request import encode_request
 from support.engines.exchanges import FOLDER, RECORDED, answer, cut, heard, understood
 
 ALL = pytest.mark.parametrize("recorded", RECORDED, ids=lambda recorded: recorded.name)
@@ -20,7 +20,7 @@ def expected(means):
 
 @ALL
 def test_a_server_is_sent_what_its_row_promises(recorded):
-    assert json.loads(body_of(recorded.ask, "m1", QUIRKS[recorded.quirks])) == recorded.request
+    assert json.loads(encode_request(recorded.ask, "m1", QUIRKS[recorded.quirks])) == recorded.request
 
 
 @ALL
@@ -29,8 +29,8 @@ def test_an_answer_is_understood_in_pieces_of_any_size(recorded, size):
     whole = recorded.wire()
     words = heard(recorded.ask, cut(whole, range(0, len(whole), size) if size else ()))
     assert understood(words) == expected(recorded.means)
-    assert isinstance(words[-1], talk_events.Ended | talk_events.Broke)
-    if isinstance(words[-1], talk_events.Broke):
+    assert isinstance(words[-1], events.ResponseEnded | events.ResponseFailed)
+    if isinstance(words[-1], events.ResponseFailed):
         assert recorded.means["says"] in words[-1].message
         assert words[-1].retry_after_s == recorded.means.get("retry_after_s")
 
@@ -65,8 +65,8 @@ def test_an_answer_that_stops_anywhere_has_one_end(data):
     words = heard(
         recorded.ask, cut(whole[:end], data.draw(st.lists(st.integers(1, len(whole)), max_size=3))), is_reset=data.draw(st.booleans())
     )
-    assert [type(word) in (talk_events.Ended, talk_events.Broke) for word in words].count(True) == 1
-    assert isinstance(words[-1], talk_events.Ended | talk_events.Broke)
+    assert [type(word) in (events.ResponseEnded, events.ResponseFailed) for word in words].count(True) == 1
+    assert isinstance(words[-1], events.ResponseEnded | events.ResponseFailed)
     full = expected(recorded.means)
     for what in ("text", "reasoning", "refusal"):
         assert full.get(what, "").startswith(understood(words).get(what, ""))
@@ -80,15 +80,15 @@ def test_garbage_in_an_answer_has_one_end(data):
     start = data.draw(st.integers(0, len(whole)))
     whole[start : start + data.draw(st.integers(0, 40))] = data.draw(st.binary(max_size=40))
     words = heard(recorded.ask, cut(bytes(whole), data.draw(st.lists(st.integers(1, len(whole) + 1), max_size=4))))
-    assert [type(word) in (talk_events.Ended, talk_events.Broke) for word in words].count(True) == 1
-    assert isinstance(words[-1], talk_events.Ended | talk_events.Broke)
+    assert [type(word) in (events.ResponseEnded, events.ResponseFailed) for word in words].count(True) == 1
+    assert isinstance(words[-1], events.ResponseEnded | events.ResponseFailed)
 
 
 @settings(deadline=None)
 @given(st.binary(max_size=400))
 def test_garbage_instead_of_an_answer_has_one_end(data):
     (word,) = heard(RECORDED[0].ask, [data] if data else [])
-    assert isinstance(word, talk_events.Broke)
+    assert isinstance(word, events.ResponseFailed)
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_an_event_of_no_sense_breaks_the_answer(event):
     ):
         head = f"HTTP/1.1 {status} X\r\ncontent-type: {kind}\r\ncontent-length: {len(body)}\r\n\r\n"
         (word,) = heard(ask, [head.encode() + body.encode()])
-        assert isinstance(word, talk_events.Broke)
+        assert isinstance(word, events.ResponseFailed)
 
 
 def test_every_row_has_exchanges_of_text_calls_and_errors():
@@ -143,5 +143,5 @@ def test_what_is_impossible_has_a_log_probability_too():
     tokens = [{"token": "a", "logprob": -0.5, "top_logprobs": [{"token": "b", "logprob": None}]}, {"token": "c", "logprob": None}]
     chunk = {"choices": [{"index": 0, "delta": {"content": "ac"}, "logprobs": {"content": tokens}, "finish_reason": "stop"}]}
     words = heard(RECORDED[0].ask, [answer(200, {"content-type": "application/json"}, [json.dumps(chunk)])])
-    assert [token.chosen.logprob for token in words[0].logprobs] == [-0.5, -9999.0]
+    assert [token.token.logprob for token in words[0].logprobs] == [-0.5, -9999.0]
     assert words[0].logprobs[0].alternatives[0].logprob == -9999.0

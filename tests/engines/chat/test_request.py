@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from msgspec import structs
 
-from antiphon.audio import wav
-from antiphon.engine_api import commands, history as turns
+from antiphon.audio import wav_file
+from antiphon.engine_api import commands, history as engine_history
 from antiphon.engine_api.options import CustomTool, FunctionTool, JsonObject, Sampling, ToolChoice
 from antiphon.engines.chat.quirks import QUIRKS, Quirks
-from antiphon.engines.chat.request import NOT_PASSED, body_of
-from antiphon.errors import ClientMistake
+from antiphon.engines.chat.request import BLOCKED_KEYS, encode_request
+from antiphon.errors import ClientError
 
 PNG = "data:image/png;base64,iVBORw0KGgo="
 GET = FunctionTool("get", "Gets", {"type": "object"}, strict=True)
@@ -20,7 +20,7 @@ SHELL = CustomTool("shell", "Runs", syntax="regex", grammar="[a-z]+", namespace=
 
 
 def text(role, words):
-    return turns.Message(role, (turns.TextPart(words),))
+    return engine_history.Message(role, (engine_history.TextPart(words),))
 
 
 def ask(**more):
@@ -28,22 +28,22 @@ def ask(**more):
 
 
 def sent(quirks=None, **more):
-    return json.loads(body_of(ask(**more), "m1", quirks or QUIRKS["generic"]))
+    return json.loads(encode_request(ask(**more), "m1", quirks or QUIRKS["generic"]))
 
 
 EVERYTHING = ask(
     history=(
         text("developer", "Be brief."),
         text("user", "Hi"),
-        turns.Thought("Hm."),
+        engine_history.ReasoningItem("Hm."),
         text("assistant", "Hello."),
         text("system", "Be kind."),
-        turns.Message("user", (turns.TextPart("This?"), turns.ImagePart(PNG, detail="low"))),
-        turns.Thought("Look."),
-        turns.ToolCall("c1", "get", ""),
-        turns.ToolCall("c2", "shell", "ls", custom=True, namespace="tools"),
-        turns.ToolResult("c1", (turns.TextPart("1"),)),
-        turns.ToolResult("c2", (turns.ImagePart(PNG),)),
+        engine_history.Message("user", (engine_history.TextPart("This?"), engine_history.ImagePart(PNG, detail="low"))),
+        engine_history.ReasoningItem("Look."),
+        engine_history.ToolCall("c1", "get", ""),
+        engine_history.ToolCall("c2", "shell", "ls", custom=True, namespace="tools"),
+        engine_history.ToolResult("c1", (engine_history.TextPart("1"),)),
+        engine_history.ToolResult("c2", (engine_history.ImagePart(PNG),)),
         text("user", "Go on"),
     ),
     instructions="You are a bird.",
@@ -63,7 +63,7 @@ PICTURE = {"type": "image_url", "image_url": {"url": PNG, "detail": "low"}}
 
 
 def test_a_whole_conversation_as_openai_is_sent_it():
-    body = json.loads(body_of(EVERYTHING, "m1", QUIRKS["openai"]))
+    body = json.loads(encode_request(EVERYTHING, "m1", QUIRKS["openai"]))
     assert body["messages"] == [
         {"role": "developer", "content": "You are a bird."},
         {"role": "developer", "content": "Be brief."},
@@ -84,7 +84,7 @@ def test_a_whole_conversation_as_openai_is_sent_it():
 
 
 def test_the_same_conversation_as_an_open_models_server_is_sent_it():
-    body = json.loads(body_of(EVERYTHING, "m1", QUIRKS["llamacpp"]))
+    body = json.loads(encode_request(EVERYTHING, "m1", QUIRKS["llamacpp"]))
     assert body["messages"][:4] == [
         {"role": "system", "content": "You are a bird.\n\nBe brief.\n\nBe kind."},
         {"role": "user", "content": "Hi"},
@@ -113,8 +113,8 @@ COLUMNS = {
 @pytest.mark.parametrize("column", COLUMNS)
 def test_a_column_changes_what_it_says_and_nothing_else(column):
     usual, other, shown = COLUMNS[column]
-    plain = json.loads(body_of(EVERYTHING, "m1", Quirks(**{column: usual})))
-    changed = json.loads(body_of(EVERYTHING, "m1", Quirks(**{column: other})))
+    plain = json.loads(encode_request(EVERYTHING, "m1", Quirks(**{column: usual})))
+    changed = json.loads(encode_request(EVERYTHING, "m1", Quirks(**{column: other})))
     assert shown(plain) != shown(changed)
     touched = {
         "developer": {"messages"},
@@ -135,25 +135,30 @@ def test_every_column_has_its_test():
 
 
 def test_log_probabilities_are_refused_where_there_are_none():
-    with pytest.raises(ClientMistake, match="no log probabilities"):
+    with pytest.raises(ClientError, match="no log probabilities"):
         sent(QUIRKS["lmstudio"], sampling=Sampling(top_logprobs=0))
     assert sent(sampling=Sampling(top_logprobs=0))["logprobs"] is True
 
 
 def test_a_document_is_refused_where_none_is_taken():
-    with pytest.raises(ClientMistake, match="takes none"):
-        sent(history=(turns.Message("user", (turns.FilePart(inline="data:application/pdf;base64,JVBERg=="),)),))
+    with pytest.raises(ClientError, match="takes none"):
+        sent(history=(engine_history.Message("user", (engine_history.FilePart(inline="data:application/pdf;base64,JVBERg=="),)),))
 
 
-@pytest.mark.parametrize("part", [turns.ImagePart(file_id="file_1"), turns.ImagePart("cat.png"), turns.ImagePart("javascript:x")])
+@pytest.mark.parametrize(
+    "part", [engine_history.ImagePart(file_id="file_1"), engine_history.ImagePart("cat.png"), engine_history.ImagePart("javascript:x")]
+)
 def test_a_picture_that_is_nowhere_is_refused(part):
-    with pytest.raises(ClientMistake, match="can't be given the image"):
-        sent(history=(turns.Message("user", (part,)),))
+    with pytest.raises(ClientError, match="can't be given the image"):
+        sent(history=(engine_history.Message("user", (part,)),))
 
 
 @pytest.mark.parametrize("row", QUIRKS)
 def test_what_asks_for_something_else_or_of_somebody_else_stays_here(row):
-    extra = dict.fromkeys(NOT_PASSED, "evil") | {"top_k": 5, "chat_template_kwargs": {"chat_template": "evil", "tokenize": "evil", "x": 1}}
+    extra = dict.fromkeys(BLOCKED_KEYS, "evil") | {
+        "top_k": 5,
+        "chat_template_kwargs": {"chat_template": "evil", "tokenize": "evil", "x": 1},
+    }
     body = sent(QUIRKS[row], sampling=Sampling(extra=extra))
     assert "evil" not in json.dumps(body)
     assert (body["top_k"], body["model"], body["stream"], body["chat_template_kwargs"]) == (5, "m1", True, {"x": 1})
@@ -165,34 +170,36 @@ def test_what_the_protocol_says_goes_before_what_stands_beside_it():
 
 
 def test_speech_goes_as_a_recording_and_what_the_assistant_said_aloud_as_words():
-    heard, said = turns.SpeechPart(b"abcd", 8_000, "turn_1", "Hi"), turns.SpeechPart(b"abcd", 8_000, None, "Hello.")
-    history = (turns.Message("user", (heard,)), turns.Message("assistant", (said,)), text("user", "Go on"))
+    heard, said = engine_history.SpeechPart(b"abcd", 8_000, "turn_1", "Hi"), engine_history.SpeechPart(b"abcd", 8_000, None, "Hello.")
+    history = (engine_history.Message("user", (heard,)), engine_history.Message("assistant", (said,)), text("user", "Go on"))
     messages = sent(history=history)["messages"]
     (recording,) = messages[0]["content"]
-    assert recording == {"type": "input_audio", "input_audio": {"data": b64encode(wav(b"abcd", 8_000)).decode(), "format": "wav"}}
+    assert recording == {"type": "input_audio", "input_audio": {"data": b64encode(wav_file(b"abcd", 8_000)).decode(), "format": "wav"}}
     assert messages[1] == {"role": "assistant", "content": "Hello."}
 
 
 PARTS = st.one_of(
-    st.text(max_size=9).map(turns.TextPart),
-    st.text(max_size=9).map(turns.RefusalPart),
-    st.just(turns.ImagePart(PNG)),
-    st.just(turns.AudioPart("UklGRg==", "wav")),
-    st.just(turns.SpeechPart(b"ab", 24_000, "turn_1", "hi")),
+    st.text(max_size=9).map(engine_history.TextPart),
+    st.text(max_size=9).map(engine_history.RefusalPart),
+    st.just(engine_history.ImagePart(PNG)),
+    st.just(engine_history.AudioPart("UklGRg==", "wav")),
+    st.just(engine_history.SpeechPart(b"ab", 24_000, "turn_1", "hi")),
 )
 TURNS = st.one_of(
-    st.builds(turns.Message, st.sampled_from(["system", "developer", "user"]), st.lists(PARTS, min_size=1, max_size=3).map(tuple)),
-    st.builds(turns.Message, st.just("assistant"), st.lists(st.text(max_size=9).map(turns.TextPart), max_size=2).map(tuple)),
-    st.text(max_size=9).map(turns.Thought),
-    st.builds(turns.ToolCall, st.sampled_from(["c1", "c2"]), st.just("get"), st.sampled_from(["", "{}"]), st.booleans()),
-    st.builds(turns.ToolResult, st.sampled_from(["c1", "c2"]), st.lists(PARTS, max_size=2).map(tuple)),
+    st.builds(engine_history.Message, st.sampled_from(["system", "developer", "user"]), st.lists(PARTS, min_size=1, max_size=3).map(tuple)),
+    st.builds(
+        engine_history.Message, st.just("assistant"), st.lists(st.text(max_size=9).map(engine_history.TextPart), max_size=2).map(tuple)
+    ),
+    st.text(max_size=9).map(engine_history.ReasoningItem),
+    st.builds(engine_history.ToolCall, st.sampled_from(["c1", "c2"]), st.just("get"), st.sampled_from(["", "{}"]), st.booleans()),
+    st.builds(engine_history.ToolResult, st.sampled_from(["c1", "c2"]), st.lists(PARTS, max_size=2).map(tuple)),
 )
 
 
 @settings(deadline=None)
 @given(st.lists(TURNS, max_size=8).map(tuple), st.sampled_from(list(QUIRKS)))
 def test_any_conversation_makes_messages_that_servers_take(history, row):
-    messages = json.loads(body_of(structs.replace(EVERYTHING, history=history), "m1", QUIRKS[row]))["messages"]
+    messages = json.loads(encode_request(structs.replace(EVERYTHING, history=history), "m1", QUIRKS[row]))["messages"]
     assert messages[0]["content"].startswith("You are a bird.")
     for before, message in zip([None, *messages], messages, strict=False):
         assert message["role"] in {"system", "developer", "user", "assistant", "tool"}

@@ -4,15 +4,15 @@ import json
 
 import pytest
 
-from antiphon.engine_api import events as talk_events
-from antiphon.engines.chat.response import ChatReading
-from antiphon.errors import Fault
+from antiphon.engine_api import events as engine_events
+from antiphon.engines.chat.response import ChatResponseReader
+from antiphon.errors import ApiError
 
 ID = "resp_1"
 
 
 def words_of(*events, is_over=True):
-    reading, words = ChatReading(ID, {}), []
+    reading, words = ChatResponseReader(ID, {}), []
     told = [event if isinstance(event, bytes) else json.dumps(event).encode() for event in events]
     assert (reading.read(told, words) or reading.finish(words)) == is_over
     return words
@@ -27,32 +27,35 @@ def chunk(content, finish=None):
     [
         ({"prompt_tokens": 7.0, "completion_tokens": 3.0}, 7, 3),
         ({"prompt_tokens": -7, "completion_tokens": 3}, 0, 3),
-        ({"prompt_tokens": 10**30, "completion_tokens": None}, talk_events.MOST_TOKENS, 0),
+        ({"prompt_tokens": 10**30, "completion_tokens": None}, engine_events.MAX_TOKENS, 0),
     ],
 )
 def test_usage_is_a_number_of_tokens_whatever_was_sent(told, input_tokens, output_tokens):
-    used = next(word for word in words_of(chunk("Hi", "stop"), {"choices": [], "usage": told}) if isinstance(word, talk_events.Used))
+    used = next(word for word in words_of(chunk("Hi", "stop"), {"choices": [], "usage": told}) if isinstance(word, engine_events.Usage))
     assert (used.input_tokens, used.output_tokens) == (input_tokens, output_tokens)
 
 
 def test_a_message_that_comes_whole_is_over_whether_it_says_so_or_not():
-    assert words_of({"choices": [{"message": {"content": "Hi"}}]}) == [talk_events.Text(ID, "Hi"), talk_events.Ended(ID)]
+    assert words_of({"choices": [{"message": {"content": "Hi"}}]}) == [engine_events.TextDelta(ID, "Hi"), engine_events.ResponseEnded(ID)]
 
 
 def test_calls_of_a_whole_message_are_told_apart_though_they_have_one_id():
     calls = [{"id": "c", "function": {"name": name, "arguments": "{}"}} for name in ("f", "g")]
     words = words_of({"choices": [{"message": {"tool_calls": calls}, "finish_reason": "tool_calls"}]})
-    assert [word.name for word in words if isinstance(word, talk_events.Calling)] == ["f", "g"]
+    assert [word.name for word in words if isinstance(word, engine_events.ToolCallStarted)] == ["f", "g"]
 
 
 def test_an_error_that_is_not_under_error_is_one_too():
-    with pytest.raises(Fault, match="boom") as raised:
+    with pytest.raises(ApiError, match="boom") as raised:
         words_of(chunk("Hi"), {"object": "error", "message": "boom", "code": 400})
     assert raised.value.status == 400
 
 
 def test_an_event_that_says_nothing_is_passed_over():
-    assert words_of({"id": "x"}, b'{"id": "\xff"}', chunk("Hi", "stop")) == [talk_events.Text(ID, "Hi"), talk_events.Ended(ID)]
+    assert words_of({"id": "x"}, b'{"id": "\xff"}', chunk("Hi", "stop")) == [
+        engine_events.TextDelta(ID, "Hi"),
+        engine_events.ResponseEnded(ID),
+    ]
 
 
 @pytest.mark.parametrize("cut", [rb"a\ud83d", rb"\ude00a", b"a\xf0\x9f"])

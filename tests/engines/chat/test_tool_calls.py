@@ -7,11 +7,11 @@ import msgspec
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from antiphon.engine_api import events as talk_events
+from antiphon.engine_api import events
 from antiphon.engine_api.options import FunctionTool
-from antiphon.engines.chat.tool_calls import Calls, FreeText
-from antiphon.errors import UpstreamTrouble
-from antiphon.wire.upstream import chat_completions as chat
+from antiphon.engines.chat.tool_calls import FreeTextExtractor, ToolCallAssembler
+from antiphon.errors import UpstreamError
+from antiphon.wire.upstream import chat_completions
 
 NAMES = ["get", "get_weather", "get_time", "weather", "a", "tool__shell"]
 OFFERED = {name: FunctionTool(name) for name in NAMES}
@@ -46,20 +46,20 @@ def parts(index, id, name, cuts, *, repeats_name=False, repeats_id=False, empty_
 
 def called(told, offered=OFFERED):
     """The names and arguments that the parts of calls mean, in order."""
-    calls, words = Calls("resp_1", offered), []
+    calls, words = ToolCallAssembler("resp_1", offered), []
     for part in told:
-        calls.take(msgspec.convert(part, chat.ToolCall), words)
+        calls.add(msgspec.convert(part, chat_completions.ToolCall), words)
     calls.close(words)
     found, over = {}, set()
     for word in words:
         match word:
-            case talk_events.Calling():
+            case events.ToolCallStarted():
                 assert word.call_id not in found
                 found[word.call_id] = [word.name, ""]
-            case talk_events.Arguments():
+            case events.ToolArgumentsDelta():
                 assert word.call_id not in over
                 found[word.call_id][1] += word.text
-            case talk_events.Called():
+            case events.ToolCallDone():
                 over.add(word.call_id)
     assert over == found.keys()
     return [tuple(call) for call in found.values()]
@@ -112,10 +112,10 @@ def test_a_call_of_no_arguments_is_a_call():
 
 
 def test_a_call_of_no_arguments_that_was_cut_off_has_none():
-    calls, words = Calls("resp_1", OFFERED), []
-    calls.take(msgspec.convert({"index": 0, "id": "c", "function": {"name": "a"}}, chat.ToolCall), words)
-    calls.close(words, is_whole=False)
-    assert words == [talk_events.Calling("resp_1", "c", "a")]
+    calls, words = ToolCallAssembler("resp_1", OFFERED), []
+    calls.add(msgspec.convert({"index": 0, "id": "c", "function": {"name": "a"}}, chat_completions.ToolCall), words)
+    calls.close(words, is_complete=False)
+    assert words == [events.ToolCallStarted("resp_1", "c", "a")]
 
 
 def test_calls_that_a_server_mixes_are_put_together_again():
@@ -141,7 +141,7 @@ def test_a_call_that_takes_the_place_of_one_left_off_ends_it():
 
 def test_a_call_that_goes_on_when_it_was_whole_is_garbled():
     told = [{"index": number, "id": f"c{number}", "function": {"name": "get", "arguments": "{}"}} for number in range(2)]
-    with pytest.raises(UpstreamTrouble, match="went on with call 0"):
+    with pytest.raises(UpstreamError, match="went on with call 0"):
         called([*told, {"index": 0, "function": {"arguments": "x"}}])
 
 
@@ -151,22 +151,24 @@ def test_a_name_that_comes_after_the_arguments_began_is_waited_for():
 
 
 def test_a_call_that_is_never_named_is_no_answer():
-    with pytest.raises(UpstreamTrouble, match="never named"):
+    with pytest.raises(UpstreamError, match="never named"):
         called([{"index": 0, "id": "c", "function": {"arguments": "{}"}}])
 
 
 def test_an_id_that_clients_could_not_give_back_is_replaced():
-    calls, words = Calls("resp_1", OFFERED), []
-    calls.take(msgspec.convert({"id": "c" * 65, "function": {"name": "a", "arguments": "{}"}}, chat.ToolCall), words)
-    assert words[0] == talk_events.Calling("resp_1", "call_11", "a")
+    calls, words = ToolCallAssembler("resp_1", OFFERED), []
+    calls.add(msgspec.convert({"id": "c" * 65, "function": {"name": "a", "arguments": "{}"}}, chat_completions.ToolCall), words)
+    assert words[0] == events.ToolCallStarted("resp_1", "call_11", "a")
 
 
 def test_an_id_that_comes_twice_is_not_given_twice():
-    calls, words = Calls("resp_1", OFFERED), []
+    calls, words = ToolCallAssembler("resp_1", OFFERED), []
     for index in (0, 1):
-        calls.take(msgspec.convert({"index": index, "id": "same", "function": {"name": "a", "arguments": "{}"}}, chat.ToolCall), words)
+        calls.add(
+            msgspec.convert({"index": index, "id": "same", "function": {"name": "a", "arguments": "{}"}}, chat_completions.ToolCall), words
+        )
     calls.close(words)
-    ids = [word.call_id for word in words if isinstance(word, talk_events.Calling)]
+    ids = [word.call_id for word in words if isinstance(word, events.ToolCallStarted)]
     assert len(set(ids)) == 2
     assert ids[0] == "same"
 
@@ -179,7 +181,7 @@ def test_what_is_no_call_says_nothing():
 
 
 def unwrapped(data, text):
-    free = FreeText()
+    free = FreeTextExtractor()
     return "".join(free.feed(piece) for piece in pieces(data, text)) + free.end()
 
 
@@ -215,7 +217,7 @@ def test_any_text_at_all_is_taken_and_none_of_it_is_unsound(data, text):
 
 
 def test_the_other_names_that_models_give_the_text_are_taken():
-    assert FreeText().feed("") == ""
+    assert FreeTextExtractor().feed("") == ""
     for wrapped in ('{"patch": "x"}', '"x"'):
-        free = FreeText()
+        free = FreeTextExtractor()
         assert free.feed(wrapped) + free.end() == "x"

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from antiphon.config.settings import SpeechSettings
-from antiphon.engine_api import commands, events as talk_events
-from antiphon.engine_api.engine import Place
-from antiphon.engine_api.options import Settings, Transcription
-from antiphon.engines.duplex.engine import Duplex
+from antiphon.engine_api import commands, events
+from antiphon.engine_api.engine import BuildContext
+from antiphon.engine_api.options import ConversationSettings, Transcription
+from antiphon.engines.duplex.engine import DuplexAdapter
 from antiphon.engines.scripted.engine import build
-from antiphon.runtime.speech.service import Speech
-from antiphon.speech.dsp.resample import resampled
-from antiphon.speech.stt.moonshine import Moonshine
+from antiphon.runtime.speech.service import SpeechService
+from antiphon.speech.dsp.resample import resample
+from antiphon.speech.stt.moonshine import MoonshineTranscriber
 from support.engines.duplexes import RATE_HZ, VOICE_HZ, Duet
 from support.engines.hearings import quiet
 
@@ -41,7 +41,7 @@ def plain(text):
 async def tell(duet, pcm, ms):
     size = RATE_HZ * ms // 1000 * 2
     for at in range(0, len(pcm), size):
-        duet.tell(commands.Hear(pcm[at : at + size]))
+        duet.tell(commands.AppendAudio(pcm[at : at + size]))
         await asyncio.sleep(0)
 
 
@@ -54,18 +54,18 @@ async def silent_until(duet, condition, ms=100):
 
 
 def ended(duet):
-    return [word for word in duet.words if isinstance(word, talk_events.Ended | talk_events.Broke)]
+    return [word for word in duet.words if isinstance(word, events.ResponseEnded | events.ResponseFailed)]
 
 
 def talked(scenario, answer="You said: {input}."):
     async def play():
-        speech = Speech(SpeechSettings(), WEIGHTS, {})
-        place = Place(weights=WEIGHTS, base=Path())
-        engine = Duplex(speech.around(build("parrot", {"answers": [{"say": answer}], "abilities": DEAF}, place)))
+        speech = SpeechService(SpeechSettings(), WEIGHTS, {})
+        place = BuildContext(weights_folder=WEIGHTS, base_folder=Path())
+        engine = DuplexAdapter(speech.with_speech(build("parrot", {"answers": [{"say": answer}], "abilities": DEAF}, place)))
         duet = Duet()
         try:
-            async with engine.open(Settings(model="parrot"), duet) as duet.conversation:
-                duet.tell(commands.Converse())
+            async with engine.open(ConversationSettings(model="parrot"), duet) as duet.conversation:
+                duet.tell(commands.StartDuplex())
                 await duet.until(lambda: duet.words)
                 await scenario(duet)
         finally:
@@ -75,10 +75,10 @@ def talked(scenario, answer="You said: {input}."):
 
 
 async def heard_in(pcm):
-    ear = Moonshine(WEIGHTS / "moonshine-tiny-en")
+    ear = MoonshineTranscriber(WEIGHTS / "moonshine-tiny-en")
     await ear.start()
     try:
-        return plain((await ear.transcribe(resampled(pcm, VOICE_HZ, RATE_HZ), Transcription())).text)
+        return plain((await ear.transcribe(resample(pcm, VOICE_HZ, RATE_HZ), Transcription())).text)
     finally:
         await ear.stop()
 
@@ -90,11 +90,11 @@ def test_what_a_person_says_is_answered_in_words_and_in_sound(name, ms):
         await tell(duet, quiet(500, RATE_HZ) + recording(name), ms)
         await silent_until(duet, lambda: ended(duet), ms)
         (end,) = ended(duet)
-        assert end == talk_events.Ended(end.id)
-        said = plain("".join(word.text for word in duet.words if isinstance(word, talk_events.Spoken)))
+        assert end == events.ResponseEnded(end.id)
+        said = plain("".join(word.text for word in duet.words if isinstance(word, events.AudioTranscriptDelta)))
         assert said[:2] == ["you", "said"]
         assert len(set(said[2:]) & set(WORDS[name].split())) >= len(set(WORDS[name].split())) - 1
-        sounds = b"".join(word.pcm for word in duet.words if isinstance(word, talk_events.Sound))
+        sounds = b"".join(word.pcm for word in duet.words if isinstance(word, events.AudioDelta))
         assert len(set(await heard_in(sounds)) & set(said)) >= len(set(said)) * 2 // 3
 
     talked(scenario)
@@ -109,10 +109,10 @@ def test_an_answer_falls_silent_within_a_second_of_speech(ms, pieces):
         size = RATE_HZ * ms // 1000 * 2
         told = 0
         while not ended(duet):
-            duet.tell(commands.Hear(pcm[told * size : (told + 1) * size]))
+            duet.tell(commands.AppendAudio(pcm[told * size : (told + 1) * size]))
             told += 1
             await asyncio.sleep(ms / 10_000)
-        assert ended(duet) == [talk_events.Ended("duplex_1", "cancelled")]
+        assert ended(duet) == [events.ResponseEnded("duplex_1", "cancelled")]
         assert told <= pieces
 
     talked(scenario, "There was an old man with a beard, who said it is just as I feared. " * 5)

@@ -1,20 +1,20 @@
 """An engine of turns in full duplex: who listens, who speaks, and who is cut short."""
 
-from antiphon.engine_api import commands, events as talk_events, history as turns
+from antiphon.engine_api import commands, events, history
 from antiphon.engine_api.engine import EngineOverrun
 from antiphon.engine_api.options import TurnDetection, Voice
-from antiphon.engines.duplex.conversation import SLACK_MS
-from antiphon.engines.duplex.engine import can_converse
+from antiphon.engines.duplex.conversation import LEAD_MARGIN_MS
+from antiphon.engines.duplex.engine import can_adapt
 from support.engines.duplexes import RATE_HZ, TURN_END, Puppet, conversed, piece, silent_parrot, sound
 from support.engines.hearings import noise, quiet
 
-ENDED = talk_events.Ended("duplex_1")
-CUT = talk_events.Ended("duplex_1", "cancelled")
-LISTENING = talk_events.Listening()
+ENDED = events.ResponseEnded("duplex_1")
+CUT = events.ResponseEnded("duplex_1", "cancelled")
+LISTENING = events.Listening()
 
 
 def spoken(text):
-    return lambda id: talk_events.Spoken(id, text)
+    return lambda id: events.AudioTranscriptDelta(id, text)
 
 
 def sounding(ms):
@@ -22,15 +22,15 @@ def sounding(ms):
 
 
 def ended(id):
-    return talk_events.Ended(id)
+    return events.ResponseEnded(id)
 
 
 def ended_cut(id):
-    return talk_events.Ended(id, "cancelled")
+    return events.ResponseEnded(id, "cancelled")
 
 
 def text(words):
-    return lambda id: talk_events.Text(id, words)
+    return lambda id: events.TextDelta(id, words)
 
 
 def test_it_is_ready_and_listens_to_every_piece_of_sound():
@@ -39,7 +39,7 @@ def test_it_is_ready_and_listens_to_every_piece_of_sound():
 
     puppet = Puppet()
     duet = conversed(puppet, scenario)
-    assert duet.ready == [talk_events.Ready()]
+    assert duet.ready == [events.DuplexStarted()]
     assert duet.last == [LISTENING] * 3
     configure, *heard = puppet.told
     assert configure == commands.Configure(rate_hz=RATE_HZ, turn_detection=TurnDetection())
@@ -59,7 +59,7 @@ def test_a_turn_is_answered_and_the_end_of_the_answer_is_told_when_it_was_heard(
         puppet.turn(start_ms=0, end_ms=800)
         puppet.say(spoken("Hello"), sounding(1200))
         puppet.say(ended)
-        assert duet.take() == [LISTENING, talk_events.Spoken("duplex_1", "Hello"), sound("duplex_1", 1200)]
+        assert duet.take() == [LISTENING, events.AudioTranscriptDelta("duplex_1", "Hello"), sound("duplex_1", 1200)]
         await duet.pieces(1)
         assert duet.take() == []
         await duet.pieces(2)
@@ -70,12 +70,12 @@ def test_a_turn_is_answered_and_the_end_of_the_answer_is_told_when_it_was_heard(
     (part,) = puppet.ask.history[0].parts
     assert puppet.ask == commands.Respond(
         id="duplex_1",
-        history=(turns.Message("user", (part,)),),
+        history=(history.Message("user", (part,)),),
         instructions="Be brief.",
         truncate=True,
         voice=Voice(),
     )
-    assert part == turns.SpeechPart(TURN_END[: 2 * RATE_HZ * 8 // 10], RATE_HZ, "turn_1")
+    assert part == history.SpeechPart(TURN_END[: 2 * RATE_HZ * 8 // 10], RATE_HZ, "turn_1")
 
 
 def test_an_answer_in_writing_is_over_at_once():
@@ -85,8 +85,8 @@ def test_an_answer_in_writing_is_over_at_once():
         puppet.say(text("Hello"), ended)
 
     puppet = Puppet()
-    words = conversed(puppet, scenario, commands.Converse(voice=None)).last
-    assert words == [LISTENING, talk_events.Text("duplex_1", "Hello"), ENDED, LISTENING]
+    words = conversed(puppet, scenario, commands.StartDuplex(voice=None)).last
+    assert words == [LISTENING, events.TextDelta("duplex_1", "Hello"), ENDED, LISTENING]
     assert puppet.ask.voice is None
 
 
@@ -102,7 +102,7 @@ def test_the_model_is_told_all_that_was_said_and_answered():
     conversed(puppet, scenario)
     user, answer, _ = puppet.ask.history
     assert user.parts[0].turn_id == "turn_1"
-    assert answer == turns.Message("assistant", (turns.TextPart("Answer 1"),))
+    assert answer == history.Message("assistant", (history.TextPart("Answer 1"),))
     assert [ask.id for ask in puppet.of(commands.Respond)] == ["duplex_1", "duplex_2"]
 
 
@@ -113,16 +113,16 @@ def test_whoever_speaks_cuts_the_answer_short_and_the_model_remembers_what_was_h
         puppet.say(spoken("One "), sounding(1000), spoken("two "), sounding(1000), spoken("three"), sounding(4000), ended)
         await duet.pieces(1)
         duet.take()
-        puppet.deliver([talk_events.SpeechStarted("turn_2", 1500)])
+        puppet.deliver([events.SpeechStarted("turn_2", 1500)])
         assert duet.take() == [CUT, LISTENING]
         assert puppet.of(commands.Cancel) == [commands.Cancel("duplex_1")]
         puppet.say(spoken("late"), sounding(100), ended_cut)
         assert duet.take() == []
-        puppet.deliver([talk_events.SpeechStopped("turn_2", 2000)])
+        puppet.deliver([events.SpeechStopped("turn_2", 2000)])
 
     puppet = Puppet()
     conversed(puppet, scenario)
-    assert puppet.ask.history[1] == turns.Message("assistant", (turns.TextPart("One "),), heard_ms=1000)
+    assert puppet.ask.history[1] == history.Message("assistant", (history.TextPart("One "),), played_ms=1000)
 
 
 def test_an_answer_of_which_nothing_was_heard_is_not_remembered():
@@ -146,7 +146,7 @@ def test_whoever_goes_on_speaking_before_the_answer_is_made_is_answered_once():
 
     puppet = Puppet()
     words = conversed(puppet, scenario).last
-    assert words == [LISTENING, talk_events.Text("duplex_2", "Yes"), talk_events.Ended("duplex_2"), LISTENING]
+    assert words == [LISTENING, events.TextDelta("duplex_2", "Yes"), events.ResponseEnded("duplex_2"), LISTENING]
     assert puppet.of(commands.Cancel) == [commands.Cancel("duplex_1")]
 
 
@@ -159,7 +159,7 @@ def test_while_the_answer_is_being_made_it_still_listens():
         await duet.pieces(2)
 
     puppet = Puppet()
-    assert conversed(puppet, scenario).last == [LISTENING] * 3 + [talk_events.Text("duplex_1", "Yes")]
+    assert conversed(puppet, scenario).last == [LISTENING] * 3 + [events.TextDelta("duplex_1", "Yes")]
 
 
 def test_a_turn_that_is_answered_with_nothing_goes_by_in_silence():
@@ -182,7 +182,7 @@ def test_told_to_listen_it_falls_silent_and_what_is_made_is_dropped():
         puppet.turn()
         puppet.say(spoken("One"), sounding(1000))
         duet.take()
-        duet.tell(commands.Listen(), piece())
+        duet.tell(commands.ForceListen(), piece())
         puppet.say(sounding(100))
         await duet.settle()
         assert duet.take() == [CUT, LISTENING]
@@ -197,7 +197,7 @@ def test_told_to_listen_it_falls_silent_and_what_is_made_is_dropped():
 def test_nothing_is_begun_while_it_is_told_to_listen_and_the_turn_is_answered_after():
     async def scenario(duet):
         for _ in range(2):
-            duet.tell(commands.Listen())
+            duet.tell(commands.ForceListen())
             await duet.hear(TURN_END)
         puppet.turn()
         assert not puppet.of(commands.Respond)
@@ -205,7 +205,7 @@ def test_nothing_is_begun_while_it_is_told_to_listen_and_the_turn_is_answered_af
         puppet.say(text("Yes"))
 
     puppet = Puppet()
-    assert conversed(puppet, scenario).last == [LISTENING] * 3 + [talk_events.Text("duplex_1", "Yes")]
+    assert conversed(puppet, scenario).last == [LISTENING] * 3 + [events.TextDelta("duplex_1", "Yes")]
 
 
 def test_the_first_pieces_are_only_listened_to_where_the_client_wants_that():
@@ -218,7 +218,7 @@ def test_the_first_pieces_are_only_listened_to_where_the_client_wants_that():
         assert puppet.ask.history[-1].parts[0].turn_id == "turn_1"
 
     puppet = Puppet()
-    conversed(puppet, scenario, commands.Converse(options={"force_listen_count": 2}))
+    conversed(puppet, scenario, commands.StartDuplex(options={"force_listen_count": 2}))
 
 
 # What is foreseen
@@ -231,11 +231,11 @@ def test_an_engine_that_foresees_is_told_what_it_will_be_asked_and_then_asked_ju
 
     puppet = Puppet(foresees=True)
     conversed(puppet, scenario)
-    (foreseen,) = puppet.of(commands.Foresee)
+    (foreseen,) = puppet.of(commands.Prepare)
     (part,) = puppet.ask.history[0].parts
-    assert foreseen.ask.history == (turns.Message("user", (turns.SpeechPart(b"", RATE_HZ, "turn_1"),)),)
-    assert foreseen.ask == commands.Respond(
-        **{name: getattr(puppet.ask, name) for name in ("id", "instructions", "truncate", "voice")}, history=foreseen.ask.history
+    assert foreseen.request.history == (history.Message("user", (history.SpeechPart(b"", RATE_HZ, "turn_1"),)),)
+    assert foreseen.request == commands.Respond(
+        **{name: getattr(puppet.ask, name) for name in ("id", "instructions", "truncate", "voice")}, history=foreseen.request.history
     )
     assert part.pcm
 
@@ -248,12 +248,12 @@ def test_an_answer_that_breaks_is_told_and_the_next_is_given():
         for number in (1, 2):
             await duet.hear(TURN_END)
             puppet.turn(f"turn_{number}", 1000 * (number - 1), 1000 * number)
-            puppet.say(text("Yes"), (lambda id: talk_events.Broke(id=id, message="no")) if number == 1 else ended)
+            puppet.say(text("Yes"), (lambda id: events.ResponseFailed(id=id, message="no")) if number == 1 else ended)
 
     puppet = Puppet()
     words = conversed(puppet, scenario).last
-    assert words[:4] == [LISTENING, talk_events.Text("duplex_1", "Yes"), talk_events.Broke(id="duplex_1", message="no"), LISTENING]
-    assert words[-2:] == [talk_events.Ended("duplex_2"), LISTENING]
+    assert words[:4] == [LISTENING, events.TextDelta("duplex_1", "Yes"), events.ResponseFailed(id="duplex_1", message="no"), LISTENING]
+    assert words[-2:] == [events.ResponseEnded("duplex_2"), LISTENING]
 
 
 def test_an_engine_that_has_no_room_breaks_the_answer():
@@ -269,10 +269,10 @@ def test_an_engine_that_has_no_room_breaks_the_answer():
 
 def test_an_engine_that_is_lost_is_told_as_it_is():
     async def scenario(_):
-        puppet.deliver([talk_events.Lost(code="backend_error", message="It died.")])
+        puppet.deliver([events.EngineLost(code="backend_error", message="It died.")])
 
     puppet = Puppet()
-    assert conversed(puppet, scenario).last == [talk_events.Lost(code="backend_error", message="It died.")]
+    assert conversed(puppet, scenario).last == [events.EngineLost(code="backend_error", message="It died.")]
 
 
 def test_an_answer_that_goes_on_for_minutes_is_ended():
@@ -287,7 +287,7 @@ def test_an_answer_that_goes_on_for_minutes_is_ended():
     puppet = Puppet()
     duet = conversed(puppet, scenario)
     assert duet.sound_ms() == 300_000
-    assert [word for word in duet.last if isinstance(word, talk_events.Ended)] == [talk_events.Ended("duplex_1", "length")]
+    assert [word for word in duet.last if isinstance(word, events.ResponseEnded)] == [events.ResponseEnded("duplex_1", "length")]
     assert puppet.of(commands.Cancel)
 
 
@@ -370,7 +370,7 @@ def test_a_client_that_is_behind_is_told_nothing_until_it_has_caught_up():
         assert duet.take() == [LISTENING]
         duet.conversation.resume()
         await duet.settle()
-        assert duet.take() == [talk_events.Text("duplex_1", "Yes"), ENDED, LISTENING]
+        assert duet.take() == [events.TextDelta("duplex_1", "Yes"), ENDED, LISTENING]
 
     puppet = Puppet()
     conversed(puppet, scenario)
@@ -383,13 +383,13 @@ def test_it_is_told_honestly_what_is_not_done():
     async def scenario(_):
         pass
 
-    asked = commands.Converse(
-        sees=True, voice=Voice(reference=b"\1\0"), options={"length_penalty": 1.1, "top_p": 0.5, "temperature": "hot"}
+    asked = commands.StartDuplex(
+        has_video=True, voice=Voice(reference=b"\1\0"), options={"length_penalty": 1.1, "top_p": 0.5, "temperature": "hot"}
     )
     assert conversed(Puppet(), scenario, asked).ready == [
-        talk_events.Ready({"video": "not seen", "voice_reference": "not used", "ignored": ["length_penalty", "temperature"]})
+        events.DuplexStarted({"video": "not seen", "voice_reference": "not used", "ignored": ["length_penalty", "temperature"]})
     ]
-    assert conversed(Puppet(audio_out=False), scenario).ready == [talk_events.Ready({"audio": "not made"})]
+    assert conversed(Puppet(audio_out=False), scenario).ready == [events.DuplexStarted({"audio": "not made"})]
     assert conversed(Puppet(images=True, clones=True), scenario, asked).ready[0].metrics["video"] == "seen"
     assert conversed(Puppet(images=True, clones=True), scenario, asked).ready[0].metrics["voice_reference"] == "used"
 
@@ -400,7 +400,7 @@ def test_the_voice_is_the_engines_own_where_it_has_none_of_that_name():
         puppet.turn()
 
     puppet = Puppet(voices=("low",))
-    conversed(puppet, scenario, commands.Converse(voice=Voice(name="Cleo", reference=b"\1\0")))
+    conversed(puppet, scenario, commands.StartDuplex(voice=Voice(name="Cleo", reference=b"\1\0")))
     assert puppet.ask.voice == Voice()
 
 
@@ -408,23 +408,23 @@ def test_everything_else_goes_to_the_engine_as_it_is():
     async def scenario(duet):
         await duet.hear(TURN_END)
         puppet.turn()
-        aside = commands.Respond(id="resp_1", history=(turns.Message("user", (turns.TextPart("Hi"),)),))
-        duet.tell(aside, commands.Forget(), commands.Converse())
+        aside = commands.Respond(id="resp_1", history=(history.Message("user", (history.TextPart("Hi"),)),))
+        duet.tell(aside, commands.ClearAudio(), commands.StartDuplex())
         assert puppet.told[-1] == aside
-        puppet.deliver([talk_events.Text("resp_1", "Ho"), talk_events.Ended("resp_1")])
+        puppet.deliver([events.TextDelta("resp_1", "Ho"), events.ResponseEnded("resp_1")])
         duet.tell(commands.Cancel("resp_1"))
         assert puppet.told[-1] == commands.Cancel("resp_1")
-        assert duet.take() == [LISTENING, talk_events.Text("resp_1", "Ho"), talk_events.Ended("resp_1")]
+        assert duet.take() == [LISTENING, events.TextDelta("resp_1", "Ho"), events.ResponseEnded("resp_1")]
 
     puppet = Puppet()
     conversed(puppet, scenario)
 
 
 def test_engines_that_listen_and_find_turns_can_have_full_duplex_and_those_that_have_it_need_not():
-    assert can_converse(Puppet().abilities)
-    assert not can_converse(Puppet(turn_detection=()).abilities)
-    assert not can_converse(Puppet(listens=False).abilities)
-    assert not can_converse(Puppet(full_duplex=True).abilities)
+    assert can_adapt(Puppet().abilities)
+    assert not can_adapt(Puppet(turn_detection=()).abilities)
+    assert not can_adapt(Puppet(listens=False).abilities)
+    assert not can_adapt(Puppet(full_duplex=True).abilities)
 
 
 def test_an_engine_that_judges_whether_a_turn_is_complete_is_let_judge():
@@ -442,10 +442,10 @@ def test_an_engine_that_judges_whether_a_turn_is_complete_is_let_judge():
 def test_a_dialogue_with_an_engine_that_hears_by_itself():
     async def scenario(duet):
         await duet.hear(noise(600, rate_hz=RATE_HZ) + quiet(400, RATE_HZ), quiet(1000, RATE_HZ))
-        await duet.until(lambda: duet.sound_ms() > 0)
+        await duet.text_until(lambda: duet.sound_ms() > 0)
         await duet.settle()
         assert duet.kinds()[:2] == ["Listening", "Listening"]
-        assert "".join(word.text for word in duet.take() if isinstance(word, talk_events.Spoken)) == "You said hello there"
+        assert "".join(word.text for word in duet.take() if isinstance(word, events.AudioTranscriptDelta)) == "You said hello there"
         await duet.hear(noise(600, rate_hz=RATE_HZ))
         assert duet.take() == [CUT, LISTENING]
 
@@ -475,7 +475,7 @@ def test_pieces_of_any_length_never_let_the_player_run_dry():
         for ms in (20, 480, 7, 33, 1000, 95, 13, 61, 210, 1000, 33):
             await duet.skip(ms / 1000)
             played_ms.append(played_ms[-1] + ms)
-            assert duet.sound_ms() > played_ms[-1] + SLACK_MS / 2
+            assert duet.sound_ms() > played_ms[-1] + LEAD_MARGIN_MS / 2
             await duet.hear(quiet(ms, RATE_HZ))
 
     played_ms = [0]
@@ -496,7 +496,7 @@ def test_of_the_piece_in_which_an_answer_begins_only_what_came_after_counts_as_h
 
     puppet = Puppet()
     conversed(puppet, scenario)
-    assert puppet.ask.history[1] == turns.Message("assistant", (turns.TextPart("One two "),), heard_ms=200)
+    assert puppet.ask.history[1] == history.Message("assistant", (history.TextPart("One two "),), played_ms=200)
 
 
 def test_pieces_that_come_late_and_together_count_as_long_as_it_took():
@@ -538,17 +538,17 @@ def test_who_speaks_at_the_very_end_has_heard_all_of_it():
 
     puppet = Puppet()
     assert CUT in conversed(puppet, scenario).last
-    assert puppet.ask.history[1] == turns.Message("assistant", (turns.TextPart("Hello you."),))
+    assert puppet.ask.history[1] == history.Message("assistant", (history.TextPart("Hello you."),))
 
 
 def test_what_a_whole_answer_has_cost_is_told_though_it_is_cut_short():
     async def scenario(duet):
         await duet.hear(TURN_END)
         puppet.turn()
-        puppet.say(spoken("Hello"), sounding(5000), lambda id: talk_events.Used(id=id, input_tokens=3, output_tokens=2), ended)
+        puppet.say(spoken("Hello"), sounding(5000), lambda id: events.Usage(id=id, input_tokens=3, output_tokens=2), ended)
         duet.take()
-        puppet.deliver([talk_events.SpeechStarted("turn_2", 1500)])
-        assert duet.take() == [talk_events.Used(id="duplex_1", input_tokens=3, output_tokens=2), CUT, LISTENING]
+        puppet.deliver([events.SpeechStarted("turn_2", 1500)])
+        assert duet.take() == [events.Usage(id="duplex_1", input_tokens=3, output_tokens=2), CUT, LISTENING]
 
     puppet = Puppet()
     conversed(puppet, scenario)

@@ -2,13 +2,13 @@
 
 from hypothesis import given, settings, strategies as st
 
-from antiphon.engine_api import commands, events as talk_events
+from antiphon.engine_api import commands, events as engine_events
 from support.engines.duplexes import Puppet, conversed, sound
 
 HAPPENS = st.sampled_from(
     ("hear", "hear", "hear", "listen", "see", "start", "stop", "words", "sound", "sound", "end", "break", "pause", "resume")
 )
-ENDS = (talk_events.Ended, talk_events.Broke)
+ENDS = (engine_events.ResponseEnded, engine_events.ResponseFailed)
 
 
 class Engine(Puppet):
@@ -24,10 +24,10 @@ class Engine(Puppet):
         if what == "start" and self.turn is None:
             self.turns += 1
             self.turn = f"turn_{self.turns}"
-            self.deliver([talk_events.SpeechStarted(self.turn, 0)])
+            self.deliver([engine_events.SpeechStarted(self.turn, 0)])
         elif what == "stop" and self.turn is not None:
             turn, self.turn = self.turn, None
-            self.deliver([talk_events.SpeechStopped(turn, 0)])
+            self.deliver([engine_events.SpeechStopped(turn, 0)])
         elif what in ANSWERS and self.of(commands.Respond) and self.ask.id not in self.over:
             if what in ("end", "break"):
                 self.over.add(self.ask.id)
@@ -37,19 +37,19 @@ class Engine(Puppet):
 
 
 ANSWERS = {
-    "words": lambda id: talk_events.Spoken(id, "Well "),
+    "words": lambda id: engine_events.AudioTranscriptDelta(id, "Well "),
     "sound": lambda id: sound(id, 700),
-    "end": lambda id: talk_events.Ended(id),
-    "break": lambda id: talk_events.Broke(id=id, message="no"),
+    "end": lambda id: engine_events.ResponseEnded(id),
+    "break": lambda id: engine_events.ResponseFailed(id=id, message="no"),
 }
-TOLD = {"listen": commands.Listen(), "see": commands.See(b"jpeg")}
+TOLD = {"listen": commands.ForceListen(), "see": commands.AppendImage(b"jpeg")}
 
 
 def check(words):
     """One answer at a time, each with one end, and listening behind it."""
     open_id, over = None, []
     for word, following in zip(words, [*words[1:], None], strict=True):
-        if isinstance(word, talk_events.Listening):
+        if isinstance(word, engine_events.Listening):
             assert not open_id, "it doesn't listen while it speaks"
             continue
         assert open_id in (None, word.id)
@@ -58,7 +58,7 @@ def check(words):
         if isinstance(word, ENDS):
             over.append(word.id)
             open_id = None
-            assert isinstance(following, talk_events.Listening)
+            assert isinstance(following, engine_events.Listening)
     assert open_id is None
 
 
@@ -88,9 +88,9 @@ def test_answers_come_one_at_a_time_and_every_piece_of_sound_is_listened_to_or_s
         await duet.pieces(60)
 
     engine = Engine()
-    duet = conversed(engine, scenario, commands.Converse(sees=True))
+    duet = conversed(engine, scenario, commands.StartDuplex(has_video=True))
     check(duet.last)
-    assert all(sum(isinstance(word, talk_events.Listening) for word in words) <= 1 for words in pieces)
+    assert all(sum(isinstance(word, engine_events.Listening) for word in words) <= 1 for words in pieces)
     assert engine.paused == 0
     asked = [ask.id for ask in engine.of(commands.Respond)]
     assert len(set(asked)) == len(asked)

@@ -6,12 +6,12 @@ from io import BytesIO
 
 import pytest
 
-from antiphon.engine_api import commands, events as talk_events, history as turns
-from antiphon.engines.duplex.history import MOST_PICTURES
-from antiphon.engines.duplex.vision import READ_SIDE, opened, reader
+from antiphon.engine_api import commands, events, history
+from antiphon.engines.duplex.history import MAX_IMAGES
+from antiphon.engines.duplex.vision import OCR_SIDE_PX, new_ocr_reader, open_image
 from support.engines.duplexes import TURN_END, Puppet, conversed
 
-SEEING = commands.Converse(sees=True)
+SEEING = commands.StartDuplex(has_video=True)
 
 
 class Slow:
@@ -44,14 +44,14 @@ def parts(puppet):
 
 def test_the_newest_pictures_go_with_what_is_said():
     async def scenario(duet):
-        for number in range(MOST_PICTURES + 1):
-            duet.tell(commands.See(b"%d" % number, slices=1 + (number == 1)))
+        for number in range(MAX_IMAGES + 1):
+            duet.tell(commands.AppendImage(b"%d" % number, max_slices=1 + (number == 1)))
         await duet.hear(TURN_END)
         puppet.turn()
-        puppet.say(lambda id: talk_events.Text(id, "Nice."), lambda id: talk_events.Ended(id))
+        puppet.say(lambda id: events.TextDelta(id, "Nice."), lambda id: events.ResponseEnded(id))
         assert duet.take()[1:3] == [
-            talk_events.Measured("duplex_1", {"vision_slices": MOST_PICTURES}),
-            talk_events.Text("duplex_1", "Nice."),
+            events.EngineMetrics("duplex_1", {"vision_slices": MAX_IMAGES}),
+            events.TextDelta("duplex_1", "Nice."),
         ]
         await duet.hear(TURN_END)
         puppet.turn("turn_2", 1000, 2000)
@@ -59,14 +59,14 @@ def test_the_newest_pictures_go_with_what_is_said():
 
     puppet = Puppet(images=True)
     conversed(puppet, scenario, SEEING)
-    urls = [f"data:image/jpeg;base64,{b64encode(b'%d' % number).decode()}" for number in range(1, MOST_PICTURES + 1)]
+    urls = [f"data:image/jpeg;base64,{b64encode(b'%d' % number).decode()}" for number in range(1, MAX_IMAGES + 1)]
     seen = puppet.of(commands.Respond)[0].history[0].parts[:-1]
-    assert seen == tuple(turns.ImagePart(url, detail="high" if at == 0 else "auto") for at, url in enumerate(urls))
+    assert seen == tuple(history.ImagePart(url, detail="high" if at == 0 else "auto") for at, url in enumerate(urls))
 
 
 def test_where_pictures_are_not_to_come_they_are_dropped():
     async def scenario(duet):
-        duet.tell(commands.See(b"jpeg"))
+        duet.tell(commands.AppendImage(b"jpeg"))
         await duet.hear(TURN_END)
         puppet.turn()
 
@@ -78,44 +78,44 @@ def test_where_pictures_are_not_to_come_they_are_dropped():
 def test_a_picture_that_comes_while_someone_speaks_is_foreseen():
     async def scenario(duet):
         await duet.hear(TURN_END)
-        puppet.deliver([talk_events.SpeechStarted("turn_1", 0)])
-        duet.tell(commands.See(b"jpeg"))
-        puppet.deliver([talk_events.SpeechStopped("turn_1", 1000)])
+        puppet.deliver([events.SpeechStarted("turn_1", 0)])
+        duet.tell(commands.AppendImage(b"jpeg"))
+        puppet.deliver([events.SpeechStopped("turn_1", 1000)])
 
     puppet = Puppet(images=True, foresees=True)
     conversed(puppet, scenario, SEEING)
-    assert [len(word.ask.history[-1].parts) for word in puppet.of(commands.Foresee)] == [1, 2]
+    assert [len(word.request.history[-1].parts) for word in puppet.of(commands.Prepare)] == [1, 2]
     assert len(parts(puppet)) == 1
 
 
 def test_what_is_written_on_the_newest_picture_is_read_while_someone_speaks():
     async def scenario(duet):
-        duet.tell(commands.See(b"one"), commands.See(b"two"))
+        duet.tell(commands.AppendImage(b"one"), commands.AppendImage(b"two"))
         await duet.hear(TURN_END)
         assert slow.asked == []
-        puppet.deliver([talk_events.SpeechStarted("turn_1", 0)])
-        duet.tell(commands.See(b"three"), commands.See(b"four"))
+        puppet.deliver([events.SpeechStarted("turn_1", 0)])
+        duet.tell(commands.AppendImage(b"three"), commands.AppendImage(b"four"))
         assert slow.asked == [b"two"], "one at a time"
         slow.finish("EXIT")
         await duet.settle()
         assert slow.asked == [b"two", b"four"], "the newest next"
-        puppet.deliver([talk_events.SpeechStopped("turn_1", 1000)])
+        puppet.deliver([events.SpeechStopped("turn_1", 1000)])
 
     slow, puppet = Slow(), Puppet(foresees=True)
     duet = conversed(puppet, scenario, SEEING, reader=slow)
-    assert duet.ready == [talk_events.Ready({"video": "read by OCR"})]
-    assert parts(puppet) == (turns.TextPart("(On the picture is written: EXIT)"),)
-    assert puppet.of(commands.Foresee)[-1].ask.history[-1].parts[:-1] == parts(puppet)
+    assert duet.ready == [events.DuplexStarted({"video": "read by OCR"})]
+    assert parts(puppet) == (history.TextPart("(On the picture is written: EXIT)"),)
+    assert puppet.of(commands.Prepare)[-1].request.history[-1].parts[:-1] == parts(puppet)
 
 
 def test_what_still_stands_there_is_told_once_and_something_new_again():
     async def scenario(duet):
         for number, text in enumerate(("EXIT", "EXIT", "ENTRY")):
-            puppet.deliver([talk_events.SpeechStarted(f"turn_{number}", 0)])
-            duet.tell(commands.See(text.encode()))
+            puppet.deliver([events.SpeechStarted(f"turn_{number}", 0)])
+            duet.tell(commands.AppendImage(text.encode()))
             slow.finish(text)
             await duet.settle()
-            puppet.deliver([talk_events.SpeechStopped(f"turn_{number}", 0)])
+            puppet.deliver([events.SpeechStopped(f"turn_{number}", 0)])
             told.append([part.text for part in parts(puppet)])
 
     slow, puppet, told = Slow(), Puppet(), []
@@ -125,14 +125,14 @@ def test_what_still_stands_there_is_told_once_and_something_new_again():
 
 def test_a_picture_that_can_not_be_read_has_nothing_written_on_it():
     async def scenario(duet):
-        puppet.deliver([talk_events.SpeechStarted("turn_1", 0)])
-        duet.tell(commands.See(b"one"))
+        puppet.deliver([events.SpeechStarted("turn_1", 0)])
+        duet.tell(commands.AppendImage(b"one"))
         slow.fail()
         await duet.settle()
-        duet.tell(commands.See(b"two"))
+        duet.tell(commands.AppendImage(b"two"))
         slow.finish("EXIT")
         await duet.settle()
-        puppet.deliver([talk_events.SpeechStopped("turn_1", 0)])
+        puppet.deliver([events.SpeechStopped("turn_1", 0)])
 
     slow, puppet = Slow(), Puppet()
     conversed(puppet, scenario, SEEING, reader=slow)
@@ -145,7 +145,7 @@ def test_a_picture_that_can_not_be_read_has_nothing_written_on_it():
 @pytest.fixture
 def reading():
     """Reads a picture, as in a conversation."""
-    made = reader()
+    made = new_ocr_reader()
     if made is None:
         pytest.skip("rapidocr is not installed")
 
@@ -180,4 +180,4 @@ def test_what_is_no_picture_or_a_bomb_is_not_read(reading):
 
 @pytest.mark.usefixtures("reading")
 def test_a_large_picture_is_read_small():
-    assert max(opened(jpeg("EXIT", (4000, 3000))).size) <= READ_SIDE
+    assert max(open_image(jpeg("EXIT", (4000, 3000))).size) <= OCR_SIDE_PX

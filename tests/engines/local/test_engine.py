@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.engine_api import commands, events as talk_events, history as turns
-from antiphon.engine_api.capabilities import Abilities
-from antiphon.engine_api.engine import EngineOverrun, Place
-from antiphon.engine_api.options import CustomTool, FunctionTool, JsonSchema, Sampling, Settings, ToolChoice
-from antiphon.engines.local.engine import WAITING, build
-from antiphon.errors import OurFault
+from antiphon.engine_api import commands, events, history as engine_history
+from antiphon.engine_api.capabilities import Capabilities
+from antiphon.engine_api.engine import BuildContext, EngineOverrun
+from antiphon.engine_api.options import ConversationSettings, CustomTool, FunctionTool, JsonSchema, Sampling, ToolChoice
+from antiphon.engines.local.engine import MAX_WAITING_RESPONSES, build
+from antiphon.errors import ServerError
 
 SMALL = "smollm2-135m-instruct"
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "antiphon" / "models"
@@ -24,7 +24,7 @@ TOOL = FunctionTool(
 
 
 def place(tmp_path):
-    return Place(weights=tmp_path, base=tmp_path)
+    return BuildContext(weights_folder=tmp_path, base_folder=tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -40,17 +40,17 @@ def place(tmp_path):
     ],
 )
 def test_a_wrong_option_is_named(options, why, tmp_path):
-    with pytest.raises(OurFault, match=why):
+    with pytest.raises(ServerError, match=why):
         build("house", options, place(tmp_path))
 
 
 def test_a_model_named_like_one_of_the_catalogue_needs_no_option(tmp_path):
-    assert build(SMALL, {}, place(tmp_path)).abilities.context_window == 4096
+    assert build(SMALL, {}, place(tmp_path)).capabilities.context_window == 4096
 
 
 def test_it_claims_what_it_can_do_and_no_more(tmp_path):
-    abilities = build(SMALL, {"context": 2048}, place(tmp_path)).abilities
-    assert abilities == Abilities(
+    abilities = build(SMALL, {"context": 2048}, place(tmp_path)).capabilities
+    assert abilities == Capabilities(
         tools=True,
         custom_tools=True,
         json_object=True,
@@ -68,12 +68,12 @@ def test_it_claims_what_it_can_do_and_no_more(tmp_path):
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(OurFault, match=r"no model file .*nowhere\.gguf"):
+    with pytest.raises(ServerError, match=r"no model file .*nowhere\.gguf"):
         asyncio.run(build("house", {"path": "nowhere.gguf"}, place(tmp_path)).start())
 
 
 def message(role, text):
-    return turns.Message(role, (turns.TextPart(text),))
+    return engine_history.Message(role, (engine_history.TextPart(text),))
 
 
 def ask(*history, id="r", **more):
@@ -100,16 +100,16 @@ class Talker:
             assert not telling, "delivered from within tell"
             for word in arrived:
                 said.append(word)
-                if isinstance(word, talk_events.Ended | talk_events.Broke):
+                if isinstance(word, events.ResponseEnded | events.ResponseFailed):
                     waiting.remove(word.id)
-            asyncio.get_running_loop().call_soon(until, said, conversation.tell)
+            asyncio.get_running_loop().call_soon(until, said, conversation.send)
             if not waiting:
                 over.set()
 
-        async with self.engine.open(Settings(model=SMALL, tenant=tenant), deliver) as conversation:
+        async with self.engine.open(ConversationSettings(model=SMALL, tenant=tenant), deliver) as conversation:
             telling = True
             for word in words:
-                conversation.tell(word)
+                conversation.send(word)
             telling = False
             async with asyncio.timeout(120):
                 await over.wait()
@@ -119,7 +119,7 @@ class Talker:
 @pytest.fixture(scope="module")
 def talker():
     with asyncio.Runner() as runner:
-        engine = build(SMALL, {"context": 1024}, Place(weights=WEIGHTS, base=Path()))
+        engine = build(SMALL, {"context": 1024}, BuildContext(weights_folder=WEIGHTS, base_folder=Path()))
         runner.run(engine.start())
         yield Talker(engine, runner)
         runner.run(engine.stop())
@@ -127,11 +127,11 @@ def talker():
 
 
 def text_of(words):
-    return "".join(word.text for word in words if isinstance(word, talk_events.Text))
+    return "".join(word.text for word in words if isinstance(word, events.TextDelta))
 
 
 def used_of(words):
-    (used,) = (word for word in words if isinstance(word, talk_events.Used))
+    (used,) = (word for word in words if isinstance(word, events.Usage))
     return used
 
 
@@ -142,8 +142,8 @@ weights = pytest.mark.weights
 def test_it_answers_in_words_that_end_once(talker):
     said = talker.hear(ask("What is the capital of France?"))
     assert "Paris" in text_of(said)
-    assert [type(word) for word in said[-2:]] == [talk_events.Used, talk_events.Ended]
-    assert sum(isinstance(word, talk_events.Ended | talk_events.Broke) for word in said) == 1
+    assert [type(word) for word in said[-2:]] == [events.Usage, events.ResponseEnded]
+    assert sum(isinstance(word, events.ResponseEnded | events.ResponseFailed) for word in said) == 1
     assert used_of(said).output_tokens > 0
 
 
@@ -155,7 +155,7 @@ def test_it_counts_what_it_will_read_also_of_what_is_too_long(talker):
 
 
 def test_a_model_that_is_not_loaded_counts_nothing(tmp_path):
-    with pytest.raises(OurFault, match="not loaded"):
+    with pytest.raises(ServerError, match="not loaded"):
         asyncio.run(build(SMALL, {}, place(tmp_path)).count(ask("Hi")))
 
 
@@ -172,22 +172,22 @@ def test_the_second_turn_reads_only_what_is_new(talker):
 def test_what_it_was_told_to_foresee_it_has_read_when_it_is_asked(talker):
     asked = ask("Tell me what you would like to have for breakfast, and why.", instructions="You are a parrot that loves sunflower seeds.")
     foreseen = ask("Tell me what you would like to have for", instructions=asked.instructions)
-    used = used_of(talker.hear(commands.Foresee(ask("")), commands.Foresee(foreseen), asked, tenant="parrot"))
+    used = used_of(talker.hear(commands.Prepare(ask("")), commands.Prepare(foreseen), asked, tenant="parrot"))
     assert used.input_tokens - 20 < used.cached_tokens < used.input_tokens
 
 
 @weights
 def test_what_can_not_be_foreseen_is_told_when_it_is_asked(talker):
     asked = ask("word " * 3000)
-    (broke,) = talker.hear(commands.Foresee(asked), asked)
+    (broke,) = talker.hear(commands.Prepare(asked), asked)
     assert broke.code == "context_length_exceeded"
 
 
 @weights
 def test_leaving_while_it_reads_ahead_stops_it(talker):
     async def leave():
-        async with talker.engine.open(Settings(model=SMALL), lambda _: None) as conversation:
-            conversation.tell(commands.Foresee(ask("word " * 900)))
+        async with talker.engine.open(ConversationSettings(model=SMALL), lambda _: None) as conversation:
+            conversation.send(commands.Prepare(ask("word " * 900)))
             await asyncio.sleep(0)
 
     talker.runner.run(leave())
@@ -197,14 +197,16 @@ def test_leaving_while_it_reads_ahead_stops_it(talker):
 @weights
 def test_what_is_read_ahead_gives_way_to_somebody_elses_answer_and_is_read_afterwards(talker):
     async def both():
-        async with talker.engine.open(Settings(model=SMALL), lambda _: None) as conversation, asyncio.timeout(60):
-            conversation.tell(commands.Foresee(ask("bird " * 900)))
-            while not talker.engine.ahead.is_reading(conversation):  # noqa: ASYNC110 - nothing tells when
+        async with talker.engine.open(ConversationSettings(model=SMALL), lambda _: None) as conversation, asyncio.timeout(60):
+            conversation.send(commands.Prepare(ask("bird " * 900)))
+            while not talker.engine.prefill_scheduler.is_prefilling(conversation):  # noqa: ASYNC110 - nothing tells when
                 await asyncio.sleep(0)
             read = []
-            await talker._hear((ask("Name a bird."),), "", lambda *_: read.append(talker.engine.ahead.is_reading(conversation)))
+            await talker._hear(
+                (ask("Name a bird."),), "", lambda *_: read.append(talker.engine.prefill_scheduler.is_prefilling(conversation))
+            )
             assert not any(read[:-1])
-            while not talker.engine.ahead.is_reading(conversation):  # noqa: ASYNC110 - nor here
+            while not talker.engine.prefill_scheduler.is_prefilling(conversation):  # noqa: ASYNC110 - nor here
                 await asyncio.sleep(0)
 
     talker.runner.run(both())
@@ -213,7 +215,7 @@ def test_what_is_read_ahead_gives_way_to_somebody_elses_answer_and_is_read_after
 @weights
 def test_the_token_limit_cuts_the_answer(talker):
     said = talker.hear(ask("Count to one hundred.", sampling=Sampling(temperature=0, max_tokens=4)))
-    assert said[-1] == talk_events.Ended("r", "length")
+    assert said[-1] == events.ResponseEnded("r", "length")
     assert used_of(said).output_tokens == 4
 
 
@@ -221,7 +223,7 @@ def test_the_token_limit_cuts_the_answer(talker):
 def test_without_a_limit_a_full_window_cuts_the_answer(talker):
     endless = JsonSchema("endless", {"type": "array", "items": {"const": 1}, "minItems": 5000})
     said = talker.hear(ask("Go on. " * 300, format=endless, sampling=Sampling()))
-    assert said[-1] == talk_events.Ended("r", "length")
+    assert said[-1] == events.ResponseEnded("r", "length")
     used = used_of(said)
     assert used.input_tokens + used.output_tokens == 1024
 
@@ -229,17 +231,17 @@ def test_without_a_limit_a_full_window_cuts_the_answer(talker):
 @weights
 def test_log_probabilities_come_with_their_tokens(talker):
     said = talker.hear(ask("Say yes.", sampling=Sampling(temperature=0, max_tokens=3, top_logprobs=2)))
-    likely = [one for word in said if isinstance(word, talk_events.Text) for one in word.logprobs]
-    assert "".join(one.chosen.token for one in likely) == text_of(said)
-    assert all(len(one.alternatives) == 2 and one.chosen.logprob <= 0 for one in likely)
-    assert bytes(likely[0].chosen.bytes).decode() == likely[0].chosen.token
+    likely = [one for word in said if isinstance(word, events.TextDelta) for one in word.logprobs]
+    assert "".join(one.token.token for one in likely) == text_of(said)
+    assert all(len(one.alternatives) == 2 and one.token.logprob <= 0 for one in likely)
+    assert bytes(likely[0].token.bytes).decode() == likely[0].token.token
 
 
 @weights
 def test_the_token_that_ends_an_answer_has_no_log_probability(talker):
     said = talker.hear(ask("Say yes.", sampling=Sampling(temperature=0, top_logprobs=0)))
-    texts = [word for word in said if isinstance(word, talk_events.Text)]
-    assert said[-1] == talk_events.Ended("r", "stop")
+    texts = [word for word in said if isinstance(word, events.TextDelta)]
+    assert said[-1] == events.ResponseEnded("r", "stop")
     assert all(word.text and word.logprobs for word in texts)
     assert used_of(said).output_tokens == sum(len(word.logprobs) for word in texts) + 1
 
@@ -253,7 +255,7 @@ def test_the_same_seed_says_the_same(talker):
 @weights
 def test_a_stop_text_ends_the_answer_before_it(talker):
     said = talker.hear(ask("What is the capital of France?", sampling=Sampling(temperature=0, max_tokens=24, extra={"stop": "Paris"})))
-    assert "Paris" not in text_of(said) and said[-1] == talk_events.Ended("r", "stop")
+    assert "Paris" not in text_of(said) and said[-1] == events.ResponseEnded("r", "stop")
 
 
 @weights
@@ -289,10 +291,10 @@ def test_a_schema_that_can_not_be_kept_to_breaks_the_answer(talker, schema):
 @weights
 def test_a_required_call_is_made_and_its_arguments_stream(talker):
     said = talker.hear(ask("Five minutes, please.", tools=(TOOL,), tool_choice=ToolChoice("required")))
-    assert isinstance(said[0], talk_events.Calling) and said[0].name == "set_timer"
-    pieces = [word.text for word in said if isinstance(word, talk_events.Arguments)]
+    assert isinstance(said[0], events.ToolCallStarted) and said[0].name == "set_timer"
+    pieces = [word.text for word in said if isinstance(word, events.ToolArgumentsDelta)]
     assert len(pieces) > 1 and isinstance(json.loads("".join(pieces))["seconds"], int)
-    assert said[-3] == talk_events.Called("r", said[0].call_id)
+    assert said[-3] == events.ToolCallDone("r", said[0].call_id)
     assert used_of(said).output_tokens > 0
 
 
@@ -332,22 +334,22 @@ def test_a_cancel_ends_the_answer(talker):
             tell(commands.Cancel("r"))
 
     said = talker.hear(ask("Tell me a long story.", sampling=Sampling(max_tokens=900)), until=cancel)
-    assert said[-1] == talk_events.Ended("r", "cancelled")
-    assert not any(isinstance(word, talk_events.Used) for word in said)
+    assert said[-1] == events.ResponseEnded("r", "cancelled")
+    assert not any(isinstance(word, events.Usage) for word in said)
 
 
 @weights
 def test_a_cancel_before_anything_was_done_ends_the_answer_too(talker):
-    assert talker.hear(ask("Hi"), commands.Cancel("r")) == [talk_events.Ended("r", "cancelled")]
+    assert talker.hear(ask("Hi"), commands.Cancel("r")) == [events.ResponseEnded("r", "cancelled")]
 
 
 @weights
 def test_a_cancel_while_the_prompt_is_read_frees_the_slot(talker):
     long = ask("word " * 900, id="long")
     both = talker.hear(long, ask("word " * 900, id="too"), ask("Hi", id="hi"), commands.Cancel("long"), commands.Cancel("too"))
-    assert {word for word in both if isinstance(word, talk_events.Ended)} >= {
-        talk_events.Ended("long", "cancelled"),
-        talk_events.Ended("too", "cancelled"),
+    assert {word for word in both if isinstance(word, events.ResponseEnded)} >= {
+        events.ResponseEnded("long", "cancelled"),
+        events.ResponseEnded("too", "cancelled"),
     }
     assert both[-1].id == "hi"
 
@@ -355,17 +357,17 @@ def test_a_cancel_while_the_prompt_is_read_frees_the_slot(talker):
 @weights
 def test_more_answers_than_slots_take_turns(talker):
     said = talker.hear(*(ask(f"Say {number}.", id=str(number)) for number in range(5)))
-    assert sorted(word.id for word in said if isinstance(word, talk_events.Ended)) == ["0", "1", "2", "3", "4"]
+    assert sorted(word.id for word in said if isinstance(word, events.ResponseEnded)) == ["0", "1", "2", "3", "4"]
 
 
 @weights
 def test_beyond_its_queue_it_takes_no_more(talker):
     async def crowd():
-        async with talker.engine.open(Settings(model=SMALL), lambda _: None) as conversation:
-            for number in range(2 + WAITING):
-                conversation.tell(ask("Hi", id=str(number)))
+        async with talker.engine.open(ConversationSettings(model=SMALL), lambda _: None) as conversation:
+            for number in range(2 + MAX_WAITING_RESPONSES):
+                conversation.send(ask("Hi", id=str(number)))
             with pytest.raises(EngineOverrun):
-                conversation.tell(ask("Hi", id="one too many"))
+                conversation.send(ask("Hi", id="one too many"))
 
     talker.runner.run(crowd())
 
@@ -381,15 +383,15 @@ def test_leaving_the_conversation_delivers_nothing_more(talker):
             said.extend(words)
             begun.set()
 
-        async with talker.engine.open(Settings(model=SMALL), deliver) as conversation:
-            conversation.tell(ask("Tell me a long story.", sampling=Sampling(max_tokens=900)))
+        async with talker.engine.open(ConversationSettings(model=SMALL), deliver) as conversation:
+            conversation.send(ask("Tell me a long story.", sampling=Sampling(max_tokens=900)))
             await begun.wait()
         heard = len(said)
         await asyncio.sleep(0)
         return heard
 
     heard = talker.runner.run(leave())
-    assert len(said) == heard and not any(isinstance(word, talk_events.Ended | talk_events.Broke) for word in said)
+    assert len(said) == heard and not any(isinstance(word, events.ResponseEnded | events.ResponseFailed) for word in said)
 
 
 @weights
@@ -403,11 +405,11 @@ def test_a_paused_conversation_waits_and_then_says_it_all(talker):
             said.extend(words)
             conversation.pause()
             asyncio.get_running_loop().call_soon(conversation.resume)
-            if isinstance(words[-1], talk_events.Ended):
+            if isinstance(words[-1], events.ResponseEnded):
                 over.set()
 
-        async with talker.engine.open(Settings(model=SMALL), deliver) as conversation:
-            conversation.tell(ask("What is the capital of France?"))
+        async with talker.engine.open(ConversationSettings(model=SMALL), deliver) as conversation:
+            conversation.send(ask("What is the capital of France?"))
             async with asyncio.timeout(60):
                 await over.wait()
 
@@ -419,7 +421,9 @@ def test_a_paused_conversation_waits_and_then_says_it_all(talker):
 def test_any_gguf_by_path_answers_through_its_own_template():
     path = WEIGHTS / SMALL / "SmolLM2-135M-Instruct.Q4_1.gguf"
     with asyncio.Runner() as runner:
-        engine = build("mine", {"path": path.name, "context": 512, "slots": 1}, Place(weights=WEIGHTS, base=path.parent))
+        engine = build(
+            "mine", {"path": path.name, "context": 512, "slots": 1}, BuildContext(weights_folder=WEIGHTS, base_folder=path.parent)
+        )
         runner.run(engine.start())
         said = Talker(engine, runner).hear(ask("What is the capital of France?"))
         assert "Paris" in text_of(said)
@@ -429,7 +433,7 @@ def test_any_gguf_by_path_answers_through_its_own_template():
 @weights
 def test_stopping_breaks_off_what_is_being_answered():
     with asyncio.Runner() as runner:
-        engine = build(SMALL, {"context": 512, "slots": 1}, Place(weights=WEIGHTS, base=Path()))
+        engine = build(SMALL, {"context": 512, "slots": 1}, BuildContext(weights_folder=WEIGHTS, base_folder=Path()))
         runner.run(engine.start())
         said = []
 
@@ -441,10 +445,10 @@ def test_stopping_breaks_off_what_is_being_answered():
                 if len(said) == 2:
                     both.set()
 
-            async with engine.open(Settings(model=SMALL), deliver) as conversation:
-                conversation.tell(ask("Tell me a long story.", sampling=Sampling()))
+            async with engine.open(ConversationSettings(model=SMALL), deliver) as conversation:
+                conversation.send(ask("Tell me a long story.", sampling=Sampling()))
                 await engine.stop()
-                conversation.tell(ask("Hello?", id="late"))
+                conversation.send(ask("Hello?", id="late"))
                 await both.wait()
 
         runner.run(stop())
@@ -452,5 +456,5 @@ def test_stopping_breaks_off_what_is_being_answered():
 
 
 def test_what_an_answer_is_sampled_with_is_told_for_any_file(tmp_path):
-    abilities = build("mine", {"path": "any.gguf"}, place(tmp_path)).abilities
+    abilities = build("mine", {"path": "any.gguf"}, place(tmp_path)).capabilities
     assert (abilities.temperature_default, abilities.top_p_default) == (0.8, 0.95)

@@ -5,7 +5,7 @@ import json
 import pytest
 from hypothesis import given, strategies as st
 
-from antiphon.engines.local.json_schema import ANY_OBJECT, MAX_DEPTH, MAX_PROPERTIES, Schema, Unfit
+from antiphon.engines.local.json_schema import ANY_OBJECT, MAX_DEPTH, MAX_PROPERTIES, OutputSchema, UnusableSchema
 
 
 def of_a(**keywords):
@@ -38,8 +38,8 @@ def deep(levels):
 )
 @pytest.mark.parametrize("strict", [True, False])
 def test_what_is_no_usable_schema_is_refused(schema, why, strict):
-    with pytest.raises(Unfit, match=why):
-        Schema(schema, strict)
+    with pytest.raises(UnusableSchema, match=why):
+        OutputSchema(schema, strict)
 
 
 @pytest.mark.parametrize(
@@ -57,29 +57,29 @@ def test_what_is_no_usable_schema_is_refused(schema, why, strict):
     ],
 )
 def test_what_a_model_can_not_be_held_to_is_refused_only_where_it_must_be(keywords):
-    with pytest.raises(Unfit):
-        Schema(of_a(**keywords), strict=True)
-    Schema(of_a(**keywords), strict=False).rule()
+    with pytest.raises(UnusableSchema):
+        OutputSchema(of_a(**keywords), strict=True)
+    OutputSchema(of_a(**keywords), strict=False).rule()
 
 
 def test_what_is_not_kept_to_is_still_checked_afterwards():
-    schema = Schema(of_a(type="string", pattern="^a(?=b)"))
+    schema = OutputSchema(of_a(type="string", pattern="^a(?=b)"))
     assert schema.accepts({"a": "ab"}) and not schema.accepts({"a": "ac"})
 
 
 def test_a_count_that_would_take_all_the_memory_never_gets_to_the_native_side():
     hidden = {"$ref": "#/x", "x": {"type": "array", "minItems": 10**9}}
-    assert "1000000000" not in Schema(hidden).rule()
-    with pytest.raises(Unfit, match="'minItems' is more than"):
-        Schema(hidden, strict=True)
+    assert "1000000000" not in OutputSchema(hidden).rule()
+    with pytest.raises(UnusableSchema, match="'minItems' is more than"):
+        OutputSchema(hidden, strict=True)
 
 
 def test_a_name_that_is_a_keyword_is_a_name():
-    Schema({"type": "object", "properties": {"not": {"type": "string"}, "format": {"type": "string"}}}, strict=True)
+    OutputSchema({"type": "object", "properties": {"not": {"type": "string"}, "format": {"type": "string"}}}, strict=True)
 
 
 def test_the_clients_own_settings_for_the_native_side_do_not_get_there():
-    rule = Schema(
+    rule = OutputSchema(
         {"type": "object", "x-guidance": {"whitespace_pattern": ".*"}, "$schema": "https://json-schema.org/draft/2020-12/schema"}
     ).rule()
     source = json.loads(rule.removeprefix("%json "))
@@ -87,11 +87,11 @@ def test_the_clients_own_settings_for_the_native_side_do_not_get_there():
 
 
 def test_only_an_object_is_known_to_be_one():
-    assert ANY_OBJECT.is_object and not Schema({"anyOf": [{"type": "object"}]}).is_object
+    assert ANY_OBJECT.is_object and not OutputSchema({"anyOf": [{"type": "object"}]}).is_object
 
 
 def test_a_schema_that_refers_to_itself_ends():
-    assert Schema({"$ref": "#"}).accepts({})
+    assert OutputSchema({"$ref": "#"}).accepts({})
 
 
 JSON = st.recursive(
@@ -107,7 +107,7 @@ JSON = st.recursive(
 )
 def test_whatever_is_given_for_a_schema_is_one_or_refused(source, strict):
     try:
-        rule = Schema(source, strict).rule()
-    except Unfit:
+        rule = OutputSchema(source, strict).rule()
+    except UnusableSchema:
         return
     assert "\n" not in rule

@@ -7,9 +7,9 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from antiphon.engines.local.llama_server import Chunk, Llama, Setup
-from antiphon.engines.local.prompt import Segment
-from antiphon.errors import ClientMistake, OurFault
+from antiphon.engines.local.llama_server import LlamaChunk, LlamaServer, LlamaSettings
+from antiphon.engines.local.prompt import PromptSegment
+from antiphon.errors import ClientError, ServerError
 
 
 def against(behaviour, visit):
@@ -22,7 +22,7 @@ def against(behaviour, visit):
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", 0).start()
         host, port = runner.addresses[0][:2]
-        llama = Llama([object()], aiohttp.ClientSession(f"http://{host}:{port}"))
+        llama = LlamaServer([object()], aiohttp.ClientSession(f"http://{host}:{port}"))
         try:
             async with asyncio.timeout(10):
                 return await visit(llama)
@@ -64,16 +64,16 @@ async def complete(llama, take=lambda _: True):
 def test_a_completion_comes_chunk_by_chunk_up_to_the_one_that_stops():
     chunks = against(streaming(event(content="a", tokens=[1]), b": ping\n\n", event(content="b"), LAST), complete)
     assert [chunk.content for chunk in chunks] == ["a", "b", ""]
-    assert chunks[0] == Chunk(content="a", tokens=(1,)) and chunks[-1].stop_type == "eos"
+    assert chunks[0] == LlamaChunk(content="a", tokens=(1,)) and chunks[-1].stop_type == "eos"
 
 
 def test_a_failure_on_the_way_is_told():
-    with pytest.raises(OurFault, match="out of memory"):
+    with pytest.raises(ServerError, match="out of memory"):
         against(streaming(event(content="a"), event(error={"message": "out of memory", "code": 500})), complete)
 
 
 def test_a_stream_that_ends_too_soon_is_no_answer():
-    with pytest.raises(OurFault, match="broke off"):
+    with pytest.raises(ServerError, match="broke off"):
         against(streaming(event(content="a")), complete)
 
 
@@ -82,7 +82,7 @@ def test_a_prompt_that_is_too_long_is_the_clients_mistake():
         error = {"code": 400, "message": "too long", "type": "exceed_context_size_error", "n_prompt_tokens": 90, "n_ctx": 64}
         return web.json_response({"error": error}, status=400)
 
-    with pytest.raises(ClientMistake) as raised:
+    with pytest.raises(ClientError) as raised:
         against(behaviour, complete)
     assert raised.value.code == "context_length_exceeded" and "90" in raised.value.message
 
@@ -91,7 +91,7 @@ def test_nonsense_instead_of_an_error_is_a_fault_too():
     async def behaviour(_):
         return web.Response(text="<html>", status=502)
 
-    with pytest.raises(OurFault, match="refused"):
+    with pytest.raises(ServerError, match="refused"):
         against(behaviour, complete)
 
 
@@ -152,7 +152,9 @@ def test_the_same_words_are_tokenised_once():
         return web.json_response({"tokens": [1, 2]})
 
     async def visit(llama):
-        return [await llama.tokenise(Segment("hi")) for _ in range(3)] + [await llama.tokenise(Segment("hi", control=True))]
+        return [await llama.tokenize(PromptSegment("hi")) for _ in range(3)] + [
+            await llama.tokenize(PromptSegment("hi", parse_special=True))
+        ]
 
     assert against(behaviour, visit) == [[1, 2]] * 4
     assert asked == [
@@ -170,7 +172,7 @@ def test_what_is_remembered_of_words_is_bounded():
 
     async def visit(llama):
         for word in "abcda":
-            await llama.tokenise(Segment(word * 1_500_000))
+            await llama.tokenize(PromptSegment(word * 1_500_000))
 
     against(behaviour, visit)
     assert asked == ["a", "b", "c", "d", "a"]
@@ -180,5 +182,5 @@ def test_what_is_remembered_of_words_is_bounded():
 def test_a_file_that_is_no_model_is_refused(tmp_path):
     path = tmp_path / "model.gguf"
     path.write_bytes(b"GGUF" + bytes(100))
-    with pytest.raises(OurFault, match=r"model\.gguf can't be loaded"):
-        asyncio.run(Llama.load(Setup(path=path, slots=1, context=512, threads=1)))
+    with pytest.raises(ServerError, match=r"model\.gguf can't be loaded"):
+        asyncio.run(LlamaServer.load(LlamaSettings(path=path, slots=1, context=512, threads=1)))

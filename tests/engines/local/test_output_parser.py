@@ -5,12 +5,12 @@ import json
 import pytest
 from hypothesis import given, strategies as st
 
-from antiphon.engine_api import commands, events as talk_events
+from antiphon.engine_api import commands, events
 from antiphon.engine_api.options import CustomTool, FunctionTool
-from antiphon.engines.local.json_schema import Schema
-from antiphon.engines.local.output_parser import ForcedReader, FormatReader, JsonEnd, PlainReader, SniffingReader
-from antiphon.engines.local.tool_grammar import offers
-from antiphon.errors import ClientMistake
+from antiphon.engines.local.json_schema import OutputSchema
+from antiphon.engines.local.output_parser import ForcedCallParser, JsonFormatParser, JsonObjectScanner, TextParser, ToolCallDetector
+from antiphon.engines.local.tool_grammar import callable_tools
+from antiphon.errors import ClientError
 
 WEATHER = FunctionTool(
     "get_weather",
@@ -21,7 +21,7 @@ CALL = '{"name": "get_weather", "arguments": {"city": "Paris"}}'
 
 
 def offered(*tools):
-    return offers(commands.Respond(id="r", history=(), tools=tools))
+    return callable_tools(commands.Respond(id="r", history=(), tools=tools))
 
 
 def minted():
@@ -30,15 +30,15 @@ def minted():
 
 
 def sniffing(*tools, parallel=True):
-    return SniffingReader("r", offered(*(tools or (WEATHER, SHELL))), parallel, PlainReader("r"), minted())
+    return ToolCallDetector("r", offered(*(tools or (WEATHER, SHELL))), parallel, TextParser("r"), minted())
 
 
 def read(reader, *pieces, cut=False):
     """The words, with neighbouring texts and arguments joined."""
-    words = [word for piece in pieces for word in reader.read(piece)] + reader.finish(cut)
+    words = [word for piece in pieces for word in reader.feed(piece)] + reader.finish(cut)
     joined = []
     for word in words:
-        if joined and type(joined[-1]) is type(word) and isinstance(word, talk_events.Text | talk_events.Arguments):
+        if joined and type(joined[-1]) is type(word) and isinstance(word, events.TextDelta | events.ToolArgumentsDelta):
             before = joined.pop()
             word = _join(before, word)
         joined.append(word)
@@ -46,17 +46,17 @@ def read(reader, *pieces, cut=False):
 
 
 def _join(before, word):
-    if isinstance(word, talk_events.Text):
-        return talk_events.Text(word.id, before.text + word.text, before.logprobs + word.logprobs)
-    return talk_events.Arguments(word.id, word.call_id, before.text + word.text)
+    if isinstance(word, events.TextDelta):
+        return events.TextDelta(word.id, before.text + word.text, before.logprobs + word.logprobs)
+    return events.ToolArgumentsDelta(word.id, word.call_id, before.text + word.text)
 
 
 def calling(name, arguments, number=1, custom=False):
     call_id = f"call_{number}"
     return [
-        talk_events.Calling("r", call_id, name, custom=custom),
-        talk_events.Arguments("r", call_id, arguments),
-        talk_events.Called("r", call_id),
+        events.ToolCallStarted("r", call_id, name, custom=custom),
+        events.ToolArgumentsDelta("r", call_id, arguments),
+        events.ToolCallDone("r", call_id),
     ]
 
 
@@ -99,23 +99,23 @@ def test_a_call_is_recognised_in_every_dress_that_models_give_it(written):
     ],
 )
 def test_what_only_looks_like_a_call_is_text(written):
-    assert read(sniffing(), written) == [talk_events.Text("r", written)]
-    assert read(sniffing(), *written) == [talk_events.Text("r", written)]
+    assert read(sniffing(), written) == [events.TextDelta("r", written)]
+    assert read(sniffing(), *written) == [events.TextDelta("r", written)]
 
 
 @pytest.mark.parametrize("text", ["Hello", "2 plus 2", "[1]", "`code`", '{"answer"', "<b>"])
 def test_text_that_does_not_look_like_a_call_is_passed_on_at_once(text):
-    assert sniffing().read(text) == [talk_events.Text("r", text)]
+    assert sniffing().feed(text) == [events.TextDelta("r", text)]
 
 
 def test_in_the_middle_of_text_only_a_possible_mark_is_held_back():
     reader = sniffing()
-    assert reader.read("It is 3 <") == [talk_events.Text("r", "It is 3 ")]
-    assert reader.read(" 5.") == [talk_events.Text("r", "< 5.")]
+    assert reader.feed("It is 3 <") == [events.TextDelta("r", "It is 3 ")]
+    assert reader.feed(" 5.") == [events.TextDelta("r", "< 5.")]
 
 
 def test_a_call_after_some_words_is_a_call():
-    assert read(sniffing(), f"Let me look. <tool_call>\n{CALL}\n</tool_call>") == [talk_events.Text("r", "Let me look. "), *PARIS]
+    assert read(sniffing(), f"Let me look. <tool_call>\n{CALL}\n</tool_call>") == [events.TextDelta("r", "Let me look. "), *PARIS]
 
 
 def test_calls_in_a_row_are_all_kept():
@@ -127,13 +127,13 @@ def test_calls_in_a_row_are_all_kept():
 def test_without_parallel_calls_only_the_first_is_kept():
     reader = sniffing(parallel=False)
     assert read(reader, f"{CALL}\n{CALL}") == PARIS
-    assert reader.done
+    assert reader.is_done
 
 
 def test_chatter_after_a_call_is_dropped_and_ends_the_answer():
     reader = sniffing()
     assert read(reader, f"{CALL}\nThe weather is", " fine") == PARIS
-    assert reader.done
+    assert reader.is_done
 
 
 def test_a_custom_tool_gets_its_input_unwrapped():
@@ -142,16 +142,16 @@ def test_a_custom_tool_gets_its_input_unwrapped():
 
 
 def test_log_probabilities_of_text_that_was_held_back_come_with_it():
-    first, second = (talk_events.TokenLogprob(talk_events.Likelihood(token, -1.0)) for token in ('{"', "x"))
+    first, second = (events.TokenLogprob(events.TokenCandidate(token, -1.0)) for token in ('{"', "x"))
     reader = sniffing()
-    assert reader.read('{"', [first]) == []
-    assert reader.read("x", [second]) == [talk_events.Text("r", '{"x', (first, second))]
+    assert reader.feed('{"', [first]) == []
+    assert reader.feed("x", [second]) == [events.TextDelta("r", '{"x', (first, second))]
 
 
 def test_an_object_that_never_closes_is_given_up_for_text():
     reader = sniffing()
     endless = '{"name": "get_weather", "arguments": {"city": "' + "a" * 40_000
-    assert "".join(word.text for word in reader.read(endless)) == endless
+    assert "".join(word.text for word in reader.feed(endless)) == endless
 
 
 @given(
@@ -163,53 +163,53 @@ def test_however_the_words_are_cut_they_amount_to_the_same(written, data):
     pieces = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
     whole = read(sniffing(), text)
     assert read(sniffing(), *pieces) == whole
-    if not any(isinstance(word, talk_events.Calling) for word in whole):
+    if not any(isinstance(word, events.ToolCallStarted) for word in whole):
         assert "".join(word.text for word in whole) == text
 
 
 def test_a_forced_call_passes_its_arguments_on_as_they_come():
-    reader = ForcedReader("r", offered(WEATHER), minted())
-    assert reader.read('{"name": "get_wea') == []
-    assert reader.read('ther", "arguments": {"ci') == [
-        talk_events.Calling("r", "call_1", "get_weather"),
-        talk_events.Arguments("r", "call_1", '{"ci'),
+    reader = ForcedCallParser("r", offered(WEATHER), minted())
+    assert reader.feed('{"name": "get_wea') == []
+    assert reader.feed('ther", "arguments": {"ci') == [
+        events.ToolCallStarted("r", "call_1", "get_weather"),
+        events.ToolArgumentsDelta("r", "call_1", '{"ci'),
     ]
-    assert reader.read('ty": "}"}') == [talk_events.Arguments("r", "call_1", 'ty": "}"}'), talk_events.Called("r", "call_1")]
-    assert reader.done and reader.read("}") == []
+    assert reader.feed('ty": "}"}') == [events.ToolArgumentsDelta("r", "call_1", 'ty": "}"}'), events.ToolCallDone("r", "call_1")]
+    assert reader.is_done and reader.feed("}") == []
 
 
 def test_a_forced_call_of_a_custom_tool_gives_its_input_whole():
     written = '{"name": "shell", "arguments": {"input": "ls\\n"}}'
-    assert read(ForcedReader("r", offered(SHELL, WEATHER), minted()), *written) == calling("shell", "ls\n", custom=True)
+    assert read(ForcedCallParser("r", offered(SHELL, WEATHER), minted()), *written) == calling("shell", "ls\n", custom=True)
 
 
 def test_a_forced_call_that_was_cut_off_is_not_called():
-    words = read(ForcedReader("r", offered(WEATHER), minted()), '{"name": "get_weather", "arguments": {"city"', cut=True)
-    assert words == [talk_events.Calling("r", "call_1", "get_weather"), talk_events.Arguments("r", "call_1", '{"city"')]
+    words = read(ForcedCallParser("r", offered(WEATHER), minted()), '{"name": "get_weather", "arguments": {"city"', cut=True)
+    assert words == [events.ToolCallStarted("r", "call_1", "get_weather"), events.ToolArgumentsDelta("r", "call_1", '{"city"')]
 
 
 def test_a_model_that_is_not_held_to_the_call_is_noticed():
-    with pytest.raises(ClientMistake, match="could not be held"):
-        ForcedReader("r", offered(WEATHER)).read("Sure!")
+    with pytest.raises(ClientError, match="could not be held"):
+        ForcedCallParser("r", offered(WEATHER)).feed("Sure!")
 
 
 NUMBER = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 
 
 def test_text_in_a_format_is_passed_on_and_checked_at_the_end():
-    assert read(FormatReader("r", Schema(NUMBER), True), '{"n":', " 1}") == [talk_events.Text("r", '{"n": 1}')]
-    with pytest.raises(ClientMistake) as raised:
-        read(FormatReader("r", Schema(NUMBER), True), '{"n": "one"}')
+    assert read(JsonFormatParser("r", OutputSchema(NUMBER), True), '{"n":', " 1}") == [events.TextDelta("r", '{"n": 1}')]
+    with pytest.raises(ClientError) as raised:
+        read(JsonFormatParser("r", OutputSchema(NUMBER), True), '{"n": "one"}')
     assert raised.value.param == "text.format.schema"
 
 
 def test_a_constraint_that_was_dropped_is_noticed_at_the_first_word():
-    with pytest.raises(ClientMistake, match="could not be held"):
-        FormatReader("r", Schema(NUMBER), False).read("-out")
+    with pytest.raises(ClientError, match="could not be held"):
+        JsonFormatParser("r", OutputSchema(NUMBER), False).feed("-out")
 
 
 def test_text_in_a_format_that_was_cut_off_is_nobodys_fault():
-    assert read(FormatReader("r", Schema(NUMBER), True), '{"n":', cut=True) == [talk_events.Text("r", '{"n":')]
+    assert read(JsonFormatParser("r", OutputSchema(NUMBER), True), '{"n":', cut=True) == [events.TextDelta("r", '{"n":')]
 
 
 @given(
@@ -220,6 +220,6 @@ def test_text_in_a_format_that_was_cut_off_is_nobodys_fault():
 def test_the_end_of_an_object_is_found_wherever_it_is_cut(value, after, data):
     text = json.dumps({"key": value}, ensure_ascii=data.draw(st.booleans()))
     cut = data.draw(st.integers(0, len(text) - 1))
-    end = JsonEnd()
+    end = JsonObjectScanner()
     assert end.feed(text[:cut]) is None
     assert end.feed(text[cut:] + after) == len(text) - cut

@@ -4,13 +4,13 @@ import asyncio
 
 import pytest
 
-from antiphon.engines.local.prefill import Ahead
+from antiphon.engines.local.prefill import PrefillScheduler
 
 
 def run(scenario, most=2):
     async def play():
         async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
-            await scenario(Ahead(most), tasks)
+            await scenario(PrefillScheduler(most), tasks)
 
     asyncio.run(play())
 
@@ -24,10 +24,10 @@ class Reader:
         self.task = tasks.create_task(self._read())
 
     async def _read(self):
-        await self.ahead.quiet()
+        await self.ahead.wait_until_idle()
         self.began += 1
         with pytest.raises(TimeoutError):
-            async with self.ahead.reading(self):
+            async with self.ahead.prefilling(self):
                 await asyncio.Event().wait()
 
 
@@ -40,10 +40,10 @@ def test_an_answer_breaks_off_what_is_read_for_others():
     async def scenario(ahead, tasks):
         reader = Reader(ahead, tasks)
         await settle()
-        assert ahead.is_reading(reader)
-        with ahead.answering("somebody else"):
+        assert ahead.is_prefilling(reader)
+        with ahead.responding("somebody else"):
             await reader.task
-        assert not ahead.is_reading(reader)
+        assert not ahead.is_prefilling(reader)
 
     run(scenario)
 
@@ -52,10 +52,10 @@ def test_an_answer_leaves_alone_what_it_will_need():
     async def scenario(ahead, tasks):
         reader = Reader(ahead, tasks)
         await settle()
-        with ahead.answering(reader):
+        with ahead.responding(reader):
             await settle()
-            assert ahead.is_reading(reader)
-            with ahead.answering("somebody else"), ahead.answering(None):
+            assert ahead.is_prefilling(reader)
+            with ahead.responding("somebody else"), ahead.responding(None):
                 await reader.task
 
     run(scenario)
@@ -63,15 +63,15 @@ def test_an_answer_leaves_alone_what_it_will_need():
 
 def test_nothing_is_begun_with_while_somebody_is_answered():
     async def scenario(ahead, tasks):
-        with ahead.answering(None):
-            with ahead.answering(None):
+        with ahead.responding(None):
+            with ahead.responding(None):
                 reader = Reader(ahead, tasks)
                 await settle()
             await settle()
             assert not reader.began
         await settle()
         assert reader.began
-        with ahead.answering(None):
+        with ahead.responding(None):
             await reader.task
 
     run(scenario)
@@ -79,18 +79,18 @@ def test_nothing_is_begun_with_while_somebody_is_answered():
 
 def test_it_is_read_for_no_more_conversations_than_there_are_slots():
     async def scenario(ahead, _tasks):
-        assert [ahead.claims(name) for name in "abcab"] == [True, True, False, True, True]
-        ahead.gives_up("a")
-        assert ahead.claims("c")
-        assert not ahead.claims("a")
+        assert [ahead.try_claim(name) for name in "abcab"] == [True, True, False, True, True]
+        ahead.release_claim("a")
+        assert ahead.try_claim("c")
+        assert not ahead.try_claim("a")
 
     run(scenario)
 
 
 def test_who_had_nothing_to_read_for_long_makes_room():
     async def scenario(_ahead, _tasks):
-        ahead = Ahead(1, claim_s=0)
-        assert ahead.claims("a")
-        assert ahead.claims("b")
+        ahead = PrefillScheduler(1, claim_s=0)
+        assert ahead.try_claim("a")
+        assert ahead.try_claim("b")
 
     run(scenario)

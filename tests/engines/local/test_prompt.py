@@ -5,24 +5,24 @@ import json
 import pytest
 from hypothesis import given, strategies as st
 
-from antiphon.engine_api import commands, history as turns
+from antiphon.engine_api import commands, history as engine_history
 from antiphon.engine_api.options import FunctionTool, JsonSchema
-from antiphon.engines.local.prompt import Segment, Stencil, chatml, conversation, droppable, without
-from antiphon.engines.local.tool_grammar import offers
-from antiphon.errors import ClientMistake
+from antiphon.engines.local.prompt import PromptSegment, TemplatePlaceholders, chatml, drop_groups, droppable_groups, prompt_messages
+from antiphon.engines.local.tool_grammar import callable_tools
+from antiphon.errors import ClientError
 
 TOOL = FunctionTool("look_up", "Looks up", {"type": "object"}, namespace="web")
-CALL = turns.ToolCall("c1", "look_up", '{"q": 1}', namespace="web")
-RESULT = turns.ToolResult("c1", (turns.TextPart("found"),))
+CALL = engine_history.ToolCall("c1", "look_up", '{"q": 1}', namespace="web")
+RESULT = engine_history.ToolResult("c1", (engine_history.TextPart("found"),))
 
 
 def message(role, text):
-    return turns.Message(role, (turns.TextPart(text),))
+    return engine_history.Message(role, (engine_history.TextPart(text),))
 
 
 def said(*history, **more):
     ask = commands.Respond(id="r", history=history, **more)
-    return conversation(ask, offers(ask), history)
+    return prompt_messages(ask, callable_tools(ask), history)
 
 
 def written(*history, **more):
@@ -59,7 +59,7 @@ def test_a_call_and_its_result_are_shown_as_the_model_writes_them():
 
 
 def test_a_custom_call_is_shown_as_a_function_with_one_input():
-    text = written(message("user", "Hi"), turns.ToolCall("c1", "shell", 'echo "x"', custom=True), RESULT)
+    text = written(message("user", "Hi"), engine_history.ToolCall("c1", "shell", 'echo "x"', custom=True), RESULT)
     assert '{"name": "shell", "arguments": {"input": "echo \\"x\\""}}' in text
 
 
@@ -69,18 +69,18 @@ def test_a_schema_for_the_answer_is_told():
 
 
 def test_another_models_thoughts_are_left_out():
-    assert "hmm" not in written(message("user", "Hi"), turns.Thought("hmm"), message("assistant", "Hello"))
+    assert "hmm" not in written(message("user", "Hi"), engine_history.ReasoningItem("hmm"), message("assistant", "Hello"))
 
 
 def test_a_picture_is_refused_by_name():
-    with pytest.raises(ClientMistake, match="kind 'image'"):
-        written(turns.Message("user", (turns.ImagePart(url="https://x.test/y.png"),)))
+    with pytest.raises(ClientError, match="kind 'image'"):
+        written(engine_history.Message("user", (engine_history.ImagePart(url="https://x.test/y.png"),)))
 
 
 def test_speech_is_read_as_what_was_heard_and_refused_where_that_is_not_known():
-    assert "user\nHi<|im_end|>" in written(turns.Message("user", (turns.SpeechPart(b"ab", 8_000, None, "Hi"),)))
-    with pytest.raises(ClientMistake, match="kind 'speech'"):
-        written(turns.Message("user", (turns.SpeechPart(b"ab", 8_000),)))
+    assert "user\nHi<|im_end|>" in written(engine_history.Message("user", (engine_history.SpeechPart(b"ab", 8_000, None, "Hi"),)))
+    with pytest.raises(ClientError, match="kind 'speech'"):
+        written(engine_history.Message("user", (engine_history.SpeechPart(b"ab", 8_000),)))
 
 
 WORDS = st.text() | st.sampled_from(["<|im_end|>", "<|im_start|>system\n", "<tool_call>"])
@@ -90,19 +90,19 @@ HISTORY = st.lists(st.tuples(st.sampled_from(["user", "assistant", "system"]), W
 @given(HISTORY)
 def test_nothing_that_anyone_says_is_in_a_segment_where_control_tokens_count(history):
     segments = chatml(said(*(message(role, text) for role, text in history)))
-    control = "".join(segment.text for segment in segments if segment.control)
+    control = "".join(segment.text for segment in segments if segment.parse_special)
     assert set(control.replace("<|im_start|>", "").replace("<|im_end|>", "").split()) <= {"system", "user", "assistant"}
 
 
 @given(HISTORY)
 def test_the_models_own_template_gets_the_texts_back_in_their_place(history):
     conversation = said(*(message(role, text) for role, text in history))
-    stencil = Stencil(conversation)
+    stencil = TemplatePlaceholders(conversation)
     rendered = "<s>" + "".join(f"[{one['role']}]{one['content']}" for one in stencil.messages) + "[assistant]"
-    segments = stencil.fill(rendered, lead="{")
+    segments = stencil.fill(rendered, assistant_prefix="{")
     expected = "<s>" + "".join(f"[{one.role}]{''.join(s.text for s in one.segments)}" for one in conversation) + "[assistant]{"
     assert "".join(segment.text for segment in segments) == expected
-    assert segments[0] == Segment("<s>[system]", True)
+    assert segments[0] == PromptSegment("<s>[system]", True)
 
 
 def test_sides_alternate_for_templates_that_insist_on_it():
@@ -117,21 +117,21 @@ def test_sides_alternate_for_templates_that_insist_on_it():
 def test_the_oldest_goes_first_calls_with_their_results_and_never_the_question():
     history = (
         message("user", "a"),
-        turns.Thought("t"),
+        engine_history.ReasoningItem("t"),
         CALL,
         RESULT,
         message("system", "s"),
         message("assistant", "b"),
         message("user", "c"),
     )
-    groups = droppable(history)
+    groups = droppable_groups(history)
     assert groups == [range(0, 1), range(1, 4), range(5, 6)]
-    assert without(history, groups) == (history[4], history[6])
+    assert drop_groups(history, groups) == (history[4], history[6])
 
 
 def test_a_call_that_opens_the_history_stays_with_its_result():
-    assert droppable((CALL, RESULT, message("user", "a"))) == [range(0, 2)]
+    assert droppable_groups((CALL, RESULT, message("user", "a"))) == [range(0, 2)]
 
 
 def test_of_a_result_that_is_to_be_answered_nothing_is_dropped():
-    assert droppable((message("user", "a"), CALL, RESULT)) == [range(0, 1)]
+    assert droppable_groups((message("user", "a"), CALL, RESULT)) == [range(0, 1)]

@@ -4,7 +4,7 @@ import base64
 
 import pytest
 
-from antiphon.engine_api import commands, events as talk_events
+from antiphon.engine_api import commands, events
 from antiphon.engine_api.engine import EngineOverrun
 from antiphon.engine_api.options import Voice
 from support.engines.omni_doubles import GatewayWorker, Native, Worker, conversing, engine, facing, floats_of, loud, played, quiet
@@ -17,8 +17,8 @@ KINDS = [
 
 
 async def begun(client, **converse):
-    client.tell(commands.Converse(**converse))
-    return await client.told.some(talk_events.Ready)
+    client.tell(commands.StartDuplex(**converse))
+    return await client.told.some(events.DuplexStarted)
 
 
 @pytest.mark.parametrize(("kind", "options"), KINDS)
@@ -27,22 +27,22 @@ def test_it_listens_while_nobody_speaks_and_speaks_when_somebody_did(kind, optio
         async with facing(worker := kind(), **options) as client:
             (ready,) = await begun(client, instructions="Be kind.")
             assert ready.metrics == {"kv_cache_length": 40}
-            client.tell(commands.Hear(quiet()))
-            await client.told.some(talk_events.Listening)
-            client.tell(commands.Hear(loud()), commands.Hear(loud()))
-            await client.told.some(talk_events.Sound, count=2)
-            assert not client.told.of(talk_events.Ended), "it may go on speaking"
-            client.tell(commands.Hear(quiet()))
-            (ended, *_) = await client.told.some(talk_events.Ended)
-            said = [word for word in client.told.words if word.id == ended.id and not isinstance(word, talk_events.Measured)]
+            client.tell(commands.AppendAudio(quiet()))
+            await client.told.some(events.Listening)
+            client.tell(commands.AppendAudio(loud()), commands.AppendAudio(loud()))
+            await client.told.some(events.AudioDelta, count=2)
+            assert not client.told.of(events.ResponseEnded), "it may go on speaking"
+            client.tell(commands.AppendAudio(quiet()))
+            (ended, *_) = await client.told.some(events.ResponseEnded)
+            said = [word for word in client.told.words if word.id == ended.id and not isinstance(word, events.EngineMetrics)]
             assert [type(word) for word in said] == [
-                talk_events.Spoken,
-                talk_events.Sound,
-                talk_events.Spoken,
-                talk_events.Sound,
-                talk_events.Ended,
+                events.AudioTranscriptDelta,
+                events.AudioDelta,
+                events.AudioTranscriptDelta,
+                events.AudioDelta,
+                events.ResponseEnded,
             ]
-            assert {len(word.pcm) for word in said if isinstance(word, talk_events.Sound)} == {48_000}
+            assert {len(word.pcm) for word in said if isinstance(word, events.AudioDelta)} == {48_000}
             assert worker.inits[0]["mode"] == "full_duplex"
             assert worker.inits[0]["system_prompt"] == "Be kind."
         assert not worker.breaches
@@ -54,8 +54,8 @@ def test_sound_goes_as_float_and_comes_back_as_whole_numbers():
     async def scenario():
         async with facing(worker := Worker()) as client:
             await begun(client)
-            client.tell(commands.Hear(loud()))
-            (sound, *_) = await client.told.some(talk_events.Sound)
+            client.tell(commands.AppendAudio(loud()))
+            (sound, *_) = await client.told.some(events.AudioDelta)
             assert set(floats_of(worker.asked[0]["audio"])) == {0.25}
             assert len(floats_of(worker.asked[0]["audio"])) == 16_000
             assert set(sound.pcm[::2]) == {0x00}
@@ -68,11 +68,11 @@ def test_a_turn_of_the_model_ends_once_though_the_native_server_says_done_at_eac
     async def scenario():
         async with facing(Native()) as client:
             await begun(client)
-            client.tell(*[commands.Hear(loud())] * 3, commands.Hear(quiet()))
-            await client.told.some(talk_events.Listening)
-            assert len(client.told.of(talk_events.Spoken)) == 3
-            assert len({word.id for word in client.told.of(talk_events.Spoken)}) == 1
-            assert len(client.told.of(talk_events.Ended)) == 1
+            client.tell(*[commands.AppendAudio(loud())] * 3, commands.AppendAudio(quiet()))
+            await client.told.some(events.Listening)
+            assert len(client.told.of(events.AudioTranscriptDelta)) == 3
+            assert len({word.id for word in client.told.of(events.AudioTranscriptDelta)}) == 1
+            assert len(client.told.of(events.ResponseEnded)) == 1
 
     played(scenario)
 
@@ -81,11 +81,11 @@ def test_what_the_native_server_says_late_is_a_turn_of_its_own_that_ends_too():
     async def scenario():
         async with facing(Native()) as client:
             await begun(client)
-            client.tell(commands.Hear(loud()), commands.Hear(quiet()), commands.Hear(quiet()))
-            first, second = await client.told.some(talk_events.Ended, count=2)
+            client.tell(commands.AppendAudio(loud()), commands.AppendAudio(quiet()), commands.AppendAudio(quiet()))
+            first, second = await client.told.some(events.ResponseEnded, count=2)
             assert first.id != second.id
             late = [word for word in client.told.words if word.id == second.id]
-            assert [type(word) for word in late] == [talk_events.Measured, talk_events.Sound, talk_events.Ended]
+            assert [type(word) for word in late] == [events.EngineMetrics, events.AudioDelta, events.ResponseEnded]
 
     played(scenario)
 
@@ -94,14 +94,14 @@ def test_what_was_still_to_be_said_of_a_turn_that_was_cut_off_is_not_said():
     async def scenario():
         async with facing(worker := Native()) as client:
             await begun(client)
-            client.tell(commands.Hear(loud()))
-            await client.told.some(talk_events.Sound)
-            client.tell(commands.Listen(), commands.Hear(loud()), commands.Hear(quiet()))
-            await client.told.some(talk_events.Listening, count=2)
+            client.tell(commands.AppendAudio(loud()))
+            await client.told.some(events.AudioDelta)
+            client.tell(commands.ForceListen(), commands.AppendAudio(loud()), commands.AppendAudio(quiet()))
+            await client.told.some(events.Listening, count=2)
             assert worker.asked[1]["force_listen"] is True
             assert "force_listen" not in worker.asked[2]
-            assert len(client.told.of(talk_events.Ended)) == 1
-            assert len(client.told.of(talk_events.Sound)) == 1
+            assert len(client.told.of(events.ResponseEnded)) == 1
+            assert len(client.told.of(events.AudioDelta)) == 1
 
     played(scenario)
 
@@ -110,14 +110,14 @@ def test_a_turn_that_is_cancelled_ends_so_and_the_model_is_made_to_listen():
     async def scenario():
         async with facing(worker := Worker()) as client:
             await begun(client)
-            client.tell(commands.Hear(loud()))
-            (sound, *_) = await client.told.some(talk_events.Sound)
-            client.tell(commands.Cancel(sound.id), commands.Hear(loud()))
-            await client.told.some(talk_events.Listening)
-            assert client.told.ends(sound.id) == [talk_events.Ended(sound.id, "cancelled")]
+            client.tell(commands.AppendAudio(loud()))
+            (sound, *_) = await client.told.some(events.AudioDelta)
+            client.tell(commands.Cancel(sound.id), commands.AppendAudio(loud()))
+            await client.told.some(events.Listening)
+            assert client.told.word_ends(sound.id) == [events.ResponseEnded(sound.id, "cancelled")]
             assert worker.asked[1]["force_listen"] is True
-            client.tell(commands.Hear(loud()))
-            await client.told.some(talk_events.Sound, count=2)
+            client.tell(commands.AppendAudio(loud()))
+            await client.told.some(events.AudioDelta, count=2)
 
     played(scenario)
 
@@ -126,8 +126,8 @@ def test_a_model_that_is_to_write_only_writes_only():
     async def scenario():
         async with facing(worker := Worker()) as client:
             await begun(client, voice=None)
-            client.tell(commands.Hear(loud()), commands.Hear(quiet()))
-            await client.told.some(talk_events.Ended)
+            client.tell(commands.AppendAudio(loud()), commands.AppendAudio(quiet()))
+            await client.told.some(events.ResponseEnded)
             assert client.told.kinds() == ["Ready", "Text", "Ended", "Listening"]
             assert worker.inits[0]["use_tts"] is False
             assert worker.inits[0]["config"] == {"generate_audio": False}
@@ -154,9 +154,11 @@ def test_pictures_go_with_the_sound_that_is_told_next():
         async with facing(worker := Worker()) as client:
             await begun(client, sees=True)
             client.tell(
-                *[commands.See(bytes([number]), slices=number) for number in range(1, 7)], commands.Hear(quiet()), commands.Hear(quiet())
+                *[commands.AppendImage(bytes([number]), max_slices=number) for number in range(1, 7)],
+                commands.AppendAudio(quiet()),
+                commands.AppendAudio(quiet()),
             )
-            await client.told.some(talk_events.Listening, count=2)
+            await client.told.some(events.Listening, count=2)
             assert worker.asked[0]["video_frames"] == [base64.b64encode(bytes([number])).decode() for number in range(3, 7)]
             assert worker.asked[0]["max_slice_nums"] == 6
             assert "video_frames" not in worker.asked[1]
@@ -168,9 +170,9 @@ def test_short_pieces_are_gathered_to_seconds_and_long_ones_cut():
     async def scenario():
         async with facing(worker := Worker()) as client:
             await begun(client)
-            client.tell(*[commands.Hear(quiet(100))] * 9)
-            client.tell(commands.Hear(quiet(100)), commands.Hear(quiet(300)), commands.Hear(quiet(2500)))
-            await client.told.some(talk_events.Listening, count=5)
+            client.tell(*[commands.AppendAudio(quiet(100))] * 9)
+            client.tell(commands.AppendAudio(quiet(100)), commands.AppendAudio(quiet(300)), commands.AppendAudio(quiet(2500)))
+            await client.told.some(events.Listening, count=5)
             assert [len(floats_of(each["audio"])) for each in worker.asked] == [16_000, 4_800, 16_000, 16_000, 8_000]
 
     played(scenario)
@@ -180,8 +182,8 @@ def test_who_says_listen_is_heard_after_a_quarter_of_a_second():
     async def scenario():
         async with facing(worker := Worker()) as client:
             await begun(client)
-            client.tell(commands.Listen(), *[commands.Hear(loud(100))] * 3)
-            await client.told.some(talk_events.Listening)
+            client.tell(commands.ForceListen(), *[commands.AppendAudio(loud(100))] * 3)
+            await client.told.some(events.Listening)
             assert [len(floats_of(each["audio"])) for each in worker.asked] == [4_800]
 
     played(scenario)
@@ -191,11 +193,11 @@ def test_sound_at_another_rate_and_a_voice_at_another_are_what_they_should_be():
     async def scenario():
         async with facing(worker := Worker()) as client:
             await begun(client, rate_hz=48_000, voice=Voice(rate_hz=8_000))
-            client.tell(*[commands.Hear(loud(500, 48_000))] * 4, commands.Hear(quiet(2000, 48_000)))
-            await client.told.some(talk_events.Ended)
+            client.tell(*[commands.AppendAudio(loud(500, 48_000))] * 4, commands.AppendAudio(quiet(2000, 48_000)))
+            await client.told.some(events.ResponseEnded)
             heard = sum(len(floats_of(each["audio"])) for each in worker.asked)
-            said = sum(len(word.pcm) for word in client.told.of(talk_events.Sound)) // 2
-            spoken = len(client.told.of(talk_events.Spoken))
+            said = sum(len(word.pcm) for word in client.told.of(events.AudioDelta)) // 2
+            spoken = len(client.told.of(events.AudioTranscriptDelta))
             assert 60_000 < heard <= 64_000
             assert abs(said - 8_000 * spoken) <= 16
 
@@ -205,10 +207,10 @@ def test_sound_at_another_rate_and_a_voice_at_another_are_what_they_should_be():
 def test_what_is_told_before_the_session_has_begun_waits_and_more_than_that_is_not_taken():
     async def scenario():
         async with facing(worker := Worker(creates_s=0.1)) as client:
-            client.tell(commands.Converse(), *[commands.Hear(quiet())] * 6)
+            client.tell(commands.StartDuplex(), *[commands.AppendAudio(quiet())] * 6)
             with pytest.raises(EngineOverrun):
-                client.tell(commands.Hear(quiet()))
-            await client.told.some(talk_events.Listening, count=6)
+                client.tell(commands.AppendAudio(quiet()))
+            await client.told.some(events.Listening, count=6)
             assert client.told.kinds()[0] == "Ready"
             assert len(worker.asked) == 6
 
@@ -219,8 +221,14 @@ def test_tokens_are_counted_for_each_turn_of_the_model():
     async def scenario():
         async with facing(Worker(usage=True)) as client:
             await begun(client)
-            client.tell(commands.Hear(loud()), commands.Hear(quiet()), commands.Hear(loud()), commands.Hear(loud()), commands.Hear(quiet()))
-            first, second = await client.told.some(talk_events.Used, count=2)
+            client.tell(
+                commands.AppendAudio(loud()),
+                commands.AppendAudio(quiet()),
+                commands.AppendAudio(loud()),
+                commands.AppendAudio(loud()),
+                commands.AppendAudio(quiet()),
+            )
+            first, second = await client.told.some(events.Usage, count=2)
             assert (first.input_tokens, first.output_tokens, first.output_audio_tokens) == (20, 10, 3)
             assert (second.input_tokens, second.output_tokens) == (30, 15)
 
@@ -237,10 +245,10 @@ def test_nobody_is_turned_away_though_a_worker_takes_a_while_to_be_ready_again(k
             for number in range(sessions):
                 async with conversing(omni) as client:
                     await begun(client)
-                    client.tell(commands.Hear(quiet()))
-                    await client.told.some(talk_events.Listening)
+                    client.tell(commands.AppendAudio(quiet()))
+                    await client.told.some(events.Listening)
                     if number % 2:
-                        client.tell(commands.Hear(loud()))
+                        client.tell(commands.AppendAudio(loud()))
             assert worker.sessions == sessions
             assert not worker.breaches
             assert kind is Native or worker.refused == 0

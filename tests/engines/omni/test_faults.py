@@ -8,20 +8,20 @@ from pathlib import Path
 import pytest
 from aiohttp import WSCloseCode, web
 
-from antiphon.engine_api import commands, events as talk_events
-from antiphon.engine_api.engine import Place
-from antiphon.engine_api.options import Sampling, Settings
+from antiphon.engine_api import commands, events
+from antiphon.engine_api.engine import BuildContext
+from antiphon.engine_api.options import ConversationSettings, Sampling
 from antiphon.engines.omni.engine import build
-from antiphon.errors import Fault, OurFault
+from antiphon.errors import ApiError, ServerError
 from support.engines.omni_doubles import GatewayWorker, Native, Told, Worker, ask, conversing, engine, facing, loud, played, quiet
 
 
 async def dies(worker):
-    worker.socket._req.transport.abort()
+    worker.websocket._req.transport.abort()
 
 
 async def closes(worker):
-    await worker.socket.close(code=WSCloseCode.TRY_AGAIN_LATER)
+    await worker.websocket.close(code=WSCloseCode.TRY_AGAIN_LATER)
 
 
 async def fails(worker):
@@ -34,11 +34,11 @@ async def is_silent(_worker):
 
 async def is_garbled(worker):
     for frame in ("no JSON", "[]", '{"type": 7}', '{"type": "response.output.delta", "kind": "audio", "audio": "?"}') * 5:
-        await worker.socket.send_str(frame)
+        await worker.websocket.send_str(frame)
 
 
 async def is_huge(worker):
-    await worker.socket.send_str('{"type": "response.output.delta", "text": "' + "x" * (17 << 20) + '"}')
+    await worker.websocket.send_str('{"type": "response.output.delta", "text": "' + "x" * (17 << 20) + '"}')
 
 
 BREAKS = {"dies": dies, "closes": closes, "fails": fails, "is garbled": is_garbled, "is huge": is_huge, "is silent": is_silent}
@@ -48,20 +48,20 @@ BREAKS = {"dies": dies, "closes": closes, "fails": fails, "is garbled": is_garbl
 def test_a_model_that_fails_while_it_speaks_is_lost_and_its_turn_broke(fault):
     async def scenario():
         async with facing(Worker(faults={2: fault}), timeout_idle_s=0.2) as client:
-            client.tell(commands.Converse())
-            await client.told.some(talk_events.Ready)
-            client.tell(commands.Hear(loud()))
-            (sound, *_) = await client.told.some(talk_events.Sound)
-            client.tell(commands.Hear(loud()))
-            (lost,) = await client.told.some(talk_events.Lost)
+            client.tell(commands.StartDuplex())
+            await client.told.some(events.DuplexStarted)
+            client.tell(commands.AppendAudio(loud()))
+            (sound, *_) = await client.told.some(events.AudioDelta)
+            client.tell(commands.AppendAudio(loud()))
+            (lost,) = await client.told.some(events.EngineLost)
             assert lost.code == "backend_error"
             assert "secret" not in lost.message
-            (broke,) = client.told.ends(sound.id)
-            assert isinstance(broke, talk_events.Broke)
+            (broke,) = client.told.word_ends(sound.id)
+            assert isinstance(broke, events.ResponseFailed)
             assert client.told.words[-2:] == [broke, lost]
-            client.tell(commands.Hear(loud()), ask())
-            assert isinstance(await client.told.end_of("resp_1"), talk_events.Broke)
-            assert len(client.told.of(talk_events.Lost)) == 1
+            client.tell(commands.AppendAudio(loud()), ask())
+            assert isinstance(await client.told.end_of("resp_1"), events.ResponseFailed)
+            assert len(client.told.of(events.EngineLost)) == 1
 
     played(scenario)
 
@@ -75,8 +75,8 @@ def test_an_answer_that_fails_midway_broke_once(fault):
             assert broke.status in (502, 504)
             assert "secret" not in broke.message
             # A worker that says itself what went wrong is still there.
-            assert isinstance(await client.told.end_of("resp_2"), talk_events.Ended if fault is fails else talk_events.Broke)
-            assert len(client.told.of(talk_events.Lost)) == (fault is not fails)
+            assert isinstance(await client.told.end_of("resp_2"), events.ResponseEnded if fault is fails else events.ResponseFailed)
+            assert len(client.told.of(events.EngineLost)) == (fault is not fails)
 
     played(scenario)
 
@@ -85,30 +85,30 @@ def test_an_answer_that_fails_midway_broke_once(fault):
 def test_a_session_that_can_not_begin_is_lost(fault):
     async def scenario():
         async with facing(Worker(on_init=fault), timeout_session_s=0.2, timeout_connect_s=0.3, timeout_release_s=0.5) as client:
-            client.tell(commands.Converse(), commands.Hear(loud()), ask())
-            await client.told.some(talk_events.Lost)
-            assert isinstance(await client.told.end_of("resp_1"), talk_events.Broke)
-            assert not client.told.of(talk_events.Ready)
+            client.tell(commands.StartDuplex(), commands.AppendAudio(loud()), ask())
+            await client.told.some(events.EngineLost)
+            assert isinstance(await client.told.end_of("resp_1"), events.ResponseFailed)
+            assert not client.told.of(events.DuplexStarted)
 
     played(scenario)
 
 
 async def _closes_without_a_word(worker):
     worker.on_init = None
-    await worker.socket.close()
+    await worker.websocket.close()
 
 
 async def _cuts_the_connection(worker):
     worker.on_init = None
-    worker.socket._req.transport.abort()
+    worker.websocket._req.transport.abort()
 
 
 @pytest.mark.parametrize("ends", [_closes_without_a_word, _cuts_the_connection])
 def test_a_native_server_that_is_still_clearing_up_is_asked_again(ends):
     async def scenario():
         async with facing(worker := Native(on_init=ends)) as client:
-            client.tell(commands.Converse())
-            await client.told.some(talk_events.Ready)
+            client.tell(commands.StartDuplex())
+            await client.told.some(events.DuplexStarted)
             assert len(worker.inits) == 2
 
     played(scenario)
@@ -148,10 +148,10 @@ def test_sound_that_is_no_number_or_not_whole_is_silence_as_far_as_it_is_whole()
 
     async def scenario():
         async with facing(Worker(faults={1: speaks_badly})) as client:
-            client.tell(commands.Converse())
-            await client.told.some(talk_events.Ready)
-            client.tell(commands.Hear(loud()))
-            sounds = await client.told.some(talk_events.Sound, count=3)
+            client.tell(commands.StartDuplex())
+            await client.told.some(events.DuplexStarted)
+            client.tell(commands.AppendAudio(loud()))
+            sounds = await client.told.some(events.AudioDelta, count=3)
             assert [word.pcm for word in sounds] == [bytes(20), bytes(4), b"\xff\x7f\x00\x80"]
 
     played(scenario)
@@ -163,15 +163,15 @@ def test_a_worker_that_is_not_idle_gets_nobody(status):
         async with (worker := Worker()).open():
             worker.status = status
             omni = engine(worker, timeout_connect_s=0.2)
-            with pytest.raises(Fault) as refusal:
+            with pytest.raises(ApiError) as refusal:
                 async with conversing(omni):
                     pass
             assert refusal.value.status == 503
             assert worker.sessions == 0
-            with pytest.raises(Fault):
-                await next(iter(omni.places.values())).probe()
+            with pytest.raises(ApiError):
+                await next(iter(omni.workers.values())).probe()
             worker.status = None
-            await next(iter(omni.places.values())).probe()
+            await next(iter(omni.workers.values())).probe()
             await omni.stop()
 
     played(scenario)
@@ -188,7 +188,7 @@ def test_a_worker_that_turns_away_who_comes_too_early_is_asked_again():
     async def scenario():
         async with facing(worker := Early(), "chat") as client:
             client.tell(ask())
-            assert await client.told.end_of("resp_1") == talk_events.Ended("resp_1")
+            assert await client.told.end_of("resp_1") == events.ResponseEnded("resp_1")
             assert worker.refused == 3
 
     played(scenario)
@@ -202,7 +202,7 @@ def test_a_worker_that_closes_as_it_is_asked_to_begin_is_asked_again():
     async def scenario():
         async with facing(worker := Worker(on_init=closes_once), "chat") as client:
             client.tell(ask())
-            assert await client.told.end_of("resp_1") == talk_events.Ended("resp_1")
+            assert await client.told.end_of("resp_1") == events.ResponseEnded("resp_1")
             assert len(worker.inits) == 2
 
     played(scenario)
@@ -216,7 +216,7 @@ def test_a_client_that_is_behind_is_waited_for():
             await worker.until(lambda: worker.inits)
             assert not client.told.words
             client.conversation.resume()
-            assert await client.told.end_of("resp_1") == talk_events.Ended("resp_1", "length")
+            assert await client.told.end_of("resp_1") == events.ResponseEnded("resp_1", "length")
 
     played(scenario)
 
@@ -226,11 +226,11 @@ def test_a_worker_that_is_not_there_gets_nobody():
         async with (worker := Worker()).open():
             pass
         omni = engine(worker)
-        with pytest.raises(Fault, match="can't be reached"):
+        with pytest.raises(ApiError, match="can't be reached"):
             async with conversing(omni):
                 pass
-        with pytest.raises(Fault):
-            await next(iter(omni.places.values())).probe()
+        with pytest.raises(ApiError):
+            await next(iter(omni.workers.values())).probe()
         await omni.stop()
 
     played(scenario)
@@ -243,10 +243,10 @@ def test_a_worker_that_dies_before_the_session_begins_is_lost():
             server = contextlib.AsyncExitStack()
             worker = await server.enter_async_context(Worker().open())
             omni = engine(worker)
-            conversation = await stack.enter_async_context(omni.open(Settings(model="m", kind="audio"), told))
+            conversation = await stack.enter_async_context(omni.open(ConversationSettings(model="m", kind="audio"), told))
             await server.aclose()
-            conversation.tell(commands.Converse())
-            await told.some(talk_events.Lost)
+            conversation.send(commands.StartDuplex())
+            await told.some(events.EngineLost)
         await omni.stop()
 
     played(scenario)
@@ -268,7 +268,7 @@ def test_a_page_where_a_worker_should_be_gets_nobody():
         for kind in (Page, Site):
             async with (worker := kind()).open():
                 omni = engine(worker)
-                with pytest.raises(Fault):
+                with pytest.raises(ApiError):
                     async with conversing(omni):
                         pass
                 await omni.stop()
@@ -282,12 +282,12 @@ def test_a_worker_that_does_not_become_idle_is_not_waited_for_longer_than_is_all
     async def scenario():
         async with (worker := Worker()).open():
             omni = engine(worker, timeout_release_s=0.2, timeout_connect_s=0.2, notice=notices.append)
-            with pytest.raises(Fault, match="busy"):
+            with pytest.raises(ApiError, match="busy"):
                 async with conversing(omni) as client:
-                    client.tell(commands.Converse())
-                    await client.told.some(talk_events.Ready)
+                    client.tell(commands.StartDuplex())
+                    await client.told.some(events.DuplexStarted)
                     worker.status = "duplex_active"
-            with pytest.raises(Fault, match="busy"):
+            with pytest.raises(ApiError, match="busy"):
                 async with conversing(omni):
                     pass
             await omni.stop()
@@ -305,13 +305,13 @@ def test_a_client_that_is_gone_at_any_step_leaves_a_worker_that_takes_the_next(k
             omni = engine(worker, **options)
             for steps in range(5):
                 async with conversing(omni) as client:
-                    words = [commands.Converse(), commands.Hear(loud()), commands.Hear(loud()), ask()]
+                    words = [commands.StartDuplex(), commands.AppendAudio(loud()), commands.AppendAudio(loud()), ask()]
                     client.tell(*words[:steps])
                     if steps == 3:
-                        await client.told.some(talk_events.Sound)
+                        await client.told.some(events.AudioDelta)
             async with conversing(omni, "chat") as client:
                 client.tell(ask())
-                assert await client.told.end_of("resp_1") == talk_events.Ended("resp_1")
+                assert await client.told.end_of("resp_1") == events.ResponseEnded("resp_1")
             assert not worker.refused
             await omni.stop()
 
@@ -325,9 +325,9 @@ def test_whoever_is_cancelled_while_the_worker_recovers_leaves_it_so_that_the_ne
 
             async def talked():
                 async with conversing(omni) as client:
-                    client.tell(commands.Converse())
-                    await client.told.some(talk_events.Ready)
-                    client.tell(commands.Hear(quiet()))
+                    client.tell(commands.StartDuplex())
+                    await client.told.some(events.DuplexStarted)
+                    client.tell(commands.AppendAudio(quiet()))
                     await asyncio.Event().wait()
 
             async with asyncio.TaskGroup() as tasks:
@@ -346,10 +346,10 @@ def test_an_engine_that_stops_loses_its_conversations():
             omni = engine(worker)
             async with conversing(omni, "chat") as client:
                 client.tell(ask(text="Count", sampling=Sampling(max_tokens=5_000)))
-                await client.told.some(talk_events.Text)
+                await client.told.some(events.TextDelta)
                 await omni.stop()
-                assert isinstance(await client.told.end_of("resp_1"), talk_events.Broke)
-                (lost,) = await client.told.some(talk_events.Lost)
+                assert isinstance(await client.told.end_of("resp_1"), events.ResponseFailed)
+                (lost,) = await client.told.some(events.EngineLost)
                 assert lost.code == "shutdown"
 
     played(scenario)
@@ -384,5 +384,5 @@ def test_the_key_goes_with_all_that_the_worker_is_asked():
     ids=lambda value: str(value)[:40],
 )
 def test_an_option_that_is_wrong_is_named(options, named):
-    with pytest.raises(OurFault, match=named):
-        build("minicpm-o", options, Place(weights=Path(), base=Path()))
+    with pytest.raises(ServerError, match=named):
+        build("minicpm-o", options, BuildContext(weights_folder=Path(), base_folder=Path()))

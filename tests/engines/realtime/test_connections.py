@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.engine_api import commands, events as talk_events
-from antiphon.engine_api.engine import EngineOverrun, Place
-from antiphon.engine_api.options import Settings
+from antiphon.engine_api import commands, events
+from antiphon.engine_api.engine import BuildContext, EngineOverrun
+from antiphon.engine_api.options import ConversationSettings
 from antiphon.engines.realtime.engine import build
-from antiphon.errors import OurFault
+from antiphon.errors import ServerError
 from support.engines.realtime_server import (
     BY_HAND,
     LISTEN,
@@ -28,7 +28,7 @@ from support.engines.realtime_server import (
 from support.engines.upstreams import Heard, run, served, watched
 
 SECRET = "sk-a-secret-key"
-PLACE = Place(weights=Path(), base=Path(), secrets={"KEY": SECRET})
+PLACE = BuildContext(weights_folder=Path(), base_folder=Path(), secrets={"KEY": SECRET})
 
 
 async def silent(answer):
@@ -39,7 +39,7 @@ async def silent(answer):
 
 def test_the_server_is_asked_with_the_key_the_model_and_the_operators_headers():
     async def scenario(conversation, heard, server):
-        conversation.tell(ask("resp_1"))
+        conversation.send(ask("resp_1"))
         await heard.end_of()
         request = server.session.request
         assert request.query["model"] == "gpt-4o mini"
@@ -53,7 +53,7 @@ def test_the_server_is_asked_with_the_key_the_model_and_the_operators_headers():
 
 def test_a_ga_server_is_not_told_of_the_beta():
     async def scenario(conversation, heard, server):
-        conversation.tell(ask("resp_1"))
+        conversation.send(ask("resp_1"))
         await heard.end_of()
         assert "OpenAI-Beta" not in server.session.request.headers
         assert server.session.request.query["model"] == "gpt-realtime"
@@ -64,10 +64,10 @@ def test_a_ga_server_is_not_told_of_the_beta():
 def test_a_server_that_refuses_the_key_breaks_the_answer_without_showing_it():
     async def refusing(session):
         await session.error("invalid_api_key", f"Incorrect API key provided: {SECRET}.")
-        await session.socket.close(code=3000, message=b"invalid_request_error.invalid_api_key")
+        await session.websocket.close(code=3000, message=b"invalid_request_error.invalid_api_key")
 
     async def scenario(conversation, heard, _server):
-        conversation.tell(ask("resp_1"))
+        conversation.send(ask("resp_1"))
         broke = await heard.end_of()
         assert (broke.status, broke.code) == (502, "upstream_credentials")
         assert SECRET not in broke.message
@@ -77,10 +77,10 @@ def test_a_server_that_refuses_the_key_breaks_the_answer_without_showing_it():
 
 def test_a_server_that_closes_instead_of_beginning_is_named_with_its_reason():
     async def closing(session):
-        await session.socket.close(code=4000, message=b"invalid_request_error.beta_api_shape_disabled")
+        await session.websocket.close(code=4000, message=b"invalid_request_error.beta_api_shape_disabled")
 
     async def scenario(conversation, heard, _server):
-        conversation.tell(ask("resp_1"))
+        conversation.send(ask("resp_1"))
         broke = await heard.end_of()
         assert broke.status == 502
         assert "4000: invalid_request_error.beta_api_shape_disabled" in broke.message
@@ -90,15 +90,20 @@ def test_a_server_that_closes_instead_of_beginning_is_named_with_its_reason():
 
 def test_a_server_behind_tls_is_trusted_by_an_authority_that_is_named(certificates):
     async def scenario(conversation, heard, _server):
-        conversation.tell(ask("resp_1"))
-        assert await heard.end_of() == talk_events.Ended("resp_1")
+        conversation.send(ask("resp_1"))
+        assert await heard.end_of() == events.ResponseEnded("resp_1")
 
-    playing(scenario, tls=served(certificates), place=Place(weights=Path(), base=certificates), options={"ca_file": "ca.pem"})
+    playing(
+        scenario,
+        tls=served(certificates),
+        place=BuildContext(weights_folder=Path(), base_folder=certificates),
+        options={"ca_file": "ca.pem"},
+    )
 
 
 def test_a_server_behind_tls_that_nobody_vouches_for_is_not_trusted(certificates):
     async def scenario(conversation, heard, server):
-        conversation.tell(ask("resp_1"))
+        conversation.send(ask("resp_1"))
         assert "TLS can't be trusted" in (await heard.end_of()).message
         assert not server.sessions
 
@@ -110,7 +115,7 @@ def test_a_server_that_never_begins_its_session_is_given_up():
         pass
 
     async def scenario(conversation, heard, _server):
-        conversation.tell(ask("resp_1"))
+        conversation.send(ask("resp_1"))
         assert (await heard.end_of()).status == 504
 
     playing(scenario, greeting=mute, options={"timeout_connect_s": 0.2})
@@ -123,7 +128,7 @@ def test_a_server_that_is_not_there_breaks_the_answer_and_counts():
         server.port = 1
         async with asyncio.timeout(20), talking(server, place, failures=2) as (conversation, heard):
             for id in ("resp_1", "resp_2", "resp_3"):
-                conversation.tell(ask(id))
+                conversation.send(ask(id))
                 broke = await heard.end_of(id)
                 assert broke.status in (502, 503)
         assert watcher.failures == ["unreachable", "unreachable", "circuit_open"]
@@ -138,33 +143,33 @@ def test_sound_alone_does_not_dial_again_and_again():
         server = RealtimeServer()
         server.port = 1
         async with asyncio.timeout(20), talking(server, place) as (conversation, heard):
-            conversation.tell(BY_HAND)
-            conversation.tell(commands.Hear(sound(20)))
-            await heard.until(lambda _: of(heard, talk_events.Trouble))
+            conversation.send(BY_HAND)
+            conversation.send(commands.AppendAudio(sound(20)))
+            await heard.text_until(lambda _: of(heard, events.EngineError))
             for _ in range(50):
-                conversation.tell(commands.Hear(sound(20)))
+                conversation.send(commands.AppendAudio(sound(20)))
                 await asyncio.sleep(0)
-            conversation.tell(commands.Commit("turn_1"))
-            await heard.until(lambda _: of(heard, talk_events.NotHeard))
+            conversation.send(commands.CommitAudio("turn_1"))
+            await heard.text_until(lambda _: of(heard, events.InputTranscriptFailed))
         assert len(watcher.failures) == 2, "for the first sound, and for the commit"
-        assert len(of(heard, talk_events.Trouble)) == 1
+        assert len(of(heard, events.EngineError)) == 1
 
     run(play())
 
 
 def test_a_lost_connection_costs_the_answer_and_the_next_has_all_that_was_said():
     async def scenario(conversation, heard, server):
-        conversation.tell(BY_HAND)
-        conversation.tell(commands.Hear(sound(300)))
-        conversation.tell(commands.Commit("turn_1"))
-        conversation.tell(ask("resp_1", spoken("turn_1", sound(300))))
-        await heard.until(lambda _: of(heard, talk_events.Text) and of(heard, talk_events.HeardAll))
+        conversation.send(BY_HAND)
+        conversation.send(commands.AppendAudio(sound(300)))
+        conversation.send(commands.CommitAudio("turn_1"))
+        conversation.send(ask("resp_1", spoken("turn_1", sound(300))))
+        await heard.text_until(lambda _: of(heard, events.TextDelta) and of(heard, events.InputTranscriptDone))
         await server.cut()
         broke = await heard.end_of()
         assert (broke.status, broke.code) == (502, "upstream_broke_off")
         server.play = hello
-        conversation.tell(ask("resp_2", spoken("turn_1", sound(300)), answered("Well"), said("Again")))
-        assert await heard.end_of("resp_2") == talk_events.Ended("resp_2")
+        conversation.send(ask("resp_2", spoken("turn_1", sound(300)), answered("Well"), said("Again")))
+        assert await heard.end_of("resp_2") == events.ResponseEnded("resp_2")
         assert len(server.sessions) == 2
         assert server.session.texts()[:3] == ["user: input_audio", "assistant: Well", "user: Again"]
         assert server.session.update["transcription"] == {}
@@ -174,35 +179,35 @@ def test_a_lost_connection_costs_the_answer_and_the_next_has_all_that_was_said()
 
 def test_a_lost_connection_ends_the_turn_that_is_open_and_the_clock_goes_on():
     async def scenario(conversation, heard, server):
-        conversation.tell(LISTEN)
-        conversation.tell(commands.Hear(sound(500)))
-        await heard.until(lambda _: of(heard, talk_events.SpeechStarted))
+        conversation.send(LISTEN)
+        conversation.send(commands.AppendAudio(sound(500)))
+        await heard.text_until(lambda _: of(heard, events.SpeechStarted))
         await server.cut()
-        await heard.until(lambda _: of(heard, talk_events.SpeechStopped))
-        assert of(heard, talk_events.SpeechStopped)[0].at_ms == 500
-        assert of(heard, talk_events.NotHeard)[0].id == of(heard, talk_events.SpeechStopped)[0].id
-        conversation.tell(commands.Hear(sound(800)))
-        await heard.until(lambda _: len(of(heard, talk_events.SpeechStopped)) == 2)
-        assert [word.at_ms for word in of(heard, talk_events.SpeechStarted)] == [200, 700]
-        assert of(heard, talk_events.SpeechStopped)[1].at_ms == 1200
-        assert len({word.id for word in of(heard, talk_events.SpeechStarted)}) == 2
+        await heard.text_until(lambda _: of(heard, events.SpeechStopped))
+        assert of(heard, events.SpeechStopped)[0].at_ms == 500
+        assert of(heard, events.InputTranscriptFailed)[0].id == of(heard, events.SpeechStopped)[0].id
+        conversation.send(commands.AppendAudio(sound(800)))
+        await heard.text_until(lambda _: len(of(heard, events.SpeechStopped)) == 2)
+        assert [word.at_ms for word in of(heard, events.SpeechStarted)] == [200, 700]
+        assert of(heard, events.SpeechStopped)[1].at_ms == 1200
+        assert len({word.id for word in of(heard, events.SpeechStarted)}) == 2
 
     playing(scenario, turns=[(200, 700)])
 
 
 def test_sound_that_is_not_committed_yet_is_sent_again_after_a_lost_connection():
     async def scenario(conversation, heard, server):
-        conversation.tell(BY_HAND)
-        conversation.tell(commands.Hear(sound(300)))
-        await server.until(lambda: server.sessions and server.session.heard)
+        conversation.send(BY_HAND)
+        conversation.send(commands.AppendAudio(sound(300)))
+        await server.text_until(lambda: server.sessions and server.session.heard)
         await server.cut()
         told_ms = 300
         while len(server.sessions) < 2:  # until it is noticed that there is nobody
-            conversation.tell(commands.Hear(sound(1)))
+            conversation.send(commands.AppendAudio(sound(1)))
             told_ms += 1
             await asyncio.sleep(0)
-        conversation.tell(commands.Commit("turn_1"))
-        await heard.until(lambda _: of(heard, talk_events.HeardAll))
+        conversation.send(commands.CommitAudio("turn_1"))
+        await heard.text_until(lambda _: of(heard, events.InputTranscriptDone))
         assert server.session.heard == sound(told_ms)
 
     playing(scenario)
@@ -210,11 +215,11 @@ def test_sound_that_is_not_committed_yet_is_sent_again_after_a_lost_connection()
 
 def test_a_cancelled_answer_ends_once_and_says_no_more():
     async def scenario(conversation, heard, server):
-        conversation.tell(ask("resp_1"))
-        await heard.until(lambda _: of(heard, talk_events.Text))
-        conversation.tell(commands.Cancel("resp_1"))
-        conversation.tell(commands.Cancel("resp_1"))
-        assert await heard.end_of() == talk_events.Ended("resp_1", "cancelled")
+        conversation.send(ask("resp_1"))
+        await heard.text_until(lambda _: of(heard, events.TextDelta))
+        conversation.send(commands.Cancel("resp_1"))
+        conversation.send(commands.Cancel("resp_1"))
+        assert await heard.end_of() == events.ResponseEnded("resp_1", "cancelled")
         assert heard.text() == "Well"
         assert server.session.kinds().count("response.cancel") == 1
 
@@ -223,23 +228,23 @@ def test_a_cancelled_answer_ends_once_and_says_no_more():
 
 def test_an_answer_can_be_cancelled_before_it_was_asked_for():
     async def scenario(conversation, heard, server):
-        conversation.tell(ask("resp_1"))
-        conversation.tell(commands.Cancel("resp_1"))
-        assert await heard.end_of() == talk_events.Ended("resp_1", "cancelled")
-        conversation.tell(ask("resp_2"))
-        assert await heard.end_of("resp_2") == talk_events.Ended("resp_2")
+        conversation.send(ask("resp_1"))
+        conversation.send(commands.Cancel("resp_1"))
+        assert await heard.end_of() == events.ResponseEnded("resp_1", "cancelled")
+        conversation.send(ask("resp_2"))
+        assert await heard.end_of("resp_2") == events.ResponseEnded("resp_2")
 
     playing(scenario)
 
 
 def test_what_is_asked_after_a_cancelled_answer_waits_for_its_end():
     async def scenario(conversation, heard, server):
-        conversation.tell(ask("resp_1"))
-        await heard.until(lambda _: of(heard, talk_events.Text))
+        conversation.send(ask("resp_1"))
+        await heard.text_until(lambda _: of(heard, events.TextDelta))
         server.play = hello
-        conversation.tell(commands.Cancel("resp_1"))
-        conversation.tell(ask("resp_2", said("Hi"), answered("Well"), said("No")))
-        assert await heard.end_of("resp_2") == talk_events.Ended("resp_2")
+        conversation.send(commands.Cancel("resp_1"))
+        conversation.send(ask("resp_2", said("Hi"), answered("Well"), said("No")))
+        assert await heard.end_of("resp_2") == events.ResponseEnded("resp_2")
         assert "conversation" not in server.session.asked[-1]["response"]
         assert server.session.texts()[:3] == ["user: Hi", "assistant: ", "user: No"]
 
@@ -252,17 +257,17 @@ def test_an_answer_that_does_not_come_or_go_on_breaks_in_time(options, play):
         pass
 
     async def scenario(conversation, heard, server):
-        conversation.tell(ask("resp_1"))
+        conversation.send(ask("resp_1"))
         broke = await heard.end_of()
         assert (broke.status, broke.code) == (504, "upstream_timeout")
-        await server.until(lambda: "response.cancel" in server.session.kinds())
+        await server.text_until(lambda: "response.cancel" in server.session.kinds())
 
     playing(scenario, play or nothing, options=options)
 
 
 def test_an_item_that_upstream_refuses_breaks_the_answer_that_needs_it():
     async def scenario(conversation, heard, _server):
-        conversation.tell(ask("resp_1"))
+        conversation.send(ask("resp_1"))
         broke = await heard.end_of()
         assert (broke.status, broke.code) == (400, "invalid_value")
 
@@ -271,20 +276,20 @@ def test_an_item_that_upstream_refuses_breaks_the_answer_that_needs_it():
 
 def test_an_error_about_nothing_in_particular_is_trouble():
     async def scenario(conversation, heard, server):
-        conversation.tell(LISTEN)
-        conversation.tell(commands.Hear(sound(20)))
-        await server.until(lambda: server.sessions and server.session.asked)
+        conversation.send(LISTEN)
+        conversation.send(commands.AppendAudio(sound(20)))
+        await server.text_until(lambda: server.sessions and server.session.asked)
         await server.session.error("invalid_value", "No such model.", server.session.asked[0]["event_id"])
-        await heard.until(lambda _: of(heard, talk_events.Trouble))
-        assert of(heard, talk_events.Trouble)[0].message == "No such model."
+        await heard.text_until(lambda _: of(heard, events.EngineError))
+        assert of(heard, events.EngineError)[0].message == "No such model."
 
     playing(scenario)
 
 
 def test_a_paused_conversation_reads_no_more_until_it_is_resumed():
     async def scenario(conversation, heard, server):
-        conversation.tell(ask("resp_1"))
-        await heard.until(lambda _: of(heard, talk_events.Text))
+        conversation.send(ask("resp_1"))
+        await heard.text_until(lambda _: of(heard, events.TextDelta))
         conversation.pause()
         (answer,) = server.answering
         await answer.say(" now")
@@ -292,7 +297,7 @@ def test_a_paused_conversation_reads_no_more_until_it_is_resumed():
             await asyncio.sleep(0)
         assert heard.text() == "Well"
         conversation.resume()
-        await heard.until(lambda _: heard.text() == "Well now")
+        await heard.text_until(lambda _: heard.text() == "Well now")
 
     playing(scenario, silent)
 
@@ -302,10 +307,10 @@ def test_more_than_there_is_room_for_is_not_taken():
         pass
 
     async def scenario(conversation, _heard, _server):
-        conversation.tell(commands.Hear(bytes(9 << 20)))
-        conversation.tell(commands.Hear(bytes(9 << 20)))
+        conversation.send(commands.AppendAudio(bytes(9 << 20)))
+        conversation.send(commands.AppendAudio(bytes(9 << 20)))
         with pytest.raises(EngineOverrun):
-            conversation.tell(commands.Hear(b"\0\0"))
+            conversation.send(commands.AppendAudio(b"\0\0"))
 
     playing(scenario, greeting=mute)
 
@@ -314,14 +319,14 @@ def test_an_engine_that_stops_breaks_its_answers():
     async def play():
         async with asyncio.timeout(20), RealtimeServer(silent).open() as server:
             engine, heard = engine_before(server), Heard()
-            async with engine.open(Settings(model="m"), heard) as conversation:
-                conversation.tell(ask("resp_1"))
-                await heard.until(lambda _: of(heard, talk_events.Text))
+            async with engine.open(ConversationSettings(model="m"), heard) as conversation:
+                conversation.send(ask("resp_1"))
+                await heard.until(lambda _: of(heard, events.TextDelta))
                 await engine.stop()
                 assert (await heard.end_of()).code == "server_is_overloaded"
-                conversation.tell(ask("resp_2"))
-                assert isinstance(await heard.end_of("resp_2"), talk_events.Broke)
-                conversation.tell(commands.Hear(sound(20)))
+                conversation.send(ask("resp_2"))
+                assert isinstance(await heard.end_of("resp_2"), events.ResponseFailed)
+                conversation.send(commands.AppendAudio(sound(20)))
             assert len(server.sessions) == 1
 
     run(play())
@@ -331,11 +336,11 @@ def test_leaving_closes_the_connection_in_good_order():
     async def play():
         async with asyncio.timeout(20), RealtimeServer(silent).open() as server:
             async with talking(server) as (conversation, heard):
-                conversation.tell(ask("resp_1"))
-                await heard.until(lambda _: of(heard, talk_events.Text))
+                conversation.send(ask("resp_1"))
+                await heard.text_until(lambda _: of(heard, events.TextDelta))
             count = len(heard.words)
-            await server.until(lambda: server.session.socket.closed)
-            assert server.session.socket.close_code == 1000
+            await server.text_until(lambda: server.session.websocket.closed)
+            assert server.session.websocket.close_code == 1000
             assert len(heard.words) == count
 
     run(play())
@@ -346,15 +351,15 @@ def test_only_so_many_conversations_are_connected_at_once():
         async with asyncio.timeout(20), RealtimeServer().open() as server:
             engine = engine_before(server, concurrency=1, queue=1)
             heard = Heard()
-            settings = Settings(model="m")
+            settings = ConversationSettings(model="m")
             async with engine.open(settings, heard) as first, engine.open(settings, heard) as second, engine.open(settings, heard) as third:
-                first.tell(ask("resp_1"))
+                first.send(ask("resp_1"))
                 await heard.end_of()
-                second.tell(ask("resp_2"))
+                second.send(ask("resp_2"))
                 with pytest.raises(EngineOverrun):
-                    third.tell(ask("resp_3"))
-                second.tell(commands.Cancel("resp_2"))
-                assert await heard.end_of("resp_2") == talk_events.Ended("resp_2", "cancelled")
+                    third.send(ask("resp_3"))
+                second.send(commands.Cancel("resp_2"))
+                assert await heard.end_of("resp_2") == events.ResponseEnded("resp_2", "cancelled")
             await engine.stop()
             assert len(server.sessions) == 1
 
@@ -365,7 +370,7 @@ def test_the_models_upstream_are_listed():
     async def play():
         async with asyncio.timeout(20), RealtimeServer().open() as server:
             engine = engine_before(server)
-            assert await engine.names() == ("gpt-realtime",)
+            assert await engine.list_models() == ("gpt-realtime",)
             await engine.stop()
 
     run(play())
@@ -382,5 +387,5 @@ def test_the_models_upstream_are_listed():
     ],
 )
 def test_a_wrong_option_is_refused_at_the_start(options):
-    with pytest.raises(OurFault, match="odel 'm'"):
+    with pytest.raises(ServerError, match="odel 'm'"):
         build("m", options, PLACE)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from antiphon.engine_api import events as talk_events, history as turns
+from antiphon.engine_api import events, history as engine_history
 from antiphon.engine_api.options import FunctionTool, ToolChoice, Voice
 from support.engines.realtime_server import answered, ask, hello, of, playing, said, voice_of
 
@@ -13,10 +13,10 @@ both = pytest.mark.parametrize("dialect", ["ga", "beta"])
 @both
 def test_a_question_in_writing_is_answered_in_writing(dialect):
     async def scenario(conversation, heard, server):
-        conversation.tell(ask("resp_1", instructions="Be brief."))
-        assert await heard.end_of() == talk_events.Ended("resp_1")
+        conversation.send(ask("resp_1", instructions="Be brief."))
+        assert await heard.end_of() == events.ResponseEnded("resp_1")
         assert heard.text() == "Hello there."
-        used = next(word for word in heard.words if isinstance(word, talk_events.Used))
+        used = next(word for word in heard.words if isinstance(word, events.Usage))
         assert (used.input_tokens, used.output_tokens) == (9, 3)
         (create,) = (event for event in server.session.asked if event["type"] == "response.create")
         assert create["response"]["instructions"] == "Be brief."
@@ -29,11 +29,11 @@ def test_a_question_in_writing_is_answered_in_writing(dialect):
 @both
 def test_a_question_with_a_voice_is_answered_aloud_words_before_their_sound(dialect):
     async def scenario(conversation, heard, server):
-        conversation.tell(ask("resp_1", voice=ALOUD))
+        conversation.send(ask("resp_1", voice=ALOUD))
         await heard.end_of()
-        kinds = [type(word) for word in heard.words if isinstance(word, talk_events.Spoken | talk_events.Sound)]
-        assert kinds == [talk_events.Spoken, talk_events.Sound] * 2
-        assert b"".join(word.pcm for word in heard.words if isinstance(word, talk_events.Sound)) == voice_of(2)
+        kinds = [type(word) for word in heard.words if isinstance(word, events.AudioTranscriptDelta | events.AudioDelta)]
+        assert kinds == [events.AudioTranscriptDelta, events.AudioDelta] * 2
+        assert b"".join(word.pcm for word in heard.words if isinstance(word, events.AudioDelta)) == voice_of(2)
         asked = server.session.asked[-1]["response"]
         assert asked.get("voice") or asked["audio"]["output"]["voice"] == "marin"
 
@@ -44,18 +44,22 @@ def test_a_question_with_a_voice_is_answered_aloud_words_before_their_sound(dial
 def test_a_call_is_told_with_its_arguments_and_its_result_goes_back(dialect):
     async def scenario(conversation, heard, server):
         tool = FunctionTool("weather", "Tells it.", {"type": "object", "properties": {}})
-        conversation.tell(ask("resp_1", tools=(tool,), tool_choice=ToolChoice("required")))
+        conversation.send(ask("resp_1", tools=(tool,), tool_choice=ToolChoice("required")))
         await heard.end_of()
-        told = [word for word in heard.words if isinstance(word, talk_events.Calling | talk_events.Arguments | talk_events.Called)]
+        told = [word for word in heard.words if isinstance(word, events.ToolCallStarted | events.ToolArgumentsDelta | events.ToolCallDone)]
         assert told == [
-            talk_events.Calling("resp_1", "call_1", "weather"),
-            talk_events.Arguments("resp_1", "call_1", '{"city":'),
-            talk_events.Arguments("resp_1", "call_1", '"Ulm"}'),
-            talk_events.Called("resp_1", "call_1"),
+            events.ToolCallStarted("resp_1", "call_1", "weather"),
+            events.ToolArgumentsDelta("resp_1", "call_1", '{"city":'),
+            events.ToolArgumentsDelta("resp_1", "call_1", '"Ulm"}'),
+            events.ToolCallDone("resp_1", "call_1"),
         ]
-        history = said("Hi"), turns.ToolCall("call_1", "weather", '{"city":"Ulm"}'), turns.ToolResult("call_1", (turns.TextPart("rain"),))
+        history = (
+            said("Hi"),
+            engine_history.ToolCall("call_1", "weather", '{"city":"Ulm"}'),
+            engine_history.ToolResult("call_1", (engine_history.TextPart("rain"),)),
+        )
         before = len(server.session.asked)
-        conversation.tell(ask("resp_2", *history))
+        conversation.send(ask("resp_2", *history))
         await heard.end_of("resp_2")
         assert [event["type"] for event in server.session.asked[before:]] == ["conversation.item.create", "response.create"]
         assert server.session.texts()[:3] == ["user: Hi", "call weather", "result rain"]
@@ -64,16 +68,16 @@ def test_a_call_is_told_with_its_arguments_and_its_result_goes_back(dialect):
         await answer.created()
         if answer.asked.get("tools"):
             await answer.call("weather", ['{"city":', '"Ulm"}'])
-        await answer.done()
+        await answer.is_done()
 
     playing(scenario, calling, dialect=dialect)
 
 
 def test_the_next_answer_adds_only_what_is_new():
     async def scenario(conversation, heard, server):
-        conversation.tell(ask("resp_1"))
+        conversation.send(ask("resp_1"))
         await heard.end_of()
-        conversation.tell(ask("resp_2", said("Hi"), answered("Hello there."), said("And?")))
+        conversation.send(ask("resp_2", said("Hi"), answered("Hello there."), said("And?")))
         await heard.end_of("resp_2")
         assert server.session.kinds().count("conversation.item.create") == 2
         assert server.session.kinds().count("conversation.item.delete") == 0
@@ -84,10 +88,10 @@ def test_the_next_answer_adds_only_what_is_new():
 
 def test_a_history_that_was_changed_is_changed_upstream_where_it_differs():
     async def scenario(conversation, heard, server):
-        conversation.tell(ask("resp_1", said("one"), said("two"), said("four")))
+        conversation.send(ask("resp_1", said("one"), said("two"), said("four")))
         await heard.end_of()
         before = len(server.session.asked)
-        conversation.tell(ask("resp_2", said("zero"), said("one"), said("three"), said("four"), answered("Hello there.")))
+        conversation.send(ask("resp_2", said("zero"), said("one"), said("three"), said("four"), answered("Hello there.")))
         await heard.end_of("resp_2")
         asked = server.session.asked[before:]
         assert [event["type"].removeprefix("conversation.item.") for event in asked] == ["delete", "create", "create", "response.create"]
@@ -100,9 +104,9 @@ def test_a_history_that_was_changed_is_changed_upstream_where_it_differs():
 
 def test_an_answer_of_which_less_was_heard_is_cut_off_there_upstream():
     async def scenario(conversation, heard, server):
-        conversation.tell(ask("resp_1", voice=ALOUD))
+        conversation.send(ask("resp_1", voice=ALOUD))
         await heard.end_of()
-        conversation.tell(ask("resp_2", said("Hi"), answered("Hello", heard_ms=80), said("Wait")))
+        conversation.send(ask("resp_2", said("Hi"), answered("Hello", heard_ms=80), said("Wait")))
         await heard.end_of("resp_2")
         assert server.session.texts()[:3] == ["user: Hi", "assistant:  cut at 80", "user: Wait"]
         assert "conversation.item.delete" not in server.session.kinds()
@@ -112,15 +116,15 @@ def test_an_answer_of_which_less_was_heard_is_cut_off_there_upstream():
 
 def test_an_answer_aside_leaves_the_conversation_upstream_as_it_is():
     async def scenario(conversation, heard, server):
-        conversation.tell(ask("resp_1"))
+        conversation.send(ask("resp_1"))
         await heard.end_of()
-        conversation.tell(ask("resp_2", said("Hi"), said("Which language is that?"), aside=True))
+        conversation.send(ask("resp_2", said("Hi"), said("Which language is that?"), aside=True))
         await heard.end_of("resp_2")
         asked = server.session.asked[-1]["response"]
         assert asked["conversation"] == "none"
         assert [item["type"] for item in asked["input"]] == ["item_reference", "message"]
         assert server.session.texts() == ["user: Hi", "assistant: "]
-        conversation.tell(ask("resp_3", said("Hi"), answered("Hello there."), aside=True))
+        conversation.send(ask("resp_3", said("Hi"), answered("Hello there."), aside=True))
         await heard.end_of("resp_3")
         assert "input" not in server.session.asked[-1]["response"], "it is what the conversation is already"
 
@@ -129,15 +133,15 @@ def test_an_answer_aside_leaves_the_conversation_upstream_as_it_is():
 
 def test_answers_at_the_same_time_are_told_apart():
     async def scenario(conversation, heard, server):
-        conversation.tell(ask("resp_1"))
-        conversation.tell(ask("resp_2", said("Sum it up")))
-        await server.until(lambda: len(server.answering) == 2)
+        conversation.send(ask("resp_1"))
+        conversation.send(ask("resp_2", said("Sum it up")))
+        await server.text_until(lambda: len(server.answering) == 2)
         first, second = server.answering
-        second.go.set()
+        second.go.set_configuration()
         await heard.end_of("resp_2")
-        first.go.set()
+        first.go.set_configuration()
         await heard.end_of("resp_1")
-        assert len(of(heard, talk_events.Ended)) == 2
+        assert len(of(heard, events.ResponseEnded)) == 2
         assert heard.text("resp_1") == "I am resp_1"
         assert heard.text("resp_2") == "I am resp_2"
 
@@ -145,7 +149,7 @@ def test_answers_at_the_same_time_are_told_apart():
         await answer.created()
         await answer.go.wait()
         await answer.say("I am ", "resp_2" if answer.asked.get("conversation") == "none" else "resp_1")
-        await answer.done()
+        await answer.is_done()
 
     playing(scenario, named)
 
@@ -153,19 +157,19 @@ def test_answers_at_the_same_time_are_told_apart():
 @pytest.mark.parametrize(
     ("status", "reason", "ended"),
     [
-        ("incomplete", "max_output_tokens", talk_events.Ended("resp_1", "length")),
-        ("incomplete", "content_filter", talk_events.Ended("resp_1", "content_filter")),
-        ("cancelled", "turn_detected", talk_events.Ended("resp_1", "cancelled")),
+        ("incomplete", "max_output_tokens", events.ResponseEnded("resp_1", "length")),
+        ("incomplete", "content_filter", events.ResponseEnded("resp_1", "content_filter")),
+        ("cancelled", "turn_detected", events.ResponseEnded("resp_1", "cancelled")),
     ],
 )
 def test_an_answer_ends_as_it_ended_upstream(status, reason, ended):
     async def ending(answer):
         await answer.created()
         await answer.say("So")
-        await answer.done(status, reason=reason)
+        await answer.is_done(status, reason=reason)
 
     async def scenario(conversation, heard, _server):
-        conversation.tell(ask("resp_1"))
+        conversation.send(ask("resp_1"))
         assert await heard.end_of() == ended
 
     playing(scenario, ending)
@@ -178,12 +182,12 @@ def test_an_answer_that_failed_upstream_breaks_with_its_code(code, status):
     async def failing(answer):
         if code != "server_error":
             await answer.created()  # some fail without
-        await answer.done("failed", error={"type": "server_error", "code": code, "message": "It can't be."})
+        await answer.is_done("failed", error={"type": "server_error", "code": code, "message": "It can't be."})
 
     async def scenario(conversation, heard, _server):
-        conversation.tell(ask("resp_1"))
+        conversation.send(ask("resp_1"))
         broke = await heard.end_of()
-        assert isinstance(broke, talk_events.Broke)
+        assert isinstance(broke, events.ResponseFailed)
         assert broke.status == status
         assert broke.code == ("upstream_credentials" if code == "invalid_api_key" else code)
 
@@ -203,12 +207,12 @@ def test_usage_is_told_by_kind():
 
     async def counting(answer):
         await answer.created()
-        await answer.done(usage=usage)
+        await answer.is_done(usage=usage)
 
     async def scenario(conversation, heard, _server):
-        conversation.tell(ask("resp_1"))
+        conversation.send(ask("resp_1"))
         await heard.end_of()
-        assert heard.words[0] == talk_events.Used(
+        assert heard.words[0] == events.Usage(
             id="resp_1", input_tokens=20, output_tokens=10, cached_tokens=8, input_audio_tokens=12, input_image_tokens=3,
             output_audio_tokens=6, cached_audio_tokens=6,
         )  # fmt: skip
@@ -222,11 +226,11 @@ def test_a_server_that_answers_unasked_is_told_to_stop():
         await answer.session.send("response.created", response=answer.response("in_progress") | {"id": "resp_x"})
 
     async def scenario(conversation, heard, server):
-        conversation.tell(ask("resp_1"))
+        conversation.send(ask("resp_1"))
         await heard.end_of()
-        await server.until(lambda: "response.cancel" in server.session.kinds())
+        await server.text_until(lambda: "response.cancel" in server.session.kinds())
         assert server.session.asked[-1]["response_id"] == "resp_x"
-        assert [type(word) for word in heard.words] == [talk_events.Text, talk_events.Text, talk_events.Used, talk_events.Ended], (
+        assert [type(word) for word in heard.words] == [events.TextDelta, events.TextDelta, events.Usage, events.ResponseEnded], (
             "nothing is said of it"
         )
 
@@ -238,13 +242,13 @@ def test_what_a_server_answers_unasked_is_taken_for_what_is_asked_of_it_meanwhil
         await answer.created()
         await answer.session.error("conversation_already_has_active_response", "Already answering.", answer.event_id)
         await answer.say("Hello there.")
-        await answer.done()
+        await answer.is_done()
 
     async def scenario(conversation, heard, _server):
-        conversation.tell(ask("resp_1"))
-        assert await heard.end_of() == talk_events.Ended("resp_1")
+        conversation.send(ask("resp_1"))
+        assert await heard.end_of() == events.ResponseEnded("resp_1")
         assert heard.text() == "Hello there."
-        assert not any(isinstance(word, talk_events.Trouble) for word in heard.words)
+        assert not any(isinstance(word, events.EngineError) for word in heard.words)
 
     playing(scenario, impatient)
 
@@ -254,13 +258,13 @@ def test_what_is_no_event_is_passed_over(nonsense):
     async def babbling(answer):
         await answer.created()
         await answer.say("Hello")
-        await answer.session.socket.send_str(nonsense)
+        await answer.session.websocket.send_str(nonsense)
         await answer.say(" there.")
-        await answer.done()
+        await answer.is_done()
 
     async def scenario(conversation, heard, _server):
-        conversation.tell(ask("resp_1"))
-        assert await heard.end_of() == talk_events.Ended("resp_1")
+        conversation.send(ask("resp_1"))
+        assert await heard.end_of() == events.ResponseEnded("resp_1")
         assert heard.text() == "Hello there."
 
     playing(scenario, babbling)
@@ -270,10 +274,10 @@ def test_an_upstream_that_only_babbles_is_left():
     async def babbling(answer):
         await answer.created()
         for _ in range(20):
-            await answer.session.socket.send_str("{")
+            await answer.session.websocket.send_str("{")
 
     async def scenario(conversation, heard, _server):
-        conversation.tell(ask("resp_1"))
+        conversation.send(ask("resp_1"))
         assert (await heard.end_of()).code == "upstream_malformed"
 
     playing(scenario, babbling)

@@ -4,9 +4,9 @@ from itertools import count
 
 from hypothesis import given, strategies as st
 
-from antiphon.engine_api import history as turns
-from antiphon.engines.realtime.items import heard_likeness, item_of, likeness
-from antiphon.engines.realtime.mirror import Mirror, Words
+from antiphon.engine_api import history as engine_history
+from antiphon.engines.realtime.items import fingerprint, live_turn_fingerprint, to_wire_item
+from antiphon.engines.realtime.mirror import Mirror, PartText
 from antiphon.wire.realtime.client_events import ConversationItemCreate, ConversationItemDelete, ConversationItemTruncate
 from antiphon.wire.realtime.items import ItemReference
 
@@ -14,7 +14,7 @@ PCM = b"\1\2" * 2400
 
 
 def write(turn, item_id):
-    return item_of(turn, item_id, lambda pcm, _rate_hz: pcm)
+    return to_wire_item(turn, item_id, lambda pcm, _rate_hz: pcm)
 
 
 def mirror():
@@ -23,11 +23,11 @@ def mirror():
 
 
 def said(text, role="user", **more):
-    return turns.Message(role, (turns.TextPart(text),), **more)
+    return engine_history.Message(role, (engine_history.TextPart(text),), **more)
 
 
 def spoken(turn_id, transcript=None):
-    return turns.Message("user", (turns.SpeechPart(PCM, 24_000, turn_id, transcript),))
+    return engine_history.Message("user", (engine_history.SpeechPart(PCM, 24_000, turn_id, transcript),))
 
 
 class Upstream:
@@ -49,9 +49,9 @@ class Upstream:
 TURNS = st.one_of(
     st.sampled_from("abcde").map(said),
     st.sampled_from("abc").map(lambda text: said(text, "assistant")),
-    st.sampled_from("xy").map(lambda id: turns.ToolCall(id, "look", "{}")),
-    st.sampled_from("xy").map(lambda id: turns.ToolResult(id, (turns.TextPart("seen"),))),
-    st.just(turns.Thought("hm")),
+    st.sampled_from("xy").map(lambda id: engine_history.ToolCall(id, "look", "{}")),
+    st.sampled_from("xy").map(lambda id: engine_history.ToolResult(id, (engine_history.TextPart("seen"),))),
+    st.just(engine_history.ReasoningItem("hm")),
 )
 
 
@@ -59,41 +59,41 @@ TURNS = st.one_of(
 def test_whatever_the_histories_upstream_is_equal_to_the_last(histories):
     ours, theirs = mirror(), Upstream()
     for history in histories:
-        theirs.take(ours.equalise(history, write))
-        assert ours.is_like(history)
-        assert [placed.id for placed in ours._placed] == theirs.ids
-        assert ours.equalise(history, write) == []
+        theirs.take(ours.sync(history, write))
+        assert ours.is_in_sync(history)
+        assert [placed.id for placed in ours._items] == theirs.ids
+        assert ours.sync(history, write) == []
 
 
 def test_a_turn_that_was_heard_stays_whatever_is_learnt_of_its_words():
     ours = mirror()
-    ours.expect(heard_likeness("turn_1"), "item_u")
-    assert ours.equalise([spoken("turn_1"), said("And")], write)[0].item.id == "item_1"
-    assert ours.equalise([spoken("turn_1", "words"), said("And")], write) == []
+    ours.expect(live_turn_fingerprint("turn_1"), "item_u")
+    assert ours.sync([spoken("turn_1"), said("And")], write)[0].item.id == "item_1"
+    assert ours.sync([spoken("turn_1", "words"), said("And")], write) == []
 
 
 def test_a_committed_turn_is_counted_on_before_its_item_has_a_name():
     ours = mirror()
-    placed = ours.expect(heard_likeness("turn_1"))
-    assert ours.equalise([spoken("turn_1")], write) == []
-    ours.notice("item_u")  # told of before the commit is
-    assert ours.named(placed, "item_u") == []
-    assert ours.is_like([spoken("turn_1")])
+    placed = ours.expect(live_turn_fingerprint("turn_1"))
+    assert ours.sync([spoken("turn_1")], write) == []
+    ours.register("item_u")  # told of before the commit is
+    assert ours.assign_id(placed, "item_u") == []
+    assert ours.is_in_sync([spoken("turn_1")])
 
 
 def test_a_committed_turn_that_is_unwanted_is_deleted_once_it_has_a_name():
     ours = mirror()
-    placed = ours.expect(heard_likeness("turn_1"))
-    assert [type(event) for event in ours.equalise([said("Hi")], write)] == [ConversationItemCreate]
-    (deletion,) = ours.named(placed, "item_u")
+    placed = ours.expect(live_turn_fingerprint("turn_1"))
+    assert [type(event) for event in ours.sync([said("Hi")], write)] == [ConversationItemCreate]
+    (deletion,) = ours.assign_id(placed, "item_u")
     assert deletion.item_id == "item_u"
 
 
 def test_items_that_nobody_asked_for_are_deleted():
     ours = mirror()
-    ours.notice("item_x")
-    ours.notice("item_x")
-    (deletion,) = ours.equalise([], write)
+    ours.register("item_x")
+    ours.register("item_x")
+    (deletion,) = ours.sync([], write)
     assert deletion.item_id == "item_x"
 
 
@@ -102,34 +102,34 @@ def test_an_answer_is_cut_where_the_listening_ended_and_once():
     placed = ours.expect(None, "item_a")
     words = placed.parts.setdefault(0, _words((0, "One"), (300, " two"), (600, " three"), sound_ms=900))
     history = [said("One two", "assistant", heard_ms=500), said("Stop")]
-    truncation, creation = ours.equalise(history, write)
+    truncation, creation = ours.sync(history, write)
     assert (truncation.item_id, truncation.content_index, truncation.audio_end_ms) == ("item_a", 0, 500)
     assert isinstance(truncation, ConversationItemTruncate)
     assert isinstance(creation, ConversationItemCreate)
-    assert (words.text, words.sound_ms) == ("One two", 500)
-    assert ours.equalise(history, write) == []
+    assert (words.text, words.audio_ms) == ("One two", 500)
+    assert ours.sync(history, write) == []
 
 
 def test_an_answer_whose_words_all_came_first_is_cut_all_the_same():
     ours = mirror()
     ours.expect(None, "item_a").parts[0] = _words((0, "One two three"), sound_ms=900)
-    (truncation,) = ours.equalise([said("One two three", "assistant", heard_ms=100)], write)
+    (truncation,) = ours.sync([said("One two three", "assistant", heard_ms=100)], write)
     assert truncation.audio_end_ms == 100
 
 
 def test_what_is_upstream_already_is_only_named_to_an_answer_aside():
     ours = mirror()
-    ours.expect(heard_likeness("turn_1"), "item_u")
-    given = ours.told([spoken("turn_1"), said("New")], write)
+    ours.expect(live_turn_fingerprint("turn_1"), "item_u")
+    given = ours.to_input_items([spoken("turn_1"), said("New")], write)
     assert given[0] == ItemReference(id="item_u")
     assert given[1].content[0].text == "New"
-    assert ours.is_like([spoken("turn_1")]), "nothing has changed"
+    assert ours.is_in_sync([spoken("turn_1")]), "nothing has changed"
 
 
 def test_turns_that_are_no_items_have_no_likeness():
-    assert likeness(turns.Thought("hm")) is None
-    assert likeness(turns.Hosted({"type": "web_search_call"})) is None
+    assert fingerprint(engine_history.ReasoningItem("hm")) is None
+    assert fingerprint(engine_history.HostedToolItem({"type": "web_search_call"})) is None
 
 
 def _words(*pieces, sound_ms):
-    return Words([(float(at_ms), text) for at_ms, text in pieces], sound_ms)
+    return PartText([(float(at_ms), text) for at_ms, text in pieces], sound_ms)

@@ -3,9 +3,16 @@
 import asyncio
 
 from antiphon.engine_api import commands
-from antiphon.engines.remote.link import PIECE_BYTES, SILENT_BEATS, WAITING_LIMIT_BYTES, End
-from antiphon.wire.codec.length_prefix import Frames
-from antiphon.wire.internal.worker_link import Beat, Leave, Told, framed, from_worker, to_worker
+from antiphon.engines.remote.link import BUFFER_LIMIT_BYTES, MAX_SILENT_BEATS, MAX_WRITE_BYTES, LinkEndpoint
+from antiphon.wire.codec.length_prefix import FrameDecoder
+from antiphon.wire.internal.worker_link import (
+    CloseConversation,
+    EngineCommands,
+    Heartbeat,
+    from_worker_decoder,
+    pack_frame,
+    to_worker_decoder,
+)
 
 
 class Slow:
@@ -29,7 +36,7 @@ class Slow:
 def one_end(scenario, takes=1_000_000):
     async def play():
         lost, held = [], []
-        end = End(from_worker, lambda _frame: None, lost.append, held.append)
+        end = LinkEndpoint(from_worker_decoder, lambda _frame: None, lost.append, held.append)
         pipe = Slow(end, takes)
         end.connect(pipe)
         scenario(end, pipe)
@@ -40,31 +47,31 @@ def one_end(scenario, takes=1_000_000):
 
 
 def hear(size):
-    return Told(1, (commands.Hear(bytes(size)),))
+    return EngineCommands(1, (commands.AppendAudio(bytes(size)),))
 
 
 def test_a_frame_leaves_at_once_and_in_one_piece():
     def scenario(end, pipe):
-        end.send(Leave(1))
-        assert pipe.pieces == [framed(Leave(1))]
+        end.send(CloseConversation(1))
+        assert pipe.pieces == [pack_frame(CloseConversation(1))]
 
     one_end(scenario)
 
 
 def test_what_a_slow_reader_does_not_take_waits_in_its_order_and_is_cut_to_pieces():
-    frames = [hear(PIECE_BYTES * 3), Leave(1), Leave(2)]
+    frames = [hear(MAX_WRITE_BYTES * 3), CloseConversation(1), CloseConversation(2)]
 
     def scenario(end, pipe):
         for frame in frames:
             end.send(frame)
         assert len(pipe.pieces) == 1
-        assert end.waiting_bytes > PIECE_BYTES * 2
+        assert end.buffer_bytes > MAX_WRITE_BYTES * 2
         for _ in range(6):
-            pipe.takes = 1
+            pipe.request_type = 1
             end.resume()
-        assert list(Frames(to_worker).take(b"".join(pipe.pieces))) == frames
-        assert max(map(len, pipe.pieces)) == PIECE_BYTES
-        assert end.waiting_bytes == 0
+        assert list(FrameDecoder(to_worker_decoder).feed(b"".join(pipe.pieces))) == frames
+        assert max(map(len, pipe.pieces)) == MAX_WRITE_BYTES
+        assert end.buffer_bytes == 0
 
     _, held, _ = one_end(scenario, takes=1)
     assert held[0] is True
@@ -72,9 +79,9 @@ def test_what_a_slow_reader_does_not_take_waits_in_its_order_and_is_cut_to_piece
 
 def test_whoever_writes_is_told_when_the_reader_is_behind_and_when_it_has_caught_up():
     def scenario(end, pipe):
-        end.send(Leave(1))
-        end.send(Leave(2))
-        pipe.takes = 100
+        end.send(CloseConversation(1))
+        end.send(CloseConversation(2))
+        pipe.request_type = 100
         end.resume()
 
     _, held, _ = one_end(scenario, takes=1)
@@ -83,7 +90,7 @@ def test_whoever_writes_is_told_when_the_reader_is_behind_and_when_it_has_caught
 
 def test_a_reader_that_lets_too_much_wait_is_dropped():
     def scenario(end, _pipe):
-        for _ in range(WAITING_LIMIT_BYTES // (16 << 20) + 1):
+        for _ in range(BUFFER_LIMIT_BYTES // (16 << 20) + 1):
             end.send(hear(16 << 20))
         assert end.is_over
 
@@ -93,11 +100,11 @@ def test_a_reader_that_lets_too_much_wait_is_dropped():
 
 def test_an_end_that_hears_nothing_for_some_beats_drops_the_other():
     def scenario(end, pipe):
-        for _ in range(SILENT_BEATS):
-            end.beat()
-        assert pipe.pieces == [framed(Beat())] * SILENT_BEATS
+        for _ in range(MAX_SILENT_BEATS):
+            end.heartbeat()
+        assert pipe.pieces == [pack_frame(Heartbeat())] * MAX_SILENT_BEATS
         assert not end.is_over
-        end.beat()
+        end.heartbeat()
         assert end.is_over
 
     lost, _, _ = one_end(scenario)
@@ -106,9 +113,9 @@ def test_an_end_that_hears_nothing_for_some_beats_drops_the_other():
 
 def test_whatever_is_heard_shows_that_the_other_end_is_there():
     def scenario(end, _pipe):
-        for _ in range(SILENT_BEATS * 3):
-            end.beat()
-            end.receive(framed(Beat()))
+        for _ in range(MAX_SILENT_BEATS * 3):
+            end.heartbeat()
+            end.receive(pack_frame(Heartbeat()))
         assert not end.is_over
 
     assert one_end(scenario)[0] == []
@@ -118,9 +125,9 @@ def test_what_is_no_frame_ends_the_link_once_and_is_the_reason():
     def scenario(end, _pipe):
         end.receive(b"\xff\xff\xff\xff")
         end.receive(b"\xff\xff\xff\xff")
-        end.drop("again")
-        end.gone()
-        end.send(Leave(1))
+        end.abort("again")
+        end.connection_lost()
+        end.send(CloseConversation(1))
         assert end.is_over
 
     lost, _, pipe = one_end(scenario)
@@ -131,8 +138,8 @@ def test_what_is_no_frame_ends_the_link_once_and_is_the_reason():
 
 def test_a_link_that_nobody_wants_any_more_is_hung_up_when_it_is_there():
     async def play():
-        end = End(from_worker, lambda _frame: None, lambda _reason: None)
-        end.drop("stopped")
+        end = LinkEndpoint(from_worker_decoder, lambda _frame: None, lambda _reason: None)
+        end.abort("stopped")
         pipe = Slow(end)
         end.connect(pipe)
         assert pipe.reason is not None

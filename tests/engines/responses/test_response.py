@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from openai.types.responses import ResponseStreamEvent
 
-from antiphon.engine_api import events as talk_events
+from antiphon.engine_api import events as engine_events
 from antiphon.engine_api.options import FunctionTool
-from antiphon.engines.responses.response import _READS, SKIPPED, STATUSES, ResponsesReading
-from antiphon.errors import Fault
+from antiphon.engines.responses.response import _EVENT_READERS, END_STATUSES, IGNORED_EVENTS, ResponsesResponseReader
+from antiphon.errors import ApiError
 from antiphon.protocols import output as machine
-from antiphon.wire.codec.event_scan import EventScan
+from antiphon.wire.codec.event_scan import SseScanner
 from support.engines.responses_events import (
     CALLED,
     ID,
@@ -79,7 +79,7 @@ DIALECTS = {
 def test_whatever_a_server_leaves_out_or_says_twice_each_thing_is_heard_once(dialect):
     words = words_of(DIALECTS[dialect], [FunctionTool("f")])
     assert sorted(shown(words), key=str) == sorted(SEEN, key=str)
-    assert words[-2:] == [USED, talk_events.Ended(ID)]
+    assert words[-2:] == [USED, engine_events.ResponseEnded(ID)]
 
 
 @given(st.permutations(range(3)), st.data())
@@ -96,11 +96,11 @@ def test_items_that_come_mixed_are_told_one_after_the_other(order, data):
 
 
 def test_text_goes_out_as_it_comes_while_a_server_never_says_that_its_reasoning_is_done():
-    reading = ResponsesReading(ID, {}, False)
+    reading = ResponsesResponseReader(ID, {}, False)
     words = []
     thinking = event("reasoning_text.delta", item_id="rs_a", output_index=0, content_index=0, delta="Hm")
     reading.read([json.dumps(each).encode() for each in (thinking, *text_deltas("Hello", index=1))], words)
-    assert [word.text for word in words if isinstance(word, talk_events.Text)] == ["Hel", "lo"]
+    assert [word.text for word in words if isinstance(word, engine_events.TextDelta)] == ["Hel", "lo"]
 
 
 ENTIRE = frames(
@@ -119,7 +119,7 @@ ENTIRE = frames(
 @settings(deadline=None)
 def test_however_a_stream_is_cut_its_words_are_the_same(cuts, line_end):
     def read(pieces):
-        scan, reading, words = EventScan(), ResponsesReading(ID, {}, False), []
+        scan, reading, words = SseScanner(), ResponsesResponseReader(ID, {}, False), []
         for piece in pieces:
             if events := scan.feed(piece):
                 reading.read(events, words)
@@ -138,11 +138,11 @@ THEIR_EVENTS = typing.get_args(typing.get_args(ResponseStreamEvent)[0])
 
 @pytest.mark.parametrize("type", sorted(typing.get_args(kind.model_fields["type"].annotation)[0] for kind in THEIR_EVENTS))
 def test_every_event_of_the_original_is_understood_or_passed_on_or_knowingly_skipped(type):
-    if type in _READS or type in STATUSES or type in SKIPPED or type == "error":
+    if type in _EVENT_READERS or type in END_STATUSES or type in IGNORED_EVENTS or type == "error":
         return
     moved = {"type": type, "item_id": "ig_7", "output_index": 0, "sequence_number": 4, "delta": "x"}
     words = words_of([event("output_item.added", output_index=0, item=PICTURE), moved, over()])
-    assert words[1:3] == [talk_events.HostedBegan(ID, PICTURE), talk_events.HostedMoved(ID, moved)]
+    assert words[1:3] == [engine_events.HostedToolStarted(ID, PICTURE), engine_events.HostedToolProgress(ID, moved)]
 
 
 ANYTHING = st.one_of(
@@ -175,7 +175,7 @@ ANY_ITEM = st.one_of(
     ),
 )
 ANY_EVENT = st.fixed_dictionaries(
-    {"type": st.sampled_from([*sorted(_READS), "response.web_search_call.searching", "response.created"])},
+    {"type": st.sampled_from([*sorted(_EVENT_READERS), "response.web_search_call.searching", "response.created"])},
     optional={
         "item_id": st.sampled_from([None, "msg_a", "fc_a", "rs_a"]),
         "output_index": st.sampled_from([None, 0, 1, 2]),
@@ -194,11 +194,11 @@ ANY_EVENT = st.fixed_dictionaries(
 def test_whatever_a_server_sends_is_an_answer_or_a_fault_of_its(events, output):
     try:
         words = words_of([*events, over(output=output)])
-    except Fault:
+    except ApiError:
         return
-    response = machine.Response(lambda prefix: f"{prefix}_1")
-    last = [step for word in words for step in response.take(word)][-1]
-    assert (last.outcome, last.broke) == ("completed", None)
+    response = machine.OutputMachine(lambda prefix: f"{prefix}_1")
+    last = [step for word in words for step in response.apply(word)][-1]
+    assert (last.outcome, last.failure) == ("completed", None)
 
 
 # Reasoning
@@ -229,9 +229,11 @@ def test_the_parts_of_a_summary_stay_apart(name, has_parts):
 def test_log_probabilities_come_with_their_tokens():
     token = {"token": "Hi", "logprob": -0.1, "bytes": [72, 105], "top_logprobs": [{"token": "Ho", "logprob": -2.0}]}
     told = event("output_text.delta", item_id="msg_a", output_index=0, content_index=0, delta="Hi", logprobs=[token])
-    heard = next(word for word in words_of([told, over()]) if isinstance(word, talk_events.Text))
+    heard = next(word for word in words_of([told, over()]) if isinstance(word, engine_events.TextDelta))
     assert heard.logprobs == (
-        talk_events.TokenLogprob(talk_events.Likelihood("Hi", -0.1, (72, 105)), (talk_events.Likelihood("Ho", -2.0, (72, 111)),)),
+        engine_events.TokenLogprob(
+            engine_events.TokenCandidate("Hi", -0.1, (72, 105)), (engine_events.TokenCandidate("Ho", -2.0, (72, 111)),)
+        ),
     )
 
 
@@ -241,13 +243,13 @@ def test_a_citation_is_told_once(name):
     events = full_message("Hi", annotations=[cited])
     if name:
         events.insert(4, event(name, item_id="msg_a", output_index=0, content_index=0, annotation_index=0, annotation=cited))
-    assert [word.annotation for word in words_of([*events, over()]) if isinstance(word, talk_events.Annotated)] == [cited]
+    assert [word.annotation for word in words_of([*events, over()]) if isinstance(word, engine_events.AnnotationAdded)] == [cited]
 
 
 def test_a_message_keeps_its_phase():
     events = full_message("Looking.") + full_message("Found.", "msg_b", 1)
     events[0]["item"]["phase"], events[-1]["item"]["phase"] = "commentary", "final_answer"
-    phases = [word.phase for word in words_of([*events, over()]) if isinstance(word, talk_events.ItemBreak) and word.phase]
+    phases = [word.phase for word in words_of([*events, over()]) if isinstance(word, engine_events.ItemBoundary) and word.phase]
     assert phases == ["commentary"], "what comes with the end comes too late"
 
 
@@ -270,7 +272,7 @@ def test_a_custom_call_takes_text():
         over(),
     ]
     words = words_of(events)
-    assert words[1] == talk_events.Calling(ID, "call_c", "apply_patch", custom=True)
+    assert words[1] == engine_events.ToolCallStarted(ID, "call_c", "apply_patch", custom=True)
     assert shown(words) == [("call", "call_c", "apply_patch", None, "*** Begin\n")]
 
 
@@ -287,7 +289,7 @@ def test_arguments_that_come_before_their_name_wait_for_it():
 
 
 def test_a_call_that_is_never_named_is_no_answer():
-    with pytest.raises(Fault, match="never named"):
+    with pytest.raises(ApiError, match="never named"):
         words_of([*argument_deltas('{"x":1}'), over()])
 
 
@@ -314,13 +316,13 @@ def test_a_call_without_arguments_has_an_empty_object():
 def test_parts_of_characters_are_replaced(delta):
     written = b'{"type":"response.output_text.delta","item_id":"msg_a","output_index":0,"content_index":0,"delta":"%s"}' % delta
     words = []
-    ResponsesReading(ID, {}, False).read([written], words)
-    assert words[-1] == talk_events.Text(ID, "a\ufffd")
+    ResponsesResponseReader(ID, {}, False).read([written], words)
+    assert words[-1] == engine_events.TextDelta(ID, "a\ufffd")
 
 
 def test_an_event_nested_without_end_is_a_fault():
-    with pytest.raises(Fault, match="no event"):
-        ResponsesReading(ID, {}, False).read([b'{"type":"x","item":' + b"[" * 5000 + b"]" * 5000 + b"}"], [])
+    with pytest.raises(ApiError, match="no event"):
+        ResponsesResponseReader(ID, {}, False).read([b'{"type":"x","item":' + b"[" * 5000 + b"]" * 5000 + b"}"], [])
 
 
 # Ids
@@ -328,9 +330,9 @@ def test_an_event_nested_without_end_is_a_fault():
 
 def test_ids_are_theirs_where_that_is_wanted_and_each_only_once():
     events = [*full_message("A", "msg_x"), *full_call("f", "{}", 1, "fc x"), *full_message("B", "msg_y", 2), over()]
-    wanted = [word.item_id for word in words_of(events, keeps_ids=True) if isinstance(word, talk_events.ItemBreak) and word.item_id]
+    wanted = [word.item_id for word in words_of(events, keeps_ids=True) if isinstance(word, engine_events.ItemBoundary) and word.item_id]
     assert wanted == ["msg_x", "msg_y"]
-    assert not [word for word in words_of(events) if isinstance(word, talk_events.ItemBreak) and word.item_id]
+    assert not [word for word in words_of(events) if isinstance(word, engine_events.ItemBoundary) and word.item_id]
 
 
 # Hosted tools
@@ -348,7 +350,11 @@ def test_what_a_hosted_tool_does_is_passed_on():
         over(output=[found, message("Found")]),
     ]
     words = words_of(events)
-    assert words[1:4] == [talk_events.HostedBegan(ID, search), talk_events.HostedMoved(ID, events[1]), talk_events.HostedDone(ID, found)]
+    assert words[1:4] == [
+        engine_events.HostedToolStarted(ID, search),
+        engine_events.HostedToolProgress(ID, events[1]),
+        engine_events.HostedToolDone(ID, found),
+    ]
     assert shown(words) == [("hosted", found), ("message", ("text", "Found"))]
 
 
@@ -374,15 +380,15 @@ def test_a_hosted_item_that_is_only_done_is_told_whole():
 )
 def test_every_end_has_its_reason(last, reason):
     words = words_of([*text_deltas("Hi"), last])
-    assert words[-1] == talk_events.Ended(ID, reason)
+    assert words[-1] == engine_events.ResponseEnded(ID, reason)
 
 
 def test_what_was_cut_off_is_incomplete():
     half = message("Once") | {"status": "incomplete"}
     events = [*text_deltas("Once"), event("output_item.done", output_index=0, item=half), over("incomplete", [half])]
-    response = machine.Response(lambda prefix: f"{prefix}_1")
+    response = machine.OutputMachine(lambda prefix: f"{prefix}_1")
     for word in words_of(events):
-        response.take(word)
+        response.apply(word)
     assert [item.status for item in response.items] == ["incomplete"]
 
 
@@ -402,9 +408,9 @@ def test_what_was_cut_off_is_incomplete():
     ],
 )
 def test_a_failure_in_the_stream_is_told_as_what_it_is(last, status, code):
-    reading, words = ResponsesReading(ID, {}, False), []
-    with pytest.raises(Fault) as failure:
+    reading, words = ResponsesResponseReader(ID, {}, False), []
+    with pytest.raises(ApiError) as failure:
         reading.read([json.dumps(each).encode() for each in [*text_deltas("So far"), last]], words)
     assert failure.value.status == status
     assert code is None or failure.value.code == code
-    assert [word.text for word in words if isinstance(word, talk_events.Text)] == ["So ", "far"]
+    assert [word.text for word in words if isinstance(word, engine_events.TextDelta)] == ["So ", "far"]

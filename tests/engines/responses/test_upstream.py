@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.audio import wav
-from antiphon.engine_api import commands, events as talk_events, history as turns
-from antiphon.engine_api.engine import Place
-from antiphon.engine_api.options import CustomTool, FunctionTool, HostedTool, JsonSchema, Sampling, Settings, ToolChoice
+from antiphon.audio import wav_file
+from antiphon.engine_api import commands, events, history as engine_history
+from antiphon.engine_api.engine import BuildContext
+from antiphon.engine_api.options import ConversationSettings, CustomTool, FunctionTool, HostedTool, JsonSchema, Sampling, ToolChoice
 from antiphon.engines.responses.engine import build
-from antiphon.errors import OurFault
+from antiphon.errors import ServerError
 from support.engines.responses_events import CALLED, ID, SAID, SEEN, THOUGHT, USAGE, WHOLE, frames, over, shown
 
 SSE = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n"
@@ -25,7 +25,7 @@ def reply(status, body, *headers):
 
 
 def ask(*history, **more):
-    history = history or (turns.Message("user", (turns.TextPart("Hi"),)),)
+    history = history or (engine_history.Message("user", (engine_history.TextPart("Hi"),)),)
     return commands.Respond(id=ID, history=history, **more)
 
 
@@ -45,14 +45,14 @@ def answered(script, respond=None, **options):
 
         def deliver(said):
             words.extend(said)
-            if any(isinstance(word, talk_events.Ended | talk_events.Broke) for word in said):
+            if any(isinstance(word, events.ResponseEnded | events.ResponseFailed) for word in said):
                 done.set()
 
         async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
             url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
-            engine = build("mock", {"base_url": url, "retries": 0, **options}, Place(weights=Path(), base=Path()))
-            async with asyncio.timeout(20), engine.open(Settings(model="mock-1"), deliver) as conversation:
-                conversation.tell(respond or ask())
+            engine = build("mock", {"base_url": url, "retries": 0, **options}, BuildContext(weights_folder=Path(), base_folder=Path()))
+            async with asyncio.timeout(20), engine.open(ConversationSettings(model="mock-1"), deliver) as conversation:
+                conversation.send(respond or ask())
                 await done.wait()
             await engine.stop()
         return words, asked
@@ -91,7 +91,7 @@ def test_a_server_that_does_not_stream_is_understood():
 )
 def test_an_answer_without_its_end_broke(script, status, code):
     words, _ = answered(script)
-    (broke,) = (word for word in words if isinstance(word, talk_events.Ended | talk_events.Broke))
+    (broke,) = (word for word in words if isinstance(word, events.ResponseEnded | events.ResponseFailed))
     assert words[-1] is broke
     assert broke.status == status
     assert code is None or broke.code == code
@@ -128,30 +128,32 @@ def test_a_request_asks_for_all_that_was_asked():
 
 
 def test_speech_goes_as_a_recording_and_what_the_assistant_said_aloud_as_words():
-    heard, said = turns.SpeechPart(b"abcd", 8_000, "turn_1", "Hi"), turns.SpeechPart(b"abcd", 8_000, None, "Hello.")
-    user, assistant = body_for(ask(turns.Message("user", (heard,)), turns.Message("assistant", (said,))))["input"]
-    recording = {"data": b64encode(wav(b"abcd", 8_000)).decode(), "format": "wav"}
+    heard, said = engine_history.SpeechPart(b"abcd", 8_000, "turn_1", "Hi"), engine_history.SpeechPart(b"abcd", 8_000, None, "Hello.")
+    user, assistant = body_for(ask(engine_history.Message("user", (heard,)), engine_history.Message("assistant", (said,))))["input"]
+    recording = {"data": b64encode(wav_file(b"abcd", 8_000)).decode(), "format": "wav"}
     assert user == {"type": "message", "role": "user", "content": [{"type": "input_audio", "input_audio": recording}]}
     assert assistant == {"type": "message", "role": "assistant", "content": "Hello."}
 
 
-PDF = turns.FilePart(inline="data:application/pdf;base64,JVBERi0=", filename="a.pdf")
+PDF = engine_history.FilePart(inline="data:application/pdf;base64,JVBERi0=", filename="a.pdf")
 
 
 def test_a_conversation_is_told_as_items_without_ids():
     history = (
-        turns.Message("developer", (turns.TextPart("Be kind."),)),
-        turns.Message("user", (turns.TextPart("What is this?"), turns.ImagePart("data:image/png;base64,iVBORw0KGgo=", detail="low"))),
-        turns.Message("user", (PDF, turns.AudioPart("AA", "wav"))),
-        turns.Thought("Hm.", ("In short.",), "c2VhbA"),
-        turns.Thought(),
-        turns.ToolCall("call_1", "find", "", namespace="gh"),
-        turns.ToolResult("call_1", (turns.TextPart("one"), turns.TextPart("two"))),
-        turns.ToolCall("call_2", "apply_patch", "*** Begin", custom=True),
-        turns.ToolResult("call_2", (turns.TextPart("ok"),)),
-        turns.Message("assistant", (turns.TextPart("A cat."),), "commentary"),
-        turns.Message("assistant", (turns.RefusalPart("No."),)),
-        turns.Hosted({"type": "web_search_call", "id": "ws_1"}),
+        engine_history.Message("developer", (engine_history.TextPart("Be kind."),)),
+        engine_history.Message(
+            "user", (engine_history.TextPart("What is this?"), engine_history.ImagePart("data:image/png;base64,iVBORw0KGgo=", detail="low"))
+        ),
+        engine_history.Message("user", (PDF, engine_history.AudioPart("AA", "wav"))),
+        engine_history.ReasoningItem("Hm.", ("In short.",), "c2VhbA"),
+        engine_history.ReasoningItem(),
+        engine_history.ToolCall("call_1", "find", "", namespace="gh"),
+        engine_history.ToolResult("call_1", (engine_history.TextPart("one"), engine_history.TextPart("two"))),
+        engine_history.ToolCall("call_2", "apply_patch", "*** Begin", custom=True),
+        engine_history.ToolResult("call_2", (engine_history.TextPart("ok"),)),
+        engine_history.Message("assistant", (engine_history.TextPart("A cat."),), "commentary"),
+        engine_history.Message("assistant", (engine_history.RefusalPart("No."),)),
+        engine_history.HostedToolItem({"type": "web_search_call", "id": "ws_1"}),
     )
     assert body_for(ask(*history))["input"] == [
         {"type": "message", "role": "developer", "content": "Be kind."},
@@ -197,24 +199,24 @@ def test_a_conversation_is_told_as_items_without_ids():
     ]
 
 
-@pytest.mark.parametrize("part", [turns.ImagePart(file_id="file_1"), turns.FilePart(file_id="file_1")])
+@pytest.mark.parametrize("part", [engine_history.ImagePart(file_id="file_1"), engine_history.FilePart(file_id="file_1")])
 def test_an_uploaded_file_of_this_server_is_not_asked_for_upstream(part):
-    words, asked = answered("", ask(turns.Message("user", (part,))))
+    words, asked = answered("", ask(engine_history.Message("user", (part,))))
     assert (words[-1].status, words[-1].code) == (400, "unsupported_parameter")
     assert not asked
 
 
-PAGE = turns.ImagePart("http://127.0.0.1:1/a.png")
+PAGE = engine_history.ImagePart("http://127.0.0.1:1/a.png")
 
 
 def test_a_picture_that_a_client_names_by_its_address_is_not_fetched_upstream():
-    words, asked = answered("", ask(turns.Message("user", (PAGE,))))
+    words, asked = answered("", ask(engine_history.Message("user", (PAGE,))))
     assert (words[-1].status, words[-1].code) == (400, "invalid_url")
     assert not asked
 
 
 def test_an_upstream_may_be_trusted_to_fetch():
-    body = body_for(ask(turns.Message("user", (PAGE,))), fetch_urls="upstream")
+    body = body_for(ask(engine_history.Message("user", (PAGE,))), fetch_urls="upstream")
     assert body["input"][0]["content"][0]["image_url"] == PAGE.url
 
 
@@ -246,7 +248,10 @@ def test_namespaces_are_told_as_longer_names_to_a_server_that_does_not_know_them
 
 
 def test_namespaces_are_told_as_they_are_to_a_server_that_knows_them():
-    history = (turns.ToolCall("call_1", "find", "{}", namespace="gh"), turns.ToolResult("call_1", (turns.TextPart("x"),)))
+    history = (
+        engine_history.ToolCall("call_1", "find", "{}", namespace="gh"),
+        engine_history.ToolResult("call_1", (engine_history.TextPart("x"),)),
+    )
     body = body_for(ask(*history, tools=TOOLS, namespaces={"gh": "Code."}), namespaces=True)
     assert body["tools"] == [
         PLAIN_F,
@@ -275,13 +280,13 @@ def test_only_what_may_be_called_is_offered():
     ],
 )
 def test_a_wrong_option_is_named(options, named):
-    with pytest.raises(OurFault, match=named):
-        build("mock", options, Place(weights=Path(), base=Path()))
+    with pytest.raises(ServerError, match=named):
+        build("mock", options, BuildContext(weights_folder=Path(), base_folder=Path()))
 
 
 def test_what_is_usual_differs_at_openai():
-    place = Place(weights=Path(), base=Path())
-    theirs = build("m", {"base_url": "https://api.openai.com/v1", "tools": ["web_search"]}, place).abilities
-    usual = build("m", {"base_url": "http://127.0.0.1/v1", "abilities": {"images": False}}, place).abilities
+    place = BuildContext(weights_folder=Path(), base_folder=Path())
+    theirs = build("m", {"base_url": "https://api.openai.com/v1", "tools": ["web_search"]}, place).capabilities
+    usual = build("m", {"base_url": "http://127.0.0.1/v1", "abilities": {"images": False}}, place).capabilities
     assert (theirs.grammars, theirs.penalties, theirs.hosted) == (True, False, ("web_search",))
     assert (usual.grammars, usual.penalties, usual.hosted, usual.images) == (False, True, (), False)

@@ -4,15 +4,15 @@ import asyncio
 
 import pytest
 
-from antiphon.audio import wav
-from antiphon.engine_api import commands, events as talk_events
+from antiphon.audio import wav_file
+from antiphon.engine_api import commands, events
 from antiphon.engine_api.options import Voice
 from antiphon.engines.scripted.voice import tone
 from support.engines.duplexes import RATE_HZ, TURN_END, VOICE_HZ, performed, piece
 from support.engines.hearings import engine, noise, quiet, telling
 
-LISTENING = talk_events.Listening()
-READY = talk_events.Ready()
+LISTENING = events.Listening()
+READY = events.DuplexStarted()
 
 
 def toned(ms):
@@ -31,12 +31,12 @@ def test_it_says_at_a_piece_what_the_script_says():
         await duet.pieces(4)
 
     says = [{"at": 2, "lines": [{"measured": {"n": 1}}, {"text": "Hi"}, {"wait_ms": 1000}, {"text": " there"}]}]
-    words = performed(engine(duplex={"says": says}), scenario, commands.Converse(voice=None)).words
-    assert words[:4] == [READY, LISTENING, talk_events.Measured("duplex_1", {"n": 1}), talk_events.Text("duplex_1", "Hi")]
-    assert words[4] == talk_events.Text("duplex_1", " there")
+    words = performed(engine(duplex={"says": says}), scenario, commands.StartDuplex(voice=None)).words
+    assert words[:4] == [READY, LISTENING, events.EngineMetrics("duplex_1", {"n": 1}), events.TextDelta("duplex_1", "Hi")]
+    assert words[4] == events.TextDelta("duplex_1", " there")
     used, *rest = words[5:]
     assert used.output_tokens == 2
-    assert rest == [talk_events.Ended("duplex_1"), LISTENING, LISTENING]
+    assert rest == [events.ResponseEnded("duplex_1"), LISTENING, LISTENING]
 
 
 def test_what_is_said_aloud_takes_as_long_as_it_sounds():
@@ -47,7 +47,7 @@ def test_what_is_said_aloud_takes_as_long_as_it_sounds():
         assert duet.sound_ms() == 800
         await duet.pieces(1, ms=1000)
         assert duet.kinds()[-3:] == ["Used", "Ended", "Listening"]
-        assert b"".join(word.pcm for word in duet.words if isinstance(word, talk_events.Sound)) == toned(1000)
+        assert b"".join(word.pcm for word in duet.words if isinstance(word, events.AudioDelta)) == toned(1000)
 
     performed(engine(duplex={"says": [{"at": 1, "lines": [{"text": "Hello", "aloud_ms": 1000}]}]}), scenario)
 
@@ -60,7 +60,7 @@ def test_a_turn_is_answered_as_the_script_answers_it():
     script = {"hears": [{"says": "weather?"}], "answers": [{"when": "weather", "lines": [{"text": "Rain", "aloud_ms": 700}]}]}
     duet = performed(engine(**script), scenario)
     assert duet.kinds() == ["Ready", "Spoken", *["Sound"] * 7, "Used", "Ended", *["Listening"] * 4]
-    (used,) = [word for word in duet.words if isinstance(word, talk_events.Used)]
+    (used,) = [word for word in duet.words if isinstance(word, events.Usage)]
     assert used.input_audio_tokens == 8
     assert used.output_audio_tokens == 14
 
@@ -72,28 +72,28 @@ def test_whoever_speaks_cuts_it_short():
 
     duet = performed(engine(duplex={"says": [{"at": 1, "lines": [{"aloud_ms": 5000}]}]}), scenario)
     assert duet.sound_ms() == 2000
-    assert duet.words[-2:] == [talk_events.Ended("duplex_1", "cancelled"), LISTENING]
+    assert duet.words[-2:] == [events.ResponseEnded("duplex_1", "cancelled"), LISTENING]
 
 
 def test_told_to_listen_it_falls_silent_and_answers_after():
     async def scenario(duet):
         await duet.pieces(1)
-        duet.tell(commands.Listen())
+        duet.tell(commands.ForceListen())
         await duet.hear(TURN_END)
-        assert duet.words[-2:] == [talk_events.Ended("duplex_1", "cancelled"), LISTENING]
+        assert duet.words[-2:] == [events.ResponseEnded("duplex_1", "cancelled"), LISTENING]
         await duet.pieces(1)
-        assert talk_events.Text("duplex_2", "Yes") in duet.words
+        assert events.TextDelta("duplex_2", "Yes") in duet.words
 
     script = {"answers": [{"say": "Yes"}], "duplex": {"says": [{"at": 1, "lines": [{"text": "a"}, {"wait_ms": 5000}]}]}}
-    performed(engine(**script), scenario, commands.Converse(voice=None))
+    performed(engine(**script), scenario, commands.StartDuplex(voice=None))
 
 
 def test_the_pictures_that_were_seen_are_counted():
     async def scenario(duet):
-        duet.tell(commands.See(b"jpeg"), commands.See(b"jpeg"))
+        duet.tell(commands.AppendImage(b"jpeg"), commands.AppendImage(b"jpeg"))
         await duet.hear(TURN_END)
 
-    assert talk_events.Measured("duplex_1", {"vision_slices": 2}) in performed(engine(), scenario).words
+    assert events.EngineMetrics("duplex_1", {"vision_slices": 2}) in performed(engine(), scenario).words
 
 
 def test_an_answer_that_breaks_is_followed_by_listening():
@@ -101,8 +101,8 @@ def test_an_answer_that_breaks_is_followed_by_listening():
         await duet.pieces(2)
 
     lines = [{"text": "a"}, {"broke": {"message": "no"}}]
-    words = performed(engine(duplex={"says": [{"at": 1, "lines": lines}]}), scenario, commands.Converse(voice=None)).words
-    assert words == [READY, talk_events.Text("duplex_1", "a"), talk_events.Broke(id="duplex_1", message="no"), LISTENING, LISTENING]
+    words = performed(engine(duplex={"says": [{"at": 1, "lines": lines}]}), scenario, commands.StartDuplex(voice=None)).words
+    assert words == [READY, events.TextDelta("duplex_1", "a"), events.ResponseFailed(id="duplex_1", message="no"), LISTENING, LISTENING]
 
 
 # Workers that fail, or take their time
@@ -113,17 +113,17 @@ def test_what_comes_before_it_is_ready_waits():
         duet.tell(piece(), piece())
         await duet.settle()
         assert duet.words == []
-        await duet.until(lambda: len(duet.words) == 3)
-        assert duet.words == [talk_events.Ready({"backend": "scripted"}), LISTENING, LISTENING]
+        await duet.text_until(lambda: len(duet.words) == 3)
+        assert duet.words == [events.DuplexStarted({"backend": "scripted"}), LISTENING, LISTENING]
 
     performed(engine(duplex={"ready_ms": 50, "metrics": {"backend": "scripted"}}), scenario)
 
 
 def test_a_worker_may_refuse():
     async def scenario(duet):
-        await duet.until(lambda: duet.words)
+        await duet.text_until(lambda: duet.words)
         await duet.pieces(2)
-        assert duet.words == [talk_events.Lost(code="worker_busy", message="No.")]
+        assert duet.words == [events.EngineLost(code="worker_busy", message="No.")]
 
     performed(engine(duplex={"lost": {"code": "worker_busy", "message": "No."}}), scenario)
 
@@ -133,7 +133,7 @@ def test_a_worker_may_die_in_the_middle_of_an_answer():
         await duet.pieces(4)
 
     script = {"says": [{"at": 2, "lines": [{"text": "a"}, {"wait_ms": 9000}]}], "lost": {"at": 3}}
-    words = performed(engine(duplex=script), scenario, commands.Converse(voice=None)).words
+    words = performed(engine(duplex=script), scenario, commands.StartDuplex(voice=None)).words
     assert [type(word).__name__ for word in words] == ["Ready", "Listening", "Text", "Broke", "Lost"]
     assert words[-1].code == "backend_error"
 
@@ -143,7 +143,7 @@ def test_a_slow_worker_works_on_one_piece_after_another():
         duet.tell(*[piece()] * 3)
         await duet.settle()
         assert duet.words == [READY]
-        await duet.until(lambda: len(duet.words) == 4)
+        await duet.text_until(lambda: len(duet.words) == 4)
         assert len(duet.deliveries) == 4
 
     performed(engine(duplex={"piece_ms": 5}), scenario)
@@ -155,7 +155,7 @@ def test_pieces_of_any_length_give_the_same_answer(ms):
         pcm = noise(600, rate_hz=RATE_HZ) + quiet(5400, RATE_HZ)
         size = RATE_HZ * ms // 1000 * 2
         await duet.hear(*(pcm[at : at + size] for at in range(0, len(pcm), size)))
-        assert b"".join(word.pcm for word in duet.words if isinstance(word, talk_events.Sound)) == tone(1500, Voice(rate_hz=VOICE_HZ))
+        assert b"".join(word.pcm for word in duet.words if isinstance(word, events.AudioDelta)) == tone(1500, Voice(rate_hz=VOICE_HZ))
         assert duet.kinds().count("Ended") == 1
 
     performed(engine(answers=[{"lines": [{"aloud_ms": 1500}]}]), scenario)
@@ -184,7 +184,7 @@ def test_nothing_is_said_once_it_is_left():
 
 def test_pictures_and_the_word_to_listen_are_nothing_before_full_duplex_has_begun():
     async def play():
-        async with telling(engine(), commands.See(b"jpeg"), commands.Listen()) as told:
+        async with telling(engine(), commands.AppendImage(b"jpeg"), commands.ForceListen()) as told:
             await told.settle()
             return told.words
 
@@ -192,15 +192,15 @@ def test_pictures_and_the_word_to_listen_are_nothing_before_full_duplex_has_begu
 
 
 def test_who_does_not_listen_does_no_full_duplex():
-    assert engine().abilities.full_duplex
-    assert not engine(abilities={"listens": False}).abilities.full_duplex
+    assert engine().capabilities.full_duplex
+    assert not engine(abilities={"listens": False}).capabilities.full_duplex
 
 
 def test_a_recording_can_be_said_of_its_own_accord(tmp_path):
     async def scenario(duet):
         await duet.pieces(2)
 
-    (tmp_path / "hello.wav").write_bytes(wav(noise(500, rate_hz=VOICE_HZ), VOICE_HZ))
+    (tmp_path / "hello.wav").write_bytes(wav_file(noise(500, rate_hz=VOICE_HZ), VOICE_HZ))
     script = {"says": [{"at": 1, "lines": [{"sound": "hello.wav", "text": "Hello"}]}]}
     duet = performed(engine(tmp_path, duplex=script), scenario)
-    assert b"".join(word.pcm for word in duet.words if isinstance(word, talk_events.Sound)) == noise(500, rate_hz=VOICE_HZ)
+    assert b"".join(word.pcm for word in duet.words if isinstance(word, events.AudioDelta)) == noise(500, rate_hz=VOICE_HZ)

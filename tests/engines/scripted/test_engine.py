@@ -5,21 +5,21 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.engine_api import commands, events as talk_events, history as turns
-from antiphon.engine_api.engine import EngineOverrun, Place
-from antiphon.engine_api.options import Sampling, Settings, Voice
+from antiphon.engine_api import commands, events, history
+from antiphon.engine_api.engine import BuildContext, EngineOverrun
+from antiphon.engine_api.options import ConversationSettings, Sampling, Voice
 from antiphon.engines.scripted.engine import build
-from antiphon.errors import OurFault
+from antiphon.errors import ServerError
 
-SETTINGS = Settings(model="parrot")
+SETTINGS = ConversationSettings(model="parrot")
 
 
 def engine(place=Path(), **options):
-    return build("parrot", options, Place(weights=Path("unused"), base=place))
+    return build("parrot", options, BuildContext(weights_folder=Path("unused"), base_folder=place))
 
 
 def ask(text, id="resp_1", **more):
-    return commands.Respond(id=id, history=(turns.Message("user", (turns.TextPart(text),)),), **more)
+    return commands.Respond(id=id, history=(history.Message("user", (history.TextPart(text),)),), **more)
 
 
 def answers(scripted, *words_to_engine):
@@ -32,14 +32,14 @@ def answers(scripted, *words_to_engine):
         def deliver(words):
             for word in words:
                 said.append(word)
-                if isinstance(word, talk_events.Ended | talk_events.Broke):
+                if isinstance(word, events.ResponseEnded | events.ResponseFailed):
                     waiting.discard(word.id)
             if not waiting:
                 over.set()
 
         async with scripted.open(SETTINGS, deliver) as conversation:
             for word in words_to_engine:
-                conversation.tell(word)
+                conversation.send(word)
                 await asyncio.sleep(0)
             async with asyncio.timeout(10):
                 await over.wait()
@@ -50,8 +50,8 @@ def answers(scripted, *words_to_engine):
 
 def test_without_a_script_it_repeats_the_last_message_word_by_word():
     said = answers(engine(), ask("Pretty Polly wants it"))
-    assert [word.text for word in said if isinstance(word, talk_events.Text)] == ["Pretty", " Polly", " wants", " it"]
-    assert said[-2:] == [talk_events.Used(id="resp_1", input_tokens=4, output_tokens=4), talk_events.Ended("resp_1")]
+    assert [word.text for word in said if isinstance(word, events.TextDelta)] == ["Pretty", " Polly", " wants", " it"]
+    assert said[-2:] == [events.Usage(id="resp_1", input_tokens=4, output_tokens=4), events.ResponseEnded("resp_1")]
 
 
 def test_the_first_answer_whose_pattern_is_found_is_given():
@@ -72,10 +72,10 @@ def test_a_call_is_made_and_its_result_answered(tmp_path):
     )
     scripted = engine(tmp_path, script="s.toml")
     said = answers(scripted, ask("Time?"))
-    assert said[0] == talk_events.Calling("resp_1", "c1", "clock")
-    assert "".join(word.text for word in said if isinstance(word, talk_events.Arguments)) == '{"zone":"UTC"}'
-    result = commands.Respond(id="resp_2", history=(turns.ToolResult("c1", (turns.TextPart("noon"),)),))
-    assert "".join(word.text for word in answers(scripted, result) if isinstance(word, talk_events.Text)) == "It is noon."
+    assert said[0] == events.ToolCallStarted("resp_1", "c1", "clock")
+    assert "".join(word.text for word in said if isinstance(word, events.ToolArgumentsDelta)) == '{"zone":"UTC"}'
+    result = commands.Respond(id="resp_2", history=(history.ToolResult("c1", (history.TextPart("noon"),)),))
+    assert "".join(word.text for word in answers(scripted, result) if isinstance(word, events.TextDelta)) == "It is noon."
 
 
 def test_every_kind_of_line_is_said():
@@ -120,7 +120,7 @@ def limited(tokens, *lines, **more):
 def test_the_token_limit_cuts_the_answer_before_the_first_word_too_many():
     said = limited(3, {"reasoning": "hm"}, {"text": "one two three four"}, {"used": {"output_tokens": 99}})
     assert [word.text for word in said[:-2]] == ["hm", "one", " two"]
-    assert said[-2:] == [talk_events.Used(id="resp_1", input_tokens=1, output_tokens=3), talk_events.Ended("resp_1", "length")]
+    assert said[-2:] == [events.Usage(id="resp_1", input_tokens=1, output_tokens=3), events.ResponseEnded("resp_1", "length")]
 
 
 def test_an_answer_as_long_as_the_limit_is_whole():
@@ -132,10 +132,10 @@ def test_an_answer_as_long_as_the_limit_is_whole():
 def test_the_token_limit_cuts_a_call_or_lets_none_begin():
     call = {"call": "clock", "arguments": '{"zone": "UTC"}', "call_id": "c1"}
     assert limited(2, {"text": "one"}, call)[1:-2] == [
-        talk_events.Calling("resp_1", "c1", "clock"),
-        talk_events.Arguments("resp_1", "c1", '{"zone":'),
+        events.ToolCallStarted("resp_1", "c1", "clock"),
+        events.ToolArgumentsDelta("resp_1", "c1", '{"zone":'),
     ]
-    assert limited(1, {"text": "one"}, call)[:-2] == [talk_events.Text("resp_1", "one")]
+    assert limited(1, {"text": "one"}, call)[:-2] == [events.TextDelta("resp_1", "one")]
 
 
 @pytest.mark.parametrize("tokens", [5, 6])
@@ -148,14 +148,14 @@ def test_the_token_limit_counts_what_sounds(tokens):
 
 def test_a_failure_ends_the_answer():
     said = answers(engine(answers=[{"lines": [{"text": "a"}, {"broke": {"status": 429, "code": "slow_down"}}]}]), ask("go"))
-    assert isinstance(said[-1], talk_events.Broke)
+    assert isinstance(said[-1], events.ResponseFailed)
     assert (said[-1].status, said[-1].code) == (429, "slow_down")
 
 
 def test_cancel_ends_the_answer_as_cancelled():
     scripted = engine(pace_ms=5, answers=[{"lines": [{"text": "la ", "repeat": 1_000_000}]}])
     said = answers(scripted, ask("sing"), commands.Cancel("resp_1"))
-    assert said[-1] == talk_events.Ended("resp_1", "cancelled")
+    assert said[-1] == events.ResponseEnded("resp_1", "cancelled")
 
 
 def test_words_without_a_pace_come_in_one_delivery_and_with_one_come_singly():
@@ -164,11 +164,11 @@ def test_words_without_a_pace_come_in_one_delivery_and_with_one_come_singly():
 
         def deliver(words):
             came.append(len(words))
-            if isinstance(words[-1], talk_events.Ended):
+            if isinstance(words[-1], events.ResponseEnded):
                 over.set()
 
         async with scripted.open(SETTINGS, deliver) as conversation:
-            conversation.tell(ask("one two three"))
+            conversation.send(ask("one two three"))
             await over.wait()
         return came
 
@@ -182,12 +182,12 @@ def test_a_paused_conversation_says_nothing_until_it_is_resumed():
 
         def deliver(words):
             came.extend(words)
-            if isinstance(words[-1], talk_events.Ended):
+            if isinstance(words[-1], events.ResponseEnded):
                 over.set()
 
         async with engine(pace_ms=0.1).open(SETTINGS, deliver) as conversation:
             conversation.pause()
-            conversation.tell(ask("one two"))
+            conversation.send(ask("one two"))
             for _ in range(20):
                 await asyncio.sleep(0)
             assert came == []
@@ -201,7 +201,7 @@ def test_leaving_the_conversation_delivers_nothing_more():
     async def scenario():
         came = []
         async with engine(pace_ms=1).open(SETTINGS, came.extend) as conversation:
-            conversation.tell(ask("one two three"))
+            conversation.send(ask("one two three"))
             await asyncio.sleep(0)
         count = len(came)
         await asyncio.sleep(0.01)
@@ -215,7 +215,7 @@ def test_more_answers_than_there_is_room_for_are_refused():
         async with engine(pace_ms=1000).open(SETTINGS, lambda _words: None) as conversation:
             with pytest.raises(EngineOverrun):
                 for number in range(100):
-                    conversation.tell(ask("go", id=f"resp_{number}"))
+                    conversation.send(ask("go", id=f"resp_{number}"))
 
     asyncio.run(scenario())
 
@@ -235,5 +235,5 @@ def test_more_answers_than_there_is_room_for_are_refused():
     ],
 )
 def test_a_wrong_script_is_refused_by_name(options, named):
-    with pytest.raises(OurFault, match=named.replace("(", r"\(")):
+    with pytest.raises(ServerError, match=named.replace("(", r"\(")):
         engine(**options)

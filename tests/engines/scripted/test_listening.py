@@ -5,8 +5,8 @@ import asyncio
 from hypothesis import given, settings, strategies as st
 from msgspec import structs
 
-from antiphon.engine_api import commands, events as talk_events, history as turns
-from antiphon.engine_api.options import Settings, Transcription
+from antiphon.engine_api import commands, events, history
+from antiphon.engine_api.options import ConversationSettings, Transcription
 from support.engines.hearings import LISTEN, ask, engine, noise, quiet, telling
 
 BY_HAND = structs.replace(LISTEN, turn_detection=None)
@@ -29,11 +29,11 @@ def test_a_turn_is_told_committed_and_transcribed_in_that_order():
 
     told = talked(engine(hears=[{"says": "hello there"}]), scenario, LISTEN)
     assert told.words == [
-        talk_events.SpeechStarted("turn_1", 700),
-        talk_events.SpeechStopped("turn_1", 1900),
-        talk_events.Heard("turn_1", "hello"),
-        talk_events.Heard("turn_1", " there"),
-        talk_events.HeardAll(id="turn_1", transcript="hello there", seconds=1.2),
+        events.SpeechStarted("turn_1", 700),
+        events.SpeechStopped("turn_1", 1900),
+        events.InputTranscriptDelta("turn_1", "hello"),
+        events.InputTranscriptDelta("turn_1", " there"),
+        events.InputTranscriptDone(id="turn_1", transcript="hello there", seconds=1.2),
     ]
 
 
@@ -58,9 +58,9 @@ def test_without_turn_detection_nothing_is_found_and_what_is_committed_is_transc
     async def scenario(told):
         await told.hear(TURN, TURN)
         assert told.words == []
-        told.tell(commands.Commit("item_7"))
+        told.tell(commands.CommitAudio("item_7"))
         await told.hear(quiet(100))
-        told.tell(commands.Commit("item_8"))
+        told.tell(commands.CommitAudio("item_8"))
 
     told = talked(engine(), scenario, BY_HAND)
     assert told.transcripts() == [("item_7", "speech of 1800 ms"), ("item_8", "speech of 100 ms")]
@@ -72,13 +72,13 @@ def test_nothing_is_transcribed_where_nobody_wants_to_read_it():
         await told.hear(TURN)
 
     told = talked(engine(), scenario, structs.replace(LISTEN, transcription=None))
-    assert [type(word) for word in told.words] == [talk_events.SpeechStarted, talk_events.SpeechStopped]
+    assert [type(word) for word in told.words] == [events.SpeechStarted, events.SpeechStopped]
 
 
 def test_committing_an_open_turn_ends_it_without_a_stop():
     async def scenario(told):
         await told.hear(quiet(1000), noise(400))
-        told.tell(commands.Commit("turn_1"))
+        told.tell(commands.CommitAudio("turn_1"))
         await told.hear(quiet(2000), TURN)
 
     told = talked(engine(), scenario, LISTEN)
@@ -89,7 +89,7 @@ def test_committing_an_open_turn_ends_it_without_a_stop():
 def test_a_forgotten_turn_is_no_turn_and_its_sound_is_nobodys():
     async def scenario(told):
         await told.hear(quiet(1000), noise(400))
-        told.tell(commands.Forget())
+        told.tell(commands.ClearAudio())
         await told.hear(noise(400), quiet(500))
 
     told = talked(engine(), scenario, LISTEN)
@@ -99,7 +99,13 @@ def test_a_forgotten_turn_is_no_turn_and_its_sound_is_nobodys():
 
 def test_no_turn_is_found_in_what_was_committed_or_forgotten_in_the_same_breath():
     async def scenario(told):
-        told.tell(commands.Hear(TURN), commands.Forget(), commands.Hear(TURN), commands.Commit("item_1"), commands.Hear(noise(100)))
+        told.tell(
+            commands.AppendAudio(TURN),
+            commands.ClearAudio(),
+            commands.AppendAudio(TURN),
+            commands.CommitAudio("item_1"),
+            commands.AppendAudio(noise(100)),
+        )
         await told.settle()
 
     told = talked(engine(), scenario, LISTEN)
@@ -122,14 +128,14 @@ def test_detection_that_is_switched_off_drops_the_open_turn_and_on_again_begins_
 def test_the_sound_of_a_turn_that_detection_was_switched_off_in_can_still_be_committed():
     async def scenario(told):
         await told.hear(quiet(1000), noise(400))
-        told.tell(BY_HAND, commands.Commit("item_1"))
+        told.tell(BY_HAND, commands.CommitAudio("item_1"))
 
     assert talked(engine(), scenario, LISTEN).transcripts() == [("item_1", "speech of 1400 ms")]
 
 
 def test_settings_apply_to_the_sound_after_them_within_one_breath():
     async def scenario(told):
-        told.tell(commands.Hear(TURN), BY_HAND, commands.Hear(TURN))
+        told.tell(commands.AppendAudio(TURN), BY_HAND, commands.AppendAudio(TURN))
         await told.settle()
 
     told = talked(engine(), scenario, LISTEN)
@@ -176,9 +182,9 @@ def test_each_turn_is_heard_as_the_script_says():
 
     told = talked(engine(hears=hears), scenario, LISTEN)
     assert told.transcripts() == [("turn_1", "again"), ("turn_3", "Guten Tag"), ("turn_4", "again")]
-    assert talk_events.NotHeard(id="turn_2", message="Too noisy.", code="unintelligible") in told.words
-    assert talk_events.HeardSegment(id="turn_3", text="Guten Tag", start_s=0, end_s=1, speaker="A") in told.words
-    (german,) = [word for word in told.words if isinstance(word, talk_events.HeardAll) and word.id == "turn_3"]
+    assert events.InputTranscriptFailed(id="turn_2", message="Too noisy.", code="unintelligible") in told.words
+    assert events.InputTranscriptSegment(id="turn_3", text="Guten Tag", start_s=0, end_s=1, speaker="A") in told.words
+    (german,) = [word for word in told.words if isinstance(word, events.InputTranscriptDone) and word.id == "turn_3"]
     assert german.languages == ("de",)
 
 
@@ -188,8 +194,8 @@ def test_log_probabilities_are_told_where_they_are_wanted():
 
     listen = structs.replace(LISTEN, transcription=Transcription(logprobs=True))
     told = talked(engine(hears=[{"says": "so be"}]), scenario, listen)
-    so, be = (word.logprobs[0] for word in told.words if isinstance(word, talk_events.Heard))
-    assert be == talk_events.TokenLogprob(talk_events.Likelihood(" be", 0.0, (32, 98, 101)))
+    so, be = (word.logprobs[0] for word in told.words if isinstance(word, events.InputTranscriptDelta))
+    assert be == events.TokenLogprob(events.TokenCandidate(" be", 0.0, (32, 98, 101)))
     assert told.words[-1].logprobs == (so, be)
 
 
@@ -197,7 +203,7 @@ def test_a_transcript_may_come_late_and_turns_go_on_meanwhile():
     async def scenario(told):
         await told.hear(TURN * 2)
         assert told.transcripts() == [("turn_2", "soon")]
-        await told.until(lambda: len(told.transcripts()) == 2)
+        await told.text_until(lambda: len(told.transcripts()) == 2)
 
     told = talked(engine(hears=[{"turn": 1, "says": "late", "delay_ms": 20}, {"says": "soon"}]), scenario, LISTEN)
     assert told.transcripts() == [("turn_2", "soon"), ("turn_1", "late")]
@@ -209,16 +215,16 @@ def test_an_answer_is_chosen_by_what_its_turn_was_heard_as():
     async def scenario(told):
         await told.hear(TURN * 2)
         for id, part in {
-            "by_turn": turns.SpeechPart(TURN, 24_000, "turn_1"),
-            "by_transcript": turns.SpeechPart(TURN, 24_000, "turn_2", "Weather!"),
-            "by_length": turns.SpeechPart(quiet(120), 24_000),
+            "by_turn": history.SpeechPart(TURN, 24_000, "turn_1"),
+            "by_transcript": history.SpeechPart(TURN, 24_000, "turn_2", "Weather!"),
+            "by_length": history.SpeechPart(quiet(120), 24_000),
         }.items():
             told.tell(ask(part, id=id))
             await told.ended(id)
 
     told = talked(scripted, scenario, LISTEN)
     said = {
-        id: "".join(word.text for word in told.words if isinstance(word, talk_events.Text) and word.id == id)
+        id: "".join(word.text for word in told.words if isinstance(word, events.TextDelta) and word.id == id)
         for id in ("by_turn", "by_transcript", "by_length")
     }
     assert said == {"by_turn": "Rain.", "by_transcript": "Rain.", "by_length": "speech of 120 ms"}
@@ -231,18 +237,18 @@ def test_a_turn_can_be_answered_from_within_its_delivery():
         def answer(delivered):
             words.extend(delivered)
             for word in delivered:
-                if isinstance(word, talk_events.SpeechStopped):
-                    conversation.tell(ask(turns.SpeechPart(TURN, 24_000, word.id)))
-                if isinstance(word, talk_events.Ended):
+                if isinstance(word, events.SpeechStopped):
+                    conversation.send(ask(history.SpeechPart(TURN, 24_000, word.id)))
+                if isinstance(word, events.ResponseEnded):
                     over.set()
 
-        async with engine(hears=[{"says": "hello"}]).open(Settings(model="parrot"), answer) as conversation:
-            conversation.tell(LISTEN)
-            conversation.tell(commands.Hear(TURN))
+        async with engine(hears=[{"says": "hello"}]).open(ConversationSettings(model="parrot"), answer) as conversation:
+            conversation.send(LISTEN)
+            conversation.send(commands.AppendAudio(TURN))
             await over.wait()
         return words
 
-    assert [word.text for word in asyncio.run(play()) if isinstance(word, talk_events.Text)] == ["hello"]
+    assert [word.text for word in asyncio.run(play()) if isinstance(word, events.TextDelta)] == ["hello"]
 
 
 def test_speech_is_told_of_while_the_client_is_behind():
@@ -260,7 +266,7 @@ def test_leaving_tells_nothing_of_what_was_just_heard():
     async def play():
         async with telling(engine(hears=[{"delay_ms": 1}]), LISTEN) as told:
             await told.hear(TURN)
-            told.tell(commands.Hear(TURN))
+            told.tell(commands.AppendAudio(TURN))
             count = len(told.words)
         await told.settle()
         return len(told.words) - count
@@ -277,8 +283,8 @@ def test_leaving_does_not_wait_for_what_is_still_to_be_said():
     assert asyncio.run(play()).transcripts() == []
 
 
-SOUNDS = st.tuples(st.sampled_from([noise, quiet]), st.integers(1, 700)).map(lambda made: commands.Hear(made[0](made[1])))
-WORDS = st.one_of(SOUNDS, SOUNDS, SOUNDS, st.sampled_from([commands.Commit("hand"), commands.Forget(), LISTEN, BY_HAND, None]))
+SOUNDS = st.tuples(st.sampled_from([noise, quiet]), st.integers(1, 700)).map(lambda made: commands.AppendAudio(made[0](made[1])))
+WORDS = st.one_of(SOUNDS, SOUNDS, SOUNDS, st.sampled_from([commands.CommitAudio("hand"), commands.ClearAudio(), LISTEN, BY_HAND, None]))
 
 
 @settings(deadline=None)
@@ -295,7 +301,7 @@ def test_whatever_is_heard_committed_and_forgotten_turns_follow_each_other(scrip
     edges = told.edges()
     times = [at_ms for _, _, at_ms in edges]
     assert times == sorted(times)
-    heard_ms = sum(len(word.pcm) for word in script if isinstance(word, commands.Hear)) / 48
+    heard_ms = sum(len(word.pcm) for word in script if isinstance(word, commands.AppendAudio)) / 48
     assert not times or times[-1] <= heard_ms
     stopped = [id for kind, id, _ in edges if kind == "SpeechStopped"]
     for before, after in zip([None, *edges], edges, strict=False):

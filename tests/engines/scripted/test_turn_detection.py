@@ -6,17 +6,17 @@ import pytest
 from hypothesis import given, strategies as st
 
 from antiphon.engine_api.options import TurnDetection
-from antiphon.engines.scripted.script import Stretch
-from antiphon.engines.scripted.turn_detection import Edge, LevelGate, ScheduledGate
+from antiphon.engines.scripted.script import ScheduledSpeech
+from antiphon.engines.scripted.turn_detection import LevelVad, ScheduledVad, SpeechEdge
 from support.engines.hearings import RATE_HZ, noise, quiet
 
 
 def ms(edges, rate_hz=RATE_HZ):
-    return [("starts" if edge.starts else "stops", edge.at * 1000 // rate_hz) for edge in edges]
+    return [("starts" if edge.is_start else "stops", edge.at_sample * 1000 // rate_hz) for edge in edges]
 
 
 def level_gate(rate_hz=RATE_HZ, **detection):
-    gate = LevelGate()
+    gate = LevelVad()
     gate.configure(rate_hz, TurnDetection(**detection))
     return gate
 
@@ -24,7 +24,7 @@ def level_gate(rate_hz=RATE_HZ, **detection):
 def heard(gate, *sounds, at=0):
     edges = []
     for sound in sounds:
-        edges += gate.hear(sound, at)
+        edges += gate.feed(sound, at)
         at += len(sound) // 2
     return edges
 
@@ -71,7 +71,7 @@ def test_new_settings_hold_for_what_follows():
 
 def test_a_new_rate_begins_a_new_frame():
     gate = level_gate()
-    assert gate.hear(noise(5), 0) == []
+    assert gate.feed(noise(5), 0) == []
     gate.configure(8_000, TurnDetection(prefix_padding_ms=0))
     assert ms(heard(gate, quiet(95, 8_000), noise(100, rate_hz=8_000), at=5 * 8), 8_000) == [("starts", 95)]
 
@@ -79,7 +79,7 @@ def test_a_new_rate_begins_a_new_frame():
 def test_what_was_dropped_is_not_gone_on_with():
     gate = level_gate()
     heard(gate, noise(25))
-    gate.drop()
+    gate.reset()
     assert heard(gate, noise(25), at=600) == []
 
 
@@ -96,7 +96,7 @@ def test_how_the_sound_is_cut_makes_no_difference(cuts):
 
 
 def scheduled(*stretches):
-    gate = ScheduledGate([Stretch(*stretch) for stretch in stretches])
+    gate = ScheduledVad([ScheduledSpeech(*stretch) for stretch in stretches])
     gate.configure(1000, TurnDetection())
     return gate
 
@@ -107,16 +107,16 @@ def silence(samples):
 
 def test_a_schedule_is_kept_to_whatever_the_sound():
     gate = scheduled((0, 100), (150, 1150))
-    assert gate.hear(silence(99), 0) == [Edge(True, 0)]
-    assert gate.hear(silence(500), 99) == [Edge(False, 100), Edge(True, 150)]
-    assert gate.hear(silence(551), 599) == [Edge(False, 1150)]
-    assert gate.hear(silence(5000), 1150) == []
+    assert gate.feed(silence(99), 0) == [SpeechEdge(True, 0)]
+    assert gate.feed(silence(500), 99) == [SpeechEdge(False, 100), SpeechEdge(True, 150)]
+    assert gate.feed(silence(551), 599) == [SpeechEdge(False, 1150)]
+    assert gate.feed(silence(5000), 1150) == []
 
 
 def test_speech_that_was_dropped_or_began_unheard_is_left_out():
     gate = scheduled((0, 100), (200, 300), (400, 500))
-    assert gate.hear(silence(50), 0) == [Edge(True, 0)]
-    gate.drop()
-    gate.drop()
-    assert gate.hear(silence(100), 50) == []
-    assert gate.hear(silence(500), 250) == [Edge(True, 400), Edge(False, 500)]
+    assert gate.feed(silence(50), 0) == [SpeechEdge(True, 0)]
+    gate.reset()
+    gate.reset()
+    assert gate.feed(silence(100), 50) == []
+    assert gate.feed(silence(500), 250) == [SpeechEdge(True, 400), SpeechEdge(False, 500)]

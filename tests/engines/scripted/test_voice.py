@@ -5,10 +5,10 @@ import struct
 
 import pytest
 
-from antiphon.audio import ms_of, peak, wav
-from antiphon.engine_api import commands, events as talk_events, history as turns
+from antiphon.audio import duration_ms, peak, wav_file
+from antiphon.engine_api import commands, events, history
 from antiphon.engine_api.options import Voice
-from antiphon.errors import OurFault
+from antiphon.errors import ServerError
 from support.engines.hearings import RATE_HZ, ask, engine, noise, quiet, telling
 
 VOICE = Voice(rate_hz=RATE_HZ)
@@ -28,29 +28,31 @@ def saying(*lines, base=None, voice=VOICE, **script):
 
 
 def sound(said):
-    return b"".join(word.pcm for word in said if isinstance(word, talk_events.Sound))
+    return b"".join(word.pcm for word in said if isinstance(word, events.AudioDelta))
 
 
 def words(said):
-    return [word.text for word in said if isinstance(word, talk_events.Spoken)]
+    return [word.text for word in said if isinstance(word, events.AudioTranscriptDelta)]
 
 
 def sound_by_word(said):
     """Pairs of a word and how long its sound is, in milliseconds."""
     heard = []
     for word in said:
-        if isinstance(word, talk_events.Spoken):
+        if isinstance(word, events.AudioTranscriptDelta):
             heard.append([word.text, 0])
-        elif isinstance(word, talk_events.Sound):
-            heard[-1][1] += ms_of(len(word.pcm), RATE_HZ)
+        elif isinstance(word, events.AudioDelta):
+            heard[-1][1] += duration_ms(len(word.pcm), RATE_HZ)
     return [tuple(pair) for pair in heard]
 
 
 def test_words_are_spoken_each_before_its_sound_60_ms_a_character():
     said = saying({"text": "Hi there."})
     assert sound_by_word(said) == [("Hi", 120), (" there.", 420)]
-    assert not [word for word in said if isinstance(word, talk_events.Text)]
-    assert all(len(word.pcm) % 2 == 0 and ms_of(len(word.pcm), RATE_HZ) <= 100 for word in said if isinstance(word, talk_events.Sound))
+    assert not [word for word in said if isinstance(word, events.TextDelta)]
+    assert all(
+        len(word.pcm) % 2 == 0 and duration_ms(len(word.pcm), RATE_HZ) <= 100 for word in said if isinstance(word, events.AudioDelta)
+    )
 
 
 def test_the_tone_is_soft_and_always_the_same():
@@ -62,24 +64,24 @@ def test_the_tone_is_soft_and_always_the_same():
 @pytest.mark.parametrize(("rate_hz", "speed", "ms"), [(8_000, 1.0, 300), (16_000, 1.5, 200), (24_000, 0.25, 1200)])
 def test_the_voice_has_its_rate_and_its_speed(rate_hz, speed, ms):
     said = saying({"text": "Hello"}, voice=Voice(rate_hz=rate_hz, speed=speed))
-    assert ms_of(len(sound(said)), rate_hz) == ms
+    assert duration_ms(len(sound(said)), rate_hz) == ms
 
 
 def test_a_tone_without_words_is_as_long_as_it_is_told_to_be():
     said = saying({"aloud_ms": 1500})
-    assert ms_of(len(sound(said)), RATE_HZ) == 1500
+    assert duration_ms(len(sound(said)), RATE_HZ) == 1500
     assert words(said) == []
 
 
 def test_in_writing_there_is_no_sound(tmp_path):
-    (tmp_path / "a.wav").write_bytes(wav(noise(100), RATE_HZ))
+    (tmp_path / "a.wav").write_bytes(wav_file(noise(100), RATE_HZ))
     said = saying({"text": "One"}, {"aloud_ms": 500}, {"text": " two", "sound": "a.wav"}, {"sound": "a.wav"}, base=tmp_path, voice=None)
-    assert [type(word) for word in said] == [talk_events.Text, talk_events.Text, talk_events.Used, talk_events.Ended]
+    assert [type(word) for word in said] == [events.TextDelta, events.TextDelta, events.Usage, events.ResponseEnded]
 
 
 def test_a_recording_is_played_as_it_is_and_its_words_are_spread_over_it(tmp_path):
     pcm = quiet(100) + noise(300)
-    (tmp_path / "a.wav").write_bytes(wav(pcm, RATE_HZ))
+    (tmp_path / "a.wav").write_bytes(wav_file(pcm, RATE_HZ))
     said = saying({"sound": "a.wav"}, base=tmp_path)
     assert sound(said) == pcm
     said = saying({"sound": "a.wav", "text": "ten of clubs and spades"}, base=tmp_path)
@@ -88,7 +90,7 @@ def test_a_recording_is_played_as_it_is_and_its_words_are_spread_over_it(tmp_pat
 
 
 def test_a_recording_at_another_rate_is_stretched_to_the_voices(tmp_path):
-    (tmp_path / "a.wav").write_bytes(wav(struct.pack("<4h", 0, 100, 200, 300), 12_000))
+    (tmp_path / "a.wav").write_bytes(wav_file(struct.pack("<4h", 0, 100, 200, 300), 12_000))
     said = saying({"sound": "a.wav"}, base=tmp_path)
     assert struct.unpack("<8h", sound(said)) == (0, 50, 100, 150, 200, 250, 300, 300)
     said = saying({"sound": "a.wav"}, base=tmp_path, voice=Voice(rate_hz=12_000, speed=2))
@@ -97,7 +99,7 @@ def test_a_recording_at_another_rate_is_stretched_to_the_voices(tmp_path):
 
 def test_a_recording_stands_beside_the_script_that_names_it(tmp_path):
     (tmp_path / "scripts").mkdir()
-    (tmp_path / "scripts" / "a.wav").write_bytes(wav(noise(20), RATE_HZ))
+    (tmp_path / "scripts" / "a.wav").write_bytes(wav_file(noise(20), RATE_HZ))
     (tmp_path / "scripts" / "s.toml").write_text('answers = [{ lines = [{ sound = "a.wav" }] }]')
     assert sound(told(engine(tmp_path, script="scripts/s.toml"), ask("go", voice=VOICE))) == noise(20)
 
@@ -108,13 +110,13 @@ def test_a_recording_stands_beside_the_script_that_names_it(tmp_path):
         (None, "can't be read"),
         (b"RIFF", "no WAV file"),
         (b"not sound at all, but long enough", "no WAV file"),
-        (wav(b"abcd", 8_000).replace(b"\x01\x00\x01\x00", b"\x01\x00\x02\x00", 1), "not 16 bits mono"),
+        (wav_file(b"abcd", 8_000).replace(b"\x01\x00\x01\x00", b"\x01\x00\x02\x00", 1), "not 16 bits mono"),
     ],
 )
 def test_a_recording_that_cannot_be_played_is_refused_by_name(tmp_path, file, named):
     if file is not None:
         (tmp_path / "a.wav").write_bytes(file)
-    with pytest.raises(OurFault, match=rf"a\.wav.*{named}"):
+    with pytest.raises(ServerError, match=rf"a\.wav.*{named}"):
         saying({"sound": "a.wav"}, base=tmp_path)
 
 
@@ -122,7 +124,7 @@ def test_what_is_not_said_aloud_is_as_in_writing():
     said = saying(
         {"reasoning": "hm"}, {"text": "One"}, {"call": "note", "input": "x"}, {"wait_ms": 1}, {"refusal": "No."}, {"ended": "length"}
     )
-    kinds = [type(word).__name__ for word in said if not isinstance(word, talk_events.Sound)]
+    kinds = [type(word).__name__ for word in said if not isinstance(word, events.AudioDelta)]
     assert kinds == ["Reasoning", "Spoken", "Calling", "Arguments", "Called", "Refusal", "Used", "Ended"]
     assert said[-1].reason == "length"
 
@@ -141,7 +143,7 @@ def test_trouble_is_told_and_the_answer_goes_on():
             return said.words
 
     said = asyncio.run(play())
-    assert talk_events.Trouble(message="A crackle.") in said
+    assert events.EngineError(message="A crackle.") in said
     assert words(said) == ["One", "two"]
 
 
@@ -163,18 +165,18 @@ def test_a_cancelled_speech_ends_as_cancelled():
     async def play():
         scripted = engine(pace_ms=1, answers=[{"lines": [{"text": "la ", "repeat": 100_000}]}])
         async with telling(scripted, ask("sing", voice=VOICE)) as said:
-            await said.until(lambda: sound(said.words))
+            await said.text_until(lambda: sound(said.words))
             said.tell(commands.Cancel("resp_1"))
             return await said.ended()
 
     said = asyncio.run(play())
-    assert said[-1] == talk_events.Ended("resp_1", "cancelled")
+    assert said[-1] == events.ResponseEnded("resp_1", "cancelled")
 
 
 def test_sound_costs_a_token_for_100_ms_heard_and_50_ms_said():
-    speech = turns.SpeechPart(quiet(1230), RATE_HZ, None, "never counted")
+    speech = history.SpeechPart(quiet(1230), RATE_HZ, None, "never counted")
     said = told(engine(answers=[{"say": "Hello"}]), ask("three words more", speech, voice=VOICE))
-    assert said[-2] == talk_events.Used(id="resp_1", input_tokens=3 + 13, output_tokens=1 + 6, input_audio_tokens=13, output_audio_tokens=6)
+    assert said[-2] == events.Usage(id="resp_1", input_tokens=3 + 13, output_tokens=1 + 6, input_audio_tokens=13, output_audio_tokens=6)
 
 
 def test_a_script_claims_tokens_of_sound_too():

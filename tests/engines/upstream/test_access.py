@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.engine_api.engine import Place
-from antiphon.engine_api.options import Settings
-from antiphon.errors import OurFault
+from antiphon.engine_api.engine import BuildContext
+from antiphon.engine_api.options import ConversationSettings
+from antiphon.errors import ServerError
 from support.engines.upstreams import (
     HALF,
     Server,
@@ -27,7 +27,7 @@ from support.engines.upstreams import (
 
 
 def test_the_key_is_in_no_message():
-    place = Place(weights=Path(), base=Path(), secrets={"KEY": "sk-s3cret-0123"})
+    place = BuildContext(weights_folder=Path(), base_folder=Path(), secrets={"KEY": "sk-s3cret-0123"})
     options = {"place": place, "api_key_env": "KEY", "headers": {"x-team": "t3am-s3cret"}}
     for told in ({"error": {"message": "wrong: sk-s3cret-0123 of t3am-s3cret"}}, {"error": "sk-s3cret-0123"}):
         for status in ("400 No", "401 No", "403 No", "404 No", "429 No", "500 Oh", "503 Oh"):
@@ -67,13 +67,13 @@ def test_the_key_is_in_no_message():
     ids=str,
 )
 def test_an_option_that_can_not_be_meant_is_refused(options):
-    with pytest.raises(OurFault, match="'m'"):
+    with pytest.raises(ServerError, match="'m'"):
         engine_for(**({"base_url": "http://h/v1"} | options))
 
 
 def test_a_key_that_is_no_key_is_refused_without_being_shown():
-    with pytest.raises(OurFault) as refusal:
-        engine_for("http://h/v1", Place(weights=Path(), base=Path(), secrets={"KEY": "a\r\nb"}), api_key_env="KEY")
+    with pytest.raises(ServerError) as refusal:
+        engine_for("http://h/v1", BuildContext(weights_folder=Path(), base_folder=Path(), secrets={"KEY": "a\r\nb"}), api_key_env="KEY")
     assert "a\r" not in str(refusal.value)
 
 
@@ -81,9 +81,9 @@ def test_a_base_address_keeps_its_path_and_query():
     async def scenario():
         async with asyncio.timeout(20), Server(streamed("hello")).open() as server:
             engine = engine_for(f"http://localhost:{server.port}/openai/v1/?api-version=1")
-            async with engine.open(Settings(model="m1"), lambda _words: None) as conversation:
-                conversation.tell(ask())
-                await server.until(lambda: server.asked)
+            async with engine.open(ConversationSettings(model="m1"), lambda _words: None) as conversation:
+                conversation.send(ask())
+                await server.text_until(lambda: server.asked)
             await engine.stop()
         head = server.asked[0][0]
         assert head.startswith("POST /openai/v1/chat/completions?api-version=1 HTTP/1.1\r\n")
@@ -96,7 +96,7 @@ def test_a_base_address_keeps_its_path_and_query():
 
 
 def test_a_private_authority_is_trusted_when_it_is_named(certificates):
-    place = Place(weights=Path(), base=certificates)
+    place = BuildContext(weights_folder=Path(), base_folder=certificates)
     heard, _ = playing(streamed("hello"), place=place, tls=served(certificates), scheme="https", ca_file="ca.pem")
     assert heard.text() == "hello"
 
@@ -111,13 +111,13 @@ def test_an_authority_that_nobody_named_is_not_trusted(certificates):
 def test_a_certificate_of_another_name_is_not_trusted(certificates):
     async def scenario():
         server = Server(streamed("hello"), tls=served(certificates))
-        place = Place(weights=Path(), base=certificates)
+        place = BuildContext(weights_folder=Path(), base_folder=certificates)
         async with (
             asyncio.timeout(20),
             server.open(),
             before(server, place, scheme="https", host="localhost", ca_file="ca.pem") as (tell, heard),
         ):
-            tell.tell(ask())
+            tell.send(ask())
             assert "TLS can't be trusted" in (await heard.end_of()).message
 
     run(scenario())

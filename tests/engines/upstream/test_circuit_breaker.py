@@ -5,7 +5,7 @@ import math
 from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from antiphon.engines.upstream.circuit_breaker import MOVES, Breaker, Finding, State
+from antiphon.engines.upstream.circuit_breaker import MOVES, CircuitBreaker, CircuitEvent, CircuitState
 
 MOST, REST_S = 3, 10.0
 
@@ -17,7 +17,7 @@ class BreakerMachine(RuleBasedStateMachine):
         super().__init__()
         self.now = 100.0
         self.told = []
-        self.breaker = Breaker(MOST, REST_S, self.told.append, lambda: self.now)
+        self.breaker = CircuitBreaker(MOST, REST_S, self.told.append, lambda: self.now)
         self.in_a_row = 0
         self.rests_from = None
         self.is_trying = False
@@ -28,7 +28,7 @@ class BreakerMachine(RuleBasedStateMachine):
 
     @rule()
     def a_request_asks_to_pass(self):
-        left_s = self.breaker.refuses_for_s()
+        left_s = self.breaker.retry_after_s()
         if self.rests_from is None:
             assert left_s is None, "a closed breaker lets everything pass"
         elif self.now >= self.rests_from + REST_S:
@@ -39,33 +39,33 @@ class BreakerMachine(RuleBasedStateMachine):
 
     @rule()
     def an_answer_begins(self):
-        self.breaker.succeeded()
+        self.breaker.record_success()
         self.in_a_row = 0
         if self.is_trying:
             self.rests_from, self.is_trying = None, False
 
     @rule()
     def a_request_fails(self):
-        self.breaker.failed()
+        self.breaker.record_failure()
         self.in_a_row += 1
         if self.is_trying or (self.rests_from is None and self.in_a_row >= MOST):
             self.rests_from, self.is_trying = self.now, False
 
     @rule()
     def a_request_is_called_off(self):
-        self.breaker.learnt_nothing()
+        self.breaker.record_abandonment()
         if self.is_trying:
             self.rests_from, self.is_trying = -math.inf, False
 
     @invariant()
     def it_is_in_the_state_of_the_account(self):
-        expected = State.CLOSED if self.rests_from is None else State.HALF_OPEN if self.is_trying else State.OPEN
+        expected = CircuitState.CLOSED if self.rests_from is None else CircuitState.HALF_OPEN if self.is_trying else CircuitState.OPEN
         assert self.breaker.state is expected
 
     @invariant()
     def every_change_is_told_and_nothing_else(self):
-        assert all(before is not after for before, after in zip([State.CLOSED, *self.told], self.told, strict=False))
-        assert [State.CLOSED, *self.told][-1] is self.breaker.state
+        assert all(before is not after for before, after in zip([CircuitState.CLOSED, *self.told], self.told, strict=False))
+        assert [CircuitState.CLOSED, *self.told][-1] is self.breaker.state
 
 
 TestBreaker = BreakerMachine.TestCase
@@ -73,4 +73,4 @@ TestBreaker.settings = settings(deadline=None, stateful_step_count=40)
 
 
 def test_every_finding_has_its_move_in_every_state():
-    assert all(set(MOVES[state]) == set(Finding) for state in State)
+    assert all(set(MOVES[state]) == set(CircuitEvent) for state in CircuitState)

@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from antiphon.engine_api import commands, events as talk_events
+from antiphon.engine_api import commands, events
 from support.engines.upstreams import (
     CUT,
     DONE,
@@ -77,10 +77,10 @@ from support.engines.upstreams import (
 )
 def test_whatever_an_upstream_does_there_is_one_end_that_says_it(play, status, code, says):
     heard, _ = playing(play)
-    (end,) = heard.ends("resp_1")
+    (end,) = heard.word_ends("resp_1")
     assert heard.words[-1] is end
     if status == 200:
-        assert end == talk_events.Ended("resp_1")
+        assert end == events.ResponseEnded("resp_1")
     else:
         assert (end.status, end.code) == (status, code)
         assert says in end.message
@@ -94,24 +94,24 @@ def test_what_came_before_an_answer_broke_is_heard():
 
 def test_an_answer_may_be_announced_before_it_comes():
     word, _ = last_of(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n" + streamed("hello"))
-    assert word == talk_events.Ended("resp_1")
+    assert word == events.ResponseEnded("resp_1")
 
 
 def test_an_answer_may_end_with_its_connection():
     told = event("hello") + event(finish="stop")
     for head in (b"HTTP/1.0 200 OK\r\n", b"HTTP/1.1 200 OK\r\nconnection: close\r\n"):
         heard, _ = playing(closing(head + b"content-type: text/event-stream\r\n\r\n" + told + DONE))
-        assert (heard.text(), heard.words[-1]) == ("hello", talk_events.Ended("resp_1"))
+        assert (heard.text(), heard.words[-1]) == ("hello", events.ResponseEnded("resp_1"))
 
 
 def test_an_answer_whose_last_event_lacks_its_empty_line_is_whole():
     heard, _ = playing(STREAM_HEAD + chunk(event("hello", "stop") + b"data: [DONE]") + b"0\r\n\r\n")
-    assert (heard.text(), heard.words[-1]) == ("hello", talk_events.Ended("resp_1"))
+    assert (heard.text(), heard.words[-1]) == ("hello", events.ResponseEnded("resp_1"))
 
 
 def test_an_end_mark_with_mixed_line_ends_is_the_end_mark():
     heard, _ = playing(STREAM_HEAD + chunk(event("hello")) + chunk(b"data: [DONE]\r\n\n") + b"0\r\n\r\n")
-    assert (heard.text(), heard.words[-1]) == ("hello", talk_events.Ended("resp_1"))
+    assert (heard.text(), heard.words[-1]) == ("hello", events.ResponseEnded("resp_1"))
 
 
 def test_an_event_without_end_is_not_kept():
@@ -126,7 +126,7 @@ def test_a_server_that_nobody_listens_for_is_told():
             port = server.port
         server.port = port
         async with before(server, place) as (conversation, heard):
-            conversation.tell(ask())
+            conversation.send(ask())
             end = await heard.end_of()
         assert (end.status, end.code) == (502, "upstream_unreachable")
         assert watcher.failures == ["unreachable"]
@@ -138,7 +138,7 @@ def test_a_name_that_leads_nowhere_is_told():
     async def scenario():
         server = type("Nowhere", (), {"port": 80})
         async with asyncio.timeout(20), before(server, host="nowhere.invalid") as (conversation, heard):
-            conversation.tell(ask())
+            conversation.send(ask())
             assert (await heard.end_of()).code == "upstream_unreachable"
 
     run(scenario())
@@ -188,11 +188,11 @@ def test_words_on_an_idle_connection_close_it():
 
         told = asyncio.Event()
         async with asyncio.timeout(20), Server(play, streamed("two")).open() as server, before(server) as (conversation, heard):
-            conversation.tell(ask())
+            conversation.send(ask())
             await heard.end_of()
             told.set()
-            await server.until(lambda: server.left)
-            conversation.tell(ask("resp_2"))
+            await server.text_until(lambda: server.left)
+            conversation.send(ask("resp_2"))
             await heard.end_of("resp_2")
         assert heard.text("resp_2") == "two"
 
@@ -229,7 +229,7 @@ def test_a_silent_upstream_is_not_waited_for(play, says):
 
 def test_an_answer_that_lacks_nothing_but_its_end_mark_is_whole_when_silence_falls():
     heard, _ = playing(STREAM_HEAD + chunk(event("hello", "stop")), timeout_idle_s=0.05)
-    assert (heard.text(), heard.words[-1]) == ("hello", talk_events.Ended("resp_1"))
+    assert (heard.text(), heard.words[-1]) == ("hello", events.ResponseEnded("resp_1"))
 
 
 def test_an_upstream_that_never_shakes_hands_is_not_waited_for():
@@ -240,7 +240,7 @@ def test_an_upstream_that_never_shakes_hands_is_not_waited_for():
             with socket.create_server(("127.0.0.1", 0)) as listening:
                 server = type("Mute", (), {"port": listening.getsockname()[1]})
                 async with before(server, scheme="https", timeout_connect_s=0.05) as (conversation, heard):
-                    conversation.tell(ask())
+                    conversation.send(ask())
                     end = await heard.end_of()
         assert (end.status, end.code) == (504, "upstream_timeout")
 
@@ -253,11 +253,11 @@ def test_an_upstream_that_never_shakes_hands_is_not_waited_for():
 def test_cancelling_closes_the_upstreams_connection():
     async def scenario():
         async with asyncio.timeout(20), Server(HALF).open() as server, before(server) as (conversation, heard):
-            conversation.tell(ask())
-            await heard.until(lambda words: words)
-            conversation.tell(commands.Cancel("resp_1"))
-            assert await heard.end_of() == talk_events.Ended("resp_1", "cancelled")
-            await server.until(lambda: server.left)
+            conversation.send(ask())
+            await heard.text_until(lambda words: words)
+            conversation.send(commands.Cancel("resp_1"))
+            assert await heard.end_of() == events.ResponseEnded("resp_1", "cancelled")
+            await server.text_until(lambda: server.left)
 
     run(scenario())
 
@@ -266,9 +266,9 @@ def test_leaving_closes_the_upstreams_connection_before_its_first_byte():
     async def scenario():
         async with asyncio.timeout(20), Server(b"").open() as server:
             async with before(server) as (conversation, heard):
-                conversation.tell(ask())
-                await server.until(lambda: server.asked)
-            await server.until(lambda: server.left)
+                conversation.send(ask())
+                await server.text_until(lambda: server.asked)
+            await server.text_until(lambda: server.left)
             assert heard.words == []
 
     run(scenario())
@@ -288,8 +288,8 @@ def test_nothing_is_read_while_the_client_is_behind_and_no_time_passes():
             writer.write(chunk(event(finish="stop") + DONE) + b"0\r\n\r\n")
 
         async with asyncio.timeout(30), Server(play).open() as server, before(server, timeout_idle_s=0.05) as (conversation, heard):
-            conversation.tell(ask())
-            await heard.until(lambda words: words)
+            conversation.send(ask())
+            await heard.text_until(lambda words: words)
             conversation.pause()
             stalled = -1
             while sent != stalled:  # until TCP has no more room
@@ -297,7 +297,7 @@ def test_nothing_is_read_while_the_client_is_behind_and_no_time_passes():
                 await asyncio.sleep(0.1)
             assert sent < 400
             conversation.resume()
-            assert await heard.end_of() == talk_events.Ended("resp_1")
+            assert await heard.end_of() == events.ResponseEnded("resp_1")
             assert len(heard.text()) == 400 * 50_000
 
     run(scenario())
@@ -307,8 +307,8 @@ def test_a_pause_before_the_request_holds_for_its_answer():
     async def scenario():
         async with asyncio.timeout(20), Server(streamed("hello")).open() as server, before(server) as (conversation, heard):
             conversation.pause()
-            conversation.tell(ask())
-            await server.until(lambda: server.asked)
+            conversation.send(ask())
+            await server.text_until(lambda: server.asked)
             assert heard.words == []
             conversation.resume()
             await heard.end_of()

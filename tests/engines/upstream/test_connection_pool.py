@@ -5,9 +5,9 @@ import asyncio
 import pytest
 
 from antiphon.engine_api.engine import EngineOverrun
-from antiphon.engines.upstream.concurrency import Slots
-from antiphon.engines.upstream.connection_pool import MOST_IDLE, Address, Pool
-from antiphon.errors import UpstreamTrouble
+from antiphon.engines.upstream.concurrency import ConcurrencyLimit
+from antiphon.engines.upstream.connection_pool import MAX_IDLE_CONNECTIONS, HttpConnectionPool, UpstreamAddress
+from antiphon.errors import UpstreamError
 from support.engines.upstreams import Server, run
 
 REPLY = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"
@@ -34,14 +34,14 @@ class Receiver:
 
 async def exchanged(connection):
     receiver = Receiver()
-    connection.ask(b"GET / HTTP/1.1\r\n\r\n", receiver)
+    connection.send(b"GET / HTTP/1.1\r\n\r\n", receiver)
     return await receiver.over
 
 
 def test_the_connection_used_last_is_used_next():
     async def scenario():
         async with asyncio.timeout(20), Server(REPLY).open() as server:
-            pool = Pool(Address("127.0.0.1", server.port), 5)
+            pool = HttpConnectionPool(UpstreamAddress("127.0.0.1", server.port), 5)
             first, second = await pool.lease(), await pool.lease()
             assert first is not second
             for connection in (first, second):
@@ -51,7 +51,7 @@ def test_the_connection_used_last_is_used_next():
             assert await pool.lease(is_new=True) not in (first, second)
             pool.close()
             pool.close()
-            await server.until(lambda: server.left == 3)
+            await server.text_until(lambda: server.left == 3)
 
     run(scenario())
 
@@ -59,7 +59,7 @@ def test_the_connection_used_last_is_used_next():
 def test_a_new_connection_is_made_when_that_is_asked_for():
     async def scenario():
         async with asyncio.timeout(20), Server(REPLY).open() as server:
-            pool = Pool(Address("127.0.0.1", server.port), 5)
+            pool = HttpConnectionPool(UpstreamAddress("127.0.0.1", server.port), 5)
             idle = await pool.lease()
             await exchanged(idle)
             assert await pool.lease(is_new=True) is not idle
@@ -71,12 +71,12 @@ def test_a_new_connection_is_made_when_that_is_asked_for():
 def test_no_more_connections_are_kept_than_are_likely_to_be_needed():
     async def scenario():
         async with asyncio.timeout(20), Server(REPLY).open() as server:
-            pool = Pool(Address("127.0.0.1", server.port), 5)
-            connections = [await pool.lease() for _ in range(MOST_IDLE + 3)]
+            pool = HttpConnectionPool(UpstreamAddress("127.0.0.1", server.port), 5)
+            connections = [await pool.lease() for _ in range(MAX_IDLE_CONNECTIONS + 3)]
             for connection in connections:
                 await exchanged(connection)
-            await server.until(lambda: server.left == 3)
-            assert sum(connection.is_open for connection in connections) == MOST_IDLE
+            await server.text_until(lambda: server.left == 3)
+            assert sum(connection.is_open for connection in connections) == MAX_IDLE_CONNECTIONS
             pool.close()
 
     run(scenario())
@@ -90,7 +90,7 @@ def test_a_connection_that_was_closed_while_idle_is_not_given_out():
             writer.close()
 
         async with asyncio.timeout(20), Server(play, REPLY).open() as server:
-            pool = Pool(Address("127.0.0.1", server.port), 5)
+            pool = HttpConnectionPool(UpstreamAddress("127.0.0.1", server.port), 5)
             gone = await pool.lease()
             await exchanged(gone)
             while gone.is_open:  # noqa: ASYNC110 - it tells nobody
@@ -103,7 +103,7 @@ def test_a_connection_that_was_closed_while_idle_is_not_given_out():
 
 def test_a_place_is_held_for_as_long_as_it_is_needed():
     async def scenario():
-        slots = Slots(1, 1, 60)
+        slots = ConcurrencyLimit(1, 1, 60)
         slots.reserve()
         slots.reserve()
         with pytest.raises(EngineOverrun):
@@ -111,7 +111,7 @@ def test_a_place_is_held_for_as_long_as_it_is_needed():
         order = asyncio.Queue()
 
         async def use(name, gate):
-            async with slots.held():
+            async with slots.slot():
                 order.put_nowait(name)
                 await gate.wait()
 
@@ -132,22 +132,22 @@ def test_a_place_is_held_for_as_long_as_it_is_needed():
 
 def test_whoever_stops_waiting_leaves_the_queue_to_the_next():
     async def scenario():
-        slots = Slots(1, 9, 60)
+        slots = ConcurrencyLimit(1, 9, 60)
         had = []
 
         async def use(name):
-            async with slots.held():
+            async with slots.slot():
                 had.append(name)
 
         async with asyncio.TaskGroup() as tasks:
-            async with slots.held():
+            async with slots.slot():
                 waiting = [tasks.create_task(use(name)) for name in ("first", "second", "third")]
                 await asyncio.sleep(0)
                 waiting[0].cancel()
                 await asyncio.sleep(0)
             waiting[1].cancel()  # just as its turn comes
         assert had == ["third"]
-        async with slots.held():
+        async with slots.slot():
             pass
 
     run(scenario())
@@ -155,13 +155,13 @@ def test_whoever_stops_waiting_leaves_the_queue_to_the_next():
 
 def test_whoever_waits_too_long_is_told_and_takes_nothing():
     async def scenario():
-        slots = Slots(1, 9, 0.01)
-        async with slots.held():
-            with pytest.raises(UpstreamTrouble) as told:
-                async with slots.held():
+        slots = ConcurrencyLimit(1, 9, 0.01)
+        async with slots.slot():
+            with pytest.raises(UpstreamError) as told:
+                async with slots.slot():
                     raise AssertionError
             assert (told.value.status, told.value.retry_after_s) == (503, 1)
-        async with slots.held():
+        async with slots.slot():
             pass
 
     run(scenario())

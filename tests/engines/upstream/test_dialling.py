@@ -8,14 +8,14 @@ import socket
 import pytest
 from picows import WSListener
 
-from antiphon.engines.upstream.dialling import opened
+from antiphon.engines.upstream.dialling import connect_websocket
 from support.engines.upstreams import run
 
 LOG = logging.getLogger("antiphon.tests.dialling")
 
 
 def opening(port, patience_s=20.0, host="127.0.0.1"):
-    return opened(WSListener(), f"ws://{host}:{port}/", {}, None, patience_s=patience_s, message_limit_bytes=1 << 16, log=LOG)
+    return connect_websocket(WSListener(), f"ws://{host}:{port}/", {}, None, timeout_s=patience_s, message_limit_bytes=1 << 16, log=LOG)
 
 
 @contextlib.asynccontextmanager

@@ -6,8 +6,8 @@ import msgspec
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from antiphon.engines.upstream.faults import refused, retry_after_s, said_midway
-from antiphon.errors import Fault
+from antiphon.engines.upstream.faults import error_from_response, error_from_stream, retry_after_s
+from antiphon.errors import ApiError
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=20),
@@ -23,8 +23,8 @@ JSON = st.recursive(
 @given(st.integers(200, 599), JSON | st.binary(max_size=60), st.sampled_from([{}, {"retry-after": "3"}]))
 def test_any_error_becomes_a_fault_that_can_be_told(status, told, headers):
     body = told if isinstance(told, bytes) else msgspec.json.encode(told)
-    fault = refused(status, headers, body)
-    assert isinstance(fault, Fault)
+    fault = error_from_response(status, headers, body)
+    assert isinstance(fault, ApiError)
     assert 400 <= fault.status < 600
     assert fault.message
     msgspec.json.encode(fault.body())
@@ -32,13 +32,13 @@ def test_any_error_becomes_a_fault_that_can_be_told(status, told, headers):
 
 def test_googles_errors_come_in_a_list():
     body = b'[{"error": {"code": 429, "message": "Quota exceeded.", "status": "RESOURCE_EXHAUSTED"}}]'
-    assert refused(429, {}, body).message == "Quota exceeded."
+    assert error_from_response(429, {}, body).message == "Quota exceeded."
 
 
 @settings(deadline=None)
 @given(JSON)
 def test_any_error_in_the_middle_becomes_a_fault_that_can_be_told(told):
-    fault = said_midway(told)
+    fault = error_from_stream(told)
     assert 400 <= fault.status < 600
     assert fault.message
     msgspec.json.encode(fault.body())
@@ -48,17 +48,17 @@ def test_an_error_within_errors_within_errors_is_told():
     told = "deep"
     for _ in range(5000):
         told = {"error": told}
-    assert "deep" in said_midway(told).message
+    assert "deep" in error_from_stream(told).message
 
 
 @pytest.mark.parametrize("code", ["9" * 5000, 2**63 - 1, "²²²", -400, 4290, True, 4.5, [], {}], ids=range(9))
 def test_a_code_that_is_no_status_is_none(code):
-    assert said_midway({"message": "no", "code": code}).status == 502
+    assert error_from_stream({"message": "no", "code": code}).status == 502
 
 
 @pytest.mark.parametrize(("code", "status"), [(429, 429), ("429", 429), (400, 400), (503, 503), (500, 502), (200, 502), (401, 502)])
 def test_a_code_that_is_a_status_counts_as_one(code, status):
-    assert said_midway({"message": "no", "code": code}).status == status
+    assert error_from_stream({"message": "no", "code": code}).status == status
 
 
 TOO_LONG = [
@@ -85,17 +85,17 @@ TOO_LONG = [
 @pytest.mark.parametrize("message", TOO_LONG)
 def test_an_input_too_long_is_told_as_such_whatever_the_status(message):
     for status in (400, 413, 422, 500):
-        fault = refused(status, {}, msgspec.json.encode({"error": {"message": message}}))
+        fault = error_from_response(status, {}, msgspec.json.encode({"error": {"message": message}}))
         assert (fault.status, fault.code, fault.param) == (400, "context_length_exceeded", "input")
         assert message[:40] in fault.message
-    assert said_midway({"message": message}).code == "context_length_exceeded"
+    assert error_from_stream({"message": message}).code == "context_length_exceeded"
 
 
 @pytest.mark.parametrize(
     "message", ["max_tokens must be at least 1", "the prompt is empty", "context_id is unknown", "exceeded your quota"]
 )
 def test_what_is_wrong_otherwise_is_not_told_as_too_long(message):
-    assert refused(400, {}, msgspec.json.encode({"error": {"message": message}})).code is None
+    assert error_from_response(400, {}, msgspec.json.encode({"error": {"message": message}})).code is None
 
 
 @given(

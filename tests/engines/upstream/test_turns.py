@@ -5,9 +5,9 @@ import random
 
 import pytest
 
-from antiphon.engine_api import commands, events as talk_events
+from antiphon.engine_api import commands, events
 from antiphon.engine_api.engine import EngineOverrun
-from antiphon.engine_api.options import Settings
+from antiphon.engine_api.options import ConversationSettings
 from support.engines.upstreams import (
     BUSY,
     CUT,
@@ -54,7 +54,7 @@ def test_what_came_to_nothing_is_tried_again(play):
 )
 def test_what_began_or_would_come_to_the_same_is_not_tried_again(play):
     word, server = last_of(play, streamed("hello"), retries=3)
-    assert isinstance(word, talk_events.Broke)
+    assert isinstance(word, events.ResponseFailed)
     assert len(server.asked) == 1
 
 
@@ -124,8 +124,8 @@ def test_as_many_requests_are_made_at_once_as_are_allowed():
         ids = [f"resp_{n}" for n in range(6)]
         async with asyncio.timeout(20), Server(play).open() as server, before(server, concurrency=2) as (conversation, heard):
             for id in ids:
-                conversation.tell(ask(id))
-            await server.until(lambda: at_once == 2)
+                conversation.send(ask(id))
+            await server.text_until(lambda: at_once == 2)
             ready.set()
             for id in ids:
                 await heard.end_of(id)
@@ -139,7 +139,7 @@ def test_whoever_came_first_is_served_first():
         asks = [ask(f"resp_{number}", f"number {number}") for number in range(6)]
         async with asyncio.timeout(20), Server(streamed("hello")).open() as server, before(server, concurrency=1) as (conversation, heard):
             for each in asks:
-                conversation.tell(each)
+                conversation.send(each)
             await heard.end_of(asks[-1].id)
         assert [body["messages"][0]["content"] for _, body in server.asked] == [f"number {number}" for number in range(6)]
 
@@ -157,18 +157,18 @@ def test_one_that_is_called_off_while_it_waits_is_never_asked_and_leaves_its_pla
 
         options = {"concurrency": 1, "queue": 1}
         async with asyncio.timeout(20), Server(play).open() as server, before(server, **options) as (conversation, heard):
-            conversation.tell(ask("resp_1"))
-            await server.until(lambda: server.asked)
-            conversation.tell(ask("resp_2"))
+            conversation.send(ask("resp_1"))
+            await server.text_until(lambda: server.asked)
+            conversation.send(ask("resp_2"))
             with pytest.raises(EngineOverrun):
-                conversation.tell(ask("resp_3"))
-            conversation.tell(commands.Cancel("resp_2"))
-            assert await heard.end_of("resp_2") == talk_events.Ended("resp_2", "cancelled")
+                conversation.send(ask("resp_3"))
+            conversation.send(commands.Cancel("resp_2"))
+            assert await heard.end_of("resp_2") == events.ResponseEnded("resp_2", "cancelled")
             await asyncio.sleep(0)
-            conversation.tell(ask("resp_4"))
+            conversation.send(ask("resp_4"))
             ready.set()
             for id in ("resp_1", "resp_4"):
-                assert await heard.end_of(id) == talk_events.Ended(id)
+                assert await heard.end_of(id) == events.ResponseEnded(id)
         assert len(server.asked) == 2
 
     run(scenario())
@@ -178,8 +178,8 @@ def test_one_that_waits_too_long_is_told_so():
     async def scenario():
         options = {"concurrency": 1, "timeout_queue_s": 0.05}
         async with asyncio.timeout(20), Server(b"").open() as server, before(server, **options) as (conversation, heard):
-            conversation.tell(ask("resp_1"))
-            conversation.tell(ask("resp_2"))
+            conversation.send(ask("resp_1"))
+            conversation.send(ask("resp_2"))
             end = await heard.end_of("resp_2")
         assert (end.status, end.code, end.retry_after_s) == (503, "server_is_overloaded", 1)
 
@@ -191,7 +191,7 @@ def test_every_way_to_end_gives_its_place_back(play):
     """One place, and one to wait for it: were they lost, the next request would be turned away."""
     asks = [f"resp_{number}" for number in range(3)]
     heard, _ = playing(play, asks=asks, concurrency=1, queue=1, timeout_first_byte_s=0.05, timeout_idle_s=0.05)
-    assert all(len(heard.ends(id)) == 1 for id in asks)
+    assert all(len(heard.word_ends(id)) == 1 for id in asks)
 
 
 def test_an_engine_that_stops_breaks_what_it_is_asked_wherever_that_stands():
@@ -199,15 +199,15 @@ def test_an_engine_that_stops_breaks_what_it_is_asked_wherever_that_stands():
         async with asyncio.timeout(20), Server(HALF, b"").open() as server:
             engine = engine_for(f"http://127.0.0.1:{server.port}/v1", concurrency=2)
             heard = Heard()
-            async with engine.open(Settings(model="m1"), heard) as conversation:
+            async with engine.open(ConversationSettings(model="m1"), heard) as conversation:
                 for id in ("resp_1", "resp_2", "resp_3"):  # half answered, asked, waiting
-                    conversation.tell(ask(id))
+                    conversation.send(ask(id))
                 await heard.until(lambda words: words)
-                await server.until(lambda: len(server.asked) == 2)
+                await server.text_until(lambda: len(server.asked) == 2)
                 await engine.stop()
                 for id in ("resp_1", "resp_2", "resp_3"):
                     assert (await heard.end_of(id)).status == 503
-            await server.until(lambda: server.left == 2)
+            await server.text_until(lambda: server.left == 2)
 
     run(scenario())
 
@@ -225,11 +225,11 @@ def test_nothing_is_left_of_any_mix_of_endings_and_leavings(seed):
         async with asyncio.timeout(30), Server(*mix).open() as server:
             async with before(server, **options) as (conversation, heard):
                 for id in ids:
-                    conversation.tell(ask(id))
+                    conversation.send(ask(id))
                     for _ in range(dice.randrange(4)):
                         await asyncio.sleep(0)
                     if dice.random() < 0.4:
-                        conversation.tell(commands.Cancel(dice.choice(ids)))
+                        conversation.send(commands.Cancel(dice.choice(ids)))
                     if dice.random() < 0.2:
                         conversation.pause()
                         await asyncio.sleep(0)
@@ -238,9 +238,9 @@ def test_nothing_is_left_of_any_mix_of_endings_and_leavings(seed):
                     await heard.end_of(id)
                 server.plays = [streamed("hello")]
                 for number in range(3):  # as many as there are places
-                    conversation.tell(ask(f"last_{number}"))
+                    conversation.send(ask(f"last_{number}"))
                 for number in range(3):
-                    assert await heard.end_of(f"last_{number}") == talk_events.Ended(f"last_{number}")
-            await server.until(lambda: not server.serving)
+                    assert await heard.end_of(f"last_{number}") == events.ResponseEnded(f"last_{number}")
+            await server.text_until(lambda: not server.serving_counts)
 
     run(scenario())

@@ -6,8 +6,8 @@ import hashlib
 
 import pytest
 
-from antiphon.engines.upstream.http_exchange import Failure
-from antiphon.engines.upstream.websocket import MESSAGE_LIMIT_BYTES, Link, dial
+from antiphon.engines.upstream.http_exchange import UpstreamFailure
+from antiphon.engines.upstream.websocket import MESSAGE_LIMIT_BYTES, WebSocketClient, dial
 from support.engines.upstreams import run
 
 GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
@@ -58,7 +58,7 @@ def linked(scenario, *said, ping_after_s=20.0):
 
         async with asyncio.timeout(20), await asyncio.start_server(serve, "127.0.0.1", 0) as server:
             ear = Ear()
-            link = Link(ear, ping_after_s)
+            link = WebSocketClient(ear, ping_after_s)
             url = f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1/realtime"
             assert await dial(link, url, {}, None, 5) is None
             reader, writer = await peer
@@ -73,7 +73,7 @@ def linked(scenario, *said, ping_after_s=20.0):
 
 def test_messages_that_came_together_are_handed_on_together():
     async def scenario(_link, ear, _peer):
-        await ear.until(lambda: len(ear.messages) == 3)
+        await ear.text_until(lambda: len(ear.messages) == 3)
         assert ear.messages == [b"one", b"two", b"three"]
         assert ear.batches == 1
 
@@ -82,7 +82,7 @@ def test_messages_that_came_together_are_handed_on_together():
 
 def test_a_message_in_fragments_is_one_message():
     async def scenario(_link, ear, _peer):
-        await ear.until(lambda: ear.messages)
+        await ear.text_until(lambda: ear.messages)
         assert ear.messages == [b"fragments"]
 
     linked(scenario, frame(b"frag", is_last=False), frame(b"", 9), frame(b"men", 0, is_last=False), frame(b"ts", 0))
@@ -90,7 +90,7 @@ def test_a_message_in_fragments_is_one_message():
 
 def test_a_message_without_end_is_not_collected():
     async def scenario(_link, ear, _peer):
-        await ear.until(lambda: ear.end)
+        await ear.text_until(lambda: ear.end)
         assert ear.end == (1009, "")
         assert not ear.messages
 
@@ -100,7 +100,7 @@ def test_a_message_without_end_is_not_collected():
 
 def test_a_close_says_its_code_and_reason_behind_what_came_before():
     async def scenario(_link, ear, _peer):
-        await ear.until(lambda: ear.end)
+        await ear.text_until(lambda: ear.end)
         assert ear.messages == [b"last words"]
         assert ear.end == (3000, "invalid_request_error.invalid_api_key")
 
@@ -110,7 +110,7 @@ def test_a_close_says_its_code_and_reason_behind_what_came_before():
 @pytest.mark.parametrize("garbage", [b"\xff" * 20, frame(b"x", 5), frame(b"x", 8)])
 def test_what_is_no_frame_ends_the_connection(garbage):
     async def scenario(_link, ear, _peer):
-        await ear.until(lambda: ear.end)
+        await ear.text_until(lambda: ear.end)
 
     linked(scenario, garbage)
 
@@ -118,7 +118,7 @@ def test_what_is_no_frame_ends_the_connection(garbage):
 def test_a_reset_is_told_without_a_word():
     async def scenario(_link, ear, peer):
         peer[1].transport.abort()
-        await ear.until(lambda: ear.end)
+        await ear.text_until(lambda: ear.end)
         assert ear.end == (0, "")
 
     linked(scenario)
@@ -126,7 +126,7 @@ def test_a_reset_is_told_without_a_word():
 
 def test_a_peer_that_answers_no_ping_is_taken_to_be_gone():
     async def scenario(_link, ear, peer):
-        await ear.until(lambda: ear.end)
+        await ear.text_until(lambda: ear.end)
         assert ear.end == (1001, "")
         assert (await peer[0].read(100))[0] == 0x89, "it was asked first"
 
@@ -155,8 +155,8 @@ def test_a_server_of_something_else_is_named_as_the_fault():
 
         async with asyncio.timeout(20), await asyncio.start_server(serve, "127.0.0.1", 0) as server:
             url = f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
-            failure = await dial(Link(Ear()), url, {}, None, 5)
-            assert isinstance(failure, Failure)
-            assert "answered 200" in failure.fault.message
+            failure = await dial(WebSocketClient(Ear()), url, {}, None, 5)
+            assert isinstance(failure, UpstreamFailure)
+            assert "answered 200" in failure.error.message
 
     run(play())

@@ -3,9 +3,9 @@
 import pytest
 from msgspec import structs
 
-from antiphon.engine_api import commands, events as talk_events, history as turns
+from antiphon.engine_api import commands, events, history
 from antiphon.engine_api.options import Sampling, Voice
-from antiphon.protocols.minicpmo.chat import WAITING_LIMIT
+from antiphon.protocols.minicpmo.chat import WAITING_QUESTIONS_LIMIT
 from support.protocols.minicpmo_dialogues import (
     ALL,
     HALF,
@@ -26,7 +26,7 @@ from support.protocols.minicpmo_dialogues import (
 )
 from support.protocols.realtime_dialogues import MISSING, Closes, Tells
 
-HI = (turns.Message("user", (turns.TextPart("Hi"),)),)
+HI = (history.Message("user", (history.TextPart("Hi"),)),)
 PICTURE = {"type": "image", "data": base64_of(jpeg())}
 SOUND = {"type": "audio", "data": HALF}
 ANOTHER = base64_of(floats(0.1))
@@ -55,9 +55,9 @@ def done(**fields):
 def test_a_question_is_answered_as_it_is_made():
     dialogue = begun() >> ask("Hi", input_id="mine")
     dialogue << commands.Respond(id="resp_1", history=HI, instructions="Be kind.", sampling=Sampling(max_tokens=256))
-    dialogue >> talk_events.Text("resp_1", "Hel") << delta("text", text="Hel", response_id="resp_1", input_id="mine", session_id="sess_1")
+    dialogue >> events.TextDelta("resp_1", "Hel") << delta("text", text="Hel", response_id="resp_1", input_id="mine", session_id="sess_1")
     dialogue.wait(0.5)
-    dialogue >> (talk_events.Text("resp_1", "lo"), talk_events.Ended("resp_1")) << delta("text", text="lo")
+    dialogue >> (events.TextDelta("resp_1", "lo"), events.ResponseEnded("resp_1")) << delta("text", text="lo")
     dialogue << done(
         session_id="sess_1",
         response_id="resp_1",
@@ -72,57 +72,57 @@ def test_a_question_is_answered_as_it_is_made():
 def test_an_answer_that_is_not_streamed_comes_whole():
     dialogue = begun() >> ask("Hi", streaming=False, tts={"enabled": True}) << Tells(commands.Respond, whole=True)
     dialogue >> (
-        talk_events.Spoken("resp_1", "A"),
-        talk_events.Sound("resp_1", pcm(16384)),
-        talk_events.Spoken("resp_1", "B"),
-        talk_events.Sound("resp_1", pcm(0)),
+        events.AudioTranscriptDelta("resp_1", "A"),
+        events.AudioDelta("resp_1", pcm(16384)),
+        events.AudioTranscriptDelta("resp_1", "B"),
+        events.AudioDelta("resp_1", pcm(0)),
     )
-    dialogue >> talk_events.Ended("resp_1") << done(text="AB", audio=base64_of(floats(0.5, 0)))
+    dialogue >> events.ResponseEnded("resp_1") << done(text="AB", audio=base64_of(floats(0.5, 0)))
 
 
 def test_an_answer_aloud_comes_with_its_words():
     dialogue = begun() >> ask("Hi", use_tts_template=True) << Tells(commands.Respond, voice=Voice(rate_hz=24_000))
-    dialogue >> (talk_events.Spoken("resp_1", "A"), talk_events.Sound("resp_1", pcm(16384)), talk_events.Ended("resp_1"))
+    dialogue >> (events.AudioTranscriptDelta("resp_1", "A"), events.AudioDelta("resp_1", pcm(16384)), events.ResponseEnded("resp_1"))
     dialogue << delta("text", text="A") << delta("audio", audio=base64_of(floats(0.5))) << done(text="A", audio=None)
 
 
 def test_a_refusal_is_an_answer():
-    dialogue = begun() >> ask("Hi") << Tells(commands.Respond) >> (talk_events.Refusal("resp_1", "No."), talk_events.Ended("resp_1"))
+    dialogue = begun() >> ask("Hi") << Tells(commands.Respond) >> (events.RefusalDelta("resp_1", "No."), events.ResponseEnded("resp_1"))
     dialogue << delta("text", text="No.") << done(text="No.", reason="turn_end")
 
 
 def test_nothing_is_kept_from_one_question_to_the_next():
-    dialogue = begun() >> ask("Hi") << Tells(commands.Respond, history=HI) >> talk_events.Ended("resp_1") << done(text="")
+    dialogue = begun() >> ask("Hi") << Tells(commands.Respond, history=HI) >> events.ResponseEnded("resp_1") << done(text="")
     dialogue >> ask("Hi") << Tells(commands.Respond, id="resp_2", history=HI)
 
 
 def test_questions_are_answered_in_their_order():
     dialogue = begun() >> ask("Hi") << Tells(commands.Respond, id="resp_1") >> ask("A") >> ask("B")
-    dialogue >> talk_events.Ended("resp_1") << done(response_id="resp_1", input_id="input_1") << Tells(commands.Respond, id="resp_2")
-    dialogue >> talk_events.Ended("resp_2") << done(response_id="resp_2", input_id="input_2") << Tells(commands.Respond, id="resp_3")
+    dialogue >> events.ResponseEnded("resp_1") << done(response_id="resp_1", input_id="input_1") << Tells(commands.Respond, id="resp_2")
+    dialogue >> events.ResponseEnded("resp_2") << done(response_id="resp_2", input_id="input_2") << Tells(commands.Respond, id="resp_3")
 
 
 def test_not_too_many_wait():
     dialogue = begun() >> ask("Hi") << Tells(commands.Respond)
-    for _ in range(WAITING_LIMIT):
+    for _ in range(WAITING_QUESTIONS_LIMIT):
         dialogue >> ask("Hi")
     dialogue >> ask("Hi") << error("too_many_inputs", type="rate_limit_error")
 
 
 def test_a_client_may_name_its_answer():
-    dialogue = begun() >> ask("Hi", response_id="mine") << Tells(commands.Respond, id="resp_1") >> talk_events.Text("resp_1", "x")
-    dialogue << delta("text", response_id="mine") >> talk_events.Ended("resp_1") << done(response_id="mine")
+    dialogue = begun() >> ask("Hi", response_id="mine") << Tells(commands.Respond, id="resp_1") >> events.TextDelta("resp_1", "x")
+    dialogue << delta("text", response_id="mine") >> events.ResponseEnded("resp_1") << done(response_id="mine")
 
 
 def test_words_of_other_answers_are_not_told():
     dialogue = (
         begun()
-        >> talk_events.Text("resp_0", "x")
+        >> events.TextDelta("resp_0", "x")
         >> ask("Hi")
         << Tells(commands.Respond)
-        >> (talk_events.Text("resp_0", "x"), talk_events.Ended("resp_0"))
+        >> (events.TextDelta("resp_0", "x"), events.ResponseEnded("resp_0"))
     )
-    dialogue >> (talk_events.Text("resp_1", ""), talk_events.Sound("resp_1", b""), talk_events.Reasoning("resp_1", "hm"))
+    dialogue >> (events.TextDelta("resp_1", ""), events.AudioDelta("resp_1", b""), events.ReasoningDelta("resp_1", "hm"))
 
 
 # What the model is told
@@ -146,13 +146,13 @@ def test_what_stands_before_the_conversation_is_what_the_model_is_told(messages,
 def test_what_it_is_told_later_stays_where_it_is():
     dialogue = begun() >> ask("Hi", {"role": "assistant", "content": "Yes?"}, {"role": "system", "content": "Be brief."}, "So")
     texts = [("user", "Hi"), ("assistant", "Yes?"), ("system", "Be brief."), ("user", "So")]
-    dialogue << Tells(commands.Respond, history=tuple(turns.Message(role, (turns.TextPart(text),)) for role, text in texts))
+    dialogue << Tells(commands.Respond, history=tuple(history.Message(role, (history.TextPart(text),)) for role, text in texts))
 
 
 def test_what_a_system_message_shows_belongs_to_the_conversation():
     dialogue = begun() >> ask(system({"type": "text", "text": "This is you:"}, PICTURE), "Hi")
-    picture = turns.ImagePart(url=f"data:image/jpeg;base64,{base64_of(jpeg())}")
-    shown = turns.Message("system", (turns.TextPart("This is you:"), picture))
+    picture = history.ImagePart(url=f"data:image/jpeg;base64,{base64_of(jpeg())}")
+    shown = history.Message("system", (history.TextPart("This is you:"), picture))
     dialogue << Tells(commands.Respond, instructions="Be kind.", history=(shown, *HI))
 
 
@@ -163,12 +163,12 @@ def test_there_must_be_something_to_answer():
 def test_messages_have_pictures_and_sound_and_films():
     dialogue = begun() >> ask(user({"type": "text", "text": "See"}, PICTURE, SOUND, FILM))
     parts = (
-        turns.TextPart("See"),
-        turns.ImagePart(url=f"data:image/jpeg;base64,{base64_of(jpeg())}"),
-        turns.SpeechPart(HALF_PCM, 16_000),
-        turns.VideoPart("AAEC", 2),
+        history.TextPart("See"),
+        history.ImagePart(url=f"data:image/jpeg;base64,{base64_of(jpeg())}"),
+        history.SpeechPart(HALF_PCM, 16_000),
+        history.VideoPart("AAEC", 2),
     )
-    dialogue << Tells(commands.Respond, history=(turns.Message("user", parts),))
+    dialogue << Tells(commands.Respond, history=(history.Message("user", parts),))
 
 
 @pytest.mark.parametrize("part", [PICTURE, SOUND, FILM, {"type": "audio", "data": base64_of(b"RIFF\0\0\0\0WAVE")}])
@@ -187,15 +187,20 @@ def test_who_cannot_speak_is_not_asked_to():
 
 def test_how_to_answer_is_told_as_far_as_it_is_not_usual():
     dialogue = begun() >> ask("Hi", generation={"max_new_tokens": 9, "length_penalty": 1.1}, image={"max_slice_nums": 1}, omni_mode=False)
-    dialogue << Tells(commands.Respond, sampling=Sampling(max_tokens=9)) >> talk_events.Ended("resp_1", "length") << done(reason="length")
+    (
+        dialogue
+        << Tells(commands.Respond, sampling=Sampling(max_tokens=9))
+        >> events.ResponseEnded("resp_1", "length")
+        << done(reason="length")
+    )
     more = {"generation": {"length_penalty": 1.5}, "image": {"max_slice_nums": 4}, "omni_mode": True, "enable_thinking": True}
     dialogue >> ask(user(PICTURE, {"type": "text", "text": "?"}), **more)
     extra = {"length_penalty": 1.5, "max_slice_nums": 4, "omni_mode": True, "enable_thinking": True}
-    picture = turns.ImagePart(url=f"data:image/jpeg;base64,{base64_of(jpeg())}", detail="high")
+    picture = history.ImagePart(url=f"data:image/jpeg;base64,{base64_of(jpeg())}", detail="high")
     dialogue << Tells(
         commands.Respond,
         sampling=Sampling(max_tokens=256, extra=extra),
-        history=(turns.Message("user", (picture, turns.TextPart("?"))),),
+        history=(history.Message("user", (picture, history.TextPart("?"))),),
     )
 
 
@@ -233,7 +238,7 @@ def test_the_voice_to_answer_with_is_found_wherever_clients_put_it(messages, tts
 
 def test_that_the_voice_cannot_be_had_is_noted():
     dialogue = begun(abilities=structs.replace(ALL, clones=False)) >> ask("Hi", tts={"enabled": True, "ref_audio_data": HALF})
-    dialogue << Tells(commands.Respond, voice=Voice(rate_hz=24_000)) >> talk_events.Ended("resp_1")
+    dialogue << Tells(commands.Respond, voice=Voice(rate_hz=24_000)) >> events.ResponseEnded("resp_1")
     dialogue << done(metrics={"notes": ["tts.ref_audio_data: this model speaks in its own voice"]})
 
 
@@ -241,32 +246,32 @@ def test_that_the_voice_cannot_be_had_is_noted():
 
 
 def test_an_answer_that_fails_is_told_and_over():
-    dialogue = begun() >> ask("Hi") << Tells(commands.Respond) >> ask("A") >> talk_events.Text("resp_1", "x") << delta("text")
-    dialogue >> talk_events.Broke(id="resp_1", message="Too long.", status=400, code="context_length_exceeded", param="input")
+    dialogue = begun() >> ask("Hi") << Tells(commands.Respond) >> ask("A") >> events.TextDelta("resp_1", "x") << delta("text")
+    dialogue >> events.ResponseFailed(id="resp_1", message="Too long.", status=400, code="context_length_exceeded", param="input")
     dialogue << error("context_length_exceeded", message="Too long.", param="input") << done(text="x", reason="error")
     dialogue << Tells(commands.Respond, id="resp_2")
-    dialogue >> talk_events.Broke(id="resp_2", message="No GPU.", param="model", code=None)
+    dialogue >> events.ResponseFailed(id="resp_2", message="No GPU.", param="model", code=None)
     dialogue << error("inference_failed", param=MISSING) << done(text="", reason="error")
 
 
 def test_a_picture_that_is_not_to_be_cut_is_not_looked_at_closely():
     dialogue = begun() >> ask(user(PICTURE), image={"max_slice_nums": 1})
-    picture = turns.ImagePart(url=f"data:image/jpeg;base64,{base64_of(jpeg())}")
-    dialogue << Tells(commands.Respond, history=(turns.Message("user", (picture,)),))
+    picture = history.ImagePart(url=f"data:image/jpeg;base64,{base64_of(jpeg())}")
+    dialogue << Tells(commands.Respond, history=(history.Message("user", (picture,)),))
 
 
 def test_what_is_measured_and_spent_stands_at_the_end_of_an_answer():
-    used = talk_events.Used(id="resp_1", input_tokens=5, output_tokens=2)
+    used = events.Usage(id="resp_1", input_tokens=5, output_tokens=2)
     dialogue = (
         begun()
         >> ask("Hi")
         << Tells(commands.Respond)
-        >> (talk_events.Measured("resp_1", {"prefill_ms": 3}), talk_events.Text("resp_1", "x"), used)
+        >> (events.EngineMetrics("resp_1", {"prefill_ms": 3}), events.TextDelta("resp_1", "x"), used)
     )
     dialogue << delta("text", metrics={"prefill_ms": 3})
-    dialogue >> talk_events.Ended("resp_1") << done(metrics={"prefill_ms": 3}, usage={"total_tokens": 7})
-    dialogue >> ask("Hi") << Tells(commands.Respond) >> (structs.replace(used, id="resp_2"), talk_events.Sound("resp_2", pcm(1)))
-    dialogue << delta("audio", usage={"total_tokens": 14}) >> talk_events.Ended("resp_2") << done(usage={"total_tokens": 14})
+    dialogue >> events.ResponseEnded("resp_1") << done(metrics={"prefill_ms": 3}, usage={"total_tokens": 7})
+    dialogue >> ask("Hi") << Tells(commands.Respond) >> (structs.replace(used, id="resp_2"), events.AudioDelta("resp_2", pcm(1)))
+    dialogue << delta("audio", usage={"total_tokens": 14}) >> events.ResponseEnded("resp_2") << done(usage={"total_tokens": 14})
 
 
 def test_a_session_that_ends_stops_its_answer():
@@ -277,7 +282,7 @@ def test_a_session_that_ends_stops_its_answer():
 def test_a_long_answer_is_no_silence_of_the_client():
     dialogue = begun(idle_s=60, lasts_s=3600) >> ask("Hi") << Tells(commands.Respond)
     dialogue.wait(500)
-    dialogue >> talk_events.Ended("resp_1") << done()
+    dialogue >> events.ResponseEnded("resp_1") << done()
     dialogue.wait(59)
     assert dialogue.pending == []
     dialogue.wait(1) << closed("idle_timeout") << Closes()

@@ -3,9 +3,9 @@
 import pytest
 from msgspec import structs
 
-from antiphon.engine_api import commands, events as talk_events
+from antiphon.engine_api import commands, events
 from antiphon.engine_api.options import Voice
-from antiphon.protocols.minicpmo.duplex import BROKEN_LIMIT
+from antiphon.protocols.minicpmo.duplex import FAILURES_LIMIT
 from support.protocols.minicpmo_dialogues import (
     ALL,
     ASSIGNED,
@@ -25,7 +25,7 @@ from support.protocols.minicpmo_dialogues import (
 )
 from support.protocols.realtime_dialogues import MISSING, Closes, Tells
 
-USED = talk_events.Used(id="a", input_tokens=50, output_tokens=10, input_audio_tokens=30, input_image_tokens=5, output_audio_tokens=4)
+USED = events.Usage(id="a", input_tokens=50, output_tokens=10, input_audio_tokens=30, input_image_tokens=5, output_audio_tokens=4)
 USAGE = {
     "total_tokens": 60,
     "input_tokens": 50,
@@ -48,12 +48,12 @@ def test_the_engine_learns_how_the_session_is_to_be():
         "config": {"length_penalty": 1.2},
         "voice": {"ref_audio": HALF, "tts_ref_audio": base64_of(floats(0.25))},
     }
-    wanted = commands.Converse(
+    wanted = commands.StartDuplex(
         instructions="Sing.",
         rate_hz=16_000,
-        sees=True,
+        has_video=True,
         voice=Voice(rate_hz=24_000, reference=pcm(8192)),
-        reference=HALF_PCM,
+        reference_audio=HALF_PCM,
         options={"length_penalty": 1.2},
     )
     Dialogue(until="assigned") >> init(**payload) << wanted
@@ -63,7 +63,7 @@ def test_one_recording_serves_for_both_voices():
     (
         Dialogue(until="assigned")
         >> init(ref_audio_base64=HALF)
-        << Tells(commands.Converse, reference=HALF_PCM, voice=Voice(rate_hz=24_000, reference=HALF_PCM))
+        << Tells(commands.StartDuplex, reference=HALF_PCM, voice=Voice(rate_hz=24_000, reference=HALF_PCM))
     )
 
 
@@ -76,22 +76,30 @@ def test_one_recording_serves_for_both_voices():
     ],
 )
 def test_what_the_engine_cannot_do_is_noted(abilities, payload, voice, notes):
-    dialogue = Dialogue(abilities=abilities, until="assigned") >> init(**payload) << Tells(commands.Converse, voice=voice, reference=None)
+    dialogue = (
+        Dialogue(abilities=abilities, until="assigned") >> init(**payload) << Tells(commands.StartDuplex, voice=voice, reference=None)
+    )
     dialogue >> READY << {"type": "session.created", "metrics": {"notes": notes}}
 
 
 def test_pictures_and_the_wish_for_silence_go_before_the_sound_that_they_belong_to():
     dialogue = Dialogue(until="live") >> append(video_frames=[base64_of(jpeg())] * 2, force_listen=True, max_slice_nums=4)
-    dialogue << commands.See(jpeg(), 4) << commands.See(jpeg(), 4) << commands.Listen() << commands.Hear(HALF_PCM)
+    (
+        dialogue
+        << commands.AppendImage(jpeg(), 4)
+        << commands.AppendImage(jpeg(), 4)
+        << commands.ForceListen()
+        << commands.AppendAudio(HALF_PCM)
+    )
 
 
 def test_pictures_are_cut_as_was_said_at_the_beginning():
-    dialogue = Dialogue(until="assigned") >> init(max_slice_nums=3) << Tells(commands.Converse) >> READY << "session.created"
-    dialogue >> append(frames=[base64_of(jpeg())]) << commands.See(jpeg(), 3) << commands.Hear(HALF_PCM)
+    dialogue = Dialogue(until="assigned") >> init(max_slice_nums=3) << Tells(commands.StartDuplex) >> READY << "session.created"
+    dialogue >> append(frames=[base64_of(jpeg())]) << commands.AppendImage(jpeg(), 3) << commands.AppendAudio(HALF_PCM)
 
 
 def test_no_sound_is_not_heard():
-    Dialogue(until="live") >> append("", force_listen=True) << commands.Listen()
+    Dialogue(until="live") >> append("", force_listen=True) << commands.ForceListen()
 
 
 @pytest.mark.parametrize(
@@ -102,10 +110,10 @@ def test_no_sound_is_not_heard():
     ],
 )
 def test_pictures_that_nobody_looks_at_are_noted_once(opening, note):
-    dialogue = Dialogue(until="assigned", **opening) >> init() << Tells(commands.Converse, sees=False) >> READY << "session.created"
+    dialogue = Dialogue(until="assigned", **opening) >> init() << Tells(commands.StartDuplex, sees=False) >> READY << "session.created"
     for notes in ([note], MISSING):
-        dialogue >> append(frames=[base64_of(jpeg())]) << commands.Hear(HALF_PCM)
-        dialogue >> talk_events.Listening() << delta("listen", metrics={"notes": notes})
+        dialogue >> append(frames=[base64_of(jpeg())]) << commands.AppendAudio(HALF_PCM)
+        dialogue >> events.Listening() << delta("listen", metrics={"notes": notes})
 
 
 # What the engine says
@@ -113,99 +121,101 @@ def test_pictures_that_nobody_looks_at_are_noted_once(opening, note):
 
 def test_the_engine_speaks_and_then_listens():
     dialogue = Dialogue(until="live") >> (
-        talk_events.Spoken("a", "Hel"),
-        talk_events.Sound("a", pcm(16384, -32768)),
-        talk_events.Spoken("a", "lo"),
-        talk_events.Ended("a"),
+        events.AudioTranscriptDelta("a", "Hel"),
+        events.AudioDelta("a", pcm(16384, -32768)),
+        events.AudioTranscriptDelta("a", "lo"),
+        events.ResponseEnded("a"),
     )
     dialogue << delta("text", text="Hel", response_id="resp_1", session_id="sess_1", server_send_ts=1_000.0, usage=MISSING)
     dialogue << delta("audio", audio=base64_of(floats(0.5, -1)), response_id="resp_1") << delta("text", text="lo", response_id="resp_1")
     dialogue << delta("listen", text="", end_of_turn=True, interrupted=MISSING, response_id="resp_1")
     (
         dialogue
-        >> (talk_events.Text("b", "And"), talk_events.Refusal("b", " no"))
+        >> (events.TextDelta("b", "And"), events.RefusalDelta("b", " no"))
         << delta("text", response_id="resp_2")
         << delta("text", text=" no")
     )
 
 
 def test_the_engine_listens():
-    dialogue = Dialogue(until="live") >> talk_events.Listening() << delta("listen", text="", end_of_turn=MISSING, response_id="resp_1")
-    dialogue >> talk_events.Text("a", "x") << delta("text", response_id="resp_1")
+    dialogue = Dialogue(until="live") >> events.Listening() << delta("listen", text="", end_of_turn=MISSING, response_id="resp_1")
+    dialogue >> events.TextDelta("a", "x") << delta("text", response_id="resp_1")
 
 
 def test_a_turn_that_is_cut_off_is_told_from_one_that_ends():
-    dialogue = Dialogue(until="live") >> (talk_events.Text("a", "x"), talk_events.Ended("a", "cancelled"))
+    dialogue = Dialogue(until="live") >> (events.TextDelta("a", "x"), events.ResponseEnded("a", "cancelled"))
     dialogue << delta("text") << delta("listen", end_of_turn=True, interrupted=True)
 
 
 @pytest.mark.parametrize(
     "words",
     [
-        (talk_events.Listening("a"), talk_events.Ended("a")),
-        (talk_events.Ended("a"), talk_events.Listening("a")),
-        (talk_events.Ended("a", "cancelled"), talk_events.Listening()),
-        (talk_events.Listening("a"), talk_events.Ended("a"), talk_events.Listening()),
+        (events.Listening("a"), events.ResponseEnded("a")),
+        (events.ResponseEnded("a"), events.Listening("a")),
+        (events.ResponseEnded("a", "cancelled"), events.Listening()),
+        (events.Listening("a"), events.ResponseEnded("a"), events.Listening()),
     ],
 )
 def test_that_it_listens_again_is_told_once(words):
-    dialogue = Dialogue(until="live") >> (talk_events.Text("a", "x"), *words) << delta("text") << delta("listen", end_of_turn=True)
-    dialogue >> append() << Tells(commands.Hear) >> talk_events.Listening() << delta("listen", end_of_turn=MISSING)
+    dialogue = Dialogue(until="live") >> (events.TextDelta("a", "x"), *words) << delta("text") << delta("listen", end_of_turn=True)
+    dialogue >> append() << Tells(commands.AppendAudio) >> events.Listening() << delta("listen", end_of_turn=MISSING)
 
 
 def test_a_response_of_no_words_has_no_end():
-    Dialogue(until="live") >> (talk_events.Ended("a"), talk_events.Text("b", ""), talk_events.Sound("b", b""), talk_events.Ended("b"))
+    Dialogue(until="live") >> (events.ResponseEnded("a"), events.TextDelta("b", ""), events.AudioDelta("b", b""), events.ResponseEnded("b"))
 
 
 def test_an_answer_names_the_last_input():
-    dialogue = Dialogue(until="live") >> append() << Tells(commands.Hear) >> talk_events.Listening() << delta("listen", input_id="input_1")
-    dialogue >> append(input_id="mine") << Tells(commands.Hear) >> talk_events.Listening() << delta("listen", input_id="mine")
+    dialogue = (
+        Dialogue(until="live") >> append() << Tells(commands.AppendAudio) >> events.Listening() << delta("listen", input_id="input_1")
+    )
+    dialogue >> append(input_id="mine") << Tells(commands.AppendAudio) >> events.Listening() << delta("listen", input_id="mine")
 
 
 def test_a_client_may_name_the_next_answer():
     dialogue = (
         Dialogue(until="live")
         >> append(response_id="mine")
-        << Tells(commands.Hear)
-        >> talk_events.Text("a", "x")
+        << Tells(commands.AppendAudio)
+        >> events.TextDelta("a", "x")
         << delta("text", response_id="mine")
     )
-    dialogue >> talk_events.Text("a", "y") << delta("text", response_id="mine")
+    dialogue >> events.TextDelta("a", "y") << delta("text", response_id="mine")
 
 
 def test_what_was_measured_goes_with_what_comes_next():
     dialogue = Dialogue(until="live") >> (
-        talk_events.Measured("a", {"kv_cache_length": 7}),
-        talk_events.Measured("a", {"prefill_ms": 1}),
-        talk_events.Text("a", "x"),
+        events.EngineMetrics("a", {"kv_cache_length": 7}),
+        events.EngineMetrics("a", {"prefill_ms": 1}),
+        events.TextDelta("a", "x"),
     )
     dialogue << delta("text", metrics={"kv_cache_length": 7, "prefill_ms": 1})
-    dialogue >> talk_events.Text("a", "y") << delta("text", metrics={"kv_cache_length": MISSING})
+    dialogue >> events.TextDelta("a", "y") << delta("text", metrics={"kv_cache_length": MISSING})
 
 
 def test_what_it_costs_stands_where_clients_read_it():
     dialogue = Dialogue(until="live") >> (
         USED,
-        talk_events.Sound("a", pcm(0)),
-        talk_events.Ended("a"),
+        events.AudioDelta("a", pcm(0)),
+        events.ResponseEnded("a"),
         structs.replace(USED, id="b"),
-        talk_events.Sound("b", pcm(0)),
+        events.AudioDelta("b", pcm(0)),
     )
     dialogue << delta("audio", usage=USAGE) << delta("listen", usage=USAGE) << delta("audio", usage={"total_tokens": 120})
     dialogue >> {"type": "session.close"} << closed("client_closed", usage={"input_tokens": 100, "output_tokens": 20}) << Closes()
 
 
 def test_trouble_with_the_hearing_is_noted():
-    dialogue = Dialogue(until="live") >> (talk_events.Trouble(message="The microphone is silent."), talk_events.Listening())
+    dialogue = Dialogue(until="live") >> (events.EngineError(message="The microphone is silent."), events.Listening())
     dialogue << delta("listen", metrics={"notes": ["The microphone is silent."]})
 
 
 def test_words_that_are_no_business_of_the_client_are_not_told():
     heard = (
-        talk_events.HeardAll(id="t", transcript="Hi"),
-        talk_events.SpeechStarted("t", 0),
-        talk_events.Reasoning("a", "hm"),
-        talk_events.Calling("a", "c", "f"),
+        events.InputTranscriptDone(id="t", transcript="Hi"),
+        events.SpeechStarted("t", 0),
+        events.ReasoningDelta("a", "hm"),
+        events.ToolCallStarted("a", "c", "f"),
         READY,
         ASSIGNED,
     )
@@ -213,18 +223,18 @@ def test_words_that_are_no_business_of_the_client_are_not_told():
 
 
 def test_an_answer_that_fails_is_over_and_the_session_is_not():
-    dialogue = Dialogue(until="live") >> (talk_events.Text("a", "x"), talk_events.Broke(id="a", message="Upstream fell silent."))
+    dialogue = Dialogue(until="live") >> (events.TextDelta("a", "x"), events.ResponseFailed(id="a", message="Upstream fell silent."))
     failure = {"failure": {"code": "server_error", "message": "Upstream fell silent."}}
     dialogue << delta("text") << delta("listen", end_of_turn=True, metrics=failure, response_id="resp_1")
-    dialogue >> append() << Tells(commands.Hear)
+    dialogue >> append() << Tells(commands.AppendAudio)
 
 
 def test_one_answer_after_another_that_fails_ends_the_session():
     dialogue = Dialogue(until="live")
-    for id in range(BROKEN_LIMIT - 1):
-        dialogue >> talk_events.Broke(id=str(id), message="No.") << delta("listen", end_of_turn=True)
-    dialogue >> (talk_events.Text("x", "y"), talk_events.Ended("x")) << delta("text") << delta("listen")
-    for id in range(BROKEN_LIMIT - 1):
-        dialogue >> talk_events.Broke(id=str(id), message="No.") << delta("listen", end_of_turn=True)
-    dialogue >> talk_events.Broke(id="z", message="No.") << delta("listen")
+    for id in range(FAILURES_LIMIT - 1):
+        dialogue >> events.ResponseFailed(id=str(id), message="No.") << delta("listen", end_of_turn=True)
+    dialogue >> (events.TextDelta("x", "y"), events.ResponseEnded("x")) << delta("text") << delta("listen")
+    for id in range(FAILURES_LIMIT - 1):
+        dialogue >> events.ResponseFailed(id=str(id), message="No.") << delta("listen", end_of_turn=True)
+    dialogue >> events.ResponseFailed(id="z", message="No.") << delta("listen")
     dialogue << closed("backend_error", diagnostic={"message": "No."}) << Closes("backend_error")

@@ -5,11 +5,20 @@ from typing import get_args
 from hypothesis import given, settings, strategies as st
 from msgspec import structs
 
-from antiphon.engine_api import events as talk_events
-from antiphon.errors import OurFault
-from antiphon.protocols.minicpmo.chat import WAITING_LIMIT
-from antiphon.protocols.minicpmo.session import _ALWAYS, _CLIENT, _ENGINE, Garbled, Held, Opening, Resumed, State
-from antiphon.protocols.session import Halted, Hangup, Tick
+from antiphon.engine_api import events
+from antiphon.errors import ServerError
+from antiphon.protocols.minicpmo.chat import WAITING_QUESTIONS_LIMIT
+from antiphon.protocols.minicpmo.session import (
+    _ANY_STATE_HANDLERS,
+    _CLIENT_HANDLERS,
+    _ENGINE_HANDLERS,
+    ClientThrottled,
+    ConnectionResumed,
+    MinicpmoSessionConfig,
+    MinicpmoState,
+    UnreadableMinicpmoEvent,
+)
+from antiphon.protocols.session import Hangup, Shutdown, Tick
 from antiphon.wire.minicpmo.client_events import ClientEvent
 from support.protocols.minicpmo_dialogues import ALL, ASSIGNED, HALF, READY, TEXT, Dialogue, append, ask, base64_of, event, init, jpeg
 
@@ -26,34 +35,34 @@ CLIENT = (
     ask({"role": "user", "content": [{"type": "image", "data": base64_of(jpeg())}]}),
     event("session.update"),
     b"{",
-    Resumed(),
+    ConnectionResumed(),
 )
 ANSWERABLE = (CLIENT[6], CLIENT[7], CLIENT[9])
 ENDS = (
     event("session.close", reason="user_stop"),
     Hangup(at=0),
-    Halted(OurFault("Bye."), at=0),
-    talk_events.Lost(code="backend_error", message="x"),
+    Shutdown(ServerError("Bye."), at=0),
+    events.EngineLost(code="backend_error", message="x"),
 )
 
 ids = st.sampled_from(["a", "b", 0, 0, 0, 1])
 """Of responses: an engine's own, or the number of one that it was asked for, counted from the last."""
 texts = st.sampled_from(["x", "", "y z"])
 words = st.one_of(
-    st.builds(talk_events.Text, ids, texts),
-    st.builds(talk_events.Spoken, ids, texts),
-    st.builds(talk_events.Sound, ids, st.sampled_from([b"", bytes(2), bytes(480)])),
-    st.builds(talk_events.Ended, ids, st.sampled_from(["stop", "cancelled", "length"])),
-    st.builds(talk_events.Ended, ids),
-    st.builds(talk_events.Broke, id=ids, message=texts),
-    st.builds(talk_events.Used, id=ids, input_tokens=st.integers(0, 9), output_tokens=st.integers(0, 9)),
-    st.builds(talk_events.Measured, ids, st.just({"prefill_ms": 1, "remaining_s": 7, "notes": 3})),
-    st.builds(talk_events.Listening, ids),
+    st.builds(events.TextDelta, ids, texts),
+    st.builds(events.AudioTranscriptDelta, ids, texts),
+    st.builds(events.AudioDelta, ids, st.sampled_from([b"", bytes(2), bytes(480)])),
+    st.builds(events.ResponseEnded, ids, st.sampled_from(["stop", "cancelled", "length"])),
+    st.builds(events.ResponseEnded, ids),
+    st.builds(events.ResponseFailed, id=ids, message=texts),
+    st.builds(events.Usage, id=ids, input_tokens=st.integers(0, 9), output_tokens=st.integers(0, 9)),
+    st.builds(events.EngineMetrics, ids, st.just({"prefill_ms": 1, "remaining_s": 7, "notes": 3})),
+    st.builds(events.Listening, ids),
     st.sampled_from(
-        [ASSIGNED, ASSIGNED, READY, READY, talk_events.Listening(), talk_events.Trouble(message="x"), talk_events.Heard("t", "x")]
+        [ASSIGNED, ASSIGNED, READY, READY, events.Listening(), events.EngineError(message="x"), events.InputTranscriptDelta("t", "x")]
     ),
     st.builds(
-        talk_events.Waiting, id=st.just("q"), position=st.integers(1, 3), queue_length=st.just(3), wait_s=st.none() | st.floats(0, 99)
+        events.QueueUpdate, id=st.just("q"), position=st.integers(1, 3), queue_length=st.just(3), wait_s=st.none() | st.floats(0, 99)
     ),
 )
 steps = st.one_of(
@@ -96,10 +105,10 @@ def test_the_laws_hold_whatever_is_said(mode, abilities, until, script, end, res
     play(dialogue, [end])
     play(dialogue, rest)
     assert dialogue.laws.is_closed
-    assert dialogue.session.state is State.CLOSED
+    assert dialogue.session.state is MinicpmoState.CLOSED
     assert dialogue.session.handle(Tick(dialogue.at)) == []
     ends = dialogue.laws.types.count("session.closed")
-    assert ends == (dialogue.session.has_ended not in ("client_left", "lost"))
+    assert ends == (dialogue.session.end_reason not in ("client_left", "lost"))
 
 
 @settings(max_examples=100, deadline=None)
@@ -111,9 +120,9 @@ def test_every_question_that_is_taken_has_one_answer(script):
     while len(dialogue.laws.asked) > answered:
         id = dialogue.laws.asked[answered]
         answered += 1
-        dialogue >> (talk_events.Text(id, "x"), talk_events.Ended(id))
+        dialogue >> (events.TextDelta(id, "x"), events.ResponseEnded(id))
         dialogue.skip()
-    taken = min(sum(step in ANSWERABLE for step in script), WAITING_LIMIT + 1)
+    taken = min(sum(step in ANSWERABLE for step in script), WAITING_QUESTIONS_LIMIT + 1)
     assert len(set(dialogue.laws.asked)) == answered == dialogue.laws.types.count("response.done") == taken
 
 
@@ -128,7 +137,7 @@ def test_a_session_wakes_no_more_often_than_it_must():
 
 
 def test_every_event_of_a_client_is_taken_as_long_as_the_session_is_there():
-    assert set(_ALWAYS) == {Opening, Garbled, Resumed, Held}
-    for state in State:
-        assert set(_CLIENT[state]) == (set() if state is State.CLOSED else set(get_args(ClientEvent)))
-    assert set(_ENGINE) == set(State)
+    assert set(_ANY_STATE_HANDLERS) == {MinicpmoSessionConfig, UnreadableMinicpmoEvent, ConnectionResumed, ClientThrottled}
+    for state in MinicpmoState:
+        assert set(_CLIENT_HANDLERS[state]) == (set() if state is MinicpmoState.CLOSED else set(get_args(ClientEvent)))
+    assert set(_ENGINE_HANDLERS) == set(MinicpmoState)

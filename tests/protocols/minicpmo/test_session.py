@@ -2,10 +2,10 @@
 
 import pytest
 
-from antiphon.engine_api import commands, events as talk_events
-from antiphon.errors import ClientMistake, OurFault
-from antiphon.protocols.minicpmo.session import CLOSE_CODES, KEPT_LIMIT, MISTAKES_LIMIT, Held, Resumed
-from antiphon.protocols.session import Halted, Hangup
+from antiphon.engine_api import commands, events
+from antiphon.errors import ClientError, ServerError
+from antiphon.protocols.minicpmo.session import CLIENT_ERRORS_LIMIT, CLOSE_CODES, PENDING_EVENTS_LIMIT, ClientThrottled, ConnectionResumed
+from antiphon.protocols.session import Hangup, Shutdown
 from support.protocols.minicpmo_dialogues import (
     ASSIGNED,
     HALF,
@@ -28,11 +28,11 @@ from support.protocols.minicpmo_dialogues import (
 )
 from support.protocols.realtime_dialogues import MISSING, Closes, Tells
 
-STOPPING = OurFault("The server is shutting down.", code="server_shutting_down")
+STOPPING = ServerError("The server is shutting down.", code="server_shutting_down")
 
 
 def waiting(position, **more):
-    return talk_events.Waiting(id="q_1", position=position, queue_length=3, **more)
+    return events.QueueUpdate(id="q_1", position=position, queue_length=3, **more)
 
 
 # Waiting
@@ -57,13 +57,13 @@ def test_a_wait_lasts_as_long_as_it_lasts():
 
 def test_an_early_beginning_is_kept_until_there_is_a_place():
     dialogue = Dialogue() >> waiting(1) << "session.queued" >> init(system_prompt="Sing.") >> append() >> append(HALF, force_listen=True)
-    dialogue >> ASSIGNED << "session.queue_done" << Tells(commands.Converse, instructions="Sing.")
-    dialogue >> READY << "session.created" << commands.Hear(HALF_PCM) << commands.Listen() << commands.Hear(HALF_PCM)
+    dialogue >> ASSIGNED << "session.queue_done" << Tells(commands.StartDuplex, instructions="Sing.")
+    dialogue >> READY << "session.created" << commands.AppendAudio(HALF_PCM) << commands.ForceListen() << commands.AppendAudio(HALF_PCM)
 
 
 def test_what_is_too_early_by_far_is_dropped_and_that_is_told():
     dialogue = Dialogue()
-    for _ in range(KEPT_LIMIT):
+    for _ in range(PENDING_EVENTS_LIMIT):
         dialogue >> append()
     dialogue >> append() << error("not_ready", type="invalid_request_error")
 
@@ -99,11 +99,11 @@ def test_what_was_taken_leaves_room_for_more_to_be_kept():
     dialogue = Dialogue()
     for each in (init(), large, large, large, large):
         dialogue >> each
-    dialogue >> ASSIGNED << "session.queue_done" << Tells(commands.Converse)
+    dialogue >> ASSIGNED << "session.queue_done" << Tells(commands.StartDuplex)
     assert dialogue.pending == []
     dialogue >> READY << "session.created"
     for _ in range(4):
-        dialogue << Tells(commands.See)
+        dialogue << Tells(commands.AppendImage)
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_what_was_taken_leaves_room_for_more_to_be_kept():
 )
 @pytest.mark.parametrize("until", [None, "assigned"])
 def test_who_gets_no_place_is_told_why(code, told, until):
-    dialogue = Dialogue(until=until) >> talk_events.Lost(code=code, message="No.")
+    dialogue = Dialogue(until=until) >> events.EngineLost(code=code, message="No.")
     dialogue << error(told, message="No.", type="server_error") << Closes(told)
 
 
@@ -139,7 +139,7 @@ def test_a_model_that_only_answers_can_be_had_in_chat_only():
 
 def test_a_session_begins_when_its_engine_is_there():
     dialogue = Dialogue(resume_token="rt_1") >> ASSIGNED << "session.queue_done"
-    dialogue >> init() << Tells(commands.Converse, instructions="Be kind.", rate_hz=16_000)
+    dialogue >> init() << Tells(commands.StartDuplex, instructions="Be kind.", rate_hz=16_000)
     created = event("session.created", session_id=ID, mode="full_duplex", resume_token="rt_1", server_send_ts=1_000.0)
     dialogue >> READY << {**created, "metrics": {"prefill_ms": 5, "remaining_s": 300.0}}
 
@@ -150,31 +150,31 @@ def test_a_chat_begins_at_once():
 
 
 def test_who_begins_with_sound_wants_the_session_as_it_usually_is():
-    dialogue = Dialogue(until="assigned") >> append() << Tells(commands.Converse, instructions="Be kind.")
-    dialogue >> READY << "session.created" << commands.Hear(HALF_PCM)
+    dialogue = Dialogue(until="assigned") >> append() << Tells(commands.StartDuplex, instructions="Be kind.")
+    dialogue >> READY << "session.created" << commands.AppendAudio(HALF_PCM)
     Dialogue(mode="chat", until="assigned") >> ask("Hi") << "session.created" << Tells(commands.Respond, id="resp_1")
 
 
 def test_sound_that_comes_before_the_engine_is_ready_waits_for_it():
-    dialogue = Dialogue(until="assigned") >> init() << Tells(commands.Converse) >> append()
-    dialogue >> READY << "session.created" << commands.Hear(HALF_PCM)
+    dialogue = Dialogue(until="assigned") >> init() << Tells(commands.StartDuplex) >> append()
+    dialogue >> READY << "session.created" << commands.AppendAudio(HALF_PCM)
 
 
 def test_a_session_begins_once():
-    dialogue = Dialogue(until="assigned") >> init() << Tells(commands.Converse)
+    dialogue = Dialogue(until="assigned") >> init() << Tells(commands.StartDuplex)
     dialogue >> init() << error("unexpected_event") >> READY << "session.created" >> init() << error("unexpected_event", param="type")
 
 
 @pytest.mark.parametrize(
     "word",
     [
-        talk_events.Broke(id="", message="No GPU."),
-        talk_events.Trouble(message="No GPU."),
-        talk_events.Lost(code="backend_error", message="No GPU."),
+        events.ResponseFailed(id="", message="No GPU."),
+        events.EngineError(message="No GPU."),
+        events.EngineLost(code="backend_error", message="No GPU."),
     ],
 )
 def test_an_engine_that_does_not_get_ready_ends_the_session(word):
-    dialogue = Dialogue(until="assigned") >> init() << Tells(commands.Converse) >> word
+    dialogue = Dialogue(until="assigned") >> init() << Tells(commands.StartDuplex) >> word
     dialogue << error("session_failed", message="No GPU.") << Closes("session_failed")
 
 
@@ -187,7 +187,7 @@ def test_who_does_not_begin_gives_the_place_back():
 
 def test_a_beginning_that_could_not_be_used_may_come_again():
     dialogue = Dialogue(until="assigned") >> event("session.init") << error("missing_field", param="payload")
-    dialogue >> init() << Tells(commands.Converse)
+    dialogue >> init() << Tells(commands.StartDuplex)
 
 
 # Mistakes
@@ -208,15 +208,15 @@ def test_a_beginning_that_could_not_be_used_may_come_again():
 )
 def test_an_event_that_cannot_be_used_costs_that_event(sent, code):
     dialogue = Dialogue(until="live") >> sent << error(code)
-    dialogue >> append() << commands.Hear(HALF_PCM)
+    dialogue >> append() << commands.AppendAudio(HALF_PCM)
 
 
 def test_who_only_makes_mistakes_is_taken_for_broken():
     dialogue = Dialogue(until="live")
-    for _ in range(MISTAKES_LIMIT - 1):
+    for _ in range(CLIENT_ERRORS_LIMIT - 1):
         dialogue >> b"{" << error("invalid_json")
-    dialogue >> append() << commands.Hear(HALF_PCM)
-    for _ in range(MISTAKES_LIMIT - 1):
+    dialogue >> append() << commands.AppendAudio(HALF_PCM)
+    for _ in range(CLIENT_ERRORS_LIMIT - 1):
         dialogue >> b"{" << error("invalid_json")
     dialogue >> b"{" << error("invalid_json") << closed("too_many_errors", session_id=ID) << Closes("too_many_errors")
 
@@ -226,17 +226,17 @@ def test_who_only_makes_mistakes_is_taken_for_broken():
 
 def test_a_session_is_warned_before_it_has_lasted_as_long_as_it_may():
     dialogue = Dialogue(until="live", lasts_s=300, warning_s=30, idle_s=1_000).wait(269)
-    dialogue >> talk_events.Listening() << delta("listen", metrics={"remaining_s": MISSING})
+    dialogue >> events.Listening() << delta("listen", metrics={"remaining_s": MISSING})
     dialogue.wait(1) << event("session.warning", remaining_s=30.0, session_id=ID)
-    dialogue >> talk_events.Listening() << delta("listen", metrics={"remaining_s": 30.0})
+    dialogue >> events.Listening() << delta("listen", metrics={"remaining_s": 30.0})
     dialogue.wait(30) << closed("timeout", session_id=ID, diagnostic={"message": "The session has reached its time limit."}) << Closes()
-    assert dialogue.session.has_ended == "timeout"
+    assert dialogue.session.end_reason == "timeout"
 
 
 def test_time_counts_from_when_there_was_a_place():
     dialogue = (Dialogue(lasts_s=100, warning_s=10, init_s=1_000) >> waiting(1) << "session.queued").wait(500)
     dialogue >> ASSIGNED << "session.queue_done"
-    dialogue.wait(40) >> init() << Tells(commands.Converse)
+    dialogue.wait(40) >> init() << Tells(commands.StartDuplex)
     dialogue >> READY << event("session.created", metrics={"remaining_s": 60.0})
 
 
@@ -245,25 +245,25 @@ def test_no_warning_comes_where_none_is_wanted():
 
 
 def test_who_is_silent_gives_the_place_back():
-    dialogue = Dialogue(until="live", idle_s=60).wait(59) >> append() << commands.Hear(HALF_PCM)
+    dialogue = Dialogue(until="live", idle_s=60).wait(59) >> append() << commands.AppendAudio(HALF_PCM)
     dialogue.wait(59)
-    dialogue >> talk_events.Listening() << delta("listen")
+    dialogue >> events.Listening() << delta("listen")
     dialogue.wait(1) << closed("idle_timeout", session_id=ID) << Closes()
 
 
 def test_who_sends_too_fast_to_be_read_is_not_silent():
-    dialogue = Dialogue(until="live", idle_s=10) >> append() << commands.Hear(HALF_PCM)
-    (dialogue >> Held(15)).wait(1)
-    (dialogue >> Held(2)).wait(23)  # it does not make the other shorter
+    dialogue = Dialogue(until="live", idle_s=10) >> append() << commands.AppendAudio(HALF_PCM)
+    (dialogue >> ClientThrottled(15)).wait(1)
+    (dialogue >> ClientThrottled(2)).wait(23)  # it does not make the other shorter
     assert dialogue.pending == []
     dialogue.wait(1) << closed("idle_timeout") << Closes()
 
 
 def test_that_a_client_is_held_back_makes_up_for_no_mistake():
     dialogue = Dialogue(until="live")
-    for _ in range(MISTAKES_LIMIT - 1):
+    for _ in range(CLIENT_ERRORS_LIMIT - 1):
         dialogue >> b"{" << error("invalid_json")
-        dialogue >> Held(1)
+        dialogue >> ClientThrottled(1)
     dialogue >> b"{" << error("invalid_json") << closed("too_many_errors") << Closes("too_many_errors")
 
 
@@ -283,7 +283,7 @@ def test_that_a_client_is_held_back_makes_up_for_no_mistake():
 def test_a_client_that_is_done_is_told_so(said, reason):
     dialogue = Dialogue(until="live") >> event("session.close", **said)
     dialogue << closed(reason, session_id=ID, diagnostic=MISSING) << Closes()
-    dialogue >> append() >> talk_events.Text("a", "x") >> Hangup(at=2_000)
+    dialogue >> append() >> events.TextDelta("a", "x") >> Hangup(at=2_000)
 
 
 def test_a_session_that_had_not_begun_has_no_id():
@@ -294,33 +294,33 @@ def test_a_session_that_had_not_begun_has_no_id():
 def test_a_client_that_is_gone_needs_no_words():
     for until in (None, "assigned", "live"):
         dialogue = Dialogue(until=until) >> Hangup(at=1_001) << Closes()
-        assert dialogue.session.has_ended == "client_left"
+        assert dialogue.session.end_reason == "client_left"
 
 
 def test_a_worker_that_dies_ends_the_session():
     dialogue = Dialogue(until="live") >> (
-        talk_events.Text("a", "x"),
-        talk_events.Broke(id="a", message="gone"),
-        talk_events.Lost(code="backend_error", message="gone"),
+        events.TextDelta("a", "x"),
+        events.ResponseFailed(id="a", message="gone"),
+        events.EngineLost(code="backend_error", message="gone"),
     )
     dialogue << delta("text") << delta("listen", end_of_turn=True)
     dialogue << closed("backend_error", session_id=ID, diagnostic={"message": "gone"}) << Closes("backend_error")
 
 
 def test_a_server_that_stops_says_so():
-    dialogue = Dialogue(until="live") >> Halted(STOPPING, at=1_001) << closed("shutdown", session_id=ID) << Closes("server_shutting_down")
-    dialogue >> talk_events.Text("a", "x")
-    Dialogue(until="live") >> talk_events.Lost(code="shutdown", message="Bye.") << closed("shutdown") << Closes("server_shutting_down")
-    Dialogue() >> Halted(STOPPING, at=1_001) << closed("shutdown", session_id=None) << Closes("server_shutting_down")
+    dialogue = Dialogue(until="live") >> Shutdown(STOPPING, at=1_001) << closed("shutdown", session_id=ID) << Closes("server_shutting_down")
+    dialogue >> events.TextDelta("a", "x")
+    Dialogue(until="live") >> events.EngineLost(code="shutdown", message="Bye.") << closed("shutdown") << Closes("server_shutting_down")
+    Dialogue() >> Shutdown(STOPPING, at=1_001) << closed("shutdown", session_id=None) << Closes("server_shutting_down")
     assert CLOSE_CODES["server_shutting_down"] == 1012
 
 
 def test_a_session_whose_key_opens_nothing_any_more_says_so():
-    revoked = ClientMistake("It was revoked.", status=401, code="invalid_api_key")
-    dialogue = Dialogue(until="live") >> Halted(revoked, at=1_001)
+    revoked = ClientError("It was revoked.", status=401, code="invalid_api_key")
+    dialogue = Dialogue(until="live") >> Shutdown(revoked, at=1_001)
     dialogue << closed("unauthorized", session_id=ID, diagnostic={"message": "It was revoked."}) << Closes("invalid_api_key")
 
 
 def test_a_client_that_comes_back_is_told_that_it_did():
     dialogue = Dialogue(until="live", lasts_s=300).wait(10)
-    dialogue >> Resumed() << event("session.resumed", session_id=ID, metrics={"remaining_s": 290.0})
+    dialogue >> ConnectionResumed() << event("session.resumed", session_id=ID, metrics={"remaining_s": 290.0})

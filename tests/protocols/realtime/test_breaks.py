@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from antiphon.engine_api import events as talk_events
+from antiphon.engine_api import events
 from antiphon.wire.realtime.beta_events import BetaServerEvent
 from antiphon.wire.realtime.server_events import ServerEvent
 from support.protocols.realtime_dialogues import FRAME_LIMIT_BYTES, OMNI, Dialogue, event, silence, sound
@@ -57,38 +57,40 @@ def a_rich_session(dialect):
     says("conversation.item.create", item={"type": "message", "role": "user", "content": [{"type": "input_text", "text": "1+1?"}]})
     modalities = {"output_modalities": ["text"]} if dialect == "ga" else {"modalities": ["text"]}
     says("response.create", event_id="evt_7", response={"metadata": METADATA, **modalities})
-    used = talk_events.Used(id="resp_1", input_tokens=5, output_tokens=3)
+    used = events.Usage(id="resp_1", input_tokens=5, output_tokens=3)
     hears(
-        talk_events.Text("resp_1", "Let me see."),
-        talk_events.Calling("resp_1", "call_1", "add"),
-        talk_events.Arguments("resp_1", "call_1", "{}"),
+        events.TextDelta("resp_1", "Let me see."),
+        events.ToolCallStarted("resp_1", "call_1", "add"),
+        events.ToolArgumentsDelta("resp_1", "call_1", "{}"),
     )
-    hears(used, talk_events.Ended("resp_1"))
+    hears(used, events.ResponseEnded("resp_1"))
     says("conversation.item.create", item={"type": "function_call_output", "call_id": "call_1", "output": "2"})
     says("response.create", response=modalities)
-    hears(talk_events.Text("resp_2", "Two."), talk_events.Ended("resp_2"))
+    hears(events.TextDelta("resp_2", "Two."), events.ResponseEnded("resp_2"))
     session.skip() >> sound(silence(2_000))
-    hears(talk_events.SpeechStarted("t1", 100))
+    hears(events.SpeechStarted("t1", 100))
     hears(
-        talk_events.SpeechStopped("t1", 900), talk_events.Heard("t1", "Go "), talk_events.HeardAll(id="t1", transcript="Go on", seconds=0.8)
+        events.SpeechStopped("t1", 900),
+        events.InputTranscriptDelta("t1", "Go "),
+        events.InputTranscriptDone(id="t1", transcript="Go on", seconds=0.8),
     )
-    hears(talk_events.Spoken("resp_3", "Once"), talk_events.Sound("resp_3", silence(60_000)))
-    hears(talk_events.SpeechStarted("t2", 1_200))
+    hears(events.AudioTranscriptDelta("resp_3", "Once"), events.AudioDelta("resp_3", silence(60_000)))
+    hears(events.SpeechStarted("t2", 1_200))
     (spoken,) = [
         each["item"]["id"] for each in session.log if each["type"] == "response.output_item.done" and each["response_id"] == "resp_3"
     ]
     says("conversation.item.truncate", item_id=spoken, content_index=0, audio_end_ms=100)
-    hears(talk_events.SpeechStopped("t2", 1_900), talk_events.NotHeard(id="t2", message="what?"))
+    hears(events.SpeechStopped("t2", 1_900), events.InputTranscriptFailed(id="t2", message="what?"))
     hears(
-        talk_events.Spoken("resp_4", "Hi"),
-        talk_events.Sound("resp_4", silence(100)),
-        talk_events.Text("resp_4", "!"),
-        talk_events.Ended("resp_4"),
+        events.AudioTranscriptDelta("resp_4", "Hi"),
+        events.AudioDelta("resp_4", silence(100)),
+        events.TextDelta("resp_4", "!"),
+        events.ResponseEnded("resp_4"),
     )
     says("session.update", session=session_settings(dialect))
     says("conversation.item.retrieve", item_id="item_1")
     says("response.create", response={"conversation": "none", "metadata": METADATA})
-    hears(talk_events.Spoken("resp_5", "psst"), talk_events.Sound("resp_5", silence(20)), talk_events.Ended("resp_5"))
+    hears(events.AudioTranscriptDelta("resp_5", "psst"), events.AudioDelta("resp_5", silence(20)), events.ResponseEnded("resp_5"))
     return session.skip()
 
 
@@ -234,9 +236,9 @@ def test_no_frame_is_too_large(dialect):
 def test_even_an_answer_that_is_too_large_has_no_large_frame(dialect):
     session = Dialogue(OMNI, dialect) >> event("response.create")
     session.skip() >> (
-        talk_events.Spoken("resp_1", "\x00" * 160_000),
-        talk_events.Sound("resp_1", silence(60_000)),
-        talk_events.Text("resp_1", "x" * (2 << 20)),
+        events.AudioTranscriptDelta("resp_1", "\x00" * 160_000),
+        events.AudioDelta("resp_1", silence(60_000)),
+        events.TextDelta("resp_1", "x" * (2 << 20)),
     )
     assert session.log[-1 if dialect == "beta" else -2]["response"]["status"] == "incomplete"
     assert max(map(len, session.frames)) < FRAME_LIMIT_BYTES

@@ -2,7 +2,7 @@
 
 import pytest
 
-from antiphon.engine_api import commands, events as talk_events
+from antiphon.engine_api import commands, events
 from support.protocols.realtime_dialogues import MISSING, OMNI, TEXT, Tells, error, event, responds, silence, sound
 
 WRITE = event("conversation.item.create", item={"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Hi"}]})
@@ -51,31 +51,43 @@ def test_half_a_group_of_base64_adds_nothing_to_the_sound(talk_to):
 
 def test_sound_cut_within_a_sample_is_heard_whole(talk_to):
     session = (
-        talk_to() >> sound(b"\1\2\3") << commands.Hear(b"\1\2") >> sound(b"\4") << commands.Hear(b"\3\4") >> sound(b"\5") >> sound(b"")
+        talk_to()
+        >> sound(b"\1\2\3")
+        << commands.AppendAudio(b"\1\2")
+        >> sound(b"\4")
+        << commands.AppendAudio(b"\3\4")
+        >> sound(b"\5")
+        >> sound(b"")
     )
-    assert session.session._speech.buffer.held_bytes == 4
+    assert session.session._input_audio.buffer.buffered_bytes == 4
 
 
 def test_sound_that_is_too_much_for_one_event_is_not_taken(talk_to):
     session = talk_to() >> sound(bytes(12 << 20)) << error("invalid_value", param="audio")
-    session >> sound(bytes(11 << 20)) << Tells(commands.Hear)
+    session >> sound(bytes(11 << 20)) << Tells(commands.AppendAudio)
 
 
 def test_a_buffer_that_nobody_empties_is_full_at_last(talk_to):
     session = talk_to().update(audio={"input": {"turn_detection": None}})
     for _ in range(6):
         session.skip() >> sound(bytes(11 << 20))
-    session << error("input_audio_buffer_full") >> event("input_audio_buffer.clear") << commands.Forget() << "input_audio_buffer.cleared"
-    session >> sound(bytes(11 << 20)) << Tells(commands.Hear)
+    (
+        session
+        << error("input_audio_buffer_full")
+        >> event("input_audio_buffer.clear")
+        << commands.ClearAudio()
+        << "input_audio_buffer.cleared"
+    )
+    session >> sound(bytes(11 << 20)) << Tells(commands.AppendAudio)
 
 
 def test_sound_goes_on_in_the_middle_of_an_answer(talk_to):
-    session = talk_to() >> event("response.create") << "response.created" << responds() >> talk_events.Spoken("resp_1", "Once")
+    session = talk_to() >> event("response.create") << "response.created" << responds() >> events.AudioTranscriptDelta("resp_1", "Once")
     (
         session.skip()
         >> sound(silence(20))
-        << Tells(commands.Hear)
-        >> talk_events.Spoken("resp_1", " upon")
+        << Tells(commands.AppendAudio)
+        >> events.AudioTranscriptDelta("resp_1", " upon")
         << "response.output_audio_transcript.delta"
     )
 
@@ -116,6 +128,6 @@ def test_a_client_that_asks_twice_and_cancels_twice_is_told_and_served(talk_to):
 
 def test_an_engine_that_is_overrun_fails_the_answer_that_it_had_no_room_for(talk_to):
     session = talk_to() >> event("response.create") << "response.created" << responds()
-    session >> talk_events.Broke(id="resp_1", message="No room.", code="server_is_overloaded", status=503)
+    session >> events.ResponseFailed(id="resp_1", message="No room.", code="server_is_overloaded", status=503)
     session << event("response.done", response={"status": "failed", "status_details": {"error": {"code": "server_is_overloaded"}}})
     session << "rate_limits.updated"

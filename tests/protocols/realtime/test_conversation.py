@@ -3,9 +3,16 @@
 import pytest
 from hypothesis import given, strategies as st
 
-from antiphon.engine_api import events as talk_events, history as turns
-from antiphon.errors import ClientMistake
-from antiphon.protocols.realtime.conversation import SOUND_LIMIT_BYTES, Conversation, Entry, Recording, history, usage_kinds
+from antiphon.engine_api import events, history
+from antiphon.errors import ClientError
+from antiphon.protocols.realtime.conversation import (
+    AUDIO_LIMIT_BYTES,
+    ConversationEntry,
+    ConversationItems,
+    ItemAudio,
+    engine_history,
+    text_token_counts,
+)
 from antiphon.wire.realtime.items import (
     FunctionCallItem,
     FunctionCallOutputItem,
@@ -24,11 +31,11 @@ def message(id, *content, role="user"):
 
 
 def wrote(id):
-    return Entry(message(id, InputText(text=id)))
+    return ConversationEntry(message(id, InputText(text=id)))
 
 
 def holding(*ids):
-    conversation = Conversation()
+    conversation = ConversationItems()
     for id in ids:
         conversation.add(wrote(id))
     return conversation
@@ -39,7 +46,7 @@ def order(conversation):
 
 
 def text(words, role="user"):
-    return turns.Message(role, (turns.TextPart(words),))
+    return history.Message(role, (history.TextPart(words),))
 
 
 @pytest.mark.parametrize(("previous", "behind", "then"), [(None, "b", "abc"), ("root", None, "cab"), ("a", "a", "acb"), ("b", "b", "abc")])
@@ -56,7 +63,7 @@ def test_an_item_stands_behind_the_one_that_was_named(previous, behind, then):
 )
 def test_an_item_that_can_not_stand_there_is_not_added(id, previous, code):
     conversation = holding("a")
-    with pytest.raises(ClientMistake) as raised:
+    with pytest.raises(ClientError) as raised:
         conversation.add(wrote(id), previous)
     assert raised.value.code == code
     assert order(conversation) == ["a"]
@@ -68,7 +75,7 @@ def test_what_is_deleted_is_gone_and_its_place_closes():
     assert order(conversation) == ["a", "c"]
     assert conversation.previous_id("c") == "a"
     assert "b" not in conversation
-    with pytest.raises(ClientMistake) as raised:
+    with pytest.raises(ClientError) as raised:
         conversation.delete("b")
     assert raised.value.code == "item_delete_invalid_item_id"
 
@@ -78,7 +85,7 @@ ids = st.sampled_from("abcdef")
 
 @given(st.lists(st.tuples(st.sampled_from(["add", "delete"]), ids, st.none() | st.just("root") | ids)))
 def test_items_stand_where_a_plain_list_has_them(script):
-    conversation, plain = Conversation(), []
+    conversation, plain = ConversationItems(), []
     for action, id, previous in script:
         try:
             if action == "delete":
@@ -87,7 +94,7 @@ def test_items_stand_where_a_plain_list_has_them(script):
             else:
                 conversation.add(wrote(id), previous)
                 plain.insert(len(plain) if previous is None else 0 if previous == "root" else plain.index(previous) + 1, id)
-        except ClientMistake:
+        except ClientError:
             can_be_added = id not in plain and previous in (None, "root", *plain)
             assert not (id in plain if action == "delete" else can_be_added)
         assert order(conversation) == plain
@@ -98,61 +105,61 @@ def test_items_stand_where_a_plain_list_has_them(script):
 
 
 def test_the_words_that_were_heard_are_those_that_began_before_the_cut():
-    recording = Recording(24_000)
+    recording = ItemAudio(24_000)
     for word in ("one ", "two ", "three"):
-        recording.words.append((recording.length_bytes, word))
-        recording.add(bytes(4_800))
-    assert (recording.heard(), recording.length_ms) == ("one two three", 300)
-    recording.cut(150)
-    assert (recording.heard(), recording.length_ms, len(recording.pcm)) == ("one two ", 150, 7_200)
-    recording.cut(0)
-    assert (recording.heard(), recording.length_ms, len(recording.pcm)) == ("", 0, 0)
+        recording.transcript_chunks.append((recording.length_bytes, word))
+        recording.append(bytes(4_800))
+    assert (recording.heard_transcript(), recording.length_ms) == ("one two three", 300)
+    recording.truncate(150)
+    assert (recording.heard_transcript(), recording.length_ms, len(recording.pcm)) == ("one two ", 150, 7_200)
+    recording.truncate(0)
+    assert (recording.heard_transcript(), recording.length_ms, len(recording.pcm)) == ("", 0, 0)
 
 
 def test_sound_that_comes_after_the_cut_is_counted_and_not_kept():
-    recording = Recording(24_000)
-    recording.add(bytes(4_800))
-    recording.cut(50)
-    recording.add(bytes(4_800))
+    recording = ItemAudio(24_000)
+    recording.append(bytes(4_800))
+    recording.truncate(50)
+    recording.append(bytes(4_800))
     assert (recording.length_bytes, len(recording.pcm), recording.length_ms) == (9_600, 2_400, 50)
 
 
 def test_the_oldest_sound_is_forgotten_first_and_its_length_and_words_are_not():
-    conversation = Conversation()
-    recordings = [Recording(24_000, bytes(SOUND_LIMIT_BYTES // 2), SOUND_LIMIT_BYTES // 2, None, "said") for _ in range(3)]
+    conversation = ConversationItems()
+    recordings = [ItemAudio(24_000, bytes(AUDIO_LIMIT_BYTES // 2), AUDIO_LIMIT_BYTES // 2, None, "said") for _ in range(3)]
     for number, recording in enumerate(recordings):
-        conversation.add(Entry(message(str(number), InputAudio(transcript="said")), {0: recording}))
+        conversation.add(ConversationEntry(message(str(number), InputAudio(transcript="said")), {0: recording}))
     assert [bool(recording.pcm) for recording in recordings] == [False, True, True]
     assert recordings[0].length_ms == recordings[1].length_ms
-    first, *others = history(conversation, hears=True)
+    first, *others = engine_history(conversation, with_audio=True)
     assert first == text("said")
-    assert all(isinstance(other.parts[0], turns.SpeechPart) for other in others)
+    assert all(isinstance(other.parts[0], history.SpeechPart) for other in others)
 
 
 # What a model is given
 
 
 def test_a_model_that_hears_is_given_sound_and_one_that_does_not_the_words():
-    spoken = Entry(message("a", InputAudio(transcript=None)), {0: Recording(8_000, b"\0\0", 2, "t1", "Hi")})
-    assert history([spoken], hears=True) == (turns.Message("user", (turns.SpeechPart(b"\0\0", 8_000, "t1", "Hi"),)),)
-    assert history([spoken], hears=False) == (text("Hi"),)
+    spoken = ConversationEntry(message("a", InputAudio(transcript=None)), {0: ItemAudio(8_000, b"\0\0", 2, "t1", "Hi")})
+    assert engine_history([spoken], with_audio=True) == (history.Message("user", (history.SpeechPart(b"\0\0", 8_000, "t1", "Hi"),)),)
+    assert engine_history([spoken], with_audio=False) == (text("Hi"),)
 
 
 def test_what_nobody_wrote_down_is_nothing_to_a_model_that_can_not_hear():
-    spoken = Entry(message("a", InputAudio(transcript=None)), {0: Recording(8_000, b"\0\0", 2, "t1")})
-    assert history([spoken, wrote("b")], hears=False) == (text("b"),)
+    spoken = ConversationEntry(message("a", InputAudio(transcript=None)), {0: ItemAudio(8_000, b"\0\0", 2, "t1")})
+    assert engine_history([spoken, wrote("b")], with_audio=False) == (text("b"),)
 
 
 def test_an_answer_that_is_being_said_is_not_given():
-    assert history([wrote("a"), Entry(message("b", role="assistant"), is_open=True)], hears=True) == (text("a"),)
+    assert engine_history([wrote("a"), ConversationEntry(message("b", role="assistant"), is_open=True)], with_audio=True) == (text("a"),)
 
 
 def test_an_answer_aloud_is_given_as_the_words_that_were_heard():
-    recording = Recording(24_000, b"", 9_600, words=[(0, "Once "), (4_800, "upon")])
-    entry = Entry(message("a", OutputAudio(transcript="Once upon"), OutputText(text="!"), role="assistant"), {0: recording})
-    assert history([entry], hears=True)[0].parts == (turns.TextPart("Once upon"), turns.TextPart("!"))
-    recording.cut(100)
-    assert history([entry], hears=True)[0].parts == (turns.TextPart("Once "), turns.TextPart("!"))
+    recording = ItemAudio(24_000, b"", 9_600, transcript_chunks=[(0, "Once "), (4_800, "upon")])
+    entry = ConversationEntry(message("a", OutputAudio(transcript="Once upon"), OutputText(text="!"), role="assistant"), {0: recording})
+    assert engine_history([entry], with_audio=True)[0].parts == (history.TextPart("Once upon"), history.TextPart("!"))
+    recording.truncate(100)
+    assert engine_history([entry], with_audio=True)[0].parts == (history.TextPart("Once "), history.TextPart("!"))
 
 
 def test_calls_and_what_they_gave_are_given_and_lists_of_tools_are_not():
@@ -162,23 +169,27 @@ def test_calls_and_what_they_gave_are_given_and_lists_of_tools_are_not():
         McpCallItem(id="m", server_label="s", name="g", arguments="{}", output="5"),
         McpListToolsItem(id="l", server_label="s", tools=[]),
     )
-    assert history(map(Entry, entries), hears=True) == (
-        turns.ToolCall("c", "f", "{}"),
-        turns.ToolResult("c", (turns.TextPart("4"),)),
-        turns.ToolCall("m", "g", "{}"),
-        turns.ToolResult("m", (turns.TextPart("5"),)),
+    assert engine_history(map(ConversationEntry, entries), with_audio=True) == (
+        history.ToolCall("c", "f", "{}"),
+        history.ToolResult("c", (history.TextPart("4"),)),
+        history.ToolCall("m", "g", "{}"),
+        history.ToolResult("m", (history.TextPart("5"),)),
     )
 
 
 def test_a_call_stands_before_its_result_whatever_was_said_between():
     entries = (
-        Entry(FunctionCallItem(id="a", name="f", call_id="c", arguments="{}")),
+        ConversationEntry(FunctionCallItem(id="a", name="f", call_id="c", arguments="{}")),
         wrote("b"),
-        Entry(FunctionCallOutputItem(id="d", call_id="c", output="4")),
+        ConversationEntry(FunctionCallOutputItem(id="d", call_id="c", output="4")),
     )
-    assert history(entries, hears=True) == (turns.ToolCall("c", "f", "{}"), turns.ToolResult("c", (turns.TextPart("4"),)), text("b"))
+    assert engine_history(entries, with_audio=True) == (
+        history.ToolCall("c", "f", "{}"),
+        history.ToolResult("c", (history.TextPart("4"),)),
+        text("b"),
+    )
 
 
 def test_tokens_that_are_neither_sound_nor_picture_are_text():
-    used = talk_events.Used(id="", input_tokens=9, output_tokens=5, input_audio_tokens=4, input_image_tokens=3, output_audio_tokens=6)
-    assert usage_kinds(used) == (2, 0)
+    used = events.Usage(id="", input_tokens=9, output_tokens=5, input_audio_tokens=4, input_image_tokens=3, output_audio_tokens=6)
+    assert text_token_counts(used) == (2, 0)

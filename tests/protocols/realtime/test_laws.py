@@ -5,21 +5,21 @@ from typing import get_args
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from antiphon.engine_api import commands, events as talk_events
-from antiphon.engine_api.capabilities import Abilities
-from antiphon.errors import OurFault
-from antiphon.protocols.output import OF_THE_ENGINE, TAKES
-from antiphon.protocols.realtime.session import _CLIENT, _ENGINE, Garbled
-from antiphon.protocols.realtime.settings import Opening
-from antiphon.protocols.session import Halted, Hangup
+from antiphon.engine_api import commands, events as engine_events
+from antiphon.engine_api.capabilities import Capabilities
+from antiphon.errors import ServerError
+from antiphon.protocols.output import ENGINE_STATUS_EVENTS, EVENT_HANDLERS
+from antiphon.protocols.realtime.session import _CLIENT_HANDLERS, _ENGINE_HANDLERS, UnreadableRealtimeEvent
+from antiphon.protocols.realtime.settings import RealtimeSessionConfig
+from antiphon.protocols.session import Hangup, Shutdown
 from antiphon.wire.codec.types import encode
 from antiphon.wire.realtime import server_events as events
 from antiphon.wire.realtime.client_events import ClientEvent
 from support.protocols.realtime_dialogues import OMNI, TEXT, Dialogue, event, silence, sound
 from support.protocols.realtime_laws import Laws
 
-READER = Abilities(audio_in=True, tools=True)
-SPEAKER = Abilities(audio_out=True, tools=True, listens=True, turn_detection=("server_vad",), transcribes=True)
+READER = Capabilities(audio_in=True, tools=True)
+SPEAKER = Capabilities(audio_out=True, tools=True, listens=True, turn_detection=("server_vad",), transcribes=True)
 
 # What a client says: the number of an item or a response stands for one of those that there were
 
@@ -114,34 +114,34 @@ client_steps = st.one_of(
 texts = st.sampled_from(["a", "b c", "\n", ""])
 calls = st.sampled_from(["c1", "c2"])
 answer_words = st.one_of(
-    st.builds(talk_events.Text, st.just(""), texts),
-    st.builds(talk_events.Spoken, st.just(""), texts),
-    st.builds(talk_events.Sound, st.just(""), st.sampled_from([b"", silence(20), silence(450)])),
-    st.builds(talk_events.Refusal, st.just(""), texts),
-    st.builds(talk_events.Reasoning, st.just(""), texts),
-    st.builds(talk_events.ItemBreak, st.just(""), ids),
-    st.builds(talk_events.Sealed, st.just(""), texts),
-    st.builds(talk_events.Annotated, st.just(""), st.just({"type": "file_path"})),
-    st.builds(talk_events.HostedBegan, st.just(""), st.just({"type": "web_search_call", "id": "ws_1"})),
-    st.builds(talk_events.HostedDone, st.just(""), st.just({"type": "web_search_call", "id": "ws_1"})),
-    st.builds(talk_events.Calling, st.just(""), calls, st.just("f"), st.booleans()),
-    st.builds(talk_events.Arguments, st.just(""), calls, texts),
-    st.builds(talk_events.Called, st.just(""), calls),
-    st.builds(talk_events.Used, id=st.just(""), input_tokens=st.just(5), output_tokens=st.just(2), output_audio_tokens=st.just(1)),
-    st.builds(talk_events.Ended, st.just(""), st.sampled_from(get_args(talk_events.EndReason))),
-    st.builds(talk_events.Broke, id=st.just(""), message=st.just("gone")),
+    st.builds(engine_events.TextDelta, st.just(""), texts),
+    st.builds(engine_events.AudioTranscriptDelta, st.just(""), texts),
+    st.builds(engine_events.AudioDelta, st.just(""), st.sampled_from([b"", silence(20), silence(450)])),
+    st.builds(engine_events.RefusalDelta, st.just(""), texts),
+    st.builds(engine_events.ReasoningDelta, st.just(""), texts),
+    st.builds(engine_events.ItemBoundary, st.just(""), ids),
+    st.builds(engine_events.EncryptedReasoning, st.just(""), texts),
+    st.builds(engine_events.AnnotationAdded, st.just(""), st.just({"type": "file_path"})),
+    st.builds(engine_events.HostedToolStarted, st.just(""), st.just({"type": "web_search_call", "id": "ws_1"})),
+    st.builds(engine_events.HostedToolDone, st.just(""), st.just({"type": "web_search_call", "id": "ws_1"})),
+    st.builds(engine_events.ToolCallStarted, st.just(""), calls, st.just("f"), st.booleans()),
+    st.builds(engine_events.ToolArgumentsDelta, st.just(""), calls, texts),
+    st.builds(engine_events.ToolCallDone, st.just(""), calls),
+    st.builds(engine_events.Usage, id=st.just(""), input_tokens=st.just(5), output_tokens=st.just(2), output_audio_tokens=st.just(1)),
+    st.builds(engine_events.ResponseEnded, st.just(""), st.sampled_from(get_args(engine_events.EndReason))),
+    st.builds(engine_events.ResponseFailed, id=st.just(""), message=st.just("gone")),
 )
 own_turns = st.sampled_from(["t1", "t2", "t3"])
 turn_ids = own_turns | st.sampled_from(["turn_1", "turn_2"])
 moments = st.sampled_from([0, 10, 300, 2_000, 900_000])
 hearing_words = st.one_of(
-    st.builds(talk_events.SpeechStarted, own_turns, moments),
-    st.builds(talk_events.SpeechStopped, turn_ids, moments),
-    st.builds(talk_events.Heard, turn_ids, texts),
-    st.builds(talk_events.HeardSegment, id=turn_ids, text=texts, start_s=st.just(0.0), end_s=st.just(0.5)),
-    st.builds(talk_events.HeardAll, id=turn_ids, transcript=texts, seconds=st.none() | st.just(0.5)),
-    st.builds(talk_events.NotHeard, id=turn_ids, message=st.just("what?")),
-    st.builds(talk_events.Trouble, message=st.just("ouch")),
+    st.builds(engine_events.SpeechStarted, own_turns, moments),
+    st.builds(engine_events.SpeechStopped, turn_ids, moments),
+    st.builds(engine_events.InputTranscriptDelta, turn_ids, texts),
+    st.builds(engine_events.InputTranscriptSegment, id=turn_ids, text=texts, start_s=st.just(0.0), end_s=st.just(0.5)),
+    st.builds(engine_events.InputTranscriptDone, id=turn_ids, transcript=texts, seconds=st.none() | st.just(0.5)),
+    st.builds(engine_events.InputTranscriptFailed, id=turn_ids, message=st.just("what?")),
+    st.builds(engine_events.EngineError, message=st.just("ouch")),
 )
 engine_steps = st.one_of(
     st.tuples(st.just("engine"), st.lists(st.tuples(mostly_the_last, answer_words), min_size=1, max_size=5)),
@@ -172,7 +172,7 @@ class Play:
 
     def play(self, step):
         dialogue = self.dialogue
-        has_ended = dialogue.session.has_ended
+        has_ended = dialogue.session.end_reason
         before = self.state()
         match step:
             case ("client", fields):
@@ -212,8 +212,8 @@ class Play:
                 self.play(("engine", [(0, word) for word in words]))
             case ("speaks", id, ms, is_over):
                 dialogue >> sound(silence(ms))
-                at_ms = dialogue.session._speech.buffer.now_ms if dialogue.session.has_ended is None else 0
-                words = talk_events.SpeechStarted(id, at_ms - ms), talk_events.SpeechStopped(id, at_ms)
+                at_ms = dialogue.session._input_audio.buffer.now_ms if dialogue.session.end_reason is None else 0
+                words = engine_events.SpeechStarted(id, at_ms - ms), engine_events.SpeechStopped(id, at_ms)
                 self.observe()
                 dialogue.skip()
                 self.play(("hearing", words if is_over else words[:1]))
@@ -226,7 +226,7 @@ class Play:
             case ("hangup",):
                 dialogue >> Hangup(dialogue.at)
             case ("halt",):
-                dialogue >> Halted(OurFault("The server stops.", code="server_shutting_down"), dialogue.at)
+                dialogue >> Shutdown(ServerError("The server stops.", code="server_shutting_down"), dialogue.at)
 
     def item(self, number):
         return [*reversed(self.laws.order), "item_unheard_of"][number % (len(self.laws.order) + 1)]
@@ -236,9 +236,14 @@ class Play:
 
     def state(self):
         session = self.dialogue.session
-        if session.has_ended:
+        if session.end_reason:
             return ()
-        return encode(session._session), list(self.laws.order), session._speech.buffer.held_bytes, session._speech.turn.is_open
+        return (
+            encode(session._session),
+            list(self.laws.order),
+            session._input_audio.buffer.buffered_bytes,
+            session._input_audio.turn.is_open,
+        )
 
     def observe(self):
         for came in self.dialogue.came[self.seen :]:
@@ -250,15 +255,15 @@ class Play:
                 self.asked.append(came.id)
         self.seen = len(self.dialogue.came)
         session = self.dialogue.session
-        if session.has_ended is None:
+        if session.end_reason is None:
             self.check_books(session)
 
     def check_books(self, session):
-        buffer = session._speech.buffer
-        assert buffer.came_bytes == buffer.committed_bytes + buffer.cleared_bytes + buffer.held_bytes
+        buffer = session._input_audio.buffer
+        assert buffer.received_bytes == buffer.committed_bytes + buffer.cleared_bytes + buffer.buffered_bytes
         assert [entry.item.id for entry in session._conversation] == self.laws.order
-        assert session._speech.turn.is_open == (self.laws.speaking is not None)
-        assert set(session._answers) == set(self.laws.live)
+        assert session._input_audio.turn.is_open == (self.laws.speaking is not None)
+        assert set(session._responses) == set(self.laws.live)
         assert self.dialogue.wakes_at is not None
 
     def check_refused(self, before):
@@ -269,7 +274,7 @@ class Play:
 
     def close(self, step):
         self.play(step)
-        assert self.dialogue.session.has_ended
+        assert self.dialogue.session.end_reason
         if step != ("hangup",):
             assert not self.laws.live, "whatever was begun is done"
 
@@ -286,7 +291,7 @@ def test_the_laws_hold_whatever_is_said(dialect, abilities, script, end):
     play = Play(dialect, abilities)
     for step in script:
         play.play(step)
-    play.close(end if not play.dialogue.session.has_ended else ("wait", 0))
+    play.close(end if not play.dialogue.session.end_reason else ("wait", 0))
 
 
 @pytest.mark.parametrize("abilities", [OMNI, SPEAKER], ids=["omni", "speaker"])
@@ -296,10 +301,10 @@ def test_the_laws_hold_where_the_server_plays_and_all_that_it_began_to_play_ends
     play = Play("ga", abilities, has_output_buffer=True)
     for step in script:
         play.play(step)
-    while play.laws.live and not play.dialogue.session.has_ended:
+    while play.laws.live and not play.dialogue.session.end_reason:
         play.play(("cancel", play.asked[::-1].index(next(iter(play.laws.live)))))
     play.play(("wait", 60.0))
-    assert play.dialogue.session.has_ended or not play.laws.playing
+    assert play.dialogue.session.end_reason or not play.laws.playing
 
 
 @pytest.mark.parametrize("dialect", ["ga", "beta"])
@@ -313,5 +318,5 @@ def test_the_laws_hold_where_nothing_is_answered(dialect, script):
 
 
 def test_every_event_of_a_client_and_every_word_of_an_engine_is_taken():
-    assert set(_CLIENT) == {*get_args(ClientEvent), Garbled, Opening}
-    assert set(_ENGINE) | set(TAKES) | OF_THE_ENGINE == set(get_args(talk_events.FromEngine))
+    assert set(_CLIENT_HANDLERS) == {*get_args(ClientEvent), UnreadableRealtimeEvent, RealtimeSessionConfig}
+    assert set(_ENGINE_HANDLERS) | set(EVENT_HANDLERS) | ENGINE_STATUS_EVENTS == set(get_args(engine_events.EngineEvent))

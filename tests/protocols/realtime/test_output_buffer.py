@@ -1,15 +1,15 @@
 """Where the server plays the sound: what is told of it, and what of it was heard when someone breaks in."""
 
-from antiphon.engine_api import commands, events as talk_events, history as turns
+from antiphon.engine_api import commands, events, history
 from support.protocols.realtime_dialogues import ANY, TEXT, Tells, error, event, responds, silence, sound
 
 WORDS = (
-    talk_events.Spoken("resp_1", "Well, "),
-    talk_events.Sound("resp_1", silence(400)),
-    talk_events.Spoken("resp_1", "then"),
-    talk_events.Sound("resp_1", silence(600)),
+    events.AudioTranscriptDelta("resp_1", "Well, "),
+    events.AudioDelta("resp_1", silence(400)),
+    events.AudioTranscriptDelta("resp_1", "then"),
+    events.AudioDelta("resp_1", silence(600)),
 )
-END = talk_events.Ended("resp_1")
+END = events.ResponseEnded("resp_1")
 BEGUN = "response.output_item.added conversation.item.added response.content_part.added response.output_audio_transcript.delta"
 CLOSED = (
     "response.output_audio.done response.output_audio_transcript.done response.content_part.done conversation.item.done "
@@ -35,8 +35,8 @@ def answering(talk_to, *words, **opening):
 
 
 def speaks(session, at_ms=0):
-    session >> sound(silence(300)) << Tells(commands.Hear)
-    return session >> talk_events.SpeechStarted("t1", at_ms) << "input_audio_buffer.speech_started"
+    session >> sound(silence(300)) << Tells(commands.AppendAudio)
+    return session >> events.SpeechStarted("t1", at_ms) << "input_audio_buffer.speech_started"
 
 
 def test_sound_begins_to_play_when_its_first_piece_is_there_and_stops_when_all_of_it_was_played(talk_to):
@@ -55,14 +55,14 @@ def test_an_answer_that_was_played_before_its_end_came_stops_after_it(talk_to):
 
 def test_an_engine_that_is_slower_than_time_does_not_make_the_rest_older(talk_to):
     session = answering(talk_to, *WORDS).skip().wait(5)
-    session >> (talk_events.Sound("resp_1", silence(400)), END)
+    session >> (events.AudioDelta("resp_1", silence(400)), END)
     session.skip().wait(0.399)
     assert session.pending == []
     session.wait(0.002) << buffer("stopped")
 
 
 def test_an_answer_in_writing_plays_nothing(talk_to):
-    session = answering(talk_to, talk_events.Text("resp_1", "Hi"), END, abilities=TEXT)
+    session = answering(talk_to, events.TextDelta("resp_1", "Hi"), END, abilities=TEXT)
     assert not [each for each in session.events() if each["type"].startswith("output_audio_buffer")]
 
 
@@ -70,9 +70,9 @@ def test_speech_cuts_what_plays_where_it_was_heard_to_and_ends_the_answer(talk_t
     session = answering(talk_to, *WORDS).skip().wait(0.5)
     speaks(session) << buffer("cleared") << truncated(500) << commands.Cancel("resp_1") << CLOSED << "rate_limits.updated"
     assert session.log[-2]["response"]["status"] == "cancelled"
-    session.wait(5) >> talk_events.SpeechStopped("t1", 200)
+    session.wait(5) >> events.SpeechStopped("t1", 200)
     *_, respond = session.pending
-    assert [each.parts for each in respond.history if each.role == "assistant"] == [(turns.TextPart("Well, then"),)]
+    assert [each.parts for each in respond.history if each.role == "assistant"] == [(history.TextPart("Well, then"),)]
     session.skip()
 
 
@@ -84,9 +84,9 @@ def test_speech_cuts_an_answer_that_is_over_and_still_plays(talk_to):
         >> event("conversation.item.retrieve", item_id="item_1")
         << event("conversation.item.retrieved", item={"content": [{"type": "output_audio", "audio": ANY}]})
     )
-    session.wait(5) >> talk_events.SpeechStopped("t1", 200)
+    session.wait(5) >> events.SpeechStopped("t1", 200)
     *_, respond = session.pending
-    assert [each.parts for each in respond.history if each.role == "assistant"] == [(turns.TextPart("Well, "),)]
+    assert [each.parts for each in respond.history if each.role == "assistant"] == [(history.TextPart("Well, "),)]
     session.skip()
 
 
@@ -107,7 +107,7 @@ def test_speech_that_may_not_interrupt_lets_it_play_on(talk_to):
 def test_a_client_that_clears_is_answered_and_hears_no_more_of_that_answer(talk_to):
     session = answering(talk_to, *WORDS).skip().wait(0.1)
     session >> CLEAR << buffer("cleared") << truncated(100)
-    session >> talk_events.Sound("resp_1", silence(400)) >> END << CLOSED << "rate_limits.updated"
+    session >> events.AudioDelta("resp_1", silence(400)) >> END << CLOSED << "rate_limits.updated"
     session.wait(5) >> CLEAR << buffer("cleared")
 
 
@@ -121,15 +121,19 @@ def test_without_a_buffer_of_the_servers_there_is_nothing_to_clear(talk_to):
 
 def test_the_next_answer_plays_after_the_one_before_it_and_is_dropped_with_it(talk_to):
     session = answering(talk_to, *WORDS, END).skip() >> CREATE
-    session.skip() >> (talk_events.Spoken("resp_2", "And"), talk_events.Sound("resp_2", silence(200)), talk_events.Ended("resp_2"))
+    session.skip() >> (
+        events.AudioTranscriptDelta("resp_2", "And"),
+        events.AudioDelta("resp_2", silence(200)),
+        events.ResponseEnded("resp_2"),
+    )
     assert "output_audio_buffer.started" not in [each["type"] for each in session.events()]
     session.wait(1.1) << buffer("stopped") << buffer("started", "resp_2")
     session.wait(0.2) << buffer("stopped", "resp_2")
 
     session >> CREATE
-    session.skip() >> (talk_events.Sound("resp_3", silence(500)), talk_events.Ended("resp_3"))
+    session.skip() >> (events.AudioDelta("resp_3", silence(500)), events.ResponseEnded("resp_3"))
     session.skip() >> CREATE
-    session.skip() >> (talk_events.Sound("resp_4", silence(500)), talk_events.Ended("resp_4"))
+    session.skip() >> (events.AudioDelta("resp_4", silence(500)), events.ResponseEnded("resp_4"))
     session.skip().wait(0.2)
     speaks(session) << buffer("cleared", "resp_3") << truncated(200, "item_3") << truncated(0, "item_4")
 
@@ -137,7 +141,7 @@ def test_the_next_answer_plays_after_the_one_before_it_and_is_dropped_with_it(ta
 def test_an_answer_out_of_band_is_played_in_its_turn_and_cut_without_a_word(talk_to):
     session = answering(talk_to, *WORDS).skip()
     session >> event("response.create", response={"conversation": "none"})
-    session.skip() >> (talk_events.Sound("resp_2", silence(300)), talk_events.Ended("resp_2"))
+    session.skip() >> (events.AudioDelta("resp_2", silence(300)), events.ResponseEnded("resp_2"))
     session.skip() >> END
     session.skip().wait(1.1) << buffer("stopped") << buffer("started", "resp_2")
     speaks(session) << buffer("cleared", "resp_2")

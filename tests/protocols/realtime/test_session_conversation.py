@@ -2,7 +2,7 @@
 
 import pytest
 
-from antiphon.engine_api import events as talk_events, history as turns
+from antiphon.engine_api import events, history as engine_history
 from support.protocols.realtime_dialogues import ANY, MISSING, OMNI, TEXT, base64_of, error, event, responds, silence
 
 BOTH = pytest.mark.parametrize("dialect", ["ga", "beta"])
@@ -26,7 +26,9 @@ def holding(talk_to, *ids, **options):
 def spoken(talk_to, ms=400, **options):
     """A session whose model has said something, as `item_1`."""
     return talk_to(**options).answer(
-        talk_events.Spoken("resp_1", "Once "), talk_events.Sound("resp_1", silence(ms)), talk_events.Spoken("resp_1", "more")
+        events.AudioTranscriptDelta("resp_1", "Once "),
+        events.AudioDelta("resp_1", silence(ms)),
+        events.AudioTranscriptDelta("resp_1", "more"),
     )
 
 
@@ -63,7 +65,7 @@ def test_a_place_of_null_is_the_last(talk_to):
 
 def test_the_model_reads_items_in_their_order(talk_to):
     session = holding(talk_to, "a", "b", abilities=TEXT) >> create(wrote("c"), previous_item_id="root")
-    history = tuple(turns.Message("user", (turns.TextPart(text),)) for text in "cab")
+    history = tuple(engine_history.Message("user", (engine_history.TextPart(text),)) for text in "cab")
     session.skip() >> event("response.create") << "response.created" << responds(history=history)
 
 
@@ -91,10 +93,10 @@ def test_whatever_a_client_may_say_is_an_item(talk_to, dialect):
         assert session.log[-1]["item"].items() >= item.items()
         session.skip()
     history = (
-        turns.ToolCall("c", "f", "{}"),
-        turns.ToolResult("c", (turns.TextPart("4"),)),
-        turns.Message("assistant", (turns.TextPart("Yes"),)),
-        turns.Message("system", (turns.TextPart("Be kind."),)),
+        engine_history.ToolCall("c", "f", "{}"),
+        engine_history.ToolResult("c", (engine_history.TextPart("4"),)),
+        engine_history.Message("assistant", (engine_history.TextPart("Yes"),)),
+        engine_history.Message("system", (engine_history.TextPart("Be kind."),)),
     )
     session >> event("response.create") << "response.created" << responds(history=history)
     session.skip()
@@ -105,8 +107,8 @@ def test_sound_in_an_item_is_kept_and_not_sent_back(talk_to):
     session = talk_to() >> create({"type": "message", "role": "user", "content": [part]})
     shown = [{"type": "input_audio", "audio": MISSING, "transcript": "Hm"}]
     session << event("conversation.item.added", item={"content": shown}) << event("conversation.item.done", item={"content": shown})
-    said = turns.SpeechPart(silence(50), 24_000, None, "Hm")
-    session >> event("response.create") << "response.created" << responds(history=(turns.Message("user", (said,)),))
+    said = engine_history.SpeechPart(silence(50), 24_000, None, "Hm")
+    session >> event("response.create") << "response.created" << responds(history=(engine_history.Message("user", (said,)),))
     session >> event("conversation.item.retrieve", item_id="item_1") << event("conversation.item.retrieved", item={"content": [part]})
 
 
@@ -124,8 +126,8 @@ def test_pictures_are_for_engines_that_see(talk_to, abilities, is_taken):
         session << error("unsupported_parameter", param="item.content[0].image_url")
         return
     session << event("conversation.item.added", item={"content": [picture]}) << "conversation.item.done" >> event("response.create")
-    seen = turns.ImagePart(url="data:image/png;base64,AA==", detail="low")
-    session << "response.created" << responds(history=(turns.Message("user", (seen,)),))
+    seen = engine_history.ImagePart(url="data:image/png;base64,AA==", detail="low")
+    session << "response.created" << responds(history=(engine_history.Message("user", (seen,)),))
 
 
 def test_a_large_picture_is_not_sent_back(talk_to):
@@ -179,7 +181,7 @@ def test_what_is_no_item_is_refused_by_name(talk_to, dialect, item, code, param)
 def test_a_deleted_item_is_gone(talk_to):
     session = holding(talk_to, "a", "b", "c", abilities=TEXT) >> event("conversation.item.delete", item_id="b")
     session << event("conversation.item.deleted", item_id="b")
-    history = tuple(turns.Message("user", (turns.TextPart(text),)) for text in "ac")
+    history = tuple(engine_history.Message("user", (engine_history.TextPart(text),)) for text in "ac")
     session >> event("response.create") << "response.created" << responds(history=history)
 
 
@@ -192,15 +194,15 @@ def test_what_is_not_there_can_not_be_had(talk_to, action, doing):
 
 def test_an_answer_whose_item_is_deleted_goes_on_without_it(talk_to):
     session = talk_to(abilities=TEXT) >> event("response.create") << "response.created" << responds()
-    session >> talk_events.Text("resp_1", "a")
+    session >> events.TextDelta("resp_1", "a")
     session.skip() >> event("conversation.item.delete", item_id="item_1") << "conversation.item.deleted"
     session >> create(wrote("b", id="item_1")) << "conversation.item.added conversation.item.done"
-    session >> (talk_events.Text("resp_1", "b"), talk_events.Ended("resp_1")) << "response.output_text.delta response.output_text.done"
+    session >> (events.TextDelta("resp_1", "b"), events.ResponseEnded("resp_1")) << "response.output_text.delta response.output_text.done"
     session << "response.content_part.done response.output_item.done response.done rate_limits.updated"
 
 
 def test_an_answer_can_be_looked_at_while_it_is_said(talk_to):
-    session = talk_to() >> event("response.create") << "response.created" << responds() >> talk_events.Sound("resp_1", silence(20))
+    session = talk_to() >> event("response.create") << "response.created" << responds() >> events.AudioDelta("resp_1", silence(20))
     session.skip() >> event("conversation.item.retrieve", item_id="item_1")
     session << event("conversation.item.retrieved", item={"id": "item_1", "status": "in_progress"})
 
@@ -213,8 +215,8 @@ def test_only_what_is_retrieved_comes_with_its_sound(talk_to):
 
 def test_sound_is_retrieved_in_the_code_of_whoever_spoke(talk_to):
     session = talk_to().update(audio={"input": {"format": {"type": "audio/pcmu"}}})
-    session.turn("t1", 0) >> talk_events.Sound("resp_1", silence(20))
-    session.skip() >> talk_events.Ended("resp_1")
+    session.turn("t1", 0) >> events.AudioDelta("resp_1", silence(20))
+    session.skip() >> events.ResponseEnded("resp_1")
     session.skip() >> event("conversation.item.retrieve", item_id="item_2")
     session << event("conversation.item.retrieved", item={"content": [{"type": "output_audio", "audio": base64_of(silence(20))}]})
 
@@ -232,7 +234,7 @@ def test_what_was_not_heard_is_not_known_to_the_model(talk_to):
     session << event("conversation.item.truncated", item_id="item_1", content_index=0, audio_end_ms=150)
     session >> event("response.create") << "response.created"
     (said,) = session.pending.pop().history
-    assert said.parts == (turns.TextPart("Once "),)
+    assert said.parts == (engine_history.TextPart("Once "),)
 
 
 @pytest.mark.parametrize(("ms", "is_taken"), [(0, True), (400, True), (401, False), (6_185, False)])
@@ -255,25 +257,25 @@ def test_two_that_both_cut_are_both_right_and_the_earlier_cut_holds(talk_to):
 
 def test_an_answer_can_be_cut_while_it_is_said(talk_to):
     session = talk_to() >> event("response.create") << "response.created" << responds()
-    session >> (talk_events.Spoken("resp_1", "Once "), talk_events.Sound("resp_1", silence(400)))
+    session >> (events.AudioTranscriptDelta("resp_1", "Once "), events.AudioDelta("resp_1", silence(400)))
     session.skip() >> truncate("item_1", 200) << event("conversation.item.truncated", audio_end_ms=200)
-    session >> (talk_events.Spoken("resp_1", "more"), talk_events.Sound("resp_1", silence(400)), talk_events.Ended("resp_1"))
+    session >> (events.AudioTranscriptDelta("resp_1", "more"), events.AudioDelta("resp_1", silence(400)), events.ResponseEnded("resp_1"))
     session.skip() >> event("conversation.item.retrieve", item_id="item_1")
     content = [{"type": "output_audio", "transcript": MISSING, "audio": base64_of(silence(200))}]
     session << event("conversation.item.retrieved", item={"content": content})
 
 
 def test_a_truncation_that_comes_before_any_sound_is_refused(talk_to):
-    session = talk_to() >> event("response.create") << "response.created" << responds() >> talk_events.Spoken("resp_1", "Once")
+    session = talk_to() >> event("response.create") << "response.created" << responds() >> events.AudioTranscriptDelta("resp_1", "Once")
     session.skip() >> truncate("item_1", 0)
     session << error("unsupported_content_type", message="Only model output audio messages can be truncated")
-    session >> talk_events.Sound("resp_1", silence(20)) << "response.output_audio.delta"
+    session >> events.AudioDelta("resp_1", silence(20)) << "response.output_audio.delta"
 
 
 def test_only_sound_of_the_model_can_be_cut(talk_to):
     refused = error("unsupported_content_type", message="Only model output audio messages can be truncated", type="invalid_request_error")
     session = talk_to().turn("t1").skip() >> truncate("item_1", 10) << refused
-    session >> (talk_events.Text("resp_1", "Hi"), talk_events.Ended("resp_1"))
+    session >> (events.TextDelta("resp_1", "Hi"), events.ResponseEnded("resp_1"))
     session.skip() >> truncate("item_2", 0) << refused
     session >> truncate("item_2", 0, index=7) << refused
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from antiphon.engine_api import commands, events as talk_events
-from antiphon.engine_api.capabilities import Abilities
+from antiphon.engine_api import commands, events
+from antiphon.engine_api.capabilities import Capabilities
 from antiphon.engine_api.options import FunctionTool, Retention, Sampling, ToolChoice, TurnDetection
 from antiphon.wire.realtime.session import decode_session
 from support.protocols.realtime_dialogues import ANY, MISSING, TEXT, Closes, Tells, error, event, responds, silence, sound
@@ -74,7 +74,7 @@ def test_an_engine_that_only_writes_answers_in_writing(talk_to):
 
 
 def test_an_engine_that_hears_and_finds_no_turns_leaves_them_to_the_client(talk_to):
-    assert begun(talk_to, abilities=Abilities(audio_in=True))["audio"]["input"]["turn_detection"] is None
+    assert begun(talk_to, abilities=Capabilities(audio_in=True))["audio"]["input"]["turn_detection"] is None
 
 
 def test_a_transcription_session_has_only_what_is_heard(talk_to):
@@ -171,7 +171,7 @@ def test_what_is_said_of_what_only_the_server_says_is_passed_over(talk_to):
 def test_a_change_holds_for_the_next_answer_and_not_for_the_one_under_way(talk_to):
     session = talk_to() >> event("response.create") << "response.created" << responds()
     session >> update(output_modalities=["text"]) << updated(output_modalities=["text"])
-    session >> (talk_events.Spoken("resp_1", "Hi"), talk_events.Ended("resp_1"))
+    session >> (events.AudioTranscriptDelta("resp_1", "Hi"), events.ResponseEnded("resp_1"))
     assert "response.output_audio_transcript.delta" in [each["type"] for each in session.events()]
     session >> event("response.create") << event("response.created", response={"output_modalities": ["text"]})
     session << responds("resp_2", voice=None)
@@ -189,7 +189,7 @@ def test_tools_and_the_choice_of_them_reach_the_engine(talk_to):
     (
         session
         << responds(tools=wanted, tool_choice=ToolChoice("required", ("add",)), parallel_tool_calls=False)
-        >> talk_events.Ended("resp_1")
+        >> events.ResponseEnded("resp_1")
     )
     session.skip() >> event("response.create", response={"tool_choice": "none"}) << "response.created"
     session << responds("resp_2", tools=wanted, tool_choice=ToolChoice("none"))
@@ -224,7 +224,7 @@ def test_servers_of_tools_are_listed_and_told_to_be_out_of_reach(talk_to):
 
 
 def heard(talk_to, **options):
-    return talk_to(**options).answer(talk_events.Spoken("resp_1", "Hi"), talk_events.Sound("resp_1", silence(20)))
+    return talk_to(**options).answer(events.AudioTranscriptDelta("resp_1", "Hi"), events.AudioDelta("resp_1", silence(20)))
 
 
 @BOTH
@@ -248,7 +248,7 @@ def test_one_answer_can_not_have_another_voice_either(talk_to):
 
 
 def test_before_it_was_heard_a_voice_can_be_changed(talk_to):
-    talk_to().answer(talk_events.Text("resp_1", "Hi")) >> speaks(voice="marin") << updated(audio={"output": {"voice": "marin"}})
+    talk_to().answer(events.TextDelta("resp_1", "Hi")) >> speaks(voice="marin") << updated(audio={"output": {"voice": "marin"}})
 
 
 def test_tracing_once_on_stays(talk_to):
@@ -272,9 +272,9 @@ def test_a_model_that_the_server_has_can_not_be_changed_to(talk_to):
 
 
 def test_the_rate_of_sound_stays_while_there_is_sound(talk_to):
-    session = talk_to().update(audio={"input": {"turn_detection": None}}) >> sound(silence(200)) << Tells(commands.Hear)
+    session = talk_to().update(audio={"input": {"turn_detection": None}}) >> sound(silence(200)) << Tells(commands.AppendAudio)
     session >> hears(format={"type": "audio/pcmu"}) << error("invalid_value", "mine", param="session.audio.input.format")
-    session >> event("input_audio_buffer.clear") << commands.Forget() << "input_audio_buffer.cleared"
+    session >> event("input_audio_buffer.clear") << commands.ClearAudio() << "input_audio_buffer.cleared"
     (
         session
         >> hears(format={"type": "audio/pcmu"})
@@ -331,10 +331,10 @@ def test_what_can_not_be_had_is_refused_by_name_and_nothing_has_changed(talk_to,
     ("abilities", "fields", "param"),
     [
         (TEXT, {"output_modalities": ["audio"]}, "session.output_modalities"),
-        (Abilities(audio_in=True), {"audio": {"input": {"turn_detection": {"type": "server_vad"}}}}, ANY),
-        (Abilities(audio_in=True), {"audio": {"input": {"noise_reduction": {"type": "near_field"}}}}, ANY),
-        (Abilities(), {"truncation": {"type": "retention_ratio", "retention_ratio": 0.5}}, "session.truncation.type"),
-        (Abilities(), {"reasoning": {"effort": "low"}}, "session.reasoning.effort"),
+        (Capabilities(audio_in=True), {"audio": {"input": {"turn_detection": {"type": "server_vad"}}}}, ANY),
+        (Capabilities(audio_in=True), {"audio": {"input": {"noise_reduction": {"type": "near_field"}}}}, ANY),
+        (Capabilities(), {"truncation": {"type": "retention_ratio", "retention_ratio": 0.5}}, "session.truncation.type"),
+        (Capabilities(), {"reasoning": {"effort": "low"}}, "session.reasoning.effort"),
     ],
 )
 def test_what_the_engine_can_not_do_is_refused_by_name(talk_to, abilities, fields, param):
@@ -368,7 +368,7 @@ def test_an_engine_that_can_not_hear_lets_a_client_say_what_it_always_says(talk_
 
 def test_tools_are_refused_where_none_can_be_called(talk_to):
     tool = {"type": "function", "name": "f", "parameters": {}}
-    session = talk_to(abilities=Abilities()) >> event("response.create", response={"tools": [tool]}, event_id="mine")
+    session = talk_to(abilities=Capabilities()) >> event("response.create", response={"tools": [tool]}, event_id="mine")
     session << error("unsupported_parameter", "mine", param="response.tools")
     (
         session

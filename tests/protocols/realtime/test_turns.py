@@ -2,8 +2,8 @@
 
 import pytest
 
-from antiphon.engine_api import commands, events as talk_events, history as turns
-from antiphon.engine_api.capabilities import Abilities
+from antiphon.engine_api import commands, events, history
+from antiphon.engine_api.capabilities import Capabilities
 from antiphon.engine_api.options import Transcription
 from antiphon.protocols.session import FromClient
 from antiphon.wire.realtime.client_events import InputAudioBufferAppend
@@ -22,9 +22,9 @@ from support.protocols.realtime_dialogues import (
     sound,
 )
 
-STARTED, STOPPED = talk_events.SpeechStarted("t1", 200), talk_events.SpeechStopped("t1", 900)
+STARTED, STOPPED = events.SpeechStarted("t1", 200), events.SpeechStopped("t1", 900)
 TURN = "input_audio_buffer.committed conversation.item.added conversation.item.done"
-ANSWER = talk_events.Spoken("resp_1", "Hi"), talk_events.Sound("resp_1", silence(100)), talk_events.Ended("resp_1")
+ANSWER = events.AudioTranscriptDelta("resp_1", "Hi"), events.AudioDelta("resp_1", silence(100)), events.ResponseEnded("resp_1")
 TOLD = (
     "response.output_item.added conversation.item.added response.content_part.added response.output_audio_transcript.delta "
     "response.output_audio.delta response.output_audio.done response.output_audio_transcript.done response.content_part.done "
@@ -46,7 +46,7 @@ MANUAL = {"audio": {"input": {"turn_detection": None}}}
 
 
 def test_a_turn_that_the_engine_found_is_told_committed_and_answered(talk_to):
-    session = talk_to() >> sound(silence(1_000)) << commands.Hear(silence(1_000))
+    session = talk_to() >> sound(silence(1_000)) << commands.AppendAudio(silence(1_000))
     session >> STARTED << event("input_audio_buffer.speech_started", audio_start_ms=200, item_id="item_1")
     session >> STOPPED << event("input_audio_buffer.speech_stopped", audio_end_ms=900, item_id="item_1")
     session << event("input_audio_buffer.committed", item_id="item_1", previous_item_id=None)
@@ -58,45 +58,47 @@ def test_a_turn_that_the_engine_found_is_told_committed_and_answered(talk_to):
 
 
 def test_the_same_turn_in_the_beta(talk_to):
-    session = talk_to(dialect="beta") >> sound(silence(1_000)) << Tells(commands.Hear) >> STARTED << "input_audio_buffer.speech_started"
+    session = (
+        talk_to(dialect="beta") >> sound(silence(1_000)) << Tells(commands.AppendAudio) >> STARTED << "input_audio_buffer.speech_started"
+    )
     session >> STOPPED << "input_audio_buffer.speech_stopped input_audio_buffer.committed conversation.item.created response.created"
     session << responds() << "rate_limits.updated" >> ANSWER << TOLD_IN_BETA
 
 
 def test_the_engine_finds_its_own_turn_in_the_history(talk_to):
     pcm = bytes(range(240)) * 200
-    session = talk_to() >> sound(pcm) << Tells(commands.Hear) >> (STARTED, STOPPED)
-    heard = turns.SpeechPart(pcm[200 * 48 : 900 * 48], 24_000, "t1", None)
+    session = talk_to() >> sound(pcm) << Tells(commands.AppendAudio) >> (STARTED, STOPPED)
+    heard = history.SpeechPart(pcm[200 * 48 : 900 * 48], 24_000, "t1", None)
     *_, word = session.pending
-    assert word.history == (turns.Message("user", (heard,)),)
+    assert word.history == (history.Message("user", (heard,)),)
     session.skip()
 
 
 def test_a_turn_starts_and_stops_on_the_clock_of_all_the_sound_of_the_session(talk_to):
     session = talk_to().turn("t1", 1_000).answer(id="resp_1")
-    session >> sound(silence(1_000)) << Tells(commands.Hear)
-    session >> talk_events.SpeechStarted("t2", 1_300) << event("input_audio_buffer.speech_started", audio_start_ms=1_300)
-    session >> talk_events.SpeechStopped("t2", 1_800) << event("input_audio_buffer.speech_stopped", audio_end_ms=1_800)
-    assert session.session._conversation.find("item_2").recordings[0].length_ms == 500
+    session >> sound(silence(1_000)) << Tells(commands.AppendAudio)
+    session >> events.SpeechStarted("t2", 1_300) << event("input_audio_buffer.speech_started", audio_start_ms=1_300)
+    session >> events.SpeechStopped("t2", 1_800) << event("input_audio_buffer.speech_stopped", audio_end_ms=1_800)
+    assert session.session._conversation.find("item_2").audio_by_part[0].length_ms == 500
     session.skip()
 
 
 def test_no_answer_comes_where_none_was_asked(talk_to):
-    session = talk_to().update(**vad(create_response=False)) >> sound(silence(1_000)) << Tells(commands.Hear)
+    session = talk_to().update(**vad(create_response=False)) >> sound(silence(1_000)) << Tells(commands.AppendAudio)
     session >> (STARTED, STOPPED) << f"input_audio_buffer.speech_started input_audio_buffer.speech_stopped {TURN}"
     session >> event("response.create") << "response.created" << responds()
 
 
 def test_what_an_engine_says_of_speech_out_of_turn_is_nothing(talk_to):
-    session = talk_to() >> STOPPED >> sound(silence(1_000)) << Tells(commands.Hear) >> STARTED << "input_audio_buffer.speech_started"
-    session >> talk_events.SpeechStarted("t2", 300) >> talk_events.SpeechStopped("t2", 400) >> STARTED
+    session = talk_to() >> STOPPED >> sound(silence(1_000)) << Tells(commands.AppendAudio) >> STARTED << "input_audio_buffer.speech_started"
+    session >> events.SpeechStarted("t2", 300) >> events.SpeechStopped("t2", 400) >> STARTED
     session >> STOPPED << f"input_audio_buffer.speech_stopped {TURN} response.created" << responds() >> STOPPED
 
 
 def test_times_beyond_what_came_are_those_of_what_came(talk_to):
-    session = talk_to() >> sound(silence(500)) << Tells(commands.Hear)
-    session >> talk_events.SpeechStarted("t1", 9_000) << event("input_audio_buffer.speech_started", audio_start_ms=500)
-    session >> talk_events.SpeechStopped("t1", 9_999) << event("input_audio_buffer.speech_stopped", audio_end_ms=500)
+    session = talk_to() >> sound(silence(500)) << Tells(commands.AppendAudio)
+    session >> events.SpeechStarted("t1", 9_000) << event("input_audio_buffer.speech_started", audio_start_ms=500)
+    session >> events.SpeechStopped("t1", 9_999) << event("input_audio_buffer.speech_stopped", audio_end_ms=500)
     session.skip()
 
 
@@ -105,15 +107,20 @@ def test_times_beyond_what_came_are_those_of_what_came(talk_to):
 
 def test_sound_is_taken_without_a_word_and_committed_by_hand(talk_to):
     session = talk_to().update(**MANUAL)
-    session >> sound(silence(60)) << commands.Hear(silence(60)) >> sound(silence(60)) << commands.Hear(silence(60))
-    session >> event("input_audio_buffer.commit") << commands.Commit("turn_1") << event("input_audio_buffer.committed", item_id="item_1")
+    session >> sound(silence(60)) << commands.AppendAudio(silence(60)) >> sound(silence(60)) << commands.AppendAudio(silence(60))
+    (
+        session
+        >> event("input_audio_buffer.commit")
+        << commands.CommitAudio("turn_1")
+        << event("input_audio_buffer.committed", item_id="item_1")
+    )
     session << "conversation.item.added conversation.item.done"
     session >> event("response.create") << "response.created" << responds()
 
 
 def test_a_commit_never_asks_for_an_answer_and_the_buffer_is_empty_after_it(talk_to):
-    session = talk_to().update(**MANUAL) >> sound(silence(200)) << Tells(commands.Hear)
-    session >> event("input_audio_buffer.commit") << Tells(commands.Commit) << TURN
+    session = talk_to().update(**MANUAL) >> sound(silence(200)) << Tells(commands.AppendAudio)
+    session >> event("input_audio_buffer.commit") << Tells(commands.CommitAudio) << TURN
     session >> event("input_audio_buffer.commit", event_id="mine") << error("input_audio_buffer_commit_empty", "mine")
 
 
@@ -125,33 +132,45 @@ def test_too_little_sound_is_no_turn_and_is_kept(talk_to, ms, shown):
         f"Error committing input audio buffer: buffer too small. Expected at least 100ms of audio, but buffer only has {shown}ms of audio."
     )
     session >> event("input_audio_buffer.commit") << error("input_audio_buffer_commit_empty", message=message, type="invalid_request_error")
-    session >> sound(silence(100)) << Tells(commands.Hear) >> event("input_audio_buffer.commit") << Tells(commands.Commit) << TURN
-    assert session.session._conversation.find("item_1").recordings[0].length_ms == ms + 100
+    (
+        session
+        >> sound(silence(100))
+        << Tells(commands.AppendAudio)
+        >> event("input_audio_buffer.commit")
+        << Tells(commands.CommitAudio)
+        << TURN
+    )
+    assert session.session._conversation.find("item_1").audio_by_part[0].length_ms == ms + 100
 
 
 def test_a_clear_drops_the_sound(talk_to):
-    session = talk_to().update(**MANUAL) >> sound(silence(200)) << Tells(commands.Hear)
-    session >> event("input_audio_buffer.clear") << commands.Forget() << "input_audio_buffer.cleared"
+    session = talk_to().update(**MANUAL) >> sound(silence(200)) << Tells(commands.AppendAudio)
+    session >> event("input_audio_buffer.clear") << commands.ClearAudio() << "input_audio_buffer.cleared"
     session >> event("input_audio_buffer.commit") << error("input_audio_buffer_commit_empty")
 
 
 def test_a_clear_in_the_middle_of_speech_ends_it_and_leaves_no_item(talk_to):
-    session = talk_to() >> sound(silence(1_000)) << Tells(commands.Hear) >> STARTED << "input_audio_buffer.speech_started"
-    session >> event("input_audio_buffer.clear") << event("input_audio_buffer.speech_stopped", item_id="item_1") << commands.Forget()
+    session = talk_to() >> sound(silence(1_000)) << Tells(commands.AppendAudio) >> STARTED << "input_audio_buffer.speech_started"
+    session >> event("input_audio_buffer.clear") << event("input_audio_buffer.speech_stopped", item_id="item_1") << commands.ClearAudio()
     session << "input_audio_buffer.cleared" >> STOPPED
 
 
 def test_a_commit_in_the_middle_of_speech_ends_the_turn_there(talk_to):
-    session = talk_to() >> sound(silence(1_000)) << Tells(commands.Hear) >> STARTED << "input_audio_buffer.speech_started"
-    session >> event("input_audio_buffer.commit") << event("input_audio_buffer.speech_stopped", item_id="item_1") << commands.Commit("t1")
+    session = talk_to() >> sound(silence(1_000)) << Tells(commands.AppendAudio) >> STARTED << "input_audio_buffer.speech_started"
+    (
+        session
+        >> event("input_audio_buffer.commit")
+        << event("input_audio_buffer.speech_stopped", item_id="item_1")
+        << commands.CommitAudio("t1")
+    )
     session << event("input_audio_buffer.committed", item_id="item_1") << "conversation.item.added conversation.item.done" >> STOPPED
 
 
 def test_switching_detection_off_in_the_middle_of_speech_ends_it_and_keeps_the_sound(talk_to):
-    session = talk_to() >> sound(silence(1_000)) << Tells(commands.Hear) >> STARTED << "input_audio_buffer.speech_started"
+    session = talk_to() >> sound(silence(1_000)) << Tells(commands.AppendAudio) >> STARTED << "input_audio_buffer.speech_started"
     session >> event("session.update", session={"type": "realtime", **MANUAL}) << "input_audio_buffer.speech_stopped"
     session << Tells(commands.Configure, turn_detection=None) << "session.updated" >> STOPPED
-    session >> event("input_audio_buffer.commit") << Tells(commands.Commit) << TURN
+    session >> event("input_audio_buffer.commit") << Tells(commands.CommitAudio) << TURN
 
 
 def test_telephone_sound_reaches_the_engine_as_samples_at_its_own_rate(talk_to):
@@ -160,13 +179,13 @@ def test_telephone_sound_reaches_the_engine_as_samples_at_its_own_rate(talk_to):
     (
         session
         >> sound(b"\xff" * 1_600)
-        << commands.Hear(bytes(3_200))
-        >> talk_events.SpeechStarted("t1", 50)
+        << commands.AppendAudio(bytes(3_200))
+        >> events.SpeechStarted("t1", 50)
         << "input_audio_buffer.speech_started"
     )
     (
         session
-        >> talk_events.SpeechStopped("t1", 150)
+        >> events.SpeechStopped("t1", 150)
         << event("input_audio_buffer.speech_stopped", audio_end_ms=150)
         << TURN
         << "response.created"
@@ -175,10 +194,10 @@ def test_telephone_sound_reaches_the_engine_as_samples_at_its_own_rate(talk_to):
 
 
 def test_an_engine_that_reads_sound_and_does_not_listen_finds_it_in_the_history(talk_to):
-    reader = Abilities(audio_in=True)
+    reader = Capabilities(audio_in=True)
     session = talk_to(abilities=reader) >> sound(silence(200)) >> event("input_audio_buffer.commit") << TURN
-    said = turns.SpeechPart(silence(200), 24_000, None, None)
-    session >> event("response.create") << "response.created" << responds(history=(turns.Message("user", (said,)),))
+    said = history.SpeechPart(silence(200), 24_000, None, None)
+    session >> event("response.create") << "response.created" << responds(history=(history.Message("user", (said,)),))
 
 
 def test_sound_for_an_engine_that_can_not_hear_is_refused_by_name(talk_to):
@@ -191,8 +210,8 @@ def test_an_hour_of_silence_is_not_kept(talk_to):
     session = talk_to(lasts_s=7_200).session
     for second in range(3_600):
         session.handle(FromClient(InputAudioBufferAppend(audio=silence(1_000)), BEGUN_AT + second))
-    assert session._speech.buffer.now_ms == 3_600_000
-    assert session._speech.buffer.held_bytes <= len(silence(10_000))
+    assert session._input_audio.buffer.now_ms == 3_600_000
+    assert session._input_audio.buffer.buffered_bytes <= len(silence(10_000))
 
 
 # Barge-in
@@ -200,13 +219,13 @@ def test_an_hour_of_silence_is_not_kept(talk_to):
 
 def speaking(talk_to, **update):
     session = talk_to().update(**update) if update else talk_to()
-    session.turn("t1") >> (talk_events.Spoken("resp_1", "Once upon"), talk_events.Sound("resp_1", silence(400)))
-    session.skip() >> sound(silence(600)) << Tells(commands.Hear)
+    session.turn("t1") >> (events.AudioTranscriptDelta("resp_1", "Once upon"), events.AudioDelta("resp_1", silence(400)))
+    session.skip() >> sound(silence(600)) << Tells(commands.AppendAudio)
     return session
 
 
 def test_speech_cuts_off_the_answer_and_all_of_it_is_closed(talk_to):
-    session = speaking(talk_to) >> talk_events.SpeechStarted("t2", 600) << "input_audio_buffer.speech_started" << commands.Cancel("resp_1")
+    session = speaking(talk_to) >> events.SpeechStarted("t2", 600) << "input_audio_buffer.speech_started" << commands.Cancel("resp_1")
     place = {"response_id": "resp_1", "item_id": "item_2", "output_index": 0}
     session << event("response.output_audio.done", **place, content_index=0)
     session << event("response.output_audio_transcript.done", **place, content_index=0, transcript="Once upon")
@@ -215,31 +234,29 @@ def test_speech_cuts_off_the_answer_and_all_of_it_is_closed(talk_to):
     session << event("response.output_item.done", item={"id": "item_2", "status": "incomplete"})
     details = {"type": "cancelled", "reason": "turn_detected"}
     session << event("response.done", response={"status": "cancelled", "status_details": details, "output": [{"id": "item_2"}]})
-    session << "rate_limits.updated" >> (talk_events.Sound("resp_1", silence(100)), talk_events.Ended("resp_1", "cancelled"))
+    session << "rate_limits.updated" >> (events.AudioDelta("resp_1", silence(100)), events.ResponseEnded("resp_1", "cancelled"))
 
 
 def test_speech_leaves_the_answer_alone_where_it_must_not_interrupt(talk_to):
-    session = (
-        speaking(talk_to, **vad(interrupt_response=False)) >> talk_events.SpeechStarted("t2", 600) << "input_audio_buffer.speech_started"
-    )
-    session >> talk_events.Sound("resp_1", silence(20)) << "response.output_audio.delta"
-    session >> talk_events.SpeechStopped("t2", 800) << f"input_audio_buffer.speech_stopped {TURN}"
-    session << error("conversation_already_has_active_response") >> talk_events.Ended("resp_1")
+    session = speaking(talk_to, **vad(interrupt_response=False)) >> events.SpeechStarted("t2", 600) << "input_audio_buffer.speech_started"
+    session >> events.AudioDelta("resp_1", silence(20)) << "response.output_audio.delta"
+    session >> events.SpeechStopped("t2", 800) << f"input_audio_buffer.speech_stopped {TURN}"
+    session << error("conversation_already_has_active_response") >> events.ResponseEnded("resp_1")
     session.skip()
 
 
 def test_speech_leaves_answers_out_of_band_alone(talk_to):
     session = talk_to() >> event("response.create", response={"conversation": "none"}) << "response.created" << responds()
-    session >> sound(silence(600)) << Tells(commands.Hear) >> STARTED << "input_audio_buffer.speech_started"
+    session >> sound(silence(600)) << Tells(commands.AppendAudio) >> STARTED << "input_audio_buffer.speech_started"
     (
         session
-        >> talk_events.Spoken("resp_1", "on")
+        >> events.AudioTranscriptDelta("resp_1", "on")
         << "response.output_item.added response.content_part.added response.output_audio_transcript.delta"
     )
 
 
 def test_the_client_says_how_much_was_heard_and_the_words_are_gone(talk_to):
-    session = speaking(talk_to) >> talk_events.SpeechStarted("t2", 600)
+    session = speaking(talk_to) >> events.SpeechStarted("t2", 600)
     session.skip() >> event("conversation.item.truncate", item_id="item_2", content_index=0, audio_end_ms=150)
     session << event("conversation.item.truncated", item_id="item_2", content_index=0, audio_end_ms=150)
     session >> event("conversation.item.retrieve", item_id="item_2")
@@ -252,11 +269,11 @@ def test_the_client_says_how_much_was_heard_and_the_words_are_gone(talk_to):
 
 
 def test_a_turn_is_written_down_beside_its_answer(talk_to):
-    session = talk_to().update(**TRANSCRIBE).turn("t1") >> talk_events.Heard("t1", "Good ")
+    session = talk_to().update(**TRANSCRIBE).turn("t1") >> events.InputTranscriptDelta("t1", "Good ")
     place = {"item_id": "item_1", "content_index": 0}
-    session << event("conversation.item.input_audio_transcription.delta", **place, delta="Good ") >> talk_events.Ended("resp_1")
+    session << event("conversation.item.input_audio_transcription.delta", **place, delta="Good ") >> events.ResponseEnded("resp_1")
     session << "response.done rate_limits.updated"
-    session >> talk_events.HeardAll(id="t1", transcript="Good day", seconds=0.4)
+    session >> events.InputTranscriptDone(id="t1", transcript="Good day", seconds=0.4)
     usage = {"type": "duration", "seconds": 0.4}
     session << event("conversation.item.input_audio_transcription.completed", **place, transcript="Good day", usage=usage)
     session >> event("conversation.item.retrieve", item_id="item_1")
@@ -265,44 +282,48 @@ def test_a_turn_is_written_down_beside_its_answer(talk_to):
 
 def test_a_transcript_that_costs_tokens_says_how_many(talk_to):
     session = talk_to().update(**TRANSCRIBE).turn("t1")
-    session >> talk_events.HeardAll(id="t1", transcript="Hi", input_tokens=9, input_audio_tokens=7, output_tokens=2)
+    session >> events.InputTranscriptDone(id="t1", transcript="Hi", input_tokens=9, input_audio_tokens=7, output_tokens=2)
     details = {"text_tokens": 2, "audio_tokens": 7}
     usage = {"type": "tokens", "total_tokens": 11, "input_tokens": 9, "output_tokens": 2, "input_token_details": details}
     session << event("conversation.item.input_audio_transcription.completed", usage=usage)
 
 
 def test_what_could_not_be_written_down_says_why(talk_to):
-    session = talk_to().update(**TRANSCRIBE).turn("t1") >> talk_events.NotHeard(id="t1", message="Too faint.", code="audio_unintelligible")
+    session = talk_to().update(**TRANSCRIBE).turn("t1") >> events.InputTranscriptFailed(
+        id="t1", message="Too faint.", code="audio_unintelligible"
+    )
     failed = "conversation.item.input_audio_transcription.failed"
     why = {"type": "transcription_error", "code": "audio_unintelligible", "message": "Too faint.", "param": MISSING}
     session << event(failed, item_id="item_1", content_index=0, error=why)
-    session >> talk_events.HeardAll(id="t1", transcript="late")
+    session >> events.InputTranscriptDone(id="t1", transcript="late")
 
 
 def test_the_beta_is_told_that_what_could_not_be_written_down_was_no_field_of_its_own(talk_to):
     session = talk_to(dialect="beta") >> event("session.update", session={"input_audio_transcription": {"model": "whisper-1"}})
-    session.skip().turn("t1") >> talk_events.NotHeard(id="t1", message="Too faint.", code="audio_unintelligible")
+    session.skip().turn("t1") >> events.InputTranscriptFailed(id="t1", message="Too faint.", code="audio_unintelligible")
     why = {"type": "transcription_error", "code": "audio_unintelligible", "message": "Too faint.", "param": None}
     session << event("conversation.item.input_audio_transcription.failed", error=why)
 
 
 def test_speakers_are_told_apart(talk_to):
-    session = talk_to().update(**TRANSCRIBE).turn("t1") >> talk_events.HeardSegment(id="t1", text="Hi", start_s=0.1, end_s=0.4, speaker="A")
+    session = talk_to().update(**TRANSCRIBE).turn("t1") >> events.InputTranscriptSegment(
+        id="t1", text="Hi", start_s=0.1, end_s=0.4, speaker="A"
+    )
     segment = {"item_id": "item_1", "content_index": 0, "text": "Hi", "start": 0.1, "end": 0.4, "speaker": "A", "id": ANY}
     session << event("conversation.item.input_audio_transcription.segment", **segment)
 
 
 def test_transcripts_of_two_turns_may_come_in_any_order(talk_to):
-    session = talk_to().update(**TRANSCRIBE, **{}).turn("t1") >> talk_events.Ended("resp_1")
-    session.skip().turn("t2") >> talk_events.HeardAll(id="t2", transcript="two")
+    session = talk_to().update(**TRANSCRIBE, **{}).turn("t1") >> events.ResponseEnded("resp_1")
+    session.skip().turn("t2") >> events.InputTranscriptDone(id="t2", transcript="two")
     session << event("conversation.item.input_audio_transcription.completed", item_id="item_2")
-    session >> talk_events.HeardAll(id="t1", transcript="one")
+    session >> events.InputTranscriptDone(id="t1", transcript="one")
     session << event("conversation.item.input_audio_transcription.completed", item_id="item_1")
 
 
 def test_nobody_is_told_words_that_nobody_asked_for_and_a_model_that_can_not_hear_still_gets_them(talk_to):
-    session = talk_to().turn("t1") >> (talk_events.Heard("t1", "Hi"), talk_events.HeardAll(id="t1", transcript="Hi"))
-    assert session.session._conversation.find("item_1").recordings[0].transcript == "Hi"
+    session = talk_to().turn("t1") >> (events.InputTranscriptDelta("t1", "Hi"), events.InputTranscriptDone(id="t1", transcript="Hi"))
+    assert session.session._conversation.find("item_1").audio_by_part[0].transcript == "Hi"
 
 
 def test_a_transcript_for_an_item_that_was_deleted_is_nothing(talk_to):
@@ -310,13 +331,13 @@ def test_a_transcript_for_an_item_that_was_deleted_is_nothing(talk_to):
     (
         session
         << "conversation.item.deleted"
-        >> talk_events.HeardAll(id="t1", transcript="gone")
-        >> talk_events.HeardAll(id="t9", transcript="what?")
+        >> events.InputTranscriptDone(id="t1", transcript="gone")
+        >> events.InputTranscriptDone(id="t9", transcript="what?")
     )
 
 
 def test_a_transcript_that_the_engine_can_not_make_fails_for_every_turn(talk_to):
-    deaf = Abilities(audio_in=True)
+    deaf = Capabilities(audio_in=True)
     session = talk_to(abilities=deaf).update(**TRANSCRIBE) >> sound(silence(200)) >> event("input_audio_buffer.commit") << TURN
     session << event("conversation.item.input_audio_transcription.failed", error={"code": "unsupported_parameter"})
 
@@ -325,9 +346,9 @@ def test_a_transcript_that_the_engine_can_not_make_fails_for_every_turn(talk_to)
 def test_a_transcription_session_writes_down_and_never_answers(talk_to, dialect):
     session = talk_to(is_transcription=True, dialect=dialect, is_new=True) << Tells(commands.Configure, transcription=Transcription())
     session << event("session.created", session={"object": "realtime.transcription_session"})
-    session.skip() >> sound(silence(1_000)) << Tells(commands.Hear) >> (STARTED, STOPPED)
+    session.skip() >> sound(silence(1_000)) << Tells(commands.AppendAudio) >> (STARTED, STOPPED)
     assert not [each for each in session.events() if each["type"].startswith("response")]
-    session >> talk_events.HeardAll(id="t1", transcript="Hi", seconds=0.7) << "conversation.item.input_audio_transcription.completed"
+    session >> events.InputTranscriptDone(id="t1", transcript="Hi", seconds=0.7) << "conversation.item.input_audio_transcription.completed"
     session >> event("response.create", event_id="mine") << error("invalid_value", "mine")
 
 
@@ -336,33 +357,38 @@ def test_a_transcription_session_writes_down_and_never_answers(talk_to, dialect)
 
 def test_a_person_who_says_nothing_is_spoken_to(talk_to):
     session = talk_to().update(**vad(idle_timeout_ms=5_000)).turn("t1", 400)
-    session >> (talk_events.Sound("resp_1", silence(3_000)), talk_events.Ended("resp_1"))
+    session >> (events.AudioDelta("resp_1", silence(3_000)), events.ResponseEnded("resp_1"))
     session.skip().wait(7.9)  # three seconds of sound are heard first
     session.wait(0.1) << event("input_audio_buffer.timeout_triggered", audio_start_ms=400, audio_end_ms=400, item_id="item_3")
-    session << commands.Forget() << event("input_audio_buffer.committed", item_id="item_3", previous_item_id="item_2")
+    session << commands.ClearAudio() << event("input_audio_buffer.committed", item_id="item_3", previous_item_id="item_2")
     session << "conversation.item.added conversation.item.done response.created" << responds("resp_2")
     session.wait(60)
 
 
 def test_speech_and_answers_put_the_timeout_off(talk_to):
-    session = talk_to().update(**vad(idle_timeout_ms=5_000)).turn("t1") >> talk_events.Ended("resp_1")
-    session.skip().wait(4) >> sound(silence(900)) << Tells(commands.Hear) >> talk_events.SpeechStarted("t2", 500)
-    session.skip().wait(60) >> talk_events.SpeechStopped("t2", 900)
-    session.skip().wait(60) >> talk_events.Ended("resp_2") << "response.done rate_limits.updated"
+    session = talk_to().update(**vad(idle_timeout_ms=5_000)).turn("t1") >> events.ResponseEnded("resp_1")
+    session.skip().wait(4) >> sound(silence(900)) << Tells(commands.AppendAudio) >> events.SpeechStarted("t2", 500)
+    session.skip().wait(60) >> events.SpeechStopped("t2", 900)
+    session.skip().wait(60) >> events.ResponseEnded("resp_2") << "response.done rate_limits.updated"
     session.wait(4.9).wait(0.1) << "input_audio_buffer.timeout_triggered"
     session.skip()
 
 
 def test_the_timeout_can_be_switched_off(talk_to):
-    session = talk_to().update(**vad(idle_timeout_ms=5_000)).turn("t1") >> talk_events.Ended("resp_1")
+    session = talk_to().update(**vad(idle_timeout_ms=5_000)).turn("t1") >> events.ResponseEnded("resp_1")
     session.skip().update(**vad(idle_timeout_ms=None)).wait(60)
     assert session.log[-1]["session"]["audio"]["input"]["turn_detection"]["idle_timeout_ms"] is None
 
 
 def test_the_beta_commits_the_empty_turn_without_telling_of_the_timeout(talk_to):
     session = talk_to(dialect="beta").update(turn_detection={"type": "server_vad", "idle_timeout_ms": 5_000}).turn("t1")
-    session >> talk_events.Ended("resp_1") << "response.done"
-    session.wait(5) << commands.Forget() << "input_audio_buffer.committed conversation.item.created response.created" << responds("resp_2")
+    session >> events.ResponseEnded("resp_1") << "response.done"
+    (
+        session.wait(5)
+        << commands.ClearAudio()
+        << "input_audio_buffer.committed conversation.item.created response.created"
+        << responds("resp_2")
+    )
     session << "rate_limits.updated"
 
 

@@ -6,26 +6,28 @@ import pytest
 from openai.types.responses import ResponseStreamEvent
 from pydantic import TypeAdapter
 
-from antiphon.audio import endless_wav_head
-from antiphon.engine_api import events as talk_events, history as turns
-from antiphon.engine_api.capabilities import Abilities
+from antiphon.audio import streaming_wav_header
+from antiphon.engine_api import events, history
+from antiphon.engine_api.capabilities import Capabilities
 from antiphon.engine_api.options import Voice
-from antiphon.errors import ClientMistake
-from antiphon.protocols.responses.request import ask
+from antiphon.errors import ClientError
+from antiphon.protocols.responses.request import engine_request
 from antiphon.wire.responses import items, parts
 from antiphon.wire.responses.request import AudioOptions, VoiceReference
 from support.protocols.responses_dialogues import ID, Dialogue, order_for, session_for
 
-SPEAKS = Abilities(audio_out=True, voices=("low", "high"), tools=True)
+SPEAKS = Capabilities(audio_out=True, voices=("low", "high"), tools=True)
 ALOUD = {"modalities": ["text", "audio"], "abilities": SPEAKS}
 
 
 def spoken(*words, **fields):
     """What is told of an answer of words and their sounds."""
     said = [
-        word for number, text in enumerate(words) for word in (talk_events.Spoken(ID, text), talk_events.Sound(ID, bytes([number, 0]) * 2))
+        word
+        for number, text in enumerate(words)
+        for word in (events.AudioTranscriptDelta(ID, text), events.AudioDelta(ID, bytes([number, 0]) * 2))
     ]
-    return Dialogue(session_for(**ALOUD | fields)).said(*said, talk_events.Ended(ID))
+    return Dialogue(session_for(**ALOUD | fields)).said(*said, events.ResponseEnded(ID))
 
 
 def test_the_words_of_a_spoken_answer_are_its_text_and_its_transcript():
@@ -62,12 +64,12 @@ def test_sound_is_told_as_it_comes_and_as_wav_behind_a_head():
         b"".join(base64.b64decode(event["delta"]) for event in told.events if event["type"] == "response.audio.delta")
         for told in (bare, headed)
     ]
-    assert sounds == [b"\0\0\0\0\1\0\1\0", endless_wav_head(24_000) + b"\0\0\0\0\1\0\1\0"]
+    assert sounds == [b"\0\0\0\0\1\0\1\0", streaming_wav_header(24_000) + b"\0\0\0\0\1\0\1\0"]
 
 
 def test_an_answer_that_is_cut_off_in_the_middle_of_its_sound_is_whole_in_its_events():
     told = Dialogue(session_for(**ALOUD)).said(
-        talk_events.Spoken(ID, "One"), talk_events.Sound(ID, b"\0\0"), talk_events.Ended(ID, "length")
+        events.AudioTranscriptDelta(ID, "One"), events.AudioDelta(ID, b"\0\0"), events.ResponseEnded(ID, "length")
     )
     assert told.types[-6:] == [
         "audio.done",
@@ -80,14 +82,14 @@ def test_an_answer_that_is_cut_off_in_the_middle_of_its_sound_is_whole_in_its_ev
 
 
 def test_what_an_engine_says_is_text_where_nobody_asked_for_sound():
-    told = Dialogue(session_for()).said(talk_events.Spoken(ID, "One"), talk_events.Sound(ID, b"\0\0"), talk_events.Ended(ID))
+    told = Dialogue(session_for()).said(events.AudioTranscriptDelta(ID, "One"), events.AudioDelta(ID, b"\0\0"), events.ResponseEnded(ID))
     assert not [kind for kind in told.types if kind.startswith("audio")]
     assert told.events[-1]["response"]["output"][0]["content"][0]["text"] == "One"
 
 
 def test_the_engine_is_asked_to_speak_with_the_voice_that_was_asked_for():
     def voice(**fields):
-        return ask(order_for(**{"abilities": SPEAKS} | fields)).respond.voice
+        return engine_request(order_for(**{"abilities": SPEAKS} | fields)).respond.voice
 
     assert voice() is None and voice(modalities=["text"]) is None
     assert voice(modalities=["text", "audio"]) == Voice(None, 24_000)
@@ -99,8 +101,8 @@ def test_the_engine_is_asked_to_speak_with_the_voice_that_was_asked_for():
 @pytest.mark.parametrize(
     ("fields", "code", "param"),
     [
-        ({"abilities": Abilities()}, "unsupported_parameter", "modalities"),
-        ({"abilities": Abilities(), "modalities": None, "audio": AudioOptions(voice="low")}, "unsupported_parameter", "audio"),
+        ({"abilities": Capabilities()}, "unsupported_parameter", "modalities"),
+        ({"abilities": Capabilities(), "modalities": None, "audio": AudioOptions(voice="low")}, "unsupported_parameter", "audio"),
         ({"modalities": ["audio"]}, "invalid_value", "modalities"),
         ({"stream": False}, None, "modalities"),
         ({"audio": AudioOptions(voice="nobody")}, "unsupported_value", "audio.voice"),
@@ -108,8 +110,8 @@ def test_the_engine_is_asked_to_speak_with_the_voice_that_was_asked_for():
     ],
 )
 def test_sound_that_cannot_be_had_is_refused_by_name(fields, code, param):
-    with pytest.raises(ClientMistake) as caught:
-        ask(order_for(**ALOUD | fields))
+    with pytest.raises(ClientError) as caught:
+        engine_request(order_for(**ALOUD | fields))
     assert (caught.value.code, caught.value.param) == (code, param)
 
 
@@ -120,18 +122,18 @@ def recording(**fields):
 
 def test_a_recording_is_told_as_its_words_to_an_engine_that_cannot_hear():
     def heard(abilities, **fields):
-        (turn,) = ask(order_for(given=(recording(**fields),), abilities=abilities)).respond.history
+        (turn,) = engine_request(order_for(given=(recording(**fields),), abilities=abilities)).respond.history
         return turn.parts[0]
 
-    assert heard(Abilities(), transcript="Ten of clubs.") == turns.TextPart("Ten of clubs.")
-    assert "nothing is said" in heard(Abilities(), transcript="").text
-    assert heard(Abilities(audio_in=True), transcript="Ten of clubs.") == turns.AudioPart("AAAA", "wav")
-    with pytest.raises(ClientMistake, match="takes no input_audio"):
-        heard(Abilities())
+    assert heard(Capabilities(), transcript="Ten of clubs.") == history.TextPart("Ten of clubs.")
+    assert "nothing is said" in heard(Capabilities(), transcript="").text
+    assert heard(Capabilities(audio_in=True), transcript="Ten of clubs.") == history.AudioPart("AAAA", "wav")
+    with pytest.raises(ClientError, match="takes no input_audio"):
+        heard(Capabilities())
 
 
 def test_what_was_said_in_a_recording_is_kept_with_it():
-    told = Dialogue(session_for(given=(recording(transcript="Ten of clubs."),), abilities=Abilities()))
-    told.said(talk_events.Text(ID, "Yes."), talk_events.Ended(ID))
+    told = Dialogue(session_for(given=(recording(transcript="Ten of clubs."),), abilities=Capabilities()))
+    told.said(events.TextDelta(ID, "Yes."), events.ResponseEnded(ID))
     kept = [effect.record for effect in told.effects if type(effect).__name__ == "Keep"][-1]
     assert b'"transcript":"Ten of clubs."' in kept.items[0].body

@@ -3,29 +3,29 @@
 import msgspec
 import pytest
 
-from antiphon.engine_api import history as turns
-from antiphon.engine_api.capabilities import Abilities
-from antiphon.errors import ClientMistake
-from antiphon.protocols.responses.history import turns_of
-from antiphon.protocols.responses.tools import LeftOut, Terms
+from antiphon.engine_api import history
+from antiphon.engine_api.capabilities import Capabilities
+from antiphon.errors import ClientError
+from antiphon.protocols.responses.history import to_history
+from antiphon.protocols.responses.tools import Omissions, TranslationContext
 from antiphon.wire.responses.items import decode_item
 
 
 def told(*written, carries=True, **abilities):
     """The turns of items, and the types of those that are not told."""
-    left_out = LeftOut()
-    terms = Terms(Abilities(**abilities), "m", carries, left_out)
+    left_out = Omissions()
+    terms = TranslationContext(Capabilities(**abilities), "m", carries, left_out)
     located = [(f"input[{index}]", decode_item(msgspec.json.encode(each))) for index, each in enumerate(written)]
-    return turns_of(located, terms), left_out.items
+    return to_history(located, terms), left_out.items
 
 
 def result(call_id, text):
-    return turns.ToolResult(call_id, (turns.TextPart(text),))
+    return history.ToolResult(call_id, (history.TextPart(text),))
 
 
 EXEC = {"type": "exec", "command": ["ls", "-l"], "env": {}}
 LOCAL_SHELL = {"type": "local_shell_call", "id": "lsh_1", "call_id": "call_1", "action": EXEC, "status": "completed"}
-LS = turns.ToolCall("call_1", "local_shell", '{"type":"exec","command":["ls","-l"],"env":{}}')
+LS = history.ToolCall("call_1", "local_shell", '{"type":"exec","command":["ls","-l"],"env":{}}')
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_a_local_shells_command_is_a_call_whichever_way_its_output_names_it(outp
 
 @pytest.mark.parametrize("name", [{}, {"id": "lsh_1", "call_id": "call_2"}])
 def test_a_local_shells_output_that_names_no_call_is_refused(name):
-    with pytest.raises(ClientMistake, match="No tool call found"):
+    with pytest.raises(ClientError, match="No tool call found"):
         told(LOCAL_SHELL, {"type": "local_shell_call_output", "output": "a.txt", **name})
 
 
@@ -56,31 +56,31 @@ PAIRS = {
     "shell": (
         {"type": "shell_call", "call_id": "c", "action": {"commands": ["echo hi"]}},
         {"type": "shell_call_output", "call_id": "c", "output": [EXIT]},
-        turns.ToolCall("c", "shell", '{"commands":["echo hi"]}'),
+        history.ToolCall("c", "shell", '{"commands":["echo hi"]}'),
         '{"outcome":{"type":"exit","exit_code":0},"stderr":"","stdout":"hi\\n"}',
     ),
     "patch": (
         {"type": "apply_patch_call", "call_id": "c", "status": "completed", "operation": PATCHED},
         {"type": "apply_patch_call_output", "call_id": "c", "status": "failed"},
-        turns.ToolCall("c", "apply_patch", '{"type":"update_file","diff":"@@","path":"a.py"}'),
+        history.ToolCall("c", "apply_patch", '{"type":"update_file","diff":"@@","path":"a.py"}'),
         "failed",
     ),
     "tool search": (
         {"type": "tool_search_call", "call_id": "c", "arguments": {"query": "mail"}},
         {"type": "tool_search_output", "call_id": "c", "tools": [{"type": "function", "name": "send"}]},
-        turns.ToolCall("c", "tool_search", '{"query":"mail"}'),
+        history.ToolCall("c", "tool_search", '{"query":"mail"}'),
         "Tools found: send.",
     ),
     "computer": (
         {"type": "computer_call", "id": "cu_1", "call_id": "c", "pending_safety_checks": [], "status": "completed", "action": CLICK},
         {"type": "computer_call_output", "call_id": "c", "output": SCREEN},
-        turns.ToolCall("c", "computer", '{"actions":[{"type":"click","button":"left","x":1,"y":2}]}'),
+        history.ToolCall("c", "computer", '{"actions":[{"type":"click","button":"left","x":1,"y":2}]}'),
         "Done. The screenshot can't be shown here.",
     ),
     "program": (
         {"type": "program", "id": "pr_1", "call_id": "c", "code": "x = 1", "fingerprint": "f"},
         {"type": "program_output", "id": "po_1", "call_id": "c", "result": "1", "status": "completed"},
-        turns.ToolCall("c", "program", '{"code":"x = 1"}'),
+        history.ToolCall("c", "program", '{"code":"x = 1"}'),
         "1",
     ),
 }
@@ -95,7 +95,7 @@ def test_a_tools_call_and_output_are_told_as_any_other(what):
 WHOLES = {
     "mcp": (
         {"type": "mcp_call", "id": "mcp_1", "name": "find", "server_label": "gh", "arguments": "{}", "output": "two"},
-        turns.ToolCall("mcp_1", "find", "{}", namespace="gh"),
+        history.ToolCall("mcp_1", "find", "{}", namespace="gh"),
         "two",
     ),
     "mcp that failed": (
@@ -107,7 +107,7 @@ WHOLES = {
             "arguments": "",
             "error": {"type": "http_error", "code": 500, "message": "x"},
         },
-        turns.ToolCall("mcp_1", "f", "", namespace="gh"),
+        history.ToolCall("mcp_1", "f", "", namespace="gh"),
         '{"type":"http_error","code":500,"message":"x"}',
     ),
     "code": (
@@ -119,12 +119,12 @@ WHOLES = {
             "status": "completed",
             "outputs": [{"type": "logs", "logs": "1"}, {"type": "image", "url": "http://x"}],
         },
-        turns.ToolCall("ci_1", "code_interpreter", '{"code":"print(1)"}'),
+        history.ToolCall("ci_1", "code_interpreter", '{"code":"print(1)"}'),
         "1\n(a picture)",
     ),
     "file search": (
         {"type": "file_search_call", "id": "fs_1", "queries": ["q"], "status": "completed", "results": [{"text": "found"}]},
-        turns.ToolCall("fs_1", "file_search", '{"queries":["q"]}'),
+        history.ToolCall("fs_1", "file_search", '{"queries":["q"]}'),
         '[{"text":"found"}]',
     ),
 }
@@ -149,26 +149,26 @@ def test_an_item_that_has_its_own_result_is_told_as_a_call_with_it(what):
 )
 def test_an_item_without_anything_to_tell_is_left_out_by_name_or_refused(item):
     assert told(item) == ((), [item["type"]])
-    with pytest.raises(ClientMistake) as refused:
+    with pytest.raises(ClientError) as refused:
         told(item, carries=False)
     assert (refused.value.code, refused.value.param) == ("unsupported_value", "input[0]")
 
 
 def test_a_compacted_conversation_is_not_told_without_what_was_compacted():
-    with pytest.raises(ClientMistake):
+    with pytest.raises(ClientError):
         told({"type": "compaction", "encrypted_content": "AA"})
 
 
 def test_an_engine_with_the_tool_is_given_the_item_as_it_is():
     output = {"type": "function_call_output", "call_id": "call_1", "output": "a.txt"}
-    assert told(LOCAL_SHELL, output, hosted=("local_shell",)) == ((turns.Hosted(LOCAL_SHELL), result("call_1", "a.txt")), [])
+    assert told(LOCAL_SHELL, output, hosted=("local_shell",)) == ((history.HostedToolItem(LOCAL_SHELL), result("call_1", "a.txt")), [])
 
 
 def test_a_screenshot_is_shown_to_a_model_that_sees():
     called, output, *_ = PAIRS["computer"]
-    assert told(called, output, images=True)[0][1] == turns.ToolResult("c", (turns.ImagePart("data:image/png;base64,AA"),))
+    assert told(called, output, images=True)[0][1] == history.ToolResult("c", (history.ImagePart("data:image/png;base64,AA"),))
 
 
 def test_a_call_of_another_tool_without_its_output_is_refused_as_any_other():
-    with pytest.raises(ClientMistake, match="No tool output found for function call call_1"):
+    with pytest.raises(ClientError, match="No tool output found for function call call_1"):
         told(LOCAL_SHELL)

@@ -6,10 +6,10 @@ from hypothesis import given, strategies as st
 from openai.types.responses import Response as TheirResponse, ResponseStreamEvent
 from pydantic import TypeAdapter
 
-from antiphon.engine_api import commands, events as talk_events
-from antiphon.errors import OurFault
-from antiphon.protocols.responses.session import PAD
-from antiphon.protocols.session import Close, FromClient, FromEngine, Hangup, Keep, NotKept, Send, Tell
+from antiphon.engine_api import commands, events as engine_events
+from antiphon.errors import ServerError
+from antiphon.protocols.responses.session import PADDING_MULTIPLE
+from antiphon.protocols.session import Close, FromClient, FromEngine, Hangup, Persist, PersistFailed, Send, SendToEngine
 from antiphon.wire.codec.types import encode
 from antiphon.wire.responses import items, parts, tools
 from antiphon.wire.responses.request import ReasoningOptions, TextOptions
@@ -49,10 +49,10 @@ def assert_no_extras(model):
 
 def test_an_answer_in_text_is_the_sequence_of_the_original():
     dialogue = talk_with(
-        talk_events.Text(ID, "Hi"),
-        talk_events.Text(ID, " you"),
-        talk_events.Used(id=ID, input_tokens=3, output_tokens=2),
-        talk_events.Ended(ID),
+        engine_events.TextDelta(ID, "Hi"),
+        engine_events.TextDelta(ID, " you"),
+        engine_events.Usage(id=ID, input_tokens=3, output_tokens=2),
+        engine_events.ResponseEnded(ID),
     )
     assert dialogue.types == [
         "created",
@@ -84,38 +84,42 @@ def test_an_answer_in_text_is_the_sequence_of_the_original():
     assert final["output"][0]["content"] == [{"type": "output_text", "annotations": [], "text": "Hi you", "logprobs": []}]
     assert final["usage"]["total_tokens"] == 5
     assert isinstance(dialogue.effects[-1], Close)
-    assert dialogue.effects[-1].fault is None
+    assert dialogue.effects[-1].error is None
 
 
 EVERYTHING = (
-    talk_events.Reasoning(ID, "Hm. "),
-    talk_events.Reasoning(ID, "In short.", summary=True),
-    talk_events.ReasoningBreak(ID),
-    talk_events.Sealed(ID, "c2VhbA=="),
-    talk_events.Text(
+    engine_events.ReasoningDelta(ID, "Hm. "),
+    engine_events.ReasoningDelta(ID, "In short.", summary=True),
+    engine_events.ReasoningBoundary(ID),
+    engine_events.EncryptedReasoning(ID, "c2VhbA=="),
+    engine_events.TextDelta(
         ID,
         "Hi",
-        (talk_events.TokenLogprob(talk_events.Likelihood("Hi", -0.1, (72, 105)), (talk_events.Likelihood("Ho", -2.0, (72, 111)),)),),
+        (
+            engine_events.TokenLogprob(
+                engine_events.TokenCandidate("Hi", -0.1, (72, 105)), (engine_events.TokenCandidate("Ho", -2.0, (72, 111)),)
+            ),
+        ),
     ),
-    talk_events.Annotated(ID, {"type": "url_citation", "start_index": 0, "end_index": 2, "title": "T", "url": "http://u"}),
-    talk_events.Refusal(ID, "No."),
-    talk_events.Calling(ID, "call_1", "f"),
-    talk_events.Arguments(ID, "call_1", "{}"),
-    talk_events.Calling(ID, "call_2", "edit", custom=True),
-    talk_events.Arguments(ID, "call_2", "free"),
-    talk_events.Called(ID, "call_1"),
-    talk_events.Called(ID, "call_2"),
-    talk_events.Used(id=ID, input_tokens=3, output_tokens=2, cached_tokens=1, reasoning_tokens=1),
+    engine_events.AnnotationAdded(ID, {"type": "url_citation", "start_index": 0, "end_index": 2, "title": "T", "url": "http://u"}),
+    engine_events.RefusalDelta(ID, "No."),
+    engine_events.ToolCallStarted(ID, "call_1", "f"),
+    engine_events.ToolArgumentsDelta(ID, "call_1", "{}"),
+    engine_events.ToolCallStarted(ID, "call_2", "edit", custom=True),
+    engine_events.ToolArgumentsDelta(ID, "call_2", "free"),
+    engine_events.ToolCallDone(ID, "call_1"),
+    engine_events.ToolCallDone(ID, "call_2"),
+    engine_events.Usage(id=ID, input_tokens=3, output_tokens=2, cached_tokens=1, reasoning_tokens=1),
 )
 
 
 @pytest.mark.parametrize(
     ("end", "terminal"),
     [
-        (talk_events.Ended(ID), ["completed"]),
-        (talk_events.Ended(ID, "length"), ["incomplete"]),
-        (talk_events.Ended(ID, "content_filter"), ["incomplete"]),
-        (talk_events.Broke(id=ID, message="gone"), ["error", "failed"]),
+        (engine_events.ResponseEnded(ID), ["completed"]),
+        (engine_events.ResponseEnded(ID, "length"), ["incomplete"]),
+        (engine_events.ResponseEnded(ID, "content_filter"), ["incomplete"]),
+        (engine_events.ResponseFailed(id=ID, message="gone"), ["error", "failed"]),
     ],
 )
 def test_every_event_of_every_kind_of_item_and_end_is_strictly_one_of_the_sdks(end, terminal):
@@ -152,7 +156,7 @@ def test_every_event_of_every_kind_of_item_and_end_is_strictly_one_of_the_sdks(e
 
 
 def test_a_stored_stream_is_kept_before_it_is_announced_and_before_it_is_said_to_be_complete():
-    dialogue = talk_with(talk_events.Text(ID, "Hi"), talk_events.Ended(ID))
+    dialogue = talk_with(engine_events.TextDelta(ID, "Hi"), engine_events.ResponseEnded(ID))
     order = [type(effect).__name__ for effect in dialogue.effects]
     assert order[:3] == ["Tell", "Keep", "Send"]
     assert order[-3:] == ["Keep", "Send", "Close"]
@@ -170,18 +174,19 @@ def test_a_stored_stream_is_kept_before_it_is_announced_and_before_it_is_said_to
 
 
 def test_an_answer_that_is_not_streamed_is_kept_once():
-    assert [record.status for record in talk_with(talk_events.Ended(ID), stream=False).kept] == ["completed"]
+    assert [record.status for record in talk_with(engine_events.ResponseEnded(ID), stream=False).kept] == ["completed"]
 
 
 def test_store_false_keeps_nothing():
-    dialogue = talk_with(talk_events.Text(ID, "Hi"), talk_events.Ended(ID), store=False)
+    dialogue = talk_with(engine_events.TextDelta(ID, "Hi"), engine_events.ResponseEnded(ID), store=False)
     assert dialogue.kept == []
     assert dialogue.events[-1]["response"]["store"] is False
 
 
 def test_a_failure_is_an_error_with_flat_and_nested_keys_and_then_a_failed_response():
     dialogue = talk_with(
-        talk_events.Text(ID, "On"), talk_events.Broke(id=ID, message="Gone.", status=503, code="server_error", retry_after_s=2)
+        engine_events.TextDelta(ID, "On"),
+        engine_events.ResponseFailed(id=ID, message="Gone.", status=503, code="server_error", retry_after_s=2),
     )
     assert dialogue.types[-3:] == ["output_item.done", "error", "failed"]
     error, failed = dialogue.events[-2:]
@@ -189,32 +194,32 @@ def test_a_failure_is_an_error_with_flat_and_nested_keys_and_then_a_failed_respo
     assert error["error"] == {"type": "server_error", "code": "server_error", "message": "Gone.", "param": None}
     assert failed["response"]["error"] == {"code": "server_error", "message": "Gone."}
     assert failed["response"]["output"][0]["status"] == "incomplete"
-    assert dialogue.effects[-1].fault.status == 503
+    assert dialogue.effects[-1].error.status == 503
     assert dialogue.kept[-1].status == "failed"
 
 
 def test_a_client_that_hangs_up_cancels_the_engine_and_what_was_said_is_kept():
-    dialogue = talk_with(talk_events.Text(ID, "On"))
+    dialogue = talk_with(engine_events.TextDelta(ID, "On"))
     effects = dialogue.session.handle(Hangup(1002.0))
-    assert effects[0] == Tell(commands.Cancel(ID))
-    assert [type(effect) for effect in effects] == [Tell, Keep, Close]
+    assert effects[0] == SendToEngine(commands.Cancel(ID))
+    assert [type(effect) for effect in effects] == [SendToEngine, Persist, Close]
     shown = msgspec.json.decode(effects[1].record.body)
     assert shown["status"] == "cancelled"
     assert shown["output"][0]["content"][0]["text"] == "On"
-    assert dialogue.session.handle(FromEngine((talk_events.Text(ID, "late"),), 1003.0)) == []
+    assert dialogue.session.handle(FromEngine((engine_events.TextDelta(ID, "late"),), 1003.0)) == []
 
 
 def test_a_beginning_that_cannot_be_stored_ends_the_session_before_a_word():
     session = session_for()
     _, kept, *_ = session.handle(FromClient(None, 1000.0))
-    fault = OurFault("disk full")
-    assert session.handle(NotKept(kept.record, fault, 1000.1)) == [Tell(commands.Cancel(ID)), Close(fault)]
+    fault = ServerError("disk full")
+    assert session.handle(PersistFailed(kept.record, fault, 1000.1)) == [SendToEngine(commands.Cancel(ID)), Close(fault)]
 
 
 def test_an_end_that_cannot_be_stored_is_told_as_a_failure_without_a_gap_in_the_numbers():
-    dialogue = talk_with(talk_events.Text(ID, "On"), talk_events.Ended(ID))
+    dialogue = talk_with(engine_events.TextDelta(ID, "On"), engine_events.ResponseEnded(ID))
     last = dialogue.events[-1]["sequence_number"]
-    effects = dialogue.session.handle(NotKept(dialogue.kept[-1], OurFault("disk full"), 1002.0))
+    effects = dialogue.session.handle(PersistFailed(dialogue.kept[-1], ServerError("disk full"), 1002.0))
     events = [msgspec.json.decode(encode(effect.event)) for effect in effects if isinstance(effect, Send)]
     assert [(event["type"], event["sequence_number"]) for event in events] == [("error", last), ("response.failed", last + 1)]
     assert events[1]["response"]["error"]["message"] == "disk full"
@@ -223,13 +228,13 @@ def test_an_end_that_cannot_be_stored_is_told_as_a_failure_without_a_gap_in_the_
 
 def test_deltas_are_padded_so_that_their_length_does_not_tell_the_word():
     dialogue = talk_with(
-        talk_events.Text(ID, "a"),
-        talk_events.Text(ID, "much longer than sixteen"),
-        talk_events.Ended(ID),
+        engine_events.TextDelta(ID, "a"),
+        engine_events.TextDelta(ID, "much longer than sixteen"),
+        engine_events.ResponseEnded(ID),
         noise=["x" * length for length in range(16, 0, -1)],
     )
     deltas = [event for event in dialogue.events if event["type"].endswith(".delta")]
-    assert all((len(event["delta"]) + len(event["obfuscation"])) % PAD == 0 for event in deltas)
+    assert all((len(event["delta"]) + len(event["obfuscation"])) % PADDING_MULTIPLE == 0 for event in deltas)
 
 
 def test_every_key_that_open_responses_requires_is_there_from_the_first_event():
@@ -265,13 +270,13 @@ def test_a_schema_is_echoed_with_every_key_that_strict_readers_insist_on():
 
 def test_more_tokens_than_an_engine_can_count_are_told_as_the_most_that_it_can():
     dialogue = talk_with(max_output_tokens=2**31)
-    (told,) = (effect.word for effect in dialogue.effects if isinstance(effect, Tell))
+    (told,) = (effect.command for effect in dialogue.effects if isinstance(effect, SendToEngine))
     assert told.sampling.max_tokens == 2**31 - 1
     assert dialogue.events[0]["response"]["max_output_tokens"] == 2**31
 
 
 def test_an_items_id_is_the_same_in_all_of_its_events():
-    dialogue = talk_with(*EVERYTHING, talk_events.Ended(ID))
+    dialogue = talk_with(*EVERYTHING, engine_events.ResponseEnded(ID))
     by_index = {}
     for event in dialogue.events:
         if "output_index" in event:
@@ -338,7 +343,7 @@ def test_whatever_an_engine_says_the_stream_keeps_its_laws(words, end, mishap, a
 
 def test_parts_of_the_input_are_kept_as_they_came():
     picture = items.Message(role="user", content=[parts.InputImage(image_url="data:image/png;base64,AA==")])
-    record = talk_with(talk_events.Ended(ID), given=(picture,)).kept[-1]
+    record = talk_with(engine_events.ResponseEnded(ID), given=(picture,)).kept[-1]
     assert msgspec.json.decode(record.items[0].body)["content"] == [
         {"type": "input_image", "detail": "auto", "image_url": "data:image/png;base64,AA=="}
     ]
@@ -353,7 +358,7 @@ def test_parts_of_the_input_are_kept_as_they_came():
 )
 def test_a_picture_that_a_tool_gave_is_kept_with_its_detail(call, output):
     pictures = [parts.OutputImage(image_url="data:image/png;base64,AA=="), parts.OutputImage(file_id="file_1", detail="low")]
-    record = talk_with(talk_events.Ended(ID), given=(call, output(call_id="c", output=pictures))).kept[-1]
+    record = talk_with(engine_events.ResponseEnded(ID), given=(call, output(call_id="c", output=pictures))).kept[-1]
     assert [each["detail"] for each in msgspec.json.decode(record.items[1].body)["output"]] == ["auto", "low"]
 
 
@@ -362,11 +367,11 @@ def test_what_a_hosted_tool_does_is_told_in_its_own_events_with_our_numbers():
     found = search | {"status": "completed", "action": {"type": "search", "query": "q"}}
     moved = {"type": "response.web_search_call.searching", "item_id": "ws_theirs", "output_index": 7, "sequence_number": 99}
     dialogue = talk_with(
-        talk_events.HostedBegan(ID, search),
-        talk_events.HostedMoved(ID, moved),
-        talk_events.HostedDone(ID, found),
-        talk_events.Text(ID, "Found"),
-        talk_events.Ended(ID),
+        engine_events.HostedToolStarted(ID, search),
+        engine_events.HostedToolProgress(ID, moved),
+        engine_events.HostedToolDone(ID, found),
+        engine_events.TextDelta(ID, "Found"),
+        engine_events.ResponseEnded(ID),
     )
     assert dialogue.types[2:6] == ["output_item.added", "web_search_call.searching", "output_item.done", "output_item.added"]
     assert dialogue.events[2]["item"] == search | {"id": "ws_2"}
@@ -379,17 +384,17 @@ def test_what_a_hosted_tool_does_is_told_in_its_own_events_with_our_numbers():
 
 def test_a_hosted_tool_that_was_cut_off_is_incomplete():
     search = {"type": "web_search_call", "id": "ws_theirs", "status": "in_progress"}
-    dialogue = talk_with(talk_events.HostedBegan(ID, search), talk_events.Ended(ID, "length"))
+    dialogue = talk_with(engine_events.HostedToolStarted(ID, search), engine_events.ResponseEnded(ID, "length"))
     assert dialogue.events[-1]["response"]["output"] == [search | {"id": "ws_2", "status": "incomplete"}]
 
 
 def test_items_that_an_engine_tells_apart_are_apart_and_may_have_its_names():
     words = [
-        talk_events.ItemBreak(ID, "msg_x", "commentary"),
-        talk_events.Text(ID, "One"),
-        talk_events.ItemBreak(ID),
-        talk_events.Text(ID, "Two"),
-        talk_events.Ended(ID),
+        engine_events.ItemBoundary(ID, "msg_x", "commentary"),
+        engine_events.TextDelta(ID, "One"),
+        engine_events.ItemBoundary(ID),
+        engine_events.TextDelta(ID, "Two"),
+        engine_events.ResponseEnded(ID),
     ]
     output = talk_with(*words).events[-1]["response"]["output"]
     assert [(item["id"], item["content"][0]["text"]) for item in output] == [("msg_x", "One"), ("msg_2", "Two")]
@@ -397,5 +402,5 @@ def test_items_that_an_engine_tells_apart_are_apart_and_may_have_its_names():
 
 
 def test_reasoning_stays_reasoning_under_any_name():
-    words = [talk_events.ItemBreak(ID, "thought-1"), talk_events.Reasoning(ID, "Hm"), talk_events.Ended(ID)]
+    words = [engine_events.ItemBoundary(ID, "thought-1"), engine_events.ReasoningDelta(ID, "Hm"), engine_events.ResponseEnded(ID)]
     assert talk_with(*words).events[-1]["response"]["output"][0]["type"] == "reasoning"

@@ -5,14 +5,14 @@ import time
 import msgspec
 import pytest
 
-from antiphon.engine_api.capabilities import Abilities
+from antiphon.engine_api.capabilities import Capabilities
 from antiphon.engine_api.options import CustomTool, HostedTool, ToolChoice
-from antiphon.errors import ClientMistake
-from antiphon.protocols.responses.request import Order, ask
+from antiphon.errors import ClientError
+from antiphon.protocols.responses.request import ResolvedRequest, engine_request
 from antiphon.wire.responses import items
 from antiphon.wire.responses.request import decode_request
 
-ABLE = Abilities(tools=True, custom_tools=True)
+ABLE = Capabilities(tools=True, custom_tools=True)
 F = {"type": "function", "name": "f", "parameters": {"type": "object"}, "strict": True, "description": "Does f."}
 LARK = {"type": "grammar", "syntax": "lark", "definition": "start: /x/"}
 PATCH = {"type": "custom", "name": "apply_patch", "description": "Edits files.", "format": LARK}
@@ -26,14 +26,22 @@ def asked(abilities=ABLE, carries=True, past=(), **fields):
     request = decode_request(msgspec.json.encode({"input": "Hi", **fields}))
     said = items.Message(role="user", content="Hi")
     given = tuple(request.input) if isinstance(request.input, list) else (said,)
-    order = Order(
-        id="resp_1", tenant="t", created_at=1, model="m", request=request, abilities=abilities, given=given, past=past, carries=carries
+    order = ResolvedRequest(
+        id="resp_1",
+        tenant="t",
+        created_at=1,
+        model="m",
+        request=request,
+        capabilities=abilities,
+        input_items=given,
+        previous_items=past,
+        omit_unsupported=carries,
     )
-    return ask(order)
+    return engine_request(order)
 
 
 def refusal(**fields):
-    with pytest.raises(ClientMistake) as refused:
+    with pytest.raises(ClientError) as refused:
         asked(**fields)
     return refused.value.status, refused.value.code, refused.value.param
 
@@ -48,18 +56,18 @@ def test_a_namespace_is_the_tools_in_it():
 def test_a_tool_that_the_engine_has_not_is_carried_or_refused(type):
     carried = asked(tools=[F, {"type": type}])
     assert [tool.name for tool in carried.respond.tools] == ["f"]
-    assert carried.left_out.tools == [type]
+    assert carried.omissions.tools == [type]
     assert refusal(tools=[F, {"type": type}], carries=False) == (400, "unsupported_parameter", "tools[1]")
 
 
 def test_a_tool_of_no_known_type_within_a_namespace_is_named_by_its_place():
     tools = [namespace("gh", {"type": "from_the_future"})]
-    assert asked(tools=tools).left_out.tools == ["from_the_future"]
+    assert asked(tools=tools).omissions.tools == ["from_the_future"]
     assert refusal(tools=tools, carries=False) == (400, "unsupported_parameter", "tools[0].tools[0]")
 
 
 def test_a_model_without_functions_is_never_asked_to_do_without_those_of_its_client():
-    assert refusal(tools=[F], abilities=Abilities()) == (400, "unsupported_parameter", "tools[0]")
+    assert refusal(tools=[F], abilities=Capabilities()) == (400, "unsupported_parameter", "tools[0]")
 
 
 def test_a_grammar_that_is_not_enforced_is_told_in_words():
@@ -67,27 +75,27 @@ def test_a_grammar_that_is_not_enforced_is_told_in_words():
     (tool,) = carried.respond.tools
     assert tool.grammar is None
     assert tool.description == "Edits files.\n\nThe input must match this lark grammar:\nstart: /x/"
-    assert carried.left_out.grammars == ["apply_patch"]
+    assert carried.omissions.grammars == ["apply_patch"]
     assert refusal(tools=[PATCH], carries=False) == (400, "unsupported_parameter", "tools[0].format")
 
 
 def test_a_grammar_that_is_enforced_is_handed_on():
-    carried = asked(tools=[PATCH], abilities=Abilities(custom_tools=True, grammars=True))
+    carried = asked(tools=[PATCH], abilities=Capabilities(custom_tools=True, grammars=True))
     assert carried.respond.tools == (CustomTool("apply_patch", "Edits files.", "lark", "start: /x/"),)
-    assert carried.left_out.grammars == []
+    assert carried.omissions.grammars == []
 
 
 def test_a_tool_that_the_engine_runs_is_handed_on_as_it_came():
     tool = {"type": "web_search", "search_context_size": "low", "new": 1}
-    made = asked(tools=[tool], abilities=Abilities(hosted=("web_search",))).respond
-    assert made.hosted == (HostedTool("web_search", tool),)
+    made = asked(tools=[tool], abilities=Capabilities(hosted=("web_search",))).respond
+    assert made.hosted_tools == (HostedTool("web_search", tool),)
 
 
 def test_tools_that_were_added_in_the_conversation_are_offered():
     added = {"type": "additional_tools", "role": "developer", "tools": [F]}
     made = asked(input=[{"role": "user", "content": "Hi"}, added])
     assert [tool.name for tool in made.respond.tools] == ["f"]
-    assert made.left_out.items == []
+    assert made.omissions.items == []
 
 
 @pytest.mark.parametrize(
@@ -109,7 +117,7 @@ def test_tools_that_were_added_in_the_conversation_are_offered():
 )
 def test_a_choice_means_tools_on_offer(choice, mode, names):
     tools = [F, namespace("gh", {"type": "function", "name": "f"}), PATCH, {"type": "image_generation"}]
-    able = Abilities(tools=True, custom_tools=True, hosted=("image_generation",))
+    able = Capabilities(tools=True, custom_tools=True, hosted=("image_generation",))
     assert asked(tools=tools, tool_choice=choice, abilities=able).respond.tool_choice == ToolChoice(mode, names)
 
 
@@ -152,7 +160,7 @@ def test_many_tools_and_many_choices_are_not_compared_each_with_each(same):
     choice = asked(tools=tools, tool_choice={"type": "allowed_tools", "mode": "auto", "tools": tools}).respond.tool_choice
     assert time.process_time() - begun_s < 5, "it is some 0.3 s; each with each, 30 s"
     assert choice.names == (("f",) if same else tuple(tool["name"] for tool in tools))
-    assert choice.only == set(choice.names)
+    assert choice.name_set == set(choice.names)
 
 
 def test_a_choice_among_tools_leaves_it_to_the_model_unless_it_says_otherwise():
@@ -161,5 +169,5 @@ def test_a_choice_among_tools_leaves_it_to_the_model_unless_it_says_otherwise():
 
 
 def test_sealed_reasoning_is_asked_for_when_the_client_asks():
-    assert asked(include=["reasoning.encrypted_content"]).respond.seal
-    assert not asked().respond.seal
+    assert asked(include=["reasoning.encrypted_content"]).respond.encrypt_reasoning
+    assert not asked().respond.encrypt_reasoning

@@ -5,10 +5,10 @@ from collections.abc import Mapping
 
 import pytest
 
-from antiphon.errors import ClientMistake, OurFault
+from antiphon.errors import ClientError, ServerError
 from antiphon.records import KeyRecord
-from antiphon.runtime.access.keys import DEFAULT_SCOPES, FRESH_S, LOOKS_PER_MINUTE, USED_S, Keyring, make_key
-from antiphon.stores.memory import MemoryKeys
+from antiphon.runtime.access.keys import DEFAULT_SCOPES, EARLY_REFRESHES_PER_MINUTE, LAST_USED_INTERVAL_S, REFRESH_S, Keyring, make_key
+from antiphon.stores.memory import MemoryKeyStore
 
 pytestmark = pytest.mark.anyio
 
@@ -18,7 +18,7 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-class Counted(MemoryKeys):
+class Counted(MemoryKeyStore):
     """Keys in memory that count how often they are read and written, and can't be written when they are `full`."""
 
     def __init__(self) -> None:
@@ -32,7 +32,7 @@ class Counted(MemoryKeys):
 
     async def mark_used(self, last_used_at: Mapping[str, int]) -> None:
         if self.is_full:
-            raise OurFault("The disk is full.")
+            raise ServerError("The disk is full.")
         self.writes += bool(last_used_at)
         await super().mark_used(last_used_at)
 
@@ -50,9 +50,9 @@ class House:
         await self.keys.add(record)
         return record, secret
 
-    async def refused(self, secret: str | None) -> ClientMistake:
-        with pytest.raises(ClientMistake) as mistake:
-            await self.ring.caller(secret)
+    async def refused(self, secret: str | None) -> ClientError:
+        with pytest.raises(ClientError) as mistake:
+            await self.ring.authenticate(secret)
         assert mistake.value.status == 401
         return mistake.value
 
@@ -68,20 +68,20 @@ def test_a_key_has_256_bits_and_only_its_hash_is_kept():
 def test_scopes_are_those_asked_for_and_no_others():
     assert make_key("x", now=0)[0].scopes == DEFAULT_SCOPES
     assert make_key("x", now=0, scopes=("admin",))[0].scopes == ("admin",)
-    with pytest.raises(OurFault, match="no scope 'fly'"):
+    with pytest.raises(ServerError, match="no scope 'fly'"):
         make_key("x", now=0, scopes=("fly",))
 
 
 async def test_without_any_key_everyone_is_nobody():
     house = House()
-    assert (await house.ring.caller(None)).tenant == ""
-    assert (await house.ring.caller("none")).key is None
+    assert (await house.ring.authenticate(None)).tenant == ""
+    assert (await house.ring.authenticate("none")).key is None
 
 
 async def test_a_key_is_its_tenants():
     house = House()
     record, secret = await house.key(tenant="ada")
-    caller = await house.ring.caller(secret)
+    caller = await house.ring.authenticate(secret)
     assert (caller.tenant, caller.key) == ("ada", record)
 
 
@@ -104,9 +104,9 @@ async def test_nonsense_is_no_key_and_is_not_repeated(secret):
 async def test_the_last_key_revoked_does_not_open_the_door():
     house = House()
     record, secret = await house.key()
-    await house.ring.caller(secret)
+    await house.ring.authenticate(secret)
     await house.keys.revoke(record.id, 1001)
-    house.now += FRESH_S
+    house.now += REFRESH_S
     await house.refused(secret)
     await house.refused(None)
 
@@ -115,39 +115,39 @@ async def test_a_key_can_be_needed_from_the_start_or_never():
     await House(required=True).refused(None)
     house = House(required=False)
     await house.key()
-    assert (await house.ring.caller(None)).tenant == ""
+    assert (await house.ring.authenticate(None)).tenant == ""
 
 
 async def test_a_key_ends_to_the_second():
     house = House()
     _, secret = await house.key(expires_at=1010)
     house.now = 1009.9
-    await house.ring.caller(secret)
-    assert house.ring.opens_to_someone
+    await house.ring.authenticate(secret)
+    assert house.ring.has_live_key
     house.now = 1010.0
     await house.refused(secret)
-    assert not house.ring.opens_to_someone
+    assert not house.ring.has_live_key
 
 
 async def test_a_new_key_opens_at_once():
     house = House()
     for _ in range(3):
         _, secret = await house.key()
-        assert (await house.ring.caller(secret)).key
+        assert (await house.ring.authenticate(secret)).key
 
 
 async def test_neither_right_nor_wrong_keys_read_the_store_each_time():
     house = House()
     _, secret = await house.key()
     for _ in range(1000):
-        await house.ring.caller(secret)
+        await house.ring.authenticate(secret)
     assert house.keys.reads == 1
     for number in range(1000):
         await house.refused(f"ak-{number}")
-    assert house.keys.reads == 1 + LOOKS_PER_MINUTE
-    house.now += FRESH_S
+    assert house.keys.reads == 1 + EARLY_REFRESHES_PER_MINUTE
+    house.now += REFRESH_S
     _, secret = await house.key()
-    assert (await house.ring.caller(secret)).key
+    assert (await house.ring.authenticate(secret)).key
 
 
 async def test_uses_are_written_now_and_then_and_at_the_end():
@@ -156,7 +156,7 @@ async def test_uses_are_written_now_and_then_and_at_the_end():
     await house.ring.open()
     for _ in range(1000):
         house.now += 0.125
-        await house.ring.caller(secret)
+        await house.ring.authenticate(secret)
     assert house.keys.writes == 2
     await house.ring.close()
     (kept,) = await house.keys.all()
@@ -166,9 +166,9 @@ async def test_uses_are_written_now_and_then_and_at_the_end():
 async def test_a_store_that_cannot_be_written_lets_callers_in_and_keeps_their_uses_for_later():
     house = House()
     _, secret = await house.key()
-    await house.ring.caller(secret)
-    house.keys.is_full, house.now = True, house.now + USED_S
-    assert (await house.ring.caller(secret)).key
+    await house.ring.authenticate(secret)
+    house.keys.is_full, house.now = True, house.now + LAST_USED_INTERVAL_S
+    assert (await house.ring.authenticate(secret)).key
     house.keys.is_full = False
     await house.ring.close()
     assert [key.last_used_at for key in await house.keys.all()] == [1060]
@@ -177,9 +177,9 @@ async def test_a_store_that_cannot_be_written_lets_callers_in_and_keeps_their_us
 async def test_a_keys_limits_last_from_request_to_request():
     house = House()
     _, secret = await house.key(requests_per_minute=2)
-    allowances = [(await house.ring.caller(secret)).allowance for _ in range(2)]
-    house.now += FRESH_S
-    allowances.append((await house.ring.caller(secret)).allowance)
+    allowances = [(await house.ring.authenticate(secret)).allowance for _ in range(2)]
+    house.now += REFRESH_S
+    allowances.append((await house.ring.authenticate(secret)).allowance)
     assert allowances[0] is not None and all(allowance is allowances[0] for allowance in allowances)
 
 
@@ -187,9 +187,9 @@ async def test_keys_that_were_revoked_have_expired_or_never_were_have_ended():
     house = House()
     (revoked, _), (brief, _), (live, _) = await house.key(), await house.key(expires_at=1010), await house.key()
     ids = [revoked.id, brief.id, live.id, "key_none"]
-    assert await house.ring.ended(ids) == {"key_none"}
+    assert await house.ring.inactive_keys(ids) == {"key_none"}
     await house.keys.revoke(revoked.id, 1001)
-    house.now += FRESH_S
-    assert await house.ring.ended(ids) == {"key_none", revoked.id}
+    house.now += REFRESH_S
+    assert await house.ring.inactive_keys(ids) == {"key_none", revoked.id}
     house.now = 1010
-    assert await house.ring.ended(ids) == {"key_none", revoked.id, brief.id}
+    assert await house.ring.inactive_keys(ids) == {"key_none", revoked.id, brief.id}

@@ -2,9 +2,9 @@
 
 import pytest
 
-from antiphon.errors import ClientMistake
+from antiphon.errors import ClientError
 from antiphon.records import KeyRecord
-from antiphon.runtime.access.rate_limits import Meter, State, duration
+from antiphon.runtime.access.rate_limits import LimitState, Meter, format_duration
 
 
 class Clock:
@@ -25,8 +25,8 @@ def meter(clock: Clock, requests: int | None = None, tokens: int | None = None, 
     return Meter(KeyRecord(id="key_1", hash=b"", prefix="", name="", tenant="", scopes=(), created_at=0, **limits), clock)
 
 
-def refused(work, *arguments) -> ClientMistake:
-    with pytest.raises(ClientMistake) as mistake:
+def refused(work, *arguments) -> ClientError:
+    with pytest.raises(ClientError) as mistake:
         work(*arguments)
     assert (mistake.value.status, mistake.value.code) == (429, "rate_limit_exceeded")
     return mistake.value
@@ -68,7 +68,7 @@ def test_over_an_hour_no_more_than_the_limit_is_let_through(clock):
         try:
             limited.begin_request()
             through += 1
-        except ClientMistake:
+        except ClientError:
             pass
     assert 7 * 60 <= through <= 7 * 60 + 7
 
@@ -108,13 +108,13 @@ def test_so_many_streams_and_no_more_are_under_way(clock):
 
 def test_what_is_left_is_told(clock):
     limited = meter(clock, requests=60, tokens=6000)
-    assert limited.states() == {"requests": State(60, 60, 0.0), "tokens": State(6000, 6000, 0.0)}
+    assert limited.states() == {"requests": LimitState(60, 60, 0.0), "tokens": LimitState(6000, 6000, 0.0)}
     limited.begin_request()
     limited.begin_stream()
     limited.end_stream(7000)
-    assert limited.states() == {"requests": State(60, 59, 1.0), "tokens": State(6000, 0, 70.0)}
+    assert limited.states() == {"requests": LimitState(60, 59, 1.0), "tokens": LimitState(6000, 0, 70.0)}
     clock.now += 1
-    assert limited.states()["requests"] == State(60, 60, 0.0)
+    assert limited.states()["requests"] == LimitState(60, 60, 0.0)
 
 
 def test_without_limits_nothing_is_refused_or_told(clock):
@@ -141,4 +141,4 @@ def test_without_limits_nothing_is_refused_or_told(clock):
     ],
 )
 def test_times_are_written_as_the_original_does(seconds, told):
-    assert duration(seconds) == told
+    assert format_duration(seconds) == told

@@ -3,22 +3,22 @@
 import asyncio
 import itertools
 
-from antiphon.engine_api import commands, events as talk_events, history as turns
-from antiphon.engine_api.capabilities import Abilities
+from antiphon.engine_api import commands, events, history
+from antiphon.engine_api.capabilities import Capabilities
 from antiphon.engine_api.engine import EngineOverrun
-from antiphon.engine_api.options import Settings
-from antiphon.engines.scripted.engine import Script, Scripted
-from antiphon.errors import OurFault
-from antiphon.protocols.responses.request import Order
-from antiphon.protocols.responses.session import Responses
+from antiphon.engine_api.options import ConversationSettings
+from antiphon.engines.scripted.engine import Script, ScriptedEngine
+from antiphon.errors import ServerError
+from antiphon.protocols.responses.request import ResolvedRequest
+from antiphon.protocols.responses.session import ResponsesSession
 from antiphon.protocols.session import FromClient
-from antiphon.runtime.core.driver import MOST_UNHEARD, TOGETHER, Driver
+from antiphon.runtime.core.driver import BATCH_SIZE, MAX_PENDING_EVENTS, Driver
 from antiphon.runtime.core.metrics import Metrics
-from antiphon.stores.memory import Memory
+from antiphon.stores.memory import MemoryStore
 from antiphon.wire.responses import items
 from antiphon.wire.responses.request import CreateRequest
 
-SETTINGS = Settings(model="m")
+SETTINGS = ConversationSettings(model="m")
 
 
 class Listener:
@@ -46,7 +46,7 @@ class Listener:
         return list(itertools.chain.from_iterable(self.writes))
 
 
-class Gated(Memory):
+class Gated(MemoryStore):
     """A store that keeps nothing before it is let, or fails the n-th time it is asked."""
 
     def __init__(self, fails_at=None):
@@ -59,22 +59,22 @@ class Gated(Memory):
         self.asked += 1
         await self.gate.wait()
         if self.asked == self.fails_at:
-            raise OurFault("The disk is full.")
+            raise ServerError("The disk is full.")
         await super().put(record)
 
 
 def session_for(text="Hi there", stream=True):
     numbers = itertools.count(1)
-    order = Order(
+    order = ResolvedRequest(
         id="resp_1",
         tenant="",
         created_at=1,
         model="m",
         request=CreateRequest(stream=stream),
-        abilities=Abilities(),
-        given=(items.Message(role="user", content=text),),
+        capabilities=Capabilities(),
+        input_items=(items.Message(role="user", content=text),),
     )
-    return Responses(order, lambda prefix: f"{prefix}_{next(numbers)}")
+    return ResponsesSession(order, lambda prefix: f"{prefix}_{next(numbers)}")
 
 
 def driven(store, engine=None, beside=None):
@@ -86,16 +86,16 @@ def driven(store, engine=None, beside=None):
         async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
             if beside is not None:
                 tasks.create_task(beside(driver, client))
-            await driver.run(engine or Scripted(Script()), SETTINGS, None)
+            await driver.run(engine or ScriptedEngine(Script()), SETTINGS, None)
         return client
 
     return asyncio.run(run())
 
 
 def test_what_came_together_leaves_in_one_write():
-    client = driven(Memory())
-    assert client.sent[0] == "created"
-    assert client.sent[-1] == "completed"
+    client = driven(MemoryStore())
+    assert client.sent_counts[0] == "created"
+    assert client.sent_counts[-1] == "completed"
     deltas = [write for write in client.writes if "output_text.delta" in write]
     assert len(deltas) == 1, "the engine said all its words at once"
     assert client.closed == [None]
@@ -107,13 +107,13 @@ def test_nothing_is_announced_before_it_is_kept_though_the_engine_works_already(
     async def beside(driver, client):
         for _ in range(50):
             await asyncio.sleep(0)
-        assert client.sent == []
+        assert client.sent_counts == []
         assert client.closed == []
         store.gate.set()
 
     client = driven(store, beside=beside)
-    assert client.sent[:2] == ["created", "in_progress"]
-    assert client.sent[-1] == "completed"
+    assert client.sent_counts[:2] == ["created", "in_progress"]
+    assert client.sent_counts[-1] == "completed"
     assert store.asked == 2
 
 
@@ -121,7 +121,7 @@ def test_a_beginning_that_cannot_be_kept_closes_with_the_fault_and_not_a_word():
     store = Gated(fails_at=1)
     store.gate.set()
     client = driven(store)
-    assert client.sent == []
+    assert client.sent_counts == []
     assert [fault.message for fault in client.closed] == ["The disk is full."]
 
 
@@ -129,32 +129,32 @@ def test_an_end_that_cannot_be_kept_is_a_failure_and_not_completed():
     store = Gated(fails_at=2)
     store.gate.set()
     client = driven(store)
-    assert client.sent[-2:] == ["error", "failed"]
-    assert "completed" not in client.sent
+    assert client.sent_counts[-2:] == ["error", "failed"]
+    assert "completed" not in client.sent_counts
     assert client.closed[0].message == "The disk is full."
 
 
 def test_hanging_up_cancels_the_engine_and_keeps_what_was_said():
-    store = Memory()
-    slow = Scripted(Script(pace_ms=1, answers=()))
+    store = MemoryStore()
+    slow = ScriptedEngine(Script(pace_ms=1, answers=()))
 
     async def beside(driver, client):
         await client.heard.wait()
         driver.hang_up()
 
     client = driven(store, slow, beside)
-    assert "completed" not in client.sent
+    assert "completed" not in client.sent_counts
     assert asyncio.run(store.get("", "resp_1")).status == "cancelled"
 
 
 def test_hanging_up_before_the_session_began_cancels_it_as_soon_as_it_has():
-    store = Memory()
+    store = MemoryStore()
 
     async def run():
         driver = Driver(session_for(), Listener(), store, clock=lambda: 5.0)
         driver.hang_up()
         async with asyncio.timeout(10):
-            await driver.run(Scripted(Script(pace_ms=1000)), SETTINGS, None)
+            await driver.run(ScriptedEngine(Script(pace_ms=1000)), SETTINGS, None)
 
     asyncio.run(run())
     assert asyncio.run(store.get("", "resp_1")).status == "cancelled"
@@ -163,7 +163,7 @@ def test_hanging_up_before_the_session_began_cancels_it_as_soon_as_it_has():
 class Full:
     """An engine with no room for anything."""
 
-    abilities = Abilities()
+    abilities = Capabilities()
 
     def open(self, settings, deliver):
         return self
@@ -185,16 +185,16 @@ class Full:
 
 
 def test_an_engine_without_room_is_told_as_overloaded():
-    client = driven(Memory(), Full())
-    assert client.sent[-2:] == ["error", "failed"]
+    client = driven(MemoryStore(), Full())
+    assert client.sent_counts[-2:] == ["error", "failed"]
     assert (client.closed[0].status, client.closed[0].code) == (503, "server_is_overloaded")
     assert "8 answers are waiting" in client.closed[0].message
 
 
 def test_history_reaches_the_engine():
     session = session_for("What?")
-    told = session.handle(FromClient(None, 1.0))[0].word
-    assert told.history == (turns.Message("user", (turns.TextPart("What?"),)),)
+    told = session.handle(FromClient(None, 1.0))[0].command
+    assert told.history == (history.Message("user", (history.TextPart("What?"),)),)
 
 
 class Firehose(Full):
@@ -213,14 +213,14 @@ class Firehose(Full):
 
 
 def flood(count):
-    return [*(talk_events.Text("resp_1", "x") for _ in range(count)), talk_events.Ended("resp_1")]
+    return [*(events.TextDelta("resp_1", "x") for _ in range(count)), events.ResponseEnded("resp_1")]
 
 
 def test_what_comes_all_at_once_leaves_in_bounded_writes_and_in_order():
-    client = driven(Memory(), Firehose(flood(1000)))
-    assert client.sent.count("output_text.delta") == 1000
-    assert client.sent[-1] == "completed"
-    assert max(map(len, client.writes)) <= TOGETHER + 4, "the first has what opens the response, too"
+    client = driven(MemoryStore(), Firehose(flood(1000)))
+    assert client.sent_counts.count("output_text.delta") == 1000
+    assert client.sent_counts[-1] == "completed"
+    assert max(map(len, client.writes)) <= BATCH_SIZE + 4, "the first has what opens the response, too"
 
 
 def test_a_client_that_is_behind_gets_no_more_of_a_flood_until_it_has_caught_up():
@@ -229,12 +229,12 @@ def test_a_client_that_is_behind_gets_no_more_of_a_flood_until_it_has_caught_up(
         driver.pause()
         for _ in range(50):
             await asyncio.sleep(0)
-        assert client.sent.count("output_text.delta") <= 2 * TOGETHER
+        assert client.sent_counts.count("output_text.delta") <= 2 * BATCH_SIZE
         driver.resume()
 
-    client = driven(Memory(), Firehose(flood(1000)), beside)
-    assert client.sent.count("output_text.delta") == 1000
-    assert client.sent[-1] == "completed"
+    client = driven(MemoryStore(), Firehose(flood(1000)), beside)
+    assert client.sent_counts.count("output_text.delta") == 1000
+    assert client.sent_counts[-1] == "completed"
 
 
 class Pausable(Firehose):
@@ -253,9 +253,9 @@ class Pausable(Firehose):
 
 def test_an_engine_that_is_quicker_than_its_answer_can_be_handled_is_told_to_wait():
     """Unbounded queues: what a worker said faster than it was handled took all the memory that there was."""
-    quick, few = Pausable(flood(2 * MOST_UNHEARD)), Pausable(flood(MOST_UNHEARD // 2))
+    quick, few = Pausable(flood(2 * MAX_PENDING_EVENTS)), Pausable(flood(MAX_PENDING_EVENTS // 2))
     for engine in (quick, few):
-        assert driven(Memory(), engine).sent[-1] == "completed"
+        assert driven(MemoryStore(), engine).sent_counts[-1] == "completed"
     assert (quick.told, few.told) == (["pause", "resume"], [])
 
 
@@ -268,21 +268,21 @@ def test_an_engine_is_told_once_to_wait_whoever_is_behind():
             await asyncio.sleep(0)
         driver.resume()
 
-    engine = Pausable(flood(2 * MOST_UNHEARD))
-    assert driven(Memory(), engine, beside).sent[-1] == "completed"
+    engine = Pausable(flood(2 * MAX_PENDING_EVENTS))
+    assert driven(MemoryStore(), engine, beside).sent_counts[-1] == "completed"
     assert engine.told == ["pause", "resume"]
 
 
 def test_halting_tells_the_client_why_and_keeps_the_failure():
-    store = Memory()
-    slow = Scripted(Script(pace_ms=1, answers=()))
+    store = MemoryStore()
+    slow = ScriptedEngine(Script(pace_ms=1, answers=()))
 
     async def beside(driver, client):
         await client.heard.wait()
-        driver.halt(OurFault("The server is shutting down.", status=503))
+        driver.shut_down(ServerError("The server is shutting down.", status=503))
 
     client = driven(store, slow, beside)
-    assert client.sent[-2:] == ["error", "failed"]
+    assert client.sent_counts[-2:] == ["error", "failed"]
     assert client.closed[0].message == "The server is shutting down."
     assert asyncio.run(store.get("", "resp_1")).status == "failed"
 
@@ -290,8 +290,8 @@ def test_halting_tells_the_client_why_and_keeps_the_failure():
 def test_a_session_that_is_halted_before_its_engine_is_there_ends_as_soon_as_it_is():
     async def run():
         client = Listener()
-        driver = Driver(session_for(), client, Memory(), clock=lambda: 5.0)
-        driver.halt(OurFault("The server is shutting down."))
+        driver = Driver(session_for(), client, MemoryStore(), clock=lambda: 5.0)
+        driver.shut_down(ServerError("The server is shutting down."))
         async with asyncio.timeout(10):
             await driver.run(Full(), SETTINGS, None)
         return client
@@ -303,10 +303,10 @@ def test_what_is_written_to_the_store_is_counted():
     metrics = Metrics()
 
     async def run(store):
-        await Driver(session_for(), Listener(), store, metrics=metrics).run(Scripted(Script()), SETTINGS, None)
+        await Driver(session_for(), Listener(), store, metrics=metrics).run(ScriptedEngine(Script()), SETTINGS, None)
 
     failing = Gated(fails_at=2)
     failing.gate.set()
-    asyncio.run(run(Memory()))
+    asyncio.run(run(MemoryStore()))
     asyncio.run(run(failing))
     assert metrics.store_writes == {"kept": 3, "failed": 1}

@@ -2,9 +2,9 @@
 
 import pytest
 
-from antiphon.errors import Fault
+from antiphon.errors import ApiError
 from antiphon.runtime.access.keys import make_key
-from antiphon.runtime.core.sessions import Live
+from antiphon.runtime.core.sessions import LiveSessions
 
 
 class Session:
@@ -13,14 +13,14 @@ class Session:
     def __init__(self) -> None:
         self.ends: list[str | None] = []
 
-    def halt(self, fault: Fault) -> None:
+    def halt(self, fault: ApiError) -> None:
         self.ends.append(fault.code)
 
 
 def test_sessions_end_with_their_key_and_others_go_on() -> None:
-    live, (mine, _), (other, _) = Live(), make_key("mine", now=1), make_key("other", now=1)
+    live, (mine, _), (other, _) = LiveSessions(), make_key("mine", now=1), make_key("other", now=1)
     first, second, third, nobodys = Session(), Session(), Session(), Session()
-    with live.during(first, mine), live.during(second, mine), live.during(third, other), live.during(nobodys):
+    with live.track(first, mine), live.track(second, mine), live.track(third, other), live.track(nobodys):
         assert live.key_ids == {mine.id, other.id}
         live.revoke({mine.id, "key_nobodys"})
         assert [session.ends for session in (first, second, third, nobodys)] == [["invalid_api_key"], ["invalid_api_key"], [], []]
@@ -31,10 +31,10 @@ def test_sessions_end_with_their_key_and_others_go_on() -> None:
 
 
 def test_a_server_that_stops_takes_no_more_and_ends_them_all() -> None:
-    live, session = Live(), Session()
-    with live.during(session):
+    live, session = LiveSessions(), Session()
+    with live.track(session):
         live.is_draining = True
-        with pytest.raises(Fault):
-            live.admit()
-        live.halt()
+        with pytest.raises(ApiError):
+            live.check_admission()
+        live.shut_down()
     assert session.ends == ["server_shutting_down"]

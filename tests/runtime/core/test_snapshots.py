@@ -20,8 +20,8 @@ def counted(seconds: float, model: str) -> Metrics:
     metrics.session_sound_s["out"] += seconds
     metrics.first_sound[model].observe(seconds)
     metrics.audio_tokens[model, "input"] += 5
-    metrics.upstream_is("up", "closed")
-    metrics.upstream_failed("up", "timeout")
+    metrics.on_upstream_state("up", "closed")
+    metrics.on_upstream_error("up", "timeout")
     return metrics
 
 

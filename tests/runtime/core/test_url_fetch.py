@@ -7,8 +7,8 @@ import socket
 
 import pytest
 
-from antiphon.errors import ClientMistake
-from antiphon.runtime.core.url_fetch import Limits, _socket_to, fetch, may_be_asked
+from antiphon.errors import ClientError
+from antiphon.runtime.core.url_fetch import FetchLimits, _checked_socket, fetch, is_fetchable
 
 HERE = (ipaddress.ip_network("127.0.0.1/32"),)
 """Only this loopback address counts as outside; 127.0.0.2 stays inside."""
@@ -52,17 +52,17 @@ PNG = b"HTTP/1.1 200 OK\r\ncontent-type: image/png\r\ncontent-length: 4\r\n\r\n\
     ],
 )
 def test_an_address_of_the_inside_is_not_asked(text):
-    assert not may_be_asked(ipaddress.ip_address(text))
+    assert not is_fetchable(ipaddress.ip_address(text))
 
 
 @pytest.mark.parametrize("text", ["1.1.1.1", "8.8.8.8", "93.184.216.34", "2606:4700::1111", "::ffff:1.1.1.1", "64:ff9b::101:101"])
 def test_an_address_of_the_outside_is_asked(text):
-    assert may_be_asked(ipaddress.ip_address(text))
+    assert is_fetchable(ipaddress.ip_address(text))
 
 
 def test_a_network_that_is_allowed_is_asked():
-    assert may_be_asked(ipaddress.ip_address("10.0.0.7"), [ipaddress.ip_network("10.0.0.0/24")])
-    assert not may_be_asked(ipaddress.ip_address("10.0.1.7"), [ipaddress.ip_network("10.0.0.0/24")])
+    assert is_fetchable(ipaddress.ip_address("10.0.0.7"), [ipaddress.ip_network("10.0.0.0/24")])
+    assert not is_fetchable(ipaddress.ip_address("10.0.1.7"), [ipaddress.ip_network("10.0.0.0/24")])
 
 
 class Site:
@@ -113,14 +113,14 @@ def fetched(path="picture", pages=None, host=None, resolve=None, url=None, **lim
     async def run():
         async with Site("127.0.0.1", **(pages or {"picture": PNG})).open() as site:
             extra = {} if resolve is None else {"resolve": resolve}
-            return await fetch(url or site.url(path, host), "input[0]", Limits(**({"allowed": HERE} | limits)), **extra), site
+            return await fetch(url or site.url(path, host), "input[0]", FetchLimits(**({"allowed": HERE} | limits)), **extra), site
 
     return asyncio.run(run())
 
 
 def refused(*args, **kwargs):
     """Why it is not fetched."""
-    with pytest.raises(ClientMistake) as refusal:
+    with pytest.raises(ClientError) as refusal:
         fetched(*args, **kwargs)
     assert (refusal.value.code, refusal.value.param, refusal.value.status) == ("invalid_url", "input[0]", 400)
     return refusal.value.message.removeprefix("Failed to download 'input[0]': ")
@@ -164,8 +164,8 @@ def test_the_inside_is_refused_however_it_is_written(host):
 def test_no_socket_is_made_for_the_inside_whatever_else_has_failed():
     for place in ("127.0.0.2", "127.2", "::1", "nonsense"):
         with pytest.raises(OSError, match="not public"):
-            _socket_to(Limits(allowed=HERE), (socket.AF_INET, socket.SOCK_STREAM, 0, "", (place, 80)))
-    _socket_to(Limits(allowed=HERE), (socket.AF_INET, socket.SOCK_STREAM, 0, "", ("127.0.0.1", 80))).close()
+            _checked_socket(FetchLimits(allowed_networks=HERE), (socket.AF_INET, socket.SOCK_STREAM, 0, "", (place, 80)))
+    _checked_socket(FetchLimits(allowed_networks=HERE), (socket.AF_INET, socket.SOCK_STREAM, 0, "", ("127.0.0.1", 80))).close()
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.audio import from_ulaw
+from antiphon.audio import decode_ulaw
 from antiphon.engine_api.history import Message, SpeechPart, TextPart
 from antiphon.records import KeyRecord
-from antiphon.runtime.recording import writer as recorder_writer
-from antiphon.runtime.recording.recorder import is_wanted
-from antiphon.runtime.recording.spool import Part, abandoned
+from antiphon.runtime.recording import writer
+from antiphon.runtime.recording.recorder import should_record
+from antiphon.runtime.recording.spool import SpoolLock, adopt_abandoned
 from antiphon.wire.minicpmo.client_events import ChatAppend, DuplexAppend, Frame, SessionInit
 from antiphon.wire.minicpmo.media import to_floats
 from antiphon.wire.minicpmo.server_events import OutputDelta, SessionCreated
@@ -32,10 +32,10 @@ def anyio_backend():
 async def test_what_was_said_is_kept_in_its_order_and_its_sound_can_be_played(tmp_path):
     async with Desk(tmp_path).open() as desk:
         tap = desk.tap()
-        tap.told(created("sess_1"))
+        tap.on_server_event(created("sess_1"))
         for number in range(3):
-            tap.said(heard(bytes([number, 0]) * 480))
-            tap.told(spoken(bytes([0, number]) * 240))
+            tap.on_client_event(heard(bytes([number, 0]) * 480))
+            tap.on_server_event(spoken(bytes([0, number]) * 240))
         tap.end("left")
         record = await desk.settled("sess_1")
         assert (record.tenant, record.key_id, record.reason, record.truncated) == ("ada", "key_1", "left", None)
@@ -48,7 +48,7 @@ async def test_what_was_said_is_kept_in_its_order_and_its_sound_can_be_played(tm
         }
         assert await desk.sound("sess_1", "in.wav") == (24_000, b"".join(bytes([number, 0]) * 480 for number in range(3)))
         assert await desk.sound("sess_1", "out.wav") == (24_000, b"".join(bytes([0, number]) * 240 for number in range(3)))
-        assert record.bytes == sum(file.bytes for file in await desk.blobs.files("sess_1"))
+        assert record.bytes == sum(file.bytes for file in await desk.blobs.list_files("sess_1"))
         assert desk.metrics.recordings == {"kept": 1}
     assert list((tmp_path / "spool").iterdir()) == []
 
@@ -56,7 +56,7 @@ async def test_what_was_said_is_kept_in_its_order_and_its_sound_can_be_played(tm
 async def test_a_session_is_listed_while_it_is_recorded(tmp_path):
     async with Desk(tmp_path).open() as desk:
         tap = desk.tap()
-        tap.told(created("sess_1"))
+        tap.on_server_event(created("sess_1"))
         assert (await desk.settled("sess_1", "live")).ended_at is None
         tap.end("left")
         await desk.settled("sess_1")
@@ -65,7 +65,7 @@ async def test_a_session_is_listed_while_it_is_recorded(tmp_path):
 async def test_a_session_that_never_began_leaves_nothing(tmp_path):
     async with Desk(tmp_path).open() as desk:
         tap = desk.tap()
-        tap.said(heard(bytes(2)))
+        tap.on_client_event(heard(bytes(2)))
         tap.end("failed")
     assert (await desk.store.sessions.page(None, after=None, limit=1, order="asc")).sessions == ()
     assert not (tmp_path / "kept").exists()
@@ -74,23 +74,25 @@ async def test_a_session_that_never_began_leaves_nothing(tmp_path):
 async def test_sound_of_the_telephone_is_kept_as_samples_and_each_rate_has_its_file(tmp_path):
     async with Desk(tmp_path).open() as desk:
         tap = desk.tap()
-        tap.told(created("sess_1", heard=PcmuFormat()))
-        tap.said(heard(b"\x00\x7f\xff"))
-        tap.told(created("sess_1", heard=PcmFormat()))
-        tap.said(heard(bytes(4)))
+        tap.on_server_event(created("sess_1", heard=PcmuFormat()))
+        tap.on_client_event(heard(b"\x00\x7f\xff"))
+        tap.on_server_event(created("sess_1", heard=PcmFormat()))
+        tap.on_client_event(heard(bytes(4)))
         tap.end("left")
         await desk.settled("sess_1")
-        assert await desk.sound("sess_1", "in.wav") == (8_000, from_ulaw(b"\x00\x7f\xff"))
+        assert await desk.sound("sess_1", "in.wav") == (8_000, decode_ulaw(b"\x00\x7f\xff"))
         assert await desk.sound("sess_1", "in-2.wav") == (24_000, bytes(4))
 
 
 async def test_a_session_of_minicpmo_is_kept_with_what_was_seen_and_the_voice_that_was_asked_for(tmp_path):
     async with Desk(tmp_path).open() as desk:
         tap = desk.tap(protocol="minicpmo", mode="video")
-        tap.said(SessionInit(instructions="Be brief.", reference=bytes(8)))
-        tap.told(SessionCreated(session_id="sess_1", mode="full_duplex", metrics={}))
-        tap.said(DuplexAppend(pcm=b"\x01\x00" * 4, frames=(Frame(JPEG, 2),), force_listen=True))
-        tap.told(OutputDelta(kind="audio", session_id="sess_1", response_id="resp_1", audio=to_floats(b"\x02\x00" * 3), metrics={}))
+        tap.on_client_event(SessionInit(instructions="Be brief.", reference=bytes(8)))
+        tap.on_server_event(SessionCreated(session_id="sess_1", mode="full_duplex", metrics={}))
+        tap.on_client_event(DuplexAppend(pcm=b"\x01\x00" * 4, frames=(Frame(JPEG, 2),), force_listen=True))
+        tap.on_server_event(
+            OutputDelta(kind="audio", session_id="sess_1", response_id="resp_1", audio=to_floats(b"\x02\x00" * 3), metrics={})
+        )
         tap.end("user_stop")
         await desk.settled("sess_1")
         init, _created, said, told = [line["event"] for line in await desk.lines("sess_1")]
@@ -112,8 +114,10 @@ async def test_a_session_of_minicpmo_is_kept_with_what_was_seen_and_the_voice_th
 async def test_a_question_in_chat_is_kept_as_it_is_on_the_wire(tmp_path):
     async with Desk(tmp_path).open() as desk:
         tap = desk.tap(protocol="minicpmo", mode="chat")
-        tap.told(SessionCreated(session_id="sess_1", mode="turn_based", metrics={}))
-        tap.said(ChatAppend(messages=(Message("user", (TextPart("What is this?"), SpeechPart(bytes(4), 16_000))),), max_tokens=9))
+        tap.on_server_event(SessionCreated(session_id="sess_1", mode="turn_based", metrics={}))
+        tap.on_client_event(
+            ChatAppend(messages=(Message("user", (TextPart("What is this?"), SpeechPart(bytes(4), 16_000))),), max_tokens=9)
+        )
         tap.end("left")
         await desk.settled("sess_1")
         asked = (await desk.lines("sess_1"))[1]["event"]["input"]
@@ -126,10 +130,10 @@ async def test_ten_sessions_at_once_are_each_in_order(tmp_path):
     async with Desk(tmp_path).open() as desk:
         taps = {f"sess_{number}": desk.tap() for number in range(10)}
         for session_id, tap in taps.items():
-            tap.told(created(session_id))
+            tap.on_server_event(created(session_id))
         for number in range(200):
             for tap in taps.values():
-                tap.said(heard(number.to_bytes(2, "little") * 10))
+                tap.on_client_event(heard(number.to_bytes(2, "little") * 10))
             if number % 50 == 0:
                 await asyncio.sleep(0)
         for tap in taps.values():
@@ -145,13 +149,13 @@ async def test_ten_sessions_at_once_are_each_in_order(tmp_path):
 async def test_what_waits_has_a_bound_beyond_which_the_recording_ends_and_says_so(tmp_path):
     async with Desk(tmp_path).open() as desk:
         tap = desk.tap()
-        tap.told(created("sess_1"))
+        tap.on_server_event(created("sess_1"))
         piece = bytes(1 << 20)
         for _ in range(80):  # in one breath of the thread that writes
-            tap.said(heard(piece))
+            tap.on_client_event(heard(piece))
         tap.end("left")
         record = await desk.settled("sess_1")
-        assert record.truncated == recorder_writer.BEHIND
+        assert record.truncated == writer.DISK_TOO_SLOW
         assert 0 < len((await desk.sound("sess_1", "in.wav"))[1]) < 80 << 20
         assert desk.metrics.recordings == {"truncated": 1}
 
@@ -161,7 +165,7 @@ async def test_a_recording_that_can_not_be_kept_is_tried_again_at_the_next_start
     place.write_text("in the way")
     async with Desk(tmp_path).open() as desk:
         tap = desk.tap()
-        tap.told(created("sess_1"))
+        tap.on_server_event(created("sess_1"))
         tap.end("left")
         async with asyncio.timeout(20):
             while not desk.metrics.recordings["not_kept"]:  # noqa: ASYNC110 - a store sets no event
@@ -265,13 +269,13 @@ async def test_a_full_disk_ends_the_recording_and_nothing_else(tmp_path):
     with child(tmp_path, FILLS_THE_DISK) as process:
         out, _ = process.communicate(timeout=60)
     assert process.returncode == 0
-    assert out == f"{recorder_writer.DISK_TROUBLE} 24000 True True\n"
+    assert out == f"{writer.DISK_ERROR} 24000 True True\n"
 
 
 async def test_what_a_living_process_records_is_left_to_it(tmp_path):
-    mine = Part.made(tmp_path)
-    assert abandoned(tmp_path) == []
-    mine.leave()
+    mine = SpoolLock.create(tmp_path)
+    assert adopt_abandoned(tmp_path) == []
+    mine.release()
     assert list(tmp_path.iterdir()) == []
 
 
@@ -294,9 +298,9 @@ A_KEY = {"id": "key_1", "hash": b"", "prefix": "", "name": "", "tenant": "ada", 
     ],
 )
 def test_the_rule_of_a_key_goes_before_the_servers(when, of_key, asks, wanted):
-    assert is_wanted(when, KeyRecord(**A_KEY, record=of_key), asks=asks) is wanted
+    assert should_record(when, KeyRecord(**A_KEY, record=of_key), is_requested=asks) is wanted
 
 
 @pytest.mark.parametrize(("when", "asks", "wanted"), [("never", True, False), ("consent", True, True), ("consent", False, False)])
 def test_without_a_key_the_servers_rule_holds(when, asks, wanted):
-    assert is_wanted(when, None, asks=asks) is wanted
+    assert should_record(when, None, is_requested=asks) is wanted

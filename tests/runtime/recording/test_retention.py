@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from antiphon.errors import ClientMistake
+from antiphon.errors import ClientError
 from antiphon.records import SessionRecord
 from support.runtime.recorded_sessions import Desk
 
@@ -36,13 +36,13 @@ async def recorded(desk, session_id, days_ago=0.0, size_bytes=10, state="kept", 
         folder = desk.folder / "made" / session_id
         folder.mkdir(parents=True)
         (folder / "meta.json").write_text("{}")
-        await desk.blobs.keep(folder, session_id)
+        await desk.blobs.put_folder(folder, session_id)
     await desk.store.sessions.put(record)
 
 
 async def left(desk):
     page = await desk.store.sessions.page(None, after=None, limit=100, order="asc")
-    there = [session.id for session in page.sessions if session.state == "live" or await desk.blobs.files(session.id)]
+    there = [session.id for session in page.sessions if session.state == "live" or await desk.blobs.list_files(session.id)]
     assert there == [session.id for session in page.sessions]
     return there
 
@@ -80,7 +80,7 @@ async def test_a_live_session_is_never_deleted_and_without_limits_none_is(tmp_pa
 async def test_an_id_that_could_be_a_path_is_no_id(tmp_path, session_id):
     desk = Desk(tmp_path)
     await recorded(desk, "sess_1")
-    with pytest.raises(ClientMistake, match="not found") as refused:
+    with pytest.raises(ClientError, match="not found") as refused:
         await desk.recordings.find("ada", session_id)
     assert refused.value.status == 404
 
@@ -91,14 +91,14 @@ async def test_only_the_files_of_a_recording_can_be_read(tmp_path):
     session = await desk.recordings.find("ada", "sess_1")
     assert (await desk.recordings.file(session, "meta.json")).bytes == 2
     for name in ("../sess_1/meta.json", "/etc/passwd", "in.wav", ""):
-        with pytest.raises(ClientMistake, match="has no file"):
+        with pytest.raises(ClientError, match="has no file"):
             await desk.recordings.file(session, name)
 
 
 async def test_a_live_session_has_no_files_yet_and_is_not_deleted(tmp_path):
     desk = Desk(tmp_path)
     await recorded(desk, "sess_1", state="live")
-    with pytest.raises(ClientMistake, match="has not ended") as refused:
+    with pytest.raises(ClientError, match="has not ended") as refused:
         await desk.recordings.delete("ada", "sess_1")
     assert refused.value.status == 409
 

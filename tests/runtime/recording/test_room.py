@@ -7,10 +7,10 @@ import time
 import pytest
 
 from antiphon.config.load import load
-from antiphon.runtime.recording import writer as recorder_writer
-from antiphon.runtime.recording.spool import DROPPED, TOO_OLD, Room
+from antiphon.runtime.recording import writer
+from antiphon.runtime.recording.spool import DROPPED_FOR_AGE, DROPPED_FOR_SPACE, SpoolLimits
 from antiphon.runtime.service import Service
-from antiphon.stores.blobs import Blobs
+from antiphon.stores.blobs import BlobStore
 from support.runtime.recorded_sessions import Desk, created, heard
 
 pytestmark = pytest.mark.anyio
@@ -37,16 +37,16 @@ class Away(Desk):
     async def record(self, session_id, pieces=1):
         """A whole session, as far as it can be kept."""
         tap = self.tap()
-        tap.told(created(session_id))
+        tap.on_server_event(created(session_id))
         for _ in range(pieces):
-            tap.said(heard(PIECE))
+            tap.on_client_event(heard(PIECE))
         tap.end("left")
         await self.spooled(session_id)
         return tap
 
     async def spooled(self, session_id):
         """Wait until its end is written."""
-        await self.until(lambda: any(filed.record.id == session_id for filed in self.recorder.waiting.all))
+        await self.until(lambda: any(filed.record.id == session_id for filed in self.recorder.pending.recordings))
 
     @staticmethod
     async def until(is_so):
@@ -59,7 +59,7 @@ class Away(Desk):
 
 
 async def test_the_oldest_that_waits_is_deleted_and_its_record_says_so(tmp_path):
-    desk = Away(tmp_path, Room(most_bytes=3 * len(PIECE)))
+    desk = Away(tmp_path, SpoolLimits(max_bytes=3 * len(PIECE)))
     async with desk.open():
         for number in range(5):
             await desk.record(f"sess_{number}")
@@ -68,21 +68,21 @@ async def test_the_oldest_that_waits_is_deleted_and_its_record_says_so(tmp_path)
         desk.come_back()
         for session_id in ("sess_0", "sess_1"):
             record = await desk.settled(session_id, "interrupted")
-            assert (record.truncated, record.bytes, record.reason) == (DROPPED, 0, "left")
+            assert (record.truncated, record.bytes, record.reason) == (DROPPED_FOR_SPACE, 0, "left")
             assert await desk.recordings.files(record) == []
-        assert desk.metrics.recordings_waiting_bytes == desk.recorder.waiting.bytes > 2 * len(PIECE)
+        assert desk.metrics.recordings_waiting_bytes == desk.recorder.pending.bytes > 2 * len(PIECE)
         (line,) = desk.noticed  # once, not for each of them
         assert "sess_0" in line and "recording.spool_gb" in line
 
 
 async def test_what_waits_is_kept_when_the_place_is_back(tmp_path):
-    desk = Away(tmp_path, Room())
+    desk = Away(tmp_path, SpoolLimits())
     async with desk.open():
         for number in range(3):
             await desk.record(f"sess_{number}")
         await desk.until(lambda: desk.metrics.recordings["not_kept"])
         desk.come_back()
-        await desk.recorder.try_again()
+        await desk.recorder.retry_pending()
         for number in range(3):
             assert (await desk.settled(f"sess_{number}")).reason == "left"
             assert len(await desk.lines(f"sess_{number}")) == 2
@@ -91,16 +91,16 @@ async def test_what_waits_is_kept_when_the_place_is_back(tmp_path):
 
 
 async def test_a_place_that_is_away_is_asked_once_a_round_and_not_for_each_recording(tmp_path):
-    desk = Away(tmp_path, Room())
+    desk = Away(tmp_path, SpoolLimits())
     async with desk.open():
         for number in range(5):
             await desk.record(f"sess_{number}")
-        await desk.recorder.try_again()
+        await desk.recorder.retry_pending()
     assert desk.metrics.recordings["not_kept"] == 2
 
 
 async def test_one_that_can_not_be_kept_keeps_no_other_from_being_kept(tmp_path):
-    desk = Away(tmp_path, Room())
+    desk = Away(tmp_path, SpoolLimits())
     async with desk.open():
         await desk.record("sess_bad")
         await desk.record("sess_good")
@@ -108,54 +108,54 @@ async def test_one_that_can_not_be_kept_keeps_no_other_from_being_kept(tmp_path)
         (tmp_path / "kept").mkdir()
         (tmp_path / "kept" / "sess_bad").write_text("in the way")
         for _ in range(2):
-            await desk.recorder.try_again()
+            await desk.recorder.retry_pending()
         assert (await desk.settled("sess_good")).reason == "left"
 
 
 async def test_what_is_recorded_ends_where_nothing_waits_that_could_go(tmp_path):
-    desk = Away(tmp_path, Room(most_bytes=2 * len(PIECE)))
+    desk = Away(tmp_path, SpoolLimits(max_bytes=2 * len(PIECE)))
     async with desk.open():
         tap = desk.tap()
-        tap.told(created("sess_1"))
-        while tap.truncated is None:
-            tap.said(heard(PIECE))
+        tap.on_server_event(created("sess_1"))
+        while tap.truncation_reason is None:
+            tap.on_client_event(heard(PIECE))
             await asyncio.sleep(0.05)
-        assert tap.truncated == recorder_writer.SPOOL_FULL
-        tap.said(heard(PIECE))  # the session goes on
+        assert tap.truncation_reason == writer.SPOOL_FULL
+        tap.on_client_event(heard(PIECE))  # the session goes on
         tap.end("left")
         await desk.spooled("sess_1")
         desk.come_back()
-        await desk.recorder.try_again()
+        await desk.recorder.retry_pending()
         record = await desk.settled("sess_1")
-        assert record.truncated == recorder_writer.SPOOL_FULL and record.bytes > 2 * len(PIECE)
+        assert record.truncated == writer.SPOOL_FULL and record.bytes > 2 * len(PIECE)
         assert (await desk.sound("sess_1", "in.wav"))[1]
 
 
 async def test_a_disk_with_little_left_is_left_to_others(tmp_path):
-    desk = Desk(tmp_path, room=Room(free_bytes=shutil.disk_usage(tmp_path).total))
+    desk = Desk(tmp_path, room=SpoolLimits(min_free_bytes=shutil.disk_usage(tmp_path).total))
     (tmp_path / "spool").mkdir()
     async with desk.open():
         tap = desk.tap()
-        tap.told(created("sess_1"))
-        tap.said(heard(PIECE))
+        tap.on_server_event(created("sess_1"))
+        tap.on_client_event(heard(PIECE))
         tap.end("left")
         record = await desk.settled("sess_1")
-        assert (record.truncated, record.bytes) == (recorder_writer.DISK_LOW, 0)
+        assert (record.truncated, record.bytes) == (writer.DISK_LOW, 0)
         assert desk.metrics.recordings == {"truncated": 1}
         again = desk.tap()
-        again.told(created("sess_2"))
+        again.on_server_event(created("sess_2"))
         again.end("left")
         await desk.settled("sess_2")
-        assert desk.noticed == [f"The recording of sess_1 ends before its session: {recorder_writer.DISK_LOW}."]
+        assert desk.noticed == [f"The recording of sess_1 ends before its session: {writer.DISK_LOW}."]
     assert list((tmp_path / "spool").iterdir()) == []
 
 
 async def test_what_a_dead_process_left_counts_too(tmp_path):
-    desk = Away(tmp_path, Room())
+    desk = Away(tmp_path, SpoolLimits())
     async with desk.open():
         for number in range(3):
             await desk.record(f"sess_{number}")
-    smaller = Desk(tmp_path, room=Room(most_bytes=2 * len(PIECE)))
+    smaller = Desk(tmp_path, room=SpoolLimits(max_bytes=2 * len(PIECE)))
     async with smaller.open():
         await desk.until(lambda: smaller.metrics.recordings["dropped"])
     assert desk.waiting() == ["sess_2"]
@@ -163,31 +163,31 @@ async def test_what_a_dead_process_left_counts_too(tmp_path):
 
 async def test_what_waits_is_deleted_when_it_is_as_old_as_what_is_kept_may_be(tmp_path):
     now = [1_000_000.0]
-    desk = Away(tmp_path, Room(most_s=3600), now=lambda: now[0])
+    desk = Away(tmp_path, SpoolLimits(max_age_s=3600), now=lambda: now[0])
     async with desk.open():
         await desk.record("sess_old")
         now[0] += 3000
         await desk.record("sess_new")
         now[0] += 900
         await desk.recorder.sweep()
-        assert (await desk.settled("sess_old", "interrupted")).truncated == TOO_OLD
+        assert (await desk.settled("sess_old", "interrupted")).truncated == DROPPED_FOR_AGE
         assert desk.waiting() == ["sess_new"]
 
 
 @pytest.mark.parametrize(("processes", "most_bytes"), [(1, 2_000_000_000), (4, 500_000_000)])
 def test_processes_share_what_the_spool_may_take(tmp_path, processes, most_bytes):
     flags = {"recording.spool_gb": 2, "recording.free_gb": 0.5, "server.processes": processes}
-    config = load(flags, None, {"HOME": str(tmp_path)}, tmp_path, etc=tmp_path / "none.toml").config
+    config = load(flags, None, {"HOME": str(tmp_path)}, tmp_path, system_file=tmp_path / "none.toml").config
     recorder = Service(config, lambda _line: None).recorder
-    assert recorder is not None and recorder.room == Room(most_bytes, 500_000_000, 30 * 86_400)
+    assert recorder is not None and recorder.limits == SpoolLimits(most_bytes, 500_000_000, 30 * 86_400)
 
 
-class Slow(Blobs):
+class Slow(BlobStore):
     """A place that takes for ever, elsewhere."""
 
-    is_here = False
+    is_local = False
 
-    async def keep(self, folder, name):
+    async def put_folder(self, folder, name):
         await asyncio.Event().wait()
 
 
@@ -196,10 +196,10 @@ async def test_a_place_that_does_not_answer_keeps_no_session_from_being_listed(t
     async with desk.open():
         for session_id in ("sess_1", "sess_2"):
             tap = desk.tap()
-            tap.told(created(session_id))
+            tap.on_server_event(created(session_id))
             await desk.settled(session_id, "live")
             tap.end("left")
-        desk.recorder.closing_s = 0.1
+        desk.recorder.close_timeout_s = 0.1
     again = Desk(tmp_path)
     async with again.open():  # it did not keep the server from its end, and nothing is lost
         for session_id in ("sess_1", "sess_2"):

@@ -5,11 +5,11 @@ import base64
 import msgspec
 import pytest
 
-from antiphon.audio import to_ulaw, wav
+from antiphon.audio import encode_ulaw, wav_file
 from antiphon.records import SessionRecord
-from antiphon.runtime.recording.files import Line
-from antiphon.runtime.recording.transcript import transcript, turns_of
-from antiphon.runtime.replay.steps import Ids, Recorded
+from antiphon.runtime.recording.files import EventLine
+from antiphon.runtime.recording.transcript import read_turns, render_transcript
+from antiphon.runtime.replay.steps import DownloadedRecording, IdMapping
 from antiphon.wire.minicpmo.media import to_floats
 
 PCM = b"\x00\x10" * 4
@@ -23,14 +23,14 @@ RECORD = SessionRecord(
 
 def recorded(*events, **record):
     """A recording of these events, as pairs of direction and event, half a second apart."""
-    lines = [Line(seq, seq / 2, direction, event) for seq, (direction, event) in enumerate(events, start=1)]
+    lines = [EventLine(seq, seq / 2, direction, event) for seq, (direction, event) in enumerate(events, start=1)]
     files = {
         "meta.json": msgspec.json.encode(msgspec.structs.replace(RECORD, **record)),
         "events.jsonl": b"".join(msgspec.json.encode(line) + b"\n" for line in lines) + b'{"torn',
-        "in.wav": wav(PCM, 24_000),
+        "in.wav": wav_file(PCM, 24_000),
         "frames/000001.jpg": JPEG,
     }
-    return Recorded(files)
+    return DownloadedRecording(files)
 
 
 def media(form="pcm"):
@@ -42,7 +42,7 @@ CREATED = ("out", {"type": "session.created", "session": {"id": "sess_1"}})
 
 def test_only_what_the_client_said_is_said_again_after_what_had_come_before():
     session = recorded(CREATED, ("in", {"type": "a"}), ("out", {"type": "response.done"}), ("out", {"type": "x"}), ("in", {"type": "b"}))
-    assert [(step.event["type"], step.at_s, step.after) for step in session.steps()] == [
+    assert [(step.event["type"], step.at_s, step.milestones_before) for step in session.steps()] == [
         ("a", 0.5, {"session.created": 1}),
         ("b", 2.0, {"session.created": 1, "response.done": 1}),
     ]
@@ -50,7 +50,7 @@ def test_only_what_the_client_said_is_said_again_after_what_had_come_before():
 
 @pytest.mark.parametrize(
     ("protocol", "form", "written"),
-    [("realtime", "pcm", PCM[2:6]), ("realtime", "pcmu", to_ulaw(PCM[2:6])), ("minicpmo", "pcm", to_floats(PCM[2:6]))],
+    [("realtime", "pcm", PCM[2:6]), ("realtime", "pcmu", encode_ulaw(PCM[2:6])), ("minicpmo", "pcm", to_floats(PCM[2:6]))],
 )
 def test_sound_is_written_as_it_was_on_the_wire(protocol, form, written):
     session = recorded(CREATED, ("in", {"type": "a", "audio": media(form)}), protocol=protocol)
@@ -80,7 +80,7 @@ def test_pictures_come_with_it():
     ],
 )
 def test_the_same_kind_of_session_is_opened(record, path):
-    assert recorded(CREATED, **record).path(None, is_recorded=True) == path
+    assert recorded(CREATED, **record).session_path(None, is_recorded=True) == path
 
 
 def added(item_id):
@@ -88,14 +88,14 @@ def added(item_id):
 
 
 def test_ids_of_then_become_ids_of_now_by_their_order():
-    ids = Ids([Line(1, 0, "out", added("item_a")), Line(2, 0, "out", added("item_b"))])
-    ids.told(added("item_1"))
+    ids = IdMapping([EventLine(1, 0, "out", added("item_a")), EventLine(2, 0, "out", added("item_b"))])
+    ids.on_server_event(added("item_1"))
     said = {"type": "conversation.item.delete", "item_id": "item_a"}
-    assert ids.put_into(said)["item_id"] == "item_1"
-    assert ids.put_into(said | {"item_id": "item_b"})["item_id"] == "item_b"
-    ids.told(added("item_2"))
-    assert ids.put_into(said | {"item_id": "item_b"})["item_id"] == "item_2"
-    assert ids.put_into(said | {"item_id": "mine"})["item_id"] == "mine"
+    assert ids.map_event(said)["item_id"] == "item_1"
+    assert ids.map_event(said | {"item_id": "item_b"})["item_id"] == "item_b"
+    ids.on_server_event(added("item_2"))
+    assert ids.map_event(said | {"item_id": "item_b"})["item_id"] == "item_2"
+    assert ids.map_event(said | {"item_id": "mine"})["item_id"] == "mine"
 
 
 SPOKEN = (
@@ -112,9 +112,9 @@ SPOKEN = (
 
 
 def test_a_person_comes_before_the_answer_though_the_words_are_known_later():
-    person, model = turns_of(recorded(*SPOKEN).lines)
-    assert (person.who, person.text, person.at_s) == ("person", "What is it?", 1.0)
-    assert (model.who, model.text, model.first_s, model.reason) == ("model", "A fugue.", 1.5, "completed")
+    person, model = read_turns(recorded(*SPOKEN).lines)
+    assert (person.role, person.text, person.at_s) == ("person", "What is it?", 1.0)
+    assert (model.role, model.text, model.latency_s, model.reason) == ("model", "A fugue.", 1.5, "completed")
 
 
 def test_in_full_duplex_an_answer_is_what_has_one_id():
@@ -130,20 +130,20 @@ def test_in_full_duplex_an_answer_is_what_has_one_id():
         told("listen", text="", end_of_turn=True, interrupted=True),
         protocol="minicpmo",
     )
-    (turn,) = turns_of(session.lines)
-    assert (turn.text, turn.first_s, turn.reason) == ("A fugue.", None, "interrupted")
+    (turn,) = read_turns(session.lines)
+    assert (turn.text, turn.latency_s, turn.reason) == ("A fugue.", None, "interrupted")
 
 
 def test_an_answer_in_chat_that_came_whole_has_its_words_too():
     asked = {"messages": [{"role": "user", "content": [{"type": "text", "text": "See?"}, {"type": "image_url", "image_url": {}}]}]}
     done = {"type": "response.done", "response_id": "resp_1", "text": "I do.", "reason": "turn_end"}
-    turns = turns_of(recorded(("in", {"type": "input.append", "input": asked}), ("out", done), protocol="minicpmo").lines)
+    turns = read_turns(recorded(("in", {"type": "input.append", "input": asked}), ("out", done), protocol="minicpmo").lines)
     assert [(turn.text, turn.reason) for turn in turns] == [("See? (picture)", None), ("I do.", "turn_end")]
 
 
 def test_a_transcript_is_there_to_be_read():
     session = recorded(*SPOKEN, truncated="the disk is full")
-    assert transcript(session.record, turns_of(session.lines)) == (
+    assert render_transcript(session.record, read_turns(session.lines)) == (
         "# Session sess_1\n\nrealtime, conversation, model `parrot`, 2.5 s, ended: left\n\n"
         "**00:01.0 Person**: What is it?\n\n**00:02.5 Model** (after 1.50 s): A fugue.\n\n"
         "The recording ends before the session: the disk is full.\n"

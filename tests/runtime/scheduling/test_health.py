@@ -4,15 +4,15 @@ import asyncio
 
 import pytest
 
-from antiphon.engines.scripted.engine import Scripted
+from antiphon.engines.scripted.engine import ScriptedEngine
 from antiphon.engines.scripted.script import Script
-from antiphon.runtime.scheduling.base import Wants, Worker
-from antiphon.runtime.scheduling.health import Prober
-from antiphon.runtime.scheduling.pool import Pool
+from antiphon.runtime.scheduling.base import Requirements, Worker
+from antiphon.runtime.scheduling.health import HealthChecker
+from antiphon.runtime.scheduling.pool import WorkerPool
 
 pytestmark = pytest.mark.anyio
 
-WANTS = Wants(model="m", kind="audio")
+WANTS = Requirements(model="m", kind="audio")
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def anyio_backend():
     return "asyncio"
 
 
-class Asked(Scripted):
+class Asked(ScriptedEngine):
     """A worker that is asked, and says that it is not well when it is let."""
 
     def __init__(self):
@@ -38,54 +38,54 @@ class Asked(Scripted):
 
 
 def offered(pool, engine):
-    pool.offer(Worker(id="w", model="m", engine=engine), 0)
+    pool.add_worker(Worker(id="w", model="m", engine=engine), 0)
 
 
 async def meanwhile(pool, engine, happens):
     """The states of all workers after one was asked, while something happened."""
     async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
-        tasks.create_task(Prober(pool, 3600, lambda _id: None).look())
+        tasks.create_task(HealthChecker(pool, 3600, lambda _id: None).check_all())
         await engine.is_asked.wait()
         happens()
-        engine.may_say.set()
+        engine.may_say.set_configuration()
     return [each.state for each in pool.workers()]
 
 
 async def test_a_worker_that_is_not_well_gets_nobody():
-    pool, engine = Pool(), Asked()
+    pool, engine = WorkerPool(), Asked()
     offered(pool, engine)
     assert await meanwhile(pool, engine, lambda: None) == ["offline"]
 
 
 async def test_a_worker_that_got_somebody_while_it_was_asked_is_not_taken_for_ill():
-    pool, engine = Pool(), Asked()
+    pool, engine = WorkerPool(), Asked()
     offered(pool, engine)
-    assert await meanwhile(pool, engine, lambda: pool.ask("q", WANTS, 0)) == ["busy"]
+    assert await meanwhile(pool, engine, lambda: pool.request_lease("q", WANTS, 0)) == ["busy"]
 
 
 async def test_nor_is_one_that_had_somebody_meanwhile():
-    pool, engine = Pool(), Asked()
+    pool, engine = WorkerPool(), Asked()
     offered(pool, engine)
-    assert await meanwhile(pool, engine, lambda: pool.leave(pool.ask("q", WANTS, 0), 0)) == ["idle"]
+    assert await meanwhile(pool, engine, lambda: pool.end_ticket(pool.request_lease("q", WANTS, 0), 0)) == ["idle"]
 
 
 async def test_what_a_worker_that_has_gone_says_is_not_taken_for_the_one_that_came_under_its_id():
-    pool, engine = Pool(), Asked()
+    pool, engine = WorkerPool(), Asked()
     offered(pool, engine)
-    assert await meanwhile(pool, engine, lambda: offered(pool, Scripted(Script()))) == ["idle"]
+    assert await meanwhile(pool, engine, lambda: offered(pool, ScriptedEngine(Script()))) == ["idle"]
 
 
 async def test_a_worker_that_does_not_say_how_it_is_is_not_well():
-    pool = Pool()
+    pool = WorkerPool()
     offered(pool, Asked())
-    await Prober(pool, 0.001, lambda _id: None).look()
+    await HealthChecker(pool, 0.001, lambda _id: None).check_all()
     assert [each.state for each in pool.workers()] == ["offline"]
 
 
 async def test_at_the_end_nobody_is_being_asked():
-    pool, engine = Pool(), Asked()
+    pool, engine = WorkerPool(), Asked()
     offered(pool, engine)
-    prober = Prober(pool, 0.2, lambda _id: None)
+    prober = HealthChecker(pool, 0.2, lambda _id: None)
     prober.start()
     async with asyncio.timeout(10):
         await engine.is_asked.wait()

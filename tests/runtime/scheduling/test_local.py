@@ -6,17 +6,17 @@ import contextlib
 import pytest
 
 from antiphon.config.settings import QueueSettings, WorkerSettings
-from antiphon.engine_api.capabilities import Abilities
-from antiphon.engines.scripted.engine import Scripted
+from antiphon.engine_api.capabilities import Capabilities
+from antiphon.engines.scripted.engine import ScriptedEngine
 from antiphon.engines.scripted.script import Script
-from antiphon.errors import Fault
+from antiphon.errors import ApiError
 from antiphon.runtime.core.metrics import Metrics
-from antiphon.runtime.scheduling.base import Coordinator, Wants, Worker
-from antiphon.runtime.scheduling.local import Places
+from antiphon.runtime.scheduling.base import Coordinator, Requirements, Worker
+from antiphon.runtime.scheduling.local import LocalCoordinator
 
 pytestmark = pytest.mark.anyio
 
-WANTS = Wants(model="m", kind="audio")
+WANTS = Requirements(model="m", kind="audio")
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ class Visitor:
             async with coordinator.lease(wants, self._tell) as self.lease:
                 self.has_it.set()
                 await self.over.wait()
-        except Fault as fault:
+        except ApiError as fault:
             self.fault = fault
             self.has_it.set()
 
@@ -74,20 +74,20 @@ class Visitor:
 
 
 def worker(id="w", engine=None, **rest):
-    return Worker(id=id, model="m", engine=engine or Scripted(Script()), **rest)
+    return Worker(id=id, model="m", engine=engine or ScriptedEngine(Script()), **rest)
 
 
 @contextlib.asynccontextmanager
 async def open_places(*workers, clock=None, failures=3, metrics=None, absent_s=30, **queue):
     settings = WorkerSettings(failures=failures, quarantine_s=0.01)
-    coordinator = Places(QueueSettings(**queue), settings, metrics, clock or Clock(), absent_s)
+    coordinator = LocalCoordinator(QueueSettings(**queue), settings, metrics, clock or Clock(), absent_s)
     for each in workers:
-        coordinator.offer(each)
+        coordinator.add_worker(each)
     async with asyncio.TaskGroup() as tasks:
         yield coordinator, lambda wants=WANTS: Visitor(tasks, coordinator, wants)
         await coordinator.close()
     assert not coordinator._waiters
-    assert coordinator._teller._timer is None or coordinator._teller._timer.cancelled()
+    assert coordinator._notifier._timer is None or coordinator._notifier._timer.cancelled()
 
 
 async def test_those_who_wait_are_told_when_they_move_up_and_once_when_they_come():
@@ -107,7 +107,7 @@ async def test_those_whom_somebody_goes_before_are_told():
         first = await visit().served()
         second = visit()
         await second.until_told(1, 1, None)
-        third = visit(Wants(model="m", kind="chat"))
+        third = visit(Requirements(model="m", kind="chat"))
         await second.until_told(2, 2, None)
         assert third.told == [(1, 2, None)]
         for each in (first, third, second):
@@ -130,7 +130,7 @@ async def test_those_who_move_up_as_a_worker_comes_are_told():
         first = await visit().served()
         second, third = visit(), visit()
         await third.until_told(2, 2, None)
-        coordinator.offer(worker("v"))
+        coordinator.add_worker(worker("v"))
         await third.until_told(1, 1, None)
         for each in (first, second, third):
             await (await each.served()).leave()
@@ -142,8 +142,8 @@ async def test_those_whose_place_stays_the_same_are_told_so_now_and_then():
         second = visit()
         async with asyncio.timeout(10):
             while len(second.told) < 5:
-                second.changed.clear()
-                await second.changed.wait()
+                second.mark_changed.clear()
+                await second.mark_changed.wait()
         assert set(second.told) == {(1, 1, None)}
         await first.leave()
         await (await second.served()).leave()
@@ -178,26 +178,26 @@ async def test_how_long_it_took_is_counted_from_coming_and_how_long_it_is_had_fr
         await second.leave()
         third = await visit().served()
         clock.now_s = 130
-        third.lease.failed()  # which says nothing of how long it takes
+        third.lease.mark_failed()  # which says nothing of how long it takes
         await third.leave()
-    assert coordinator.holding.all() == {("m", "audio"): ((40 + 60) / 2, 2)}
+    assert coordinator.lease_durations.means() == {("m", "audio"): ((40 + 60) / 2, 2)}
     assert metrics.queue_waits["m"].total == 40
 
 
 async def test_how_long_it_will_take_counts_the_places_of_the_model_that_will_be_given_again():
     clock = Clock()
-    others = [Worker(id=id, model="n", engine=Scripted(Script())) for id in ("n well", "n ill")]
+    others = [Worker(id=id, model="n", engine=ScriptedEngine(Script())) for id in ("n well", "n ill")]
     async with open_places(worker("drained"), worker("ill"), worker("w"), *others, clock=clock, failures=1) as (coordinator, visit):
         drained, ill = [await visit().served() for _ in range(2)]
-        of_other = [await visit(Wants(model="n", kind="audio")).served() for _ in range(2)]
+        of_other = [await visit(Requirements(model="n", kind="audio")).served() for _ in range(2)]
         clock.now_s = 50
         well = await visit().served()
         clock.now_s = 100
         for model in "mn":
-            coordinator.holding.note(model, "audio", 100)
+            coordinator.lease_durations.observe(model, "audio", 100)
         coordinator.drain("drained")
         for each in (ill, of_other[1]):
-            each.lease.failed()
+            each.lease.mark_failed()
             await each.leave()
         assert [seen.state for seen in coordinator.workers()] == ["draining", "quarantined", "busy", "busy", "quarantined"]
         waiting = [visit(), visit()]
@@ -243,7 +243,7 @@ async def test_a_ticket_that_has_just_got_its_place_cannot_be_cancelled():
         second = visit()
         await second.until_told(1, 1, None)
         (waiting, _) = coordinator.tickets()
-        coordinator.offer(worker("v"))
+        coordinator.add_worker(worker("v"))
         assert not coordinator.cancel(waiting.id)  # though whoever waits has not come to know of it
         assert (await second.served()).fault is None
         for each in (first, second):
@@ -256,9 +256,9 @@ async def test_a_place_that_is_given_to_a_ticket_that_was_just_cancelled_comes_b
         second = visit()
         await second.until_told(1, 1, None)
         assert coordinator.cancel(coordinator.tickets()[0].id)
-        coordinator.offer(worker("v"))
+        coordinator.add_worker(worker("v"))
         assert (await second.served()).fault.code == "worker_busy"
-        assert [(seen.state, seen.taken) for seen in coordinator.workers()] == [("busy", 1), ("idle", 0)]
+        assert [(seen.state, seen.lease_count) for seen in coordinator.workers()] == [("busy", 1), ("idle", 0)]
         await first.leave()
 
 
@@ -276,9 +276,9 @@ async def test_the_end_comes_also_to_whoever_has_just_been_refused():
 async def test_a_key_has_its_part_of_the_queue():
     async with open_places(worker(), waiting_per_key=1) as (_, visit):
         first = await visit().served()
-        mine = visit(Wants(model="m", kind="audio", key_id="me"))
+        mine = visit(Requirements(model="m", kind="audio", key_id="me"))
         await mine.until_told(1, 1, None)
-        assert (await visit(Wants(model="m", kind="audio", key_id="me")).served()).fault.status == 429
+        assert (await visit(Requirements(model="m", kind="audio", key_id="me")).served()).fault.status == 429
         await first.leave()
         await (await mine.served()).leave()
 
@@ -286,7 +286,7 @@ async def test_a_key_has_its_part_of_the_queue():
 async def test_a_worker_in_quarantine_is_back_when_its_time_is_over():
     async with open_places(worker(), failures=1) as (coordinator, visit):
         first = await visit().served()
-        first.lease.failed()
+        first.lease.mark_failed()
         second = visit()
         clock = coordinator._clock
         await second.until_told(1, 1, None)
@@ -294,7 +294,7 @@ async def test_a_worker_in_quarantine_is_back_when_its_time_is_over():
         assert [seen.state for seen in coordinator.workers()] == ["quarantined"]
         clock.now_s = 60
         await (await second.served()).leave()
-        assert [(seen.state, seen.failures) for seen in coordinator.workers()] == [("idle", 0)]
+        assert [(seen.state, seen.failure_count) for seen in coordinator.workers()] == [("idle", 0)]
 
 
 async def test_quarantines_end_one_after_another_and_again():
@@ -302,7 +302,7 @@ async def test_quarantines_end_one_after_another_and_again():
     async with open_places(worker("w"), worker("v"), failures=1, clock=clock) as (_, visit):
         had = [await visit().served() for _ in range(2)]
         for each in had:
-            each.lease.failed()
+            each.lease.mark_failed()
             await each.leave()
             clock.now_s += 0.005
         waiting = [visit() for _ in range(2)]
@@ -312,7 +312,7 @@ async def test_quarantines_end_one_after_another_and_again():
         await waiting[0].served()
         clock.now_s = 1
         await waiting[1].served()
-        waiting[0].lease.failed()  # its trial
+        waiting[0].lease.mark_failed()  # its trial
         await waiting[0].leave()
         again = visit()
         await again.until_told_anything()
@@ -328,23 +328,23 @@ async def test_a_coordinator_that_is_closed_waits_for_nothing_more():
         await waiting.until_told(1, 1, None)
         coordinator.drain("w")
         await coordinator.close()
-        assert [handle.cancelled() for handle in coordinator._patience.values()] == [True]
-        coordinator.withdraw("v")
+        assert [handle.cancelled() for handle in coordinator._absence_timers.values()] == [True]
+        coordinator.remove_worker("v")
         await waiting.served()
-        first.lease.failed()
+        first.lease.mark_failed()
         await first.leave()
-        assert [handle.cancelled() for handle in coordinator._patience.values()] == [True]
+        assert [handle.cancelled() for handle in coordinator._absence_timers.values()] == [True]
     async with open_places(worker("w"), worker("v"), failures=1) as (coordinator, visit):
         for is_last in (False, True):
             visitor = await visit().served()
-            visitor.lease.failed()
+            visitor.lease.mark_failed()
             if is_last:
-                alarm = coordinator._alarm
+                alarm = coordinator._quarantine_timer
                 await coordinator.close()
                 assert alarm.cancelled()
-                coordinator._alarm = None
+                coordinator._quarantine_timer = None
             await visitor.leave()
-        assert coordinator._alarm is None
+        assert coordinator._quarantine_timer is None
 
 
 async def test_when_the_last_worker_is_drained_those_who_wait_do_so_for_a_while():
@@ -362,11 +362,11 @@ async def test_workers_of_another_model_that_come_and_go_keep_nobody_waiting():
         first = await visit().served()
         second = visit()
         await second.until_told(1, 1, None)
-        coordinator.withdraw("w")
+        coordinator.remove_worker("w")
         async with asyncio.timeout(10):
             while not second.has_it.is_set():
-                coordinator.offer(Worker(id="other", model="n", engine=Scripted(Script())))
-                coordinator.withdraw("other")
+                coordinator.add_worker(Worker(id="other", model="n", engine=ScriptedEngine(Script())))
+                coordinator.remove_worker("other")
                 await asyncio.sleep(0.02)
         assert second.fault.code == "worker_busy"
         await first.leave()
@@ -377,12 +377,12 @@ async def test_when_the_last_worker_goes_those_who_wait_do_so_for_a_while():
         first = await visit().served()
         second = visit()
         await second.until_told(1, 1, None)
-        coordinator.withdraw("w")
-        coordinator.offer(worker("v"))
+        coordinator.remove_worker("w")
+        coordinator.add_worker(worker("v"))
         await (await second.served()).leave()
         third_first, third = await visit().served(), visit()
         await third.until_told(1, 1, None)
-        coordinator.withdraw("v")
+        coordinator.remove_worker("v")
         assert (await third.served()).fault.code == "worker_busy"
         await first.leave()
         await third_first.leave()
@@ -394,7 +394,7 @@ async def test_nobody_gets_a_place_from_a_coordinator_that_is_closed():
         assert (await visit().served()).fault.code == "shutdown"
 
 
-class Moody(Scripted):
+class Moody(ScriptedEngine):
     """A worker that says whether it is well."""
 
     def __init__(self):
@@ -412,29 +412,29 @@ async def test_a_worker_that_does_not_answer_gets_nobody_until_it_does():
     moody = Moody()
     async with open_places(worker(engine=moody)) as (coordinator, visit):
         moody.is_well = False
-        await coordinator._prober.look()
+        await coordinator._health_checker.check_all()
         assert [seen.state for seen in coordinator.workers()] == ["offline"]
         waiting = visit()
         await waiting.until_told(1, 1, None)
         moody.is_well = True
-        await coordinator._prober.look()
+        await coordinator._health_checker.check_all()
         await waiting.served()
         asked = moody.asked
-        await coordinator._prober.look()
+        await coordinator._health_checker.check_all()
         assert moody.asked == asked  # it has somebody, and is left alone
         await waiting.leave()
 
 
 async def test_workers_are_asked_again_and_again():
     moody = Moody()
-    coordinator = Places(workers=WorkerSettings(probe_s=0.001))
-    coordinator.offer(worker(engine=moody))
+    coordinator = LocalCoordinator(workers=WorkerSettings(probe_s=0.001))
+    coordinator.add_worker(worker(engine=moody))
     await coordinator.start()
     async with asyncio.timeout(10):
         while moody.asked < 3:  # noqa: ASYNC110 - being asked sets no event
             await asyncio.sleep(0.001)
     await coordinator.close()
-    assert coordinator._prober._task.done()
+    assert coordinator._health_checker._task.done()
     await coordinator.close()
 
 
@@ -455,12 +455,12 @@ async def test_what_happens_is_counted():
 
 
 async def test_what_the_workers_can_do_is_what_the_first_of_them_says():
-    coordinator: Coordinator = Places()
-    assert (coordinator.offers("m"), coordinator.first("m")) == (None, None)
-    coordinator.offer(Worker(id="other", model="n", engine=Scripted(Script())))
-    coordinator.offer(worker(engine=Scripted(Script(), Abilities(sees=True))))
-    coordinator.offer(worker("v"))
-    assert coordinator.offers("m") == Abilities(sees=True)
+    coordinator: Coordinator = LocalCoordinator()
+    assert (coordinator.capabilities("m"), coordinator.first_worker("m")) == (None, None)
+    coordinator.add_worker(Worker(id="other", model="n", engine=ScriptedEngine(Script())))
+    coordinator.add_worker(worker(engine=ScriptedEngine(Script(), Capabilities(sees=True))))
+    coordinator.add_worker(worker("v"))
+    assert coordinator.capabilities("m") == Capabilities(sees=True)
 
 
 class Link:
@@ -489,8 +489,8 @@ async def test_a_worker_that_joined_is_told_what_becomes_of_it():
         assert (seen.silent_s, seen.worker.version) == (1.5, "1.2.3")
         assert coordinator.drain("w")
         assert coordinator.resume("w")
-        assert coordinator.withdraw("w")
-        assert not coordinator.withdraw("w")
+        assert coordinator.remove_worker("w")
+        assert not coordinator.remove_worker("w")
         assert not coordinator.drain("w")
         assert not coordinator.resume("w")
         assert link.told == ["drain", "resume", "dismiss"]
@@ -513,10 +513,10 @@ async def test_a_worker_that_was_drained_before_it_came_gets_nobody():
         first = await visit().served()
         second = visit()
         await second.until_told(1, 1, None)
-        coordinator.offer(worker("drained", is_draining=True))
+        coordinator.add_worker(worker("drained", is_draining=True))
         assert [seen.state for seen in coordinator.workers()] == ["busy", "draining"]
         assert second.lease is None
-        coordinator.withdraw("w")
+        coordinator.remove_worker("w")
         assert (await second.served()).fault.code == "worker_busy"
         await first.leave()
-        assert [each.state for each in coordinator.served()] == []
+        assert [each.state for each in coordinator.serving_tickets()] == []

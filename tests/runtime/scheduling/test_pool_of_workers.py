@@ -9,15 +9,15 @@ import pytest
 from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from antiphon.engine_api.options import Kind
-from antiphon.engines.scripted.engine import Scripted
+from antiphon.engine_api.options import ConversationKind
+from antiphon.engines.scripted.engine import ScriptedEngine
 from antiphon.engines.scripted.script import Script
-from antiphon.errors import Fault
-from antiphon.runtime.scheduling.base import Wants, Worker
-from antiphon.runtime.scheduling.pool import CONDITIONS, REMEMBERED, Pool, Rules
-from antiphon.runtime.scheduling.queue import AHEAD_S
+from antiphon.errors import ApiError
+from antiphon.runtime.scheduling.base import Requirements, Worker
+from antiphon.runtime.scheduling.pool import MAX_ENDED_TICKETS, TRANSITIONS, PoolRules, WorkerPool
+from antiphon.runtime.scheduling.queue import PRIORITY_STEP_S
 
-ENGINE = Scripted(Script())
+ENGINE = ScriptedEngine(Script())
 ALL = ("responses", "realtime", "chat", "audio", "video")
 
 
@@ -26,7 +26,7 @@ def worker(id, model="m", kinds=ALL, slots=1):
 
 
 def wants(kind="audio", key="", model="m"):
-    return Wants(model=model, kind=kind, key_id=key)
+    return Requirements(model=model, kind=kind, key_id=key)
 
 
 def served(tickets):
@@ -34,88 +34,88 @@ def served(tickets):
 
 
 def test_who_came_first_is_served_first():
-    pool = Pool()
-    pool.offer(worker("w"), 0)
-    tickets = [pool.ask(f"q{number}", wants(), number) for number in range(4)]
+    pool = WorkerPool()
+    pool.add_worker(worker("w"), 0)
+    tickets = [pool.request_lease(f"q{number}", wants(), number) for number in range(4)]
     assert [ticket.state for ticket in tickets] == ["serving", "queued", "queued", "queued"]
     assert [pool.queue.position(ticket) for ticket in tickets[1:]] == [1, 2, 3]
     for ticket, after in itertools.pairwise(tickets):
-        assert pool.leave(ticket, 10) == [after]
+        assert pool.end_ticket(ticket, 10) == [after]
 
 
 def test_whoever_no_worker_is_free_for_does_not_keep_those_behind_from_one_that_is():
-    pool = Pool()
-    pool.offer(worker("video", kinds=("video",)), 0)
-    pool.offer(worker("chat", kinds=("chat",)), 0)
-    pool.ask("q1", wants("video"), 0)
-    assert pool.ask("q2", wants("video"), 1).state == "queued"
-    assert pool.ask("q3", wants("chat"), 2).state == "serving"
+    pool = WorkerPool()
+    pool.add_worker(worker("video", kinds=("video",)), 0)
+    pool.add_worker(worker("chat", kinds=("chat",)), 0)
+    pool.request_lease("q1", wants("video"), 0)
+    assert pool.request_lease("q2", wants("video"), 1).state == "queued"
+    assert pool.request_lease("q3", wants("chat"), 2).state == "serving"
 
 
 def test_a_higher_priority_goes_first_and_nobody_is_overtaken_by_those_who_come_much_later():
-    pool = Pool(Rules(priorities={"chat": 1, "vip": 1}))
-    pool.offer(worker("w"), 0)
-    first = pool.ask("q0", wants(), 0)
+    pool = WorkerPool(PoolRules(priorities={"chat": 1, "vip": 1}))
+    pool.add_worker(worker("w"), 0)
+    first = pool.request_lease("q0", wants(), 0)
     for id, kind, key, at in (
         ("low", "audio", "", 1.0),
         ("chat", "chat", "", 2.0),
         ("vip chat", "chat", "vip", 3.0),
-        ("late", "chat", "", AHEAD_S + 2),
+        ("late", "chat", "", PRIORITY_STEP_S + 2),
     ):
-        pool.ask(id, wants(kind, key), at)
+        pool.request_lease(id, wants(kind, key), at)
     order = []
     ticket = first
-    while got := pool.leave(ticket, 2000):
+    while got := pool.end_ticket(ticket, 2000):
         (ticket,) = got
         order.append(ticket.id)
     assert order == ["vip chat", "chat", "low", "late"]
 
 
 def test_a_key_has_no_more_places_than_it_may_and_holds_up_nobody_else():
-    pool = Pool(Rules(serving_per_key=1))
-    pool.offer(worker("w", slots=3), 0)
-    mine = [pool.ask(f"mine{number}", wants(key="me"), number) for number in range(3)]
+    pool = WorkerPool(PoolRules(max_serving_per_key=1))
+    pool.add_worker(worker("w", slots=3), 0)
+    mine = [pool.request_lease(f"mine{number}", wants(key="me"), number) for number in range(3)]
     assert [ticket.state for ticket in mine] == ["serving", "queued", "queued"]
-    assert pool.ask("yours", wants(key="you"), 5).state == "serving"
-    assert served(pool.leave(mine[0], 6)) == ["mine1"]
-    assert served(pool.leave(mine[1], 7)) == ["mine2"]
+    assert pool.request_lease("yours", wants(key="you"), 5).state == "serving"
+    assert served(pool.end_ticket(mine[0], 6)) == ["mine1"]
+    assert served(pool.end_ticket(mine[1], 7)) == ["mine2"]
 
 
 def test_whoever_their_key_held_back_goes_before_those_who_came_later():
-    pool = Pool(Rules(serving_per_key=1))
-    pool.offer(worker("w"), 0)
-    mine = pool.ask("mine", wants(key="me"), 0)
-    pool.ask("mine too", wants(key="me"), 1)
-    pool.ask("yours", wants(key="you"), 2)
-    assert served(pool.leave(mine, 3)) == ["mine too"]
+    pool = WorkerPool(PoolRules(max_serving_per_key=1))
+    pool.add_worker(worker("w"), 0)
+    mine = pool.request_lease("mine", wants(key="me"), 0)
+    pool.request_lease("mine too", wants(key="me"), 1)
+    pool.request_lease("yours", wants(key="you"), 2)
+    assert served(pool.end_ticket(mine, 3)) == ["mine too"]
 
 
 def test_when_the_one_that_a_keys_next_place_was_for_leaves_the_queue_the_one_after_it_has_it():
-    pool = Pool(Rules(serving_per_key=1))
-    pool.offer(worker("w"), 0)
-    mine = pool.ask("mine", wants(key="me"), 0)
-    later = [pool.ask(f"mine{number}", wants(key="me"), number) for number in (1, 2)]
-    yours = pool.ask("yours", wants(key="you"), 3)
-    pool.offer(worker("v"), 4)  # the head is held by its key, and is parked; you are served
+    pool = WorkerPool(PoolRules(max_serving_per_key=1))
+    pool.add_worker(worker("w"), 0)
+    mine = pool.request_lease("mine", wants(key="me"), 0)
+    later = [pool.request_lease(f"mine{number}", wants(key="me"), number) for number in (1, 2)]
+    yours = pool.request_lease("yours", wants(key="you"), 3)
+    pool.add_worker(worker("v"), 4)  # the head is held by its key, and is parked; you are served
     assert yours.state == "serving"
     pool.drain("w")
-    assert pool.leave(mine, 5) == []
-    pool.leave(later[0], 6)
-    assert served(pool.leave(yours, 7)) == ["mine2"]
+    assert pool.end_ticket(mine, 5) == []
+    pool.end_ticket(later[0], 6)
+    assert served(pool.end_ticket(yours, 7)) == ["mine2"]
 
 
 def test_the_queue_has_its_size_and_a_key_its_part_of_it():
-    pool = Pool(Rules(size=2, waiting_per_key=1))
-    pool.offer(worker("w"), 0)
-    pool.ask("q0", wants(), 0)
-    pool.ask("q1", wants(key="me"), 1)
-    with pytest.raises(Fault) as mine:
-        pool.ask("q2", wants(key="me"), 2)
-    pool.ask("q3", wants(), 3)
-    with pytest.raises(Fault) as anybodys:
-        pool.ask("q4", wants(), 4)
-    with pytest.raises(Fault) as both:
-        pool.ask("q5", wants(key="me"), 5)
+    pool = WorkerPool(PoolRules(max_waiting=2, max_waiting_per_key=1))
+    pool.add_worker(worker("w"), 0)
+    pool.request_lease("q0", wants(), 0)
+    pool.request_lease("q1", wants(key="me"), 1)
+    with pytest.raises(ApiError) as mine:
+        pool.request_lease("q2", wants(key="me"), 2)
+    pool.request_lease("q3", wants(), 3)
+    with pytest.raises(ApiError) as anybodys:
+        pool.request_lease("q4", wants(), 4)
+    with pytest.raises(ApiError) as both:
+        pool.request_lease("q5", wants(key="me"), 5)
     faults = [mine.value, anybodys.value, both.value]
     assert [(fault.code, fault.status, "your key" in fault.message) for fault in faults] == [
         ("queue_full", 429, True),
@@ -125,252 +125,252 @@ def test_the_queue_has_its_size_and_a_key_its_part_of_it():
 
 
 def test_where_no_worker_could_ever_do_it_nobody_waits():
-    pool = Pool()
-    pool.offer(worker("w", kinds=("chat",)), 0)
-    pool.offer(worker("v"), 0)
+    pool = WorkerPool()
+    pool.add_worker(worker("w", kinds=("chat",)), 0)
+    pool.add_worker(worker("v"), 0)
     pool.drain("v")
     for asked in (wants("audio"), wants("chat", model="other")):
-        with pytest.raises(Fault) as refused:
-            pool.ask("q", asked, 0)
+        with pytest.raises(ApiError) as refused:
+            pool.request_lease("q", asked, 0)
         assert refused.value.code == "worker_busy"
 
 
 def test_a_worker_that_fails_again_and_again_gets_nobody_for_a_while_and_then_one():
-    pool = Pool(Rules(failures=2, quarantine_s=60))
-    pool.offer(worker("w", slots=2), 0)
+    pool = WorkerPool(PoolRules(max_failures=2, quarantine_s=60))
+    pool.add_worker(worker("w", slots=2), 0)
     for number in range(2):
-        pool.leave(pool.ask(f"bad{number}", wants(), number), number, outcome="failed")
-    assert pool.next_release_s() == 61
-    waiting = [pool.ask(f"q{number}", wants(), 10 + number) for number in range(3)]
-    assert pool.release(60.9) == []
-    assert served(pool.release(61)) == ["q0"]  # one of its two places, to show that it is well
-    assert served(pool.leave(waiting[0], 70)) == ["q1", "q2"]
+        pool.end_ticket(pool.request_lease(f"bad{number}", wants(), number), number, outcome="failed")
+    assert pool.next_quarantine_end_s() == 61
+    waiting = [pool.request_lease(f"q{number}", wants(), 10 + number) for number in range(3)]
+    assert pool.end_quarantines(60.9) == []
+    assert served(pool.end_quarantines(61)) == ["q0"]  # one of its two places, to show that it is well
+    assert served(pool.end_ticket(waiting[0], 70)) == ["q1", "q2"]
 
 
 def test_a_worker_that_fails_its_trial_is_put_aside_again_at_once():
-    pool = Pool(Rules(failures=2, quarantine_s=60))
-    pool.offer(worker("w"), 0)
+    pool = WorkerPool(PoolRules(max_failures=2, quarantine_s=60))
+    pool.add_worker(worker("w"), 0)
     for number in range(2):
-        pool.leave(pool.ask(f"bad{number}", wants(), 0), 0, outcome="failed")
-    waiting = pool.ask("q", wants(), 1)
-    pool.release(60)
-    pool.leave(waiting, 61, outcome="failed")
+        pool.end_ticket(pool.request_lease(f"bad{number}", wants(), 0), 0, outcome="failed")
+    waiting = pool.request_lease("q", wants(), 1)
+    pool.end_quarantines(60)
+    pool.end_ticket(waiting, 61, outcome="failed")
     assert [(each.state, each.quarantined_until) for each in pool.workers()] == [("quarantined", 121)]
 
 
 def test_whoever_left_before_the_worker_could_show_anything_neither_blames_nor_clears_it():
-    pool = Pool(Rules(failures=2))
-    pool.offer(worker("w"), 0)
+    pool = WorkerPool(PoolRules(max_failures=2))
+    pool.add_worker(worker("w"), 0)
     for number, outcome in enumerate(("failed", "gave_up", "failed")):
-        pool.leave(pool.ask(f"q{number}", wants(), 0), 0, outcome=outcome)
+        pool.end_ticket(pool.request_lease(f"q{number}", wants(), 0), 0, outcome=outcome)
     assert [each.state for each in pool.workers()] == ["quarantined"]
 
 
 def test_whoever_comes_again_stands_where_they_stood_and_needs_no_room_in_the_queue():
-    pool = Pool(Rules(size=1))
-    pool.offer(worker("w"), 0)
-    first = pool.ask("q0", wants(), 0)
-    second = pool.ask("q1", wants(), 1)
-    assert pool.leave(first, 2, outcome="failed") == [second]
-    third = pool.ask("q2", wants(), 3)
-    back = pool.ask("q9", wants(), 4, again="q0")
+    pool = WorkerPool(PoolRules(max_waiting=1))
+    pool.add_worker(worker("w"), 0)
+    first = pool.request_lease("q0", wants(), 0)
+    second = pool.request_lease("q1", wants(), 1)
+    assert pool.end_ticket(first, 2, outcome="failed") == [second]
+    third = pool.request_lease("q2", wants(), 3)
+    back = pool.request_lease("q9", wants(), 4, retry_of="q0")
     assert (back.id, back.state, back.assigned_at, back.assigned_s) == ("q0", "queued", None, None)
     assert [pool.queue.position(ticket) for ticket in (back, third)] == [1, 2]
 
 
 def test_what_a_worker_was_before_it_came_back_does_not_count():
-    pool = Pool()
-    pool.offer(worker("w"), 0)
-    old = pool.ask("q0", wants(), 0)
-    waiting = pool.ask("q1", wants(), 1)
-    assert served(pool.offer(worker("w"), 2)) == ["q1"]
-    assert pool.leave(old, 3) == []
-    assert [(each.state, each.taken) for each in pool.workers()] == [("busy", 1)]
-    pool.leave(waiting, 4)
-    assert pool.states == Counter({("m", "idle"): 1, ("m", "busy"): 0})
+    pool = WorkerPool()
+    pool.add_worker(worker("w"), 0)
+    old = pool.request_lease("q0", wants(), 0)
+    waiting = pool.request_lease("q1", wants(), 1)
+    assert served(pool.add_worker(worker("w"), 2)) == ["q1"]
+    assert pool.end_ticket(old, 3) == []
+    assert [(each.state, each.lease_count) for each in pool.workers()] == [("busy", 1)]
+    pool.end_ticket(waiting, 4)
+    assert pool.worker_counts == Counter({("m", "idle"): 1, ("m", "busy"): 0})
 
 
 def test_nothing_comes_of_what_cant_happen_to_a_worker():
-    assert {event for table in CONDITIONS.values() for event in table} == {"drain", "resume", "quarantine", "lose", "release", "find"}
-    pool = Pool()
-    pool.offer(worker("w"), 0)
+    assert {event for table in TRANSITIONS.values() for event in table} == {"drain", "resume", "quarantine", "lose", "release", "find"}
+    pool = WorkerPool()
+    pool.add_worker(worker("w"), 0)
     pool.drain("w")
-    pool.lose("w")
-    assert pool.find("w", 0) == []
+    pool.mark_offline("w")
+    assert pool.mark_online("w", 0) == []
     assert [each.state for each in pool.workers()] == ["draining"]
 
 
 def test_whoever_comes_again_waits_also_where_the_last_worker_has_gone():
-    pool = Pool()
-    pool.offer(worker("w"), 0)
-    ticket = pool.ask("q0", wants(), 0)
-    pool.withdraw("w")
-    pool.leave(ticket, 1, outcome="failed")
-    assert pool.ask("q9", wants(), 2, again="q0") is ticket
-    assert pool.stranded("m") == [ticket]
-    assert served(pool.offer(worker("v"), 3)) == ["q0"]
-    with pytest.raises(Fault):
-        Pool().ask("q1", wants(), 0)
+    pool = WorkerPool()
+    pool.add_worker(worker("w"), 0)
+    ticket = pool.request_lease("q0", wants(), 0)
+    pool.remove_worker("w")
+    pool.end_ticket(ticket, 1, outcome="failed")
+    assert pool.request_lease("q9", wants(), 2, retry_of="q0") is ticket
+    assert pool.unservable_tickets("m") == [ticket]
+    assert served(pool.add_worker(worker("v"), 3)) == ["q0"]
+    with pytest.raises(ApiError):
+        WorkerPool().request_lease("q1", wants(), 0)
 
 
 def test_whom_its_key_held_back_is_served_when_a_place_of_the_key_comes_back_from_another_model():
-    pool = Pool(Rules(serving_per_key=1))
-    pool.offer(worker("w"), 0)
-    pool.offer(worker("v", model="n"), 0)
-    first = pool.ask("q0", wants(key="a", model="n"), 0)
-    gone, held = (pool.ask(id, wants(key="a"), 1) for id in ("q1", "q2"))
+    pool = WorkerPool(PoolRules(max_serving_per_key=1))
+    pool.add_worker(worker("w"), 0)
+    pool.add_worker(worker("v", model="n"), 0)
+    first = pool.request_lease("q0", wants(key="a", model="n"), 0)
+    gone, held = (pool.request_lease(id, wants(key="a"), 1) for id in ("q1", "q2"))
     assert (gone.state, held.state) == ("queued", "queued")
-    assert pool.leave(gone, 2, outcome="gave_up") == []
-    assert pool.leave(first, 3) == [held]
+    assert pool.end_ticket(gone, 2, outcome="gave_up") == []
+    assert pool.end_ticket(first, 3) == [held]
 
 
 def test_whoever_had_nobody_for_longest_is_next():
-    pool = Pool()
+    pool = WorkerPool()
     for id in ("w", "v"):
-        pool.offer(worker(id), 0)
+        pool.add_worker(worker(id), 0)
     had = []
     for number in range(4):
-        ticket = pool.ask(f"q{number}", wants(), number)
-        had.append(pool.worker_of(ticket).worker.id)
-        pool.leave(ticket, number)
+        ticket = pool.request_lease(f"q{number}", wants(), number)
+        had.append(pool.assigned_worker(ticket).worker.id)
+        pool.end_ticket(ticket, number)
     assert had == ["w", "v", "w", "v"]
 
 
 def test_those_who_come_are_spread_over_all_that_have_room():
-    pool = Pool()
+    pool = WorkerPool()
     for id in ("w", "v"):
-        pool.offer(worker(id, slots=2), 0)
-    had = [pool.worker_of(pool.ask(f"q{number}", wants(), number)).worker.id for number in range(4)]
+        pool.add_worker(worker(id, slots=2), 0)
+    had = [pool.assigned_worker(pool.request_lease(f"q{number}", wants(), number)).worker.id for number in range(4)]
     assert had == ["w", "v", "w", "v"]
 
 
 def test_what_a_worker_has_had_is_counted_from_when_it_came():
-    pool = Pool()
-    pool.offer(worker("w"), 0, wall=1000)
+    pool = WorkerPool()
+    pool.add_worker(worker("w"), 0, wall=1000)
     for number in range(2):
-        pool.leave(pool.ask(f"q{number}", wants(), 0), 0)
-    assert [(each.served, each.joined_at) for each in pool.workers()] == [(2, 1000)]
+        pool.end_ticket(pool.request_lease(f"q{number}", wants(), 0), 0)
+    assert [(each.served_count, each.joined_at) for each in pool.workers()] == [(2, 1000)]
 
 
 def test_a_key_whose_tickets_wait_no_longer_may_have_others():
-    pool = Pool(Rules(waiting_per_key=1))
-    pool.offer(worker("w"), 0)
-    first = pool.ask("q0", wants(), 0)
+    pool = WorkerPool(PoolRules(max_waiting_per_key=1))
+    pool.add_worker(worker("w"), 0)
+    first = pool.request_lease("q0", wants(), 0)
     for number in range(3):
-        pool.leave(pool.ask(f"mine{number}", wants(key="me"), number), number, outcome="gave_up")
-    pool.ask("mine", wants(key="me"), 3)
-    assert served(pool.leave(first, 4)) == ["mine"]
-    assert pool.ask("mine too", wants(key="me"), 5).state == "queued"
+        pool.end_ticket(pool.request_lease(f"mine{number}", wants(key="me"), number), number, outcome="gave_up")
+    pool.request_lease("mine", wants(key="me"), 3)
+    assert served(pool.end_ticket(first, 4)) == ["mine"]
+    assert pool.request_lease("mine too", wants(key="me"), 5).state == "queued"
 
 
 @pytest.mark.parametrize(("what", "state"), [("drain", "draining"), ("lose", "offline")])
 def test_a_worker_that_gets_nobody_anyway_is_not_put_aside_and_then_back(what, state):
-    pool = Pool(Rules(failures=1, quarantine_s=60))
-    pool.offer(worker("w"), 0)
-    ticket = pool.ask("q0", wants(), 0)
+    pool = WorkerPool(PoolRules(max_failures=1, quarantine_s=60))
+    pool.add_worker(worker("w"), 0)
+    ticket = pool.request_lease("q0", wants(), 0)
     getattr(pool, what)("w")
-    pool.leave(ticket, 1, outcome="failed")
+    pool.end_ticket(ticket, 1, outcome="failed")
     assert [each.state for each in pool.workers()] == [state]
-    assert (pool.next_release_s(), pool.release(100)) == (None, [])
+    assert (pool.next_quarantine_end_s(), pool.end_quarantines(100)) == (None, [])
     assert [each.state for each in pool.workers()] == [state]
 
 
 def test_a_worker_that_is_put_aside_and_then_does_not_answer_is_back_when_it_does():
-    pool = Pool(Rules(failures=1, quarantine_s=60))
-    pool.offer(worker("w"), 0)
-    pool.leave(pool.ask("q0", wants(), 0), 0, outcome="failed")
-    pool.ask("q1", wants(), 1)
-    pool.lose("w")
-    assert pool.release(100) == []
-    assert served(pool.find("w", 101)) == ["q1"]
+    pool = WorkerPool(PoolRules(max_failures=1, quarantine_s=60))
+    pool.add_worker(worker("w"), 0)
+    pool.end_ticket(pool.request_lease("q0", wants(), 0), 0, outcome="failed")
+    pool.request_lease("q1", wants(), 1)
+    pool.mark_offline("w")
+    assert pool.end_quarantines(100) == []
+    assert served(pool.mark_online("w", 101)) == ["q1"]
 
 
 def test_a_worker_that_was_drained_while_it_did_not_answer_stays_so():
-    pool = Pool()
-    pool.offer(worker("w"), 0)
-    pool.lose("w")
+    pool = WorkerPool()
+    pool.add_worker(worker("w"), 0)
+    pool.mark_offline("w")
     pool.drain("w")
-    assert pool.find("w", 1) == []
+    assert pool.mark_online("w", 1) == []
     assert [each.state for each in pool.workers()] == ["draining"]
 
 
 def test_a_worker_that_is_resumed_has_those_who_waited_for_it_and_whoever_comes():
-    pool = Pool()
-    pool.offer(worker("w"), 0)
-    first, _ = pool.ask("q0", wants(), 0), pool.ask("q1", wants(), 1)
+    pool = WorkerPool()
+    pool.add_worker(worker("w"), 0)
+    first, _ = pool.request_lease("q0", wants(), 0), pool.request_lease("q1", wants(), 1)
     pool.drain("w")
-    assert pool.leave(first, 2) == []
+    assert pool.end_ticket(first, 2) == []
     assert served(pool.resume("w", 3)) == ["q1"]
-    assert pool.ask("q2", wants(), 4).state == "queued"
+    assert pool.request_lease("q2", wants(), 4).state == "queued"
     assert [each.state for each in pool.workers()] == ["busy"]
 
 
 def test_only_a_worker_that_was_drained_can_be_resumed():
-    pool = Pool()
-    pool.offer(worker("w"), 0)
-    pool.lose("w")
+    pool = WorkerPool()
+    pool.add_worker(worker("w"), 0)
+    pool.mark_offline("w")
     assert (pool.resume("w", 1), pool.resume("nobody", 1)) == ([], [])
     assert [each.state for each in pool.workers()] == ["offline"]
 
 
 def test_the_next_to_be_released_is_the_one_that_was_put_aside_first():
-    pool = Pool(Rules(failures=1, quarantine_s=60))
+    pool = WorkerPool(PoolRules(max_failures=1, quarantine_s=60))
     for number, id in enumerate(("w", "v")):
-        pool.offer(worker(id, kinds=("audio",) if id == "w" else ("chat",)), 0)
-        pool.leave(pool.ask(f"q{number}", wants("audio" if id == "w" else "chat"), 0), 10 * number, outcome="failed")
-    assert pool.next_release_s() == 60
+        pool.add_worker(worker(id, kinds=("audio",) if id == "w" else ("chat",)), 0)
+        pool.end_ticket(pool.request_lease(f"q{number}", wants("audio" if id == "w" else "chat"), 0), 10 * number, outcome="failed")
+    assert pool.next_quarantine_end_s() == 60
 
 
 def test_only_those_are_stranded_whom_no_worker_is_left_for():
-    pool = Pool()
-    pool.offer(worker("w", kinds=("audio",)), 0)
-    pool.offer(worker("v", kinds=("chat",)), 0)
+    pool = WorkerPool()
+    pool.add_worker(worker("w", kinds=("audio",)), 0)
+    pool.add_worker(worker("v", kinds=("chat",)), 0)
     for number, kind in enumerate(("audio", "chat", "audio", "chat")):
-        pool.ask(f"q{number}", wants(kind), number)
+        pool.request_lease(f"q{number}", wants(kind), number)
     pool.drain("v")
-    assert served(pool.stranded("m")) == ["q3"]
+    assert served(pool.unservable_tickets("m")) == ["q3"]
 
 
 def test_whoever_left_long_ago_comes_as_anybody():
-    pool = Pool()
-    pool.offer(worker("w"), 0)
-    for number in range(REMEMBERED + 1):
-        pool.leave(pool.ask(f"q{number}", wants(), number), number, outcome="failed" if number == 0 else "served")
-    assert pool.ask("new", wants(), 9999, again="q0").id == "new"
-    assert pool.ask("unused", wants(), 9999, again="q1").id == "q1"
+    pool = WorkerPool()
+    pool.add_worker(worker("w"), 0)
+    for number in range(MAX_ENDED_TICKETS + 1):
+        pool.end_ticket(pool.request_lease(f"q{number}", wants(), number), number, outcome="failed" if number == 0 else "served")
+    assert pool.request_lease("new", wants(), 9999, retry_of="q0").id == "new"
+    assert pool.request_lease("unused", wants(), 9999, retry_of="q1").id == "q1"
 
 
 def test_a_key_whose_first_no_worker_is_free_for_has_its_place_for_the_one_after():
-    pool = Pool(Rules(serving_per_key=1))
-    pool.offer(worker("chat", kinds=("chat",)), 0)
-    pool.offer(worker("audio", kinds=("audio",)), 0)
-    mine = pool.ask("q0", wants("chat", "me"), 0)
-    pool.ask("q1", wants("audio"), 1)
-    pool.ask("q2", wants("audio", "me"), 2)
-    pool.ask("q3", wants("chat", "me"), 3)
-    pool.ask("q4", wants("chat", "you"), 4)
-    assert served(pool.leave(mine, 5)) == ["q3"]
+    pool = WorkerPool(PoolRules(max_serving_per_key=1))
+    pool.add_worker(worker("chat", kinds=("chat",)), 0)
+    pool.add_worker(worker("audio", kinds=("audio",)), 0)
+    mine = pool.request_lease("q0", wants("chat", "me"), 0)
+    pool.request_lease("q1", wants("audio"), 1)
+    pool.request_lease("q2", wants("audio", "me"), 2)
+    pool.request_lease("q3", wants("chat", "me"), 3)
+    pool.request_lease("q4", wants("chat", "you"), 4)
+    assert served(pool.end_ticket(mine, 5)) == ["q3"]
 
 
 def test_a_place_of_a_key_goes_to_the_first_of_those_that_it_held_back():
-    pool = Pool(Rules(serving_per_key=1))
+    pool = WorkerPool(PoolRules(max_serving_per_key=1))
     for id, kind in (("w", "chat"), ("v", "audio"), ("u", "video")):
-        pool.offer(worker(id, kinds=(kind,)), 0)
-    mine = pool.ask("q0", wants("video", "me"), 0)
+        pool.add_worker(worker(id, kinds=(kind,)), 0)
+    mine = pool.request_lease("q0", wants("video", "me"), 0)
     for number, kind in ((1, "audio"), (2, "chat")):
-        pool.ask(f"q{number}", wants(kind, "me"), 3 - number)
-    assert served(pool.leave(mine, 4)) == ["q2"]
+        pool.request_lease(f"q{number}", wants(kind, "me"), 3 - number)
+    assert served(pool.end_ticket(mine, 4)) == ["q2"]
 
 
 def test_those_whom_their_key_came_to_hold_while_they_waited_are_served_when_it_lets_them():
-    pool = Pool(Rules(serving_per_key=1))
-    pool.offer(worker("w"), 0)
-    first = pool.ask("q0", wants(), 0)
-    mine = [pool.ask(f"mine{number}", wants(key="me"), number) for number in (1, 2)]
-    pool.offer(worker("v", slots=2), 3)  # with the first of them the key has as many as it may
+    pool = WorkerPool(PoolRules(max_serving_per_key=1))
+    pool.add_worker(worker("w"), 0)
+    first = pool.request_lease("q0", wants(), 0)
+    mine = [pool.request_lease(f"mine{number}", wants(key="me"), number) for number in (1, 2)]
+    pool.add_worker(worker("v", slots=2), 3)  # with the first of them the key has as many as it may
     assert [ticket.state for ticket in mine] == ["serving", "queued"]
-    assert pool.leave(first, 4) == []
-    assert pool.leave(mine[0], 5) == [mine[1]]
+    assert pool.end_ticket(first, 4) == []
+    assert pool.end_ticket(mine[0], 5) == [mine[1]]
 
 
 class History(RuleBasedStateMachine):
@@ -381,8 +381,10 @@ class History(RuleBasedStateMachine):
 
     def __init__(self):
         super().__init__()
-        self.rules = Rules(size=6, waiting_per_key=4, serving_per_key=2, failures=2, quarantine_s=5, priorities={"chat": 1})
-        self.pool = Pool(self.rules)
+        self.rules = PoolRules(
+            max_waiting=6, max_waiting_per_key=4, max_serving_per_key=2, max_failures=2, quarantine_s=5, priorities={"chat": 1}
+        )
+        self.pool = WorkerPool(self.rules)
         self.now = 0.0
         self.count = 0
         self.waiting = []
@@ -398,38 +400,38 @@ class History(RuleBasedStateMachine):
     def ask(self, kind, key, model):
         self.count += 1
         try:
-            ticket = self.pool.ask(f"q{self.count}", wants(kind, key, model), self.now)
-        except Fault:
+            ticket = self.pool.request_lease(f"q{self.count}", wants(kind, key, model), self.now)
+        except ApiError:
             return
         (self.serving if ticket.state == "serving" else self.waiting).append(ticket)
         if ticket.state == "serving":  # it has overtaken nobody who waited for the same, and could have been served
-            same = [other for other in self.waiting if (other.wants.model, other.wants.kind) == (model, kind)]
+            same = [other for other in self.waiting if (other.requirements.model, other.requirements.kind) == (model, kind)]
             assert all(self.is_held(other) for other in same)
 
     def is_held(self, ticket):
-        key = ticket.wants.key_id
-        return bool(key) and sum(other.wants.key_id == key for other in self.serving) >= self.rules.serving_per_key
+        key = ticket.requirements.key_id
+        return bool(key) and sum(other.requirements.key_id == key for other in self.serving) >= self.rules.serving_per_key
 
     @precondition(lambda self: self.waiting)
     @rule(choice=st.randoms())
     def give_up(self, choice):
-        ticket = choice.choice(self.waiting)
+        ticket = choice.tool_choice(self.waiting)
         self.waiting.remove(ticket)
         self.ended.append(ticket)
-        self.given(self.pool.leave(ticket, self.now, outcome="gave_up"))
+        self.given(self.pool.end_ticket(ticket, self.now, outcome="gave_up"))
 
-    @precondition(lambda self: self.serving)
+    @precondition(lambda self: self.serving_counts)
     @rule(choice=st.randoms(), outcome=st.sampled_from(["served", "failed", "gave_up"]), comes_again=st.booleans())
     def leave(self, choice, outcome, comes_again):
-        ticket = choice.choice(self.serving)
+        ticket = choice.tool_choice(self.serving)
         self.serving.remove(ticket)
-        self.given(self.pool.leave(ticket, self.now, outcome=outcome))
+        self.given(self.pool.end_ticket(ticket, self.now, outcome=outcome))
         if not comes_again:
             self.ended.append(ticket)
             return
         try:
-            again = self.pool.ask("unused", ticket.wants, self.now, again=ticket.id)
-        except Fault:
+            again = self.pool.request_lease("unused", ticket.requirements, self.now, retry_of=ticket.id)
+        except ApiError:
             self.ended.append(ticket)
             return
         assert again is ticket
@@ -437,7 +439,7 @@ class History(RuleBasedStateMachine):
 
     @rule(id=st.sampled_from("uvw"), model=st.sampled_from("mn"), kinds=st.sampled_from(KINDS), slots=st.sampled_from([1, 2, None]))
     def offer(self, id, model, kinds, slots):
-        self.given(self.pool.offer(worker(id, model, kinds, slots), self.now))
+        self.given(self.pool.add_worker(worker(id, model, kinds, slots), self.now))
 
     @rule(id=st.sampled_from("uvw"), what=st.sampled_from(["withdraw", "drain", "lose"]))
     def goes(self, id, what):
@@ -450,63 +452,65 @@ class History(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from([0.5, 5.0, 700.0]))
     def time_passes(self, seconds):
         self.now += seconds
-        self.given(self.pool.release(self.now))
+        self.given(self.pool.end_quarantines(self.now))
 
     @invariant()
     def every_ticket_is_where_it_should_be(self):
         assert [ticket.state for ticket in self.waiting] == ["queued"] * len(self.waiting)
         assert [ticket.state for ticket in self.serving] == ["serving"] * len(self.serving)
         assert [ticket.state for ticket in self.ended] == ["ended"] * len(self.ended)
-        assert sorted(ticket.id for ticket in self.pool.served()) == sorted(ticket.id for ticket in self.serving)
+        assert sorted(ticket.id for ticket in self.pool.serving_tickets()) == sorted(ticket.id for ticket in self.serving)
         assert len(self.pool.queue) == len(self.waiting)
 
     @invariant()
     def the_order_is_that_of_rank_and_within_a_class_that_of_coming(self):
         for model in "mn":
-            line = list(self.pool.queue.waiting(model))
-            assert set(line) == {ticket for ticket in self.waiting if ticket.wants.model == model}
+            line = list(self.pool.queue.tickets(model))
+            assert set(line) == {ticket for ticket in self.waiting if ticket.requirements.model == model}
             assert line == sorted(line, key=lambda ticket: ticket.rank[:2])
             assert [self.pool.queue.position(ticket) for ticket in line] == list(range(1, len(line) + 1))
             for kind in ("chat", "audio", "video"):
-                numbers = [ticket.number for ticket in line if ticket.wants.kind == kind]
+                numbers = [ticket.number for ticket in line if ticket.requirements.kind == kind]
                 assert numbers == sorted(numbers)
 
     @invariant()
     def no_worker_has_more_than_it_can_and_every_place_is_accounted_for(self):
-        taken = Counter(id(self.pool.worker_of(ticket)) for ticket in self.serving)
+        taken = Counter(id(self.pool.assigned_worker(ticket)) for ticket in self.serving)
         for each in self.pool.workers():
-            assert each.taken == taken[id(each)]
-            assert each.worker.slots is None or each.taken <= each.worker.slots
+            assert each.lease_count == taken[id(each)]
+            assert each.worker.slots is None or each.lease_count <= each.worker.slots
 
     @invariant()
     def limits_hold(self):
         for key in self.KEYS[1:]:
-            assert sum(ticket.wants.key_id == key for ticket in self.serving) <= self.rules.serving_per_key
+            assert sum(ticket.requirements.key_id == key for ticket in self.serving) <= self.rules.serving_per_key
 
     @invariant()
     def nobody_waits_whom_a_worker_with_room_could_serve(self):
         for each in self.pool.workers():
-            room = each.worker.slots is None or each.taken < (1 if each.failures >= self.rules.failures else each.worker.slots)
-            if each.condition != "well" or not room or (each.failures >= self.rules.failures and each.taken):
+            room = each.worker.slots is None or each.lease_count < (1 if each.failure_count >= self.rules.failures else each.worker.slots)
+            if each.condition != "well" or not room or (each.failure_count >= self.rules.failures and each.lease_count):
                 continue
             for ticket in self.waiting:
-                fits = ticket.wants.model == each.worker.model and ticket.wants.kind in each.worker.kinds
+                fits = ticket.requirements.model == each.worker.model and ticket.requirements.kind in each.worker.kinds
                 assert not fits or self.is_held(ticket)
 
     @invariant()
     def only_those_are_stranded_whom_no_worker_could_ever_serve(self):
         able = {(each.worker.model, kind) for each in self.pool.workers() if each.condition != "draining" for kind in each.worker.kinds}
         for model in "mn":
-            lost = {ticket for ticket in self.waiting if ticket.wants.model == model and (model, ticket.wants.kind) not in able}
-            assert set(self.pool.stranded(model)) == lost
+            lost = {
+                ticket for ticket in self.waiting if ticket.requirements.model == model and (model, ticket.requirements.kind) not in able
+            }
+            assert set(self.pool.unservable_tickets(model)) == lost
 
     @invariant()
     def the_numbers_are_true(self):
         for model in "mn":
-            assert self.pool.waiting[model] == sum(ticket.wants.model == model for ticket in self.waiting)
-            assert self.pool.serving[model] == sum(ticket.wants.model == model for ticket in self.serving)
+            assert self.pool.waiting_counts[model] == sum(ticket.requirements.model == model for ticket in self.waiting)
+            assert self.pool.serving_counts[model] == sum(ticket.requirements.model == model for ticket in self.serving)
         states = Counter((each.worker.model, each.state) for each in self.pool.workers())
-        assert +self.pool.states == states
+        assert +self.pool.worker_counts == states
 
 
 History.TestCase.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
@@ -518,14 +522,14 @@ class Day:
 
     def __init__(self, seed, tickets, workers):
         self.dice = random.Random(seed)
-        self.pool = Pool(Rules(size=tickets, failures=3, quarantine_s=30))
+        self.pool = WorkerPool(PoolRules(max_waiting=tickets, max_failures=3, quarantine_s=30))
         self.agenda = []
         self.order = 0
         self.outcomes = Counter()
         self.assigned = []
         self.now = 0.0
         for number in range(workers):
-            self.pool.offer(worker(f"w{number}", kinds=self.dice.choice([ALL, ALL, ("audio",), ("chat", "video")])), 0)
+            self.pool.add_worker(worker(f"w{number}", kinds=self.dice.choice([ALL, ALL, ("audio",), ("chat", "video")])), 0)
         for number in range(tickets):
             self.at(self.dice.uniform(0, 1000), self.arrive, f"q{number}")
         for _ in range(workers):
@@ -539,10 +543,10 @@ class Day:
         while self.agenda:
             self.now, _, what, args = heapq.heappop(self.agenda)
             what(*args)
-            self.take(self.pool.release(self.now))
+            self.take(self.pool.end_quarantines(self.now))
 
     def arrive(self, id):
-        ticket = self.pool.ask(id, wants(self.dice.choice(["chat", "audio", "video"])), self.now)
+        ticket = self.pool.request_lease(id, wants(self.dice.choice(["chat", "audio", "video"])), self.now)
         if ticket.state == "serving":
             self.take([ticket])
         elif self.dice.random() < 0.1:
@@ -557,25 +561,25 @@ class Day:
     def give_up(self, ticket):
         if ticket.state == "queued":
             self.outcomes["gave_up"] += 1
-            self.take(self.pool.leave(ticket, self.now, outcome="gave_up"))
+            self.take(self.pool.end_ticket(ticket, self.now, outcome="gave_up"))
 
     def leave(self, ticket, outcome, since):
         if ticket.state == "serving" and ticket.assigned_s == since:
             self.outcomes[outcome] += 1
-            self.take(self.pool.leave(ticket, self.now, outcome=outcome))
+            self.take(self.pool.end_ticket(ticket, self.now, outcome=outcome))
 
     def die(self, id):
         there = [each.worker for each in self.pool.workers() if each.worker.id == id]
-        had = [ticket for ticket in self.pool.served() if self.pool.worker_of(ticket).worker.id == id]
-        self.pool.withdraw(id)
+        had = [ticket for ticket in self.pool.serving_tickets() if self.pool.assigned_worker(ticket).worker.id == id]
+        self.pool.remove_worker(id)
         for ticket in had:  # everybody learns so from the engine, and leaves
             self.outcomes["failed"] += 1
-            self.take(self.pool.leave(ticket, self.now, outcome="failed"))
+            self.take(self.pool.end_ticket(ticket, self.now, outcome="failed"))
         for dead in there:
             self.at(self.now + 10, self.come_back, dead)
 
     def come_back(self, dead):
-        self.take(self.pool.offer(dead, self.now))
+        self.take(self.pool.add_worker(dead, self.now))
 
 
 def test_a_day_with_ten_thousand_people_and_two_hundred_workers_that_die():
@@ -584,12 +588,12 @@ def test_a_day_with_ten_thousand_people_and_two_hundred_workers_that_die():
     assert sum(day.outcomes.values()) == 10_000  # nobody is lost
     assert len({ticket.id for ticket in day.assigned}) == len(day.assigned)  # nobody is served twice
     assert day.outcomes["served"] > 8_000
-    assert (len(day.pool.queue), list(day.pool.served())) == (0, [])
-    assert {(each.state, each.taken) for each in day.pool.workers()} <= {("idle", 0), ("quarantined", 0)}
+    assert (len(day.pool.queue), list(day.pool.serving_tickets())) == (0, [])
+    assert {(each.state, each.lease_count) for each in day.pool.workers()} <= {("idle", 0), ("quarantined", 0)}
     for kind in ("chat", "audio", "video"):  # each gets a place in the order of coming
-        numbers = [ticket.number for ticket in day.assigned if ticket.wants.kind == kind]
+        numbers = [ticket.number for ticket in day.assigned if ticket.requirements.kind == kind]
         assert numbers == sorted(numbers)
 
 
 def test_the_kinds_that_are_waited_for_are_those_of_the_vocabulary():
-    assert set(ALL) == set(Kind.__args__)
+    assert set(ALL) == set(ConversationKind.__args__)

@@ -5,10 +5,10 @@ import time
 
 import pytest
 
-from antiphon.runtime.scheduling.base import Wants
-from antiphon.runtime.scheduling.eta import Outlook
-from antiphon.runtime.scheduling.positions import NEAR, SLICE_S, Teller
-from antiphon.runtime.scheduling.queue import Queue, Ticket
+from antiphon.runtime.scheduling.base import Requirements
+from antiphon.runtime.scheduling.eta import WaitForecast
+from antiphon.runtime.scheduling.positions import MAX_EXACT_POSITION, SLICE_S, PositionNotifier
+from antiphon.runtime.scheduling.queue import Ticket, TicketQueue
 
 pytestmark = pytest.mark.anyio
 
@@ -25,8 +25,8 @@ class Told:
     """A queue, who is told what of it, and a way to wait for that."""
 
     def __init__(self, each_s=0.0, places=()):
-        self.queue, self.heard, self.at_s, self.waits_s, self.then = Queue(), [], [], {}, {}
-        self.teller = Teller(self.queue, self._tell, lambda _model: Outlook(places, lambda _kind: 10), UPDATE_S)
+        self.queue, self.heard, self.at_s, self.waits_s, self.then = TicketQueue(), [], [], {}, {}
+        self.teller = PositionNotifier(self.queue, self._tell, lambda _model: WaitForecast(places, lambda _kind: 10), UPDATE_S)
         self._each_s = each_s
         self._changed = asyncio.Event()
         self._count = 0
@@ -44,8 +44,8 @@ class Told:
         added = []
         for id in ids:
             self._count += 1
-            wants = Wants(model=model, kind="audio")
-            ticket = Ticket(id=id, wants=wants, number=self._count, priority=0, enqueued_s=self._count, enqueued_at=0)
+            wants = Requirements(model=model, kind="audio")
+            ticket = Ticket(id=id, requirements=wants, number=self._count, priority=0, enqueued_s=self._count, enqueued_at=0)
             self.queue.add(ticket)
             added.append(ticket)
         return added
@@ -53,7 +53,7 @@ class Told:
     def leaves(self, ticket):
         self.queue.remove(ticket)
         ticket.state = "ended"
-        self.teller.changed(ticket.wants.model)
+        self.teller.mark_changed(ticket.requirements.model)
 
     async def until(self, *last):
         async with asyncio.timeout(10):
@@ -66,7 +66,7 @@ async def test_others_have_their_turn_while_many_are_told():
     told, order = Told(each_s=2 * SLICE_S), []
     told.add("a", "b", "c")
     told.then["a"] = lambda: asyncio.get_running_loop().call_soon(lambda: order.append(len(told.heard)))
-    told.teller.changed("m")
+    told.teller.mark_changed("m")
     await told.until(("a", 1), ("b", 2), ("c", 3))
     assert order == [1]
 
@@ -74,7 +74,7 @@ async def test_others_have_their_turn_while_many_are_told():
 async def test_telling_rests_nine_times_as_long_as_it_took():
     told = Told(each_s=0.004)
     first, *_ = told.add("a", "b", "c", "d", "e")
-    told.teller.changed("m")
+    told.teller.mark_changed("m")
     await told.until(("d", 4), ("e", 5))
     told.leaves(first)
     await told.until(("d", 3), ("e", 4))
@@ -85,7 +85,7 @@ async def test_whoever_leaves_while_others_are_told_is_not():
     told = Told(each_s=2 * SLICE_S)
     _, _, third, _ = told.add("a", "b", "c", "d")
     told.then["a"] = lambda: told.leaves(third)
-    told.teller.changed("m")
+    told.teller.mark_changed("m")
     await told.until(("a", 1), ("b", 2), ("d", 3))
 
 
@@ -93,7 +93,7 @@ async def test_what_changes_while_others_are_told_is_told_when_all_have_been():
     told = Told(each_s=0.003)
     first, *others = told.add(*(f"q{number}" for number in range(30)))  # telling all takes longer than changes are gathered
     told.then["q0"] = lambda: asyncio.get_running_loop().call_soon(told.leaves, first)
-    told.teller.changed("m")
+    told.teller.mark_changed("m")
     await told.until(("q29", 29))
     everybody = [(f"q{number}", number + 1) for number in range(30)]
     assert told.heard == everybody + [(ticket.id, number) for number, ticket in enumerate(others, start=1)]
@@ -103,7 +103,7 @@ async def test_nobody_is_told_the_same_again_because_of_others():
     told = Told()
     told.add("a")
     one, two, _ = told.add("x", "y", "z", model="n")
-    told.teller.changed("n")
+    told.teller.mark_changed("n")
     await told.until(("z", 3))
     told.leaves(one)
     await told.until(("z", 2))
@@ -122,35 +122,35 @@ async def test_whoever_comes_while_others_are_told_is_told_once():
         told.teller.admit(late)
 
     told.then["a"] = lambda: asyncio.get_running_loop().call_soon(comes)
-    told.teller.changed("m")
+    told.teller.mark_changed("m")
     await told.until(("a", 1), ("late", 2), ("x", 1))
     told.add("last")
-    told.teller.changed("m")
+    told.teller.mark_changed("m")
     await told.until(("last", 2))
     assert told.heard.count(("late", 2)) == 1
 
 
 async def test_far_behind_it_takes_as_long_as_for_whoever_was_last():
     told = Told(places=[(("audio",), 5.0)])
-    told.add(*(f"q{number}" for number in range(NEAR)))
+    told.add(*(f"q{number}" for number in range(MAX_EXACT_POSITION)))
     told.add("x", model="n")
-    told.teller.changed("m")
-    await told.until((f"q{NEAR - 1}", NEAR), ("x", 1))  # which comes when all of the other model were told
+    told.teller.mark_changed("m")
+    await told.until((f"q{MAX_EXACT_POSITION - 1}", MAX_EXACT_POSITION), ("x", 1))  # which comes when all of the other model were told
     (late,) = told.add("late")
     told.teller.admit(late)
-    assert told.waits_s["late"] == told.waits_s[f"q{NEAR - 1}"] == 5 + 10 * (NEAR - 1)
+    assert told.waits_s["late"] == told.waits_s[f"q{MAX_EXACT_POSITION - 1}"] == 5 + 10 * (MAX_EXACT_POSITION - 1)
 
 
 async def test_when_all_is_over_nobody_is_told():
     over, cut, other = Told(), Told(each_s=2 * SLICE_S), Told()
     for told in (over, cut, other):
         told.add("a", "b")
-        told.teller.changed("m")
+        told.teller.mark_changed("m")
     cut.then["a"] = cut.teller.close
     over.teller.close()
     await other.until(("b", 2))
-    over.teller.changed("m")
+    over.teller.mark_changed("m")
     (last,) = other.add("c")
-    other.teller.changed("m")
+    other.teller.mark_changed("m")
     await other.until((last.id, 3))
     assert (over.heard, cut.heard) == ([], [("a", 1)])

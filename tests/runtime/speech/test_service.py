@@ -10,21 +10,21 @@ from pathlib import Path
 import pytest
 
 from antiphon.config.settings import SpeechSettings
-from antiphon.engine_api.engine import Place
-from antiphon.engine_api.options import Settings
+from antiphon.engine_api.engine import BuildContext
+from antiphon.engine_api.options import ConversationSettings
 from antiphon.engines.scripted.engine import build
-from antiphon.errors import Fault, OurFault
-from antiphon.runtime.speech.service import KNOWN_VOICES, Speech
+from antiphon.errors import ApiError, ServerError
+from antiphon.runtime.speech.service import KNOWN_VOICES, SpeechService
 
 WEIGHTS = Path(
     os.environ.get("ANTIPHON_MODELS") or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "antiphon" / "models"
 )
-MODELS = SpeechSettings().models
+MODELS = SpeechSettings().catalogue_models
 READS = {"abilities": {"audio_in": False, "audio_out": False, "listens": False}}
 
 
 def engine(**options):
-    return build("parrot", options, Place(weights=WEIGHTS, base=Path()))
+    return build("parrot", options, BuildContext(weights_folder=WEIGHTS, base_folder=Path()))
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def copied(tmp_path):
 async def opened(speech, within):
     """Open a conversation as a session does."""
     try:
-        async with speech.around(within).open(Settings(model="parrot"), lambda _words: None):
+        async with speech.with_speech(within).open(ConversationSettings(model="parrot"), lambda _words: None):
             pass
     finally:
         await speech.stop()
@@ -46,40 +46,40 @@ async def opened(speech, within):
 
 
 def refusal(speech):
-    with pytest.raises(Fault) as refused:
+    with pytest.raises(ApiError) as refused:
         asyncio.run(opened(speech, engine(**READS)))
     return refused.value
 
 
 def test_without_weights_an_engine_is_left_as_it_is_and_the_reason_is_known(tmp_path):
-    speech, within = Speech(SpeechSettings(), tmp_path, {}), engine(**READS)
-    assert speech.around(within) is within
-    assert speech.missing is not None
-    assert f"antiphon models pull {' '.join(MODELS)}" in speech.missing
-    with pytest.raises(OurFault, match="no ears and no voice") as refused:
-        asyncio.run(speech.ready())
+    speech, within = SpeechService(SpeechSettings(), tmp_path, {}), engine(**READS)
+    assert speech.with_speech(within) is within
+    assert speech.missing_reason is not None
+    assert f"antiphon models pull {' '.join(MODELS)}" in speech.missing_reason
+    with pytest.raises(ServerError, match="no ears and no voice") as refused:
+        asyncio.run(speech.load())
     assert (refused.value.status, refused.value.code) == (501, "speech_not_available")
 
 
 def test_a_server_that_must_speak_does_not_start_without_weights(tmp_path):
-    with pytest.raises(OurFault, match=r"`speech.enabled` is on, but these models are not here"):
-        Speech(SpeechSettings(enabled=True), tmp_path, {})
+    with pytest.raises(ServerError, match=r"`speech.enabled` is on, but these models are not here"):
+        SpeechService(SpeechSettings(enabled=True), tmp_path, {})
 
 
 def test_ears_that_are_switched_off_are_not_there(tmp_path):
-    speech = Speech(SpeechSettings(enabled=False), tmp_path, {})
-    assert speech.missing == "`speech.enabled` is off."
+    speech = SpeechService(SpeechSettings(enabled=False), tmp_path, {})
+    assert speech.missing_reason == "`speech.enabled` is off."
 
 
 @pytest.mark.weights
 def test_engines_that_read_get_ears_and_a_voice_and_others_keep_their_own():
-    speech = Speech(SpeechSettings(), WEIGHTS, {})
+    speech = SpeechService(SpeechSettings(), WEIGHTS, {})
     reads, hears = engine(**READS), engine()
-    around = speech.around(reads)
-    assert around.abilities.listens and around.abilities.audio_out and around.abilities.foresees
-    assert set(KNOWN_VOICES) < set(around.abilities.voices)
-    assert speech.around(reads) is around, "made once"
-    assert speech.around(hears) is hears
+    around = speech.with_speech(reads)
+    assert around.capabilities.listens and around.capabilities.audio_out and around.capabilities.foresees
+    assert set(KNOWN_VOICES) < set(around.capabilities.voices)
+    assert speech.with_speech(reads) is around, "made once"
+    assert speech.with_speech(hears) is hears
     left = weakref.ref(reads)
     del around, reads
     gc.collect()
@@ -88,12 +88,12 @@ def test_engines_that_read_get_ears_and_a_voice_and_others_keep_their_own():
 
 @pytest.mark.weights
 def test_all_is_loaded_for_the_first_conversation_and_let_go_of_at_the_end():
-    asyncio.run(opened(Speech(SpeechSettings(), WEIGHTS, {}), engine(**READS)))
+    asyncio.run(opened(SpeechService(SpeechSettings(), WEIGHTS, {}), engine(**READS)))
 
 
 @pytest.mark.weights
 def test_weights_that_were_altered_are_refused_when_a_conversation_begins(copied):
-    speech = Speech(SpeechSettings(), copied, {})
+    speech = SpeechService(SpeechSettings(), copied, {})
     path = copied / "moonshine-tiny-en" / "encoder_model.ort"
     path.write_bytes(bytes(path.stat().st_size))
     fault = refusal(speech)
@@ -103,7 +103,7 @@ def test_weights_that_were_altered_are_refused_when_a_conversation_begins(copied
 
 @pytest.mark.weights
 def test_weights_that_went_away_are_named_when_a_conversation_begins(copied):
-    speech = Speech(SpeechSettings(), copied, {})
+    speech = SpeechService(SpeechSettings(), copied, {})
     (copied / "silero-vad" / "silero_vad.onnx").unlink()
     assert "antiphon models pull silero-vad" in refusal(speech).message
 
@@ -112,4 +112,4 @@ def test_weights_that_went_away_are_named_when_a_conversation_begins(copied):
 def test_weights_that_are_not_remembered_as_good_are_read_and_taken(copied):
     for mark in copied.rglob("*.verified"):
         mark.unlink()
-    asyncio.run(opened(Speech(SpeechSettings(), copied, {}), engine(**READS)))
+    asyncio.run(opened(SpeechService(SpeechSettings(), copied, {}), engine(**READS)))

@@ -12,16 +12,16 @@ from pathlib import Path
 import pytest
 
 from antiphon.config.load import ModelEntry
-from antiphon.engine_api import events as talk_events
-from antiphon.engine_api.capabilities import Abilities
-from antiphon.engine_api.engine import Place
-from antiphon.engine_api.options import Settings
-from antiphon.engines.remote.link import SILENT_BEATS
+from antiphon.engine_api import events
+from antiphon.engine_api.capabilities import Capabilities
+from antiphon.engine_api.engine import BuildContext
+from antiphon.engine_api.options import ConversationSettings
+from antiphon.engines.remote.link import MAX_SILENT_BEATS
 from antiphon.engines.scripted.engine import build
-from antiphon.errors import Fault, OurFault
-from antiphon.runtime.registry import Registry
-from antiphon.runtime.workers.child_engine import ChildEngine, Patience, embedded
-from antiphon.wire.internal.worker_link import Begin
+from antiphon.errors import ApiError, ServerError
+from antiphon.runtime.registry import ModelRegistry
+from antiphon.runtime.workers.child_engine import ChildEngine, RestartTimeouts, embedded_engine
+from antiphon.wire.internal.worker_link import BuildEngine
 from support.runtime.worker_links import SETTINGS, Heard, ask
 
 SCRIPTED = "antiphon.engines.scripted.engine"
@@ -33,9 +33,9 @@ WRITES = {"listens": False}
 
 
 def child(options=SLOW, notice=lambda _line: None, module=SCRIPTED, **patience):
-    place = Place(weights=Path(), base=Path(), notice=notice)
-    engine = embedded(module, "m", {**options, "abilities": WRITES}, place, build("m", {}, place).abilities)
-    engine._patience = Patience(**patience)
+    place = BuildContext(weights_folder=Path(), base_folder=Path(), notice=notice)
+    engine = embedded_engine(module, "m", {**options, "abilities": WRITES}, place, build("m", {}, place).capabilities)
+    engine._timeouts = RestartTimeouts(**patience)
     return engine
 
 
@@ -57,7 +57,7 @@ async def answering(engine, id):
     """A conversation in the middle of a long answer."""
     heard = Heard()
     async with engine.open(SETTINGS, heard) as conversation:
-        conversation.tell(ask(id, "a long song"))
+        conversation.send(ask(id, "a long song"))
         await heard.until(lambda words: words)
         yield heard
 
@@ -83,11 +83,11 @@ def test_a_killed_process_ends_its_own_conversations_and_no_others_and_is_replac
             async with answering(one, "resp_1") as first, answering(one, "resp_2") as second, answering(other, "resp_3") as third:
                 killed = one.pid
                 os.kill(killed, signal.SIGKILL)
-                assert isinstance(await first.end_of("resp_1"), talk_events.Broke)
-                assert isinstance(await second.end_of("resp_2"), talk_events.Broke)
+                assert isinstance(await first.end_of("resp_1"), events.ResponseFailed)
+                assert isinstance(await second.end_of("resp_2"), events.ResponseFailed)
                 count = len(third.words)
-                await third.until(lambda words: len(words) > count + 5)
-                assert not third.of(talk_events.Broke, talk_events.Lost)
+                await third.text_until(lambda words: len(words) > count + 5)
+                assert not third.of(events.ResponseFailed, events.EngineLost)
             async with answering(one, "resp_4") as heard:
                 assert heard.words
             assert one.pid != killed
@@ -102,14 +102,14 @@ def test_a_conversation_whose_asks_carry_all_that_was_said_goes_on_with_the_next
             heard = Heard()
             async with engine.open(SETTINGS, heard) as conversation:
                 for round in ("1", "2", "3"):
-                    conversation.tell(ask(f"long_{round}", "a long song"))
+                    conversation.send(ask(f"long_{round}", "a long song"))
                     await heard.until(lambda words, round=round: any(word.id == f"long_{round}" for word in words))
                     os.kill(engine.pid, signal.SIGKILL)
-                    assert isinstance(await heard.end_of(f"long_{round}"), talk_events.Broke)
-                    conversation.tell(ask(f"short_{round}", "a song"))
-                    assert isinstance(await heard.end_of(f"short_{round}"), talk_events.Ended)
-                conversation.tell(ask("resp_4", "a long song"))
-            assert not heard.of(talk_events.Lost)
+                    assert isinstance(await heard.end_of(f"long_{round}"), events.ResponseFailed)
+                    conversation.send(ask(f"short_{round}", "a song"))
+                    assert isinstance(await heard.end_of(f"short_{round}"), events.ResponseEnded)
+                conversation.send(ask("resp_4", "a long song"))
+            assert not heard.of(events.EngineLost)
 
     play(scenario)
 
@@ -118,12 +118,12 @@ def test_a_conversation_that_is_more_than_its_asks_is_lost_with_its_process():
     async def scenario():
         async with running(child()) as engine:
             heard = Heard()
-            async with engine.open(Settings(model="m", kind="audio"), heard) as conversation:
-                conversation.tell(ask("resp_1", "a long song"))
+            async with engine.open(ConversationSettings(model="m", kind="audio"), heard) as conversation:
+                conversation.send(ask("resp_1", "a long song"))
                 await heard.until(lambda words: words)
                 os.kill(engine.pid, signal.SIGKILL)
-                await heard.until(lambda words: isinstance(words[-1], talk_events.Lost))
-                assert isinstance(heard.words[-2], talk_events.Broke)
+                await heard.until(lambda words: isinstance(words[-1], events.EngineLost))
+                assert isinstance(heard.words[-2], events.ResponseFailed)
 
     play(scenario)
 
@@ -134,8 +134,8 @@ def test_whoever_asks_a_process_that_has_just_been_killed_is_answered_by_the_nex
             for kind in ("responses", "audio"):
                 heard = Heard()
                 os.kill(engine.pid, signal.SIGKILL)  # of which nobody has heard yet
-                async with engine.open(Settings(model="m", kind=kind), heard) as conversation:
-                    conversation.tell(ask("resp_1"))
+                async with engine.open(ConversationSettings(model="m", kind=kind), heard) as conversation:
+                    conversation.send(ask("resp_1"))
                     assert (await heard.end_of("resp_1")).reason == "stop"
 
     play(scenario)
@@ -149,7 +149,7 @@ def test_what_is_asked_while_there_is_no_process_fails_when_there_is_none_soon()
                 os.kill(engine.pid, signal.SIGKILL)
                 await gone(engine.pid)
                 for number in range(3):
-                    conversation.tell(ask(f"resp_{number}"))
+                    conversation.send(ask(f"resp_{number}"))
                     assert (await heard.end_of(f"resp_{number}")).status == 503
 
     play(scenario)
@@ -160,9 +160,9 @@ def test_a_process_that_is_silent_is_killed_and_replaced():
         async with running(child()) as engine, answering(engine, "resp_1") as heard:
             stopped = engine.pid
             os.kill(stopped, signal.SIGSTOP)
-            end = engine._kept.child.engine.end
-            for _ in range(SILENT_BEATS * 100):  # what was on its way is read, and then there is no more
-                end.beat()
+            end = engine._process.child.engine.endpoint
+            for _ in range(MAX_SILENT_BEATS * 100):  # what was on its way is read, and then there is no more
+                end.heartbeat()
                 await asyncio.sleep(0)
             assert (await heard.end_of("resp_1")).status == 503
             await gone(stopped)
@@ -178,13 +178,13 @@ def test_while_a_process_is_being_replaced_whoever_asks_waits_a_moment_and_then_
             async with answering(engine, "resp_1") as heard:
                 os.kill(engine.pid, signal.SIGKILL)
                 await heard.end_of("resp_1")
-            with pytest.raises(Fault) as refused:
+            with pytest.raises(ApiError) as refused:
                 async with engine.open(SETTINGS, Heard()):
                     pass
             assert (refused.value.status, refused.value.retry_after_s) == (503, 5)
-            with pytest.raises(Fault):
+            with pytest.raises(ApiError):
                 await engine.count(ask("x"))
-            with pytest.raises(Fault):
+            with pytest.raises(ApiError):
                 await engine.probe()
 
     play(scenario)
@@ -207,7 +207,7 @@ def test_a_stopped_engine_leaves_no_process_and_no_answer_open():
         async with answering(engine, "resp_1") as heard:
             await engine.stop()
             await engine.stop()
-            assert isinstance(await heard.end_of("resp_1"), talk_events.Broke)
+            assert isinstance(await heard.end_of("resp_1"), events.ResponseFailed)
         assert not is_there(pid)
         assert engine.pid is None
 
@@ -216,9 +216,9 @@ def test_a_stopped_engine_leaves_no_process_and_no_answer_open():
 
 def test_what_an_engine_needs_and_has_not_is_told_as_it_tells_it_itself(tmp_path):
     async def scenario():
-        place = Place(weights=tmp_path, base=tmp_path)
-        engine = embedded("antiphon.engines.local.engine", "m", {"path": "none.gguf"}, place, Abilities())
-        with pytest.raises(OurFault, match=f"There is no model file {tmp_path}/none.gguf"):
+        place = BuildContext(weights_folder=tmp_path, base_folder=tmp_path)
+        engine = embedded_engine("antiphon.engines.local.engine", "m", {"path": "none.gguf"}, place, Capabilities())
+        with pytest.raises(ServerError, match=f"There is no model file {tmp_path}/none.gguf"):
             await engine.start()
         assert engine.pid is None
 
@@ -227,8 +227,8 @@ def test_what_an_engine_needs_and_has_not_is_told_as_it_tells_it_itself(tmp_path
 
 def test_a_process_that_ends_before_it_can_answer_is_told_of():
     async def scenario():
-        engine = ChildEngine(Begin("no.such.module", "m", {}, "", "", {}), Abilities())
-        with pytest.raises(OurFault, match="ended with code 1 before it could answer"):
+        engine = ChildEngine(BuildEngine("no.such.module", "m", {}, "", "", {}), Capabilities())
+        with pytest.raises(ServerError, match="ended with code 1 before it could answer"):
             await engine.start()
 
     play(scenario)
@@ -247,8 +247,8 @@ def test_notices_of_a_process_are_its_servers(tmp_path):
 
     async def scenario():
         notices = []
-        place = Place(weights=Path(), base=tmp_path, notice=notices.append, secrets={"MINE": "1", "OTHERS": "2"})
-        engine = embedded("noticing", "m", {"key_env": "MINE"}, place, Abilities())
+        place = BuildContext(weights_folder=Path(), base_folder=tmp_path, notice=notices.append, secrets={"MINE": "1", "OTHERS": "2"})
+        engine = embedded_engine("noticing", "m", {"key_env": "MINE"}, place, Capabilities())
         async with running(engine):
             assert notices == [f"m is made in {tmp_path} with {{'key_env': 'MINE'}}, ['MINE']"]
 
@@ -298,11 +298,11 @@ def test_native_engines_have_a_process_of_their_own_where_the_settings_say_so(tm
         ModelEntry(name="b", engine="scripted"),
     ]
     for native_in, kinds in (("process", [True, False]), ("thread", [False, False])):
-        models = Registry(entries, tmp_path, 1, print, native_in=native_in).all()
+        models = ModelRegistry(entries, tmp_path, 1, print, native_mode=native_in).all()
         assert [isinstance(model.engine, ChildEngine) for model in models] == kinds
-        assert models[0].engine.abilities.counts_tokens
+        assert models[0].engine.capabilities.counts_tokens
 
 
 def test_a_wrong_option_of_a_native_engine_is_told_before_a_process_is_started(tmp_path):
-    with pytest.raises(OurFault, match="'colour'"):
-        Registry([ModelEntry(name="a", engine="local", options={"colour": 1})], tmp_path, 1, print, native_in="process")
+    with pytest.raises(ServerError, match="'colour'"):
+        ModelRegistry([ModelEntry(name="a", engine="local", options={"colour": 1})], tmp_path, 1, print, native_mode="process")

@@ -4,13 +4,25 @@ import asyncio
 
 from msgspec import structs
 
-from antiphon.engine_api.capabilities import Abilities
-from antiphon.engines.scripted.engine import Scripted
+from antiphon.engine_api.capabilities import Capabilities
+from antiphon.engines.scripted.engine import ScriptedEngine
 from antiphon.engines.scripted.script import Script
-from antiphon.wire.internal.worker_link import VERSION, Broken, Dismissed, Drain, Hello, Leave, Left, Open, Opened, Undrain, framed
+from antiphon.wire.internal.worker_link import (
+    VERSION,
+    CloseConversation,
+    ConversationClosed,
+    ConversationFailed,
+    ConversationOpened,
+    Drain,
+    Hello,
+    OpenConversation,
+    Undrain,
+    WorkerDismissed,
+    pack_frame,
+)
 from support.runtime.worker_links import SETTINGS, bare_server, bare_worker
 
-HELLO = Hello(version=VERSION, abilities=Abilities())
+HELLO = Hello(version=VERSION, abilities=Capabilities())
 
 
 def play(scenario):
@@ -25,17 +37,17 @@ async def until(condition):
 
 def test_a_worker_that_is_drained_takes_nobody_and_hangs_up_after_the_last():
     async def scenario():
-        async with bare_server(Scripted(Script())) as (serving, bare):
-            bare.send(framed(Open(1, SETTINGS)))
-            await bare.frame(Opened)
+        async with bare_server(ScriptedEngine(Script())) as (serving, bare):
+            bare.send(pack_frame(OpenConversation(1, SETTINGS)))
+            await bare.frame(ConversationOpened)
             serving.drain()
             serving.drain()
             await bare.frame(Drain)
-            bare.send(framed(Open(2, SETTINGS)))
-            assert (await bare.frame(Broken)).failure.code == "worker_busy"
-            assert (await bare.frame(Left)).number == 2
-            bare.send(framed(Leave(1)))
-            assert (await bare.frame(Left)).number == 1
+            bare.send(pack_frame(OpenConversation(2, SETTINGS)))
+            assert (await bare.frame(ConversationFailed)).failure.code == "worker_busy"
+            assert (await bare.frame(ConversationClosed)).number == 2
+            bare.send(pack_frame(CloseConversation(1)))
+            assert (await bare.frame(ConversationClosed)).number == 1
             await bare.end()
 
     play(scenario)
@@ -44,25 +56,25 @@ def test_a_worker_that_is_drained_takes_nobody_and_hangs_up_after_the_last():
 def test_a_worker_that_is_drained_but_does_not_hang_up_is_there_with_nobody_until_it_is_resumed():
     async def scenario():
         left = []
-        async with bare_server(Scripted(Script()), freed=left.append) as (serving, bare):
-            bare.send(framed(Open(1, SETTINGS)))
-            await bare.frame(Opened)
+        async with bare_server(ScriptedEngine(Script()), freed=left.append) as (serving, bare):
+            bare.send(pack_frame(OpenConversation(1, SETTINGS)))
+            await bare.frame(ConversationOpened)
             serving.drain(hangs_up=False)
             assert serving.count == 1
-            bare.send(framed(Leave(1)))
-            await bare.frame(Left)
-            assert (serving.count, left, serving.end.is_over) == (0, [0], False)
-            bare.send(framed(Open(2, SETTINGS)))
-            assert (await bare.frame(Broken)).failure.code == "worker_busy"
+            bare.send(pack_frame(CloseConversation(1)))
+            await bare.frame(ConversationClosed)
+            assert (serving.count, left, serving.endpoint.is_over) == (0, [0], False)
+            bare.send(pack_frame(OpenConversation(2, SETTINGS)))
+            assert (await bare.frame(ConversationFailed)).failure.code == "worker_busy"
             serving.resume()
-            bare.send(framed(Open(3, SETTINGS)))
-            assert (await bare.frame(Opened)).number == 3
+            bare.send(pack_frame(OpenConversation(3, SETTINGS)))
+            assert (await bare.frame(ConversationOpened)).number == 3
             assert not any(isinstance(frame, Drain) for frame in bare.came), "the operator knows already"
             serving.drain()
             serving.resume()
             await bare.frame(Drain)
-            bare.send(framed(Open(4, SETTINGS)) + framed(Leave(3)))
-            assert (await bare.frame(Broken)).number == 4
+            bare.send(pack_frame(OpenConversation(4, SETTINGS)) + pack_frame(CloseConversation(3)))
+            assert (await bare.frame(ConversationFailed)).number == 4
             await bare.end()
 
     play(scenario)
@@ -72,21 +84,21 @@ def test_an_operators_drain_reaches_the_worker_once_and_not_at_all_where_it_came
     async def scenario():
         drained = []
         async with bare_worker(drained=lambda: drained.append(True)) as (remote, bare):
-            bare.send(framed(HELLO))
+            bare.send(pack_frame(HELLO))
             await remote.start()
             remote.drain()
             remote.drain()
             remote.dismiss()
             await bare.frame(Drain)
-            await bare.frame(Dismissed)
+            await bare.frame(WorkerDismissed)
             assert not any(isinstance(frame, Drain) for frame in bare.came)
             assert 0 <= remote.silent_s < 10
         async with bare_worker(drained=lambda: drained.append(True)) as (remote, bare):
-            bare.send(framed(HELLO) + framed(Drain()))
+            bare.send(pack_frame(HELLO) + pack_frame(Drain()))
             await until(lambda: remote.is_draining)
             remote.drain()
             remote.dismiss()
-            await bare.frame(Dismissed)
+            await bare.frame(WorkerDismissed)
             assert not any(isinstance(frame, Drain) for frame in bare.came)
         assert drained == [True]
 
@@ -97,7 +109,7 @@ def test_a_worker_that_was_drained_is_resumed_unless_it_is_ending():
     async def scenario():
         drained = []
         async with bare_worker(drained=lambda: drained.append(True)) as (remote, bare):
-            bare.send(framed(HELLO))
+            bare.send(pack_frame(HELLO))
             await remote.start()
             remote.resume()
             remote.drain()
@@ -106,11 +118,11 @@ def test_a_worker_that_was_drained_is_resumed_unless_it_is_ending():
             await bare.frame(Drain)
             await bare.frame(Undrain)
             assert (remote.is_draining, remote.is_ending, drained) == (False, False, [])
-            bare.send(framed(Drain()))
+            bare.send(pack_frame(Drain()))
             await until(lambda: remote.is_ending)
             remote.resume()
             remote.dismiss()
-            await bare.frame(Dismissed)
+            await bare.frame(WorkerDismissed)
             assert not any(isinstance(frame, Undrain) for frame in bare.came)
             assert (remote.is_draining, drained) == (True, [True])
 
@@ -120,14 +132,14 @@ def test_a_worker_that_was_drained_is_resumed_unless_it_is_ending():
 def test_a_worker_that_joined_drained_can_be_resumed_and_one_that_ends_after_a_drain_can_not():
     async def scenario():
         async with bare_worker() as (remote, bare):
-            bare.send(framed(structs.replace(HELLO, is_draining=True)))
+            bare.send(pack_frame(structs.replace(HELLO, is_draining=True)))
             await remote.start()
             assert (remote.is_draining, remote.is_ending) == (True, False)
             remote.resume()
             await bare.frame(Undrain)
             remote.drain()
             await bare.frame(Drain)
-            bare.send(framed(Drain()))
+            bare.send(pack_frame(Drain()))
             await until(lambda: remote.is_ending)
             remote.resume()
             assert remote.is_draining

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from antiphon.config.settings import SpeechSettings
-from antiphon.engine_api import commands, events as talk_events, history as turns
-from antiphon.engine_api.engine import Place
+from antiphon.engine_api import commands, events, history
+from antiphon.engine_api.engine import BuildContext
 from antiphon.engines.scripted.engine import build
-from antiphon.errors import ClientMistake
-from antiphon.runtime.speech.service import Speech
-from antiphon.runtime.workers.client import _speaking
-from antiphon.runtime.workers.transcribing import Dictated
+from antiphon.errors import ClientError
+from antiphon.runtime.speech.service import SpeechService
+from antiphon.runtime.workers.client import _with_speech
+from antiphon.runtime.workers.transcribing import TranscribingEngine
 from support.runtime.worker_links import SETTINGS, Heard
 
 WEIGHTS = Path(
@@ -27,21 +27,21 @@ async def said_in(file):
     if file == b"silence":
         await asyncio.Event().wait()
     if file == b"noise":
-        raise ClientMistake("That is no sound.", code="invalid_audio")
+        raise ClientError("That is no sound.", code="invalid_audio")
     return file.decode()
 
 
 def engine(tmp_path, **options):
-    return Dictated(build("parrot", options, Place(weights=tmp_path, base=tmp_path)), said_in)
+    return TranscribingEngine(build("parrot", options, BuildContext(weights_folder=tmp_path, base_folder=tmp_path)), said_in)
 
 
 def ask(id, *files, before=()):
-    parts = [turns.AudioPart(file if file == "no base64" else base64.b64encode(file.encode()).decode(), "wav") for file in files]
-    return commands.Respond(id=id, history=(*before, turns.Message("user", (turns.TextPart("Hear:"), *parts))))
+    parts = [history.AudioPart(file if file == "no base64" else base64.b64encode(file.encode()).decode(), "wav") for file in files]
+    return commands.Respond(id=id, history=(*before, history.Message("user", (history.TextPart("Hear:"), *parts))))
 
 
 def text_of(heard, id):
-    return "".join(word.text for word in heard.of(talk_events.Text) if word.id == id)
+    return "".join(word.text for word in heard.of(events.TextDelta) if word.id == id)
 
 
 @pytest.fixture
@@ -59,11 +59,11 @@ def conversing(tmp_path):
 
 def test_the_engine_is_given_the_words_of_recordings_old_and_new(conversing):
     async def scenario(conversation, heard):
-        before = (turns.Message("user", (turns.AudioPart(base64.b64encode(b"one").decode(), "wav"),)),)
+        before = (history.Message("user", (history.AudioPart(base64.b64encode(b"one").decode(), "wav"),)),)
         conversation.tell(ask("resp_1", "two", before=before))
         assert (await heard.end_of("resp_1")).reason == "stop"
         assert text_of(heard, "resp_1") == "Hear:two"
-        conversation.tell(commands.Respond(id="resp_2", history=(turns.Message("user", (turns.TextPart("plain"),)),)))
+        conversation.tell(commands.Respond(id="resp_2", history=(history.Message("user", (history.TextPart("plain"),)),)))
         await heard.end_of("resp_2")
         assert text_of(heard, "resp_2") == "plain"
 
@@ -76,7 +76,7 @@ def test_a_recording_that_can_not_be_read_fails_its_answer_and_no_other(conversi
         conversation.tell(ask("resp_1", file))
         assert (await heard.end_of("resp_1")).code == code
         conversation.tell(ask("resp_2", "fine"))
-        assert isinstance(await heard.end_of("resp_2"), talk_events.Ended)
+        assert isinstance(await heard.end_of("resp_2"), events.ResponseEnded)
 
     conversing(scenario)
 
@@ -91,7 +91,7 @@ def test_an_answer_that_is_cancelled_before_its_recording_is_written_down_ends_o
         conversation.tell(commands.Cancel("resp_1"))
         conversation.tell(ask("resp_2", "after"))
         await heard.end_of("resp_2")
-        assert [word.id for word in heard.of(talk_events.Ended)] == ["resp_1", "resp_2"]
+        assert [word.id for word in heard.of(events.ResponseEnded)] == ["resp_1", "resp_2"]
 
     conversing(scenario)
 
@@ -108,7 +108,7 @@ def test_tokens_are_those_of_the_words(tmp_path):
     async def scenario():
         within = engine(tmp_path)
         spoken = await within.count(ask("x", "two words"))
-        written = commands.Respond(id="x", history=(turns.Message("user", (turns.TextPart("Hear:"), turns.TextPart("two words"))),))
+        written = commands.Respond(id="x", history=(history.Message("user", (history.TextPart("Hear:"), history.TextPart("two words"))),))
         assert spoken == await within.count(written)
 
     asyncio.run(scenario())
@@ -117,8 +117,8 @@ def test_tokens_are_those_of_the_words(tmp_path):
 @pytest.mark.weights
 def test_a_worker_that_speaks_offers_ears_and_a_voice_for_an_engine_that_has_none(tmp_path):
     silent = {"abilities": {"audio_in": False, "audio_out": False, "listens": False}}
-    within = build("parrot", silent, Place(weights=tmp_path, base=tmp_path))
-    offered = _speaking(within, Speech(SpeechSettings(), WEIGHTS, {}), "scripted").abilities
+    within = build("parrot", silent, BuildContext(weights_folder=tmp_path, base_folder=tmp_path))
+    offered = _with_speech(within, SpeechService(SpeechSettings(), WEIGHTS, {}), "scripted").capabilities
     assert offered.listens
     assert offered.audio_out
     assert offered.transcribes

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from antiphon.runtime.core.metrics import MOST_NAMES, Histogram
-from antiphon.server.processes.run import background
+from antiphon.runtime.core.metrics import MAX_MODEL_LABELS, Histogram
+from antiphon.server.processes.run import background_server
 from support.server.raw_http import ask, connect, exchange, request, until
 from support.server.scripted_server import SCRIPT, configured
 
@@ -21,7 +21,7 @@ REFERENCE = (Path(__file__).parents[3] / "docs" / "reference" / "metrics.md").re
 def url(tmp_path):
     """The address of a server that has counted nothing yet."""
     models = {"parrot": {"engine": "scripted", **SCRIPT}, "slow": {"engine": "scripted", "pace_ms": 5, **SCRIPT}}
-    with background(configured(tmp_path, models)) as address:
+    with background_server(configured(tmp_path, models)) as address:
         yield address
 
 
@@ -65,11 +65,11 @@ def test_requests_are_counted_by_route_and_never_by_what_a_client_made_up(url):
 
 def test_names_that_clients_choose_are_counted_apart_up_to_a_number_of_them(tmp_path):
     models = {"mock-*": {"engine": "scripted", **SCRIPT}, "mock-own": {"engine": "scripted", **SCRIPT}}
-    with background(configured(tmp_path, models)) as url:
-        for name in [f"mock-{number}" for number in range(MOST_NAMES + 20)] + ["mock-0", "mock-own"]:
+    with background_server(configured(tmp_path, models)) as url:
+        for name in [f"mock-{number}" for number in range(MAX_MODEL_LABELS + 20)] + ["mock-0", "mock-own"]:
             post(url, model=name, input="Hi", store=False)
         counts = {key[1]: value for key, value in told(url).items() if key[0] == "gen_ai_server_request_duration_seconds_count"}
-    assert len(counts) == MOST_NAMES + 2
+    assert len(counts) == MAX_MODEL_LABELS + 2
     assert (counts["mock-0"], counts["mock-1"], counts["mock-own"], counts["mock-*"]) == (2, 1, 1, 20)
 
 

@@ -7,11 +7,11 @@ import json
 import aiohttp
 import pytest
 
-from antiphon.errors import OurFault
+from antiphon.errors import ServerError
 from antiphon.runtime.access.keys import make_key
-from antiphon.server.processes.run import background
+from antiphon.server.processes.run import background_server
 from antiphon.server.processes.supervisor import serve
-from antiphon.stores.sql.store import Sql
+from antiphon.stores.sql.store import SqlStore
 from support.server.scripted_server import configured
 
 pytestmark = pytest.mark.anyio
@@ -27,7 +27,7 @@ def anyio_backend():
 @contextlib.contextmanager
 def served(tmp_path, models=MODELS, **settings):
     config = configured(tmp_path, models, **{"logging.level": "error", **settings})
-    with background(config, is_lasting=True) as base_url:
+    with background_server(config, is_persistent=True) as base_url:
         yield base_url, str(config.database_url)
 
 
@@ -121,7 +121,7 @@ async def test_the_averages_that_estimates_are_made_from_can_be_read(server):
 async def test_anothers_ticket_is_not_there_and_the_lists_are_the_operators(tmp_path):
     with served(tmp_path) as (base_url, url):
         keys = {}
-        store = Sql(url)
+        store = SqlStore(url)
         await store.open()
         for tenant, scopes in (("ada", ["realtime"]), ("bob", ["realtime"]), ("op", ["admin"])):
             record, keys[tenant] = make_key(tenant, now=0, tenant=tenant, scopes=scopes)
@@ -157,5 +157,5 @@ async def test_the_numbers_of_the_queue_are_among_the_metrics(server):
 
 def test_several_processes_refuse_workers_that_they_could_not_share(tmp_path):
     config = configured(tmp_path, {"m": {"engine": "worker"}}, **{"server.processes": 2})
-    with pytest.raises(OurFault, match="2 processes can't share the workers of 'm'"):
-        serve(config, ready=lambda _url, _is_open: None)
+    with pytest.raises(ServerError, match="2 processes can't share the workers of 'm'"):
+        serve(config, on_ready=lambda _url, _is_open: None)

@@ -10,7 +10,7 @@ import urllib.request
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from antiphon.server.processes.run import background
+from antiphon.server.processes.run import background_server
 from support.server.scripted_server import SCRIPT, configured
 
 
@@ -70,7 +70,7 @@ def upstream():
 @contextlib.contextmanager
 def before(tmp_path, upstream, *, settings=None, **options):
     model = {"engine": "chat", "base_url": upstream.url, "quirks": "generic", "retries": 0, **options}
-    with background(configured(tmp_path, {"mock-*": model, "parrot": {"engine": "scripted", **SCRIPT}}, **(settings or {}))) as url:
+    with background_server(configured(tmp_path, {"mock-*": model, "parrot": {"engine": "scripted", **SCRIPT}}, **(settings or {}))) as url:
         yield url
 
 

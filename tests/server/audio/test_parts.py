@@ -9,7 +9,7 @@ import openai
 import pytest
 import soundfile
 
-from antiphon.server.processes.run import background
+from antiphon.server.processes.run import background_server
 from support.server.scripted_server import SCRIPT, configured
 
 RECORDINGS = Path(__file__).parents[2] / "speech" / "recordings"
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.weights
 def client(tmp_path_factory):
     weights = os.environ.get("ANTIPHON_MODELS") or str(CACHE)
     models = {"parrot": {"engine": "scripted", **SCRIPT}}
-    with background(configured(tmp_path_factory.mktemp("home"), models, models_dir=weights)) as url:
+    with background_server(configured(tmp_path_factory.mktemp("home"), models, models_dir=weights)) as url:
         with openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as made:
             yield made
 

@@ -10,7 +10,7 @@ import openai
 import pytest
 import soundfile
 
-from antiphon.audio import endless_wav_head, ms_of
+from antiphon.audio import duration_ms, streaming_wav_header
 from support.server.plain_http import events_in
 from support.server.raw_http import connect, request, rest_of, until
 from support.server.speech_server import WORD_MS, speaking
@@ -45,14 +45,14 @@ def refused(url, **fields):
 def test_a_text_is_read_aloud_by_the_official_client(served):
     with openai.OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0) as client:
         reply = client.audio.speech.create(model="tts-1", voice="alloy", input="one two three four", response_format="pcm")
-        assert ms_of(len(reply.content), RATE_HZ) == pytest.approx(4 * WORD_MS, abs=20)
+        assert duration_ms(len(reply.content), RATE_HZ) == pytest.approx(4 * WORD_MS, abs=20)
         with client.audio.speech.with_streaming_response.create(
             model="gpt-4o-mini-tts", voice="high", input="one two", response_format="wav", speed=2.0
         ) as stream:
             sound = b"".join(stream.iter_bytes())
-    assert sound.startswith(endless_wav_head(RATE_HZ))
-    assert ms_of(len(sound) - 44, RATE_HZ) == pytest.approx(WORD_MS, abs=20)
-    assert served.mouth.said[-1] == ("one two", "high", 2.0)
+    assert sound.startswith(streaming_wav_header(RATE_HZ))
+    assert duration_ms(len(sound) - 44, RATE_HZ) == pytest.approx(WORD_MS, abs=20)
+    assert served.synthesizer.said[-1] == ("one two", "high", 2.0)
 
 
 @pytest.mark.parametrize(
@@ -83,19 +83,19 @@ def test_with_sse_the_sound_comes_in_events(served):
     *deltas, done = events
     assert {each["type"] for each in deltas} == {"speech.audio.delta"}
     sound = b"".join(base64.b64decode(each["audio"]) for each in deltas)
-    assert ms_of(len(sound), RATE_HZ) == pytest.approx(2 * WORD_MS, abs=20)
+    assert duration_ms(len(sound), RATE_HZ) == pytest.approx(2 * WORD_MS, abs=20)
     assert done == {"type": "speech.audio.done", "usage": {"input_tokens": 2, "output_tokens": 10, "total_tokens": 12}}
 
 
 def test_what_cannot_be_said_is_made_speakable(served):
     posted(served.url, input="**Bold** `code`.", response_format="pcm")
-    assert "*" not in served.mouth.said[-1][0] and "`" not in served.mouth.said[-1][0]
+    assert "*" not in served.synthesizer.said[-1][0] and "`" not in served.synthesizer.said[-1][0]
 
 
 def test_a_long_text_is_said_clause_by_clause(served):
-    served.mouth.said.clear()
+    served.synthesizer.said.clear()
     posted(served.url, input="The first clause is this, and here is more of it. A second sentence. A third one!", response_format="pcm")
-    said = [text.strip() for text, _, _ in served.mouth.said]
+    said = [text.strip() for text, _, _ in served.synthesizer.said]
     assert said == ["The first clause is this,", "and here is more of it.", "A second sentence.", "A third one!"]
 
 
@@ -149,7 +149,7 @@ def test_the_first_sound_leaves_while_the_rest_is_made_and_a_client_that_leaves_
         with connect(served.url) as connection:
             connection.sendall(request("POST", "/v1/audio/speech", body, content_type="application/json"))
             until(connection, b"RIFF")
-        mouth = served.mouth
+        mouth = served.synthesizer
     assert mouth.closed == 1
 
 
@@ -159,7 +159,7 @@ def test_a_server_that_stops_breaks_off_what_has_no_end(tmp_path):
         connection = connect(served.url)
         connection.sendall(request("POST", "/v1/audio/speech", body, content_type="application/json"))
         until(connection, b"audio/pcm")
-        mouth = served.mouth
+        mouth = served.synthesizer
     with connection:
         assert not rest_of(connection).endswith(b"0\r\n\r\n")
     assert mouth.closed == 1

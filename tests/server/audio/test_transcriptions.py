@@ -7,7 +7,7 @@ import urllib.request
 import openai
 import pytest
 
-from antiphon.audio import wav
+from antiphon.audio import wav_file
 from support.server.raw_http import connect, error_of, request, rest_of, statuses
 from support.server.speech_server import Ear, speaking, tone
 
@@ -33,7 +33,7 @@ def client_of(served):
 
 
 def beep(seconds, rate_hz=RATE_HZ):
-    return wav(tone(seconds * 1000, rate_hz), rate_hz)
+    return wav_file(tone(seconds * 1000, rate_hz), rate_hz)
 
 
 def transcribed(served, file=None, **fields):
@@ -114,9 +114,9 @@ def test_with_stream_each_stretch_is_told_and_then_all_of_them(served):
 
 def test_wishes_reach_the_ear(timed):
     transcribed(timed, language="en", prompt="Emma")
-    assert (timed.ear.wishes[-1].languages, timed.ear.wishes[-1].prompt) == (("en",), "Emma")
+    assert (timed.transcriber.wishes[-1].languages, timed.transcriber.wishes[-1].prompt) == (("en",), "Emma")
     transcribed(timed, languages=["en", "fr"], keywords=["Woodhouse", "Highbury"])
-    assert (timed.ear.wishes[-1].languages, timed.ear.wishes[-1].keywords) == (("en", "fr"), ("Woodhouse", "Highbury"))
+    assert (timed.transcriber.wishes[-1].languages, timed.transcriber.wishes[-1].keywords) == (("en", "fr"), ("Woodhouse", "Highbury"))
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def test_the_ears_own_name_is_one(served):
 
 
 def test_silence_is_nothing_said(served):
-    assert transcribed(served, wav(bytes(2 * RATE_HZ), RATE_HZ)).text == ""
+    assert transcribed(served, wav_file(bytes(2 * RATE_HZ), RATE_HZ)).text == ""
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def test_a_recording_must_have_a_tenth_of_a_second(served):
 
 
 def test_a_recording_that_says_it_is_slow_beyond_sense_is_refused(served):
-    assert refused(served, file=wav(bytes(4000), 1)) == (400, "invalid_value", "file")
+    assert refused(served, file=wav_file(bytes(4000), 1)) == (400, "invalid_value", "file")
 
 
 def test_files_of_more_than_25_mib_are_refused(served):

@@ -11,14 +11,14 @@ from typing import Any, NamedTuple, get_args
 import openai
 import pytest
 
-from antiphon.errors import OurFault
+from antiphon.errors import ServerError
 from antiphon.runtime.access.keys import SCOPES, make_key
 from antiphon.runtime.service import Service
 from antiphon.server.app import routes
 from antiphon.server.http import auth
 from antiphon.server.http.auth import GuardedRoute
-from antiphon.server.processes.run import background
-from antiphon.stores.sql.store import Sql
+from antiphon.server.processes.run import background_server
+from antiphon.stores.sql.store import SqlStore
 from support.server.scripted_server import SCRIPT, configured
 
 MODELS = {"parrot": {"engine": "scripted", **SCRIPT}, "slow": {"engine": "scripted", "pace_ms": 5, **SCRIPT}}
@@ -29,7 +29,7 @@ def with_keys(url: str, work: Callable[[Any], Any]) -> Any:
     """What another program makes of the store's keys."""
 
     async def done() -> Any:
-        store = Sql(url)
+        store = SqlStore(url)
         await store.open()
         try:
             return await work(store.keys)
@@ -88,7 +88,7 @@ class Door:
 @contextmanager
 def opened(tmp_path: Path, **settings: Any):
     config = configured(tmp_path, MODELS, **{"logging.level": "error", **settings})
-    with background(config, is_lasting=True) as base_url:
+    with background_server(config, is_persistent=True) as base_url:
         yield Door(base_url, str(config.database_url))
 
 
@@ -429,18 +429,18 @@ def test_a_server_that_others_reach_does_not_start_without_a_key(tmp_path):
         finally:
             await service.close()
 
-    with pytest.raises(OurFault, match=r"Refusing to listen on 0\.0\.0\.0.*antiphon keys create"):
+    with pytest.raises(ServerError, match=r"Refusing to listen on 0\.0\.0\.0.*antiphon keys create"):
         asyncio.run(start())
     record, _ = make_key("old", now=1, expires_at=2)
     with_keys(config.database_url, lambda keys: keys.add(record))
-    with pytest.raises(OurFault, match="Refusing"):
+    with pytest.raises(ServerError, match="Refusing"):
         asyncio.run(start())
     record, _ = make_key("laptop", now=1)
     with_keys(config.database_url, lambda keys: keys.add(record))
     asyncio.run(start())
     never = config.server.model_copy(update={"require_keys": False})
     config = config.model_copy(update={"server": never})
-    with pytest.raises(OurFault, match="Refusing"):
+    with pytest.raises(ServerError, match="Refusing"):
         asyncio.run(start())
 
 
@@ -452,7 +452,7 @@ def test_a_key_can_be_needed_from_the_start(tmp_path):
 
 def test_needing_keys_of_a_store_that_forgets_them_is_refused(tmp_path):
     with (
-        pytest.raises(OurFault, match="needs a store that lasts"),
+        pytest.raises(ServerError, match="needs a store that lasts"),
         opened(tmp_path, **{"server.require_keys": True, "store.url": "memory"}),
     ):
         pass

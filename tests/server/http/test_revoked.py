@@ -5,8 +5,8 @@ import time
 import pytest
 
 from antiphon.runtime.access.keys import make_key
-from antiphon.server.processes.run import background
-from antiphon.stores.sql.store import Sql
+from antiphon.server.processes.run import background_server
+from antiphon.stores.sql.store import SqlStore
 from support.server.minicpmo_peer import opened
 from support.server.realtime_peer import connected, posted
 from support.server.scripted_server import SCRIPT, configured
@@ -26,11 +26,11 @@ async def test_a_session_ends_with_the_key_that_opened_it(tmp_path):
     config = configured(tmp_path, {"parrot": {"engine": "scripted", **SCRIPT}}, **{"logging.level": "error"})
     records, secrets = zip(*(make_key(name, now=1) for name in ("stolen", "mine")), strict=True)
     expiring, expiring_secret = make_key("brief", now=1, expires_at=int(time.time()) + 3)
-    store = Sql(str(config.database_url))
+    store = SqlStore(str(config.database_url))
     await store.open()
     for record in (*records, expiring):
         await store.keys.add(record)
-    with background(config, is_lasting=True) as url:
+    with background_server(config, is_persistent=True) as url:
         _, secret = await posted(url, SECRETS, {}, secrets[0])
         async with (
             connected(url, key=secrets[0]) as talking,
@@ -43,7 +43,7 @@ async def test_a_session_ends_with_the_key_that_opened_it(tmp_path):
             assert await store.keys.revoke(records[0].id, int(time.time()))
             for peer in (talking, with_secret, expired):
                 assert await peer.end() == (3000, "The API key that this session was opened with was revoked, or has expired.")
-            closed = (await chatting.until("session.closed"))[-1]
+            closed = (await chatting.text_until("session.closed"))[-1]
             assert closed["reason"] == "unauthorized"
             assert (await chatting.end())[0] == 1008
             assert (await other.hear())["type"] == "session.created"

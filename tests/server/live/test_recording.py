@@ -11,9 +11,9 @@ import zipfile
 import pytest
 
 from antiphon.runtime.access.keys import make_key
-from antiphon.server.admin.recordings import range_of
-from antiphon.server.processes.run import background
-from antiphon.stores.sql.store import Sql
+from antiphon.server.admin.recordings import parse_range
+from antiphon.server.processes.run import background_server
+from antiphon.stores.sql.store import SqlStore
 from support.server.own_process import serving
 from support.server.realtime_peer import IN_WRITING, connected, talked
 from support.server.scripted_server import SCRIPT, configured
@@ -31,7 +31,7 @@ def anyio_backend():
 
 def opened(tmp_path, **settings):
     config = configured(tmp_path, MODELS, **{"logging.level": "error", "recording.when": "consent", **settings})
-    return background(config, is_lasting=True)
+    return background_server(config, is_persistent=True)
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +69,7 @@ async def spoken(url, **connection):
     async with connected(url, model="parrot", **connection) as peer:
         session_id = (await peer.hear())["session"]["id"]
         await peer.say("session.update", session=IN_WRITING["ga"])
-        await peer.until("session.updated")
+        await peer.text_until("session.updated")
         await peer.say("input_audio_buffer.append", audio=base64.b64encode(SECOND).decode())
         await peer.ask("Hi")
     return session_id
@@ -156,15 +156,15 @@ async def test_a_call_is_recorded_with_what_was_heard_and_said(url):
     from support.server.caller import calling  # noqa: PLC0415 - it needs what may not be there
 
     async with calling(url, model="parrot", record="1") as call:
-        session_id = (await call.until("session.created"))[-1]["session"]["id"]
+        session_id = (await call.text_until("session.created"))[-1]["session"]["id"]
         call.tones.speak(600)
-        await call.until("response.done")
+        await call.text_until("response.done")
     session = await settled(url, session_id)
     assert {"in.wav", "out.wav"} <= {file["name"] for file in session["files"]}
 
 
 async def test_a_server_that_forgets_records_nobody(tmp_path):
-    with background(configured(tmp_path, MODELS, **{"recording.when": "always", "logging.level": "error"})) as url:
+    with background_server(configured(tmp_path, MODELS, **{"recording.when": "always", "logging.level": "error"})) as url:
         await talked(url, model="parrot", record="1")
         assert asked(url, "/v1/sessions")[1]["data"] == []
     assert not list(tmp_path.rglob("recording*"))
@@ -183,14 +183,14 @@ class Keyed:
     async def key(self, **fields):
         """A new key."""
         record, secret = make_key("laptop", now=1, **fields)
-        store = Sql(str(self.config.database_url))
+        store = SqlStore(str(self.config.database_url))
         await store.open()
         await store.keys.add(record)
         await store.close()
         return secret
 
     def serving(self):
-        return background(self.config, is_lasting=True)
+        return background_server(self.config, is_persistent=True)
 
 
 async def test_another_tenants_recording_is_as_good_as_none_save_for_an_admin(tmp_path):
@@ -242,7 +242,7 @@ async def test_a_recording_whose_server_was_killed_is_there_after_the_next_start
         async with connected(url, model="parrot") as peer:
             session_id = (await peer.hear())["session"]["id"]
             await peer.say("session.update", session=IN_WRITING["ga"])
-            await peer.until("session.updated")
+            await peer.text_until("session.updated")
             await peer.ask("Hi")
             spool = tmp_path / ".local" / "share" / "antiphon" / "recording"
             while not any(b"response.done" in path.read_bytes() for path in spool.rglob("events.jsonl")):  # noqa: ASYNC110 - a server sets no event
@@ -273,4 +273,4 @@ async def test_a_recording_whose_server_was_killed_is_there_after_the_next_start
     ],
 )
 def test_a_range_is_what_it_says_or_nothing_or_passed_over(header, wanted):
-    assert range_of(header, 100) == wanted
+    assert parse_range(header, 100) == wanted

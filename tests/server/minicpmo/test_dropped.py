@@ -5,12 +5,12 @@ import json
 
 import pytest
 
-from antiphon.protocols.minicpmo.session import Held
+from antiphon.protocols.minicpmo.session import ClientThrottled
 from antiphon.runtime.core.metrics import Metrics
-from antiphon.runtime.core.session_metrics import Counted
-from antiphon.server.minicpmo.client import Line, MinicpmoClient
-from antiphon.server.minicpmo.pacing import BEHIND_S, SoundPace
-from antiphon.server.minicpmo.resume import MISSED_LIMIT_BYTES, Resumable
+from antiphon.runtime.core.session_metrics import MinicpmoSessionMetrics
+from antiphon.server.minicpmo.client import Attachment, MinicpmoClient
+from antiphon.server.minicpmo.pacing import MAX_TOO_FAST_S, AudioPacer
+from antiphon.server.minicpmo.resume import MISSED_LIMIT_BYTES, ResumableSessions
 from antiphon.wire.minicpmo.server_events import OutputDelta, SessionCreated
 from support.server.minicpmo_peer import SILENCE
 
@@ -70,39 +70,39 @@ class Driver:
 
 async def test_who_never_slows_down_is_held_back_then_told_and_dropped():
     now = 0.0
-    pace = SoundPace(lambda: now)
-    client = MinicpmoClient("audio", "", Counted(Metrics(), "m"), Resumable(), 0, pace)
-    line, driver = Line(), Driver()
-    line.socket = socket = Socket()
-    client.meet(line, driver)
+    pace = AudioPacer(lambda: now)
+    client = MinicpmoClient("audio", "", MinicpmoSessionMetrics(Metrics(), "m"), ResumableSessions(), 0, pace)
+    line, driver = Attachment(), Driver()
+    line.websocket = socket = Socket()
+    client.start(line, driver)
     frame = json.dumps({"type": "input.append", "input": {"audio": SILENCE}}).encode()
     while socket.closed is None:
         line.on_text(frame)
         now += 0.1
-    assert BEHIND_S < now < BEHIND_S + 3
+    assert MAX_TOO_FAST_S < now < MAX_TOO_FAST_S + 3
     assert socket.pauses > 100 and driver.is_gone
     assert socket.closed[0] == 1008 and socket.frames[-1]["error"]["code"] == "rate_limit_exceeded"
     heard = len(driver.heard)
     line.on_text(frame)
     assert len(driver.heard) == heard
-    assert client.end == "refused"
+    assert client.end_reason == "refused"
 
 
 async def test_pictures_that_come_faster_than_they_could_be_seen_before_patience_ends_are_told_so():
     now = 0.0
-    pace = SoundPace(lambda: now)
-    resumable, counted = Resumable(), Counted(Metrics(), "m")
+    pace = AudioPacer(lambda: now)
+    resumable, counted = ResumableSessions(), MinicpmoSessionMetrics(Metrics(), "m")
     client = MinicpmoClient("video", "", counted, resumable, 60, pace)
-    line, driver = Line(), Driver()
-    line.socket = socket = Socket()
-    client.meet(line, driver)
+    line, driver = Attachment(), Driver()
+    line.websocket = socket = Socket()
+    client.start(line, driver)
     client.send(SessionCreated(session_id="s", mode="full_duplex", metrics={}, resume_token="token"))
     frame = json.dumps({"type": "input.append", "input": {"audio": "", "video_frames": [PICTURE] * 8}}).encode()
-    for now, count in ((0.0, 40), (10.0, 20), (BEHIND_S - 0.02, 1)):  # noqa: B007 - the clock reads it
+    for now, count in ((0.0, 40), (10.0, 20), (MAX_TOO_FAST_S - 0.02, 1)):  # noqa: B007 - the clock reads it
         for _ in range(count):
             line.on_text(frame)
         assert socket.closed is None
-    held = [message.for_s for message in driver.heard if isinstance(message, Held)]
+    held = [message.duration_s for message in driver.heard if isinstance(message, ClientThrottled)]
     assert len(driver.heard) - len(held) == 61 and max(held) == pytest.approx(11) and held[-1] == pytest.approx(0.02)
     async with asyncio.timeout(5):
         await socket.has_closed.wait()
@@ -113,14 +113,14 @@ async def test_pictures_that_come_faster_than_they_could_be_seen_before_patience
 
 
 async def test_who_has_missed_too_much_is_given_up_once():
-    resumable = Resumable()
-    client = MinicpmoClient("audio", "", Counted(Metrics(), "m"), resumable, 60)
-    line, driver = Line(), Driver()
-    line.socket, driver.client = Socket(), client
-    client.meet(line, driver)
+    resumable = ResumableSessions()
+    client = MinicpmoClient("audio", "", MinicpmoSessionMetrics(Metrics(), "m"), resumable, 60)
+    line, driver = Attachment(), Driver()
+    line.websocket, driver.client = Socket(), client
+    client.start(line, driver)
     client.send(SessionCreated(session_id="s", mode="full_duplex", metrics={}, resume_token="token"))
     client.flush()
-    line.on_gone()
+    line.on_disconnect()
     assert len(resumable) == 1 and not driver.is_gone
     for _ in range(2):
         client.send(OutputDelta(kind="audio", session_id="s", response_id="r", audio=bytes(MISSED_LIMIT_BYTES), metrics={}))

@@ -9,8 +9,8 @@ import threading
 import aiohttp
 import pytest
 
-from antiphon.audio import wav
-from antiphon.server.processes.run import background
+from antiphon.audio import wav_file
+from antiphon.server.processes.run import background_server
 from support.engines.omni_doubles import Worker, floats_of, loud
 from support.server.aloud import BY_HAND, TRANSCRIBED, WEIGHTS, append, check_whole, plain, recording, silence, sound_of, words_of
 from support.server.realtime_peer import connected, posted
@@ -48,14 +48,14 @@ def serving(home, **settings):
     with in_a_thread(Worker(recovers_s=0.02)) as worker:
         models = {"minicpm-o": {"engine": "omni", "workers": [worker.address]}}
         config = configured(home, models, **{"models_dir": str(WEIGHTS), "logging.level": "error"}, **settings)
-        with background(config) as address:
+        with background_server(config) as address:
             yield worker, address
         assert worker.breaches == []
 
 
 async def test_a_client_of_responses_is_answered_and_its_recording_is_heard_by_the_model(tmp_path):
     with serving(tmp_path) as (worker, url):
-        sound = {"type": "input_audio", "input_audio": {"data": base64.b64encode(wav(loud(500), 16_000)).decode(), "format": "wav"}}
+        sound = {"type": "input_audio", "input_audio": {"data": base64.b64encode(wav_file(loud(500), 16_000)).decode(), "format": "wav"}}
         said = [{"role": "user", "content": [{"type": "input_text", "text": "What is it?"}, sound]}]
         for _ in range(3):
             status, body = await posted(url, "/v1/responses", {"model": "minicpm-o", "input": said})
@@ -86,10 +86,10 @@ async def test_a_client_of_realtime_talks_to_the_model_itself(tmp_path):
         async with connected(url, model="minicpm-o") as peer:
             await peer.hear()
             await peer.say("session.update", session=UNREAD)
-            await peer.until("session.updated")
+            await peer.text_until("session.updated")
             for turns in (1, 2):
                 await append(peer, recording("cards_001") + silence(1))
-                events = await peer.until("response.done")
+                events = await peer.text_until("response.done")
                 check_whole(events)
                 assert events[-1]["response"]["status"] == "completed"
                 assert words_of(events).startswith("You said:")
@@ -109,12 +109,12 @@ async def test_what_was_said_to_the_model_is_written_down_for_who_wants_to_read_
         async with connected(url, model="minicpm-o") as peer:
             await peer.hear()
             await peer.say("session.update", session=TRANSCRIBED)
-            await peer.until("session.updated")
+            await peer.text_until("session.updated")
             await append(peer, recording("cards_001") + silence(1))
-            events = await peer.until("conversation.item.input_audio_transcription.completed")
+            events = await peer.text_until("conversation.item.input_audio_transcription.completed")
             assert plain(events[-1]["transcript"]) == ["ten", "of", "clubs"]
             if not worker.asked:
-                await peer.until("response.done")
+                await peer.text_until("response.done")
             (part,) = worker.asked[0]["messages"][-1]["content"]
             assert part["type"] == "audio"
 
@@ -125,16 +125,16 @@ async def test_an_answer_that_is_interrupted_stops_and_the_next_turn_is_answered
         async with connected(url, model="minicpm-o") as peer:
             await peer.hear()
             await peer.say("session.update", session=BY_HAND)
-            await peer.until("session.updated")
+            await peer.text_until("session.updated")
             text = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Count"}]}
             await peer.say("conversation.item.create", item=text)
             await peer.say("response.create")
-            await peer.until("response.output_audio.delta")
+            await peer.text_until("response.output_audio.delta")
             await peer.say("response.cancel")
-            events = await peer.until("response.done")
+            events = await peer.text_until("response.done")
             assert events[-1]["response"]["status"] == "cancelled"
             await peer.say("response.create", response={"input": [], "instructions": "Say hello."})
-            events = await peer.until("response.done")
+            events = await peer.text_until("response.done")
             assert events[-1]["response"]["status"] == "completed", events[-1]
             assert worker.sessions == 2
 
@@ -144,7 +144,7 @@ async def test_a_session_goes_on_with_another_place_when_its_worker_was_lost(tmp
     with serving(tmp_path, **{"workers.failures": 100}) as (worker, url):
 
         async def dies(worker):
-            worker.socket._req.transport.abort()
+            worker.websocket._req.transport.abort()
 
         worker.faults = {1: dies}
         async with connected(url, model="minicpm-o") as peer:

@@ -8,15 +8,15 @@ import aiohttp
 import numpy as np
 import pytest
 
-from antiphon.audio import wav
-from antiphon.server.processes.run import background
+from antiphon.audio import wav_file
+from antiphon.server.processes.run import background_server
 from support.server.keyed import Keyed
 from support.server.scripted_server import configured
 
 pytestmark = pytest.mark.anyio
 
 TONE = (8000 * np.sin(2 * np.pi * 440 * np.arange(48_000) / 48_000)).astype("<i2").tobytes()
-VOICE = wav(TONE, 48_000)
+VOICE = wav_file(TONE, 48_000)
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def url(tmp_path):
     (folder / "omni" / "anna.wav").write_bytes(VOICE)
     (folder / "omni" / "gone.toml").write_text('name = "Gone"\nref_audio = "gone.wav"\n')
     (folder / "voices" / "default.wav").write_bytes(VOICE)
-    with background(configured(tmp_path, {}, **{"logging.level": "error", "minicpmo.presets": str(folder)})) as address:
+    with background_server(configured(tmp_path, {}, **{"logging.level": "error", "minicpmo.presets": str(folder)})) as address:
         yield address
 
 
@@ -98,7 +98,7 @@ async def test_a_voice_is_kept_found_and_dropped(url):
     [
         ("", VOICE, 400, "name"),
         ("x", b"no sound", 400, "audio_base64"),
-        ("x", wav(bytes(2 * 8000 * 61), 8000), 400, "audio_base64"),
+        ("x", wav_file(bytes(2 * 8000 * 61), 8000), 400, "audio_base64"),
         ("x", bytes((10 << 20) + 1), 413, "audio_base64"),
     ],
     ids=["no name", "no sound", "too long", "too large"],

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from antiphon.server.processes.run import background
+from antiphon.server.processes.run import background_server
 from support.server.keyed import Keyed, counted, numbers
 from support.server.minicpmo_peer import BUZZ, SILENCE, opened, sound
 from support.server.scripted_server import SCRIPT, configured
@@ -31,7 +31,7 @@ def anyio_backend():
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory):
-    with background(configured(tmp_path_factory.mktemp("home"), MODELS, **{"logging.level": "error"})) as address:
+    with background_server(configured(tmp_path_factory.mktemp("home"), MODELS, **{"logging.level": "error"})) as address:
         yield address
 
 
@@ -59,8 +59,8 @@ async def test_what_was_missed_comes_in_order_and_then_that_the_session_goes_on(
         seen = (await first.deltas("text"))[-1]["seq"]
         first.vanish()
     async with opened(url, mode="chat", resume=token, after=str(seen)) as second:
-        heard = await second.until("session.resumed")
-        heard += await second.until("response.done")
+        heard = await second.text_until("session.resumed")
+        heard += await second.text_until("response.done")
         assert [event["seq"] for event in heard] == list(range(seen + 1, seen + 1 + len(heard)))
         assert heard[-1]["text"] == "la " * 400
         assert "".join(event.get("text", "") for event in heard[:-1]).count("la") == 400 - (seen - 1)
@@ -73,13 +73,13 @@ async def test_the_session_is_the_same_one_and_goes_on_as_before(url):
         await first.deltas("listen")
         first.vanish()
     async with opened(url, mode="audio", resume=created["resume_token"]) as second:
-        resumed = (await second.until("session.resumed"))[-1]
+        resumed = (await second.text_until("session.resumed"))[-1]
         assert resumed["session_id"] == created["session_id"]
         for audio in (BUZZ, SILENCE, SILENCE):
             await second.hear_sound(audio)
         await second.deltas("audio")
         await second.say("session.close", reason="user_stop")
-        assert (await second.until("session.closed"))[-1]["reason"] == "user_stop"
+        assert (await second.text_until("session.closed"))[-1]["reason"] == "user_stop"
     assert await refused(url, created["resume_token"], mode="audio") == ("session_not_found", 1008)
 
 
@@ -102,7 +102,7 @@ async def test_a_number_that_never_was_is_refused_and_disturbs_nobody(url, after
 
 
 async def test_after_its_time_a_session_is_gone(tmp_path):
-    with background(configured(tmp_path, MODELS, **{"logging.level": "error", "minicpmo.resume_s": 0.1})) as url:
+    with background_server(configured(tmp_path, MODELS, **{"logging.level": "error", "minicpmo.resume_s": 0.1})) as url:
         async with opened(url, mode="chat", model="parrot", resumable="1") as first:
             token = await begun(first)
             first.vanish()
@@ -111,7 +111,7 @@ async def test_after_its_time_a_session_is_gone(tmp_path):
 
 
 async def test_where_none_waits_no_token_is_told(tmp_path):
-    with background(configured(tmp_path, MODELS, **{"logging.level": "error", "minicpmo.resume_s": 0})) as url:
+    with background_server(configured(tmp_path, MODELS, **{"logging.level": "error", "minicpmo.resume_s": 0})) as url:
         async with opened(url, mode="chat", model="parrot", resumable="1") as peer:
             created = (await peer.begin())[-1]
             assert "resume_token" not in created and "seq" not in created
@@ -140,18 +140,18 @@ async def test_who_has_missed_too_much_can_not_come_back(url):
 
 
 async def test_a_session_that_ended_meanwhile_says_how(tmp_path):
-    with background(configured(tmp_path, MODELS, **{"logging.level": "error", "minicpmo.chat_s": 0.3})) as url:
+    with background_server(configured(tmp_path, MODELS, **{"logging.level": "error", "minicpmo.chat_s": 0.3})) as url:
         async with opened(url, mode="chat", model="parrot", resumable="1") as first:
             token = await begun(first)
             first.vanish()
         counted(url, ("antiphon_minicpmo_sessions", "chat"), 0)
         async with opened(url, mode="chat", resume=token) as second:
-            assert (await second.until("session.closed"))[-1]["reason"] == "timeout"
+            assert (await second.text_until("session.closed"))[-1]["reason"] == "timeout"
             assert (await second.end())[0] == 1000
 
 
 async def test_it_is_counted_who_came_back(tmp_path):
-    with background(configured(tmp_path, MODELS, **{"logging.level": "error"})) as url:
+    with background_server(configured(tmp_path, MODELS, **{"logging.level": "error"})) as url:
         async with opened(url, mode="chat", model="parrot", resumable="1") as first:
             token = await begun(first)
             first.vanish()

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from antiphon.runtime.access.keys import SCOPES, make_key
-from antiphon.server.processes.run import background
-from antiphon.stores.sql.store import Sql
+from antiphon.server.processes.run import background_server
+from antiphon.stores.sql.store import SqlStore
 from support.server.scripted_server import SCRIPT, configured
 
 EXAMPLES = os.environ.get("ANTIPHON_CONTRACT_EXAMPLES")
@@ -41,7 +41,7 @@ def key_of(url):
     record, secret = make_key("schemathesis", scopes=tuple(SCOPES), now=1)
 
     async def add():
-        store = Sql(url)
+        store = SqlStore(url)
         await store.open()
         await store.keys.add(record)
         await store.close()
@@ -52,7 +52,7 @@ def key_of(url):
 
 @pytest.fixture
 def quiet_url(tmp_path):
-    with background(configured(tmp_path, MODELS, **{"logging.level": "error"})) as url:
+    with background_server(configured(tmp_path, MODELS, **{"logging.level": "error"})) as url:
         yield url
 
 
@@ -69,7 +69,7 @@ def test_random_requests_and_what_follows_from_them_are_answered_as_described(qu
 def test_where_keys_are_needed_every_route_that_says_so_needs_one(tmp_path):
     config = configured(tmp_path, MODELS, **{"logging.level": "error"})
     key = key_of(str(config.database_url))
-    with background(config, is_lasting=True) as url:
+    with background_server(config, is_persistent=True) as url:
         assert not found_by_schemathesis(
             url, tmp_path, "--phases", "examples,fuzzing", "--header", f"Authorization: Bearer {key}", examples=3
         )

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from antiphon.server.processes.run import background
+from antiphon.server.processes.run import background_server
 from support.server.raw_http import ask, connect, exchange, request, until
 from support.server.scripted_server import SCRIPT, configured
 
@@ -17,7 +17,7 @@ SETTLING = 200
 
 @pytest.fixture
 def url(tmp_path):
-    with background(configured(tmp_path, {"parrot": {"engine": "scripted", **SCRIPT}}, **{"logging.level": "error"})) as address:
+    with background_server(configured(tmp_path, {"parrot": {"engine": "scripted", **SCRIPT}}, **{"logging.level": "error"})) as address:
         yield address
 
 

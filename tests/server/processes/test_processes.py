@@ -15,8 +15,8 @@ import aiohttp
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from antiphon.runtime.access.keys import FRESH_S, SCOPES, make_key
-from antiphon.stores.sql.store import Sql
+from antiphon.runtime.access.keys import REFRESH_S, SCOPES, make_key
+from antiphon.stores.sql.store import SqlStore
 from support.server.raw_http import PATIENCE_S, ask, connect, error_of, request, rest_of, statuses, until
 from support.server.realtime_peer import posted, talked
 
@@ -113,7 +113,7 @@ def home(tmp_path_factory, keys):
     folder = tmp_path_factory.mktemp("keyed")
 
     async def keep():
-        store = Sql(f"sqlite:///{folder}/data/antiphon.sqlite3")
+        store = SqlStore(f"sqlite:///{folder}/data/antiphon.sqlite3")
         await store.open()
         for record, _ in keys.values():
             await store.keys.add(record)
@@ -226,14 +226,14 @@ def test_a_revoked_key_opens_nothing_in_either(served, home, keys):
     assert statuses(b"".join(asked(base_url, keys["revoked"], 8))) == [200] * 8
 
     async def revoke():
-        store = Sql(f"sqlite:///{home}/data/antiphon.sqlite3")
+        store = SqlStore(f"sqlite:///{home}/data/antiphon.sqlite3")
         await store.open()
         await store.keys.revoke(record.id, 1)
         await store.close()
 
     asyncio.run(revoke())
     revoked_at = time.monotonic()
-    eventually(lambda: time.monotonic() - revoked_at > FRESH_S)
+    eventually(lambda: time.monotonic() - revoked_at > REFRESH_S)
     assert statuses(b"".join(asked(base_url, keys["revoked"], MANY))) == [401] * MANY
 
 

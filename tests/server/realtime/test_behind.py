@@ -4,7 +4,7 @@ import base64
 
 import pytest
 
-from antiphon.server.processes.run import background
+from antiphon.server.processes.run import background_server
 from support.server.realtime_peer import connected, kinds, talked
 from support.server.scripted_server import SCRIPT, configured
 
@@ -27,13 +27,13 @@ def anyio_backend():
 @pytest.fixture(scope="module")
 def url(tmp_path_factory):
     """The server in front; in the back it speaks GA for the first two models, beta for the others."""
-    with background(configured(tmp_path_factory.mktemp("back"), UPSTREAM)) as back:
+    with background_server(configured(tmp_path_factory.mktemp("back"), UPSTREAM)) as back:
         models = {
             f"{dialect}-{model}": {"engine": "realtime", "base_url": f"{back}/v1", "dialect": dialect, "model": model}
             for dialect in ("ga", "beta")
             for model in UPSTREAM
         }
-        with background(configured(tmp_path_factory.mktemp("front"), models)) as front:
+        with background_server(configured(tmp_path_factory.mktemp("front"), models)) as front:
             yield front
 
 
@@ -58,7 +58,7 @@ async def test_a_call_goes_there_and_its_result_comes_back(url, upstream):
         assert (call["name"], call["call_id"], call["arguments"]) == ("get_weather", "call_w1", '{"city":"Paris"}')
         await peer.say("conversation.item.create", item={"type": "function_call_output", "call_id": "call_w1", "output": "rain"})
         await peer.say("response.create")
-        done = (await peer.until("response.done"))[-1]
+        done = (await peer.text_until("response.done"))[-1]
         assert done["response"]["output"][0]["content"][0]["text"] == "The tool says rain"
 
 
@@ -72,7 +72,7 @@ async def test_somebody_who_speaks_is_heard_written_down_and_answered_aloud(url,
         await peer.hear()
         await peer.say("session.update", session={"type": "realtime", "audio": {"input": {"transcription": {"model": "whisper-1"}}}})
         await say(peer, SILENCE + BUZZ + SILENCE)
-        events = await peer.until("response.done")
+        events = await peer.text_until("response.done")
         told = kinds(events)
         order = ["speech_started", "speech_stopped", "committed"]
         assert [kind.rpartition(".")[2] for kind in told if kind.startswith("input_audio_buffer.")] == order
@@ -88,13 +88,13 @@ async def test_a_barge_in_cuts_off_the_answer_and_the_next_turn_is_answered(url,
     async with connected(url, model=f"{upstream}-talker") as peer:
         await peer.hear()
         await say(peer, BUZZ + SILENCE)
-        first = await peer.until("response.output_audio.delta")
+        first = await peer.text_until("response.output_audio.delta")
         await say(peer, BUZZ)
-        cut = (await peer.until("response.done"))[-1]["response"]
+        cut = (await peer.text_until("response.done"))[-1]["response"]
         assert (cut["status"], cut["status_details"]["reason"]) == ("cancelled", "turn_detected")
         item_id = first[-1]["item_id"]
         await peer.say("conversation.item.truncate", item_id=item_id, content_index=0, audio_end_ms=50)
-        await peer.until("conversation.item.truncated")
+        await peer.text_until("conversation.item.truncated")
         await say(peer, SILENCE)
-        done = (await peer.until("response.done"))[-1]["response"]
+        done = (await peer.text_until("response.done"))[-1]["response"]
         assert done["status"] == "completed"

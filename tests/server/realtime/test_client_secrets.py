@@ -7,10 +7,10 @@ from openai.types.beta.realtime import SessionCreateResponse
 from openai.types.realtime import ClientSecretCreateResponse
 
 from antiphon.records import ClientSecretRecord
-from antiphon.runtime.access.keys import hashed, make_key
-from antiphon.server.processes.run import background
+from antiphon.runtime.access.keys import hash_secret, make_key
+from antiphon.server.processes.run import background_server
 from antiphon.server.realtime.client_secrets import SESSION_LIMIT_BYTES
-from antiphon.stores.sql.store import Sql
+from antiphon.stores.sql.store import SqlStore
 from support.server.realtime_peer import connected, posted, refusal
 from support.server.scripted_server import SCRIPT, configured
 
@@ -32,7 +32,7 @@ class Keyed:
         self.config = configured(tmp_path, MODELS, **{"logging.level": "error", "server.require_keys": True, **settings})
 
     async def with_store(self, work):
-        store = Sql(str(self.config.database_url))
+        store = SqlStore(str(self.config.database_url))
         await store.open()
         try:
             return await work(store)
@@ -46,7 +46,7 @@ class Keyed:
         return secret, record
 
     def serving(self):
-        return background(self.config, is_lasting=True)
+        return background_server(self.config, is_persistent=True)
 
 
 async def secret_of(url, key=None, **body):
@@ -116,8 +116,8 @@ async def test_a_secret_made_by_one_process_is_known_to_another_until_it_expires
     _, record = await server.key()
     now = int(time.time())
     told = {"key_id": record.id, "session": b'{"type":"realtime"}'}
-    live = ClientSecretRecord(hash=hashed("ek_live"), created_at=now, expires_at=now + 600, **told)
-    gone = ClientSecretRecord(hash=hashed("ek_gone"), created_at=now - 600, expires_at=now - 1, **told)
+    live = ClientSecretRecord(hash=hash_secret("ek_live"), created_at=now, expires_at=now + 600, **told)
+    gone = ClientSecretRecord(hash=hash_secret("ek_gone"), created_at=now - 600, expires_at=now - 1, **told)
     for each in (gone, live):
         await server.with_store(lambda store, each=each: store.client_secrets.add(each))
     with server.serving() as url:
@@ -146,7 +146,7 @@ async def test_a_key_without_the_scope_makes_no_secrets(tmp_path):
 def open_url(tmp_path_factory):
     """A server that needs no key."""
     models = {**MODELS, "deaf": {"engine": "scripted", "abilities": {"transcribes": False}}}
-    with background(configured(tmp_path_factory.mktemp("open"), models, **{"logging.level": "error"})) as url:
+    with background_server(configured(tmp_path_factory.mktemp("open"), models, **{"logging.level": "error"})) as url:
         yield url
 
 

@@ -3,7 +3,7 @@
 import pytest
 from openai import OpenAI
 
-from antiphon.server.processes.run import background
+from antiphon.server.processes.run import background_server
 from support.server.model_server import playing
 from support.server.plain_http import events_in, post
 from support.server.scripted_server import SCRIPT, configured
@@ -36,11 +36,13 @@ PARROT = {"engine": "scripted", "answers": [*MORE, *SCRIPT["answers"]]}
 @pytest.fixture(scope="module")
 def both(tmp_path_factory):
     """The addresses of the server in front, whose models `ours`, `theirs` and `nested` ask the other, and of that one."""
-    with background(configured(tmp_path_factory.mktemp("behind"), {"parrot": PARROT}, responses={"profile": "openresponses"})) as behind:
+    with background_server(
+        configured(tmp_path_factory.mktemp("behind"), {"parrot": PARROT}, responses={"profile": "openresponses"})
+    ) as behind:
         upstream = {"engine": "responses", "base_url": f"{behind}/v1", "model": "parrot", "retries": 0}
         upstream["abilities"] = {"grammars": True}
         models = {"ours": upstream, "theirs": upstream | {"ids": "theirs"}, "nested": upstream | {"namespaces": True}}
-        with background(configured(tmp_path_factory.mktemp("front"), models)) as front:
+        with background_server(configured(tmp_path_factory.mktemp("front"), models)) as front:
             yield front, behind
 
 
@@ -131,7 +133,10 @@ def test_a_tool_of_the_server_behind_is_handed_on_with_its_progress_and_its_item
     tools = [{"type": "web_search", "search_context_size": "low"}, {"type": "image_generation"}]
     with playing(searched) as (upstream, asked):
         model = {"engine": "responses", "base_url": upstream, "tools": ["web_search"]}
-        with background(configured(tmp_path, {"m": model})) as url, OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
+        with (
+            background_server(configured(tmp_path, {"m": model})) as url,
+            OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client,
+        ):
             with client.responses.stream(model="m", input="q", tools=tools) as stream:
                 seen = [event.type for event in stream]
                 final = stream.get_final_response()

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from antiphon.server.processes.run import background
+from antiphon.server.processes.run import background_server
 from support.server.model_server import playing
 from support.server.plain_http import events_in, post
 from support.server.scripted_server import configured
@@ -85,7 +85,7 @@ def base_url(tmp_path_factory):
     with playing(chat_answer) as (upstream, asked):
         chat = {"engine": "chat", "base_url": upstream, "quirks": "generic"}
         models = {"parrot": {"engine": "scripted", **SCRIPT}, "chat": chat}
-        with background(configured(tmp_path_factory.mktemp("home"), models)) as url:
+        with background_server(configured(tmp_path_factory.mktemp("home"), models)) as url:
             ASKED[url] = asked
             yield url
 
@@ -234,7 +234,7 @@ def test_a_type_with_signs_that_no_header_may_have_does_no_harm(base_url):
 )
 def test_a_server_that_is_told_to_refuse_does(tmp_path, fields, param):
     models = {"parrot": {"engine": "scripted", **SCRIPT}}
-    with background(configured(tmp_path, models, responses={"unavailable_tools": "refuse"})) as url:
+    with background_server(configured(tmp_path, models, responses={"unavailable_tools": "refuse"})) as url:
         status, headers, body = post(url, {"model": "parrot", "input": "Hi", **fields})
         assert (status, json.loads(body)["error"]["param"]) == (400, param)
         assert not [name for name in headers if name.startswith("antiphon-")]

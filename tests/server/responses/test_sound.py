@@ -9,8 +9,8 @@ import pytest
 from openai.types.responses import ResponseStreamEvent
 from pydantic import TypeAdapter
 
-from antiphon.audio import ms_of, wav
-from antiphon.server.processes.run import background
+from antiphon.audio import duration_ms, wav_file
+from antiphon.server.processes.run import background_server
 from support.server.plain_http import events_in, post
 from support.server.scripted_server import SCRIPT, configured
 from support.server.speech_server import speaking, tone
@@ -31,7 +31,7 @@ def served(tmp_path_factory):
 def beep(seconds):
     return {
         "type": "input_audio",
-        "input_audio": {"data": base64.b64encode(wav(tone(seconds * 1000, 16_000), 16_000)).decode(), "format": "wav"},
+        "input_audio": {"data": base64.b64encode(wav_file(tone(seconds * 1000, 16_000), 16_000)).decode(), "format": "wav"},
     }
 
 
@@ -54,18 +54,18 @@ def test_a_recording_is_written_down_for_a_model_that_cannot_hear(served):
 
 
 def test_a_recording_is_written_down_once_however_long_the_conversation(served):
-    served.ear.wishes.clear()
+    served.transcriber.wishes.clear()
     _, _, first = post(served.url, {"model": "deaf", "input": asked(beep(1))})
     response_id = json.loads(first)["id"]
     status, _, second = post(served.url, {"model": "deaf", "input": "Again", "previous_response_id": response_id})
     assert status == 200 and text_of(second) == "You said: Again"
-    assert len(served.ear.wishes) == 1
+    assert len(served.transcriber.wishes) == 1
 
 
 def test_a_model_that_hears_gets_the_recording_itself(served):
-    served.ear.wishes.clear()
+    served.transcriber.wishes.clear()
     assert post(served.url, {"model": "parrot", "input": asked(beep(1))})[0] == 200
-    assert served.ear.wishes == []
+    assert served.transcriber.wishes == []
 
 
 def test_tokens_are_counted_of_what_was_said(served):
@@ -90,7 +90,7 @@ def test_a_spoken_answer_comes_with_its_sound(served):
     events = events_in(body)
     for event in events:
         THEIR_EVENT.validate_python(event)
-    assert ms_of(len(sound_of(events)), 24_000) == 60 * len("You said: Hello")
+    assert duration_ms(len(sound_of(events)), 24_000) == 60 * len("You said: Hello")
     said = "".join(event["delta"] for event in events if event["type"] == "response.audio.transcript.delta")
     assert said == events[-1]["response"]["output"][0]["content"][0]["text"] == "You said: Hello"
 
@@ -108,7 +108,7 @@ def test_a_model_that_neither_hears_nor_speaks_is_asked_aloud_and_answers_aloud(
         "type": "input_audio",
         "input_audio": {"data": base64.b64encode((RECORDINGS / "cards_001.wav").read_bytes()).decode(), "format": "wav"},
     }
-    with background(configured(tmp_path, MODELS, models_dir=str(weights))) as url:
+    with background_server(configured(tmp_path, MODELS, models_dir=str(weights))) as url:
         request = {"model": "deaf", "input": asked(part), "stream": True, "modalities": ["text", "audio"], "audio": {"voice": "alloy"}}
         status, _, body = post(url, request)
         assert status == 200, body
@@ -116,7 +116,7 @@ def test_a_model_that_neither_hears_nor_speaks_is_asked_aloud_and_answers_aloud(
         text = events[-1]["response"]["output"][0]["content"][0]["text"]
         assert "clubs" in text.lower() and text.startswith("You said:")
         sound = sound_of(events)
-        assert ms_of(len(sound), 24_000) > 800
-        again = {"type": "input_audio", "input_audio": {"data": base64.b64encode(wav(sound, 24_000)).decode(), "format": "wav"}}
+        assert duration_ms(len(sound), 24_000) > 800
+        again = {"type": "input_audio", "input_audio": {"data": base64.b64encode(wav_file(sound, 24_000)).decode(), "format": "wav"}}
         status, _, body = post(url, {"model": "deaf", "input": asked(again)})
         assert status == 200 and "you said" in text_of(body).lower() and "clubs" in text_of(body).lower()

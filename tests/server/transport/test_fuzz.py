@@ -12,7 +12,7 @@ import urllib.request
 import pytest
 from hypothesis import Phase, given, settings, strategies as st
 
-from antiphon.server.processes.run import background
+from antiphon.server.processes.run import background_server
 from support.server.raw_http import ask, connect, request, rest_of, statuses
 from support.server.scripted_server import SCRIPT, configured
 
@@ -103,7 +103,7 @@ def impatient_url(tmp_path_factory):
     """The address of a server that waits for nobody longer than a moment."""
     waits = {f"server.{name}": 0.2 for name in ("head_timeout_s", "body_timeout_s", "keep_alive_s")}
     models = {"parrot": {"engine": "scripted", **SCRIPT}}
-    with background(configured(tmp_path_factory.mktemp("home"), models, **waits, **{"logging.level": "error"})) as url:
+    with background_server(configured(tmp_path_factory.mktemp("home"), models, **waits, **{"logging.level": "error"})) as url:
         yield url
 
 

@@ -7,7 +7,7 @@ import urllib.request
 
 import pytest
 
-from antiphon.server.processes.run import background
+from antiphon.server.processes.run import background_server
 from support.server.raw_http import ask, connect, error_of, exchange, request, rest_of, statuses, until
 from support.server.scripted_server import SCRIPT, configured
 
@@ -24,7 +24,7 @@ def hasty_url(tmp_path_factory):
     """The address of a server that waits for nobody longer than a fraction of a second."""
     limits = {"head_timeout_s": 0.3, "body_timeout_s": 0.3, "keep_alive_s": 0.3, "slow_reader_s": 0.3, "heartbeat_s": 0.1}
     settings = {f"server.{name}": value for name, value in limits.items()}
-    with background(configured(tmp_path_factory.mktemp("home"), MODELS, **settings)) as url:
+    with background_server(configured(tmp_path_factory.mktemp("home"), MODELS, **settings)) as url:
         yield url
 
 
@@ -189,7 +189,7 @@ def test_a_body_that_nests_too_deep_is_refused(base_url):
 
 
 def test_there_is_a_most_of_connections(tmp_path):
-    with background(configured(tmp_path, MODELS, **{"server.connections": 3})) as url:
+    with background_server(configured(tmp_path, MODELS, **{"server.connections": 3})) as url:
         held = [connect(url) for _ in range(3)]
         for connection in held:
             connection.sendall(request())
@@ -205,7 +205,7 @@ def test_there_is_a_most_of_connections(tmp_path):
 
 
 def test_one_address_has_a_most_of_connections(tmp_path):
-    with background(configured(tmp_path, MODELS, **{"server.connections_per_address": 1})) as url, connect(url) as held:
+    with background_server(configured(tmp_path, MODELS, **{"server.connections_per_address": 1})) as url, connect(url) as held:
         held.sendall(request())
         until(held, b'{"status":"ok"}')
         answer = exchange(url)

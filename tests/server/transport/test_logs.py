@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from antiphon.server.processes.run import background
+from antiphon.server.processes.run import background_server
 from support.server.raw_http import ask, exchange, request
 from support.server.scripted_server import SCRIPT, configured
 
@@ -18,7 +18,7 @@ def logged(tmp_path, capsys):
     def served(asked, **settings):
         models = {"parrot": {"engine": "scripted", **SCRIPT}}
         settings = {f"logging.{name}": value for name, value in ({"format": "json"} | settings).items()}
-        with background(configured(tmp_path, models, **settings)) as url:
+        with background_server(configured(tmp_path, models, **settings)) as url:
             answer = exchange(url, asked)
         return answer, [json.loads(line) for line in capsys.readouterr().err.splitlines()]
 

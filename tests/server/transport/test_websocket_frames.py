@@ -5,7 +5,7 @@ import tracemalloc
 
 import pytest
 
-from antiphon.server.transport.websocket_frames import Incoming, binary_header, close_frame, ping_frame, pong_frame, text_header
+from antiphon.server.transport.websocket_frames import FrameReader, binary_header, close_frame, ping_frame, pong_frame, text_header
 from support.server.raw_socket import BINARY, CONTINUATION, TEXT, frame
 
 MIB = 1 << 20
@@ -37,7 +37,7 @@ def reading(*pieces, after=lambda _incoming: None):
 
     async def read():
         noted = Noted()
-        incoming = Incoming(noted, noted.on_text)
+        incoming = FrameReader(noted, noted.on_text)
         for piece in pieces:
             incoming.feed(piece)
         after(incoming)

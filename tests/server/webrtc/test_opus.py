@@ -16,9 +16,9 @@ from aiortc.codecs.opus import OpusDecoder
 from aiortc.jitterbuffer import JitterFrame
 
 from antiphon.audio import peak
-from antiphon.server.webrtc.network import Network, network_of
-from antiphon.server.webrtc.opus import LINE_SAMPLES, PACKET_BYTES, SILENT_PACKET, Microphone, Speaker
-from antiphon.server.webrtc.playback import Playing
+from antiphon.server.webrtc.network import Network, build_network
+from antiphon.server.webrtc.opus import PACKET_BYTES, RTP_PACKET_SAMPLES, SILENT_PACKET, InputAudioReceiver, OutputAudioTrack
+from antiphon.server.webrtc.playback import PlaybackQueue
 
 pytestmark = pytest.mark.anyio
 LOUD = b"\x00\x20\x00\xe0" * (PACKET_BYTES // 4)
@@ -40,7 +40,7 @@ async def gathered(network):
 
 
 async def network(tmp_path, **settings):
-    return await network_of(configured(tmp_path, {}, **settings))
+    return await build_network(configured(tmp_path, {}, **settings))
 
 
 @pytest.mark.parametrize(("host", "listens_on"), [("127.0.0.1", "127.0.0.1"), ("::1", "::1"), ("localhost", "127.0.0.1")])
@@ -70,51 +70,51 @@ async def test_a_port_that_is_taken_is_passed_over():
 
 
 async def test_what_plays_is_sent_in_packets_of_20_ms_and_silence_where_nothing_does():
-    playing, ticks = Playing(), []
-    speaker = Speaker(playing, lambda: ticks.append(1))
-    playing.queue(("item_1", 0), LOUD * 3)
+    playing, ticks = PlaybackQueue(), []
+    speaker = OutputAudioTrack(playing, lambda: ticks.append(1))
+    playing.append(("item_1", 0), LOUD * 3)
     packets = [await speaker.recv() for _ in range(8)]
-    assert [packet.pts for packet in packets] == [LINE_SAMPLES * number for number in range(8)] and len(ticks) == 8
+    assert [packet.pts for packet in packets] == [RTP_PACKET_SAMPLES * number for number in range(8)] and len(ticks) == 8
     assert [bytes(packet) == SILENT_PACKET for packet in packets] == [False] * 5 + [True] * 3
     decoder = OpusDecoder()
     heard = [decoder.decode(JitterFrame(bytes(packet), packet.pts))[0] for packet in packets]
     levels = [peak(bytes(frame.planes[0])[: 4 * frame.samples]) for frame in heard]
-    assert {frame.samples for frame in heard} == {LINE_SAMPLES} and min(levels[1:3]) > 2_000 and max(levels[6:]) < 100
+    assert {frame.samples for frame in heard} == {RTP_PACKET_SAMPLES} and min(levels[1:3]) > 2_000 and max(levels[6:]) < 100
 
 
 def frame(number):
-    made = av.AudioFrame(format="s16", layout="stereo", samples=LINE_SAMPLES)
-    made.planes[0].update(b"\x00\x10" * (2 * LINE_SAMPLES))
-    made.sample_rate, made.pts, made.time_base = 48_000, number * LINE_SAMPLES, Fraction(1, 48_000)
+    made = av.AudioFrame(format="s16", layout="stereo", samples=RTP_PACKET_SAMPLES)
+    made.planes[0].update(b"\x00\x10" * (2 * RTP_PACKET_SAMPLES))
+    made.sample_rate, made.pts, made.time_base = 48_000, number * RTP_PACKET_SAMPLES, Fraction(1, 48_000)
     return made
 
 
 async def test_packets_that_were_lost_are_silence_and_packets_that_come_late_are_heard():
     pieces = []
-    microphone = Microphone(pieces.append)
+    microphone = InputAudioReceiver(pieces.append)
     for number in range(5):
-        microphone.take(frame(number))
+        microphone.receive(frame(number))
     before = sum(map(len, pieces))
-    microphone.take(frame(10))
+    microphone.receive(frame(10))
     assert PACKET_BYTES * 6 <= sum(map(len, pieces)) - before <= PACKET_BYTES * 6 + 64
-    microphone.take(frame(3))
+    microphone.receive(frame(3))
     assert pieces[-1].strip(b"\0")
 
 
 async def test_the_silence_for_a_long_gap_has_an_end():
     pieces = []
-    microphone = Microphone(pieces.append)
-    microphone.take(frame(0))
-    microphone.take(frame(50_000))
+    microphone = InputAudioReceiver(pieces.append)
+    microphone.receive(frame(0))
+    microphone.receive(frame(50_000))
     assert sum(map(len, pieces)) <= 48_000 + 3 * PACKET_BYTES
 
 
 async def test_a_microphone_that_is_switched_off_is_heard_as_silence_and_one_that_never_was_on_is_not():
     pieces = []
-    microphone = Microphone(pieces.append)
+    microphone = InputAudioReceiver(pieces.append)
     microphone.tick()
     assert not pieces
-    microphone.take(frame(0))
+    microphone.receive(frame(0))
     pieces.clear()
     while not pieces:
         await asyncio.sleep(0)
@@ -122,5 +122,5 @@ async def test_a_microphone_that_is_switched_off_is_heard_as_silence_and_one_tha
     microphone.tick()
     assert pieces == [bytes(PACKET_BYTES)] * 2
     pieces.clear()
-    microphone.take(frame(3))
+    microphone.receive(frame(3))
     assert len(pieces[0]) < PACKET_BYTES + 64, "what was filled in is no gap"

@@ -1,56 +1,56 @@
 """What is played in which order, in pieces of any length."""
 
-from antiphon.server.webrtc import playback as webrtc_playing
-from antiphon.server.webrtc.playback import Playing
+from antiphon.server.webrtc import playback
+from antiphon.server.webrtc.playback import PlaybackQueue
 
 FIRST, SECOND = ("item_1", 0), ("item_2", 0)
 
 
 def test_sound_is_played_in_pieces_as_long_as_there_is_any():
-    playing = Playing()
-    playing.queue(FIRST, b"abc")
-    playing.queue(FIRST, b"de")
+    playing = PlaybackQueue()
+    playing.append(FIRST, b"abc")
+    playing.append(FIRST, b"de")
     assert [playing.take(2) for _ in range(4)] == [b"ab", b"cd", b"e", b""]
 
 
 def test_a_part_waits_for_the_end_of_the_one_before_it():
-    playing = Playing()
-    playing.queue(FIRST, b"ab")
-    playing.queue(SECOND, b"xy")
+    playing = PlaybackQueue()
+    playing.append(FIRST, b"ab")
+    playing.append(SECOND, b"xy")
     assert playing.take(4) == b"ab" and playing.take(4) == b""
-    playing.queue(FIRST, b"cd")
-    playing.close(FIRST)
+    playing.append(FIRST, b"cd")
+    playing.close_part(FIRST)
     assert playing.take(3) == b"cdx" and playing.take(3) == b"y"
 
 
 def test_a_part_whose_end_came_without_more_sound_lets_the_next_one_play():
-    playing = Playing()
-    playing.queue(FIRST, b"ab")
-    playing.queue(SECOND, b"xy")
+    playing = PlaybackQueue()
+    playing.append(FIRST, b"ab")
+    playing.append(SECOND, b"xy")
     assert playing.take(4) == b"ab"
-    playing.close(FIRST)
+    playing.close_part(FIRST)
     assert playing.take(4) == b"xy"
 
 
 def test_what_is_cleared_is_not_played():
-    playing = Playing()
-    playing.queue(FIRST, b"ab")
+    playing = PlaybackQueue()
+    playing.append(FIRST, b"ab")
     playing.clear()
-    playing.queue(SECOND, b"xy")
+    playing.append(SECOND, b"xy")
     assert playing.take(4) == b"xy"
 
 
 def test_the_end_of_what_never_sounded_is_nothing():
-    playing = Playing()
-    playing.close(FIRST)
+    playing = PlaybackQueue()
+    playing.close_part(FIRST)
     assert playing.take(4) == b""
 
 
 def test_what_is_too_much_to_wait_is_not_played():
-    playing = Playing()
-    half = bytes(webrtc_playing.MOST_WAITING_BYTES // 2)
+    playing = PlaybackQueue()
+    half = bytes(playback.MAX_QUEUED_BYTES // 2)
     for pcm in (half, half, b"ab"):
-        playing.queue(FIRST, pcm)
+        playing.append(FIRST, pcm)
     assert len(playing.take(len(half) * 3)) == 2 * len(half)
-    playing.queue(FIRST, b"ab")
+    playing.append(FIRST, b"ab")
     assert playing.take(2) == b"ab"

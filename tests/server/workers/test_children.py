@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.server.processes.run import background
+from antiphon.server.processes.run import background_server
 from support.server.raw_http import ask, connect, until
 from support.server.scripted_server import configured
 
@@ -21,7 +21,7 @@ LONG = {"stream": True, "max_output_tokens": 120, "text": "Write down all number
 @pytest.fixture(scope="module")
 def base_url(tmp_path_factory):
     home = tmp_path_factory.mktemp("home")
-    with background(configured(home, {"one": SMOL, "other": SMOL}, models_dir=str(WEIGHTS), **{"logging.level": "error"})) as url:
+    with background_server(configured(home, {"one": SMOL, "other": SMOL}, models_dir=str(WEIGHTS), **{"logging.level": "error"})) as url:
         yield url
 
 

@@ -17,31 +17,41 @@ import pytest
 from msgspec import structs
 
 from antiphon.config.load import load
-from antiphon.engine_api.capabilities import Abilities
+from antiphon.engine_api.capabilities import Capabilities
 from antiphon.engines.remote.engine import RemoteEngine
-from antiphon.engines.scripted.engine import Scripted
+from antiphon.engines.scripted.engine import ScriptedEngine
 from antiphon.engines.scripted.script import Script
-from antiphon.runtime.workers.client import Joining, Patience
-from antiphon.server.processes.run import background
-from antiphon.wire.codec.length_prefix import Frames
-from antiphon.wire.internal.worker_link import PATH, VERSION, VERSION_HEADER, Hello, Opened, Refused, Welcome, framed, to_worker
+from antiphon.runtime.workers.client import JoinTimeouts, WorkerClient
+from antiphon.server.processes.run import background_server
+from antiphon.wire.codec.length_prefix import FrameDecoder
+from antiphon.wire.internal.worker_link import (
+    PATH,
+    VERSION,
+    VERSION_HEADER,
+    ConversationOpened,
+    Hello,
+    JoinAccepted,
+    JoinRefused,
+    pack_frame,
+    to_worker_decoder,
+)
 from support.server.raw_http import connect, rest_of
 from support.server.raw_socket import BINARY, CLOSE, TEXT, Client, error_in, frame, handshake
 
 KEY = "a key that workers have"
 MODELS = [{"name": "far", "engine": "worker"}, {"name": "near", "engine": "scripted"}]
-HELLO = Hello(version=VERSION, abilities=Scripted(Script()).abilities, model="far", slots=2, name="testing")
-QUICK = Patience(pauses_s=(0.01,), drain_s=5)
+HELLO = Hello(version=VERSION, abilities=ScriptedEngine(Script()).capabilities, model="far", slots=2, name="testing")
+QUICK = JoinTimeouts(backoff_s=(0.01,), drain_s=5)
 
 
 def configured(home, **environ):
     flags = {"models": MODELS, "logging.level": "error", "store.url": "memory"}
-    return load(flags, None, {"HOME": str(home)} | environ, home, etc=home / "none.toml").config
+    return load(flags, None, {"HOME": str(home)} | environ, home, system_file=home / "none.toml").config
 
 
 @pytest.fixture
 def base_url(tmp_path):
-    with background(configured(tmp_path, ANTIPHON_WORKER_KEY=KEY)) as url:
+    with background_server(configured(tmp_path, ANTIPHON_WORKER_KEY=KEY)) as url:
         yield url
 
 
@@ -68,7 +78,7 @@ class Worker:
 
     async def _run(self, url, key, hello, engine, more):
         self._loop = asyncio.get_running_loop()
-        self._joining = Joining(engine, hello, url, key, self._notice, **({"patience": QUICK} | more))
+        self._joining = WorkerClient(engine, hello, url, key, self._notice, **({"patience": QUICK} | more))
         self._begun.set()
         await self._joining.run()
 
@@ -98,7 +108,7 @@ class Worker:
 
 @contextlib.contextmanager
 def joined(url, key=KEY, hello=HELLO, engine=None, **more):
-    worker = Worker(url, key, hello, engine or Scripted(Script()), **more)
+    worker = Worker(url, key, hello, engine or ScriptedEngine(Script()), **more)
     try:
         yield worker
     finally:
@@ -117,7 +127,7 @@ def refused(base_url, **headers):
 
 def test_nobody_joins_a_server_that_has_no_key_for_it(tmp_path):
     for key in ({}, {"ANTIPHON_WORKER_KEY": ""}, {"ANTIPHON_WORKER_KEY": "  "}):
-        with background(configured(tmp_path, **key)) as url:
+        with background_server(configured(tmp_path, **key)) as url:
             for sent in ("any", KEY):
                 status, error = refused(url, authorization=f"Bearer {sent}")
                 assert (status, error["code"]) == (403, "no_workers")
@@ -139,19 +149,19 @@ def test_a_web_page_is_no_worker(base_url):
 
 def test_the_key_may_be_in_a_file(tmp_path):
     (tmp_path / "key").write_text(f"{KEY}\n")
-    with background(configured(tmp_path, ANTIPHON_WORKER_KEY_FILE=str(tmp_path / "key"))) as url, joined(url) as worker:
-        worker.until("Joined")
+    with background_server(configured(tmp_path, ANTIPHON_WORKER_KEY_FILE=str(tmp_path / "key"))) as url, joined(url) as worker:
+        worker.text_until("Joined")
 
 
 def test_a_worker_with_a_wrong_key_says_so_once_and_tries_again(base_url):
     with joined(base_url, key="wrong") as worker:
-        worker.until("not the key")
+        worker.text_until("not the key")
         assert len(worker.notices) == 1
 
 
 def test_a_server_that_is_not_there_is_told_of_in_words():
     with joined(f"http://127.0.0.1:{free_port()}") as worker:
-        worker.until("could not be joined: nothing listens there.")
+        worker.text_until("could not be joined: nothing listens there.")
 
 
 # What joins
@@ -159,14 +169,14 @@ def test_a_server_that_is_not_there_is_told_of_in_words():
 
 def test_a_model_is_answered_by_the_worker_that_joined_for_it(base_url):
     with joined(base_url) as worker:
-        worker.until("Joined")
+        worker.text_until("Joined")
         assert asked(base_url) == (200, "Hi")
 
 
 def test_several_workers_answer_for_one_model(base_url):
     with joined(base_url) as one, joined(base_url) as other:
-        one.until("Joined")
-        other.until("Joined")
+        one.text_until("Joined")
+        other.text_until("Joined")
         one.drain()
         one.stop()
         assert asked(base_url) == (200, "Hi")
@@ -175,16 +185,16 @@ def test_several_workers_answer_for_one_model(base_url):
 @pytest.mark.parametrize(
     ("hello", "why"),
     [
-        (Hello(version=VERSION + 1, abilities=Abilities(), model="far"), f"version {VERSION + 1}"),
-        (Hello(version=VERSION, abilities=Abilities(), model="near"), "'far'"),
-        (Hello(version=VERSION, abilities=Abilities(), model="unknown"), "'unknown'"),
-        (Hello(version=VERSION, abilities=Abilities(), model="far", kinds=()), "no kind"),
+        (Hello(version=VERSION + 1, abilities=Capabilities(), model="far"), f"version {VERSION + 1}"),
+        (Hello(version=VERSION, abilities=Capabilities(), model="near"), "'far'"),
+        (Hello(version=VERSION, abilities=Capabilities(), model="unknown"), "'unknown'"),
+        (Hello(version=VERSION, abilities=Capabilities(), model="far", kinds=()), "no kind"),
     ],
     ids=["version", "not awaited", "unknown", "no kinds"],
 )
 def test_a_worker_that_can_not_be_used_is_told_why(base_url, hello, why):
     with joined(base_url, hello=hello) as worker:
-        worker.until(why)
+        worker.text_until(why)
         assert not any("Joined" in line for line in worker.notices)
 
 
@@ -197,7 +207,7 @@ def test_a_worker_of_another_version_is_told_so_before_it_says_anything(base_url
 
 def test_a_worker_whose_hello_makes_no_sense_hears_why(base_url):
     with joined(base_url, hello=structs.replace(HELLO, kinds=("phone",))) as worker:
-        worker.until("could not be joined: a frame that makes no sense")
+        worker.text_until("could not be joined: a frame that makes no sense")
 
 
 # An operator
@@ -231,12 +241,12 @@ def answering(base_url):
 
 
 def slow():
-    return Scripted(Script(pace_ms=5))
+    return ScriptedEngine(Script(pace_ms=5))
 
 
 def test_a_worker_is_seen_with_what_it_is_and_whom_it_serves(base_url):
     with joined(base_url, hello=structs.replace(HELLO, program="1.2.3"), engine=slow()) as worker:
-        worker.until("Joined")
+        worker.text_until("Joined")
         with answering(base_url):
             seen = far(base_url)
             assert (seen["version"], seen["kinds"], seen["slots"]) == ("1.2.3", list(HELLO.kinds), 2)
@@ -247,32 +257,32 @@ def test_a_worker_is_seen_with_what_it_is_and_whom_it_serves(base_url):
 
 def test_a_worker_that_the_operator_drains_says_how_many_are_left_and_stays_without_any(base_url):
     with joined(base_url, engine=slow()) as worker:
-        worker.until("Joined")
+        worker.text_until("Joined")
         with answering(base_url):
             told(base_url, "POST", f"/workers/{far(base_url)['worker_id']}/drain")
-            worker.until("drains this worker")
-            worker.until("Draining: 1 session left.")
-        worker.until("Drained: no sessions left. This worker stays joined")
+            worker.text_until("drains this worker")
+            worker.text_until("Draining: 1 session left.")
+        worker.text_until("Drained: no sessions left. This worker stays joined")
         assert (far(base_url)["status"], far(base_url)["taken"]) == ("draining", 0)
         assert asked(base_url)[1]["code"] == "worker_busy"
 
 
 def test_a_worker_that_is_to_end_when_drained_does_after_its_last_session(base_url):
     with joined(base_url, engine=slow(), exits=True) as worker:
-        worker.until("Joined")
+        worker.text_until("Joined")
         with answering(base_url):
             told(base_url, "POST", f"/workers/{far(base_url)['worker_id']}/drain")
-            worker.until("Draining: 1 session left.")
+            worker.text_until("Draining: 1 session left.")
         worker.ended()
         assert worker.notices[-1] == "Drained: no sessions left."
 
 
 def test_a_worker_that_the_operator_removes_ends_after_its_last_session(base_url):
     with joined(base_url, engine=slow()) as worker:
-        worker.until("Joined")
+        worker.text_until("Joined")
         with answering(base_url):
             told(base_url, "DELETE", f"/workers/{far(base_url)['worker_id']}")
-            worker.until("has removed this worker")
+            worker.text_until("has removed this worker")
             assert not [each for each in told(base_url, "GET", "/workers")["workers"] if each["model"] == "far"]
         worker.ended()
 
@@ -283,11 +293,11 @@ def test_a_worker_that_was_drained_is_so_still_when_it_joins_again(tmp_path):
     with contextlib.ExitStack() as held:
         with serving(tmp_path, port):
             worker = held.enter_context(joined(base_url))
-            worker.until("Joined")
+            worker.text_until("Joined")
             told(base_url, "POST", f"/workers/{far(base_url)['worker_id']}/drain")
-            worker.until("Drained")
+            worker.text_until("Drained")
         with serving(tmp_path, port):
-            worker.until("and takes no sessions, as it was drained")
+            worker.text_until("and takes no sessions, as it was drained")
             while not any(each["status"] == "draining" for each in told(base_url, "GET", "/workers")["workers"]):
                 pass
             assert asked(base_url)[1]["code"] == "worker_busy"
@@ -299,15 +309,15 @@ def test_a_worker_that_is_resumed_answers_again_also_when_it_joins_again(tmp_pat
     with contextlib.ExitStack() as held:
         with serving(tmp_path, port):
             worker = held.enter_context(joined(base_url))
-            worker.until("Joined")
+            worker.text_until("Joined")
             told(base_url, "POST", f"/workers/{far(base_url)['worker_id']}/drain")
-            worker.until("Drained")
+            worker.text_until("Drained")
             assert asked(base_url)[1]["code"] == "worker_busy"
             assert told(base_url, "POST", f"/workers/{far(base_url)['worker_id']}/resume")["status"] == "idle"
             assert asked(base_url) == (200, "Hi")
-            worker.until("resumes this worker: sessions are taken again.")
+            worker.text_until("resumes this worker: sessions are taken again.")
         with serving(tmp_path, port):
-            worker.until("Joined", 2)
+            worker.text_until("Joined", 2)
             assert far(base_url)["status"] == "idle"
             assert asked(base_url) == (200, "Hi")
         assert not [line for line in worker.notices if "as it was drained" in line]
@@ -319,11 +329,11 @@ def test_a_worker_that_joined_drained_is_resumed_as_any_other(tmp_path):
     with contextlib.ExitStack() as held:
         with serving(tmp_path, port):
             worker = held.enter_context(joined(base_url))
-            worker.until("Joined")
+            worker.text_until("Joined")
             told(base_url, "POST", f"/workers/{far(base_url)['worker_id']}/drain")
-            worker.until("Drained")
+            worker.text_until("Drained")
         with serving(tmp_path, port):
-            worker.until("as it was drained")
+            worker.text_until("as it was drained")
             while not [each for each in told(base_url, "GET", "/workers")["workers"] if each["model"] == "far"]:
                 pass
             told(base_url, "POST", f"/workers/{far(base_url)['worker_id']}/resume")
@@ -332,11 +342,11 @@ def test_a_worker_that_joined_drained_is_resumed_as_any_other(tmp_path):
 
 def test_a_worker_that_ends_with_its_last_session_can_not_be_resumed(base_url):
     with joined(base_url, engine=slow(), exits=True) as worker:
-        worker.until("Joined")
+        worker.text_until("Joined")
         with answering(base_url):
             at = f"/workers/{far(base_url)['worker_id']}"
             told(base_url, "POST", f"{at}/drain")
-            worker.until("Draining: 1 session left.")
+            worker.text_until("Draining: 1 session left.")
             while (answer := told(base_url, "POST", f"{at}/resume")).get("error", {}).get("code") != "worker_ending":
                 assert answer["status"] in ("busy", "draining"), "until its word that it ends is here"
             assert far(base_url)["status"] == "draining"
@@ -345,7 +355,7 @@ def test_a_worker_that_ends_with_its_last_session_can_not_be_resumed(base_url):
 
 def test_a_worker_that_is_told_to_stop_while_it_dials_ends_at_once():
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        patience = Patience(dialling_s=600)
+        patience = JoinTimeouts(connect_s=600)
         with joined(f"http://127.0.0.1:{silent.getsockname()[1]}", patience=patience) as worker:
             connection, _ = silent.accept()
             worker.stop()
@@ -359,7 +369,7 @@ def test_a_server_that_hangs_up_instead_of_answering_is_dialled_again():
             connection, _ = server.accept()
             with connection:
                 assert connection.recv(1 << 16).startswith(b"GET")
-        worker.until("could not be joined: it hung up instead of answering.")
+        worker.text_until("could not be joined: it hung up instead of answering.")
 
 
 # What goes wrong
@@ -381,9 +391,9 @@ def raw_worker(base_url):
 )
 def test_garbage_closes_the_link_with_a_reason_and_the_server_goes_on(base_url, sent, reason):
     with raw_worker(base_url) as client:
-        client.send(frame(BINARY, framed(HELLO)))
-        (welcome,) = Frames(to_worker).take(client.next()[1])
-        assert isinstance(welcome, Welcome)
+        client.send(frame(BINARY, pack_frame(HELLO)))
+        (welcome,) = FrameDecoder(to_worker_decoder).feed(client.next()[1])
+        assert isinstance(welcome, JoinAccepted)
         client.send(sent)
         kind, payload = client.next()
         while kind != CLOSE:
@@ -394,31 +404,31 @@ def test_garbage_closes_the_link_with_a_reason_and_the_server_goes_on(base_url, 
 
 def test_frames_may_be_cut_to_messages_anywhere(base_url):
     with raw_worker(base_url) as client:
-        for byte in framed(HELLO):
+        for byte in pack_frame(HELLO):
             client.send(frame(BINARY, bytes((byte,))))
-        (welcome,) = Frames(to_worker).take(client.next()[1])
-        assert isinstance(welcome, Welcome)
+        (welcome,) = FrameDecoder(to_worker_decoder).feed(client.next()[1])
+        assert isinstance(welcome, JoinAccepted)
 
 
 def test_a_refusal_is_a_frame_before_the_close(base_url):
     with raw_worker(base_url) as client:
-        client.send(frame(BINARY, framed(Hello(version=99, abilities=Abilities(), model="far"))))
-        (told,) = Frames(to_worker).take(client.next()[1])
-        assert isinstance(told, Refused)
+        client.send(frame(BINARY, pack_frame(Hello(version=99, abilities=Capabilities(), model="far"))))
+        (told,) = FrameDecoder(to_worker_decoder).feed(client.next()[1])
+        assert isinstance(told, JoinRefused)
         assert client.closed() == (1008, told.message[:123])
 
 
 def test_a_worker_that_goes_in_the_middle_of_an_answer_fails_that_one_and_the_next_gets_another(base_url):
     with raw_worker(base_url) as client, contextlib.ExitStack() as held:
-        client.send(frame(BINARY, framed(HELLO)))
+        client.send(frame(BINARY, pack_frame(HELLO)))
         client.next()
         answers = []
         thread = threading.Thread(target=lambda: answers.append(asked(base_url)))
         thread.start()
         client.next()  # a conversation is opened
         worker = held.enter_context(joined(base_url))
-        worker.until("Joined")
-        client.socket.close()
+        worker.text_until("Joined")
+        client.websocket.close()
         thread.join(20)
         assert asked(base_url) == (200, "Hi")
         assert answers == [(200, "Hi")], "what had not been told to anyone is told to another"
@@ -432,18 +442,18 @@ def test_whoever_waits_gets_no_place_with_workers_that_are_gone(base_url):
     with raw_worker(base_url) as first, raw_worker(base_url) as second, contextlib.ExitStack() as held:
         served = []
         for worker in (first, second):
-            worker.send(frame(BINARY, framed(hello)))
+            worker.send(frame(BINARY, pack_frame(hello)))
             worker.next()
             served.append(ask())
             served[-1].start()
-            (told,) = Frames(to_worker).take(worker.next()[1])
-            worker.send(frame(BINARY, framed(Opened(told.number))))
+            (told,) = FrameDecoder(to_worker_decoder).feed(worker.next()[1])
+            worker.send(frame(BINARY, pack_frame(ConversationOpened(told.number))))
             worker.next()  # it is asked
         waiting = ask()
         waiting.start()
         until_measured(base_url, 'antiphon_queue_waiting{gen_ai_request_model="far"} 1.0', waiting)
         for worker, thread in zip((first, second), served, strict=True):
-            worker.socket.close()
+            worker.websocket.close()
             thread.join(20)
         held.enter_context(joined(base_url))
         waiting.join(20)
@@ -457,7 +467,7 @@ def test_a_worker_joins_again_when_its_server_is_back(tmp_path):
         for number in (1, 2):
             with serving(tmp_path, port) as server:
                 worker = worker or held.enter_context(joined(f"http://127.0.0.1:{port}"))
-                worker.until("Joined", number)
+                worker.text_until("Joined", number)
                 assert asked(f"http://127.0.0.1:{port}") == (200, "Hi")
                 server.send_signal(signal.SIGKILL if number == 1 else signal.SIGTERM)
                 assert server.wait(10) == (-signal.SIGKILL if number == 1 else 0), "a worker keeps no server from stopping"
@@ -540,7 +550,7 @@ def test_five_hundred_workers_that_come_and_go_leave_nothing_behind(base_url):
     def come_and_go(count):
         for _ in range(count):
             with raw_worker(base_url) as client:
-                client.send(frame(BINARY, framed(HELLO)))
+                client.send(frame(BINARY, pack_frame(HELLO)))
                 client.next()
         until_measured(base_url, 'antiphon_workers{gen_ai_request_model="far",state="idle"} 0.0')
         gc.collect()

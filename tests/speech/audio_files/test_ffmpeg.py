@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from antiphon.errors import ClientMistake
-from antiphon.speech.audio_files.decode import Recording
+from antiphon.errors import ClientError
+from antiphon.speech.audio_files.decode import AudioFileReader
 
 av = pytest.importorskip("av")
 
@@ -56,7 +56,7 @@ FILES = {
 
 
 def sound_of(file):
-    return np.frombuffer(b"".join(iter(Recording(file).read, b"")), "<i2").astype(np.float32)
+    return np.frombuffer(b"".join(iter(AudioFileReader(file).read, b"")), "<i2").astype(np.float32)
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -69,8 +69,8 @@ def test_the_sound_of_a_phone_or_a_browser_is_read(name):
 
 
 def test_a_file_that_is_too_long_is_refused():
-    recording = Recording(FILES["m4a"], longest_s=1)
-    with pytest.raises(ClientMistake, match="longer than 1 seconds"):
+    recording = AudioFileReader(FILES["m4a"], max_duration_s=1)
+    with pytest.raises(ClientError, match="longer than 1 seconds"):
         list(iter(recording.read, b""))
 
 
@@ -78,7 +78,7 @@ def test_a_film_without_sound_is_refused():
     out = io.BytesIO()
     with av.open(out, "w", format="mp4") as container:
         container.mux(film_in(container).encode(BLACK))
-    with pytest.raises(ClientMistake, match="corrupted or unsupported"):
+    with pytest.raises(ClientError, match="corrupted or unsupported"):
         sound_of(out.getvalue())
 
 
@@ -122,7 +122,7 @@ def test_the_largest_frames_that_there_are_can_be_read():
 @pytest.mark.parametrize("kind", ["mp4", "matroska"])
 def test_a_small_file_that_says_it_lasts_for_weeks_takes_neither_memory_nor_time(kind):
     assert len(sound_of(repacked(silent_flac(16_000), kind))) == 20 * 0xFFFF
-    with pytest.raises(ClientMistake, match="1 channels of 1 samples a second"):
+    with pytest.raises(ClientError, match="1 channels of 1 samples a second"):
         sound_of(repacked(silent_flac(1), kind))
 
 
@@ -139,7 +139,7 @@ def test_a_title_in_no_known_alphabet_is_not_looked_at():
 
 
 def test_a_track_of_an_encoding_that_nobody_knows_is_refused():
-    with pytest.raises(ClientMistake, match="corrupted or unsupported"):
+    with pytest.raises(ClientError, match="corrupted or unsupported"):
         sound_of(FILES["webm of a browser"].replace(b"A_OPUS", b"A_OPUZ"))
 
 
@@ -148,5 +148,5 @@ def test_a_damaged_file_is_read_or_refused_and_nothing_else(name, at, junk):
     file = FILES[name][:at] + junk + FILES[name][at + len(junk) + 1 :]
     try:
         sound_of(file)
-    except ClientMistake as mistake:
+    except ClientError as mistake:
         assert mistake.param == "file"

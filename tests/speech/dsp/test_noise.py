@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from antiphon.engine_api.options import NoiseReduction
-from antiphon.errors import ClientMistake, OurFault
-from antiphon.speech.dsp.noise import LEVELS_DB, NoiseReducer, kinds
+from antiphon.errors import ClientError, ServerError
+from antiphon.speech.dsp.noise import LEVELS_DB, NoiseReducer, available_kinds
 
 needs_library = pytest.mark.skipif(importlib.util.find_spec("pywebrtc_audio") is None, reason="pywebrtc-audio is not installed")
 HISS = (np.random.default_rng(1).standard_normal(3 * 16_000) * 300).astype("<i2").tobytes()
@@ -18,7 +18,7 @@ def level_db(pcm):
 
 
 def through(reducer, pcm, piece_bytes):
-    return b"".join(reducer.take(pcm[at : at + piece_bytes]) for at in range(0, len(pcm), piece_bytes))
+    return b"".join(reducer.process(pcm[at : at + piece_bytes]) for at in range(0, len(pcm), piece_bytes))
 
 
 @needs_library
@@ -43,25 +43,25 @@ def test_a_voice_in_hiss_stays_as_loud(recording):
 @pytest.mark.parametrize("piece_bytes", [2, 318, 960, 100_000])
 def test_how_the_sound_is_cut_makes_no_difference(piece_bytes):
     pieces = through(NoiseReducer(NoiseReduction("near_field")), HISS, piece_bytes)
-    assert pieces == NoiseReducer(NoiseReduction("near_field")).take(HISS)
+    assert pieces == NoiseReducer(NoiseReduction("near_field")).process(HISS)
 
 
 @needs_library
 def test_what_can_be_done_is_told():
-    assert kinds() == ("near_field", "far_field")
+    assert available_kinds() == ("near_field", "far_field")
 
 
 @pytest.mark.skipif(importlib.util.find_spec("pywebrtc_audio") is not None, reason="pywebrtc-audio is installed")
 def test_without_its_library_nothing_can_be_done():
-    assert kinds() == ()
-    with pytest.raises(OurFault, match="pywebrtc-audio"):
+    assert available_kinds() == ()
+    with pytest.raises(ServerError, match="pywebrtc-audio"):
         NoiseReducer(NoiseReduction("near_field"))
 
 
 def test_no_strength_is_no_reduction():
-    assert NoiseReducer(NoiseReduction("far_field", 0.0)).take(HISS) is HISS
+    assert NoiseReducer(NoiseReduction("far_field", 0.0)).process(HISS) is HISS
 
 
 def test_a_kind_that_there_is_none_of_is_refused_by_name():
-    with pytest.raises(ClientMistake, match=r"'middle_field'.*'near_field' and 'far_field'"):
+    with pytest.raises(ClientError, match=r"'middle_field'.*'near_field' and 'far_field'"):
         NoiseReducer(NoiseReduction("middle_field"))

@@ -3,16 +3,16 @@
 import pytest
 from hypothesis import given, strategies as st
 
-from antiphon.speech.stt.hallucination import Evidence, is_looping, letters, sensible
+from antiphon.speech.stt.hallucination import Evidence, count_letters, is_looping, remove_hallucinations
 
-SPOKEN = Evidence(seconds=6, level_dbfs=-20)
-FAINT = Evidence(seconds=3, level_dbfs=-50)
-SILENT = Evidence(seconds=3, level_dbfs=-80)
-NOISE = Evidence(seconds=3, level_dbfs=-20, speech_s=0.0)
-STEADY = Evidence(seconds=3, level_dbfs=-20, range_db=2.5)
-HISS = Evidence(seconds=3, level_dbfs=-20, range_db=0.9)
-UNSURE = Evidence(seconds=3, level_dbfs=-20, no_speech=0.9)
-CLICK = Evidence(seconds=3, level_dbfs=-20, speech_s=0.15)
+SPOKEN = Evidence(duration_s=6, level_dbfs=-20)
+FAINT = Evidence(duration_s=3, level_dbfs=-50)
+SILENT = Evidence(duration_s=3, level_dbfs=-80)
+NOISE = Evidence(duration_s=3, level_dbfs=-20, speech_s=0.0)
+STEADY = Evidence(duration_s=3, level_dbfs=-20, range_db=2.5)
+HISS = Evidence(duration_s=3, level_dbfs=-20, range_db=0.9)
+UNSURE = Evidence(duration_s=3, level_dbfs=-20, no_speech_probability=0.9)
+CLICK = Evidence(duration_s=3, level_dbfs=-20, speech_s=0.15)
 
 
 @pytest.mark.parametrize(
@@ -32,19 +32,19 @@ CLICK = Evidence(seconds=3, level_dbfs=-20, speech_s=0.15)
 )
 def test_what_was_said_aloud_is_left_as_it_is(said):
     left_out = said.replace("(of it) ", "")  # nobody can tell a parenthesis by ear, so it is the model's own
-    assert sensible(said, SPOKEN) == left_out
+    assert remove_hallucinations(said, SPOKEN) == left_out
 
 
 @pytest.mark.parametrize("evidence", [SILENT, HISS, NOISE], ids=["silence", "hiss", "nobody in the noise"])
 def test_nothing_is_said_where_nobody_speaks(evidence):
-    assert sensible("Ten of clubs.", evidence) == ""
+    assert remove_hallucinations("Ten of clubs.", evidence) == ""
 
 
 @pytest.mark.parametrize("evidence", [FAINT, CLICK, STEADY, UNSURE], ids=["faint", "click", "steady", "unsure"])
 @pytest.mark.parametrize("phantom", ["You", "Thank you.", "Thank you very much!", "Okay.", "谢谢。"])
 def test_what_is_often_made_up_was_where_next_to_nothing_is_heard(phantom, evidence):
-    assert sensible(phantom, evidence) == ""
-    assert sensible("Ten of clubs.", evidence) == "Ten of clubs."
+    assert remove_hallucinations(phantom, evidence) == ""
+    assert remove_hallucinations("Ten of clubs.", evidence) == "Ten of clubs."
 
 
 @pytest.mark.parametrize(
@@ -64,12 +64,14 @@ def test_what_is_often_made_up_was_where_next_to_nothing_is_heard(phantom, evide
     ],
 )
 def test_what_only_subtitles_say_is_nothing_however_loud(phantom):
-    assert sensible(phantom, SPOKEN) == ""
+    assert remove_hallucinations(phantom, SPOKEN) == ""
 
 
 def test_what_is_said_over_and_over_is_said_once():
     told = "It was the best of times, it was the worst of times, it was the age of wisdom, "
-    assert sensible(f"{told}{'so it goes, ' * 5}it was.", Evidence(seconds=20, level_dbfs=-20)) == f"{told}so it goes, it was."
+    assert (
+        remove_hallucinations(f"{told}{'so it goes, ' * 5}it was.", Evidence(duration_s=20, level_dbfs=-20)) == f"{told}so it goes, it was."
+    )
 
 
 @pytest.mark.parametrize(
@@ -77,30 +79,30 @@ def test_what_is_said_over_and_over_is_said_once():
     ["The first is " + "the first is " * 20, "Oh, " * 34, "hello" * 30, "あ" * 20, "1, 2, 3, 4, 5, 6, " * 9],
 )
 def test_a_text_that_is_mostly_a_loop_is_nothing(loop):
-    assert sensible(loop, Evidence(seconds=60, level_dbfs=-20)) == ""
+    assert remove_hallucinations(loop, Evidence(duration_s=60, level_dbfs=-20)) == ""
 
 
 def test_more_than_can_be_said_in_the_time_was_not_said():
     said = "and mister john dashwood had then leisure to consider how much there might be prudently in his power"
-    assert sensible(said, Evidence(seconds=3, level_dbfs=-20)) == said
-    assert sensible(said, Evidence(seconds=1, level_dbfs=-20)) == ""
-    assert sensible(said, Evidence(seconds=30, level_dbfs=-20, speech_s=0.4)) == ""
+    assert remove_hallucinations(said, Evidence(duration_s=3, level_dbfs=-20)) == said
+    assert remove_hallucinations(said, Evidence(duration_s=1, level_dbfs=-20)) == ""
+    assert remove_hallucinations(said, Evidence(duration_s=30, level_dbfs=-20, speech_s=0.4)) == ""
 
 
 def test_less_passes_in_a_clip_that_is_no_more_than_a_word():
-    assert sensible("I'm going to try to do it", Evidence(seconds=0.1, level_dbfs=-20)) == ""
-    assert sensible("And then,", Evidence(seconds=0.1, level_dbfs=-20)) == "And then,"
-    assert sensible("Ten of clubs, please.", Evidence(seconds=0.3, level_dbfs=-20)) == "Ten of clubs, please."
+    assert remove_hallucinations("I'm going to try to do it", Evidence(duration_s=0.1, level_dbfs=-20)) == ""
+    assert remove_hallucinations("And then,", Evidence(duration_s=0.1, level_dbfs=-20)) == "And then,"
+    assert remove_hallucinations("Ten of clubs, please.", Evidence(duration_s=0.3, level_dbfs=-20)) == "Ten of clubs, please."
 
 
 def test_an_ideogram_takes_as_long_as_several_letters():
-    assert letters("天气 ok 9") == 11
+    assert count_letters("天气 ok 9") == 11
 
 
 @given(st.text(), st.floats(0, 100), st.floats(-120, 0), st.none() | st.floats(0, 100), st.floats(0, 1))
 def test_any_text_of_any_sound_is_judged_and_once_is_enough(text, seconds, level_dbfs, speech_s, no_speech):
-    evidence = Evidence(seconds=seconds, level_dbfs=level_dbfs, speech_s=speech_s, no_speech=no_speech)
-    once = sensible(text, evidence)
+    evidence = Evidence(duration_s=seconds, level_dbfs=level_dbfs, speech_s=speech_s, no_speech_probability=no_speech)
+    once = remove_hallucinations(text, evidence)
     assert len(once) <= len(text)
 
 

@@ -1,7 +1,7 @@
 """Recordings of any length, written down in stretches."""
 
-from antiphon.speech.stt.long_form import LONGEST_TIMED_S, dictated, joined
-from antiphon.speech.stt.segmenting import LONGEST_S
+from antiphon.speech.stt.long_form import MAX_TIMED_SEGMENT_S, join_text, transcribe_long
+from antiphon.speech.stt.segmenting import MAX_SEGMENT_S
 from support.speech.ears import WISH, Dictated, run, silence
 
 WORDS = [f"word{number}" for number in range(400)]
@@ -13,18 +13,18 @@ def passages(ear, *seconds):
             yield silence(each)
 
     async def scenario():
-        return [passage async for passage in dictated(ear, sound(), WISH)]
+        return [passage async for passage in transcribe_long(ear, sound(), WISH)]
 
     return run(scenario())
 
 
 def test_a_short_recording_is_one_stretch():
     (passage,) = passages(Dictated(WORDS), 1, 1)
-    assert (passage.start_s, passage.end_s, joined([passage])) == (0, 2, "word0 word1 word2 word3")
+    assert (passage.start_s, passage.end_s, join_text([passage])) == (0, 2, "word0 word1 word2 word3")
 
 
 def test_of_a_long_one_no_stretch_is_longer_than_the_ear_hears_well():
-    for has_times, longest_s in ((True, LONGEST_TIMED_S), (False, LONGEST_S)):
+    for has_times, longest_s in ((True, MAX_TIMED_SEGMENT_S), (False, MAX_SEGMENT_S)):
         ear = Dictated(WORDS)
         ear.has_times = has_times
         told = passages(ear, *[7] * 15)
@@ -68,7 +68,7 @@ def test_what_comes_is_not_held_longer_than_a_stretch():
             yield silence(20)
 
     async def scenario():
-        return [passage async for passage in dictated(ear, sound(), WISH)]
+        return [passage async for passage in transcribe_long(ear, sound(), WISH)]
 
     run(scenario())
     assert given[-1] >= 6

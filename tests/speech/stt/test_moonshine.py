@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from antiphon.engine_api.options import Transcription
-from antiphon.errors import ClientMistake, Fault, OurFault
-from antiphon.speech.stt.moonshine import FILES, Moonshine
+from antiphon.errors import ApiError, ClientError, ServerError
+from antiphon.speech.stt.moonshine import FILES, MoonshineTranscriber
 from support.speech.ears import WISH, run, silence, started
 
 MODEL = "moonshine-tiny-en"
@@ -27,7 +27,7 @@ def noise(seconds, dbfs):
 @pytest.mark.weights
 def test_what_people_say_is_written_down(recording, weights):
     async def scenario():
-        async with started(Moonshine(weights / MODEL)) as ear:
+        async with started(MoonshineTranscriber(weights / MODEL)) as ear:
             for name, text in SAID.items():
                 transcript = await ear.transcribe(recording(name), WISH)
                 assert (transcript.text, transcript.language) == (text, "en")
@@ -39,7 +39,7 @@ def test_what_people_say_is_written_down(recording, weights):
 @pytest.mark.weights
 def test_several_are_written_down_at_once(recording, weights):
     async def scenario():
-        async with started(Moonshine(weights / MODEL)) as ear, asyncio.TaskGroup() as tasks:
+        async with started(MoonshineTranscriber(weights / MODEL)) as ear, asyncio.TaskGroup() as tasks:
             asked = {name: tasks.create_task(ear.transcribe(recording(name), WISH)) for name in SAID}
             for name, task in asked.items():
                 assert (await task).text == SAID[name]
@@ -50,7 +50,7 @@ def test_several_are_written_down_at_once(recording, weights):
 @pytest.mark.weights
 def test_a_long_sound_is_cut_in_its_pauses_and_nothing_is_lost(recording, weights):
     async def scenario():
-        async with started(Moonshine(weights / MODEL)) as ear:
+        async with started(MoonshineTranscriber(weights / MODEL)) as ear:
             pause = silence(0.4)
             transcript = await ear.transcribe(pause.join([recording("lv_0870"), recording("lv_0890")] * 3), WISH)
             said = transcript.text.lower()
@@ -67,7 +67,7 @@ def test_a_long_sound_is_cut_in_its_pauses_and_nothing_is_lost(recording, weight
 )
 def test_nothing_is_written_down_where_nothing_is_said(pcm, weights):
     async def scenario():
-        async with started(Moonshine(weights / MODEL)) as ear:
+        async with started(MoonshineTranscriber(weights / MODEL)) as ear:
             assert (await ear.transcribe(pcm, WISH)).text == ""
 
     run(scenario())
@@ -76,7 +76,7 @@ def test_nothing_is_written_down_where_nothing_is_said(pcm, weights):
 @pytest.mark.weights
 def test_a_loop_is_given_up_on_before_the_most_there_could_be(weights):
     async def scenario():
-        async with started(Moonshine(weights / MODEL)) as ear:
+        async with started(MoonshineTranscriber(weights / MODEL)) as ear:
             beat = np.repeat(np.tile([0.1, 1.0], 18), 8_000)
             samples = np.random.default_rng(1).standard_normal(len(beat)) * beat * 300
             transcript = await ear.transcribe(samples.astype("<i2").tobytes(), WISH)
@@ -88,11 +88,11 @@ def test_a_loop_is_given_up_on_before_the_most_there_could_be(weights):
 @pytest.mark.weights
 def test_more_than_can_wait_is_refused_and_cancelling_makes_room(recording, weights):
     async def scenario():
-        async with started(Moonshine(weights / MODEL, at_once=1, waiting=1)) as ear, asyncio.TaskGroup() as tasks:
+        async with started(MoonshineTranscriber(weights / MODEL, max_workers=1, max_pending=1)) as ear, asyncio.TaskGroup() as tasks:
             long = recording("lv_0870") * 20
             under_way = [tasks.create_task(ear.transcribe(long, WISH)) for _ in range(2)]
             await asyncio.sleep(0)
-            with pytest.raises(Fault) as refused:
+            with pytest.raises(ApiError) as refused:
                 await ear.transcribe(long, WISH)
             assert (refused.value.status, refused.value.code) == (503, "server_is_overloaded")
             for task in under_way:
@@ -106,11 +106,11 @@ def test_more_than_can_wait_is_refused_and_cancelling_makes_room(recording, weig
 @pytest.mark.weights
 def test_stopping_breaks_off_what_is_under_way_and_leaves_no_thread(recording, weights):
     async def scenario():
-        ear = Moonshine(weights / MODEL, at_once=1)
+        ear = MoonshineTranscriber(weights / MODEL, max_workers=1)
         await ear.start()
 
         async def told_it_was_stopped():
-            with pytest.raises(Fault, match="stopped"):
+            with pytest.raises(ApiError, match="stopped"):
                 await ear.transcribe(recording("lv_0870") * 100, WISH)
 
         async with asyncio.TaskGroup() as tasks:
@@ -135,23 +135,23 @@ def test_stopping_breaks_off_what_is_under_way_and_leaves_no_thread(recording, w
     ],
 )
 def test_what_it_cannot_do_is_refused_by_name(wish, param, tmp_path):
-    with pytest.raises(ClientMistake) as refused:
-        Moonshine(tmp_path).check(wish)
+    with pytest.raises(ClientError) as refused:
+        MoonshineTranscriber(tmp_path).check_options(wish)
     assert refused.value.param == param
     assert MODEL in refused.value.message
 
 
 @pytest.mark.parametrize("wish", [Transcription(), Transcription(languages=("en",)), Transcription(languages=("en-GB",), delay="low")])
 def test_english_is_what_it_understands(wish, tmp_path):
-    Moonshine(tmp_path).check(wish)
+    MoonshineTranscriber(tmp_path).check_options(wish)
 
 
 def test_a_model_that_is_not_there_says_how_to_get_it(tmp_path):
     async def scenario():
-        ear = Moonshine(tmp_path)
-        with pytest.raises(OurFault, match=f"antiphon models pull {MODEL}"):
+        ear = MoonshineTranscriber(tmp_path)
+        with pytest.raises(ServerError, match=f"antiphon models pull {MODEL}"):
             await ear.start()
-        with pytest.raises(OurFault, match="not loaded"):
+        with pytest.raises(ServerError, match="not loaded"):
             await ear.transcribe(silence(1), WISH)
         await ear.stop()
 
@@ -162,8 +162,8 @@ def test_a_model_that_is_altered_says_so(tmp_path):
     async def scenario():
         for file in FILES:
             (tmp_path / file).write_bytes(b"no model")
-        ear = Moonshine(tmp_path)
-        with pytest.raises(OurFault, match="can't be loaded"):
+        ear = MoonshineTranscriber(tmp_path)
+        with pytest.raises(ServerError, match="can't be loaded"):
             await ear.start()
         await ear.stop()
 

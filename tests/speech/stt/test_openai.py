@@ -10,9 +10,9 @@ import pytest
 from aiohttp import web
 
 from antiphon.engine_api.options import Transcription
-from antiphon.errors import ClientMistake, Fault
-from antiphon.speech.base import Segment, Transcript
-from antiphon.speech.stt.openai import TranscriptionServer, UpstreamEar
+from antiphon.errors import ApiError, ClientError
+from antiphon.speech.base import TimedText, Transcript
+from antiphon.speech.stt.openai import OpenAITranscriber, TranscriptionServer
 from support.speech.ears import WISH, run, silence, started
 
 VERBOSE = {
@@ -53,7 +53,7 @@ async def hearing(answer, **more):
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     server = TranscriptionServer(**{"base_url": f"http://127.0.0.1:{runner.addresses[0][1]}/v1", "model": "whisper-1"} | more)
     try:
-        async with started(UpstreamEar(server)) as ear:
+        async with started(OpenAITranscriber(server)) as ear:
             yield ear, asked
     finally:
         await runner.cleanup()
@@ -74,8 +74,8 @@ def test_the_sound_is_sent_as_a_wav_file_and_the_words_come_with_their_times(rec
             transcript = await ear.transcribe(pcm, Transcription(word_times=True))
         assert transcript == Transcript(
             text="Ten of clubs.",
-            segments=(Segment("Ten of clubs.", 0, 1),),
-            words=(Segment("Ten", 0.1, 0.4),),
+            segments=(TimedText("Ten of clubs.", 0, 1),),
+            words=(TimedText("Ten", 0.1, 0.4),),
             language="en",
         )
         (request,) = asked
@@ -104,7 +104,7 @@ def test_the_sound_is_sent_as_a_wav_file_and_the_words_come_with_their_times(rec
 def test_a_wish_is_passed_on_as_the_server_takes_it(wish, takes_lists, fields, recording):
     async def scenario():
         async with hearing(says({"text": "Ten."}), has_times=False, takes_lists=takes_lists) as (ear, asked):
-            ear.check(wish)
+            ear.check_options(wish)
             await ear.transcribe(recording("cards_001"), wish)
         assert [field for field in asked[0].fields if field[0] not in ("model", "response_format")] == fields
 
@@ -122,8 +122,8 @@ def test_a_server_that_tells_no_times_is_asked_for_them_once(recording):
             for _ in range(2):
                 assert await ear.transcribe(recording("cards_001"), WISH) == Transcript(text="Ten.", tokens=3)
             assert not ear.has_times
-            with pytest.raises(ClientMistake):
-                ear.check(Transcription(word_times=True))
+            with pytest.raises(ClientError):
+                ear.check_options(Transcription(word_times=True))
         assert [dict(each.fields)["response_format"] for each in asked] == ["verbose_json", "json", "json"]
 
     run(scenario())
@@ -132,16 +132,16 @@ def test_a_server_that_tells_no_times_is_asked_for_them_once(recording):
 @pytest.mark.parametrize(
     ("status", "body", "kind", "expected"),
     [
-        (401, {"error": {"message": "Incorrect API key: sk-secret"}}, Fault, (502, "upstream_credentials")),
-        (400, {"error": {"message": "Audio is too short."}}, ClientMistake, (400, "invalid_value")),
-        (429, {"error": "slow down"}, Fault, (429, "rate_limit_exceeded")),
-        (503, {"detail": "loading"}, Fault, (503, "server_is_overloaded")),
-        (504, "<html>", Fault, (504, "upstream_timeout")),
-        (500, {"object": "error", "message": "Out of memory."}, Fault, (502, "server_error")),
-        (302, "", Fault, (502, "server_error")),
-        (200, "<html>", Fault, (502, "server_error")),
-        (200, {"segments": []}, Fault, (502, "server_error")),
-        (200, "[" * 100_000, Fault, (502, "server_error")),
+        (401, {"error": {"message": "Incorrect API key: sk-secret"}}, ApiError, (502, "upstream_credentials")),
+        (400, {"error": {"message": "Audio is too short."}}, ClientError, (400, "invalid_value")),
+        (429, {"error": "slow down"}, ApiError, (429, "rate_limit_exceeded")),
+        (503, {"detail": "loading"}, ApiError, (503, "server_is_overloaded")),
+        (504, "<html>", ApiError, (504, "upstream_timeout")),
+        (500, {"object": "error", "message": "Out of memory."}, ApiError, (502, "server_error")),
+        (302, "", ApiError, (502, "server_error")),
+        (200, "<html>", ApiError, (502, "server_error")),
+        (200, {"segments": []}, ApiError, (502, "server_error")),
+        (200, "[" * 100_000, ApiError, (502, "server_error")),
     ],
 )
 def test_what_goes_wrong_there_is_told_as_whose_fault_it_is(status, body, kind, expected, recording):
@@ -161,7 +161,7 @@ def test_what_goes_wrong_there_is_told_as_whose_fault_it_is(status, body, kind, 
 def test_a_server_that_is_not_there_says_so(recording):
     async def scenario():
         async with hearing(says({"text": ""}), base_url="http://127.0.0.1:1/v1") as (ear, _):
-            with pytest.raises(Fault) as told:
+            with pytest.raises(ApiError) as told:
                 await ear.transcribe(recording("cards_001"), WISH)
         assert told.value.code == "upstream_unreachable"
 
@@ -174,7 +174,7 @@ def test_a_server_that_says_nothing_is_given_up_on(recording):
 
     async def scenario():
         async with hearing(never, answer_s=0.05) as (ear, _):
-            with pytest.raises(Fault) as told:
+            with pytest.raises(ApiError) as told:
                 await ear.transcribe(recording("cards_001"), WISH)
         assert told.value.code == "upstream_timeout"
 
@@ -196,7 +196,7 @@ def test_a_connection_that_was_closed_meanwhile_is_made_again(recording):
 
         server = await asyncio.start_server(hang_up, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
-        async with started(UpstreamEar(TranscriptionServer(base_url=f"http://127.0.0.1:{port}/v1", model="m"))) as ear:
+        async with started(OpenAITranscriber(TranscriptionServer(base_url=f"http://127.0.0.1:{port}/v1", model="m"))) as ear:
             assert (await ear.transcribe(recording("cards_001"), WISH)).text == "Ten."
         server.close()
         await server.wait_closed()
@@ -219,7 +219,7 @@ def test_more_than_can_wait_is_refused_and_cancelling_hangs_up(recording):
         async with hearing(hold, concurrency=1, waiting=1) as (ear, asked), asyncio.TaskGroup() as tasks:
             both = [tasks.create_task(ear.transcribe(recording("cards_001"), WISH)) for _ in range(2)]
             await came.wait()
-            with pytest.raises(Fault) as refused:
+            with pytest.raises(ApiError) as refused:
                 await ear.transcribe(recording("cards_001"), WISH)
             assert (refused.value.status, len(asked)) == (503, 1)
             for task in reversed(both):
@@ -253,8 +253,8 @@ def test_what_the_server_made_up_is_left_out(recording):
 def test_what_the_server_cannot_do_is_refused_by_name(wish, param):
     async def scenario():
         async with hearing(says({"text": ""}), languages=("en", "de")) as (ear, _):
-            with pytest.raises(ClientMistake) as refused:
-                ear.check(wish)
+            with pytest.raises(ClientError) as refused:
+                ear.check_options(wish)
         assert refused.value.param == param
 
     run(scenario())

@@ -6,17 +6,17 @@ import pytest
 from hypothesis import given, strategies as st
 
 from antiphon.engine_api.options import Transcription
-from antiphon.errors import Fault
-from antiphon.speech.base import Segment, Transcript
-from antiphon.speech.stt.partials import PACES, Agreement, Pace, Partials
+from antiphon.errors import ApiError
+from antiphon.speech.base import TimedText, Transcript
+from antiphon.speech.stt.partials import POLICIES_BY_DELAY, LocalAgreement, PartialsPolicy, PartialTranscriber
 from support.speech.ears import WISH, Dictated, run, silence
 
 WORDS = ("ten", "of", "clubs", "and", "seven", "of", "hearts")
 
 
 def told(*rounds, agreeing=2):
-    agreement = Agreement(agreeing)
-    return [agreement.take(text) for text in rounds]
+    agreement = LocalAgreement(agreeing)
+    return [agreement.add_hypothesis(text) for text in rounds]
 
 
 def test_words_are_told_once_two_rounds_agree_on_them():
@@ -44,11 +44,11 @@ def test_three_rounds_may_have_to_agree():
 
 
 def test_what_is_told_stays_and_the_rest_goes_on_behind_it():
-    agreement = Agreement()
+    agreement = LocalAgreement()
     for text in ("Tan of clubs", "Tan of clubs"):
-        agreement.take(text)
+        agreement.add_hypothesis(text)
     assert agreement.finish("Ten of clubs, and seven.") == ", and seven."
-    assert agreement.told == "Tan of clubs, and seven."
+    assert agreement.confirmed_text == "Tan of clubs, and seven."
 
 
 @pytest.mark.parametrize(
@@ -64,8 +64,8 @@ def test_what_is_told_stays_and_the_rest_goes_on_behind_it():
     ],
 )
 def test_the_rest_is_what_no_word_was_told_of(before, transcript, rest):
-    agreement = Agreement(1)
-    agreement.take(before)
+    agreement = LocalAgreement(1)
+    agreement.add_hypothesis(before)
     assert agreement.finish(transcript) == rest
 
 
@@ -74,11 +74,11 @@ text = st.lists(st.sampled_from(["ten", "of", "Of", "clubs,", "club", "and.", "7
 
 @given(st.lists(text, max_size=8), text)
 def test_rounds_of_any_kind_never_take_back_a_word_and_end_with_the_end(rounds, transcript):
-    agreement = Agreement()
-    pieces = [agreement.take(each) for each in rounds] + [agreement.finish(transcript)]
-    assert "".join(pieces) == agreement.told
+    agreement = LocalAgreement()
+    pieces = [agreement.add_hypothesis(each) for each in rounds] + [agreement.finish(transcript)]
+    assert "".join(pieces) == agreement.confirmed_text
     if all(transcript.startswith(each) for each in rounds):
-        assert agreement.told == transcript
+        assert agreement.confirmed_text == transcript
 
 
 class Turn:
@@ -87,11 +87,11 @@ class Turn:
     def __init__(self, ear, wish=WISH, pace=None):
         self.told = []
         self.ear = ear
-        self.partials = Partials(ear, wish, lambda more: self.told.append((more, int(self.partials.heard_ms))), pace)
+        self.partials = PartialTranscriber(ear, wish, lambda more: self.told.append((more, int(self.partials.audio_ms))), pace)
 
     async def hear(self, ms):
         for _ in range(ms // 100):
-            self.partials.hear(silence(0.1))
+            self.partials.append_audio(silence(0.1))
             for _ in range(5):
                 await asyncio.sleep(0)
 
@@ -112,7 +112,7 @@ def test_words_are_told_while_the_turn_goes_on():
         transcript = await turn.partials.transcript()
         assert transcript.text == "ten of clubs and"
         assert turn.partials.finish(transcript.text) == " and"
-        assert turn.partials.told == transcript.text
+        assert turn.partials.confirmed_text == transcript.text
 
     run(scenario())
 
@@ -131,7 +131,7 @@ def test_a_turn_goes_on_after_a_transcript_was_made_of_it():
 def test_a_client_that_sends_everything_at_once_is_heard_in_one_round():
     async def scenario():
         turn = Turn(Dictated(WORDS))
-        turn.partials.hear(silence(3))
+        turn.partials.append_audio(silence(3))
         await while_running(turn, 0)
         async with asyncio.TaskGroup() as tasks:
             running = tasks.create_task(turn.partials.run())
@@ -146,14 +146,14 @@ def test_a_long_turn_is_settled_stretch_by_stretch():
     async def scenario():
         words = [f"w{number}" for number in range(100)]
         turn = Turn(Dictated(words))
-        turn.partials.hear(silence(45))
+        turn.partials.append_audio(silence(45))
         transcript = await turn.partials.transcript()
         assert turn.ear.asked[-1] <= 20_000
         assert sum(turn.ear.asked) == 45_000
         assert [part.start_s for part in transcript.segments] == sorted(part.start_s for part in transcript.segments)
         assert transcript.segments[-1].end_s > 44
         assert transcript.tokens == len(transcript.segments)
-        turn.partials.hear(silence(1))
+        turn.partials.append_audio(silence(1))
         await turn.partials.transcript()
         assert sum(turn.ear.asked[:-2]) + turn.ear.asked[-1] == 46_000
 
@@ -163,7 +163,7 @@ def test_a_long_turn_is_settled_stretch_by_stretch():
 def test_an_ear_that_is_overloaded_is_left_alone_for_a_while():
     async def scenario():
         turn = Turn(Dictated(WORDS))
-        turn.ear.fault = Fault("Too much.", status=503, retry_after_s=1)
+        turn.ear.fault = ApiError("Too much.", status=503, retry_after_s=1)
         await while_running(turn, 2_000)
         assert turn.ear.asked == [300, 1_300, 1_600, 1_900]
 
@@ -173,20 +173,20 @@ def test_an_ear_that_is_overloaded_is_left_alone_for_a_while():
 def test_the_whole_transcript_fails_where_the_ear_does():
     async def scenario():
         turn = Turn(Dictated(WORDS))
-        turn.ear.fault = Fault("Too much.", status=503)
-        with pytest.raises(Fault):
+        turn.ear.fault = ApiError("Too much.", status=503)
+        with pytest.raises(ApiError):
             await turn.partials.transcript()
 
     run(scenario())
 
 
-@pytest.mark.parametrize("delay", [*PACES, None])
+@pytest.mark.parametrize("delay", [*POLICIES_BY_DELAY, None])
 def test_a_longer_delay_lets_more_rounds_agree(delay):
     async def scenario():
         turn = Turn(Dictated(WORDS), Transcription(delay=delay))
         await while_running(turn, 3_000)
-        pace = PACES.get(delay or "low", Pace())
-        assert turn.ear.asked[0] == pace.every_ms
+        pace = POLICIES_BY_DELAY.get(delay or "low", PartialsPolicy())
+        assert turn.ear.asked[0] == pace.interval_ms
         assert turn.told
 
     run(scenario())
@@ -195,7 +195,7 @@ def test_a_longer_delay_lets_more_rounds_agree(delay):
 def test_what_nobody_can_have_said_in_that_time_is_left_out():
     async def scenario():
         turn = Turn(Dictated(WORDS))
-        turn.partials.hear(silence(3))
+        turn.partials.append_audio(silence(3))
         assert (await turn.partials.transcript(speech_s=2)).text == "ten of clubs and seven of"
         assert await turn.partials.transcript(speech_s=0.05) == Transcript(text="", tokens=6)
 
@@ -205,7 +205,7 @@ def test_what_nobody_can_have_said_in_that_time_is_left_out():
 def test_times_count_from_the_beginning_of_the_turn():
     async def scenario():
         turn = Turn(Dictated(WORDS))
-        turn.partials.hear(silence(1))
-        assert (await turn.partials.transcript()).segments == (Segment("ten", 0, 0.5), Segment("of", 0.5, 1))
+        turn.partials.append_audio(silence(1))
+        assert (await turn.partials.transcript()).segments == (TimedText("ten", 0, 0.5), TimedText("of", 0.5, 1))
 
     run(scenario())

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from antiphon.engine_api.options import Transcription
-from antiphon.errors import ClientMistake, OurFault
-from antiphon.speech.stt.whisper import FILES, Whisper
+from antiphon.errors import ClientError, ServerError
+from antiphon.speech.stt.whisper import FILES, WhisperTranscriber
 from support.speech.ears import WISH, run, silence, started
 
 MODEL = "whisper-base"
@@ -25,7 +25,7 @@ def folder(weights):
 @pytest.mark.weights
 def test_what_people_say_is_written_down_with_its_times(recording, folder):
     async def scenario():
-        async with started(Whisper(folder)) as ear:
+        async with started(WhisperTranscriber(folder)) as ear:
             transcript = await ear.transcribe(recording("lv_0890"), Transcription(languages=("en",), word_times=True))
         assert transcript.text.lower().startswith("unless to be rather cold-hearted and rather selfish")
         assert " ".join(word.text for word in transcript.words) == transcript.text
@@ -39,7 +39,7 @@ def test_what_people_say_is_written_down_with_its_times(recording, folder):
 @pytest.mark.weights
 def test_of_several_languages_the_likeliest_is_heard(recording, folder):
     async def scenario():
-        async with started(Whisper(folder)) as ear:
+        async with started(WhisperTranscriber(folder)) as ear:
             assert (await ear.transcribe(recording("lv_0870"), Transcription(languages=("de", "en-GB")))).language == "en"
 
     run(scenario())
@@ -48,9 +48,9 @@ def test_of_several_languages_the_likeliest_is_heard(recording, folder):
 @pytest.mark.weights
 def test_prompts_and_keywords_make_a_difference(recording, folder):
     async def scenario():
-        async with started(Whisper(folder)) as ear:
+        async with started(WhisperTranscriber(folder)) as ear:
             wish = Transcription(languages=("en",), keywords=("clubs", "spades", "hearts"), prompt="Playing cards.")
-            ear.check(wish)
+            ear.check_options(wish)
             assert "clubs" in (await ear.transcribe(recording("cards_001"), wish)).text
 
     run(scenario())
@@ -60,7 +60,7 @@ def test_prompts_and_keywords_make_a_difference(recording, folder):
 def test_nothing_is_written_down_where_nothing_is_said(folder):
     async def scenario():
         noise = np.random.default_rng(1).standard_normal(96_000) * 300
-        async with started(Whisper(folder)) as ear:
+        async with started(WhisperTranscriber(folder)) as ear:
             for pcm in (b"", silence(0.05), silence(5), noise.astype("<i2").tobytes()):
                 transcript = await ear.transcribe(pcm, WISH)
                 assert (transcript.text, transcript.segments, transcript.words) == ("", (), ())
@@ -71,12 +71,12 @@ def test_nothing_is_written_down_where_nothing_is_said(folder):
 @pytest.mark.weights
 def test_what_it_cannot_do_is_refused_by_name(folder):
     async def scenario():
-        async with started(Whisper(folder)) as ear:
+        async with started(WhisperTranscriber(folder)) as ear:
             assert len(ear.languages) == 99
             refused_wishes = {"language": Transcription(languages=("yue",)), "logprobs": Transcription(logprobs=True)}
             for param, wish in refused_wishes.items():
-                with pytest.raises(ClientMistake) as refused:
-                    ear.check(wish)
+                with pytest.raises(ClientError) as refused:
+                    ear.check_options(wish)
                 assert refused.value.param == param
 
     run(scenario())
@@ -85,8 +85,8 @@ def test_what_it_cannot_do_is_refused_by_name(folder):
 @pytest.mark.skipif(IS_INSTALLED, reason="the extra `whisper` is installed")
 def test_without_its_extra_it_says_how_to_install_it(tmp_path):
     async def scenario():
-        ear = Whisper(tmp_path)
-        with pytest.raises(OurFault, match=r"pip install 'antiphon\[whisper\]'"):
+        ear = WhisperTranscriber(tmp_path)
+        with pytest.raises(ServerError, match=r"pip install 'antiphon\[whisper\]'"):
             await ear.start()
         await ear.stop()
 
@@ -99,8 +99,8 @@ def test_a_model_that_is_missing_or_altered_says_so(files, said, tmp_path):
     async def scenario():
         for file in files:
             (tmp_path / file).write_bytes(b"{}")
-        ear = Whisper(tmp_path)
-        with pytest.raises(OurFault, match=said):
+        ear = WhisperTranscriber(tmp_path)
+        with pytest.raises(ServerError, match=said):
             await ear.start()
         await ear.stop()
 

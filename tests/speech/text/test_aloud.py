@@ -2,17 +2,17 @@
 
 from contextlib import aclosing
 
-from antiphon.speech.text.aloud import aloud
-from antiphon.speech.text.speakable import Speakable
+from antiphon.speech.text.aloud import synthesize_clause
+from antiphon.speech.text.speakable import TextNormalizer
 from support.speech.voices import run, started, tones
 
 
 def test_what_is_heard_is_shown_as_it_was_written(tmp_path):
     async def scenario():
         async with started(tones(tmp_path)) as mouth:
-            speakable = Speakable()
+            speakable = TextNormalizer()
             texts = ("It is **$5**.\n", "```\n", "x = 1\n", "```\n")
-            pieces = [[piece async for piece in aloud(mouth, text, speakable)] for text in texts]
+            pieces = [[piece async for piece in synthesize_clause(mouth, text, speakable)] for text in texts]
             assert [piece.text for piece in pieces[0]] == ["It ", "is ", "**$5", "**.\n"]
             assert ["".join(piece.text for piece in each) for each in pieces[1:]] == list(texts[1:])
             assert [any(piece.pcm for piece in each) for each in pieces] == [True, True, False, False]
@@ -23,8 +23,8 @@ def test_what_is_heard_is_shown_as_it_was_written(tmp_path):
 def test_closing_it_stops_the_work(tmp_path):
     async def scenario():
         async with started(tones(tmp_path)) as mouth:
-            async with aclosing(aloud(mouth, "One two.", Speakable())) as reading:
+            async with aclosing(synthesize_clause(mouth, "One two.", TextNormalizer())) as reading:
                 assert (await anext(reading)).text == "One "
-            assert [piece.text async for piece in aloud(mouth, "Three.", Speakable())] == ["Three."]
+            assert [piece.text async for piece in synthesize_clause(mouth, "Three.", TextNormalizer())] == ["Three."]
 
     run(scenario())

@@ -5,12 +5,12 @@ import time
 import pytest
 from hypothesis import given, strategies as st
 
-from antiphon.speech.text.clauses import FIRST_CLAUSE, LONGEST, Clauses, sentences
+from antiphon.speech.text.clauses import MAX_SENTENCE_CHARS, MIN_FIRST_CLAUSE_CHARS, ClauseSplitter, split_sentences
 
 
 def cut(text, size=1):
-    clauses = Clauses()
-    pieces = [piece for at in range(0, len(text), size) for piece in clauses.take(text[at : at + size])]
+    clauses = ClauseSplitter()
+    pieces = [piece for at in range(0, len(text), size) for piece in clauses.feed(text[at : at + size])]
     return pieces + clauses.flush()
 
 
@@ -35,12 +35,12 @@ def test_a_first_clause_then_sentences(pieces):
 
 
 def test_a_piece_is_given_as_soon_as_it_is_known_to_be_whole():
-    clauses = Clauses()
-    assert clauses.take("Well, my friend,") == []
-    assert clauses.take(" it") == ["Well, my friend, "]
-    assert clauses.take(" is late.") == []
-    assert clauses.take(" Go") == ["it is late. "]
-    assert clauses.take("!\n") == ["Go!\n"]
+    clauses = ClauseSplitter()
+    assert clauses.feed("Well, my friend,") == []
+    assert clauses.feed(" it") == ["Well, my friend, "]
+    assert clauses.feed(" is late.") == []
+    assert clauses.feed(" Go") == ["it is late. "]
+    assert clauses.feed("!\n") == ["Go!\n"]
     assert clauses.flush() == []
 
 
@@ -50,7 +50,7 @@ def test_a_sentence_that_is_too_long_is_cut_at_its_last_comma():
 
 
 def test_a_word_that_is_too_long_is_cut_at_last():
-    assert len(cut("x" * 5 * LONGEST, 7)[0]) == LONGEST
+    assert len(cut("x" * 5 * MAX_SENTENCE_CHARS, 7)[0]) == MAX_SENTENCE_CHARS
 
 
 @pytest.mark.parametrize("is_late", [False, True])
@@ -59,29 +59,29 @@ def test_a_word_that_is_too_long_is_cut_at_last():
 def test_no_text_takes_the_square_of_its_length_to_cut(unit, size, is_late):
     """ReDoS: rows of dots, as in a table of contents, came to seconds for a few hundred."""
     text = (unit * 4_000)[:4_000]
-    clauses = Clauses()
+    clauses = ClauseSplitter()
     begun_s = time.process_time()
-    pieces = [piece for at in range(0, len(text), size) for piece in clauses.take(text[at : at + size], is_late=is_late)] + clauses.flush()
+    pieces = [piece for at in range(0, len(text), size) for piece in clauses.feed(text[at : at + size], is_late=is_late)] + clauses.flush()
     assert time.process_time() - begun_s < 2, "0.5 ms a character; it is some 0.05"
     assert "".join(pieces) == text
-    assert max(map(len, pieces)) <= 4 * LONGEST
+    assert max(map(len, pieces)) <= 4 * MAX_SENTENCE_CHARS
 
 
 def test_whole_sentences_are_cut_without_a_first_clause():
-    assert sentences("Well, my friend, it is late. Go!") == ["Well, my friend, it is late. ", "Go!"]
+    assert split_sentences("Well, my friend, it is late. Go!") == ["Well, my friend, it is late. ", "Go!"]
 
 
 def test_who_is_late_begins_with_the_phrases_that_are_there():
-    clauses = Clauses()
-    assert clauses.take("Mr. Dashwood had time to ") == []
-    assert clauses.take("contemplate", is_late=True) == ["Mr. Dashwood had time "]
-    assert clauses.take(" his duties and the means that he had", is_late=True) == [], "only the first is cut like that"
+    clauses = ClauseSplitter()
+    assert clauses.feed("Mr. Dashwood had time to ") == []
+    assert clauses.feed("contemplate", is_late=True) == ["Mr. Dashwood had time "]
+    assert clauses.feed(" his duties and the means that he had", is_late=True) == [], "only the first is cut like that"
     assert clauses.flush() == ["to contemplate his duties and the means that he had"]
 
 
 @pytest.mark.parametrize("text", ["A deck to", "Yes and no and ", "See [the page of the house", "Straightforwardly"])
 def test_who_is_late_does_not_begin_with_less_than_a_phrase(text):
-    assert Clauses().take(text, is_late=True) == []
+    assert ClauseSplitter().feed(text, is_late=True) == []
 
 
 TEXT = st.text(alphabet=st.sampled_from("ab A1.,;:!?—…\"')([]`\n 。，"), max_size=400)
@@ -99,15 +99,18 @@ def test_how_the_text_came_makes_no_difference(text, size):
 
 @given(TEXT)
 def test_no_piece_is_much_too_long(text):
-    assert all(len(piece.strip()) <= LONGEST or not piece[:LONGEST].strip() or " " not in piece[:LONGEST].strip() for piece in cut(text))
+    assert all(
+        len(piece.strip()) <= MAX_SENTENCE_CHARS or not piece[:MAX_SENTENCE_CHARS].strip() or " " not in piece[:MAX_SENTENCE_CHARS].strip()
+        for piece in cut(text)
+    )
 
 
 def test_the_first_clause_is_not_too_short():
-    assert len(cut("No, no, no, no, not at all.")[0].strip()) >= FIRST_CLAUSE
+    assert len(cut("No, no, no, no, not at all.")[0].strip()) >= MIN_FIRST_CLAUSE_CHARS
 
 
 @given(st.text(alphabet=st.sampled_from("ab to and of [`. "), max_size=200), st.integers(1, 50))
 def test_the_pieces_joined_are_the_text_also_for_who_is_late(text, size):
-    clauses = Clauses()
-    pieces = [piece for at in range(0, len(text), size) for piece in clauses.take(text[at : at + size], is_late=True)]
+    clauses = ClauseSplitter()
+    pieces = [piece for at in range(0, len(text), size) for piece in clauses.feed(text[at : at + size], is_late=True)]
     assert "".join(pieces + clauses.flush()) == text

@@ -2,7 +2,7 @@
 
 import pytest
 
-from antiphon.speech.text.numerals_en import cardinal, clock, date, digits, money, number, ordinal, plural, year
+from antiphon.speech.text.numerals_en import cardinal, date, digits, money, number, ordinal, plural, time_of_day, year
 
 DOLLARS = ("dollar", "dollars", "cent", "cents")
 
@@ -78,11 +78,11 @@ def test_a_price(amount, words):
 
 
 def test_a_time_of_day():
-    assert clock(5, 30, "p m") == "five thirty p m"
-    assert clock(9, 5, "") == "nine oh five"
-    assert clock(9, 0, "") == "nine o'clock"
-    assert clock(14, 0, "") == "fourteen hundred"
-    assert clock(5, 0, "a m") == "five a m"
+    assert time_of_day(5, 30, "p m") == "five thirty p m"
+    assert time_of_day(9, 5, "") == "nine oh five"
+    assert time_of_day(9, 0, "") == "nine o'clock"
+    assert time_of_day(14, 0, "") == "fourteen hundred"
+    assert time_of_day(5, 0, "a m") == "five a m"
 
 
 def test_a_day():

@@ -3,12 +3,12 @@
 import pytest
 from hypothesis import given, strategies as st
 
-from antiphon.speech.text.speakable import Speakable
-from antiphon.speech.tts.alignment import words_of
+from antiphon.speech.text.speakable import TextNormalizer
+from antiphon.speech.tts.alignment import split_words
 
 
 def spoken(text, language="en"):
-    return Speakable(language).take(text).spoken
+    return TextNormalizer(language).normalize(text).spoken_text
 
 
 @pytest.mark.parametrize(
@@ -33,28 +33,28 @@ def test_markup_is_not_read_aloud(written, said):
 
 
 def test_a_block_of_code_is_named_and_passed_over():
-    speakable = Speakable()
+    speakable = TextNormalizer()
     pieces = ["So:\n", "```python\n", "x = [1, 2]\n", "# - *\n", "```\n", "Done."]
-    said = [speakable.take(piece).spoken for piece in pieces]
+    said = [speakable.normalize(piece).spoken_text for piece in pieces]
     assert said == ["So:\n", "Python code, which I won't read aloud. ", "", "", "", "Done."]
 
 
 def test_a_fence_within_a_longer_fence_is_code():
-    speakable = Speakable()
-    assert [speakable.take(piece).spoken for piece in ("````\n", "```\n", "````\n", "After.")][1:] == ["", "", "After."]
+    speakable = TextNormalizer()
+    assert [speakable.normalize(piece).spoken_text for piece in ("````\n", "```\n", "````\n", "After.")][1:] == ["", "", "After."]
 
 
 def test_only_what_begins_a_line_is_a_marker():
-    speakable = Speakable()
-    assert speakable.take("It is, ").spoken == "It is, "
-    assert speakable.take("1. of ").spoken == "one. of "
-    assert speakable.take("all\n").spoken == "all\n"
-    assert speakable.take("1. of").spoken == "one: of"
+    speakable = TextNormalizer()
+    assert speakable.normalize("It is, ").spoken_text == "It is, "
+    assert speakable.normalize("1. of ").spoken_text == "one. of "
+    assert speakable.normalize("all\n").spoken_text == "all\n"
+    assert speakable.normalize("1. of").spoken_text == "one: of"
 
 
 def test_the_rest_of_a_tables_row_is_in_the_row_too():
-    speakable = Speakable()
-    assert [speakable.take(piece).spoken for piece in ("| Well, ", "yes | no |\n")] == ["Well, ", "yes, no\n"]
+    speakable = TextNormalizer()
+    assert [speakable.normalize(piece).spoken_text for piece in ("| Well, ", "yes | no |\n")] == ["Well, ", "yes, no\n"]
 
 
 def test_other_languages_are_left_to_the_voice():
@@ -66,19 +66,19 @@ def test_what_has_no_word_in_it_is_not_said():
 
 
 def test_what_was_written_comes_with_the_first_word_that_is_said_for_it():
-    saying = Speakable().take("It is **$5.20** now 😀.")
-    assert saying.spoken == "It is five dollars and twenty cents now ."
-    taken = [saying.take(word) for word in words_of(saying.spoken)]
+    saying = TextNormalizer().normalize("It is **$5.20** now 😀.")
+    assert saying.spoken_text == "It is five dollars and twenty cents now ."
+    taken = [saying.consume(word) for word in split_words(saying.spoken_text)]
     assert taken == ["It ", "is ", "**$5.20", "", "", "", "** ", "now ", "😀."]
-    assert saying.rest() == ""
+    assert saying.drain() == ""
 
 
 def test_what_was_cut_off_is_not_given():
-    saying = Speakable().take("One two [three](http://x.y) four.")
-    assert saying.take("One ") == "One "
-    assert saying.take("two ") == "two "
-    assert saying.rest() == "[three](http://x.y) four."
-    assert saying.rest() == ""
+    saying = TextNormalizer().normalize("One two [three](http://x.y) four.")
+    assert saying.consume("One ") == "One "
+    assert saying.consume("two ") == "two "
+    assert saying.drain() == "[three](http://x.y) four."
+    assert saying.drain() == ""
 
 
 MARKUP = st.text(alphabet=st.sampled_from("ab 1.,*_`[]()|#>-~!\\<\n😀$%"), max_size=80)
@@ -86,14 +86,14 @@ MARKUP = st.text(alphabet=st.sampled_from("ab 1.,*_`[]()|#>-~!\\<\n😀$%"), max
 
 @given(st.lists(MARKUP, max_size=4), st.sampled_from(["en", "de"]))
 def test_whatever_is_said_nothing_that_was_written_is_lost(pieces, language):
-    speakable = Speakable(language)
+    speakable = TextNormalizer(language)
     for piece in pieces:
-        saying = speakable.take(piece)
-        heard = [saying.take(word) for word in words_of(saying.spoken)]
-        assert "".join(heard) + saying.rest() == piece
+        saying = speakable.normalize(piece)
+        heard = [saying.consume(word) for word in split_words(saying.spoken_text)]
+        assert "".join(heard) + saying.drain() == piece
 
 
 @pytest.mark.parametrize("text", ["[" * 5000, "*" * 5000, "](" * 3000, "| " * 3000, "<a" * 3000, "`" * 5000, "[a](" * 2000])
 def test_no_markup_takes_long(text):
-    saying = Speakable().take(text)
-    assert saying.take(saying.spoken) + saying.rest() == text
+    saying = TextNormalizer().normalize(text)
+    assert saying.consume(saying.spoken_text) + saying.drain() == text

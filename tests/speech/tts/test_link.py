@@ -2,20 +2,20 @@
 
 from hypothesis import given, strategies as st
 
-from antiphon.speech.tts.link import Frames, NotSaid, Ready, Said, Word, framed, from_voice
+from antiphon.speech.tts.link import SynthesisDone, SynthesisFailed, TimedWord, VoiceFrameReader, VoiceReady, encode_frame, event_decoder
 
 MESSAGES = st.lists(
     st.one_of(
-        st.just(Ready()),
-        st.builds(NotSaid, st.integers(0, 99), st.text()),
-        st.builds(Said, st.integers(0, 99), st.binary(), st.just((Word("a ", 3),))),
+        st.just(VoiceReady()),
+        st.builds(SynthesisFailed, st.integers(0, 99), st.text()),
+        st.builds(SynthesisDone, st.integers(0, 99), st.binary(), st.just((TimedWord("a ", 3),))),
     )
 )
 
 
 @given(MESSAGES, st.integers(1, 50))
 def test_messages_come_whole_however_the_bytes_come(messages, size):
-    sent = b"".join(map(framed, messages))
-    frames = Frames()
-    came = [from_voice.decode(packed) for at in range(0, len(sent), size) for packed in frames.take(sent[at : at + size])]
+    sent = b"".join(map(encode_frame, messages))
+    frames = VoiceFrameReader()
+    came = [event_decoder.decode(packed) for at in range(0, len(sent), size) for packed in frames.feed(sent[at : at + size])]
     assert came == messages

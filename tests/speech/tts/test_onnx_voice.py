@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from antiphon.speech.tts.onnx_voice import LOUDEST_GAIN, gain_for, voiced
+from antiphon.speech.tts.onnx_voice import MAX_GAIN, encode_speech, normalization_gain
 
 
 def made(text, sound, phonemes, samples, **more):
-    pcm, words = voiced(text, sound, phonemes, samples, **({"gain": 1.0, "rates_hz": (16_000, 16_000), "speed": 1.0} | more))
+    pcm, words = encode_speech(text, sound, phonemes, samples, **({"gain": 1.0, "rates_hz": (16_000, 16_000), "speed": 1.0} | more))
     return pcm, list(words)
 
 
@@ -39,7 +39,7 @@ def test_text_of_which_nothing_sounds_has_its_words_all_the_same():
 
 
 @pytest.mark.parametrize(
-    ("sound", "gain"), [(np.full(100, 0.085), 1.0), (np.zeros(100), 1.0), (np.zeros(0), 1.0), (np.full(9, 1e-6), LOUDEST_GAIN)]
+    ("sound", "gain"), [(np.full(100, 0.085), 1.0), (np.zeros(100), 1.0), (np.zeros(0), 1.0), (np.full(9, 1e-6), MAX_GAIN)]
 )
 def test_voices_are_equally_loud(sound, gain):
-    assert gain_for(sound) == pytest.approx(gain)
+    assert normalization_gain(sound) == pytest.approx(gain)

@@ -6,9 +6,9 @@ import contextlib
 import pytest
 from aiohttp import web
 
-from antiphon.audio import wav
-from antiphon.errors import ClientMistake, Fault
-from antiphon.speech.tts.openai import SpeechServer, UpstreamMouth
+from antiphon.audio import wav_file
+from antiphon.errors import ApiError, ClientError
+from antiphon.speech.tts.openai import OpenAISynthesizer, SpeechServer
 from support.speech.voices import heard, run, started
 
 PCM = b"\1\0" * 24_000
@@ -32,7 +32,7 @@ async def speaking(answer, **more):
     port = runner.addresses[0][1]
     server = SpeechServer(base_url=f"http://127.0.0.1:{port}/v1", model="tts-1", voices=("alloy", "ash"), **more)
     try:
-        async with started(UpstreamMouth(server)) as mouth:
+        async with started(OpenAISynthesizer(server)) as mouth:
             yield mouth, asked
     finally:
         await runner.cleanup()
@@ -71,7 +71,7 @@ def test_sound_comes_while_the_server_still_speaks():
             return response
 
         async with speaking(answer) as (mouth, _):
-            saying = mouth.say("Hello there.")
+            saying = mouth.synthesize("Hello there.")
             first = await anext(saying)
             assert (first.text, len(first.pcm)) == ("Hello ", 2400)
             released.set()
@@ -91,7 +91,7 @@ def test_words_that_no_sound_is_left_for_are_told_all_the_same():
 
 def test_a_wav_file_of_another_rate_is_made_ours():
     async def scenario():
-        async with speaking(sound(wav(b"\1\0" * 8_000, 8_000), "audio/wav"), format="wav") as (mouth, _):
+        async with speaking(sound(wav_file(b"\1\0" * 8_000, 8_000), "audio/wav"), format="wav") as (mouth, _):
             assert sum(len(piece.pcm) for piece in await heard(mouth, "One.")) == len(PCM)
 
     run(scenario())
@@ -101,10 +101,10 @@ def test_a_wav_file_is_read_also_where_samples_were_asked_for_however_it_comes()
     async def answer(request):
         response = web.StreamResponse(headers={"content-type": "audio/wav"})
         await response.prepare(request)
-        for byte in wav(b"\1\0" * 8_000, 8_000)[:64]:
+        for byte in wav_file(b"\1\0" * 8_000, 8_000)[:64]:
             await response.write(bytes([byte]))
             await asyncio.sleep(0)
-        await response.write(wav(b"\1\0" * 8_000, 8_000)[64:])
+        await response.write(wav_file(b"\1\0" * 8_000, 8_000)[64:])
         return response
 
     async def scenario():
@@ -118,7 +118,7 @@ def test_a_wav_file_is_read_also_where_samples_were_asked_for_however_it_comes()
 def test_files_are_not_played_as_samples(body):
     async def scenario():
         async with speaking(sound(body, "audio/mpeg")) as (mouth, _):
-            with pytest.raises(Fault, match="not 'pcm' as was asked for"):
+            with pytest.raises(ApiError, match="not 'pcm' as was asked for"):
                 await heard(mouth, "One.")
 
     run(scenario())
@@ -136,7 +136,7 @@ def test_samples_are_samples_whatever_they_are_called_or_look_like(body, kind):
 def test_only_voices_that_it_is_known_to_have_are_asked_for():
     async def scenario():
         async with speaking(sound()) as (mouth, asked):
-            with pytest.raises(ClientMistake, match="'alloy' and 'ash'"):
+            with pytest.raises(ClientError, match="'alloy' and 'ash'"):
                 await heard(mouth, "One.", "marin")
             assert await heard(mouth, "") == []
             assert asked == []
@@ -159,7 +159,7 @@ def test_only_voices_that_it_is_known_to_have_are_asked_for():
 def test_what_it_answers_instead_is_told(answer, status, said):
     async def scenario():
         async with speaking(answer) as (mouth, _):
-            with pytest.raises(Fault, match=said) as fault:
+            with pytest.raises(ApiError, match=said) as fault:
                 await heard(mouth, "One.")
             assert fault.value.status == status
 
@@ -169,7 +169,7 @@ def test_what_it_answers_instead_is_told(answer, status, said):
 def test_a_file_that_is_none_is_told():
     async def scenario():
         async with speaking(sound(b"ID3"), format="wav") as (mouth, _):
-            with pytest.raises(Fault, match="can't be played"):
+            with pytest.raises(ApiError, match="can't be played"):
                 await heard(mouth, "One.")
 
     run(scenario())
@@ -185,7 +185,7 @@ def test_a_server_that_breaks_off_is_told():
 
     async def scenario():
         async with speaking(answer) as (mouth, _):
-            with pytest.raises(Fault, match="broke off"):
+            with pytest.raises(ApiError, match="broke off"):
                 await heard(mouth, "One.")
 
     run(scenario())
@@ -197,16 +197,16 @@ def test_a_server_that_is_not_there_or_says_nothing_is_told():
 
     async def scenario():
         async with speaking(answer, first_byte_s=0.2) as (mouth, _):
-            with pytest.raises(Fault, match="in time") as fault:
+            with pytest.raises(ApiError, match="in time") as fault:
                 await heard(mouth, "One.")
             assert fault.value.status == 504
-        async with started(UpstreamMouth(SpeechServer(base_url="http://127.0.0.1:1/v1", model="x", voices=("a",)))) as mouth:
-            with pytest.raises(Fault, match="can't be reached"):
+        async with started(OpenAISynthesizer(SpeechServer(base_url="http://127.0.0.1:1/v1", model="x", voices=("a",)))) as mouth:
+            with pytest.raises(ApiError, match="can't be reached"):
                 await heard(mouth, "One.")
 
     run(scenario())
 
 
 def test_a_server_whose_voices_nobody_named_is_refused():
-    with pytest.raises(Fault, match="voices"):
-        UpstreamMouth(SpeechServer(base_url="http://127.0.0.1/v1", model="x", voices=()))
+    with pytest.raises(ApiError, match="voices"):
+        OpenAISynthesizer(SpeechServer(base_url="http://127.0.0.1/v1", model="x", voices=()))

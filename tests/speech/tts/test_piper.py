@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from antiphon.audio import peak
-from antiphon.errors import Fault, OurFault
-from antiphon.speech.tts.piper import piper
+from antiphon.errors import ApiError, ServerError
+from antiphon.speech.tts.piper import piper_synthesizer
 from support.speech.voices import heard, run, started
 
 FOLDER = Path.home() / ".cache" / "antiphon" / "models" / "piper-en-us-joe-medium"
@@ -34,18 +34,18 @@ def test_every_voice_in_the_folders_is_offered_and_the_first_sets_the_rate(tmp_p
     made(tmp_path / "two", "a")
     made(tmp_path / "two", "c")
     (tmp_path / "two" / "no-settings.onnx").write_bytes(b"")
-    mouth = piper([tmp_path / "one", tmp_path / "two"])
+    mouth = piper_synthesizer([tmp_path / "one", tmp_path / "two"])
     assert mouth.voices == ("a", "b", "c")
     assert mouth.rate_hz == 16_000
 
 
 def test_folders_without_a_voice_are_refused(tmp_path):
-    with pytest.raises(OurFault, match="no voice of Piper's"):
-        piper([tmp_path])
+    with pytest.raises(ServerError, match="no voice of Piper's"):
+        piper_synthesizer([tmp_path])
     (tmp_path / "a.onnx").write_bytes(b"")
     (tmp_path / "a.onnx.json").write_text("{}")
-    with pytest.raises(OurFault, match="can't be read"):
-        piper([tmp_path])
+    with pytest.raises(ServerError, match="can't be read"):
+        piper_synthesizer([tmp_path])
 
 
 @pytest.mark.skipif(importlib.util.find_spec("piper") is None, reason="needs the extra 'piper'")
@@ -53,8 +53,8 @@ def test_weights_that_are_none_are_told_at_the_start(tmp_path):
     made(tmp_path, "a")
 
     async def scenario():
-        with pytest.raises(Fault, match="can't be loaded"):
-            await piper([tmp_path]).start()
+        with pytest.raises(ApiError, match="can't be loaded"):
+            await piper_synthesizer([tmp_path]).start()
 
     run(scenario())
 
@@ -62,7 +62,7 @@ def test_weights_that_are_none_are_told_at_the_start(tmp_path):
 @needs_voice
 def test_words_are_heard_one_after_the_other_and_together_are_the_text():
     async def scenario():
-        async with started(piper([FOLDER])) as mouth:
+        async with started(piper_synthesizer([FOLDER])) as mouth:
             pieces = await heard(mouth, "One of the best, in my opinion. And it was!")
             assert "".join(piece.text for piece in pieces) == "One of the best, in my opinion. And it was!"
             assert [piece.text for piece in pieces][:4] == ["One ", "of ", "the ", "best, "]
@@ -77,7 +77,7 @@ def test_words_are_heard_one_after_the_other_and_together_are_the_text():
 @needs_voice
 def test_it_is_as_fast_as_is_asked_and_text_without_words_is_a_pause():
     async def scenario():
-        async with started(piper([FOLDER])) as mouth:
+        async with started(piper_synthesizer([FOLDER])) as mouth:
             lengths = {
                 speed: sum(len(piece.pcm) for piece in await heard(mouth, "The capital of France is Paris.", None, speed))
                 for speed in (0.25, 1, 1.5, 4)
@@ -93,11 +93,11 @@ def test_it_is_as_fast_as_is_asked_and_text_without_words_is_a_pause():
 @needs_voice
 def test_killed_mid_word_it_fails_what_was_being_said_and_says_the_next():
     async def scenario():
-        async with started(piper([FOLDER])) as mouth:
-            async with aclosing(mouth.say("This goes on. " * 200)) as speaking:
+        async with started(piper_synthesizer([FOLDER])) as mouth:
+            async with aclosing(mouth.synthesize("This goes on. " * 200)) as speaking:
                 await anext(speaking)
                 os.kill(mouth.process.pid, signal.SIGKILL)
-                with pytest.raises(Fault, match="broke off"):
+                with pytest.raises(ApiError, match="broke off"):
                     async for _ in speaking:
                         pass
             assert await heard(mouth, "The next.")
@@ -108,7 +108,7 @@ def test_killed_mid_word_it_fails_what_was_being_said_and_says_the_next():
 @needs_voice
 def test_two_who_speak_at_once_both_get_their_own():
     async def scenario():
-        async with started(piper([FOLDER])) as mouth, asyncio.TaskGroup() as tasks:
+        async with started(piper_synthesizer([FOLDER])) as mouth, asyncio.TaskGroup() as tasks:
             texts = ["Hello there. How are you?", "One two three. Four five six."]
             both = [tasks.create_task(heard(mouth, text)) for text in texts]
             for text, task in zip(texts, both, strict=True):

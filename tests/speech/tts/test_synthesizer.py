@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.errors import ClientMistake, Fault
+from antiphon.errors import ApiError, ClientError
 from support.speech.voices import heard, is_running, run, started, tones, until
 
 
 async def broken_off(mouth, text):
-    with pytest.raises(Fault, match="broke off"):
+    with pytest.raises(ApiError, match="broke off"):
         await heard(mouth, text)
 
 
@@ -34,7 +34,7 @@ def test_a_voice_is_known_by_its_name_or_an_alias_and_others_are_refused_by_name
         async with started(tones(tmp_path)) as mouth:
             assert await heard(mouth, "One.", "low")
             assert await heard(mouth, "One.", "alloy")
-            with pytest.raises(ClientMistake, match="'high', 'low', and 'alloy'") as refusal:
+            with pytest.raises(ClientError, match="'high', 'low', and 'alloy'") as refusal:
                 await heard(mouth, "One.", "marin")
             assert refusal.value.param == "voice"
 
@@ -45,7 +45,7 @@ def test_what_can_not_be_said_costs_nobody_else_their_voice(tmp_path):
     async def scenario():
         async with started(tones(tmp_path)) as mouth:
             pid = mouth.process.pid
-            with pytest.raises(Fault, match="no such word"):
+            with pytest.raises(ApiError, match="no such word"):
                 await heard(mouth, "boom")
             assert len(await heard(mouth, "One two.")) == 2
             assert mouth.process.pid == pid
@@ -58,7 +58,7 @@ def test_a_process_killed_mid_word_fails_what_was_being_said_and_the_next_is_sai
         noticed = []
         async with started(tones(tmp_path, notice=noticed.append)) as mouth:
             pid = mouth.process.pid
-            with pytest.raises(Fault, match="broke off") as fault:
+            with pytest.raises(ApiError, match="broke off") as fault:
                 await heard(mouth, "One two. This will crash now.")
             assert fault.value.status == 503
             assert len(await heard(mouth, "One two.")) == 2
@@ -84,7 +84,7 @@ def test_a_process_that_never_answers_is_killed_and_replaced(tmp_path):
     async def scenario():
         async with started(tones(tmp_path, answer_s=0.5)) as mouth:
             pid = mouth.process.pid
-            with pytest.raises(Fault, match="broke off"):
+            with pytest.raises(ApiError, match="broke off"):
                 await heard(mouth, "hang")
             assert len(await heard(mouth, "One two.")) == 2
             assert not is_running(pid)
@@ -95,7 +95,7 @@ def test_a_process_that_never_answers_is_killed_and_replaced(tmp_path):
 def test_closing_the_iterator_stops_the_work(tmp_path):
     async def scenario():
         async with started(tones(tmp_path)) as mouth:
-            async with aclosing(mouth.say("One. Wait here. More.")) as speaking:
+            async with aclosing(mouth.synthesize("One. Wait here. More.")) as speaking:
                 assert (await anext(speaking)).text == "One. "
                 await until((tmp_path / "waiting").exists)
             await until((tmp_path / "stopped").exists)
@@ -150,7 +150,7 @@ def test_more_than_can_be_said_is_refused(tmp_path):
         async with started(tones(tmp_path, waiting=1)) as mouth, asyncio.TaskGroup() as tasks:
             waiting = tasks.create_task(heard(mouth, "wait here."))
             await until((tmp_path / "waiting").exists)
-            with pytest.raises(Fault, match="more to say") as refusal:
+            with pytest.raises(ApiError, match="more to say") as refusal:
                 await heard(mouth, "One.")
             assert refusal.value.code == "server_is_overloaded"
             waiting.cancel()
@@ -163,9 +163,9 @@ def test_more_than_can_be_said_is_refused(tmp_path):
 )
 def test_a_voice_that_can_not_speak_says_so_at_the_start(tmp_path, flaw, said):
     async def scenario():
-        (tmp_path / flaw).touch()
+        (tmp_path / flaw).reset_timeouts()
         mouth = tones(tmp_path, start_s=2)
-        with pytest.raises(Fault, match=said):
+        with pytest.raises(ApiError, match=said):
             await mouth.start()
         await mouth.stop()
 
@@ -176,7 +176,7 @@ def test_a_voice_that_can_not_be_replaced_is_tried_again(tmp_path):
     async def scenario():
         noticed = []
         async with started(tones(tmp_path, notice=noticed.append)) as mouth:
-            (tmp_path / "missing").touch()
+            (tmp_path / "missing").reset_timeouts()
             os.kill(mouth.process.pid, signal.SIGKILL)
             await until(lambda: any("There is no tone" in line for line in noticed))
             (tmp_path / "missing").unlink()
@@ -188,13 +188,13 @@ def test_a_voice_that_can_not_be_replaced_is_tried_again(tmp_path):
 def test_it_says_nothing_before_it_is_started_or_after_it_is_stopped(tmp_path):
     async def scenario():
         mouth = tones(tmp_path)
-        with pytest.raises(Fault, match="not been started"):
+        with pytest.raises(ApiError, match="not been started"):
             await heard(mouth, "One.")
         async with started(mouth):
             pid = mouth.process.pid
         await mouth.stop()
         assert not is_running(pid)
-        with pytest.raises(Fault, match="not been started"):
+        with pytest.raises(ApiError, match="not been started"):
             await heard(mouth, "One.")
 
     run(scenario())

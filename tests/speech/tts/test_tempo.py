@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from antiphon.speech.tts.tempo import stretched
+from antiphon.speech.tts.tempo import change_tempo
 
 RATE_HZ = 22_050
 TONE = np.sin(2 * np.pi * 200 * np.arange(RATE_HZ) / RATE_HZ).astype(np.float32)
@@ -15,7 +15,7 @@ def pitch_hz(sound):
 
 @pytest.mark.parametrize("tempo", [0.25, 0.5, 1.25, 1.5, 2, 4])
 def test_it_lasts_as_long_as_is_asked_at_the_same_pitch_and_level(tempo):
-    sound = stretched(TONE, tempo, RATE_HZ)
+    sound = change_tempo(TONE, tempo, RATE_HZ)
     assert len(sound) == round(len(TONE) / tempo)
     assert pitch_hz(sound) == pytest.approx(200, abs=2)
     assert np.sqrt(np.mean(np.square(sound))) == pytest.approx(np.sqrt(0.5), rel=0.02)
@@ -23,26 +23,26 @@ def test_it_lasts_as_long_as_is_asked_at_the_same_pitch_and_level(tempo):
 
 @pytest.mark.parametrize("tempo", [0.25, 0.5, 1.25, 1.5, 2, 4])
 def test_nothing_clicks(tempo):
-    steps = np.abs(np.diff(stretched(TONE, tempo, RATE_HZ)))
+    steps = np.abs(np.diff(change_tempo(TONE, tempo, RATE_HZ)))
     assert steps.max() < 1.5 * np.abs(np.diff(TONE)).max()
 
 
 def test_what_is_said_stays_in_its_place():
     sound = np.concatenate([np.zeros(RATE_HZ, np.float32), TONE, np.zeros(RATE_HZ, np.float32)])
-    loud = np.flatnonzero(np.abs(stretched(sound, 2, RATE_HZ)) > 0.1)
+    loud = np.flatnonzero(np.abs(change_tempo(sound, 2, RATE_HZ)) > 0.1)
     assert [loud[0] / RATE_HZ, loud[-1] / RATE_HZ] == pytest.approx([0.5, 1], abs=0.02)
 
 
 def test_the_beginning_and_the_end_are_as_loud_as_the_rest():
-    sound = stretched(TONE, 1.5, RATE_HZ)
+    sound = change_tempo(TONE, 1.5, RATE_HZ)
     assert np.abs(sound[:120]).max() > 0.9
     assert np.abs(sound[-120:]).max() > 0.9
 
 
 @pytest.mark.parametrize("size", [0, 1, 100, 1000])
 def test_any_length_will_do(size):
-    assert len(stretched(np.ones(size, np.float32), 4, RATE_HZ)) == round(size / 4)
+    assert len(change_tempo(np.ones(size, np.float32), 4, RATE_HZ)) == round(size / 4)
 
 
 def test_what_nobody_would_hear_is_left():
-    assert stretched(TONE, 1, RATE_HZ) is TONE
+    assert change_tempo(TONE, 1, RATE_HZ) is TONE

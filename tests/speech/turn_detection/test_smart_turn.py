@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from antiphon.speech.turn_detection.smart_turn import BANDS, FRAMES, MOST_WAITING, SmartTurn, features
+from antiphon.speech.turn_detection.smart_turn import FRAMES, MAX_PENDING, MEL_BANDS, SmartTurn, log_mel_features
 
 REFERENCE = json.loads(Path(__file__).with_name("smart_turn_reference.json").read_text())
 MODEL = "smart-turn-v3.2/smart-turn-v3.2-cpu.onnx"
@@ -25,20 +25,20 @@ def sound(case, recording):
 
 @pytest.mark.parametrize("case", REFERENCE.values(), ids=REFERENCE)
 def test_the_features_are_those_of_another_implementation(case, recording):
-    ours = features(sound(case, recording))
-    assert ours.shape == (BANDS, FRAMES)
+    ours = log_mel_features(sound(case, recording))
+    assert ours.shape == (MEL_BANDS, FRAMES)
     for frame, column in case["frames"].items():
         assert np.abs(ours[:, int(frame)] - column).max() < 1e-3
 
 
 @pytest.mark.parametrize("pcm", [b"", b"\x01\x00", bytes(20 * 32_000)], ids=["nothing", "a sample", "20 s of silence"])
 def test_any_sound_has_features(pcm):
-    assert np.isfinite(features(pcm)).all()
+    assert np.isfinite(log_mel_features(pcm)).all()
 
 
 def test_only_the_last_eight_seconds_count(recording):
     pcm = recording("lv_0870") * 2
-    assert (features(pcm) == features(pcm[-8 * 32_000 :])).all()
+    assert (log_mel_features(pcm) == log_mel_features(pcm[-8 * 32_000 :])).all()
 
 
 @pytest.mark.weights
@@ -59,7 +59,7 @@ def test_whoever_asks_when_too_many_do_is_told_that_nobody_knows(recording, weig
         turn, pcm = SmartTurn(weights / MODEL), recording("cards_001")
         await turn.start()
         async with asyncio.TaskGroup() as group:
-            asked = [group.create_task(turn.likelihood(pcm)) for _ in range(MOST_WAITING + 2)]
+            asked = [group.create_task(turn.likelihood(pcm)) for _ in range(MAX_PENDING + 2)]
         later = await turn.likelihood(pcm)
         await turn.stop()
         return [task.result() for task in asked], later
@@ -73,7 +73,7 @@ def test_one_who_no_longer_waits_makes_room_for_others(recording, weights):
     async def judge():
         turn, pcm = SmartTurn(weights / MODEL), recording("cards_001")
         await turn.start()
-        for _ in range(2 * MOST_WAITING):
+        for _ in range(2 * MAX_PENDING):
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0):
                     await turn.likelihood(pcm)

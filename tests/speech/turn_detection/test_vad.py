@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from antiphon.engine_api.options import TurnDetection
-from antiphon.speech.turn_detection.endpoint import Endpoint, Started, Stopped
-from antiphon.speech.turn_detection.vad import FRAME_MS, FRAME_SAMPLES, VoiceActivity
+from antiphon.speech.turn_detection.endpoint import EndpointDetector, TurnEnded, TurnStarted
+from antiphon.speech.turn_detection.vad import FRAME_MS, FRAME_SAMPLES, SileroVad
 
 pytestmark = pytest.mark.weights
 SECOND = bytes(32_000)
@@ -27,7 +27,7 @@ def conversation(recording):
 
 async def all_told(*streams):
     """Let the loop go round until nothing waits."""
-    for _ in iter(lambda: any(stream.waits for stream in streams), False):
+    for _ in iter(lambda: any(stream.has_frames for stream in streams), False):
         await asyncio.sleep(0)
 
 
@@ -35,17 +35,17 @@ def listen(model, *sounds, piece_bytes=640, gated=True):
     """What is told of each sound when all of them come in, piece by piece."""
 
     async def run():
-        activity = VoiceActivity(model, gated=gated)
+        activity = SileroVad(model, is_gated=gated)
         await activity.start()
         told = [[] for _ in sounds]
         streams = [activity.open(lambda at_ms, probability, to=to: to.append((at_ms, probability))) for to in told]
         for at in range(0, max(map(len, sounds)), piece_bytes):
             for stream, sound in zip(streams, sounds, strict=True):
-                stream.hear(sound[at : at + piece_bytes])
+                stream.append_audio(sound[at : at + piece_bytes])
             await all_told(*streams)
         for stream in streams:
             stream.close()
-        assert activity.open_streams == 0
+        assert activity.open_stream_count == 0
         activity.stop()
         return told
 
@@ -53,9 +53,9 @@ def listen(model, *sounds, piece_bytes=640, gated=True):
 
 
 def turns(told):
-    endpoint = Endpoint(TurnDetection(prefix_padding_ms=0))
-    happened = [event for at_ms, probability in told for event in endpoint.hear(at_ms, probability)]
-    return [event.at_ms for event in happened if isinstance(event, Started | Stopped)]
+    endpoint = EndpointDetector(TurnDetection(prefix_padding_ms=0))
+    happened = [event for at_ms, probability in told for event in endpoint.process_frame(at_ms, probability)]
+    return [event.at_ms for event in happened if isinstance(event, TurnStarted | TurnEnded)]
 
 
 def quieter(pcm, by_db, hiss=0.0):
@@ -112,7 +112,7 @@ def test_a_voice_that_can_hardly_be_heard_is_never_found_later_for_the_gate(mode
 def test_silence_costs_the_model_nothing(model):
     asked = Counter()
 
-    class Counting(VoiceActivity):
+    class Counting(SileroVad):
         def _infer(self, slots):
             asked.update(slots)
             return super()._infer(slots)
@@ -122,7 +122,7 @@ def test_silence_costs_the_model_nothing(model):
         await activity.start()
         stream = activity.open(lambda at_ms, probability: told.append(probability))
         for _ in range(60):
-            stream.hear(SECOND)
+            stream.append_audio(SECOND)
             await all_told(stream)
         return told
 
@@ -133,14 +133,14 @@ def test_silence_costs_the_model_nothing(model):
 
 def test_one_who_sends_minutes_at_once_holds_up_nobody(model, recording):
     async def run():
-        activity, order = VoiceActivity(model), []
+        activity, order = SileroVad(model), []
         await activity.start()
         flood = activity.open(lambda at_ms, probability: order.append("flood"))
         other = activity.open(lambda at_ms, probability: order.append("other"))
-        flood.hear(recording("lv_0870") * 8)
-        other.hear(recording("cards_001")[:1_024])
+        flood.append_audio(recording("lv_0870") * 8)
+        other.append_audio(recording("cards_001")[:1_024])
         await all_told(other)
-        assert flood.waits
+        assert flood.has_frames
         flood.close()
         return order
 
@@ -150,12 +150,12 @@ def test_one_who_sends_minutes_at_once_holds_up_nobody(model, recording):
 
 def test_what_is_dropped_is_never_told_and_what_follows_is_in_its_place(model, recording):
     async def run():
-        activity, told = VoiceActivity(model), []
+        activity, told = SileroVad(model), []
         await activity.start()
         stream = activity.open(lambda at_ms, probability: told.append(at_ms))
-        stream.hear(recording("cards_001")[: 10 * 1_024 + 512])
-        stream.drop()
-        stream.hear(recording("cards_001")[: 1_024 - 512])
+        stream.append_audio(recording("cards_001")[: 10 * 1_024 + 512])
+        stream.drop_frames()
+        stream.append_audio(recording("cards_001")[: 1_024 - 512])
         await all_told(stream)
         return told
 
@@ -164,13 +164,13 @@ def test_what_is_dropped_is_never_told_and_what_follows_is_in_its_place(model, r
 
 def test_whoever_takes_a_frame_may_drop_the_rest_or_close(model, recording):
     async def run(act):
-        activity, told = VoiceActivity(model), []
+        activity, told = SileroVad(model), []
         await activity.start()
         stream = activity.open(lambda at_ms, probability: (told.append(at_ms), getattr(stream, act)()))
-        stream.hear(recording("cards_001"))
+        stream.append_audio(recording("cards_001"))
         await all_told(stream)
         stream.close()
-        assert activity.open_streams == 0
+        assert activity.open_stream_count == 0
         return told
 
     assert asyncio.run(run("drop")) == [0]
@@ -179,11 +179,11 @@ def test_whoever_takes_a_frame_may_drop_the_rest_or_close(model, recording):
 
 def test_a_place_that_is_used_again_remembers_nothing(model, recording):
     async def run():
-        activity, told = VoiceActivity(model), ([], [])
+        activity, told = SileroVad(model), ([], [])
         await activity.start()
         for to in told:
             stream = activity.open(lambda at_ms, probability, to=to: to.append(probability))
-            stream.hear(recording("cards_001"))
+            stream.append_audio(recording("cards_001"))
             await all_told(stream)
             stream.close()
         return told
@@ -194,15 +194,15 @@ def test_a_place_that_is_used_again_remembers_nothing(model, recording):
 
 def test_more_streams_than_there_was_room_for_keep_what_they_know(model, recording):
     async def run():
-        activity, told = VoiceActivity(model), []
+        activity, told = SileroVad(model), []
         await activity.start()
         first = activity.open(lambda at_ms, probability: told.append(probability))
         pcm = recording("cards_001")
-        first.hear(pcm[:16_384])
+        first.append_audio(pcm[:16_384])
         await all_told(first)
         others = [activity.open(lambda at_ms, probability: None) for _ in range(100)]
         assert len({stream.slot for stream in (first, *others)}) == 101
-        first.hear(pcm[16_384:])
+        first.append_audio(pcm[16_384:])
         await all_told(first)
         return told
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from antiphon.errors import OurFault
+from antiphon.errors import ServerError
 from antiphon.stores.sql.group_commit import GroupCommit
 
 pytestmark = pytest.mark.anyio
@@ -101,7 +101,7 @@ async def test_a_stopped_writer_refuses_by_name() -> None:
     ledger = Ledger()
     await ledger.writer.stop()
     await ledger.writer.stop()
-    with pytest.raises(OurFault, match="The store is closed"):
+    with pytest.raises(ServerError, match="The store is closed"):
         await ledger.writer.write("yes")
 
 

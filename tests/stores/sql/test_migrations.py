@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from antiphon.records import ItemRecord, ResponseRecord
 from antiphon.stores.sql.migrations import v0001_responses
-from antiphon.stores.sql.store import Sql
+from antiphon.stores.sql.store import SqlStore
 
 pytestmark = pytest.mark.anyio
 
@@ -55,7 +55,7 @@ async def test_a_store_of_the_first_version_opens_with_all_that_it_has(url: str)
         if url.startswith("postgresql"):
             await connection.execute(text("SELECT setval('responses_number_seq', 8)"))
     await engine.dispose()
-    store = Sql(url)
+    store = SqlStore(url)
     await store.open()
     theirs = (ItemRecord(id="msg_1", direction="input", body=b"in"), ItemRecord(id="msg_2", direction="output", body=b"out"))
     first = ResponseRecord(
@@ -73,8 +73,8 @@ async def test_a_store_of_the_first_version_opens_with_all_that_it_has(url: str)
     )
     assert list(await store.chain("ada", "resp_2")) == [first, second]
     assert await store.item("ada", "msg_2") == theirs[1]
-    assert list(await store.orphaned()) == [second]
+    assert list(await store.orphans()) == [second]
     assert list(await store.keys.all()) == []
     await store.put(second)
-    assert await store.orphaned() == [] and await store.get("ada", "resp_2") == second
+    assert await store.orphans() == [] and await store.get("ada", "resp_2") == second
     await store.close()

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from antiphon.errors import OurFault
+from antiphon.errors import ServerError
 from antiphon.records import ResponseRecord
-from antiphon.stores.sql.store import Sql
+from antiphon.stores.sql.store import SqlStore
 from support.stores.responses import response
 
 pytestmark = pytest.mark.anyio
@@ -22,14 +22,14 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-async def opened(url: str) -> Sql:
-    store = Sql(url)
+async def opened(url: str) -> SqlStore:
+    store = SqlStore(url)
     await store.open()
     return store
 
 
-async def orphans(store: Sql) -> list[str]:
-    return [record.id for record in await store.orphaned()]
+async def orphans(store: SqlStore) -> list[str]:
+    return [record.id for record in await store.orphans()]
 
 
 # Several servers
@@ -42,7 +42,7 @@ async def test_a_server_leaves_what_another_works_on_until_that_one_is_gone(post
     assert await orphans(other) == []
     await one.close()
     assert await orphans(other) == ["resp_1"]
-    assert await other.settle(response("resp_1", "failed"))
+    assert await other.put_if_unfinished(response("resp_1", "failed"))
     assert await orphans(other) == []
     await other.close()
 
@@ -88,11 +88,11 @@ async def test_servers_that_write_the_same_responses_do_not_get_in_each_others_w
     for id in ids:
         await stores[0].put(response(id, "in_progress"))
 
-    async def write(store: Sql, order: list[str]) -> None:
+    async def write(store: SqlStore, order: list[str]) -> None:
         for _ in range(10):
             async with asyncio.TaskGroup() as group:
                 for id in order:
-                    group.create_task(store.settle(response(id, "in_progress")))
+                    group.create_task(store.put_if_unfinished(response(id, "in_progress")))
 
     async with asyncio.TaskGroup() as group:
         group.create_task(write(stores[0], ids))
@@ -125,12 +125,12 @@ async def test_a_restart_of_the_database_is_survived(postgres: Any) -> None:
     store = await opened(postgres.new_database())
     await store.put(response("resp_1", "in_progress"))
     postgres.stop()
-    with pytest.raises(OurFault, match=r"The store at postgresql.* can't be"):
+    with pytest.raises(ServerError, match=r"The store at postgresql.* can't be"):
         await store.get("ada", "resp_1")
-    with pytest.raises(OurFault):
+    with pytest.raises(ServerError):
         await store.put(response("resp_2"))
-    with pytest.raises(OurFault):
-        await store.orphaned()
+    with pytest.raises(ServerError):
+        await store.orphans()
     postgres.start()
     assert await orphans(store) == []  # still ours
     await store.put(response("resp_2"))
@@ -145,7 +145,7 @@ async def test_one_bad_record_fails_only_its_caller(postgres: Any) -> None:
     async def put(record: ResponseRecord) -> None:
         try:
             await store.put(record)
-        except OurFault:
+        except ServerError:
             failed.append(record.id)
 
     async with asyncio.TaskGroup() as group:
@@ -157,7 +157,7 @@ async def test_one_bad_record_fails_only_its_caller(postgres: Any) -> None:
 
 
 async def fault_of_opening(url: str) -> str:
-    with pytest.raises(OurFault) as fault:
+    with pytest.raises(ServerError) as fault:
         await opened(url)
     return fault.value.message
 

@@ -8,7 +8,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import Connection, create_engine, text
 
-from antiphon.stores.sql.schema import NewerSchema, bring_up_to_date, metadata
+from antiphon.stores.sql.schema import NewerSchema, metadata, migrate
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def connection() -> Iterator[Connection]:
 
 
 def test_migrating_makes_the_tables_of_the_schema(connection: Connection) -> None:
-    bring_up_to_date(connection)
+    migrate(connection)
     assert compare_metadata(MigrationContext.configure(connection), metadata) == []
 
 
@@ -30,7 +30,7 @@ def test_migrating_makes_the_same_keys_checks_and_indices(connection: Connection
         made = connection.execute(text("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL AND name <> 'alembic_version'"))
         return {name: sorted(part.strip() for part in re.split(r",|\n|\)$", sql) if part.strip()) for name, sql in made}
 
-    bring_up_to_date(connection)
+    migrate(connection)
     migrated = statements()
     metadata.drop_all(connection)
     metadata.create_all(connection)
@@ -38,14 +38,14 @@ def test_migrating_makes_the_same_keys_checks_and_indices(connection: Connection
 
 
 def test_migrating_again_changes_nothing(connection: Connection) -> None:
-    bring_up_to_date(connection)
+    migrate(connection)
     before = connection.execute(text("SELECT version_num FROM alembic_version")).all()
-    bring_up_to_date(connection)
+    migrate(connection)
     assert connection.execute(text("SELECT version_num FROM alembic_version")).all() == before
 
 
 def test_a_schema_from_the_future_is_not_touched(connection: Connection) -> None:
-    bring_up_to_date(connection)
+    migrate(connection)
     connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
     with pytest.raises(NewerSchema, match="9999"):
-        bring_up_to_date(connection)
+        migrate(connection)

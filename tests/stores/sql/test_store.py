@@ -16,11 +16,11 @@ import pytest
 from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
-from antiphon.errors import OurFault
+from antiphon.errors import ServerError
 from antiphon.records import ItemRecord, ResponseRecord
 from antiphon.stores.base import MissingAncestor, Store, UnknownCursor
-from antiphon.stores.memory import Memory
-from antiphon.stores.sql.store import Sql
+from antiphon.stores.memory import MemoryStore
+from antiphon.stores.sql.store import SqlStore
 from support.stores.responses import response
 
 pytestmark = pytest.mark.anyio
@@ -36,14 +36,14 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "home" / "store.sqlite3"
 
 
-async def opened(file: Path, options: str = "") -> Sql:
-    store = Sql(f"sqlite:///{file}{options}")
+async def opened(file: Path, options: str = "") -> SqlStore:
+    store = SqlStore(f"sqlite:///{file}{options}")
     await store.open()
     return store
 
 
 async def fault_of_opening(file: Path, options: str = "") -> str:
-    with pytest.raises(OurFault) as fault:
+    with pytest.raises(ServerError) as fault:
         await opened(file, options)
     return fault.value.message
 
@@ -136,16 +136,16 @@ async def test_two_programs_may_share_a_file(file: Path) -> None:
 
 
 async def test_what_a_sibling_works_on_is_left_to_it_and_what_a_dead_one_left_is_nobodys(file: Path) -> None:
-    first, second, third = [Sql(f"sqlite:///{file}", (number, *{1, 2, 3} - {number})) for number in (1, 2, 3)]
+    first, second, third = [SqlStore(f"sqlite:///{file}", (number, *{1, 2, 3} - {number})) for number in (1, 2, 3)]
     for store, id in ((first, "resp_1"), (second, "resp_2")):
         await store.open()
         await store.put(msgspec.structs.replace(response(id), status="in_progress"))
     await third.open()
-    assert await third.orphaned() == []
+    assert await third.orphans() == []
     await first.close()
-    heir = Sql(f"sqlite:///{file}", (4, 2, 3))
+    heir = SqlStore(f"sqlite:///{file}", (4, 2, 3))
     await heir.open()
-    assert [record.id for record in await heir.orphaned()] == ["resp_1"]
+    assert [record.id for record in await heir.orphans()] == ["resp_1"]
     for store in (second, third, heir):
         await store.close()
 
@@ -157,7 +157,7 @@ async def test_one_bad_record_fails_only_its_caller(file: Path) -> None:
     async def put(record: ResponseRecord) -> None:
         try:
             await store.put(record)
-        except OurFault:
+        except ServerError:
             failed.append(record.id)
 
     async with asyncio.TaskGroup() as group:
@@ -175,7 +175,7 @@ async def test_a_disk_that_takes_no_more_fails_the_put_and_nothing_else(file: Pa
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, hard))
     try:
-        with pytest.raises(OurFault, match=r"store\.sqlite3 can't be read or written: the disk reports an error\. Check"):
+        with pytest.raises(ServerError, match=r"store\.sqlite3 can't be read or written: the disk reports an error\. Check"):
             await store.put(response("resp_2", body=bytes(1_000_000)))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
@@ -189,7 +189,7 @@ async def test_a_locked_file_is_told_on_opening_and_on_putting(file: Path) -> No
     store = await opened(file, "?timeout=0.01")
     other = sqlite3.connect(file, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
-    with pytest.raises(OurFault, match=r"store\.sqlite3 is locked by another program"):
+    with pytest.raises(ServerError, match=r"store\.sqlite3 is locked by another program"):
         await store.put(response("resp_1"))
     assert "is locked by another program" in await fault_of_opening(file, "?timeout=0.01")
     other.execute("ROLLBACK")
@@ -218,8 +218,8 @@ async def test_a_damaged_file_is_told_on_reading(file: Path) -> None:
     await store.put(response("resp_1"))
     await store.close()
     damage(file)
-    damaged = Sql(f"sqlite:///{file}")
-    with pytest.raises(OurFault, match=r"store\.sqlite3 is damaged\. Move the file away"):
+    damaged = SqlStore(f"sqlite:///{file}")
+    with pytest.raises(ServerError, match=r"store\.sqlite3 is damaged\. Move the file away"):
         await damaged.open()
         await damaged.get("ada", "resp_1")
     await damaged.close()
@@ -245,7 +245,7 @@ async def test_a_folder_in_the_files_place_is_told(tmp_path: Path) -> None:
 async def test_a_closed_store_takes_nothing_more(file: Path) -> None:
     store = await opened(file)
     await store.close()
-    with pytest.raises(OurFault, match="The store is closed"):
+    with pytest.raises(ServerError, match="The store is closed"):
         await store.put(response("resp_1"))
 
 
@@ -261,14 +261,14 @@ async def test_a_closed_store_takes_nothing_more(file: Path) -> None:
     ],
 )
 async def test_a_url_that_leads_nowhere_is_told(url: str, told: str) -> None:
-    with pytest.raises(OurFault) as fault:
-        Sql(url)
+    with pytest.raises(ServerError) as fault:
+        SqlStore(url)
     assert told in fault.value.message
 
 
 async def test_people_s_words_are_in_no_message(file: Path) -> None:
     store = await opened(file)
-    with pytest.raises(OurFault) as fault:
+    with pytest.raises(ServerError) as fault:
         await store.put(response("resp_1", body=b"a secret", created_at=2**70))
     assert "secret" not in fault.value.message
     await store.close()
@@ -300,7 +300,7 @@ class SameAsMemory(RuleBasedStateMachine):
         super().__init__()
         self.runner = asyncio.Runner()
         self.folder = tempfile.TemporaryDirectory()
-        self.memory = Memory()
+        self.memory = MemoryStore()
         self.sql = self.runner.run(opened(Path(self.folder.name, "store.sqlite3")))
 
     def teardown(self) -> None:
@@ -320,7 +320,7 @@ class SameAsMemory(RuleBasedStateMachine):
         def write(store: Store, one: ResponseRecord | tuple[str, str]) -> Coroutine[Any, Any, Any]:
             if not isinstance(one, ResponseRecord):
                 return store.delete(*one)
-            return store.settle(one) if one.status == "failed" else store.put(one)
+            return store.put_if_unfinished(one) if one.status == "failed" else store.put(one)
 
         async def in_turn() -> list[Any]:
             return [await write(self.memory, one) for one in writes]
@@ -359,7 +359,7 @@ class SameAsMemory(RuleBasedStateMachine):
 
     @rule()
     def look_for_orphans(self) -> None:
-        assert self.told(self.sql.orphaned()) == self.told(self.memory.orphaned())
+        assert self.told(self.sql.orphans()) == self.told(self.memory.orphans())
 
     @rule()
     def open_again(self) -> None:

@@ -4,7 +4,7 @@ import io
 from pathlib import Path
 
 from antiphon.cli.common.shell import Shell
-from antiphon.cli.main import program, run
+from antiphon.cli.main import build_app, run
 
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "cli.md"
 
@@ -35,7 +35,7 @@ def page() -> str:
 def verbs() -> list[tuple[str, ...]]:
     """Every verb, the program itself first."""
     found: list[tuple[str, ...]] = [()]
-    app = program()
+    app = build_app()
     for name in (name for name in app if not name.startswith("-")):
         found.append((name,))
         found.extend((name, inner) for inner in app[name] if not inner.startswith("-"))

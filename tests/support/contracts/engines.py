@@ -13,20 +13,20 @@ from aiohttp import web
 
 from antiphon.config.load import load
 from antiphon.config.settings import SpeechSettings
-from antiphon.engine_api import events as talk_events
-from antiphon.engine_api.engine import Place
-from antiphon.engine_api.options import Settings
+from antiphon.engine_api import events
+from antiphon.engine_api.engine import BuildContext
+from antiphon.engine_api.options import ConversationSettings
 from antiphon.engines.remote.engine import RemoteEngine
-from antiphon.engines.remote.link import StreamPipe
-from antiphon.runtime.core.engine_types import ENGINES, builder
-from antiphon.runtime.speech.service import Speech
-from antiphon.runtime.workers.child_engine import embedded
-from antiphon.runtime.workers.server import Serving
-from antiphon.server.processes.run import background
-from antiphon.speech.dsp.resample import resampled
+from antiphon.engines.remote.link import StreamLinkTransport
+from antiphon.runtime.core.engine_types import ENGINES, load_builder
+from antiphon.runtime.speech.service import SpeechService
+from antiphon.runtime.workers.child_engine import embedded_engine
+from antiphon.runtime.workers.server import ConversationServer
+from antiphon.server.processes.run import background_server
+from antiphon.speech.dsp.resample import resample
 from antiphon.wire.internal.worker_link import VERSION, Hello
 
-SETTINGS = Settings(model="m")
+SETTINGS = ConversationSettings(model="m")
 
 
 def weights():
@@ -39,11 +39,9 @@ class Listener:
 
     def __init__(self):
         self.words = []
-        self.telling = False
         self._changed = asyncio.Event()
 
     def __call__(self, words):
-        assert not self.telling, "an engine may not deliver from within `tell`"
         assert words, "an engine has no reason to deliver nothing"
         self.words.extend(words)
         self._changed.set()
@@ -55,7 +53,7 @@ class Listener:
                 await self._changed.wait()
 
     def ends(self, id):
-        return [word for word in self.words if word.id == id and isinstance(word, talk_events.Ended | talk_events.Broke)]
+        return [word for word in self.words if word.id == id and isinstance(word, events.ResponseEnded | events.ResponseFailed)]
 
     async def end_of(self, id):
         await self.until(lambda _: self.ends(id))
@@ -67,12 +65,7 @@ async def conversing(engine):
     listener = Listener()
     async with engine.open(SETTINGS, listener) as conversation:
 
-        def tell(word):
-            listener.telling = True
-            conversation.tell(word)
-            listener.telling = False
-
-        yield listener, conversation, tell
+        yield listener, conversation, conversation.send
 
 
 async def counting(reader, writer):
@@ -166,8 +159,8 @@ def realtime_server(tmp_path_factory):
     """A server of ours, before scripted models: `m`, which says all at once, and `slow`."""
     home = tmp_path_factory.mktemp("home")
     models = [{"name": "m", "engine": "scripted"}, {"name": "slow", "engine": "scripted", "pace_ms": 1}]
-    config = load({"models": models, "logging.level": "error"}, None, {"HOME": str(home)}, home, etc=home / "none.toml").config
-    with background(config) as address:
+    config = load({"models": models, "logging.level": "error"}, None, {"HOME": str(home)}, home, system_file=home / "none.toml").config
+    with background_server(config) as address:
         SERVERS["realtime"] = f"{address}/v1"
         yield
 
@@ -178,12 +171,12 @@ async def linked(engine):
     ours, theirs = socket.socketpair()
     remote = RemoteEngine()
     await engine.start()
-    async with Serving() as serving:
-        for end, sock in ((serving.end, theirs), (remote.end, ours)):
+    async with ConversationServer() as serving:
+        for end, sock in ((serving.endpoint, theirs), (remote.endpoint, ours)):
             sock.setblocking(False)
-            await asyncio.get_running_loop().create_connection(lambda end=end: StreamPipe(end), sock=sock)
+            await asyncio.get_running_loop().create_connection(lambda end=end: StreamLinkTransport(end), sock=sock)
         serving.serve(engine)
-        serving.end.send(Hello(version=VERSION, abilities=engine.abilities))
+        serving.endpoint.send(Hello(version=VERSION, abilities=engine.capabilities))
         yield remote
     await engine.stop()
 
@@ -201,22 +194,22 @@ def with_engine(name, options, scenario):
             await play_before(options | ({"base_url": address} if name in ("chat", "responses") else {}))
 
     async def play_before(options):
-        place = Place(weights=weights(), base=Path())
+        place = BuildContext(weights_folder=weights(), base_folder=Path())
         if name == "cascade":
-            speech = Speech(SpeechSettings(), weights(), {})
-            await play_with(speech.around(builder("scripted")("m", options, place)))
+            speech = SpeechService(SpeechSettings(), weights(), {})
+            await play_with(speech.with_speech(load_builder("scripted")("m", options, place)))
             await speech.stop()
         elif name == "worker":
-            async with linked(builder("scripted")("m", options, place)) as remote:
+            async with linked(load_builder("scripted")("m", options, place)) as remote:
                 await play_with(remote)
         elif name == "omni":
             async with counting_model() as address:
-                await play_with(builder("omni")("m", options | {"workers": [address]}, place))
+                await play_with(load_builder("omni")("m", options | {"workers": [address]}, place))
         elif name == "child":
-            inside = builder("local")("m", options, place)
-            await play_with(embedded(ENGINES["local"], "m", options, place, inside.abilities))
+            inside = load_builder("local")("m", options, place)
+            await play_with(embedded_engine(ENGINES["local"], "m", options, place, inside.capabilities))
         else:
-            await play_with(builder(name)("m", options, place))
+            await play_with(load_builder(name)("m", options, place))
 
     async def play_with(engine):
         await engine.start()
@@ -239,7 +232,7 @@ BUZZ = (b"\0\x20" * 60 + b"\0\xe0" * 60) * 120
 def recording(name):
     """A person's voice, which ears that know people's voices know for speech."""
     with wave.open(str(Path(__file__).parents[2] / "speech" / "recordings" / f"{name}.wav")) as file:
-        return resampled(file.readframes(file.getnframes()), file.getframerate(), RATE_HZ)
+        return resample(file.readframes(file.getnframes()), file.getframerate(), RATE_HZ)
 
 
 DEAF = {"audio_in": False, "audio_out": False, "listens": False}

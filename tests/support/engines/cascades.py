@@ -11,12 +11,12 @@ from collections import deque
 from itertools import groupby
 
 from antiphon.audio import peak
-from antiphon.engine_api import commands, events as talk_events, history as turns
-from antiphon.engine_api.capabilities import Abilities
-from antiphon.engine_api.options import Settings, Transcription, TurnDetection, Voice
+from antiphon.engine_api import commands, events, history as engine_history
+from antiphon.engine_api.capabilities import Capabilities
+from antiphon.engine_api.options import ConversationSettings, Transcription, TurnDetection, Voice
 from antiphon.engines.cascade.engine import Cascade
-from antiphon.engines.cascade.parts import Parts
-from antiphon.speech.base import Piece, Segment, Transcript
+from antiphon.engines.cascade.parts import SpeechStack
+from antiphon.speech.base import Piece, TimedText, Transcript
 from support.engines.hearings import Told
 
 RATE_HZ = 16_000
@@ -90,7 +90,7 @@ class Ear:
             raise
         levels = [(sample, sum(1 for _ in run)) for (sample,), run in groupby(struct.iter_unpack("<h", pcm))]
         words = [WORDS[sample // 1000 - 1] for sample, count in levels if sample and count > RATE_HZ // 20]
-        times = tuple(Segment(word, at / 10, at / 10 + 0.1) for at, word in enumerate(words)) if self.has_times else ()
+        times = tuple(TimedText(word, at / 10, at / 10 + 0.1) for at, word in enumerate(words)) if self.has_times else ()
         return Transcript(text=" ".join(words), segments=times, language="en", tokens=len(words))
 
 
@@ -177,7 +177,7 @@ class _Stream:
         if self._is_open:
             self._is_open = False
             self._frames.clear()
-            self._activity.open_streams -= 1
+            self._activity.open_stream_count -= 1
 
     def _run(self):
         if not self._frames:
@@ -198,7 +198,7 @@ class Puppet:
         overrun: raised when it is asked.
     """
 
-    abilities = Abilities(tools=True)
+    abilities = Capabilities(tools=True)
 
     def __init__(self):
         self.told = []
@@ -238,11 +238,11 @@ class Puppet:
 
 
 def text(words):
-    return lambda id: talk_events.Text(id, words)
+    return lambda id: events.TextDelta(id, words)
 
 
 def used(id):
-    return talk_events.Used(id=id, input_tokens=10, output_tokens=5)
+    return events.Usage(id=id, input_tokens=10, output_tokens=5)
 
 
 class Session:
@@ -268,15 +268,15 @@ class Session:
         self.voice = voice
         self.pcm = {}
         self.asked = 0
-        parts = Parts(activity=self.activity, ear=self.ear, mouth=self.mouth, voices=self.mouth.voices)
-        self.cascade = Cascade(within, parts, speculates=speculates, count=self.counted.append)
+        parts = SpeechStack(vad=self.activity, transcriber=self.ear, synthesizer=self.mouth, voices=self.mouth.voices)
+        self.cascade = Cascade(within, parts, speculates=speculates, count_speculation=self.counted.append)
 
     def __call__(self, words):
         self.told(words)
         for word in words:
-            if isinstance(word, talk_events.SpeechStarted) and self.answers:
-                self.tell(commands.Foresee(self.ask(word.id, b"")))
-            elif isinstance(word, talk_events.SpeechStopped):
+            if isinstance(word, events.SpeechStarted) and self.answers:
+                self.tell(commands.Prepare(self.ask(word.id, b"")))
+            elif isinstance(word, events.SpeechStopped):
                 ask = self.ask(word.id, b"\1\0" * RATE_HZ)
                 self.history = ask.history
                 if self.answers:
@@ -284,8 +284,8 @@ class Session:
                     self.tell(ask)
 
     def ask(self, turn_id, pcm, **more):
-        part = turns.SpeechPart(pcm, RATE_HZ, turn_id)
-        history = (*self.history, turns.Message("user", (part,)))
+        part = engine_history.SpeechPart(pcm, RATE_HZ, turn_id)
+        history = (*self.history, engine_history.Message("user", (part,)))
         return commands.Respond(id=f"resp_{self.asked + 1}", history=history, voice=self.voice, **more)
 
     def tell(self, *words):
@@ -303,7 +303,7 @@ class Session:
         """Tell the sounds, a tenth of a second at a time."""
         for sound in sounds:
             for at in range(0, len(sound), 3200):
-                self.tell(commands.Hear(sound[at : at + 3200]))
+                self.tell(commands.AppendAudio(sound[at : at + 3200]))
                 for _ in range(8):
                     await asyncio.sleep(0)
         await self.settle()
@@ -316,10 +316,10 @@ class Session:
         return [word for word in self.told.words if isinstance(word, kinds)]
 
     def spoken(self, id="resp_1"):
-        return "".join(word.text for word in self.words(talk_events.Spoken, talk_events.Text) if word.id == id)
+        return "".join(word.text for word in self.words(events.AudioTranscriptDelta, events.TextDelta) if word.id == id)
 
     def ends(self, id="resp_1"):
-        return [word for word in self.words(talk_events.Ended, talk_events.Broke) if word.id == id]
+        return [word for word in self.words(events.ResponseEnded, events.ResponseFailed) if word.id == id]
 
     def edges(self):
         return self.told.edges()
@@ -333,7 +333,7 @@ def talked(scenario, within, *first, **options):
 
     async def play():
         session = Session(within, **options)
-        async with asyncio.timeout(60), session.cascade.open(Settings(model="parrot"), session) as session.told.conversation:
+        async with asyncio.timeout(60), session.cascade.open(ConversationSettings(model="parrot"), session) as session.told.conversation:
             for word in first:
                 session.tell(word)
             await scenario(session)

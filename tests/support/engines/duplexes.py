@@ -5,25 +5,25 @@ import contextlib
 
 from msgspec import structs
 
-from antiphon.engine_api import commands, events as talk_events
-from antiphon.engine_api.capabilities import Abilities
-from antiphon.engine_api.options import Settings
-from antiphon.engines.duplex.engine import Duplex
+from antiphon.engine_api import commands, events
+from antiphon.engine_api.capabilities import Capabilities
+from antiphon.engine_api.options import ConversationSettings
+from antiphon.engines.duplex.engine import DuplexAdapter
 from support.engines.hearings import Told, engine, noise, quiet
 
 RATE_HZ = 16_000
 VOICE_HZ = 24_000
-PLAIN = Abilities(listens=True, turn_detection=("server_vad",), audio_in=True, audio_out=True, truncation=True)
+PLAIN = Capabilities(listens=True, turn_detection=("server_vad",), audio_in=True, audio_out=True, truncation=True)
 TURN_END = noise(300, rate_hz=RATE_HZ) + quiet(700, RATE_HZ)
 """A second in which somebody speaks and is done."""
 
 
 def piece(ms=1000):
-    return commands.Hear(quiet(ms, RATE_HZ))
+    return commands.AppendAudio(quiet(ms, RATE_HZ))
 
 
 def sound(id, ms):
-    return talk_events.Sound(id, b"\1\0" * (VOICE_HZ * ms // 1000))
+    return events.AudioDelta(id, b"\1\0" * (VOICE_HZ * ms // 1000))
 
 
 def silent_parrot(**options):
@@ -80,8 +80,8 @@ class Puppet:
         self.deliver([word if not callable(word) else word(self.ask.id) for word in words])
 
     def turn(self, id="turn_1", start_ms=0, end_ms=1000):
-        self.deliver([talk_events.SpeechStarted(id, start_ms)])
-        self.deliver([talk_events.SpeechStopped(id, end_ms)])
+        self.deliver([events.SpeechStarted(id, start_ms)])
+        self.deliver([events.SpeechStopped(id, end_ms)])
 
 
 class Skipping(asyncio.SelectorEventLoop):
@@ -116,7 +116,7 @@ class Duet(Told):
         return words
 
     def sound_ms(self, id="duplex_1"):
-        return sum(len(word.pcm) for word in self.words if isinstance(word, talk_events.Sound) and word.id == id) * 1000 / (2 * VOICE_HZ)
+        return sum(len(word.pcm) for word in self.words if isinstance(word, events.AudioDelta) and word.id == id) * 1000 / (2 * VOICE_HZ)
 
     def kinds(self):
         return [type(word).__name__ for word in self.words]
@@ -127,8 +127,8 @@ def conversed(within, scenario, converse=None, *, reader=None):
 
     async def play():
         duet = Duet()
-        async with Duplex(within, reader).open(Settings(model="m"), duet) as duet.conversation:
-            duet.tell(converse or commands.Converse(instructions="Be brief."))
+        async with DuplexAdapter(within, reader).open(ConversationSettings(model="m"), duet) as duet.conversation:
+            duet.tell(converse or commands.StartDuplex(instructions="Be brief."))
             await duet.settle()
             duet.ready = duet.take()
             await scenario(duet)
@@ -145,8 +145,8 @@ def performed(scripted, scenario, converse=None):
 
     async def play():
         duet = Duet()
-        async with asyncio.timeout(60), scripted.open(Settings(model="m"), duet) as duet.conversation:
-            duet.tell(converse or commands.Converse())
+        async with asyncio.timeout(60), scripted.open(ConversationSettings(model="m"), duet) as duet.conversation:
+            duet.tell(converse or commands.StartDuplex())
             await scenario(duet)
             await duet.settle()
         return duet

@@ -8,12 +8,12 @@ from typing import NamedTuple
 
 import msgspec
 
-from antiphon.engine_api import commands, events as talk_events
+from antiphon.engine_api import commands, events as engine_events
 from antiphon.engines.chat.request import flat_name
-from antiphon.engines.chat.response import ChatReading
-from antiphon.engines.upstream.http_connection import Connection
-from antiphon.engines.upstream.http_exchange import Exchange
-from antiphon.errors import Fault
+from antiphon.engines.chat.response import ChatResponseReader
+from antiphon.engines.upstream.http_connection import HttpConnection
+from antiphon.engines.upstream.http_exchange import HttpExchange
+from antiphon.errors import ApiError
 
 FOLDER = Path(__file__).parent / "recorded"
 
@@ -70,28 +70,28 @@ def understood(words):
 
 def _understand(word, means):
     match word:
-        case talk_events.Text() | talk_events.Reasoning() | talk_events.Refusal():
+        case engine_events.TextDelta() | engine_events.ReasoningDelta() | engine_events.RefusalDelta():
             kind = type(word).__name__.lower()
             means[kind] = means.get(kind, "") + word.text
-            if isinstance(word, talk_events.Text) and word.logprobs:
+            if isinstance(word, engine_events.TextDelta) and word.logprobs:
                 means.setdefault("logprobs", []).extend(map(_likely, word.logprobs))
-        case talk_events.Annotated(_, annotation):
+        case engine_events.AnnotationAdded(_, annotation):
             means.setdefault("annotations", []).append(annotation)
-        case talk_events.Calling(_, call_id, name):
+        case engine_events.ToolCallStarted(_, call_id, name):
             assert call_id not in means.setdefault("calls", {}), "a call begins once"
             means["calls"][call_id] = [call_id, name, ""]
-        case talk_events.Arguments(_, call_id, text):
+        case engine_events.ToolArgumentsDelta(_, call_id, text):
             means["calls"][call_id][2] += text
-        case talk_events.Used():
+        case engine_events.Usage():
             means["used"] = [word.input_tokens, word.output_tokens, word.cached_tokens, word.reasoning_tokens]
-        case talk_events.Ended(_, reason):
+        case engine_events.ResponseEnded(_, reason):
             means["ended"] = reason
-        case talk_events.Broke():
+        case engine_events.ResponseFailed():
             means["broke"] = [word.status, word.code, word.param]
 
 
 def _likely(token):
-    chosen = token.chosen
+    chosen = token.token
     return [chosen.token, chosen.logprob, list(chosen.bytes), [other.token for other in token.alternatives]]
 
 
@@ -130,7 +130,7 @@ class Reader:
 
     def __init__(self, ask):
         self.words = []
-        self._reading = ChatReading(ask.id, {flat_name(tool.name, tool.namespace): tool for tool in ask.tools})
+        self._reading = ChatResponseReader(ask.id, {flat_name(tool.name, tool.namespace): tool for tool in ask.tools})
 
     def hear(self, events):
         return self._reading.read(events, self.words)
@@ -141,10 +141,10 @@ class Reader:
 
 async def _heard(ask, pieces, is_reset):
     listener = Reader(ask)
-    connection = Connection(lambda _connection: None, lambda _connection: None)
+    connection = HttpConnection(lambda _connection: None, lambda _connection: None)
     wire = Wire(connection)
     connection.connection_made(wire)
-    exchange = Exchange(listener, 60, 60, lambda: None)
+    exchange = HttpExchange(listener, 60, 60, lambda: None)
     exchange.start(connection, b"")
     for piece in pieces:
         if not wire.is_closing():
@@ -153,13 +153,13 @@ async def _heard(ask, pieces, is_reset):
     failure = await asyncio.wait_for(exchange.outcome, 10)
     exchange.abort()
     if failure is not None:
-        assert isinstance(failure.fault, Fault)
-        listener.words.append(_broke(ask.id, failure.fault))
+        assert isinstance(failure.error, ApiError)
+        listener.words.append(_broke(ask.id, failure.error))
     return listener.words
 
 
 def _broke(id, fault):
-    return talk_events.Broke(
+    return engine_events.ResponseFailed(
         id=id, message=fault.message, status=fault.status, code=fault.code, param=fault.param, retry_after_s=fault.retry_after_s
     )
 

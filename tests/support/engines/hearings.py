@@ -5,9 +5,9 @@ import contextlib
 import struct
 from pathlib import Path
 
-from antiphon.engine_api import commands, events as talk_events, history as turns
-from antiphon.engine_api.engine import Place
-from antiphon.engine_api.options import Settings, Transcription, TurnDetection
+from antiphon.engine_api import commands, events, history
+from antiphon.engine_api.engine import BuildContext
+from antiphon.engine_api.options import ConversationSettings, Transcription, TurnDetection
 from antiphon.engines.scripted.engine import build
 
 RATE_HZ = 24_000
@@ -15,7 +15,7 @@ LISTEN = commands.Configure(turn_detection=TurnDetection(), transcription=Transc
 
 
 def engine(base=Path(), **options):
-    return build("parrot", options, Place(weights=Path("unused"), base=base))
+    return build("parrot", options, BuildContext(weights_folder=Path("unused"), base_folder=base))
 
 
 def noise(ms, level=8000, rate_hz=RATE_HZ):
@@ -29,8 +29,8 @@ def quiet(ms, rate_hz=RATE_HZ):
 
 
 def ask(*parts, id="resp_1", **more):
-    said = tuple(turns.TextPart(part) if isinstance(part, str) else part for part in parts)
-    return commands.Respond(id=id, history=(turns.Message("user", said),), **more)
+    said = tuple(history.TextPart(part) if isinstance(part, str) else part for part in parts)
+    return commands.Respond(id=id, history=(history.Message("user", said),), **more)
 
 
 class Told:
@@ -64,7 +64,7 @@ class Told:
     async def hear(self, *sounds):
         """Tell the sounds, each in a tick of its own, and wait for all that is said to them at once."""
         for pcm in sounds:
-            self.tell(commands.Hear(pcm))
+            self.tell(commands.AppendAudio(pcm))
             await asyncio.sleep(0)
         await self.settle()
 
@@ -81,7 +81,9 @@ class Told:
 
     async def ended(self, id="resp_1"):
         """All that was said with that id, once it has ended."""
-        await self.until(lambda: any(isinstance(word, talk_events.Ended | talk_events.Broke) and word.id == id for word in self.words))
+        await self.until(
+            lambda: any(isinstance(word, events.ResponseEnded | events.ResponseFailed) and word.id == id for word in self.words)
+        )
         return [word for word in self.words if word.id == id]
 
     def edges(self):
@@ -89,16 +91,16 @@ class Told:
         return [
             (type(word).__name__, word.id, word.at_ms)
             for word in self.words
-            if isinstance(word, talk_events.SpeechStarted | talk_events.SpeechStopped)
+            if isinstance(word, events.SpeechStarted | events.SpeechStopped)
         ]
 
     def transcripts(self):
-        return [(word.id, word.transcript) for word in self.words if isinstance(word, talk_events.HeardAll)]
+        return [(word.id, word.transcript) for word in self.words if isinstance(word, events.InputTranscriptDone)]
 
 
 @contextlib.asynccontextmanager
 async def telling(scripted, *words):
     told = Told()
-    async with scripted.open(Settings(model="parrot"), told) as told.conversation:
+    async with scripted.open(ConversationSettings(model="parrot"), told) as told.conversation:
         told.tell(*words)
         yield told

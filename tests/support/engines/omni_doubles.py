@@ -14,9 +14,9 @@ from pathlib import Path
 
 from aiohttp import WSMsgType, web
 
-from antiphon.engine_api import commands, events as talk_events, history as turns
-from antiphon.engine_api.engine import Place
-from antiphon.engine_api.options import Settings
+from antiphon.engine_api import commands, events, history
+from antiphon.engine_api.engine import BuildContext
+from antiphon.engine_api.options import ConversationSettings
 from antiphon.engines.omni.engine import build
 
 LIMIT = 128 << 20
@@ -345,7 +345,7 @@ class Told:
         return [word for word in self.words if isinstance(word, kinds)]
 
     def ends(self, id):
-        return [word for word in self.of(talk_events.Ended, talk_events.Broke) if word.id == id]
+        return [word for word in self.of(events.ResponseEnded, events.ResponseFailed) if word.id == id]
 
     async def end_of(self, id):
         await self.until(lambda: self.ends(id))
@@ -358,7 +358,7 @@ class Told:
         return self.of(*kinds)
 
     def kinds(self):
-        return [type(word).__name__ for word in self.words if not isinstance(word, talk_events.Measured)]
+        return [type(word).__name__ for word in self.words if not isinstance(word, events.EngineMetrics)]
 
 
 class Client:
@@ -372,7 +372,7 @@ class Client:
         for word in words:
             self.told.is_telling = True
             try:
-                self.conversation.tell(word)
+                self.conversation.send(word)
             finally:
                 self.told.is_telling = False
 
@@ -381,14 +381,14 @@ NOTICES = []
 
 
 def engine(*workers, notice=NOTICES.append, secrets=None, **options):
-    place = Place(weights=Path(), base=Path(), notice=notice, secrets=secrets or {})
+    place = BuildContext(weights_folder=Path(), base_folder=Path(), notice=notice, secrets=secrets or {})
     return build("minicpm-o", {"workers": [worker.address for worker in workers], **options}, place)
 
 
 @contextlib.asynccontextmanager
 async def conversing(omni, kind="video"):
     told = Told()
-    async with omni.open(Settings(model="minicpm-o", kind=kind), told) as conversation:
+    async with omni.open(ConversationSettings(model="minicpm-o", kind=kind), told) as conversation:
         yield Client(told, conversation)
 
 
@@ -405,7 +405,7 @@ async def facing(worker, kind="video", **options):
 
 
 def ask(id="resp_1", text="Hi", *parts, **more):
-    return commands.Respond(id=id, history=(turns.Message("user", (*parts, turns.TextPart(text))),), **more)
+    return commands.Respond(id=id, history=(history.Message("user", (*parts, history.TextPart(text))),), **more)
 
 
 def played(scenario):

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from aiohttp import WSMsgType, web
 
-from antiphon.engine_api import commands, history as turns
-from antiphon.engine_api.engine import Place
-from antiphon.engine_api.options import Settings, Transcription, TurnDetection
+from antiphon.engine_api import commands, history as engine_history
+from antiphon.engine_api.engine import BuildContext
+from antiphon.engine_api.options import ConversationSettings, Transcription, TurnDetection
 from antiphon.engines.realtime.engine import build
 from support.engines.upstreams import Heard, run
 
@@ -81,7 +81,7 @@ class Session:
                 event = json.loads(message.data)
                 if event["type"] != "input_audio_buffer.append":
                     self.asked.append(event)
-                self.server.changed.set()
+                self.server.mark_changed.set_configuration()
                 await getattr(self, "on_" + event["type"].replace(".", "_"))(event)
 
     def kinds(self):
@@ -128,7 +128,7 @@ class Session:
     async def on_conversation_item_create(self, event):
         item, behind = event["item"], event.get("previous_item_id")
         ids = [known["id"] for known in self.items]
-        if refusal := self.server.refuses(item):
+        if refusal := self.server.errors(item):
             await self.error(*refusal, event.get("event_id"))
             return
         assert behind in (None, "root", *ids), (behind, ids)
@@ -165,7 +165,7 @@ class Session:
             await self.error("response_cancel_not_active", "Cancellation failed: no active response found", event.get("event_id"))
         for answer in answers:
             if self.server.heeds_cancel:
-                await answer.done("cancelled", reason="client_cancelled")
+                await answer.is_done("cancelled", reason="client_cancelled")
 
     # What is said of it
 
@@ -258,7 +258,7 @@ async def hello(answer):
     """The usual answer."""
     await answer.created()
     await answer.say("Hello", " there.")
-    await answer.done()
+    await answer.is_done()
 
 
 async def as_said(session, item_id):
@@ -305,7 +305,7 @@ class RealtimeServer:
             async with asyncio.TaskGroup() as self.playing:
                 yield self
                 for answer in self.answering:
-                    answer.go.set()
+                    answer.go.set_configuration()
         finally:
             await runner.cleanup()
 
@@ -346,7 +346,7 @@ def _text(item):
 
 def engine_before(server, place=None, **options):
     address = {"base_url": f"{'wss' if server.tls else 'ws'}://127.0.0.1:{server.port}/v1", "dialect": server.dialect, "retries": 0}
-    return build("m", address | options, place or Place(weights=Path(), base=Path()))
+    return build("m", address | options, place or BuildContext(weights_folder=Path(), base_folder=Path()))
 
 
 @contextlib.asynccontextmanager
@@ -356,7 +356,7 @@ async def talking(server, place=None, **options):
     await engine.start()
     heard = Heard()
     try:
-        async with engine.open(Settings(model="gpt-realtime"), heard) as conversation:
+        async with engine.open(ConversationSettings(model="gpt-realtime"), heard) as conversation:
             yield conversation, heard
     finally:
         await engine.stop()
@@ -377,15 +377,15 @@ def playing(scenario, *args, place=None, options=None, **behaviour):
 
 
 def said(text):
-    return turns.Message("user", (turns.TextPart(text),))
+    return engine_history.Message("user", (engine_history.TextPart(text),))
 
 
 def answered(text, heard_ms=None):
-    return turns.Message("assistant", (turns.TextPart(text),), heard_ms=heard_ms)
+    return engine_history.Message("assistant", (engine_history.TextPart(text),), played_ms=heard_ms)
 
 
 def spoken(turn_id, pcm=b"\1\2" * 2400, transcript=None):
-    return turns.Message("user", (turns.SpeechPart(pcm, 24_000, turn_id, transcript),))
+    return engine_history.Message("user", (engine_history.SpeechPart(pcm, 24_000, turn_id, transcript),))
 
 
 def ask(id, *history, **more):

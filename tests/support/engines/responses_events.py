@@ -3,8 +3,8 @@
 import itertools
 import json
 
-from antiphon.engine_api import events as talk_events
-from antiphon.engines.responses.response import ResponsesReading
+from antiphon.engine_api import events as engine_events
+from antiphon.engines.responses.response import ResponsesResponseReader
 from antiphon.protocols import output as machine
 
 ID = "resp_1"
@@ -15,7 +15,7 @@ USAGE = {
     "output_tokens_details": {"reasoning_tokens": 3},
     "total_tokens": 12,
 }
-USED = talk_events.Used(id=ID, input_tokens=7, output_tokens=5, cached_tokens=2, cache_write_tokens=1, reasoning_tokens=3)
+USED = engine_events.Usage(id=ID, input_tokens=7, output_tokens=5, cached_tokens=2, cache_write_tokens=1, reasoning_tokens=3)
 
 
 def event(type, **fields):
@@ -96,30 +96,34 @@ def full_reasoning(text, index=0, id="rs_a", name="reasoning_text", **more):
 
 def words_of(events, offered=(), keeps_ids=False):
     """What a reading makes of events, together."""
-    reading = ResponsesReading(ID, {tool.key.replace(".", "__"): tool for tool in offered}, keeps_ids)
+    reading = ResponsesResponseReader(ID, {tool.key.replace(".", "__"): tool for tool in offered}, keeps_ids)
     words = []
     is_over = reading.read([json.dumps(each).encode() for each in events], words)
-    assert is_over == isinstance(words[-1], talk_events.Ended)
+    assert is_over == isinstance(words[-1], engine_events.ResponseEnded)
     return words
 
 
 def shown(words):
     """The items that clients see when an engine says `words`."""
     numbers = itertools.count(1)
-    response = machine.Response(lambda prefix: f"{prefix}_{next(numbers)}")
+    response = machine.OutputMachine(lambda prefix: f"{prefix}_{next(numbers)}")
     for word in words:
-        response.take(word)
-    assert response.over
+        response.apply(word)
+    assert response.is_over
     return [_shown(item) for item in response.items]
 
 
 def _shown(item):
-    if item.hosted is not None:
+    if item.hosted_item is not None:
         return ("hosted", item.hosted)
     if item.call is not None:
         return ("call", item.call.call_id, item.call.name, item.call.namespace, item.arguments)
     kind = "reasoning" if item.is_reasoning else "message"
-    return (kind, *((part.slot.value, part.text) for part in [*item.parts, *item.summaries]), *([item.sealed] if item.sealed else []))
+    return (
+        kind,
+        *((part.kind.value, part.text) for part in [*item.parts, *item.summaries]),
+        *([item.sealed] if item.encrypted_content else []),
+    )
 
 
 OPENING = [event("created", response={"id": "resp_theirs"}), event("in_progress", response={"id": "resp_theirs"})]

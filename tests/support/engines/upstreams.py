@@ -8,9 +8,9 @@ from pathlib import Path
 
 import uvloop
 
-from antiphon.engine_api import commands, events as talk_events, history as turns
-from antiphon.engine_api.engine import Place
-from antiphon.engine_api.options import Settings
+from antiphon.engine_api import commands, events, history
+from antiphon.engine_api.engine import BuildContext
+from antiphon.engine_api.options import ConversationSettings
 from antiphon.engines.chat.engine import build
 
 STREAM_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -41,7 +41,7 @@ def whole(status, body, **headers):
 
 
 def ask(id="resp_1", text="Hi", **more):
-    return commands.Respond(id=id, history=(turns.Message("user", (turns.TextPart(text),)),), **more)
+    return commands.Respond(id=id, history=(history.Message("user", (history.TextPart(text),)),), **more)
 
 
 class Server:
@@ -168,7 +168,7 @@ class Heard:
             await self._changed.wait()
 
     def ends(self, id):
-        return [word for word in self.words if word.id == id and isinstance(word, talk_events.Ended | talk_events.Broke)]
+        return [word for word in self.words if word.id == id and isinstance(word, events.ResponseEnded | events.ResponseFailed)]
 
     async def end_of(self, id="resp_1"):
         await self.until(lambda _words: self.ends(id))
@@ -176,7 +176,7 @@ class Heard:
         return self.ends(id)[0]
 
     def text(self, id="resp_1"):
-        return "".join(word.text for word in self.words if word.id == id and isinstance(word, talk_events.Text))
+        return "".join(word.text for word in self.words if word.id == id and isinstance(word, events.TextDelta))
 
 
 class Watched:
@@ -194,7 +194,7 @@ class Watched:
 
 def engine_for(base_url, place=None, **options):
     settings = {"base_url": base_url, "quirks": "generic", "retries": 0, **options}
-    return build("m", settings, place or Place(weights=Path(), base=Path()))
+    return build("m", settings, place or BuildContext(weights_folder=Path(), base_folder=Path()))
 
 
 @contextlib.asynccontextmanager
@@ -204,7 +204,7 @@ async def before(server, place=None, *, scheme="http", host="127.0.0.1", **optio
     await engine.start()
     heard = Heard()
     try:
-        async with engine.open(Settings(model="m1"), heard) as conversation:
+        async with engine.open(ConversationSettings(model="m1"), heard) as conversation:
             yield conversation, heard
     finally:
         await engine.stop()
@@ -222,7 +222,7 @@ def playing(*plays, place=None, asks=("resp_1",), tls=None, **options):
     async def play():
         async with asyncio.timeout(20), Server(*plays, tls=tls).open() as server, before(server, place, **options) as (conversation, heard):
             for id in asks:
-                conversation.tell(ask(id) if isinstance(id, str) else id)
+                conversation.send(ask(id) if isinstance(id, str) else id)
                 await heard.end_of(id if isinstance(id, str) else id.id)
         await asyncio.sleep(0)
         left = asyncio.all_tasks() - {asyncio.current_task()}
@@ -240,7 +240,7 @@ DOWN = whole("503 Service Unavailable", {"error": {"message": "down"}})
 def watched(**more):
     """A watcher, and a place that has it."""
     watcher = Watched()
-    return watcher, Place(weights=Path(), base=Path(), watcher=watcher, **more)
+    return watcher, BuildContext(weights_folder=Path(), base_folder=Path(), observer=watcher, **more)
 
 
 def last_of(*plays, **options):

@@ -11,11 +11,17 @@ from typing import Any
 
 import pytest
 
-from antiphon.engine_api import commands, events as talk_events
-from antiphon.engine_api.capabilities import Abilities
-from antiphon.errors import ClientMistake
-from antiphon.protocols.minicpmo.session import Garbled, Held, Minicpmo, Opening, Resumed
-from antiphon.protocols.session import Close, FromClient, FromEngine, Halted, Hangup, Send, Tell, Tick, WakeAt
+from antiphon.engine_api import commands, events
+from antiphon.engine_api.capabilities import Capabilities
+from antiphon.errors import ClientError
+from antiphon.protocols.minicpmo.session import (
+    ClientThrottled,
+    ConnectionResumed,
+    MinicpmoSession,
+    MinicpmoSessionConfig,
+    UnreadableMinicpmoEvent,
+)
+from antiphon.protocols.session import Close, FromClient, FromEngine, Hangup, Send, SendToEngine, Shutdown, Tick, WakeAt
 from antiphon.wire.minicpmo.client_events import decode_client
 from antiphon.wire.minicpmo.server_events import encode_server
 from support.protocols.realtime_dialogues import fits, numbered
@@ -23,10 +29,10 @@ from support.protocols.realtime_dialogues import fits, numbered
 BEGUN_AT = 1_000.0
 ID = "sess_1"
 
-ALL = Abilities(images=True, audio_in=True, audio_out=True, full_duplex=True, sees=True, videos=True, clones=True)
+ALL = Capabilities(images=True, audio_in=True, audio_out=True, full_duplex=True, sees=True, videos=True, clones=True)
 """An engine that can do everything."""
 
-TEXT = Abilities()
+TEXT = Capabilities()
 """An engine that reads and writes."""
 
 
@@ -83,8 +89,8 @@ def error(code, **fields):
     return event("error", error={"code": code, **fields})
 
 
-ASSIGNED = talk_events.Assigned("q_1")
-READY = talk_events.Ready({"prefill_ms": 5})
+ASSIGNED = events.WorkerAssigned("q_1")
+READY = events.DuplexStarted({"prefill_ms": 5})
 
 
 class Laws:
@@ -133,10 +139,10 @@ class Laws:
     def tells(self, word):
         """The engine was told a word."""
         assert not self.is_closed and "session.queue_done" in self.types, "who waits for a place says nothing to it"
-        if isinstance(word, commands.Converse):
+        if isinstance(word, commands.StartDuplex):
             assert not self.told
-        if isinstance(word, commands.Hear | commands.See | commands.Listen):
-            assert isinstance(self.told[0], commands.Converse)
+        if isinstance(word, commands.AppendAudio | commands.AppendImage | commands.ForceListen):
+            assert isinstance(self.told[0], commands.StartDuplex)
             assert "session.created" in self.types
         self.told.append(word)
 
@@ -178,8 +184,10 @@ class Dialogue:
         self.pending: list[Any] = []
         self.wakes_at: float | None = None
         self.laws = Laws()
-        begun = Opening(**{"model": "parrot", "abilities": abilities, "mode": mode, "session_id": ID, "instructions": "Be kind."} | opening)
-        self.session = Minicpmo(begun, numbered())
+        begun = MinicpmoSessionConfig(
+            **{"model": "parrot", "abilities": abilities, "mode": mode, "session_id": ID, "instructions": "Be kind."} | opening
+        )
+        self.session = MinicpmoSession(begun, numbered())
         _begun.append(self)
         self._hear(FromClient(begun, self.at))
         self._go_on(until)
@@ -195,9 +203,9 @@ class Dialogue:
         assert self.pending == [], "there is more that came, and was not spoken of"
         if isinstance(said, bytes | dict):
             self._say(said if isinstance(said, bytes) else json.dumps(said).encode())
-        elif isinstance(said, Resumed | Held):
+        elif isinstance(said, ConnectionResumed | ClientThrottled):
             self._hear(FromClient(said, self.at))
-        elif isinstance(said, Tick | Hangup | Halted):
+        elif isinstance(said, Tick | Hangup | Shutdown):
             self._hear(said)
         else:
             self._hear(FromEngine(said if isinstance(said, tuple) else (said,), self.at))
@@ -213,8 +221,8 @@ class Dialogue:
     def _say(self, frame):
         try:
             said: Any = decode_client(frame, self.mode)
-        except ClientMistake as mistake:
-            said = Garbled(mistake)
+        except ClientError as mistake:
+            said = UnreadableMinicpmoEvent(mistake)
         self._hear(FromClient(said, self.at))
 
     def _hear(self, happened):
@@ -224,7 +232,7 @@ class Dialogue:
                     fields = json.loads(encode_server(sent))
                     self.laws.sent(fields)
                     self.pending.append(fields)
-                case Tell(word):
+                case SendToEngine(word):
                     self.laws.tells(word)
                     self.pending.append(word)
                 case WakeAt(at):
@@ -236,7 +244,7 @@ class Dialogue:
     def wait(self, seconds):
         """Let time pass; whoever wants to be woken meanwhile is."""
         until = self.at + seconds
-        while self.wakes_at is not None and self.wakes_at <= until and self.session.has_ended is None:
+        while self.wakes_at is not None and self.wakes_at <= until and self.session.end_reason is None:
             self.at, self.wakes_at = max(self.at, self.wakes_at), None
             self._hear(Tick(self.at))
         self.at = until

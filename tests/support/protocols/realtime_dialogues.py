@@ -14,25 +14,25 @@ import openai.types.beta.realtime as original_beta
 import openai.types.realtime as original
 from pydantic import TypeAdapter
 
-from antiphon.engine_api import commands, events as talk_events
-from antiphon.engine_api.capabilities import Abilities
-from antiphon.errors import ClientMistake
-from antiphon.protocols.realtime.session import Garbled, Realtime
-from antiphon.protocols.realtime.settings import Opening
-from antiphon.protocols.session import Close, FromClient, FromEngine, Halted, Hangup, Send, Spend, Tell, Tick, WakeAt
-from antiphon.wire.realtime.client_events import event_id_of
+from antiphon.engine_api import commands, events
+from antiphon.engine_api.capabilities import Capabilities
+from antiphon.errors import ClientError
+from antiphon.protocols.realtime.session import RealtimeSession, UnreadableRealtimeEvent
+from antiphon.protocols.realtime.settings import RealtimeSessionConfig
+from antiphon.protocols.session import Close, CountTokens, FromClient, FromEngine, Hangup, Send, SendToEngine, Shutdown, Tick, WakeAt
+from antiphon.wire.realtime.client_events import find_event_id
 from antiphon.wire.realtime.dialects import DIALECTS
 from antiphon.wire.realtime.server_events import RateLimit
 
 VALID: dict[str, Any] = {"ga": TypeAdapter(original.RealtimeServerEvent), "beta": TypeAdapter(original_beta.RealtimeServerEvent)}
 FRAME_LIMIT_BYTES = 1 << 20
 BEGUN_AT = 1_000.0
-EVENTS = (Tick, Hangup, Halted)
+EVENTS = (Tick, Hangup, Shutdown)
 
-TEXT = Abilities(tools=True)
+TEXT = Capabilities(tools=True)
 """An engine that reads and writes."""
 
-OMNI = Abilities(
+OMNI = Capabilities(
     tools=True,
     images=True,
     audio_in=True,
@@ -117,7 +117,7 @@ class Closes:
         self.code = code
 
     def __eq__(self, effect):
-        return isinstance(effect, Close) and self.code == (effect.fault.code if effect.fault else None)
+        return isinstance(effect, Close) and self.code == (effect.error.code if effect.error else None)
 
     __hash__ = None
 
@@ -187,8 +187,8 @@ class Dialogue:
         self.came: list[Any] = []
         self.wakes_at: float | None = None
         self.dialect = DIALECTS[dialect]
-        begun = Opening(**{"model": "parrot", "abilities": abilities, "dialect": dialect, "limits": lambda: LIMITS} | opening)
-        self.session = Realtime(begun, numbered())
+        begun = RealtimeSessionConfig(**{"model": "parrot", "abilities": abilities, "dialect": dialect, "limits": lambda: LIMITS} | opening)
+        self.session = RealtimeSession(begun, numbered())
         self._hear(FromClient(begun, self.at))
         if not is_new:
             self.pending.clear()
@@ -214,8 +214,8 @@ class Dialogue:
     def _say(self, frame):
         try:
             said: Any = self.dialect.decode_client(frame)
-        except ClientMistake as mistake:
-            said = Garbled(mistake, event_id_of(frame))
+        except ClientError as mistake:
+            said = UnreadableRealtimeEvent(mistake, find_event_id(frame))
         self._hear(FromClient(said, self.at))
 
     def _hear(self, happened):
@@ -224,13 +224,13 @@ class Dialogue:
                 case Send(sent):
                     self.came.append(sent)
                     self._send(sent)
-                case Tell(word):
+                case SendToEngine(word):
                     self.came.append(word)
                     self.pending.append(word)
                 case WakeAt(at):
                     assert at is None or at >= self.at
                     self.wakes_at = at
-                case Spend(tokens):
+                case CountTokens(tokens):
                     self.spent.append(tokens)
                 case _:
                     self.pending.append(effect)
@@ -251,7 +251,7 @@ class Dialogue:
     def wait(self, seconds):
         """Let time pass; whoever wants to be woken meanwhile is."""
         until = self.at + seconds
-        while self.wakes_at is not None and self.wakes_at <= until and self.session.has_ended is None:
+        while self.wakes_at is not None and self.wakes_at <= until and self.session.end_reason is None:
             self.at, self.wakes_at = self.wakes_at, None
             self._hear(Tick(self.at))
         self.at = until
@@ -278,13 +278,13 @@ class Dialogue:
         """Ask for an answer, and have it end, without a word about it."""
         self >> event("response.create")
         self.skip()
-        self >> (*words, talk_events.Ended(id, reason))
+        self >> (*words, events.ResponseEnded(id, reason))
         return self.skip()
 
     def turn(self, id, ms=400, **more):
         """Have the person say something, without a word about it."""
-        start_ms = self.session._speech.buffer.now_ms
+        start_ms = self.session._input_audio.buffer.now_ms
         self >> sound(silence(ms))
         self.skip()
-        self >> (talk_events.SpeechStarted(id, start_ms), talk_events.SpeechStopped(id, start_ms + ms))
+        self >> (events.SpeechStarted(id, start_ms), events.SpeechStopped(id, start_ms + ms))
         return self.skip()

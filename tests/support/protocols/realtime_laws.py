@@ -63,7 +63,7 @@ class Laws:
         assert event.event_id not in self.event_ids
         self.event_ids.add(event.event_id)
         response_id = getattr(event, "response_id", None)
-        if isinstance(event, events.PlayedEvent):
+        if isinstance(event, events.OutputAudioBufferEvent):
             self._is_played(event)
             return
         if response_id is not None:
@@ -99,7 +99,7 @@ class Laws:
             case commands.Cancel(id):
                 assert id in self.asked and id not in self.cancelled
                 self.cancelled.add(id)
-            case commands.Commit(id):
+            case commands.CommitAudio(id):
                 assert id not in self.turns or not id.startswith("turn_"), "an id of ours is given once"
                 self.turns.add(id)
 

@@ -4,17 +4,17 @@ import itertools
 
 import msgspec
 
-from antiphon.engine_api.capabilities import Abilities
-from antiphon.errors import OurFault
-from antiphon.protocols.responses.request import Order
-from antiphon.protocols.responses.session import Responses
-from antiphon.protocols.session import FromClient, FromEngine, Keep, NotKept, Send, Tell
+from antiphon.engine_api.capabilities import Capabilities
+from antiphon.errors import ServerError
+from antiphon.protocols.responses.request import ResolvedRequest
+from antiphon.protocols.responses.session import ResponsesSession
+from antiphon.protocols.session import FromClient, FromEngine, Persist, PersistFailed, Send, SendToEngine
 from antiphon.wire.codec.types import encode
 from antiphon.wire.responses import items
 from antiphon.wire.responses.request import CreateRequest
 from support.protocols.words import ID
 
-ALL = Abilities(
+ALL = Capabilities(
     images=True,
     tools=True,
     custom_tools=True,
@@ -30,7 +30,9 @@ def order_for(**fields):
     past = fields.pop("past", ())
     abilities = fields.pop("abilities", ALL)
     request = CreateRequest(**{"stream": True, **fields})
-    return Order(id=ID, tenant="t", created_at=1000, model="m", request=request, abilities=abilities, given=given_items, past=past)
+    return ResolvedRequest(
+        id=ID, tenant="t", created_at=1000, model="m", request=request, capabilities=abilities, input_items=given_items, previous_items=past
+    )
 
 
 NOISE = ["x" * length for length in range(16, 0, -1)]
@@ -38,7 +40,7 @@ NOISE = ["x" * length for length in range(16, 0, -1)]
 
 def session_for(noise=None, **fields):
     numbers = itertools.count(1)
-    return Responses(order_for(**fields), lambda prefix: f"{prefix}_{next(numbers)}", noise)
+    return ResponsesSession(order_for(**fields), lambda prefix: f"{prefix}_{next(numbers)}", noise)
 
 
 class Dialogue:
@@ -54,10 +56,10 @@ class Dialogue:
 
     def not_kept(self):
         """The store failed at the last record: as the driver does, drop what waited for it."""
-        last = max(index for index, effect in enumerate(self.effects) if isinstance(effect, Keep))
+        last = max(index for index, effect in enumerate(self.effects) if isinstance(effect, Persist))
         record = self.effects[last].record
-        self.effects[last:] = [effect for effect in self.effects[last:] if isinstance(effect, Tell)]
-        self.effects += self.session.handle(NotKept(record, OurFault("full"), 1002.0))
+        self.effects[last:] = [effect for effect in self.effects[last:] if isinstance(effect, SendToEngine)]
+        self.effects += self.session.handle(PersistFailed(record, ServerError("full"), 1002.0))
 
     @property
     def events(self):
@@ -69,4 +71,4 @@ class Dialogue:
 
     @property
     def kept(self):
-        return [effect.record for effect in self.effects if isinstance(effect, Keep)]
+        return [effect.record for effect in self.effects if isinstance(effect, Persist)]

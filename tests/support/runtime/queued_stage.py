@@ -5,11 +5,11 @@ import contextlib
 
 from antiphon.config.settings import QueueSettings, WorkerSettings
 from antiphon.engine_api import commands
-from antiphon.engine_api.capabilities import Abilities
+from antiphon.engine_api.capabilities import Capabilities
 from antiphon.engine_api.engine import EngineOverrun
-from antiphon.engine_api.options import Settings
+from antiphon.engine_api.options import ConversationSettings
 from antiphon.runtime.scheduling.base import Worker
-from antiphon.runtime.scheduling.local import Places
+from antiphon.runtime.scheduling.local import LocalCoordinator
 
 
 class Heard:
@@ -40,7 +40,7 @@ class Stage:
         opening: set when a conversation may begin; likewise `leaving`, when it may be left.
     """
 
-    abilities = Abilities(full_duplex=True)
+    abilities = Capabilities(full_duplex=True)
 
     def __init__(self):
         self.opening, self.leaving = asyncio.Event(), asyncio.Event()
@@ -102,9 +102,9 @@ async def _crash():
 
 
 def places(*engines, slots=1, failures=3, **settings):
-    coordinator = Places(QueueSettings(**settings), WorkerSettings(failures=failures))
+    coordinator = LocalCoordinator(QueueSettings(**settings), WorkerSettings(failures=failures))
     for number, engine in enumerate(engines):
-        coordinator.offer(Worker(id=f"w{number}", model="m", engine=engine, slots=slots))
+        coordinator.add_worker(Worker(id=f"w{number}", model="m", engine=engine, slots=slots))
     return coordinator
 
 
@@ -113,11 +113,11 @@ def asked(id="resp_1"):
 
 
 def settings(kind="audio", key="", tenant=""):
-    return Settings(model="m", kind=kind, key_id=key, tenant=tenant)
+    return ConversationSettings(model="m", kind=kind, key_id=key, tenant=tenant)
 
 
 def states(coordinator):
-    return [(seen.state, seen.taken) for seen in coordinator.workers()]
+    return [(seen.state, seen.lease_count) for seen in coordinator.workers()]
 
 
 async def free(coordinator):

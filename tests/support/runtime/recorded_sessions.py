@@ -11,12 +11,12 @@ import msgspec
 from antiphon.config.settings import RecordingSettings
 from antiphon.records import SessionRecord
 from antiphon.runtime.core.metrics import Metrics
-from antiphon.runtime.recording.library import Recordings
+from antiphon.runtime.recording.library import RecordingLibrary
 from antiphon.runtime.recording.recorder import Recorder
-from antiphon.runtime.recording.spool import ANY_ROOM
-from antiphon.runtime.replay.steps import Recorded
-from antiphon.stores.blobs import Blobs
-from antiphon.stores.memory import Memory
+from antiphon.runtime.recording.spool import NO_LIMITS
+from antiphon.runtime.replay.steps import DownloadedRecording
+from antiphon.stores.blobs import BlobStore
+from antiphon.stores.memory import MemoryStore
 from antiphon.wire.realtime import server_events as server
 from antiphon.wire.realtime.client_events import InputAudioBufferAppend
 from antiphon.wire.realtime.session import Audio, AudioInput, AudioOutput, PcmFormat, Session
@@ -42,13 +42,13 @@ def spoken(pcm):
 class Desk:
     """A recorder, where it keeps what it records, and what is there."""
 
-    def __init__(self, folder, place=None, room=ANY_ROOM, blobs=Blobs, now=time.time, **settings):
+    def __init__(self, folder, place=None, room=NO_LIMITS, blobs=BlobStore, now=time.time, **settings):
         self.noticed = []
         self.folder = folder
-        self.store = Memory()
+        self.store = MemoryStore()
         self.metrics = Metrics()
         self.blobs = blobs(str(place or folder / "kept"))
-        self.recordings = Recordings(self.store.sessions, self.blobs, RecordingSettings(**settings), now)
+        self.recordings = RecordingLibrary(self.store.sessions, self.blobs, RecordingSettings(**settings), now)
         self.recorder = Recorder(
             folder / "spool", self.blobs, self.store.sessions, self.metrics, self.recordings.expire, room, self.noticed.append, now=now
         )
@@ -72,7 +72,7 @@ class Desk:
         return record
 
     async def file(self, session_id, name):
-        return b"".join([piece async for piece in self.blobs.pieces(f"{session_id}/{name}")])
+        return b"".join([piece async for piece in self.blobs.read_chunks(f"{session_id}/{name}")])
 
     async def lines(self, session_id):
         return [msgspec.json.decode(line) for line in (await self.file(session_id, "events.jsonl")).splitlines()]
@@ -90,4 +90,4 @@ def recording(lines, files, **record):
         | record
     )
     events = b"".join(msgspec.json.encode(line) + b"\n" for line in lines)
-    return Recorded({"meta.json": msgspec.json.encode(told), "events.jsonl": events, **files})
+    return DownloadedRecording({"meta.json": msgspec.json.encode(told), "events.jsonl": events, **files})

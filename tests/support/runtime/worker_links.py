@@ -4,19 +4,19 @@ import asyncio
 import contextlib
 import socket
 
-from antiphon.engine_api import commands, events as talk_events, history as turns
-from antiphon.engine_api.options import Settings
+from antiphon.engine_api import commands, events, history
+from antiphon.engine_api.options import ConversationSettings
 from antiphon.engines.remote.engine import RemoteEngine
-from antiphon.engines.remote.link import StreamPipe
-from antiphon.runtime.workers.server import Serving
-from antiphon.wire.codec.length_prefix import Frames
-from antiphon.wire.internal.worker_link import VERSION, Hello, from_worker, to_worker
+from antiphon.engines.remote.link import StreamLinkTransport
+from antiphon.runtime.workers.server import ConversationServer
+from antiphon.wire.codec.length_prefix import FrameDecoder
+from antiphon.wire.internal.worker_link import VERSION, Hello, from_worker_decoder, to_worker_decoder
 
-SETTINGS = Settings(model="m")
+SETTINGS = ConversationSettings(model="m")
 
 
 def ask(id, text="one two three", **more):
-    return commands.Respond(id=id, history=(turns.Message("user", (turns.TextPart(text),)),), **more)
+    return commands.Respond(id=id, history=(history.Message("user", (history.TextPart(text),)),), **more)
 
 
 class Heard:
@@ -41,7 +41,7 @@ class Heard:
 
     async def end_of(self, id):
         def ends(words):
-            return [word for word in words if word.id == id and isinstance(word, talk_events.Ended | talk_events.Broke)]
+            return [word for word in words if word.id == id and isinstance(word, events.ResponseEnded | events.ResponseFailed)]
 
         await self.until(ends)
         return ends(self.words)[0]
@@ -49,7 +49,7 @@ class Heard:
 
 async def plugged(sock, end):
     sock.setblocking(False)
-    await asyncio.get_running_loop().create_connection(lambda: StreamPipe(end), sock=sock)
+    await asyncio.get_running_loop().create_connection(lambda: StreamLinkTransport(end), sock=sock)
 
 
 @contextlib.asynccontextmanager
@@ -59,11 +59,11 @@ async def linked(engine, slots=None, **remotely):
     await engine.start()
     remote = RemoteEngine(**remotely)
     try:
-        async with Serving(slots) as serving:
-            await plugged(theirs, serving.end)
-            await plugged(ours, remote.end)
+        async with ConversationServer(slots) as serving:
+            await plugged(theirs, serving.endpoint)
+            await plugged(ours, remote.endpoint)
             serving.serve(engine)
-            serving.end.send(Hello(version=VERSION, abilities=engine.abilities, slots=slots))
+            serving.endpoint.send(Hello(version=VERSION, abilities=engine.abilities, slots=slots))
             await remote.start()
             yield remote, serving
             await remote.stop()
@@ -75,7 +75,7 @@ class Bare:
     """The other end of a link without anything behind it: what it is sent, as frames."""
 
     def __init__(self, decoder):
-        self._frames = Frames(decoder)
+        self._frames = FrameDecoder(decoder)
         self._reader = self._writer = None
         self.came = []
 
@@ -90,7 +90,7 @@ class Bare:
                     if isinstance(frame, kind):
                         self.came.remove(frame)
                         return frame
-                self.came += self._frames.take(await self._reader.read(1 << 16))
+                self.came += self._frames.feed(await self._reader.read(1 << 16))
 
     def send(self, piece):
         self._writer.write(piece)
@@ -112,8 +112,8 @@ class Bare:
 async def bare_worker(**remotely):
     """A server's end, and the worker's bare one."""
     ours, theirs = socket.socketpair()
-    remote, bare = RemoteEngine(**remotely), Bare(to_worker)
-    await plugged(ours, remote.end)
+    remote, bare = RemoteEngine(**remotely), Bare(to_worker_decoder)
+    await plugged(ours, remote.endpoint)
     await bare.open(theirs)
     try:
         yield remote, bare
@@ -126,9 +126,9 @@ async def bare_worker(**remotely):
 async def bare_server(engine, **serving_with):
     """A worker's end, and the server's bare one."""
     ours, theirs = socket.socketpair()
-    bare = Bare(from_worker)
-    async with Serving(**serving_with) as serving:
-        await plugged(theirs, serving.end)
+    bare = Bare(from_worker_decoder)
+    async with ConversationServer(**serving_with) as serving:
+        await plugged(theirs, serving.endpoint)
         await bare.open(ours)
         serving.serve(engine)
         try:

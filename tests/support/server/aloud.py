@@ -8,8 +8,8 @@ import random
 import wave
 from pathlib import Path
 
-from antiphon.audio import to_ulaw
-from antiphon.speech.dsp.resample import resampled
+from antiphon.audio import encode_ulaw
+from antiphon.speech.dsp.resample import resample
 from support.server.realtime_peer import kinds
 
 RATE_HZ = 24_000
@@ -28,7 +28,7 @@ BY_HAND = {"type": "realtime", "audio": {"input": {"turn_detection": None, "tran
 def recording(name, rate_hz=RATE_HZ):
     """A person's voice."""
     with wave.open(str(RECORDINGS / f"{name}.wav")) as file:
-        return resampled(file.readframes(file.getnframes()), file.getframerate(), rate_hz)
+        return resample(file.readframes(file.getnframes()), file.getframerate(), rate_hz)
 
 
 def silence(seconds, rate_hz=RATE_HZ):
@@ -62,12 +62,12 @@ async def append(peer, pcm, piece=RATE_HZ // 5):
 
 async def append_ulaw(peer, pcm):
     """Send sound at 8 kHz as a telephone does."""
-    await append(peer, to_ulaw(pcm), 800)
+    await append(peer, encode_ulaw(pcm), 800)
 
 
 async def heard_as(peer):
     """The transcript of the next turn."""
-    return (await peer.until("conversation.item.input_audio_transcription.completed"))[-1]["transcript"]
+    return (await peer.text_until("conversation.item.input_audio_transcription.completed"))[-1]["transcript"]
 
 
 def sound_of(events, kind="response.output_audio.delta"):

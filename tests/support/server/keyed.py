@@ -3,8 +3,8 @@
 from prometheus_client.parser import text_string_to_metric_families
 
 from antiphon.runtime.access.keys import make_key
-from antiphon.server.processes.run import background
-from antiphon.stores.sql.store import Sql
+from antiphon.server.processes.run import background_server
+from antiphon.stores.sql.store import SqlStore
 from support.server.raw_http import exchange, request
 from support.server.scripted_server import SCRIPT, configured
 
@@ -24,14 +24,14 @@ class Keyed:
     async def key(self, **fields):
         """A new key."""
         record, secret = make_key("laptop", now=1, **fields)
-        store = Sql(str(self.config.database_url))
+        store = SqlStore(str(self.config.database_url))
         await store.open()
         await store.keys.add(record)
         await store.close()
         return secret
 
     def serving(self):
-        return background(self.config, is_lasting=True)
+        return background_server(self.config, is_persistent=True)
 
 
 def numbers(url):

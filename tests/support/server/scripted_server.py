@@ -37,4 +37,4 @@ def configured(tmp_path: Path, models, **settings):
     """A configuration of these models, all else at its default, writing only below `tmp_path`."""
     environ = {"HOME": str(tmp_path)}
     entries = [{"name": name, **options} for name, options in models.items()]
-    return load({"models": entries, **settings}, None, environ, tmp_path, etc=tmp_path / "none.toml").config
+    return load({"models": entries, **settings}, None, environ, tmp_path, system_file=tmp_path / "none.toml").config

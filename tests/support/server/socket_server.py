@@ -8,16 +8,16 @@ import threading
 import uvloop
 from starlette.applications import Starlette
 
-from antiphon.errors import Fault
+from antiphon.errors import ApiError
 from antiphon.runtime.service import Service
 from antiphon.server.admin import metrics
-from antiphon.server.http.access_log import Traced
+from antiphon.server.http.access_log import AccessLogMiddleware
 from antiphon.server.http.auth import GuardedRoute
-from antiphon.server.http.errors import on_fault
-from antiphon.server.processes.run import Server
+from antiphon.server.http.errors import on_api_error
+from antiphon.server.processes.run import HttpServer
 from antiphon.server.transport import connection, logs
-from antiphon.server.transport.limits import Pace
-from antiphon.server.transport.listener import base_url, bound
+from antiphon.server.transport.limits import TokenBucket
+from antiphon.server.transport.listener import base_url, open_listener
 from support.server.scripted_server import configured
 
 
@@ -78,9 +78,9 @@ class _Route:
         echo = Echo()
         query = scope["query_string"]
         on_binary = None if b"text" in query else echo.on_binary
-        pace = Pace(self.pace) if self.pace else None
-        echo.socket = await connection.of(scope).upgrade(
-            send, echo, subprotocol=self.subprotocol, headers=[(b"x-more", b"yes")], on_binary=on_binary, pace=pace
+        pace = TokenBucket(self.pace) if self.pace else None
+        echo.socket = await connection.from_scope(scope).upgrade(
+            send, echo, subprotocol=self.subprotocol, headers=[(b"x-more", b"yes")], on_binary=on_binary, bucket=pace
         )
         self.echoes.append(echo)
         if b"unread" not in query:
@@ -98,13 +98,13 @@ def echoing(home, *, pace=None, subprotocol=None, **settings):
     async def serve(listener):
         service = Service(config, lambda _line: None)
         await service.open()
-        server = Server(service, lambda: started.put(served))
+        server = HttpServer(service, lambda: started.put(served))
         served = Served(server, base_url(listener))
         routes = [
             GuardedRoute("/echo", _Route(served.echoes, pace, subprotocol), service=service, access="responses:write", methods=["GET"]),
             *metrics.routes(service),
         ]
-        server.config.app = Traced(Starlette(routes=routes, exception_handlers={Fault: on_fault}), service)
+        server.config.app = AccessLogMiddleware(Starlette(routes=routes, exception_handlers={ApiError: on_api_error}), service)
         try:
             await server.serve(sockets=[listener])
         finally:
@@ -117,7 +117,7 @@ def echoing(home, *, pace=None, subprotocol=None, **settings):
         except BaseException as error:
             started.put(error)
 
-    with bound("127.0.0.1", 0) as listener:
+    with open_listener("127.0.0.1", 0) as listener:
         thread = threading.Thread(target=work, args=(listener,), daemon=True)
         thread.start()
         served = started.get()

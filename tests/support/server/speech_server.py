@@ -9,16 +9,16 @@ from struct import pack
 
 import uvloop
 
-from antiphon.engines.cascade.parts import Parts
-from antiphon.errors import OurFault, invalid_value
+from antiphon.engines.cascade.parts import SpeechStack
+from antiphon.errors import ServerError, invalid_value
 from antiphon.runtime.service import Service
-from antiphon.runtime.speech.service import Speech
+from antiphon.runtime.speech.service import SpeechService
 from antiphon.server.app import build
-from antiphon.server.processes.run import Server
+from antiphon.server.processes.run import HttpServer
 from antiphon.server.transport import logs
-from antiphon.server.transport.listener import base_url, bound
-from antiphon.speech.base import HEARING_RATE_HZ, Piece, Segment, Transcript
-from antiphon.speech.stt.options import refuse
+from antiphon.server.transport.listener import base_url, open_listener
+from antiphon.speech.base import INPUT_RATE_HZ, Piece, TimedText, Transcript
+from antiphon.speech.stt.options import check_options
 from support.server.scripted_server import SCRIPT, configured
 
 WORD_MS = 250
@@ -48,7 +48,7 @@ class Ear:
         pass
 
     def check(self, wish):
-        refuse(wish, "beep", languages=self.languages, takes_prompt=self.takes_prompt, has_word_times=self.has_times)
+        check_options(wish, "beep", languages=self.languages, takes_prompt=self.takes_prompt, has_word_times=self.has_times)
 
     async def transcribe(self, pcm, wish):
         self.wishes.append(wish)
@@ -61,10 +61,10 @@ class Ear:
                 raise
         if not any(pcm):
             return Transcript(text="")
-        seconds = len(pcm) / 2 / HEARING_RATE_HZ
+        seconds = len(pcm) / 2 / INPUT_RATE_HZ
         text = f"[{seconds:.1f} s]"
-        segments = (Segment(text, 0.5, seconds),) if self.has_times else ()
-        words = (Segment(text, 0.5, 1.0),) if wish.word_times else ()
+        segments = (TimedText(text, 0.5, seconds),) if self.has_times else ()
+        words = (TimedText(text, 0.5, 1.0),) if wish.word_times else ()
         return Transcript(text=text, segments=segments, words=words, language=(wish.languages or ("en",))[0], tokens=3)
 
 
@@ -96,7 +96,7 @@ class Mouth:
             raise invalid_value("voice", voice, self.voices)
         for word in text.split():
             if "break" in word:
-                raise OurFault("The voice broke.")
+                raise ServerError("The voice broke.")
             if "endless" in word:
                 self.waits.set()
                 try:
@@ -131,10 +131,10 @@ def speaking(home, *, ear=None, mouth=None, models=None, **settings):
 
     async def serve(listener):
         service = Service(config, lambda _line: None)
-        parts = Parts(ear=ear, mouth=mouth, voices=(*Mouth.voices, "alloy"))
-        service.speech = Speech(config.speech, config.models_dir, {}, parts=parts)
+        parts = SpeechStack(transcriber=ear, synthesizer=mouth, voices=(*Mouth.voices, "alloy"))
+        service.speech = SpeechService(config.speech, config.models_dir, {}, stack=parts)
         await service.open()
-        server = Server(service, lambda: started.put((server, Served(base_url(listener), service, ear, mouth))))
+        server = HttpServer(service, lambda: started.put((server, Served(base_url(listener), service, ear, mouth))))
         server.config.app = build(service)
         try:
             await server.serve(sockets=[listener])
@@ -148,7 +148,7 @@ def speaking(home, *, ear=None, mouth=None, models=None, **settings):
         except BaseException as error:
             started.put(error)
 
-    with bound("127.0.0.1", 0) as listener:
+    with open_listener("127.0.0.1", 0) as listener:
         thread = threading.Thread(target=work, args=(listener,), daemon=True)
         thread.start()
         begun = started.get()

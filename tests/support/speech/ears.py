@@ -3,9 +3,9 @@
 import asyncio
 import contextlib
 
-from antiphon.audio import bytes_of
+from antiphon.audio import size_bytes
 from antiphon.engine_api.options import Transcription
-from antiphon.speech.base import HEARING_RATE_HZ, Segment, Transcript
+from antiphon.speech.base import INPUT_RATE_HZ, TimedText, Transcript
 
 WISH = Transcription()
 
@@ -28,7 +28,7 @@ async def started(ear):
 
 
 def silence(seconds):
-    return bytes(bytes_of(seconds * 1000, HEARING_RATE_HZ))
+    return bytes(size_bytes(seconds * 1000, INPUT_RATE_HZ))
 
 
 class Dictated:
@@ -51,12 +51,12 @@ class Dictated:
         self._at = 0
 
     async def transcribe(self, pcm, wish):
-        ms = len(pcm) * 1000 // (2 * HEARING_RATE_HZ)
+        ms = len(pcm) * 1000 // (2 * INPUT_RATE_HZ)
         self.asked.append(ms)
         if self.fault:
             fault, self.fault = self.fault, None
             raise fault
         whole, more = divmod(ms, 500)
         words = [*self._words[:whole], self._words[whole][: len(self._words[whole]) * more // 500]]
-        segments = tuple(Segment(word, at / 2, at / 2 + 0.5) for at, word in enumerate(words[:whole]))
+        segments = tuple(TimedText(word, at / 2, at / 2 + 0.5) for at, word in enumerate(words[:whole]))
         return Transcript(text=" ".join(filter(None, words)), segments=segments, language="en", tokens=whole)

@@ -6,8 +6,8 @@ import threading
 import time
 from pathlib import Path
 
-from antiphon.speech.tts.alignment import words_of
-from antiphon.speech.tts.child import Missing, Stopped, serve
+from antiphon.speech.tts.alignment import split_words
+from antiphon.speech.tts.child import SynthesisStopped, VoiceUnavailable, serve
 
 WORD_SAMPLES = 100
 
@@ -16,7 +16,7 @@ class Tones:
     def __init__(self, begin):
         self.notes = Path(begin.paths[0])
         if (self.notes / "missing").exists():
-            raise Missing("There is no tone.")
+            raise VoiceUnavailable("There is no tone.")
         if (self.notes / "dead").exists():
             os.kill(os.getpid(), signal.SIGKILL)
         if (self.notes / "silent").exists():
@@ -36,8 +36,8 @@ class Tones:
             (self.notes / "waiting").touch()
             stopped.wait()
             (self.notes / "stopped").touch()
-            raise Stopped
-        words = words_of(text)
+            raise SynthesisStopped
+        words = split_words(text)
         with (self.notes / "said").open("a") as said:
             said.write(f"{text.strip()}\n")
         return b"\1\0" * WORD_SAMPLES * len(words), [(word, WORD_SAMPLES) for word in words]

@@ -4,8 +4,8 @@ import asyncio
 import contextlib
 from pathlib import Path
 
-from antiphon.speech.tts.process import Patience
-from antiphon.speech.tts.synthesizer import ProcessMouth
+from antiphon.speech.tts.process import VoiceLimits
+from antiphon.speech.tts.synthesizer import ProcessSynthesizer
 from support.speech import tone_voice
 
 PROGRAM = (tone_voice.__file__,)
@@ -29,19 +29,19 @@ async def started(mouth):
 
 
 def tones(folder: Path, *, notice=lambda _line: None, **patience):
-    return ProcessMouth(
+    return ProcessSynthesizer(
         PROGRAM,
         [folder],
         voices=("high", "low"),
         rate_hz=16_000,
         aliases={"alloy": "low"},
-        patience=Patience(**patience),
+        limits=VoiceLimits(**patience),
         notice=notice,
     )
 
 
 async def heard(mouth, text, voice=None, speed=1.0):
-    return [piece async for piece in mouth.say(text, voice, speed)]
+    return [piece async for piece in mouth.synthesize(text, voice, speed)]
 
 
 async def until(condition):

@@ -5,7 +5,7 @@ import json
 import pytest
 from hypothesis import given, strategies as st
 
-from antiphon.errors import ClientMistake
+from antiphon.errors import ClientError
 from antiphon.wire.codec.reading import DEPTH_LIMIT, Reader, check_depth, read_query
 from antiphon.wire.responses.endpoints import ListQuery, RetrieveQuery
 from antiphon.wire.responses.parts import InputText, OutputText, TopLogprob
@@ -19,7 +19,7 @@ def nested(depth: int, opening: str = '{"a":', closing: str = "}") -> bytes:
 def test_sixty_four_levels_are_as_deep_as_it_goes():
     check_depth(nested(64))
     for body in (nested(65), nested(65, "[", "]"), nested(33, '[{"a":', "}]"), nested(65, '{"}":[1],"a":', ',"b":"{"}')):
-        with pytest.raises(ClientMistake, match="nested more than 64 levels deep"):
+        with pytest.raises(ClientError, match="nested more than 64 levels deep"):
             check_depth(body)
 
 
@@ -46,7 +46,7 @@ def test_depth_is_counted_as_it_is(value, more):
     if depth(value) <= DEPTH_LIMIT:
         check_depth(body)
     else:
-        with pytest.raises(ClientMistake):
+        with pytest.raises(ClientError):
             check_depth(body)
 
 
@@ -54,7 +54,7 @@ def test_depth_is_counted_as_it_is(value, more):
 def test_the_depth_of_anything_can_be_asked(body):
     try:
         check_depth(body * 70)
-    except ClientMistake as mistake:
+    except ClientError as mistake:
         assert mistake.code is None
 
 
@@ -73,7 +73,7 @@ def test_the_depth_of_anything_can_be_asked(body):
     ],
 )
 def test_what_is_no_json_is_refused_as_such(body):
-    with pytest.raises(ClientMistake) as caught:
+    with pytest.raises(ClientError) as caught:
         Reader(InputText).read(body)
     assert caught.value.body()["error"]["type"] == "invalid_request_error"
     assert caught.value.code in (None, "invalid_type")
@@ -81,19 +81,19 @@ def test_what_is_no_json_is_refused_as_such(body):
 
 def test_the_parser_says_what_is_wrong_with_json():
     with pytest.raises(
-        ClientMistake, match=r"^We could not parse the JSON body of your request\. .* was not valid JSON: .*trailing comma.*\.\)$"
+        ClientError, match=r"^We could not parse the JSON body of your request\. .* was not valid JSON: .*trailing comma.*\.\)$"
     ):
         Reader(InputText).read(b'{"text":1,}')
 
 
 def test_a_body_of_the_wrong_kind_is_named():
-    with pytest.raises(ClientMistake, match=r"^Invalid type: expected an object, but got an array instead\.$"):
+    with pytest.raises(ClientError, match=r"^Invalid type: expected an object, but got an array instead\.$"):
         Reader(InputText).read(b" [] ")
 
 
 @pytest.mark.parametrize(("field", "members"), [("include", "strings"), ("tools", "objects")])
 def test_what_should_be_an_array_is_told_of_what(field, members):
-    with pytest.raises(ClientMistake, match=f"'{field}': expected an array of {members}, but got a string instead"):
+    with pytest.raises(ClientError, match=f"'{field}': expected an array of {members}, but got a string instead"):
         decode_request(b'{"input": "x", "%b": "x"}' % field.encode())
 
 
@@ -113,7 +113,7 @@ def test_numbers_of_either_kind_are_decimals():
 def test_a_whole_number_is_an_integer_however_it_is_written():
     read = Reader(CreateRequest).read
     assert read(b'{"max_output_tokens":16.0}').max_output_tokens == read(b'{"max_output_tokens":1.6e1}').max_output_tokens == 16
-    with pytest.raises(ClientMistake, match="got a decimal number"):
+    with pytest.raises(ClientError, match="got a decimal number"):
         read(b'{"model":1.0}')
 
 
@@ -143,7 +143,7 @@ def test_a_query_is_read_as_its_type_says():
     ],
 )
 def test_a_wrong_query_is_named(pair, message):
-    with pytest.raises(ClientMistake) as caught:
+    with pytest.raises(ClientError) as caught:
         read_query(ListQuery, [pair])
     assert caught.value.message == message
     assert caught.value.param == pair[0]

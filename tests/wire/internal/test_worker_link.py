@@ -7,20 +7,40 @@ import msgspec
 import pytest
 from hypothesis import given, strategies as st
 
-from antiphon.engine_api import commands, events as talk_events, history as turns
-from antiphon.engine_api.options import CustomTool, FunctionTool, HostedTool, JsonSchema, Retention, Sampling, Settings, ToolChoice, Voice
-from antiphon.errors import ClientMistake, OurFault
-from antiphon.wire.codec.length_prefix import FRAME_LIMIT_BYTES, Flaw, Frames
-from antiphon.wire.internal.worker_link import Failure, Left, Open, Said, Told, Unsendable, framed, from_worker, to_worker
+from antiphon.engine_api import commands, events, history
+from antiphon.engine_api.options import (
+    ConversationSettings,
+    CustomTool,
+    FunctionTool,
+    HostedTool,
+    JsonSchema,
+    Retention,
+    Sampling,
+    ToolChoice,
+    Voice,
+)
+from antiphon.errors import ClientError, ServerError
+from antiphon.wire.codec.length_prefix import FRAME_LIMIT_BYTES, BadFrame, FrameDecoder
+from antiphon.wire.internal.worker_link import (
+    ConversationClosed,
+    EngineCommands,
+    EngineEvents,
+    Failure,
+    OpenConversation,
+    UnsendableFrame,
+    from_worker_decoder,
+    pack_frame,
+    to_worker_decoder,
+)
 
 HISTORY = (
-    turns.Message(
-        "user", (turns.TextPart("What is it?"), turns.ImagePart(url="data:image/png;base64,AA=="), turns.SpeechPart(b"\0\1", 24_000))
+    history.Message(
+        "user", (history.TextPart("What is it?"), history.ImagePart(url="data:image/png;base64,AA=="), history.SpeechPart(b"\0\1", 24_000))
     ),
-    turns.Thought("Hm.", ("It thinks.",), "sealed"),
-    turns.ToolCall("call_1", "look", '{"at": 1}'),
-    turns.ToolResult("call_1", (turns.TextPart("A cat."), turns.VideoPart("AA=="))),
-    turns.Hosted({"type": "web_search_call", "id": "ws_1", "action": None}),
+    history.ReasoningItem("Hm.", ("It thinks.",), "sealed"),
+    history.ToolCall("call_1", "look", '{"at": 1}'),
+    history.ToolResult("call_1", (history.TextPart("A cat."), history.VideoPart("AA=="))),
+    history.HostedToolItem({"type": "web_search_call", "id": "ws_1", "action": None}),
 )
 ASK = commands.Respond(
     id="resp_1",
@@ -29,18 +49,18 @@ ASK = commands.Respond(
         FunctionTool("look", parameters={"maximum": 1.5}),
         CustomTool("grep", grammar="a|b", syntax="regex"),
     ),
-    hosted=(HostedTool("web_search", {"type": "web_search"}),),
+    hosted_tools=(HostedTool("web_search", {"type": "web_search"}),),
     namespaces={"a": "b"},
     tool_choice=ToolChoice("required", ("look",)),
     sampling=Sampling(temperature=0.5, extra={"seed": -1}),
     format=JsonSchema("n", {"type": "object"}, strict=True),
     voice=Voice("alloy", rate_hz=16_000),
-    retain=Retention(0.5, 100),
+    retention=Retention(0.5, 100),
 )
 
 
 def through(frame, decoder):
-    (out,) = Frames(decoder).take(framed(frame))
+    (out,) = FrameDecoder(decoder).feed(pack_frame(frame))
     return out
 
 
@@ -54,39 +74,39 @@ def words_of(union):
         yield kind(**{field.name: required[field.name] for field in msgspec.structs.fields(kind) if field.required})
 
 
-@pytest.mark.parametrize("word", [ASK, *words_of(commands.ToEngine)], ids=lambda word: type(word).__name__)
+@pytest.mark.parametrize("word", [ASK, *words_of(commands.EngineCommand)], ids=lambda word: type(word).__name__)
 def test_every_word_to_an_engine_crosses_as_it_is(word):
-    assert through(Told(7, (word,)), to_worker) == Told(7, (word,))
+    assert through(EngineCommands(7, (word,)), to_worker_decoder) == EngineCommands(7, (word,))
 
 
-@pytest.mark.parametrize("word", [*words_of(talk_events.FromEngine)], ids=lambda word: type(word).__name__)
+@pytest.mark.parametrize("word", [*words_of(events.EngineEvent)], ids=lambda word: type(word).__name__)
 def test_every_word_from_an_engine_crosses_as_it_is(word):
-    assert through(Said(7, (word, word)), from_worker) == Said(7, (word, word))
+    assert through(EngineEvents(7, (word, word)), from_worker_decoder) == EngineEvents(7, (word, word))
 
 
 @pytest.mark.parametrize(
-    "fault", [ClientMistake("No.", code="x", param="input", status=413), OurFault("Oh.", status=503, retry_after_s=2.5)]
+    "fault", [ClientError("No.", code="x", param="input", status=413), ServerError("Oh.", status=503, retry_after_s=2.5)]
 )
 def test_a_fault_crosses_with_all_that_its_client_is_told(fault):
-    back = Failure.of(fault).fault()
+    back = Failure.from_error(fault).to_error()
     assert type(back) is type(fault)
     assert vars(back) == vars(fault)
 
 
 @given(st.lists(st.integers(1, 40)), st.integers(1, 4))
 def test_frames_come_out_whole_however_they_are_cut(cuts, count):
-    stream = b"".join(framed(Told(number, (commands.Cancel("resp_1"),))) for number in range(count))
-    frames, came = Frames(to_worker), []
+    stream = b"".join(pack_frame(EngineCommands(number, (commands.Cancel("resp_1"),))) for number in range(count))
+    frames, came = FrameDecoder(to_worker_decoder), []
     for cut in cuts:
-        came += frames.take(stream[:cut])
+        came += frames.feed(stream[:cut])
         stream = stream[cut:]
-    came += frames.take(stream)
+    came += frames.feed(stream)
     assert [frame.number for frame in came] == list(range(count))
 
 
 def test_a_frame_that_is_too_long_is_refused_before_it_has_come():
-    with pytest.raises(Flaw, match=str(FRAME_LIMIT_BYTES)):
-        list(Frames(to_worker).take(struct.pack("!I", FRAME_LIMIT_BYTES + 1)))
+    with pytest.raises(BadFrame, match=str(FRAME_LIMIT_BYTES)):
+        list(FrameDecoder(to_worker_decoder).feed(struct.pack("!I", FRAME_LIMIT_BYTES + 1)))
 
 
 @pytest.mark.parametrize(
@@ -105,48 +125,48 @@ def test_a_frame_that_is_too_long_is_refused_before_it_has_come():
     ids=range(9),
 )
 def test_what_is_no_frame_is_told(packed):
-    with pytest.raises(Flaw, match="makes no sense"):
-        list(Frames(to_worker).take(struct.pack("!I", len(packed)) + packed))
+    with pytest.raises(BadFrame, match="makes no sense"):
+        list(FrameDecoder(to_worker_decoder).feed(struct.pack("!I", len(packed)) + packed))
 
 
 @given(st.binary(max_size=300))
 def test_no_bytes_do_more_than_end_a_link(noise):
-    for decoder in (to_worker, from_worker):
+    for decoder in (to_worker_decoder, from_worker_decoder):
         try:
-            list(Frames(decoder).take(noise))
-            list(Frames(decoder).take(struct.pack("!I", len(noise)) + noise))
-        except Flaw:
+            list(FrameDecoder(decoder).feed(noise))
+            list(FrameDecoder(decoder).feed(struct.pack("!I", len(noise)) + noise))
+        except BadFrame:
             pass
 
 
 @given(st.data())
 def test_no_altered_frame_does_more_than_end_a_link(data):
-    frame = bytearray(framed(Told(1, (ASK,))))
+    frame = bytearray(pack_frame(EngineCommands(1, (ASK,))))
     for _ in range(data.draw(st.integers(1, 4))):
         frame[data.draw(st.integers(4, len(frame) - 1))] = data.draw(st.integers(0, 255))
     try:
-        list(Frames(to_worker).take(bytes(frame)))
-    except Flaw:
+        list(FrameDecoder(to_worker_decoder).feed(bytes(frame)))
+    except BadFrame:
         pass
 
 
 @pytest.mark.parametrize(
     "frame",
     [
-        Told(1, (commands.Respond(id="x", history=(), sampling=Sampling(extra={"seed": 2**70})),)),
-        Open(1, Settings(model="\ud800")),
-        Said(1, (talk_events.Sound("x", b"\0" * FRAME_LIMIT_BYTES),)),
+        EngineCommands(1, (commands.Respond(id="x", history=(), sampling=Sampling(extra={"seed": 2**70})),)),
+        OpenConversation(1, ConversationSettings(model="\ud800")),
+        EngineEvents(1, (events.AudioDelta("x", b"\0" * FRAME_LIMIT_BYTES),)),
     ],
     ids=["number", "half a character", "length"],
 )
 def test_what_no_frame_can_carry_is_told_to_whoever_sends_it(frame):
-    with pytest.raises(Unsendable):
-        framed(frame)
+    with pytest.raises(UnsendableFrame):
+        pack_frame(frame)
 
 
 def test_bytes_behind_a_flaw_do_not_keep_those_before_it_from_being_read():
     came = []
-    with pytest.raises(Flaw):
-        for frame in Frames(from_worker).take(framed(Left(1)) + b"\0\0\0\1\xc1"):
+    with pytest.raises(BadFrame):
+        for frame in FrameDecoder(from_worker_decoder).feed(pack_frame(ConversationClosed(1)) + b"\0\0\0\1\xc1"):
             came.append(frame)
-    assert came == [Left(1)]
+    assert came == [ConversationClosed(1)]

@@ -6,8 +6,8 @@ import struct
 import pytest
 from hypothesis import given, strategies as st
 
-from antiphon.engine_api import history as turns
-from antiphon.errors import ClientMistake
+from antiphon.engine_api import history
+from antiphon.errors import ClientError
 from antiphon.wire.minicpmo import chat, client_events as client, media
 from antiphon.wire.minicpmo.decode import ID_LIMIT
 from support.wire.minicpmo_samples import append, base64_of, floats, frame, jpeg, silence
@@ -23,7 +23,7 @@ def read(sent, mode="video"):
 
 
 def refused(sent, mode="video"):
-    with pytest.raises(ClientMistake) as mistake:
+    with pytest.raises(ClientError) as mistake:
         read(sent, mode)
     return mistake.value.code, mistake.value.param
 
@@ -121,8 +121,8 @@ def test_so_is_the_voice_to_speak_with(payload):
     ("payload", "param"),
     [
         ({"system_prompt": 7}, "payload.system_prompt"),
-        ({"system_prompt": "x" * (client.PROMPT_LIMIT + 1)}, "payload.system_prompt"),
-        ({"instructions": "x" * (client.PROMPT_LIMIT + 1)}, "payload.instructions"),
+        ({"system_prompt": "x" * (client.PROMPT_LIMIT_CHARACTERS + 1)}, "payload.system_prompt"),
+        ({"instructions": "x" * (client.PROMPT_LIMIT_CHARACTERS + 1)}, "payload.instructions"),
         ({"config": []}, "payload.config"),
         ({"config": {"x": "y" * client.OPTIONS_LIMIT_BYTES}}, "payload.config"),
         ({"voice": {"ref_audio": "AAA"}}, "payload.voice.ref_audio"),
@@ -141,7 +141,7 @@ def test_settings_are_not_nested_without_end():
     deep = {"x": 1}
     for _ in range(80):
         deep = {"x": deep}
-    with pytest.raises(ClientMistake, match="nested") as mistake:
+    with pytest.raises(ClientError, match="nested") as mistake:
         read(frame("session.init", payload={"config": deep}))
     assert mistake.value.code == "invalid_json"
 
@@ -218,7 +218,7 @@ def test_an_append_has_an_input():
 
 def test_a_question_is_as_the_original_has_it_where_it_says_no_more():
     assert asked(messages=[{"role": "user", "content": "Hi"}]) == client.ChatAppend(
-        messages=(turns.Message("user", (turns.TextPart("Hi"),)),), streaming=True, max_tokens=256
+        messages=(history.Message("user", (history.TextPart("Hi"),)),), streaming=True, max_tokens=256
     )
 
 
@@ -235,7 +235,7 @@ def test_a_question_says_how_it_is_to_be_answered():
         response_id="r",
     )
     assert given == client.ChatAppend(
-        messages=(turns.Message("system", (turns.TextPart("Be brief."),)), turns.Message("user", ())),
+        messages=(history.Message("system", (history.TextPart("Be brief."),)), history.Message("user", ())),
         streaming=False,
         max_tokens=64,
         length_penalty=1.2,
@@ -260,19 +260,19 @@ URL = f"data:image/jpeg;base64,{base64_of(jpeg())}"
 @pytest.mark.parametrize(
     ("part", "said"),
     [
-        ({"type": "text", "text": "Hi"}, turns.TextPart("Hi")),
-        ({"type": "image", "data": base64_of(jpeg())}, turns.ImagePart(url=URL)),
-        ({"type": "image", "image": URL}, turns.ImagePart(url=URL)),
-        ({"type": "image_url", "image_url": {"url": URL}}, turns.ImagePart(url=URL)),
-        ({"type": "image_url", "image_url": URL}, turns.ImagePart(url=URL)),
-        ({"type": "image_url", "image_url": {"url": "https://example.com/a.jpg"}}, turns.ImagePart(url="https://example.com/a.jpg")),
-        ({"type": "audio", "data": SOUND}, turns.SpeechPart(PCM, 16_000)),
-        ({"type": "audio", "audio": {"data": SOUND}}, turns.SpeechPart(PCM, 16_000)),
-        ({"type": "audio", "data": base64_of(WAV)}, turns.AudioPart(base64_of(WAV), "wav")),
-        ({"type": "input_audio", "input_audio": {"data": base64_of(WAV), "format": "wav"}}, turns.AudioPart(base64_of(WAV), "wav")),
-        ({"type": "input_audio", "input_audio": {"data": "AAEC", "format": "mp3"}}, turns.AudioPart("AAEC", "mp3")),
-        ({"type": "video", "data": "AAEC"}, turns.VideoPart("AAEC")),
-        ({"type": "video", "data": "data:video/mp4;base64,AAEC", "stack_frames": 4}, turns.VideoPart("AAEC", 4)),
+        ({"type": "text", "text": "Hi"}, history.TextPart("Hi")),
+        ({"type": "image", "data": base64_of(jpeg())}, history.ImagePart(url=URL)),
+        ({"type": "image", "image": URL}, history.ImagePart(url=URL)),
+        ({"type": "image_url", "image_url": {"url": URL}}, history.ImagePart(url=URL)),
+        ({"type": "image_url", "image_url": URL}, history.ImagePart(url=URL)),
+        ({"type": "image_url", "image_url": {"url": "https://example.com/a.jpg"}}, history.ImagePart(url="https://example.com/a.jpg")),
+        ({"type": "audio", "data": SOUND}, history.SpeechPart(PCM, 16_000)),
+        ({"type": "audio", "audio": {"data": SOUND}}, history.SpeechPart(PCM, 16_000)),
+        ({"type": "audio", "data": base64_of(WAV)}, history.AudioPart(base64_of(WAV), "wav")),
+        ({"type": "input_audio", "input_audio": {"data": base64_of(WAV), "format": "wav"}}, history.AudioPart(base64_of(WAV), "wav")),
+        ({"type": "input_audio", "input_audio": {"data": "AAEC", "format": "mp3"}}, history.AudioPart("AAEC", "mp3")),
+        ({"type": "video", "data": "AAEC"}, history.VideoPart("AAEC")),
+        ({"type": "video", "data": "data:video/mp4;base64,AAEC", "stack_frames": 4}, history.VideoPart("AAEC", 4)),
     ],
 )
 def test_messages_have_parts_of_several_kinds(part, said):
@@ -323,7 +323,7 @@ def test_a_part_that_cannot_be_is_refused_by_name(part, code, param):
             "input.generation.max_new_tokens",
         ),
         (
-            {"messages": ASKED, "generation": {"max_new_tokens": chat.TOKENS_LIMIT + 1}},
+            {"messages": ASKED, "generation": {"max_new_tokens": chat.MAX_TOKENS_LIMIT + 1}},
             "invalid_payload",
             "input.generation.max_new_tokens",
         ),
@@ -339,13 +339,13 @@ def test_a_question_that_cannot_be_is_refused_by_name(given, code, param):
 
 def test_a_picture_by_an_address_that_nobody_fetches_is_told_so():
     sent = append(messages=[{"role": "user", "content": [{"type": "image_url", "image_url": "ftp://example.com/a.jpg"}]}])
-    with pytest.raises(ClientMistake, match="expected a URL of data, http, or https"):
+    with pytest.raises(ClientError, match="expected a URL of data, http, or https"):
         read(sent, "chat")
 
 
 @pytest.mark.parametrize("given", [{"role": "x" * 10_000, "content": "x"}, {"role": "user", "content": [{"type": "x" * 10_000}]}])
 def test_what_is_wrong_is_not_told_back_at_length(given):
-    with pytest.raises(ClientMistake) as mistake:
+    with pytest.raises(ClientError) as mistake:
         asked(messages=[given])
     assert len(mistake.value.message) < 300
 
@@ -407,10 +407,10 @@ def test_so_it_is_with_bytes(mode, sent):
 def taken_or_refused(sent, mode):
     try:
         assert isinstance(read(sent, mode), client.ClientEvent)
-    except ClientMistake as mistake:
+    except ClientError as mistake:
         assert mistake.message
         assert mistake.code in ("invalid_json", "unknown_event", "missing_field", "invalid_payload", "mode_mismatch", None)
 
 
 def test_limits_are_of_what_is_decoded():
-    assert len(read(append(audio=silence(media.SOUND_LIMIT_S * 1_000))).pcm) == media.SOUND_LIMIT_S * 32_000
+    assert len(read(append(audio=silence(media.AUDIO_LIMIT_S * 1_000))).pcm) == media.AUDIO_LIMIT_S * 32_000

@@ -7,7 +7,7 @@ import struct
 import pytest
 from hypothesis import given, strategies as st
 
-from antiphon.errors import ClientMistake
+from antiphon.errors import ClientError
 from antiphon.wire.minicpmo import media
 from support.wire.minicpmo_samples import base64_of, floats, jpeg
 
@@ -28,8 +28,8 @@ def converted(request):
     numpy = media._numpy()
     if request.param == "numpy":
         assert numpy is not None
-        return lambda sound: media._quickly_from_floats(numpy, sound)
-    return media._plainly_from_floats
+        return lambda sound: media._from_floats_numpy(numpy, sound)
+    return media._from_floats_plain
 
 
 def test_samples_keep_their_place_between_silence_and_full_scale(converted):
@@ -53,14 +53,14 @@ def test_no_samples_are_no_sound(converted):
 @given(st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), max_size=50))
 def test_both_ways_come_to_the_same(values):
     sound = floats(*values)
-    assert media._quickly_from_floats(media._numpy(), sound) == media._plainly_from_floats(sound)
+    assert media._from_floats_numpy(media._numpy(), sound) == media._from_floats_plain(sound)
 
 
 @given(st.lists(st.integers(-32768, 32767), max_size=50))
 def test_sound_comes_back_as_it_was(numbers):
     pcm = struct.pack(f"<{len(numbers)}h", *numbers)
     assert media.from_floats(media.to_floats(pcm)) == pcm
-    assert media._plainly_to_floats(pcm) == media.to_floats(pcm)
+    assert media._to_floats_plain(pcm) == media.to_floats(pcm)
 
 
 @pytest.mark.parametrize(
@@ -75,54 +75,54 @@ def test_sound_comes_back_as_it_was(numbers):
     ],
 )
 def test_base64_is_found_wherever_clients_put_it(value):
-    assert media.bytes_of(as_json(value), "x", 3) == b"\0\1\2"
+    assert media.decode_base64(as_json(value), "x", 3) == b"\0\1\2"
 
 
 def test_slashes_may_be_escaped():
-    assert media.bytes_of(rb'"data:audio\/pcm;base64,\/\/8="', "x", 3) == b"\xff\xff"
-    assert media.text_of(rb'"\/\/8="', "x", 3) == "//8="
+    assert media.decode_base64(rb'"data:audio\/pcm;base64,\/\/8="', "x", 3) == b"\xff\xff"
+    assert media.validate_base64(rb'"\/\/8="', "x", 3) == "//8="
 
 
 @pytest.mark.parametrize(
     "value", ["AAE", "A A=", "????", "AAAA====", "data:AAEC", 7, None, [], {}, {"data": 7}, {"data": {"data": "AAEC"}}]
 )
 def test_what_is_no_base64_is_refused_by_name(value):
-    with pytest.raises(ClientMistake) as refused:
-        media.bytes_of(as_json(value), "input.audio", 100)
+    with pytest.raises(ClientError) as refused:
+        media.decode_base64(as_json(value), "input.audio", 100)
     assert refused.value.param.startswith("input.audio")
     assert refused.value.code in ("invalid_payload", "missing_field")
 
 
 def test_what_is_too_large_is_refused_before_it_is_decoded():
-    with pytest.raises(ClientMistake, match="at most 10 bytes, but got 15"):
-        media.bytes_of(as_json("?" * 20), "input.audio", 10)
+    with pytest.raises(ClientError, match="at most 10 bytes, but got 15"):
+        media.decode_base64(as_json("?" * 20), "input.audio", 10)
 
 
 def test_half_a_sample_is_refused():
-    with pytest.raises(ClientMistake, match="float32 samples of 4 bytes each, but got 6 bytes"):
-        media.sound_of(as_json(base64_of(bytes(6))), "input.audio", 1)
+    with pytest.raises(ClientError, match="float32 samples of 4 bytes each, but got 6 bytes"):
+        media.decode_audio(as_json(base64_of(bytes(6))), "input.audio", 1)
 
 
 def test_a_wav_file_is_not_taken_for_noise():
-    with pytest.raises(ClientMistake, match="but got a WAV file"):
-        media.sound_of(as_json(base64_of(b"RIFF\x28\0\0\0WAVEfmt \x10\0\0\0")), "payload.voice.ref_audio_base64", 1)
+    with pytest.raises(ClientError, match="but got a WAV file"):
+        media.decode_audio(as_json(base64_of(b"RIFF\x28\0\0\0WAVEfmt \x10\0\0\0")), "payload.voice.ref_audio_base64", 1)
 
 
 def test_sound_may_be_as_long_as_it_may_be_and_no_longer():
-    assert media.sound_of(as_json(base64_of(bytes(64_000))), "input.audio", 1) == bytes(32_000)
-    with pytest.raises(ClientMistake, match="at most 64000 bytes"):
-        media.sound_of(as_json(base64_of(bytes(64_004))), "input.audio", 1)
+    assert media.decode_audio(as_json(base64_of(bytes(64_000))), "input.audio", 1) == bytes(32_000)
+    with pytest.raises(ClientError, match="at most 64000 bytes"):
+        media.decode_audio(as_json(base64_of(bytes(64_004))), "input.audio", 1)
 
 
 def test_a_picture_is_a_jpeg_file():
-    assert media.frame_of(as_json(base64_of(jpeg())), "frame") == jpeg()
+    assert media.decode_frame(as_json(base64_of(jpeg())), "frame") == jpeg()
     filled = jpeg().replace(b"\xff\xc0", b"\xff\xff\xff\xc2")
-    assert media.frame_of(as_json(base64_of(filled)), "frame") == filled
+    assert media.decode_frame(as_json(base64_of(filled)), "frame") == filled
 
 
 @pytest.mark.parametrize("follows", [bytes(511), b"\0\0\0\x18ftypmp42", jpeg()], ids=["zeros", "a film", "another picture"])
 def test_what_follows_the_end_of_a_picture_is_the_cameras_own_affair(follows):
-    assert media.frame_of(as_json(base64_of(jpeg() + follows)), "frame") == jpeg() + follows
+    assert media.decode_frame(as_json(base64_of(jpeg() + follows)), "frame") == jpeg() + follows
 
 
 def thumbnailed():
@@ -134,31 +134,31 @@ CUT_OFF = [jpeg()[:-2], jpeg()[:-1], thumbnailed()[:-1]]
 
 
 def test_a_picture_may_have_a_small_one_in_its_head():
-    assert media.frame_of(as_json(base64_of(thumbnailed())), "frame") == thumbnailed()
+    assert media.decode_frame(as_json(base64_of(thumbnailed())), "frame") == thumbnailed()
 
 
 @pytest.mark.parametrize("content", [b"", PNG, b"\xff\xd8\xff", b"\xff\xd8" + bytes(40), jpeg()[:20], jpeg(0, 5), *CUT_OFF])
 def test_what_is_no_picture_is_refused(content):
-    with pytest.raises(ClientMistake) as refused:
-        media.frame_of(as_json(base64_of(content)), "input.video_frames[0]")
+    with pytest.raises(ClientError) as refused:
+        media.decode_frame(as_json(base64_of(content)), "input.video_frames[0]")
     assert refused.value.param == "input.video_frames[0]"
 
 
 def test_a_small_file_of_a_very_large_picture_is_refused():
-    with pytest.raises(ClientMistake, match="at most 16777216 pixels, but got 4294836225"):
-        media.frame_of(as_json(base64_of(jpeg(65535, 65535))), "frame")
+    with pytest.raises(ClientError, match="at most 16777216 pixels, but got 4294836225"):
+        media.decode_frame(as_json(base64_of(jpeg(65535, 65535))), "frame")
 
 
 @given(st.binary(max_size=60))
 def test_no_file_makes_the_search_for_its_size_go_wrong(content):
-    assert media._pixels(b"\xff\xd8\xff" + content) is None or content
+    assert media._pixel_count(b"\xff\xd8\xff" + content) is None or content
 
 
 @pytest.mark.parametrize(("content", "kind"), [(jpeg(), "jpeg"), (PNG, "png"), (b"GIF89a", "gif"), (b"RIFF\0\0\0\0WEBPVP8 ", "webp")])
 def test_a_picture_in_a_message_may_be_of_several_formats(content, kind):
-    assert media.picture_url(as_json(base64_of(content)), "x") == f"data:image/{kind};base64,{base64_of(content)}"
+    assert media.image_data_url(as_json(base64_of(content)), "x") == f"data:image/{kind};base64,{base64_of(content)}"
 
 
 def test_other_files_are_no_pictures():
-    with pytest.raises(ClientMistake, match="JPEG, PNG, GIF, or WebP"):
-        media.picture_url(as_json(base64_of(b"%PDF-1.7")), "x")
+    with pytest.raises(ClientError, match="JPEG, PNG, GIF, or WebP"):
+        media.image_data_url(as_json(base64_of(b"%PDF-1.7")), "x")

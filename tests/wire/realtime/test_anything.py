@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from antiphon.errors import ClientMistake
-from antiphon.wire.realtime.client_events import ClientEvent, event_id_of
+from antiphon.errors import ClientError
+from antiphon.wire.realtime.client_events import ClientEvent, find_event_id
 from antiphon.wire.realtime.dialects import DIALECTS
 from antiphon.wire.realtime.server_events import ServerEvent
 from support.wire.our_samples import alternatives, samples
@@ -73,10 +73,10 @@ def changed(value: Any, path: tuple[Any, ...], by: Any) -> Any:
 
 def read_or_refuse(side: str, frame: bytes) -> None:
     decode, encode, _ = SIDES[side]
-    event_id_of(frame)
+    find_event_id(frame)
     try:
         event = decode(frame)
-    except ClientMistake as mistake:
+    except ClientError as mistake:
         assert (mistake.status, mistake.type) == (400, "invalid_request_error")
         assert len(mistake.message) < 4000
         return

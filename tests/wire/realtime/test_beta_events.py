@@ -7,7 +7,7 @@ import pytest
 from msgspec import UNSET
 from openai.types.beta.realtime.realtime_client_event_param import RealtimeClientEventParam
 
-from antiphon.errors import ClientMistake
+from antiphon.errors import ClientError
 from antiphon.wire.codec.types import Unknown
 from antiphon.wire.realtime import client_events as ga_client, server_events as ga
 from antiphon.wire.realtime.beta_events import decode_client, decode_server, encode_client, encode_server
@@ -108,7 +108,7 @@ def test_sound_comes_with_its_words(flat, nested):
 
 @pytest.mark.parametrize("modalities", [[], ["text", "text"]])
 def test_no_other_modalities_can_be_had(modalities):
-    with pytest.raises(ClientMistake, match=r"Supported combinations are: \['text'\] and \['audio', 'text'\]\.") as caught:
+    with pytest.raises(ClientError, match=r"Supported combinations are: \['text'\] and \['audio', 'text'\]\.") as caught:
         said("session.update", session={"modalities": modalities})
     assert (caught.value.code, caught.value.param) == ("invalid_value", "session.modalities")
 
@@ -120,7 +120,7 @@ def test_todays_fields_in_a_flat_session_are_not_taken_and_not_told_twice():
 
 
 def test_a_mistake_is_told_where_the_beta_has_it():
-    with pytest.raises(ClientMistake) as caught:
+    with pytest.raises(ClientError) as caught:
         said("session.update", session={"turn_detection": {"type": "server_vad", "threshold": 2}})
     assert caught.value.param == "session.turn_detection.threshold"
 
@@ -376,7 +376,7 @@ def read_or_incomplete(sample: dict[str, Any]) -> None:
     """The types make everything in an item optional; what an item needs is missed by name."""
     try:
         event = decode_client(json.dumps(sample).encode())
-    except ClientMistake as mistake:
+    except ClientError as mistake:
         assert mistake.code in ("missing_required_parameter", "invalid_value")
         assert mistake.param and mistake.param.startswith(("item", "response.input"))
     else:

@@ -8,14 +8,14 @@ import pytest
 from msgspec import UNSET
 from openai.types.realtime import RealtimeClientEventParam
 
-from antiphon.errors import ClientMistake
+from antiphon.errors import ClientError
 from antiphon.wire.realtime.client_events import (
     ConversationItemCreate,
     InputAudioBufferAppend,
     ResponseCreate,
     SessionUpdate,
     encode_client,
-    event_id_of,
+    find_event_id,
 )
 from antiphon.wire.realtime.dialects import DIALECTS
 from antiphon.wire.realtime.items import FunctionCallOutputItem, MessageItem, OutputAudio, OutputText
@@ -47,7 +47,7 @@ def turns(**detection: Any) -> bytes:
 
 
 def mistake(body: bytes) -> tuple[str | None, str | None, str]:
-    with pytest.raises(ClientMistake) as caught:
+    with pytest.raises(ClientError) as caught:
         decode_client(body)
     assert (caught.value.status, caught.value.type) == (400, "invalid_request_error")
     return caught.value.code, caught.value.param, caught.value.message
@@ -93,7 +93,7 @@ def test_sound_may_have_its_slashes_escaped(decode):
 @each_dialect
 @pytest.mark.parametrize("audio", ["AAA", "AA=A", "AAAA====", "A===", "AA AA", "AAAA\n", "AA-_", "$$$$"])
 def test_sound_that_is_not_whole_base64_is_refused(decode, audio):
-    with pytest.raises(ClientMistake) as caught:
+    with pytest.raises(ClientError) as caught:
         decode(frame("input_audio_buffer.append", audio=audio))
     assert (caught.value.code, caught.value.param) == ("invalid_value", "audio")
     assert caught.value.message == "Invalid 'audio'. Expected base64-encoded audio bytes but got invalid bytes."
@@ -109,7 +109,7 @@ def test_sound_that_is_no_string_is_refused():
 
 @each_dialect
 def test_a_frame_without_a_type_is_no_event(decode):
-    with pytest.raises(ClientMistake, match=r"^The 'type' field is missing\.$") as caught:
+    with pytest.raises(ClientError, match=r"^The 'type' field is missing\.$") as caught:
         decode(b'{"event_id": "event_567"}')
     assert (caught.value.code, caught.value.param) == ("invalid_event", None)
 
@@ -117,7 +117,7 @@ def test_a_frame_without_a_type_is_no_event(decode):
 @each_dialect
 @pytest.mark.parametrize("body", [b"[]", b'"session.update"', b"1", b"null"])
 def test_a_frame_that_is_no_object_is_no_event(decode, body):
-    with pytest.raises(ClientMistake) as caught:
+    with pytest.raises(ClientError) as caught:
         decode(body)
     assert caught.value.code == "invalid_event"
 
@@ -125,7 +125,7 @@ def test_a_frame_that_is_no_object_is_no_event(decode, body):
 @each_dialect
 @pytest.mark.parametrize("body", [b"", b"{", b'{"type": "response.create"', b'{"type": "a", "b": tru}', b'{"type": "\xff"}', b"\x00" * 9])
 def test_a_frame_that_is_no_json_is_refused_as_such(decode, body):
-    with pytest.raises(ClientMistake, match=r"^Invalid JSON: ") as caught:
+    with pytest.raises(ClientError, match=r"^Invalid JSON: ") as caught:
         decode(body)
     assert (caught.value.code, caught.value.param) == ("invalid_json", None)
 
@@ -149,7 +149,7 @@ def test_a_frame_that_is_nested_too_deep_is_refused(decode):
         deep = {"a": deep}
     tool = {"type": "function", "name": "f", "parameters": deep}
     for body in (update(tools=[tool]), frame("response.cancel", more=deep)):
-        with pytest.raises(ClientMistake, match="nested more than 64 levels deep"):
+        with pytest.raises(ClientError, match="nested more than 64 levels deep"):
             decode(body)
 
 
@@ -157,12 +157,12 @@ def test_a_frame_that_is_nested_too_deep_is_refused(decode):
 
 
 def test_the_id_of_an_event_is_found_in_a_frame_that_is_refused():
-    assert event_id_of(frame("nothing.known", event_id="event_7")) == "event_7"
+    assert find_event_id(frame("nothing.known", event_id="event_7")) == "event_7"
 
 
 @pytest.mark.parametrize("body", [b"{}", b"[]", b"{", b'{"event_id": 7}', b'{"event_id": null}', frame("x", event_id="e" * 513)])
 def test_where_no_id_can_be_told_back_there_is_none(body):
-    assert event_id_of(body) is None
+    assert find_event_id(body) is None
 
 
 def test_an_id_that_is_too_long_is_refused():

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from antiphon.errors import ClientMistake
+from antiphon.errors import ClientError
 from antiphon.wire.realtime.endpoints import (
     decode_beta_session_request,
     decode_beta_transcription_request,
@@ -20,7 +20,7 @@ ALL = (decode_secret_request, decode_beta_session_request, decode_beta_transcrip
 @pytest.mark.parametrize("decode", ALL)
 @pytest.mark.parametrize("body", [b"", b"[]", b"{", b'"x"', b"null", b'{"a":' * 100])
 def test_what_is_no_request_is_refused(decode, body):
-    with pytest.raises(ClientMistake):
+    with pytest.raises(ClientError):
         decode(body)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from openai.types.realtime import RealtimeServerEvent
 
-from antiphon.errors import ClientMistake
+from antiphon.errors import ClientError
 from antiphon.wire.codec.types import Unknown
 from antiphon.wire.realtime.items import AudioContent, FunctionCallItem, InputAudio, MessageItem
 from antiphon.wire.realtime.response import Response, ResponseAudio, ResponseAudioOutput, StatusDetails, Usage
@@ -198,5 +198,5 @@ def test_an_item_of_an_unknown_type_is_unknown_and_its_event_is_not():
 
 @pytest.mark.parametrize("body", [b"{", b"[]", b"{}", b'{"type":1}', b'{"type":null}'])
 def test_what_is_no_event_is_refused(body):
-    with pytest.raises(ClientMistake):
+    with pytest.raises(ClientError):
         decode_server(body)

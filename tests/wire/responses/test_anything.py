@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, strategies as st
 from openai.types.responses.responses_client_event import ResponsesClientEvent
 
-from antiphon.errors import ClientMistake
+from antiphon.errors import ClientError
 from antiphon.wire.codec.types import encode
 from antiphon.wire.responses.events import decode_event
 from antiphon.wire.responses.items import decode_item
@@ -65,7 +65,7 @@ def changed(value: Any, path: tuple[Any, ...], by: Any) -> Any:
 def read_or_refuse(decode: Any, body: bytes) -> None:
     try:
         message = decode(body)
-    except ClientMistake as mistake:
+    except ClientError as mistake:
         assert mistake.status == 400
         return
     written = encode(message)
@@ -96,5 +96,5 @@ def test_forged_markers_leave_valid_json(kind, draw, by):
     place = draw.draw(st.sampled_from(places(message)))
     try:
         json.loads(encode(decode(json.dumps(changed(message, place, by)).encode())))
-    except ClientMistake as mistake:
+    except ClientError as mistake:
         assert mistake.status == 400

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from antiphon.errors import ClientMistake
+from antiphon.errors import ClientError
 from antiphon.wire.codec.reading import Reader
 from antiphon.wire.codec.types import encode
 from antiphon.wire.responses.endpoints import ConversationRequest, ItemList, ItemsRequest, ResponseDeleted
@@ -23,6 +23,6 @@ def test_an_empty_list_has_neither_a_first_nor_a_last():
 def test_twenty_items_are_as_many_as_can_be_added_at_once(kind):
     body = {"items": [ITEM] * 20}
     assert json.loads(encode(Reader(kind).read(json.dumps(body).encode()))) == body
-    with pytest.raises(ClientMistake) as caught:
+    with pytest.raises(ClientError) as caught:
         Reader(kind).read(json.dumps({"items": [ITEM] * 21}).encode())
     assert (caught.value.param, caught.value.code) == ("items", "array_above_max_length")

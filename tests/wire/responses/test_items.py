@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from antiphon.errors import ClientMistake
+from antiphon.errors import ClientError
 from antiphon.wire.codec.types import Unknown
 from antiphon.wire.responses.items import FunctionCall, FunctionCallOutput, Message, decode_item, encode_item
 from antiphon.wire.responses.parts import OutputText
@@ -52,11 +52,11 @@ def test_what_a_function_gave_is_text_or_parts():
 
 
 def test_the_path_of_a_mistake_begins_where_the_item_stands():
-    with pytest.raises(ClientMistake) as caught:
+    with pytest.raises(ClientError) as caught:
         decode_item(b'{"type":"function_call"}', "items[3]")
     assert caught.value.param == "items[3].arguments"
 
 
 def test_an_item_that_says_nothing_is_a_message_without_content():
-    with pytest.raises(ClientMistake, match=r"^Missing required parameter: 'item\.content'\.$"):
+    with pytest.raises(ClientError, match=r"^Missing required parameter: 'item\.content'\.$"):
         decode_item(b"{}")

@@ -13,18 +13,18 @@ from antiphon.wire.responses.events import (
     encode_event,
     error_event,
 )
-from antiphon.wire.responses.profiles import PROFILES, Encoding, Profile
+from antiphon.wire.responses.profiles import PROFILES, EventEncoder, Profile
 from support.wire.our_samples import alternatives, samples
 
-OPENAI = Encoding(PROFILES["openai"])
-OPEN_RESPONSES = Encoding(PROFILES["openresponses"])
+OPENAI = EventEncoder(PROFILES["openai"])
+OPEN_RESPONSES = EventEncoder(PROFILES["openresponses"])
 DELTA = OutputTextDelta(sequence_number=4, item_id="msg_1", output_index=0, content_index=0, delta="Hi")
 ERROR = error_event(9, message="Overloaded.", type="server_error")
 
 
 def framed(encoding, *events):
     buffer = bytearray()
-    encoding.frame_into(events, buffer)
+    encoding.encode_sse_into(events, buffer)
     return bytes(buffer)
 
 
@@ -64,26 +64,26 @@ def test_open_responses_has_its_own_names_for_raw_reasoning():
 
 
 def test_only_open_responses_ends_with_done():
-    assert (OPENAI.end, OPEN_RESPONSES.end) == (b"", b"data: [DONE]\n\n")
+    assert (OPENAI.stream_end, OPEN_RESPONSES.stream_end) == (b"", b"data: [DONE]\n\n")
 
 
 @pytest.mark.parametrize(
     ("shape", "keys"), [("both", {"code", "message", "param", "error"}), ("flat", {"code", "message", "param"}), ("nested", {"error"})]
 )
 def test_an_error_has_the_shape_of_the_profile(shape, keys):
-    written = Encoding(Profile("some", error_shape=shape)).write(ERROR)
+    written = EventEncoder(Profile("some", error_shape=shape)).encode_json(ERROR)
     assert json.loads(written).keys() == {"type", "sequence_number"} | keys
     assert ERROR.message == "Overloaded."
 
 
 def test_an_error_of_one_shape_keeps_what_it_says():
     flat = ErrorEvent(sequence_number=1, message="Overloaded.")
-    assert json.loads(OPEN_RESPONSES.write(flat))["message"] == "Overloaded."
+    assert json.loads(OPEN_RESPONSES.encode_json(flat))["message"] == "Overloaded."
 
 
 def test_a_profile_may_call_every_event_a_message():
-    assert framed(Encoding(Profile("some", event_line="message")), DELTA).startswith(b"event: message\ndata: {")
+    assert framed(EventEncoder(Profile("some", event_line="message")), DELTA).startswith(b"event: message\ndata: {")
 
 
 def test_a_socket_gets_the_event_alone():
-    assert OPENAI.write(DELTA) == encode_event(DELTA)
+    assert OPENAI.encode_json(DELTA) == encode_event(DELTA)

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from antiphon.errors import ClientMistake
+from antiphon.errors import ClientError
 from antiphon.wire.responses.items import FunctionCallOutput, ItemReference, Message
 from antiphon.wire.responses.parts import AudioClip, InputAudio, InputImage
 from antiphon.wire.responses.request import CreateRequest, ReasoningOptions, decode_request, encode_request
@@ -30,7 +30,7 @@ def test_fields_beyond_the_protocol_pass_through_unchanged():
 
 
 def test_fields_beyond_the_protocol_do_not_hide_mistakes():
-    with pytest.raises(ClientMistake) as caught:
+    with pytest.raises(ClientError) as caught:
         decode(seed=7, store="yes")
     assert caught.value.param == "store"
 
@@ -381,7 +381,7 @@ MISTAKES = [
 
 @pytest.mark.parametrize(("fields", "param", "code", "message"), MISTAKES, ids=[f"{param[:40]} {code}" for _, param, code, _ in MISTAKES])
 def test_a_mistake_is_named_with_its_place(fields, param, code, message):
-    with pytest.raises(ClientMistake) as caught:
+    with pytest.raises(ClientError) as caught:
         decode(**fields)
     assert (caught.value.param, caught.value.code) == (param, code)
     assert caught.value.message == (message or caught.value.message)
@@ -407,11 +407,11 @@ def test_a_limit_itself_is_allowed(fields):
 
 
 def test_a_body_that_is_no_object_is_refused():
-    with pytest.raises(ClientMistake) as caught:
+    with pytest.raises(ClientError) as caught:
         decode_request(b'"Hello"')
     assert (caught.value.code, caught.value.param) == ("invalid_type", None)
 
 
 def test_a_body_nested_too_deep_is_refused():
-    with pytest.raises(ClientMistake, match="nested"):
+    with pytest.raises(ClientError, match="nested"):
         decode_request(b'{"metadata":' * 65 + b"1" + b"}" * 65)

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from antiphon.errors import ClientMistake
+from antiphon.errors import ClientError
 from antiphon.wire.codec.types import encode
 from antiphon.wire.responses.socket import ResponseCreate, ResponseSteer, SteerMessage, decode_client_event
 
@@ -42,6 +42,6 @@ def test_steering_brings_more_input():
     ],
 )
 def test_a_wrong_message_is_named(body, param, code):
-    with pytest.raises(ClientMistake) as caught:
+    with pytest.raises(ClientError) as caught:
         decode_client_event(json.dumps(body).encode())
     assert (caught.value.param, caught.value.code) == (param, code)

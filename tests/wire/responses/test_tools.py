@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from antiphon.errors import ClientMistake
+from antiphon.errors import ClientError
 from antiphon.wire.codec.types import Unknown
 from antiphon.wire.responses.tools import FunctionTool, NamespaceTool, WebSearch20250826Tool, WebSearchTool, decode_tool, encode_tool
 
@@ -46,6 +46,6 @@ def test_a_schema_is_kept_as_it_is():
 
 
 def test_the_path_of_a_mistake_begins_where_the_tool_stands():
-    with pytest.raises(ClientMistake) as caught:
+    with pytest.raises(ClientError) as caught:
         decode_tool(b'{"type":"mcp"}', "tools[2]")
     assert caught.value.param == "tools[2].server_label"

@@ -5,20 +5,20 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from antiphon.cli.common import server as own, weights as fetching
-from antiphon.cli.common.flags import Around, ConfigFile
-from antiphon.cli.common.shell import Shell, UsageMistake
-from antiphon.errors import UpstreamTrouble
+from antiphon.cli.common import server, weights
+from antiphon.cli.common.flags import ConfigFlag, ShellParameter
+from antiphon.cli.common.shell import Shell, UsageError
+from antiphon.errors import UpstreamError
 
 
-def _not_an_option(_type: object, question: str) -> None:
+def _refuse_option(_type: object, question: str) -> None:
     """A question may be `-`; what else looks like an option is a misspelt one."""
     if question.startswith("-") and question != "-":
         raise ValueError(f"There is no option {question}.")
 
 
 def ask(
-    question: Annotated[str, Parameter(allow_leading_hyphen=True, validator=_not_an_option)],
+    question: Annotated[str, Parameter(allow_leading_hyphen=True, validator=_refuse_option)],
     /,
     *,
     model: str | None = None,
@@ -26,8 +26,8 @@ def ask(
     stream: Annotated[bool | None, Parameter(negative="--no-stream")] = None,
     as_json: Annotated[bool, Parameter(name="--json")] = False,
     url: str | None = None,
-    file: ConfigFile = None,
-    shell: Around,
+    file: ConfigFlag = None,
+    shell: ShellParameter,
 ) -> None:
     """
     Ask a model a question.
@@ -51,23 +51,23 @@ def ask(
     """
     asked = shell.stdin.read() if question == "-" else question
     if not asked.strip():
-        raise UsageMistake("There is no question.")
-    with own.answering(shell, url, file, fetching.with_models) as client:
+        raise UsageError("There is no question.")
+    with server.ensure_server(shell, url, file, weights.with_models) as client:
         body: dict[str, Any] = {"model": model or client.first_model(), "input": asked}
         if instructions is not None:
             body["instructions"] = instructions
         if stream if stream is not None else not as_json:
             _print_stream(client.stream("/v1/responses", body), shell, as_json)
         else:
-            _print_whole(client.post("/v1/responses", body), shell, as_json)
+            _print_response(client.post("/v1/responses", body), shell, as_json)
 
 
-def _print_whole(response: dict[str, Any], shell: Shell, as_json: bool) -> None:
+def _print_response(response: dict[str, Any], shell: Shell, as_json: bool) -> None:
     if as_json:
         shell.say_json(response)
     else:
-        shell.say(spoken(response))
-    _judge(response, shell)
+        shell.say(output_text(response))
+    _check_status(response, shell)
 
 
 def _print_stream(events: Iterable[dict[str, Any]], shell: Shell, as_json: bool) -> None:
@@ -81,19 +81,19 @@ def _print_stream(events: Iterable[dict[str, Any]], shell: Shell, as_json: bool)
     if not as_json:
         shell.say()
     if "response" not in last:
-        raise UpstreamTrouble("The answer broke off before its end.")
-    _judge(last["response"], shell)
+        raise UpstreamError("The answer broke off before its end.")
+    _check_status(last["response"], shell)
 
 
-def _judge(response: dict[str, Any], shell: Shell) -> None:
+def _check_status(response: dict[str, Any], shell: Shell) -> None:
     """Say what is wrong with an answer that is not whole; one that failed is a fault."""
     if response["status"] == "failed":
-        raise UpstreamTrouble(f"The model failed: {response['error']['message']}")
+        raise UpstreamError(f"The model failed: {response['error']['message']}")
     if response["status"] == "incomplete":
         shell.note(f"the answer was cut off: {response['incomplete_details']['reason']}")
 
 
-def spoken(response: dict[str, Any]) -> str:
+def output_text(response: dict[str, Any]) -> str:
     """The text of a response: what its messages say, refusals included."""
     parts = [part for item in response["output"] if item["type"] == "message" for part in item["content"]]
     return "".join(part.get("text") or part.get("refusal", "") for part in parts)

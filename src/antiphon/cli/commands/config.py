@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from cyclopts import App
 
-from antiphon.cli.common import checks as checking, settings
-from antiphon.cli.common.flags import Around, ConfigFile, Json
+from antiphon.cli.common import checks, settings
+from antiphon.cli.common.flags import ConfigFlag, JsonFlag, ShellParameter
 
 if TYPE_CHECKING:
     from antiphon.config.load import Config, ModelEntry
@@ -21,7 +21,7 @@ Try:
 """
 
 
-def verbs() -> App:
+def build_app() -> App:
     """`config` and what can be done with it."""
     app = App(name="config", help=_HELP)
     for verb in (check, show, schema):
@@ -31,9 +31,9 @@ def verbs() -> App:
 
 def check(
     *,
-    file: ConfigFile = None,
-    as_json: Json = False,
-    shell: Around,
+    file: ConfigFlag = None,
+    as_json: JsonFlag = False,
+    shell: ShellParameter,
 ) -> None:
     """
     Say whether the configuration holds, and where it is from.
@@ -46,8 +46,8 @@ def check(
         antiphon config check --config antiphon.toml
     """
     loaded = settings.load(shell, file)
-    looks = (checking.mistakes_of_processes, checking.mistakes_of_store, checking.mistakes)
-    checking.refuse(mistake for look in looks for mistake in look(loaded.config))
+    looks = (checks.process_problems, checks.store_problems, checks.model_problems)
+    checks.raise_usage_error(mistake for look in looks for mistake in look(loaded.config))
     sources = sorted(set(loaded.origins.values()) - {"built-in"})
     names = [model.name for model in loaded.config.models]
     if as_json:
@@ -58,10 +58,10 @@ def check(
 
 def show(
     *,
-    file: ConfigFile = None,
+    file: ConfigFlag = None,
     origin: bool = False,
-    as_json: Json = False,
-    shell: Around,
+    as_json: JsonFlag = False,
+    shell: ShellParameter,
 ) -> None:
     """
     Show every setting.
@@ -74,16 +74,16 @@ def show(
         origin: with the file, variable or flag that set it.
     """
     loaded = settings.load(shell, file)
-    values = _flat(loaded.config)
+    values = _flatten(loaded.config)
     if as_json:
         return shell.say_json(
             {key: {"value": value, "origin": loaded.origins.get(key)} if origin else value for key, value in values.items()}
         )
     set_by = {key: f"  # {loaded.origins.get(key, 'built-in')}" if origin else "" for key in values}
-    return shell.say_rows([(key, f"= {_written(value)}{set_by[key]}") for key, value in values.items()])
+    return shell.say_rows([(key, f"= {_format_value(value)}{set_by[key]}") for key, value in values.items()])
 
 
-def schema(*, shell: Around) -> None:
+def schema(*, shell: ShellParameter) -> None:
     """
     Print the JSON Schema of a configuration file, for editors.
 
@@ -95,20 +95,20 @@ def schema(*, shell: Around) -> None:
     shell.say_json(config.schema())
 
 
-def _flat(config: "Config") -> dict[str, Any]:
+def _flatten(config: "Config") -> dict[str, Any]:
     """Every setting by its dotted key."""
     flat: dict[str, Any] = {}
     for section, value in config.model_dump(mode="json", exclude={"models"}).items():
         flat |= {f"{section}.{key}": inner for key, inner in value.items()} if isinstance(value, dict) else {section: value}
-    flat["store.url"] = settings.masked(flat["store.url"])
-    return flat | {"models": [_as_written(model) for model in config.models]}
+    flat["store.url"] = settings.mask_password(flat["store.url"])
+    return flat | {"models": [_model_table(model) for model in config.models]}
 
 
-def _as_written(model: "ModelEntry") -> dict[str, Any]:
+def _model_table(model: "ModelEntry") -> dict[str, Any]:
     """The model's table in a file."""
     sessions = {} if model.sessions is None else {"sessions": model.sessions}
     return {"name": model.name, "engine": model.engine, **sessions, **model.options}
 
 
-def _written(value: Any) -> str:
+def _format_value(value: Any) -> str:
     return msgspec.json.encode(value).decode()

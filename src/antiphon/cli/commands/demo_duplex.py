@@ -4,33 +4,33 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from antiphon.cli.common.client import Client
+from antiphon.cli.common.client import ApiClient
 from antiphon.cli.common.shell import Shell
-from antiphon.cli.voice import duplex_stage, from_files_duplex as duplex_session, minicpmo_session as duplex_line
-from antiphon.cli.voice.audio import Recording
-from antiphon.cli.voice.duplex_record import Record
-from antiphon.cli.voice.transcript import Words
+from antiphon.cli.voice import duplex_stage, from_files_duplex, minicpmo_session
+from antiphon.cli.voice.audio import InputRecording
+from antiphon.cli.voice.duplex_record import DuplexTranscript
+from antiphon.cli.voice.transcript import TextChunk
 from antiphon.wire.minicpmo.server_events import SessionCreated, SessionQueued
 
 PEOPLE = ("Ada", "Ben", "Cleo")
-_PIECE_MS = 200
-_GAP_S = 0.05
+_CHUNK_MS = 200
+_ARRIVAL_GAP_S = 0.05
 """Between people, so that they come in this order."""
 
 
-def converse(client: Client, model: str, instructions: str, question: Recording, shell: Shell) -> None:
+def show_duplex(client: ApiClient, model: str, instructions: str, question: InputRecording, shell: Shell) -> None:
     """
     Ask a question in full duplex, and hear the answer out.
 
     Raises:
-        UpstreamTrouble: there is none.
+        UpstreamError: there is none.
     """
-    asked = duplex_line.Asked(model=model, instructions=instructions)
-    given = duplex_session.Given(recordings=[question], piece_ms=_PIECE_MS)
-    asyncio.run(duplex_session.held(client, asked, given, duplex_stage.DuplexStage(shell)))
+    asked = minicpmo_session.MinicpmoSessionOptions(model=model, instructions=instructions)
+    given = from_files_duplex.DuplexSessionInput(recordings=[question], chunk_ms=_CHUNK_MS)
+    asyncio.run(from_files_duplex.run_duplex_session(client, asked, given, duplex_stage.TerminalDuplexRenderer(shell)))
 
 
-def queue(client: Client, model: str, question: Recording, say: Callable[[str, str], None]) -> None:
+def show_queue(client: ApiClient, model: str, question: InputRecording, say: Callable[[str, str], None]) -> None:
     """
     Several people want a model that has one place, all at the same time.
 
@@ -38,14 +38,14 @@ def queue(client: Client, model: str, question: Recording, say: Callable[[str, s
         say: prints who does what.
 
     Raises:
-        UpstreamTrouble: one of them is not answered.
+        UpstreamError: one of them is not answered.
     """
-    asked = duplex_line.Asked(mode="chat", model=model)
-    given = duplex_session.Given(recordings=[question])
+    asked = minicpmo_session.MinicpmoSessionOptions(mode="chat", model=model)
+    given = from_files_duplex.DuplexSessionInput(recordings=[question])
 
     async def come(number: int, who: str) -> None:
-        await asyncio.sleep(number * _GAP_S)
-        await duplex_session.held(client, asked, given, _Person(who, say))
+        await asyncio.sleep(number * _ARRIVAL_GAP_S)
+        await from_files_duplex.run_duplex_session(client, asked, given, _QueuePrinter(who, say))
         say(who, "leaves")
 
     async def all_come() -> None:
@@ -54,28 +54,28 @@ def queue(client: Client, model: str, question: Recording, say: Callable[[str, s
     asyncio.run(all_come())
 
 
-class _Person:
+class _QueuePrinter:
     """Shows what becomes of one of them."""
 
     def __init__(self, who: str, say: Callable[[str, str], None]) -> None:
         self._who = who
         self._say = say
-        self._told: str | None = None
+        self._last_line: str | None = None
 
-    def show(self, words: Words) -> None:
+    def show(self, chunk: TextChunk) -> None:
         """What is said is the same for everybody."""
 
-    def state(self, event: Any, record: Record) -> None:
+    def show_state(self, event: Any, transcript: DuplexTranscript) -> None:
         """A place in the queue, or with the model."""
         if isinstance(event, SessionCreated):
-            self._tell("has the place")
+            self._print_change("has the place")
         elif isinstance(event, SessionQueued):
-            self._tell(duplex_stage.place_told(record.places[-1]))
+            self._print_change(duplex_stage.format_queue_position(transcript.queue_positions[-1]))
 
-    def _tell(self, told: str) -> None:
-        if told != self._told:
-            self._told = told
-            self._say(self._who, told)
+    def _print_change(self, line: str) -> None:
+        if line != self._last_line:
+            self._last_line = line
+            self._say(self._who, line)
 
-    def over(self, record: Record, first: int) -> None:
+    def show_latencies(self, transcript: DuplexTranscript, first: int) -> None:
         """Nobody reads how long it took."""

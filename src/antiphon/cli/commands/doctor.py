@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
 
-from antiphon.cli.common import checks as checking, settings
-from antiphon.cli.common.client import Client
-from antiphon.cli.common.flags import Around, ConfigFile, Json
-from antiphon.cli.common.shell import Shell, UsageMistake
+from antiphon.cli.common import checks, settings
+from antiphon.cli.common.client import ApiClient
+from antiphon.cli.common.flags import ConfigFlag, JsonFlag, ShellParameter
+from antiphon.cli.common.shell import Shell, UsageError
 from antiphon.weights import catalogue, fetch
-from antiphon.weights.catalogue import Model
+from antiphon.weights.catalogue import CatalogueModel
 
 if TYPE_CHECKING:
     from antiphon.config.load import Config
@@ -43,9 +43,9 @@ class Finding(Struct, frozen=True):
 
 def doctor(
     *,
-    file: ConfigFile = None,
-    as_json: Json = False,
-    shell: Around,
+    file: ConfigFlag = None,
+    as_json: JsonFlag = False,
+    shell: ShellParameter,
 ) -> int:
     """
     Say what is missing here, and how to get it.
@@ -56,67 +56,67 @@ def doctor(
         antiphon doctor
         antiphon doctor --json
     """
-    findings = list(_examine(shell, file))
+    findings = list(_run_checks(shell, file))
     if as_json:
         shell.say_json(findings)
     else:
-        shell.say_rows([(_MARKS[found.state], found.subject, _told(found)) for found in findings])
+        shell.say_rows([(_MARKS[found.state], found.subject, _format_finding(found)) for found in findings])
     return int(any(found.state == "missing" for found in findings))
 
 
-def _told(found: Finding) -> str:
-    return f"{found.detail} - {found.remedy}" if found.remedy else found.detail
+def _format_finding(finding: Finding) -> str:
+    return f"{finding.detail} - {finding.remedy}" if finding.remedy else finding.detail
 
 
-def _examine(shell: Shell, file: Path | None) -> Iterator[Finding]:
-    yield python()
-    yield packages()
+def _run_checks(shell: Shell, file: Path | None) -> Iterator[Finding]:
+    yield check_python()
+    yield check_packages()
     try:
         config = settings.load(shell, file).config
-    except UsageMistake as mistake:
+    except UsageError as mistake:
         yield Finding("configuration", "missing", "; ".join(mistake.message.splitlines()), "see antiphon config check")
         return
     yield Finding("configuration", "ok", "holds")
-    yield from models(config)
-    yield runtime(config)
-    yield weights(config)
-    yield speech(config)
-    yield folder("data folder", config.home)
-    yield folder("weights folder", config.models_dir)
-    yield port(config)
+    yield from check_models(config)
+    yield check_local_runtime(config)
+    yield check_weights(config)
+    yield check_speech(config)
+    yield check_folder("data folder", config.home)
+    yield check_folder("weights folder", config.models_dir)
+    yield check_port(config)
 
 
-def python() -> Finding:
+def check_python() -> Finding:
     """The Python that runs this."""
     return Finding("python", "ok", f"{platform.python_implementation()} {platform.python_version()} in {sys.prefix}")
 
 
-def packages() -> Finding:
+def check_packages() -> Finding:
     """What antiphon can't do without."""
-    if not _version("antiphon"):
+    if not _package_version("antiphon"):
         return Finding("packages", "note", "antiphon runs from its sources, without being installed", "make install")
-    needed = _required(extra=None)
-    absent = [name for name in needed if not _version(name)]
+    needed = _required_packages(extra=None)
+    absent = [name for name in needed if not _package_version(name)]
     if absent:
         return Finding("packages", "missing", f"not installed: {', '.join(absent)}", "pip install antiphon, or make install")
     return Finding("packages", "ok", f"all {len(needed)} installed")
 
 
-def models(config: "Config") -> Iterator[Finding]:
+def check_models(config: "Config") -> Iterator[Finding]:
     """Whether the models can be served as they are configured."""
-    if wrong := list(checking.mistakes(config)):
+    if wrong := list(checks.model_problems(config)):
         yield from (Finding("models", "missing", mistake.removesuffix("."), "see the reference of its engine") for mistake in wrong)
     else:
         names = ", ".join(model.name for model in config.models)
         yield Finding("models", "ok", names or "none configured, so the default one is served")
 
 
-def runtime(config: "Config") -> Finding:
+def check_local_runtime(config: "Config") -> Finding:
     """What runs models in this process."""
-    needed = _required(extra="local")
+    needed = _required_packages(extra="local")
     if not needed:
         return Finding("local models", "note", "not known, as antiphon is not installed", "make install")
-    absent = [name for name in needed if not _version(name)]
+    absent = [name for name in needed if not _package_version(name)]
     if not absent:
         return Finding("local models", "ok", "their runtime is installed")
     wanted = not config.models or any(model.engine == "local" for model in config.models)
@@ -128,10 +128,10 @@ def runtime(config: "Config") -> Finding:
     )
 
 
-def weights(config: "Config") -> Finding:
+def check_weights(config: "Config") -> Finding:
     """The weights that the models configured take from the catalogue, or the default model's."""
-    here = {model.name for model in fetch.installed(config.models_dir) if model.whole}
-    wanted = _wanted(config, here)
+    here = {model.name for model in fetch.installed_models(config.models_dir) if model.is_complete}
+    wanted = _required_models(config, here)
     absent = [model for model in wanted if model.name not in here]
     if not absent:
         return Finding("weights", "ok", ", ".join(model.name for model in wanted) or "none needed from the catalogue")
@@ -142,36 +142,38 @@ def weights(config: "Config") -> Finding:
     return Finding("weights", "note", room, f"antiphon models pull {names}")
 
 
-def speech(config: "Config") -> Finding:
+def check_speech(config: "Config") -> Finding:
     """What hears and speaks in conversations aloud; nothing is missing as long as nobody said that it must be there."""
     if config.speech.enabled is False:
         return Finding("speech", "ok", "switched off")
     lacking: Literal["note", "missing"] = "missing" if config.speech.enabled else "note"
-    absent = [name for name in _required(extra="speech") if not _version(name)]
+    absent = [name for name in _required_packages(extra="speech") if not _package_version(name)]
     if absent:
         return Finding("speech", lacking, f"not installed: {', '.join(absent)}", "pip install 'antiphon[speech]', or make install")
-    if altered := checking.altered(config):
-        return Finding("speech", "missing", f"altered since they were fetched: {', '.join(altered)}", checking.pulling(altered))
-    names = checking.away(config)
+    if altered := checks.altered_speech_models(config):
+        return Finding("speech", "missing", f"altered since they were fetched: {', '.join(altered)}", checks.pull_command(altered))
+    names = checks.missing_speech_models(config)
     if not names:
-        return Finding("speech", "ok", ", ".join(config.speech.models))
+        return Finding("speech", "ok", ", ".join(config.speech.catalogue_models))
     size_mb = sum(catalogue.find(name).size_bytes for name in names) // 1_000_000
-    return Finding("speech", lacking, f"conversations aloud take {', '.join(names)}, not here yet: {size_mb} MB", checking.pulling(names))
+    return Finding(
+        "speech", lacking, f"conversations aloud take {', '.join(names)}, not here yet: {size_mb} MB", checks.pull_command(names)
+    )
 
 
-def _wanted(config: "Config", here: Set[str]) -> list[Model]:
+def _required_models(config: "Config", here: Set[str]) -> list[CatalogueModel]:
     """The models of the catalogue that would be served."""
     if config.models:
         named = [model.options.get("model") for model in config.models if model.engine == "local"]
         return [model for name, model in catalogue.load().items() if name in named]
     room_bytes = _free_mb(config.models_dir) * 1_000_000
-    defaults = catalogue.defaults()
+    defaults = catalogue.default_models()
     return [next((model for model in defaults if model.name in here or model.size_bytes < room_bytes), defaults[0])]
 
 
-def folder(subject: str, path: Path) -> Finding:
+def check_folder(subject: str, path: Path) -> Finding:
     """A folder that the server writes into, or will make."""
-    existing = _existing(path)
+    existing = _nearest_existing(path)
     free_mb = _free_mb(path)
     if not (existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)):
         return Finding(subject, "missing", f"{existing} can't be written", "make it writable, or set ANTIPHON_HOME and ANTIPHON_MODELS")
@@ -180,19 +182,19 @@ def folder(subject: str, path: Path) -> Finding:
     return Finding(subject, "ok", f"{path}, {free_mb / 1000:.1f} GB free")
 
 
-def _existing(path: Path) -> Path:
+def _nearest_existing(path: Path) -> Path:
     """The path, or the nearest folder above it that there is."""
     return next(place for place in (path, *path.parents) if place.exists())
 
 
 def _free_mb(path: Path) -> int:
-    return shutil.disk_usage(_existing(path)).free // 1_000_000
+    return shutil.disk_usage(_nearest_existing(path)).free // 1_000_000
 
 
-def port(config: "Config") -> Finding:
+def check_port(config: "Config") -> Finding:
     """Whether the configured address is free, or who has it."""
-    client = Client(settings.base_url(config))
-    if client.alive():
+    client = ApiClient(settings.base_url(config))
+    if client.is_alive():
         return Finding("server", "ok", f"running at {client.base_url}")
     host, number = config.server.host, config.server.port
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
@@ -206,7 +208,7 @@ def port(config: "Config") -> Finding:
     return Finding("server", "note", f"not running; {host}:{number} is free", "antiphon serve")
 
 
-def _required(extra: str | None) -> list[str]:
+def _required_packages(extra: str | None) -> list[str]:
     """Names of the packages that antiphon, or that extra of it, declares; none where it isn't installed."""
     try:
         lines = metadata.requires("antiphon") or ()
@@ -216,7 +218,7 @@ def _required(extra: str | None) -> list[str]:
     return [name for name, mark in marked if (mark[1] if mark else None) == extra]
 
 
-def _version(package: str) -> str | None:
+def _package_version(package: str) -> str | None:
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:

@@ -10,10 +10,10 @@ from typing import Any, Literal, TypeVar
 from cyclopts import App
 
 from antiphon.cli.common import settings
-from antiphon.cli.common.flags import Around, ConfigFile, Json
-from antiphon.cli.common.shell import Shell, UsageMistake
+from antiphon.cli.common.flags import ConfigFlag, JsonFlag, ShellParameter
+from antiphon.cli.common.shell import Shell, UsageError
 from antiphon.records import KeyRecord
-from antiphon.stores.base import Keys
+from antiphon.stores.base import KeyStore
 
 _HELP = """
 Make, see and revoke API keys.
@@ -25,10 +25,10 @@ Try:
 
 _UNITS = {"m": timedelta(minutes=1), "h": timedelta(hours=1), "d": timedelta(days=1), "w": timedelta(weeks=1)}
 
-Answer = TypeVar("Answer")
+ResultT = TypeVar("ResultT")
 
 
-def verbs() -> App:
+def build_app() -> App:
     """`keys` and what can be done with them."""
     app = App(name="keys", help=_HELP)
     app.command(create)
@@ -47,9 +47,9 @@ def create(
     limit_tokens: int | None = None,
     limit_streams: int | None = None,
     record: Literal["never", "consent", "always"] | None = None,
-    as_json: Json = False,
-    file: ConfigFile = None,
-    shell: Around,
+    as_json: JsonFlag = False,
+    file: ConfigFlag = None,
+    shell: ShellParameter,
 ) -> None:
     """
     Make a key, and show it this once.
@@ -77,20 +77,20 @@ def create(
     now = time.time()
     limits = {"requests_per_minute": limit_requests, "tokens_per_minute": limit_tokens, "streams": limit_streams}
     if any(limit is not None and limit < 1 for limit in limits.values()):
-        raise UsageMistake("A limit must be 1 or more; leave it out for none.")
+        raise UsageError("A limit must be 1 or more; leave it out for none.")
     asked = DEFAULT_SCOPES if scopes is None else [scope.strip() for scope in scopes.split(",") if scope.strip()]
     if not asked or set(asked) - SCOPES.keys():
-        raise UsageMistake(f"The scopes '{scopes}' are not among those there are: {', '.join(SCOPES)}.")
-    expires_at = _moment(expires, datetime.fromtimestamp(now, UTC)) if expires is not None else None
+        raise UsageError(f"The scopes '{scopes}' are not among those there are: {', '.join(SCOPES)}.")
+    expires_at = _parse_expiry(expires, datetime.fromtimestamp(now, UTC)) if expires is not None else None
     key, secret = make_key(name, now=now, tenant=tenant, scopes=asked, expires_at=expires_at, record=record, **limits)
     _with_keys(shell, file, lambda keys: keys.add(key))
     if as_json:
-        return shell.say_json({"key": secret, **_described(key, now)})
+        return shell.say_json({"key": secret, **_to_dict(key, now)})
     shell.say(secret)
     return shell.note(f"{key.id} is made for tenant '{tenant}'. Keep the key: it can't be shown again.")
 
 
-def list_(*, as_json: Json = False, file: ConfigFile = None, shell: Around) -> None:
+def list_(*, as_json: JsonFlag = False, file: ConfigFlag = None, shell: ShellParameter) -> None:
     """
     List the keys, by how they begin.
 
@@ -100,16 +100,25 @@ def list_(*, as_json: Json = False, file: ConfigFile = None, shell: Around) -> N
     now = time.time()
     keys = _with_keys(shell, file, lambda keys: keys.all())
     if as_json:
-        return shell.say_json([_described(key, now) for key in keys])
+        return shell.say_json([_to_dict(key, now) for key in keys])
     if not keys:
         return shell.note("there are no keys; make one with `antiphon keys create`")
     rows = [
-        (key.id, f"{key.prefix}...", key.name, key.tenant or "-", _state(key, now), _day(key.last_used_at), _allowed(key)) for key in keys
+        (
+            key.id,
+            f"{key.prefix}...",
+            key.name,
+            key.tenant or "-",
+            _state(key, now),
+            _format_time(key.last_used_at),
+            _format_permissions(key),
+        )
+        for key in keys
     ]
     return shell.say_rows([("ID", "KEY", "NAME", "TENANT", "STATE", "LAST USED (UTC)", "SCOPES AND LIMITS"), *rows])
 
 
-def revoke(*which: str, file: ConfigFile = None, shell: Around) -> None:
+def revoke(*which: str, file: ConfigFlag = None, shell: ShellParameter) -> None:
     """
     Have keys open nothing any more, within seconds.
 
@@ -120,10 +129,10 @@ def revoke(*which: str, file: ConfigFile = None, shell: Around) -> None:
         which: ids, or names that only one key has.
     """
     if not which:
-        raise UsageMistake("Which one? `antiphon keys list` has them.")
+        raise UsageError("Which one? `antiphon keys list` has them.")
     now = time.time()
 
-    async def work(keys: Keys) -> list[KeyRecord]:
+    async def work(keys: KeyStore) -> list[KeyRecord]:
         live = [key for key in await keys.all() if key.revoked_at is None]
         found = [_find(one, live) for one in which]
         for key in found:
@@ -134,18 +143,18 @@ def revoke(*which: str, file: ConfigFile = None, shell: Around) -> None:
         shell.say(f"{key.id} ({key.name}) is revoked")
 
 
-def _with_keys(shell: Shell, file: Path | None, work: Callable[[Keys], Awaitable[Answer]]) -> Answer:
+def _with_keys(shell: Shell, file: Path | None, work: Callable[[KeyStore], Awaitable[ResultT]]) -> ResultT:
     """What `work` makes of the keys of the store that is configured."""
     import asyncio  # noqa: PLC0415 - `--help` should wait for neither this nor the database's driver
 
-    from antiphon.stores.sql.store import Sql  # noqa: PLC0415
+    from antiphon.stores.sql.store import SqlStore  # noqa: PLC0415
 
     url = settings.load(shell, file).config.database_url
     if url is None:
-        raise UsageMistake("Keys are kept in the store, and `store.url` is `memory`. Configure one that lasts.")
+        raise UsageError("Keys are kept in the store, and `store.url` is `memory`. Configure one that lasts.")
 
-    async def open_and_work() -> Answer:
-        store = Sql(url)
+    async def open_and_work() -> ResultT:
+        store = SqlStore(url)
         try:
             await store.open()
             return await work(store.keys)
@@ -158,27 +167,27 @@ def _with_keys(shell: Shell, file: Path | None, work: Callable[[Keys], Awaitable
 def _find(which: str, keys: Sequence[KeyRecord]) -> KeyRecord:
     found = [key for key in keys if which in (key.id, key.name)]
     if not found:
-        raise UsageMistake(f"There is no key '{which}' to revoke; `antiphon keys list` has them.")
+        raise UsageError(f"There is no key '{which}' to revoke; `antiphon keys list` has them.")
     if len(found) > 1:
-        raise UsageMistake(f"More than one key is called '{which}'; name it by its id: {', '.join(key.id for key in found)}.")
+        raise UsageError(f"More than one key is called '{which}'; name it by its id: {', '.join(key.id for key in found)}.")
     return found[0]
 
 
-def _moment(text: str, now: datetime) -> int:
+def _parse_expiry(text: str, now: datetime) -> int:
     """The Unix time that a duration or a date means; a date without a zone is UTC."""
     if match := re.fullmatch(r"([1-9]\d{0,4})([mhdw])", text):
         return int((now + int(match[1]) * _UNITS[match[2]]).timestamp())
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise UsageMistake(f"'{text}' is neither a duration such as 30d nor a date such as 2030-01-31.") from None
+        raise UsageError(f"'{text}' is neither a duration such as 30d nor a date such as 2030-01-31.") from None
     moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     if moment <= now:
-        raise UsageMistake(f"'{text}' has passed.")
+        raise UsageError(f"'{text}' has passed.")
     return int(moment.timestamp())
 
 
-def _described(key: KeyRecord, now: float) -> dict[str, Any]:
+def _to_dict(key: KeyRecord, now: float) -> dict[str, Any]:
     """All of a key but its hash."""
     hidden = ("hash",)
     return {name: getattr(key, name) for name in key.__struct_fields__ if name not in hidden} | {"state": _state(key, now)}
@@ -190,11 +199,11 @@ def _state(key: KeyRecord, now: float) -> str:
     return "live" if key.is_live(now) else "expired"
 
 
-def _day(at: int | None) -> str:
+def _format_time(at: int | None) -> str:
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M") if at is not None else "-"
 
 
-def _allowed(key: KeyRecord) -> str:
+def _format_permissions(key: KeyRecord) -> str:
     """What it may do, how much of that, and what is recorded of it."""
     from antiphon.runtime.access.keys import DEFAULT_SCOPES  # noqa: PLC0415 - as above
 

@@ -8,11 +8,11 @@ import msgspec
 from cyclopts import App
 
 from antiphon.cli.common import progress, settings
-from antiphon.cli.common.flags import Around, ConfigFile, Json
-from antiphon.cli.common.shell import UsageMistake
-from antiphon.errors import OurFault, listed
+from antiphon.cli.common.flags import ConfigFlag, JsonFlag, ShellParameter
+from antiphon.cli.common.shell import UsageError
+from antiphon.errors import ServerError, quote_list
 from antiphon.weights import catalogue, fetch
-from antiphon.weights.catalogue import Model
+from antiphon.weights.catalogue import CatalogueModel
 
 _HELP = """
 See, fetch and remove model weights.
@@ -23,7 +23,7 @@ Try:
 """
 
 
-def verbs() -> App:
+def build_app() -> App:
     """`models` and what can be done with them."""
     app = App(name="models", help=_HELP)
     app.command(list_, name="list")
@@ -34,7 +34,7 @@ def verbs() -> App:
     return app
 
 
-def list_(*, as_json: Json = False, file: ConfigFile = None, shell: Around) -> None:
+def list_(*, as_json: JsonFlag = False, file: ConfigFlag = None, shell: ShellParameter) -> None:
     """
     List the models that can be fetched, and which are here.
 
@@ -49,7 +49,7 @@ def list_(*, as_json: Json = False, file: ConfigFile = None, shell: Around) -> N
     folder = settings.load(shell, file).config.models_dir
     states = _states(folder)
     if as_json:
-        return shell.say_json([_described(model, folder, states) for model in catalogue.load().values()])
+        return shell.say_json([_to_dict(model, folder, states) for model in catalogue.load().values()])
     rows = [
         (name, model.kind, _megabytes(model.size_bytes), model.licence, states[name], model.description)
         for name, model in catalogue.load().items()
@@ -57,7 +57,7 @@ def list_(*, as_json: Json = False, file: ConfigFile = None, shell: Around) -> N
     return shell.say_rows([("NAME", "KIND", "SIZE", "LICENCE", "STATE", "WHAT IT IS"), *rows])
 
 
-def show(name: str, /, *, as_json: Json = False, file: ConfigFile = None, shell: Around) -> None:
+def show(name: str, /, *, as_json: JsonFlag = False, file: ConfigFlag = None, shell: ShellParameter) -> None:
     """
     Show a model: what it is, where it is from, which files it has.
 
@@ -69,7 +69,7 @@ def show(name: str, /, *, as_json: Json = False, file: ConfigFile = None, shell:
     """
     model = _find(name)
     folder = settings.load(shell, file).config.models_dir
-    facts = _described(model, folder, _states(folder))
+    facts = _to_dict(model, folder, _states(folder))
     if as_json:
         return shell.say_json(facts | {"files": msgspec.to_builtins(model.files)})
     files = [("file", f"{part.path}, {_megabytes(part.size_bytes)}, sha256 {part.sha256}") for part in model.files]
@@ -77,7 +77,7 @@ def show(name: str, /, *, as_json: Json = False, file: ConfigFile = None, shell:
     return shell.say_rows([*(told.get(key, (key, str(value))) for key, value in facts.items()), *files])
 
 
-def pull(*names: str, speech: bool = False, file: ConfigFile = None, shell: Around) -> int:
+def pull(*names: str, speech: bool = False, file: ConfigFlag = None, shell: ShellParameter) -> int:
     """
     Fetch models, and check every byte.
 
@@ -93,23 +93,23 @@ def pull(*names: str, speech: bool = False, file: ConfigFile = None, shell: Arou
         names: as `antiphon models list` has them; the default model where none is given.
         speech: those that conversations aloud take.
     """
-    models = [_find(name) for name in names] + list(catalogue.speech() if speech else ())
-    models = models or list(catalogue.defaults()[:1])
+    models = [_find(name) for name in names] + list(catalogue.speech_models() if speech else ())
+    models = models or list(catalogue.default_models()[:1])
     folder = settings.load(shell, file).config.models_dir
     lacking = 0
     for model in models:
         try:
-            with progress.shown(shell) as report:
+            with progress.show_progress(shell) as report:
                 home = fetch.ensure(model, folder, report)
-        except OurFault as fault:
+        except ServerError as fault:
             shell.note(fault.message)
             lacking += 1
         else:
-            shell.say(str(model.main(home) if len(model.files) == 1 else home))
+            shell.say(str(model.main_file(home) if len(model.files) == 1 else home))
     return int(lacking > 0)
 
 
-def rm(*names: str, file: ConfigFile = None, shell: Around) -> None:
+def rm(*names: str, file: ConfigFlag = None, shell: ShellParameter) -> None:
     """
     Remove models from this machine.
 
@@ -120,26 +120,26 @@ def rm(*names: str, file: ConfigFile = None, shell: Around) -> None:
         names: as `antiphon models list` has them.
     """
     if not names:
-        raise UsageMistake(f"Which one? There are {listed(catalogue.load())}.")
+        raise UsageError(f"Which one? There are {quote_list(catalogue.load())}.")
     models = [_find(name) for name in names]
     folder = settings.load(shell, file).config.models_dir
     for model in models:
         shell.say(f"{model.name}: {_megabytes(fetch.remove(model, folder))} freed")
 
 
-def _find(name: str) -> Model:
+def _find(name: str) -> CatalogueModel:
     if name not in catalogue.load():
-        raise UsageMistake(f"There is no model '{name}'; there are {listed(catalogue.load())}.")
+        raise UsageError(f"There is no model '{name}'; there are {quote_list(catalogue.load())}.")
     return catalogue.find(name)
 
 
 def _states(folder: Path) -> dict[str, str]:
     """What is here of every model of the catalogue."""
-    found = {model.name: "here" if model.whole else "in part" for model in fetch.installed(folder) if model.size_bytes}
+    found = {model.name: "here" if model.is_complete else "in part" for model in fetch.installed_models(folder) if model.size_bytes}
     return {name: found.get(name, "-") for name in catalogue.load()}
 
 
-def _described(model: Model, folder: Path, states: Mapping[str, str]) -> dict[str, Any]:
+def _to_dict(model: CatalogueModel, folder: Path, states: Mapping[str, str]) -> dict[str, Any]:
     return {
         "name": model.name,
         "kind": model.kind,
@@ -148,7 +148,7 @@ def _described(model: Model, folder: Path, states: Mapping[str, str]) -> dict[st
         "homepage": model.homepage,
         "size_bytes": model.size_bytes,
         "state": {"here": "installed", "in part": "partial", "-": "absent"}[states[model.name]],
-        "default": model in (*catalogue.defaults()[:1], *catalogue.speech()),
+        "default": model in (*catalogue.default_models()[:1], *catalogue.speech_models()),
         "folder": str(folder / model.name),
     }
 

@@ -6,8 +6,8 @@ from urllib.parse import quote
 
 from cyclopts import App
 
-from antiphon.cli.common import server as own
-from antiphon.cli.common.flags import Around, ConfigFile, Json, Url
+from antiphon.cli.common import server
+from antiphon.cli.common.flags import ConfigFlag, JsonFlag, ShellParameter, UrlFlag
 
 _HELP = """
 See who waits for a model of which there are few, and cancel tickets.
@@ -24,7 +24,7 @@ _PATH = "/api/queue"
 _UNITS = ((86_400, "d"), (3600, "h"), (60, "min"))
 
 
-def verbs() -> App:
+def build_app() -> App:
     """`queue` and what can be done with it."""
     app = App(name="queue", help=_HELP)
     app.command(list_, name="list")
@@ -32,7 +32,7 @@ def verbs() -> App:
     return app
 
 
-def list_(*, as_json: Json = False, url: Url = None, file: ConfigFile = None, shell: Around) -> None:
+def list_(*, as_json: JsonFlag = False, url: UrlFlag = None, file: ConfigFlag = None, shell: ShellParameter) -> None:
     """
     List those who wait, in their order, and those who are served.
 
@@ -43,20 +43,28 @@ def list_(*, as_json: Json = False, url: Url = None, file: ConfigFile = None, sh
         antiphon queue list
         antiphon queue list --json
     """
-    queue = own.running(shell, url, file).get(_PATH)
+    queue = server.find_server(shell, url, file).get(_PATH)
     if as_json:
         return shell.say_json(queue)
     tickets = [*queue["items"], *queue["running_tasks"]]
     if not tickets:
         return shell.note("nobody waits, and nobody is served")
     rows = [
-        (one["ticket_id"], one["model"], one["kind"], _place(one), since(_began(one), queue["now"]), _wait(one), one["key_id"] or "-")
+        (
+            one["ticket_id"],
+            one["model"],
+            one["kind"],
+            _format_position(one),
+            format_age(_status_since(one), queue["now"]),
+            _format_wait(one),
+            one["key_id"] or "-",
+        )
         for one in tickets
     ]
     return shell.say_rows([("TICKET", "MODEL", "KIND", "PLACE", "FOR", "ETA", "KEY"), *rows])
 
 
-def cancel(ticket: str, /, *, url: Url = None, file: ConfigFile = None, shell: Around) -> None:
+def cancel(ticket: str, /, *, url: UrlFlag = None, file: ConfigFlag = None, shell: ShellParameter) -> None:
     """
     Have a ticket wait no longer; whoever waits is told.
 
@@ -66,11 +74,11 @@ def cancel(ticket: str, /, *, url: Url = None, file: ConfigFile = None, shell: A
     Args:
         ticket: the id.
     """
-    own.running(shell, url, file).delete(f"{_PATH}/{quote(ticket, safe='')}")
+    server.find_server(shell, url, file).delete(f"{_PATH}/{quote(ticket, safe='')}")
     shell.note(f"cancelled {ticket}")
 
 
-def lasting(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """So many seconds, for people: in one unit."""
     for size, unit in _UNITS:
         if seconds >= 2 * size:
@@ -78,20 +86,20 @@ def lasting(seconds: float) -> str:
     return f"{max(seconds, 0):.0f} s"
 
 
-def since(at: float, now: float) -> str:
+def format_age(at: float, now: float) -> str:
     """How long ago that was, by the same clock."""
-    return lasting(now - at)
+    return format_duration(now - at)
 
 
-def _began(ticket: Mapping[str, Any]) -> float:
+def _status_since(ticket: Mapping[str, Any]) -> float:
     began: float = ticket["enqueued_at"] if ticket["status"] == "queued" else ticket["started_at"]
     return began
 
 
-def _place(ticket: Mapping[str, Any]) -> str:
+def _format_position(ticket: Mapping[str, Any]) -> str:
     return f"{ticket['position']}." if ticket["status"] == "queued" else f"with {ticket['worker_id']}"
 
 
-def _wait(ticket: Mapping[str, Any]) -> str:
+def _format_wait(ticket: Mapping[str, Any]) -> str:
     wait_s = ticket["estimated_wait_s"]
-    return "-" if wait_s is None else lasting(wait_s)
+    return "-" if wait_s is None else format_duration(wait_s)

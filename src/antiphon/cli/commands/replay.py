@@ -8,21 +8,21 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from antiphon.cli.common.client import Client
-from antiphon.cli.voice.socket import opened
-from antiphon.errors import UpstreamTrouble
+from antiphon.cli.common.client import ApiClient
+from antiphon.cli.voice.socket import connect_websocket
+from antiphon.errors import UpstreamError
 from antiphon.runtime.recording.events import IN, OUT
-from antiphon.runtime.recording.files import Line
-from antiphon.runtime.replay.compare import Compared, compared
-from antiphon.runtime.replay.steps import END_OF_TURN, Ids, Recorded, Step, kind_of
+from antiphon.runtime.recording.files import EventLine
+from antiphon.runtime.replay.compare import TurnComparison, compare
+from antiphon.runtime.replay.steps import END_OF_TURN, DownloadedRecording, IdMapping, ReplayStep, milestone_of
 
-PATIENCE_S = 20.0
+IDLE_TIMEOUT_S = 20.0
 """Longer than a model takes to say anything."""
 
-_ENDS = ("response.done", END_OF_TURN)
+_END_EVENTS = ("response.done", END_OF_TURN)
 
 
-class Replay:
+class SessionReplay:
     """
     One recording being said again.
 
@@ -34,80 +34,86 @@ class Replay:
         lines: what was said, of which only the time is kept, and what came.
     """
 
-    def __init__(self, recorded: Recorded, *, fast: bool, patience_s: float = PATIENCE_S) -> None:
-        self._patience_s = patience_s
-        self._recorded = recorded
-        self._fast = fast
-        self._ids = Ids(recorded.lines)
-        self._come: Counter[str] = Counter()
-        self.lines: list[Line] = []
-        self._missing: Counter[str] = Counter()
-        self._news = asyncio.Event()
+    def __init__(self, recording: DownloadedRecording, *, is_fast: bool, idle_timeout_s: float = IDLE_TIMEOUT_S) -> None:
+        self._idle_timeout_s = idle_timeout_s
+        self._recording = recording
+        self._is_fast = is_fast
+        self._ids = IdMapping(recording.lines)
+        self._received_counts: Counter[str] = Counter()
+        self.lines: list[EventLine] = []
+        self._missing_counts: Counter[str] = Counter()
+        self._arrival = asyncio.Event()
         self._is_over = False
-        self._began_at_s = self._late_s = 0.0
+        self._start_s = self._delay_s = 0.0
 
-    async def run(self, client: Client, path: str) -> Sequence[Compared]:
+    async def run(self, client: ApiClient, path: str) -> Sequence[TurnComparison]:
         """
         The turns of then and of now.
 
         Raises:
-            UpstreamTrouble: the server is not there, or declines.
+            UpstreamError: the server is not there, or declines.
         """
-        async with opened(client, path, {}) as socket, asyncio.TaskGroup() as tasks:
-            self._began_at_s = asyncio.get_running_loop().time()
-            hearing = tasks.create_task(self._hear(socket))
-            for step in self._recorded.steps():
-                await self._wait(step)
+        async with connect_websocket(client, path, {}) as socket, asyncio.TaskGroup() as tasks:
+            self._start_s = asyncio.get_running_loop().time()
+            hearing = tasks.create_task(self._receive(socket))
+            for step in self._recording.steps():
+                await self._wait_for_step(step)
                 if self._is_over:
                     break
-                await self._say(socket, self._ids.put_into(step.event))
-            await self._until(Counter(kind_of(line.event) for line in self._recorded.lines if line.direction == OUT), _ENDS)
+                await self._send(socket, self._ids.map_event(step.event))
+            await self._wait_for_events(
+                Counter(milestone_of(line.event) for line in self._recording.lines if line.direction == OUT), _END_EVENTS
+            )
             hearing.cancel()
-        if not self._come["session.created"]:
-            raise UpstreamTrouble("The server has begun no session.")
-        return compared(self._recorded, self.lines)
+        if not self._received_counts["session.created"]:
+            raise UpstreamError("The server has begun no session.")
+        return compare(self._recording, self.lines)
 
-    async def _hear(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+    async def _receive(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         async for message in socket:
             if message.type is not aiohttp.WSMsgType.TEXT:
                 break
             event = msgspec.json.decode(message.data, type=dict[str, Any])
-            self._note(OUT, event)
-            self._ids.told(event)
-            self._come[kind_of(event)] += 1
-            self._news.set()
+            self._append_line(OUT, event)
+            self._ids.on_server_event(event)
+            self._received_counts[milestone_of(event)] += 1
+            self._arrival.set()
         self._is_over = True
-        self._news.set()
+        self._arrival.set()
 
-    async def _say(self, socket: aiohttp.ClientWebSocketResponse, event: dict[str, Any]) -> None:
-        self._note(IN, {"type": event.get("type")})  # of which only the time is wanted
+    async def _send(self, socket: aiohttp.ClientWebSocketResponse, event: dict[str, Any]) -> None:
+        self._append_line(IN, {"type": event.get("type")})  # of which only the time is wanted
         try:
             await socket.send_str(msgspec.json.encode(event).decode())
         except (aiohttp.ClientError, ConnectionError):
             self._is_over = True
 
-    def _note(self, direction: str, event: dict[str, Any]) -> None:
-        at_s = asyncio.get_running_loop().time() - self._began_at_s
-        self.lines.append(Line(len(self.lines) + 1, at_s, direction, event))
+    def _append_line(self, direction: str, event: dict[str, Any]) -> None:
+        at_s = asyncio.get_running_loop().time() - self._start_s
+        self.lines.append(EventLine(len(self.lines) + 1, at_s, direction, event))
 
-    async def _wait(self, step: Step) -> None:
+    async def _wait_for_step(self, step: ReplayStep) -> None:
         now_s = asyncio.get_running_loop().time
-        had_to_wait = await self._until(Counter(step.after), tuple(step.after))
-        early_s = self._began_at_s + self._late_s + step.at_s - now_s()
+        had_to_wait = await self._wait_for_events(Counter(step.milestones_before), tuple(step.milestones_before))
+        early_s = self._start_s + self._delay_s + step.at_s - now_s()
         if had_to_wait and early_s < 0:  # the rest keeps its pace: said in haste it could not be listened to as it was then
-            self._late_s -= early_s
-        if not self._fast:
+            self._delay_s -= early_s
+        if not self._is_fast:
             await asyncio.sleep(early_s)
 
-    async def _until(self, wanted: Counter[str], kinds: Sequence[str]) -> bool:
+    async def _wait_for_events(self, expected_counts: Counter[str], kinds: Sequence[str]) -> bool:
         """Wait until as much has come as then, or nothing more comes; whether there was anything to wait for."""
         had_to_wait = False
-        while not self._is_over and (owed := wanted - self._come - self._missing) and any(owed[kind] for kind in kinds):
+        while (
+            not self._is_over
+            and (owed := expected_counts - self._received_counts - self._missing_counts)
+            and any(owed[kind] for kind in kinds)
+        ):
             had_to_wait = True
-            self._news.clear()
+            self._arrival.clear()
             try:
-                async with asyncio.timeout(self._patience_s):
-                    await self._news.wait()
+                async with asyncio.timeout(self._idle_timeout_s):
+                    await self._arrival.wait()
             except TimeoutError:  # once, and not before each of the steps that follow
-                self._missing += Counter({kind: owed[kind] for kind in kinds})
+                self._missing_counts += Counter({kind: owed[kind] for kind in kinds})
         return had_to_wait

@@ -4,9 +4,9 @@ import json
 from typing import TYPE_CHECKING
 
 from antiphon import __version__
-from antiphon.cli.common import checks as checking, settings, weights as fetching
-from antiphon.cli.common.flags import Around, ConfigFile
-from antiphon.cli.common.shell import aligned
+from antiphon.cli.common import checks, settings, weights
+from antiphon.cli.common.flags import ConfigFlag, ShellParameter
+from antiphon.cli.common.shell import align_columns
 
 if TYPE_CHECKING:
     from antiphon.config.load import Config
@@ -16,11 +16,11 @@ _QUESTION = "What is a fugue?"
 
 def serve(
     *,
-    file: ConfigFile = None,
+    file: ConfigFlag = None,
     host: str | None = None,
     port: int | None = None,
     processes: int | None = None,
-    shell: Around,
+    shell: ShellParameter,
 ) -> None:
     """
     Serve the models configured, or the default one.
@@ -42,35 +42,38 @@ def serve(
     loaded = settings.load(shell, file, {"server.host": host, "server.port": port, "server.processes": processes})
     is_alone = loaded.config.server.processes == 1
     # Of several each looks at the store itself: the one that starts them has no driver in its memory.
-    checking.refuse(checking.mistakes_of_store(loaded.config) if is_alone else checking.mistakes_of_processes(loaded.config))
-    config = fetching.with_voice(loaded.config, shell)
+    checks.raise_usage_error(checks.store_problems(loaded.config) if is_alone else checks.process_problems(loaded.config))
+    config = weights.with_optional_speech(loaded.config, shell)
     if not is_alone:
         from antiphon.server.processes.supervisor import serve as run  # noqa: PLC0415 - as below; it loads no server itself
     else:
         from antiphon.server.processes.run import serve as run  # noqa: PLC0415 - the server takes a second to load; `--help` should not wait for it
-    run(config, ready=lambda base_url, is_open: shell.say(greeting(config, base_url, shell.name, is_open=is_open)), notice=shell.note)
+    run(config, on_ready=lambda base_url, is_open: shell.say(greeting(config, base_url, shell.name, is_open=is_open)), notice=shell.note)
 
 
-def _kept(config: "Config") -> str:
+def _store_location(config: "Config") -> str:
     """Where responses are kept, as far as it may be shown."""
     if config.database_url is None:
         return "in memory, until it stops"
-    return settings.masked(config.database_url).removeprefix("sqlite:///")
+    return settings.mask_password(config.database_url).removeprefix("sqlite:///")
 
 
-def _speech(config: "Config", program: str) -> str | None:
+def _speech_problem(config: "Config", program: str) -> str | None:
     """Why nothing hears and speaks for models that only read and write, and how to get it; None where something does."""
-    from antiphon.runtime.speech import service as speech  # noqa: PLC0415 - as the server, which it is part of
+    from antiphon.runtime.speech import service  # noqa: PLC0415 - as the server, which it is part of
 
-    if config.speech.enabled is False or speech.not_installed(config.speech):
-        return f"none: {(speech.missing(config.speech, config.models_dir) or '').removesuffix('.')}"
-    for names, what in ((checking.away(config), "not fetched"), (checking.altered(config), "altered since they were fetched")):
+    if config.speech.enabled is False or service.missing_modules(config.speech):
+        return f"none: {(service.missing_reason(config.speech, config.models_dir) or '').removesuffix('.')}"
+    for names, what in (
+        (checks.missing_speech_models(config), "not fetched"),
+        (checks.altered_speech_models(config), "altered since they were fetched"),
+    ):
         if names:
-            return f"none: weights {what}; run `{checking.pulling(names, program)}`"
+            return f"none: weights {what}; run `{checks.pull_command(names, program)}`"
     return None
 
 
-def _open_to(config: "Config", program: str, *, is_open: bool) -> str:
+def _describe_access(config: "Config", program: str, *, is_open: bool) -> str:
     """Who may use it."""
     if not is_open:
         return f"whoever has a key; `{program} keys list` shows them"
@@ -82,36 +85,36 @@ def _open_to(config: "Config", program: str, *, is_open: bool) -> str:
 def greeting(config: "Config", base_url: str, program: str, *, is_open: bool) -> str:
     """What is said once the server answers: where it is, what it has, and what to try next."""
     model = config.models[0].name
-    lack = _speech(config, program)
+    lack = _speech_problem(config, program)
     facts = [
         ("models", ", ".join(entry.name for entry in config.models)),
-        ("responses", _kept(config)),
+        ("responses", _store_location(config)),
         ("weights", str(config.models_dir)),
         ("speech", lack or f"{config.speech.ears} hears, {config.speech.voice} speaks"),
-        ("open to", _open_to(config, program, is_open=is_open)),
-        ("API", f"{_from_here(base_url)}/docs"),
+        ("open to", _describe_access(config, program, is_open=is_open)),
+        ("API", f"{_local_url(base_url)}/docs"),
     ]
-    can_talk = lack is None or any(entry.engine not in fetching.WRITING for entry in config.models)
+    can_talk = lack is None or any(entry.engine not in weights.TEXT_ENGINES for entry in config.models)
     return "\n".join(
         [
             f"antiphon {__version__} answers at {base_url}",
-            *(f"  {line}" for line in aligned(facts)),
+            *(f"  {line}" for line in align_columns(facts)),
             "",
             "Try, in another terminal:",
             "",
-            *_to_try(model, _from_here(base_url), program, is_open=is_open, can_talk=can_talk),
+            *_example_commands(model, _local_url(base_url), program, is_open=is_open, can_talk=can_talk),
             "",
             "Ctrl-C stops it.",
         ]
     )
 
 
-def _from_here(base_url: str) -> str:
+def _local_url(base_url: str) -> str:
     """The address as programs on this machine dial it, where the server listens on all that the machine has."""
     return base_url.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
 
 
-def _to_try(model: str, base_url: str, program: str, *, is_open: bool, can_talk: bool) -> list[str]:
+def _example_commands(model: str, base_url: str, program: str, *, is_open: bool, can_talk: bool) -> list[str]:
     """Commands and a program. They stand at the margin, as a Python prompt takes no indented line."""
     address = "" if base_url == "http://127.0.0.1:8642" else f" --url {base_url}/v1"
     key = "none" if is_open else "YOUR_KEY"

@@ -12,14 +12,14 @@ from urllib.parse import quote
 
 from cyclopts import App, Parameter
 
-from antiphon.cli.common import server as own
-from antiphon.cli.common.client import Client
-from antiphon.cli.common.flags import Around, ConfigFile, Json, Url
-from antiphon.cli.common.shell import UsageMistake, aligned
-from antiphon.errors import UpstreamTrouble
+from antiphon.cli.common import server
+from antiphon.cli.common.client import ApiClient
+from antiphon.cli.common.flags import ConfigFlag, JsonFlag, ShellParameter, UrlFlag
+from antiphon.cli.common.shell import UsageError, align_columns
+from antiphon.errors import UpstreamError
 
 if TYPE_CHECKING:
-    from antiphon.runtime.replay.steps import Recorded
+    from antiphon.runtime.replay.steps import DownloadedRecording
 
 _HELP = """
 See, export, replay and remove recordings of sessions.
@@ -33,14 +33,14 @@ Try:
 """
 
 _PATH = "/v1/sessions"
-_PAGE = 100
-_MOST_LISTED = 10_000
-_NAME = re.compile(r"(\w+/)?\w[\w.-]*", re.ASCII)
-_SHORT = len("sess_") + 8
+_PAGE_SIZE = 100
+_MAX_LISTED = 10_000
+_FILE_NAME = re.compile(r"(\w+/)?\w[\w.-]*", re.ASCII)
+_SHORT_ID_LENGTH = len("sess_") + 8
 """So much of an id is listed: enough to find it by, and a line is no wider than a terminal."""
 
 
-def verbs() -> App:
+def build_app() -> App:
     """`sessions` and what can be done with them."""
     app = App(name="sessions", help=_HELP)
     app.command(list_, name="list")
@@ -49,7 +49,7 @@ def verbs() -> App:
     return app
 
 
-def list_(*, limit: int = 20, as_json: Json = False, url: Url = None, file: ConfigFile = None, shell: Around) -> None:
+def list_(*, limit: int = 20, as_json: JsonFlag = False, url: UrlFlag = None, file: ConfigFlag = None, shell: ShellParameter) -> None:
     """
     List the recordings, the newest first.
 
@@ -63,17 +63,27 @@ def list_(*, limit: int = 20, as_json: Json = False, url: Url = None, file: Conf
         limit: how many at most.
     """
     if limit < 1:
-        raise UsageMistake("--limit must be 1 or more.")
-    sessions = list(_listed(own.running(shell, url, file), limit))
+        raise UsageError("--limit must be 1 or more.")
+    sessions = list(_list_sessions(server.find_server(shell, url, file), limit))
     if as_json:
         return shell.say_json(sessions)
     if not sessions:
         return shell.note("there are no recordings; `recording.when` says which sessions are recorded")
-    rows = [(one["id"][:_SHORT], _when(one["created_at"]), one["protocol"], one["mode"], one["model"], *_facts(one)) for one in sessions]
+    rows = [
+        (
+            one["id"][:_SHORT_ID_LENGTH],
+            _format_time(one["created_at"]),
+            one["protocol"],
+            one["mode"],
+            one["model"],
+            *_length_size_state(one),
+        )
+        for one in sessions
+    ]
     return shell.say_rows([("ID", "BEGAN (UTC)", "PROTOCOL", "MODE", "MODEL", "LENGTH", "SIZE", "STATE"), *rows])
 
 
-def show(session: str, /, *, as_json: Json = False, url: Url = None, file: ConfigFile = None, shell: Around) -> None:
+def show(session: str, /, *, as_json: JsonFlag = False, url: UrlFlag = None, file: ConfigFlag = None, shell: ShellParameter) -> None:
     """
     Show a recording: what it is, its files, and who said what.
 
@@ -83,19 +93,21 @@ def show(session: str, /, *, as_json: Json = False, url: Url = None, file: Confi
     Args:
         session: the id, or how it begins.
     """
-    from antiphon.runtime.recording.files import EVENTS, lines_of  # noqa: PLC0415 - with all wire types; `--help` needs none
-    from antiphon.runtime.recording.transcript import turns_of  # noqa: PLC0415 - as above
+    from antiphon.runtime.recording.files import EVENTS, decode_lines  # noqa: PLC0415 - with all wire types; `--help` needs none
+    from antiphon.runtime.recording.transcript import read_turns  # noqa: PLC0415 - as above
 
-    client = own.running(shell, url, file)
-    found = client.get(_at(_id(client, session)))
+    client = server.find_server(shell, url, file)
+    found = client.get(_session_path(_resolve_id(client, session)))
     has_events = any(one["name"] == EVENTS for one in found.get("files", ()))
-    turns = turns_of(lines_of(client.file(_at(found["id"]) + "/events"))) if has_events else []
+    turns = read_turns(decode_lines(client.get_file(_session_path(found["id"]) + "/events"))) if has_events else []
     if as_json:
         return shell.say_json(found | {"turns": turns})
-    facts = [(name, _fact(name, value)) for name, value in found.items() if name not in ("object", "files") and value not in (None, "")]
-    shell.say_rows([*facts, *(("file", line) for line in _files(found.get("files", ())))])
+    facts = [
+        (name, _format_fact(name, value)) for name, value in found.items() if name not in ("object", "files") and value not in (None, "")
+    ]
+    shell.say_rows([*facts, *(("file", line) for line in _file_lines(found.get("files", ())))])
     shell.say()
-    return shell.say_rows([(f"{turn.at_s:7.2f} s", turn.who, turn.text or "(nothing)") for turn in turns])
+    return shell.say_rows([(f"{turn.at_s:7.2f} s", turn.role, turn.text or "(nothing)") for turn in turns])
 
 
 def export(
@@ -104,9 +116,9 @@ def export(
     *,
     output: Annotated[Path | None, Parameter(name=["--output", "-o"])] = None,
     flac: bool = False,
-    url: Url = None,
-    file: ConfigFile = None,
-    shell: Around,
+    url: UrlFlag = None,
+    file: ConfigFlag = None,
+    shell: ShellParameter,
 ) -> None:
     """
     Save a recording with all of its files.
@@ -127,15 +139,15 @@ def export(
     """
     from antiphon.cli.commands import export as sessions_export  # noqa: PLC0415 - with all wire types; `--help` needs none
 
-    client = own.running(shell, url, file)
-    recorded = _downloaded(client, _id(client, session))
+    client = server.find_server(shell, url, file)
+    recorded = _download(client, _resolve_id(client, session))
     target = shell.cwd / (output or recorded.record.id)
     if target.exists():
-        raise UsageMistake(f"There is a {target} already.")
+        raise UsageError(f"There is a {target} already.")
     try:
-        sessions_export.save(target, sessions_export.files_of(recorded, is_flac=flac))
+        sessions_export.save(target, sessions_export.export_files(recorded, is_flac=flac))
     except OSError as error:
-        raise UsageMistake(f"{target} can't be written: {error.strerror}.") from None
+        raise UsageError(f"{target} can't be written: {error.strerror}.") from None
     shell.say(str(target))
 
 
@@ -147,10 +159,10 @@ def replay(
     fast: bool = False,
     record: bool = False,
     to: str | None = None,
-    as_json: Json = False,
-    url: Url = None,
-    file: ConfigFile = None,
-    shell: Around,
+    as_json: JsonFlag = False,
+    url: UrlFlag = None,
+    file: ConfigFlag = None,
+    shell: ShellParameter,
 ) -> None:
     """
     Say again what the client said, and compare the answers.
@@ -173,30 +185,30 @@ def replay(
         record: ask the server to record this session too.
         to: base address of another server to say it to; else the one that has the recording.
     """
-    from antiphon.cli.commands import compare as sessions_compared  # noqa: PLC0415 - with all wire types; `--help` needs none
-    from antiphon.cli.commands.replay import Replay  # noqa: PLC0415 - with its HTTP client
-    from antiphon.runtime.replay.compare import as_plain  # noqa: PLC0415 - as above
+    from antiphon.cli.commands import compare  # noqa: PLC0415 - with all wire types; `--help` needs none
+    from antiphon.cli.commands.replay import SessionReplay  # noqa: PLC0415 - with its HTTP client
+    from antiphon.runtime.replay.compare import to_dict  # noqa: PLC0415 - as above
 
-    client = own.running(shell, url, file)
-    recorded = _downloaded(client, _id(client, session))
+    client = server.find_server(shell, url, file)
+    recorded = _download(client, _resolve_id(client, session))
     if fast and recorded.is_full_duplex:
-        raise UsageMistake("In full duplex both sides speak by the clock: leave out --fast.")
-    target = Client(to, client.key) if to is not None else client
+        raise UsageError("In full duplex both sides speak by the clock: leave out --fast.")
+    target = ApiClient(to, client.key) if to is not None else client
     if not fast:
         shell.note(f"this takes as long as the session did, {recorded.record.duration_ms / 1000:.1f} s, and longer where answers do")
-    found = asyncio.run(Replay(recorded, fast=fast).run(target, recorded.path(model, is_recorded=record)))
+    found = asyncio.run(SessionReplay(recorded, is_fast=fast).run(target, recorded.session_path(model, is_recorded=record)))
     if as_json:
-        return shell.say_json({"session": recorded.record.id, "model": model or recorded.record.model, **as_plain(found)})
+        return shell.say_json({"session": recorded.record.id, "model": model or recorded.record.model, **to_dict(found)})
     if not found:
         return shell.say("there are no answers in the recording, and none came")
-    for line in aligned([*sessions_compared.rows(found)]):
+    for line in align_columns([*compare.rows(found)]):
         shell.say(line if len(line) <= shell.columns else line[: shell.columns - 1] + "…")
     shell.say()
-    shell.say_rows([*sessions_compared.totals(found)])
-    return shell.say(f"\n{sessions_compared.verdict(found)}")
+    shell.say_rows([*compare.totals(found)])
+    return shell.say(f"\n{compare.verdict(found)}")
 
 
-def rm(*sessions: str, url: Url = None, file: ConfigFile = None, shell: Around) -> None:
+def rm(*sessions: str, url: UrlFlag = None, file: ConfigFlag = None, shell: ShellParameter) -> None:
     """
     Delete recordings.
 
@@ -207,24 +219,24 @@ def rm(*sessions: str, url: Url = None, file: ConfigFile = None, shell: Around) 
         sessions: ids, or how they begin.
     """
     if not sessions:
-        raise UsageMistake("Which one? `antiphon sessions list` has them.")
-    client = own.running(shell, url, file)
-    for session_id in [_id(client, session) for session in sessions]:
-        client.delete(_at(session_id))
+        raise UsageError("Which one? `antiphon sessions list` has them.")
+    client = server.find_server(shell, url, file)
+    for session_id in [_resolve_id(client, session) for session in sessions]:
+        client.delete(_session_path(session_id))
         shell.say(f"{session_id} is deleted")
 
 
 # What the server has
 
 
-def _at(session_id: str) -> str:
+def _session_path(session_id: str) -> str:
     return f"{_PATH}/{quote(session_id, safe='')}"
 
 
-def _listed(client: Client, limit: int) -> Iterator[dict[str, Any]]:
+def _list_sessions(client: ApiClient, limit: int) -> Iterator[dict[str, Any]]:
     after = ""
     while limit > 0:
-        page = client.get(f"{_PATH}?limit={min(limit, _PAGE)}{after}")
+        page = client.get(f"{_PATH}?limit={min(limit, _PAGE_SIZE)}{after}")
         yield from page["data"]
         limit -= len(page["data"])
         if not page["has_more"]:
@@ -232,38 +244,38 @@ def _listed(client: Client, limit: int) -> Iterator[dict[str, Any]]:
         after = f"&after={quote(page['last_id'], safe='')}"
 
 
-def _id(client: Client, beginning: str) -> str:
+def _resolve_id(client: ApiClient, prefix: str) -> str:
     """The id that begins so."""
-    if len(beginning) > _SHORT:  # whole, or nearly: one that is not among the newest is asked for as it is
-        listed = client.get(f"{_PATH}?limit={_PAGE}")["data"]
+    if len(prefix) > _SHORT_ID_LENGTH:  # whole, or nearly: one that is not among the newest is asked for as it is
+        listed = client.get(f"{_PATH}?limit={_PAGE_SIZE}")["data"]
     else:
-        listed = list(_listed(client, _MOST_LISTED))
-    found = [one["id"] for one in listed if one["id"].startswith(beginning)]
-    if len(found) > 1 and beginning not in found:
-        raise UsageMistake(f"More than one recording begins with '{beginning}': {', '.join(found[:3])}.")
-    return found[0] if len(found) == 1 else beginning
+        listed = list(_list_sessions(client, _MAX_LISTED))
+    found = [one["id"] for one in listed if one["id"].startswith(prefix)]
+    if len(found) > 1 and prefix not in found:
+        raise UsageError(f"More than one recording begins with '{prefix}': {', '.join(found[:3])}.")
+    return found[0] if len(found) == 1 else prefix
 
 
-def _downloaded(client: Client, session_id: str) -> "Recorded":
+def _download(client: ApiClient, session_id: str) -> "DownloadedRecording":
     from antiphon.runtime.recording.files import META  # noqa: PLC0415 - with all wire types; `--help` needs none
-    from antiphon.runtime.replay.steps import Recorded  # noqa: PLC0415 - as above
+    from antiphon.runtime.replay.steps import DownloadedRecording  # noqa: PLC0415 - as above
 
-    with zipfile.ZipFile(io.BytesIO(client.file(_at(session_id) + "/download"))) as archive:
+    with zipfile.ZipFile(io.BytesIO(client.get_file(_session_path(session_id) + "/download"))) as archive:
         files = {name.partition("/")[2]: archive.read(name) for name in archive.namelist()}
     if META not in files:
-        raise UpstreamTrouble(f"Nothing of {session_id} was kept; `sessions show {session_id[:_SHORT]}` says why.")
+        raise UpstreamError(f"Nothing of {session_id} was kept; `sessions show {session_id[:_SHORT_ID_LENGTH]}` says why.")
     # They are written into a folder of the user's: whatever the server says, no further.
-    return Recorded({name: content for name, content in files.items() if _NAME.fullmatch(name)})
+    return DownloadedRecording({name: content for name, content in files.items() if _FILE_NAME.fullmatch(name)})
 
 
 # How it is told
 
 
-def _fact(name: str, value: Any) -> str:
-    return f"{_when(value)} UTC" if name.endswith("_at") else str(value)
+def _format_fact(name: str, value: Any) -> str:
+    return f"{_format_time(value)} UTC" if name.endswith("_at") else str(value)
 
 
-def _files(files: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def _file_lines(files: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """A line for each, save that of those in folders, which may be hundreds, there is one for all."""
     folders: dict[str, list[int]] = {}
     for one in files:
@@ -276,11 +288,11 @@ def _files(files: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         yield f"{folder}/ ({len(sizes)}, {sum(sizes)} bytes)"
 
 
-def _when(at: int) -> str:
+def _format_time(at: int) -> str:
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M")
 
 
-def _facts(session: Mapping[str, Any]) -> Sequence[str]:
+def _length_size_state(session: Mapping[str, Any]) -> Sequence[str]:
     short = ", cut short" if session["bytes"] else ", no files"  # `show` says why
     state = session["status"] + (short if session["truncated"] else "")
     if session["status"] == "live":  # of which neither is known yet

@@ -8,12 +8,12 @@ from urllib.parse import quote
 
 from cyclopts import App
 
-from antiphon.cli.commands.queue import lasting, since
-from antiphon.cli.common import server as own
-from antiphon.cli.common.client import Client
-from antiphon.cli.common.flags import Around, ConfigFile, Json, Url
-from antiphon.cli.common.shell import UsageMistake
-from antiphon.errors import UpstreamTrouble
+from antiphon.cli.commands.queue import format_age, format_duration
+from antiphon.cli.common import server
+from antiphon.cli.common.client import ApiClient
+from antiphon.cli.common.flags import ConfigFlag, JsonFlag, ShellParameter, UrlFlag
+from antiphon.cli.common.shell import UsageError
+from antiphon.errors import UpstreamError
 
 _HELP = """
 See what has places with the models, and take some of it out of service.
@@ -26,10 +26,10 @@ Try:
 """
 
 _PATH = "/workers"
-_KINDS = 5
-_LOOK_S = 0.5
+_KIND_COUNT = 5
+_POLL_INTERVAL_S = 0.5
 
-_ABLE = (
+_CAPABILITY_LABELS = (
     ("tools", ("tools",)),
     ("hears", ("audio_in", "listens")),
     ("speaks", ("audio_out",)),
@@ -39,7 +39,7 @@ _ABLE = (
 """What it is called that an engine can do, and the abilities any of which means it."""
 
 
-def verbs() -> App:
+def build_app() -> App:
     """`workers` and what can be done with them."""
     app = App(name="workers", help=_HELP)
     app.command(list_, name="list")
@@ -48,7 +48,7 @@ def verbs() -> App:
     return app
 
 
-def list_(*, as_json: Json = False, url: Url = None, file: ConfigFile = None, shell: Around) -> None:
+def list_(*, as_json: JsonFlag = False, url: UrlFlag = None, file: ConfigFlag = None, shell: ShellParameter) -> None:
     """
     List the workers.
 
@@ -60,7 +60,7 @@ def list_(*, as_json: Json = False, url: Url = None, file: ConfigFile = None, sh
         antiphon workers list
         antiphon workers list --json
     """
-    told = own.running(shell, url, file).get(_PATH)
+    told = server.find_server(shell, url, file).get(_PATH)
     workers = told["workers"]
     if as_json:
         return shell.say_json(workers)
@@ -70,7 +70,7 @@ def list_(*, as_json: Json = False, url: Url = None, file: ConfigFile = None, sh
     return shell.say_rows([head, *(_row(one, told["now"]) for one in workers)])
 
 
-def show(worker: str, /, *, as_json: Json = False, url: Url = None, file: ConfigFile = None, shell: Around) -> None:
+def show(worker: str, /, *, as_json: JsonFlag = False, url: UrlFlag = None, file: ConfigFlag = None, shell: ShellParameter) -> None:
     """
     Show a worker: what it is, what its engine can do, and whom it serves.
 
@@ -80,19 +80,19 @@ def show(worker: str, /, *, as_json: Json = False, url: Url = None, file: Config
     Args:
         worker: the id.
     """
-    found = own.running(shell, url, file).get(_at(worker))
+    found = server.find_server(shell, url, file).get(_worker_path(worker))
     if as_json:
         return shell.say_json(found)
     shell.say_rows(list(_facts(found)))
     sessions = found["sessions"]
     if sessions:
         shell.say()
-        rows = [(one["ticket_id"], one["kind"], _when(one["started_at"]), one["key_id"] or "-") for one in sessions]
+        rows = [(one["ticket_id"], one["kind"], _format_time(one["started_at"]), one["key_id"] or "-") for one in sessions]
         shell.say_rows([("TICKET", "KIND", "SINCE (UTC)", "KEY"), *rows])
     return None
 
 
-def drain(worker: str, /, *, wait: bool = False, url: Url = None, file: ConfigFile = None, shell: Around) -> None:
+def drain(worker: str, /, *, wait: bool = False, url: UrlFlag = None, file: ConfigFlag = None, shell: ShellParameter) -> None:
     """
     Give no more places with a worker, and tell it so; sessions under way go on.
 
@@ -107,17 +107,17 @@ def drain(worker: str, /, *, wait: bool = False, url: Url = None, file: ConfigFi
         worker: the id.
         wait: return when it has no sessions left, or is gone.
     """
-    client = own.running(shell, url, file)
-    left = client.post(f"{_at(worker)}/drain", {})["taken"]
-    shell.note(f"{worker} gets nobody more; {_sessions(left)} left")
+    client = server.find_server(shell, url, file)
+    left = client.post(f"{_worker_path(worker)}/drain", {})["taken"]
+    shell.note(f"{worker} gets nobody more; {_format_sessions(left)} left")
     while wait and left:
-        time.sleep(_LOOK_S)
-        was, left = left, _left(client, worker)
+        time.sleep(_POLL_INTERVAL_S)
+        was, left = left, _session_count(client, worker)
         if left != was:
-            shell.note(f"{_sessions(left)} left")
+            shell.note(f"{_format_sessions(left)} left")
 
 
-def resume(worker: str, /, *, url: Url = None, file: ConfigFile = None, shell: Around) -> None:
+def resume(worker: str, /, *, url: UrlFlag = None, file: ConfigFlag = None, shell: ShellParameter) -> None:
     """
     Give places again with a worker that was drained, and tell it so.
 
@@ -130,11 +130,11 @@ def resume(worker: str, /, *, url: Url = None, file: ConfigFile = None, shell: A
     Args:
         worker: the id.
     """
-    state = own.running(shell, url, file).post(f"{_at(worker)}/resume", {})["status"]
+    state = server.find_server(shell, url, file).post(f"{_worker_path(worker)}/resume", {})["status"]
     shell.note(f"{worker} gets sessions again; it is {state}")
 
 
-def remove(worker: str, /, *, url: Url = None, file: ConfigFile = None, shell: Around) -> None:
+def remove(worker: str, /, *, url: UrlFlag = None, file: ConfigFlag = None, shell: ShellParameter) -> None:
     """
     Forget a worker; sessions under way go on. One that joined ends after the last.
 
@@ -144,21 +144,21 @@ def remove(worker: str, /, *, url: Url = None, file: ConfigFile = None, shell: A
     Args:
         worker: the id.
     """
-    own.running(shell, url, file).delete(_at(worker))
+    server.find_server(shell, url, file).delete(_worker_path(worker))
     shell.note(f"removed {worker}")
 
 
-def _at(worker: str) -> str:
+def _worker_path(worker: str) -> str:
     if not worker:
-        raise UsageMistake("Which one? `antiphon workers list` has them.")
+        raise UsageError("Which one? `antiphon workers list` has them.")
     return f"{_PATH}/{quote(worker, safe='')}"
 
 
-def _left(client: Client, worker: str) -> int:
+def _session_count(client: ApiClient, worker: str) -> int:
     """How many sessions a worker has; none where it is gone."""
     try:
-        taken: int = client.get(_at(worker))["taken"]
-    except UpstreamTrouble as trouble:
+        taken: int = client.get(_worker_path(worker))["taken"]
+    except UpstreamError as trouble:
         if trouble.code != "worker_not_found":
             raise
         return 0
@@ -173,11 +173,11 @@ def _row(worker: Mapping[str, Any], now: float) -> Sequence[str]:
         worker["worker_id"],
         worker["model"],
         worker["status"],
-        _taken(worker),
-        "all" if len(worker["kinds"]) == _KINDS else ",".join(worker["kinds"]),
-        _able(worker) or "-",
-        since(worker["joined_at"], now),
-        _heard(worker),
+        _format_slots(worker),
+        "all" if len(worker["kinds"]) == _KIND_COUNT else ",".join(worker["kinds"]),
+        _capability_labels(worker) or "-",
+        format_age(worker["joined_at"], now),
+        _heartbeat_age(worker),
         worker["version"] or "-",
         worker["address"] or "-",
     )
@@ -189,28 +189,28 @@ def _facts(worker: Mapping[str, Any]) -> Iterator[Sequence[str]]:
     yield "address", worker["address"] or "in the server's process"
     yield "version", worker["version"] or "-"
     yield "state", worker["status"]
-    yield "taken", _taken(worker)
+    yield "taken", _format_slots(worker)
     yield "served", str(worker["total_requests"])
     yield "failures", f"{worker['failures']} one after another"
     yield "kinds", ", ".join(worker["kinds"])
-    yield "can", _able(worker) or "-"
-    yield "abilities", ", ".join(_abilities(worker["abilities"])) or "-"
-    yield "up since", f"{_when(worker['joined_at'])} UTC"
-    yield "heard", _heard(worker)
+    yield "can", _capability_labels(worker) or "-"
+    yield "abilities", ", ".join(_capability_values(worker["abilities"])) or "-"
+    yield "up since", f"{_format_time(worker['joined_at'])} UTC"
+    yield "heard", _heartbeat_age(worker)
 
 
-def _taken(worker: Mapping[str, Any]) -> str:
+def _format_slots(worker: Mapping[str, Any]) -> str:
     return f"{worker['taken']} of {worker['slots'] or 'any'}"
 
 
-def _able(worker: Mapping[str, Any]) -> str:
+def _capability_labels(worker: Mapping[str, Any]) -> str:
     abilities = worker["abilities"]
-    return ",".join(name for name, any_of in _ABLE if any(abilities[each] for each in any_of))
+    return ",".join(name for name, any_of in _CAPABILITY_LABELS if any(abilities[each] for each in any_of))
 
 
-def _abilities(abilities: Mapping[str, Any]) -> Iterator[str]:
+def _capability_values(capabilities: Mapping[str, Any]) -> Iterator[str]:
     """What is more than nothing."""
-    for name, value in abilities.items():
+    for name, value in capabilities.items():
         if value is True:
             yield name
         elif isinstance(value, list) and value:
@@ -219,13 +219,13 @@ def _abilities(abilities: Mapping[str, Any]) -> Iterator[str]:
             yield f"{name} {value}"
 
 
-def _heard(worker: Mapping[str, Any]) -> str:
-    return "-" if worker["silent_s"] is None else f"{lasting(worker['silent_s'])} ago"
+def _heartbeat_age(worker: Mapping[str, Any]) -> str:
+    return "-" if worker["silent_s"] is None else f"{format_duration(worker['silent_s'])} ago"
 
 
-def _when(at: float) -> str:
+def _format_time(at: float) -> str:
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
-def _sessions(count: int) -> str:
+def _format_sessions(count: int) -> str:
     return "1 session" if count == 1 else f"{count} sessions"

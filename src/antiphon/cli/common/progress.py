@@ -5,24 +5,24 @@ import time
 from collections.abc import Callable, Iterator
 
 from antiphon.cli.common.shell import Shell
-from antiphon.weights.verify import Report
+from antiphon.weights.verify import ProgressCallback
 
 # A log wants to show that it goes on, no more.
-_STEP = 10  # percent
-_PAUSE_S = 1.0
+_STEP_PERCENT = 10  # percent
+_MIN_INTERVAL_S = 1.0
 
 
 @contextlib.contextmanager
-def shown(shell: Shell) -> Iterator[Report]:
+def show_progress(shell: Shell) -> Iterator[ProgressCallback]:
     """A report that is shown as suits where the notes go."""
-    if not shell.watched:
-        yield Lines(shell.note)
+    if not shell.is_interactive:
+        yield ProgressLines(shell.note)
         return
-    with _bars(shell) as report:
+    with _show_bars(shell) as report:
         yield report
 
 
-class Lines:
+class ProgressLines:
     """
     A report as plain lines: the beginning and the end, and between them at most one for every ten percent and every second.
 
@@ -33,20 +33,20 @@ class Lines:
     def __init__(self, write: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
         self._write = write
         self._clock = clock
-        self._told: dict[str, tuple[int, float]] = {}
+        self._last_lines: dict[str, tuple[int, float]] = {}
 
     def __call__(self, stage: str, done_bytes: int, total_bytes: int) -> None:
         """Write a line if there is something new to tell."""
         percent = 100 * done_bytes // total_bytes if total_bytes else 0
-        step, now = percent - percent % _STEP, self._clock()
-        told, at = self._told.get(stage, (-1, now - _PAUSE_S))
-        if step > told and (now - at >= _PAUSE_S or percent == 100):
-            self._told[stage] = step, now
+        step, now = percent - percent % _STEP_PERCENT, self._clock()
+        told, at = self._last_lines.get(stage, (-1, now - _MIN_INTERVAL_S))
+        if step > told and (now - at >= _MIN_INTERVAL_S or percent == 100):
+            self._last_lines[stage] = step, now
             self._write(f"{stage}: {step} % of {total_bytes / 1e6:.0f} MB" if total_bytes else stage)
 
 
 @contextlib.contextmanager
-def _bars(shell: Shell) -> Iterator[Report]:
+def _show_bars(shell: Shell) -> Iterator[ProgressCallback]:
     from rich import progress, table  # noqa: PLC0415 - as slow to load as the rest of a short verb; most draw no bars
 
     columns = (

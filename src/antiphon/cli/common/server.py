@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from antiphon.cli.common import settings
-from antiphon.cli.common.client import Client, Unreachable
-from antiphon.cli.common.shell import Shell, UsageMistake
+from antiphon.cli.common.client import ApiClient, ServerUnreachable
+from antiphon.cli.common.shell import Shell, UsageError
 
 if TYPE_CHECKING:
     from antiphon.config.load import Config
 
 
 @contextlib.contextmanager
-def answering(shell: Shell, url: str | None, file: Path | None, prepared: "Callable[[Config, Shell], Config]") -> Iterator[Client]:
+def ensure_server(shell: Shell, url: str | None, file: Path | None, prepare: "Callable[[Config, Shell], Config]") -> Iterator[ApiClient]:
     """
     The server that is asked: the one named, else the one that runs as configured, else one of its own.
 
@@ -24,55 +24,55 @@ def answering(shell: Shell, url: str | None, file: Path | None, prepared: "Calla
         file: what `--config` named.
         prepared: makes a configuration one that can be served.
     """
-    if (client := _named(shell, url)) is not None:
+    if (client := _explicit_server(shell, url)) is not None:
         yield client
         return
     config = settings.load(shell, file).config
-    client = Client(settings.base_url(config), shell.environ.get("ANTIPHON_API_KEY"))
-    if client.alive():
+    client = ApiClient(settings.base_url(config), shell.environ.get("ANTIPHON_API_KEY"))
+    if client.is_alive():
         yield client
         return
     shell.note(f"no server at {client.base_url}, so the engine starts here, for as long as this takes")
-    with server(prepared(config, shell)) as base_url:
-        yield Client(base_url)
+    with background_server(prepare(config, shell)) as base_url:
+        yield ApiClient(base_url)
 
 
-def running(shell: Shell, url: str | None, file: Path | None) -> Client:
+def find_server(shell: Shell, url: str | None, file: Path | None) -> ApiClient:
     """
     The server that runs: the one named, else as configured.
 
     Raises:
         Unreachable: there is none.
     """
-    if (client := _named(shell, url)) is not None:
+    if (client := _explicit_server(shell, url)) is not None:
         return client
-    client = Client(settings.base_url(settings.load(shell, file).config), shell.environ.get("ANTIPHON_API_KEY"))
-    if not client.alive():
-        raise Unreachable(f"No server answers at {client.base_url}: start it with `antiphon serve`, or name another with --url.")
+    client = ApiClient(settings.base_url(settings.load(shell, file).config), shell.environ.get("ANTIPHON_API_KEY"))
+    if not client.is_alive():
+        raise ServerUnreachable(f"No server answers at {client.base_url}: start it with `antiphon serve`, or name another with --url.")
     return client
 
 
-def _named(shell: Shell, url: str | None) -> Client | None:
+def _explicit_server(shell: Shell, url: str | None) -> ApiClient | None:
     """
     The server that was named, with the key for it: OpenAI's variables belong together, and ours goes to what is typed.
 
     Raises:
-        UsageMistake: that is no address.
+        UsageError: that is no address.
     """
     told = url or shell.environ.get("OPENAI_BASE_URL")
     if not told:
         return None
     if not re.match(r"https?://[^/]", told):
-        raise UsageMistake(f"{'--url' if url else 'OPENAI_BASE_URL'} takes an address such as http://127.0.0.1:8642/v1, not '{told}'.")
+        raise UsageError(f"{'--url' if url else 'OPENAI_BASE_URL'} takes an address such as http://127.0.0.1:8642/v1, not '{told}'.")
     key = (shell.environ.get("ANTIPHON_API_KEY") if url else None) or shell.environ.get("OPENAI_API_KEY")
-    return Client(told, key)
+    return ApiClient(told, key)
 
 
 @contextlib.contextmanager
-def server(config: "Config") -> Iterator[str]:
+def background_server(config: "Config") -> Iterator[str]:
     """The models of `config`, served by this process on a free port; yields the base address, and forgets everything at the end."""
     from antiphon.server.processes import run  # noqa: PLC0415 - the server takes a second to load; verbs that find one running don't need it
 
     quiet = config.logging.model_copy(update={"level": "warning"})
-    with run.background(config.model_copy(update={"logging": quiet})) as base_url:
+    with run.background_server(config.model_copy(update={"logging": quiet})) as base_url:
         yield base_url

@@ -5,13 +5,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from antiphon.cli.common.shell import Shell, UsageMistake
+from antiphon.cli.common.shell import Shell, UsageError
 
 if TYPE_CHECKING:
-    from antiphon.config.load import Config, Loaded
+    from antiphon.config.load import Config, LoadedConfig
 
 
-def load(shell: Shell, file: Path | None, flags: Mapping[str, Any] | None = None) -> "Loaded":
+def load(shell: Shell, file: Path | None, flags: Mapping[str, Any] | None = None) -> "LoadedConfig":
     """
     The configuration that holds for this run, and who set what.
 
@@ -20,14 +20,14 @@ def load(shell: Shell, file: Path | None, flags: Mapping[str, Any] | None = None
         flags: by dotted key; None stands for a flag that was not given.
 
     Raises:
-        UsageMistake: with a line for each mistake.
+        UsageError: with a line for each mistake.
     """
     from antiphon.config import load as config  # noqa: PLC0415 - pydantic takes longer to load than `--help` takes altogether
 
     try:
         return config.load(flags or {}, file, shell.environ, shell.cwd)
-    except config.ConfigMistake as mistake:
-        raise UsageMistake(mistake.message) from mistake
+    except config.ConfigError as mistake:
+        raise UsageError(mistake.message) from mistake
 
 
 def base_url(config: "Config") -> str:
@@ -36,6 +36,6 @@ def base_url(config: "Config") -> str:
     return f"http://[{host}]:{config.server.port}" if ":" in host else f"http://{host}:{config.server.port}"
 
 
-def masked(url: str) -> str:
+def mask_password(url: str) -> str:
     """A database's address without the password in it."""
     return re.sub(r"(?<=://)([^:@/]*):[^@/]*@", r"\1:***@", url)

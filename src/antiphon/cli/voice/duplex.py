@@ -8,18 +8,18 @@ from urllib.parse import quote
 
 from cyclopts import Parameter
 
-from antiphon.cli.common import server as own, weights as fetching
-from antiphon.cli.common.client import Client
-from antiphon.cli.common.flags import Around, ConfigFile
-from antiphon.cli.common.shell import Shell, UsageMistake
-from antiphon.cli.voice import audio as talk_sound, recording as recorded
-from antiphon.errors import UpstreamTrouble
+from antiphon.cli.common import server, weights
+from antiphon.cli.common.client import ApiClient
+from antiphon.cli.common.flags import ConfigFlag, ShellParameter
+from antiphon.cli.common.shell import Shell, UsageError
+from antiphon.cli.voice import audio, recording as recorded
+from antiphon.errors import UpstreamError
 
 if TYPE_CHECKING:
-    from antiphon.cli.voice.from_files_duplex import Outcome
-    from antiphon.cli.voice.minicpmo_session import Asked
+    from antiphon.cli.voice.from_files_duplex import DuplexOutcome
+    from antiphon.cli.voice.minicpmo_session import MinicpmoSessionOptions
 
-_LONGEST_PIECE_MS = 5_000
+_MAX_CHUNK_MS = 5_000
 
 
 def duplex(
@@ -35,8 +35,8 @@ def duplex(
     record: bool = False,
     as_json: Annotated[bool, Parameter(name="--json")] = False,
     url: str | None = None,
-    file: ConfigFile = None,
-    shell: Around,
+    file: ConfigFlag = None,
+    shell: ShellParameter,
 ) -> None:
     """
     Talk to a model that listens and speaks at the same time.
@@ -70,81 +70,83 @@ def duplex(
         url: base address of the server, such as http://127.0.0.1:8642/v1.
     """
     if not recordings:
-        raise UsageMistake("Name at least one recording.")
-    if not 20 <= chunk_ms <= _LONGEST_PIECE_MS:
-        raise UsageMistake(f"--chunk-ms takes 20 to {_LONGEST_PIECE_MS}, not {chunk_ms}.")
+        raise UsageError("Name at least one recording.")
+    if not 20 <= chunk_ms <= _MAX_CHUNK_MS:
+        raise UsageError(f"--chunk-ms takes 20 to {_MAX_CHUNK_MS}, not {chunk_ms}.")
     if video is not None and mode == "audio":
-        raise UsageMistake("--video is not for --mode audio: nothing is seen there.")
+        raise UsageError("--video is not for --mode audio: nothing is seen there.")
     if output is not None:
-        talk_sound.refuse_no_file(shell.cwd / output)
+        audio.check_output_path(shell.cwd / output)
     # Their wire types and their client load slowly.
     from antiphon.cli.voice import (  # noqa: PLC0415
         duplex_stage,
-        frames as duplex_video,
-        from_files_duplex as duplex_session,
-        minicpmo_session as duplex_line,
+        frames,
+        from_files_duplex,
+        minicpmo_session,
     )
     from antiphon.wire.minicpmo.media import RATE_IN_HZ  # noqa: PLC0415
 
-    given = duplex_session.Given(
-        recordings=[talk_sound.read(shell.cwd / path, RATE_IN_HZ) for path in recordings],
-        pictures=[] if video is None else duplex_video.pictures(video, shell.cwd),
-        piece_ms=chunk_ms,
+    given = from_files_duplex.DuplexSessionInput(
+        recordings=[audio.read_recording(shell.cwd / path, RATE_IN_HZ) for path in recordings],
+        pictures=[] if video is None else frames.read_pictures(video, shell.cwd),
+        chunk_ms=chunk_ms,
         is_fast=fast,
-        must_listen=force_listen,
-        is_aloud=output is not None,
+        force_listen=force_listen,
+        wants_audio=output is not None,
     )
-    shown = duplex_stage.Unseen() if as_json else duplex_stage.DuplexStage(shell)
+    shown = duplex_stage.SilentDuplexRenderer() if as_json else duplex_stage.TerminalDuplexRenderer(shell)
     with (
         # One of its own would forget the recording.
-        contextlib.nullcontext(own.running(shell, url, file)) if record else own.answering(shell, url, file, fetching.with_ears) as client,
-        recorded.told(client, shell, url) if record else contextlib.nullcontext() as recording,
+        contextlib.nullcontext(server.find_server(shell, url, file))
+        if record
+        else server.ensure_server(shell, url, file, weights.with_speech) as client,
+        recorded.report_recording(client, shell, url) if record else contextlib.nullcontext() as recording,
     ):
         kind = mode or ("audio" if video is None else "video")
-        asked = duplex_line.Asked(mode=kind, model=model, instructions=instructions, recording=recording)
-        if model is not None and not _has(client, model):
+        asked = minicpmo_session.MinicpmoSessionOptions(mode=kind, model=model, instructions=instructions, on_session_id=recording)
+        if model is not None and not _has_model(client, model):
             shell.note(f"the server has no model '{model}', and takes another for it where it has only one")
-        outcome = asyncio.run(duplex_session.held(client, asked, given, shown))
-        written = _written(outcome, shell.cwd / output, shell) if output is not None else None
+        outcome = asyncio.run(from_files_duplex.run_duplex_session(client, asked, given, shown))
+        written = _write_audio(outcome, shell.cwd / output, shell) if output is not None else None
         if as_json:
-            shell.say_json(_told(client, asked, outcome, written))
-    _judge(outcome)
+            shell.say_json(_to_dict(client, asked, outcome, written))
+    _raise_on_failure(outcome)
 
 
-def _has(client: Client, model: str) -> bool:
+def _has_model(client: ApiClient, model: str) -> bool:
     """Whether the server has a model of that name, or doesn't say; a session may be with another one, and doesn't tell."""
     try:
         client.get(f"/v1/models/{quote(model, safe='')}")
-    except UpstreamTrouble as trouble:
+    except UpstreamError as trouble:
         return trouble.code != "model_not_found"
     return True
 
 
-def _written(outcome: "Outcome", path: Path, shell: Shell) -> Path | None:
+def _write_audio(outcome: "DuplexOutcome", path: Path, shell: Shell) -> Path | None:
     """Where the answers' sound was written to; None where they have none."""
     from antiphon.wire.minicpmo.media import RATE_OUT_HZ  # noqa: PLC0415 - as above
 
-    sound = b"".join(answer.sound for answer in outcome.record.answers)
-    return talk_sound.written(sound, RATE_OUT_HZ, path, shell)
+    sound = b"".join(answer.pcm for answer in outcome.transcript.answers)
+    return audio.write_answer(sound, RATE_OUT_HZ, path, shell)
 
 
-def _told(client: Client, asked: "Asked", outcome: "Outcome", written: Path | None) -> dict[str, Any]:
-    record, closed = outcome.record, outcome.closed
+def _to_dict(client: ApiClient, options: "MinicpmoSessionOptions", outcome: "DuplexOutcome", output_path: Path | None) -> dict[str, Any]:
+    record, closed = outcome.transcript, outcome.session_closed
     return {
         "server": client.base_url,
-        "model": asked.model,
-        "mode": asked.mode,
-        "session_id": outcome.created.session_id,
-        "runtime_mode": outcome.created.mode,
-        "queue": [place._asdict() for place in record.places],
-        "answers": [answer.told() for answer in record.answers],
-        "output": None if written is None else str(written),
+        "model": options.model,
+        "mode": options.mode,
+        "session_id": outcome.session_created.session_id,
+        "runtime_mode": outcome.session_created.mode,
+        "queue": [place._asdict() for place in record.queue_positions],
+        "answers": [answer.to_dict() for answer in record.answers],
+        "output": None if output_path is None else str(output_path),
         "usage": (closed.usage or None) if closed is not None else None,
-        "events": {"sent": outcome.sent, "received": outcome.received},
+        "events": {"sent": outcome.sent_counts, "received": outcome.received_counts},
     }
 
 
-def _judge(outcome: "Outcome") -> None:
+def _raise_on_failure(outcome: "DuplexOutcome") -> None:
     """An answer that failed is a fault."""
-    if any(answer.reason == "error" for answer in outcome.record.answers):
-        raise UpstreamTrouble("The model failed.")
+    if any(answer.reason == "error" for answer in outcome.transcript.answers):
+        raise UpstreamError("The model failed.")

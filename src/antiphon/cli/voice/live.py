@@ -3,119 +3,130 @@
 import asyncio
 import contextlib
 
-from antiphon.cli.common.client import Client
+from antiphon.cli.common.client import ApiClient
 from antiphon.cli.common.shell import Shell
-from antiphon.cli.voice.devices import Devices, Part, Playback
-from antiphon.cli.voice.realtime_session import HEARS_NOTHING, Asked, Heard, Line, connected, refusal
-from antiphon.cli.voice.render import Stage
-from antiphon.cli.voice.transcript import Record
-from antiphon.errors import Fault
+from antiphon.cli.voice.devices import AudioDevices, PlaybackPart, SpeakerPlayback
+from antiphon.cli.voice.realtime_session import (
+    AUDIO_UNSUPPORTED,
+    RealtimeClientSession,
+    RealtimeSessionOptions,
+    TimedRealtimeEvent,
+    connect_realtime,
+    refusal_error,
+)
+from antiphon.cli.voice.render import TerminalTalkRenderer
+from antiphon.cli.voice.transcript import TalkTranscript
+from antiphon.errors import ApiError
 from antiphon.wire.realtime.client_events import ConversationItemTruncate, InputAudioBufferAppend
 from antiphon.wire.realtime.server_events import ErrorEvent, InputAudioBufferSpeechStarted, RealtimeError, ResponseOutputAudioDelta
 
-WAITING_PIECES = 250
+MAX_QUEUED_CHUNKS = 250
 """How much sound may wait to be sent, five seconds of it: what is older is worth nothing in a conversation."""
 
 
-def converse(client: Client, asked: Asked, devices: Devices, shell: Shell) -> None:
+def run_live_conversation(client: ApiClient, options: RealtimeSessionOptions, devices: AudioDevices, shell: Shell) -> None:
     """
     Talk until Ctrl-C.
 
     Raises:
-        Fault: it can't begin, or the server ends it.
+        ApiError: it can't begin, or the server ends it.
     """
     with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(_converse(client, asked, devices, shell))
+        asyncio.run(_run_live_conversation(client, options, devices, shell))
     shell.say()
 
 
-async def _converse(client: Client, asked: Asked, devices: Devices, shell: Shell) -> None:
+async def _run_live_conversation(client: ApiClient, options: RealtimeSessionOptions, devices: AudioDevices, shell: Shell) -> None:
     loop = asyncio.get_running_loop()
-    microphone = Microphone()
+    microphone = MicrophoneQueue()
 
     def hear(piece: bytes) -> None:
         loop.call_soon_threadsafe(microphone.put, piece)
 
-    async with connected(client, asked) as line:
-        with devices.opened(hear) as playback:
-            shell.note(f"{asked.model} listens; headphones keep it from hearing itself. Ctrl-C ends the conversation.")
-            await talk(line, microphone, playback, Stage(shell), shell)
+    async with connect_realtime(client, options) as line:
+        with devices.open(hear) as playback:
+            shell.note(f"{options.model} listens; headphones keep it from hearing itself. Ctrl-C ends the conversation.")
+            await run_session(line, microphone, playback, TerminalTalkRenderer(shell), shell)
 
 
-class Microphone:
+class MicrophoneQueue:
     """What was said and not sent yet; of too much of it the oldest is forgotten."""
 
     def __init__(self) -> None:
-        self._waiting: asyncio.Queue[bytes] = asyncio.Queue(WAITING_PIECES)
+        self._queue: asyncio.Queue[bytes] = asyncio.Queue(MAX_QUEUED_CHUNKS)
 
-    def put(self, piece: bytes) -> None:
+    def put(self, chunk: bytes) -> None:
         """Take a piece of sound."""
-        if self._waiting.full():
-            self._waiting.get_nowait()
-        self._waiting.put_nowait(piece)
+        if self._queue.full():
+            self._queue.get_nowait()
+        self._queue.put_nowait(chunk)
 
     async def next(self) -> bytes:
         """The oldest piece."""
-        return await self._waiting.get()
+        return await self._queue.get()
 
 
-async def talk(line: Line, microphone: Microphone, playback: Playback, stage: Stage, shell: Shell) -> None:
+async def run_session(
+    session: RealtimeClientSession, microphone: MicrophoneQueue, playback: SpeakerPlayback, renderer: TerminalTalkRenderer, shell: Shell
+) -> None:
     """
     Send what is said, and play and show what is answered, until the server ends it.
 
     Raises:
-        UpstreamTrouble: it has.
+        UpstreamError: it has.
     """
-    listening = _Listening(line, playback, stage, shell)
+    listening = _EventReceiver(session, playback, renderer, shell)
     try:
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(_send(line, microphone))
-            tasks.create_task(listening.listen())
-    except* Fault as faults:
+            tasks.create_task(_send_microphone(session, microphone))
+            tasks.create_task(listening.run())
+    except* ApiError as faults:
         raise faults.exceptions[0] from None
     finally:
-        stage.end()
+        renderer.end()
 
 
-async def _send(line: Line, microphone: Microphone) -> None:
+async def _send_microphone(session: RealtimeClientSession, microphone: MicrophoneQueue) -> None:
     while True:
-        await line.say(InputAudioBufferAppend(audio=await microphone.next()))
+        await session.send(InputAudioBufferAppend(audio=await microphone.next()))
 
 
-class _Listening:
+class _EventReceiver:
     """What is done about what the server says."""
 
-    def __init__(self, line: Line, playback: Playback, stage: Stage, shell: Shell) -> None:
-        self._line = line
+    def __init__(self, session: RealtimeClientSession, playback: SpeakerPlayback, renderer: TerminalTalkRenderer, shell: Shell) -> None:
+        self._session = session
         self._playback = playback
-        self._stage = stage
+        self._renderer = renderer
         self._shell = shell
-        self._record = Record(keeps_sound=False)
+        self._transcript = TalkTranscript(keeps_audio=False)
 
-    async def listen(self) -> None:
+    async def run(self) -> None:
         """Until there is nothing more to hear."""
-        while (heard := await self._line.hear()) is not None:
-            await self._take(heard)
+        while (heard := await self._session.receive()) is not None:
+            await self._apply(heard)
 
-    async def _take(self, heard: Heard) -> None:
-        event = heard.event
+    async def _apply(self, timed_event: TimedRealtimeEvent) -> None:
+        event = timed_event.event
         if isinstance(event, ResponseOutputAudioDelta):
-            self._playback.put(Part(event.item_id, event.content_index), event.delta)
+            self._playback.put(PlaybackPart(event.item_id, event.content_index), event.delta)
         elif isinstance(event, InputAudioBufferSpeechStarted):
-            await self._fall_silent()
+            await self._interrupt_playback()
         elif isinstance(event, ErrorEvent):
-            self._refused(event.error)
-        for words in self._record.take(event, heard.at_s):
-            self._stage.show(words)
+            self._on_error(event.error)
+        for words in self._transcript.apply(event, timed_event.at_s):
+            self._renderer.show(words)
 
-    async def _fall_silent(self) -> None:
+    async def _interrupt_playback(self) -> None:
         """Play no more, and tell the server how much was heard, so that it forgets the rest as well."""
-        for part, played_ms in self._playback.cut():
-            await self._line.say(ConversationItemTruncate(item_id=part.item_id, content_index=part.content_index, audio_end_ms=played_ms))
+        for part, played_ms in self._playback.interrupt():
+            await self._session.send(
+                ConversationItemTruncate(item_id=part.item_id, content_index=part.content_index, audio_end_ms=played_ms)
+            )
 
-    def _refused(self, error: RealtimeError) -> None:
+    def _on_error(self, error: RealtimeError) -> None:
         """What is refused ends a conversation only where nothing is heard in it."""
-        if error.code == HEARS_NOTHING:
-            raise refusal(error)
-        self._stage.end()
+        if error.code == AUDIO_UNSUPPORTED:
+            raise refusal_error(error)
+        self._renderer.end()
         self._shell.note(error.message)

@@ -10,19 +10,19 @@ from urllib.parse import urlencode
 import aiohttp
 from msgspec import Struct
 
-from antiphon.cli.common.client import Client
-from antiphon.cli.voice import recording as recorded
-from antiphon.cli.voice.socket import OPENING_S, Frames, opened
-from antiphon.errors import UpstreamTrouble
+from antiphon.cli.common.client import ApiClient
+from antiphon.cli.voice import recording
+from antiphon.cli.voice.socket import OPEN_TIMEOUT_S, EventSocket, connect_websocket
+from antiphon.errors import UpstreamError
 from antiphon.wire.codec.types import Unknown
 from antiphon.wire.minicpmo.server_events import ErrorEvent, ServerEvent, SessionClosed, SessionCreated, SessionQueueDone, decode_server
 
 Mode = Literal["audio", "video", "chat"]
 
-_FAREWELL_S = 5.0
+_CLOSE_TIMEOUT_S = 5.0
 
 
-class Asked(Struct, frozen=True, kw_only=True):
+class MinicpmoSessionOptions(Struct, frozen=True, kw_only=True):
     """
     What is asked of a session.
 
@@ -35,7 +35,7 @@ class Asked(Struct, frozen=True, kw_only=True):
     mode: Mode = "audio"
     model: str | None = None
     instructions: str | None = None
-    recording: Callable[[str], object] | None = None
+    on_session_id: Callable[[str], object] | None = None
 
     @property
     def path(self) -> str:
@@ -43,7 +43,7 @@ class Asked(Struct, frozen=True, kw_only=True):
         return f"/v1/realtime?{urlencode({'mode': self.mode} | ({} if self.model is None else {'model': self.model}))}"
 
 
-class Heard(NamedTuple):
+class TimedMinicpmoEvent(NamedTuple):
     """
     An event of the server's.
 
@@ -55,7 +55,7 @@ class Heard(NamedTuple):
     at_s: float
 
 
-class Line:
+class MinicpmoClientSession:
     """
     A session.
 
@@ -65,49 +65,49 @@ class Line:
     """
 
     def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
-        self._frames = Frames(socket)
-        self.created: SessionCreated | None = None
-        self.closed: SessionClosed | None = None
+        self._socket = EventSocket(socket)
+        self.session_created: SessionCreated | None = None
+        self.session_closed: SessionClosed | None = None
 
     @property
-    def sent(self) -> Counter[str]:
+    def sent_counts(self) -> Counter[str]:
         """How many events were said, by type."""
-        return self._frames.sent
+        return self._socket.sent_counts
 
     @property
-    def received(self) -> Counter[str]:
+    def received_counts(self) -> Counter[str]:
         """How many events were heard, by type."""
-        return self._frames.received
+        return self._socket.received_counts
 
-    async def say(self, kind: str, **fields: Any) -> None:
+    async def send(self, event_type: str, **fields: Any) -> None:
         """
         Send an event.
 
         Raises:
-            UpstreamTrouble: nobody is there any more.
+            UpstreamError: nobody is there any more.
         """
-        await self._frames.write(json.dumps({"type": kind, **fields}), kind)
+        await self._socket.send(json.dumps({"type": event_type, **fields}), event_type)
 
-    async def hear(self, within_s: float | None = None) -> Heard | None:
+    async def receive(self, timeout_s: float | None = None) -> TimedMinicpmoEvent | None:
         """
         The next event; None when none came in time.
 
         Raises:
-            UpstreamTrouble: the server refuses something, ends the session, or has hung up.
+            UpstreamError: the server refuses something, ends the session, or has hung up.
         """
-        frame = await self._frames.read(within_s)
+        frame = await self._socket.receive(timeout_s)
         if frame is None:
             return None
         event = decode_server(frame.text)
-        self.received[event.type] += 1
+        self.received_counts[event.type] += 1
         if isinstance(event, ErrorEvent):
-            raise UpstreamTrouble(event.error.message, code=event.error.code)
+            raise UpstreamError(event.error.message, code=event.error.code)
         if isinstance(event, SessionClosed):
-            self.closed = event
-            raise UpstreamTrouble(f"The server has closed the session: {_why(event)}.", code=event.reason)
-        return Heard(event, frame.at_s)
+            self.session_closed = event
+            raise UpstreamError(f"The server has closed the session: {_close_reason(event)}.", code=event.reason)
+        return TimedMinicpmoEvent(event, frame.at_s)
 
-    async def begin(self, asked: Asked, take: Callable[[Heard], None]) -> None:
+    async def begin(self, options: MinicpmoSessionOptions, on_event: Callable[[TimedMinicpmoEvent], None]) -> None:
         """
         Wait for a place, and begin.
 
@@ -115,46 +115,46 @@ class Line:
             take: takes all that is heard until the session has begun.
 
         Raises:
-            UpstreamTrouble: there is no place, or no session.
+            UpstreamError: there is no place, or no session.
         """
-        while (heard := await self.hear(OPENING_S)) is not None:
-            take(heard)
+        while (heard := await self.receive(OPEN_TIMEOUT_S)) is not None:
+            on_event(heard)
             if isinstance(heard.event, SessionQueueDone):
-                await self.say("session.init", payload={} if asked.instructions is None else {"system_prompt": asked.instructions})
+                await self.send("session.init", payload={} if options.instructions is None else {"system_prompt": options.instructions})
             elif isinstance(heard.event, SessionCreated):
-                self.created = heard.event
-                if asked.recording is not None:
-                    asked.recording(heard.event.session_id)
+                self.session_created = heard.event
+                if options.on_session_id is not None:
+                    options.on_session_id(heard.event.session_id)
                 return
-        raise UpstreamTrouble(f"The server has begun no session within {OPENING_S} s.")
+        raise UpstreamError(f"The server has begun no session within {OPEN_TIMEOUT_S} s.")
 
-    async def end(self, take: Callable[[Heard], None]) -> None:
+    async def close(self, on_event: Callable[[TimedMinicpmoEvent], None]) -> None:
         """
         Take leave, and hear what comes until the server has, too.
 
         Raises:
-            UpstreamTrouble: the server doesn't.
+            UpstreamError: the server doesn't.
         """
-        await self.say("session.close", reason="user_stop")
+        await self.send("session.close", reason="user_stop")
         try:
-            while (heard := await self.hear(_FAREWELL_S)) is not None:
-                take(heard)
-        except UpstreamTrouble:
-            if self.closed is None:
+            while (heard := await self.receive(_CLOSE_TIMEOUT_S)) is not None:
+                on_event(heard)
+        except UpstreamError:
+            if self.session_closed is None:
                 raise
 
 
-def _why(event: SessionClosed) -> str:
+def _close_reason(event: SessionClosed) -> str:
     return f"{event.reason} ({event.diagnostic.message.rstrip('.')})" if event.diagnostic else event.reason
 
 
 @contextlib.asynccontextmanager
-async def connected(client: Client, asked: Asked) -> AsyncIterator[Line]:
+async def connect_minicpmo(client: ApiClient, options: MinicpmoSessionOptions) -> AsyncIterator[MinicpmoClientSession]:
     """
     A WebSocket for a session, which has not begun.
 
     Raises:
-        UpstreamTrouble: the server is not there, or declines.
+        UpstreamError: the server is not there, or declines.
     """
-    async with opened(client, asked.path, recorded.HEADERS if asked.recording else {}) as socket:
-        yield Line(socket)
+    async with connect_websocket(client, options.path, recording.RECORD_HEADERS if options.on_session_id else {}) as socket:
+        yield MinicpmoClientSession(socket)

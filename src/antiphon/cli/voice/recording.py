@@ -5,21 +5,21 @@ import time
 from collections.abc import Callable, Iterator
 from http import HTTPStatus
 
-from antiphon.cli.common.client import Client
+from antiphon.cli.common.client import ApiClient
 from antiphon.cli.common.shell import Shell
-from antiphon.errors import UpstreamTrouble
+from antiphon.errors import UpstreamError
 
-HEADERS = {"antiphon-record": "yes"}
+RECORD_HEADERS = {"antiphon-record": "yes"}
 """By which a client asks, where the server leaves it to clients."""
 
-_LISTED_S = 2.0
+_LIST_TIMEOUT_S = 2.0
 """How long a session may take to be listed once it has begun: it is written down five times a second."""
 
-_LOOK_S = 0.1
+_POLL_INTERVAL_S = 0.1
 
 
 @contextlib.contextmanager
-def told(client: Client, shell: Shell, url: str | None) -> Iterator[Callable[[str], None]]:
+def report_recording(client: ApiClient, shell: Shell, url: str | None) -> Iterator[Callable[[str], None]]:
     """
     Say at the end, however it comes, where the session's recording is, or that there is none.
 
@@ -40,17 +40,17 @@ def told(client: Client, shell: Shell, url: str | None) -> Iterator[Callable[[st
                 shell.note("not recorded; the server's `recording.when`, or the key's own rule, says whom it records")
 
 
-def _is_listed(client: Client, session_id: str) -> bool:
+def _is_listed(client: ApiClient, session_id: str) -> bool:
     """Whether there is such a recording, or it can't be known, as the key may not look or nobody answers any more."""
-    deadline_s = time.monotonic() + _LISTED_S
+    deadline_s = time.monotonic() + _LIST_TIMEOUT_S
     while True:
         try:
             client.get(f"/v1/sessions/{session_id}")
-        except UpstreamTrouble as trouble:
+        except UpstreamError as trouble:
             if trouble.status != HTTPStatus.NOT_FOUND:
                 return True
         else:
             return True
         if time.monotonic() > deadline_s:
             return False
-        time.sleep(_LOOK_S)
+        time.sleep(_POLL_INTERVAL_S)

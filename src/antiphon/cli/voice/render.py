@@ -4,18 +4,18 @@ import re
 import textwrap
 
 from antiphon.cli.common.shell import Shell
-from antiphon.cli.voice.audio import Recording
-from antiphon.cli.voice.transcript import MODEL, YOU, Turn, Words
+from antiphon.cli.voice.audio import InputRecording
+from antiphon.cli.voice.transcript import MODEL, USER, TalkTurn, TextChunk
 
 _INDENT = 10
-_WIDEST = 110
+_MAX_COLUMNS = 110
 """Longer lines are hard to read."""
 
-_WAITS = {"transcript": "transcript", "first_token": "first token", "first_audio": "first audio"}
+_TALK_LATENCY_LABELS = {"transcript": "transcript", "first_token": "first token", "first_audio": "first audio"}
 """In the order in which they come about, and as they are called."""
 
 
-class Stage:
+class TerminalTalkRenderer:
     """
     Shows words as they come, each speaker's in lines of their own.
 
@@ -27,33 +27,33 @@ class Stage:
 
     def __init__(self, shell: Shell, *, names_recordings: bool = False) -> None:
         self._print = shell.say
-        self._columns = min(_WIDEST, shell.columns)
+        self._columns = min(_MAX_COLUMNS, shell.columns)
         self._names_recordings = names_recordings
-        self._who: str | None = None
+        self._speaker: str | None = None
         self._column = 0
         self._word = ""
-        self._line_is_over = False
-        self._late: list[Words] = []
+        self._needs_new_line = False
+        self._deferred_chunks: list[TextChunk] = []
 
-    def show(self, words: Words) -> None:
+    def show(self, chunk: TextChunk) -> None:
         """Show some words."""
-        if self._who == MODEL and words.who == YOU:
-            self._late.append(words)
+        if self._speaker == MODEL and chunk.speaker == USER:
+            self._deferred_chunks.append(chunk)
             return
-        if words.text:
-            self._speaks(words.who)
-            self._put(words.text)
-        if words.is_last:
+        if chunk.text:
+            self._switch_speaker(chunk.speaker)
+            self._append_text(chunk.text)
+        if chunk.is_last:
             self.end()
 
-    def begin(self, recording: Recording) -> None:
+    def begin_recording(self, recording: InputRecording) -> None:
         """Name what will be said, where there are several."""
         if self._names_recordings:
             self.remark(recording.name)
 
-    def over(self, turn: Turn) -> None:
+    def show_latencies(self, turn: TalkTurn) -> None:
         """Show how long an answer took."""
-        self.remark(latencies(turn))
+        self.remark(format_talk_latencies(turn))
 
     def remark(self, text: str) -> None:
         """Show a line that nobody said."""
@@ -63,65 +63,65 @@ class Stage:
 
     def end(self) -> None:
         """End what is being said."""
-        self._close()
-        late, self._late = self._late, []
+        self._end_line()
+        late, self._deferred_chunks = self._deferred_chunks, []
         for words in late:
             self.show(words)
-        self._close()
+        self._end_line()
 
-    def _close(self) -> None:
-        if self._who is not None:
-            self._put_word()
+    def _end_line(self) -> None:
+        if self._speaker is not None:
+            self._print_word()
             self._print()
-            self._who = None
+            self._speaker = None
 
-    def _speaks(self, who: str) -> None:
-        if self._who != who:
+    def _switch_speaker(self, speaker: str) -> None:
+        if self._speaker != speaker:
             self.end()
-            self._who, self._column, self._line_is_over = who, _INDENT, False
-            self._print(f"  {who:>6}  ", end="")
+            self._speaker, self._column, self._needs_new_line = speaker, _INDENT, False
+            self._print(f"  {speaker:>6}  ", end="")
 
-    def _put(self, text: str) -> None:
+    def _append_text(self, text: str) -> None:
         """A word is put where it fits once it is whole, so the last one waits for what comes after it."""
         for part in re.findall(r"\s+|\S+", text):
             if part.isspace():
-                self._put_word()
-                self._line_is_over |= "\n" in part
+                self._print_word()
+                self._needs_new_line |= "\n" in part
             else:
                 self._word += part
 
-    def _put_word(self) -> None:
+    def _print_word(self) -> None:
         word, self._word = self._word, ""
         if not word:
             return
         is_first = self._column == _INDENT
-        if not is_first and (self._line_is_over or self._column + 1 + len(word) > self._columns):
+        if not is_first and (self._needs_new_line or self._column + 1 + len(word) > self._columns):
             self._print()
             self._print(" " * _INDENT, end="")
             self._column, is_first = _INDENT, True
         self._print(word if is_first else f" {word}", end="")
         self._column += len(word) + (not is_first)
-        self._line_is_over = False
+        self._needs_new_line = False
 
 
-def latencies(turn: Turn) -> str:
+def format_talk_latencies(turn: TalkTurn) -> str:
     """How long the answer took from the end of the speech to each step."""
-    waits = turn.waits_ms
-    return f"speech end -> {', '.join(f'{called} {_told(waits[name])}' for name, called in _WAITS.items())} ms"
+    waits = turn.latencies_ms
+    return f"speech end -> {', '.join(f'{called} {_format_ms(waits[name])}' for name, called in _TALK_LATENCY_LABELS.items())} ms"
 
 
-def _told(ms: float | None) -> str:
+def _format_ms(ms: float | None) -> str:
     return "-" if ms is None else f"{ms:.0f}"
 
 
-class Unseen:
+class SilentTalkRenderer:
     """Shows nothing."""
 
-    def show(self, words: Words) -> None:
+    def show(self, chunk: TextChunk) -> None:
         """Nobody reads them."""
 
-    def begin(self, recording: Recording) -> None:
+    def begin_recording(self, recording: InputRecording) -> None:
         """Nobody reads its name."""
 
-    def over(self, turn: Turn) -> None:
+    def show_latencies(self, turn: TalkTurn) -> None:
         """Nobody reads how long it took."""

@@ -8,25 +8,25 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from antiphon.cli.common import server as own, weights as fetching
-from antiphon.cli.common.client import Client
-from antiphon.cli.common.flags import Around, ConfigFile
-from antiphon.cli.common.shell import Shell, UsageMistake
-from antiphon.cli.voice import audio as talk_sound, recording as recorded
-from antiphon.cli.voice.audio import RATE_HZ, Recording
-from antiphon.errors import UpstreamTrouble
+from antiphon.cli.common import server, weights
+from antiphon.cli.common.client import ApiClient
+from antiphon.cli.common.flags import ConfigFlag, ShellParameter
+from antiphon.cli.common.shell import Shell, UsageError
+from antiphon.cli.voice import audio, recording as recorded
+from antiphon.cli.voice.audio import RATE_HZ, InputRecording
+from antiphon.errors import UpstreamError
 
 if TYPE_CHECKING:
-    from antiphon.cli.voice.from_files import Outcome
-    from antiphon.cli.voice.realtime_session import Asked
-    from antiphon.cli.voice.transcript import Turn
+    from antiphon.cli.voice.from_files import TalkOutcome
+    from antiphon.cli.voice.realtime_session import RealtimeSessionOptions
+    from antiphon.cli.voice.transcript import TalkTurn
 
-Output = Annotated[Path | None, Parameter(name=["--output", "-o"])]
+OutputFlag = Annotated[Path | None, Parameter(name=["--output", "-o"])]
 
 
 def talk(
     *recordings: Path,
-    output: Output = None,
+    output: OutputFlag = None,
     model: str | None = None,
     voice: str | None = None,
     instructions: str | None = None,
@@ -35,8 +35,8 @@ def talk(
     record: bool = False,
     as_json: Annotated[bool, Parameter(name="--json")] = False,
     url: str | None = None,
-    file: ConfigFile = None,
-    shell: Around,
+    file: ConfigFlag = None,
+    shell: ShellParameter,
 ) -> None:
     """
     Talk to a model: with recordings, or with a microphone.
@@ -68,60 +68,71 @@ def talk(
         url: base address of the server, such as http://127.0.0.1:8642/v1.
     """
     if not recordings and (output or fast or as_json):
-        raise UsageMistake("-o, --fast and --json are about recordings: name at least one.")
+        raise UsageError("-o, --fast and --json are about recordings: name at least one.")
     if output is not None:
-        talk_sound.refuse_no_file(shell.cwd / output)
-    from antiphon.cli.voice import devices as talk_devices, live as talk_live, realtime_session as talk_line  # noqa: PLC0415 - their wire types and their client load slowly
+        audio.check_output_path(shell.cwd / output)
+    from antiphon.cli.voice import devices as talk_devices, live, realtime_session  # noqa: PLC0415 - their wire types and their client load slowly
 
-    said = [talk_sound.read(shell.cwd / path) for path in recordings]
-    devices = None if said else talk_devices.Devices(talk_devices.load())
+    said = [audio.read_recording(shell.cwd / path) for path in recordings]
+    devices = None if said else talk_devices.AudioDevices(talk_devices.load_library())
     with (
         # One of its own would forget the recording.
-        contextlib.nullcontext(own.running(shell, url, file)) if record else own.answering(shell, url, file, fetching.with_ears) as client,
-        recorded.told(client, shell, url) if record else contextlib.nullcontext() as recording,
+        contextlib.nullcontext(server.find_server(shell, url, file))
+        if record
+        else server.ensure_server(shell, url, file, weights.with_speech) as client,
+        recorded.report_recording(client, shell, url) if record else contextlib.nullcontext() as recording,
     ):
         model = model or client.first_model()
-        asked = talk_line.Asked(model=model, dialect=dialect, voice=voice, instructions=instructions, recording=recording)
+        asked = realtime_session.RealtimeSessionOptions(
+            model=model, dialect=dialect, voice=voice, instructions=instructions, on_session_id=recording
+        )
         if devices is not None:
-            talk_live.converse(client, asked, devices, shell)
+            live.run_live_conversation(client, asked, devices, shell)
         else:
-            _say(client, asked, said, output, shell, as_json=as_json, is_fast=fast)
+            _talk_with_recordings(client, asked, said, output, shell, as_json=as_json, is_fast=fast)
 
 
-def _say(
-    client: Client, asked: "Asked", recordings: Sequence[Recording], output: Path | None, shell: Shell, *, as_json: bool, is_fast: bool
+def _talk_with_recordings(
+    client: ApiClient,
+    options: "RealtimeSessionOptions",
+    recordings: Sequence[InputRecording],
+    output: Path | None,
+    shell: Shell,
+    *,
+    as_json: bool,
+    is_fast: bool,
 ) -> None:
-    from antiphon.cli.voice import from_files as talk_files, render as talk_stage  # noqa: PLC0415 - as above
+    from antiphon.cli.voice import from_files, render  # noqa: PLC0415 - as above
 
-    shown = talk_stage.Unseen() if as_json else talk_stage.Stage(shell, names_recordings=len(recordings) > 1)
-    outcome = asyncio.run(talk_files.held(client, asked, recordings, shown, is_fast=is_fast))
-    written = _written(outcome.turns, shell.cwd / output, shell) if output is not None else None
+    shown = render.SilentTalkRenderer() if as_json else render.TerminalTalkRenderer(shell, names_recordings=len(recordings) > 1)
+    outcome = asyncio.run(from_files.run_conversation(client, options, recordings, shown, is_fast=is_fast))
+    written = _write_audio(outcome.turns, shell.cwd / output, shell) if output is not None else None
     if as_json:
-        shell.say_json(_told(client, asked, outcome, written))
+        shell.say_json(_to_dict(client, options, outcome, written))
     for turn in outcome.turns:
-        _judge(turn, shell)
+        _raise_on_failure(turn, shell)
 
 
-def _written(turns: "Sequence[Turn]", path: Path, shell: Shell) -> Path | None:
+def _write_audio(turns: "Sequence[TalkTurn]", path: Path, shell: Shell) -> Path | None:
     """Where the answers' sound was written to; None where they have none."""
-    sound = b"".join(turn.sound for turn in turns if turn.status != "cancelled")
-    return talk_sound.written(sound, RATE_HZ, path, shell)
+    sound = b"".join(turn.pcm for turn in turns if turn.status != "cancelled")
+    return audio.write_answer(sound, RATE_HZ, path, shell)
 
 
-def _told(client: Client, asked: "Asked", outcome: "Outcome", written: Path | None) -> dict[str, Any]:
+def _to_dict(client: ApiClient, options: "RealtimeSessionOptions", outcome: "TalkOutcome", output_path: Path | None) -> dict[str, Any]:
     return {
         "server": client.base_url,
-        "model": asked.model,
-        "dialect": asked.dialect,
-        "turns": [turn.told() for turn in outcome.turns],
-        "output": None if written is None else str(written),
-        "events": {"sent": outcome.sent, "received": outcome.received},
+        "model": options.model,
+        "dialect": options.dialect,
+        "turns": [turn.to_dict() for turn in outcome.turns],
+        "output": None if output_path is None else str(output_path),
+        "events": {"sent": outcome.sent_counts, "received": outcome.received_counts},
     }
 
 
-def _judge(turn: "Turn", shell: Shell) -> None:
+def _raise_on_failure(turn: "TalkTurn", shell: Shell) -> None:
     """Say what is wrong with an answer that is not whole; one that failed is a fault."""
     if turn.status == "failed":
-        raise UpstreamTrouble(f"The model failed: {turn.reason or 'it does not say why'}")
+        raise UpstreamError(f"The model failed: {turn.reason or 'it does not say why'}")
     if turn.status == "incomplete":
         shell.note(f"the answer was cut off: {turn.reason}")

@@ -5,16 +5,16 @@ from typing import Any, NamedTuple
 
 from msgspec import Struct, field
 
-from antiphon.audio import ms_of
+from antiphon.audio import duration_ms
 from antiphon.cli.voice.audio import RATE_HZ
 from antiphon.wire.codec.types import Unknown
 from antiphon.wire.realtime import server_events as events
 from antiphon.wire.realtime.server_events import ServerEvent
 
-YOU, MODEL = "you", "model"
+USER, MODEL = "you", "model"
 
 
-class Words(NamedTuple):
+class TextChunk(NamedTuple):
     """
     Something to show.
 
@@ -23,12 +23,12 @@ class Words(NamedTuple):
         is_last: whether it ends what they say.
     """
 
-    who: str
+    speaker: str
     text: str
     is_last: bool = False
 
 
-class Turn(Struct, kw_only=True):
+class TalkTurn(Struct, kw_only=True):
     """
     A turn of the person's, and the answer to it.
 
@@ -47,10 +47,10 @@ class Turn(Struct, kw_only=True):
     source: str | None = None
     speech_start_ms: float | None = None
     speech_end_ms: float | None = None
-    ended_s: float | None = None
-    partial: str = ""
+    speech_end_s: float | None = None
+    partial_transcript: str = ""
     transcript: str | None = None
-    not_understood: str | None = None
+    transcription_error: str | None = None
     transcript_s: float | None = None
     answer: str = ""
     first_token_s: float | None = None
@@ -58,15 +58,15 @@ class Turn(Struct, kw_only=True):
     answered_s: float | None = None
     status: str | None = None
     reason: str | None = None
-    sound: bytearray = field(default_factory=bytearray)
+    pcm: bytearray = field(default_factory=bytearray)
 
     @property
     def is_transcribed(self) -> bool:
         """Whether nothing more comes of what was understood."""
-        return self.transcript is not None or self.not_understood is not None
+        return self.transcript is not None or self.transcription_error is not None
 
     @property
-    def waits_ms(self) -> dict[str, float | None]:
+    def latencies_ms(self) -> dict[str, float | None]:
         """How long after the end of the speech things came; None for what didn't."""
         moments = {
             "transcript": self.transcript_s,
@@ -77,25 +77,25 @@ class Turn(Struct, kw_only=True):
         return {name: self._since_end_ms(at_s) for name, at_s in moments.items()}
 
     def _since_end_ms(self, at_s: float | None) -> float | None:
-        return None if at_s is None or self.ended_s is None else round(1000 * (at_s - self.ended_s), 1)
+        return None if at_s is None or self.speech_end_s is None else round(1000 * (at_s - self.speech_end_s), 1)
 
-    def told(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """All of it but the sound, as plain values."""
         return {
             "source": self.source,
             "speech_start_ms": self.speech_start_ms,
             "speech_end_ms": self.speech_end_ms,
             "transcript": self.transcript,
-            "not_understood": self.not_understood,
+            "not_understood": self.transcription_error,
             "answer": self.answer,
             "status": self.status,
             "reason": self.reason,
-            "answer_ms": round(ms_of(len(self.sound), RATE_HZ)),
-            "after_speech_ms": self.waits_ms,
+            "answer_ms": round(duration_ms(len(self.pcm), RATE_HZ)),
+            "after_speech_ms": self.latencies_ms,
         }
 
 
-class Record:
+class TalkTranscript:
     """
     Takes the server's events, and knows what has become of each turn.
 
@@ -107,100 +107,104 @@ class Record:
         is_speaking: whether the server hears someone speak.
     """
 
-    def __init__(self, *, keeps_sound: bool = True) -> None:
+    def __init__(self, *, keeps_audio: bool = True) -> None:
         self.source: str | None = None
-        self.turns: list[Turn] = []
+        self.turns: list[TalkTurn] = []
         self.is_speaking = False
-        self._keeps_sound = keeps_sound
-        self._answers: dict[str, Turn] = {}
+        self._keeps_audio = keeps_audio
+        self._turn_by_response_id: dict[str, TalkTurn] = {}
 
-    def take(self, event: ServerEvent | Unknown, at_s: float) -> tuple[Words, ...]:
+    def apply(self, event: ServerEvent | Unknown, at_s: float) -> tuple[TextChunk, ...]:
         """What there is to show of an event, once it is noted down."""
-        note = _NOTES.get(type(event))
+        note = _ON_REALTIME_EVENT.get(type(event))
         return note(self, event, at_s) if note is not None else ()
 
-    def _turn(self, item_id: str) -> Turn | None:
+    def _find_turn(self, item_id: str) -> TalkTurn | None:
         return next((turn for turn in reversed(self.turns) if turn.item_id == item_id), None)
 
     # Speech
 
-    def _start(self, event: Any, _at_s: float) -> tuple[Words, ...]:
+    def _on_speech_started(self, event: Any, _at_s: float) -> tuple[TextChunk, ...]:
         self.is_speaking = True
-        self._begin(event.item_id).speech_start_ms = event.audio_start_ms
+        self._ensure_turn(event.item_id).speech_start_ms = event.audio_start_ms
         return ()
 
-    def _stop(self, event: Any, at_s: float) -> tuple[Words, ...]:
+    def _on_speech_stopped(self, event: Any, at_s: float) -> tuple[TextChunk, ...]:
         self.is_speaking = False
-        turn = self._begin(event.item_id)
-        turn.speech_end_ms, turn.ended_s = event.audio_end_ms, at_s
+        turn = self._ensure_turn(event.item_id)
+        turn.speech_end_ms, turn.speech_end_s = event.audio_end_ms, at_s
         return ()
 
-    def _commit(self, event: Any, at_s: float) -> tuple[Words, ...]:
-        turn = self._begin(event.item_id)
-        if turn.ended_s is None:  # whoever commits by themselves is told of no end of speech
-            turn.ended_s = at_s
+    def _on_committed(self, event: Any, at_s: float) -> tuple[TextChunk, ...]:
+        turn = self._ensure_turn(event.item_id)
+        if turn.speech_end_s is None:  # whoever commits by themselves is told of no end of speech
+            turn.speech_end_s = at_s
         return ()
 
-    def _begin(self, item_id: str) -> Turn:
-        turn = self._turn(item_id)
+    def _ensure_turn(self, item_id: str) -> TalkTurn:
+        turn = self._find_turn(item_id)
         if turn is None:
-            turn = Turn(item_id=item_id, source=self.source)
+            turn = TalkTurn(item_id=item_id, source=self.source)
             self.turns.append(turn)
         return turn
 
-    def _understand_more(self, event: Any, _at_s: float) -> tuple[Words, ...]:
-        if (turn := self._turn(event.item_id)) is None:
+    def _on_transcript_delta(self, event: Any, _at_s: float) -> tuple[TextChunk, ...]:
+        if (turn := self._find_turn(event.item_id)) is None:
             return ()
-        turn.partial += event.delta
-        return (Words(YOU, event.delta),)
+        turn.partial_transcript += event.delta
+        return (TextChunk(USER, event.delta),)
 
-    def _understand(self, event: Any, at_s: float) -> tuple[Words, ...]:
-        if (turn := self._turn(event.item_id)) is None:
+    def _on_transcript(self, event: Any, at_s: float) -> tuple[TextChunk, ...]:
+        if (turn := self._find_turn(event.item_id)) is None:
             return ()
         turn.transcript, turn.transcript_s = event.transcript.strip(), at_s
-        rest = "" if turn.partial.strip() else turn.transcript or "(nothing that could be understood)"
-        return (Words(YOU, rest, is_last=True),)
+        rest = "" if turn.partial_transcript.strip() else turn.transcript or "(nothing that could be understood)"
+        return (TextChunk(USER, rest, is_last=True),)
 
-    def _fail_to_understand(self, event: Any, _at_s: float) -> tuple[Words, ...]:
-        if (turn := self._turn(event.item_id)) is None:
+    def _on_transcript_failed(self, event: Any, _at_s: float) -> tuple[TextChunk, ...]:
+        if (turn := self._find_turn(event.item_id)) is None:
             return ()
-        turn.not_understood = event.error.message or "it was not transcribed"
-        return (Words(YOU, f"(not understood: {turn.not_understood})", is_last=True),)
+        turn.transcription_error = event.error.message or "it was not transcribed"
+        return (TextChunk(USER, f"(not understood: {turn.transcription_error})", is_last=True),)
 
     # The answer
 
-    def _answer_begins(self, event: Any, _at_s: float) -> tuple[Words, ...]:
-        asked = next((turn for turn in reversed(self.turns) if turn.ended_s is not None), None)
+    def _on_response_created(self, event: Any, _at_s: float) -> tuple[TextChunk, ...]:
+        asked = next((turn for turn in reversed(self.turns) if turn.speech_end_s is not None), None)
         if asked is not None:
-            self._answers[event.response.id] = asked
+            self._turn_by_response_id[event.response.id] = asked
         return ()
 
-    def _say(self, event: Any, at_s: float) -> tuple[Words, ...]:
-        if (turn := self._answers.get(event.response_id)) is None:
+    def _on_text_delta(self, event: Any, at_s: float) -> tuple[TextChunk, ...]:
+        if (turn := self._turn_by_response_id.get(event.response_id)) is None:
             return ()
         turn.first_token_s = turn.first_token_s or at_s
         turn.answer += event.delta
-        return (Words(MODEL, event.delta),)
+        return (TextChunk(MODEL, event.delta),)
 
-    def _sound(self, event: Any, at_s: float) -> tuple[Words, ...]:
-        if (turn := self._answers.get(event.response_id)) is not None:
+    def _on_audio_delta(self, event: Any, at_s: float) -> tuple[TextChunk, ...]:
+        if (turn := self._turn_by_response_id.get(event.response_id)) is not None:
             turn.first_audio_s = turn.first_audio_s or at_s
-            if self._keeps_sound:
-                turn.sound += event.delta
+            if self._keeps_audio:
+                turn.pcm += event.delta
         return ()
 
-    def _answer_ends(self, event: Any, at_s: float) -> tuple[Words, ...]:
-        if (turn := self._answers.pop(event.response.id, None)) is None:
+    def _on_response_done(self, event: Any, at_s: float) -> tuple[TextChunk, ...]:
+        if (turn := self._turn_by_response_id.pop(event.response.id, None)) is None:
             return ()
         response = event.response
-        turn.answered_s, turn.status, turn.reason = at_s, response.status, reason_of(response)
-        return (Words(MODEL, "" if turn.status == "completed" else f" ({_CUT_OFF.get(response.status, response.status)})", is_last=True),)
+        turn.answered_s, turn.status, turn.reason = at_s, response.status, failure_reason(response)
+        return (
+            TextChunk(
+                MODEL, "" if turn.status == "completed" else f" ({_STATUS_LABELS.get(response.status, response.status)})", is_last=True
+            ),
+        )
 
 
-_CUT_OFF = {"cancelled": "interrupted", "incomplete": "cut off"}
+_STATUS_LABELS = {"cancelled": "interrupted", "incomplete": "cut off"}
 
 
-def reason_of(response: Any) -> str | None:
+def failure_reason(response: Any) -> str | None:
     """Why a response is not whole, as far as that is known."""
     details = response.status_details
     if not details:
@@ -208,18 +212,18 @@ def reason_of(response: Any) -> str | None:
     return (details.error.message if details.error else None) or details.reason or None
 
 
-_Note = Callable[[Record, Any, float], tuple[Words, ...]]
-_NOTES: dict[type, _Note] = {
-    events.InputAudioBufferSpeechStarted: Record._start,
-    events.InputAudioBufferSpeechStopped: Record._stop,
-    events.InputAudioBufferCommitted: Record._commit,
-    events.InputAudioTranscriptionDelta: Record._understand_more,
-    events.InputAudioTranscriptionCompleted: Record._understand,
-    events.InputAudioTranscriptionFailed: Record._fail_to_understand,
-    events.ResponseCreated: Record._answer_begins,
-    events.ResponseOutputAudioTranscriptDelta: Record._say,
-    events.ResponseOutputTextDelta: Record._say,
-    events.ResponseOutputAudioDelta: Record._sound,
-    events.ResponseDone: Record._answer_ends,
+_OnRealtimeEvent = Callable[[TalkTranscript, Any, float], tuple[TextChunk, ...]]
+_ON_REALTIME_EVENT: dict[type, _OnRealtimeEvent] = {
+    events.InputAudioBufferSpeechStarted: TalkTranscript._on_speech_started,
+    events.InputAudioBufferSpeechStopped: TalkTranscript._on_speech_stopped,
+    events.InputAudioBufferCommitted: TalkTranscript._on_committed,
+    events.InputAudioTranscriptionDelta: TalkTranscript._on_transcript_delta,
+    events.InputAudioTranscriptionCompleted: TalkTranscript._on_transcript,
+    events.InputAudioTranscriptionFailed: TalkTranscript._on_transcript_failed,
+    events.ResponseCreated: TalkTranscript._on_response_created,
+    events.ResponseOutputAudioTranscriptDelta: TalkTranscript._on_text_delta,
+    events.ResponseOutputTextDelta: TalkTranscript._on_text_delta,
+    events.ResponseOutputAudioDelta: TalkTranscript._on_audio_delta,
+    events.ResponseDone: TalkTranscript._on_response_done,
 }
 """What is noted of each event; the others say nothing that is not said by one of these."""

@@ -17,23 +17,23 @@ from typing import Literal
 
 from msgspec import structs
 
-from antiphon.engine_api import commands, events as talk_events, history as turns
-from antiphon.engine_api.capabilities import Abilities
-from antiphon.engine_api.engine import Conversation, CountingEngine, Deliver, Engine, EngineOverrun
-from antiphon.engine_api.options import Settings
-from antiphon.engines.cascade.history import Words, is_foreseen, tokens_heard, turn_of
-from antiphon.engines.cascade.input import Hearing
-from antiphon.engines.cascade.output import Answer
-from antiphon.engines.cascade.parts import Parts
-from antiphon.engines.cascade.turn import Listening
-from antiphon.errors import Fault
+from antiphon.engine_api import commands, events as engine_events, history as engine_history
+from antiphon.engine_api.capabilities import Capabilities
+from antiphon.engine_api.engine import CountingEngine, Deliver, Engine, EngineConversation, EngineOverrun
+from antiphon.engine_api.options import ConversationSettings
+from antiphon.engines.cascade.history import TranscriptHistory, count_audio_tokens, is_same_request, last_turn_id
+from antiphon.engines.cascade.input import SpeechInput
+from antiphon.engines.cascade.output import SpokenAnswer
+from antiphon.engines.cascade.parts import SpeechStack
+from antiphon.engines.cascade.turn import TranscriptTask
+from antiphon.errors import ApiError
 from antiphon.speech.base import Ear
 
-Count = Callable[[Literal["begun", "used", "dropped"]], None]
+CountSpeculation = Callable[[Literal["begun", "used", "dropped"]], None]
 """Counts answers that were begun before they were asked for, and what became of them."""
 
 
-def uncounted(_outcome: str) -> None:
+def ignore_outcome(_outcome: str) -> None:
     """A `Count` that nobody reads."""
 
 
@@ -49,20 +49,20 @@ class Cascade:
 
     def __init__(
         self,
-        within: Engine,
-        parts: Parts,
+        inner: Engine,
+        speech_stack: SpeechStack,
         *,
-        ready: Callable[[], Awaitable[None]] | None = None,
+        ensure_ready: Callable[[], Awaitable[None]] | None = None,
         speculates: bool = True,
-        count: Count = uncounted,
+        count_speculation: CountSpeculation = ignore_outcome,
     ) -> None:
-        self._within = within
-        self._parts = parts
-        self._ready = ready
-        self._count = count
+        self._inner = inner
+        self._speech_stack = speech_stack
+        self._ensure_ready = ensure_ready
+        self._count_speculation = count_speculation
         # What was said so far of a turn is known in words, and an engine that hears waits for all of the sound.
-        foresees = speculates and parts.ear is not None and not within.abilities.hears_speech
-        self.abilities = structs.replace(_abilities(within.abilities, parts), foresees=foresees)
+        foresees = speculates and speech_stack.transcriber is not None and not inner.capabilities.hears_speech
+        self.capabilities = structs.replace(_cascade_capabilities(inner.capabilities, speech_stack), foresees=foresees)
 
     async def start(self) -> None:
         """Nothing of its own to load."""
@@ -70,57 +70,57 @@ class Cascade:
     async def stop(self) -> None:
         """Nothing of its own to let go of."""
 
-    async def count(self, ask: commands.Respond) -> int:
+    async def count(self, request: commands.Respond) -> int:
         """The tokens that the engine within reads."""
-        within: CountingEngine = self._within  # type: ignore[assignment]  # asked only where its abilities say so
-        return await within.count(ask)
+        within: CountingEngine = self._inner  # type: ignore[assignment]  # asked only where its abilities say so
+        return await within.count(request)
 
     @contextlib.asynccontextmanager
-    async def open(self, settings: Settings, deliver: Deliver) -> AsyncIterator[Conversation]:
+    async def open(self, settings: ConversationSettings, deliver: Deliver) -> AsyncIterator[EngineConversation]:
         """
         A conversation that hears, and answers aloud where that is asked.
 
         Raises:
-            Fault: the parts of speech can't be made ready.
+            ApiError: the parts of speech can't be made ready.
         """
-        if self._ready is not None:
-            await self._ready()
+        if self._ensure_ready is not None:
+            await self._ensure_ready()
         async with asyncio.TaskGroup() as tasks:
-            count = self._count if self.abilities.foresees else None
-            conversation = _Conversation(self._parts, self._within.abilities, deliver, tasks, count)
-            async with self._within.open(settings, conversation.take) as within:
-                conversation.within = within
+            count = self._count_speculation if self.capabilities.foresees else None
+            conversation = _CascadeConversation(self._speech_stack, self._inner.capabilities, deliver, tasks, count)
+            async with self._inner.open(settings, conversation.receive) as within:
+                conversation.inner = within
                 try:
                     yield conversation
                 finally:
                     conversation.close()
 
 
-def _abilities(within: Abilities, parts: Parts) -> Abilities:
-    ear, mouth, activity = parts.ear, parts.mouth, parts.activity
-    kinds = ("server_vad", "semantic_vad") if parts.smart_turn is not None else ("server_vad",)
+def _cascade_capabilities(inner: Capabilities, speech_stack: SpeechStack) -> Capabilities:
+    ear, mouth, activity = speech_stack.transcriber, speech_stack.synthesizer, speech_stack.vad
+    kinds = ("server_vad", "semantic_vad") if speech_stack.smart_turn is not None else ("server_vad",)
     return structs.replace(
-        within,
+        inner,
         audio_in=ear is not None,
         listens=ear is not None,
         transcribes=ear is not None,
         turn_detection=kinds if ear is not None and activity is not None else (),
-        noise_reduction=tuple(parts.noise_reduction) if ear is not None else (),
+        noise_reduction=tuple(speech_stack.noise_reduction) if ear is not None else (),
         languages=ear.languages if ear is not None else (),
         takes_prompt=ear is not None and ear.takes_prompt,
-        audio_out=mouth is not None or _speaks(within),
-        voices=within.voices if _speaks(within) else parts.voices if mouth is not None else (),
+        audio_out=mouth is not None or _is_speech_to_speech(inner),
+        voices=inner.voices if _is_speech_to_speech(inner) else speech_stack.voices if mouth is not None else (),
         full_duplex=False,
         sees=False,
     )
 
 
-def _speaks(within: Abilities) -> bool:
+def _is_speech_to_speech(inner: Capabilities) -> bool:
     """Whether an engine needs no voice of ours."""
-    return within.audio_out and within.hears_speech
+    return inner.audio_out and inner.hears_speech
 
 
-class _Work:
+class _Generation:
     """
     An answer, and the task that sees to it.
 
@@ -132,13 +132,13 @@ class _Work:
 
     task: "asyncio.Task[None]"
 
-    def __init__(self, ask: commands.Respond, within_id: str, answer: Answer) -> None:
-        self.ask = ask
-        self.within_id = within_id
+    def __init__(self, request: commands.Respond, inner_id: str, answer: SpokenAnswer) -> None:
+        self.request = request
+        self.inner_id = inner_id
         self.answer = answer
 
 
-class _Conversation:
+class _CascadeConversation:
     """
     One conversation: a session without, an engine within.
 
@@ -149,223 +149,240 @@ class _Conversation:
         within: the engine's side of it.
     """
 
-    within: Conversation
+    inner: EngineConversation
 
-    def __init__(self, parts: Parts, abilities: Abilities, deliver: Deliver, tasks: asyncio.TaskGroup, count: Count | None) -> None:
-        self._abilities = abilities  # of the engine within
-        self._mouth = parts.mouth if not _speaks(abilities) else None
+    def __init__(
+        self,
+        speech_stack: SpeechStack,
+        inner_capabilities: Capabilities,
+        deliver: Deliver,
+        tasks: asyncio.TaskGroup,
+        count_speculation: CountSpeculation | None,
+    ) -> None:
+        self._inner_capabilities = inner_capabilities  # of the engine within
+        self._synthesizer = speech_stack.synthesizer if not _is_speech_to_speech(inner_capabilities) else None
         self._deliver = deliver
         self._tasks = tasks
-        self._count = count
-        self._ears = _Ears(parts, parts.ear, self, tasks, is_read=not abilities.hears_speech) if parts.ear is not None else None
-        self._works: dict[str, _Work] = {}  # by the ids of the engine within
-        self._begun = 0
-        self._foreseen: commands.Respond | None = None
-        self._overheard = "", ""
-        self._foreseeing: asyncio.Task[None] | None = None
-        self._ahead: _Work | None = None
+        self._count_speculation = count_speculation
+        self._input = (
+            _Input(speech_stack, speech_stack.transcriber, self, tasks, needs_transcripts=not inner_capabilities.hears_speech)
+            if speech_stack.transcriber is not None
+            else None
+        )
+        self._generations: dict[str, _Generation] = {}  # by the ids of the engine within
+        self._generation_count = 0
+        self._expected_request: commands.Respond | None = None
+        self._partial_transcript = "", ""
+        self._prepare_task: asyncio.Task[None] | None = None
+        self._speculation: _Generation | None = None
         self._is_paused = self._is_closed = False
 
     # What the session says
 
-    def tell(self, word: commands.ToEngine) -> None:
-        match word:
+    def send(self, command: commands.EngineCommand) -> None:
+        match command:
             case commands.Respond():
-                self._respond(word)
+                self._respond(command)
             case commands.Cancel(id):
                 self._cancel(id)
-            case commands.Foresee(ask):
-                self._foresee(ask)
-            case commands.Hear() | commands.Configure() | commands.Commit() | commands.Forget():
-                if self._ears is not None:
-                    self._ears.tell(word)
-            case commands.Converse() | commands.See() | commands.Listen():
+            case commands.Prepare(ask):
+                self._prepare(ask)
+            case commands.AppendAudio() | commands.Configure() | commands.CommitAudio() | commands.ClearAudio():
+                if self._input is not None:
+                    self._input.handle(command)
+            case commands.StartDuplex() | commands.AppendImage() | commands.ForceListen():
                 pass  # its abilities say that it does no full duplex
 
     def pause(self) -> None:
         self._is_paused = True
-        self.within.pause()
-        for work in self._works.values():
+        self.inner.pause()
+        for work in self._generations.values():
             work.answer.pause()
 
     def resume(self) -> None:
         self._is_paused = False
-        self.within.resume()
-        for work in self._works.values():
+        self.inner.resume()
+        for work in self._generations.values():
             work.answer.resume()
 
     def close(self) -> None:
         """Stop, and say nothing more."""
-        self._drop_ahead()
-        self._stop_foreseeing()
+        self._drop_speculation()
+        self._stop_preparing()
         self._is_closed = True
-        if self._ears is not None:
-            self._ears.hearing.close()
-        for work in self._works.values():
+        if self._input is not None:
+            self._input.speech_input.close()
+        for work in self._generations.values():
             work.task.cancel()
 
-    def say(self, words: Sequence[talk_events.FromEngine]) -> None:
+    def deliver(self, events: Sequence[engine_events.EngineEvent]) -> None:
         """Tell the session."""
         if not self._is_closed:
-            self._deliver(words)
+            self._deliver(events)
 
-    def overhear(self, words: Sequence[talk_events.FromEngine]) -> None:
+    def deliver_input_events(self, events: Sequence[engine_events.EngineEvent]) -> None:
         """Tell the session what the ears say; the engine within may know of it too, before the turn is over."""
-        self.say(words)
-        ask, heard = self._foreseen, [word for word in words if isinstance(word, talk_events.Heard)]
+        self.deliver(events)
+        ask, heard = self._expected_request, [word for word in events if isinstance(word, engine_events.InputTranscriptDelta)]
         for word in heard:
-            turn_id, text = self._overheard
-            self._overheard = word.id, (text if turn_id == word.id else "") + word.text
-        if heard and ask is not None and self._ahead is None and turn_of(ask) == heard[-1].id:
-            self._foresee_within(ask)
+            turn_id, text = self._partial_transcript
+            self._partial_transcript = word.id, (text if turn_id == word.id else "") + word.text
+        if heard and ask is not None and self._speculation is None and last_turn_id(ask) == heard[-1].id:
+            self._start_preparing(ask)
 
     # Answers
 
-    def _respond(self, ask: commands.Respond) -> None:
-        ahead = self._ahead
-        if ahead is not None and is_foreseen(ahead.ask, ask) and not ahead.answer.has_failed:
-            self._ahead = self._foreseen = None
-            self._counted("used")
+    def _respond(self, request: commands.Respond) -> None:
+        ahead = self._speculation
+        if ahead is not None and is_same_request(ahead.request, request) and not ahead.answer.has_failed:
+            self._speculation = self._expected_request = None
+            self._record_outcome("used")
             # Not at once, as words may be waiting already and the session is in the middle of deciding.
-            asyncio.get_running_loop().call_soon(self._release, ahead, tokens_heard(ask.history))
+            asyncio.get_running_loop().call_soon(self._release, ahead, count_audio_tokens(request.history))
             return
-        if not ask.aside:
-            self._drop_ahead()
-        self._begin(ask, tokens_heard(ask.history) if not self._abilities.hears_speech else 0)
+        if not request.out_of_band:
+            self._drop_speculation()
+        self._begin_generation(request, count_audio_tokens(request.history) if not self._inner_capabilities.hears_speech else 0)
 
-    def _release(self, work: _Work, heard_tokens: int) -> None:
-        work.answer.release(heard_tokens)
-        if work.task.done():
-            self._works.pop(work.within_id, None)
+    def _release(self, generation: _Generation, input_audio_tokens: int) -> None:
+        generation.answer.release(input_audio_tokens)
+        if generation.task.done():
+            self._generations.pop(generation.inner_id, None)
 
-    def _begin(self, ask: commands.Respond, heard_tokens: int = 0, words: Listening | None = None) -> _Work:
+    def _begin_generation(
+        self, request: commands.Respond, input_audio_tokens: int = 0, transcript_task: TranscriptTask | None = None
+    ) -> _Generation:
         """See to an answer; one that isn't asked for yet has the `words` of the turn that it answers."""
-        self._begun += 1
-        is_held = words is not None
-        within_id = f"{ask.id}.{self._begun}" if is_held or ask.id in self._works else ask.id
-        answer = Answer(ask.id, ask.voice, self._mouth, self.say, heard_tokens=heard_tokens, is_held=is_held)
-        work = self._works[within_id] = _Work(ask, within_id, answer)
+        self._generation_count += 1
+        is_held = transcript_task is not None
+        within_id = f"{request.id}.{self._generation_count}" if is_held or request.id in self._generations else request.id
+        answer = SpokenAnswer(
+            request.id, request.voice, self._synthesizer, self.deliver, input_audio_tokens=input_audio_tokens, is_speculative=is_held
+        )
+        work = self._generations[within_id] = _Generation(request, within_id, answer)
         if self._is_paused:
             answer.pause()
-        work.task = self._tasks.create_task(self._see_to(work, words))
-        work.task.add_done_callback(partial(self._over, work))
+        work.task = self._tasks.create_task(self._run_generation(work, transcript_task))
+        work.task.add_done_callback(partial(self._on_generation_over, work))
         return work
 
-    async def _see_to(self, work: _Work, words: Listening | None) -> None:
-        ask, answer = work.ask, work.answer
+    async def _run_generation(self, generation: _Generation, transcript_task: TranscriptTask | None) -> None:
+        ask, answer = generation.request, generation.answer
         try:
-            history = await self._understood(ask, words)
+            history = await self._inner_history(ask, transcript_task)
             if history is None:
                 answer.end("stop")
                 return
-            voice = ask.voice if _speaks(self._abilities) else None
-            self.within.tell(structs.replace(ask, id=work.within_id, history=history, voice=voice))
-            if ask.voice is not None and self._mouth is not None:
+            voice = ask.voice if _is_speech_to_speech(self._inner_capabilities) else None
+            self.inner.send(structs.replace(ask, id=generation.inner_id, history=history, voice=voice))
+            if ask.voice is not None and self._synthesizer is not None:
                 await answer.speak()
             else:
-                await answer.ended.wait()
+                await answer.end_signal.wait()
         except EngineOverrun as overrun:
-            answer.fail(overrun.fault())
-        except Fault as fault:
-            self.within.tell(commands.Cancel(work.within_id))
+            answer.fail(overrun.api_error())
+        except ApiError as fault:
+            self.inner.send(commands.Cancel(generation.inner_id))
             answer.fail(fault)
 
-    async def _understood(self, ask: commands.Respond, words: Listening | None) -> tuple[turns.Turn, ...] | None:
+    async def _inner_history(
+        self, request: commands.Respond, transcript_task: TranscriptTask | None
+    ) -> tuple[engine_history.HistoryItem, ...] | None:
         """The history as the engine within understands it; None where it ends in sound in which nothing was said."""
-        if self._ears is None or self._abilities.hears_speech:
-            return ask.history
-        return await self._ears.words.written(ask.history, words)
+        if self._input is None or self._inner_capabilities.hears_speech:
+            return request.history
+        return await self._input.history.to_text(request.history, transcript_task)
 
-    def _over(self, work: _Work, task: "asyncio.Task[None]") -> None:
+    def _on_generation_over(self, generation: _Generation, task: "asyncio.Task[None]") -> None:
         # Not the task's own last act: one that is cancelled before its first step does nothing at all.
         if task.cancelled():
-            work.answer.end("cancelled")
-        if work is not self._ahead:  # else it was whole before it was asked for, and goes on waiting to be
-            self._works.pop(work.within_id, None)
+            generation.answer.end("cancelled")
+        if generation is not self._speculation:  # else it was whole before it was asked for, and goes on waiting to be
+            self._generations.pop(generation.inner_id, None)
 
     def _cancel(self, id: str) -> None:
-        for work in tuple(self._works.values()):
-            if work.ask.id == id and work is not self._ahead:
-                self._stop(work)
+        for work in tuple(self._generations.values()):
+            if work.request.id == id and work is not self._speculation:
+                self._stop_generation(work)
 
-    def _stop(self, work: _Work) -> None:
-        self.within.tell(commands.Cancel(work.within_id))
-        work.task.cancel()
+    def _stop_generation(self, generation: _Generation) -> None:
+        self.inner.send(commands.Cancel(generation.inner_id))
+        generation.task.cancel()
 
-    def take(self, words: Sequence[talk_events.FromEngine]) -> None:
+    def receive(self, events: Sequence[engine_events.EngineEvent]) -> None:
         """Words of the engine within; those of an answer that nobody waits for are nothing, and that it is gone concerns all."""
         start = 0
-        for end in range(1, len(words) + 1):
-            if end == len(words) or words[end].id != words[start].id:
-                work = self._works.get(words[start].id)
+        for end in range(1, len(events) + 1):
+            if end == len(events) or events[end].id != events[start].id:
+                work = self._generations.get(events[start].id)
                 if work is not None:
-                    work.answer.take(words[start:end])
-                elif lost := [word for word in words[start:end] if isinstance(word, talk_events.Lost)]:
-                    self.say(lost)
+                    work.answer.receive(events[start:end])
+                elif lost := [word for word in events[start:end] if isinstance(word, engine_events.EngineLost)]:
+                    self.deliver(lost)
                 start = end
 
     # What is begun before it is asked for
 
-    def _foresee(self, ask: commands.Respond) -> None:
-        if self._ahead is not None and not is_foreseen(self._ahead.ask, ask):
-            self._drop_ahead()
-        self._foreseen = ask
-        self._foresee_within(ask)
-        pause = self._ears.hearing.pause if self._ears is not None else None
-        if pause is not None and self._ahead is None:
-            self.paused(*pause)
+    def _prepare(self, request: commands.Respond) -> None:
+        if self._speculation is not None and not is_same_request(self._speculation.request, request):
+            self._drop_speculation()
+        self._expected_request = request
+        self._start_preparing(request)
+        pause = self._input.speech_input.current_pause if self._input is not None else None
+        if pause is not None and self._speculation is None:
+            self.on_turn_paused(*pause)
 
-    def _foresee_within(self, ask: commands.Respond) -> None:
-        if self._abilities.foresees:
-            self._stop_foreseeing()
-            self._foreseeing = self._tasks.create_task(self._tell_foreseen(ask))
+    def _start_preparing(self, request: commands.Respond) -> None:
+        if self._inner_capabilities.foresees:
+            self._stop_preparing()
+            self._prepare_task = self._tasks.create_task(self._prepare_inner(request))
 
-    def _stop_foreseeing(self) -> None:
-        if self._foreseeing is not None:
-            self._foreseeing.cancel()
+    def _stop_preparing(self) -> None:
+        if self._prepare_task is not None:
+            self._prepare_task.cancel()
 
-    async def _tell_foreseen(self, ask: commands.Respond) -> None:
+    async def _prepare_inner(self, request: commands.Respond) -> None:
         """Let the engine within know what it will be asked, as far as it has been said."""
-        past = await self._ears.words.past(ask.history[:-1]) if self._ears is not None else ()
-        if ask is self._foreseen and self._ahead is None and not self._is_closed:
-            turn_id, text = self._overheard
-            saying = turns.Message("user", (turns.TextPart(text if turn_id == turn_of(ask) else ""),))
+        past = await self._input.history.past_to_text(request.history[:-1]) if self._input is not None else ()
+        if request is self._expected_request and self._speculation is None and not self._is_closed:
+            turn_id, text = self._partial_transcript
+            saying = engine_history.Message("user", (engine_history.TextPart(text if turn_id == last_turn_id(request) else ""),))
             with contextlib.suppress(EngineOverrun):  # it will be asked without
-                self.within.tell(commands.Foresee(structs.replace(ask, history=(*past, saying), voice=None)))
+                self.inner.send(commands.Prepare(structs.replace(request, history=(*past, saying), voice=None)))
 
-    def paused(self, turn_id: str, words: Listening) -> None:
+    def on_turn_paused(self, turn_id: str, transcript_task: TranscriptTask) -> None:
         """A turn may be over: begin with its answer."""
-        ask = self._foreseen
-        if self._count is not None and ask is not None and turn_of(ask) == turn_id:
-            self._drop_ahead()
-            self._ahead = self._begin(ask, words=words)
-            self._counted("begun")
+        ask = self._expected_request
+        if self._count_speculation is not None and ask is not None and last_turn_id(ask) == turn_id:
+            self._drop_speculation()
+            self._speculation = self._begin_generation(ask, transcript_task=transcript_task)
+            self._record_outcome("begun")
 
-    def resumed(self, turn_id: str) -> None:
+    def on_turn_resumed(self, turn_id: str) -> None:
         """It wasn't."""
-        if self._ahead is not None and turn_of(self._ahead.ask) == turn_id:
-            self._drop_ahead()
+        if self._speculation is not None and last_turn_id(self._speculation.request) == turn_id:
+            self._drop_speculation()
 
-    def stopped(self, turn_id: str) -> None:
+    def on_turn_stopped(self, turn_id: str) -> None:
         """It was, and what isn't asked for by now is asked otherwise, or never."""
-        self.resumed(turn_id)
+        self.on_turn_resumed(turn_id)
 
-    def _drop_ahead(self) -> None:
-        work, self._ahead = self._ahead, None
+    def _drop_speculation(self) -> None:
+        work, self._speculation = self._speculation, None
         if work is None:
             return
-        self._counted("dropped")
+        self._record_outcome("dropped")
         work.answer.discard()
-        self._stop(work)
+        self._stop_generation(work)
         if work.task.done():
-            self._works.pop(work.within_id, None)
+            self._generations.pop(work.inner_id, None)
 
-    def _counted(self, outcome: Literal["begun", "used", "dropped"]) -> None:
-        if self._count is not None:
-            self._count(outcome)
+    def _record_outcome(self, outcome: Literal["begun", "used", "dropped"]) -> None:
+        if self._count_speculation is not None:
+            self._count_speculation(outcome)
 
 
-class _Ears:
+class _Input:
     """
     What a conversation hears with.
 
@@ -373,18 +390,28 @@ class _Ears:
         words: of its histories.
     """
 
-    def __init__(self, parts: Parts, ear: Ear, conversation: _Conversation, tasks: asyncio.TaskGroup, *, is_read: bool) -> None:
-        self.hearing = Hearing(parts, ear, conversation.overhear, conversation, tasks, is_read=is_read)
-        self.words = Words(ear, self.hearing)
+    def __init__(
+        self,
+        speech_stack: SpeechStack,
+        transcriber: Ear,
+        conversation: _CascadeConversation,
+        tasks: asyncio.TaskGroup,
+        *,
+        needs_transcripts: bool,
+    ) -> None:
+        self.speech_input = SpeechInput(
+            speech_stack, transcriber, conversation.deliver_input_events, conversation, tasks, needs_transcripts=needs_transcripts
+        )
+        self.history = TranscriptHistory(transcriber, self.speech_input)
 
-    def tell(self, word: commands.Hear | commands.Configure | commands.Commit | commands.Forget) -> None:
+    def handle(self, command: commands.AppendAudio | commands.Configure | commands.CommitAudio | commands.ClearAudio) -> None:
         """The session says this."""
-        match word:
-            case commands.Hear(pcm):
-                self.hearing.hear(pcm)
+        match command:
+            case commands.AppendAudio(pcm):
+                self.speech_input.append_audio(pcm)
             case commands.Configure():
-                self.hearing.configure(word)
-            case commands.Commit(id):
-                self.hearing.commit(id)
-            case commands.Forget():
-                self.hearing.forget()
+                self.speech_input.configure(command)
+            case commands.CommitAudio(id):
+                self.speech_input.commit(id)
+            case commands.ClearAudio():
+                self.speech_input.clear()

@@ -9,32 +9,32 @@ import asyncio
 from collections.abc import Coroutine, Sequence
 from typing import Any, Protocol
 
-from antiphon.engine_api import commands, events as talk_events
+from antiphon.engine_api import commands, events
 from antiphon.engine_api.engine import Deliver
 from antiphon.engine_api.options import Transcription
-from antiphon.engines.cascade.input_audio import Sound
-from antiphon.engines.cascade.parts import Parts
-from antiphon.engines.cascade.turn import MOST_MS, Listening, Turn
-from antiphon.errors import Fault
+from antiphon.engines.cascade.input_audio import ConversationAudio
+from antiphon.engines.cascade.parts import SpeechStack
+from antiphon.engines.cascade.turn import MAX_TURN_MS, TranscriptTask, UserTurn
+from antiphon.errors import ApiError
 from antiphon.speech.base import Ear, Transcript
 from antiphon.speech.turn_detection import endpoint
-from antiphon.speech.turn_detection.smart_turn import SECONDS
-from antiphon.speech.turn_detection.vad import FRAME_MS, Stream
+from antiphon.speech.turn_detection.smart_turn import CONTEXT_S
+from antiphon.speech.turn_detection.vad import FRAME_MS, VadStream
 
 LOOKBACK_MS = 4_000
 """How much sound is kept while nobody speaks: a turn is told a little after it began, and begins with its padding."""
 
-MOST_WAITING_MS = 15 * 60_000
+MAX_VAD_BACKLOG_MS = 15 * 60_000
 """The most sound in which it waits to be found where someone speaks; of more, nothing is found."""
 
-TURNS_KEPT = 512
+MAX_KNOWN_TURNS = 512
 """How many turns back the words are known."""
 
-TAIL_MS = 160
+TRANSCRIBED_TAIL_MS = 160
 """How much of the silence after speech is transcribed with it; less cuts off soft endings."""
 
 
-class _Deaf:
+class _NullTranscriber:
     """An ear that hears nothing, for turns that nobody reads."""
 
     languages: tuple[str, ...] = ()
@@ -47,31 +47,31 @@ class _Deaf:
     async def stop(self) -> None:
         """Nothing to let go of."""
 
-    def check(self, wish: Transcription) -> None:
+    def check_options(self, options: Transcription) -> None:
         """Nothing is wished of it."""
 
-    async def transcribe(self, pcm: bytes, wish: Transcription) -> Transcript:
+    async def transcribe(self, pcm: bytes, options: Transcription) -> Transcript:
         """Nothing."""
         return Transcript(text="")
 
 
-DEAF = _Deaf()
+NULL_TRANSCRIBER = _NullTranscriber()
 
 
-class Watcher(Protocol):
+class TurnObserver(Protocol):
     """Who wants to know that a turn may be over before it is."""
 
-    def paused(self, turn_id: str, words: Listening) -> None:
+    def on_turn_paused(self, turn_id: str, transcript_task: TranscriptTask) -> None:
         """Nobody speaks any more, though the turn is still open; `words` are being made of it."""
 
-    def resumed(self, turn_id: str) -> None:
+    def on_turn_resumed(self, turn_id: str) -> None:
         """The turn goes on: what was made of it so far is not all."""
 
-    def stopped(self, turn_id: str) -> None:
+    def on_turn_stopped(self, turn_id: str) -> None:
         """The session was told that the turn is over, and has done about it what it does at once."""
 
 
-class Hearing:
+class SpeechInput:
     """
     One conversation's ears.
 
@@ -82,224 +82,235 @@ class Hearing:
     """
 
     def __init__(
-        self, parts: Parts, ear: Ear, deliver: Deliver, watcher: Watcher, tasks: asyncio.TaskGroup, *, is_read: bool = True
+        self,
+        speech_stack: SpeechStack,
+        transcriber: Ear,
+        deliver: Deliver,
+        observer: TurnObserver,
+        tasks: asyncio.TaskGroup,
+        *,
+        needs_transcripts: bool = True,
     ) -> None:
-        self._parts = parts
-        self._ear = ear
+        self._speech_stack = speech_stack
+        self._transcriber = transcriber
         self._deliver = deliver
-        self._watcher = watcher
+        self._observer = observer
         self._tasks = tasks
-        self._is_read = is_read
-        self._asked = commands.Configure()
-        self._sound = Sound()
-        self._floor_ms = 0.0  # where the last turn, or what was forgotten, ended
-        self._stream: Stream | None = None
-        self._stream_from_ms = 0
-        self._judged_ms = 0.0  # up to there it is known whether someone spoke
-        self._endpoint: endpoint.Endpoint | None = None
-        self._turn: Turn | None = None
-        self._turns = 0
-        self._said: dict[str, asyncio.Task[str | Fault]] = {}
-        self._last: asyncio.Task[str | Fault] | None = None
-        self._untold: list[talk_events.FromEngine] = []
-        self._found: dict[str, Turn] = {}  # turns that began or ended, and the session was not told
-        self._working: set[asyncio.Task[Any]] = set()
+        self._needs_transcripts = needs_transcripts
+        self._configuration = commands.Configure()
+        self._audio = ConversationAudio()
+        self._last_turn_end_ms = 0.0  # where the last turn, or what was forgotten, ended
+        self._vad_stream: VadStream | None = None
+        self._vad_stream_start_ms = 0
+        self._vad_end_ms = 0.0  # up to there it is known whether someone spoke
+        self._endpoint: endpoint.EndpointDetector | None = None
+        self._open_turn: UserTurn | None = None
+        self._turn_count = 0
+        self._transcripts: dict[str, asyncio.Task[str | ApiError]] = {}
+        self._last_transcript: asyncio.Task[str | ApiError] | None = None
+        self._pending_events: list[events.EngineEvent] = []
+        self._pending_turns: dict[str, UserTurn] = {}  # turns that began or ended, and the session was not told
+        self._running_tasks: set[asyncio.Task[Any]] = set()
         self._is_closed = False
 
     @property
-    def pause(self) -> tuple[str, Listening] | None:
+    def current_pause(self) -> tuple[str, TranscriptTask] | None:
         """The turn that may be over, and its words; None where there is none."""
-        turn = self._turn
-        return (turn.id, turn.words) if turn is not None and turn.words is not None else None
+        turn = self._open_turn
+        return (turn.id, turn.transcript_task) if turn is not None and turn.transcript_task is not None else None
 
     # What the session says
 
-    def configure(self, word: commands.Configure) -> None:
+    def configure(self, command: commands.Configure) -> None:
         """Hear otherwise from here on; without turn detection a turn that is open is none."""
-        self._asked = word
-        self._listen(self._sound.configure(word.rate_hz, word.noise_reduction))
-        wanted = word.turn_detection
-        if wanted is None or self._parts.activity is None:
-            self._drop(*self._take_back())
-            self._close_stream()
+        self._configuration = command
+        self._detect(self._audio.configure(command.rate_hz, command.noise_reduction))
+        wanted = command.turn_detection
+        if wanted is None or self._speech_stack.vad is None:
+            self._abandon(*self._retract_turns())
+            self._close_vad_stream()
             self._endpoint = None
         elif self._endpoint is None:
-            now_ms = int(self._sound.now_ms)
-            self._endpoint = endpoint.Endpoint(wanted)
-            self._endpoint.forget(now_ms)
-            self._stream_from_ms = now_ms
-            self._judged_ms = now_ms
-            self._stream = self._parts.activity.open(self._frame)
+            now_ms = int(self._audio.end_ms)
+            self._endpoint = endpoint.EndpointDetector(wanted)
+            self._endpoint.reset(now_ms)
+            self._vad_stream_start_ms = now_ms
+            self._vad_end_ms = now_ms
+            self._vad_stream = self._speech_stack.vad.open(self._on_vad_frame)
         else:
             self._endpoint.configure(wanted)
 
-    def hear(self, pcm: bytes) -> None:
+    def append_audio(self, pcm: bytes) -> None:
         """The sound goes on."""
-        self._listen(self._sound.take(pcm))
+        self._detect(self._audio.process(pcm))
 
-    def _listen(self, sound: bytes) -> None:
-        if not sound:
+    def _detect(self, pcm: bytes) -> None:
+        if not pcm:
             return
-        if self._stream is None:
-            self._sound.let_go(self._sound.now_ms - MOST_MS)
+        if self._vad_stream is None:
+            self._audio.discard_before(self._audio.end_ms - MAX_TURN_MS)
             return
-        self._stream.hear(sound)
-        if self._sound.now_ms - self._judged_ms > MOST_WAITING_MS:
-            self._stream.drop()
-            self._judged_ms = self._sound.now_ms
-            self._tell(
-                talk_events.Trouble(message="More sound came than can be listened to; some of it was passed over.", code="audio_too_fast")
+        self._vad_stream.append_audio(pcm)
+        if self._audio.end_ms - self._vad_end_ms > MAX_VAD_BACKLOG_MS:
+            self._vad_stream.drop_frames()
+            self._vad_end_ms = self._audio.end_ms
+            self._deliver_soon(
+                events.EngineError(message="More sound came than can be listened to; some of it was passed over.", code="audio_too_fast")
             )
-        self._sound.let_go(self._judged_ms - LOOKBACK_MS)
+        self._audio.discard_before(self._vad_end_ms - LOOKBACK_MS)
 
     def commit(self, id: str) -> None:
         """What was heard since the last turn is one, the one that is open where one is."""
-        found = self._take_back(but=id)
-        turn = found[0] if found else self._new_turn(id, int(max(self._floor_ms, self._sound.from_ms)))
-        self._drop(*found)  # what was made of them so far is not all
+        found = self._retract_turns(kept_transcript_id=id)
+        turn = found[0] if found else self._new_turn(id, int(max(self._last_turn_end_ms, self._audio.start_ms)))
+        self._abandon(*found)  # what was made of them so far is not all
         turn.id = id
         turn.speech_ms = None  # nobody may have looked at the end of it
-        self._feed(turn, self._sound.now_ms)
-        turn.write()
-        self._write_down(turn)
-        self._start_over()
+        self._feed(turn, self._audio.end_ms)
+        turn.start_transcript()
+        self._schedule_transcript(turn)
+        self._reset()
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """What was heard since the last turn is nothing."""
-        self._drop(*self._take_back())
-        self._start_over()
+        self._abandon(*self._retract_turns())
+        self._reset()
 
     def close(self) -> None:
         """Hear no more, and tell no more."""
         self._is_closed = True
-        self._close_stream()
-        for task in tuple(self._working):
+        self._close_vad_stream()
+        for task in tuple(self._running_tasks):
             task.cancel()
 
-    async def words_of(self, turn_id: str) -> str | None:
+    async def transcript_of(self, turn_id: str) -> str | None:
         """
         What was said in a turn, as soon as that is known; None for one that is not known, or of long ago.
 
         Raises:
-            Fault: nobody could make it out.
+            ApiError: nobody could make it out.
         """
-        task = self._said.get(turn_id)
+        task = self._transcripts.get(turn_id)
         if task is None:
             return None
         words = await asyncio.shield(task)
-        if isinstance(words, Fault):
+        if isinstance(words, ApiError):
             raise words
         return words
 
     # What the sound tells
 
-    def _frame(self, start_ms: int, probability: float) -> None:
-        at_ms = self._stream_from_ms + start_ms
-        self._judged_ms = max(self._judged_ms, at_ms + FRAME_MS)
+    def _on_vad_frame(self, start_ms: int, probability: float) -> None:
+        at_ms = self._vad_stream_start_ms + start_ms
+        self._vad_end_ms = max(self._vad_end_ms, at_ms + FRAME_MS)
         if self._endpoint is None:
             return
-        self._happen(self._endpoint.hear(at_ms, probability))
-        if (turn := self._turn) is not None:
-            if self._endpoint.state is endpoint.State.SPEAKING:
+        self._apply_endpoint_events(self._endpoint.process_frame(at_ms, probability))
+        if (turn := self._open_turn) is not None:
+            if self._endpoint.state is endpoint.EndpointState.SPEAKING:
                 turn.speech_ms = (turn.speech_ms or 0) + FRAME_MS
-            self._feed_heard(turn)
+            self._feed_detected(turn)
 
-    def _happen(self, happenings: Sequence[endpoint.Happening]) -> None:
-        for happening in happenings:
+    def _apply_endpoint_events(self, endpoint_events: Sequence[endpoint.EndpointEvent]) -> None:
+        for happening in endpoint_events:
             match happening:
-                case endpoint.Started(at_ms):
-                    self._start(at_ms)
-                case endpoint.Pausing(at_ms):
-                    if self._turn is not None:
-                        self._turn.paused_ms = at_ms
-                case endpoint.Asking(at_ms):
-                    self._begin(self._judge(at_ms))
-                case endpoint.Resumed():
-                    self._resume()
-                case endpoint.Stopped(at_ms):
-                    self._stop(at_ms)
+                case endpoint.TurnStarted(at_ms):
+                    self._start_turn(at_ms)
+                case endpoint.TurnPaused(at_ms):
+                    if self._open_turn is not None:
+                        self._open_turn.paused_ms = at_ms
+                case endpoint.TurnCheckRequested(at_ms):
+                    self._start_task(self._judge_completeness(at_ms))
+                case endpoint.TurnResumed():
+                    self._resume_turn()
+                case endpoint.TurnEnded(at_ms):
+                    self._stop_turn(at_ms)
 
-    def _start(self, at_ms: int) -> None:
-        self._turns += 1
-        turn = self._turn = self._new_turn(f"turn_{self._turns}", at_ms)
+    def _start_turn(self, at_ms: int) -> None:
+        self._turn_count += 1
+        turn = self._open_turn = self._new_turn(f"turn_{self._turn_count}", at_ms)
         turn.speech_ms = float(endpoint.MIN_SPEECH_MS - FRAME_MS)  # the frame that makes it a turn is yet to be counted
-        self._found[turn.id] = turn
-        self._tell(talk_events.SpeechStarted(turn.id, at_ms))
+        self._pending_turns[turn.id] = turn
+        self._deliver_soon(events.SpeechStarted(turn.id, at_ms))
 
-    def _new_turn(self, id: str, start_ms: int) -> Turn:
-        wish = self._asked.transcription
+    def _new_turn(self, id: str, start_ms: int) -> UserTurn:
+        wish = self._configuration.transcription
 
         def tell(words: str) -> None:
-            self._tell(talk_events.Heard(id, words))
+            self._deliver_soon(events.InputTranscriptDelta(id, words))
 
-        ear = self._ear if self._is_read or wish is not None else DEAF
-        return Turn(id, start_ms, ear, wish or Transcription(), self._begin, tell if wish is not None else None)
+        ear = self._transcriber if self._needs_transcripts or wish is not None else NULL_TRANSCRIBER
+        return UserTurn(id, start_ms, ear, wish or Transcription(), self._start_task, tell if wish is not None else None)
 
-    def _feed_heard(self, turn: Turn) -> None:
+    def _feed_detected(self, turn: UserTurn) -> None:
         """Let a turn hear what is known to be of it; make words of one that has paused, as if it were over: most often it is."""
         if turn.paused_ms is None:
-            self._feed(turn, self._judged_ms)
-        elif turn.words is None and self._judged_ms >= turn.paused_ms + TAIL_MS:
-            self._feed(turn, turn.paused_ms + TAIL_MS)
-            self._watcher.paused(turn.id, turn.write())
+            self._feed(turn, self._vad_end_ms)
+        elif turn.transcript_task is None and self._vad_end_ms >= turn.paused_ms + TRANSCRIBED_TAIL_MS:
+            self._feed(turn, turn.paused_ms + TRANSCRIBED_TAIL_MS)
+            self._observer.on_turn_paused(turn.id, turn.start_transcript())
 
-    def _feed(self, turn: Turn, until_ms: float) -> None:
-        if until_ms > turn.end_ms and (pcm := self._sound.between(turn.end_ms, until_ms)):
-            turn.hear(pcm)
+    def _feed(self, turn: UserTurn, until_ms: float) -> None:
+        if until_ms > turn.end_ms and (pcm := self._audio.between(turn.end_ms, until_ms)):
+            turn.append_audio(pcm)
             turn.end_ms = until_ms
 
-    def _resume(self) -> None:
-        turn = self._turn
+    def _resume_turn(self) -> None:
+        turn = self._open_turn
         if turn is None:
             return
-        was_written = turn.words is not None
-        turn.go_on()
+        was_written = turn.transcript_task is not None
+        turn.reopen()
         if was_written:
-            self._watcher.resumed(turn.id)
+            self._observer.on_turn_resumed(turn.id)
 
-    def _stop(self, at_ms: int) -> None:
-        turn, self._turn = self._turn, None
+    def _stop_turn(self, at_ms: int) -> None:
+        turn, self._open_turn = self._open_turn, None
         if turn is None:
             return
-        if turn.words is None or _has_failed(turn.words):
+        if turn.transcript_task is None or _has_failed(turn.transcript_task):
             self._feed(turn, at_ms)
-            turn.write()
+            turn.start_transcript()
         turn.end_ms = at_ms
-        self._floor_ms = at_ms
-        self._found[turn.id] = turn
-        self._write_down(turn)
-        self._tell(talk_events.SpeechStopped(turn.id, at_ms))
+        self._last_turn_end_ms = at_ms
+        self._pending_turns[turn.id] = turn
+        self._schedule_transcript(turn)
+        self._deliver_soon(events.SpeechStopped(turn.id, at_ms))
 
-    async def _judge(self, paused_at_ms: int) -> None:
+    async def _judge_completeness(self, paused_at_ms: int) -> None:
         """Ask how complete the turn sounds that pauses there."""
-        turn, likelihood, until_ms = self._turn, None, self._judged_ms
-        if turn is not None and self._parts.smart_turn is not None:
-            start_ms = max(turn.start_ms, until_ms - SECONDS * 1000)
-            likelihood = await self._parts.smart_turn.likelihood(self._sound.between(start_ms, until_ms))
+        turn, likelihood, until_ms = self._open_turn, None, self._vad_end_ms
+        if turn is not None and self._speech_stack.smart_turn is not None:
+            start_ms = max(turn.start_ms, until_ms - CONTEXT_S * 1000)
+            likelihood = await self._speech_stack.smart_turn.likelihood(self._audio.between(start_ms, until_ms))
         if self._endpoint is not None and not self._is_closed:
-            self._happen(self._endpoint.judge(paused_at_ms, likelihood))
+            self._apply_endpoint_events(self._endpoint.judge(paused_at_ms, likelihood))
 
     # Words of a turn
 
-    def _write_down(self, turn: Turn) -> None:
+    def _schedule_transcript(self, turn: UserTurn) -> None:
         """Tell the words of a turn that is over, when they are there and those of the turns before it have been told."""
-        assert turn.words is not None
-        self._said[turn.id] = self._last = self._begin(self._tell_words(turn, turn.words, self._last))
-        while len(self._said) > TURNS_KEPT:
-            del self._said[next(iter(self._said))]
+        assert turn.transcript_task is not None
+        self._transcripts[turn.id] = self._last_transcript = self._start_task(
+            self._deliver_transcript(turn, turn.transcript_task, self._last_transcript)
+        )
+        while len(self._transcripts) > MAX_KNOWN_TURNS:
+            del self._transcripts[next(iter(self._transcripts))]
 
-    async def _tell_words(self, turn: Turn, words: Listening, before: "asyncio.Task[str | Fault] | None") -> str | Fault:
-        transcript = await words
-        if before is not None:
-            await asyncio.wait([before])
-        if self._asked.transcription is not None:
-            for word in _told(turn, transcript, has_times=self._ear.has_times):
-                self._tell(word)
-        return transcript if isinstance(transcript, Fault) else transcript.text
+    async def _deliver_transcript(
+        self, turn: UserTurn, transcript_task: TranscriptTask, previous: "asyncio.Task[str | ApiError] | None"
+    ) -> str | ApiError:
+        transcript = await transcript_task
+        if previous is not None:
+            await asyncio.wait([previous])
+        if self._configuration.transcription is not None:
+            for word in _final_transcript_events(turn, transcript, has_times=self._transcriber.has_times):
+                self._deliver_soon(word)
+        return transcript if isinstance(transcript, ApiError) else transcript.text
 
     # What is taken back
 
-    def _take_back(self, but: str = "") -> tuple[Turn, ...]:
+    def _retract_turns(self, kept_transcript_id: str = "") -> tuple[UserTurn, ...]:
         """
         Let no turn be open, nor any have been found that the session was not told of.
 
@@ -309,73 +320,82 @@ class Hearing:
         Returns:
             Those turns, in order.
         """
-        found, self._found = self._found, {}
-        if self._turn is not None:
-            found[self._turn.id] = self._turn
-            self._turn = None
-        self._untold = [word for word in self._untold if word.id not in found or (word.id == but and isinstance(word, talk_events.Heard))]
+        found, self._pending_turns = self._pending_turns, {}
+        if self._open_turn is not None:
+            found[self._open_turn.id] = self._open_turn
+            self._open_turn = None
+        self._pending_events = [
+            word
+            for word in self._pending_events
+            if word.id not in found or (word.id == kept_transcript_id and isinstance(word, events.InputTranscriptDelta))
+        ]
         for id in found:
-            if id in self._said:
-                self._said.pop(id).cancel()
+            if id in self._transcripts:
+                self._transcripts.pop(id).cancel()
         return tuple(found.values())
 
-    def _drop(self, *dropped: Turn) -> None:
-        for turn in dropped:
-            turn.go_on()
-            self._watcher.resumed(turn.id)
+    def _abandon(self, *turns: UserTurn) -> None:
+        for turn in turns:
+            turn.reopen()
+            self._observer.on_turn_resumed(turn.id)
 
-    def _start_over(self) -> None:
-        now_ms = self._sound.now_ms
-        self._sound.clear()
-        self._floor_ms = now_ms
-        if self._stream is not None:
-            self._stream.drop()
-            self._judged_ms = now_ms
+    def _reset(self) -> None:
+        now_ms = self._audio.end_ms
+        self._audio.clear()
+        self._last_turn_end_ms = now_ms
+        if self._vad_stream is not None:
+            self._vad_stream.drop_frames()
+            self._vad_end_ms = now_ms
         if self._endpoint is not None:
-            self._endpoint.forget(int(now_ms))
+            self._endpoint.reset(int(now_ms))
 
-    def _close_stream(self) -> None:
-        if self._stream is not None:
-            self._stream.close()
-            self._stream = None
+    def _close_vad_stream(self) -> None:
+        if self._vad_stream is not None:
+            self._vad_stream.close()
+            self._vad_stream = None
 
     # How it is told, and done
 
-    def _tell(self, word: talk_events.FromEngine) -> None:
-        if not self._untold:
-            asyncio.get_running_loop().call_soon(self._deliver_all)
-        self._untold.append(word)
+    def _deliver_soon(self, event: events.EngineEvent) -> None:
+        if not self._pending_events:
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._pending_events.append(event)
 
-    def _deliver_all(self) -> None:
-        words, self._untold = self._untold, []
-        self._found.clear()
+    def _flush(self) -> None:
+        words, self._pending_events = self._pending_events, []
+        self._pending_turns.clear()
         if not words or self._is_closed:
             return
         self._deliver(words)
         for word in words:
-            if isinstance(word, talk_events.SpeechStopped):
-                self._watcher.stopped(word.id)
+            if isinstance(word, events.SpeechStopped):
+                self._observer.on_turn_stopped(word.id)
 
-    def _begin(self, work: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
-        task = self._tasks.create_task(work)
-        self._working.add(task)
-        task.add_done_callback(self._working.discard)
+    def _start_task(self, coroutine: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
+        task = self._tasks.create_task(coroutine)
+        self._running_tasks.add(task)
+        task.add_done_callback(self._running_tasks.discard)
         return task
 
 
-def _has_failed(words: Listening) -> bool:
-    return words.done() and not words.cancelled() and isinstance(words.result(), Fault)
+def _has_failed(transcript_task: TranscriptTask) -> bool:
+    return transcript_task.done() and not transcript_task.cancelled() and isinstance(transcript_task.result(), ApiError)
 
 
-def _told(turn: Turn, transcript: Transcript | Fault, *, has_times: bool) -> Sequence[talk_events.FromEngine]:
+def _final_transcript_events(turn: UserTurn, transcript: Transcript | ApiError, *, has_times: bool) -> Sequence[events.EngineEvent]:
     """What is told of a turn's words at its end."""
-    if isinstance(transcript, Fault):
-        return [talk_events.NotHeard(id=turn.id, message=transcript.message, code=transcript.code, type=transcript.type)]
-    told: list[talk_events.FromEngine] = []
-    if rest := turn.rest(transcript):
-        told.append(talk_events.Heard(turn.id, rest))
+    if isinstance(transcript, ApiError):
+        return [events.InputTranscriptFailed(id=turn.id, message=transcript.message, code=transcript.code, type=transcript.type)]
+    told: list[events.EngineEvent] = []
+    if rest := turn.remaining_text(transcript):
+        told.append(events.InputTranscriptDelta(turn.id, rest))
     if has_times:
         for part in transcript.segments:
-            told.append(talk_events.HeardSegment(id=turn.id, text=part.text, start_s=round(part.start_s, 3), end_s=round(part.end_s, 3)))
+            told.append(
+                events.InputTranscriptSegment(id=turn.id, text=part.text, start_s=round(part.start_s, 3), end_s=round(part.end_s, 3))
+            )
     languages = (transcript.language,) if transcript.language else ()
-    return [*told, talk_events.HeardAll(id=turn.id, transcript=transcript.text, seconds=round(turn.seconds, 3), languages=languages)]
+    return [
+        *told,
+        events.InputTranscriptDone(id=turn.id, transcript=transcript.text, seconds=round(turn.duration_s, 3), languages=languages),
+    ]

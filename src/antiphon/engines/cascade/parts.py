@@ -6,10 +6,10 @@ from msgspec import Struct
 
 from antiphon.speech.base import Ear, Mouth
 from antiphon.speech.turn_detection.smart_turn import SmartTurn
-from antiphon.speech.turn_detection.vad import VoiceActivity
+from antiphon.speech.turn_detection.vad import SileroVad
 
 
-class Parts(Struct, frozen=True, kw_only=True):
+class SpeechStack(Struct, frozen=True, kw_only=True):
     """
     What there is to hear and to speak with.
 
@@ -22,10 +22,10 @@ class Parts(Struct, frozen=True, kw_only=True):
         voices: the names that the mouth's voices go by, its own choice first.
     """
 
-    activity: VoiceActivity | None = None
+    vad: SileroVad | None = None
     smart_turn: SmartTurn | None = None
-    ear: Ear | None = None
-    mouth: Mouth | None = None
+    transcriber: Ear | None = None
+    synthesizer: Mouth | None = None
     noise_reduction: Sequence[str] = ()
     voices: tuple[str, ...] = ()
 
@@ -34,16 +34,16 @@ class Parts(Struct, frozen=True, kw_only=True):
         Load or connect all of them; once.
 
         Raises:
-            errors.Fault: what one of them needs is missing, with how to get it.
+            ApiError: what one of them needs is missing, with how to get it.
         """
-        for part in (self.activity, self.smart_turn, self.ear, self.mouth):
+        for part in (self.vad, self.smart_turn, self.transcriber, self.synthesizer):
             if part is not None:
                 await part.start()
 
     async def stop(self) -> None:
         """Let go of everything; idempotent."""
-        for part in (self.ear, self.mouth, self.smart_turn):
+        for part in (self.transcriber, self.synthesizer, self.smart_turn):
             if part is not None:
                 await part.stop()
-        if self.activity is not None:
-            self.activity.stop()
+        if self.vad is not None:
+            self.vad.stop()

@@ -15,21 +15,21 @@ from urllib.parse import unquote, urlsplit
 
 from msgspec import structs
 
-from antiphon.engine_api import commands, history as turns
+from antiphon.engine_api import commands, history
 from antiphon.engine_api.engine import Fetch
-from antiphon.errors import ClientMistake
+from antiphon.errors import ClientError
 
-MOST_BYTES = 20 << 20
+MAX_BYTES = 20 << 20
 """Of one picture or document."""
 
-TOGETHER_BYTES = 64 << 20
+MAX_TOTAL_BYTES = 64 << 20
 """Of all that one request has fetched."""
 
-MOST_FETCHES = 32
-AT_ONCE = 4
-PATIENCE_S = 30.0
+MAX_FETCHES = 32
+MAX_CONCURRENT_FETCHES = 4
+FETCH_TIMEOUT_S = 30.0
 
-SIGNATURES = (
+IMAGE_SIGNATURES = (
     (re.compile(rb"\x89PNG\r\n\x1a\n"), "image/png"),
     (re.compile(rb"\xff\xd8\xff"), "image/jpeg"),
     (re.compile(rb"RIFF....WEBP", re.DOTALL), "image/webp"),
@@ -37,12 +37,12 @@ SIGNATURES = (
 )
 """How the pictures begin that models are given. It tells more than the type that somebody says a picture has."""
 
-Medium = turns.ImagePart | turns.FilePart
+MediaPart = history.ImagePart | history.FilePart
 
 _DATA_URL = re.compile(r"data:(?P<type>[a-z]+/[a-z0-9.+-]+)?(?:;[a-z0-9_-]+=[^;,]*)*;base64,", re.IGNORECASE)
 
 
-async def settled(ask: commands.Respond, fetch: Fetch, *, urls_pass: bool, takes_files: bool = True) -> commands.Respond:
+async def inline_media(request: commands.Respond, fetch: Fetch, *, pass_image_urls: bool, supports_files: bool = True) -> commands.Respond:
     """
     The same request, with nothing left in it that the upstream is not to fetch.
 
@@ -51,78 +51,78 @@ async def settled(ask: commands.Respond, fetch: Fetch, *, urls_pass: bool, takes
         takes_files: whether it takes documents at all; they are not fetched for one that does not.
 
     Raises:
-        ClientMistake: something can't or may not be fetched, or is not what it should be.
+        ClientError: something can't or may not be fetched, or is not what it should be.
     """
-    media = [part for part in _parts(ask) if isinstance(part, turns.ImagePart | turns.FilePart)]
+    media = [part for part in _parts(request) if isinstance(part, history.ImagePart | history.FilePart)]
     for part in media:
-        _check(part)
-    brought = (turns.ImagePart,) * (not urls_pass) + (turns.FilePart,) * takes_files
+        _check_data_url(part)
+    brought = (history.ImagePart,) * (not pass_image_urls) + (history.FilePart,) * supports_files
     wanted = {part.url: part for part in media if part.url is not None and isinstance(part, brought) and _is_remote(part)}
     if not wanted:
-        return ask
-    if len(wanted) > MOST_FETCHES:
-        raise ClientMistake(f"The input names {len(wanted)} URLs; at most {MOST_FETCHES} are fetched.", code="invalid_url", param="input")
-    inlined = await _fetched(wanted, fetch)
-    return structs.replace(ask, history=tuple(_with(turn, inlined) for turn in ask.history))
+        return request
+    if len(wanted) > MAX_FETCHES:
+        raise ClientError(f"The input names {len(wanted)} URLs; at most {MAX_FETCHES} are fetched.", code="invalid_url", param="input")
+    inlined = await _fetch_all(wanted, fetch)
+    return structs.replace(request, history=tuple(_with_inline_media(turn, inlined) for turn in request.history))
 
 
-def _is_remote(part: Medium) -> bool:
-    is_here = isinstance(part, turns.FilePart) and part.inline is not None
+def _is_remote(part: MediaPart) -> bool:
+    is_here = isinstance(part, history.FilePart) and part.inline is not None
     return not is_here and part.url is not None and part.url.lower().startswith(("http://", "https://"))
 
 
-async def _fetched(wanted: dict[str, Medium], fetch: Fetch) -> dict[str, str]:
+async def _fetch_all(parts_by_url: dict[str, MediaPart], fetch: Fetch) -> dict[str, str]:
     """Data URLs by the URLs that they stand for."""
     inlined: dict[str, str] = {}
-    doors = asyncio.Semaphore(AT_ONCE)
+    doors = asyncio.Semaphore(MAX_CONCURRENT_FETCHES)
 
-    async def bring(url: str, part: Medium) -> None:
+    async def bring(url: str, part: MediaPart) -> None:
         async with doors:
-            if sum(map(len, inlined.values())) * 3 // 4 > TOGETHER_BYTES:
-                raise _too_large("The input's pictures and documents together take", TOGETHER_BYTES)
-            inlined[url] = await (_picture(url, fetch) if isinstance(part, turns.ImagePart) else _document(url, fetch))
+            if sum(map(len, inlined.values())) * 3 // 4 > MAX_TOTAL_BYTES:
+                raise _too_large("The input's pictures and documents together take", MAX_TOTAL_BYTES)
+            inlined[url] = await (_fetch_image(url, fetch) if isinstance(part, history.ImagePart) else _fetch_file(url, fetch))
 
     try:
-        async with asyncio.timeout(PATIENCE_S), asyncio.TaskGroup() as tasks:
-            for url, part in wanted.items():
+        async with asyncio.timeout(FETCH_TIMEOUT_S), asyncio.TaskGroup() as tasks:
+            for url, part in parts_by_url.items():
                 tasks.create_task(bring(url, part))
     except TimeoutError:
-        raise ClientMistake(
-            f"Failed to download what the input names: it took longer than {PATIENCE_S:g} seconds.", code="invalid_url", param="input"
+        raise ClientError(
+            f"Failed to download what the input names: it took longer than {FETCH_TIMEOUT_S:g} seconds.", code="invalid_url", param="input"
         ) from None
     except ExceptionGroup as group:
         raise group.exceptions[0] from None
     return inlined
 
 
-async def _picture(url: str, fetch: Fetch) -> str:
+async def _fetch_image(url: str, fetch: Fetch) -> str:
     body, _ = await fetch(url, "image_url", ("image/",))
-    return _data_url(_kind(body), body)
+    return _data_url(_image_type(body), body)
 
 
-async def _document(url: str, fetch: Fetch) -> str:
+async def _fetch_file(url: str, fetch: Fetch) -> str:
     body, content_type = await fetch(url, "file_url", ("application/", "text/"))
     return _data_url(content_type, body)
 
 
-def _parts(ask: commands.Respond) -> Iterator[turns.Part]:
-    for turn in ask.history:
-        if isinstance(turn, turns.Message | turns.ToolResult):
+def _parts(request: commands.Respond) -> Iterator[history.HistoryPart]:
+    for turn in request.history:
+        if isinstance(turn, history.Message | history.ToolResult):
             yield from turn.parts
 
 
-def _with(turn: turns.Turn, inlined: dict[str, str]) -> turns.Turn:
-    if not isinstance(turn, turns.Message | turns.ToolResult):
-        return turn
-    return structs.replace(turn, parts=tuple(_in_request(part, inlined) for part in turn.parts))
+def _with_inline_media(item: history.HistoryItem, data_urls: dict[str, str]) -> history.HistoryItem:
+    if not isinstance(item, history.Message | history.ToolResult):
+        return item
+    return structs.replace(item, parts=tuple(_inline_part(part, data_urls) for part in item.parts))
 
 
-def _in_request(part: turns.Part, inlined: dict[str, str]) -> turns.Part:
+def _inline_part(part: history.HistoryPart, data_urls: dict[str, str]) -> history.HistoryPart:
     match part:
-        case turns.ImagePart(url=str(url)) if url in inlined:
-            return structs.replace(part, url=inlined[url])
-        case turns.FilePart(url=str(url)) if url in inlined:
-            return structs.replace(part, url=None, inline=inlined[url], filename=part.filename or _file_name(url))
+        case history.ImagePart(url=str(url)) if url in data_urls:
+            return structs.replace(part, url=data_urls[url])
+        case history.FilePart(url=str(url)) if url in data_urls:
+            return structs.replace(part, url=None, inline=data_urls[url], filename=part.filename or _file_name(url))
     return part
 
 
@@ -137,35 +137,35 @@ def _data_url(content_type: str, body: bytes) -> str:
 # What is in the request already
 
 
-def _check(part: Medium) -> None:
+def _check_data_url(part: MediaPart) -> None:
     """
     Refuse what is no picture or no base64.
 
     Raises:
-        ClientMistake: so it is.
+        ClientError: so it is.
     """
-    if isinstance(part, turns.ImagePart) and part.url is not None and part.url[:5].lower() == "data:":
-        _kind(_decoded(part.url, "image_url", "invalid_base64_image"))
-    if isinstance(part, turns.FilePart) and part.inline is not None and part.inline[:5].lower() == "data:":
-        _decoded(part.inline, "file_data", "invalid_value")
+    if isinstance(part, history.ImagePart) and part.url is not None and part.url[:5].lower() == "data:":
+        _image_type(_decode_data_url(part.url, "image_url", "invalid_base64_image"))
+    if isinstance(part, history.FilePart) and part.inline is not None and part.inline[:5].lower() == "data:":
+        _decode_data_url(part.inline, "file_data", "invalid_value")
 
 
-def _decoded(url: str, param: str, code: str) -> bytes:
+def _decode_data_url(url: str, param: str, code: str) -> bytes:
     header = _DATA_URL.match(url)
     if header is None:
-        raise ClientMistake(f"Invalid '{param}': a data URL must say its type and be base64.", code=code, param="input")
-    if (len(url) - header.end()) * 3 // 4 > MOST_BYTES + 2:
-        raise _too_large(f"'{param}' takes", MOST_BYTES)
+        raise ClientError(f"Invalid '{param}': a data URL must say its type and be base64.", code=code, param="input")
+    if (len(url) - header.end()) * 3 // 4 > MAX_BYTES + 2:
+        raise _too_large(f"'{param}' takes", MAX_BYTES)
     try:
         return binascii.a2b_base64(url[header.end() :], strict_mode=True)
     except ValueError:  # also where it is not ASCII
-        raise ClientMistake(f"Invalid '{param}': what follows 'base64,' is not valid base64.", code=code, param="input") from None
+        raise ClientError(f"Invalid '{param}': what follows 'base64,' is not valid base64.", code=code, param="input") from None
 
 
-def _kind(body: bytes) -> str:
-    kind = next((kind for signature, kind in SIGNATURES if signature.match(body)), None)
+def _image_type(body: bytes) -> str:
+    kind = next((kind for signature, kind in IMAGE_SIGNATURES if signature.match(body)), None)
     if kind is None:
-        raise ClientMistake(
+        raise ClientError(
             "You gave an unsupported image. Please make sure your image is of one of the following formats: 'png', 'jpeg', 'webp', 'gif'.",
             code="invalid_image_format",
             param="input",
@@ -173,5 +173,5 @@ def _kind(body: bytes) -> str:
     return kind
 
 
-def _too_large(what: str, most_bytes: int) -> ClientMistake:
-    return ClientMistake(f"{what} more than the {most_bytes} bytes allowed.", code="image_file_too_large", param="input")
+def _too_large(what: str, max_bytes: int) -> ClientError:
+    return ClientError(f"{what} more than the {max_bytes} bytes allowed.", code="image_file_too_large", param="input")

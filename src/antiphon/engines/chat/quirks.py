@@ -8,8 +8,8 @@ from typing import Literal
 
 from msgspec import Struct
 
-from antiphon.engines.upstream.client import Upstream
-from antiphon.engines.upstream.http_exchange import Failure
+from antiphon.engines.upstream.client import UpstreamClient
+from antiphon.engines.upstream.http_exchange import UpstreamFailure
 from antiphon.wire.upstream.chat_completions import decode_models
 
 
@@ -32,13 +32,13 @@ class Quirks(Struct, frozen=True, kw_only=True):
         files: whether it takes documents.
     """
 
-    developer: bool = False
+    developer_role: bool = False
     system_anywhere: bool = False
-    max_tokens: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
-    choice: Literal["openai", "named", "word", "none"] = "named"
-    parallel: bool | None = True
+    max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
+    tool_choice: Literal["openai", "named", "word", "none"] = "named"
+    parallel_tool_calls: bool | None = True
     json_object: bool = True
-    reasoning: str | None = None
+    reasoning_field: str | None = None
     thinking_switch: bool = False
     logprobs: bool = True
     image_urls: bool = True
@@ -46,12 +46,12 @@ class Quirks(Struct, frozen=True, kw_only=True):
 
 
 QUIRKS: dict[str, Quirks] = {
-    "openai": Quirks(developer=True, system_anywhere=True, max_tokens="max_completion_tokens", choice="openai", files=True),
-    "vllm": Quirks(max_tokens="max_completion_tokens", reasoning="reasoning", thinking_switch=True),
-    "sglang": Quirks(max_tokens="max_completion_tokens", reasoning="reasoning_content", thinking_switch=True),
-    "llamacpp": Quirks(choice="word", parallel=False, reasoning="reasoning_content", thinking_switch=True),
-    "ollama": Quirks(choice="none", parallel=None, reasoning="reasoning", image_urls=False),
-    "lmstudio": Quirks(choice="word", parallel=None, json_object=False, logprobs=False, image_urls=False),
+    "openai": Quirks(developer_role=True, system_anywhere=True, max_tokens_field="max_completion_tokens", tool_choice="openai", files=True),
+    "vllm": Quirks(max_tokens_field="max_completion_tokens", reasoning_field="reasoning", thinking_switch=True),
+    "sglang": Quirks(max_tokens_field="max_completion_tokens", reasoning_field="reasoning_content", thinking_switch=True),
+    "llamacpp": Quirks(tool_choice="word", parallel_tool_calls=False, reasoning_field="reasoning_content", thinking_switch=True),
+    "ollama": Quirks(tool_choice="none", parallel_tool_calls=None, reasoning_field="reasoning", image_urls=False),
+    "lmstudio": Quirks(tool_choice="word", parallel_tool_calls=None, json_object=False, logprobs=False, image_urls=False),
     "generic": Quirks(),
 }
 """
@@ -59,7 +59,7 @@ Source: for vLLM and Ollama their request types (`protocol.py`, `openai.go`), fo
 307, 670), for llama.cpp, OpenAI and SGLang their documents. `tests/engines/recorded` has exchanges with each.
 """
 
-_OWNERS = {
+_KIND_BY_OWNER = {
     "vllm": "vllm",
     "sglang": "sglang",
     "llamacpp": "llamacpp",
@@ -71,22 +71,22 @@ _OWNERS = {
 }
 """What `owned_by` in a server's list of models says about the server."""
 
-PROBE_S = 2.0
-PROBE_REST_S = 5.0
+PROBE_TIMEOUT_S = 2.0
+PROBE_INTERVAL_S = 5.0
 """How long after a try that told nothing the next one is made."""
 
 
-async def quirks_of(upstream: Upstream) -> Quirks | None:
+async def detect_quirks(upstream: UpstreamClient) -> Quirks | None:
     """The row of the server behind `upstream`, by its list of models; None when it could not be asked."""
-    listed = await upstream.fetch("/models", PROBE_S)
-    if isinstance(listed, Failure):
+    listed = await upstream.fetch("/models", PROBE_TIMEOUT_S)
+    if isinstance(listed, UpstreamFailure):
         # A status is an answer too: that of a server without such a list.
-        return QUIRKS["generic"] if listed.reason.isdecimal() and not listed.counts else None
+        return QUIRKS["generic"] if listed.reason.isdecimal() and not listed.counts_against_upstream else None
     try:
         owners = {model.owned_by for model in decode_models(listed).data or ()}
     except (ValueError, RecursionError):
         return QUIRKS["generic"]
     if not owners:  # not yet
         return None
-    known = {_OWNERS[owner] for owner in owners if owner in _OWNERS}
+    known = {_KIND_BY_OWNER[owner] for owner in owners if owner in _KIND_BY_OWNER}
     return QUIRKS[known.pop()] if len(known) == 1 else QUIRKS["generic"]

@@ -6,15 +6,15 @@ from typing import Any
 
 import msgspec
 
-from antiphon.engine_api import events as talk_events
+from antiphon.engine_api import events as engine_events
 from antiphon.engine_api.options import Tool
-from antiphon.engines.chat.tool_calls import Calls
-from antiphon.engines.upstream.faults import said_midway
-from antiphon.errors import UpstreamTrouble, shown
-from antiphon.wire.codec.repair import mended
-from antiphon.wire.upstream import chat_completions as chat
+from antiphon.engines.chat.tool_calls import ToolCallAssembler
+from antiphon.engines.upstream.faults import error_from_stream
+from antiphon.errors import UpstreamError, shorten
+from antiphon.wire.codec.repair import repair_json
+from antiphon.wire.upstream import chat_completions
 
-REASONS: dict[str, talk_events.EndReason] = {
+END_REASONS: dict[str, engine_events.EndReason] = {
     "length": "length",
     "max_tokens": "length",
     "model_length": "length",
@@ -23,17 +23,17 @@ REASONS: dict[str, talk_events.EndReason] = {
 }
 """Why an answer ended, where it is not that all was said (`stop`, `tool_calls`, `function_call`, and what we know nothing of)."""
 
-IMPOSSIBLE = -9999.0
+IMPOSSIBLE_LOGPROB = -9999.0
 """The log probability of what can't be, as vLLM and OpenAI's API give it."""
 
-FAILED = frozenset({"error", "abort", "network_error"})
+FAILURE_REASONS = frozenset({"error", "abort", "network_error"})
 """Reasons of servers that say of a failure that the answer is finished."""
 
 
-_NOTHING_ELSE = chat.Chunk(choices=[chat.Choice(delta=chat.Delta())])
+_EMPTY_CHUNK = chat_completions.Chunk(choices=[chat_completions.Choice(delta=chat_completions.Delta())])
 
 
-class ChatReading:
+class ChatResponseReader:
     """
     The reading of one answer.
 
@@ -42,124 +42,129 @@ class ChatReading:
         offered: the tools by the names that the server was given.
     """
 
-    def __init__(self, id: str, offered: Mapping[str, Tool]) -> None:
+    def __init__(self, id: str, tools: Mapping[str, Tool]) -> None:
         self._id = id
-        self._calls = Calls(id, offered)
+        self._calls = ToolCallAssembler(id, tools)
         self._finish_reason: str | None = None
-        self._usage: chat.Usage | None = None
+        self._usage: chat_completions.Usage | None = None
 
-    def read(self, events: list[bytes], words: list[talk_events.FromEngine]) -> bool:
+    def read(self, events: list[bytes], out: list[engine_events.EngineEvent]) -> bool:
         """Add what `events` say; whether the answer is over."""
         for event in events:
             try:
-                chunk = chat.decode_chunk(event)
+                chunk = chat_completions.decode_chunk(event)
             except (ValueError, RecursionError) as error:
                 if not event:
                     continue
-                if event.strip() == chat.DONE:
-                    return self._end(words)
-                _, chunk = mended(event, chat.decode_chunk, error, "chat completion")
+                if event.strip() == chat_completions.DONE:
+                    return self._end(out)
+                _, chunk = repair_json(event, chat_completions.decode_chunk, error, "chat completion")
             choices = chunk.choices
             if choices and (delta := choices[0].delta) is not None and type(content := delta.content) is str and content:
                 # Nearly every chunk is a piece of text and nothing else: what is left without it is then a chunk of nothing.
                 delta.content = None
-                if chunk == _NOTHING_ELSE:
-                    words.append(talk_events.Text(self._id, content))
+                if chunk == _EMPTY_CHUNK:
+                    out.append(engine_events.TextDelta(self._id, content))
                     continue
                 delta.content = content
             elif choices is None and chunk.usage is None and not chunk.error:
-                _check_fault(event)
-            self._read_slowly(chunk, words)
+                _check_error(event)
+            self._read_chunk(chunk, out)
         return False
 
-    def finish(self, words: list[talk_events.FromEngine]) -> bool:
+    def finish(self, out: list[engine_events.EngineEvent]) -> bool:
         """Nothing more comes: the end, if the server had said that the answer was finished."""
-        return self._finish_reason is not None and self._end(words)
+        return self._finish_reason is not None and self._end(out)
 
-    def _end(self, words: list[talk_events.FromEngine]) -> bool:
-        reason = REASONS.get(self._finish_reason or "", "stop")
-        self._calls.close(words, is_whole=reason == "stop")
+    def _end(self, out: list[engine_events.EngineEvent]) -> bool:
+        reason = END_REASONS.get(self._finish_reason or "", "stop")
+        self._calls.close(out, is_complete=reason == "stop")
         if (usage := self._usage) is not None:
-            words.append(_used(self._id, usage))
-        words.append(talk_events.Ended(self._id, reason))
+            out.append(_usage(self._id, usage))
+        out.append(engine_events.ResponseEnded(self._id, reason))
         return True
 
-    def _read_slowly(self, chunk: chat.Chunk, words: list[talk_events.FromEngine]) -> None:
+    def _read_chunk(self, chunk: chat_completions.Chunk, out: list[engine_events.EngineEvent]) -> None:
         if chunk.error:
-            raise said_midway(chunk.error)
+            raise error_from_stream(chunk.error)
         if chunk.usage is not None:
             self._usage = chunk.usage
         for choice in chunk.choices or ():
             delta = choice.delta or choice.message
             if not choice.index and delta is not None:
-                self._read_delta(delta, choice.logprobs, words, is_whole=delta is choice.message)
+                self._read_delta(delta, choice.logprobs, out, is_complete=delta is choice.message)
             if choice.message is not None and not choice.finish_reason:
                 self._finish_reason = self._finish_reason or "stop"  # a message comes whole, also where the server forgot to say so
             if choice.finish_reason:
                 self._finish_reason = choice.finish_reason
-                if choice.finish_reason in FAILED:
-                    raise UpstreamTrouble(f"The model server gave up in the middle of its answer ('{shown(choice.finish_reason)}').")
+                if choice.finish_reason in FAILURE_REASONS:
+                    raise UpstreamError(f"The model server gave up in the middle of its answer ('{shorten(choice.finish_reason)}').")
 
     def _read_delta(
-        self, delta: chat.Delta, logprobs: chat.Logprobs | None, words: list[talk_events.FromEngine], *, is_whole: bool
+        self,
+        delta: chat_completions.Delta,
+        logprobs: chat_completions.Logprobs | None,
+        out: list[engine_events.EngineEvent],
+        *,
+        is_complete: bool,
     ) -> None:
         id = self._id
         # Some servers say the same under both names, for clients that know only one.
         reasoning = delta.reasoning_content or delta.reasoning
         if isinstance(reasoning, str) and reasoning:
-            words.append(talk_events.Reasoning(id, reasoning))
-        text = delta.content if isinstance(delta.content, str) else self._read_parts(delta.content or (), words)
-        tokens = tuple(likely(token) for token in logprobs.content or ()) if logprobs is not None else ()
+            out.append(engine_events.ReasoningDelta(id, reasoning))
+        text = delta.content if isinstance(delta.content, str) else self._read_parts(delta.content or (), out)
+        tokens = tuple(token_logprob(token) for token in logprobs.content or ()) if logprobs is not None else ()
         if text or tokens:
-            words.append(talk_events.Text(id, text, tokens))
+            out.append(engine_events.TextDelta(id, text, tokens))
         if delta.refusal:
-            words.append(talk_events.Refusal(id, delta.refusal))
+            out.append(engine_events.RefusalDelta(id, delta.refusal))
         for annotation in delta.annotations or ():
-            words.append(talk_events.Annotated(id, _annotation(annotation)))
+            out.append(engine_events.AnnotationAdded(id, _annotation(annotation)))
         for call in delta.tool_calls or ():
-            self._calls.take(call, words)
-            if is_whole:
-                self._calls.close(words)
+            self._calls.add(call, out)
+            if is_complete:
+                self._calls.close(out)
         if delta.function_call is not None:
-            self._calls.take(chat.ToolCall(index=0, function=delta.function_call), words)
+            self._calls.add(chat_completions.ToolCall(index=0, function=delta.function_call), out)
 
-    def _read_parts(self, parts: Any, words: list[talk_events.FromEngine]) -> str:
+    def _read_parts(self, parts: Any, out: list[engine_events.EngineEvent]) -> str:
         """The text of content that came as parts; Mistral's reasoning models send such, with their thinking among them."""
         texts: list[str] = []
         for part in parts:
             if not isinstance(part, dict):
                 continue
             thinking = part.get("thinking")
-            if isinstance(thinking, list) and (thought := self._read_parts(thinking, words)):
-                words.append(talk_events.Reasoning(self._id, thought))
+            if isinstance(thinking, list) and (thought := self._read_parts(thinking, out)):
+                out.append(engine_events.ReasoningDelta(self._id, thought))
             if isinstance(part.get("text"), str):
                 texts.append(part["text"])
         return "".join(texts)
 
 
-def _check_fault(event: bytes) -> None:
+def _check_error(event: bytes) -> None:
     """
     Look whether an event without choices is an error that is not under `error`: older vLLM's `{"object": "error", "message": ...}`.
 
     Raises:
-        Fault: it is one.
+        ApiError: it is one.
     """
     fields = None
     with contextlib.suppress(ValueError, RecursionError):  # it was mended to be read at all
         fields = msgspec.json.decode(event)
     if isinstance(fields, dict) and fields.get("object") == "error":
-        raise said_midway(fields)
+        raise error_from_stream(fields)
 
 
-def likely(token: chat.TokenLogprob) -> talk_events.TokenLogprob:
+def token_logprob(token: chat_completions.TokenLogprob) -> engine_events.TokenLogprob:
     """A token's log probability and its alternatives', as a word has them."""
     alternatives = tuple(_likelihood(other) for other in token.top_logprobs or ())
-    return talk_events.TokenLogprob(_likelihood(token), alternatives)
+    return engine_events.TokenLogprob(_likelihood(token), alternatives)
 
 
-def _likelihood(token: chat.Likelihood) -> talk_events.Likelihood:
+def _likelihood(token: chat_completions.TopLogprob) -> engine_events.TokenCandidate:
     given = token.bytes if token.bytes is not None else token.token.encode()
-    return talk_events.Likelihood(token.token, IMPOSSIBLE if token.logprob is None else token.logprob, tuple(given))
+    return engine_events.TokenCandidate(token.token, IMPOSSIBLE_LOGPROB if token.logprob is None else token.logprob, tuple(given))
 
 
 def _annotation(annotation: dict[str, Any]) -> dict[str, Any]:
@@ -169,18 +174,18 @@ def _annotation(annotation: dict[str, Any]) -> dict[str, Any]:
     return {"type": kind, **nested} if isinstance(nested, dict) else annotation
 
 
-def _used(id: str, usage: chat.Usage) -> talk_events.Used:
+def _usage(id: str, usage: chat_completions.Usage) -> engine_events.Usage:
     prompt, completion = usage.prompt_tokens_details, usage.completion_tokens_details
     reasoning = completion.reasoning_tokens if completion is not None else usage.reasoning_tokens
-    return talk_events.Used(
+    return engine_events.Usage(
         id=id,
-        input_tokens=count(usage.prompt_tokens),
-        output_tokens=count(usage.completion_tokens),
-        cached_tokens=count(prompt.cached_tokens if prompt is not None else 0),
-        reasoning_tokens=count(reasoning),
+        input_tokens=token_count(usage.prompt_tokens),
+        output_tokens=token_count(usage.completion_tokens),
+        cached_tokens=token_count(prompt.cached_tokens if prompt is not None else 0),
+        reasoning_tokens=token_count(reasoning),
     )
 
 
-def count(told: float | None) -> int:
-    """A number of tokens, in which some servers have a fraction; that it can be one, `Used` sees to."""
-    return int(told or 0)
+def token_count(value: float | None) -> int:
+    """A number of tokens, in which some servers have a fraction; that it can be one, `Usage` sees to."""
+    return int(value or 0)

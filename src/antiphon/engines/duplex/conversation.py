@@ -16,33 +16,33 @@ from typing import Any
 
 from msgspec import structs
 
-from antiphon.audio import ms_of
-from antiphon.engine_api import commands, events as talk_events, history as turns
-from antiphon.engine_api.capabilities import Abilities
+from antiphon.audio import duration_ms
+from antiphon.engine_api import commands, events as engine_events, history as engine_history
+from antiphon.engine_api.capabilities import Capabilities
 from antiphon.engine_api.engine import Deliver, EngineOverrun
 from antiphon.engine_api.options import TurnDetection, Voice
-from antiphon.engines.duplex.echo_canceller import canceller
-from antiphon.engines.duplex.history import Recent, remembered
-from antiphon.engines.duplex.options import wishes
-from antiphon.engines.duplex.playback import Answer, Ends
-from antiphon.engines.duplex.vision import Sight
+from antiphon.engines.duplex.echo_canceller import new_echo_canceller
+from antiphon.engines.duplex.history import RecentAudio, append_message
+from antiphon.engines.duplex.options import parse_options
+from antiphon.engines.duplex.playback import PacedAnswer, TerminalEvent
+from antiphon.engines.duplex.vision import Vision
 
-SLACK_MS = 500
+LEAD_MARGIN_MS = 500
 """How much more of an answer is sent ahead than a piece of the client's sound lasts: pieces come late, and a player must not run dry."""
 
-MOST_PIECE_MS = 1_000
+MAX_CHUNK_MS = 1_000
 """The longest piece of sound that is reckoned with; longer ones come from clients that send what they have."""
 
-FORGOTTEN = 0.1
+LONGEST_CHUNK_DECAY = 0.1
 """How much of its own length every piece takes off the longest: where they differ, the next may be as long as the last ones were."""
 
 TICK_S = 0.1
 """How often the loop's clock is looked at, and how long before a player runs dry."""
 
-PREFIX = "duplex_"
+RESPONSE_ID_PREFIX = "duplex_"
 
 
-class Dialogue:
+class DuplexConversation:
     """
     One conversation.
 
@@ -52,83 +52,88 @@ class Dialogue:
     """
 
     def __init__(
-        self, asked: commands.Converse, abilities: Abilities, sight: Sight, tell: Callable[[commands.ToEngine], None], deliver: Deliver
+        self,
+        start_command: commands.StartDuplex,
+        capabilities: Capabilities,
+        vision: Vision,
+        send: Callable[[commands.EngineCommand], None],
+        deliver: Deliver,
     ) -> None:
-        self._asked = asked
-        self._abilities = abilities
-        self._wishes = wishes(asked.options, abilities)
-        self._voice = _voice(asked.voice, abilities) if not self._wishes.is_silent else None
-        self._sight = sight
-        self._tell = tell
+        self._start_command = start_command
+        self._capabilities = capabilities
+        self._options = parse_options(start_command.options, capabilities)
+        self._voice = _supported_voice(start_command.voice, capabilities) if not self._options.is_text_only else None
+        self._vision = vision
+        self._send = send
         self._deliver = deliver
         self._loop = asyncio.get_running_loop()
-        self._recent = Recent(asked.rate_hz)
-        self._echo = canceller(asked.rate_hz, self._voice.rate_hz) if self._voice is not None else None
-        self._history: tuple[turns.Turn, ...] = ()
-        self._turn: str | None = None  # that is open
-        self._answer: Answer | None = None
-        self._answers = 0
-        self._looked = 0
-        self._before_cut: tuple[turns.Turn, ...] = ()  # what was known when somebody began to speak
-        self._has_cut = False  # an answer, when they did
-        self._is_owed = False  # an answer, once it is not to listen any more
-        self._listens_next = False
+        self._recent_audio = RecentAudio(start_command.rate_hz)
+        self._echo_canceller = new_echo_canceller(start_command.rate_hz, self._voice.rate_hz) if self._voice is not None else None
+        self._history: tuple[engine_history.HistoryItem, ...] = ()
+        self._open_turn_id: str | None = None  # that is open
+        self._answer: PacedAnswer | None = None
+        self._answer_count = 0
+        self._image_count = 0
+        self._history_before_interruption: tuple[engine_history.HistoryItem, ...] = ()  # what was known when somebody began to speak
+        self._has_interrupted = False  # an answer, when they did
+        self._owes_answer = False  # an answer, once it is not to listen any more
+        self._must_listen_next = False
         self._must_listen = False
-        self._pieces: deque[tuple[float, bool]] = deque()  # that came, in milliseconds, and whether it must listen to them
-        self._pieces_come = 0
-        self._longest_ms = 0.0
-        self._lead_ms = float(SLACK_MS + MOST_PIECE_MS)
-        self._came_ms = 0.0
-        self._heard_at = self._counted_at = self._loop.time()
-        self._counted_from: float | None = None  # where time was counted up to since the last piece came
+        self._pending_chunks: deque[tuple[float, bool]] = deque()  # that came, in milliseconds, and whether it must listen to them
+        self._chunk_count = 0
+        self._longest_chunk_ms = 0.0
+        self._lead_ms = float(LEAD_MARGIN_MS + MAX_CHUNK_MS)
+        self._input_ms = 0.0
+        self._last_input_at = self._time_counted_at = self._loop.time()
+        self._time_counted_until: float | None = None  # where time was counted up to since the last piece came
         self._room_ms = 0.0  # and how much of the next ones is more than that
         self._timer: asyncio.TimerHandle | None = None
         self._is_paused = self._is_closed = False
-        self._out: list[talk_events.FromEngine] = []
-        tell(commands.Configure(rate_hz=asked.rate_hz, turn_detection=_detection(abilities)))
-        self._loop.call_soon(self._be_ready)
+        self._outbox: list[engine_events.EngineEvent] = []
+        send(commands.Configure(rate_hz=start_command.rate_hz, turn_detection=_turn_detection(capabilities)))
+        self._loop.call_soon(self._deliver_ready)
 
     # What the client says
 
-    def see(self, word: commands.See) -> None:
+    def append_image(self, command: commands.AppendImage) -> None:
         """The client sees this."""
-        if self._asked.sees:
-            self._sight.see(word)
-            self.foresee()
+        if self._start_command.has_video:
+            self._vision.append_image(command)
+            self.prepare()
 
-    def listen(self) -> None:
+    def force_listen(self) -> None:
         """Say nothing to the sound that comes next."""
-        self._listens_next = True
+        self._must_listen_next = True
 
-    def hear(self, word: commands.Hear) -> None:
+    def append_audio(self, command: commands.AppendAudio) -> None:
         """The sound goes on."""
-        piece_ms = ms_of(len(word.pcm), self._asked.rate_hz)
-        self._must_listen = self._listens_next or self._pieces_come < self._wishes.listens_first
-        self._listens_next = False
-        self._pieces_come += 1
-        self._longest_ms = max(min(piece_ms, MOST_PIECE_MS), self._longest_ms - FORGOTTEN * piece_ms)
-        self._lead_ms = SLACK_MS + self._longest_ms
-        self._came_ms += piece_ms
-        self._heard_at = self._counted_at = self._loop.time()
-        if self._counted_from is not None:
-            self._room_ms = (self._heard_at - self._counted_from) * 1000
+        piece_ms = duration_ms(len(command.pcm), self._start_command.rate_hz)
+        self._must_listen = self._must_listen_next or self._chunk_count < self._options.force_listen_count
+        self._must_listen_next = False
+        self._chunk_count += 1
+        self._longest_chunk_ms = max(min(piece_ms, MAX_CHUNK_MS), self._longest_chunk_ms - LONGEST_CHUNK_DECAY * piece_ms)
+        self._lead_ms = LEAD_MARGIN_MS + self._longest_chunk_ms
+        self._input_ms += piece_ms
+        self._last_input_at = self._time_counted_at = self._loop.time()
+        if self._time_counted_until is not None:
+            self._room_ms = (self._last_input_at - self._time_counted_until) * 1000
         self._stop_timer()
-        self._take_in(word)
-        if not self._pieces:
-            self._loop.call_soon(self._go_on)
-        self._pieces.append((piece_ms, self._must_listen))
+        self._cancel_echo(command)
+        if not self._pending_chunks:
+            self._loop.call_soon(self._process_chunks)
+        self._pending_chunks.append((piece_ms, self._must_listen))
 
-    def _take_in(self, word: commands.Hear) -> None:
+    def _cancel_echo(self, command: commands.AppendAudio) -> None:
         """Hear it without the echo of what is being said."""
-        if self._echo is None:
-            self._recent.hear(word.pcm)
-            self._tell(word)
+        if self._echo_canceller is None:
+            self._recent_audio.append(command.pcm)
+            self._send(command)
             return
-        if pcm := self._echo.take(word.pcm):
-            self._recent.hear(pcm)
-            self._tell(commands.Hear(pcm))
-        if self._echo.was_mistaken and self._turn is not None:
-            self._take_back()
+        if pcm := self._echo_canceller.process(command.pcm):
+            self._recent_audio.append(pcm)
+            self._send(commands.AppendAudio(pcm))
+        if self._echo_canceller.was_mistaken and self._open_turn_id is not None:
+            self._undo_interruption()
 
     def pause(self) -> None:
         """The client is behind."""
@@ -146,232 +151,243 @@ class Dialogue:
 
     # Time
 
-    def _go_on(self) -> None:
+    def _process_chunks(self) -> None:
         """Say what is due to the sound that came."""
-        while self._pieces:
-            piece_ms, must_listen = self._pieces.popleft()
-            before = len(self._out)
+        while self._pending_chunks:
+            piece_ms, must_listen = self._pending_chunks.popleft()
+            before = len(self._outbox)
             if must_listen:
-                self._cut()
-            self._let_pass(self._heard_of(piece_ms))
-            if self._is_owed and not must_listen and self._turn is None:
-                self._begin()
-            if len(self._out) == before and not (self._answer is not None and self._answer.has_begun):
-                self._out.append(talk_events.Listening())
-        if self._counted_from is not None and self._counted_from < self._heard_at:
-            self._counted_from = None
+                self._interrupt()
+            self._advance(self._played_ms(piece_ms))
+            if self._owes_answer and not must_listen and self._open_turn_id is None:
+                self._begin_answer()
+            if len(self._outbox) == before and not (self._answer is not None and self._answer.has_begun):
+                self._outbox.append(engine_events.Listening())
+        if self._time_counted_until is not None and self._time_counted_until < self._last_input_at:
+            self._time_counted_until = None
         self._flush()
 
-    def _heard_of(self, piece_ms: float) -> float:
+    def _played_ms(self, chunk_ms: float) -> float:
         """How much of an answer can have been heard in a piece's time."""
-        if self._counted_from is None:
-            return piece_ms
-        ms = min(piece_ms, self._room_ms)
+        if self._time_counted_until is None:
+            return chunk_ms
+        ms = min(chunk_ms, self._room_ms)
         self._room_ms -= ms
         return ms
 
-    def _let_pass(self, ms: float) -> None:
+    def _advance(self, ms: float) -> None:
         if self._answer is not None:
-            self._answer.hear(ms)
-            self._say_due()
+            self._answer.advance(ms)
+            self._queue_due_events()
 
     def _catch_up(self) -> None:
-        self._say_due()
+        self._queue_due_events()
         self._flush()
 
     def _start_timer(self) -> None:
-        if self._timer is None and self._answer is not None and self._answer.is_held and not self._is_paused:
-            dry_at = self._heard_at + self._lead_ms / 1000
-            self._timer = self._loop.call_at(max(dry_at, self._counted_at + 2 * TICK_S) - TICK_S, self._pass_time)
+        if self._timer is None and self._answer is not None and self._answer.has_pending_events and not self._is_paused:
+            dry_at = self._last_input_at + self._lead_ms / 1000
+            self._timer = self._loop.call_at(max(dry_at, self._time_counted_at + 2 * TICK_S) - TICK_S, self._on_timer)
 
     def _stop_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def _pass_time(self) -> None:
+    def _on_timer(self) -> None:
         self._timer = None
-        passed_s, self._counted_at = self._loop.time() - self._counted_at, self._loop.time()
-        self._counted_from = self._counted_at
-        self._let_pass(passed_s * 1000)
+        passed_s, self._time_counted_at = self._loop.time() - self._time_counted_at, self._loop.time()
+        self._time_counted_until = self._time_counted_at
+        self._advance(passed_s * 1000)
         self._flush()
 
     # What the engine says
 
-    def take(self, words: Sequence[talk_events.FromEngine]) -> None:
+    def receive(self, events: Sequence[engine_events.EngineEvent]) -> None:
         """The engine says this."""
-        for word in words:
+        for word in events:
             match word:
-                case talk_events.SpeechStarted(id, at_ms):
-                    self._person_starts(id, at_ms)
-                case talk_events.SpeechStopped(id, at_ms):
-                    self._person_stops(id, at_ms)
-                case talk_events.Heard() | talk_events.HeardSegment() | talk_events.HeardAll() | talk_events.NotHeard():
+                case engine_events.SpeechStarted(id, at_ms):
+                    self._on_speech_started(id, at_ms)
+                case engine_events.SpeechStopped(id, at_ms):
+                    self._on_speech_stopped(id, at_ms)
+                case (
+                    engine_events.InputTranscriptDelta()
+                    | engine_events.InputTranscriptSegment()
+                    | engine_events.InputTranscriptDone()
+                    | engine_events.InputTranscriptFailed()
+                ):
                     pass  # the client has no place for it
                 case _:
-                    self._answered(word)
-        self._say_due()
+                    self._on_answer_event(word)
+        self._queue_due_events()
         self._flush()
 
-    def _answered(self, word: talk_events.FromEngine) -> None:
+    def _on_answer_event(self, event: engine_events.EngineEvent) -> None:
         answer = self._answer
-        if answer is not None and word.id == answer.id:
-            if self._looked and not isinstance(word, Ends):
-                answer.take([talk_events.Measured(answer.id, {"vision_slices": self._looked})])
-                self._looked = 0
-            if not answer.take([word]) and not isinstance(word, Ends):
-                self._tell(commands.Cancel(answer.id))
-        elif not word.id.startswith(PREFIX):  # else it was cut short
-            self._out.append(word)
+        if answer is not None and event.id == answer.id:
+            if self._image_count and not isinstance(event, TerminalEvent):
+                answer.append([engine_events.EngineMetrics(answer.id, {"vision_slices": self._image_count})])
+                self._image_count = 0
+            if not answer.append([event]) and not isinstance(event, TerminalEvent):
+                self._send(commands.Cancel(answer.id))
+        elif not event.id.startswith(RESPONSE_ID_PREFIX):  # else it was cut short
+            self._outbox.append(event)
 
-    def _person_starts(self, turn_id: str, at_ms: int) -> None:
-        if self._echo is not None and self._echo.is_echo(at_ms):
-            self._tell(commands.Forget())
+    def _on_speech_started(self, turn_id: str, at_ms: int) -> None:
+        if self._echo_canceller is not None and self._echo_canceller.is_echo(at_ms):
+            self._send(commands.ClearAudio())
             return
-        self._turn = turn_id
-        self._recent.open(at_ms)
-        self._sight.attend(is_spoken_to=True)
-        before = len(self._out)
-        self._before_cut, self._has_cut = self._history, self._answer is not None
+        self._open_turn_id = turn_id
+        self._recent_audio.start_turn(at_ms)
+        self._vision.set_speaking(is_speaking=True)
+        before = len(self._outbox)
+        self._history_before_interruption, self._has_interrupted = self._history, self._answer is not None
         if self._answer is not None:
-            self._answer.hear(sum(self._heard_of(piece_ms) for piece_ms, _ in self._pieces))
-        self._cut()
-        if len(self._out) > before and self._pieces:
-            self._pieces.popleft()  # it is told already that the engine listens
-        self.foresee()
+            self._answer.advance(sum(self._played_ms(piece_ms) for piece_ms, _ in self._pending_chunks))
+        self._interrupt()
+        if len(self._outbox) > before and self._pending_chunks:
+            self._pending_chunks.popleft()  # it is told already that the engine listens
+        self.prepare()
 
-    def _take_back(self) -> None:
+    def _undo_interruption(self) -> None:
         """Nobody spoke but the echo: say again what it cut short."""
-        self._tell(commands.Forget())
-        self._recent.close(0)
-        self._sight.attend(is_spoken_to=False)
-        self._turn = None
-        self._history, self._is_owed = self._before_cut, self._is_owed or self._has_cut
+        self._send(commands.ClearAudio())
+        self._recent_audio.end_turn(0)
+        self._vision.set_speaking(is_speaking=False)
+        self._open_turn_id = None
+        self._history, self._owes_answer = self._history_before_interruption, self._owes_answer or self._has_interrupted
 
-    def _person_stops(self, turn_id: str, at_ms: int) -> None:
-        if turn_id != self._turn:  # it was none
+    def _on_speech_stopped(self, turn_id: str, at_ms: int) -> None:
+        if turn_id != self._open_turn_id:  # it was none
             return
-        said = self._said(turn_id, self._recent.close(at_ms))
-        self._looked = sum(isinstance(part, turns.ImagePart) for part in said.parts)
-        self._history = remembered(self._history, said)
-        self._sight.told()
-        self._sight.attend(is_spoken_to=False)
-        self._turn = None
-        self._is_owed = True
+        said = self._user_message(turn_id, self._recent_audio.end_turn(at_ms))
+        self._image_count = sum(isinstance(part, engine_history.ImagePart) for part in said.parts)
+        self._history = append_message(self._history, said)
+        self._vision.mark_sent()
+        self._vision.set_speaking(is_speaking=False)
+        self._open_turn_id = None
+        self._owes_answer = True
         if not self._must_listen:
-            self._begin()
+            self._begin_answer()
 
-    def _said(self, turn_id: str, pcm: bytes) -> turns.Message:
-        return turns.Message("user", (*self._sight.parts(), turns.SpeechPart(pcm, self._asked.rate_hz, turn_id)))
+    def _user_message(self, turn_id: str, pcm: bytes) -> engine_history.Message:
+        return engine_history.Message("user", (*self._vision.parts(), engine_history.SpeechPart(pcm, self._start_command.rate_hz, turn_id)))
 
     # Answers
 
-    def foresee(self) -> None:
+    def prepare(self) -> None:
         """Tell the engine what it will be asked when the open turn ends, so that it can begin."""
-        if self._abilities.foresees and self._turn is not None and not self._must_listen:
-            self._tell(commands.Foresee(self._ask(remembered(self._history, self._said(self._turn, b"")))))
+        if self._capabilities.foresees and self._open_turn_id is not None and not self._must_listen:
+            self._send(commands.Prepare(self._new_request(append_message(self._history, self._user_message(self._open_turn_id, b"")))))
 
-    def _ask(self, history: tuple[turns.Turn, ...]) -> commands.Respond:
+    def _new_request(self, history: tuple[engine_history.HistoryItem, ...]) -> commands.Respond:
         return commands.Respond(
-            id=f"{PREFIX}{self._answers + 1}",
+            id=f"{RESPONSE_ID_PREFIX}{self._answer_count + 1}",
             history=history,
-            instructions=self._asked.instructions,
-            sampling=self._wishes.sampling,
-            truncate=self._abilities.truncation,
+            instructions=self._start_command.instructions,
+            sampling=self._options.sampling,
+            truncate=self._capabilities.truncation,
             voice=self._voice,
         )
 
-    def _begin(self) -> None:
-        ask = self._ask(self._history)
-        self._is_owed = False
-        self._answers += 1
-        self._answer = Answer(ask.id, (self._voice or Voice()).rate_hz)
+    def _begin_answer(self) -> None:
+        ask = self._new_request(self._history)
+        self._owes_answer = False
+        self._answer_count += 1
+        self._answer = PacedAnswer(ask.id, (self._voice or Voice()).rate_hz)
         try:
-            self._tell(ask)
+            self._send(ask)
         except EngineOverrun as overrun:
-            self._answer.take([talk_events.Broke(id=ask.id, message=f"The model is overloaded: {overrun}.", status=503, retry_after_s=1)])
+            self._answer.append(
+                [engine_events.ResponseFailed(id=ask.id, message=f"The model is overloaded: {overrun}.", status=503, retry_after_s=1)]
+            )
 
-    def _say_due(self) -> None:
+    def _queue_due_events(self) -> None:
         answer = self._answer
         if answer is None or self._must_listen or self._is_paused:
             return
-        had_begun, before = answer.has_begun, len(self._out)
-        self._out += answer.due(self._lead_ms)
-        self._play(self._out[before:])
+        had_begun, before = answer.has_begun, len(self._outbox)
+        self._outbox += answer.pop_due(self._lead_ms)
+        self._track_playback(self._outbox[before:])
         if answer.has_begun and not had_begun:
-            self._counted_from = self._counted_at = self._loop.time()
+            self._time_counted_until = self._time_counted_at = self._loop.time()
             self._room_ms = 0.0
         if answer.is_over:
-            self._end(answer)
-            if len(self._out) > before:
-                self._out.append(talk_events.Listening())
+            self._end_answer(answer)
+            if len(self._outbox) > before:
+                self._outbox.append(engine_events.Listening())
 
     @property
     def _now_ms(self) -> float:
         """Where the client's sound is by now: what it has not sent yet is a piece at most."""
-        return self._came_ms + min((self._loop.time() - self._heard_at) * 1000, MOST_PIECE_MS)
+        return self._input_ms + min((self._loop.time() - self._last_input_at) * 1000, MAX_CHUNK_MS)
 
-    def _play(self, words: Sequence[talk_events.FromEngine]) -> None:
+    def _track_playback(self, events: Sequence[engine_events.EngineEvent]) -> None:
         """The client will play these."""
-        if self._echo is not None:
-            for word in words:
-                if isinstance(word, talk_events.Sound):
-                    self._echo.play(word.pcm, self._now_ms)
+        if self._echo_canceller is not None:
+            for word in events:
+                if isinstance(word, engine_events.AudioDelta):
+                    self._echo_canceller.play(word.pcm, self._now_ms)
 
-    def _cut(self) -> None:
+    def _interrupt(self) -> None:
         """Fall silent."""
         answer = self._answer
         if answer is None:
             return
-        self._tell(commands.Cancel(answer.id))
-        self._end(answer)
+        self._send(commands.Cancel(answer.id))
+        self._end_answer(answer)
         if answer.has_begun:
-            if self._echo is not None:
-                self._echo.stop(self._now_ms)
-            used = answer.used
-            self._out += (*((used,) if used is not None else ()), talk_events.Ended(answer.id, "cancelled"), talk_events.Listening())
+            if self._echo_canceller is not None:
+                self._echo_canceller.stop(self._now_ms)
+            used = answer.pending_usage
+            self._outbox += (
+                *((used,) if used is not None else ()),
+                engine_events.ResponseEnded(answer.id, "cancelled"),
+                engine_events.Listening(),
+            )
 
-    def _end(self, answer: Answer) -> None:
+    def _end_answer(self, answer: PacedAnswer) -> None:
         self._answer = None
-        self._looked = 0
+        self._image_count = 0
         if (message := answer.message()) is not None:
-            self._history = remembered(self._history, message)
+            self._history = append_message(self._history, message)
 
     # Telling
 
-    def _be_ready(self) -> None:
-        self._out.append(talk_events.Ready(self._notes()))
+    def _deliver_ready(self) -> None:
+        self._outbox.append(engine_events.DuplexStarted(self._ready_metrics()))
         self._flush()
 
-    def _notes(self) -> dict[str, Any]:
+    def _ready_metrics(self) -> dict[str, Any]:
         """What becomes of all that was asked for."""
-        asked, notes = self._asked, dict[str, Any]()
-        if asked.sees:
-            notes["video"] = self._sight.note
-        if asked.voice is not None and not self._wishes.is_silent and self._voice is None:
+        asked, notes = self._start_command, dict[str, Any]()
+        if asked.has_video:
+            notes["video"] = self._vision.note
+        if asked.voice is not None and not self._options.is_text_only and self._voice is None:
             notes["audio"] = "not made"
-        if asked.reference is not None or (asked.voice is not None and asked.voice.reference is not None):
+        if asked.reference_audio is not None or (asked.voice is not None and asked.voice.reference is not None):
             is_used = self._voice is not None and self._voice.reference is not None
             notes["voice_reference"] = "used" if is_used else "not used"
-        if self._wishes.unknown:
-            notes["ignored"] = list(self._wishes.unknown)
+        if self._options.unknown:
+            notes["ignored"] = list(self._options.unknown)
         return notes
 
     def _flush(self) -> None:
-        words, self._out = self._out, []
+        words, self._outbox = self._outbox, []
         if words and not self._is_closed:
             self._deliver(words)
         if not self._is_closed:
             self._start_timer()
 
 
-def _detection(abilities: Abilities) -> TurnDetection:
-    return TurnDetection("semantic_vad" if "semantic_vad" in abilities.turn_detection else "server_vad")
+def _turn_detection(capabilities: Capabilities) -> TurnDetection:
+    return TurnDetection("semantic_vad" if "semantic_vad" in capabilities.turn_detection else "server_vad")
 
 
-def _voice(asked: Voice | None, abilities: Abilities) -> Voice | None:
+def _supported_voice(voice: Voice | None, capabilities: Capabilities) -> Voice | None:
     """The voice to answer with, as far as the engine has it."""
-    if asked is None or not abilities.audio_out:
+    if voice is None or not capabilities.audio_out:
         return None
-    name = asked.name if not abilities.voices or asked.name in abilities.voices else None
-    return structs.replace(asked, name=name, reference=asked.reference if abilities.clones else None)
+    name = voice.name if not capabilities.voices or voice.name in capabilities.voices else None
+    return structs.replace(voice, name=name, reference=voice.reference if capabilities.clones else None)

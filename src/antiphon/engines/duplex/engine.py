@@ -9,20 +9,20 @@ from collections.abc import AsyncIterator, Sequence
 
 from msgspec import structs
 
-from antiphon.engine_api import commands, events as talk_events
-from antiphon.engine_api.capabilities import Abilities
-from antiphon.engine_api.engine import Conversation, CountingEngine, Deliver, Engine
-from antiphon.engine_api.options import Settings
-from antiphon.engines.duplex.conversation import Dialogue
-from antiphon.engines.duplex.vision import Blind, Reader, Reading, Seeing, Sight
+from antiphon.engine_api import commands, events as engine_events
+from antiphon.engine_api.capabilities import Capabilities
+from antiphon.engine_api.engine import CountingEngine, Deliver, Engine, EngineConversation
+from antiphon.engine_api.options import ConversationSettings
+from antiphon.engines.duplex.conversation import DuplexConversation
+from antiphon.engines.duplex.vision import ImageVision, NoVision, OcrReader, OcrVision, Vision
 
 
-def can_converse(abilities: Abilities) -> bool:
+def can_adapt(capabilities: Capabilities) -> bool:
     """Whether an engine of those abilities, which has no full duplex of its own, can have it by `Duplex`."""
-    return abilities.listens and bool(abilities.turn_detection) and not abilities.full_duplex
+    return capabilities.listens and bool(capabilities.turn_detection) and not capabilities.full_duplex
 
 
-class Duplex:
+class DuplexAdapter:
     """
     An engine of turns, in full duplex.
 
@@ -31,11 +31,11 @@ class Duplex:
         reader: reads what is written on pictures, where the engine can't see; None where nobody does.
     """
 
-    def __init__(self, within: Engine, reader: Reader | None = None) -> None:
-        self._within = within
-        self._reader = reader
-        sees = within.abilities.images or reader is not None
-        self.abilities = structs.replace(within.abilities, full_duplex=True, sees=sees)
+    def __init__(self, inner: Engine, ocr_reader: OcrReader | None = None) -> None:
+        self._inner = inner
+        self._ocr_reader = ocr_reader
+        sees = inner.capabilities.images or ocr_reader is not None
+        self.capabilities = structs.replace(inner.capabilities, full_duplex=True, sees=sees)
 
     async def start(self) -> None:
         """Nothing of its own to load."""
@@ -43,24 +43,24 @@ class Duplex:
     async def stop(self) -> None:
         """Nothing of its own to let go of."""
 
-    async def count(self, ask: commands.Respond) -> int:
+    async def count(self, request: commands.Respond) -> int:
         """The tokens that the engine within reads."""
-        within: CountingEngine = self._within  # type: ignore[assignment]  # asked only where its abilities say so
-        return await within.count(ask)
+        within: CountingEngine = self._inner  # type: ignore[assignment]  # asked only where its abilities say so
+        return await within.count(request)
 
     @contextlib.asynccontextmanager
-    async def open(self, settings: Settings, deliver: Deliver) -> AsyncIterator[Conversation]:
+    async def open(self, settings: ConversationSettings, deliver: Deliver) -> AsyncIterator[EngineConversation]:
         """A conversation; in full duplex once it is told so."""
-        conversation = _Conversation(self.abilities, self._reader, deliver)
-        async with self._within.open(settings, conversation.take) as within:
-            conversation.within = within
+        conversation = _AdapterConversation(self.capabilities, self._ocr_reader, deliver)
+        async with self._inner.open(settings, conversation.receive) as within:
+            conversation.inner = within
             try:
                 yield conversation
             finally:
                 conversation.close()
 
 
-class _Conversation:
+class _AdapterConversation:
     """
     One conversation.
 
@@ -68,64 +68,64 @@ class _Conversation:
         within: the engine's side of it.
     """
 
-    within: Conversation
+    inner: EngineConversation
 
-    def __init__(self, abilities: Abilities, reader: Reader | None, deliver: Deliver) -> None:
-        self._abilities = abilities
-        self._reader = reader
+    def __init__(self, capabilities: Capabilities, ocr_reader: OcrReader | None, deliver: Deliver) -> None:
+        self._capabilities = capabilities
+        self._ocr_reader = ocr_reader
         self._deliver = deliver
-        self._dialogue: Dialogue | None = None
+        self._duplex: DuplexConversation | None = None
 
-    def tell(self, word: commands.ToEngine) -> None:
-        dialogue = self._dialogue
+    def send(self, command: commands.EngineCommand) -> None:
+        dialogue = self._duplex
         if dialogue is None:
-            self._tell_beforehand(word)
+            self._send_before_start(command)
             return
-        match word:
-            case commands.Hear():
-                dialogue.hear(word)
-            case commands.See():
-                dialogue.see(word)
-            case commands.Listen():
-                dialogue.listen()
+        match command:
+            case commands.AppendAudio():
+                dialogue.append_audio(command)
+            case commands.AppendImage():
+                dialogue.append_image(command)
+            case commands.ForceListen():
+                dialogue.force_listen()
             case commands.Respond() | commands.Cancel():
-                self.within.tell(word)  # something beside the conversation
-            case commands.Converse() | commands.Configure() | commands.Commit() | commands.Forget() | commands.Foresee():
+                self.inner.send(command)  # something beside the conversation
+            case commands.StartDuplex() | commands.Configure() | commands.CommitAudio() | commands.ClearAudio() | commands.Prepare():
                 pass  # turns are found and answered here
 
-    def _tell_beforehand(self, word: commands.ToEngine) -> None:
-        if isinstance(word, commands.Converse):
-            self._dialogue = Dialogue(word, self._abilities, self._sight(), self.within.tell, self._deliver)
+    def _send_before_start(self, command: commands.EngineCommand) -> None:
+        if isinstance(command, commands.StartDuplex):
+            self._duplex = DuplexConversation(command, self._capabilities, self._new_vision(), self.inner.send, self._deliver)
         else:
-            self.within.tell(word)
+            self.inner.send(command)
 
-    def _sight(self) -> Sight:
-        if self._abilities.images:
-            return Seeing()
-        return Reading(self._reader, self._looked) if self._reader is not None else Blind()
+    def _new_vision(self) -> Vision:
+        if self._capabilities.images:
+            return ImageVision()
+        return OcrVision(self._ocr_reader, self._on_vision_change) if self._ocr_reader is not None else NoVision()
 
-    def _looked(self) -> None:
-        if self._dialogue is not None:
-            self._dialogue.foresee()
+    def _on_vision_change(self) -> None:
+        if self._duplex is not None:
+            self._duplex.prepare()
 
-    def take(self, words: Sequence[talk_events.FromEngine]) -> None:
+    def receive(self, events: Sequence[engine_events.EngineEvent]) -> None:
         """Words of the engine within."""
-        if self._dialogue is None:
-            self._deliver(words)
+        if self._duplex is None:
+            self._deliver(events)
         else:
-            self._dialogue.take(words)
+            self._duplex.receive(events)
 
     def pause(self) -> None:
-        self.within.pause()
-        if self._dialogue is not None:
-            self._dialogue.pause()
+        self.inner.pause()
+        if self._duplex is not None:
+            self._duplex.pause()
 
     def resume(self) -> None:
-        self.within.resume()
-        if self._dialogue is not None:
-            self._dialogue.resume()
+        self.inner.resume()
+        if self._duplex is not None:
+            self._duplex.resume()
 
     def close(self) -> None:
         """Say nothing more."""
-        if self._dialogue is not None:
-            self._dialogue.close()
+        if self._duplex is not None:
+            self._duplex.close()

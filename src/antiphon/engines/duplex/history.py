@@ -4,74 +4,76 @@ from collections.abc import Iterator
 
 from msgspec import structs
 
-from antiphon.audio import SAMPLE_BYTES, bytes_of, ms_of
-from antiphon.engine_api import history as turns
+from antiphon.audio import SAMPLE_BYTES, duration_ms, size_bytes
+from antiphon.engine_api import history as engine_history
 
-MOST_TURNS = 200
+MAX_ITEMS = 200
 """How many are remembered; the engine forgets sooner where it has less room."""
 
-MOST_SOUND_MS = 60_000
+MAX_AUDIO_MS = 60_000
 """Of how much speech the sound is kept, beside what the engine remembers of its own turns."""
 
-MOST_PICTURES = 4
+MAX_IMAGES = 4
 """How many are remembered, the newest."""
 
 LOOKBACK_MS = 4_000
 """How much sound is kept while nobody speaks: a turn is told a little after it began."""
 
 
-def remembered(history: tuple[turns.Turn, ...], said: turns.Message) -> tuple[turns.Turn, ...]:
+def append_message(
+    history: tuple[engine_history.HistoryItem, ...], message: engine_history.Message
+) -> tuple[engine_history.HistoryItem, ...]:
     """The history with what was said last, and without what there is no room for any more; oldest first."""
-    newest_first = [said, *reversed(history)][:MOST_TURNS]
-    return tuple(_bounded(newest_first))[::-1]
+    newest_first = [message, *reversed(history)][:MAX_ITEMS]
+    return tuple(_limit_items(newest_first))[::-1]
 
 
-def _bounded(newest_first: list[turns.Turn]) -> Iterator[turns.Turn]:
+def _limit_items(newest_first: list[engine_history.HistoryItem]) -> Iterator[engine_history.HistoryItem]:
     sound_ms, pictures = 0.0, 0
     for turn in newest_first:
-        parts: list[turns.Part] = []
-        for part in turn.parts if isinstance(turn, turns.Message) else ():
-            if isinstance(part, turns.ImagePart):
+        parts: list[engine_history.HistoryPart] = []
+        for part in turn.parts if isinstance(turn, engine_history.Message) else ():
+            if isinstance(part, engine_history.ImagePart):
                 pictures += 1
-                if pictures > MOST_PICTURES:
+                if pictures > MAX_IMAGES:
                     continue
-            elif isinstance(part, turns.SpeechPart) and part.pcm:
-                sound_ms += ms_of(len(part.pcm), part.rate_hz)
-                part = structs.replace(part, pcm=b"") if sound_ms > MOST_SOUND_MS else part
+            elif isinstance(part, engine_history.SpeechPart) and part.pcm:
+                sound_ms += duration_ms(len(part.pcm), part.rate_hz)
+                part = structs.replace(part, pcm=b"") if sound_ms > MAX_AUDIO_MS else part
             parts.append(part)
-        yield structs.replace(turn, parts=tuple(parts)) if isinstance(turn, turns.Message) else turn
+        yield structs.replace(turn, parts=tuple(parts)) if isinstance(turn, engine_history.Message) else turn
 
 
-class Recent:
+class RecentAudio:
     """The sound that came last: of the turn that is open, or a little of what came before one."""
 
     def __init__(self, rate_hz: int) -> None:
         self.rate_hz = rate_hz
-        self._kept = bytearray()
-        self._came_bytes = 0
+        self._buffer = bytearray()
+        self._total_bytes = 0
         self._is_open = False
 
-    def hear(self, pcm: bytes) -> None:
+    def append(self, pcm: bytes) -> None:
         """More of it."""
-        self._kept += pcm
-        self._came_bytes += len(pcm)
-        most = bytes_of(MOST_SOUND_MS if self._is_open else LOOKBACK_MS, self.rate_hz)
-        if len(self._kept) > 2 * most:
-            del self._kept[:-most]
+        self._buffer += pcm
+        self._total_bytes += len(pcm)
+        most = size_bytes(MAX_AUDIO_MS if self._is_open else LOOKBACK_MS, self.rate_hz)
+        if len(self._buffer) > 2 * most:
+            del self._buffer[:-most]
 
-    def open(self, at_ms: int) -> None:
+    def start_turn(self, at_ms: int) -> None:
         """A turn starts there."""
-        del self._kept[: self._place(at_ms)]
+        del self._buffer[: self._offset_bytes(at_ms)]
         self._is_open = True
 
-    def close(self, at_ms: int) -> bytes:
+    def end_turn(self, at_ms: int) -> bytes:
         """The turn that is open ends there; gives its sound, as far as it was kept."""
-        end = self._place(at_ms)
-        sound = bytes(self._kept[:end])
-        del self._kept[:end]
+        end = self._offset_bytes(at_ms)
+        sound = bytes(self._buffer[:end])
+        del self._buffer[:end]
         self._is_open = False
         return sound
 
-    def _place(self, at_ms: int) -> int:
-        first = self._came_bytes - len(self._kept)
+    def _offset_bytes(self, at_ms: int) -> int:
+        first = self._total_bytes - len(self._buffer)
         return max(0, at_ms * self.rate_hz // 1000 * SAMPLE_BYTES - first)

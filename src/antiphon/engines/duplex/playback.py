@@ -10,23 +10,23 @@ players take, so that whoever speaks before that cuts it short, and whatever say
 from collections import deque
 from collections.abc import Iterator, Sequence
 
-from antiphon.audio import bytes_of, ms_of
-from antiphon.engine_api import events as talk_events, history as turns
+from antiphon.audio import duration_ms, size_bytes
+from antiphon.engine_api import events as engine_events, history
 
-MOST_HELD_MS = 300_000
+MAX_PENDING_AUDIO_MS = 300_000
 """The most sound that is held back; of an answer that is longer, the rest is left out."""
 
-PLAYED_MS = 300
+PLAYBACK_DELAY_MS = 300
 """How much later than it could have been heard an answer is over: so long at most networks and players take, and many a client drops then
 what it has not played."""
 
-Ends = talk_events.Ended | talk_events.Broke
+TerminalEvent = engine_events.ResponseEnded | engine_events.ResponseFailed
 
-_WORDS = (talk_events.Spoken, talk_events.Text, talk_events.Refusal)
-_BESIDE = (talk_events.Used, talk_events.Measured)
+_TEXT_EVENTS = (engine_events.AudioTranscriptDelta, engine_events.TextDelta, engine_events.RefusalDelta)
+_METADATA_EVENTS = (engine_events.Usage, engine_events.EngineMetrics)
 
 
-class Answer:
+class PacedAnswer:
     """
     An answer under way.
 
@@ -41,97 +41,102 @@ class Answer:
         self.has_begun = False
         self.is_over = False
         self._rate_hz = rate_hz
-        self._held: deque[talk_events.FromEngine] = deque()
-        self._held_bytes = 0
-        self._has_all = False
+        self._pending_events: deque[engine_events.EngineEvent] = deque()
+        self._pending_bytes = 0
+        self._is_complete = False
         self._sent_bytes = 0
-        self._heard_ms = 0.0
-        self._quiet_ms = 0.0  # since all that was sent could have been heard
-        self._words: list[tuple[float, str]] = []  # each with where in the sound it begins
+        self._played_ms = 0.0
+        self._silence_ms = 0.0  # since all that was sent could have been heard
+        self._timed_text: list[tuple[float, str]] = []  # each with where in the sound it begins
 
     @property
-    def ahead_ms(self) -> float:
+    def unplayed_ms(self) -> float:
         """How much of what was sent is yet to be heard."""
-        return ms_of(self._sent_bytes, self._rate_hz) - self._heard_ms
+        return duration_ms(self._sent_bytes, self._rate_hz) - self._played_ms
 
     @property
-    def is_held(self) -> bool:
+    def has_pending_events(self) -> bool:
         """Whether something waits for time to pass."""
-        return bool(self._held)
+        return bool(self._pending_events)
 
-    def take(self, words: Sequence[talk_events.FromEngine]) -> bool:
+    def append(self, events: Sequence[engine_events.EngineEvent]) -> bool:
         """More of it, as it was made; whether more is still wanted."""
-        for word in words:
-            if self._has_all:
+        for word in events:
+            if self._is_complete:
                 break
-            if isinstance(word, (*_WORDS, *_BESIDE, talk_events.Sound, talk_events.Ended, talk_events.Broke)):
-                self._hold(word)
-        return not self._has_all
+            if isinstance(
+                word,
+                (*_TEXT_EVENTS, *_METADATA_EVENTS, engine_events.AudioDelta, engine_events.ResponseEnded, engine_events.ResponseFailed),
+            ):
+                self._enqueue(word)
+        return not self._is_complete
 
-    def _hold(self, word: talk_events.FromEngine) -> None:
-        if isinstance(word, talk_events.Sound):
-            self._held_bytes += len(word.pcm)
-            if ms_of(self._held_bytes, self._rate_hz) > MOST_HELD_MS:
-                word = talk_events.Ended(self.id, "length")
-        self._has_all = isinstance(word, Ends)
-        self._held.append(word)
+    def _enqueue(self, event: engine_events.EngineEvent) -> None:
+        if isinstance(event, engine_events.AudioDelta):
+            self._pending_bytes += len(event.pcm)
+            if duration_ms(self._pending_bytes, self._rate_hz) > MAX_PENDING_AUDIO_MS:
+                event = engine_events.ResponseEnded(self.id, "length")
+        self._is_complete = isinstance(event, TerminalEvent)
+        self._pending_events.append(event)
 
-    def hear(self, ms: float) -> None:
+    def advance(self, ms: float) -> None:
         """So much time has passed for whoever listens."""
-        heard_ms = min(ms, self.ahead_ms)
-        self._heard_ms += heard_ms
-        self._quiet_ms += ms - heard_ms
+        heard_ms = min(ms, self.unplayed_ms)
+        self._played_ms += heard_ms
+        self._silence_ms += ms - heard_ms
 
-    def due(self, lead_ms: float) -> Iterator[talk_events.FromEngine]:
+    def pop_due(self, lead_ms: float) -> Iterator[engine_events.EngineEvent]:
         """What may be said now; once given, it counts as said. An answer that says nothing has no end either."""
-        while self._held and (word := self._next(lead_ms)) is not None:
-            self.is_over = isinstance(word, Ends)
-            if self.has_begun or not isinstance(word, talk_events.Ended):
+        while self._pending_events and (word := self._pop_next(lead_ms)) is not None:
+            self.is_over = isinstance(word, TerminalEvent)
+            if self.has_begun or not isinstance(word, engine_events.ResponseEnded):
                 self.has_begun = True
                 yield word
 
-    def _next(self, lead_ms: float) -> talk_events.FromEngine | None:
-        word = self._held[0]
-        if isinstance(word, talk_events.Sound):
-            return self._sound(word, bytes_of(max(0.0, lead_ms - self.ahead_ms), self._rate_hz))
-        if isinstance(word, Ends):
-            is_early = self._sent_bytes > 0 and self._quiet_ms < PLAYED_MS
+    def _pop_next(self, lead_ms: float) -> engine_events.EngineEvent | None:
+        word = self._pending_events[0]
+        if isinstance(word, engine_events.AudioDelta):
+            return self._pop_audio(word, size_bytes(max(0.0, lead_ms - self.unplayed_ms), self._rate_hz))
+        if isinstance(word, TerminalEvent):
+            is_early = self._sent_bytes > 0 and self._silence_ms < PLAYBACK_DELAY_MS
         else:
-            is_early = self.ahead_ms >= lead_ms
+            is_early = self.unplayed_ms >= lead_ms
         if is_early:
             return None
-        if isinstance(word, _WORDS):
-            self._words.append((ms_of(self._sent_bytes, self._rate_hz), word.text))
-        return self._held.popleft()
+        if isinstance(word, _TEXT_EVENTS):
+            self._timed_text.append((duration_ms(self._sent_bytes, self._rate_hz), word.text))
+        return self._pending_events.popleft()
 
-    def _sound(self, word: talk_events.Sound, room_bytes: int) -> talk_events.Sound | None:
-        if room_bytes < min(len(word.pcm), 2):
+    def _pop_audio(self, event: engine_events.AudioDelta, room_bytes: int) -> engine_events.AudioDelta | None:
+        if room_bytes < min(len(event.pcm), 2):
             return None
-        self._held.popleft()
-        if len(word.pcm) > room_bytes:
-            self._held.appendleft(talk_events.Sound(word.id, word.pcm[room_bytes:]))
-            word = talk_events.Sound(word.id, word.pcm[:room_bytes])
-        self._sent_bytes += len(word.pcm)
-        self._quiet_ms = 0.0
-        self._held_bytes -= len(word.pcm)
-        return word
+        self._pending_events.popleft()
+        if len(event.pcm) > room_bytes:
+            self._pending_events.appendleft(engine_events.AudioDelta(event.id, event.pcm[room_bytes:]))
+            event = engine_events.AudioDelta(event.id, event.pcm[:room_bytes])
+        self._sent_bytes += len(event.pcm)
+        self._silence_ms = 0.0
+        self._pending_bytes -= len(event.pcm)
+        return event
 
     @property
-    def used(self) -> talk_events.Used | None:
+    def pending_usage(self) -> engine_events.Usage | None:
         """What it has cost, where that is known and was not said."""
-        return next((word for word in reversed(self._held) if isinstance(word, talk_events.Used)), None)
+        return next((word for word in reversed(self._pending_events) if isinstance(word, engine_events.Usage)), None)
 
     @property
-    def _was_heard(self) -> bool:
+    def _is_fully_played(self) -> bool:
         """Whether there is nothing more of it to hear."""
         return self.is_over or (
-            self._has_all and self.ahead_ms <= 0 and not any(isinstance(word, talk_events.Sound) for word in self._held)
+            self._is_complete
+            and self.unplayed_ms <= 0
+            and not any(isinstance(word, engine_events.AudioDelta) for word in self._pending_events)
         )
 
-    def message(self) -> turns.Message | None:
+    def message(self) -> history.Message | None:
         """What the model is to remember of it: the words that had begun to be heard; None where there were none."""
-        is_cut = self._sent_bytes > 0 and not self._was_heard
-        heard = [text for at_ms, text in self._words if not is_cut or at_ms < self._heard_ms]
+        is_cut = self._sent_bytes > 0 and not self._is_fully_played
+        heard = [text for at_ms, text in self._timed_text if not is_cut or at_ms < self._played_ms]
         if not "".join(heard).strip():
             return None
-        return turns.Message("assistant", (turns.TextPart("".join(heard)),), heard_ms=round(self._heard_ms) if is_cut else None)
+        return history.Message("assistant", (history.TextPart("".join(heard)),), played_ms=round(self._played_ms) if is_cut else None)

@@ -14,27 +14,27 @@ from concurrent.futures import ThreadPoolExecutor
 from io import BytesIO
 from typing import TYPE_CHECKING, Any, Protocol
 
-from antiphon.engine_api import commands, history as turns
-from antiphon.engines.duplex.history import MOST_PICTURES
+from antiphon.engine_api import commands, history
+from antiphon.engines.duplex.history import MAX_IMAGES
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-MOST_TEXT = 600
+MAX_TEXT_CHARS = 600
 """The most characters that are told of a picture."""
 
-MOST_PIXELS = 40_000_000
+MAX_PIXELS = 40_000_000
 """Of a picture that is opened at all: what cameras make, and no bomb."""
 
-READ_SIDE = 960
+OCR_SIDE_PX = 960
 """The longest side of a picture as it is read; twice that takes three times as long."""
 
-_GLANCE_SIDE = 24
-_ALIKE = 4.0
+_THUMBNAIL_SIDE_PX = 24
+_SAME_IMAGE_DIFFERENCE = 4.0
 """Mean difference of grey levels, of 255, below which two pictures are taken for one."""
 
 
-class Sight(Protocol):
+class Vision(Protocol):
     """
     One conversation's sight.
 
@@ -44,61 +44,61 @@ class Sight(Protocol):
 
     note: str
 
-    def see(self, word: commands.See) -> None:
+    def append_image(self, command: commands.AppendImage) -> None:
         """The client sees that now."""
 
-    def attend(self, *, is_spoken_to: bool) -> None:
+    def set_speaking(self, *, is_speaking: bool) -> None:
         """Someone begins to speak, or is done."""
 
-    def parts(self) -> Sequence[turns.Part]:
+    def parts(self) -> Sequence[history.HistoryPart]:
         """What was seen since the last `told`, for the model."""
 
-    def told(self) -> None:
+    def mark_sent(self) -> None:
         """The model was told."""
 
 
-class Blind:
+class NoVision:
     """Pictures are dropped."""
 
     note = "not seen"
 
-    def see(self, word: commands.See) -> None:
+    def append_image(self, command: commands.AppendImage) -> None:
         """Drop it."""
 
-    def attend(self, *, is_spoken_to: bool) -> None:
+    def set_speaking(self, *, is_speaking: bool) -> None:
         """It is of no use."""
 
-    def parts(self) -> Sequence[turns.Part]:
+    def parts(self) -> Sequence[history.HistoryPart]:
         """Nothing was seen."""
         return ()
 
-    def told(self) -> None:
+    def mark_sent(self) -> None:
         """There was nothing."""
 
 
-class Seeing(Blind):
+class ImageVision(NoVision):
     """The engine sees pictures itself: the newest few go with what is said."""
 
     note = "seen"
 
     def __init__(self) -> None:
-        self._pictures: deque[turns.ImagePart] = deque(maxlen=MOST_PICTURES)
+        self._images: deque[history.ImagePart] = deque(maxlen=MAX_IMAGES)
 
-    def see(self, word: commands.See) -> None:
+    def append_image(self, command: commands.AppendImage) -> None:
         """Keep it."""
-        url = f"data:image/jpeg;base64,{b64encode(word.jpeg).decode()}"
-        self._pictures.append(turns.ImagePart(url, detail="high" if word.slices > 1 else "auto"))
+        url = f"data:image/jpeg;base64,{b64encode(command.jpeg).decode()}"
+        self._images.append(history.ImagePart(url, detail="high" if command.max_slices > 1 else "auto"))
 
-    def parts(self) -> Sequence[turns.Part]:
+    def parts(self) -> Sequence[history.HistoryPart]:
         """The pictures."""
-        return tuple(self._pictures)
+        return tuple(self._images)
 
-    def told(self) -> None:
+    def mark_sent(self) -> None:
         """The next turn has pictures of its own."""
-        self._pictures.clear()
+        self._images.clear()
 
 
-class Reader:
+class OcrReader:
     """
     Reads what is written on pictures; one for the process, as it loads a model and takes a core.
 
@@ -106,10 +106,10 @@ class Reader:
     """
 
     def __init__(self) -> None:
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="reader")
-        self._engine: Any = None
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="reader")
+        self._ocr_engine: Any = None
 
-    def read(self, jpeg: bytes, known: tuple[bytes, str]) -> "asyncio.Future[tuple[bytes, str]]":
+    def read(self, jpeg: bytes, previous: tuple[bytes, str]) -> "asyncio.Future[tuple[bytes, str]]":
         """
         What is written on a picture.
 
@@ -119,56 +119,56 @@ class Reader:
         Returns:
             How the picture looks, and its lines; no lines where there are none, or it is no picture.
         """
-        return asyncio.get_running_loop().run_in_executor(self._thread, self._read, jpeg, known)
+        return asyncio.get_running_loop().run_in_executor(self._executor, self._recognize, jpeg, previous)
 
     def stop(self) -> None:
         """Read no more; idempotent."""
-        self._thread.shutdown(wait=False, cancel_futures=True)
+        self._executor.shutdown(wait=False, cancel_futures=True)
 
-    def _read(self, jpeg: bytes, known: tuple[bytes, str]) -> tuple[bytes, str]:
-        image = opened(jpeg)
+    def _recognize(self, jpeg: bytes, previous: tuple[bytes, str]) -> tuple[bytes, str]:
+        image = open_image(jpeg)
         if image is None:
             return b"", ""
-        glance = image.convert("L").resize((_GLANCE_SIDE, _GLANCE_SIDE)).tobytes()
-        if known[0] and _are_alike(glance, known[0]):
-            return known
-        found = self._loaded()(image)
-        return glance, "\n".join(found.txts or ())[:MOST_TEXT]
+        glance = image.convert("L").resize((_THUMBNAIL_SIDE_PX, _THUMBNAIL_SIDE_PX)).tobytes()
+        if previous[0] and _is_same_image(glance, previous[0]):
+            return previous
+        found = self._load_engine()(image)
+        return glance, "\n".join(found.txts or ())[:MAX_TEXT_CHARS]
 
-    def _loaded(self) -> Any:
-        if self._engine is None:
+    def _load_engine(self) -> Any:
+        if self._ocr_engine is None:
             from rapidocr import RapidOCR  # noqa: PLC0415 - it loads a model, and most servers never read a picture
 
-            self._engine = RapidOCR(params={"EngineConfig.onnxruntime.intra_op_num_threads": 1, "Global.log_level": "error"})
-        return self._engine
+            self._ocr_engine = RapidOCR(params={"EngineConfig.onnxruntime.intra_op_num_threads": 1, "Global.log_level": "error"})
+        return self._ocr_engine
 
 
-def reader() -> Reader | None:
+def new_ocr_reader() -> OcrReader | None:
     """Reads pictures, where what that takes is installed."""
-    return Reader() if importlib.util.find_spec("rapidocr") is not None else None
+    return OcrReader() if importlib.util.find_spec("rapidocr") is not None else None
 
 
-def opened(jpeg: bytes) -> "Image | None":
+def open_image(jpeg: bytes) -> "Image | None":
     """The picture, no larger than it is read; None where it is none, or too large to be opened."""
     from PIL import Image  # noqa: PLC0415 - as above
 
     try:
         with Image.open(BytesIO(jpeg), formats=["JPEG"]) as image:
-            if image.width * image.height > MOST_PIXELS:
+            if image.width * image.height > MAX_PIXELS:
                 return None
-            image.draft("RGB", (READ_SIDE, READ_SIDE))  # decoded at half the size or less, where that is enough
+            image.draft("RGB", (OCR_SIDE_PX, OCR_SIDE_PX))  # decoded at half the size or less, where that is enough
             small = image.convert("RGB")
     except (OSError, SyntaxError, ValueError):  # what Pillow raises for what is no JPEG
         return None
-    small.thumbnail((READ_SIDE, READ_SIDE))
+    small.thumbnail((OCR_SIDE_PX, OCR_SIDE_PX))
     return small
 
 
-def _are_alike(one: bytes, other: bytes) -> bool:
-    return sum(abs(a - b) for a, b in zip(one, other, strict=True)) < _ALIKE * len(one)
+def _is_same_image(one: bytes, other: bytes) -> bool:
+    return sum(abs(a - b) for a, b in zip(one, other, strict=True)) < _SAME_IMAGE_DIFFERENCE * len(one)
 
 
-class Reading(Blind):
+class OcrVision(NoVision):
     """
     What is written on pictures is told in words, once for as long as it stands there.
 
@@ -178,46 +178,46 @@ class Reading(Blind):
 
     note = "read by OCR"
 
-    def __init__(self, reader: Reader, changed: Callable[[], None]) -> None:
-        self._reader = reader
-        self._changed = changed
-        self._newest: bytes | None = None
-        self._known = b"", ""
-        self._told = ""
-        self._is_wanted = False
-        self._reading: asyncio.Future[tuple[bytes, str]] | None = None
+    def __init__(self, ocr_reader: OcrReader, on_change: Callable[[], None]) -> None:
+        self._ocr_reader = ocr_reader
+        self._on_change = on_change
+        self._newest_jpeg: bytes | None = None
+        self._last_result = b"", ""
+        self._sent_text = ""
+        self._is_speaking = False
+        self._read_future: asyncio.Future[tuple[bytes, str]] | None = None
 
-    def see(self, word: commands.See) -> None:
+    def append_image(self, command: commands.AppendImage) -> None:
         """It is the one to read."""
-        self._newest = word.jpeg
-        self._go_on()
+        self._newest_jpeg = command.jpeg
+        self._read_next()
 
-    def attend(self, *, is_spoken_to: bool) -> None:
+    def set_speaking(self, *, is_speaking: bool) -> None:
         """Read while someone speaks."""
-        self._is_wanted = is_spoken_to
-        self._go_on()
+        self._is_speaking = is_speaking
+        self._read_next()
 
-    def parts(self) -> Sequence[turns.Part]:
+    def parts(self) -> Sequence[history.HistoryPart]:
         """What is written there now, where that is something else than before."""
-        text = self._known[1]
-        return (turns.TextPart(f"(On the picture is written: {text})"),) if text and text != self._told else ()
+        text = self._last_result[1]
+        return (history.TextPart(f"(On the picture is written: {text})"),) if text and text != self._sent_text else ()
 
-    def told(self) -> None:
+    def mark_sent(self) -> None:
         """It is known now."""
-        self._told = self._known[1]
+        self._sent_text = self._last_result[1]
 
-    def _go_on(self) -> None:
-        jpeg = self._newest
-        if self._is_wanted and jpeg is not None and self._reading is None:
-            self._newest = None
-            self._reading = self._reader.read(jpeg, self._known)
-            self._reading.add_done_callback(self._was_read)
+    def _read_next(self) -> None:
+        jpeg = self._newest_jpeg
+        if self._is_speaking and jpeg is not None and self._read_future is None:
+            self._newest_jpeg = None
+            self._read_future = self._ocr_reader.read(jpeg, self._last_result)
+            self._read_future.add_done_callback(self._on_read)
 
-    def _was_read(self, reading: "asyncio.Future[tuple[bytes, str]]") -> None:
-        self._reading = None
-        if reading.cancelled() or reading.exception() is not None:  # what can't be read has nothing written on it
+    def _on_read(self, future: "asyncio.Future[tuple[bytes, str]]") -> None:
+        self._read_future = None
+        if future.cancelled() or future.exception() is not None:  # what can't be read has nothing written on it
             return
-        before, self._known = self._known, reading.result()
-        if before[1] != self._known[1]:
-            self._changed()
-        self._go_on()
+        before, self._last_result = self._last_result, future.result()
+        if before[1] != self._last_result[1]:
+            self._on_change()
+        self._read_next()

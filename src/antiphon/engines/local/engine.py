@@ -15,37 +15,37 @@ import aiohttp
 import msgspec
 from msgspec import Meta, Struct
 
-from antiphon.engine_api import commands, events as talk_events, history as turns
-from antiphon.engine_api.capabilities import Abilities
-from antiphon.engine_api.engine import Conversation, Deliver, EngineOverrun, Place
-from antiphon.engine_api.options import Settings
+from antiphon.engine_api import commands, events, history as engine_history
+from antiphon.engine_api.capabilities import Capabilities
+from antiphon.engine_api.engine import BuildContext, Deliver, EngineConversation, EngineOverrun
+from antiphon.engine_api.options import ConversationSettings
 from antiphon.engines.local import prompt, sampling
-from antiphon.engines.local.conversation import _Conversation
-from antiphon.engines.local.generation import _failed, _held_to, _Listener
-from antiphon.engines.local.kv_slots import Slots
-from antiphon.engines.local.llama_server import Llama, Setup
-from antiphon.engines.local.prefill import Ahead
-from antiphon.engines.local.tool_grammar import OPEN, Offer, offers
-from antiphon.errors import Fault, OurFault, context_length_exceeded, listed
+from antiphon.engines.local.conversation import _LocalConversation
+from antiphon.engines.local.generation import _CompletionReader, _constrain_output, _server_failed_error
+from antiphon.engines.local.kv_slots import KvSlots
+from antiphon.engines.local.llama_server import LlamaServer, LlamaSettings
+from antiphon.engines.local.prefill import PrefillScheduler
+from antiphon.engines.local.tool_grammar import TOOL_CALL_OPEN, GrammarTool, callable_tools
+from antiphon.errors import ApiError, ServerError, context_length_exceeded, quote_list
 from antiphon.weights import catalogue, fetch
-from antiphon.weights.verify import Report
+from antiphon.weights.verify import ProgressCallback
 
-WAITING = 64
+MAX_WAITING_RESPONSES = 64
 """Answers that may wait for a slot."""
 
 SESSIONS_PER_SLOT = 2
 """How many live conversations are good to have for each: nobody speaks, or is answered, all the time."""
 
-ROOM_TOKENS = 512
+RESERVED_OUTPUT_TOKENS = 512
 """What dropping old turns leaves for the answer where the client doesn't say how long it may get."""
 
-_ALWAYS = asyncio.Event()
-_ALWAYS.set()
+_ALWAYS_READING = asyncio.Event()
+_ALWAYS_READING.set()
 
 _Positive = Annotated[int, Meta(ge=1)]
 
 
-class Options(Struct, frozen=True, forbid_unknown_fields=True):
+class LocalOptions(Struct, frozen=True, forbid_unknown_fields=True):
     """
     The model's table in the configuration.
 
@@ -68,26 +68,28 @@ class Options(Struct, frozen=True, forbid_unknown_fields=True):
     gpu_layers: Annotated[int, Meta(ge=0)] | None = None
 
 
-def build(model: str, options: Mapping[str, Any], place: Place) -> "Local":
+def build(model: str, options: Mapping[str, Any], build_context: BuildContext) -> "LocalEngine":
     """
     A local engine from the model's table in the configuration.
 
     Raises:
-        OurFault: an option is unknown or wrong, or names no model.
+        ServerError: an option is unknown or wrong, or names no model.
     """
-    if unknown := options.keys() - set(Options.__struct_fields__):
-        raise OurFault(f"Model '{model}' has {listed(sorted(unknown))}; the engine 'local' knows {listed(Options.__struct_fields__)}.")
+    if unknown := options.keys() - set(LocalOptions.__struct_fields__):
+        raise ServerError(
+            f"Model '{model}' has {quote_list(sorted(unknown))}; the engine 'local' knows {quote_list(LocalOptions.__struct_fields__)}."
+        )
     try:
-        chosen = msgspec.convert(dict(options), Options, strict=False)
+        chosen = msgspec.convert(dict(options), LocalOptions, strict=False)
     except msgspec.ValidationError as error:
-        raise OurFault(f"Model '{model}' has a wrong option: {error}.") from None
+        raise ServerError(f"Model '{model}' has a wrong option: {error}.") from None
     if chosen.model and chosen.path:
-        raise OurFault(f"Model '{model}' has both 'model' and 'path'; give one.")
+        raise ServerError(f"Model '{model}' has both 'model' and 'path'; give one.")
     entry = None if chosen.path else catalogue.find(chosen.model or model)
-    return Local(chosen, entry, place)
+    return LocalEngine(chosen, entry, build_context)
 
 
-class Local:
+class LocalEngine:
     """
     A model of the catalogue, or any GGUF file.
 
@@ -95,18 +97,18 @@ class Local:
         ahead: who may read a prompt before it is asked for.
     """
 
-    def __init__(self, options: Options, entry: catalogue.Model | None, place: Place) -> None:
+    def __init__(self, options: LocalOptions, entry: catalogue.CatalogueModel | None, build_context: BuildContext) -> None:
         self._options = options
         self._entry = entry
-        self._place = place
+        self._build_context = build_context
         self._template = options.template or (entry.template if entry else "gguf")
-        self._defaults = {**sampling.NATIVE, **(entry.sampling if entry else {})}
-        self._llama: Llama | None = None
-        self._slots = Slots(options.slots)
-        self._free = asyncio.Semaphore(options.slots)
-        self.ahead = Ahead(options.slots)
-        self._conversations: set[_Conversation] = set()
-        self.abilities = Abilities(
+        self._defaults = {**sampling.NATIVE_DEFAULTS, **(entry.sampling if entry else {})}
+        self._llama: LlamaServer | None = None
+        self._slots = KvSlots(options.slots)
+        self._free_slots = asyncio.Semaphore(options.slots)
+        self.prefill_scheduler = PrefillScheduler(options.slots)
+        self._conversations: set[_LocalConversation] = set()
+        self.capabilities = Capabilities(
             tools=True,
             custom_tools=True,
             json_object=True,
@@ -127,53 +129,53 @@ class Local:
         Load the model, fetching it first where it isn't here.
 
         Raises:
-            OurFault: it can't be had, or can't be loaded.
+            ServerError: it can't be had, or can't be loaded.
         """
-        path = await asyncio.to_thread(self._file)
-        threads = self._options.threads or min(8, _processors())
-        setup = Setup(
+        path = await asyncio.to_thread(self._model_file)
+        threads = self._options.threads or min(8, _cpu_count())
+        setup = LlamaSettings(
             path=path, slots=self._options.slots, context=self._options.context, threads=threads, gpu_layers=self._options.gpu_layers
         )
-        self._llama = await Llama.load(setup)
-        self.abilities = msgspec.structs.replace(self.abilities, context_window=self._llama.context)
+        self._llama = await LlamaServer.load(setup)
+        self.capabilities = msgspec.structs.replace(self.capabilities, context_window=self._llama.context)
 
     async def stop(self) -> None:
         """Break off what is being answered and unload the model."""
         llama, self._llama = self._llama, None
         if llama is None:
             return
-        if tasks := [task for conversation in self._conversations for task in conversation.break_off()]:
+        if tasks := [task for conversation in self._conversations for task in conversation.cancel_all()]:
             await asyncio.wait(tasks)
         await llama.close()
 
     @contextlib.asynccontextmanager
-    async def open(self, settings: Settings, deliver: Deliver) -> AsyncIterator[Conversation]:
+    async def open(self, settings: ConversationSettings, deliver: Deliver) -> AsyncIterator[EngineConversation]:
         """A conversation; its answers are generated side by side, as far as there are slots."""
         async with asyncio.TaskGroup() as tasks:
-            conversation = _Conversation(self, settings.tenant, deliver, tasks)
+            conversation = _LocalConversation(self, settings.tenant, deliver, tasks)
             self._conversations.add(conversation)
             try:
                 yield conversation
             finally:
                 self._conversations.discard(conversation)
-                self.ahead.gives_up(conversation)
-                conversation.hush()
+                self.prefill_scheduler.release_claim(conversation)
+                conversation.close()
 
-    async def count(self, ask: commands.Respond) -> int:
+    async def count(self, request: commands.Respond) -> int:
         """
         The tokens of the prompt, all of it: also of one that is too long to be answered, or would be cut to be.
 
         Raises:
-            OurFault: the model is not loaded, or its server failed.
+            ServerError: the model is not loaded, or its server failed.
         """
         try:
-            return len(await self._tokens(self._loaded(), ask, offers(ask), ask.history))
+            return len(await self._tokenize_prompt(self._require_llama(), request, callable_tools(request), request.history))
         except (aiohttp.ClientError, ValueError, OSError) as error:
-            raise _failed(error) from None
+            raise _server_failed_error(error) from None
 
-    def _loaded(self) -> Llama:
+    def _require_llama(self) -> LlamaServer:
         if self._llama is None:
-            raise OurFault("The local model is not loaded.")
+            raise ServerError("The local model is not loaded.")
         return self._llama
 
     def admit(self) -> None:
@@ -183,71 +185,73 @@ class Local:
         Raises:
             EngineOverrun: there is not.
         """
-        if sum(conversation.answering for conversation in self._conversations) >= self._options.slots + WAITING:
-            raise EngineOverrun(f"{WAITING} answers wait for the local model already")
+        if sum(conversation.active_responses for conversation in self._conversations) >= self._options.slots + MAX_WAITING_RESPONSES:
+            raise EngineOverrun(f"{MAX_WAITING_RESPONSES} answers wait for the local model already")
 
-    async def answer(self, ask: commands.Respond, tenant: str, may_read: asyncio.Event, say: Deliver) -> list[talk_events.FromEngine]:
+    async def generate(self, request: commands.Respond, tenant: str, may_read: asyncio.Event, deliver: Deliver) -> list[events.EngineEvent]:
         """
         Generate an answer: all words but the last go to `say`, the last are returned.
 
         Raises:
-            Fault: it can't be answered.
+            ApiError: it can't be answered.
             aiohttp.ClientError: the native server is gone.
         """
-        llama = self._loaded()
-        held = offers(ask)
-        reader, rules = _held_to(ask, held)
-        tokens = await self._fitted(llama, ask, held)
-        order = sampling.order(ask.sampling, self._defaults) | rules | {"prompt": tokens, "stream": True}
-        async with self._free:
-            lease = self._slots.take(tenant, tokens)
-            listener = _Listener(ask, reader, say)
+        llama = self._require_llama()
+        held = callable_tools(request)
+        reader, rules = _constrain_output(request, held)
+        tokens = await self._fit_prompt(llama, request, held)
+        order = sampling.request_fields(request.sampling, self._defaults) | rules | {"prompt": tokens, "stream": True}
+        async with self._free_slots:
+            lease = self._slots.acquire(tenant, tokens)
+            listener = _CompletionReader(request, reader, deliver)
             try:
-                await llama.complete(order | {"id_slot": lease.number, "cache_prompt": lease.reuse}, may_read, listener.take)
+                await llama.complete(order | {"id_slot": lease.number, "cache_prompt": lease.can_reuse}, may_read, listener.feed)
             finally:
-                self._slots.give_back(lease, (*tokens, *listener.tokens))
-        return listener.ending()
+                self._slots.release(lease, (*tokens, *listener.tokens))
+        return listener.end_events()
 
-    async def foresee(self, ask: commands.Respond, tenant: str) -> None:
+    async def prefill(self, request: commands.Respond, tenant: str) -> None:
         """Read what will be asked, as far as it is known, so that it is known when it is asked; only where nobody waits for a slot."""
-        if self._llama is None or self._free.locked():
+        if self._llama is None or self._free_slots.locked():
             return
-        with contextlib.suppress(Fault, aiohttp.ClientError, ValueError, OSError):  # what fails, fails when it is asked
-            tokens = await self._tokens(self._llama, ask, offers(ask), ask.history)
-            if len(tokens) > self._llama.context or self._free.locked():
+        with contextlib.suppress(ApiError, aiohttp.ClientError, ValueError, OSError):  # what fails, fails when it is asked
+            tokens = await self._tokenize_prompt(self._llama, request, callable_tools(request), request.history)
+            if len(tokens) > self._llama.context or self._free_slots.locked():
                 return
-            async with self._free:
-                lease = self._slots.take(tenant, tokens)
-                order = {"prompt": tokens, "stream": True, "n_predict": 0, "id_slot": lease.number, "cache_prompt": lease.reuse}
+            async with self._free_slots:
+                lease = self._slots.acquire(tenant, tokens)
+                order = {"prompt": tokens, "stream": True, "n_predict": 0, "id_slot": lease.number, "cache_prompt": lease.can_reuse}
                 try:
-                    await self._llama.complete(order, _ALWAYS, lambda _chunks: True)
+                    await self._llama.complete(order, _ALWAYS_READING, lambda _chunks: True)
                 finally:
-                    self._slots.give_back(lease, tokens)
+                    self._slots.release(lease, tokens)
 
-    def _file(self) -> Path:
+    def _model_file(self) -> Path:
         if self._entry is None:
-            path = self._place.base / Path(self._options.path or "").expanduser()
+            path = self._build_context.base_folder / Path(self._options.path or "").expanduser()
             if not path.is_file():
-                raise OurFault(f"There is no model file {path}.")
+                raise ServerError(f"There is no model file {path}.")
             return path
-        return self._entry.main(fetch.ensure(self._entry, self._place.weights, _once(self._place.notice)))
+        return self._entry.main_file(
+            fetch.ensure(self._entry, self._build_context.weights_folder, _report_each_stage_once(self._build_context.notice))
+        )
 
-    async def _fitted(self, llama: Llama, ask: commands.Respond, held: Sequence[Offer]) -> list[int]:
+    async def _fit_prompt(self, llama: LlamaServer, request: commands.Respond, tools: Sequence[GrammarTool]) -> list[int]:
         """The prompt's tokens; of the history, where that is allowed, as much of its end as leaves room for an answer."""
-        tokens = await self._tokens(llama, ask, held, ask.history)
-        room = min(ask.sampling.max_tokens or ROOM_TOKENS, llama.context // 4) if ask.truncate else 1
+        tokens = await self._tokenize_prompt(llama, request, tools, request.history)
+        room = min(request.sampling.max_tokens or RESERVED_OUTPUT_TOKENS, llama.context // 4) if request.truncate else 1
         limit = llama.context - room
-        if ask.retain is not None and ask.retain.most_tokens is not None and ask.truncate:
-            limit = min(limit, len(await self._tokens(llama, ask, held, ())) + ask.retain.most_tokens)
+        if request.retention is not None and request.retention.max_tokens is not None and request.truncate:
+            limit = min(limit, len(await self._tokenize_prompt(llama, request, tools, ())) + request.retention.max_tokens)
         if len(tokens) <= limit:
             return tokens
-        groups = prompt.droppable(ask.history) if ask.truncate else []
+        groups = prompt.droppable_groups(request.history) if request.truncate else []
         # Who drops more than is needed now has a prompt that begins as the last one did for a while to come.
-        aim = int(limit * ask.retain.ratio) if ask.retain is not None else limit
+        aim = int(limit * request.retention.ratio) if request.retention is not None else limit
         fewest, most, fitting = 1, len(groups), None
         while fewest <= most:
             drop = (fewest + most) // 2
-            shorter = await self._tokens(llama, ask, held, prompt.without(ask.history, groups[:drop]))
+            shorter = await self._tokenize_prompt(llama, request, tools, prompt.drop_groups(request.history, groups[:drop]))
             if len(shorter) <= (aim if drop < len(groups) else limit):
                 fitting, most = shorter, drop - 1
             else:
@@ -256,21 +260,23 @@ class Local:
             raise context_length_exceeded(llama.context, len(tokens))
         return fitting
 
-    async def _tokens(self, llama: Llama, ask: commands.Respond, held: Sequence[Offer], history: Sequence[turns.Turn]) -> list[int]:
-        said = prompt.conversation(ask, held, history)
-        lead = OPEN if ask.tool_choice.mode == "required" else ""
+    async def _tokenize_prompt(
+        self, llama: LlamaServer, request: commands.Respond, tools: Sequence[GrammarTool], history: Sequence[engine_history.HistoryItem]
+    ) -> list[int]:
+        said = prompt.prompt_messages(request, tools, history)
+        lead = TOOL_CALL_OPEN if request.tool_choice.mode == "required" else ""
         if self._template == "chatml":
             segments = prompt.chatml(said, lead)
         else:
-            stencil = prompt.Stencil(said)
+            stencil = prompt.TemplatePlaceholders(said)
             segments = stencil.fill(await llama.apply_template(stencil.messages), lead)
         tokens: list[int] = []
         for number, segment in enumerate(segments):
-            tokens += await llama.tokenise(segment, begins=number == 0)
+            tokens += await llama.tokenize(segment, add_special=number == 0)
         return tokens
 
 
-def _once(notice: Callable[[str], None]) -> Report:
+def _report_each_stage_once(notice: Callable[[str], None]) -> ProgressCallback:
     """A report that says each stage once."""
     stages: set[str] = set()
 
@@ -282,6 +288,6 @@ def _once(notice: Callable[[str], None]) -> Report:
     return report
 
 
-def _processors() -> int:
+def _cpu_count() -> int:
     """Processors that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

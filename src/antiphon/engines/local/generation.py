@@ -5,93 +5,93 @@ from typing import Any
 
 import msgspec
 
-from antiphon.engine_api import commands, events as talk_events
+from antiphon.engine_api import commands, events
 from antiphon.engine_api.engine import Deliver
 from antiphon.engine_api.options import JsonObject, JsonSchema
 from antiphon.engines.local import sampling
-from antiphon.engines.local.json_schema import ANY_OBJECT, Schema, Unfit, invalid_schema
-from antiphon.engines.local.llama_server import Chosen, Chunk, Likely
-from antiphon.engines.local.output_parser import ForcedReader, FormatReader, PlainReader, Reader, SniffingReader
-from antiphon.engines.local.tool_grammar import Offer, grammar
-from antiphon.errors import Fault, OurFault
+from antiphon.engines.local.json_schema import ANY_OBJECT, OutputSchema, UnusableSchema, invalid_schema
+from antiphon.engines.local.llama_server import LlamaChunk, LlamaToken, LlamaTokenLogprob
+from antiphon.engines.local.output_parser import ForcedCallParser, JsonFormatParser, OutputParser, TextParser, ToolCallDetector
+from antiphon.engines.local.tool_grammar import GrammarTool, grammar
+from antiphon.errors import ApiError, ServerError
 
 
-class _Listener:
+class _CompletionReader:
     """Turns what the native server sends into words, as it comes."""
 
-    def __init__(self, ask: commands.Respond, reader: Reader, say: Deliver) -> None:
-        self._ask = ask
-        self._reader = reader
-        self._say = say
-        self._last = Chunk()
+    def __init__(self, request: commands.Respond, parser: OutputParser, deliver: Deliver) -> None:
+        self._request = request
+        self._parser = parser
+        self._deliver = deliver
+        self._last_chunk = LlamaChunk()
         self.tokens: list[int] = []
 
-    def take(self, chunks: list[Chunk]) -> bool:
+    def feed(self, chunks: list[LlamaChunk]) -> bool:
         """Say what arrived; False once nothing more is needed."""
-        words: list[talk_events.FromEngine] = []
+        words: list[events.EngineEvent] = []
         for chunk in chunks:
-            self._last = chunk
+            self._last_chunk = chunk
             self.tokens += chunk.tokens
-            words += self._reader.read(chunk.content, self._logprobs(chunk.completion_probabilities))
+            words += self._parser.feed(chunk.content, self._logprobs(chunk.completion_probabilities))
         if words:
-            self._say(words)
-        return not self._reader.done
+            self._deliver(words)
+        return not self._parser.is_done
 
-    def ending(self) -> list[talk_events.FromEngine]:
+    def end_events(self) -> list[events.EngineEvent]:
         """The words that end the answer."""
-        last, cut = self._last, self._last.stop_type == "limit"
-        used = talk_events.Used(
-            id=self._ask.id,
+        last, cut = self._last_chunk, self._last_chunk.stop_type == "limit"
+        used = events.Usage(
+            id=self._request.id,
             input_tokens=last.tokens_evaluated,
             output_tokens=last.tokens_predicted,
             cached_tokens=last.timings.cache_n if last.timings else 0,
         )
-        return [*self._reader.finish(cut), used, talk_events.Ended(self._ask.id, "length" if cut else "stop")]
+        return [*self._parser.finish(cut), used, events.ResponseEnded(self._request.id, "length" if cut else "stop")]
 
-    def _logprobs(self, chosen: Sequence[Chosen]) -> list[talk_events.TokenLogprob]:
-        if (wanted := self._ask.sampling.top_logprobs) is None:
+    def _logprobs(self, tokens: Sequence[LlamaTokenLogprob]) -> list[events.TokenLogprob]:
+        if (wanted := self._request.sampling.top_logprobs) is None:
             return []
         # The token that ends the answer, like every other that only steers, has no bytes: it is no part of the text.
-        said = (one for one in chosen if one.bytes)
-        return [talk_events.TokenLogprob(_likelihood(one), tuple(map(_likelihood, one.top_logprobs[:wanted]))) for one in said]
+        said = (one for one in tokens if one.bytes)
+        return [events.TokenLogprob(_likelihood(one), tuple(map(_likelihood, one.top_logprobs[:wanted]))) for one in said]
 
 
-def _likelihood(one: Likely) -> talk_events.Likelihood:
-    logprob = sampling.LOWEST_LOGPROB if one.logprob is None else max(one.logprob, sampling.LOWEST_LOGPROB)
-    return talk_events.Likelihood(one.token, logprob, one.bytes)
+def _likelihood(token: LlamaToken) -> events.TokenCandidate:
+    logprob = sampling.LOWEST_LOGPROB if token.logprob is None else max(token.logprob, sampling.LOWEST_LOGPROB)
+    return events.TokenCandidate(token.token, logprob, token.bytes)
 
 
-def _held_to(ask: commands.Respond, held: Sequence[Offer]) -> tuple[Reader, dict[str, Any]]:
+def _constrain_output(request: commands.Respond, tools: Sequence[GrammarTool]) -> tuple[OutputParser, dict[str, Any]]:
     """What reads the answer, and the constraint on it, as fields of the request."""
-    rules: dict[str, Any] = {"timings_per_token": True} if held else {}
-    if held and ask.tool_choice.mode == "required":
-        return ForcedReader(ask.id, held), rules | {"grammar": grammar(None, held)}
-    format, reader = _format(ask)
+    rules: dict[str, Any] = {"timings_per_token": True} if tools else {}
+    if tools and request.tool_choice.mode == "required":
+        return ForcedCallParser(request.id, tools), rules | {"grammar": grammar(None, tools)}
+    format, reader = _format_parser(request)
     if format is not None:
-        rules["grammar"] = grammar(format, held)
-    if held:
-        return SniffingReader(ask.id, held, ask.parallel_tool_calls, reader), rules
+        rules["grammar"] = grammar(format, tools)
+    if tools:
+        return ToolCallDetector(request.id, tools, request.parallel_tool_calls, reader), rules
     return reader, rules
 
 
-def _format(ask: commands.Respond) -> tuple[Schema | None, PlainReader]:
-    match ask.format:
+def _format_parser(request: commands.Respond) -> tuple[OutputSchema | None, TextParser]:
+    match request.format:
         case None:
-            return None, PlainReader(ask.id)
+            return None, TextParser(request.id)
         case JsonObject():
-            return ANY_OBJECT, FormatReader(ask.id, ANY_OBJECT, strict=False)
+            return ANY_OBJECT, JsonFormatParser(request.id, ANY_OBJECT, strict=False)
         case JsonSchema(name=name, schema=source, strict=strict):
             try:
-                schema = Schema(source, strict)
-            except Unfit as error:
+                schema = OutputSchema(source, strict)
+            except UnusableSchema as error:
                 raise invalid_schema(error, f"response_format '{name}'", "invalid_json_schema", "text.format.schema") from None
-            return schema, FormatReader(ask.id, schema, strict)
+            return schema, JsonFormatParser(request.id, schema, strict)
 
 
-def _failed(error: Exception) -> OurFault:
-    return OurFault(f"The local model's server failed: {error}.")
+def _server_failed_error(error: Exception) -> ServerError:
+    return ServerError(f"The local model's server failed: {error}.")
 
 
-def _broke(id: str, fault: Fault) -> talk_events.Broke:
-    broke = talk_events.Broke.by(id, fault)
+def _response_failed(id: str, error: ApiError) -> events.ResponseFailed:
+    broke = events.ResponseFailed.from_error(id, error)
     return broke if broke.code or broke.status < 500 else msgspec.structs.replace(broke, code="server_error")

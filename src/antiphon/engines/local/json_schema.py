@@ -10,7 +10,7 @@ from typing import Any
 
 import jsonschema_rs
 
-from antiphon.errors import ClientMistake
+from antiphon.errors import ClientError
 
 MAX_CHARACTERS = 64_000
 MAX_DEPTH = 40
@@ -20,22 +20,22 @@ MAX_COUNT = 10_000
 # The native parser gives up on a point with more than 2,000 ways on; an optional property is four of them.
 MAX_PROPERTIES = 400
 
-_COUNTS = {"minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties"}
-_UNKEPT = {
+_COUNT_KEYWORDS = {"minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties"}
+_UNSUPPORTED_KEYWORDS = {
     "not", "if", "then", "else", "uniqueItems", "contains", "minContains", "maxContains", "propertyNames", "dependentRequired",
     "dependentSchemas", "dependencies", "unevaluatedItems", "unevaluatedProperties", "$dynamicRef", "$recursiveRef",
 }  # fmt: skip
-_KEPT_FORMATS = {"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"}
+_SUPPORTED_FORMATS = {"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"}
 _SUBSCHEMAS = {"items", "additionalProperties", "additionalItems"}
 _SUBSCHEMA_LISTS = {"anyOf", "oneOf", "allOf", "prefixItems", "items"}
 _SUBSCHEMA_MAPS = {"properties", "patternProperties", "$defs", "definitions"}
 
 
-class Unfit(Exception):
+class UnusableSchema(Exception):
     """The schema can't be used, and why, in words that finish a sentence."""
 
 
-class Schema:
+class OutputSchema:
     """
     A schema that is one, of bearable size.
 
@@ -48,19 +48,19 @@ class Schema:
     """
 
     def __init__(self, source: dict[str, Any], strict: bool = False) -> None:
-        _measure(source)
+        _check_size(source)
         try:
             self._validator = _validator(source, jsonschema_rs.RegexOptions())
             _check_counts(source)
-            self._held = source
-        except Unfit:
+            self._enforced_schema = source
+        except UnusableSchema:
             if strict:
                 raise
             # Perhaps only its patterns look around, or its counts are large: checked afterwards, if not held to.
             self._validator = _validator(source, jsonschema_rs.FancyRegexOptions())
-            self._held = {"type": "object"}
-        if strict and (unkept := next(_unkept(source), None)):
-            raise Unfit(unkept)
+            self._enforced_schema = {"type": "object"}
+        if strict and (unkept := next(_unsupported_parts(source), None)):
+            raise UnusableSchema(unkept)
         self._source = source
         self._strict = strict
 
@@ -83,13 +83,13 @@ class Schema:
             "coerce_one_of": True,
             "lenient": not self._strict,
         }
-        source = {key: value for key, value in self._held.items() if key not in ("$schema", "$id")}
+        source = {key: value for key, value in self._enforced_schema.items() if key not in ("$schema", "$id")}
         return "%json " + json.dumps(source | {"x-guidance": how})
 
 
-def invalid_schema(error: Unfit, subject: str, code: str, param: str) -> ClientMistake:
+def invalid_schema(error: UnusableSchema, subject: str, code: str, param: str) -> ClientError:
     """The fault for a schema that can't be used; `subject` is such as `function 'look_up'`."""
-    return ClientMistake(f"Invalid schema for {subject}: {error}.", code=code, param=param)
+    return ClientError(f"Invalid schema for {subject}: {error}.", code=code, param=param)
 
 
 def _validator(source: dict[str, Any], patterns: jsonschema_rs.RegexOptions | jsonschema_rs.FancyRegexOptions) -> jsonschema_rs.Validator:
@@ -97,26 +97,26 @@ def _validator(source: dict[str, Any], patterns: jsonschema_rs.RegexOptions | js
         return jsonschema_rs.validator_for(source, offline=True, pattern_options=patterns)
     except jsonschema_rs.ValidationError as error:
         place = "/".join(map(str, error.instance_path))
-        raise Unfit(f"in /{place}, {error.message}") from None
+        raise UnusableSchema(f"in /{place}, {error.message}") from None
     except (jsonschema_rs.ReferencingError, ValueError) as error:
-        raise Unfit(str(error).splitlines()[0]) from None
+        raise UnusableSchema(str(error).splitlines()[0]) from None
 
 
-def _measure(source: dict[str, Any]) -> None:
+def _check_size(source: dict[str, Any]) -> None:
     """Bound the schema before anything recursive touches it."""
     nodes = 0
     level: list[Any] = [source]
     for _ in range(MAX_DEPTH):
         nodes += len(level)
         if nodes > MAX_NODES:
-            raise Unfit(f"it is larger than {MAX_NODES} values")
+            raise UnusableSchema(f"it is larger than {MAX_NODES} values")
         level = [child for value in level for child in _children(value)]
         if not level:
             break
     else:
-        raise Unfit(f"it is nested deeper than {MAX_DEPTH} levels")
+        raise UnusableSchema(f"it is nested deeper than {MAX_DEPTH} levels")
     if len(json.dumps(source)) > MAX_CHARACTERS:
-        raise Unfit(f"it is longer than {MAX_CHARACTERS} characters")
+        raise UnusableSchema(f"it is longer than {MAX_CHARACTERS} characters")
 
 
 def _check_counts(source: Any) -> None:
@@ -124,9 +124,9 @@ def _check_counts(source: Any) -> None:
     values = [source]
     while values:
         value = values.pop()
-        for keyword in _COUNTS & value.keys() if isinstance(value, dict) else ():
+        for keyword in _COUNT_KEYWORDS & value.keys() if isinstance(value, dict) else ():
             if isinstance(count := value[keyword], int | float) and count > MAX_COUNT:
-                raise Unfit(f"'{keyword}' is more than {MAX_COUNT}")
+                raise UnusableSchema(f"'{keyword}' is more than {MAX_COUNT}")
         values += _children(value)
 
 
@@ -134,7 +134,7 @@ def _children(value: Any) -> list[Any]:
     match value:
         case dict():
             if isinstance(properties := value.get("properties"), dict) and len(properties) > MAX_PROPERTIES:
-                raise Unfit(f"an object has {len(properties)} properties, more than {MAX_PROPERTIES}")
+                raise UnusableSchema(f"an object has {len(properties)} properties, more than {MAX_PROPERTIES}")
             return list(value.values())
         case list():
             return value
@@ -142,28 +142,28 @@ def _children(value: Any) -> list[Any]:
             return []
 
 
-def _unkept(schema: Any, path: str = "") -> Iterator[str]:
+def _unsupported_parts(schema: Any, path: str = "") -> Iterator[str]:
     """What the native side would not hold the model to, each with its place."""
     if not isinstance(schema, dict):
         return
     place = f"in {path}, " if path else ""
-    for keyword in schema.keys() & _UNKEPT:
+    for keyword in schema.keys() & _UNSUPPORTED_KEYWORDS:
         yield f"{place}'{keyword}' is not permitted"
-    if (format := schema.get("format")) is not None and format not in _KEPT_FORMATS:
+    if (format := schema.get("format")) is not None and format not in _SUPPORTED_FORMATS:
         yield f"{place}'{format}' is not a valid format"
     for keyword, child in schema.items():
-        yield from _unkept_below(keyword, child, f"{path}/{keyword}")
+        yield from _unsupported_parts_below(keyword, child, f"{path}/{keyword}")
 
 
-def _unkept_below(keyword: str, child: Any, path: str) -> Iterator[str]:
+def _unsupported_parts_below(keyword: str, child: Any, path: str) -> Iterator[str]:
     if isinstance(child, dict) and keyword in _SUBSCHEMA_MAPS:
         for name, schema in child.items():
-            yield from _unkept(schema, f"{path}/{name}")
+            yield from _unsupported_parts(schema, f"{path}/{name}")
     elif isinstance(child, list) and keyword in _SUBSCHEMA_LISTS:
         for number, schema in enumerate(child):
-            yield from _unkept(schema, f"{path}/{number}")
+            yield from _unsupported_parts(schema, f"{path}/{number}")
     elif keyword in _SUBSCHEMAS:
-        yield from _unkept(child, path)
+        yield from _unsupported_parts(child, path)
 
 
-ANY_OBJECT = Schema({"type": "object"})
+ANY_OBJECT = OutputSchema({"type": "object"})

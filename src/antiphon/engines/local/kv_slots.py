@@ -15,44 +15,44 @@ class _Slot(Struct):
     tenant: str = ""
     tokens: Sequence[int] = ()
     used_at: int = 0
-    taken: bool = False
+    is_busy: bool = False
 
 
-class Lease(Struct, frozen=True):
+class KvSlotLease(Struct, frozen=True):
     """A slot for one answer; `reuse` where what it keeps may be used."""
 
     number: int
-    reuse: bool
+    can_reuse: bool
 
 
-class Slots:
+class KvSlots:
     """A number of slots, each taken by one answer at a time."""
 
     def __init__(self, count: int) -> None:
         self._slots = [_Slot(number) for number in range(count)]
-        self._turn = 0
+        self._use_count = 0
 
-    def take(self, tenant: str, tokens: Sequence[int]) -> Lease:
+    def acquire(self, tenant: str, tokens: Sequence[int]) -> KvSlotLease:
         """
         The free slot that knows most of the prompt already, else the one unused for longest.
 
         Raises:
             ValueError: all are taken.
         """
-        free = [slot for slot in self._slots if not slot.taken]
-        best = max(free, key=lambda slot: (_known(slot, tenant, tokens), -slot.used_at))
+        free = [slot for slot in self._slots if not slot.is_busy]
+        best = max(free, key=lambda slot: (_common_prefix(slot, tenant, tokens), -slot.used_at))
         reuse = best.tenant == tenant
-        self._turn += 1
-        best.taken, best.tenant, best.tokens, best.used_at = True, tenant, tokens, self._turn
-        return Lease(best.number, reuse)
+        self._use_count += 1
+        best.is_busy, best.tenant, best.tokens, best.used_at = True, tenant, tokens, self._use_count
+        return KvSlotLease(best.number, reuse)
 
-    def give_back(self, lease: Lease, tokens: Sequence[int]) -> None:
+    def release(self, lease: KvSlotLease, tokens: Sequence[int]) -> None:
         """The answer is over; `tokens` are what the slot has seen now."""
         slot = self._slots[lease.number]
-        slot.taken, slot.tokens = False, tokens
+        slot.is_busy, slot.tokens = False, tokens
 
 
-def _known(slot: _Slot, tenant: str, tokens: Sequence[int]) -> int:
+def _common_prefix(slot: _Slot, tenant: str, tokens: Sequence[int]) -> int:
     if slot.tenant != tenant:
         return 0
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(slot.tokens, tokens, strict=False)))

@@ -17,8 +17,8 @@ import aiohttp
 import msgspec
 from msgspec import Struct
 
-from antiphon.engines.local.prompt import Segment
-from antiphon.errors import Fault, OurFault, context_length_exceeded
+from antiphon.engines.local.prompt import PromptSegment
+from antiphon.errors import ApiError, ServerError, context_length_exceeded
 from antiphon.wire.codec.sse import SseParser
 
 # A batch can't be interrupted: its size bounds how long a cancelled prompt keeps the processor. At 64 that is some 0.6 s for a 1.5B
@@ -26,18 +26,18 @@ from antiphon.wire.codec.sse import SseParser
 BATCH_TOKENS = 64
 # The server sends a comment when it has been silent for a while; without even that, it hangs.
 PING_S = 10
-SILENCE_S = 60
+READ_TIMEOUT_S = 60
 CACHED_SEGMENTS = 2048
 CACHED_CHARACTERS = 4_000_000
 
 
-class Timings(Struct, frozen=True):
+class LlamaTimings(Struct, frozen=True):
     """What the server measured; `cache_n` tokens of the prompt were known."""
 
     cache_n: int = 0
 
 
-class Likely(Struct, frozen=True):
+class LlamaToken(Struct, frozen=True):
     """A token with its log probability."""
 
     token: str
@@ -45,13 +45,13 @@ class Likely(Struct, frozen=True):
     bytes: tuple[int, ...] = ()
 
 
-class Chosen(Likely, frozen=True):
+class LlamaTokenLogprob(LlamaToken, frozen=True):
     """A token that was chosen, with the alternatives."""
 
-    top_logprobs: tuple[Likely, ...] = ()
+    top_logprobs: tuple[LlamaToken, ...] = ()
 
 
-class Failure(Struct, frozen=True):
+class LlamaErrorBody(Struct, frozen=True):
     """The server's error object."""
 
     message: str
@@ -61,7 +61,7 @@ class Failure(Struct, frozen=True):
     n_ctx: int = 0
 
 
-class Chunk(Struct, frozen=True):
+class LlamaChunk(Struct, frozen=True):
     """
     One event of a streamed completion.
 
@@ -76,36 +76,36 @@ class Chunk(Struct, frozen=True):
     stop_type: str = "none"
     tokens_predicted: int = 0
     tokens_evaluated: int = 0
-    timings: Timings | None = None
-    completion_probabilities: tuple[Chosen, ...] = ()
-    error: Failure | None = None
+    timings: LlamaTimings | None = None
+    completion_probabilities: tuple[LlamaTokenLogprob, ...] = ()
+    error: LlamaErrorBody | None = None
 
 
-class _Refused(Struct, frozen=True):
-    error: Failure
+class _ErrorResponse(Struct, frozen=True):
+    error: LlamaErrorBody
 
 
-class _Tokens(Struct, frozen=True):
+class _TokenizeResponse(Struct, frozen=True):
     tokens: list[int]
 
 
-class _Rendered(Struct, frozen=True):
+class _ApplyTemplateResponse(Struct, frozen=True):
     prompt: str
 
 
-class _Generation(Struct, frozen=True):
+class _GenerationSettings(Struct, frozen=True):
     n_ctx: int
 
 
-class _Properties(Struct, frozen=True):
-    default_generation_settings: _Generation
+class _PropsResponse(Struct, frozen=True):
+    default_generation_settings: _GenerationSettings
 
 
 _T = TypeVar("_T")
-_chunk: msgspec.json.Decoder[Chunk] = msgspec.json.Decoder(Chunk)
+_chunk_decoder: msgspec.json.Decoder[LlamaChunk] = msgspec.json.Decoder(LlamaChunk)
 
 
-class Setup(Struct, frozen=True, kw_only=True):
+class LlamaSettings(Struct, frozen=True, kw_only=True):
     """
     How a model is loaded.
 
@@ -121,7 +121,7 @@ class Setup(Struct, frozen=True, kw_only=True):
     gpu_layers: int | None = None
 
 
-class Llama:
+class LlamaServer:
     """
     A model, loaded and spoken to.
 
@@ -132,21 +132,21 @@ class Llama:
     def __init__(self, native: list[Any], session: aiohttp.ClientSession) -> None:
         self._native = native
         self._session = session
-        self._tokens: dict[tuple[str, bool], list[int]] = {}
+        self._token_cache: dict[tuple[str, bool], list[int]] = {}
         self._cached_characters = 0
         self.context = 0
 
     @classmethod
-    async def load(cls, setup: Setup) -> "Llama":
+    async def load(cls, settings: LlamaSettings) -> "LlamaServer":
         """
         Load the model; takes a second or so for each gigabyte.
 
         Raises:
-            OurFault: the runtime is not installed, or the file is no model that it can load.
+            ServerError: the runtime is not installed, or the file is no model that it can load.
         """
         key = secrets.token_urlsafe(32)
-        native = await asyncio.to_thread(_serve, setup, key)
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=5, sock_read=SILENCE_S)
+        native = await asyncio.to_thread(_serve, settings, key)
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=5, sock_read=READ_TIMEOUT_S)
         session = aiohttp.ClientSession(
             native.listening_address,
             headers={"Authorization": f"Bearer {key}", "Content-Type": "application/json"},
@@ -154,7 +154,7 @@ class Llama:
             connector=aiohttp.TCPConnector(limit=0),
         )
         llama = cls([native], session)
-        llama.context = (await llama._get("/props", _Properties)).default_generation_settings.n_ctx
+        llama.context = (await llama._get("/props", _PropsResponse)).default_generation_settings.n_ctx
         return llama
 
     async def close(self) -> None:
@@ -162,22 +162,22 @@ class Llama:
         await self._session.close()
         await asyncio.to_thread(self._native.clear)
 
-    async def tokenise(self, segment: Segment, begins: bool = False) -> list[int]:
+    async def tokenize(self, segment: PromptSegment, add_special: bool = False) -> list[int]:
         """The segment's tokens; those of one that `begins` a prompt have what the model wants before it."""
         text, control = segment
-        if not begins and (known := self._tokens.get((text, control))) is not None:
+        if not add_special and (known := self._token_cache.get((text, control))) is not None:
             return known
-        order = {"content": text, "parse_special": control, "add_special": begins}
-        tokens = (await self._post("/tokenize", order, _Tokens)).tokens
-        if not begins:
-            self._remember((text, control), tokens)
+        order = {"content": text, "parse_special": control, "add_special": add_special}
+        tokens = (await self._post("/tokenize", order, _TokenizeResponse)).tokens
+        if not add_special:
+            self._cache_tokens((text, control), tokens)
         return tokens
 
     async def apply_template(self, messages: Sequence[dict[str, str]]) -> str:
         """The prompt as the model's own template writes it."""
-        return (await self._post("/apply-template", {"messages": messages}, _Rendered)).prompt
+        return (await self._post("/apply-template", {"messages": messages}, _ApplyTemplateResponse)).prompt
 
-    async def complete(self, order: dict[str, Any], may_read: asyncio.Event, take: Callable[[list[Chunk]], bool]) -> None:
+    async def complete(self, payload: dict[str, Any], may_read: asyncio.Event, on_chunks: Callable[[list[LlamaChunk]], bool]) -> None:
         """
         Stream a completion.
 
@@ -186,49 +186,49 @@ class Llama:
             take: gets what arrived together; False ends the completion early.
 
         Raises:
-            Fault: the server refused it, or failed on the way.
+            ApiError: the server refused it, or failed on the way.
             aiohttp.ClientError: the connection broke.
         """
         parser = SseParser()
-        async with self._session.post("/completion", data=_body(order)) as response:
+        async with self._session.post("/completion", data=_json_stream(payload)) as response:
             if response.status != 200:
-                raise _fault(await response.read())
+                raise _decode_error(await response.read())
             while piece := await response.content.readany():
-                chunks = [_chunk.decode(event) for event in parser.feed(piece)]
+                chunks = [_chunk_decoder.decode(event) for event in parser.feed(piece)]
                 for chunk in chunks:
                     if chunk.error is not None:
-                        raise _told(chunk.error)
-                if chunks and (not take(chunks) or chunks[-1].stop):
+                        raise _error_from(chunk.error)
+                if chunks and (not on_chunks(chunks) or chunks[-1].stop):
                     return
                 await may_read.wait()
-        raise OurFault("The local model's answer broke off.")
+        raise ServerError("The local model's answer broke off.")
 
     async def _get(self, path: str, type: type[_T]) -> _T:
         async with self._session.get(path) as response:
             return msgspec.json.decode(await response.read(), type=type)
 
-    async def _post(self, path: str, order: Any, type: type[_T]) -> _T:
-        async with self._session.post(path, data=_body(order)) as response:
+    async def _post(self, path: str, payload: Any, type: type[_T]) -> _T:
+        async with self._session.post(path, data=_json_stream(payload)) as response:
             body = await response.read()
             if response.status != 200:
-                raise _fault(body)
+                raise _decode_error(body)
             return msgspec.json.decode(body, type=type)
 
-    def _remember(self, key: tuple[str, bool], tokens: list[int]) -> None:
-        self._tokens[key] = tokens
+    def _cache_tokens(self, key: tuple[str, bool], tokens: list[int]) -> None:
+        self._token_cache[key] = tokens
         self._cached_characters += len(key[0])
-        while len(self._tokens) > CACHED_SEGMENTS or self._cached_characters > CACHED_CHARACTERS:
-            oldest = next(iter(self._tokens))
-            del self._tokens[oldest]
+        while len(self._token_cache) > CACHED_SEGMENTS or self._cached_characters > CACHED_CHARACTERS:
+            oldest = next(iter(self._token_cache))
+            del self._token_cache[oldest]
             self._cached_characters -= len(oldest[0])
 
 
-def _body(order: Any) -> io.BytesIO:
+def _json_stream(payload: Any) -> io.BytesIO:
     """As a stream: what people paste may be megabytes, which aiohttp won't write in one go."""
-    return io.BytesIO(msgspec.json.encode(order))
+    return io.BytesIO(msgspec.json.encode(payload))
 
 
-def _serve(setup: Setup, key: str) -> Any:
+def _serve(settings: LlamaSettings, key: str) -> Any:
     """The native server, loaded and listening; it stops when the last reference to it goes."""
     # The native threads meet after every layer; by default they wait there at full speed, and one other busy process then costs them
     # nine tenths of theirs (measured: 16 to 0.6 tokens a second on two processors; 16 to 9 this way). Read when the library is loaded.
@@ -236,15 +236,15 @@ def _serve(setup: Setup, key: str) -> Any:
     try:
         import xllamacpp  # noqa: PLC0415 - 100 MB of native code, and an extra: only those who use it load it
     except ImportError:
-        raise OurFault("The engine 'local' needs the extra of that name: pip install 'antiphon[local]'.") from None
+        raise ServerError("The engine 'local' needs the extra of that name: pip install 'antiphon[local]'.") from None
     params = xllamacpp.CommonParams()
-    params.model.path = os.fspath(setup.path)
-    params.n_parallel = setup.slots
-    params.n_ctx = setup.context * setup.slots
+    params.model.path = os.fspath(settings.path)
+    params.n_parallel = settings.slots
+    params.n_ctx = settings.context * settings.slots
     params.n_batch = params.n_ubatch = BATCH_TOKENS
-    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = setup.threads
-    if setup.gpu_layers is not None:
-        params.n_gpu_layers = setup.gpu_layers
+    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = settings.threads
+    if settings.gpu_layers is not None:
+        params.n_gpu_layers = settings.gpu_layers
     params.fit_params = False
     params.cache_ram_mib = 0
     params.api_keys = [key]
@@ -255,17 +255,17 @@ def _serve(setup: Setup, key: str) -> Any:
     try:
         return xllamacpp.Server(params)
     except RuntimeError:
-        raise OurFault(f"The file {setup.path} can't be loaded: it is no GGUF model that llama.cpp knows.") from None
+        raise ServerError(f"The file {settings.path} can't be loaded: it is no GGUF model that llama.cpp knows.") from None
 
 
-def _fault(body: bytes) -> Fault:
+def _decode_error(body: bytes) -> ApiError:
     try:
-        return _told(msgspec.json.decode(body, type=_Refused).error)
+        return _error_from(msgspec.json.decode(body, type=_ErrorResponse).error)
     except msgspec.DecodeError:
-        return OurFault("The local model's server refused the request.")
+        return ServerError("The local model's server refused the request.")
 
 
-def _told(failure: Failure) -> Fault:
-    if failure.type == "exceed_context_size_error":
-        return context_length_exceeded(failure.n_ctx, failure.n_prompt_tokens)
-    return OurFault(f"The local model failed: {failure.message}")
+def _error_from(error_body: LlamaErrorBody) -> ApiError:
+    if error_body.type == "exceed_context_size_error":
+        return context_length_exceeded(error_body.n_ctx, error_body.n_prompt_tokens)
+    return ServerError(f"The local model failed: {error_body.message}")

@@ -15,7 +15,7 @@ CLAIM_S = 10.0
 """Who had nothing to read for so long has finished, or fallen silent, and makes room for others."""
 
 
-class Ahead:
+class PrefillScheduler:
     """
     The conversations that have something to read ahead.
 
@@ -24,38 +24,38 @@ class Ahead:
         claim_s: how long each of them is one, since it last had something to read.
     """
 
-    def __init__(self, most: int, claim_s: float = CLAIM_S) -> None:
-        self._most = most
+    def __init__(self, max_conversations: int, claim_s: float = CLAIM_S) -> None:
+        self._max_conversations = max_conversations
         self._claim_s = claim_s
-        self._answers = 0
-        self._quiet = asyncio.Event()
-        self._quiet.set()
-        self._reading: dict[Hashable, asyncio.Timeout] = {}
+        self._active_responses = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._prefills: dict[Hashable, asyncio.Timeout] = {}
         self._claims: dict[Hashable, float] = {}
 
-    def claims(self, reader: Hashable) -> bool:
+    def try_claim(self, conversation: Hashable) -> bool:
         """Whether it is one of those that are read for, as they were the first."""
         now = asyncio.get_running_loop().time()
         self._claims = {other: at for other, at in self._claims.items() if now - at < self._claim_s}
-        if reader not in self._claims and len(self._claims) >= self._most:
+        if conversation not in self._claims and len(self._claims) >= self._max_conversations:
             return False
-        self._claims[reader] = now
+        self._claims[conversation] = now
         return True
 
-    def gives_up(self, reader: Hashable) -> None:
+    def release_claim(self, conversation: Hashable) -> None:
         """What was read for it has been of use, or never will be."""
-        self._claims.pop(reader, None)
+        self._claims.pop(conversation, None)
 
-    def is_reading(self, reader: Hashable) -> bool:
+    def is_prefilling(self, conversation: Hashable) -> bool:
         """Whether something is being read for it just now."""
-        return reader in self._reading
+        return conversation in self._prefills
 
-    async def quiet(self) -> None:
+    async def wait_until_idle(self) -> None:
         """Wait until nobody is answered."""
-        await self._quiet.wait()
+        await self._idle.wait()
 
     @contextlib.asynccontextmanager
-    async def reading(self, reader: Hashable) -> AsyncIterator[None]:
+    async def prefilling(self, conversation: Hashable) -> AsyncIterator[None]:
         """
         For as long as something is read; begin only where it is quiet.
 
@@ -63,29 +63,29 @@ class Ahead:
             TimeoutError: somebody is answered, before this was over.
         """
         async with asyncio.timeout(None) as scope:
-            self._reading[reader] = scope
+            self._prefills[conversation] = scope
             try:
                 yield
             finally:
-                del self._reading[reader]
+                del self._prefills[conversation]
 
     @contextlib.contextmanager
-    def answering(self, reader: Hashable | None) -> Iterator[None]:
+    def responding(self, conversation: Hashable | None) -> Iterator[None]:
         """
         For as long as an answer is under way.
 
         Args:
             reader: whose reading the answer needs and waits for; all others' is broken off.
         """
-        self._answers += 1
-        self._quiet.clear()
+        self._active_responses += 1
+        self._idle.clear()
         now = asyncio.get_running_loop().time()
-        for other, scope in self._reading.items():
-            if other is not reader and not scope.expired():
+        for other, scope in self._prefills.items():
+            if other is not conversation and not scope.expired():
                 scope.reschedule(now)
         try:
             yield
         finally:
-            self._answers -= 1
-            if not self._answers:
-                self._quiet.set()
+            self._active_responses -= 1
+            if not self._active_responses:
+                self._idle.set()

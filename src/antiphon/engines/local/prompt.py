@@ -12,32 +12,32 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Any, Literal, NamedTuple
 
-from antiphon.engine_api import commands, history as turns
+from antiphon.engine_api import commands, history as engine_history
 from antiphon.engine_api.options import JsonObject, JsonSchema
-from antiphon.engines.local.tool_grammar import CLOSE, OPEN, Offer
-from antiphon.errors import ClientMistake
+from antiphon.engines.local.tool_grammar import TOOL_CALL_CLOSE, TOOL_CALL_OPEN, GrammarTool
+from antiphon.errors import ClientError
 
 
-class Segment(NamedTuple):
+class PromptSegment(NamedTuple):
     """A stretch of the prompt; in one with `control`, control tokens are recognised."""
 
     text: str
-    control: bool = False
+    parse_special: bool = False
 
 
-Segments = tuple[Segment, ...]
+PromptSegments = tuple[PromptSegment, ...]
 
 
-class Said(NamedTuple):
+class PromptMessage(NamedTuple):
     """What one side said without a break."""
 
     role: Literal["system", "user", "assistant"]
-    segments: Segments
+    segments: PromptSegments
 
 
 DEFAULT_INSTRUCTIONS = "You are a helpful assistant."
 
-_TOOLS = """# Tools
+_TOOLS_PROMPT = """# Tools
 
 You may call one or more functions to assist with the user query.
 
@@ -52,15 +52,17 @@ For each function call, return a json object with function name and arguments wi
 </tool_call>"""
 
 # Without this the default model calls the same function again after five results in eight, with it after none.
-_AFTER_RESULTS = "If that answers me, tell me in plain words. If something is still missing, call a function for it."
+_AFTER_RESULTS_PROMPT = "If that answers me, tell me in plain words. If something is still missing, call a function for it."
 
-_FORMS = {
+_FORMAT_PROMPTS = {
     JsonObject: "Answer with one JSON object and nothing else.",
     JsonSchema: "Answer with JSON that satisfies this JSON Schema, and nothing else:\n{schema}",
 }
 
 
-def conversation(ask: commands.Respond, offers: Sequence[Offer], history: Sequence[turns.Turn]) -> list[Said]:
+def prompt_messages(
+    request: commands.Respond, tools: Sequence[GrammarTool], history: Sequence[engine_history.HistoryItem]
+) -> list[PromptMessage]:
     """
     The whole conversation, system turn first, sides alternating as far as they did.
 
@@ -69,99 +71,101 @@ def conversation(ask: commands.Respond, offers: Sequence[Offer], history: Sequen
         history: of `ask`, or what is left of it.
 
     Raises:
-        ClientMistake: something in it is neither words nor a tool's.
+        ClientError: something in it is neither words nor a tool's.
     """
     rest = list(history)
-    opening = [ask.instructions] if ask.instructions else []
-    while rest and isinstance(turn := rest[0], turns.Message) and turn.role in ("system", "developer"):
-        opening.append(_words(turn.parts))
+    opening = [request.instructions] if request.instructions else []
+    while rest and isinstance(turn := rest[0], engine_history.Message) and turn.role in ("system", "developer"):
+        opening.append(_parts_text(turn.parts))
         rest.pop(0)
     opening = opening or [DEFAULT_INSTRUCTIONS]
-    opening += _shown(offers)
-    opening += _form(ask)
-    said = [Said("system", (Segment("\n\n".join(opening)),))]
-    for is_result, run in groupby(rest, lambda turn: isinstance(turn, turns.ToolResult)):
-        said += (one for turn in run for one in _said(turn))
+    opening += _tools_prompt(tools)
+    opening += _format_prompt(request)
+    said = [PromptMessage("system", (PromptSegment("\n\n".join(opening)),))]
+    for is_result, run in groupby(rest, lambda turn: isinstance(turn, engine_history.ToolResult)):
+        said += (one for turn in run for one in _item_messages(turn))
         if is_result:
-            said.append(Said("user", (Segment(_AFTER_RESULTS),)))
-    return [_joined(role, list(run)) for role, run in groupby(said, lambda one: one.role)]
+            said.append(PromptMessage("user", (PromptSegment(_AFTER_RESULTS_PROMPT),)))
+    return [_merge_messages(role, list(run)) for role, run in groupby(said, lambda one: one.role)]
 
 
-def _shown(offers: Sequence[Offer]) -> list[str]:
-    if not offers:
+def _tools_prompt(tools: Sequence[GrammarTool]) -> list[str]:
+    if not tools:
         return []
-    return [_TOOLS.format(tools="\n".join(json.dumps(one.signature, ensure_ascii=False) for one in offers))]
+    return [_TOOLS_PROMPT.format(tools="\n".join(json.dumps(one.signature, ensure_ascii=False) for one in tools))]
 
 
-def _form(ask: commands.Respond) -> list[str]:
-    match ask.format:
+def _format_prompt(request: commands.Respond) -> list[str]:
+    match request.format:
         case None:
             return []
         case JsonObject():
-            return [_FORMS[JsonObject]]
+            return [_FORMAT_PROMPTS[JsonObject]]
         case JsonSchema(schema=schema, description=description):
-            note = _FORMS[JsonSchema].format(schema=json.dumps(schema, ensure_ascii=False))
+            note = _FORMAT_PROMPTS[JsonSchema].format(schema=json.dumps(schema, ensure_ascii=False))
             return [note if description is None else f"{note}\n{description}"]
 
 
-def _said(turn: turns.Turn) -> Iterator[Said]:
-    match turn:
-        case turns.Message(role, parts):
-            yield Said("system" if role == "developer" else role, (Segment(_words(parts)),))
-        case turns.ToolCall():
-            yield Said("assistant", (Segment(OPEN, True), Segment(_called(turn)), Segment(CLOSE, True)))
-        case turns.ToolResult(parts=parts):
-            yield Said("user", (Segment(f"<tool_response>\n{_words(parts)}\n</tool_response>"),))
-        case turns.Hosted():
+def _item_messages(item: engine_history.HistoryItem) -> Iterator[PromptMessage]:
+    match item:
+        case engine_history.Message(role, parts):
+            yield PromptMessage("system" if role == "developer" else role, (PromptSegment(_parts_text(parts)),))
+        case engine_history.ToolCall():
+            yield PromptMessage(
+                "assistant", (PromptSegment(TOOL_CALL_OPEN, True), PromptSegment(_call_text(item)), PromptSegment(TOOL_CALL_CLOSE, True))
+            )
+        case engine_history.ToolResult(parts=parts):
+            yield PromptMessage("user", (PromptSegment(f"<tool_response>\n{_parts_text(parts)}\n</tool_response>"),))
+        case engine_history.HostedToolItem():
             return  # of tools that no engine has which reads prompts
-        case turns.Thought():
+        case engine_history.ReasoningItem():
             return  # a small model that doesn't reason has no use for another's reasoning
 
 
-def _called(call: turns.ToolCall) -> str:
+def _call_text(call: engine_history.ToolCall) -> str:
     name = f"{call.namespace}.{call.name}" if call.namespace else call.name
     arguments = json.dumps({"input": call.arguments}) if call.custom else call.arguments
     return f'{{"name": {json.dumps(name)}, "arguments": {arguments}}}'
 
 
-def _words(parts: Iterable[turns.Part]) -> str:
-    return "\n".join(map(_part_words, parts))
+def _parts_text(parts: Iterable[engine_history.HistoryPart]) -> str:
+    return "\n".join(map(_part_text, parts))
 
 
-def _part_words(part: turns.Part) -> str:
+def _part_text(part: engine_history.HistoryPart) -> str:
     match part:
         # It can't hear, but what was heard is words.
-        case turns.TextPart(text) | turns.RefusalPart(text) | turns.SpeechPart(transcript=str(text)):
+        case engine_history.TextPart(text) | engine_history.RefusalPart(text) | engine_history.SpeechPart(transcript=str(text)):
             return text
         case _:
             kind = type(part).__name__.removesuffix("Part").lower()
             message = f"This model reads text only; the input has a part of kind '{kind}'."
-            raise ClientMistake(message, code="unsupported_value", param="input")
+            raise ClientError(message, code="unsupported_value", param="input")
 
 
-def _joined(role: Any, run: list[Said]) -> Said:
+def _merge_messages(role: Any, messages: list[PromptMessage]) -> PromptMessage:
     """One turn of several that follow each other; calls and results each on lines of their own."""
-    segments: list[Segment] = []
-    for one in run:
+    segments: list[PromptSegment] = []
+    for one in messages:
         if segments:
-            segments.append(Segment("\n", True))
+            segments.append(PromptSegment("\n", True))
         segments += one.segments
-    return Said(role, tuple(segments))
+    return PromptMessage(role, tuple(segments))
 
 
-def chatml(said: Sequence[Said], lead: str = "") -> Segments:
+def chatml(messages: Sequence[PromptMessage], assistant_prefix: str = "") -> PromptSegments:
     """
     The prompt in ChatML, open for the assistant to go on after `lead`.
 
     Source: https://huggingface.co/Qwen/Qwen2.5-Coder-1.5B-Instruct (tokenizer_config.json)
     """
-    segments: list[Segment] = []
-    for one in said:
-        segments += (Segment(f"<|im_start|>{one.role}\n", True), *one.segments, Segment("<|im_end|>\n", True))
-    return (*segments, Segment("<|im_start|>assistant\n" + lead, True))
+    segments: list[PromptSegment] = []
+    for one in messages:
+        segments += (PromptSegment(f"<|im_start|>{one.role}\n", True), *one.segments, PromptSegment("<|im_end|>\n", True))
+    return (*segments, PromptSegment("<|im_start|>assistant\n" + assistant_prefix, True))
 
 
-class Stencil:
+class TemplatePlaceholders:
     """
     The conversation with every text cut out, for a template that is the model's own, and a way to put the texts back.
 
@@ -171,24 +175,24 @@ class Stencil:
         messages: role and content, as `/apply-template` takes them.
     """
 
-    def __init__(self, said: Sequence[Said]) -> None:
+    def __init__(self, messages: Sequence[PromptMessage]) -> None:
         # Not a matter of secrecy: a mark that is new each time can't be in a text that was written before.
         self._mark = f"\u2039{secrets.token_hex(8)}\u203a"
-        self._texts = [one.segments for one in said]
-        self.messages = [{"role": one.role, "content": f"{self._mark}{number}{self._mark}"} for number, one in enumerate(said)]
+        self._texts = [one.segments for one in messages]
+        self.messages = [{"role": one.role, "content": f"{self._mark}{number}{self._mark}"} for number, one in enumerate(messages)]
 
-    def fill(self, rendered: str, lead: str = "") -> Segments:
+    def fill(self, template_output: str, assistant_prefix: str = "") -> PromptSegments:
         """The prompt, from what the template made of the messages."""
-        segments: list[Segment] = []
-        for number, piece in enumerate(rendered.split(self._mark)):
+        segments: list[PromptSegment] = []
+        for number, piece in enumerate(template_output.split(self._mark)):
             if number % 2:
                 segments += self._texts[int(piece)]
             elif piece:
-                segments.append(Segment(piece, True))
-        return (*segments, Segment(lead, True)) if lead else tuple(segments)
+                segments.append(PromptSegment(piece, True))
+        return (*segments, PromptSegment(assistant_prefix, True)) if assistant_prefix else tuple(segments)
 
 
-def droppable(history: Sequence[turns.Turn]) -> list[range]:
+def droppable_groups(history: Sequence[engine_history.HistoryItem]) -> list[range]:
     """
     What may be dropped to make the history fit, oldest first, each to be dropped as a whole.
 
@@ -196,18 +200,18 @@ def droppable(history: Sequence[turns.Turn]) -> list[range]:
     """
     groups: list[range] = []
     start = 0
-    for _, run in groupby(range(len(history)), lambda number: number if isinstance(history[number], turns.Message) else None):
+    for _, run in groupby(range(len(history)), lambda number: number if isinstance(history[number], engine_history.Message) else None):
         size = len(list(run))
         groups.append(range(start, start + size))
         start += size
-    return [group for group in groups[:-1] if not _developers(history[group[0]])]
+    return [group for group in groups[:-1] if not _is_developer_message(history[group[0]])]
 
 
-def without(history: Sequence[turns.Turn], groups: Iterable[range]) -> tuple[turns.Turn, ...]:
+def drop_groups(history: Sequence[engine_history.HistoryItem], groups: Iterable[range]) -> tuple[engine_history.HistoryItem, ...]:
     """The history with these left out."""
     dropped = {number for group in groups for number in group}
     return tuple(turn for number, turn in enumerate(history) if number not in dropped)
 
 
-def _developers(turn: turns.Turn) -> bool:
-    return isinstance(turn, turns.Message) and turn.role in ("system", "developer")
+def _is_developer_message(item: engine_history.HistoryItem) -> bool:
+    return isinstance(item, engine_history.Message) and item.role in ("system", "developer")

@@ -7,15 +7,15 @@ import msgspec
 from msgspec import Meta, Struct
 
 from antiphon.engine_api.options import Sampling
-from antiphon.errors import ClientMistake
+from antiphon.errors import ClientError
 
 MAX_LOGPROBS = 20
-NATIVE: Mapping[str, float] = {"temperature": 0.8, "top_p": 0.95}
+NATIVE_DEFAULTS: Mapping[str, float] = {"temperature": 0.8, "top_p": 0.95}
 """What llama.cpp takes where nobody says; said outright, so that a response can tell what it was sampled with."""
 # What the original reports for a token that was as good as impossible.
 LOWEST_LOGPROB = -9999.0
 
-_PLAIN = ("temperature", "top_p", "presence_penalty", "frequency_penalty")
+_COMMON_FIELDS = ("temperature", "top_p", "presence_penalty", "frequency_penalty")
 
 
 class _Extra(Struct, frozen=True, omit_defaults=True):
@@ -27,7 +27,7 @@ class _Extra(Struct, frozen=True, omit_defaults=True):
     stop: str | Annotated[list[str], Meta(max_length=16)] | None = None
 
 
-def order(sampling: Sampling, defaults: Mapping[str, float]) -> dict[str, Any]:
+def request_fields(sampling: Sampling, defaults: Mapping[str, float]) -> dict[str, Any]:
     """
     The fields of a completion request.
 
@@ -35,9 +35,9 @@ def order(sampling: Sampling, defaults: Mapping[str, float]) -> dict[str, Any]:
         defaults: what the model's makers advise where the client doesn't say.
 
     Raises:
-        ClientMistake: one of `seed`, `top_k`, `min_p`, `stop` is given with a wrong type.
+        ClientError: one of `seed`, `top_k`, `min_p`, `stop` is given with a wrong type.
     """
-    asked = {name: value for name in _PLAIN if (value := getattr(sampling, name)) is not None}
+    asked = {name: value for name in _COMMON_FIELDS if (value := getattr(sampling, name)) is not None}
     fields: dict[str, Any] = {**defaults, **asked, **_extra(sampling.extra), "n_predict": sampling.max_tokens or -1}
     if sampling.top_logprobs is not None:
         fields["n_probs"] = max(1, sampling.top_logprobs)
@@ -50,7 +50,7 @@ def _extra(extra: Mapping[str, Any]) -> dict[str, Any]:
         try:
             fields |= msgspec.to_builtins(msgspec.convert({name: extra.get(name)}, _Extra))
         except msgspec.ValidationError as error:
-            raise ClientMistake(f"Invalid value for '{name}': {error}.", code="invalid_value", param=name) from None
+            raise ClientError(f"Invalid value for '{name}': {error}.", code="invalid_value", param=name) from None
     if isinstance(fields.get("stop"), str):
         fields["stop"] = [fields["stop"]]
     return fields

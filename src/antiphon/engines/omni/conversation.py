@@ -12,47 +12,47 @@ from collections.abc import Sequence
 from itertools import count
 from typing import Protocol
 
-from antiphon.audio import ms_of
-from antiphon.engine_api import commands, events as talk_events
+from antiphon.audio import duration_ms
+from antiphon.engine_api import commands, events as engine_events
 from antiphon.engine_api.engine import Deliver, EngineOverrun, Fetch
 from antiphon.engines.omni import request as omni_ask
-from antiphon.engines.omni.audio import Units
-from antiphon.engines.omni.response import Answer, Duplex, Words
-from antiphon.engines.omni.session import Line, Parting
-from antiphon.errors import Fault, UpstreamTrouble
+from antiphon.engines.omni.audio import AudioUnitChunker
+from antiphon.engines.omni.response import EventList, OmniDuplexReader, OmniResponseReader
+from antiphon.engines.omni.session import BackendSession, SessionEnd
+from antiphon.errors import ApiError, UpstreamError
 from antiphon.wire.minicpmo.media import to_floats
-from antiphon.wire.upstream.minicpmo_backend import TO_WORKER_HZ, InputAppend, Mode, Opening, Said, Unit
+from antiphon.wire.upstream.minicpmo_backend import INPUT_RATE_HZ, BackendEvent, DuplexInput, InputAppend, Mode, SessionPayload
 
-BACKLOG_BYTES = 4 << 20
+MAX_BACKLOG_BYTES = 4 << 20
 """How much may wait for a worker to take it in; what is told when there is more is not taken."""
 
-BACKLOG_MS = 5_000
+MAX_PENDING_AUDIO_MS = 5_000
 """How much sound may wait for a session to begin."""
 
-MOST_FRAMES = 4
+MAX_FRAMES_PER_UNIT = 4
 """Pictures that one piece of sound may have; of more, the last."""
 
-MOST_WAITING = 64
+MAX_PENDING_REQUESTS = 64
 """Questions that may wait to be answered."""
 
-AGAIN_S = (0.5, 1.5, 3.0)
+RETRY_DELAYS_S = (0.5, 1.5, 3.0)
 """How long to wait before a session is asked for again of a worker that closed without a word: one that is still clearing up does so."""
 
 
-class Way(Protocol):
+class WorkerAccess(Protocol):
     """How a worker is reached."""
 
     fetch: Fetch
-    session_s: float
+    session_timeout_s: float
     is_native: bool
 
-    async def admit(self, mode: Mode) -> Line:
+    async def acquire_session(self, mode: Mode) -> BackendSession:
         """A line to the worker, once that has nothing else to do."""
 
-    async def dismiss(self, line: Line | None) -> bool:
+    async def release_session(self, session: BackendSession | None) -> bool:
         """Let the worker end the session, if there is one; whether it came to have nothing to do, or there is no worker any more."""
 
-    def fits(self, line: Line, mode: Mode) -> bool:
+    def is_compatible(self, session: BackendSession, mode: Mode) -> bool:
         """Whether a session of that mode may begin on the line."""
 
 
@@ -64,264 +64,264 @@ class OmniConversation:
         line: to the worker, without a session yet.
     """
 
-    def __init__(self, way: Way, line: Line, deliver: Deliver, tasks: asyncio.TaskGroup) -> None:
-        self._way = way
-        self._line: Line | None = line
-        self._deliver_to: Deliver = deliver
+    def __init__(self, access: WorkerAccess, session: BackendSession, deliver: Deliver, tasks: asyncio.TaskGroup) -> None:
+        self._access = access
+        self._session: BackendSession | None = session
+        self._deliver_events: Deliver = deliver
         self._loop = asyncio.get_running_loop()
-        self._jobs: deque[commands.Converse | commands.Respond] = deque()
+        self._jobs: deque[commands.StartDuplex | commands.Respond] = deque()
         self._has_job = asyncio.Event()
-        self._opening: Opening | None = None  # of the session that has begun on the line
-        self._answer: Answer | None = None
-        self._answered = asyncio.Event()
-        self._duplex: Duplex | None = None
-        self._senses: _Senses | None = None
-        self._outbox: Words = []
-        self._lost: Fault | None = None
+        self._session_payload: SessionPayload | None = None  # of the session that has begun on the line
+        self._response: OmniResponseReader | None = None
+        self._response_over = asyncio.Event()
+        self._duplex_reader: OmniDuplexReader | None = None
+        self._input_buffer: _InputBuffer | None = None
+        self._outbox: EventList = []
+        self._fatal_error: ApiError | None = None
         self._is_paused = False
         numbers = count(1)
-        self._mint = lambda: f"said_{next(numbers)}"
-        self._task = tasks.create_task(self._work())
+        self._new_id = lambda: f"said_{next(numbers)}"
+        self._task = tasks.create_task(self._run_jobs())
 
     # What the session says
 
-    def tell(self, word: commands.ToEngine) -> None:
+    def send(self, command: commands.EngineCommand) -> None:
         """Take a word."""
-        match word:
-            case commands.Respond(id=id) if self._lost is not None:
-                self._say([talk_events.Broke.by(id, self._lost)])
-            case commands.Respond() | commands.Converse():
-                self._ask(word)
+        match command:
+            case commands.Respond(id=id) if self._fatal_error is not None:
+                self._deliver_soon([engine_events.ResponseFailed.from_error(id, self._fatal_error)])
+            case commands.Respond() | commands.StartDuplex():
+                self._enqueue(command)
             case commands.Cancel(id):
                 self._cancel(id)
-            case commands.Hear(pcm) if self._senses is not None and self._lost is None:
-                self._hear(self._senses, pcm)
-            case commands.See() | commands.Listen() if self._senses is not None:
-                self._senses.take(word)
+            case commands.AppendAudio(pcm) if self._input_buffer is not None and self._fatal_error is None:
+                self._append_audio(self._input_buffer, pcm)
+            case commands.AppendImage() | commands.ForceListen() if self._input_buffer is not None:
+                self._input_buffer.add(command)
             case _:
                 pass  # its abilities say that it detects no turns and foresees nothing
 
     def pause(self) -> None:
         """Read nothing, and let no time pass."""
         self._is_paused = True
-        if self._line is not None:
-            self._line.pause()
+        if self._session is not None:
+            self._session.pause()
 
     def resume(self) -> None:
         """Read on."""
         self._is_paused = False
-        if self._line is not None:
-            self._line.resume()
+        if self._session is not None:
+            self._session.resume()
 
-    def shut(self) -> None:
+    def abort(self) -> None:
         """Break every answer: the server stops."""
-        fault = UpstreamTrouble("The server is shutting down.", status=503, code="server_is_overloaded")
+        fault = UpstreamError("The server is shutting down.", status=503, code="server_is_overloaded")
         self._task.cancel()
-        self._lose(fault, "shutdown")
-        if self._line is not None:
-            self._line.hang_up()
+        self._fail(fault, "shutdown")
+        if self._session is not None:
+            self._session.close()
 
-    async def leave(self) -> bool:
+    async def release(self) -> bool:
         """Say nothing more, and return when the worker has nothing more to do; whether it came to that."""
-        self._deliver_to = lambda _words: None
-        self._lost = self._lost or UpstreamTrouble("The conversation is over.")
+        self._deliver_events = lambda _words: None
+        self._fatal_error = self._fatal_error or UpstreamError("The conversation is over.")
         self._task.cancel()
         await asyncio.wait([self._task])
-        return await self._way.dismiss(self._line)
+        return await self._access.release_session(self._session)
 
     # What takes a while
 
-    def _ask(self, word: commands.Respond | commands.Converse) -> None:
-        if len(self._jobs) >= MOST_WAITING:
+    def _enqueue(self, command: commands.Respond | commands.StartDuplex) -> None:
+        if len(self._jobs) >= MAX_PENDING_REQUESTS:
             raise EngineOverrun(f"{len(self._jobs)} questions are waiting already")
-        if isinstance(word, commands.Converse):
-            self._senses = _Senses(word)
-        self._jobs.append(word)
+        if isinstance(command, commands.StartDuplex):
+            self._input_buffer = _InputBuffer(command)
+        self._jobs.append(command)
         self._has_job.set()
 
-    async def _work(self) -> None:
-        while self._lost is None:
+    async def _run_jobs(self) -> None:
+        while self._fatal_error is None:
             if not self._jobs:
                 self._has_job.clear()
                 await self._has_job.wait()
                 continue
             job = self._jobs.popleft()
             try:
-                await (self._converse(job) if isinstance(job, commands.Converse) else self._respond(job))
-            except Fault as fault:
-                if isinstance(job, commands.Converse):
-                    self._lose(fault)
+                await (self._start_duplex(job) if isinstance(job, commands.StartDuplex) else self._respond(job))
+            except ApiError as fault:
+                if isinstance(job, commands.StartDuplex):
+                    self._fail(fault)
 
-    async def _converse(self, word: commands.Converse) -> None:
-        created = await self._begin(omni_ask.opening(word))
-        self._duplex = Duplex(word.voice, self._mint, created.usage)
-        self._say([talk_events.Ready(created.metrics or {})])
-        if self._senses is not None:
-            for unit in self._senses.released():
-                self._send(unit)
+    async def _start_duplex(self, command: commands.StartDuplex) -> None:
+        created = await self._begin_session(omni_ask.build_session_payload(command))
+        self._duplex_reader = OmniDuplexReader(command.voice, self._new_id, created.usage)
+        self._deliver_soon([engine_events.DuplexStarted(created.metrics or {})])
+        if self._input_buffer is not None:
+            for unit in self._input_buffer.take_pending():
+                self._send_unit(unit)
 
-    async def _respond(self, ask: commands.Respond) -> None:
-        answer = self._answer = Answer(ask)
-        self._answered.clear()
+    async def _respond(self, request: commands.Respond) -> None:
+        answer = self._response = OmniResponseReader(request)
+        self._response_over.clear()
         try:
-            asked = await omni_ask.question(ask, self._way.fetch)
-            await self._questions(Opening(mode="turn_based", use_tts=ask.voice is not None))
-            line = self._line
+            asked = await omni_ask.build_chat_input(request, self._access.fetch)
+            await self._ensure_session(SessionPayload(mode="turn_based", use_tts=request.voice is not None))
+            line = self._session
             if line is None or answer.is_over:
                 return
             line.is_answering = True
-            line.say(InputAppend(input=asked))
-            await self._answered.wait()
+            line.send(InputAppend(input=asked))
+            await self._response_over.wait()
             is_whole, line.is_answering = not line.is_answering, False
-            if self._way.is_native or not is_whole:
-                await self._part()
-        except Fault as fault:
-            self._say(answer.end(talk_events.Broke.by(ask.id, fault)))
+            if self._access.is_native or not is_whole:
+                await self._end_session()
+        except ApiError as fault:
+            self._deliver_soon(answer.end(engine_events.ResponseFailed.from_error(request.id, fault)))
         finally:
-            self._answer = None
+            self._response = None
 
-    async def _questions(self, opening: Opening) -> None:
+    async def _ensure_session(self, payload: SessionPayload) -> None:
         """Have a session in which questions are answered."""
-        if self._line is None or not self._line.is_open or self._opening != opening:
-            await self._begin(opening)
+        if self._session is None or not self._session.is_open or self._session_payload != payload:
+            await self._begin_session(payload)
 
-    async def _begin(self, opening: Opening) -> Said:
+    async def _begin_session(self, payload: SessionPayload) -> BackendEvent:
         """
         A session.
 
         Raises:
-            Fault: there is none; where the worker is gone, that was told.
+            ApiError: there is none; where the worker is gone, that was told.
         """
-        self._hush()
-        pauses_s = iter(AGAIN_S)
+        self._end_duplex()
+        pauses_s = iter(RETRY_DELAYS_S)
         while True:
-            line = await self._fresh(opening.mode)
-            said = await line.begin(opening, self._way.session_s, self)
-            if isinstance(said, Said):
-                self._opening = opening
+            line = await self._acquire_unused_session(payload.mode)
+            said = await line.begin(payload, self._access.session_timeout_s, self)
+            if isinstance(said, BackendEvent):
+                self._session_payload = payload
                 return said
             pause_s = next(pauses_s, None)
-            if said.was_said:
-                raise said.fault
+            if said.is_from_worker:
+                raise said.error
             if pause_s is None or not said.may_retry:
-                self._lose(said.fault)
-                raise said.fault
+                self._fail(said.error)
+                raise said.error
             await asyncio.sleep(pause_s)
 
-    async def _fresh(self, mode: Mode) -> Line:
+    async def _acquire_unused_session(self, mode: Mode) -> BackendSession:
         """A line on which no session has begun."""
-        line = self._line
-        if line is None or line.has_begun or not line.is_open or not self._way.fits(line, mode):
-            await self._part()
+        line = self._session
+        if line is None or line.has_begun or not line.is_open or not self._access.is_compatible(line, mode):
+            await self._end_session()
             try:
-                line = self._line = await self._way.admit(mode)
-            except Fault as fault:
-                self._lose(fault)
+                line = self._session = await self._access.acquire_session(mode)
+            except ApiError as fault:
+                self._fail(fault)
                 raise
         if self._is_paused:
             line.pause()
         return line
 
-    async def _part(self) -> None:
+    async def _end_session(self) -> None:
         """End the session that there is."""
-        if self._line is not None:
-            self._opening = None
-            await self._way.dismiss(self._line)
-            self._line = None
+        if self._session is not None:
+            self._session_payload = None
+            await self._access.release_session(self._session)
+            self._session = None
 
-    def _hush(self) -> None:
+    def _end_duplex(self) -> None:
         """What the model was saying all the time ends, as another session begins."""
-        duplex, self._duplex = self._duplex, None
+        duplex, self._duplex_reader = self._duplex_reader, None
         if duplex is not None:
-            self._say(duplex.end_turn())
+            self._deliver_soon(duplex.end_turn())
 
     def _cancel(self, id: str) -> None:
         waiting = next((job for job in self._jobs if isinstance(job, commands.Respond) and job.id == id), None)
         if waiting is not None:
             self._jobs.remove(waiting)
-            self._say([talk_events.Ended(id, "cancelled")])
-        elif self._answer is not None and self._answer.id == id:
-            self._say(self._answer.end(talk_events.Ended(id, "cancelled")))
-            self._answered.set()
-        elif self._duplex is not None and (words := self._duplex.cancel(id)):
-            self._say(words)
-            if self._senses is not None:
-                self._senses.take(commands.Listen())
+            self._deliver_soon([engine_events.ResponseEnded(id, "cancelled")])
+        elif self._response is not None and self._response.id == id:
+            self._deliver_soon(self._response.end(engine_events.ResponseEnded(id, "cancelled")))
+            self._response_over.set()
+        elif self._duplex_reader is not None and (words := self._duplex_reader.cancel(id)):
+            self._deliver_soon(words)
+            if self._input_buffer is not None:
+                self._input_buffer.add(commands.ForceListen())
 
     # What is heard and seen
 
-    def _hear(self, senses: "_Senses", pcm: bytes) -> None:
-        is_late = self._line is not None and self._line.link.backlog_bytes > BACKLOG_BYTES
-        if is_late or senses.held_ms > BACKLOG_MS:
+    def _append_audio(self, input_buffer: "_InputBuffer", pcm: bytes) -> None:
+        is_late = self._session is not None and self._session.websocket.backlog_bytes > MAX_BACKLOG_BYTES
+        if is_late or input_buffer.pending_ms > MAX_PENDING_AUDIO_MS:
             raise EngineOverrun("the worker takes in what it hears too slowly")
-        for unit in senses.hear(pcm):
-            if self._duplex is None:
-                senses.hold(unit)
+        for unit in input_buffer.append_audio(pcm):
+            if self._duplex_reader is None:
+                input_buffer.enqueue(unit)
             else:
-                self._send(unit)
+                self._send_unit(unit)
 
-    def _send(self, unit: Unit) -> None:
-        if self._line is not None and self._duplex is not None:
+    def _send_unit(self, unit: DuplexInput) -> None:
+        if self._session is not None and self._duplex_reader is not None:
             if unit.force_listen:
-                self._duplex.hush()
-            self._line.say(InputAppend(input=unit))
+                self._duplex_reader.mute()
+            self._session.send(InputAppend(input=unit))
 
     # What the worker says
 
-    def heard(self, said: Sequence[Said]) -> None:
+    def on_events(self, events: Sequence[BackendEvent]) -> None:
         """The worker said this, all of it together."""
-        for each in said:
-            if self._answer is not None:
-                self._outbox += self._answer.hear(each)
-            elif self._duplex is not None:
-                self._outbox += self._duplex.hear(each)
-        if self._answer is not None and self._answer.is_over and self._line is not None:
-            self._line.is_answering = False
-            self._answered.set()
-        self._deliver()
+        for each in events:
+            if self._response is not None:
+                self._outbox += self._response.read(each)
+            elif self._duplex_reader is not None:
+                self._outbox += self._duplex_reader.read(each)
+        if self._response is not None and self._response.is_over and self._session is not None:
+            self._session.is_answering = False
+            self._response_over.set()
+        self._flush_outbox()
 
-    def parted(self, line: Line, parting: Parting) -> None:
+    def on_session_end(self, session: BackendSession, end: SessionEnd) -> None:
         """There is no session any more; whether there is a worker, is seen when the next is to begin."""
-        if line is not self._line:
+        if session is not self._session:
             return
-        if self._answer is not None:
-            self._say(self._answer.end(talk_events.Broke.by(self._answer.id, parting.fault)))
-            self._answered.set()
-        if self._duplex is not None or not parting.was_said:
-            self._lose(parting.fault)
-        self._deliver()
+        if self._response is not None:
+            self._deliver_soon(self._response.end(engine_events.ResponseFailed.from_error(self._response.id, end.error)))
+            self._response_over.set()
+        if self._duplex_reader is not None or not end.is_from_worker:
+            self._fail(end.error)
+        self._flush_outbox()
 
-    def _lose(self, fault: Fault, code: str = "backend_error") -> None:
+    def _fail(self, error: ApiError, code: str = "backend_error") -> None:
         """The worker is gone: so is all that was asked of it."""
-        if self._lost is not None:
+        if self._fatal_error is not None:
             return
-        self._lost = fault
-        words: Words = []
-        if self._answer is not None:
-            words += self._answer.end(talk_events.Broke.by(self._answer.id, fault))
-        words += [talk_events.Broke.by(job.id, fault) for job in self._jobs if isinstance(job, commands.Respond)]
-        if self._duplex is not None:
-            words += self._duplex.end(fault)
+        self._fatal_error = error
+        words: EventList = []
+        if self._response is not None:
+            words += self._response.end(engine_events.ResponseFailed.from_error(self._response.id, error))
+        words += [engine_events.ResponseFailed.from_error(job.id, error) for job in self._jobs if isinstance(job, commands.Respond)]
+        if self._duplex_reader is not None:
+            words += self._duplex_reader.end(error)
         self._jobs.clear()
-        self._answered.set()
+        self._response_over.set()
         self._has_job.set()
-        self._say([*words, talk_events.Lost(code=code, message=fault.message)])
+        self._deliver_soon([*words, engine_events.EngineLost(code=code, message=error.message)])
 
     # When it is said
 
-    def _say(self, words: Sequence[talk_events.FromEngine]) -> None:
+    def _deliver_soon(self, events: Sequence[engine_events.EngineEvent]) -> None:
         """Say so as soon as whoever tells something has finished."""
-        if words and not self._outbox:
-            self._loop.call_soon(self._deliver)
-        self._outbox += words
+        if events and not self._outbox:
+            self._loop.call_soon(self._flush_outbox)
+        self._outbox += events
 
-    def _deliver(self) -> None:
+    def _flush_outbox(self) -> None:
         words, self._outbox = self._outbox, []
         if words:
-            self._deliver_to(words)
+            self._deliver_events(words)
 
 
-class _Senses:
+class _InputBuffer:
     """
     What the model hears and sees, in the pieces that it takes.
 
@@ -329,38 +329,38 @@ class _Senses:
         held_ms: how much sound waits for the session to begin.
     """
 
-    def __init__(self, word: commands.Converse) -> None:
-        self.held_ms = 0.0
-        self._units = Units(word.rate_hz)
-        self._sees = word.sees
-        self._frames: deque[commands.See] = deque(maxlen=MOST_FRAMES)
-        self._listens = False
-        self._held: list[Unit] = []
+    def __init__(self, command: commands.StartDuplex) -> None:
+        self.pending_ms = 0.0
+        self._chunker = AudioUnitChunker(command.rate_hz)
+        self._has_video = command.has_video
+        self._frames: deque[commands.AppendImage] = deque(maxlen=MAX_FRAMES_PER_UNIT)
+        self._force_listen = False
+        self._pending_units: list[DuplexInput] = []
 
-    def take(self, word: commands.See | commands.Listen) -> None:
+    def add(self, command: commands.AppendImage | commands.ForceListen) -> None:
         """Goes with the next sound."""
-        if isinstance(word, commands.Listen):
-            self._listens = True
-        elif self._sees:
-            self._frames.append(word)
+        if isinstance(command, commands.ForceListen):
+            self._force_listen = True
+        elif self._has_video:
+            self._frames.append(command)
 
-    def hear(self, pcm: bytes) -> list[Unit]:
+    def append_audio(self, pcm: bytes) -> list[DuplexInput]:
         """The pieces that are whole now: the first has the pictures, and all are listened to where that was asked."""
-        sounds = self._units.take(pcm, at_once=self._listens)
-        units = [Unit(audio=to_floats(sound), force_listen=self._listens) for sound in sounds]
+        sounds = self._chunker.process(pcm, is_urgent=self._force_listen)
+        units = [DuplexInput(audio=to_floats(sound), force_listen=self._force_listen) for sound in sounds]
         if units:
             units[0].video_frames = [frame.jpeg for frame in self._frames]
-            units[0].max_slice_nums = max((frame.slices for frame in self._frames), default=1)
+            units[0].max_slice_nums = max((frame.max_slices for frame in self._frames), default=1)
             self._frames.clear()
-            self._listens = False
+            self._force_listen = False
         return units
 
-    def hold(self, unit: Unit) -> None:
+    def enqueue(self, unit: DuplexInput) -> None:
         """Keep a piece until the session has begun."""
-        self._held.append(unit)
-        self.held_ms += ms_of(len(unit.audio) // 2, TO_WORKER_HZ)
+        self._pending_units.append(unit)
+        self.pending_ms += duration_ms(len(unit.audio) // 2, INPUT_RATE_HZ)
 
-    def released(self) -> list[Unit]:
+    def take_pending(self) -> list[DuplexInput]:
         """What was kept."""
-        held, self._held, self.held_ms = self._held, [], 0.0
+        held, self._pending_units, self.pending_ms = self._pending_units, [], 0.0
         return held

@@ -5,28 +5,28 @@ import binascii
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from antiphon.engine_api import commands, history as turns
+from antiphon.engine_api import commands, history as engine_history
 from antiphon.engine_api.engine import Fetch
-from antiphon.engines.chat.media import settled
-from antiphon.errors import ClientMistake
-from antiphon.speech.audio_files.decode import Recording
-from antiphon.speech.dsp.resample import resampled
+from antiphon.engines.chat.media import inline_media
+from antiphon.errors import ClientError
+from antiphon.speech.audio_files.decode import AudioFileReader
+from antiphon.speech.dsp.resample import resample
 from antiphon.wire.minicpmo.media import to_floats
-from antiphon.wire.upstream import minicpmo_backend as omni
+from antiphon.wire.upstream import minicpmo_backend
 
-UNHEARD = "(This was said aloud, and its words are not known.)"
+UNKNOWN_SPEECH_TEXT = "(This was said aloud, and its words are not known.)"
 
-LONGEST_S = 10 * 60
+MAX_RECORDING_S = 10 * 60
 """Of one recording: the model has room for 8,192 tokens."""
 
-_ROLES: dict[turns.Role, Literal["system", "user", "assistant"]] = {
+_ROLES: dict[engine_history.Role, Literal["system", "user", "assistant"]] = {
     "system": "system",
     "developer": "system",
     "user": "user",
     "assistant": "assistant",
 }
 
-CONFIG = frozenset(
+SESSION_CONFIG_KEYS = frozenset(
     {
         *("generate_audio", "ls_mode", "force_listen_count", "max_new_speak_tokens_per_chunk", "decode_mode"),
         *("temperature", "top_k", "top_p", "text_repetition_penalty", "text_repetition_window_size", "length_penalty"),
@@ -36,111 +36,113 @@ CONFIG = frozenset(
 """What a client may set of a full-duplex session. How long its pieces of sound are, and at which rate, is not for it to say."""
 
 
-def opening(word: commands.Converse) -> omni.Opening:
+def build_session_payload(command: commands.StartDuplex) -> minicpmo_backend.SessionPayload:
     """How the session is to be that `word` asks for."""
-    config = {name: value for name, value in word.options.items() if name in CONFIG}
-    if word.voice is None:
+    config = {name: value for name, value in command.options.items() if name in SESSION_CONFIG_KEYS}
+    if command.voice is None:
         config["generate_audio"] = False
-    return omni.Opening(
+    return minicpmo_backend.SessionPayload(
         mode="full_duplex",
-        use_tts=word.voice is not None,
-        system_prompt=word.instructions,
+        use_tts=command.voice is not None,
+        system_prompt=command.instructions,
         config=config,
-        voice=_references(word),
+        voice=_voice_references(command),
     )
 
 
-def _references(word: commands.Converse) -> omni.References | None:
-    spoken = word.voice.reference if word.voice is not None else None
-    if word.reference is None and spoken is None:
+def _voice_references(command: commands.StartDuplex) -> minicpmo_backend.VoiceReferences | None:
+    spoken = command.voice.reference if command.voice is not None else None
+    if command.reference_audio is None and spoken is None:
         return None
-    return omni.References(
-        ref_audio_base64=to_floats(word.reference) if word.reference is not None else None,
+    return minicpmo_backend.VoiceReferences(
+        ref_audio_base64=to_floats(command.reference_audio) if command.reference_audio is not None else None,
         tts_ref_audio_base64=to_floats(spoken) if spoken is not None else None,
     )
 
 
-async def question(ask: commands.Respond, fetch: Fetch) -> omni.Question:
+async def build_chat_input(request: commands.Respond, fetch: Fetch) -> minicpmo_backend.ChatInput:
     """
     The question that `ask` is.
 
     Raises:
-        Fault: something in it can't be given to the model.
+        ApiError: something in it can't be given to the model.
     """
-    ask = await settled(ask, fetch, urls_pass=False, takes_files=False)
-    messages = [omni.Message(role="system", content=ask.instructions)] if ask.instructions else []
-    for turn in ask.history:
-        if (message := await _message(turn)) is not None:
+    request = await inline_media(request, fetch, pass_image_urls=False, supports_files=False)
+    messages = [minicpmo_backend.Message(role="system", content=request.instructions)] if request.instructions else []
+    for turn in request.history:
+        if (message := await _to_message(turn)) is not None:
             messages.append(message)
-    extra, voice = ask.sampling.extra, ask.voice
+    extra, voice = request.sampling.extra, request.voice
     penalty = extra.get("length_penalty")
-    return omni.Question(
+    return minicpmo_backend.ChatInput(
         messages=messages,
         streaming=True,
-        input_id=ask.id,
-        generation=omni.Generation(
-            max_new_tokens=ask.sampling.max_tokens, length_penalty=float(penalty) if isinstance(penalty, int | float) else None
+        input_id=request.id,
+        generation=minicpmo_backend.Generation(
+            max_new_tokens=request.sampling.max_tokens, length_penalty=float(penalty) if isinstance(penalty, int | float) else None
         ),
-        tts=omni.Speaking(
+        tts=minicpmo_backend.TtsOptions(
             enabled=voice is not None,
             ref_audio_data=to_floats(voice.reference) if voice is not None and voice.reference is not None else None,
         ),
-        image=omni.Pictures(max_slice_nums=_slices(extra)),
+        image=minicpmo_backend.ImageOptions(max_slice_nums=_max_slices(extra)),
         use_tts_template=voice is not None,
-        omni_mode=bool(extra.get("omni_mode")) or _has(ask.history, turns.VideoPart),
+        omni_mode=bool(extra.get("omni_mode")) or _has_part(request.history, engine_history.VideoPart),
         enable_thinking=bool(extra.get("enable_thinking")),
     )
 
 
-def _slices(extra: dict[str, Any]) -> int:
+def _max_slices(extra: dict[str, Any]) -> int:
     given = extra.get("max_slice_nums")
     return given if isinstance(given, int) and 1 <= given <= 9 else 1
 
 
-def _has(history: Sequence[turns.Turn], kind: type[turns.Part]) -> bool:
-    return any(isinstance(part, kind) for turn in history if isinstance(turn, turns.Message) for part in turn.parts)
+def _has_part(history: Sequence[engine_history.HistoryItem], part_type: type[engine_history.HistoryPart]) -> bool:
+    return any(isinstance(part, part_type) for turn in history if isinstance(turn, engine_history.Message) for part in turn.parts)
 
 
-async def _message(turn: turns.Turn) -> omni.Message | None:
-    match turn:
-        case turns.Message(role=role, parts=parts):
-            contents = [await _content(part) for part in parts]
-        case turns.ToolResult(parts=parts):  # of another model's call: this one makes none
-            role, contents = "user", [await _content(part) for part in parts]
-        case turns.Thought() | turns.ToolCall() | turns.Hosted():
+async def _to_message(item: engine_history.HistoryItem) -> minicpmo_backend.Message | None:
+    match item:
+        case engine_history.Message(role=role, parts=parts):
+            contents = [await _to_content(part) for part in parts]
+        case engine_history.ToolResult(parts=parts):  # of another model's call: this one makes none
+            role, contents = "user", [await _to_content(part) for part in parts]
+        case engine_history.ReasoningItem() | engine_history.ToolCall() | engine_history.HostedToolItem():
             return None
     if not contents:
         return None
     (*_, last) = contents
-    is_text = len(contents) == 1 and isinstance(last, omni.Text)
-    return omni.Message(role=_ROLES[role], content=last.text if is_text and isinstance(last, omni.Text) else contents)
+    is_text = len(contents) == 1 and isinstance(last, minicpmo_backend.Text)
+    return minicpmo_backend.Message(
+        role=_ROLES[role], content=last.text if is_text and isinstance(last, minicpmo_backend.Text) else contents
+    )
 
 
-async def _content(part: turns.Part) -> omni.Content:
+async def _to_content(part: engine_history.HistoryPart) -> minicpmo_backend.Content:
     match part:
-        case turns.TextPart(text) | turns.RefusalPart(text):
-            return omni.Text(text=text)
-        case turns.ImagePart(url=str(url)) if url[:5].lower() == "data:":
-            return omni.Image(data=url.partition(",")[2])
-        case turns.AudioPart(inline):
-            return omni.Audio(data=to_floats(await asyncio.to_thread(_read, inline)))
-        case turns.SpeechPart(pcm, rate_hz):
+        case engine_history.TextPart(text) | engine_history.RefusalPart(text):
+            return minicpmo_backend.Text(text=text)
+        case engine_history.ImagePart(url=str(url)) if url[:5].lower() == "data:":
+            return minicpmo_backend.Image(data=url.partition(",")[2])
+        case engine_history.AudioPart(inline):
+            return minicpmo_backend.Audio(data=to_floats(await asyncio.to_thread(_decode_recording, inline)))
+        case engine_history.SpeechPart(pcm, rate_hz):
             if not pcm:
-                return omni.Text(text=part.transcript or UNHEARD)
-            return omni.Audio(data=to_floats(await asyncio.to_thread(resampled, pcm, rate_hz, omni.TO_WORKER_HZ)))
-        case turns.VideoPart(inline, at_once):
-            return omni.Video(data=inline, stack_frames=at_once)
-        case turns.ImagePart() | turns.FilePart():
-            raise ClientMistake("This model takes no files.", code="unsupported_value", param="input")
+                return minicpmo_backend.Text(text=part.transcript or UNKNOWN_SPEECH_TEXT)
+            return minicpmo_backend.Audio(data=to_floats(await asyncio.to_thread(resample, pcm, rate_hz, minicpmo_backend.INPUT_RATE_HZ)))
+        case engine_history.VideoPart(inline, at_once):
+            return minicpmo_backend.Video(data=inline, stack_frames=at_once)
+        case engine_history.ImagePart() | engine_history.FilePart():
+            raise ClientError("This model takes no files.", code="unsupported_value", param="input")
 
 
-def _read(inline: str) -> bytes:
+def _decode_recording(inline: str) -> bytes:
     """The sound of a recording in base64."""
     try:
         file = binascii.a2b_base64(inline.rpartition(",")[2])
     except ValueError:
-        raise ClientMistake("Invalid audio: expected base64.", code="invalid_value", param="input") from None
-    recording, pieces = Recording(file, LONGEST_S), []
+        raise ClientError("Invalid audio: expected base64.", code="invalid_value", param="input") from None
+    recording, pieces = AudioFileReader(file, MAX_RECORDING_S), []
     while piece := recording.read():
         pieces.append(piece)
     return b"".join(pieces)

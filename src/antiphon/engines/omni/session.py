@@ -12,14 +12,14 @@ from typing import Protocol
 import msgspec
 from msgspec import Struct
 
-from antiphon.engines.upstream.websocket import Link
-from antiphon.errors import ClientMistake, Fault, UpstreamTrouble, shown
-from antiphon.wire.upstream.minicpmo_backend import Mode, Opening, Said, SessionInit, decode_said, encode
+from antiphon.engines.upstream.websocket import WebSocketClient
+from antiphon.errors import ApiError, ClientError, UpstreamError, shorten
+from antiphon.wire.upstream.minicpmo_backend import BackendEvent, Mode, SessionInit, SessionPayload, decode_event, encode
 
-GARBLED_LIMIT = 16
+MAX_MALFORMED_MESSAGES = 16
 """So many messages that are none, and the worker is not one to listen to."""
 
-_MISTAKES = {
+_CLIENT_ERROR_MESSAGES = {
     "voice_audio_decode_failed": "The reference audio could not be read.",
     "tts_voice_audio_decode_failed": "The reference audio of the voice could not be read.",
     "video_decode_failed": "The video could not be read.",
@@ -28,7 +28,7 @@ _MISTAKES = {
 """Reasons for which a worker ends a session that was asked for what can't be."""
 
 
-class Parting(Struct, frozen=True):
+class SessionEnd(Struct, frozen=True):
     """
     Why there is no session any more.
 
@@ -37,22 +37,22 @@ class Parting(Struct, frozen=True):
         may_retry: whether it may only be that it has not cleared up yet what was before.
     """
 
-    fault: Fault
-    was_said: bool
+    error: ApiError
+    is_from_worker: bool
     may_retry: bool = False
 
 
-class Listener(Protocol):
+class BackendSessionListener(Protocol):
     """Who talks on a line."""
 
-    def heard(self, said: Sequence[Said]) -> None:
+    def on_events(self, events: Sequence[BackendEvent]) -> None:
         """The worker said this, all of it together."""
 
-    def parted(self, line: "Line", parting: Parting) -> None:
+    def on_session_end(self, session: "BackendSession", end: SessionEnd) -> None:
         """Nothing more comes; told once, of a session that had begun."""
 
 
-class Line:
+class BackendSession:
     """
     A connection.
 
@@ -69,29 +69,29 @@ class Line:
         is_answering: whether more is to come without more being told.
     """
 
-    def __init__(self, mode: Mode, idle_s: float, note: Callable[[str], None]) -> None:
+    def __init__(self, mode: Mode, idle_timeout_s: float, note: Callable[[str], None]) -> None:
         self.mode = mode
-        self.link = Link(self)
+        self.websocket = WebSocketClient(self)
         self.has_begun = False
         self.session_id: str | None = None
         self.is_answering = False
         self._loop = asyncio.get_running_loop()
-        self.closed: asyncio.Future[Parting] = self._loop.create_future()
-        self._created: asyncio.Future[Said | Parting] = self._loop.create_future()
-        self._idle_s = idle_s
+        self.end_future: asyncio.Future[SessionEnd] = self._loop.create_future()
+        self._creation_future: asyncio.Future[BackendEvent | SessionEnd] = self._loop.create_future()
+        self._idle_timeout_s = idle_timeout_s
         self._note = note
-        self._listener: Listener | None = None
-        self._garbled = 0
-        self._waits_from: float | None = None
+        self._listener: BackendSessionListener | None = None
+        self._malformed_count = 0
+        self._waiting_since: float | None = None
         self._is_paused = False
-        self._alarm: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | None = None
 
     @property
     def is_open(self) -> bool:
         """Whether anything told may still be heard."""
-        return not self.closed.done()
+        return not self.end_future.done()
 
-    async def begin(self, opening: Opening, patience_s: float, listener: Listener) -> Said | Parting:
+    async def begin(self, payload: SessionPayload, timeout_s: float, listener: BackendSessionListener) -> BackendEvent | SessionEnd:
         """
         Begin the session: what the worker says of it, or why there is none.
 
@@ -99,139 +99,141 @@ class Line:
             listener: is told all that comes after that.
         """
         self.has_begun = True
-        self._send(SessionInit(payload=opening))
+        self._write(SessionInit(payload=payload))
         try:
-            async with asyncio.timeout(patience_s):
-                said = await asyncio.shield(self._created)
+            async with asyncio.timeout(timeout_s):
+                said = await asyncio.shield(self._creation_future)
         except TimeoutError:
-            fault = UpstreamTrouble(f"The worker did not begin its session in {patience_s:g} seconds.", status=504, code="upstream_timeout")
-            said = Parting(fault, was_said=False)
-        if isinstance(said, Said):
-            if self.closed.done():  # since then, before anybody listened
-                return self.closed.result()
+            fault = UpstreamError(f"The worker did not begin its session in {timeout_s:g} seconds.", status=504, code="upstream_timeout")
+            said = SessionEnd(fault, is_from_worker=False)
+        if isinstance(said, BackendEvent):
+            if self.end_future.done():  # since then, before anybody listened
+                return self.end_future.result()
             self._listener = listener
         return said
 
-    def say(self, message: object) -> None:
+    def send(self, message: object) -> None:
         """Tell the worker something that it will answer."""
-        self._send(message)
-        if self._waits_from is None:
-            self._wait()
+        self._write(message)
+        if self._waiting_since is None:
+            self._start_idle_timer()
 
-    def _send(self, message: object) -> None:
-        self.link.send(encode(message))
+    def _write(self, message: object) -> None:
+        self.websocket.send(encode(message))
 
-    def take_leave(self, message: object) -> None:
+    def send_close(self, message: object) -> None:
         """Tell the worker something that it need not answer."""
-        self._send(message)
+        self._write(message)
 
-    def hush(self) -> None:
+    def detach(self) -> None:
         """Tell the listener nothing more."""
         self._listener = None
-        self._waits_from = None
-        self._be_quiet()
+        self._waiting_since = None
+        self._cancel_timer()
 
-    def hang_up(self) -> None:
+    def close(self) -> None:
         """Close the connection; nothing more is told of it."""
-        self.hush()
-        self.link.close()
-        self._settle(Parting(UpstreamTrouble("The session is over."), was_said=False))
+        self.detach()
+        self.websocket.close()
+        self._resolve(SessionEnd(UpstreamError("The session is over."), is_from_worker=False))
 
     def pause(self) -> None:
         """Read nothing, and let no time pass."""
         self._is_paused = True
-        self.link.pause()
+        self.websocket.pause()
 
     def resume(self) -> None:
         """Read on."""
         self._is_paused = False
-        if self._waits_from is not None:
-            self._waits_from = self._loop.time()
-        self.link.resume()
+        if self._waiting_since is not None:
+            self._waiting_since = self._loop.time()
+        self.websocket.resume()
 
     # What the link says
 
-    def came(self, messages: Sequence[bytes]) -> None:
+    def on_messages(self, messages: Sequence[bytes]) -> None:
         """Messages came together."""
-        heard: list[Said] = []
+        heard: list[BackendEvent] = []
         for message in messages:
             try:
-                said = decode_said(message)
+                said = decode_event(message)
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-                self._garbled += 1
+                self._malformed_count += 1
                 continue
             if said.type in ("session.closed", "error"):
-                self._hand_on(heard)
-                self._part(Parting(self._fault_of(said), was_said=True))
+                self._notify_listener(heard)
+                self._finish(SessionEnd(self._to_error(said), is_from_worker=True))
                 return
             if said.type == "session.created":
-                self._create(said)
+                self._on_created(said)
             elif said.type in ("response.output.delta", "response.done"):
                 heard.append(said)
-        self._waits_from = None
-        self._hand_on(heard)
+        self._waiting_since = None
+        self._notify_listener(heard)
         if self.is_answering and self.is_open:
-            self._wait()
-        if self._garbled > GARBLED_LIMIT:
-            self._part(Parting(UpstreamTrouble("The worker sends what is no message of its protocol.", code="upstream_malformed"), False))
+            self._start_idle_timer()
+        if self._malformed_count > MAX_MALFORMED_MESSAGES:
+            self._finish(
+                SessionEnd(UpstreamError("The worker sends what is no message of its protocol.", code="upstream_malformed"), False)
+            )
 
-    def _create(self, said: Said) -> None:
-        self.session_id = said.session_id
-        if not self._created.done():
-            self._created.set_result(said)
+    def _on_created(self, event: BackendEvent) -> None:
+        self.session_id = event.session_id
+        if not self._creation_future.done():
+            self._creation_future.set_result(event)
 
-    def _hand_on(self, heard: list[Said]) -> None:
-        if heard and self._listener is not None:
-            self._listener.heard(heard)
+    def _notify_listener(self, events: list[BackendEvent]) -> None:
+        if events and self._listener is not None:
+            self._listener.on_events(events)
 
-    def parted(self, code: int, _reason: str) -> None:
+    def on_close(self, code: int, _reason: str) -> None:
         """The connection is gone."""
         said = f" ({code})" if code else ""
-        fault = UpstreamTrouble(f"The worker closed the connection{said}.", code="upstream_broke_off")
+        fault = UpstreamError(f"The worker closed the connection{said}.", code="upstream_broke_off")
         # Nobody says whether the C++ server sends a close frame before it hangs up; one that has died is seen to be gone when dialled.
-        self._part(Parting(fault, was_said=False, may_retry=True))
+        self._finish(SessionEnd(fault, is_from_worker=False, may_retry=True))
 
-    def _fault_of(self, said: Said) -> Fault:
-        reason = said.reason if said.reason and said.reason.replace("_", "").isalnum() else "error"
-        if said.diagnostic or said.error:
-            self._note(f"a session ended ({reason}): {shown(said.diagnostic or said.error, 500)}")
-        if reason in _MISTAKES:
-            return ClientMistake(_MISTAKES[reason], code="invalid_value", param="input")
-        return UpstreamTrouble(f"The worker ended the session ({shown(reason, 64)}).", code="backend_error")
+    def _to_error(self, event: BackendEvent) -> ApiError:
+        reason = event.reason if event.reason and event.reason.replace("_", "").isalnum() else "error"
+        if event.diagnostic or event.error:
+            self._note(f"a session ended ({reason}): {shorten(event.diagnostic or event.error, 500)}")
+        if reason in _CLIENT_ERROR_MESSAGES:
+            return ClientError(_CLIENT_ERROR_MESSAGES[reason], code="invalid_value", param="input")
+        return UpstreamError(f"The worker ended the session ({shorten(reason, 64)}).", code="backend_error")
 
-    def _part(self, parting: Parting) -> None:
-        self._be_quiet()
-        self._settle(parting)
+    def _finish(self, end: SessionEnd) -> None:
+        self._cancel_timer()
+        self._resolve(end)
         listener, self._listener = self._listener, None
         if listener is not None:
-            listener.parted(self, parting)
+            listener.on_session_end(self, end)
 
-    def _settle(self, parting: Parting) -> None:
-        if not self._created.done():
-            self._created.set_result(parting)
-        if not self.closed.done():
-            self.closed.set_result(parting)
+    def _resolve(self, end: SessionEnd) -> None:
+        if not self._creation_future.done():
+            self._creation_future.set_result(end)
+        if not self.end_future.done():
+            self.end_future.set_result(end)
 
     # Time
 
-    def _wait(self) -> None:
-        self._waits_from = self._loop.time()
-        if self._alarm is None:
-            self._alarm = self._loop.call_later(self._idle_s, self._look_at_clock)
+    def _start_idle_timer(self) -> None:
+        self._waiting_since = self._loop.time()
+        if self._timer is None:
+            self._timer = self._loop.call_later(self._idle_timeout_s, self._check_idle)
 
-    def _look_at_clock(self) -> None:
+    def _check_idle(self) -> None:
         # Frames only note the time: a timer for each would cost more than the frame.
-        self._alarm = None
-        if self._waits_from is None:
+        self._timer = None
+        if self._waiting_since is None:
             return
-        left_s = self._idle_s if self._is_paused else self._waits_from + self._idle_s - self._loop.time()
+        left_s = self._idle_timeout_s if self._is_paused else self._waiting_since + self._idle_timeout_s - self._loop.time()
         if left_s > 0.001:
-            self._alarm = self._loop.call_later(left_s, self._look_at_clock)
+            self._timer = self._loop.call_later(left_s, self._check_idle)
             return
-        fault = UpstreamTrouble(f"The worker said nothing for {self._idle_s:g} seconds.", status=504, code="upstream_timeout")
-        self._part(Parting(fault, was_said=False))
+        fault = UpstreamError(f"The worker said nothing for {self._idle_timeout_s:g} seconds.", status=504, code="upstream_timeout")
+        self._finish(SessionEnd(fault, is_from_worker=False))
 
-    def _be_quiet(self) -> None:
-        if self._alarm is not None:
-            self._alarm.cancel()
-            self._alarm = None
+    def _cancel_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

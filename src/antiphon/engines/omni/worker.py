@@ -15,42 +15,42 @@ from typing import Literal, Protocol
 import msgspec
 from msgspec import structs
 
-from antiphon.engine_api.capabilities import Abilities
-from antiphon.engine_api.engine import Conversation, Deliver, Fetch
-from antiphon.engine_api.options import Settings
+from antiphon.engine_api.capabilities import Capabilities
+from antiphon.engine_api.engine import Deliver, EngineConversation, Fetch
+from antiphon.engine_api.options import ConversationSettings
 from antiphon.engines.omni.conversation import OmniConversation
-from antiphon.engines.omni.session import Line
-from antiphon.engines.upstream.client import Upstream
-from antiphon.engines.upstream.http_exchange import Failure
+from antiphon.engines.omni.session import BackendSession
+from antiphon.engines.upstream.client import UpstreamClient
+from antiphon.engines.upstream.http_exchange import UpstreamFailure
 from antiphon.engines.upstream.websocket import dial
-from antiphon.errors import Fault, UpstreamTrouble
+from antiphon.errors import ApiError, UpstreamError
 from antiphon.wire.upstream.minicpmo_backend import Mode, SessionClose, decode_health, encode
 
-HEALTH_S = 5.0
+HEALTH_TIMEOUT_S = 5.0
 """How long a worker may take to say how it is."""
 
-POLLS_S = (0.02, 0.05, 0.1, 0.2, 0.5)
+POLL_DELAYS_S = (0.02, 0.05, 0.1, 0.2, 0.5)
 """How long to wait before a worker is asked again; the last of them ever after."""
 
-CLOSING_S = 3.0
+CLOSE_TIMEOUT_S = 3.0
 """How long a worker may take to say that a session is closed."""
 
-Standing = Literal["idle", "busy", "loading", "failed", "unreachable"]
+OmniWorkerStatus = Literal["idle", "busy", "loading", "failed", "unreachable"]
 
-_STANDINGS: dict[str, Standing] = {"idle": "idle", "loading": "loading", "error": "failed", "offline": "unreachable"}
+_STATUS_BY_HEALTH: dict[str, OmniWorkerStatus] = {"idle": "idle", "loading": "loading", "error": "failed", "offline": "unreachable"}
 
-_FAILURES: dict[str, Standing] = {"503": "loading", "timeout": "busy"}
+_STATUS_BY_FAILURE: dict[str, OmniWorkerStatus] = {"503": "loading", "timeout": "busy"}
 """What it means that there is no health to read: a model that is at work may leave no time to answer."""
 
-_BUSY = frozenset({"403", "409", "429", "503"})
+_BUSY_REASONS = frozenset({"403", "409", "429", "503"})
 """Answers to a handshake that mean: not now. A worker that closes before it accepts is a 403 on the wire."""
 
 
-_SAFE = re.compile(r"[A-Za-z0-9_-]{1,128}")
+_SAFE_SESSION_ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
 """What may stand in an address."""
 
 
-class Chosen(Protocol):
+class OmniWorkerOptions(Protocol):
     """What the configuration says of how workers are spoken to."""
 
     @property
@@ -74,17 +74,17 @@ class Chosen(Protocol):
         """The longest that is waited for a worker to be idle again."""
 
 
-class _Reply:
+class _BodyListener:
     """Takes an answer that is one body, and has no use for it."""
 
-    def hear(self, events: list[bytes]) -> bool:
+    def on_events(self, events: list[bytes]) -> bool:
         return True
 
-    def no_more(self) -> bool:
+    def on_stream_end(self) -> bool:
         return True
 
 
-class OmniPlace:
+class OmniWorker:
     """
     A worker.
 
@@ -99,15 +99,21 @@ class OmniPlace:
     """
 
     def __init__(
-        self, address: str, upstream: Upstream, chosen: Chosen, abilities: Abilities, fetch: Fetch, notice: Callable[[str], None]
+        self,
+        address: str,
+        upstream: UpstreamClient,
+        options: OmniWorkerOptions,
+        capabilities: Capabilities,
+        fetch: Fetch,
+        notice: Callable[[str], None],
     ) -> None:
-        self.abilities = structs.replace(abilities, sessions=1)
+        self.capabilities = structs.replace(capabilities, sessions=1)
         self.address = address
         self.fetch = fetch
-        self.session_s = chosen.timeout_session_s
+        self.session_timeout_s = options.timeout_session_s
         self.is_taken = False
         self.is_native = False
-        self._chosen = chosen
+        self._options = options
         self._upstream = upstream
         self._notice = notice
         self._conversations: set[OmniConversation] = set()
@@ -120,27 +126,27 @@ class OmniPlace:
         """Let go of everything; what is being said breaks."""
         self._is_stopped = True
         for conversation in tuple(self._conversations):
-            conversation.shut()
+            conversation.abort()
         self._upstream.close()
 
     def note(self, line: str) -> None:
         """Tell the operator."""
-        self._notice(f"Worker {self.address}: {self._upstream.hushed(Fault(line)).message}")
+        self._notice(f"Worker {self.address}: {self._upstream.redact(ApiError(line)).message}")
 
     @contextlib.asynccontextmanager
-    async def open(self, settings: Settings, deliver: Deliver) -> AsyncIterator[Conversation]:
+    async def open(self, settings: ConversationSettings, deliver: Deliver) -> AsyncIterator[EngineConversation]:
         """
         A conversation with the worker, which is there and has nothing else to do.
 
         Leaving it returns when the worker can take the next.
 
         Raises:
-            UpstreamTrouble: the worker can't be reached, or has something else to do; on leaving: it has had long enough to be idle.
+            UpstreamError: the worker can't be reached, or has something else to do; on leaving: it has had long enough to be idle.
         """
         self.is_taken = True
         is_idle = True
         try:
-            line = await self.admit("full_duplex" if settings.kind in ("audio", "video") else "turn_based")
+            line = await self.acquire_session("full_duplex" if settings.kind in ("audio", "video") else "turn_based")
             async with asyncio.TaskGroup() as tasks:
                 conversation = OmniConversation(self, line, deliver, tasks)
                 self._conversations.add(conversation)
@@ -148,29 +154,29 @@ class OmniPlace:
                     yield conversation
                 finally:
                     self._conversations.discard(conversation)
-                    is_idle = await conversation.leave()
+                    is_idle = await conversation.release()
         finally:
             self.is_taken = False
         if not is_idle:
-            raise _away("busy")
+            raise _unavailable_error("busy")
 
     async def probe(self) -> None:
         """
         Ask the worker how it is.
 
         Raises:
-            UpstreamTrouble: it is not there, of no use, or has something else to do.
+            UpstreamError: it is not there, of no use, or has something else to do.
         """
-        if (standing := await self.standing()) != "idle":
-            raise _away(standing)
+        if (standing := await self.fetch_status()) != "idle":
+            raise _unavailable_error(standing)
 
-    async def standing(self) -> Standing:
+    async def fetch_status(self) -> OmniWorkerStatus:
         """What the worker says that it does."""
         try:
-            async with asyncio.timeout(HEALTH_S):
-                body = await self._upstream.fetch("/health", HEALTH_S)
-            if isinstance(body, Failure):
-                return _FAILURES.get(body.reason, "unreachable")
+            async with asyncio.timeout(HEALTH_TIMEOUT_S):
+                body = await self._upstream.fetch("/health", HEALTH_TIMEOUT_S)
+            if isinstance(body, UpstreamFailure):
+                return _STATUS_BY_FAILURE.get(body.reason, "unreachable")
             health = decode_health(body)
         except TimeoutError:
             return "busy"
@@ -178,80 +184,82 @@ class OmniPlace:
             return "unreachable"
         self.is_native = health.engine is not None
         if health.worker_status is not None:
-            return _STANDINGS.get(health.worker_status, "busy")
+            return _STATUS_BY_HEALTH.get(health.worker_status, "busy")
         is_taken = health.active_session_id or health.current_session_id
-        return _STANDINGS.get(health.status, "busy" if is_taken else "idle")
+        return _STATUS_BY_HEALTH.get(health.status, "busy" if is_taken else "idle")
 
     # How a conversation gets its lines
 
-    async def admit(self, mode: Mode) -> Line:
+    async def acquire_session(self, mode: Mode) -> BackendSession:
         """
         A line to the worker, once that has nothing else to do.
 
         Raises:
-            UpstreamTrouble: it doesn't come to that soon.
+            UpstreamError: it doesn't come to that soon.
         """
-        standing: Standing = "unreachable"
+        standing: OmniWorkerStatus = "unreachable"
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._chosen.timeout_connect_s):
-                for pause_s in _pauses_s():
-                    standing = await self.standing()
+            async with asyncio.timeout(self._options.timeout_connect_s):
+                for pause_s in _poll_delays_s():
+                    standing = await self.fetch_status()
                     if standing in ("unreachable", "failed", "loading"):
                         break
-                    if standing == "idle" and (line := await self._dialled(mode)) is not None:
+                    if standing == "idle" and (line := await self._dial(mode)) is not None:
                         return line
                     await asyncio.sleep(pause_s)
-        raise _away(standing)
+        raise _unavailable_error(standing)
 
-    async def _dialled(self, mode: Mode) -> Line | None:
+    async def _dial(self, mode: Mode) -> BackendSession | None:
         """A line; None where the worker has no room yet."""
-        line = Line(mode, self._chosen.timeout_idle_s, self.note)
-        path = "/backend" if self._chosen.protocol == "backend" else f"/v1/worker/{'duplex' if mode == 'full_duplex' else 'chat'}"
-        failure: Failure | None = None
+        line = BackendSession(mode, self._options.timeout_idle_s, self.note)
+        path = "/backend" if self._options.protocol == "backend" else f"/v1/worker/{'duplex' if mode == 'full_duplex' else 'chat'}"
+        failure: UpstreamFailure | None = None
         is_up = False
         try:
-            url = self._upstream.socket_url(path, "").removesuffix("?")
-            failure = await dial(line.link, url, self._upstream.headers, self._upstream.tls, self._chosen.timeout_connect_s)
+            url = self._upstream.websocket_url(path, "").removesuffix("?")
+            failure = await dial(line.websocket, url, self._upstream.headers, self._upstream.tls, self._options.timeout_connect_s)
             is_up = failure is None
         finally:
             if not is_up:
-                line.hang_up()
+                line.close()
         if failure is None:
             return line
-        if failure.reason in _BUSY:
+        if failure.reason in _BUSY_REASONS:
             return None
-        self._upstream.note(failure.reason)
-        raise self._upstream.hushed(failure.fault)
+        self._upstream.count_failure(failure.reason)
+        raise self._upstream.redact(failure.error)
 
-    def fits(self, line: Line, mode: Mode) -> bool:
+    def is_compatible(self, session: BackendSession, mode: Mode) -> bool:
         """Whether a session of that mode may begin on the line."""
-        return self._chosen.protocol == "backend" or line.mode == mode
+        return self._options.protocol == "backend" or session.mode == mode
 
-    async def dismiss(self, line: Line | None) -> bool:
+    async def release_session(self, session: BackendSession | None) -> bool:
         """Let the worker end the session, if there is one; whether it came to have nothing to do, or there is no worker any more."""
-        if line is not None:
-            line.hush()
-            if line.has_begun and line.is_open and not self._is_stopped:
-                await self._close(line)
-            line.hang_up()
-        return await self._has_come_to_rest()
+        if session is not None:
+            session.detach()
+            if session.has_begun and session.is_open and not self._is_stopped:
+                await self._close_session(session)
+            session.close()
+        return await self._wait_until_idle()
 
-    async def _close(self, line: Line) -> None:
-        with contextlib.suppress(TimeoutError, Fault):
-            async with asyncio.timeout(CLOSING_S):
-                if self._chosen.protocol == "worker":
-                    line.take_leave(SessionClose())
-                    await asyncio.shield(line.closed)
-                elif line.session_id is not None and _SAFE.fullmatch(line.session_id):
-                    request = self._upstream.request("POST", f"/sessions/{line.session_id}/close", encode({"reason": "user_stop"}))
-                    await self._upstream.stream(request, _Reply(), lambda _exchange: None)
+    async def _close_session(self, session: BackendSession) -> None:
+        with contextlib.suppress(TimeoutError, ApiError):
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                if self._options.protocol == "worker":
+                    session.send_close(SessionClose())
+                    await asyncio.shield(session.end_future)
+                elif session.session_id is not None and _SAFE_SESSION_ID.fullmatch(session.session_id):
+                    request = self._upstream.encode_request(
+                        "POST", f"/sessions/{session.session_id}/close", encode({"reason": "user_stop"})
+                    )
+                    await self._upstream.stream(request, _BodyListener(), lambda _exchange: None)
 
-    async def _has_come_to_rest(self) -> bool:
-        standing: Standing = "busy"
+    async def _wait_until_idle(self) -> bool:
+        standing: OmniWorkerStatus = "busy"
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._chosen.timeout_release_s):
-                for pause_s in _pauses_s():
-                    standing = await self.standing()
+            async with asyncio.timeout(self._options.timeout_release_s):
+                for pause_s in _poll_delays_s():
+                    standing = await self.fetch_status()
                     if self._is_stopped or standing in ("idle", "unreachable", "failed"):
                         break
                     await asyncio.sleep(pause_s)
@@ -260,14 +268,14 @@ class OmniPlace:
         return self._is_stopped or standing in ("idle", "unreachable")
 
 
-def _pauses_s() -> Iterator[float]:
-    return chain(POLLS_S, repeat(POLLS_S[-1]))
+def _poll_delays_s() -> Iterator[float]:
+    return chain(POLL_DELAYS_S, repeat(POLL_DELAYS_S[-1]))
 
 
-def _away(standing: Standing) -> Fault:
+def _unavailable_error(status: OmniWorkerStatus) -> ApiError:
     message = {
         "unreachable": "The worker can't be reached.",
         "failed": "The worker says that it has failed.",
         "loading": "The worker is still loading its model.",
-    }.get(standing, "The worker is busy.")
-    return UpstreamTrouble(message, status=503, code="worker_busy", type="service_unavailable_error", retry_after_s=1)
+    }.get(status, "The worker is busy.")
+    return UpstreamError(message, status=503, code="worker_busy", type="service_unavailable_error", retry_after_s=1)

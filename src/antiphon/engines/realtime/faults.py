@@ -5,13 +5,13 @@ from typing import Any
 
 import msgspec
 
-from antiphon.engines.upstream.faults import is_too_long, refused, said_midway, too_long
-from antiphon.errors import ClientMistake, Fault, UpstreamTrouble
+from antiphon.engines.upstream.faults import error_from_response, error_from_stream, input_too_long, is_input_too_long
+from antiphon.errors import ApiError, ClientError, UpstreamError
 from antiphon.wire.codec.types import Unknown
 from antiphon.wire.realtime.response import StatusError
 from antiphon.wire.realtime.server_events import ErrorEvent, RealtimeError
 
-STATUSES: dict[str, int] = {
+STATUS_BY_ERROR_CODE: dict[str, int] = {
     "invalid_api_key": 401,
     "missing_api_key": 401,
     "invalid_authentication": 401,
@@ -27,7 +27,7 @@ STATUSES: dict[str, int] = {
 }
 """The HTTP status that a code would have had, had it come before the upgrade."""
 
-HARMLESS = frozenset(
+HARMLESS_ERROR_CODES = frozenset(
     {
         "response_cancel_not_active",
         "conversation_already_has_active_response",
@@ -41,26 +41,26 @@ HARMLESS = frozenset(
 )
 """Races that were lost, where what was asked for was so already, and what the connection's end tells once more."""
 
-Judge = Callable[[RealtimeError | StatusError | None], Fault]
+ErrorMapper = Callable[[RealtimeError | StatusError | None], ApiError]
 """The fault that an error stands for, fit to be told to a client."""
 
-CLOSE_STATUSES = {3000: 401, 1008: 403, 1013: 503}
+STATUS_BY_CLOSE_CODE = {3000: 401, 1008: 403, 1013: 503}
 
 
-def fault_of(error: RealtimeError | StatusError | None) -> Fault:
+def to_api_error(error: RealtimeError | StatusError | None) -> ApiError:
     """The fault that an error stands for."""
-    message, code, kind = _given(error, "message"), _given(error, "code") or None, _given(error, "type")
-    if is_too_long(message, code):
-        return too_long(message)
-    status = STATUSES.get(code or "")
+    message, code, kind = _text_field(error, "message"), _text_field(error, "code") or None, _text_field(error, "type")
+    if is_input_too_long(message, code):
+        return input_too_long(message)
+    status = STATUS_BY_ERROR_CODE.get(code or "")
     if status is not None:
-        return refused(status, {}, msgspec.json.encode({"error": {"message": message, "code": code}}))
+        return error_from_response(status, {}, msgspec.json.encode({"error": {"message": message, "code": code}}))
     if kind == "invalid_request_error":
-        return ClientMistake(message or "The model server refused the request.", code=code, param=_given(error, "param") or None)
-    return said_midway({"message": message, "code": code, "type": kind})
+        return ClientError(message or "The model server refused the request.", code=code, param=_text_field(error, "param") or None)
+    return error_from_stream({"message": message, "code": code, "type": kind})
 
 
-def error_in(event: ErrorEvent | Unknown) -> RealtimeError:
+def error_from_event(event: ErrorEvent | Unknown) -> RealtimeError:
     """The error of an event, also of one that is not in the API's shape."""
     if isinstance(event, ErrorEvent):
         return event.error
@@ -72,18 +72,18 @@ def error_in(event: ErrorEvent | Unknown) -> RealtimeError:
     )
 
 
-def farewell(code: int, reason: str) -> Fault:
+def close_error(code: int, reason: str) -> ApiError:
     """Why the upstream closed the connection; `reason` is `type.code` where it says an error."""
     _, _, error_code = reason.partition(".")
-    status = CLOSE_STATUSES.get(code) or STATUSES.get(error_code)
+    status = STATUS_BY_CLOSE_CODE.get(code) or STATUS_BY_ERROR_CODE.get(error_code)
     if status in (401, 403):
-        return refused(status, {}, b"")
+        return error_from_response(status, {}, b"")
     if status is not None:
-        return refused(status, {}, msgspec.json.encode({"error": {"message": reason, "code": error_code or None}}))
+        return error_from_response(status, {}, msgspec.json.encode({"error": {"message": reason, "code": error_code or None}}))
     said = f" ({code}{': ' + reason if reason else ''})" if code else ""
-    return UpstreamTrouble(f"The model server closed the connection{said}.", code="upstream_broke_off")
+    return UpstreamError(f"The model server closed the connection{said}.", code="upstream_broke_off")
 
 
-def _given(error: Any, name: str) -> str:
+def _text_field(error: Any, name: str) -> str:
     text = getattr(error, name, None)
     return text if isinstance(text, str) else ""

@@ -1,7 +1,7 @@
 """
 What an upstream hears: turns under ids of ours, times on the conversation's clock, transcripts.
 
-The law: a turn that started stops, unless it is dropped; one that is over has exactly one `HeardAll` or `NotHeard` where it is
+The law: a turn that started stops, unless it is dropped; one that is over has exactly one `InputTranscriptDone` or `InputTranscriptFailed` where it is
 transcribed. The connection that it was heard on may be gone by then.
 """
 
@@ -11,9 +11,9 @@ from typing import Any
 
 from msgspec import UNSET, Struct
 
-from antiphon.engine_api import events as talk_events
-from antiphon.engines.realtime.items import heard_likeness
-from antiphon.engines.realtime.mirror import Mirror, Placed
+from antiphon.engine_api import events
+from antiphon.engines.realtime.items import live_turn_fingerprint
+from antiphon.engines.realtime.mirror import Mirror, MirroredItem
 from antiphon.wire.codec.types import Unknown
 from antiphon.wire.realtime.client_events import ClientEvent
 from antiphon.wire.realtime.server_events import (
@@ -30,18 +30,18 @@ from antiphon.wire.realtime.server_events import (
     TokensUsage,
 )
 
-LOST = "The connection to the model server was lost before the turn was transcribed."
+CONNECTION_LOST_MESSAGE = "The connection to the model server was lost before the turn was transcribed."
 
 
-class _Commit(Struct, frozen=True):
+class _PendingCommit(Struct, frozen=True):
     """A turn that was committed by hand, until the upstream says what its item is called."""
 
     event_id: str
     turn_id: str
-    placed: Placed
+    mirrored_item: MirroredItem
 
 
-class Hearing:
+class InputAudioTracker:
     """
     The hearing of one connection.
 
@@ -54,92 +54,92 @@ class Hearing:
         is_transcribed: whether somebody reads what was said.
     """
 
-    def __init__(self, mirror: Mirror, mint: Callable[[], str], began_ms: float) -> None:
-        self.is_transcribed = False
+    def __init__(self, mirror: Mirror, new_id: Callable[[], str], start_ms: float) -> None:
+        self.has_transcription = False
         self._mirror = mirror
-        self._mint = mint
-        self._began_ms = began_ms
-        self._turns: dict[str, str] = {}
-        self._owed: dict[str, None] = {}
-        self._commits: deque[_Commit] = deque()
-        self._open = ""
+        self._new_id = new_id
+        self._start_ms = start_ms
+        self._turn_ids: dict[str, str] = {}
+        self._pending_transcripts: dict[str, None] = {}
+        self._pending_commits: deque[_PendingCommit] = deque()
+        self._open_item_id = ""
 
     def commit(self, turn_id: str, event_id: str) -> None:
         """The sound so far was committed by hand, as this turn."""
-        if self._open:
-            item_id, self._open = self._open, ""
-            self._over(item_id, turn_id)
+        if self._open_item_id:
+            item_id, self._open_item_id = self._open_item_id, ""
+            self._commit_turn(item_id, turn_id)
             return
-        self._commits.append(_Commit(event_id, turn_id, self._mirror.expect(heard_likeness(turn_id))))
-        self._owe(turn_id)
+        self._pending_commits.append(_PendingCommit(event_id, turn_id, self._mirror.expect(live_turn_fingerprint(turn_id))))
+        self._expect_transcript(turn_id)
 
-    def drop(self) -> None:
+    def discard_open_turn(self) -> None:
         """The turn that is open, if there is one, is none."""
-        self._turns.pop(self._open, None)
-        self._open = ""
+        self._turn_ids.pop(self._open_item_id, None)
+        self._open_item_id = ""
 
-    def fail(self, event_id: str) -> list[talk_events.FromEngine] | None:
+    def fail_commit(self, event_id: str) -> list[events.EngineEvent] | None:
         """The upstream refused what had that id; None where that was no commit."""
-        commit = next((commit for commit in self._commits if commit.event_id == event_id), None)
+        commit = next((commit for commit in self._pending_commits if commit.event_id == event_id), None)
         if commit is None:
             return None
-        self._commits.remove(commit)
-        self._mirror.forget(commit.placed)
-        return self._unheard(commit.turn_id, "The model server did not take the turn.")
+        self._pending_commits.remove(commit)
+        self._mirror.remove(commit.mirrored_item)
+        return self._fail_transcript(commit.turn_id, "The model server did not take the turn.")
 
-    def end(self, now_ms: float) -> list[talk_events.FromEngine]:
+    def close(self, now_ms: float) -> list[events.EngineEvent]:
         """The connection is gone."""
-        words: list[talk_events.FromEngine] = []
-        if self._open:
-            turn_id = self._turns[self._open]
-            words.append(talk_events.SpeechStopped(turn_id, int(now_ms)))
-            self._owe(turn_id)
-        for turn_id in tuple(self._owed):
-            words += self._unheard(turn_id, LOST)
+        words: list[events.EngineEvent] = []
+        if self._open_item_id:
+            turn_id = self._turn_ids[self._open_item_id]
+            words.append(events.SpeechStopped(turn_id, int(now_ms)))
+            self._expect_transcript(turn_id)
+        for turn_id in tuple(self._pending_transcripts):
+            words += self._fail_transcript(turn_id, CONNECTION_LOST_MESSAGE)
         return words
 
     # What the upstream says
 
-    def started(self, event: InputAudioBufferSpeechStarted, words: list[talk_events.FromEngine]) -> None:
+    def on_speech_started(self, event: InputAudioBufferSpeechStarted, out: list[events.EngineEvent]) -> None:
         """Somebody speaks."""
-        if self._open or event.item_id in self._turns:
+        if self._open_item_id or event.item_id in self._turn_ids:
             return
-        self._open = event.item_id
-        turn_id = self._turns[event.item_id] = self._mint()
-        words.append(talk_events.SpeechStarted(turn_id, self._at(event.audio_start_ms)))
+        self._open_item_id = event.item_id
+        turn_id = self._turn_ids[event.item_id] = self._new_id()
+        out.append(events.SpeechStarted(turn_id, self._to_conversation_ms(event.audio_start_ms)))
 
-    def stopped(self, event: InputAudioBufferSpeechStopped, words: list[talk_events.FromEngine]) -> None:
+    def on_speech_stopped(self, event: InputAudioBufferSpeechStopped, out: list[events.EngineEvent]) -> None:
         """Nobody speaks any more."""
-        if self._open:
-            self._stop(event.item_id, self._at(event.audio_end_ms), words)
+        if self._open_item_id:
+            self._end_turn(event.item_id, self._to_conversation_ms(event.audio_end_ms), out)
 
-    def committed(self, event: InputAudioBufferCommitted, now_ms: float, words: list[talk_events.FromEngine]) -> list[ClientEvent]:
+    def on_committed(self, event: InputAudioBufferCommitted, now_ms: float, out: list[events.EngineEvent]) -> list[ClientEvent]:
         """The sound so far is an item; what is to be done with it."""
-        if self._open == event.item_id:  # a server that does not say first that the speech has stopped
-            self._stop(event.item_id, int(now_ms), words)
-        elif event.item_id not in self._turns and self._commits:
-            commit = self._commits.popleft()
-            self._turns[event.item_id] = commit.turn_id
-            return self._mirror.named(commit.placed, event.item_id)
-        elif event.item_id not in self._turns:
-            self._mirror.notice(event.item_id)
+        if self._open_item_id == event.item_id:  # a server that does not say first that the speech has stopped
+            self._end_turn(event.item_id, int(now_ms), out)
+        elif event.item_id not in self._turn_ids and self._pending_commits:
+            commit = self._pending_commits.popleft()
+            self._turn_ids[event.item_id] = commit.turn_id
+            return self._mirror.assign_id(commit.mirrored_item, event.item_id)
+        elif event.item_id not in self._turn_ids:
+            self._mirror.register(event.item_id)
         return []
 
-    def heard(self, event: ServerEvent | Unknown, words: list[talk_events.FromEngine]) -> None:
+    def on_transcript(self, event: ServerEvent | Unknown, out: list[events.EngineEvent]) -> None:
         """Something of a transcript."""
-        turn_id = self._turns.get(getattr(event, "item_id", ""))
+        turn_id = self._turn_ids.get(getattr(event, "item_id", ""))
         if turn_id is None:
             return
         match event:
             case InputAudioTranscriptionDelta(delta=delta, logprobs=logprobs):
-                words.append(talk_events.Heard(turn_id, delta, _logprobs(logprobs)))
+                out.append(events.InputTranscriptDelta(turn_id, delta, _logprobs(logprobs)))
             case InputAudioTranscriptionSegment(text=text, start=start, end=end, speaker=speaker):
-                words.append(talk_events.HeardSegment(id=turn_id, text=text, start_s=start, end_s=end, speaker=speaker))
-            case InputAudioTranscriptionCompleted() if self._is_due(turn_id):
-                words.append(_heard_all(turn_id, event))
-            case InputAudioTranscriptionFailed(error=error) if self._is_due(turn_id):
-                words.append(
-                    talk_events.NotHeard(
+                out.append(events.InputTranscriptSegment(id=turn_id, text=text, start_s=start, end_s=end, speaker=speaker))
+            case InputAudioTranscriptionCompleted() if self._resolve_transcript(turn_id):
+                out.append(_transcript_done(turn_id, event))
+            case InputAudioTranscriptionFailed(error=error) if self._resolve_transcript(turn_id):
+                out.append(
+                    events.InputTranscriptFailed(
                         id=turn_id,
                         message=error.message or "The model server could not transcribe the turn.",
                         code=error.code or "transcription_failed",
@@ -147,38 +147,38 @@ class Hearing:
                     )
                 )
 
-    def _stop(self, item_id: str, at_ms: int, words: list[talk_events.FromEngine]) -> None:
-        turn_id = self._turns.pop(self._open)
-        self._open = ""
-        words.append(talk_events.SpeechStopped(turn_id, at_ms))
-        self._over(item_id, turn_id)
+    def _end_turn(self, item_id: str, at_ms: int, out: list[events.EngineEvent]) -> None:
+        turn_id = self._turn_ids.pop(self._open_item_id)
+        self._open_item_id = ""
+        out.append(events.SpeechStopped(turn_id, at_ms))
+        self._commit_turn(item_id, turn_id)
 
-    def _over(self, item_id: str, turn_id: str) -> None:
-        self._turns[item_id] = turn_id
-        self._mirror.expect(heard_likeness(turn_id), item_id)
-        self._owe(turn_id)
+    def _commit_turn(self, item_id: str, turn_id: str) -> None:
+        self._turn_ids[item_id] = turn_id
+        self._mirror.expect(live_turn_fingerprint(turn_id), item_id)
+        self._expect_transcript(turn_id)
 
-    def _at(self, upstream_ms: int) -> int:
-        return max(0, int(self._began_ms + upstream_ms))
+    def _to_conversation_ms(self, upstream_ms: int) -> int:
+        return max(0, int(self._start_ms + upstream_ms))
 
     # What is owed
 
-    def _owe(self, turn_id: str) -> None:
-        if self.is_transcribed:
-            self._owed[turn_id] = None
+    def _expect_transcript(self, turn_id: str) -> None:
+        if self.has_transcription:
+            self._pending_transcripts[turn_id] = None
 
-    def _is_due(self, turn_id: str) -> bool:
-        return self._owed.pop(turn_id, self) is None
+    def _resolve_transcript(self, turn_id: str) -> bool:
+        return self._pending_transcripts.pop(turn_id, self) is None
 
-    def _unheard(self, turn_id: str, message: str) -> list[talk_events.FromEngine]:
-        return [talk_events.NotHeard(id=turn_id, message=message)] if self._is_due(turn_id) else []
+    def _fail_transcript(self, turn_id: str, message: str) -> list[events.EngineEvent]:
+        return [events.InputTranscriptFailed(id=turn_id, message=message)] if self._resolve_transcript(turn_id) else []
 
 
-def _heard_all(turn_id: str, event: InputAudioTranscriptionCompleted) -> talk_events.HeardAll:
+def _transcript_done(turn_id: str, event: InputAudioTranscriptionCompleted) -> events.InputTranscriptDone:
     usage = event.usage
     tokens = usage if isinstance(usage, TokensUsage) else TokensUsage(total_tokens=0, input_tokens=0, output_tokens=0)
     details = tokens.input_token_details
-    return talk_events.HeardAll(
+    return events.InputTranscriptDone(
         id=turn_id,
         transcript=event.transcript,
         seconds=usage.seconds if isinstance(usage, DurationUsage) else None,
@@ -190,6 +190,6 @@ def _heard_all(turn_id: str, event: InputAudioTranscriptionCompleted) -> talk_ev
     )
 
 
-def _logprobs(given: Any) -> tuple[talk_events.TokenLogprob, ...]:
-    logprobs: Sequence[Logprob] = given or ()
-    return tuple(talk_events.TokenLogprob(talk_events.Likelihood(each.token, each.logprob, tuple(each.bytes or ()))) for each in logprobs)
+def _logprobs(wire_logprobs: Any) -> tuple[events.TokenLogprob, ...]:
+    logprobs: Sequence[Logprob] = wire_logprobs or ()
+    return tuple(events.TokenLogprob(events.TokenCandidate(each.token, each.logprob, tuple(each.bytes or ()))) for each in logprobs)

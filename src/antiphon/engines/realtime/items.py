@@ -10,9 +10,9 @@ from collections.abc import Callable, Hashable
 from typing import Any
 
 from antiphon.audio import SAMPLE_BYTES
-from antiphon.engine_api import history as turns
+from antiphon.engine_api import history
 from antiphon.engines.chat.request import flat_name
-from antiphon.errors import ClientMistake
+from antiphon.errors import ClientError
 from antiphon.wire.realtime.items import (
     FunctionCallItem,
     FunctionCallOutputItem,
@@ -25,113 +25,113 @@ from antiphon.wire.realtime.items import (
     Part,
 )
 
-SPARE_BYTES = 256
+FINGERPRINT_BYTES = 256
 """How much of the beginning and the end of a sound, besides its length, tells it from any other."""
 
-Likeness = Hashable
+ItemFingerprint = Hashable
 """What two turns have in common that would be the same item; None for a turn that is no item."""
 
-Encode = Callable[[bytes, int], bytes]
+EncodeAudio = Callable[[bytes, int], bytes]
 """Sound (s16le, and its rate) as the upstream takes it."""
 
 
-def likeness(turn: turns.Turn) -> Likeness:
+def fingerprint(item: history.HistoryItem) -> ItemFingerprint:
     """What tells `turn` from others. Sound that was heard live is known by its turn alone, whatever is known of its words by now."""
-    match turn:
-        case turns.Message(role, parts):
-            return _party(role), tuple(_part_likeness(part) for part in parts)
-        case turns.ToolCall(call_id, name, arguments, _, namespace):
-            return call_likeness(call_id, flat_name(name, namespace), arguments)
-        case turns.ToolResult(call_id, parts):
-            return "result", call_id, _words(parts)
+    match item:
+        case history.Message(role, parts):
+            return _wire_role(role), tuple(_part_fingerprint(part) for part in parts)
+        case history.ToolCall(call_id, name, arguments, _, namespace):
+            return call_fingerprint(call_id, flat_name(name, namespace), arguments)
+        case history.ToolResult(call_id, parts):
+            return "result", call_id, _joined_text(parts)
         case _:
             return None
 
 
-def heard_likeness(turn_id: str) -> Likeness:
+def live_turn_fingerprint(turn_id: str) -> ItemFingerprint:
     """That of the turn that was heard live under this id."""
     return "user", (("turn", turn_id),)
 
 
-def answer_likeness(texts: tuple[str, ...]) -> Likeness:
+def assistant_fingerprint(texts: tuple[str, ...]) -> ItemFingerprint:
     """That of the model's own words, a text for each part that has any."""
     return "assistant", texts
 
 
-def call_likeness(call_id: str, name: str, arguments: str) -> Likeness:
+def call_fingerprint(call_id: str, name: str, arguments: str) -> ItemFingerprint:
     """That of a call."""
     return "call", call_id, name, arguments
 
 
-def item_of(turn: turns.Turn, item_id: str, encode: Encode) -> Item:
+def to_wire_item(item: history.HistoryItem, item_id: str, encode: EncodeAudio) -> Item:
     """
     The item, to be called `item_id`, for a turn that has a likeness.
 
     Raises:
-        ClientMistake: there is no such item.
+        ClientError: there is no such item.
     """
-    match turn:
-        case turns.Message(role, parts):
-            write = _write_answer if role == "assistant" else _write_input
-            return MessageItem(id=item_id, role=_party(role), content=[write(part, encode) for part in parts])
-        case turns.ToolCall(call_id, name, arguments, _, namespace):
+    match item:
+        case history.Message(role, parts):
+            write = _assistant_part if role == "assistant" else _input_part
+            return MessageItem(id=item_id, role=_wire_role(role), content=[write(part, encode) for part in parts])
+        case history.ToolCall(call_id, name, arguments, _, namespace):
             return FunctionCallItem(id=item_id, call_id=call_id, name=flat_name(name, namespace), arguments=arguments)
-        case turns.ToolResult(call_id, parts):
-            return FunctionCallOutputItem(id=item_id, call_id=call_id, output=_words(parts))
+        case history.ToolResult(call_id, parts):
+            return FunctionCallOutputItem(id=item_id, call_id=call_id, output=_joined_text(parts))
         case _:
-            raise _no_place(type(turn).__name__)
+            raise _unsupported_content(type(item).__name__)
 
 
-def _party(role: turns.Role) -> Any:
+def _wire_role(role: history.Role) -> Any:
     return "system" if role == "developer" else role
 
 
-def _part_likeness(part: turns.Part) -> Hashable:
+def _part_fingerprint(part: history.HistoryPart) -> Hashable:
     match part:
-        case turns.TextPart(text) | turns.RefusalPart(text):
+        case history.TextPart(text) | history.RefusalPart(text):
             return text
-        case turns.SpeechPart(turn_id=str(turn_id)):
+        case history.SpeechPart(turn_id=str(turn_id)):
             return "turn", turn_id
-        case turns.SpeechPart(pcm):
-            return "sound", len(pcm), pcm[:SPARE_BYTES], pcm[-SPARE_BYTES:]
+        case history.SpeechPart(pcm):
+            return "sound", len(pcm), pcm[:FINGERPRINT_BYTES], pcm[-FINGERPRINT_BYTES:]
         case _:
             return part
 
 
-def _words(parts: tuple[turns.Part, ...]) -> str:
-    return "".join(part.text for part in parts if isinstance(part, turns.TextPart | turns.RefusalPart))
+def _joined_text(parts: tuple[history.HistoryPart, ...]) -> str:
+    return "".join(part.text for part in parts if isinstance(part, history.TextPart | history.RefusalPart))
 
 
-def _write_answer(part: turns.Part, _encode: Encode) -> Part:
+def _assistant_part(part: history.HistoryPart, _encode: EncodeAudio) -> Part:
     match part:
-        case turns.TextPart(text) | turns.RefusalPart(text):
+        case history.TextPart(text) | history.RefusalPart(text):
             return OutputText(text=text)
-        case turns.SpeechPart(transcript=transcript):
+        case history.SpeechPart(transcript=transcript):
             return OutputText(text=transcript or "")  # no server takes the model's own sound back
         case _:
-            raise _no_place(type(part).__name__)
+            raise _unsupported_content(type(part).__name__)
 
 
-def _write_input(part: turns.Part, encode: Encode) -> Part:
+def _input_part(part: history.HistoryPart, encode: EncodeAudio) -> Part:
     match part:
-        case turns.TextPart(text) | turns.RefusalPart(text):
+        case history.TextPart(text) | history.RefusalPart(text):
             return InputText(text=text)
-        case turns.SpeechPart(pcm, rate_hz) if pcm:
+        case history.SpeechPart(pcm, rate_hz) if pcm:
             return InputAudio(audio=encode(pcm, rate_hz))
-        case turns.SpeechPart(transcript=transcript):
+        case history.SpeechPart(transcript=transcript):
             return InputText(text=transcript or "")
-        case turns.AudioPart(inline, format):
-            return InputAudio(audio=encode(*_recorded(inline, format)))
-        case turns.ImagePart(url=str(url)) if not url.startswith("data:"):
+        case history.AudioPart(inline, format):
+            return InputAudio(audio=encode(*_decode_wav(inline, format)))
+        case history.ImagePart(url=str(url)) if not url.startswith("data:"):
             # The upstream stands in its operator's network, and must not fetch from there whatever a client names.
-            raise ClientMistake("This model takes pictures as data URLs only.", code="invalid_value", param="input")
-        case turns.ImagePart(url=str(url), detail=detail):
+            raise ClientError("This model takes pictures as data URLs only.", code="invalid_value", param="input")
+        case history.ImagePart(url=str(url), detail=detail):
             return InputImage(image_url=url, detail="low" if detail == "low" else "high" if detail == "high" else "auto")
         case _:
-            raise _no_place(type(part).__name__)
+            raise _unsupported_content(type(part).__name__)
 
 
-def _recorded(inline: str, format: str) -> tuple[bytes, int]:
+def _decode_wav(inline: str, format: str) -> tuple[bytes, int]:
     """Samples and rate of a recording."""
     try:
         with wave.open(io.BytesIO(base64.b64decode(inline, validate=True))) as file:
@@ -139,12 +139,12 @@ def _recorded(inline: str, format: str) -> tuple[bytes, int]:
                 return file.readframes(file.getnframes()), file.getframerate()
     except (binascii.Error, wave.Error, EOFError):
         pass
-    raise ClientMistake(
+    raise ClientError(
         f"Invalid audio: this model takes recordings as WAV, mono, 16 bits a sample, but got '{format}'.",
         code="invalid_value",
         param="input",
     )
 
 
-def _no_place(kind: str) -> ClientMistake:
-    return ClientMistake(f"This model takes no input of that kind ({kind}).", code="unsupported_content_type", param="input")
+def _unsupported_content(kind: str) -> ClientError:
+    return ClientError(f"This model takes no input of that kind ({kind}).", code="unsupported_content_type", param="input")

@@ -10,17 +10,17 @@ from difflib import SequenceMatcher
 
 from msgspec import UNSET, Struct, field
 
-from antiphon.engine_api import history as turns
-from antiphon.engines.realtime.items import Likeness, answer_likeness, likeness
+from antiphon.engine_api import history as engine_history
+from antiphon.engines.realtime.items import ItemFingerprint, assistant_fingerprint, fingerprint
 from antiphon.wire.codec.types import Opt
 from antiphon.wire.realtime.client_events import ClientEvent, ConversationItemCreate, ConversationItemDelete, ConversationItemTruncate
 from antiphon.wire.realtime.items import InputItem, Item, ItemReference
 
-Write = Callable[[turns.Turn, str], Item]
+WriteItem = Callable[[engine_history.HistoryItem, str], Item]
 """The item for a turn, of this id."""
 
 
-class Words(Struct):
+class PartText(Struct):
     """
     What one part of an answer said.
 
@@ -29,25 +29,25 @@ class Words(Struct):
         sound_ms: how long its sound is so far; 0 for a part in writing.
     """
 
-    pieces: list[tuple[float, str]] = field(default_factory=list)
-    sound_ms: float = 0.0
+    chunks: list[tuple[float, str]] = field(default_factory=list)
+    audio_ms: float = 0.0
 
     @property
     def text(self) -> str:
         """All of the words."""
-        return "".join(text for _, text in self.pieces)
+        return "".join(text for _, text in self.chunks)
 
-    def until(self, at_ms: float) -> str:
+    def text_until(self, at_ms: float) -> str:
         """The words that had begun when the sound was so far."""
-        return "".join(text for begin_ms, text in self.pieces if begin_ms < at_ms)
+        return "".join(text for begin_ms, text in self.chunks if begin_ms < at_ms)
 
-    def cut(self, at_ms: float) -> None:
+    def truncate(self, at_ms: float) -> None:
         """The sound ends there, and the words that had not begun go with it."""
-        self.sound_ms = at_ms
-        self.pieces = [piece for piece in self.pieces if piece[0] < at_ms]
+        self.audio_ms = at_ms
+        self.chunks = [piece for piece in self.chunks if piece[0] < at_ms]
 
 
-class Placed(Struct, eq=False):
+class MirroredItem(Struct, eq=False):
     """
     An item upstream.
 
@@ -58,16 +58,16 @@ class Placed(Struct, eq=False):
     """
 
     id: str | None = None
-    fixed: Likeness = None
-    parts: dict[int, Words] = field(default_factory=dict)
+    fixed_fingerprint: ItemFingerprint = None
+    parts: dict[int, PartText] = field(default_factory=dict)
 
     @property
-    def likeness(self) -> Likeness:
+    def fingerprint(self) -> ItemFingerprint:
         """What turn it is; None where it is no turn of ours."""
-        if self.fixed is not None:
-            return self.fixed
+        if self.fixed_fingerprint is not None:
+            return self.fixed_fingerprint
         texts = tuple(text for _, words in sorted(self.parts.items()) if (text := words.text))
-        return answer_likeness(texts) if texts else None
+        return assistant_fingerprint(texts) if texts else None
 
 
 class Mirror:
@@ -78,100 +78,106 @@ class Mirror:
         mint: a new item's id.
     """
 
-    def __init__(self, mint: Callable[[], str]) -> None:
-        self._mint = mint
-        self._placed: list[Placed] = []
+    def __init__(self, new_id: Callable[[], str]) -> None:
+        self._new_id = new_id
+        self._items: list[MirroredItem] = []
 
-    def expect(self, fixed: Likeness, item_id: str | None = None) -> Placed:
+    def expect(self, fixed_fingerprint: ItemFingerprint, item_id: str | None = None) -> MirroredItem:
         """An item is made upstream, last of all."""
-        placed = Placed(item_id, fixed)
-        self._placed.append(placed)
+        placed = MirroredItem(item_id, fixed_fingerprint)
+        self._items.append(placed)
         return placed
 
-    def find(self, item_id: str) -> Placed | None:
+    def find(self, item_id: str) -> MirroredItem | None:
         """The item of that id."""
-        return next((placed for placed in reversed(self._placed) if placed.id == item_id), None)
+        return next((placed for placed in reversed(self._items) if placed.id == item_id), None)
 
-    def notice(self, item_id: str) -> None:
+    def register(self, item_id: str) -> None:
         """There is an item of that id, whoever made it."""
         if self.find(item_id) is None:
-            self._placed.append(Placed(item_id))
+            self._items.append(MirroredItem(item_id))
 
-    def forget(self, placed: Placed) -> None:
+    def remove(self, item: MirroredItem) -> None:
         """The item was not made after all, or is gone."""
-        if placed in self._placed:
-            self._placed.remove(placed)
+        if item in self._items:
+            self._items.remove(item)
 
-    def named(self, placed: Placed, item_id: str) -> list[ClientEvent]:
+    def assign_id(self, item: MirroredItem, item_id: str) -> list[ClientEvent]:
         """The upstream has told what an expected item is called; what is to be done with it now."""
         if (double := self.find(item_id)) is not None:
-            self._placed.remove(double)
-        placed.id = item_id
-        return [ConversationItemDelete(item_id=item_id)] if placed not in self._placed else []
+            self._items.remove(double)
+        item.id = item_id
+        return [ConversationItemDelete(item_id=item_id)] if item not in self._items else []
 
-    def is_like(self, history: Sequence[turns.Turn]) -> bool:
+    def is_in_sync(self, history: Sequence[engine_history.HistoryItem]) -> bool:
         """Whether the conversation upstream is that history already."""
-        return [placed.likeness for placed in self._placed] == [kind for kind, _ in _wanted(history)]
+        return [placed.fingerprint for placed in self._items] == [kind for kind, _ in _with_fingerprints(history)]
 
-    def equalise(self, history: Sequence[turns.Turn], write: Write) -> list[ClientEvent]:
+    def sync(self, history: Sequence[engine_history.HistoryItem], write_item: WriteItem) -> list[ClientEvent]:
         """
         What makes the conversation upstream equal to `history`.
 
         Raises:
-            ClientMistake: a turn can't be told upstream; nothing is to be done.
+            ClientError: a turn can't be told upstream; nothing is to be done.
         """
-        wanted = _wanted(history)
-        events = list(self._shortened(wanted))
-        have = [placed.likeness for placed in self._placed]
+        wanted = _with_fingerprints(history)
+        events = list(self._truncations(wanted))
+        have = [placed.fingerprint for placed in self._items]
         want = [kind for kind, _ in wanted]
         if have == want:
             return events
-        items: list[Placed] = []
+        items: list[MirroredItem] = []
         gone: list[ClientEvent] = []
         made: list[ClientEvent] = []
         for what, start, end, first, last in SequenceMatcher(None, have, want, autojunk=False).get_opcodes():
-            old = self._placed[start:end]
+            old = self._items[start:end]
             if what == "equal":
                 items += old
                 continue
             gone += [ConversationItemDelete(item_id=placed.id) for placed in old if placed.id is not None]
             is_end = end == len(have)
             for kind, turn in wanted[first:last]:
-                item_id = self._mint()
-                made.append(ConversationItemCreate(previous_item_id=_behind(items, is_end=is_end), item=write(turn, item_id)))
-                items.append(Placed(item_id, kind))
-        self._placed = items
+                item_id = self._new_id()
+                made.append(
+                    ConversationItemCreate(previous_item_id=_previous_item_id(items, is_end=is_end), item=write_item(turn, item_id))
+                )
+                items.append(MirroredItem(item_id, kind))
+        self._items = items
         return events + gone + made
 
-    def told(self, history: Sequence[turns.Turn], write: Write) -> list[InputItem]:
+    def to_input_items(self, history: Sequence[engine_history.HistoryItem], write_item: WriteItem) -> list[InputItem]:
         """
         `history` as the input of an answer that leaves the conversation upstream as it is; what is there already is only named.
 
         Raises:
-            ClientMistake: a turn can't be told upstream.
+            ClientError: a turn can't be told upstream.
         """
-        known = {placed.likeness: placed.id for placed in self._placed if placed.id is not None}
+        known = {placed.fingerprint: placed.id for placed in self._items if placed.id is not None}
         return [
-            ItemReference(id=item_id) if (item_id := known.get(kind)) is not None else write(turn, self._mint())
-            for kind, turn in _wanted(history)
+            ItemReference(id=item_id) if (item_id := known.get(kind)) is not None else write_item(turn, self._new_id())
+            for kind, turn in _with_fingerprints(history)
         ]
 
-    def _shortened(self, wanted: Sequence[tuple[Likeness, turns.Turn]]) -> Iterator[ClientEvent]:
+    def _truncations(self, fingerprinted_items: Sequence[tuple[ItemFingerprint, engine_history.HistoryItem]]) -> Iterator[ClientEvent]:
         """Answers of which not all was heard, cut off where that ends."""
-        cuts = {kind: turn.heard_ms for kind, turn in wanted if isinstance(turn, turns.Message) and turn.heard_ms is not None}
-        for placed in self._placed if cuts else ():
+        cuts = {
+            kind: turn.played_ms
+            for kind, turn in fingerprinted_items
+            if isinstance(turn, engine_history.Message) and turn.played_ms is not None
+        }
+        for placed in self._items if cuts else ():
             for index, words in placed.parts.items():
-                heard_ms = next((cut for kind, cut in cuts.items() if kind == answer_likeness((words.until(cut),))), None)
-                if heard_ms is not None and heard_ms < words.sound_ms and placed.id is not None:
-                    words.cut(heard_ms)
+                heard_ms = next((cut for kind, cut in cuts.items() if kind == assistant_fingerprint((words.text_until(cut),))), None)
+                if heard_ms is not None and heard_ms < words.audio_ms and placed.id is not None:
+                    words.truncate(heard_ms)
                     yield ConversationItemTruncate(item_id=placed.id, content_index=index, audio_end_ms=heard_ms)
 
 
-def _wanted(history: Sequence[turns.Turn]) -> list[tuple[Likeness, turns.Turn]]:
-    return [(kind, turn) for turn in history if (kind := likeness(turn)) is not None]
+def _with_fingerprints(history: Sequence[engine_history.HistoryItem]) -> list[tuple[ItemFingerprint, engine_history.HistoryItem]]:
+    return [(kind, turn) for turn in history if (kind := fingerprint(turn)) is not None]
 
 
-def _behind(items: Sequence[Placed], *, is_end: bool) -> Opt[str]:
+def _previous_item_id(items: Sequence[MirroredItem], *, is_end: bool) -> Opt[str]:
     """Where an item goes: at the end wherever that is right, since that needs no item's id."""
     if is_end:
         return UNSET

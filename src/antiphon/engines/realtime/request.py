@@ -6,10 +6,10 @@ from typing import Literal
 
 from msgspec import UNSET
 
-from antiphon.audio import SAMPLE_BYTES, Samples, from_ulaw, to_ulaw
+from antiphon.audio import SAMPLE_BYTES, SampleAligner, decode_ulaw, encode_ulaw
 from antiphon.engine_api import commands, options
 from antiphon.engines.chat.request import flat_name
-from antiphon.errors import ClientMistake
+from antiphon.errors import ClientError
 from antiphon.wire.codec.types import Opt
 from antiphon.wire.realtime.dialects import DialectName
 from antiphon.wire.realtime.items import InputItem
@@ -35,20 +35,20 @@ from antiphon.wire.realtime.session import (
     Transcription,
 )
 
-MOST_TOKENS = 4096
+MAX_OUTPUT_TOKENS = 4096
 """The most that a number can ask for; `inf` is more."""
 
-TELEPHONE_HZ = 8_000
-PLAIN_HZ = 24_000
+PCMU_RATE_HZ = 8_000
+PCM_RATE_HZ = 24_000
 """The one rate at which servers take sound that is not as the telephone carries it."""
 
-EFFORTS = ("minimal", "low", "medium", "high", "xhigh")
+REASONING_EFFORTS = ("minimal", "low", "medium", "high", "xhigh")
 
 
-def session_of(configure: commands.Configure) -> Session:
+def input_session(configure: commands.Configure) -> Session:
     """How the upstream is to listen. When to answer is not for it to decide."""
     hearing = AudioInput(
-        format=format_of(wire_hz_of(configure.rate_hz)),
+        format=audio_format(wire_rate_hz(configure.rate_hz)),
         transcription=_transcription(configure.transcription),
         noise_reduction=_noise_reduction(configure.noise_reduction),
         turn_detection=_turn_detection(configure.turn_detection),
@@ -57,17 +57,17 @@ def session_of(configure: commands.Configure) -> Session:
     return Session(audio=Audio(input=hearing), include=["item.input_audio_transcription.logprobs"] if wants_logprobs else UNSET)
 
 
-def session_for(ask: commands.Respond, dialect: DialectName) -> Session:
+def output_session(request: commands.Respond, dialect: DialectName) -> Session:
     """What an answer asks that only a session has: how fast it is spoken, and what becomes of a conversation that is too long."""
-    speed = ask.voice.speed if ask.voice is not None else 1.0
+    speed = request.voice.speed if request.voice is not None else 1.0
     return Session(
         audio=Audio(output=AudioOutput(speed=max(0.25, min(speed, 1.5)))),
-        truncation=UNSET if dialect == "beta" else "disabled" if not ask.truncate else _retention(ask.retain),
+        truncation=UNSET if dialect == "beta" else "disabled" if not request.truncate else _retention(request.retention),
     )
 
 
-def params_of(
-    ask: commands.Respond, given: Opt[list[InputItem]], correlation: Mapping[str, str] | None, dialect: DialectName
+def response_params(
+    request: commands.Respond, input_items: Opt[list[InputItem]], correlation: Mapping[str, str] | None, dialect: DialectName
 ) -> ResponseParams:
     """
     What an answer is to be.
@@ -76,44 +76,44 @@ def params_of(
         given: what it answers in place of the conversation.
         correlation: what the upstream is to tell back with an answer that leaves its conversation as it is; None for one that doesn't.
     """
-    names = ask.tool_choice.only
-    tools: list[Tool] = [_tool(tool) for tool in ask.tools if names is None or tool.key in names]
-    voice = ask.voice
-    most, warmth = ask.sampling.max_tokens, ask.sampling.temperature
+    names = request.tool_choice.name_set
+    tools: list[Tool] = [_function_tool(tool) for tool in request.tools if names is None or tool.key in names]
+    voice = request.voice
+    most, warmth = request.sampling.max_tokens, request.sampling.temperature
     return ResponseParams(
         conversation=UNSET if correlation is None else "none",
-        input=given,
-        instructions=ask.instructions if ask.instructions is not None else UNSET,
+        input=input_items,
+        instructions=request.instructions if request.instructions is not None else UNSET,
         output_modalities=["text"] if voice is None else ["audio"],
-        audio=UNSET if voice is None else ResponseAudio(output=_output(voice)),
+        audio=UNSET if voice is None else ResponseAudio(output=_audio_output(voice)),
         tools=tools or UNSET,
-        tool_choice=_choice(ask.tool_choice.mode, tools),
-        parallel_tool_calls=False if tools and not ask.parallel_tool_calls else UNSET,
-        reasoning=Reasoning(effort=ask.effort) if ask.effort in EFFORTS else UNSET,  # type: ignore[arg-type]
-        max_output_tokens=UNSET if most is None else most if most <= MOST_TOKENS else "inf",
+        tool_choice=_tool_choice(request.tool_choice.mode, tools),
+        parallel_tool_calls=False if tools and not request.parallel_tool_calls else UNSET,
+        reasoning=Reasoning(effort=request.reasoning_effort) if request.reasoning_effort in REASONING_EFFORTS else UNSET,  # type: ignore[arg-type]
+        max_output_tokens=UNSET if most is None else most if most <= MAX_OUTPUT_TOKENS else "inf",
         temperature=UNSET if warmth is None or dialect != "beta" else max(0.6, min(warmth, 1.2)),
         metadata=dict(correlation) if correlation is not None else UNSET,
     )
 
 
-def wire_hz_of(rate_hz: int) -> int:
+def wire_rate_hz(rate_hz: int) -> int:
     """The rate on the wire of live sound that comes at that rate."""
-    return TELEPHONE_HZ if rate_hz == TELEPHONE_HZ else PLAIN_HZ
+    return PCMU_RATE_HZ if rate_hz == PCMU_RATE_HZ else PCM_RATE_HZ
 
 
-def format_of(rate_hz: int) -> Format:
+def audio_format(rate_hz: int) -> Format:
     """How sound at that rate stands on the wire."""
-    return PcmuFormat() if rate_hz == TELEPHONE_HZ else PcmFormat(rate=rate_hz)
+    return PcmuFormat() if rate_hz == PCMU_RATE_HZ else PcmFormat(rate=rate_hz)
 
 
-def encoded(pcm: bytes, rate_hz: int, wire_hz: int) -> bytes:
+def encode_audio(pcm: bytes, rate_hz: int, wire_hz: int) -> bytes:
     """Sound as the upstream takes it, which is told to expect it at `wire_hz`."""
     if rate_hz != wire_hz:
-        pcm = _at_rate(pcm, rate_hz, wire_hz)
-    return to_ulaw(pcm) if wire_hz == TELEPHONE_HZ else pcm
+        pcm = _resample_linear(pcm, rate_hz, wire_hz)
+    return encode_ulaw(pcm) if wire_hz == PCMU_RATE_HZ else pcm
 
 
-class Decoder:
+class RealtimeAudioDecoder:
     """
     Sound of one part of an answer, as it comes, to whole samples.
 
@@ -122,20 +122,20 @@ class Decoder:
     """
 
     def __init__(self, rate_hz: int) -> None:
-        self._take = from_ulaw if rate_hz == TELEPHONE_HZ else Samples().take
+        self._decode = decode_ulaw if rate_hz == PCMU_RATE_HZ else SampleAligner().align
 
-    def take(self, sound: bytes) -> bytes:
+    def decode(self, audio: bytes) -> bytes:
         """s16le."""
-        return self._take(sound)
+        return self._decode(audio)
 
 
-def _at_rate(pcm: bytes, rate_hz: int, wanted_hz: int) -> bytes:
+def _resample_linear(pcm: bytes, rate_hz: int, target_hz: int) -> bytes:
     # Straight lines between the samples: short of a filter, and still speech to whoever transcribes it.
     samples = unpack(f"<{len(pcm) // SAMPLE_BYTES}h", pcm)
-    count = len(samples) * wanted_hz // rate_hz
-    placed = (divmod(number * rate_hz, wanted_hz) for number in range(count))
+    count = len(samples) * target_hz // rate_hz
+    placed = (divmod(number * rate_hz, target_hz) for number in range(count))
     last = len(samples) - 1
-    lines = (samples[at] + (samples[min(at + 1, last)] - samples[at]) * rest // wanted_hz for at, rest in placed)
+    lines = (samples[at] + (samples[min(at + 1, last)] - samples[at]) * rest // target_hz for at, rest in placed)
     return pack(f"<{count}h", *lines)
 
 
@@ -153,40 +153,40 @@ def _turn_detection(detection: options.TurnDetection | None) -> ServerVad | Sema
     )
 
 
-def _transcription(asked: options.Transcription | None) -> Transcription | None:
-    if asked is None:
+def _transcription(transcription: options.Transcription | None) -> Transcription | None:
+    if transcription is None:
         return None
-    languages = list(asked.languages)
+    languages = list(transcription.languages)
     return Transcription(
-        model=asked.model or UNSET,
+        model=transcription.model or UNSET,
         language=languages[0] if len(languages) == 1 else UNSET,
         languages=languages if len(languages) > 1 else UNSET,
-        prompt=asked.prompt or UNSET,
-        keywords=list(asked.keywords) or UNSET,
-        delay=asked.delay or UNSET,  # type: ignore[arg-type]
+        prompt=transcription.prompt or UNSET,
+        keywords=list(transcription.keywords) or UNSET,
+        delay=transcription.delay or UNSET,  # type: ignore[arg-type]
     )
 
 
-def _noise_reduction(asked: options.NoiseReduction | None) -> NoiseReduction | None:
-    if asked is None:
+def _noise_reduction(reduction: options.NoiseReduction | None) -> NoiseReduction | None:
+    if reduction is None:
         return None
-    return NoiseReduction(type=asked.kind, strength=UNSET if asked.strength == 1 else asked.strength)  # type: ignore[arg-type]
+    return NoiseReduction(type=reduction.kind, strength=UNSET if reduction.strength == 1 else reduction.strength)  # type: ignore[arg-type]
 
 
-def _retention(retain: options.Retention | None) -> Literal["auto"] | RetentionRatio:
-    if retain is None:
+def _retention(retention: options.Retention | None) -> Literal["auto"] | RetentionRatio:
+    if retention is None:
         return "auto"
-    limits = UNSET if retain.most_tokens is None else TokenLimits(post_instructions=retain.most_tokens)
-    return RetentionRatio(retention_ratio=retain.ratio, token_limits=limits)
+    limits = UNSET if retention.max_tokens is None else TokenLimits(post_instructions=retention.max_tokens)
+    return RetentionRatio(retention_ratio=retention.ratio, token_limits=limits)
 
 
-def _output(voice: options.Voice) -> ResponseAudioOutput:
-    return ResponseAudioOutput(format=format_of(voice.rate_hz), voice=voice.name or UNSET)
+def _audio_output(voice: options.Voice) -> ResponseAudioOutput:
+    return ResponseAudioOutput(format=audio_format(voice.rate_hz), voice=voice.name or UNSET)
 
 
-def _tool(tool: options.Tool) -> FunctionTool:
+def _function_tool(tool: options.Tool) -> FunctionTool:
     if not isinstance(tool, options.FunctionTool):
-        raise ClientMistake(f"This model takes no tool of that kind ('{tool.name}').", code="unsupported_parameter", param="tools")
+        raise ClientError(f"This model takes no tool of that kind ('{tool.name}').", code="unsupported_parameter", param="tools")
     return FunctionTool(
         name=flat_name(tool.name, tool.namespace),
         description=tool.description if tool.description is not None else UNSET,
@@ -194,7 +194,7 @@ def _tool(tool: options.Tool) -> FunctionTool:
     )
 
 
-def _choice(mode: Literal["none", "auto", "required"], tools: Sequence[Tool]) -> Opt[ToolChoice]:
+def _tool_choice(mode: Literal["none", "auto", "required"], tools: Sequence[Tool]) -> Opt[ToolChoice]:
     if not tools or mode == "auto":
         return UNSET
     if mode == "required" and len(tools) == 1 and isinstance(tools[0], FunctionTool):

@@ -5,13 +5,13 @@ from typing import Any
 
 from msgspec import UNSET
 
-from antiphon.audio import ms_of
-from antiphon.engine_api import commands, events as talk_events
+from antiphon.audio import duration_ms
+from antiphon.engine_api import commands, events
 from antiphon.engines.chat.request import flat_name
-from antiphon.engines.realtime.faults import Judge
-from antiphon.engines.realtime.items import call_likeness
-from antiphon.engines.realtime.mirror import Mirror, Placed, Words
-from antiphon.engines.realtime.request import Decoder
+from antiphon.engines.realtime.faults import ErrorMapper
+from antiphon.engines.realtime.items import call_fingerprint
+from antiphon.engines.realtime.mirror import Mirror, MirroredItem, PartText
+from antiphon.engines.realtime.request import RealtimeAudioDecoder
 from antiphon.wire.realtime.items import FunctionCallItem, MessageItem
 from antiphon.wire.realtime.response import Response, Usage
 from antiphon.wire.realtime.server_events import (
@@ -27,10 +27,10 @@ from antiphon.wire.realtime.server_events import (
     ResponseOutputTextDone,
 )
 
-END_REASONS: dict[str, talk_events.EndReason] = {"max_output_tokens": "length", "content_filter": "content_filter"}
+END_REASONS: dict[str, events.EndReason] = {"max_output_tokens": "length", "content_filter": "content_filter"}
 
 
-class Answer:
+class RealtimeResponseReader:
     """
     The answer to one `Respond`.
 
@@ -46,190 +46,190 @@ class Answer:
         is_delivering: whether something of it came since it was asked for.
     """
 
-    def __init__(self, ask: commands.Respond, mirror: Mirror | None, now: float) -> None:
-        self.ask = ask
+    def __init__(self, request: commands.Respond, mirror: Mirror | None, now: float) -> None:
+        self.request = request
         self.event_id = ""
         self.response_id: str | None = None
         self.is_cancelled = False
         self.is_over = False
-        self.touched_at = now
-        self.is_delivering = False
+        self.last_activity_at = now
+        self.has_output = False
         self._mirror = mirror
-        self._tools = {flat_name(tool.name, tool.namespace): tool for tool in ask.tools}
-        self._placed: dict[str, Placed] = {}
-        self._parts: dict[tuple[str, int], _Part] = {}
-        self._calls: dict[str, _Call] = {}
-        self._message_id: str | None = None
+        self._tools = {flat_name(tool.name, tool.namespace): tool for tool in request.tools}
+        self._mirrored_items: dict[str, MirroredItem] = {}
+        self._parts: dict[tuple[str, int], _ContentPart] = {}
+        self._calls: dict[str, _FunctionCall] = {}
+        self._current_message_id: str | None = None
 
     @property
-    def is_aside(self) -> bool:
+    def is_out_of_band(self) -> bool:
         """Whether it leaves the conversation upstream as it is."""
         return self._mirror is None
 
-    def read(self, event: Any, words: list[talk_events.FromEngine]) -> None:
+    def read(self, event: Any, out: list[events.EngineEvent]) -> None:
         """Add to `words` what an event of it says, save for its end."""
-        self.is_delivering = True
-        if not self.is_over and (reading := _READ.get(type(event))) is not None:
-            reading(self, event, words)
+        self.has_output = True
+        if not self.is_over and (reading := _EVENT_READERS.get(type(event))) is not None:
+            reading(self, event, out)
 
-    def end(self, response: Response, judge: Judge) -> list[talk_events.FromEngine]:
+    def end(self, response: Response, map_error: ErrorMapper) -> list[events.EngineEvent]:
         """The last words, by what the upstream says that it came to."""
-        words: list[talk_events.FromEngine] = []
+        words: list[events.EngineEvent] = []
         if self.is_over:
             return words
         self.is_over = True
-        id, details = self.ask.id, response.status_details
+        id, details = self.request.id, response.status_details
         if response.usage is not None:
-            words.append(_used(id, response.usage))
+            words.append(_usage(id, response.usage))
         match response.status:
             case "failed" if not self.is_cancelled:
-                words.append(talk_events.Broke.by(id, judge(details.error or None if details is not None else None)))
+                words.append(events.ResponseFailed.from_error(id, map_error(details.error or None if details is not None else None)))
             case "incomplete" if not self.is_cancelled:
-                words.append(talk_events.Ended(id, END_REASONS.get((details.reason or "") if details is not None else "", "length")))
+                words.append(events.ResponseEnded(id, END_REASONS.get((details.reason or "") if details is not None else "", "length")))
             case "completed":
-                words.append(talk_events.Ended(id))
+                words.append(events.ResponseEnded(id))
             case _:
-                words.append(talk_events.Ended(id, "cancelled"))
+                words.append(events.ResponseEnded(id, "cancelled"))
         return words
 
     # What its events say
 
-    def _added(self, event: ResponseOutputItemAdded, words: list[talk_events.FromEngine]) -> None:
+    def _on_item_added(self, event: ResponseOutputItemAdded, out: list[events.EngineEvent]) -> None:
         match event.item:
             case FunctionCallItem(id=str(item_id), call_id=str(call_id), name=name):
-                self._call(item_id, call_id, name, words)
+                self._get_call(item_id, call_id, name, out)
             case MessageItem(id=str(item_id)):
-                self._message(item_id, words)
+                self._begin_message(item_id, out)
             case _:
                 pass  # nothing that a word tells
 
-    def _text(self, event: ResponseOutputTextDelta | ResponseOutputAudioTranscriptDelta, words: list[talk_events.FromEngine]) -> None:
+    def _on_text_delta(self, event: ResponseOutputTextDelta | ResponseOutputAudioTranscriptDelta, out: list[events.EngineEvent]) -> None:
         if self.is_cancelled:
             return
-        part = self._part(event, words)
-        part.words.pieces.append((part.words.sound_ms, event.delta))
-        is_aloud = isinstance(event, ResponseOutputAudioTranscriptDelta) and self.ask.voice is not None
-        words.append((talk_events.Spoken if is_aloud else talk_events.Text)(self.ask.id, event.delta))
+        part = self._get_part(event, out)
+        part.part_text.chunks.append((part.part_text.audio_ms, event.delta))
+        is_aloud = isinstance(event, ResponseOutputAudioTranscriptDelta) and self.request.voice is not None
+        out.append((events.AudioTranscriptDelta if is_aloud else events.TextDelta)(self.request.id, event.delta))
 
-    def _whole_text(self, event: ResponseOutputTextDone | ResponseOutputAudioTranscriptDone, words: list[talk_events.FromEngine]) -> None:
+    def _on_text_done(self, event: ResponseOutputTextDone | ResponseOutputAudioTranscriptDone, out: list[events.EngineEvent]) -> None:
         """All the words of a part: some servers say them only now, or only now all of them."""
         is_aloud = isinstance(event, ResponseOutputAudioTranscriptDone)
-        said, text = self._part(event, words).words.text, event.transcript if is_aloud else event.text  # type: ignore[union-attr]
+        said, text = self._get_part(event, out).part_text.text, event.transcript if is_aloud else event.text  # type: ignore[union-attr]
         if len(text) > len(said) and text.startswith(said):
             kind = ResponseOutputAudioTranscriptDelta if is_aloud else ResponseOutputTextDelta
             places = {name: getattr(event, name) for name in ("event_id", "response_id", "item_id", "output_index", "content_index")}
-            self._text(kind(**places, delta=text[len(said) :]), words)
+            self._on_text_delta(kind(**places, delta=text[len(said) :]), out)
 
-    def _sound(self, event: ResponseOutputAudioDelta, words: list[talk_events.FromEngine]) -> None:
-        voice = self.ask.voice
+    def _on_audio_delta(self, event: ResponseOutputAudioDelta, out: list[events.EngineEvent]) -> None:
+        voice = self.request.voice
         if self.is_cancelled or voice is None:
             return
-        part = self._part(event, words)
+        part = self._get_part(event, out)
         if part.decoder is None:
-            part.decoder = Decoder(voice.rate_hz)
-        if pcm := part.decoder.take(event.delta):
-            part.words.sound_ms += ms_of(len(pcm), voice.rate_hz)
-            words.append(talk_events.Sound(self.ask.id, pcm))
+            part.decoder = RealtimeAudioDecoder(voice.rate_hz)
+        if pcm := part.decoder.decode(event.delta):
+            part.part_text.audio_ms += duration_ms(len(pcm), voice.rate_hz)
+            out.append(events.AudioDelta(self.request.id, pcm))
 
-    def _arguments(self, event: ResponseFunctionCallArgumentsDelta, words: list[talk_events.FromEngine]) -> None:
+    def _on_arguments_delta(self, event: ResponseFunctionCallArgumentsDelta, out: list[events.EngineEvent]) -> None:
         # A call that nothing has begun has no name yet; what completes it says all of its arguments.
         call = self._calls.get(event.item_id)
-        if call is not None and not self.is_cancelled and not call.is_whole:
+        if call is not None and not self.is_cancelled and not call.is_complete:
             call.arguments += event.delta
-            words.append(talk_events.Arguments(self.ask.id, call.call_id, event.delta))
+            out.append(events.ToolArgumentsDelta(self.request.id, call.call_id, event.delta))
 
-    def _called(self, event: ResponseFunctionCallArgumentsDone, words: list[talk_events.FromEngine]) -> None:
+    def _on_arguments_done(self, event: ResponseFunctionCallArgumentsDone, out: list[events.EngineEvent]) -> None:
         if event.name or event.item_id in self._calls:
-            self._complete(self._call(event.item_id, event.call_id, event.name, words), event.item_id, event.arguments, words)
+            self._complete_call(self._get_call(event.item_id, event.call_id, event.name, out), event.item_id, event.arguments, out)
 
-    def _item_done(self, event: ResponseOutputItemDone, words: list[talk_events.FromEngine]) -> None:
+    def _on_item_done(self, event: ResponseOutputItemDone, out: list[events.EngineEvent]) -> None:
         item = event.item
         if isinstance(item, FunctionCallItem) and item.id is not UNSET and item.call_id is not UNSET and item.status != "incomplete":
-            self._complete(self._call(item.id, item.call_id, item.name, words), item.id, item.arguments, words)
+            self._complete_call(self._get_call(item.id, item.call_id, item.name, out), item.id, item.arguments, out)
 
     # Its items
 
-    def _message(self, item_id: str, words: list[talk_events.FromEngine]) -> None:
-        if item_id == self._message_id:
+    def _begin_message(self, item_id: str, out: list[events.EngineEvent]) -> None:
+        if item_id == self._current_message_id:
             return
-        if self._message_id is not None and not self.is_cancelled:
-            words.append(talk_events.ItemBreak(self.ask.id))
-        self._message_id = item_id
-        self._place(item_id)
+        if self._current_message_id is not None and not self.is_cancelled:
+            out.append(events.ItemBoundary(self.request.id))
+        self._current_message_id = item_id
+        self._get_mirrored_item(item_id)
 
-    def _part(self, event: Any, words: list[talk_events.FromEngine]) -> "_Part":
+    def _get_part(self, event: Any, out: list[events.EngineEvent]) -> "_ContentPart":
         key = event.item_id, event.content_index
         part = self._parts.get(key)
         if part is None:
-            self._message(event.item_id, words)
-            part = self._parts[key] = _Part()
-            self._place(event.item_id).parts[event.content_index] = part.words
+            self._begin_message(event.item_id, out)
+            part = self._parts[key] = _ContentPart()
+            self._get_mirrored_item(event.item_id).parts[event.content_index] = part.part_text
         return part
 
-    def _call(self, item_id: str, call_id: str, name: str, words: list[talk_events.FromEngine]) -> "_Call":
+    def _get_call(self, item_id: str, call_id: str, name: str, out: list[events.EngineEvent]) -> "_FunctionCall":
         call = self._calls.get(item_id)
         if call is None:
-            call = self._calls[item_id] = _Call(call_id, name)
-            self._place(item_id)
+            call = self._calls[item_id] = _FunctionCall(call_id, name)
+            self._get_mirrored_item(item_id)
             if not self.is_cancelled:
                 tool = self._tools.get(name)
                 known = (tool.name, tool.namespace) if tool is not None else (name, None)
-                words.append(talk_events.Calling(self.ask.id, call_id, known[0], namespace=known[1]))
+                out.append(events.ToolCallStarted(self.request.id, call_id, known[0], namespace=known[1]))
         return call
 
-    def _complete(self, call: "_Call", item_id: str, arguments: str, words: list[talk_events.FromEngine]) -> None:
-        if call.is_whole or self.is_cancelled:
+    def _complete_call(self, call: "_FunctionCall", item_id: str, arguments: str, out: list[events.EngineEvent]) -> None:
+        if call.is_complete or self.is_cancelled:
             return
-        call.is_whole = True
+        call.is_complete = True
         if not call.arguments and arguments:
             call.arguments = arguments
-            words.append(talk_events.Arguments(self.ask.id, call.call_id, arguments))
-        words.append(talk_events.Called(self.ask.id, call.call_id))
-        self._place(item_id).fixed = call_likeness(call.call_id, call.name, call.arguments)
+            out.append(events.ToolArgumentsDelta(self.request.id, call.call_id, arguments))
+        out.append(events.ToolCallDone(self.request.id, call.call_id))
+        self._get_mirrored_item(item_id).fixed_fingerprint = call_fingerprint(call.call_id, call.name, call.arguments)
 
-    def _place(self, item_id: str) -> Placed:
-        placed = self._placed.get(item_id)
+    def _get_mirrored_item(self, item_id: str) -> MirroredItem:
+        placed = self._mirrored_items.get(item_id)
         if placed is None:
-            placed = Placed(item_id) if self._mirror is None else self._mirror.find(item_id) or self._mirror.expect(None, item_id)
-            self._placed[item_id] = placed
+            placed = MirroredItem(item_id) if self._mirror is None else self._mirror.find(item_id) or self._mirror.expect(None, item_id)
+            self._mirrored_items[item_id] = placed
         return placed
 
 
-class _Part:
+class _ContentPart:
     """A part of a message: its words, and the way of its sound."""
 
     def __init__(self) -> None:
-        self.words = Words()
-        self.decoder: Decoder | None = None
+        self.part_text = PartText()
+        self.decoder: RealtimeAudioDecoder | None = None
 
 
-class _Call:
+class _FunctionCall:
     """A call, as far as it is known."""
 
     def __init__(self, call_id: str, name: str) -> None:
         self.call_id = call_id
         self.name = name
         self.arguments = ""
-        self.is_whole = False
+        self.is_complete = False
 
 
-_READ: dict[type[ItemEvent] | type[Any], Callable[[Answer, Any, list[talk_events.FromEngine]], None]] = {
-    ResponseOutputItemAdded: Answer._added,
-    ResponseOutputTextDelta: Answer._text,
-    ResponseOutputTextDone: Answer._whole_text,
-    ResponseOutputAudioTranscriptDelta: Answer._text,
-    ResponseOutputAudioTranscriptDone: Answer._whole_text,
-    ResponseOutputAudioDelta: Answer._sound,
-    ResponseFunctionCallArgumentsDelta: Answer._arguments,
-    ResponseFunctionCallArgumentsDone: Answer._called,
-    ResponseOutputItemDone: Answer._item_done,
+_EVENT_READERS: dict[type[ItemEvent] | type[Any], Callable[[RealtimeResponseReader, Any, list[events.EngineEvent]], None]] = {
+    ResponseOutputItemAdded: RealtimeResponseReader._on_item_added,
+    ResponseOutputTextDelta: RealtimeResponseReader._on_text_delta,
+    ResponseOutputTextDone: RealtimeResponseReader._on_text_done,
+    ResponseOutputAudioTranscriptDelta: RealtimeResponseReader._on_text_delta,
+    ResponseOutputAudioTranscriptDone: RealtimeResponseReader._on_text_done,
+    ResponseOutputAudioDelta: RealtimeResponseReader._on_audio_delta,
+    ResponseFunctionCallArgumentsDelta: RealtimeResponseReader._on_arguments_delta,
+    ResponseFunctionCallArgumentsDone: RealtimeResponseReader._on_arguments_done,
+    ResponseOutputItemDone: RealtimeResponseReader._on_item_done,
 }
 
 
-def _used(id: str, usage: Usage) -> talk_events.Used:
+def _usage(id: str, usage: Usage) -> events.Usage:
     given, made = usage.input_token_details or None, usage.output_token_details or None
     cached = (given.cached_tokens_details or None) if given is not None else None
-    return talk_events.Used(
+    return events.Usage(
         id=id,
         input_tokens=usage.input_tokens,
         output_tokens=usage.output_tokens,

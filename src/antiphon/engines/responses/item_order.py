@@ -9,18 +9,18 @@ is new with each event, or not at all. `Items.find` knows them all.
 import re
 from typing import Literal
 
-from antiphon.engine_api import events as talk_events, history as turns
+from antiphon.engine_api import events, history
 from antiphon.wire.upstream.responses import Event
 
-Kind = Literal["message", "reasoning", "call", "hosted"]
+ItemKind = Literal["message", "reasoning", "call", "hosted"]
 
 _NO_INDEX = -1
 """Of a stretch of text that no event is about."""
 
-_SOUND_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_VALID_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
-class Part:
+class TextProgress:
     """A stretch of an item's text: how much of it was said, so that a server which says it again in full is not heard twice."""
 
     __slots__ = ("annotations", "chars", "index")
@@ -48,44 +48,44 @@ class UpstreamItem:
         held: its words, while another item speaks.
     """
 
-    def __init__(self, kind: Kind) -> None:
+    def __init__(self, kind: ItemKind) -> None:
         self.kind = kind
-        self.given_id: str | None = None
+        self.upstream_id: str | None = None
         self.index: int | None = None
-        self.part = Part(_NO_INDEX)
-        self.parts: dict[tuple[str, int], Part] = {}
+        self.current_text = TextProgress(_NO_INDEX)
+        self.texts: dict[tuple[str, int], TextProgress] = {}
         self.summary_index: int | None = None
         self.call_id = ""
         self.name = ""
         self.is_custom = False
-        self.early: list[str] = []
-        self.phase: turns.Phase | None = None
+        self.early_arguments: list[str] = []
+        self.phase: history.Phase | None = None
         self.is_announced = False
-        self.is_settled = False
+        self.is_text_complete = False
         self.is_done = False
-        self.held: list[talk_events.FromEngine] = []
-        self._has_spoken = False
+        self.pending_events: list[events.EngineEvent] = []
+        self._has_started = False
 
-    def part_of(self, channel: str, index: int | None) -> Part:
+    def text_progress(self, channel: str, index: int | None) -> TextProgress:
         """The stretch of text with that index."""
         key = (channel, index or 0)
-        if (part := self.parts.get(key)) is None:
-            part = self.parts[key] = Part(index)
+        if (part := self.texts.get(key)) is None:
+            part = self.texts[key] = TextProgress(index)
         return part
 
     @property
-    def gives_way(self) -> bool:
+    def can_yield(self) -> bool:
         """Whether another item may speak though this one is not done: some servers never say that an item is."""
-        return self.kind in ("message", "reasoning") and (self.is_settled or not self.is_announced)
+        return self.kind in ("message", "reasoning") and (self.is_text_complete or not self.is_announced)
 
-    def first_id(self) -> str | None:
+    def take_id(self) -> str | None:
         """The upstream's id, where it can be the item's name here; only once, as no two items may share it."""
-        first, self._has_spoken = not self._has_spoken, True
-        given = self.given_id
-        return given if first and given is not None and _SOUND_ID.fullmatch(given) else None
+        first, self._has_started = not self._has_started, True
+        given = self.upstream_id
+        return given if first and given is not None and _VALID_ID.fullmatch(given) else None
 
 
-class Items:
+class ItemSequencer:
     """
     The items of one answer.
 
@@ -97,65 +97,65 @@ class Items:
         speaking: the item whose words go out as they come.
     """
 
-    def __init__(self, id: str, keeps_ids: bool) -> None:
-        self.speaking: UpstreamItem | None = None
+    def __init__(self, id: str, keep_ids: bool) -> None:
+        self.active_item: UpstreamItem | None = None
         self._id = id
-        self._keeps_ids = keeps_ids
-        self._all: list[UpstreamItem] = []
+        self._keep_ids = keep_ids
+        self._items: list[UpstreamItem] = []
         self._by_id: dict[str, UpstreamItem] = {}
         self._by_index: dict[int, UpstreamItem] = {}
-        self._waiting: list[UpstreamItem] = []
-        self._ids_given: set[str] = set()
+        self._waiting_items: list[UpstreamItem] = []
+        self._used_ids: set[str] = set()
 
-    def find(self, event: Event, kind: Kind, *, is_late: bool = False) -> UpstreamItem:
+    def find(self, event: Event, kind: ItemKind, *, is_late: bool = False) -> UpstreamItem:
         """The item that `event` is about: a new one if it is about none so far. What `is_late` may be about one that is done."""
-        item = self._known(event.item_id, event.output_index, kind)
+        item = self._look_up(event.item_id, event.output_index, kind)
         if item is None and is_late and (there := self._by_index.get(-1 if event.output_index is None else event.output_index)):
             item = there if there.kind == kind else None
         item = item or UpstreamItem(kind)
-        return self._note(item, event.item_id, event.output_index)
+        return self._register(item, event.item_id, event.output_index)
 
-    def hosted(self, event: Event) -> UpstreamItem | None:
+    def find_hosted(self, event: Event) -> UpstreamItem | None:
         """The hosted tool's item that `event` is about."""
-        return self._known(event.item_id, event.output_index, "hosted")
+        return self._look_up(event.item_id, event.output_index, "hosted")
 
-    def begin(self, given_id: str | None, index: int | None, kind: Kind) -> UpstreamItem:
+    def begin(self, upstream_id: str | None, index: int | None, kind: ItemKind) -> UpstreamItem:
         """The item that the server says begins: a new one, unless something of it came before; some give several items the same id."""
-        item = self._known(given_id, index, kind)
+        item = self._look_up(upstream_id, index, kind)
         is_elsewhere = item is not None and item.is_done and None not in (index, item.index) and index != item.index
-        if item is None or is_elsewhere or (item.is_announced and item is not self._by_id.get(given_id or "")):
+        if item is None or is_elsewhere or (item.is_announced and item is not self._by_id.get(upstream_id or "")):
             item = UpstreamItem(kind)
         item.is_announced = True
-        return self._note(item, given_id, index)
+        return self._register(item, upstream_id, index)
 
-    def end(self, given_id: str | None, index: int | None, kind: Kind) -> UpstreamItem:
+    def end(self, upstream_id: str | None, index: int | None, kind: ItemKind) -> UpstreamItem:
         """The item that the server says is done."""
-        return self._note(self._known(given_id, index, kind) or UpstreamItem(kind), given_id, index)
+        return self._register(self._look_up(upstream_id, index, kind) or UpstreamItem(kind), upstream_id, index)
 
-    def match(self, given_id: str | None, kind: Kind, number: int) -> UpstreamItem:
+    def match(self, upstream_id: str | None, kind: ItemKind, number: int) -> UpstreamItem:
         """The item that the final output shows as the `number`-th of its kind."""
-        item = self._by_id.get(given_id or "")
+        item = self._by_id.get(upstream_id or "")
         if item is None or item.kind != kind:
-            alike = [each for each in self._all if each.kind == kind]
+            alike = [each for each in self._items if each.kind == kind]
             item = alike[number] if number < len(alike) else UpstreamItem(kind)
-        return self._note(item, given_id, None)
+        return self._register(item, upstream_id, None)
 
-    def _known(self, given_id: str | None, index: int | None, kind: Kind) -> UpstreamItem | None:
-        item = self._by_id.get(given_id or "")
+    def _look_up(self, upstream_id: str | None, index: int | None, kind: ItemKind) -> UpstreamItem | None:
+        item = self._by_id.get(upstream_id or "")
         if item is not None and item.kind == kind:
             return item
         if index is not None:
             item = self._by_index.get(index)
-        elif given_id is None or kind != "hosted":
-            item = next((each for each in reversed(self._all) if each.kind == kind), None)
+        elif upstream_id is None or kind != "hosted":
+            item = next((each for each in reversed(self._items) if each.kind == kind), None)
         return item if item is not None and item.kind == kind and not item.is_done else None
 
-    def _note(self, item: UpstreamItem, given_id: str | None, index: int | None) -> UpstreamItem:
-        if item not in self._all:
-            self._all.append(item)
-        if given_id:
-            item.given_id = given_id
-            self._by_id[given_id] = item
+    def _register(self, item: UpstreamItem, upstream_id: str | None, index: int | None) -> UpstreamItem:
+        if item not in self._items:
+            self._items.append(item)
+        if upstream_id:
+            item.upstream_id = upstream_id
+            self._by_id[upstream_id] = item
         if index is not None:
             item.index = index
             self._by_index[index] = item
@@ -163,49 +163,49 @@ class Items:
 
     # Who speaks
 
-    def say(self, item: UpstreamItem, word: talk_events.FromEngine, words: list[talk_events.FromEngine]) -> None:
+    def emit(self, item: UpstreamItem, event: events.EngineEvent, out: list[events.EngineEvent]) -> None:
         """Add a word of `item`: to `words`, or to what waits until it is the item's turn."""
-        if item is self.speaking:
-            words.append(word)
+        if item is self.active_item:
+            out.append(event)
             return
-        item.held.append(word)
-        if item not in self._waiting:
-            self._waiting.append(item)
-        self._go_on(words)
+        item.pending_events.append(event)
+        if item not in self._waiting_items:
+            self._waiting_items.append(item)
+        self._advance(out)
 
-    def close(self, item: UpstreamItem, words: list[talk_events.FromEngine], *, is_whole: bool = True) -> None:
+    def close(self, item: UpstreamItem, out: list[events.EngineEvent], *, is_complete: bool = True) -> None:
         """Nothing more of `item` comes; one that is not whole stays open for the answer's end to say so."""
         item.is_done = True
-        if item is self.speaking:
-            self.speaking = None
-            if is_whole:
-                words.append(talk_events.ItemBreak(self._id))
-        self._go_on(words)
+        if item is self.active_item:
+            self.active_item = None
+            if is_complete:
+                out.append(events.ItemBoundary(self._id))
+        self._advance(out)
 
-    def flush(self, words: list[talk_events.FromEngine]) -> None:
+    def flush(self, out: list[events.EngineEvent]) -> None:
         """Everything that waits is to be said now."""
-        self.speaking = None
-        for item in self._waiting:
-            self._begin(item, words)
-        self._waiting.clear()
+        self.active_item = None
+        for item in self._waiting_items:
+            self._start_item(item, out)
+        self._waiting_items.clear()
 
     @property
-    def all(self) -> list[UpstreamItem]:
+    def items(self) -> list[UpstreamItem]:
         """Every item, in the order in which they came."""
-        return self._all
+        return self._items
 
-    def _go_on(self, words: list[talk_events.FromEngine]) -> None:
-        while self._waiting and (self.speaking is None or self.speaking.gives_way):
-            item = self._waiting.pop(0)
-            self._begin(item, words)
-            self.speaking = None if item.is_done else item
+    def _advance(self, out: list[events.EngineEvent]) -> None:
+        while self._waiting_items and (self.active_item is None or self.active_item.can_yield):
+            item = self._waiting_items.pop(0)
+            self._start_item(item, out)
+            self.active_item = None if item.is_done else item
 
-    def _begin(self, item: UpstreamItem, words: list[talk_events.FromEngine]) -> None:
-        name = item.first_id() if self._keeps_ids else None
-        if name in self._ids_given:
+    def _start_item(self, item: UpstreamItem, out: list[events.EngineEvent]) -> None:
+        name = item.take_id() if self._keep_ids else None
+        if name in self._used_ids:
             name = None
         elif name is not None:
-            self._ids_given.add(name)
-        words.append(talk_events.ItemBreak(self._id, name, item.phase))
-        words += item.held
-        item.held.clear()
+            self._used_ids.add(name)
+        out.append(events.ItemBoundary(self._id, name, item.phase))
+        out += item.pending_events
+        item.pending_events.clear()

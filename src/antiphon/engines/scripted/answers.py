@@ -9,24 +9,24 @@ from typing import Any
 import msgspec
 from msgspec import Struct, structs
 
-from antiphon.audio import ms_of
-from antiphon.engine_api import commands, events as talk_events, history as turns
+from antiphon.audio import duration_ms
+from antiphon.engine_api import commands, events, history
 from antiphon.engine_api.options import Voice
-from antiphon.engines.scripted.script import Answer, Line, Script, Usage
-from antiphon.engines.scripted.voice import Recordings, sounding, spoken, tone
+from antiphon.engines.scripted.script import Script, ScriptAnswer, ScriptedUsage, ScriptLine
+from antiphon.engines.scripted.voice import ScriptedRecordings, audio_events, spoken_events, tone
 
-PARROT = Answer(say="{input}")
+ECHO_ANSWER = ScriptAnswer(say="{input}")
 
-INPUT_MS = 100
+INPUT_TOKEN_MS = 100
 """Of sound that was heard, to a token; likewise `OUTPUT_MS` of sound that is said."""
 
-OUTPUT_MS = 50
+OUTPUT_TOKEN_MS = 50
 
 
-_Said = talk_events.Text | talk_events.Reasoning | talk_events.Refusal | talk_events.Arguments | talk_events.Spoken
+_CountedEvent = events.TextDelta | events.ReasoningDelta | events.RefusalDelta | events.ToolArgumentsDelta | events.AudioTranscriptDelta
 
 
-class _Telling(Struct):
+class _ScriptedResponse(Struct):
     """
     An answer that is being given.
 
@@ -37,36 +37,40 @@ class _Telling(Struct):
         calls: how many were made.
     """
 
-    ask: commands.Respond
-    recordings: Recordings
-    last: str
-    words: int = 0
-    sound_bytes: int = 0
-    calls: int = 0
+    request: commands.Respond
+    recordings: ScriptedRecordings
+    input_text: str
+    word_count: int = 0
+    audio_bytes: int = 0
+    call_count: int = 0
 
-    def count(self, word: talk_events.FromEngine) -> None:
-        if isinstance(word, talk_events.Sound):
-            self.sound_bytes += len(word.pcm)
-        self.calls += isinstance(word, talk_events.Calling)
-        self.words += isinstance(word, _Said)
+    def count(self, event: events.EngineEvent) -> None:
+        if isinstance(event, events.AudioDelta):
+            self.audio_bytes += len(event.pcm)
+        self.call_count += isinstance(event, events.ToolCallStarted)
+        self.word_count += isinstance(event, _CountedEvent)
 
-    def exceeds(self, word: talk_events.FromEngine) -> bool:
+    def exceeds_limit(self, event: events.EngineEvent) -> bool:
         """Whether the limit leaves no room for it; what begins a call needs room for a word of its arguments."""
-        most = self.ask.sampling.max_tokens
+        most = self.request.sampling.max_tokens
         if most is None:
             return False
-        if isinstance(word, talk_events.Sound):
-            return self.words + self.sound_tokens(len(word.pcm)) > most
-        return isinstance(word, _Said | talk_events.Calling) and self.words + self.sound_tokens() >= most
+        if isinstance(event, events.AudioDelta):
+            return self.word_count + self.audio_tokens(len(event.pcm)) > most
+        return isinstance(event, _CountedEvent | events.ToolCallStarted) and self.word_count + self.audio_tokens() >= most
 
-    def sound_tokens(self, more_bytes: int = 0) -> int:
-        voice = self.ask.voice
-        return _tokens(self.sound_bytes + more_bytes, voice.rate_hz, OUTPUT_MS) if voice is not None else 0
+    def audio_tokens(self, more_bytes: int = 0) -> int:
+        voice = self.request.voice
+        return _audio_tokens(self.audio_bytes + more_bytes, voice.rate_hz, OUTPUT_TOKEN_MS) if voice is not None else 0
 
 
-def performance(
-    script: Script, recordings: Recordings, ask: commands.Respond, heard: Mapping[str, str], answer: Answer | None = None
-) -> Iterator[talk_events.FromEngine | float]:
+def response_steps(
+    script: Script,
+    recordings: ScriptedRecordings,
+    request: commands.Respond,
+    transcripts: Mapping[str, str],
+    answer: ScriptAnswer | None = None,
+) -> Iterator[events.EngineEvent | float]:
     """
     The words of the answer as far as the limit on its tokens allows, and pauses in seconds, ending with the one word that ends it.
 
@@ -74,14 +78,14 @@ def performance(
         heard: what was said in the turns that were heard, by their ids.
         answer: the one to give; None for the first that fits.
     """
-    fitting, last = _choose(script, ask, heard)
+    fitting, last = _choose_answer(script, request, transcripts)
     answer = answer or fitting
-    telling = _Telling(ask, recordings, last)
-    used: Usage | None = None
-    reason: talk_events.EndReason = "stop"
+    telling = _ScriptedResponse(request, recordings, last)
+    used: ScriptedUsage | None = None
+    reason: events.EndReason = "stop"
     for line in answer.every_line():
         if line.broke is not None:
-            yield talk_events.Broke(id=ask.id, **structs.asdict(line.broke))
+            yield events.ResponseFailed(id=request.id, **structs.asdict(line.broke))
             return
         if line.ended is not None:
             reason = line.ended
@@ -89,140 +93,142 @@ def performance(
         used = line.used or used
         if line.wait_ms is not None:
             yield line.wait_ms / 1000
-        for word in _words(line, telling):
-            if telling.exceeds(word):
-                yield from _ending(telling, used, "length")
+        for word in _line_events(line, telling):
+            if telling.exceeds_limit(word):
+                yield from _end_events(telling, used, "length")
                 return
             telling.count(word)
             yield word
-    yield from _ending(telling, used, reason)
+    yield from _end_events(telling, used, reason)
 
 
-def _ending(telling: _Telling, used: Usage | None, reason: talk_events.EndReason) -> Iterator[talk_events.FromEngine]:
-    yield _count(telling, used)
-    yield talk_events.Ended(telling.ask.id, reason)
+def _end_events(response: _ScriptedResponse, usage: ScriptedUsage | None, reason: events.EndReason) -> Iterator[events.EngineEvent]:
+    yield _usage(response, usage)
+    yield events.ResponseEnded(response.request.id, reason)
 
 
-def _choose(script: Script, ask: commands.Respond, heard: Mapping[str, str]) -> tuple[Answer, str]:
-    last = ask.history[-1] if ask.history else turns.Message("user", ())
-    text = _text(last, heard)
-    kind = "result" if isinstance(last, turns.ToolResult) else "message"
+def _choose_answer(script: Script, request: commands.Respond, transcripts: Mapping[str, str]) -> tuple[ScriptAnswer, str]:
+    last = request.history[-1] if request.history else history.Message("user", ())
+    text = _item_text(last, transcripts)
+    kind = "result" if isinstance(last, history.ToolResult) else "message"
     for answer in script.answers:
         if answer.to in (None, kind) and re.search(answer.when, text, re.IGNORECASE):
             return answer, text
-    return PARROT, text
+    return ECHO_ANSWER, text
 
 
-def _text(turn: turns.Turn, heard: Mapping[str, str]) -> str:
-    return "".join(_part_text(part, heard) for part in _parts(turn))
+def _item_text(item: history.HistoryItem, transcripts: Mapping[str, str]) -> str:
+    return "".join(_part_text(part, transcripts) for part in _parts(item))
 
 
-def _parts(turn: turns.Turn) -> tuple[turns.Part, ...]:
-    return turn.parts if isinstance(turn, turns.Message | turns.ToolResult) else ()
+def _parts(item: history.HistoryItem) -> tuple[history.HistoryPart, ...]:
+    return item.parts if isinstance(item, history.Message | history.ToolResult) else ()
 
 
-def _part_text(part: turns.Part, heard: Mapping[str, str]) -> str:
+def _part_text(part: history.HistoryPart, transcripts: Mapping[str, str]) -> str:
     match part:
-        case turns.TextPart(text) | turns.RefusalPart(text):
+        case history.TextPart(text) | history.RefusalPart(text):
             return text
-        case turns.SpeechPart(pcm=pcm, rate_hz=rate_hz, turn_id=turn_id, transcript=transcript):
+        case history.SpeechPart(pcm=pcm, rate_hz=rate_hz, turn_id=turn_id, transcript=transcript):
             if transcript is not None:
                 return transcript
-            return heard.get(turn_id or "") or wordless(ms_of(len(pcm), rate_hz))
+            return transcripts.get(turn_id or "") or placeholder_transcript(duration_ms(len(pcm), rate_hz))
         case _:
             return ""
 
 
-def wordless(ms: float) -> str:
+def placeholder_transcript(ms: float) -> str:
     """What speech is heard as of which the script knows nothing."""
     return f"speech of {ms:.0f} ms"
 
 
 # The words of a line
 
-_SAID: dict[str, Callable[[str, str], talk_events.FromEngine]] = {
-    "text": talk_events.Text,
-    "refusal": talk_events.Refusal,
-    "reasoning": talk_events.Reasoning,
-    "summary": lambda id, piece: talk_events.Reasoning(id, piece, summary=True),
+_TEXT_EVENTS: dict[str, Callable[[str, str], events.EngineEvent]] = {
+    "text": events.TextDelta,
+    "refusal": events.RefusalDelta,
+    "reasoning": events.ReasoningDelta,
+    "summary": lambda id, piece: events.ReasoningDelta(id, piece, summary=True),
 }
 
 
-def _words(line: Line, telling: _Telling) -> Iterator[talk_events.FromEngine]:
-    id, voice = telling.ask.id, telling.ask.voice
+def _line_events(line: ScriptLine, response: _ScriptedResponse) -> Iterator[events.EngineEvent]:
+    id, voice = response.request.id, response.request.voice
     if line.trouble is not None:
-        yield talk_events.Trouble(**structs.asdict(line.trouble))
+        yield events.EngineError(**structs.asdict(line.trouble))
     if line.call is not None:
-        yield from _call(line, line.call, telling)
+        yield from _call_events(line, line.call, response)
     if line.sealed is not None:
-        yield talk_events.Sealed(id, line.sealed)
+        yield events.EncryptedReasoning(id, line.sealed)
     if line.annotation is not None:
-        yield talk_events.Annotated(id, line.annotation)
+        yield events.AnnotationAdded(id, line.annotation)
     if line.measured is not None:
-        yield talk_events.Measured(id, line.measured)
+        yield events.EngineMetrics(id, line.measured)
     if voice is not None:
-        yield from _aloud(line, telling, voice)
-    for field, word in _SAID.items():
+        yield from _speech_events(line, response, voice)
+    for field, word in _TEXT_EVENTS.items():
         if (text := getattr(line, field)) is not None and (voice is None or field != "text"):
-            yield from (word(id, piece) for piece in pieces(text, telling.last))
+            yield from (word(id, piece) for piece in split_words(text, response.input_text))
     if line.summary is not None:
-        yield talk_events.ReasoningBreak(id)
+        yield events.ReasoningBoundary(id)
 
 
-def _aloud(line: Line, telling: _Telling, voice: Voice) -> Iterator[talk_events.FromEngine]:
-    id = telling.ask.id
+def _speech_events(line: ScriptLine, response: _ScriptedResponse, voice: Voice) -> Iterator[events.EngineEvent]:
+    id = response.request.id
     recording: bytes | None = None
     if line.sound is not None:
-        recording = telling.recordings.play(line.sound, voice)
+        recording = response.recordings.play(line.sound, voice)
     elif line.aloud_ms is not None:
         recording = tone(line.aloud_ms, voice)
-    said = pieces(line.text or "", telling.last)
+    said = split_words(line.text or "", response.input_text)
     if said:
-        yield from spoken(id, said, recording, voice)
+        yield from spoken_events(id, said, recording, voice)
     elif recording is not None:
-        yield from sounding(id, recording, voice)
+        yield from audio_events(id, recording, voice)
 
 
-def _call(line: Line, name: str, telling: _Telling) -> Iterator[talk_events.FromEngine]:
-    id = telling.ask.id
-    call_id = line.call_id or f"call_{id.removeprefix('resp_')[:16]}{telling.calls + 1}"
-    yield talk_events.Calling(id, call_id, name, custom=line.input is not None, namespace=line.namespace)
-    for piece in pieces(_arguments(line), telling.last):
-        yield talk_events.Arguments(id, call_id, piece)
-    yield talk_events.Called(id, call_id)
+def _call_events(line: ScriptLine, name: str, response: _ScriptedResponse) -> Iterator[events.EngineEvent]:
+    id = response.request.id
+    call_id = line.call_id or f"call_{id.removeprefix('resp_')[:16]}{response.call_count + 1}"
+    yield events.ToolCallStarted(id, call_id, name, custom=line.input is not None, namespace=line.namespace)
+    for piece in split_words(_arguments(line), response.input_text):
+        yield events.ToolArgumentsDelta(id, call_id, piece)
+    yield events.ToolCallDone(id, call_id)
 
 
-def _arguments(line: Line) -> str:
+def _arguments(line: ScriptLine) -> str:
     given: Any = line.input if line.input is not None else line.arguments if line.arguments is not None else {}
     return given if isinstance(given, str) else msgspec.json.encode(given).decode()
 
 
-def pieces(text: str, last: str = "") -> list[str]:
+def split_words(text: str, input_text: str = "") -> list[str]:
     """The text as a model would stream it: word by word, white space leading; `{input}` in it is `last`."""
-    return re.findall(r"\s*\S+|\s+$", text.replace("{input}", last))
+    return re.findall(r"\s*\S+|\s+$", text.replace("{input}", input_text))
 
 
 # What it cost
 
 
-def tokens_in(ask: commands.Respond) -> tuple[int, int]:
+def count_input_tokens(request: commands.Respond) -> tuple[int, int]:
     """The tokens of all that was said, one a word and one for so much sound, and how many of them are of sound."""
-    parts = [part for turn in ask.history for part in _parts(turn)]
-    words = sum(len(part.text.split()) for part in parts if isinstance(part, turns.TextPart | turns.RefusalPart))
-    sound = sum(_tokens(len(part.pcm), part.rate_hz, INPUT_MS) for part in parts if isinstance(part, turns.SpeechPart))
+    parts = [part for turn in request.history for part in _parts(turn)]
+    words = sum(len(part.text.split()) for part in parts if isinstance(part, history.TextPart | history.RefusalPart))
+    sound = sum(_audio_tokens(len(part.pcm), part.rate_hz, INPUT_TOKEN_MS) for part in parts if isinstance(part, history.SpeechPart))
     return words + sound, sound
 
 
-def _tokens(pcm_bytes: int, rate_hz: int, token_ms: int) -> int:
+def _audio_tokens(pcm_bytes: int, rate_hz: int, token_ms: int) -> int:
     """Tokens of sound; the last may be short of its time."""
-    return -int(-ms_of(pcm_bytes, rate_hz) // token_ms)
+    return -int(-duration_ms(pcm_bytes, rate_hz) // token_ms)
 
 
-def _count(telling: _Telling, used: Usage | None) -> talk_events.Used:
+def _usage(response: _ScriptedResponse, usage: ScriptedUsage | None) -> events.Usage:
     """What the script claims, or else what was heard and said."""
-    ask = telling.ask
-    if used is None:
-        heard, heard_sound = tokens_in(ask)
-        sound = telling.sound_tokens()
-        used = Usage(input_tokens=heard, output_tokens=telling.words + sound, input_audio_tokens=heard_sound, output_audio_tokens=sound)
-    return talk_events.Used(id=ask.id, **structs.asdict(used))
+    ask = response.request
+    if usage is None:
+        heard, heard_sound = count_input_tokens(ask)
+        sound = response.audio_tokens()
+        usage = ScriptedUsage(
+            input_tokens=heard, output_tokens=response.word_count + sound, input_audio_tokens=heard_sound, output_audio_tokens=sound
+        )
+    return events.Usage(id=ask.id, **structs.asdict(usage))

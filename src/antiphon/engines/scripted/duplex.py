@@ -11,23 +11,23 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
-from antiphon.audio import bytes_of, ms_of
-from antiphon.engine_api import commands, events as talk_events, history as turns
+from antiphon.audio import duration_ms, size_bytes
+from antiphon.engine_api import commands, events as engine_events, history
 from antiphon.engine_api.engine import Deliver
 from antiphon.engine_api.options import TurnDetection
-from antiphon.engines.scripted.answers import performance
-from antiphon.engines.scripted.listening import Ears, Recite
-from antiphon.engines.scripted.script import Answer, Script
-from antiphon.engines.scripted.voice import Recordings
+from antiphon.engines.scripted.answers import response_steps
+from antiphon.engines.scripted.listening import PlaySteps, ScriptedSpeechInput
+from antiphon.engines.scripted.script import Script, ScriptAnswer
+from antiphon.engines.scripted.voice import ScriptedRecordings
 
-_LAST = (talk_events.Used, talk_events.Ended, talk_events.Broke)
+_FINAL_EVENTS = (engine_events.Usage, engine_events.ResponseEnded, engine_events.ResponseFailed)
 
 
-_NOTHING_MS = 0.01
+_EPSILON_MS = 0.01
 """Less than a sample, and more than what is lost by reckoning."""
 
 
-class _Piece(Struct, frozen=True):
+class _InputChunk(Struct, frozen=True):
     """
     What came at once.
 
@@ -36,12 +36,12 @@ class _Piece(Struct, frozen=True):
         pictures: how many were seen with it.
     """
 
-    sound: commands.Hear
-    must_listen: bool
-    pictures: int
+    audio: commands.AppendAudio
+    force_listen: bool
+    image_count: int
 
 
-class _Saying(Struct):
+class _ResponsePlayback(Struct):
     """
     An answer that is being given.
 
@@ -52,30 +52,30 @@ class _Saying(Struct):
 
     id: str
     rate_hz: int
-    steps: Iterator[talk_events.FromEngine | float]
-    next: talk_events.FromEngine | float | None = None
-    owes_ms: float = 0.0
+    steps: Iterator[engine_events.EngineEvent | float]
+    next_step: engine_events.EngineEvent | float | None = None
+    backlog_ms: float = 0.0
     has_begun: bool = False
 
-    def words(self, ms: float) -> Iterator[talk_events.FromEngine]:
+    def play(self, ms: float) -> Iterator[engine_events.EngineEvent]:
         """What is said in so much time."""
-        self.owes_ms -= ms
-        self.next = next(self.steps) if self.next is None else self.next
-        while self.next is not None and self._may_go(self.next):
-            step, self.next = self.next, next(self.steps, None)
+        self.backlog_ms -= ms
+        self.next_step = next(self.steps) if self.next_step is None else self.next_step
+        while self.next_step is not None and self._can_play(self.next_step):
+            step, self.next_step = self.next_step, next(self.steps, None)
             if isinstance(step, float):
-                self.owes_ms += step * 1000
+                self.backlog_ms += step * 1000
                 continue
-            if isinstance(step, talk_events.Sound):
-                self.owes_ms += ms_of(len(step.pcm), self.rate_hz)
+            if isinstance(step, engine_events.AudioDelta):
+                self.backlog_ms += duration_ms(len(step.pcm), self.rate_hz)
             self.has_begun = True
             yield step
 
-    def _may_go(self, step: talk_events.FromEngine | float) -> bool:
-        return self.owes_ms < -_NOTHING_MS or (self.owes_ms <= _NOTHING_MS and isinstance(step, _LAST))
+    def _can_play(self, step: engine_events.EngineEvent | float) -> bool:
+        return self.backlog_ms < -_EPSILON_MS or (self.backlog_ms <= _EPSILON_MS and isinstance(step, _FINAL_EVENTS))
 
 
-class Performer:
+class ScriptedDuplex:
     """
     One conversation in full duplex.
 
@@ -83,39 +83,41 @@ class Performer:
         recite: where the ears say what nobody reads.
     """
 
-    def __init__(self, script: Script, recordings: Recordings, asked: commands.Converse, deliver: Deliver, recite: Recite) -> None:
+    def __init__(
+        self, script: Script, recordings: ScriptedRecordings, settings: commands.StartDuplex, deliver: Deliver, play_steps: PlaySteps
+    ) -> None:
         self._script = script
         self._recordings = recordings
-        self._asked = asked
+        self._settings = settings
         self._deliver = deliver
-        self._ears = Ears(script, self._notice, recite)
-        self._ears.take(commands.Configure(rate_hz=asked.rate_hz, turn_detection=TurnDetection()))
+        self._speech_input = ScriptedSpeechInput(script, self._on_speech_events, play_steps)
+        self._speech_input.send(commands.Configure(rate_hz=settings.rate_hz, turn_detection=TurnDetection()))
         self._loop = asyncio.get_running_loop()
-        self._pieces: deque[_Piece] = deque()
-        self._work: asyncio.Handle | None = self._loop.call_later(script.duplex.ready_ms / 1000, self._be_ready)
-        self._is_paused = self._is_over = False
-        self._must_listen = False
-        self._pictures = self._shown = 0
-        self._worked = 0
-        self._saying: _Saying | None = None
-        self._answers = 0
-        self._speaks = False
-        self._started_ms = 0
-        self._turn: turns.SpeechPart | None = None  # that is over, and was not answered
+        self._chunks: deque[_InputChunk] = deque()
+        self._work_handle: asyncio.Handle | None = self._loop.call_later(script.duplex.ready_ms / 1000, self._on_ready)
+        self._is_paused = self._is_closed = False
+        self._force_listen = False
+        self._image_count = self._unreported_images = 0
+        self._chunk_count = 0
+        self._playback: _ResponsePlayback | None = None
+        self._response_count = 0
+        self._is_user_speaking = False
+        self._speech_start_ms = 0
+        self._pending_turn: history.SpeechPart | None = None  # that is over, and was not answered
 
     # What the client says
 
-    def tell(self, word: commands.See | commands.Listen | commands.Hear) -> None:
+    def send(self, command: commands.AppendImage | commands.ForceListen | commands.AppendAudio) -> None:
         """The client's side of it."""
-        match word:
-            case commands.See():
-                self._pictures += 1
-            case commands.Listen():
-                self._must_listen = True
-            case commands.Hear():
-                self._pieces.append(_Piece(word, self._must_listen, self._pictures))
-                self._must_listen, self._pictures = False, 0
-                self._go_on()
+        match command:
+            case commands.AppendImage():
+                self._image_count += 1
+            case commands.ForceListen():
+                self._force_listen = True
+            case commands.AppendAudio():
+                self._chunks.append(_InputChunk(command, self._force_listen, self._image_count))
+                self._force_listen, self._image_count = False, 0
+                self._schedule_next()
 
     def pause(self) -> None:
         """The client is behind."""
@@ -124,96 +126,96 @@ class Performer:
     def resume(self) -> None:
         """The client has caught up."""
         self._is_paused = False
-        self._go_on()
+        self._schedule_next()
 
-    def hush(self) -> None:
+    def close(self) -> None:
         """Say nothing more."""
-        self._is_over = True
-        self._ears.shut()
-        if self._work is not None:
-            self._work.cancel()
+        self._is_closed = True
+        self._speech_input.close()
+        if self._work_handle is not None:
+            self._work_handle.cancel()
 
     # Work
 
-    def _be_ready(self) -> None:
-        self._work = None
+    def _on_ready(self) -> None:
+        self._work_handle = None
         loss = self._script.duplex.lost
         if loss is not None and loss.at == 0:
-            self._lose()
+            self._fail()
             return
-        self._say([talk_events.Ready(self._script.duplex.metrics)])
-        self._go_on()
+        self._emit([engine_events.DuplexStarted(self._script.duplex.metrics)])
+        self._schedule_next()
 
-    def _go_on(self) -> None:
+    def _schedule_next(self) -> None:
         """Work on the next piece, if nothing else is being worked on."""
-        if self._work is None and self._pieces and not self._is_paused and not self._is_over:
-            self._work = self._loop.call_later(self._script.duplex.piece_ms / 1000, self._hear)
+        if self._work_handle is None and self._chunks and not self._is_paused and not self._is_closed:
+            self._work_handle = self._loop.call_later(self._script.duplex.piece_ms / 1000, self._process_chunk)
 
-    def _hear(self) -> None:
-        piece = self._pieces.popleft()
-        self._ears.take(piece.sound)
-        self._work = self._loop.call_soon(self._answer, piece)  # once the ears have found what is in it
+    def _process_chunk(self) -> None:
+        piece = self._chunks.popleft()
+        self._speech_input.send(piece.audio)
+        self._work_handle = self._loop.call_soon(self._respond, piece)  # once the ears have found what is in it
 
-    def _notice(self, words: Sequence[talk_events.FromEngine]) -> None:
-        for word in words:
-            if isinstance(word, talk_events.SpeechStarted):
-                self._speaks, self._started_ms = True, word.at_ms
-                self._say(self._cut())
-            elif isinstance(word, talk_events.SpeechStopped):
-                self._speaks = False
-                length = bytes_of(word.at_ms - self._started_ms, self._asked.rate_hz)
-                self._turn = turns.SpeechPart(bytes(length), self._asked.rate_hz, word.id)
+    def _on_speech_events(self, events: Sequence[engine_events.EngineEvent]) -> None:
+        for word in events:
+            if isinstance(word, engine_events.SpeechStarted):
+                self._is_user_speaking, self._speech_start_ms = True, word.at_ms
+                self._emit(self._interrupt())
+            elif isinstance(word, engine_events.SpeechStopped):
+                self._is_user_speaking = False
+                length = size_bytes(word.at_ms - self._speech_start_ms, self._settings.rate_hz)
+                self._pending_turn = history.SpeechPart(bytes(length), self._settings.rate_hz, word.id)
 
-    def _answer(self, piece: _Piece) -> None:
-        self._work = None
-        self._worked += 1
-        self._shown += piece.pictures
+    def _respond(self, chunk: _InputChunk) -> None:
+        self._work_handle = None
+        self._chunk_count += 1
+        self._unreported_images += chunk.image_count
         loss = self._script.duplex.lost
-        if loss is not None and self._worked == loss.at:
-            self._lose()
+        if loss is not None and self._chunk_count == loss.at:
+            self._fail()
             return
-        words = self._cut() if piece.must_listen else []
-        if not piece.must_listen:
-            self._begin()
-        saying = self._saying
+        words = self._interrupt() if chunk.force_listen else []
+        if not chunk.force_listen:
+            self._begin_response()
+        saying = self._playback
         if saying is not None:
-            words += saying.words(ms_of(len(piece.sound.pcm), self._asked.rate_hz))
-        if words and isinstance(words[-1], talk_events.Ended | talk_events.Broke):
-            self._saying = None
-        if self._saying is None or not self._saying.has_begun:
-            words.append(talk_events.Listening())
-        self._say(words)
-        self._go_on()
+            words += saying.play(duration_ms(len(chunk.audio.pcm), self._settings.rate_hz))
+        if words and isinstance(words[-1], engine_events.ResponseEnded | engine_events.ResponseFailed):
+            self._playback = None
+        if self._playback is None or not self._playback.has_begun:
+            words.append(engine_events.Listening())
+        self._emit(words)
+        self._schedule_next()
 
     # Answers
 
-    def _begin(self) -> None:
+    def _begin_response(self) -> None:
         """Say what the script says is to be said now."""
-        unasked = next((said for said in self._script.duplex.says if said.at == self._worked), None)
-        if self._saying is not None or self._speaks or (unasked is None and self._turn is None):
+        unasked = next((said for said in self._script.duplex.says if said.at == self._chunk_count), None)
+        if self._playback is not None or self._is_user_speaking or (unasked is None and self._pending_turn is None):
             return
-        self._answers += 1
-        part, self._turn = self._turn, None
-        said = (turns.Message("user", (part,)),) if part is not None else ()
-        ask = commands.Respond(id=f"duplex_{self._answers}", history=said, voice=self._asked.voice)
-        answer = Answer(lines=unasked.lines) if unasked is not None else None
-        rate_hz = ask.voice.rate_hz if ask.voice is not None else self._asked.rate_hz
-        steps = performance(self._script, self._recordings, ask, self._ears.heard, answer)
-        first = talk_events.Measured(ask.id, {"vision_slices": self._shown}) if self._shown else None
-        self._saying, self._shown = _Saying(ask.id, rate_hz, steps, first), 0
+        self._response_count += 1
+        part, self._pending_turn = self._pending_turn, None
+        said = (history.Message("user", (part,)),) if part is not None else ()
+        ask = commands.Respond(id=f"duplex_{self._response_count}", history=said, voice=self._settings.voice)
+        answer = ScriptAnswer(lines=unasked.lines) if unasked is not None else None
+        rate_hz = ask.voice.rate_hz if ask.voice is not None else self._settings.rate_hz
+        steps = response_steps(self._script, self._recordings, ask, self._speech_input.transcripts, answer)
+        first = engine_events.EngineMetrics(ask.id, {"vision_slices": self._unreported_images}) if self._unreported_images else None
+        self._playback, self._unreported_images = _ResponsePlayback(ask.id, rate_hz, steps, first), 0
 
-    def _cut(self) -> list[talk_events.FromEngine]:
+    def _interrupt(self) -> list[engine_events.EngineEvent]:
         """Fall silent."""
-        saying, self._saying = self._saying, None
-        return [talk_events.Ended(saying.id, "cancelled")] if saying is not None and saying.has_begun else []
+        saying, self._playback = self._playback, None
+        return [engine_events.ResponseEnded(saying.id, "cancelled")] if saying is not None and saying.has_begun else []
 
-    def _lose(self) -> None:
-        loss, saying = self._script.duplex.lost, self._saying
+    def _fail(self) -> None:
+        loss, saying = self._script.duplex.lost, self._playback
         assert loss is not None
-        broke = [talk_events.Broke(id=saying.id, message=loss.message)] if saying is not None and saying.has_begun else []
-        self._say([*broke, talk_events.Lost(code=loss.code, message=loss.message)])
-        self.hush()
+        broke = [engine_events.ResponseFailed(id=saying.id, message=loss.message)] if saying is not None and saying.has_begun else []
+        self._emit([*broke, engine_events.EngineLost(code=loss.code, message=loss.message)])
+        self.close()
 
-    def _say(self, words: Sequence[talk_events.FromEngine]) -> None:
-        if words and not self._is_over:
-            self._deliver(words)
+    def _emit(self, events: Sequence[engine_events.EngineEvent]) -> None:
+        if events and not self._is_closed:
+            self._deliver(events)

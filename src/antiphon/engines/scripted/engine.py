@@ -12,34 +12,34 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from antiphon.engine_api import commands, events as talk_events
-from antiphon.engine_api.capabilities import Abilities
-from antiphon.engine_api.engine import Conversation, Deliver, EngineOverrun, Place
-from antiphon.engine_api.options import Settings
-from antiphon.engines.scripted.answers import performance, tokens_in
-from antiphon.engines.scripted.duplex import Performer
-from antiphon.engines.scripted.listening import Ears
-from antiphon.engines.scripted.script import ALL_ABILITIES, Script as Script, load
-from antiphon.engines.scripted.voice import Recordings
+from antiphon.engine_api import commands, events as engine_events
+from antiphon.engine_api.capabilities import Capabilities
+from antiphon.engine_api.engine import BuildContext, Deliver, EngineConversation, EngineOverrun
+from antiphon.engine_api.options import ConversationSettings
+from antiphon.engines.scripted.answers import count_input_tokens, response_steps
+from antiphon.engines.scripted.duplex import ScriptedDuplex
+from antiphon.engines.scripted.listening import ScriptedSpeechInput
+from antiphon.engines.scripted.script import ALL_CAPABILITIES, Script as Script, load_script
+from antiphon.engines.scripted.voice import ScriptedRecordings
 
 
-def build(model: str, options: Mapping[str, Any], place: Place) -> "Scripted":
+def build(model: str, options: Mapping[str, Any], build_context: BuildContext) -> "ScriptedEngine":
     """
     A scripted engine from the model's table in the configuration.
 
     Raises:
-        OurFault: the script or a recording can't be read, or it has a key that is no part of a script.
+        ServerError: the script or a recording can't be read, or it has a key that is no part of a script.
     """
-    return Scripted(*load(model, options, place))
+    return ScriptedEngine(*load_script(model, options, build_context))
 
 
-class Scripted:
+class ScriptedEngine:
     """An engine that says what its script says."""
 
-    def __init__(self, script: Script, abilities: Abilities = ALL_ABILITIES, recordings: Recordings | None = None) -> None:
-        self.abilities = abilities
+    def __init__(self, script: Script, capabilities: Capabilities = ALL_CAPABILITIES, recordings: ScriptedRecordings | None = None) -> None:
+        self.capabilities = capabilities
         self._script = script
-        self._recordings = recordings or Recordings(Path())
+        self._recordings = recordings or ScriptedRecordings(Path())
 
     async def start(self) -> None:
         """Nothing to load."""
@@ -47,123 +47,123 @@ class Scripted:
     async def stop(self) -> None:
         """Nothing to let go of."""
 
-    async def count(self, ask: commands.Respond) -> int:
+    async def count(self, request: commands.Respond) -> int:
         """One token a word, as in every answer that claims nothing else."""
-        return tokens_in(ask)[0]
+        return count_input_tokens(request)[0]
 
     @contextlib.asynccontextmanager
-    async def open(self, settings: Settings, deliver: Deliver) -> AsyncIterator[Conversation]:
+    async def open(self, settings: ConversationSettings, deliver: Deliver) -> AsyncIterator[EngineConversation]:
         """A conversation in which every `Respond` is answered from the script."""
         async with asyncio.TaskGroup() as tasks:
-            conversation = _Conversation(self._script, self._recordings, deliver, tasks)
+            conversation = _ScriptedConversation(self._script, self._recordings, deliver, tasks)
             try:
                 yield conversation
             finally:
-                conversation.hush()
+                conversation.close()
 
 
-class _Conversation:
+class _ScriptedConversation:
     """Says answers and transcripts, each in a task of its own, until it is hushed."""
 
-    LIMIT = 64
-    BREATH = 1000
+    MAX_RESPONSES = 64
+    MAX_BATCH_EVENTS = 1000
 
-    def __init__(self, script: Script, recordings: Recordings, deliver: Deliver, tasks: asyncio.TaskGroup) -> None:
+    def __init__(self, script: Script, recordings: ScriptedRecordings, deliver: Deliver, tasks: asyncio.TaskGroup) -> None:
         self._script = script
         self._recordings = recordings
         self._deliver = deliver
         self._tasks = tasks
-        self._ears = Ears(script, self._say, self._transcribe)
-        self._performer: Performer | None = None
-        self._answering: dict[str, asyncio.Task[None]] = {}
-        self._transcribing: set[asyncio.Task[None]] = set()
+        self._speech_input = ScriptedSpeechInput(script, self._emit, self._transcribe)
+        self._duplex: ScriptedDuplex | None = None
+        self._response_tasks: dict[str, asyncio.Task[None]] = {}
+        self._transcript_tasks: set[asyncio.Task[None]] = set()
         self._may_speak = asyncio.Event()
         self._may_speak.set()
-        self._hushed = False
+        self._is_closed = False
 
-    def tell(self, word: commands.ToEngine) -> None:
-        match word:
-            case commands.Converse() | commands.See() | commands.Listen():
-                self._converse(word)
-            case commands.Hear() if self._performer is not None:
-                self._performer.tell(word)
-            case commands.Hear() | commands.Configure():
-                self._ears.take(word)
-            case commands.Commit(id):
-                self._ears.commit(id)
-            case commands.Forget():
-                self._ears.forget()
+    def send(self, command: commands.EngineCommand) -> None:
+        match command:
+            case commands.StartDuplex() | commands.AppendImage() | commands.ForceListen():
+                self._send_duplex(command)
+            case commands.AppendAudio() if self._duplex is not None:
+                self._duplex.send(command)
+            case commands.AppendAudio() | commands.Configure():
+                self._speech_input.send(command)
+            case commands.CommitAudio(id):
+                self._speech_input.commit(id)
+            case commands.ClearAudio():
+                self._speech_input.clear()
             case commands.Respond():
-                self._answer(word)
+                self._respond(command)
             case commands.Cancel(id):
-                if id in self._answering:
-                    self._answering[id].cancel()
-            case commands.Foresee():
+                if id in self._response_tasks:
+                    self._response_tasks[id].cancel()
+            case commands.Prepare():
                 pass  # it takes no time to know what a script says
 
-    def _converse(self, word: commands.Converse | commands.See | commands.Listen) -> None:
-        if not isinstance(word, commands.Converse):
-            if self._performer is not None:
-                self._performer.tell(word)
-        elif self._performer is None:
-            self._performer = Performer(self._script, self._recordings, word, self._say, self._transcribe)
+    def _send_duplex(self, command: commands.StartDuplex | commands.AppendImage | commands.ForceListen) -> None:
+        if not isinstance(command, commands.StartDuplex):
+            if self._duplex is not None:
+                self._duplex.send(command)
+        elif self._duplex is None:
+            self._duplex = ScriptedDuplex(self._script, self._recordings, command, self._emit, self._transcribe)
 
     def pause(self) -> None:
         self._may_speak.clear()
-        if self._performer is not None:
-            self._performer.pause()
+        if self._duplex is not None:
+            self._duplex.pause()
 
     def resume(self) -> None:
         self._may_speak.set()
-        if self._performer is not None:
-            self._performer.resume()
+        if self._duplex is not None:
+            self._duplex.resume()
 
-    def hush(self) -> None:
+    def close(self) -> None:
         """Say nothing more."""
-        self._hushed = True
-        self._ears.shut()
-        if self._performer is not None:
-            self._performer.hush()
-        for task in (*self._answering.values(), *self._transcribing):
+        self._is_closed = True
+        self._speech_input.close()
+        if self._duplex is not None:
+            self._duplex.close()
+        for task in (*self._response_tasks.values(), *self._transcript_tasks):
             task.cancel()
 
-    def _answer(self, ask: commands.Respond) -> None:
-        if len(self._answering) >= self.LIMIT:
-            raise EngineOverrun(f"{self.LIMIT} answers are under way already")
-        steps = performance(self._script, self._recordings, ask, self._ears.heard)
-        task = self._answering[ask.id] = self._tasks.create_task(self._recite(steps))
-        task.add_done_callback(partial(self._over, ask.id))
+    def _respond(self, request: commands.Respond) -> None:
+        if len(self._response_tasks) >= self.MAX_RESPONSES:
+            raise EngineOverrun(f"{self.MAX_RESPONSES} answers are under way already")
+        steps = response_steps(self._script, self._recordings, request, self._speech_input.transcripts)
+        task = self._response_tasks[request.id] = self._tasks.create_task(self._play_steps(steps))
+        task.add_done_callback(partial(self._on_response_done, request.id))
 
-    def _over(self, id: str, task: asyncio.Task[None]) -> None:
+    def _on_response_done(self, id: str, task: asyncio.Task[None]) -> None:
         # Not in the task itself: one that is cancelled before its first step runs none of its own code.
-        del self._answering[id]
+        del self._response_tasks[id]
         if task.cancelled():
-            self._say((talk_events.Ended(id, "cancelled"),))
+            self._emit((engine_events.ResponseEnded(id, "cancelled"),))
 
-    def _transcribe(self, steps: Iterable[talk_events.FromEngine | float]) -> None:
-        task = self._tasks.create_task(self._recite(steps))
-        self._transcribing.add(task)
-        task.add_done_callback(self._transcribing.discard)
+    def _transcribe(self, steps: Iterable[engine_events.EngineEvent | float]) -> None:
+        task = self._tasks.create_task(self._play_steps(steps))
+        self._transcript_tasks.add(task)
+        task.add_done_callback(self._transcript_tasks.discard)
 
-    async def _recite(self, steps: Iterable[talk_events.FromEngine | float]) -> None:
+    async def _play_steps(self, steps: Iterable[engine_events.EngineEvent | float]) -> None:
         # Never delivered from within `tell`: the task's first step already runs after it.
         pace_s = self._script.pace_ms / 1000
-        together: list[talk_events.FromEngine] = []
+        together: list[engine_events.EngineEvent] = []
         for step in steps:
             if isinstance(step, float):
-                self._say(together)
+                self._emit(together)
                 together = []
                 await asyncio.sleep(step)
                 continue
             together.append(step)
-            if pace_s or len(together) == self.BREATH:
+            if pace_s or len(together) == self.MAX_BATCH_EVENTS:
                 await self._may_speak.wait()
-                self._say(together)
+                self._emit(together)
                 together = []
                 await asyncio.sleep(pace_s)
         await self._may_speak.wait()
-        self._say(together)
+        self._emit(together)
 
-    def _say(self, words: Sequence[talk_events.FromEngine]) -> None:
-        if words and not self._hushed:
-            self._deliver(words)
+    def _emit(self, events: Sequence[engine_events.EngineEvent]) -> None:
+        if events and not self._is_closed:
+            self._deliver(events)

@@ -11,19 +11,19 @@ from collections.abc import Callable, Iterable, Iterator
 from msgspec import structs
 
 from antiphon.audio import SAMPLE_BYTES
-from antiphon.engine_api import commands, events as talk_events
+from antiphon.engine_api import commands, events
 from antiphon.engine_api.engine import Deliver
-from antiphon.engines.scripted.answers import pieces, wordless
-from antiphon.engines.scripted.script import Hearing, Script
-from antiphon.engines.scripted.turn_detection import Gate, LevelGate, ScheduledGate
+from antiphon.engines.scripted.answers import placeholder_transcript, split_words
+from antiphon.engines.scripted.script import Script, ScriptedTranscript
+from antiphon.engines.scripted.turn_detection import LevelVad, ScheduledVad, ScriptedVad
 
-Recite = Callable[[Iterable[talk_events.FromEngine | float]], None]
+PlaySteps = Callable[[Iterable[events.EngineEvent | float]], None]
 """Says words, with pauses in seconds between them, at the script's pace and not at once."""
 
-AS_IT_IS = Hearing()
+DEFAULT_TRANSCRIPT = ScriptedTranscript()
 
 
-class Ears:
+class ScriptedSpeechInput:
     """
     What one conversation hears.
 
@@ -31,117 +31,121 @@ class Ears:
         heard: what was said in the turns that are over, by their ids.
     """
 
-    def __init__(self, script: Script, deliver: Deliver, recite: Recite) -> None:
-        self.heard: dict[str, str] = {}
+    def __init__(self, script: Script, deliver: Deliver, play_steps: PlaySteps) -> None:
+        self.transcripts: dict[str, str] = {}
         self._script = script
         self._deliver = deliver
-        self._recite = recite
-        self._configured = commands.Configure()
-        self._gate: Gate | None = None
-        self._waiting: list[commands.Hear | commands.Configure] = []
+        self._play_steps = play_steps
+        self._configuration = commands.Configure()
+        self._vad: ScriptedVad | None = None
+        self._waiting_commands: list[commands.AppendAudio | commands.Configure] = []
         # Places on the clock are counted in samples: now, where the last turn or what was forgotten ended, where the open turn began.
-        self._now = 0
-        self._floor = 0
-        self._start = 0
-        self._open = ""
-        self._opened = 0
-        self._over = 0
+        self._clock_samples = 0
+        self._earliest_start = 0
+        self._turn_start = 0
+        self._open_turn_id = ""
+        self._turn_count = 0
+        self._finished_turns = 0
 
-    def take(self, word: commands.Hear | commands.Configure) -> None:
+    def send(self, command: commands.AppendAudio | commands.Configure) -> None:
         """More sound, or how what follows is to be taken."""
-        if self._gate is None:
-            self._skip(word)
+        if self._vad is None:
+            self._skip(command)
             return
-        if not self._waiting:
-            asyncio.get_running_loop().call_soon(self._listen)
-        self._waiting.append(word)
+        if not self._waiting_commands:
+            asyncio.get_running_loop().call_soon(self._process_waiting)
+        self._waiting_commands.append(command)
 
     def commit(self, id: str) -> None:
         """What was heard since the last turn is one; if it had started, from there."""
         self._skip_waiting()
-        self._end(id, self._start if self._open else self._floor, self._now)
-        self._drop()
+        self._end_turn(id, self._turn_start if self._open_turn_id else self._earliest_start, self._clock_samples)
+        self._clear_turn()
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """What was heard since the last turn is none."""
         self._skip_waiting()
-        self._drop()
+        self._clear_turn()
 
-    def shut(self) -> None:
+    def close(self) -> None:
         """Hear nothing more, what waits included."""
-        self._waiting = []
+        self._waiting_commands = []
 
-    def _listen(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        words: list[talk_events.FromEngine] = []
+    def _process_waiting(self) -> None:
+        waiting, self._waiting_commands = self._waiting_commands, []
+        words: list[events.EngineEvent] = []
         for word in waiting:
-            if isinstance(word, commands.Hear) and self._gate is not None:
-                words += self._turns(self._gate, word.pcm)
+            if isinstance(word, commands.AppendAudio) and self._vad is not None:
+                words += self._turn_events(self._vad, word.pcm)
             self._skip(word)
         if words:
             self._deliver(words)
 
-    def _turns(self, gate: Gate, pcm: bytes) -> Iterator[talk_events.FromEngine]:
-        for edge in gate.hear(pcm, self._now):
-            if edge.starts:
-                self._opened += 1
-                self._open, self._start = f"turn_{self._opened}", max(edge.at, self._floor)
-                yield talk_events.SpeechStarted(self._open, self._ms(self._start))
+    def _turn_events(self, vad: ScriptedVad, pcm: bytes) -> Iterator[events.EngineEvent]:
+        for edge in vad.feed(pcm, self._clock_samples):
+            if edge.is_start:
+                self._turn_count += 1
+                self._open_turn_id, self._turn_start = f"turn_{self._turn_count}", max(edge.at_sample, self._earliest_start)
+                yield events.SpeechStarted(self._open_turn_id, self._to_ms(self._turn_start))
             else:
-                yield talk_events.SpeechStopped(self._open, self._ms(edge.at))
-                self._end(self._open, self._start, edge.at)
-                self._open, self._floor = "", edge.at
+                yield events.SpeechStopped(self._open_turn_id, self._to_ms(edge.at_sample))
+                self._end_turn(self._open_turn_id, self._turn_start, edge.at_sample)
+                self._open_turn_id, self._earliest_start = "", edge.at_sample
 
     def _skip_waiting(self) -> None:
-        waiting, self._waiting = self._waiting, []
+        waiting, self._waiting_commands = self._waiting_commands, []
         for word in waiting:
             self._skip(word)
 
-    def _skip(self, word: commands.Hear | commands.Configure) -> None:
+    def _skip(self, command: commands.AppendAudio | commands.Configure) -> None:
         """Let it go by, looking for nothing in it."""
-        if isinstance(word, commands.Hear):
-            self._now += len(word.pcm) // SAMPLE_BYTES
+        if isinstance(command, commands.AppendAudio):
+            self._clock_samples += len(command.pcm) // SAMPLE_BYTES
         else:
-            self._configure(word)
+            self._configure(command)
 
-    def _drop(self) -> None:
-        self._open, self._floor = "", self._now
-        if self._gate is not None:
-            self._gate.drop()
+    def _clear_turn(self) -> None:
+        self._open_turn_id, self._earliest_start = "", self._clock_samples
+        if self._vad is not None:
+            self._vad.reset()
 
-    def _configure(self, word: commands.Configure) -> None:
-        before, self._configured = self._configured.rate_hz, word
-        self._now, self._floor, self._start = (place * word.rate_hz // before for place in (self._now, self._floor, self._start))
-        if word.turn_detection is None:
-            self._gate, self._open = None, ""
+    def _configure(self, command: commands.Configure) -> None:
+        before, self._configuration = self._configuration.rate_hz, command
+        self._clock_samples, self._earliest_start, self._turn_start = (
+            place * command.rate_hz // before for place in (self._clock_samples, self._earliest_start, self._turn_start)
+        )
+        if command.turn_detection is None:
+            self._vad, self._open_turn_id = None, ""
             return
-        if self._gate is None:
-            self._gate = LevelGate() if self._script.speech is None else ScheduledGate(self._script.speech)
-        self._gate.configure(word.rate_hz, word.turn_detection)
+        if self._vad is None:
+            self._vad = LevelVad() if self._script.speech is None else ScheduledVad(self._script.speech)
+        self._vad.configure(command.rate_hz, command.turn_detection)
 
-    def _end(self, id: str, start: int, end: int) -> None:
-        self._over += 1
-        length_ms = self._ms(end - start)
-        hearing = next((one for one in self._script.hears if one.turn in (None, self._over)), AS_IT_IS)
-        said = self.heard[id] = wordless(length_ms) if hearing.says is None else hearing.says
-        if (wanted := self._configured.transcription) is not None:
-            self._recite(_transcript(id, said, hearing, length_ms / 1000, wanted.logprobs))
+    def _end_turn(self, id: str, start: int, end: int) -> None:
+        self._finished_turns += 1
+        length_ms = self._to_ms(end - start)
+        hearing = next((one for one in self._script.hears if one.turn in (None, self._finished_turns)), DEFAULT_TRANSCRIPT)
+        said = self.transcripts[id] = placeholder_transcript(length_ms) if hearing.says is None else hearing.says
+        if (wanted := self._configuration.transcription) is not None:
+            self._play_steps(_transcript_steps(id, said, hearing, length_ms / 1000, wanted.logprobs))
 
-    def _ms(self, samples: int) -> int:
-        return samples * 1000 // self._configured.rate_hz
+    def _to_ms(self, samples: int) -> int:
+        return samples * 1000 // self._configuration.rate_hz
 
 
-def _transcript(id: str, said: str, hearing: Hearing, seconds: float, logprobs: bool) -> Iterator[talk_events.FromEngine | float]:
-    if hearing.delay_ms:
-        yield hearing.delay_ms / 1000
-    if hearing.fails is not None:
-        yield talk_events.NotHeard(id=id, **structs.asdict(hearing.fails))
+def _transcript_steps(
+    id: str, text: str, transcript: ScriptedTranscript, seconds: float, logprobs: bool
+) -> Iterator[events.EngineEvent | float]:
+    if transcript.delay_ms:
+        yield transcript.delay_ms / 1000
+    if transcript.fails is not None:
+        yield events.InputTranscriptFailed(id=id, **structs.asdict(transcript.fails))
         return
-    tokens = [talk_events.TokenLogprob(talk_events.Likelihood(piece, 0.0, tuple(piece.encode()))) for piece in pieces(said)]
+    tokens = [events.TokenLogprob(events.TokenCandidate(piece, 0.0, tuple(piece.encode()))) for piece in split_words(text)]
     for token in tokens:
-        yield talk_events.Heard(id, token.chosen.token, (token,) if logprobs else ())
-    for segment in hearing.segments:
-        yield talk_events.HeardSegment(id=id, **structs.asdict(segment))
-    yield talk_events.HeardAll(
-        id=id, transcript=said, seconds=seconds, languages=hearing.languages, logprobs=tuple(tokens) if logprobs else ()
+        yield events.InputTranscriptDelta(id, token.token.token, (token,) if logprobs else ())
+    for segment in transcript.segments:
+        yield events.InputTranscriptSegment(id=id, **structs.asdict(segment))
+    yield events.InputTranscriptDone(
+        id=id, transcript=text, seconds=seconds, languages=transcript.languages, logprobs=tuple(tokens) if logprobs else ()
     )

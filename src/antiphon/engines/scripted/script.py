@@ -14,13 +14,13 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
-from antiphon.engine_api import events as talk_events
-from antiphon.engine_api.capabilities import Abilities
-from antiphon.engine_api.engine import Place
-from antiphon.engines.scripted.voice import Recordings
-from antiphon.errors import OurFault
+from antiphon.engine_api import events
+from antiphon.engine_api.capabilities import Capabilities
+from antiphon.engine_api.engine import BuildContext
+from antiphon.engines.scripted.voice import ScriptedRecordings
+from antiphon.errors import ServerError
 
-ALL_ABILITIES = Abilities(
+ALL_CAPABILITIES = Capabilities(
     images=True,
     files=True,
     audio_in=True,
@@ -46,8 +46,8 @@ ALL_ABILITIES = Abilities(
 )
 
 
-class Breakage(Struct, frozen=True, forbid_unknown_fields=True):
-    """How a scripted answer fails; the fields of `talk.Broke`."""
+class ScriptedFailure(Struct, frozen=True, forbid_unknown_fields=True):
+    """How a scripted answer fails; the fields of `ResponseFailed`."""
 
     message: str = "The script says so."
     status: int = 500
@@ -57,24 +57,24 @@ class Breakage(Struct, frozen=True, forbid_unknown_fields=True):
     retry_after_s: float | None = None
 
 
-class Mishap(Struct, frozen=True, forbid_unknown_fields=True):
-    """What goes wrong beside the answers; the fields of `talk.Trouble`."""
+class ScriptedError(Struct, frozen=True, forbid_unknown_fields=True):
+    """What goes wrong beside the answers; the fields of `Trouble`."""
 
     message: str = "The script says so."
     code: str | None = "server_error"
     type: str = "server_error"
 
 
-class Deafness(Struct, frozen=True, forbid_unknown_fields=True):
-    """How a turn is not heard; the fields of `talk.NotHeard`."""
+class ScriptedTranscriptFailure(Struct, frozen=True, forbid_unknown_fields=True):
+    """How a turn is not heard; the fields of `InputTranscriptFailed`."""
 
     message: str = "The script says so."
     code: str | None = "transcription_failed"
     type: str = "server_error"
 
 
-class Usage(Struct, frozen=True, forbid_unknown_fields=True):
-    """Tokens that a scripted answer claims to have used; the fields of `talk.Used`."""
+class ScriptedUsage(Struct, frozen=True, forbid_unknown_fields=True):
+    """Tokens that a scripted answer claims to have used; the fields of `Usage`."""
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -87,7 +87,7 @@ class Usage(Struct, frozen=True, forbid_unknown_fields=True):
     cached_audio_tokens: int = 0
 
 
-class Line(Struct, frozen=True, forbid_unknown_fields=True):
+class ScriptLine(Struct, frozen=True, forbid_unknown_fields=True):
     """
     One thing to say, or to do, exactly one field of the first group set.
 
@@ -112,10 +112,10 @@ class Line(Struct, frozen=True, forbid_unknown_fields=True):
     measured: dict[str, Any] | None = None
     call: str | None = None
     wait_ms: float | None = None
-    used: Usage | None = None
-    trouble: Mishap | None = None
-    broke: Breakage | None = None
-    ended: talk_events.EndReason | None = None
+    used: ScriptedUsage | None = None
+    trouble: ScriptedError | None = None
+    broke: ScriptedFailure | None = None
+    ended: events.EndReason | None = None
 
     arguments: dict[str, Any] | str | None = None
     input: str | None = None
@@ -124,7 +124,7 @@ class Line(Struct, frozen=True, forbid_unknown_fields=True):
     repeat: int = 1
 
 
-class Answer(Struct, frozen=True, forbid_unknown_fields=True):
+class ScriptAnswer(Struct, frozen=True, forbid_unknown_fields=True):
     """
     What to say when the last turn contains `when` (a regular expression, in any case of letters; empty matches all).
 
@@ -136,26 +136,26 @@ class Answer(Struct, frozen=True, forbid_unknown_fields=True):
     when: str = ""
     to: Literal["message", "result"] | None = None
     say: str | None = None
-    lines: tuple[Line, ...] = ()
+    lines: tuple[ScriptLine, ...] = ()
 
-    def every_line(self) -> Iterator[Line]:
+    def every_line(self) -> Iterator[ScriptLine]:
         """The lines, those that repeat as often as they do."""
         if self.say is not None:
-            yield Line(text=self.say)
+            yield ScriptLine(text=self.say)
         for line in self.lines:
             for _ in range(line.repeat):
                 yield line
 
 
-class Stretch(Struct, frozen=True, forbid_unknown_fields=True):
+class ScheduledSpeech(Struct, frozen=True, forbid_unknown_fields=True):
     """Speech from one time of the conversation's clock until another, whatever the sound is."""
 
     at_ms: int
     until_ms: int
 
 
-class Segment(Struct, frozen=True, forbid_unknown_fields=True):
-    """What one speaker said in a turn; the fields of `talk.HeardSegment`."""
+class ScriptedSegment(Struct, frozen=True, forbid_unknown_fields=True):
+    """What one speaker said in a turn; the fields of `InputTranscriptSegment`."""
 
     text: str
     start_s: float
@@ -163,7 +163,7 @@ class Segment(Struct, frozen=True, forbid_unknown_fields=True):
     speaker: str = ""
 
 
-class Hearing(Struct, frozen=True, forbid_unknown_fields=True):
+class ScriptedTranscript(Struct, frozen=True, forbid_unknown_fields=True):
     """
     What a turn is heard as.
 
@@ -178,13 +178,13 @@ class Hearing(Struct, frozen=True, forbid_unknown_fields=True):
     says: str | None = None
     delay_ms: float = 0.0
     languages: tuple[str, ...] = ()
-    segments: tuple[Segment, ...] = ()
-    fails: Deafness | None = None
+    segments: tuple[ScriptedSegment, ...] = ()
+    fails: ScriptedTranscriptFailure | None = None
 
 
-class Loss(Struct, frozen=True, forbid_unknown_fields=True):
+class ScriptedLoss(Struct, frozen=True, forbid_unknown_fields=True):
     """
-    How a scripted worker is lost; but for `at` the fields of `talk.Lost`.
+    How a scripted worker is lost; but for `at` the fields of `EngineLost`.
 
     Attributes:
         at: the piece of sound at which it dies, the first being 1; 0 when it should be ready.
@@ -195,14 +195,14 @@ class Loss(Struct, frozen=True, forbid_unknown_fields=True):
     message: str = "The script says so."
 
 
-class Unasked(Struct, frozen=True, forbid_unknown_fields=True):
+class ScriptedUtterance(Struct, frozen=True, forbid_unknown_fields=True):
     """What is said of its own accord `at` a piece of sound, the first being 1, if nothing is being said then."""
 
     at: int
-    lines: tuple[Line, ...] = ()
+    lines: tuple[ScriptLine, ...] = ()
 
 
-class FullDuplex(Struct, frozen=True, forbid_unknown_fields=True):
+class DuplexScript(Struct, frozen=True, forbid_unknown_fields=True):
     """
     How full duplex is done.
 
@@ -217,8 +217,8 @@ class FullDuplex(Struct, frozen=True, forbid_unknown_fields=True):
     ready_ms: float = 0.0
     metrics: dict[str, Any] = {}
     piece_ms: float = 0.0
-    says: tuple[Unasked, ...] = ()
-    lost: Loss | None = None
+    says: tuple[ScriptedUtterance, ...] = ()
+    lost: ScriptedLoss | None = None
 
 
 class Script(Struct, frozen=True, forbid_unknown_fields=True):
@@ -230,45 +230,45 @@ class Script(Struct, frozen=True, forbid_unknown_fields=True):
         hears: what turns are heard as; the first that fits holds.
         speech: when somebody speaks; None leaves it to the level of the sound.
         duplex: what is done in full duplex.
-        abilities: what to claim not to be able to do, or otherwise; fields of `talk.Abilities`.
+        abilities: what to claim not to be able to do, or otherwise; fields of `Capabilities`.
         script: a TOML file with these fields, read in place of the rest.
     """
 
-    answers: tuple[Answer, ...] = ()
+    answers: tuple[ScriptAnswer, ...] = ()
     pace_ms: float = 0.0
-    hears: tuple[Hearing, ...] = ()
-    speech: tuple[Stretch, ...] | None = None
-    duplex: FullDuplex = FullDuplex()
+    hears: tuple[ScriptedTranscript, ...] = ()
+    speech: tuple[ScheduledSpeech, ...] | None = None
+    duplex: DuplexScript = DuplexScript()
     abilities: dict[str, Any] = {}
     script: str | None = None
 
 
-def load(model: str, options: Mapping[str, Any], place: Place) -> tuple[Script, Abilities, Recordings]:
+def load_script(model: str, options: Mapping[str, Any], build_context: BuildContext) -> tuple[Script, Capabilities, ScriptedRecordings]:
     """
     A script from the model's table in the configuration, what it claims to be able to do, and the recordings that it plays.
 
     Raises:
-        OurFault: the script or a recording can't be read, or it has a key that is no part of a script.
+        ServerError: the script or a recording can't be read, or it has a key that is no part of a script.
     """
-    folder = place.base
+    folder = build_context.base_folder
     try:
         script = msgspec.convert(dict(options), Script, strict=False)
         if script.script is not None:
-            path = place.base / script.script
+            path = build_context.base_folder / script.script
             script, folder = msgspec.convert(_read(path), Script, strict=False), path.parent
-        abilities = _abilities(script.abilities)
+        abilities = _capabilities(script.abilities)
         _check(script)
     except (ValueError, re.error) as error:
-        raise OurFault(f"The script of model '{model}' is wrong: {error}.") from None
-    said: tuple[Answer | Unasked, ...] = (*script.answers, *script.duplex.says)
+        raise ServerError(f"The script of model '{model}' is wrong: {error}.") from None
+    said: tuple[ScriptAnswer | ScriptedUtterance, ...] = (*script.answers, *script.duplex.says)
     names = {line.sound for each in said for line in each.lines if line.sound is not None}
-    return script, abilities, Recordings(folder, names)
+    return script, abilities, ScriptedRecordings(folder, names)
 
 
-def _abilities(given: Mapping[str, Any]) -> Abilities:
+def _capabilities(overrides: Mapping[str, Any]) -> Capabilities:
     """All but what is taken away; who can't hear does no full duplex either."""
-    hears = {} if given.get("listens", True) else {"full_duplex": False, "sees": False}
-    return msgspec.convert(msgspec.to_builtins(ALL_ABILITIES) | hears | dict(given), Abilities, strict=False)
+    hears = {} if overrides.get("listens", True) else {"full_duplex": False, "sees": False}
+    return msgspec.convert(msgspec.to_builtins(ALL_CAPABILITIES) | hears | dict(overrides), Capabilities, strict=False)
 
 
 def _check(script: Script) -> None:
@@ -290,6 +290,6 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text())
     except OSError as error:
-        raise OurFault(f"The script {path} can't be read: {error.strerror}.") from None
+        raise ServerError(f"The script {path} can't be read: {error.strerror}.") from None
     except tomllib.TOMLDecodeError as error:
-        raise OurFault(f"The script {path} is not TOML: {error}.") from None
+        raise ServerError(f"The script {path} is not TOML: {error}.") from None

@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 
 from antiphon.audio import SAMPLE_BYTES, peak
 from antiphon.engine_api.options import TurnDetection
-from antiphon.engines.scripted.script import Stretch
+from antiphon.engines.scripted.script import ScheduledSpeech
 
 FRAMES_PER_SECOND = 100
 FRAME_MS = 1000 // FRAMES_PER_SECOND
@@ -18,121 +18,121 @@ ONSET_FRAMES = 3
 """Loud frames in a row that are speech; a click has fewer."""
 
 FULL_SCALE = 32_768
-FLOOR_DB = -60
+MIN_THRESHOLD_DB = -60
 """The level that threshold 0 stands for; at 0.5 it is -40 dB, at 1 -20."""
 
-STEP_DB = 40
+THRESHOLD_RANGE_DB = 40
 
 SILENCE_MS = {"high": 500, "low": 1200}
 """How long `semantic_vad` waits, by eagerness; a gate that understands nothing has only the silence to go by."""
 
-SILENCE_MS_ELSE = 800
+DEFAULT_SILENCE_MS = 800
 
 
-class Edge(NamedTuple):
+class SpeechEdge(NamedTuple):
     """Speech starts, or is over, `at` a sample."""
 
-    starts: bool
-    at: int
+    is_start: bool
+    at_sample: int
 
 
-class Gate(Protocol):
+class ScriptedVad(Protocol):
     """Tells speech from silence."""
 
     def configure(self, rate_hz: int, detection: TurnDetection) -> None:
         """How the sound from here on is to be taken."""
 
-    def hear(self, pcm: bytes, at: int) -> list[Edge]:
+    def feed(self, pcm: bytes, at_sample: int) -> list[SpeechEdge]:
         """More sound, which begins `at` a sample; the edges in it, in order, starts and ends by turns."""
 
-    def drop(self) -> None:
+    def reset(self) -> None:
         """Whatever was going on is over; the sound goes on, perhaps from a later place."""
 
 
-class LevelGate:
+class LevelVad:
     """Takes what is loud for speech."""
 
     def __init__(self) -> None:
         self._level = 0.0
         self._rate_hz = 0
-        self._frame = 0
-        self._padding = 0
+        self._frame_samples = 0
+        self._padding_samples = 0
         self._silence_frames = 1
-        self._speaks = False
+        self._is_speech = False
         # Frames in a row that say otherwise than `_speaks` does.
-        self._run = 0
-        self._rest = b""
+        self._run_frames = 0
+        self._partial_frame = b""
 
     def configure(self, rate_hz: int, detection: TurnDetection) -> None:
         """How loud speech is, how long the silence after it, and how much before it is part of it."""
         silence_ms = detection.silence_duration_ms
         if detection.kind == "semantic_vad":
-            silence_ms = SILENCE_MS.get(detection.eagerness, SILENCE_MS_ELSE)
-        self._level = FULL_SCALE * 10 ** ((FLOOR_DB + STEP_DB * detection.threshold) / 20)
-        self._padding = detection.prefix_padding_ms * rate_hz // 1000
+            silence_ms = SILENCE_MS.get(detection.eagerness, DEFAULT_SILENCE_MS)
+        self._level = FULL_SCALE * 10 ** ((MIN_THRESHOLD_DB + THRESHOLD_RANGE_DB * detection.threshold) / 20)
+        self._padding_samples = detection.prefix_padding_ms * rate_hz // 1000
         self._silence_frames = max(1, -(-silence_ms // FRAME_MS))
         if rate_hz != self._rate_hz:
-            self._rate_hz, self._frame, self._rest = rate_hz, rate_hz // FRAMES_PER_SECOND, b""
+            self._rate_hz, self._frame_samples, self._partial_frame = rate_hz, rate_hz // FRAMES_PER_SECOND, b""
 
-    def hear(self, pcm: bytes, at: int) -> list[Edge]:
+    def feed(self, pcm: bytes, at_sample: int) -> list[SpeechEdge]:
         """The edges in the frames that are whole; the rest of the sound waits."""
-        sound = memoryview(self._rest + pcm)
-        end = at - len(self._rest) // SAMPLE_BYTES
-        size = self._frame * SAMPLE_BYTES
+        sound = memoryview(self._partial_frame + pcm)
+        end = at_sample - len(self._partial_frame) // SAMPLE_BYTES
+        size = self._frame_samples * SAMPLE_BYTES
         whole = len(sound) - len(sound) % size
         edges = []
         for start in range(0, whole, size):
-            end += self._frame
-            if (edge := self._step(peak(sound[start : start + size]) > self._level, end)) is not None:
+            end += self._frame_samples
+            if (edge := self._next_edge(peak(sound[start : start + size]) > self._level, end)) is not None:
                 edges.append(edge)
-        self._rest = bytes(sound[whole:])
+        self._partial_frame = bytes(sound[whole:])
         return edges
 
-    def _step(self, is_loud: bool, end: int) -> Edge | None:
-        self._run = self._run + 1 if is_loud != self._speaks else 0
-        if self._run < (self._silence_frames if self._speaks else ONSET_FRAMES):
+    def _next_edge(self, is_loud: bool, end: int) -> SpeechEdge | None:
+        self._run_frames = self._run_frames + 1 if is_loud != self._is_speech else 0
+        if self._run_frames < (self._silence_frames if self._is_speech else ONSET_FRAMES):
             return None
-        first = end - self._run * self._frame
-        self._run, self._speaks = 0, is_loud
-        return Edge(True, first - self._padding) if is_loud else Edge(False, end)
+        first = end - self._run_frames * self._frame_samples
+        self._run_frames, self._is_speech = 0, is_loud
+        return SpeechEdge(True, first - self._padding_samples) if is_loud else SpeechEdge(False, end)
 
-    def drop(self) -> None:
+    def reset(self) -> None:
         """Silence, and a new frame begins."""
-        self._speaks, self._run, self._rest = False, 0, b""
+        self._is_speech, self._run_frames, self._partial_frame = False, 0, b""
 
 
-class ScheduledGate:
+class ScheduledVad:
     """Takes for speech what the script says is speech; what began while nobody listened is none."""
 
-    def __init__(self, speech: Sequence[Stretch]) -> None:
-        self._coming = list(reversed(speech))
-        self._speaks = False
+    def __init__(self, speech: Sequence[ScheduledSpeech]) -> None:
+        self._upcoming_speech = list(reversed(speech))
+        self._is_speech = False
         self._rate_hz = 0
 
     def configure(self, rate_hz: int, _detection: TurnDetection) -> None:
         """How many samples there are to the clock."""
         self._rate_hz = rate_hz
 
-    def hear(self, pcm: bytes, at: int) -> list[Edge]:
+    def feed(self, pcm: bytes, at_sample: int) -> list[SpeechEdge]:
         """The edges that the clock passes."""
-        until = at + len(pcm) // SAMPLE_BYTES
+        until = at_sample + len(pcm) // SAMPLE_BYTES
         edges = []
-        while (edge := self._next()) is not None and edge.at <= until:
-            if edge.starts and edge.at < at:
-                self._coming.pop()
+        while (edge := self._next_edge()) is not None and edge.at_sample <= until:
+            if edge.is_start and edge.at_sample < at_sample:
+                self._upcoming_speech.pop()
                 continue
-            self._speaks = edge.starts
+            self._is_speech = edge.is_start
             edges.append(edge)
-            if not edge.starts:
-                self._coming.pop()
+            if not edge.is_start:
+                self._upcoming_speech.pop()
         return edges
 
-    def _next(self) -> Edge | None:
-        if not self._coming:
+    def _next_edge(self) -> SpeechEdge | None:
+        if not self._upcoming_speech:
             return None
-        stretch = self._coming[-1]
-        return Edge(not self._speaks, (stretch.until_ms if self._speaks else stretch.at_ms) * self._rate_hz // 1000)
+        stretch = self._upcoming_speech[-1]
+        return SpeechEdge(not self._is_speech, (stretch.until_ms if self._is_speech else stretch.at_ms) * self._rate_hz // 1000)
 
-    def drop(self) -> None:
+    def reset(self) -> None:
         """The stretch that had begun is none: it began before whatever is heard next."""
-        self._speaks = False
+        self._is_speech = False

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from enum import StrEnum
 
 
-class State(StrEnum):
+class CircuitState(StrEnum):
     """What requests meet: they pass, they are turned away, or one of them is being tried."""
 
     CLOSED = "closed"
@@ -18,39 +18,39 @@ class State(StrEnum):
     HALF_OPEN = "half_open"
 
 
-class Finding(StrEnum):
+class CircuitEvent(StrEnum):
     """What was learnt: an answer began, the failures became too many, the time of rest is over, or the trial told nothing."""
 
     SUCCESS = "success"
-    TOO_MANY = "too_many"
-    RESTED = "rested"
-    NOTHING = "nothing"
+    TOO_MANY_FAILURES = "too_many"
+    COOLDOWN_OVER = "rested"
+    NO_OUTCOME = "nothing"
 
 
-MOVES: dict[State, dict[Finding, State]] = {
-    State.CLOSED: {
-        Finding.SUCCESS: State.CLOSED,
-        Finding.TOO_MANY: State.OPEN,
-        Finding.RESTED: State.CLOSED,
-        Finding.NOTHING: State.CLOSED,
+MOVES: dict[CircuitState, dict[CircuitEvent, CircuitState]] = {
+    CircuitState.CLOSED: {
+        CircuitEvent.SUCCESS: CircuitState.CLOSED,
+        CircuitEvent.TOO_MANY_FAILURES: CircuitState.OPEN,
+        CircuitEvent.COOLDOWN_OVER: CircuitState.CLOSED,
+        CircuitEvent.NO_OUTCOME: CircuitState.CLOSED,
     },
-    State.OPEN: {
+    CircuitState.OPEN: {
         # A request from before it opened, answered late, says nothing about now.
-        Finding.SUCCESS: State.OPEN,
-        Finding.TOO_MANY: State.OPEN,
-        Finding.RESTED: State.HALF_OPEN,
-        Finding.NOTHING: State.OPEN,
+        CircuitEvent.SUCCESS: CircuitState.OPEN,
+        CircuitEvent.TOO_MANY_FAILURES: CircuitState.OPEN,
+        CircuitEvent.COOLDOWN_OVER: CircuitState.HALF_OPEN,
+        CircuitEvent.NO_OUTCOME: CircuitState.OPEN,
     },
-    State.HALF_OPEN: {
-        Finding.SUCCESS: State.CLOSED,
-        Finding.TOO_MANY: State.OPEN,
-        Finding.RESTED: State.HALF_OPEN,
-        Finding.NOTHING: State.OPEN,
+    CircuitState.HALF_OPEN: {
+        CircuitEvent.SUCCESS: CircuitState.CLOSED,
+        CircuitEvent.TOO_MANY_FAILURES: CircuitState.OPEN,
+        CircuitEvent.COOLDOWN_OVER: CircuitState.HALF_OPEN,
+        CircuitEvent.NO_OUTCOME: CircuitState.OPEN,
     },
 }
 
 
-class Breaker:
+class CircuitBreaker:
     """
     Decides whether an upstream may be asked.
 
@@ -62,49 +62,53 @@ class Breaker:
     """
 
     def __init__(
-        self, most_failures: int, rest_s: float, changed: Callable[[State], None], clock: Callable[[], float] = time.monotonic
+        self,
+        max_failures: int,
+        cooldown_s: float,
+        on_state_change: Callable[[CircuitState], None],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.state = State.CLOSED
-        self._most_failures = most_failures
-        self._rest_s = rest_s
-        self._changed = changed
+        self.state = CircuitState.CLOSED
+        self._max_failures = max_failures
+        self._cooldown_s = cooldown_s
+        self._on_state_change = on_state_change
         self._clock = clock
         self._failures = 0
-        self._rests_from = 0.0
+        self._cooldown_from = 0.0
 
-    def refuses_for_s(self) -> float | None:
+    def retry_after_s(self) -> float | None:
         """None when a request may go, and its outcome is then to be told; else the seconds until asking again makes sense."""
-        if self.state is State.CLOSED:
+        if self.state is CircuitState.CLOSED:
             return None
         now = self._clock()
-        left_s = self._rests_from + self._rest_s - now
+        left_s = self._cooldown_from + self._cooldown_s - now
         if left_s > 0:
             return max(left_s, 1.0)
         # A trial may itself hang for minutes: after as long a rest another is made.
-        self._rests_from = now
-        self._move(Finding.RESTED)
+        self._cooldown_from = now
+        self._advance(CircuitEvent.COOLDOWN_OVER)
         return None
 
-    def succeeded(self) -> None:
+    def record_success(self) -> None:
         """An answer began, or the upstream said in good order that there will be none."""
         self._failures = 0
-        self._move(Finding.SUCCESS)
+        self._advance(CircuitEvent.SUCCESS)
 
-    def failed(self) -> None:
+    def record_failure(self) -> None:
         """No answer came."""
         self._failures += 1
-        if self.state is State.HALF_OPEN or self._failures >= self._most_failures:
-            if self.state is not State.OPEN:
-                self._rests_from = self._clock()
-            self._move(Finding.TOO_MANY)
+        if self.state is CircuitState.HALF_OPEN or self._failures >= self._max_failures:
+            if self.state is not CircuitState.OPEN:
+                self._cooldown_from = self._clock()
+            self._advance(CircuitEvent.TOO_MANY_FAILURES)
 
-    def learnt_nothing(self) -> None:
+    def record_abandonment(self) -> None:
         """The request was called off before anything came of it; the next one may be the trial."""
-        if self.state is State.HALF_OPEN:
-            self._rests_from = -math.inf
-        self._move(Finding.NOTHING)
+        if self.state is CircuitState.HALF_OPEN:
+            self._cooldown_from = -math.inf
+        self._advance(CircuitEvent.NO_OUTCOME)
 
-    def _move(self, finding: Finding) -> None:
-        before, self.state = self.state, MOVES[self.state][finding]
+    def _advance(self, event: CircuitEvent) -> None:
+        before, self.state = self.state, MOVES[self.state][event]
         if self.state is not before:
-            self._changed(self.state)
+            self._on_state_change(self.state)

@@ -5,16 +5,16 @@ import ssl
 
 from msgspec import Struct
 
-from antiphon.engines.upstream.http_connection import Connection
-from antiphon.errors import UpstreamTrouble
+from antiphon.engines.upstream.http_connection import HttpConnection
+from antiphon.errors import UpstreamError
 
-IDLE_S = 30.0
+IDLE_TIMEOUT_S = 30.0
 """How long a connection is kept that nobody needs."""
 
-MOST_IDLE = 64
+MAX_IDLE_CONNECTIONS = 64
 
 
-class Address(Struct, frozen=True):
+class UpstreamAddress(Struct, frozen=True):
     """Where an upstream listens; `tls` is None for plain HTTP."""
 
     host: str
@@ -22,7 +22,7 @@ class Address(Struct, frozen=True):
     tls: ssl.SSLContext | None = None
 
 
-class Pool:
+class HttpConnectionPool:
     """
     Connections to `address`. The one used last is used next, so that the others come of age.
 
@@ -30,18 +30,18 @@ class Pool:
         connect_s: the longest that connecting may take.
     """
 
-    def __init__(self, address: Address, connect_s: float) -> None:
+    def __init__(self, address: UpstreamAddress, connect_s: float) -> None:
         self._address = address
         self._connect_s = connect_s
-        self._idle: dict[Connection, asyncio.TimerHandle] = {}
-        self._all: set[Connection] = set()
+        self._idle: dict[HttpConnection, asyncio.TimerHandle] = {}
+        self._all: set[HttpConnection] = set()
 
-    async def lease(self, *, is_new: bool = False) -> Connection:
+    async def lease(self, *, is_new: bool = False) -> HttpConnection:
         """
         A connection ready for a request: an idle one, or else, and always with `is_new`, a new one.
 
         Raises:
-            UpstreamTrouble: there can't be one.
+            UpstreamError: there can't be one.
         """
         while self._idle and not is_new:
             connection, aging = self._idle.popitem()
@@ -55,36 +55,34 @@ class Pool:
         for connection in tuple(self._all):
             connection.abort()
 
-    async def _connect(self) -> Connection:
+    async def _connect(self) -> HttpConnection:
         address = self._address
         try:
             async with asyncio.timeout(self._connect_s):
                 _, connection = await asyncio.get_running_loop().create_connection(
-                    lambda: Connection(self._keep, self._drop), address.host, address.port, ssl=address.tls
+                    lambda: HttpConnection(self._add_idle, self._remove), address.host, address.port, ssl=address.tls
                 )
         except TimeoutError:
-            raise UpstreamTrouble(
+            raise UpstreamError(
                 f"The model server could not be reached in {self._connect_s:g} seconds.", status=504, code="upstream_timeout"
             ) from None
         except ssl.SSLError as error:
-            raise UpstreamTrouble(
-                f"The model server's TLS can't be trusted: {error.reason or error}.", code="upstream_unreachable"
-            ) from None
+            raise UpstreamError(f"The model server's TLS can't be trusted: {error.reason or error}.", code="upstream_unreachable") from None
         except OSError as error:
-            raise UpstreamTrouble(
+            raise UpstreamError(
                 f"The model server can't be reached: {error.strerror or 'no such address'}.", code="upstream_unreachable"
             ) from None
         if connection.is_open:
             self._all.add(connection)
         return connection
 
-    def _keep(self, connection: Connection) -> None:
-        if len(self._idle) >= MOST_IDLE:
+    def _add_idle(self, connection: HttpConnection) -> None:
+        if len(self._idle) >= MAX_IDLE_CONNECTIONS:
             connection.abort()
             return
-        self._idle[connection] = asyncio.get_running_loop().call_later(IDLE_S, connection.abort)
+        self._idle[connection] = asyncio.get_running_loop().call_later(IDLE_TIMEOUT_S, connection.abort)
 
-    def _drop(self, connection: Connection) -> None:
+    def _remove(self, connection: HttpConnection) -> None:
         self._all.discard(connection)
         if (aging := self._idle.pop(connection, None)) is not None:
             aging.cancel()

@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from picows import WSListener, WSParsedURL, ws_connect
 
 
-async def opened(
+async def connect_websocket(
     listener: WSListener,
     url: str,
     headers: Mapping[str, str],
     tls: ssl.SSLContext | None,
     *,
-    patience_s: float,
+    timeout_s: float,
     message_limit_bytes: int,
     log: logging.Logger,
 ) -> None:
@@ -34,11 +34,11 @@ async def opened(
     sockets: list[socket.socket] = []
 
     async def connected(where: WSParsedURL) -> socket.socket:
-        sockets.append(await _connected(str(where.host), where.port))
+        sockets.append(await _connect_tcp(str(where.host), where.port))
         return sockets[0]
 
     try:
-        async with asyncio.timeout(patience_s):
+        async with asyncio.timeout(timeout_s):
             await ws_connect(
                 lambda: listener,
                 url,
@@ -46,7 +46,7 @@ async def opened(
                 extra_headers=headers,
                 max_redirects=0,
                 max_frame_size=message_limit_bytes,
-                websocket_handshake_timeout=patience_s + 1,
+                websocket_handshake_timeout=timeout_s + 1,
                 logger_name=log,
                 socket_factory=connected,
             )
@@ -57,7 +57,7 @@ async def opened(
         raise
 
 
-async def _connected(host: str, port: int) -> socket.socket:
+async def _connect_tcp(host: str, port: int) -> socket.socket:
     """A connection to the first of the host's addresses that takes one."""
     loop = asyncio.get_running_loop()
     trouble: OSError | None = None

@@ -10,82 +10,82 @@ import contextlib
 from collections.abc import AsyncIterator, Sequence
 from typing import Protocol
 
-from antiphon.engine_api import commands, events as talk_events
-from antiphon.engine_api.capabilities import Abilities
-from antiphon.engine_api.engine import Conversation, Deliver
-from antiphon.engine_api.options import Settings
-from antiphon.engines.upstream.client import Upstream
-from antiphon.engines.upstream.http_exchange import Exchange
-from antiphon.engines.upstream.models import Names
-from antiphon.errors import Fault, UpstreamTrouble
+from antiphon.engine_api import commands, events as engine_events
+from antiphon.engine_api.capabilities import Capabilities
+from antiphon.engine_api.engine import Deliver, EngineConversation
+from antiphon.engine_api.options import ConversationSettings
+from antiphon.engines.upstream.client import UpstreamClient
+from antiphon.engines.upstream.http_exchange import HttpExchange
+from antiphon.engines.upstream.models import UpstreamModels
+from antiphon.errors import ApiError, UpstreamError
 
 
-class Reading(Protocol):
+class UpstreamResponseReader(Protocol):
     """Turns the events of one answer into words."""
 
-    def read(self, events: list[bytes], words: list[talk_events.FromEngine]) -> bool:
+    def read(self, events: list[bytes], out: list[engine_events.EngineEvent]) -> bool:
         """
         Add to `words` what `events` say; whether the answer is over, its last word added.
 
         Raises:
-            Fault: they make no sense, or say that the answer failed; `words` has what came before.
+            ApiError: they make no sense, or say that the answer failed; `words` has what came before.
         """
 
-    def finish(self, words: list[talk_events.FromEngine]) -> bool:
+    def finish(self, out: list[engine_events.EngineEvent]) -> bool:
         """Nothing more comes: add the last word if the answer was whole, and say so."""
 
 
-class Dialect(Protocol):
+class UpstreamDialect(Protocol):
     """How one kind of server is asked and understood."""
 
     path: str
 
-    async def request(self, ask: commands.Respond, model: str) -> tuple[bytes, Reading]:
+    async def prepare_request(self, request: commands.Respond, model: str) -> tuple[bytes, UpstreamResponseReader]:
         """
         The body that asks for an answer, and the reading of that answer.
 
         Raises:
-            Fault: it can't be asked so.
+            ApiError: it can't be asked so.
         """
 
 
 class UpstreamEngine:
     """An engine behind which another server answers."""
 
-    def __init__(self, upstream: Upstream, dialect: Dialect, abilities: Abilities) -> None:
-        self.abilities = abilities
+    def __init__(self, upstream: UpstreamClient, dialect: UpstreamDialect, capabilities: Capabilities) -> None:
+        self.capabilities = capabilities
         self._upstream = upstream
         self._dialect = dialect
-        self._conversations: set[_Conversation] = set()
-        self._names = Names(upstream)
+        self._conversations: set[_UpstreamConversation] = set()
+        self._models = UpstreamModels(upstream)
 
     async def start(self) -> None:
         """Nothing yet: an upstream that is down must not keep this server down."""
 
-    async def names(self) -> Sequence[str]:
+    async def list_models(self) -> Sequence[str]:
         """The models upstream, asked for anew when a while has passed."""
-        return await self._names.get()
+        return await self._models.get()
 
     async def stop(self) -> None:
         """Let go of everything; answers under way break."""
         for conversation in tuple(self._conversations):
-            conversation.shut()
+            conversation.abort()
         self._upstream.close()
 
     @contextlib.asynccontextmanager
-    async def open(self, settings: Settings, deliver: Deliver) -> AsyncIterator[Conversation]:
+    async def open(self, settings: ConversationSettings, deliver: Deliver) -> AsyncIterator[EngineConversation]:
         """A conversation in which every `Respond` is answered by the upstream."""
         async with asyncio.TaskGroup() as tasks:
-            conversation = _Conversation(self._upstream, self._dialect, settings.model, deliver, tasks)
+            conversation = _UpstreamConversation(self._upstream, self._dialect, settings.model, deliver, tasks)
             self._conversations.add(conversation)
             try:
                 yield conversation
             finally:
                 self._conversations.discard(conversation)
-                conversation.hush()
+                conversation.close()
 
 
-class _Conversation:
+class _UpstreamConversation:
     """
     One client's answers, each under way until its one last word.
 
@@ -93,59 +93,59 @@ class _Conversation:
         deliver: takes the words.
     """
 
-    def __init__(self, upstream: Upstream, dialect: Dialect, model: str, deliver: Deliver, tasks: asyncio.TaskGroup) -> None:
+    def __init__(self, upstream: UpstreamClient, dialect: UpstreamDialect, model: str, deliver: Deliver, tasks: asyncio.TaskGroup) -> None:
         self.is_paused = False
         self.upstream = upstream
         self.dialect = dialect
         self.model = model
         self.deliver: Deliver = deliver
         self._tasks = tasks
-        self._answers: dict[str, _Answer] = {}
+        self._requests: dict[str, _Request] = {}
 
-    def tell(self, word: commands.ToEngine) -> None:
-        match word:
+    def send(self, command: commands.EngineCommand) -> None:
+        match command:
             case commands.Respond(id=id):
-                self.upstream.slots.reserve()
-                began = self._answers[id] = _Answer(self, word)
-                began.task = self._tasks.create_task(began.get())
+                self.upstream.concurrency_limit.reserve()
+                began = self._requests[id] = _Request(self, command)
+                began.task = self._tasks.create_task(began.run())
                 # Not the task's own last act: one that is cancelled before its first step does nothing at all.
-                began.task.add_done_callback(lambda _task: self._forget(id))
+                began.task.add_done_callback(lambda _task: self._release(id))
             case commands.Cancel(id):
-                if (answer := self._answers.get(id)) is not None:
-                    answer.call_off()
-            case commands.Configure() | commands.Hear() | commands.Commit() | commands.Forget() | commands.Foresee():
+                if (answer := self._requests.get(id)) is not None:
+                    answer.cancel()
+            case commands.Configure() | commands.AppendAudio() | commands.CommitAudio() | commands.ClearAudio() | commands.Prepare():
                 pass  # its abilities say that it doesn't listen
-            case commands.Converse() | commands.See() | commands.Listen():
+            case commands.StartDuplex() | commands.AppendImage() | commands.ForceListen():
                 pass  # its abilities say that it does no full duplex
 
     def pause(self) -> None:
         self.is_paused = True
-        for answer in self._answers.values():
+        for answer in self._requests.values():
             answer.pause()
 
     def resume(self) -> None:
         self.is_paused = False
-        for answer in tuple(self._answers.values()):
+        for answer in tuple(self._requests.values()):
             answer.resume()
 
-    def shut(self) -> None:
+    def abort(self) -> None:
         """Break every answer: the server stops."""
-        for answer in tuple(self._answers.values()):
-            answer.fail(UpstreamTrouble("The server is shutting down.", status=503, code="server_is_overloaded"))
-            answer.call_off()
+        for answer in tuple(self._requests.values()):
+            answer.fail(UpstreamError("The server is shutting down.", status=503, code="server_is_overloaded"))
+            answer.cancel()
 
-    def hush(self) -> None:
+    def close(self) -> None:
         """Say nothing more."""
         self.deliver = lambda _words: None
-        for answer in self._answers.values():
-            answer.call_off()
+        for answer in self._requests.values():
+            answer.cancel()
 
-    def _forget(self, id: str) -> None:
-        self.upstream.slots.release()
-        del self._answers[id]
+    def _release(self, id: str) -> None:
+        self.upstream.concurrency_limit.release()
+        del self._requests[id]
 
 
-class _Answer:
+class _Request:
     """
     One answer: the listener of its exchange.
 
@@ -153,40 +153,40 @@ class _Answer:
         task: sees it through.
     """
 
-    def __init__(self, conversation: _Conversation, ask: commands.Respond) -> None:
-        self.ask = ask
+    def __init__(self, conversation: _UpstreamConversation, command: commands.Respond) -> None:
+        self.command = command
         self.task: asyncio.Task[None] | None = None
         self._conversation = conversation
-        self._reading: Reading | None = None
-        self._exchange: Exchange | None = None
+        self._reader: UpstreamResponseReader | None = None
+        self._exchange: HttpExchange | None = None
         self._has_begun = False
         self._is_over = False
-        self._is_called_off = False
+        self._is_cancelled = False
 
-    async def get(self) -> None:
+    async def run(self) -> None:
         """Ask, and deliver all that is answered, with exactly one last word."""
         self._has_begun = True
         try:
-            if not self._is_called_off:
-                await self._request()
-        except Fault as fault:
+            if not self._is_cancelled:
+                await self._send()
+        except ApiError as fault:
             self.fail(fault)
         except asyncio.CancelledError:
-            if not self._is_called_off:
+            if not self._is_cancelled:
                 raise
-        if self._is_called_off:
-            self._say([talk_events.Ended(self.ask.id, "cancelled")], is_last=True)
+        if self._is_cancelled:
+            self._emit([engine_events.ResponseEnded(self.command.id, "cancelled")], is_last=True)
 
-    async def _request(self) -> None:
+    async def _send(self) -> None:
         conversation = self._conversation
         upstream, dialect = conversation.upstream, conversation.dialect
-        async with upstream.slots.held():
-            body, self._reading = await dialect.request(self.ask, conversation.model)
-            await upstream.stream(upstream.request("POST", dialect.path, body), self, self._watch)
+        async with upstream.concurrency_limit.slot():
+            body, self._reader = await dialect.prepare_request(self.command, conversation.model)
+            await upstream.stream(upstream.encode_request("POST", dialect.path, body), self, self._on_exchange)
 
-    def call_off(self) -> None:
+    def cancel(self) -> None:
         """Stop; the last word is said by the task."""
-        self._is_called_off = True
+        self._is_cancelled = True
         if self.task is not None and self._has_begun:
             self.task.cancel()
 
@@ -198,41 +198,41 @@ class _Answer:
         if self._exchange is not None:
             self._exchange.resume()
 
-    def fail(self, fault: Fault) -> None:
+    def fail(self, error: ApiError) -> None:
         """Say that it broke, if it was not over."""
-        self._say([talk_events.Broke.by(self.ask.id, fault)], is_last=True)
+        self._emit([engine_events.ResponseFailed.from_error(self.command.id, error)], is_last=True)
 
     # What the exchange says
 
-    def hear(self, events: list[bytes]) -> bool:
+    def on_events(self, events: list[bytes]) -> bool:
         """Words of one read, in one delivery."""
-        assert self._reading is not None
-        words: list[talk_events.FromEngine] = []
+        assert self._reader is not None
+        words: list[engine_events.EngineEvent] = []
         try:
-            is_last = self._reading.read(events, words)
-        except Fault:
-            self._say(words)
+            is_last = self._reader.read(events, words)
+        except ApiError:
+            self._emit(words)
             raise
         if words and not self._is_over:
             self._is_over = is_last
             self._conversation.deliver(words)
         return is_last
 
-    def no_more(self) -> bool:
+    def on_stream_end(self) -> bool:
         """The end, if the answer had one."""
-        assert self._reading is not None
-        words: list[talk_events.FromEngine] = []
-        is_whole = self._reading.finish(words)
+        assert self._reader is not None
+        words: list[engine_events.EngineEvent] = []
+        is_whole = self._reader.finish(words)
         if is_whole:
-            self._say(words, is_last=True)
+            self._emit(words, is_last=True)
         return is_whole
 
-    def _watch(self, exchange: Exchange) -> None:
+    def _on_exchange(self, exchange: HttpExchange) -> None:
         self._exchange = exchange
         if self._conversation.is_paused:
             exchange.pause()
 
-    def _say(self, words: list[talk_events.FromEngine], *, is_last: bool = False) -> None:
-        if words and not self._is_over:
+    def _emit(self, events: list[engine_events.EngineEvent], *, is_last: bool = False) -> None:
+        if events and not self._is_over:
             self._is_over = is_last
-            self._conversation.deliver(words)
+            self._conversation.deliver(events)

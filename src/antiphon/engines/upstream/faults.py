@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from antiphon.errors import ClientMistake, Fault, UpstreamTrouble, shown
+from antiphon.errors import ApiError, ClientError, UpstreamError, shorten
 
 _TOO_LONG = re.compile(
     r"maximum context length"  # OpenAI, vLLM, SGLang, Mistral
@@ -37,21 +37,21 @@ _NO_MODEL = re.compile(
 )
 
 
-def refused(status: int, headers: Mapping[str, str], body: bytes) -> Fault:
+def error_from_response(status: int, headers: Mapping[str, str], body: bytes) -> ApiError:
     """The fault that an answer with an error status stands for."""
-    message, code, param = said_in(body)
-    if is_too_long(message, code):
-        return too_long(message)
+    message, code, param = parse_error_body(body)
+    if is_input_too_long(message, code):
+        return input_too_long(message)
     match status:
         case 401 | 403:
-            return UpstreamTrouble(
+            return UpstreamError(
                 f"The model server refused this server's credentials ({status}). This is for its operator to mend, not for you.",
                 code="upstream_credentials",
             )
         case 404 if _NO_MODEL.search(f"{code} {message}"):
-            return ClientMistake(message, code="model_not_found", param="model", status=404)
+            return ClientError(message, code="model_not_found", param="model", status=404)
         case 429:
-            return Fault(
+            return ApiError(
                 message or "The model server takes no more requests at the moment. Please try again later.",
                 status=429,
                 type="rate_limit_error",
@@ -59,55 +59,55 @@ def refused(status: int, headers: Mapping[str, str], body: bytes) -> Fault:
                 retry_after_s=retry_after_s(headers),
             )
         case 400 | 409 | 413 | 422:
-            return ClientMistake(message or f"The model server refused the request ({status}).", code=code, param=param)
+            return ClientError(message or f"The model server refused the request ({status}).", code=code, param=param)
         case 503:
-            return UpstreamTrouble(
-                _with("The model server is overloaded or not ready", message),
+            return UpstreamError(
+                _append_message("The model server is overloaded or not ready", message),
                 status=503,
                 code="server_is_overloaded",
                 type="service_unavailable_error",
                 retry_after_s=retry_after_s(headers),
             )
         case 408 | 504:
-            return UpstreamTrouble(_with("The model server ran out of time", message), status=504, code="upstream_timeout")
+            return UpstreamError(_append_message("The model server ran out of time", message), status=504, code="upstream_timeout")
         case _:
-            return UpstreamTrouble(_with(f"The model server failed ({status})", message), code="server_error")
+            return UpstreamError(_append_message(f"The model server failed ({status})", message), code="server_error")
 
 
-def said_midway(error: Any) -> Fault:
+def error_from_stream(error: Any) -> ApiError:
     """The fault in an `error` that came within a stream, in whatever shape."""
-    message, code, param = _fields(error)
-    if is_too_long(message, code):
-        return too_long(message)
-    number = _number(error)
+    message, code, param = _error_fields(error)
+    if is_input_too_long(message, code):
+        return input_too_long(message)
+    number = _status_code(error)
     if number is not None and number >= 400:
-        return refused(number, {}, msgspec.json.encode({"error": {"message": message, "code": code, "param": param}}))
-    return UpstreamTrouble(_with("The model server failed", message), code=code or "server_error")
+        return error_from_response(number, {}, msgspec.json.encode({"error": {"message": message, "code": code, "param": param}}))
+    return UpstreamError(_append_message("The model server failed", message), code=code or "server_error")
 
 
-def too_long(message: str) -> ClientMistake:
+def input_too_long(message: str) -> ClientError:
     """The input does not fit the model's context window; `message` has the upstream's figures."""
-    return ClientMistake(
-        f"Your input exceeds the context window of this model. Please adjust your input and try again. ({shown(message, 300)})",
+    return ClientError(
+        f"Your input exceeds the context window of this model. Please adjust your input and try again. ({shorten(message, 300)})",
         code="context_length_exceeded",
         param="input",
     )
 
 
-def is_too_long(message: str, code: str | None) -> bool:
+def is_input_too_long(message: str, code: str | None) -> bool:
     """Whether an upstream's words mean that the input does not fit the context window."""
     return code in ("context_length_exceeded", "exceed_context_size_error") or _TOO_LONG.search(message) is not None
 
 
-def said_in(body: bytes) -> tuple[str, str | None, str | None]:
+def parse_error_body(body: bytes) -> tuple[str, str | None, str | None]:
     """Message, code and param of an error's body; nothing of one that is no JSON, such as a proxy's page."""
     try:
-        return _fields(msgspec.json.decode(body))
+        return _error_fields(msgspec.json.decode(body))
     except (ValueError, RecursionError):
         return "", None, None
 
 
-def _fields(error: Any) -> tuple[str, str | None, str | None]:
+def _error_fields(error: Any) -> tuple[str, str | None, str | None]:
     """
     What an error says, whichever of the shapes in use it has.
 
@@ -125,14 +125,14 @@ def _fields(error: Any) -> tuple[str, str | None, str | None]:
     kinds = (error.get("code"), error.get("type"))
     code = next((kind for kind in kinds if isinstance(kind, str) and re.fullmatch(r"[a-z][a-z0-9_]{2,63}", kind)), None)
     param = error.get("param")
-    return shown(message, 2000), None if code in _FAMILIES else code, param if isinstance(param, str) else None
+    return shorten(message, 2000), None if code in _ERROR_TYPES else code, param if isinstance(param, str) else None
 
 
-_FAMILIES = ("invalid_request_error", "api_error", "not_found_error", "server_error")
+_ERROR_TYPES = ("invalid_request_error", "api_error", "not_found_error", "server_error")
 """Kinds of error, which some servers give as its `code`."""
 
 
-def _number(error: Any) -> int | None:
+def _status_code(error: Any) -> int | None:
     """The HTTP status that an error says it stands for."""
     given = (error.get("code") or error.get("status")) if isinstance(error, dict) else None
     if isinstance(given, str) and re.fullmatch(r"[1-5][0-9]{2}", given):
@@ -140,29 +140,29 @@ def _number(error: Any) -> int | None:
     return given if isinstance(given, int) and 100 <= given < 600 else None
 
 
-def _with(what: str, message: str) -> str:
+def _append_message(what: str, message: str) -> str:
     return f"{what}: {message}" if message else f"{what}."
 
 
-LONGEST_S = 86_400.0
+MAX_RETRY_AFTER_S = 86_400.0
 """Who is to come back later than in a day is told a day."""
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float | None:
     """Seconds that `Retry-After` asks for, given as a number or as a date; at most a day."""
-    seconds = _number_of(headers.get("retry-after-ms", ""), 1000) or _number_of(headers.get("retry-after", ""), 1)
+    seconds = _parse_seconds(headers.get("retry-after-ms", ""), 1000) or _parse_seconds(headers.get("retry-after", ""), 1)
     if seconds is None:
-        seconds = _until(headers.get("retry-after", ""))
-    return None if seconds is None else min(max(seconds, 0.0), LONGEST_S)
+        seconds = _seconds_until(headers.get("retry-after", ""))
+    return None if seconds is None else min(max(seconds, 0.0), MAX_RETRY_AFTER_S)
 
 
-def _number_of(given: str, parts: int) -> float | None:
-    return float(given) / parts if re.fullmatch(r"[0-9]+(?:\.[0-9]+)?", given.strip()) else None
+def _parse_seconds(value: str, units_per_second: int) -> float | None:
+    return float(value) / units_per_second if re.fullmatch(r"[0-9]+(?:\.[0-9]+)?", value.strip()) else None
 
 
-def _until(given: str) -> float | None:
+def _seconds_until(value: str) -> float | None:
     try:
-        at = email.utils.parsedate_to_datetime(given)
+        at = email.utils.parsedate_to_datetime(value)
         return at.replace(tzinfo=at.tzinfo or datetime.UTC).timestamp() - time.time()
     except (ValueError, OverflowError):
         return None

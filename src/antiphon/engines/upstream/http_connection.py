@@ -12,29 +12,29 @@ from typing import Protocol, cast
 import httptools
 
 HEAD_LIMIT_BYTES = 64 << 10
-UNANSWERED = "closed the connection unanswered"
-CUT_OFF = "closed the connection before its answer was whole"
+NO_RESPONSE = "closed the connection unanswered"
+INCOMPLETE_RESPONSE = "closed the connection before its answer was whole"
 LINGER_S = 1.0
 """How long an answer that is over may take to end its message, before its connection is given up instead of reused."""
 
 
-class Receiver(Protocol):
+class HttpResponseReceiver(Protocol):
     """Takes one answer; called on the event loop."""
 
-    def begun(self, status: int, headers: Mapping[str, str]) -> None:
+    def on_response_start(self, status: int, headers: Mapping[str, str]) -> None:
         """The head is here; header names are in lower case."""
 
-    def came(self, pieces: list[bytes]) -> None:
+    def on_response_body(self, pieces: list[bytes]) -> None:
         """More of the body: all that one read brought. The list is used again."""
 
-    def ended(self) -> None:
+    def on_response_end(self) -> None:
         """The body is whole."""
 
-    def broke_off(self, why: str) -> None:
+    def on_response_error(self, problem: str) -> None:
         """Nothing more comes, though more should have; `why` completes the sentence `The model server …`."""
 
 
-class Connection(asyncio.Protocol):
+class HttpConnection(asyncio.Protocol):
     """
     A connection, idle or serving one exchange.
 
@@ -46,18 +46,18 @@ class Connection(asyncio.Protocol):
         has_served: whether it has answered before.
     """
 
-    def __init__(self, freed: Callable[["Connection"], None], parted: Callable[["Connection"], None]) -> None:
+    def __init__(self, on_idle: Callable[["HttpConnection"], None], on_close: Callable[["HttpConnection"], None]) -> None:
         self.has_served = False
-        self._freed = freed
-        self._parted = parted
+        self._on_idle = on_idle
+        self._on_close = on_close
         self._transport: asyncio.Transport | None = None
-        self._receiver: Receiver | None = None
+        self._receiver: HttpResponseReceiver | None = None
         self._parser: httptools.HttpResponseParser | None = None
-        self._lingering: asyncio.TimerHandle | None = None
+        self._linger_timer: asyncio.TimerHandle | None = None
         self._is_paused = False
-        self._forget_answer()
+        self._reset_response()
 
-    def _forget_answer(self) -> None:
+    def _reset_response(self) -> None:
         self._status = 0
         self._headers: dict[str, str] = {}
         self._pieces: list[bytes] = []
@@ -65,8 +65,8 @@ class Connection(asyncio.Protocol):
         self.on_body: Callable[[bytes], None] = self._pieces.append
         self._head_bytes = 0
         self._in_head = True
-        self._is_whole = False
-        self._can_serve_again = False
+        self._is_complete = False
+        self._can_keep_alive = False
 
     # What its owner does
 
@@ -75,23 +75,23 @@ class Connection(asyncio.Protocol):
         """Whether a request could be written to it."""
         return self._transport is not None and not self._transport.is_closing()
 
-    def ask(self, request: bytes, receiver: Receiver) -> None:
+    def send(self, request: bytes, receiver: HttpResponseReceiver) -> None:
         """Send a request; its answer goes to `receiver`."""
         assert self._transport is not None and self._parser is None
         if not self.is_open:  # since it was leased
-            receiver.broke_off(UNANSWERED)
+            receiver.on_response_error(NO_RESPONSE)
             return
-        self._forget_answer()
+        self._reset_response()
         self._receiver = receiver
         self._parser = httptools.HttpResponseParser(self)
         self._transport.write(request)
 
-    def leave(self) -> None:
+    def release(self) -> None:
         """Tell the receiver nothing more. The connection is kept if the answer's message ends soon."""
         self._receiver = None
         self.resume()
-        if self._parser is not None and self.is_open and self._lingering is None:
-            self._lingering = asyncio.get_running_loop().call_later(LINGER_S, self.abort)
+        if self._parser is not None and self.is_open and self._linger_timer is None:
+            self._linger_timer = asyncio.get_running_loop().call_later(LINGER_S, self.abort)
 
     def abort(self) -> None:
         """Give it up at once, which is what stops an upstream that is still generating."""
@@ -128,46 +128,46 @@ class Connection(asyncio.Protocol):
         try:
             parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
-            is_http = self._can_serve_again = False  # what came before it still counts
-        if self._in_head and not self._take_head(len(data)):
+            is_http = self._can_keep_alive = False  # what came before it still counts
+        if self._in_head and not self._read_head(len(data)):
             return
         if pieces := self._pieces:
             if self._receiver is not None:
-                self._receiver.came(pieces)
+                self._receiver.on_response_body(pieces)
             pieces.clear()
-        if self._is_whole:
+        if self._is_complete:
             self._finish()
         elif not is_http:
-            self._break_off("did not answer in HTTP/1.1")
+            self._fail("did not answer in HTTP/1.1")
 
-    def _take_head(self, size_bytes: int) -> bool:
+    def _read_head(self, size_bytes: int) -> bool:
         """Pass on the head if it has come; whether to go on."""
         self._head_bytes += size_bytes
         if self._status:
             self._in_head = False
             if self._receiver is not None:
-                self._receiver.begun(self._status, self._headers)
+                self._receiver.on_response_start(self._status, self._headers)
         elif self._head_bytes > HEAD_LIMIT_BYTES:
-            self._break_off(f"answered with a head larger than {HEAD_LIMIT_BYTES} bytes")
+            self._fail(f"answered with a head larger than {HEAD_LIMIT_BYTES} bytes")
             return False
         return True
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is gone."""
-        self._stop_lingering()
+        self._cancel_linger()
         receiver, self._receiver = self._receiver, None
         if receiver is not None and exc is None and not self._in_head and self._ends_with_connection():
-            receiver.ended()
+            receiver.on_response_end()
         elif receiver is not None:
-            receiver.broke_off(UNANSWERED if self._in_head else CUT_OFF)
+            receiver.on_response_error(NO_RESPONSE if self._in_head else INCOMPLETE_RESPONSE)
         self._parser = None
-        self._parted(self)
+        self._on_close(self)
 
     # What the parser says
 
     def on_message_begin(self) -> None:
         """An answer begins; a second one was not asked for, and what is raised here ends the parsing."""
-        if self._is_whole:
+        if self._is_complete:
             raise ValueError("a second answer")
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -186,10 +186,10 @@ class Connection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         """The body is whole, unless only an interim head was."""
-        self._is_whole = self._status > 0
+        self._is_complete = self._status > 0
         assert self._parser is not None
         # The parser knows it only now: behind a message it answers for the next one.
-        self._can_serve_again = self._parser.should_keep_alive()
+        self._can_keep_alive = self._parser.should_keep_alive()
 
     # How an answer ends
 
@@ -197,25 +197,25 @@ class Connection(asyncio.Protocol):
         return "content-length" not in self._headers and "transfer-encoding" not in self._headers
 
     def _finish(self) -> None:
-        self._stop_lingering()
+        self._cancel_linger()
         receiver, self._receiver = self._receiver, None
         self._parser = None
         self.has_served = True
-        if self._can_serve_again and self.is_open:
+        if self._can_keep_alive and self.is_open:
             self.resume()
-            self._freed(self)
+            self._on_idle(self)
         else:
             self.abort()
         if receiver is not None:
-            receiver.ended()
+            receiver.on_response_end()
 
-    def _break_off(self, why: str) -> None:
+    def _fail(self, problem: str) -> None:
         receiver = self._receiver
         self.abort()
         if receiver is not None:
-            receiver.broke_off(why)
+            receiver.on_response_error(problem)
 
-    def _stop_lingering(self) -> None:
-        if self._lingering is not None:
-            self._lingering.cancel()
-            self._lingering = None
+    def _cancel_linger(self) -> None:
+        if self._linger_timer is not None:
+            self._linger_timer.cancel()
+            self._linger_timer = None

@@ -6,41 +6,41 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from antiphon.engines.upstream.faults import refused, retry_after_s
-from antiphon.engines.upstream.http_connection import Connection
-from antiphon.errors import Fault, UpstreamTrouble
-from antiphon.wire.codec.event_scan import EventScan
+from antiphon.engines.upstream.faults import error_from_response, retry_after_s
+from antiphon.engines.upstream.http_connection import HttpConnection
+from antiphon.errors import ApiError, UpstreamError
+from antiphon.wire.codec.event_scan import SseScanner
 
 ERROR_LIMIT_BYTES = 64 << 10
 """How much of an error is read; what matters of it comes first."""
 
-WHOLE_LIMIT_BYTES = 16 << 20
+JSON_LIMIT_BYTES = 16 << 20
 """How large an answer may be that comes whole, though a stream was asked for."""
 
 
-UNLABELLED = frozenset({"text/plain", "application/octet-stream"})
+GENERIC_MEDIA_TYPES = frozenset({"text/plain", "application/octet-stream"})
 """What web frameworks call a body of which its server says nothing: such as a stream of events."""
 
-FIELDS = (b"data:", b"event:", b"id:", b"retry:", b":", b"\xef\xbb\xbf", b"\n", b"\r\n")
+SSE_PREFIXES = (b"data:", b"event:", b"id:", b"retry:", b":", b"\xef\xbb\xbf", b"\n", b"\r\n")
 """What a stream of events can begin with."""
 
 
-class Listener(Protocol):
+class ExchangeListener(Protocol):
     """Whoever understands the events of an answer."""
 
-    def hear(self, events: list[bytes]) -> bool:
+    def on_events(self, events: list[bytes]) -> bool:
         """
         Take the data of events that came together; whether the answer is over.
 
         Raises:
-            Fault: they make no sense, or say that the answer failed.
+            ApiError: they make no sense, or say that the answer failed.
         """
 
-    def no_more(self) -> bool:
+    def on_stream_end(self) -> bool:
         """Take it that no more comes; whether the answer had said that it was complete."""
 
 
-class Failure(Struct, frozen=True):
+class UpstreamFailure(Struct, frozen=True):
     """
     Why there is no answer, or none to the end.
 
@@ -52,22 +52,22 @@ class Failure(Struct, frozen=True):
         after_s: the least time before another try.
     """
 
-    fault: Fault
+    error: ApiError
     reason: str
     may_retry: bool = False
     is_stale: bool = False
-    counts: bool = False
-    after_s: float = 0.0
+    counts_against_upstream: bool = False
+    retry_after_s: float = 0.0
 
 
-RETRIED = frozenset({429, 502, 503, 504})
+RETRYABLE_STATUSES = frozenset({429, 502, 503, 504})
 """Statuses that may be different a moment later."""
 
-AGAINST_UPSTREAM = frozenset({502, 503, 504})
+UPSTREAM_FAILURE_STATUSES = frozenset({502, 503, 504})
 """Statuses that count as failures of the upstream. A 500 does not: some servers give it to requests that they dislike."""
 
 
-class Exchange:
+class HttpExchange:
     """
     The receiver of one answer.
 
@@ -80,16 +80,16 @@ class Exchange:
         outcome: None for an answer heard to its end.
     """
 
-    def __init__(self, listener: Listener, first_byte_s: float, idle_s: float, answered: Callable[[], None]) -> None:
+    def __init__(self, listener: ExchangeListener, first_byte_s: float, idle_s: float, on_response: Callable[[], None]) -> None:
         self._loop = asyncio.get_running_loop()
-        self.outcome: asyncio.Future[Failure | None] = self._loop.create_future()
+        self.outcome: asyncio.Future[UpstreamFailure | None] = self._loop.create_future()
         self._listener = listener
-        self._answered = answered
+        self._on_response = on_response
         self._idle_s = idle_s
-        self._connection: Connection | None = None
+        self._connection: HttpConnection | None = None
         # How the body is taken; None for a stream of events, which is nearly every one.
-        self._take: Callable[[list[bytes]], None] | None = self._take_refusal
-        self._scan = EventScan()
+        self._body_reader: Callable[[list[bytes]], None] | None = self._read_error_body
+        self._scanner = SseScanner()
         self._body = bytearray()
         self._limit_bytes = ERROR_LIMIT_BYTES
         self._status = 0
@@ -97,17 +97,17 @@ class Exchange:
         self._has_begun = False
         self._is_paused = False
         self._was_idle = False
-        self._read_at = 0.0
-        self._patience_s = first_byte_s
-        self._alarm: asyncio.TimerHandle | None = None
+        self._last_read_at = 0.0
+        self._timeout_s = first_byte_s
+        self._timer: asyncio.TimerHandle | None = None
 
-    def start(self, connection: Connection, request: bytes) -> None:
+    def start(self, connection: HttpConnection, request: bytes) -> None:
         """Send the request."""
         self._connection = connection
         self._was_idle = connection.has_served
-        self._read_at = self._loop.time()
-        self._alarm = self._loop.call_later(self._patience_s, self._look_at_clock)
-        connection.ask(request, self)
+        self._last_read_at = self._loop.time()
+        self._timer = self._loop.call_later(self._timeout_s, self._check_timeout)
+        connection.send(request, self)
         if self._is_paused and self._connection is not None:
             connection.pause()
 
@@ -120,7 +120,7 @@ class Exchange:
     def resume(self) -> None:
         """Read on."""
         self._is_paused = False
-        self._read_at = self._loop.time()
+        self._last_read_at = self._loop.time()
         if self._connection is not None:
             self._connection.resume()
 
@@ -129,87 +129,91 @@ class Exchange:
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.abort()
-        self._settle(None)
+        self._resolve(None)
 
     # What the connection says
 
-    def begun(self, status: int, headers: Mapping[str, str]) -> None:
+    def on_response_start(self, status: int, headers: Mapping[str, str]) -> None:
         """The head is here: it says how the body is to be read."""
         self._status, self._headers = status, headers
         if status != 200:
             return
-        self._answered()
+        self._on_response()
         media_type = headers.get("content-type", "text/event-stream").partition(";")[0].strip().lower()
         if headers.get("content-encoding", "identity") != "identity":
-            self._fail_with(f"sent its answer in an encoding that was not asked for: {headers['content-encoding']}", "malformed")
+            self._fail_malformed(f"sent its answer in an encoding that was not asked for: {headers['content-encoding']}", "malformed")
         elif media_type == "text/event-stream":
-            self._take = None
+            self._body_reader = None
         elif media_type == "application/json":
-            self._take, self._limit_bytes = self._take_whole, WHOLE_LIMIT_BYTES
-        elif media_type in UNLABELLED:
-            self._take = self._take_unlabelled
+            self._body_reader, self._limit_bytes = self._read_json_body, JSON_LIMIT_BYTES
+        elif media_type in GENERIC_MEDIA_TYPES:
+            self._body_reader = self._sniff_body
         else:
-            self._mistake_kind(media_type)
+            self._fail_media_type(media_type)
 
-    def came(self, pieces: list[bytes]) -> None:
+    def on_response_body(self, pieces: list[bytes]) -> None:
         """More of the body."""
-        self._read_at = self._loop.time()
+        self._last_read_at = self._loop.time()
         if not self._has_begun:
             self._has_begun = True
-            self._be_patient(self._idle_s)
-        if self._take is not None:
-            self._take(pieces)
+            self._set_timeout(self._idle_s)
+        if self._body_reader is not None:
+            self._body_reader(pieces)
             return
         try:
-            events = self._scan.feed(pieces[0] if len(pieces) == 1 else b"".join(pieces))
-            if events and self._listener.hear(events):
-                self._settle(None)
-        except Fault as fault:
-            self._settle(Failure(fault, "garbled" if isinstance(fault, UpstreamTrouble) else "refused"), at_once=True)
+            events = self._scanner.feed(pieces[0] if len(pieces) == 1 else b"".join(pieces))
+            if events and self._listener.on_events(events):
+                self._resolve(None)
+        except ApiError as fault:
+            self._resolve(UpstreamFailure(fault, "garbled" if isinstance(fault, UpstreamError) else "refused"), abort_connection=True)
 
-    def ended(self) -> None:
+    def on_response_end(self) -> None:
         """The body is whole."""
         self._connection = None
-        if self._take == self._take_refusal:
-            self._refuse()
+        if self._body_reader == self._read_error_body:
+            self._fail_with_status()
         else:
-            self._hear(self._scan.end() if self._take is None else [bytes(self._body)])
-            self._conclude(None)
+            self._deliver_last_events(self._scanner.end() if self._body_reader is None else [bytes(self._body)])
+            self._end_stream(None)
 
-    def broke_off(self, why: str) -> None:
+    def on_response_error(self, problem: str) -> None:
         """Nothing more comes. What came may yet be a whole answer, or tell an error well enough."""
         self._connection = None
-        if self._status and self._take == self._take_refusal:
-            self._refuse()
+        if self._status and self._body_reader == self._read_error_body:
+            self._fail_with_status()
         elif self._has_begun:
-            self._conclude(why)
+            self._end_stream(problem)
         else:
-            fault = UpstreamTrouble(f"The model server {why}.", code="upstream_broke_off")
-            self._settle(Failure(fault, "broke_off", may_retry=True, is_stale=self._was_idle and not self._status, counts=True))
+            fault = UpstreamError(f"The model server {problem}.", code="upstream_broke_off")
+            self._resolve(
+                UpstreamFailure(
+                    fault, "broke_off", may_retry=True, is_stale=self._was_idle and not self._status, counts_against_upstream=True
+                )
+            )
 
     # How the body is taken
 
-    def _take_whole(self, pieces: list[bytes]) -> None:
+    def _read_json_body(self, pieces: list[bytes]) -> None:
         self._collect(pieces)
         if len(self._body) > self._limit_bytes:
-            self._fail_with(f"sent an answer larger than {self._limit_bytes} bytes", "malformed")
+            self._fail_malformed(f"sent an answer larger than {self._limit_bytes} bytes", "malformed")
 
-    def _take_unlabelled(self, pieces: list[bytes]) -> None:
+    def _sniff_body(self, pieces: list[bytes]) -> None:
         self._collect(pieces)
-        head = bytes(self._body[: max(map(len, FIELDS))])
-        if head.startswith(FIELDS):
-            self._take = None
-            self.came([bytes(self._body)])
-        elif not any(field.startswith(head) for field in FIELDS):
-            self._mistake_kind(self._headers["content-type"].partition(";")[0])
+        head = bytes(self._body[: max(map(len, SSE_PREFIXES))])
+        if head.startswith(SSE_PREFIXES):
+            self._body_reader = None
+            self.on_response_body([bytes(self._body)])
+        elif not any(field.startswith(head) for field in SSE_PREFIXES):
+            self._fail_media_type(self._headers["content-type"].partition(";")[0])
 
-    def _mistake_kind(self, media_type: str) -> None:
-        self._fail_with(f"sent {media_type} where a stream of events was expected; its base_url may be wrong", "malformed")
+    def _fail_media_type(self, media_type: str) -> None:
+        self._fail_malformed(f"sent {media_type} where a stream of events was expected; its base_url may be wrong", "malformed")
 
-    def _take_refusal(self, pieces: list[bytes]) -> None:
+    def _read_error_body(self, pieces: list[bytes]) -> None:
         self._collect(pieces)
         if len(self._body) > self._limit_bytes:
-            self._refuse()
+            self._fail_with_status()
 
     def _collect(self, pieces: list[bytes]) -> None:
         for piece in pieces:
@@ -217,69 +221,71 @@ class Exchange:
 
     # How it ends
 
-    def _hear(self, events: list[bytes]) -> None:
+    def _deliver_last_events(self, events: list[bytes]) -> None:
         try:
-            if events and not self.outcome.done() and self._listener.hear(events):
-                self._settle(None)
-        except Fault as fault:
-            self._settle(Failure(fault, "garbled"))
+            if events and not self.outcome.done() and self._listener.on_events(events):
+                self._resolve(None)
+        except ApiError as fault:
+            self._resolve(UpstreamFailure(fault, "garbled"))
 
-    def _conclude(self, why: str | None) -> None:
+    def _end_stream(self, problem: str | None) -> None:
         if self.outcome.done():
             return
-        if self._listener.no_more():
-            self._settle(None)
+        if self._listener.on_stream_end():
+            self._resolve(None)
         else:
-            fault = UpstreamTrouble(f"The model server {why or 'ended its answer before it was whole'}.", code="upstream_broke_off")
-            self._settle(Failure(fault, "broke_off"))
+            fault = UpstreamError(f"The model server {problem or 'ended its answer before it was whole'}.", code="upstream_broke_off")
+            self._resolve(UpstreamFailure(fault, "broke_off"))
 
-    def _refuse(self) -> None:
+    def _fail_with_status(self) -> None:
         after_s = retry_after_s(self._headers)
-        self._settle(
-            Failure(
-                refused(self._status, self._headers, bytes(self._body)),
+        self._resolve(
+            UpstreamFailure(
+                error_from_response(self._status, self._headers, bytes(self._body)),
                 str(self._status),
-                may_retry=self._status in RETRIED and (self._status != 429 or after_s is not None),
-                counts=self._status in AGAINST_UPSTREAM,
-                after_s=after_s or 0.0,
+                may_retry=self._status in RETRYABLE_STATUSES and (self._status != 429 or after_s is not None),
+                counts_against_upstream=self._status in UPSTREAM_FAILURE_STATUSES,
+                retry_after_s=after_s or 0.0,
             ),
-            at_once=True,
+            abort_connection=True,
         )
 
-    def _fail_with(self, why: str, reason: str) -> None:
-        self._settle(Failure(UpstreamTrouble(f"The model server {why}.", code="upstream_malformed"), reason), at_once=True)
+    def _fail_malformed(self, problem: str, reason: str) -> None:
+        self._resolve(
+            UpstreamFailure(UpstreamError(f"The model server {problem}.", code="upstream_malformed"), reason), abort_connection=True
+        )
 
-    def _settle(self, failure: Failure | None, *, at_once: bool = False) -> None:
+    def _resolve(self, failure: UpstreamFailure | None, *, abort_connection: bool = False) -> None:
         """It is over; `at_once` closes the connection, which may have much more to say."""
-        if self._alarm is not None:
-            self._alarm.cancel()
-            self._alarm = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         connection, self._connection = self._connection, None
         if connection is not None:
-            if at_once:
+            if abort_connection:
                 connection.abort()
             else:
-                connection.leave()
+                connection.release()
         if not self.outcome.done():
             self.outcome.set_result(failure)
 
     # Time
 
-    def _be_patient(self, patience_s: float) -> None:
-        self._patience_s = patience_s
-        if self._alarm is not None:
-            self._alarm.cancel()
-            self._alarm = self._loop.call_later(patience_s, self._look_at_clock)
+    def _set_timeout(self, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = self._loop.call_later(timeout_s, self._check_timeout)
 
-    def _look_at_clock(self) -> None:
+    def _check_timeout(self) -> None:
         # Reads only note the time: a timer for each would cost more than the read.
-        left_s = self._patience_s if self._is_paused else self._read_at + self._patience_s - self._loop.time()
+        left_s = self._timeout_s if self._is_paused else self._last_read_at + self._timeout_s - self._loop.time()
         if left_s > 0.001:
-            self._alarm = self._loop.call_later(left_s, self._look_at_clock)
+            self._timer = self._loop.call_later(left_s, self._check_timeout)
             return
-        if self._has_begun and self._listener.no_more():
-            self._settle(None, at_once=True)
+        if self._has_begun and self._listener.on_stream_end():
+            self._resolve(None, abort_connection=True)
             return
         phase = "fell silent in the middle of its answer" if self._has_begun else "did not begin to answer"
-        fault = UpstreamTrouble(f"The model server {phase} for {self._patience_s:g} seconds.", status=504, code="upstream_timeout")
-        self._settle(Failure(fault, "timeout", counts=not self._has_begun), at_once=True)
+        fault = UpstreamError(f"The model server {phase} for {self._timeout_s:g} seconds.", status=504, code="upstream_timeout")
+        self._resolve(UpstreamFailure(fault, "timeout", counts_against_upstream=not self._has_begun), abort_connection=True)

@@ -21,10 +21,10 @@ from picows import (
     WSTransport,
 )
 
-from antiphon.engines.upstream.dialling import opened
-from antiphon.engines.upstream.faults import refused, retry_after_s
-from antiphon.engines.upstream.http_exchange import AGAINST_UPSTREAM, RETRIED, Failure
-from antiphon.errors import UpstreamTrouble
+from antiphon.engines.upstream.dialling import connect_websocket
+from antiphon.engines.upstream.faults import error_from_response, retry_after_s
+from antiphon.engines.upstream.http_exchange import RETRYABLE_STATUSES, UPSTREAM_FAILURE_STATUSES, UpstreamFailure
+from antiphon.errors import UpstreamError
 
 MESSAGE_LIMIT_BYTES = 16 << 20
 PING_AFTER_S = 20.0
@@ -34,17 +34,17 @@ _log = logging.getLogger("antiphon.engines.realtime.engine")
 _log.setLevel(logging.CRITICAL)
 
 
-class Receiver(Protocol):
+class WebSocketReceiver(Protocol):
     """Takes what an upstream says."""
 
-    def came(self, messages: Sequence[bytes]) -> None:
+    def on_messages(self, messages: Sequence[bytes]) -> None:
         """These messages came together."""
 
-    def parted(self, code: int, reason: str) -> None:
+    def on_close(self, code: int, reason: str) -> None:
         """Nothing more comes: told once, unless the link was closed from here. A `code` of 0: without a word."""
 
 
-class Link(WSListener):
+class WebSocketClient(WSListener):
     """
     One connection, from the handshake on.
 
@@ -56,21 +56,21 @@ class Link(WSListener):
         has_opened: whether the handshake is over, whatever became of the connection since.
     """
 
-    def __init__(self, receiver: Receiver, ping_after_s: float = PING_AFTER_S) -> None:
+    def __init__(self, receiver: WebSocketReceiver, ping_after_s: float = PING_AFTER_S) -> None:
         super().__init__()
         self._ping_after_s = ping_after_s
-        self._receiver: Receiver | None = receiver
+        self._receiver: WebSocketReceiver | None = receiver
         self.has_opened = False
         self._is_closed = False
         self._transport: WSTransport | None = None
         self._loop = asyncio.get_running_loop()
         self._fragments: list[bytes] = []
         self._messages: list[bytes] = []
-        self._farewell = (0, "")
+        self._close_status = (0, "")
         self._is_paused = False
-        self._read_at = self._loop.time()
+        self._last_read_at = self._loop.time()
         self._has_pinged = False
-        self._alarm: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | None = None
 
     @property
     def backlog_bytes(self) -> int:
@@ -92,7 +92,7 @@ class Link(WSListener):
         """Read on."""
         if self._is_paused and self._transport is not None:
             self._is_paused = False
-            self._read_at = self._loop.time()
+            self._last_read_at = self._loop.time()
             self._transport.underlying_transport.resume_reading()
 
     def close(self, code: WSCloseCode = WSCloseCode.OK) -> None:
@@ -114,18 +114,18 @@ class Link(WSListener):
             return
         self.has_opened = True
         self._transport = transport
-        self._alarm = self._loop.call_later(self._ping_after_s, self._look_at_clock)
+        self._timer = self._loop.call_later(self._ping_after_s, self._check_liveness)
 
     def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
         """A frame came."""
-        self._read_at = self._loop.time()
+        self._last_read_at = self._loop.time()
         self._has_pinged = False
         match frame.msg_type:
             case WSMsgType.TEXT | WSMsgType.CONTINUATION:
-                self._take(frame.get_payload_as_bytes(), is_last=frame.fin)
+                self._add_fragment(frame.get_payload_as_bytes(), is_last=frame.fin)
             case WSMsgType.CLOSE:
                 said = frame.get_payload_as_bytes()
-                self._farewell = (int.from_bytes(said[:2], "big"), said[2:].decode(errors="replace"))
+                self._close_status = (int.from_bytes(said[:2], "big"), said[2:].decode(errors="replace"))
                 transport.send_close(frame.get_close_code())
                 transport.disconnect()
             case _:
@@ -134,9 +134,9 @@ class Link(WSListener):
     def on_ws_disconnected(self, transport: WSTransport) -> None:
         """The connection is gone; what came before is still said first."""
         self._transport = None
-        if self._alarm is not None:
-            self._alarm.cancel()
-        self._loop.call_soon(self._part)
+        if self._timer is not None:
+            self._timer.cancel()
+        self._loop.call_soon(self._notify_closed)
 
     def pause_writing(self) -> None:
         """The upstream reads slowly; whoever sends looks at `backlog_bytes`."""
@@ -144,50 +144,52 @@ class Link(WSListener):
     def resume_writing(self) -> None:
         """The upstream reads again."""
 
-    def _take(self, payload: bytes, *, is_last: bool) -> None:
+    def _add_fragment(self, payload: bytes, *, is_last: bool) -> None:
         self._fragments.append(payload)
         if sum(map(len, self._fragments)) > MESSAGE_LIMIT_BYTES:
             self._fragments.clear()
-            self._drop(WSCloseCode.MESSAGE_TOO_BIG)
+            self._abort(WSCloseCode.MESSAGE_TOO_BIG)
             return
         if not is_last:
             return
         if not self._messages:
-            self._loop.call_soon(self._hand_on)
+            self._loop.call_soon(self._deliver_messages)
         self._messages.append(self._fragments[0] if len(self._fragments) == 1 else b"".join(self._fragments))
         self._fragments.clear()
 
-    def _hand_on(self) -> None:
+    def _deliver_messages(self) -> None:
         messages, self._messages = self._messages, []
         if self._receiver is not None:
-            self._receiver.came(messages)
+            self._receiver.on_messages(messages)
 
-    def _part(self) -> None:
+    def _notify_closed(self) -> None:
         receiver, self._receiver = self._receiver, None
         if receiver is not None:
-            receiver.parted(*self._farewell)
+            receiver.on_close(*self._close_status)
 
-    def _drop(self, code: WSCloseCode) -> None:
-        self._farewell = (int(code.value), "")
+    def _abort(self, code: WSCloseCode) -> None:
+        self._close_status = (int(code.value), "")
         if self._transport is not None:
             self._transport.send_close(code)
             self._transport.disconnect(False)
 
-    def _look_at_clock(self) -> None:
+    def _check_liveness(self) -> None:
         # A paused link reads no pong either, and is for whoever paused it to give up.
-        left_s = self._ping_after_s if self._is_paused else self._read_at + self._ping_after_s - self._loop.time()
+        left_s = self._ping_after_s if self._is_paused else self._last_read_at + self._ping_after_s - self._loop.time()
         if left_s <= 0 and self._has_pinged:
-            self._drop(WSCloseCode.GOING_AWAY)
+            self._abort(WSCloseCode.GOING_AWAY)
             return
         if left_s <= 0 and self._transport is not None:
             self._has_pinged = True
-            self._read_at = self._loop.time()
+            self._last_read_at = self._loop.time()
             self._transport.send_ping()
             left_s = self._ping_after_s
-        self._alarm = self._loop.call_later(max(left_s, 0.001), self._look_at_clock)
+        self._timer = self._loop.call_later(max(left_s, 0.001), self._check_liveness)
 
 
-async def dial(link: Link, url: str, headers: Mapping[str, str], tls: ssl.SSLContext | None, patience_s: float) -> Failure | None:
+async def dial(
+    client: WebSocketClient, url: str, headers: Mapping[str, str], tls: ssl.SSLContext | None, timeout_s: float
+) -> UpstreamFailure | None:
     """
     Open `link`, or say why it can't be; whoever then has no use for it closes it.
 
@@ -195,40 +197,40 @@ async def dial(link: Link, url: str, headers: Mapping[str, str], tls: ssl.SSLCon
         patience_s: how long connecting and the handshake may take together.
     """
     try:
-        await opened(link, url, headers, tls, patience_s=patience_s, message_limit_bytes=MESSAGE_LIMIT_BYTES, log=_log)
+        await connect_websocket(client, url, headers, tls, timeout_s=timeout_s, message_limit_bytes=MESSAGE_LIMIT_BYTES, log=_log)
     except TimeoutError:
-        fault = UpstreamTrouble(f"The model server could not be reached in {patience_s:g} seconds.", status=504, code="upstream_timeout")
-        return Failure(fault, "unreachable", counts=True)
+        fault = UpstreamError(f"The model server could not be reached in {timeout_s:g} seconds.", status=504, code="upstream_timeout")
+        return UpstreamFailure(fault, "unreachable", counts_against_upstream=True)
     except WSInvalidStatusError as error:
-        return _turned_away(error)
+        return _handshake_failure(error)
     except ssl.SSLError as error:
-        return _unreachable(f"The model server's TLS can't be trusted: {error.reason or error}.")
+        return _unreachable_failure(f"The model server's TLS can't be trusted: {error.reason or error}.")
     except WSError:
-        return _failed("did not answer as a WebSocket server does; its base_url may be wrong", "malformed")
+        return _failure("did not answer as a WebSocket server does; its base_url may be wrong", "malformed")
     except OSError as error:
-        return _unreachable(f"The model server can't be reached: {error.strerror or 'no such address'}.")
-    return None if link.has_opened else _failed("closed the connection unanswered", "broke_off")
+        return _unreachable_failure(f"The model server can't be reached: {error.strerror or 'no such address'}.")
+    return None if client.has_opened else _failure("closed the connection unanswered", "broke_off")
 
 
-def _failed(what: str, reason: str) -> Failure:
-    return Failure(UpstreamTrouble(f"The model server {what}.", code="upstream_unreachable"), reason, counts=True)
+def _failure(problem: str, reason: str) -> UpstreamFailure:
+    return UpstreamFailure(UpstreamError(f"The model server {problem}.", code="upstream_unreachable"), reason, counts_against_upstream=True)
 
 
-def _unreachable(message: str) -> Failure:
-    return Failure(UpstreamTrouble(message, code="upstream_unreachable"), "unreachable", may_retry=True, counts=True)
+def _unreachable_failure(message: str) -> UpstreamFailure:
+    return UpstreamFailure(UpstreamError(message, code="upstream_unreachable"), "unreachable", may_retry=True, counts_against_upstream=True)
 
 
-def _turned_away(error: WSInvalidStatusError) -> Failure:
+def _handshake_failure(error: WSInvalidStatusError) -> UpstreamFailure:
     response = error.response
     status = int(response.status) if response is not None else 502
     if status < 400:
-        return _failed(f"answered {status} where a WebSocket was asked for; its base_url may be wrong", "malformed")
+        return _failure(f"answered {status} where a WebSocket was asked for; its base_url may be wrong", "malformed")
     headers = {name.lower(): value for name, value in response.headers.items()} if response is not None else {}
     after_s = retry_after_s(headers)
-    return Failure(
-        refused(status, headers, error.raw_body or b""),
+    return UpstreamFailure(
+        error_from_response(status, headers, error.raw_body or b""),
         str(status),
-        may_retry=status in RETRIED and (status != 429 or after_s is not None),
-        counts=status in AGAINST_UPSTREAM,
-        after_s=after_s or 0.0,
+        may_retry=status in RETRYABLE_STATUSES and (status != 429 or after_s is not None),
+        counts_against_upstream=status in UPSTREAM_FAILURE_STATUSES,
+        retry_after_s=after_s or 0.0,
     )

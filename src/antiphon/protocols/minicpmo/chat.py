@@ -10,30 +10,30 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from antiphon.engine_api import commands, events as talk_events, history as turns
-from antiphon.engine_api.capabilities import Abilities
+from antiphon.engine_api import commands, events as engine_events, history
+from antiphon.engine_api.capabilities import Capabilities
 from antiphon.engine_api.options import Sampling, Voice
-from antiphon.errors import ClientMistake, unsupported_parameter
-from antiphon.protocols.minicpmo.opening import Opening
-from antiphon.protocols.minicpmo.outbox import Out
-from antiphon.protocols.session import Mint
+from antiphon.errors import ClientError, unsupported_parameter
+from antiphon.protocols.minicpmo.opening import MinicpmoSessionConfig
+from antiphon.protocols.minicpmo.outbox import MinicpmoOutbox
+from antiphon.protocols.session import NewId
 from antiphon.wire.minicpmo import server_events as events
 from antiphon.wire.minicpmo.chat import ChatAppend
 from antiphon.wire.minicpmo.client_events import SessionInit
 from antiphon.wire.minicpmo.media import RATE_OUT_HZ, to_floats
 
-WAITING_LIMIT = 8
+WAITING_QUESTIONS_LIMIT = 8
 """The most questions that wait while another is answered."""
 
-LENGTH_PENALTY = 1.1
+LENGTH_PENALTY_DEFAULT = 1.1
 """What the original takes where nothing is said, and its clients say all the same; not told to engines that know of none."""
 
-_KEEPS_VOICE = "tts.ref_audio_data: this model speaks in its own voice"
-_REASONS: dict[str, str] = {"stop": "turn_end"}
+_NO_VOICE_CLONING_NOTE = "tts.ref_audio_data: this model speaks in its own voice"
+_END_REASONS: dict[str, str] = {"stop": "turn_end"}
 """What clients know the ends of an answer as; others have the names that engines give them."""
 
 
-class _Answer(Struct, kw_only=True):
+class _ChatResponse(Struct, kw_only=True):
     """
     A question and what came of it.
 
@@ -44,15 +44,15 @@ class _Answer(Struct, kw_only=True):
 
     id: str
     input_id: str
-    ask: commands.Respond
+    request: commands.Respond
     is_streamed: bool
-    asked_at: float
-    words: list[str] = field(default_factory=list)
-    sound: list[bytes] = field(default_factory=list)
+    received_at: float
+    text_chunks: list[str] = field(default_factory=list)
+    audio_chunks: list[bytes] = field(default_factory=list)
     metrics: dict[str, Any] = field(default_factory=dict)
 
 
-class Chat:
+class MinicpmoChat:
     """
     What a session does once it has begun.
 
@@ -60,177 +60,179 @@ class Chat:
         failed: why no more answers can be hoped for; here each is hoped for anew.
     """
 
-    def __init__(self, opening: Opening, init: SessionInit, out: Out, mint: Mint) -> None:
-        self.failed: str | None = None
-        self._opening = opening
+    def __init__(self, config: MinicpmoSessionConfig, init: SessionInit, outbox: MinicpmoOutbox, new_id: NewId) -> None:
+        self.failure_message: str | None = None
+        self._config = config
         self._init = init
-        self._out = out
-        self._mint = mint
-        self._answer: _Answer | None = None
-        self._waiting: deque[_Answer] = deque()
+        self._outbox = outbox
+        self._new_id = new_id
+        self._active_response: _ChatResponse | None = None
+        self._waiting_responses: deque[_ChatResponse] = deque()
 
     @property
     def is_idle(self) -> bool:
         """Whether it is the client's to say something."""
-        return self._answer is None
+        return self._active_response is None
 
-    def append(self, given: ChatAppend) -> None:
+    def append(self, event: ChatAppend) -> None:
         """
         A question.
 
         Raises:
-            ClientMistake: it can't be answered, or too many wait already.
+            ClientError: it can't be answered, or too many wait already.
         """
-        if len(self._waiting) >= WAITING_LIMIT:
-            raise ClientMistake(
-                f"There are {WAITING_LIMIT} questions waiting for their answers. Wait until one of them is answered.",
+        if len(self._waiting_responses) >= WAITING_QUESTIONS_LIMIT:
+            raise ClientError(
+                f"There are {WAITING_QUESTIONS_LIMIT} questions waiting for their answers. Wait until one of them is answered.",
                 code="too_many_inputs",
                 type="rate_limit_error",
             )
-        self._waiting.append(self._planned(given))
-        self._next()
+        self._waiting_responses.append(self._plan_response(event))
+        self._start_next()
 
-    def hear(self, word: talk_events.FromEngine) -> None:
+    def handle_event(self, event: engine_events.EngineEvent) -> None:
         """The engine said so."""
-        answer, taken = self._answer, _TAKES.get(type(word))
-        if answer is not None and taken is not None and word.id == answer.ask.id:
-            taken(self, answer, word)
+        answer, taken = self._active_response, _EVENT_HANDLERS.get(type(event))
+        if answer is not None and taken is not None and event.id == answer.request.id:
+            taken(self, answer, event)
 
     def stop(self) -> None:
         """The session is over."""
-        if self._answer is not None:
-            self._out.tell(commands.Cancel(self._answer.ask.id))
+        if self._active_response is not None:
+            self._outbox.send_to_engine(commands.Cancel(self._active_response.request.id))
 
     # Questions
 
-    def _planned(self, given: ChatAppend) -> _Answer:
-        abilities = self._opening.abilities
-        if given.speaks and not abilities.audio_out:
-            raise unsupported_parameter("input.tts.enabled", self._opening.model)
-        told, reference, rest = _split(given.messages)
-        _check_parts(rest, len(given.messages) - len(rest), self._opening)
+    def _plan_response(self, event: ChatAppend) -> _ChatResponse:
+        abilities = self._config.capabilities
+        if event.speaks and not abilities.audio_out:
+            raise unsupported_parameter("input.tts.enabled", self._config.model)
+        told, reference, rest = _split_system_prompt(event.messages)
+        _check_parts(rest, len(event.messages) - len(rest), self._config)
         if not rest:
-            raise ClientMistake("Invalid 'input.messages': expected one to answer.", code="invalid_payload", param="input.messages")
+            raise ClientError("Invalid 'input.messages': expected one to answer.", code="invalid_payload", param="input.messages")
         if told is None:
-            told = self._init.instructions if self._init.instructions is not None else self._opening.instructions
-        id = self._mint("resp")
+            told = self._init.instructions if self._init.instructions is not None else self._config.instructions
+        id = self._new_id("resp")
         ask = commands.Respond(
             id=id,
-            history=tuple(_with_detail(message, given.slices) for message in rest),
+            history=tuple(_with_detail(message, event.slices) for message in rest),
             instructions=told,
-            sampling=Sampling(max_tokens=given.max_tokens, extra=_extra(given, abilities)),
-            effort=_effort(given, abilities),
-            whole=not given.streaming,
-            voice=self._voice(given.voice_reference or reference) if given.speaks else None,
+            sampling=Sampling(max_tokens=event.max_tokens, extra=_extra(event, abilities)),
+            reasoning_effort=_effort(event, abilities),
+            whole=not event.streaming,
+            voice=self._voice(event.voice_reference or reference) if event.speaks else None,
         )
-        return _Answer(
-            id=given.response_id or id,
-            input_id=given.input_id or self._mint("input"),
-            ask=ask,
-            is_streamed=given.streaming,
-            asked_at=self._out.at,
+        return _ChatResponse(
+            id=event.response_id or id,
+            input_id=event.input_id or self._new_id("input"),
+            request=ask,
+            is_streamed=event.streaming,
+            received_at=self._outbox.at,
         )
 
     def _voice(self, reference: bytes | None) -> Voice:
         reference = reference or self._init.voice_reference or self._init.reference
-        if reference is not None and not self._opening.abilities.clones:
-            self._out.note(_KEEPS_VOICE)
+        if reference is not None and not self._config.capabilities.clones:
+            self._outbox.add_note(_NO_VOICE_CLONING_NOTE)
             reference = None
         return Voice(rate_hz=RATE_OUT_HZ, reference=reference)
 
-    def _next(self) -> None:
-        if self._answer is None and self._waiting:
-            self._answer = self._waiting.popleft()
-            self._out.tell(self._answer.ask)
+    def _start_next(self) -> None:
+        if self._active_response is None and self._waiting_responses:
+            self._active_response = self._waiting_responses.popleft()
+            self._outbox.send_to_engine(self._active_response.request)
 
     # Answers
 
-    def _say(self, answer: _Answer, word: talk_events.Text | talk_events.Spoken | talk_events.Refusal) -> None:
-        if not word.text:
+    def _on_text(
+        self, response: _ChatResponse, event: engine_events.TextDelta | engine_events.AudioTranscriptDelta | engine_events.RefusalDelta
+    ) -> None:
+        if not event.text:
             return
-        answer.words.append(word.text)
-        if answer.is_streamed:
-            self._send(answer, "text", text=word.text)
+        response.text_chunks.append(event.text)
+        if response.is_streamed:
+            self._send_delta(response, "text", text=event.text)
 
-    def _sound(self, answer: _Answer, word: talk_events.Sound) -> None:
-        if not word.pcm:
+    def _on_audio(self, response: _ChatResponse, event: engine_events.AudioDelta) -> None:
+        if not event.pcm:
             return
-        if answer.is_streamed:
-            self._send(answer, "audio", audio=to_floats(word.pcm), usage=self._out.spending.told())
+        if response.is_streamed:
+            self._send_delta(response, "audio", audio=to_floats(event.pcm), usage=self._outbox.token_totals.wire_usage())
         else:
-            answer.sound.append(word.pcm)
+            response.audio_chunks.append(event.pcm)
 
-    def _measure(self, answer: _Answer, word: talk_events.Measured) -> None:
-        answer.metrics.update(word.metrics)
-        self._out.measure(word.metrics)
+    def _on_metrics(self, response: _ChatResponse, event: engine_events.EngineMetrics) -> None:
+        response.metrics.update(event.metrics)
+        self._outbox.add_metrics(event.metrics)
 
-    def _count(self, _answer: _Answer, word: talk_events.Used) -> None:
-        self._out.spending.count(word)
+    def _on_usage(self, _response: _ChatResponse, event: engine_events.Usage) -> None:
+        self._outbox.token_totals.update(event)
 
-    def _end(self, answer: _Answer, word: talk_events.Ended) -> None:
-        self._finish(answer, _REASONS.get(word.reason, word.reason))
+    def _on_ended(self, response: _ChatResponse, event: engine_events.ResponseEnded) -> None:
+        self._finish(response, _END_REASONS.get(event.reason, event.reason))
 
-    def _break(self, answer: _Answer, word: talk_events.Broke) -> None:
-        param = word.param if word.status < 500 else None
-        self._out.refuse(ClientMistake(word.message, code=word.code or "inference_failed", type=word.type, param=param))
-        self._finish(answer, "error")
+    def _on_failed(self, response: _ChatResponse, event: engine_events.ResponseFailed) -> None:
+        param = event.param if event.status < 500 else None
+        self._outbox.send_error(ClientError(event.message, code=event.code or "inference_failed", type=event.type, param=param))
+        self._finish(response, "error")
 
-    def _finish(self, answer: _Answer, reason: str) -> None:
-        out = self._out
-        out.spending.settle(answer.ask.id)
-        out.measure(answer.metrics)
+    def _finish(self, response: _ChatResponse, reason: str) -> None:
+        out = self._outbox
+        out.token_totals.finish(response.request.id)
+        out.add_metrics(response.metrics)
         out.send(
             events.ResponseDone,
             session_id=out.session_id,
-            response_id=answer.id,
-            input_id=answer.input_id,
-            text="".join(answer.words),
-            audio=to_floats(b"".join(answer.sound)) if answer.sound else None,
+            response_id=response.id,
+            input_id=response.input_id,
+            text="".join(response.text_chunks),
+            audio=to_floats(b"".join(response.audio_chunks)) if response.audio_chunks else None,
             reason=reason,
-            metrics=out.metrics({"wall_clock_ms": round((out.at - answer.asked_at) * 1000, 1)}),
-            usage=out.spending.told(),
+            metrics=out.take_metrics({"wall_clock_ms": round((out.at - response.received_at) * 1000, 1)}),
+            usage=out.token_totals.wire_usage(),
         )
-        self._answer = None
-        self._next()
+        self._active_response = None
+        self._start_next()
 
-    def _send(self, answer: _Answer, kind: str, **fields: Any) -> None:
-        out = self._out
+    def _send_delta(self, response: _ChatResponse, kind: str, **fields: Any) -> None:
+        out = self._outbox
         out.send(
             events.OutputDelta,
             kind=kind,
             session_id=out.session_id,
-            response_id=answer.id,
-            input_id=answer.input_id,
-            metrics=out.metrics(),
+            response_id=response.id,
+            input_id=response.input_id,
+            metrics=out.take_metrics(),
             **fields,
         )
 
 
-_TAKES: dict[type, Callable[[Chat, _Answer, Any], None]] = {
-    talk_events.Text: Chat._say,
-    talk_events.Spoken: Chat._say,
-    talk_events.Refusal: Chat._say,
-    talk_events.Sound: Chat._sound,
-    talk_events.Measured: Chat._measure,
-    talk_events.Used: Chat._count,
-    talk_events.Ended: Chat._end,
-    talk_events.Broke: Chat._break,
+_EVENT_HANDLERS: dict[type, Callable[[MinicpmoChat, _ChatResponse, Any], None]] = {
+    engine_events.TextDelta: MinicpmoChat._on_text,
+    engine_events.AudioTranscriptDelta: MinicpmoChat._on_text,
+    engine_events.RefusalDelta: MinicpmoChat._on_text,
+    engine_events.AudioDelta: MinicpmoChat._on_audio,
+    engine_events.EngineMetrics: MinicpmoChat._on_metrics,
+    engine_events.Usage: MinicpmoChat._on_usage,
+    engine_events.ResponseEnded: MinicpmoChat._on_ended,
+    engine_events.ResponseFailed: MinicpmoChat._on_failed,
 }
 """What is made of an engine's words; of the others clients of this protocol learn nothing."""
 
 
 # Of a question
 
-_NEEDED: dict[type, Callable[[Abilities], bool]] = {
-    turns.ImagePart: lambda abilities: abilities.images,
-    turns.AudioPart: lambda abilities: abilities.audio_in,
-    turns.SpeechPart: lambda abilities: abilities.audio_in,
-    turns.VideoPart: lambda abilities: abilities.videos,
+_REQUIREMENTS: dict[type, Callable[[Capabilities], bool]] = {
+    history.ImagePart: lambda abilities: abilities.images,
+    history.AudioPart: lambda abilities: abilities.audio_in,
+    history.SpeechPart: lambda abilities: abilities.audio_in,
+    history.VideoPart: lambda abilities: abilities.videos,
 }
 """What an engine must be able to do for a part of a message."""
 
 
-def _check_parts(messages: Sequence[turns.Message], first: int, opening: Opening) -> None:
+def _check_parts(messages: Sequence[history.Message], first: int, config: MinicpmoSessionConfig) -> None:
     """
     Ask whether the engine takes all that is in the messages.
 
@@ -238,53 +240,53 @@ def _check_parts(messages: Sequence[turns.Message], first: int, opening: Opening
         first: the client's number of the first of them.
 
     Raises:
-        ClientMistake: it doesn't.
+        ClientError: it doesn't.
     """
     for index, message in enumerate(messages, first):
         for at, part in enumerate(message.parts):
-            takes = _NEEDED.get(type(part))
-            if takes is not None and not takes(opening.abilities):
-                raise unsupported_parameter(f"input.messages[{index}].content[{at}]", opening.model)
+            takes = _REQUIREMENTS.get(type(part))
+            if takes is not None and not takes(config.capabilities):
+                raise unsupported_parameter(f"input.messages[{index}].content[{at}]", config.model)
 
 
-def _split(messages: Sequence[turns.Message]) -> tuple[str | None, bytes | None, Sequence[turns.Message]]:
+def _split_system_prompt(messages: Sequence[history.Message]) -> tuple[str | None, bytes | None, Sequence[history.Message]]:
     """What stands before the conversation: what the model is told, and the recording of its voice; then the conversation."""
     told: list[str] = []
     reference: bytes | None = None
     for index, message in enumerate(messages):
-        if message.role != "system" or not all(isinstance(part, turns.TextPart | turns.SpeechPart) for part in message.parts):
+        if message.role != "system" or not all(isinstance(part, history.TextPart | history.SpeechPart) for part in message.parts):
             return "\n\n".join(told) if told else None, reference, messages[index:]
-        told.append("\n".join(part.text for part in message.parts if isinstance(part, turns.TextPart)))
-        reference = next((part.pcm for part in message.parts if isinstance(part, turns.SpeechPart)), reference)
+        told.append("\n".join(part.text for part in message.parts if isinstance(part, history.TextPart)))
+        reference = next((part.pcm for part in message.parts if isinstance(part, history.SpeechPart)), reference)
     return None, None, ()
 
 
-def _with_detail(message: turns.Message, slices: int | None) -> turns.Message:
+def _with_detail(message: history.Message, slices: int | None) -> history.Message:
     """A message whose pictures are to be looked at closely, where the client wants them cut into several."""
     if slices is None or slices < 2:
         return message
-    parts = tuple(turns.ImagePart(url=part.url, detail="high") if isinstance(part, turns.ImagePart) else part for part in message.parts)
-    return turns.Message(message.role, parts)
+    parts = tuple(history.ImagePart(url=part.url, detail="high") if isinstance(part, history.ImagePart) else part for part in message.parts)
+    return history.Message(message.role, parts)
 
 
-def _extra(given: ChatAppend, abilities: Abilities) -> dict[str, Any]:
+def _extra(event: ChatAppend, capabilities: Capabilities) -> dict[str, Any]:
     """What engines of this protocol's own take; without what goes without saying, as others may refuse what they don't know."""
     extra: dict[str, Any] = {}
-    if given.length_penalty is not None and given.length_penalty != LENGTH_PENALTY:
-        extra["length_penalty"] = given.length_penalty
-    if given.slices is not None and given.slices > 1:
-        extra["max_slice_nums"] = given.slices
-    if given.is_omni:
+    if event.length_penalty is not None and event.length_penalty != LENGTH_PENALTY_DEFAULT:
+        extra["length_penalty"] = event.length_penalty
+    if event.slices is not None and event.slices > 1:
+        extra["max_slice_nums"] = event.slices
+    if event.is_omni:
         extra["omni_mode"] = True
-    if given.thinks and not abilities.efforts:
+    if event.thinks and not capabilities.efforts:
         extra["enable_thinking"] = True
     return extra
 
 
-def _effort(given: ChatAppend, abilities: Abilities) -> str | None:
+def _effort(event: ChatAppend, capabilities: Capabilities) -> str | None:
     """How much to reason, where an engine tells one effort from another."""
-    if not abilities.efforts or given.thinks is None:
+    if not capabilities.efforts or event.thinks is None:
         return None
-    if not given.thinks:
-        return "none" if "none" in abilities.efforts else None
-    return "medium" if "medium" in abilities.efforts else abilities.efforts[-1]
+    if not event.thinks:
+        return "none" if "none" in capabilities.efforts else None
+    return "medium" if "medium" in capabilities.efforts else capabilities.efforts[-1]

@@ -6,33 +6,33 @@ from typing import Any
 
 from msgspec import UNSET, UnsetType
 
-from antiphon.engine_api import commands, events as talk_events
-from antiphon.errors import Fault
-from antiphon.protocols.session import Effect, Send, Tell
+from antiphon.engine_api import commands, events as engine_events
+from antiphon.errors import ApiError
+from antiphon.protocols.session import Effect, Send, SendToEngine
 from antiphon.wire.minicpmo import server_events as events
 
 
-class Spending:
+class TokenTotals:
     """Tokens of a session, of all its answers together."""
 
     def __init__(self) -> None:
-        self._settled = talk_events.Used(id="", input_tokens=0, output_tokens=0)
-        self._open: dict[str, talk_events.Used] = {}
+        self._finished_usage = engine_events.Usage(id="", input_tokens=0, output_tokens=0)
+        self._open_usage: dict[str, engine_events.Usage] = {}
 
-    def count(self, used: talk_events.Used) -> None:
+    def update(self, usage: engine_events.Usage) -> None:
         """So much for an answer under way; takes the place of what was said of it before."""
-        self._open[used.id] = used
+        self._open_usage[usage.id] = usage
 
-    def settle(self, id: str) -> None:
+    def finish(self, id: str) -> None:
         """The answer is over."""
-        if (used := self._open.pop(id, None)) is not None:
-            self._settled = _sum(self._settled, used)
+        if (used := self._open_usage.pop(id, None)) is not None:
+            self._finished_usage = _add_usage(self._finished_usage, used)
 
-    def told(self) -> events.Usage | UnsetType:
+    def wire_usage(self) -> events.Usage | UnsetType:
         """All of it, where anything was counted."""
-        used = self._settled
-        for each in self._open.values():
-            used = _sum(used, each)
+        used = self._finished_usage
+        for each in self._open_usage.values():
+            used = _add_usage(used, each)
         if not used.input_tokens and not used.output_tokens:
             return UNSET
         heard, seen, said = used.input_audio_tokens, used.input_image_tokens, used.output_audio_tokens
@@ -47,8 +47,8 @@ class Spending:
         )
 
 
-def _sum(one: talk_events.Used, other: talk_events.Used) -> talk_events.Used:
-    return talk_events.Used(
+def _add_usage(one: engine_events.Usage, other: engine_events.Usage) -> engine_events.Usage:
+    return engine_events.Usage(
         id="",
         input_tokens=one.input_tokens + other.input_tokens,
         output_tokens=one.output_tokens + other.output_tokens,
@@ -58,7 +58,7 @@ def _sum(one: talk_events.Used, other: talk_events.Used) -> talk_events.Used:
     )
 
 
-class Out:
+class MinicpmoOutbox:
     """
     What a session does about the event that it is handling.
 
@@ -77,48 +77,48 @@ class Out:
         self.has_begun = False
         self.session_id = session_id
         self.ends_at: float | None = None
-        self.tells_rest_at: float | None = None
-        self.spending = Spending()
-        self._measured: dict[str, Any] = {}
-        self._notes: list[str] = []
-        self._noted: set[str] = set()
+        self.shows_remaining_at: float | None = None
+        self.token_totals = TokenTotals()
+        self._pending_metrics: dict[str, Any] = {}
+        self._pending_notes: list[str] = []
+        self._all_notes: set[str] = set()
 
     def send(self, kind: Any, /, **fields: Any) -> None:
         """Send the client an event of that kind."""
         self.effects.append(Send(kind(**fields, server_send_ts=self.at if self.has_begun else UNSET)))
 
-    def refuse(self, fault: Fault, code: str | None = None) -> None:
+    def send_error(self, fault: ApiError, code: str | None = None) -> None:
         """Tell the client what went wrong; `code` takes the place of the fault's."""
         code, param = code or fault.code or fault.type, fault.param if fault.param is not None else UNSET
         self.send(events.ErrorEvent, error=events.Error(code=code, message=fault.message, type=fault.type, param=param))
 
-    def tell(self, word: commands.ToEngine) -> None:
+    def send_to_engine(self, command: commands.EngineCommand) -> None:
         """Tell the engine a word."""
-        self.effects.append(Tell(word))
+        self.effects.append(SendToEngine(command))
 
-    def take(self) -> list[Effect]:
+    def drain(self) -> list[Effect]:
         """All that is to be done; from here on it is empty."""
         effects, self.effects = self.effects, []
         return effects
 
     # What goes with answers
 
-    def measure(self, metrics: dict[str, Any]) -> None:
+    def add_metrics(self, metrics: dict[str, Any]) -> None:
         """What was measured goes with the next event that can carry it."""
-        self._measured.update(metrics)
+        self._pending_metrics.update(metrics)
 
-    def note(self, text: str) -> None:
+    def add_note(self, text: str) -> None:
         """Likewise what a person should know about the session; once."""
-        if text not in self._noted:
-            self._noted.add(text)
-            self._notes.append(text)
+        if text not in self._all_notes:
+            self._all_notes.add(text)
+            self._pending_notes.append(text)
 
-    def metrics(self, more: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
+    def take_metrics(self, extra: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
         """All that waited to be told, with `more`, and how much time is left once that is to be told."""
-        metrics, self._measured = {**self._measured, **more}, {}
-        if self._notes:
-            metrics["notes"], self._notes = self._notes, []
-        if self.tells_rest_at is not None and self.at >= self.tells_rest_at:
+        metrics, self._pending_metrics = {**self._pending_metrics, **extra}, {}
+        if self._pending_notes:
+            metrics["notes"], self._pending_notes = self._pending_notes, []
+        if self.shows_remaining_at is not None and self.at >= self.shows_remaining_at:
             metrics["remaining_s"] = self.remaining_s
         return metrics
 

@@ -16,23 +16,23 @@ from typing import Any
 
 from msgspec import UNSET, Struct
 
-from antiphon.engine_api import events as talk_events
-from antiphon.errors import ClientMistake, Fault, OurFault, UpstreamTrouble, unsupported_value
-from antiphon.protocols.minicpmo.chat import Chat
-from antiphon.protocols.minicpmo.duplex import Duplex, converse
-from antiphon.protocols.minicpmo.opening import Opening as Opening
-from antiphon.protocols.minicpmo.outbox import Out
-from antiphon.protocols.session import Close, Effect, Event, FromClient, FromEngine, Halted, Hangup, Mint, Tick, WakeAt
+from antiphon.engine_api import events as engine_events
+from antiphon.errors import ApiError, ClientError, ServerError, UpstreamError, unsupported_value
+from antiphon.protocols.minicpmo.chat import MinicpmoChat
+from antiphon.protocols.minicpmo.duplex import MinicpmoDuplex, start_duplex_command
+from antiphon.protocols.minicpmo.opening import MinicpmoSessionConfig as MinicpmoSessionConfig
+from antiphon.protocols.minicpmo.outbox import MinicpmoOutbox
+from antiphon.protocols.session import Close, Effect, Event, FromClient, FromEngine, Hangup, NewId, Shutdown, Tick, WakeAt
 from antiphon.wire.minicpmo import server_events as events
 from antiphon.wire.minicpmo.client_events import ChatAppend, DuplexAppend, SessionClose, SessionInit
 
-KEPT_LIMIT = 16
+PENDING_EVENTS_LIMIT = 16
 """The most events of an early client that are kept."""
 
-KEPT_LIMIT_BYTES = 8 << 20
+PENDING_EVENTS_LIMIT_BYTES = 8 << 20
 """The most sound and pictures in them."""
 
-MISTAKES_LIMIT = 32
+CLIENT_ERRORS_LIMIT = 32
 """Events that can't be used, one after another, until the client is taken for broken."""
 
 CLOSE_CODES: dict[str, int] = {
@@ -46,34 +46,36 @@ CLOSE_CODES: dict[str, int] = {
 }
 """The WebSocket's close codes by the code of a `Close`'s fault. Without a fault it is 1000, with any other 1011."""
 
-_STOPPING = frozenset({"shutdown", "server_shutting_down"})
-"""Codes of a `Lost` by which it is the server that goes away."""
+_SHUTDOWN_CODES = frozenset({"shutdown", "server_shutting_down"})
+"""Codes of a `EngineLost` by which it is the server that goes away."""
 
-_LOST: dict[str, str] = {"backend_error": "session_failed"} | dict.fromkeys(_STOPPING, "service_unavailable")
-"""What a client that has not begun is told of a `Lost`; other codes it knows by their own names."""
+_START_ERROR_CODES: dict[str, str] = {"backend_error": "session_failed"} | dict.fromkeys(_SHUTDOWN_CODES, "service_unavailable")
+"""What a client that has not begun is told of a `EngineLost`; other codes it knows by their own names."""
 
-_REASON = re.compile(r"[a-z][a-z0-9_]{0,63}")
-_OURS = frozenset({"timeout", "init_timeout", "idle_timeout", "backend_error", "shutdown", "too_many_errors", "unauthorized"})
+_CLOSE_REASON = re.compile(r"[a-z][a-z0-9_]{0,63}")
+_SERVER_CLOSE_REASONS = frozenset(
+    {"timeout", "init_timeout", "idle_timeout", "backend_error", "shutdown", "too_many_errors", "unauthorized"}
+)
 """Reasons that are the server's to give."""
 
 
-class Garbled(Struct, frozen=True):
+class UnreadableMinicpmoEvent(Struct, frozen=True):
     """The client sent what is no event; `fault` says why."""
 
-    fault: Fault
+    error: ApiError
 
 
-class Resumed(Struct, frozen=True):
+class ConnectionResumed(Struct, frozen=True):
     """The client is back on another connection."""
 
 
-class Held(Struct, frozen=True):
+class ClientThrottled(Struct, frozen=True):
     """Nothing more of the client's is read for so many seconds: it sends too fast, and is not to be taken for silent."""
 
-    for_s: float
+    duration_s: float
 
 
-class State(Enum):
+class MinicpmoState(Enum):
     """How far a session is."""
 
     WAITING = "waiting"
@@ -83,7 +85,7 @@ class State(Enum):
     CLOSED = "closed"
 
 
-class Minicpmo:
+class MinicpmoSession:
     """
     The machine of one session; begun by its `Opening`, which comes as from the client.
 
@@ -92,247 +94,247 @@ class Minicpmo:
         has_ended: why it is over; None while it isn't.
     """
 
-    def __init__(self, opening: Opening, mint: Mint) -> None:
-        self.state = State.WAITING
-        self.has_ended: str | None = None
-        self._opening = opening
-        self._mint = mint
-        self._out = Out(opening.session_id)
+    def __init__(self, config: MinicpmoSessionConfig, new_id: NewId) -> None:
+        self.state = MinicpmoState.WAITING
+        self.end_reason: str | None = None
+        self._config = config
+        self._new_id = new_id
+        self._outbox = MinicpmoOutbox(config.session_id)
         self._init = SessionInit()
-        self._side: Chat | Duplex | None = None
-        self._kept: list[SessionInit | DuplexAppend | ChatAppend] = []
-        self._kept_bytes = 0
-        self._has_queued = False
-        self._mistakes = 0
-        self._begins_by = 0.0
+        self._mode_session: MinicpmoChat | MinicpmoDuplex | None = None
+        self._pending_events: list[SessionInit | DuplexAppend | ChatAppend] = []
+        self._pending_bytes = 0
+        self._has_sent_queued = False
+        self._client_errors = 0
+        self._init_due_at = 0.0
         self._idle_since = 0.0
         self._wakes_at: float | None = None
         self._has_warned = False
 
     def handle(self, event: Event) -> list[Effect]:
         """What is to be done about `event`, in order."""
-        if self.state is State.CLOSED:
+        if self.state is MinicpmoState.CLOSED:
             return []
-        self._out.at = event.at
+        self._outbox.at = event.at
         if isinstance(event, FromEngine):
-            for word in event.words:
-                self._hear(word)
+            for word in event.events:
+                self._handle_engine_event(word)
         elif isinstance(event, FromClient):
-            self._take(event.message)
+            self._handle_client_event(event.message)
         else:
-            self._decide(event)
-        self._rearm()
-        return self._out.take()
+            self._handle_control_event(event)
+        self._schedule_wake()
+        return self._outbox.drain()
 
-    def _decide(self, event: Event) -> None:
+    def _handle_control_event(self, event: Event) -> None:
         match event:
             case Tick(at):
                 self._wake(at)
             case Hangup():
                 self._end("client_left", None)
-            case Halted(fault):
-                self._close("shutdown" if fault.code == "server_shutting_down" else "unauthorized", fault, fault.message)
+            case Shutdown(fault):
+                self._close_session("shutdown" if fault.code == "server_shutting_down" else "unauthorized", fault, fault.message)
             case _:
                 pass
 
-    def _take(self, message: Any) -> None:
-        taken = _ALWAYS.get(type(message)) or _CLIENT[self.state].get(type(message))
+    def _handle_client_event(self, message: Any) -> None:
+        taken = _ANY_STATE_HANDLERS.get(type(message)) or _CLIENT_HANDLERS[self.state].get(type(message))
         if taken is None:
             return
         try:
             taken(self, message)
-        except Fault as fault:
-            self._out.refuse(fault)
-            self._mistakes += 1
-            if self._mistakes >= MISTAKES_LIMIT:
+        except ApiError as fault:
+            self._outbox.send_error(fault)
+            self._client_errors += 1
+            if self._client_errors >= CLIENT_ERRORS_LIMIT:
                 why = "Too many events one after another could not be used."
-                self._close("too_many_errors", ClientMistake(why, code="too_many_errors"), why)
+                self._close_session("too_many_errors", ClientError(why, code="too_many_errors"), why)
         else:
-            if type(message) is not Held:
-                self._mistakes = 0
+            if type(message) is not ClientThrottled:
+                self._client_errors = 0
 
-    def _hear(self, word: talk_events.FromEngine) -> None:
-        taken = _ENGINE[self.state].get(type(word))
+    def _handle_engine_event(self, event: engine_events.EngineEvent) -> None:
+        taken = _ENGINE_HANDLERS[self.state].get(type(event))
         if taken is not None:
-            taken(self, word)
-        elif self.state is State.LIVE and self._side is not None:
-            if not self._side.is_idle:  # the client's time to say something begins when its question was answered
-                self._idle_since = self._out.at
-            self._side.hear(word)
-            if self._side.failed is not None:
-                self._fail(self._side.failed)
+            taken(self, event)
+        elif self.state is MinicpmoState.LIVE and self._mode_session is not None:
+            if not self._mode_session.is_idle:  # the client's time to say something begins when its question was answered
+                self._idle_since = self._outbox.at
+            self._mode_session.handle_event(event)
+            if self._mode_session.failure_message is not None:
+                self._fail_session(self._mode_session.failure_message)
 
     # Waiting
 
-    def _open(self, opening: Opening) -> None:
-        if opening.mode != "chat" and not opening.abilities.full_duplex:
-            fault = unsupported_value("mode", opening.mode, opening.model, ["chat"])
-            self._out.refuse(fault)
+    def _open(self, config: MinicpmoSessionConfig) -> None:
+        if config.mode != "chat" and not config.capabilities.full_duplex:
+            fault = unsupported_value("mode", config.mode, config.model, ["chat"])
+            self._outbox.send_error(fault)
             self._end("refused", fault)
-        elif not opening.is_queued:
-            self._assign(None)
+        elif not config.is_queued:
+            self._on_worker_assigned(None)
 
-    def _garble(self, garbled: Garbled) -> None:
-        raise garbled.fault
+    def _reject_event(self, event: UnreadableMinicpmoEvent) -> None:
+        raise event.error
 
-    def _resume(self, _resumed: Resumed) -> None:
-        self._out.send(events.SessionResumed, session_id=self._opening.session_id, metrics={"remaining_s": self._out.remaining_s})
+    def _on_connection_resumed(self, _event: ConnectionResumed) -> None:
+        self._outbox.send(events.SessionResumed, session_id=self._config.session_id, metrics={"remaining_s": self._outbox.remaining_s})
 
-    def _hold(self, held: Held) -> None:
-        self._idle_since = max(self._idle_since, self._out.at + held.for_s)
+    def _on_client_throttled(self, event: ClientThrottled) -> None:
+        self._idle_since = max(self._idle_since, self._outbox.at + event.duration_s)
 
-    def _wait(self, word: talk_events.Waiting) -> None:
-        kind = events.SessionQueueUpdate if self._has_queued else events.SessionQueued
-        self._has_queued = True
-        wait_s = UNSET if word.wait_s is None else round(word.wait_s, 1)
-        self._out.send(kind, position=word.position, estimated_wait_s=wait_s, ticket_id=word.id, queue_length=word.queue_length)
+    def _on_queue_update(self, event: engine_events.QueueUpdate) -> None:
+        kind = events.SessionQueueUpdate if self._has_sent_queued else events.SessionQueued
+        self._has_sent_queued = True
+        wait_s = UNSET if event.wait_s is None else round(event.wait_s, 1)
+        self._outbox.send(kind, position=event.position, estimated_wait_s=wait_s, ticket_id=event.id, queue_length=event.queue_length)
 
-    def _assign(self, _word: talk_events.Assigned | None) -> None:
-        self.state = State.ASSIGNED
-        self._out.send(events.SessionQueueDone)
-        self._out.ends_at = self._out.at + self._opening.lasts_s
-        self._begins_by = self._out.at + self._opening.init_s
-        self._catch_up()
+    def _on_worker_assigned(self, _event: engine_events.WorkerAssigned | None) -> None:
+        self.state = MinicpmoState.ASSIGNED
+        self._outbox.send(events.SessionQueueDone)
+        self._outbox.ends_at = self._outbox.at + self._config.max_duration_s
+        self._init_due_at = self._outbox.at + self._config.init_timeout_s
+        self._handle_pending_events()
 
-    def _keep(self, message: SessionInit | DuplexAppend | ChatAppend) -> None:
+    def _defer_event(self, message: SessionInit | DuplexAppend | ChatAppend) -> None:
         """Until there is a place, and the engine is there, what the client says waits."""
         size_bytes = _size_bytes(message)
-        if len(self._kept) >= KEPT_LIMIT or self._kept_bytes + size_bytes > KEPT_LIMIT_BYTES:
-            raise ClientMistake("The session has not begun: wait for 'session.created'. This event was dropped.", code="not_ready")
-        self._kept.append(message)
-        self._kept_bytes += size_bytes
+        if len(self._pending_events) >= PENDING_EVENTS_LIMIT or self._pending_bytes + size_bytes > PENDING_EVENTS_LIMIT_BYTES:
+            raise ClientError("The session has not begun: wait for 'session.created'. This event was dropped.", code="not_ready")
+        self._pending_events.append(message)
+        self._pending_bytes += size_bytes
 
-    def _catch_up(self) -> None:
-        kept, self._kept, self._kept_bytes = self._kept, [], 0
+    def _handle_pending_events(self) -> None:
+        kept, self._pending_events, self._pending_bytes = self._pending_events, [], 0
         for message in kept:
-            self._take(message)
+            self._handle_client_event(message)
 
-    def _lose(self, word: talk_events.Lost) -> None:
-        is_stopping = word.code in _STOPPING
-        if self.state is State.LIVE:
+    def _on_engine_lost(self, event: engine_events.EngineLost) -> None:
+        is_stopping = event.code in _SHUTDOWN_CODES
+        if self.state is MinicpmoState.LIVE:
             code = "server_shutting_down" if is_stopping else "backend_error"
-            self._close("shutdown" if is_stopping else "backend_error", UpstreamTrouble(word.message, code=code), word.message)
+            self._close_session("shutdown" if is_stopping else "backend_error", UpstreamError(event.message, code=code), event.message)
         else:
-            fault = OurFault(word.message, code=_LOST.get(word.code, word.code))
-            self._out.refuse(fault)
+            fault = ServerError(event.message, code=_START_ERROR_CODES.get(event.code, event.code))
+            self._outbox.send_error(fault)
             self._end("lost", fault)
 
     # Beginning
 
     def _begin(self, init: SessionInit) -> None:
         self._init = init
-        if self._opening.mode == "chat":
-            self._create({})
+        if self._config.mode == "chat":
+            self._create_session({})
         else:
-            self.state = State.PREPARING
-            self._out.tell(converse(self._opening, init, self._out))
+            self.state = MinicpmoState.PREPARING
+            self._outbox.send_to_engine(start_duplex_command(self._config, init, self._outbox))
 
-    def _begin_with(self, message: DuplexAppend | ChatAppend) -> None:
+    def _begin_with_defaults(self, message: DuplexAppend | ChatAppend) -> None:
         """A client that begins with what it has to say wants the session as it usually is."""
         self._begin(SessionInit())
-        self._take(message)
+        self._handle_client_event(message)
 
-    def _begin_twice(self, _init: SessionInit) -> None:
-        raise ClientMistake("The session has begun: 'session.init' comes once.", code="unexpected_event", param="type")
+    def _reject_second_init(self, _init: SessionInit) -> None:
+        raise ClientError("The session has begun: 'session.init' comes once.", code="unexpected_event", param="type")
 
-    def _ready(self, word: talk_events.Ready) -> None:
-        self._create(word.metrics)
+    def _on_ready(self, event: engine_events.DuplexStarted) -> None:
+        self._create_session(event.metrics)
 
-    def _create(self, metrics: dict[str, Any]) -> None:
-        out, opening = self._out, self._opening
-        self.state = State.LIVE
+    def _create_session(self, metrics: dict[str, Any]) -> None:
+        out, opening = self._outbox, self._config
+        self.state = MinicpmoState.LIVE
         self._idle_since = out.at
         out.has_begun = True
-        out.tells_rest_at = (out.ends_at or out.at) - opening.warning_s
-        side = Chat if opening.mode == "chat" else Duplex
-        self._side = side(opening, self._init, out, self._mint)
+        out.shows_remaining_at = (out.ends_at or out.at) - opening.warning_s
+        side = MinicpmoChat if opening.mode == "chat" else MinicpmoDuplex
+        self._mode_session = side(opening, self._init, out, self._new_id)
         out.send(
             events.SessionCreated,
             session_id=opening.session_id,
             mode="turn_based" if opening.mode == "chat" else "full_duplex",
-            metrics=out.metrics({**metrics, "remaining_s": out.remaining_s}),
+            metrics=out.take_metrics({**metrics, "remaining_s": out.remaining_s}),
             resume_token=opening.resume_token if opening.resume_token is not None else UNSET,
         )
-        self._catch_up()
+        self._handle_pending_events()
 
-    def _not_ready(self, word: talk_events.Broke | talk_events.Trouble) -> None:
-        self._lose(talk_events.Lost(code="backend_error", message=word.message))
+    def _on_start_failed(self, event: engine_events.ResponseFailed | engine_events.EngineError) -> None:
+        self._on_engine_lost(engine_events.EngineLost(code="backend_error", message=event.message))
 
     # Going on
 
     def _append(self, message: Any) -> None:
-        assert self._side is not None
-        self._side.append(message)
-        self._idle_since = self._out.at
+        assert self._mode_session is not None
+        self._mode_session.append(message)
+        self._idle_since = self._outbox.at
 
     # Ending
 
-    def _leave(self, message: SessionClose) -> None:
+    def _close_for_client(self, message: SessionClose) -> None:
         reason = message.reason or ""
-        self._close(reason if _REASON.fullmatch(reason) and reason not in _OURS else "client_closed", None)
+        self._close_session(reason if _CLOSE_REASON.fullmatch(reason) and reason not in _SERVER_CLOSE_REASONS else "client_closed", None)
 
-    def _fail(self, why: str) -> None:
-        self._close("backend_error", UpstreamTrouble(why, code="backend_error"), why)
+    def _fail_session(self, message: str) -> None:
+        self._close_session("backend_error", UpstreamError(message, code="backend_error"), message)
 
-    def _close(self, reason: str, fault: Fault | None, why: str | None = None) -> None:
+    def _close_session(self, reason: str, fault: ApiError | None, message: str | None = None) -> None:
         """Tell the client that it is over, and end."""
-        self._out.send(
+        self._outbox.send(
             events.SessionClosed,
-            session_id=self._opening.session_id if self._out.has_begun else None,
+            session_id=self._config.session_id if self._outbox.has_begun else None,
             reason=reason,
-            diagnostic=events.Diagnostic(message=why) if why else UNSET,
-            usage=self._out.spending.told(),
+            diagnostic=events.Diagnostic(message=message) if message else UNSET,
+            usage=self._outbox.token_totals.wire_usage(),
         )
         self._end(reason, fault)
 
-    def _end(self, why: str, fault: Fault | None) -> None:
-        if self._side is not None:
-            self._side.stop()
-        self.state, self.has_ended = State.CLOSED, why
-        self._out.effects.append(Close(fault))
+    def _end(self, reason: str, fault: ApiError | None) -> None:
+        if self._mode_session is not None:
+            self._mode_session.stop()
+        self.state, self.end_reason = MinicpmoState.CLOSED, reason
+        self._outbox.effects.append(Close(fault))
 
     # The clock
 
     def _wake(self, at: float) -> None:
         self._wakes_at = None
-        due = self._due()
+        due = self._next_deadline()
         if due is None or at < due[0]:
             return
         _, what = due
         if what == "warning":
             self._warn()
         else:
-            self._close(what, None, _TIMEOUTS[what])
+            self._close_session(what, None, _TIMEOUT_MESSAGES[what])
 
     def _warn(self) -> None:
         """Say once that the end is near: answers say so too, but there may be none."""
-        out = self._out
+        out = self._outbox
         self._has_warned = True
         out.send(events.SessionWarning, session_id=out.session_id, remaining_s=out.remaining_s, metrics={"remaining_s": out.remaining_s})
 
-    def _due(self) -> tuple[float, str] | None:
+    def _next_deadline(self) -> tuple[float, str] | None:
         """What comes next of itself, and when; None while the session only waits for a place."""
-        out, opening = self._out, self._opening
+        out, opening = self._outbox, self._config
         if out.ends_at is None:
             return None
         dues = [(out.ends_at, "timeout")]
-        if self.state is State.ASSIGNED:
-            dues.append((self._begins_by, "init_timeout"))
-        if self._side is not None and self._side.is_idle:
-            dues.append((self._idle_since + opening.idle_s, "idle_timeout"))
-        if out.tells_rest_at is not None and not self._has_warned:
-            dues.append((out.tells_rest_at, "warning"))
+        if self.state is MinicpmoState.ASSIGNED:
+            dues.append((self._init_due_at, "init_timeout"))
+        if self._mode_session is not None and self._mode_session.is_idle:
+            dues.append((self._idle_since + opening.idle_timeout_s, "idle_timeout"))
+        if out.shows_remaining_at is not None and not self._has_warned:
+            dues.append((out.shows_remaining_at, "warning"))
         return min(dues, key=itemgetter(0))
 
-    def _rearm(self) -> None:
+    def _schedule_wake(self) -> None:
         """Be woken for what comes next. Who is woken too early looks again: sound that goes on moves its end with every piece of it."""
-        due = None if self.state is State.CLOSED else self._due()
+        due = None if self.state is MinicpmoState.CLOSED else self._next_deadline()
         if due is not None and (self._wakes_at is None or due[0] < self._wakes_at):
             self._wakes_at = due[0]
-            self._out.effects.append(WakeAt(due[0]))
+            self._outbox.effects.append(WakeAt(due[0]))
 
 
-_TIMEOUTS: dict[str, str] = {
+_TIMEOUT_MESSAGES: dict[str, str] = {
     "timeout": "The session has reached its time limit.",
     "init_timeout": "The session was not begun in time.",
     "idle_timeout": "Nothing was said for too long.",
@@ -354,52 +356,56 @@ def _size_bytes(message: SessionInit | DuplexAppend | ChatAppend) -> int:
 
 # What is done about what, by how far the session is
 
-_ALWAYS: dict[type, Callable[[Minicpmo, Any], None]] = {
-    Opening: Minicpmo._open,
-    Garbled: Minicpmo._garble,
-    Resumed: Minicpmo._resume,
-    Held: Minicpmo._hold,
+_ANY_STATE_HANDLERS: dict[type, Callable[[MinicpmoSession, Any], None]] = {
+    MinicpmoSessionConfig: MinicpmoSession._open,
+    UnreadableMinicpmoEvent: MinicpmoSession._reject_event,
+    ConnectionResumed: MinicpmoSession._on_connection_resumed,
+    ClientThrottled: MinicpmoSession._on_client_throttled,
 }
 
-_CLIENT: dict[State, dict[type, Callable[[Minicpmo, Any], None]]] = {
-    State.WAITING: {
-        SessionInit: Minicpmo._keep,
-        DuplexAppend: Minicpmo._keep,
-        ChatAppend: Minicpmo._keep,
-        SessionClose: Minicpmo._leave,
+_CLIENT_HANDLERS: dict[MinicpmoState, dict[type, Callable[[MinicpmoSession, Any], None]]] = {
+    MinicpmoState.WAITING: {
+        SessionInit: MinicpmoSession._defer_event,
+        DuplexAppend: MinicpmoSession._defer_event,
+        ChatAppend: MinicpmoSession._defer_event,
+        SessionClose: MinicpmoSession._close_for_client,
     },
-    State.ASSIGNED: {
-        SessionInit: Minicpmo._begin,
-        DuplexAppend: Minicpmo._begin_with,
-        ChatAppend: Minicpmo._begin_with,
-        SessionClose: Minicpmo._leave,
+    MinicpmoState.ASSIGNED: {
+        SessionInit: MinicpmoSession._begin,
+        DuplexAppend: MinicpmoSession._begin_with_defaults,
+        ChatAppend: MinicpmoSession._begin_with_defaults,
+        SessionClose: MinicpmoSession._close_for_client,
     },
-    State.PREPARING: {
-        SessionInit: Minicpmo._begin_twice,
-        DuplexAppend: Minicpmo._keep,
-        ChatAppend: Minicpmo._keep,
-        SessionClose: Minicpmo._leave,
+    MinicpmoState.PREPARING: {
+        SessionInit: MinicpmoSession._reject_second_init,
+        DuplexAppend: MinicpmoSession._defer_event,
+        ChatAppend: MinicpmoSession._defer_event,
+        SessionClose: MinicpmoSession._close_for_client,
     },
-    State.LIVE: {
-        SessionInit: Minicpmo._begin_twice,
-        DuplexAppend: Minicpmo._append,
-        ChatAppend: Minicpmo._append,
-        SessionClose: Minicpmo._leave,
+    MinicpmoState.LIVE: {
+        SessionInit: MinicpmoSession._reject_second_init,
+        DuplexAppend: MinicpmoSession._append,
+        ChatAppend: MinicpmoSession._append,
+        SessionClose: MinicpmoSession._close_for_client,
     },
-    State.CLOSED: {},
+    MinicpmoState.CLOSED: {},
 }
 """What a client says."""
 
-_ENGINE: dict[State, dict[type, Callable[[Minicpmo, Any], None]]] = {
-    State.WAITING: {talk_events.Waiting: Minicpmo._wait, talk_events.Assigned: Minicpmo._assign, talk_events.Lost: Minicpmo._lose},
-    State.ASSIGNED: {talk_events.Lost: Minicpmo._lose},
-    State.PREPARING: {
-        talk_events.Ready: Minicpmo._ready,
-        talk_events.Broke: Minicpmo._not_ready,
-        talk_events.Trouble: Minicpmo._not_ready,
-        talk_events.Lost: Minicpmo._lose,
+_ENGINE_HANDLERS: dict[MinicpmoState, dict[type, Callable[[MinicpmoSession, Any], None]]] = {
+    MinicpmoState.WAITING: {
+        engine_events.QueueUpdate: MinicpmoSession._on_queue_update,
+        engine_events.WorkerAssigned: MinicpmoSession._on_worker_assigned,
+        engine_events.EngineLost: MinicpmoSession._on_engine_lost,
     },
-    State.LIVE: {talk_events.Lost: Minicpmo._lose},
-    State.CLOSED: {},
+    MinicpmoState.ASSIGNED: {engine_events.EngineLost: MinicpmoSession._on_engine_lost},
+    MinicpmoState.PREPARING: {
+        engine_events.DuplexStarted: MinicpmoSession._on_ready,
+        engine_events.ResponseFailed: MinicpmoSession._on_start_failed,
+        engine_events.EngineError: MinicpmoSession._on_start_failed,
+        engine_events.EngineLost: MinicpmoSession._on_engine_lost,
+    },
+    MinicpmoState.LIVE: {engine_events.EngineLost: MinicpmoSession._on_engine_lost},
+    MinicpmoState.CLOSED: {},
 }
 """What an engine says of itself; of what it says to a client, the session's mode has its own table."""

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 from msgspec import UNSET, Struct, field, structs
 
-from antiphon.audio import bytes_of, ms_of
-from antiphon.engine_api import events as talk_events, history as turns
-from antiphon.errors import ClientMistake, shown
+from antiphon.audio import duration_ms, size_bytes
+from antiphon.engine_api import events, history
+from antiphon.errors import ClientError, shorten
 from antiphon.wire.realtime.items import (
     FunctionCallItem,
     FunctionCallOutputItem,
@@ -26,20 +26,20 @@ from antiphon.wire.realtime.items import (
     OutputText,
 )
 
-SOUND_LIMIT_BYTES = 48 << 20
+AUDIO_LIMIT_BYTES = 48 << 20
 """How much sound a conversation remembers, some 17 minutes at 24 kHz; beyond it, the oldest items keep their words only."""
 
-NO_RESULT = "There is no result yet."
+NO_RESULT_TEXT = "There is no result yet."
 """What a model is told of a call that has not returned."""
 
 IMAGE_LIMIT_CHARACTERS = 64 << 10
 """The longest URL of a picture that is sent back to whoever sent it."""
 
-ROOT = "root"
+ROOT_ITEM_ID = "root"
 """Where a client says that an item goes first of all."""
 
 
-class Recording(Struct):
+class ItemAudio(Struct):
     """
     The sound of an item, from the person or the model.
 
@@ -56,42 +56,42 @@ class Recording(Struct):
     length_bytes: int = 0
     turn_id: str | None = None
     transcript: str | None = None
-    words: list[tuple[int, str]] = field(default_factory=list)
-    cut_ms: int | None = None
+    transcript_chunks: list[tuple[int, str]] = field(default_factory=list)
+    truncated_at_ms: int | None = None
 
     @property
-    def whole_ms(self) -> int:
+    def full_length_ms(self) -> int:
         """How long it is, a millisecond that has begun counted as one: that is how clients count it who say that they heard it all."""
-        return ceil(ms_of(self.length_bytes, self.rate_hz))
+        return ceil(duration_ms(self.length_bytes, self.rate_hz))
 
     @property
     def length_ms(self) -> int:
         """How long it is to whoever listens."""
-        return self.whole_ms if self.cut_ms is None else min(self.whole_ms, self.cut_ms)
+        return self.full_length_ms if self.truncated_at_ms is None else min(self.full_length_ms, self.truncated_at_ms)
 
-    def add(self, pcm: bytes) -> None:
+    def append(self, pcm: bytes) -> None:
         """More sound; what comes after the client stopped listening is only counted."""
         self.length_bytes += len(pcm)
-        if self.cut_ms is not None:
+        if self.truncated_at_ms is not None:
             return
         if not isinstance(self.pcm, bytearray):
             self.pcm = bytearray(self.pcm)
         self.pcm += pcm
 
-    def heard(self) -> str:
+    def heard_transcript(self) -> str:
         """The words that had begun when the client stopped listening."""
-        if self.cut_ms is None:
-            return "".join(text for _, text in self.words)
-        end = bytes_of(self.cut_ms, self.rate_hz)
-        return "".join(text for _, text in self.words[: bisect_left(self.words, end, key=lambda word: word[0])])
+        if self.truncated_at_ms is None:
+            return "".join(text for _, text in self.transcript_chunks)
+        end = size_bytes(self.truncated_at_ms, self.rate_hz)
+        return "".join(text for _, text in self.transcript_chunks[: bisect_left(self.transcript_chunks, end, key=lambda word: word[0])])
 
-    def cut(self, at_ms: int) -> None:
+    def truncate(self, at_ms: int) -> None:
         """The client stopped listening there."""
-        self.cut_ms = at_ms
-        self.pcm = self.pcm[: bytes_of(at_ms, self.rate_hz)]
+        self.truncated_at_ms = at_ms
+        self.pcm = self.pcm[: size_bytes(at_ms, self.rate_hz)]
 
 
-class Given(NamedTuple):
+class HistoryCache(NamedTuple):
     """
     What a model was given of an item, so that a long conversation is not told anew at every answer.
 
@@ -100,12 +100,12 @@ class Given(NamedTuple):
     """
 
     item: Any
-    hears: bool
-    sounds: list[tuple[str | None, int | None, int]]
-    turns: list[turns.Turn]
+    with_audio: bool
+    audio_state: list[tuple[str | None, int | None, int]]
+    history_items: list[history.HistoryItem]
 
 
-class Entry(Struct):
+class ConversationEntry(Struct):
     """
     An item of the conversation.
 
@@ -117,31 +117,31 @@ class Entry(Struct):
     """
 
     item: Any
-    recordings: dict[int, Recording] = field(default_factory=dict)
+    audio_by_part: dict[int, ItemAudio] = field(default_factory=dict)
     is_open: bool = False
-    given: Given | None = None
+    history_cache: HistoryCache | None = None
 
     @property
-    def sound_bytes(self) -> int:
+    def audio_bytes(self) -> int:
         """The sound that is remembered of it."""
-        return sum(len(recording.pcm) for recording in self.recordings.values())
+        return sum(len(recording.pcm) for recording in self.audio_by_part.values())
 
 
-class Conversation:
+class ConversationItems:
     """Items in order, each with an id of its own."""
 
     def __init__(self) -> None:
-        self._entries: dict[str, Entry] = {}
+        self._entries: dict[str, ConversationEntry] = {}
         self._order: list[str] = []
         # Whose sound is remembered, the oldest first, and how much; what stands last may still be growing and is not counted yet.
-        self._sounding: dict[str, int] = {}
-        self._sound_bytes = 0
-        self._growing: list[str] = []
+        self._audio_bytes_by_item: dict[str, int] = {}
+        self._audio_bytes = 0
+        self._growing_ids: list[str] = []
 
     def __contains__(self, item_id: str) -> bool:
         return item_id in self._entries
 
-    def __iter__(self) -> Iterator[Entry]:
+    def __iter__(self) -> Iterator[ConversationEntry]:
         return (self._entries[item_id] for item_id in self._order)
 
     @property
@@ -149,7 +149,7 @@ class Conversation:
         """The id of the item that stands last."""
         return self._order[-1] if self._order else None
 
-    def get(self, item_id: str, action: str) -> Entry:
+    def get(self, item_id: str, action: str) -> ConversationEntry:
         """
         The item of that id.
 
@@ -157,38 +157,38 @@ class Conversation:
             action: what is about to be done: `delete`, `retrieve` or `truncate`.
 
         Raises:
-            ClientMistake: there is none.
+            ClientError: there is none.
         """
         entry = self._entries.get(item_id)
         if entry is None:
-            raise ClientMistake(
-                f"Error {_DOING[action]} item: the item with id '{shown(item_id)}' does not exist.",
+            raise ClientError(
+                f"Error {_ACTION_GERUNDS[action]} item: the item with id '{shorten(item_id)}' does not exist.",
                 code=f"item_{action}_invalid_item_id",
             )
         return entry
 
-    def find(self, item_id: str) -> Entry | None:
+    def find(self, item_id: str) -> ConversationEntry | None:
         """The item of that id, if there is one."""
         return self._entries.get(item_id)
 
-    def check_place(self, item_id: str, previous_id: str | None) -> None:
+    def check_position(self, item_id: str, previous_id: str | None) -> None:
         """
         Ask whether an item of that id may stand behind another.
 
         Raises:
-            ClientMistake: there is one of that id, or no such other.
+            ClientError: there is one of that id, or no such other.
         """
         if item_id in self._entries:
-            raise ClientMistake(
-                f"Error adding item: an item with id '{shown(item_id)}' already exists.", code="item_create_duplicate_item_id"
+            raise ClientError(
+                f"Error adding item: an item with id '{shorten(item_id)}' already exists.", code="item_create_duplicate_item_id"
             )
-        if previous_id not in (None, ROOT) and previous_id not in self._entries:
-            raise ClientMistake(
-                f"Error adding item: the previous item with id '{shown(previous_id)}' does not exist.",
+        if previous_id not in (None, ROOT_ITEM_ID) and previous_id not in self._entries:
+            raise ClientError(
+                f"Error adding item: the previous item with id '{shorten(previous_id)}' does not exist.",
                 code="item_create_invalid_previous_item_id",
             )
 
-    def add(self, entry: Entry, previous_id: str | None = None) -> str | None:
+    def add(self, entry: ConversationEntry, previous_id: str | None = None) -> str | None:
         """
         Put an item behind another, or last of all.
 
@@ -196,15 +196,15 @@ class Conversation:
             The id of the item that it stands behind; None where it stands first.
 
         Raises:
-            ClientMistake: as `check_place`.
+            ClientError: as `check_place`.
         """
         item_id = entry.item.id
-        self.check_place(item_id, previous_id)
-        at = len(self._order) if previous_id is None else 0 if previous_id == ROOT else self._order.index(previous_id) + 1
+        self.check_position(item_id, previous_id)
+        at = len(self._order) if previous_id is None else 0 if previous_id == ROOT_ITEM_ID else self._order.index(previous_id) + 1
         self._entries[item_id] = entry
         self._order.insert(at, item_id)
-        self._growing.append(item_id)
-        self._forget_sound()
+        self._growing_ids.append(item_id)
+        self._evict_audio()
         return self._order[at - 1] if at else None
 
     def previous_id(self, item_id: str) -> str | None:
@@ -219,14 +219,14 @@ class Conversation:
         Take an item away.
 
         Raises:
-            ClientMistake: there is none.
+            ClientError: there is none.
         """
         self.get(item_id, "delete")
         del self._entries[item_id]
         self._order.remove(item_id)
-        self._sound_bytes -= self._sounding.pop(item_id, 0)
-        if item_id in self._growing:
-            self._growing.remove(item_id)
+        self._audio_bytes -= self._audio_bytes_by_item.pop(item_id, 0)
+        if item_id in self._growing_ids:
+            self._growing_ids.remove(item_id)
 
     def has_call(self, call_id: str) -> bool:
         """Whether a function was called under that id."""
@@ -237,114 +237,116 @@ class Conversation:
         found = self._entries.get(request_id)
         return found is not None and isinstance(found.item, McpApprovalRequestItem)
 
-    def _forget_sound(self) -> None:
-        growing = {item_id: self._entries[item_id] for item_id in self._growing}
-        self._growing = [item_id for item_id, entry in growing.items() if entry.is_open]
+    def _evict_audio(self) -> None:
+        growing = {item_id: self._entries[item_id] for item_id in self._growing_ids}
+        self._growing_ids = [item_id for item_id, entry in growing.items() if entry.is_open]
         for item_id, entry in growing.items():
-            if not entry.is_open and (size := entry.sound_bytes):
-                self._sounding[item_id] = size
-                self._sound_bytes += size
-        still_bytes = sum(growing[item_id].sound_bytes for item_id in self._growing)
-        while self._sounding and self._sound_bytes + still_bytes > SOUND_LIMIT_BYTES:
-            oldest = next(iter(self._sounding))
-            self._sound_bytes -= self._sounding.pop(oldest)
-            for recording in self._entries[oldest].recordings.values():
+            if not entry.is_open and (size := entry.audio_bytes):
+                self._audio_bytes_by_item[item_id] = size
+                self._audio_bytes += size
+        still_bytes = sum(growing[item_id].audio_bytes for item_id in self._growing_ids)
+        while self._audio_bytes_by_item and self._audio_bytes + still_bytes > AUDIO_LIMIT_BYTES:
+            oldest = next(iter(self._audio_bytes_by_item))
+            self._audio_bytes -= self._audio_bytes_by_item.pop(oldest)
+            for recording in self._entries[oldest].audio_by_part.values():
                 recording.pcm = b""
 
 
-_DOING = {"delete": "deleting", "retrieve": "retrieving", "truncate": "truncating"}
+_ACTION_GERUNDS = {"delete": "deleting", "retrieve": "retrieving", "truncate": "truncating"}
 
 
 # What a model is given
 
 
-def history(entries: Iterable[Entry], *, hears: bool) -> tuple[turns.Turn, ...]:
+def engine_history(entries: Iterable[ConversationEntry], *, with_audio: bool) -> tuple[history.HistoryItem, ...]:
     """
     What has been said, for an engine.
 
     Args:
         hears: whether it takes sound; else it is given the words of it.
     """
-    said: list[turns.Turn] = []
+    said: list[history.HistoryItem] = []
     for entry in entries:
         if not entry.is_open:
-            said += _given(entry, hears=hears)
-    return tuple(_answered(said))
+            said += _entry_history(entry, with_audio=with_audio)
+    return tuple(_with_results(said))
 
 
-def _given(entry: Entry, *, hears: bool) -> list[turns.Turn]:
-    sounds = [(recording.transcript, recording.cut_ms, len(recording.pcm)) for recording in entry.recordings.values()]
-    given = entry.given
-    if given is None or given.item is not entry.item or given.hears is not hears or given.sounds != sounds:
-        given = entry.given = Given(entry.item, hears, sounds, _turns_of(entry, hears=hears))
-    return given.turns
+def _entry_history(entry: ConversationEntry, *, with_audio: bool) -> list[history.HistoryItem]:
+    sounds = [(recording.transcript, recording.truncated_at_ms, len(recording.pcm)) for recording in entry.audio_by_part.values()]
+    given = entry.history_cache
+    if given is None or given.item is not entry.item or given.with_audio is not with_audio or given.audio_state != sounds:
+        given = entry.history_cache = HistoryCache(entry.item, with_audio, sounds, _convert_entry(entry, with_audio=with_audio))
+    return given.history_items
 
 
-def _answered(told: list[turns.Turn]) -> Iterator[turns.Turn]:
+def _with_results(history_items: list[history.HistoryItem]) -> Iterator[history.HistoryItem]:
     """
     Turns in which every call has its result right behind it.
 
     A person goes on speaking while a function runs, but most models are told of a call only together with its result.
     """
-    results = {turn.call_id: turn for turn in told if isinstance(turn, turns.ToolResult)}
-    called = {turn.call_id for turn in told if isinstance(turn, turns.ToolCall)}
-    for turn in told:
-        if not isinstance(turn, turns.ToolResult) or turn.call_id not in called:
+    results = {turn.call_id: turn for turn in history_items if isinstance(turn, history.ToolResult)}
+    called = {turn.call_id for turn in history_items if isinstance(turn, history.ToolCall)}
+    for turn in history_items:
+        if not isinstance(turn, history.ToolResult) or turn.call_id not in called:
             yield turn
-        if isinstance(turn, turns.ToolCall):
-            yield results.get(turn.call_id) or turns.ToolResult(turn.call_id, (turns.TextPart(NO_RESULT),))
+        if isinstance(turn, history.ToolCall):
+            yield results.get(turn.call_id) or history.ToolResult(turn.call_id, (history.TextPart(NO_RESULT_TEXT),))
 
 
-def _turns_of(entry: Entry, *, hears: bool) -> list[turns.Turn]:
+def _convert_entry(entry: ConversationEntry, *, with_audio: bool) -> list[history.HistoryItem]:
     item: Item = entry.item
     match item:
         case MessageItem():
-            role: turns.Role = item.role
-            parts = [part for index, content in enumerate(item.content) if (part := _part_of(entry, index, content, hears=hears))]
-            heard_ms = next((recording.cut_ms for recording in entry.recordings.values()), None)
-            return [turns.Message(role, tuple(parts), heard_ms=heard_ms)] if parts else []
+            role: history.Role = item.role
+            parts = [
+                part for index, content in enumerate(item.content) if (part := _history_part(entry, index, content, with_audio=with_audio))
+            ]
+            heard_ms = next((recording.truncated_at_ms for recording in entry.audio_by_part.values()), None)
+            return [history.Message(role, tuple(parts), played_ms=heard_ms)] if parts else []
         case FunctionCallItem():
-            return [turns.ToolCall(_text(item.call_id) or _text(item.id), item.name, item.arguments)]
+            return [history.ToolCall(_text_or_empty(item.call_id) or _text_or_empty(item.id), item.name, item.arguments)]
         case FunctionCallOutputItem():
-            return [turns.ToolResult(item.call_id, (turns.TextPart(item.output),))]
+            return [history.ToolResult(item.call_id, (history.TextPart(item.output),))]
         case McpCallItem():
-            outcome = _text(item.output)
+            outcome = _text_or_empty(item.output)
             return [
-                turns.ToolCall(_text(item.id), item.name, item.arguments),
-                turns.ToolResult(_text(item.id), (turns.TextPart(outcome),)),
+                history.ToolCall(_text_or_empty(item.id), item.name, item.arguments),
+                history.ToolResult(_text_or_empty(item.id), (history.TextPart(outcome),)),
             ]
         case _:  # lists of tools, and what was asked and answered about them
             return []
 
 
-def _part_of(entry: Entry, index: int, content: Any, *, hears: bool) -> turns.Part | None:
-    recording = entry.recordings.get(index)
+def _history_part(entry: ConversationEntry, index: int, content: Any, *, with_audio: bool) -> history.HistoryPart | None:
+    recording = entry.audio_by_part.get(index)
     match content:
         case InputText() | OutputText():
-            return turns.TextPart(_text(content.text))
+            return history.TextPart(_text_or_empty(content.text))
         case InputImage():
-            return turns.ImagePart(url=_text(content.image_url), detail=_text(content.detail) or "auto")
-        case InputAudio() if hears and recording is not None and (recording.pcm or (recording.turn_id and recording.length_bytes)):
+            return history.ImagePart(url=_text_or_empty(content.image_url), detail=_text_or_empty(content.detail) or "auto")
+        case InputAudio() if with_audio and recording is not None and (recording.pcm or (recording.turn_id and recording.length_bytes)):
             # Whose sound is forgotten may yet be known to the engine that heard it.
-            return turns.SpeechPart(bytes(recording.pcm), recording.rate_hz, recording.turn_id, recording.transcript)
+            return history.SpeechPart(bytes(recording.pcm), recording.rate_hz, recording.turn_id, recording.transcript)
         case InputAudio():
-            words = (recording.transcript if recording else None) or _text(content.transcript)
-            return turns.TextPart(words) if words else None
+            words = (recording.transcript if recording else None) or _text_or_empty(content.transcript)
+            return history.TextPart(words) if words else None
         case OutputAudio():
-            words = recording.heard() if recording is not None else _text(content.transcript)
-            return turns.TextPart(words) if words else None
+            words = recording.heard_transcript() if recording is not None else _text_or_empty(content.transcript)
+            return history.TextPart(words) if words else None
         case _:
             return None
 
 
-def _text(value: Any) -> str:
+def _text_or_empty(value: Any) -> str:
     return value if isinstance(value, str) else ""
 
 
 # What a client is told
 
 
-def told(item: Item) -> Item:
+def without_large_images(item: Item) -> Item:
     """An item as it is told: a picture that is large is not sent back."""
     if not isinstance(item, MessageItem) or not any(map(_is_large, item.content)):
         return item
@@ -356,7 +358,7 @@ def _is_large(part: Any) -> bool:
     return isinstance(part, InputImage) and len(part.image_url or "") > IMAGE_LIMIT_CHARACTERS
 
 
-def shown_with_sound(entry: Entry, encode: Callable[[Recording], bytes], most_bytes: int) -> Item:
+def item_with_audio(entry: ConversationEntry, encode: Callable[[ItemAudio], bytes], max_bytes: int) -> Item:
     """
     An item with its sound, as it is told on request alone.
 
@@ -364,26 +366,26 @@ def shown_with_sound(entry: Entry, encode: Callable[[Recording], bytes], most_by
         encode: sound as the client takes it.
         most_bytes: of sound; what is more than that is left out, as no client takes messages without end.
     """
-    item = told(entry.item)
-    if not isinstance(item, MessageItem) or not entry.recordings:
+    item = without_large_images(entry.item)
+    if not isinstance(item, MessageItem) or not entry.audio_by_part:
         return item
     contents: list[Any] = list(item.content)
     for index, part in enumerate(item.content):  # an answer that is being said may have sound before it has content
-        sound = encode(entry.recordings[index]) if index in entry.recordings else b""
-        if sound and len(sound) <= most_bytes and isinstance(part, InputAudio | OutputAudio):
+        sound = encode(entry.audio_by_part[index]) if index in entry.audio_by_part else b""
+        if sound and len(sound) <= max_bytes and isinstance(part, InputAudio | OutputAudio):
             contents[index] = structs.replace(part, audio=sound)
-            most_bytes -= len(sound)
+            max_bytes -= len(sound)
     return structs.replace(item, content=contents)
 
 
-def without_sound(contents: Sequence[Any]) -> list[Any]:
+def without_audio(contents: Sequence[Any]) -> list[Any]:
     """Content as it is kept: its sound is kept beside it, and not sent back."""
     return [structs.replace(content, audio=UNSET) if isinstance(content, InputAudio | OutputAudio) else content for content in contents]
 
 
-def usage_kinds(used: talk_events.Used) -> tuple[int, int]:
+def text_token_counts(usage: events.Usage) -> tuple[int, int]:
     """Input and output tokens that are text: what is neither sound nor picture."""
     return (
-        max(0, used.input_tokens - used.input_audio_tokens - used.input_image_tokens),
-        max(0, used.output_tokens - used.output_audio_tokens),
+        max(0, usage.input_tokens - usage.input_audio_tokens - usage.input_image_tokens),
+        max(0, usage.output_tokens - usage.output_audio_tokens),
     )

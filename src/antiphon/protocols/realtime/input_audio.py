@@ -9,15 +9,22 @@ from typing import Any
 
 from msgspec import UNSET
 
-from antiphon.audio import bytes_of
-from antiphon.engine_api import commands, events as talk_events
-from antiphon.errors import ClientMistake
-from antiphon.protocols.outbox import Outbox
-from antiphon.protocols.realtime.conversation import Conversation, Entry, Recording
-from antiphon.protocols.realtime.input_buffer import PCM, InputBuffer
-from antiphon.protocols.realtime.settings import AnySession, Opening, can_hear, coding_of, heard_as, sound_in
-from antiphon.protocols.realtime.turn import Sign, Step, Turn
-from antiphon.protocols.session import Mint
+from antiphon.audio import size_bytes
+from antiphon.engine_api import commands, events as engine_events
+from antiphon.errors import ClientError
+from antiphon.protocols.outbox import RealtimeOutbox
+from antiphon.protocols.realtime.conversation import ConversationEntry, ConversationItems, ItemAudio
+from antiphon.protocols.realtime.input_buffer import PCM_CODEC, InputBuffer
+from antiphon.protocols.realtime.settings import (
+    AnySession,
+    RealtimeSessionConfig,
+    audio_input,
+    codec_of,
+    configure_command,
+    has_audio_input,
+)
+from antiphon.protocols.realtime.turn import SpeechTurn, TurnAction, TurnEvent
+from antiphon.protocols.session import NewId
 from antiphon.wire.realtime import server_events as events
 from antiphon.wire.realtime.client_events import InputAudioBufferAppend
 from antiphon.wire.realtime.items import InputAudio, MessageItem, Part
@@ -27,11 +34,11 @@ from antiphon.wire.responses.parts import Logprob
 APPEND_LIMIT_BYTES = 15 * (1 << 20) * 3 // 4
 """The most sound in one event: 15 MiB of base64."""
 
-TURNS_REMEMBERED = 64
+MAX_PENDING_TRANSCRIPTS = 64
 """How many turns back a transcript may still come."""
 
 
-class Speech:
+class InputAudioStream:
     """
     A person's sound, from the client's events and the engine's words to items of the conversation.
 
@@ -40,17 +47,19 @@ class Speech:
         turn: the one that is open, or the next.
     """
 
-    def __init__(self, opening: Opening, session: AnySession, outbox: Outbox, mint: Mint, conversation: Conversation) -> None:
-        self.buffer = InputBuffer(PCM)
-        self.turn = Turn()
-        self._opening = opening
+    def __init__(
+        self, config: RealtimeSessionConfig, session: AnySession, outbox: RealtimeOutbox, new_id: NewId, conversation: ConversationItems
+    ) -> None:
+        self.buffer = InputBuffer(PCM_CODEC)
+        self.turn = SpeechTurn()
+        self._config = config
         self._outbox = outbox
-        self._mint = mint
+        self._new_id = new_id
         self._conversation = conversation
-        self._listens = opening.abilities.listens
-        self._told: commands.Configure | None = None
-        self._item_ids: dict[str, str] = {}
-        self._detects = False
+        self._engine_listens = config.capabilities.listens
+        self._last_configure: commands.Configure | None = None
+        self._item_ids_by_turn: dict[str, str] = {}
+        self._detects_turns = False
         self.configure(session)
 
     def configure(self, session: AnySession) -> None:
@@ -58,24 +67,24 @@ class Speech:
         The session has been set; what is heard from here on is taken so.
 
         Raises:
-            ClientMistake: the sound in the buffer stands in the way.
+            ClientError: the sound in the buffer stands in the way.
         """
-        wanted = heard_as(session)
-        coding = coding_of(sound_in(session).format)
-        is_waiting = self.turn.is_open or (not self._detects and self.buffer.held_bytes)
+        wanted = configure_command(session)
+        coding = codec_of(audio_input(session).format)
+        is_waiting = self.turn.is_open or (not self._detects_turns and self.buffer.buffered_bytes)
         if coding.rate_hz != self.buffer.rate_hz and is_waiting:
-            raise ClientMistake(
+            raise ClientError(
                 "Cannot change the input audio format while there is audio in the input audio buffer. Commit or clear it first.",
                 code="invalid_value",
                 param="session.audio.input.format",
             )
-        self.buffer.recode(coding)
-        self._detects = wanted.turn_detection is not None and self._listens
-        if not self._detects and Step.TELL_STOP in self.turn.take(Sign.UNWATCHED):
-            self._tell_stop(self.buffer.now_ms)
-        if self._listens and wanted != self._told:
-            self._told = wanted
-            self._outbox.tell(wanted)
+        self.buffer.set_codec(coding)
+        self._detects_turns = wanted.turn_detection is not None and self._engine_listens
+        if not self._detects_turns and TurnAction.SEND_SPEECH_STOPPED in self.turn.apply(TurnEvent.DETECTION_DISABLED):
+            self._send_speech_stopped(self.buffer.now_ms)
+        if self._engine_listens and wanted != self._last_configure:
+            self._last_configure = wanted
+            self._outbox.send_to_engine(wanted)
 
     # What the client does
 
@@ -84,149 +93,154 @@ class Speech:
         More sound.
 
         Raises:
-            ClientMistake: nobody here can hear, or it is too much; none of it was taken.
+            ClientError: nobody here can hear, or it is too much; none of it was taken.
         """
-        if not can_hear(self._opening.abilities):
-            raise deaf(self._opening.model)
+        if not has_audio_input(self._config.capabilities):
+            raise audio_unsupported(self._config.model)
         if len(event.audio) > APPEND_LIMIT_BYTES:
-            raise ClientMistake(
+            raise ClientError(
                 f"Invalid 'audio': {len(event.audio)} bytes of audio are too many for one event. "
                 f"The maximum is {APPEND_LIMIT_BYTES} bytes.",
                 code="invalid_value",
                 param="audio",
             )
         pcm = self.buffer.append(event.audio)
-        if self._detects and not self.turn.is_open:
-            self.buffer.let_go()
-        if self._listens and pcm:
-            self._outbox.tell(commands.Hear(pcm))
+        if self._detects_turns and not self.turn.is_open:
+            self.buffer.trim()
+        if self._engine_listens and pcm:
+            self._outbox.send_to_engine(commands.AppendAudio(pcm))
 
     def commit(self) -> None:
         """
         The sound so far is a turn.
 
         Raises:
-            ClientMistake: there is too little of it.
+            ClientError: there is too little of it.
         """
         pcm = self.buffer.commit()
         was_open = self.turn.is_open
-        if Step.TELL_STOP in self.turn.take(Sign.COMMITTED):
-            self._tell_stop(self.buffer.now_ms)
-        turn_id = self.turn.id if was_open else self._mint("turn")
-        item_id = self.turn.item_id if was_open else self._mint("item")
-        if self._listens:
-            self._outbox.tell(commands.Commit(turn_id))
-        self._commit(item_id, turn_id, pcm)
+        if TurnAction.SEND_SPEECH_STOPPED in self.turn.apply(TurnEvent.AUDIO_COMMITTED):
+            self._send_speech_stopped(self.buffer.now_ms)
+        turn_id = self.turn.id if was_open else self._new_id("turn")
+        item_id = self.turn.item_id if was_open else self._new_id("item")
+        if self._engine_listens:
+            self._outbox.send_to_engine(commands.CommitAudio(turn_id))
+        self._add_item(item_id, turn_id, pcm)
 
     def clear(self) -> None:
         """The sound so far is dropped."""
-        if Step.TELL_STOP in self.turn.take(Sign.DROPPED):
-            self._tell_stop(self.buffer.now_ms)
+        if TurnAction.SEND_SPEECH_STOPPED in self.turn.apply(TurnEvent.AUDIO_CLEARED):
+            self._send_speech_stopped(self.buffer.now_ms)
         self.buffer.clear()
-        if self._listens:
-            self._outbox.tell(commands.Forget())
+        if self._engine_listens:
+            self._outbox.send_to_engine(commands.ClearAudio())
         self._outbox.send(events.InputAudioBufferCleared)
 
     # What the engine says
 
-    def started(self, word: talk_events.SpeechStarted) -> bool:
+    def start_turn(self, event: engine_events.SpeechStarted) -> bool:
         """Someone speaks; whether that is news."""
-        if not self._detects or Step.TELL_START not in self.turn.take(Sign.STARTED):
+        if not self._detects_turns or TurnAction.SEND_SPEECH_STARTED not in self.turn.apply(TurnEvent.SPEECH_STARTED):
             return False
         turn = self.turn
-        turn.id, turn.item_id = word.id, self._mint("item")
-        turn.start_ms = min(max(0, word.at_ms), self.buffer.now_ms)
-        self._remember(word.id, turn.item_id)
+        turn.id, turn.item_id = event.id, self._new_id("item")
+        turn.start_ms = min(max(0, event.at_ms), self.buffer.now_ms)
+        self._remember(event.id, turn.item_id)
         self._outbox.send(events.InputAudioBufferSpeechStarted, audio_start_ms=turn.start_ms, item_id=turn.item_id)
         return True
 
-    def stopped(self, word: talk_events.SpeechStopped) -> bool:
+    def stop_turn(self, event: engine_events.SpeechStopped) -> bool:
         """The turn is over and an item; False where it had been over before."""
         turn = self.turn
-        if turn.id != word.id or Step.COMMIT not in turn.take(Sign.STOPPED):
+        if turn.id != event.id or TurnAction.COMMIT_TURN not in turn.apply(TurnEvent.SPEECH_STOPPED):
             return False
-        end_ms = min(max(word.at_ms, turn.start_ms), self.buffer.now_ms)
-        self._tell_stop(end_ms)
+        end_ms = min(max(event.at_ms, turn.start_ms), self.buffer.now_ms)
+        self._send_speech_stopped(end_ms)
         # Of sound that came faster than it could be listened to, not all is held; the engine knows the words of it all the same.
-        length_bytes = bytes_of(end_ms - turn.start_ms, self.buffer.rate_hz)
-        self._commit(turn.item_id, word.id, self.buffer.commit_turn(turn.start_ms, end_ms), length_bytes)
+        length_bytes = size_bytes(end_ms - turn.start_ms, self.buffer.rate_hz)
+        self._add_item(turn.item_id, event.id, self.buffer.commit_turn(turn.start_ms, end_ms), length_bytes)
         return True
 
     def time_out(self, since_ms: int) -> None:
         """Nobody has said anything since then: an empty turn, that the model may answer."""
-        item_id = self._mint("item")
+        item_id = self._new_id("item")
         now_ms = self.buffer.now_ms
         self._outbox.send(
             events.InputAudioBufferTimeoutTriggered, audio_start_ms=min(since_ms, now_ms), audio_end_ms=now_ms, item_id=item_id
         )
         self.buffer.clear()
-        if self._listens:
-            self._outbox.tell(commands.Forget())
-        self._commit(item_id, None, b"")
+        if self._engine_listens:
+            self._outbox.send_to_engine(commands.ClearAudio())
+        self._add_item(item_id, None, b"")
 
-    def heard(
-        self, word: talk_events.Heard | talk_events.HeardSegment | talk_events.HeardAll | talk_events.NotHeard, session: AnySession
+    def handle_transcript(
+        self,
+        event: engine_events.InputTranscriptDelta
+        | engine_events.InputTranscriptSegment
+        | engine_events.InputTranscriptDone
+        | engine_events.InputTranscriptFailed,
+        session: AnySession,
     ) -> None:
         """Tell what was heard in a turn, if anyone wants to know and its item is still there."""
-        item_id = self._item_ids.get(word.id)
-        is_over = isinstance(word, talk_events.HeardAll | talk_events.NotHeard)
+        item_id = self._item_ids_by_turn.get(event.id)
+        is_over = isinstance(event, engine_events.InputTranscriptDone | engine_events.InputTranscriptFailed)
         if is_over:
-            self._item_ids.pop(word.id, None)
+            self._item_ids_by_turn.pop(event.id, None)
         is_open = self.turn.is_open and self.turn.item_id == item_id
         entry = self._conversation.find(item_id) if item_id is not None else None
         if item_id is None or (entry is None and (not is_open or is_over)):
             return
-        if entry is not None and isinstance(word, talk_events.HeardAll):
-            _write_down(entry, word.transcript)
-        if sound_in(session).transcription:
-            _TOLD[type(word)](self._outbox, {"item_id": item_id, "content_index": 0}, word)
+        if entry is not None and isinstance(event, engine_events.InputTranscriptDone):
+            _set_transcript(entry, event.transcript)
+        if audio_input(session).transcription:
+            _TRANSCRIPT_SENDERS[type(event)](self._outbox, {"item_id": item_id, "content_index": 0}, event)
 
     # How a turn becomes an item
 
-    def _tell_stop(self, at_ms: int) -> None:
+    def _send_speech_stopped(self, at_ms: int) -> None:
         self._outbox.send(events.InputAudioBufferSpeechStopped, audio_end_ms=at_ms, item_id=self.turn.item_id)
 
-    def _commit(self, item_id: str, turn_id: str | None, pcm: bytes, length_bytes: int = 0) -> None:
+    def _add_item(self, item_id: str, turn_id: str | None, pcm: bytes, length_bytes: int = 0) -> None:
         if turn_id is not None:
             self._remember(turn_id, item_id)
-        recording = Recording(self.buffer.rate_hz, pcm, max(len(pcm), length_bytes), turn_id if self._listens else None)
+        recording = ItemAudio(self.buffer.rate_hz, pcm, max(len(pcm), length_bytes), turn_id if self._engine_listens else None)
         content: list[Part] = [InputAudio(transcript=None)]
         item = MessageItem(id=item_id, object="realtime.item", status="completed", role="user", content=content)
         previous_id = self._conversation.last_id
         self._outbox.send(events.InputAudioBufferCommitted, previous_item_id=previous_id, item_id=item_id)
-        self._conversation.add(Entry(item, {0: recording}))
+        self._conversation.add(ConversationEntry(item, {0: recording}))
         self._outbox.send(events.ConversationItemAdded, previous_item_id=previous_id, item=item)
         self._outbox.send(events.ConversationItemDone, previous_item_id=previous_id, item=item)
 
     def _remember(self, turn_id: str, item_id: str) -> None:
-        self._item_ids[turn_id] = item_id
-        if len(self._item_ids) > TURNS_REMEMBERED:
-            del self._item_ids[next(iter(self._item_ids))]
+        self._item_ids_by_turn[turn_id] = item_id
+        if len(self._item_ids_by_turn) > MAX_PENDING_TRANSCRIPTS:
+            del self._item_ids_by_turn[next(iter(self._item_ids_by_turn))]
 
-    def not_transcribed(self, session: AnySession) -> None:
+    def report_missing_transcription(self, session: AnySession) -> None:
         """Tell of the turn just committed that nobody writes it down, where that was asked of an engine that can't."""
         item_id = self._conversation.last_id
-        wanted = isinstance(sound_in(session).transcription, Transcription)
-        if not wanted or self._opening.abilities.transcribes or item_id is None:
+        wanted = isinstance(audio_input(session).transcription, Transcription)
+        if not wanted or self._config.capabilities.transcribes or item_id is None:
             return
-        word = talk_events.NotHeard(
+        word = engine_events.InputTranscriptFailed(
             id="",
-            message=f"The model '{self._opening.model}' does not transcribe.",
+            message=f"The model '{self._config.model}' does not transcribe.",
             code="unsupported_parameter",
             type="invalid_request_error",
         )
-        _not_heard(self._outbox, {"item_id": item_id, "content_index": 0}, word)
+        _send_transcript_failed(self._outbox, {"item_id": item_id, "content_index": 0}, word)
 
 
-def deaf(model: str) -> ClientMistake:
+def audio_unsupported(model: str) -> ClientError:
     """Sound was sent to a model that can't hear."""
-    return ClientMistake(
+    return ClientError(
         f"Unsupported content type: audio input is not supported with the '{model}' model.", code="unsupported_content_type", param="audio"
     )
 
 
-def _write_down(entry: Entry, transcript: str) -> None:
-    recording = entry.recordings.get(0)
+def _set_transcript(entry: ConversationEntry, transcript: str) -> None:
+    recording = entry.audio_by_part.get(0)
     if recording is None or not isinstance(entry.item, MessageItem):
         return
     recording.transcript = transcript
@@ -238,51 +252,51 @@ def _write_down(entry: Entry, transcript: str) -> None:
 # How it is told
 
 
-def _logprobs(logprobs: tuple[talk_events.TokenLogprob, ...]) -> Any:
+def _wire_logprobs(logprobs: tuple[engine_events.TokenLogprob, ...]) -> Any:
     if not logprobs:
         return UNSET
     return [
-        Logprob(token=each.chosen.token, logprob=each.chosen.logprob, bytes=list(each.chosen.bytes or each.chosen.token.encode()))
+        Logprob(token=each.token.token, logprob=each.token.logprob, bytes=list(each.token.bytes or each.token.token.encode()))
         for each in logprobs
     ]
 
 
-def _heard(outbox: Outbox, place: dict[str, Any], word: talk_events.Heard) -> None:
-    outbox.send(events.InputAudioTranscriptionDelta, **place, delta=word.text, logprobs=_logprobs(word.logprobs))
+def _send_transcript_delta(outbox: RealtimeOutbox, position: dict[str, Any], event: engine_events.InputTranscriptDelta) -> None:
+    outbox.send(events.InputAudioTranscriptionDelta, **position, delta=event.text, logprobs=_wire_logprobs(event.logprobs))
 
 
-def _segment(outbox: Outbox, place: dict[str, Any], word: talk_events.HeardSegment) -> None:
-    fields = {"text": word.text, "id": f"seg_{place['item_id']}_{word.start_s:.3f}", "speaker": word.speaker}
-    outbox.send(events.InputAudioTranscriptionSegment, **place, **fields, start=word.start_s, end=word.end_s)
+def _send_transcript_segment(outbox: RealtimeOutbox, position: dict[str, Any], event: engine_events.InputTranscriptSegment) -> None:
+    fields = {"text": event.text, "id": f"seg_{position['item_id']}_{event.start_s:.3f}", "speaker": event.speaker}
+    outbox.send(events.InputAudioTranscriptionSegment, **position, **fields, start=event.start_s, end=event.end_s)
 
 
-def _heard_all(outbox: Outbox, place: dict[str, Any], word: talk_events.HeardAll) -> None:
-    usage: Any = events.DurationUsage(seconds=word.seconds) if word.seconds is not None else _tokens(word)
-    languages = [events.Language(code=code) for code in word.languages] if word.languages else UNSET
-    fields = {"transcript": word.transcript, "usage": usage, "languages": languages, "logprobs": _logprobs(word.logprobs)}
-    outbox.send(events.InputAudioTranscriptionCompleted, **place, **fields)
+def _send_transcript_done(outbox: RealtimeOutbox, position: dict[str, Any], event: engine_events.InputTranscriptDone) -> None:
+    usage: Any = events.DurationUsage(seconds=event.seconds) if event.seconds is not None else _token_usage(event)
+    languages = [events.Language(code=code) for code in event.languages] if event.languages else UNSET
+    fields = {"transcript": event.transcript, "usage": usage, "languages": languages, "logprobs": _wire_logprobs(event.logprobs)}
+    outbox.send(events.InputAudioTranscriptionCompleted, **position, **fields)
 
 
-def _tokens(word: talk_events.HeardAll) -> Any:
+def _token_usage(event: engine_events.InputTranscriptDone) -> Any:
     return events.TokensUsage(
-        total_tokens=word.input_tokens + word.output_tokens,
-        input_tokens=word.input_tokens,
+        total_tokens=event.input_tokens + event.output_tokens,
+        input_tokens=event.input_tokens,
         input_token_details=events.TokenDetails(
-            text_tokens=max(0, word.input_tokens - word.input_audio_tokens), audio_tokens=word.input_audio_tokens
+            text_tokens=max(0, event.input_tokens - event.input_audio_tokens), audio_tokens=event.input_audio_tokens
         ),
-        output_tokens=word.output_tokens,
+        output_tokens=event.output_tokens,
     )
 
 
-def _not_heard(outbox: Outbox, place: dict[str, Any], word: talk_events.NotHeard) -> None:
-    type = "transcription_error" if word.type == "server_error" else word.type
-    error = events.TranscriptionError(type=type, code=word.code or UNSET, message=word.message)  # a null is none of their values
-    outbox.send(events.InputAudioTranscriptionFailed, **place, error=error)
+def _send_transcript_failed(outbox: RealtimeOutbox, position: dict[str, Any], event: engine_events.InputTranscriptFailed) -> None:
+    type = "transcription_error" if event.type == "server_error" else event.type
+    error = events.TranscriptionError(type=type, code=event.code or UNSET, message=event.message)  # a null is none of their values
+    outbox.send(events.InputAudioTranscriptionFailed, **position, error=error)
 
 
-_TOLD: dict[type, Callable[[Outbox, dict[str, Any], Any], None]] = {
-    talk_events.Heard: _heard,
-    talk_events.HeardSegment: _segment,
-    talk_events.HeardAll: _heard_all,
-    talk_events.NotHeard: _not_heard,
+_TRANSCRIPT_SENDERS: dict[type, Callable[[RealtimeOutbox, dict[str, Any], Any], None]] = {
+    engine_events.InputTranscriptDelta: _send_transcript_delta,
+    engine_events.InputTranscriptSegment: _send_transcript_segment,
+    engine_events.InputTranscriptDone: _send_transcript_done,
+    engine_events.InputTranscriptFailed: _send_transcript_failed,
 }

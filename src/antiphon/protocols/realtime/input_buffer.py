@@ -8,20 +8,20 @@ is held is always the end of it.
 from collections.abc import Callable
 from typing import NamedTuple
 
-from antiphon.audio import Samples, bytes_of, from_alaw, from_ulaw, ms_of
-from antiphon.errors import ClientMistake
+from antiphon.audio import SampleAligner, decode_alaw, decode_ulaw, duration_ms, size_bytes
+from antiphon.errors import ClientError
 
-LEAST_MS = 100
+MIN_COMMIT_MS = 100
 """The shortest sound that can be committed by hand."""
 
-MOST_BYTES = 64 << 20
+BUFFER_LIMIT_BYTES = 64 << 20
 """The most sound that is held: some 23 minutes at 24 kHz."""
 
 LOOKBACK_MS = 4_000
 """How much silence is held while turns are detected; speech is told a little after it has begun, and begins with its padding."""
 
 
-class Coding(NamedTuple):
+class AudioCodec(NamedTuple):
     """
     How sound stands on the wire.
 
@@ -34,8 +34,12 @@ class Coding(NamedTuple):
     decode: Callable[[bytes], bytes] | None = None
 
 
-PCM = Coding(24_000)
-CODINGS: dict[str, Coding] = {"audio/pcm": PCM, "audio/pcmu": Coding(8_000, from_ulaw), "audio/pcma": Coding(8_000, from_alaw)}
+PCM_CODEC = AudioCodec(24_000)
+AUDIO_CODECS: dict[str, AudioCodec] = {
+    "audio/pcm": PCM_CODEC,
+    "audio/pcmu": AudioCodec(8_000, decode_ulaw),
+    "audio/pcma": AudioCodec(8_000, decode_alaw),
+}
 
 
 class InputBuffer:
@@ -47,34 +51,34 @@ class InputBuffer:
         rate_hz: samples a second of what is held.
     """
 
-    def __init__(self, coding: Coding = PCM) -> None:
-        self.came_bytes = 0
+    def __init__(self, codec: AudioCodec = PCM_CODEC) -> None:
+        self.received_bytes = 0
         self.committed_bytes = 0
         self.cleared_bytes = 0
-        self.rate_hz = coding.rate_hz
-        self._decode = coding.decode
-        self._held = bytearray()
-        self._samples = Samples()
-        # What came at an earlier rate, and where in `came_bytes` the present one began.
-        self._before_ms = 0.0
-        self._rate_since = 0
+        self.rate_hz = codec.rate_hz
+        self._decode = codec.decode
+        self._buffer = bytearray()
+        self._samples = SampleAligner()
+        # What came at an earlier rate, and where in `received_bytes` the present one began.
+        self._earlier_rates_ms = 0.0
+        self._rate_start_bytes = 0
 
     @property
-    def held_bytes(self) -> int:
+    def buffered_bytes(self) -> int:
         """Sound that is neither committed nor cleared; the half of a sample at its end is not counted before the other half has come."""
-        return len(self._held)
+        return len(self._buffer)
 
     @property
     def now_ms(self) -> int:
         """The conversation's clock: how much sound came in."""
-        return int(self._before_ms + ms_of(self.came_bytes - self._rate_since, self.rate_hz))
+        return int(self._earlier_rates_ms + duration_ms(self.received_bytes - self._rate_start_bytes, self.rate_hz))
 
     @property
-    def held_from_ms(self) -> int:
+    def buffer_start_ms(self) -> int:
         """Where on the clock what is held begins."""
-        return int(self._before_ms + ms_of(self.came_bytes - self._rate_since - len(self._held), self.rate_hz))
+        return int(self._earlier_rates_ms + duration_ms(self.received_bytes - self._rate_start_bytes - len(self._buffer), self.rate_hz))
 
-    def append(self, sound: bytes) -> bytes:
+    def append(self, audio: bytes) -> bytes:
         """
         Hold more sound, as it is on the wire.
 
@@ -82,65 +86,65 @@ class InputBuffer:
             What that is as s16le, whole samples.
 
         Raises:
-            ClientMistake: there is too much; none of it was taken.
+            ClientError: there is too much; none of it was taken.
         """
-        if len(self._held) + len(sound) > MOST_BYTES:
-            raise ClientMistake(
-                f"The input audio buffer is full: it holds {ms_of(len(self._held), self.rate_hz):.0f}ms of audio. Commit or clear it.",
+        if len(self._buffer) + len(audio) > BUFFER_LIMIT_BYTES:
+            raise ClientError(
+                f"The input audio buffer is full: it holds {duration_ms(len(self._buffer), self.rate_hz):.0f}ms of audio. Commit or clear it.",
                 code="input_audio_buffer_full",
             )
-        pcm = self._samples.take(sound) if self._decode is None else self._decode(sound)
-        self._held += pcm
-        self.came_bytes += len(pcm)
+        pcm = self._samples.align(audio) if self._decode is None else self._decode(audio)
+        self._buffer += pcm
+        self.received_bytes += len(pcm)
         return pcm
 
-    def let_go(self, keep_ms: int = LOOKBACK_MS) -> None:
+    def trim(self, keep_ms: int = LOOKBACK_MS) -> None:
         """Clear all but the last of what is held: silence that nobody will ask for."""
-        if len(self._held) > 2 * (keep_bytes := bytes_of(keep_ms, self.rate_hz)):
-            self._clear(len(self._held) - keep_bytes)
+        if len(self._buffer) > 2 * (keep_bytes := size_bytes(keep_ms, self.rate_hz)):
+            self._clear(len(self._buffer) - keep_bytes)
 
     def clear(self) -> None:
         """Clear all that is held."""
-        self._samples = Samples()
-        self._clear(len(self._held))
+        self._samples = SampleAligner()
+        self._clear(len(self._buffer))
 
     def commit(self) -> bytes:
         """
         Commit all that is held.
 
         Raises:
-            ClientMistake: that is too little; it is still held.
+            ClientError: that is too little; it is still held.
         """
-        held_ms = ms_of(len(self._held), self.rate_hz)
-        if held_ms < LEAST_MS:
-            raise ClientMistake(
-                f"Error committing input audio buffer: buffer too small. Expected at least {LEAST_MS}ms of audio, "
+        held_ms = duration_ms(len(self._buffer), self.rate_hz)
+        if held_ms < MIN_COMMIT_MS:
+            raise ClientError(
+                f"Error committing input audio buffer: buffer too small. Expected at least {MIN_COMMIT_MS}ms of audio, "
                 f"but buffer only has {held_ms:.2f}ms of audio.",
                 code="input_audio_buffer_commit_empty",
             )
-        return self._commit(len(self._held))
+        return self._commit(len(self._buffer))
 
     def commit_turn(self, start_ms: int, end_ms: int) -> bytes:
         """Commit what lies between two times of the clock, as far as it is held; what lies before is cleared, the rest still held."""
-        held_from_ms = self.held_from_ms
-        self._clear(min(len(self._held), bytes_of(max(0, start_ms - held_from_ms), self.rate_hz)))
-        return self._commit(min(len(self._held), bytes_of(max(0, end_ms - max(start_ms, held_from_ms)), self.rate_hz)))
+        held_from_ms = self.buffer_start_ms
+        self._clear(min(len(self._buffer), size_bytes(max(0, start_ms - held_from_ms), self.rate_hz)))
+        return self._commit(min(len(self._buffer), size_bytes(max(0, end_ms - max(start_ms, held_from_ms)), self.rate_hz)))
 
-    def recode(self, coding: Coding) -> None:
+    def set_codec(self, codec: AudioCodec) -> None:
         """From here on sound comes in another coding; at another rate what is held is cleared, as one sound has one rate."""
-        self._samples = Samples()
-        if coding.rate_hz != self.rate_hz:
+        self._samples = SampleAligner()
+        if codec.rate_hz != self.rate_hz:
             self.clear()
-            self._before_ms += ms_of(self.came_bytes - self._rate_since, self.rate_hz)
-            self._rate_since = self.came_bytes
-        self.rate_hz, self._decode = coding
+            self._earlier_rates_ms += duration_ms(self.received_bytes - self._rate_start_bytes, self.rate_hz)
+            self._rate_start_bytes = self.received_bytes
+        self.rate_hz, self._decode = codec
 
     def _clear(self, count: int) -> None:
-        del self._held[:count]
+        del self._buffer[:count]
         self.cleared_bytes += count
 
     def _commit(self, count: int) -> bytes:
-        pcm = bytes(self._held[:count])
-        del self._held[:count]
+        pcm = bytes(self._buffer[:count])
+        del self._buffer[:count]
         self.committed_bytes += count
         return pcm

@@ -4,17 +4,25 @@ from typing import Any
 
 from msgspec import UNSET, structs
 
-from antiphon.audio import Samples
-from antiphon.engine_api.capabilities import Abilities
-from antiphon.engine_api.history import Turn
-from antiphon.errors import ClientMistake, shown, unsupported_parameter
-from antiphon.protocols.outbox import Outbox
-from antiphon.protocols.realtime.conversation import Conversation, Entry, Recording, history, shown_with_sound, told, without_sound
-from antiphon.protocols.realtime.input_audio import deaf
-from antiphon.protocols.realtime.input_buffer import Coding
-from antiphon.protocols.realtime.response import ENCODE, TOLD_LIMIT_BYTES, cut_short
-from antiphon.protocols.realtime.settings import Opening, can_hear, coding_of
-from antiphon.protocols.session import Mint
+from antiphon.audio import SampleAligner
+from antiphon.engine_api.capabilities import Capabilities
+from antiphon.engine_api.history import HistoryItem
+from antiphon.errors import ClientError, shorten, unsupported_parameter
+from antiphon.protocols.outbox import RealtimeOutbox
+from antiphon.protocols.realtime.conversation import (
+    ConversationEntry,
+    ConversationItems,
+    ItemAudio,
+    engine_history,
+    item_with_audio,
+    without_audio,
+    without_large_images,
+)
+from antiphon.protocols.realtime.input_audio import audio_unsupported
+from antiphon.protocols.realtime.input_buffer import AudioCodec
+from antiphon.protocols.realtime.response import AUDIO_ENCODERS, EVENT_LIMIT_BYTES, without_truncated_transcripts
+from antiphon.protocols.realtime.settings import RealtimeSessionConfig, codec_of, has_audio_input
+from antiphon.protocols.session import NewId
 from antiphon.wire.codec.types import encode
 from antiphon.wire.realtime import client_events as client, server_events as events
 from antiphon.wire.realtime.items import (
@@ -31,16 +39,16 @@ from antiphon.wire.realtime.items import (
 )
 
 
-class Items:
+class ItemCommands:
     """The client's hand on the conversation."""
 
-    def __init__(self, opening: Opening, outbox: Outbox, mint: Mint, conversation: Conversation) -> None:
-        self._opening = opening
+    def __init__(self, config: RealtimeSessionConfig, outbox: RealtimeOutbox, new_id: NewId, conversation: ConversationItems) -> None:
+        self._config = config
         self._outbox = outbox
-        self._mint = mint
+        self._new_id = new_id
         self._conversation = conversation
 
-    def create(self, event: client.ConversationItemCreate, coding: Coding) -> None:
+    def create(self, event: client.ConversationItemCreate, codec: AudioCodec) -> None:
         """
         Add an item.
 
@@ -48,13 +56,13 @@ class Items:
             coding: of the sound in it.
 
         Raises:
-            ClientMistake: it can't be one, or not there; nothing was added.
+            ClientError: it can't be one, or not there; nothing was added.
         """
         previous_id = event.previous_item_id if isinstance(event.previous_item_id, str) else None
-        entry = self._entry(event.item, coding, "item")
-        self._check_belongs(entry.item)
-        item = told(entry.item)
-        check_told(item, "item")
+        entry = self._create_entry(event.item, codec, "item")
+        self._check_references(entry.item)
+        item = without_large_images(entry.item)
+        check_event_size(item, "item")
         behind = self._conversation.add(entry, previous_id)
         self._outbox.send(events.ConversationItemAdded, previous_item_id=behind, item=item)
         self._outbox.send(events.ConversationItemDone, previous_item_id=behind, item=item)
@@ -67,14 +75,14 @@ class Items:
             format: of the person's sound, or of the model's.
 
         Raises:
-            ClientMistake: there is none of that id.
+            ClientError: there is none of that id.
         """
         entry = self._conversation.get(event.item_id, "retrieve")
-        room = TOLD_LIMIT_BYTES - len(encode(told(entry.item)))
-        item = shown_with_sound(entry, lambda recording: _encoded(recording, format), room * 3 // 4)
+        room = EVENT_LIMIT_BYTES - len(encode(without_large_images(entry.item)))
+        item = item_with_audio(entry, lambda recording: _encode_audio(recording, format), room * 3 // 4)
         self._outbox.send(events.ConversationItemRetrieved, item=item)
 
-    def is_answer(self, item_id: str) -> bool:
+    def is_assistant_item(self, item_id: str) -> bool:
         """Whether an item is what the model said."""
         entry = self._conversation.find(item_id)
         return entry is not None and getattr(entry.item, "role", None) == "assistant"
@@ -84,32 +92,32 @@ class Items:
         The client stopped listening in the middle of an answer.
 
         Raises:
-            ClientMistake: that is no answer that was heard, or it ended before.
+            ClientError: that is no answer that was heard, or it ended before.
         """
         entry = self._conversation.get(event.item_id, "truncate")
-        recording = entry.recordings.get(event.content_index)
+        recording = entry.audio_by_part.get(event.content_index)
         if recording is None or not recording.length_bytes or getattr(entry.item, "role", None) != "assistant":
-            raise ClientMistake("Only model output audio messages can be truncated", code="unsupported_content_type")
-        if event.audio_end_ms > recording.whole_ms:
-            raise ClientMistake(
-                f"Audio content of {recording.whole_ms}ms is already shorter than {event.audio_end_ms}ms",
+            raise ClientError("Only model output audio messages can be truncated", code="unsupported_content_type")
+        if event.audio_end_ms > recording.full_length_ms:
+            raise ClientError(
+                f"Audio content of {recording.full_length_ms}ms is already shorter than {event.audio_end_ms}ms",
                 code="invalid_value",
                 param="audio_end_ms",
             )
-        self._cut(entry, event.content_index, event.audio_end_ms)
+        self._truncate_entry(entry, event.content_index, event.audio_end_ms)
 
-    def cut(self, item_id: str, content_index: int, heard_ms: int) -> None:
+    def truncate_playback(self, item_id: str, content_index: int, heard_ms: int) -> None:
         """The server stopped playing in the middle of an answer; nothing, where that is not of the conversation or not there any more."""
         entry = self._conversation.find(item_id)
-        if entry is not None and content_index in entry.recordings:
-            self._cut(entry, content_index, heard_ms)
+        if entry is not None and content_index in entry.audio_by_part:
+            self._truncate_entry(entry, content_index, heard_ms)
 
-    def _cut(self, entry: Entry, content_index: int, at_ms: int) -> None:
-        recording = entry.recordings[content_index]
+    def _truncate_entry(self, entry: ConversationEntry, content_index: int, at_ms: int) -> None:
+        recording = entry.audio_by_part[content_index]
         # Two that both stop an answer, as client and server do at an interruption, are both right: the earlier stop holds.
-        recording.cut(min(at_ms, recording.length_ms))
+        recording.truncate(min(at_ms, recording.length_ms))
         if not entry.is_open:
-            entry.item = cut_short(entry.item, entry)
+            entry.item = without_truncated_transcripts(entry.item, entry)
         self._outbox.send(
             events.ConversationItemTruncated, item_id=entry.item.id, content_index=content_index, audio_end_ms=recording.length_ms
         )
@@ -119,116 +127,118 @@ class Items:
         Take an item out of the conversation.
 
         Raises:
-            ClientMistake: there is none of that id.
+            ClientError: there is none of that id.
         """
         self._conversation.delete(event.item_id)
         self._outbox.send(events.ConversationItemDeleted, item_id=event.item_id)
 
-    def history(self, given: list[InputItem] | None, coding: Coding) -> tuple[Turn, ...]:
+    def history(self, input_items: list[InputItem] | None, codec: AudioCodec) -> tuple[HistoryItem, ...]:
         """
         What an answer reads: these items, or where none are given the conversation.
 
         Raises:
-            ClientMistake: one of them can't be read.
+            ClientError: one of them can't be read.
         """
-        hears = can_hear(self._opening.abilities)
-        if given is None:
-            return history(self._conversation, hears=hears)
-        called = {item.call_id for item in given if isinstance(item, FunctionCallItem)}
-        for index, item in enumerate(given):
+        hears = has_audio_input(self._config.capabilities)
+        if input_items is None:
+            return engine_history(self._conversation, with_audio=hears)
+        called = {item.call_id for item in input_items if isinstance(item, FunctionCallItem)}
+        for index, item in enumerate(input_items):
             if isinstance(item, FunctionCallOutputItem) and item.call_id not in called:
-                self._check_called(item, f"response.input[{index}]")
-        return history([self._read(item, coding, f"response.input[{index}]") for index, item in enumerate(given)], hears=hears)
+                self._check_call_exists(item, f"response.input[{index}]")
+        return engine_history(
+            [self._input_entry(item, codec, f"response.input[{index}]") for index, item in enumerate(input_items)], with_audio=hears
+        )
 
-    def _read(self, item: InputItem, coding: Coding, path: str) -> Entry:
+    def _input_entry(self, item: InputItem, codec: AudioCodec, path: str) -> ConversationEntry:
         if not isinstance(item, ItemReference):
-            return self._entry(item, coding, path)
+            return self._create_entry(item, codec, path)
         entry = self._conversation.find(item.id)
         if entry is None:
-            raise ClientMistake(f"Item with id '{shown(item.id)}' not found in conversation.", code="item_not_found", param=f"{path}.id")
+            raise ClientError(f"Item with id '{shorten(item.id)}' not found in conversation.", code="item_not_found", param=f"{path}.id")
         return entry
 
-    def _entry(self, item: Item, coding: Coding, path: str) -> Entry:
+    def _create_entry(self, item: Item, codec: AudioCodec, path: str) -> ConversationEntry:
         """An item of the client's as it is kept: with an id, and its sound beside it."""
         given: dict[str, Any] = {}
         if item.id is UNSET or not item.id:
-            given["id"] = self._mint("item")
+            given["id"] = self._new_id("item")
         if "status" in item.__struct_fields__:
             given |= {"object": "realtime.item", "status": "completed"}
         if isinstance(item, FunctionCallItem) and item.call_id is UNSET:
-            given["call_id"] = self._mint("call")
+            given["call_id"] = self._new_id("call")
         if not isinstance(item, MessageItem):
-            return Entry(structs.replace(item, **given))
+            return ConversationEntry(structs.replace(item, **given))
         recordings = {}
         for index, part in enumerate(item.content):
-            recording = self._recorded(part, coding, f"{path}.content[{index}]")
+            recording = self._item_audio(part, codec, f"{path}.content[{index}]")
             if recording is not None:
                 recordings[index] = recording
-        content = without_sound(item.content) if recordings else item.content
-        return Entry(structs.replace(item, **given, content=content), recordings)
+        content = without_audio(item.content) if recordings else item.content
+        return ConversationEntry(structs.replace(item, **given, content=content), recordings)
 
-    def _recorded(self, part: Any, coding: Coding, place: str) -> Recording | None:
-        abilities: Abilities = self._opening.abilities
+    def _item_audio(self, part: Any, codec: AudioCodec, path: str) -> ItemAudio | None:
+        abilities: Capabilities = self._config.capabilities
         match part:
             case OutputAudio():
-                raise ClientMistake(
+                raise ClientError(
                     "Assistant audio can't be created: only the model makes it. Send what was said as 'output_text'.",
                     code="invalid_value",
-                    param=f"{place}.type",
+                    param=f"{path}.type",
                 )
             case InputImage() if not abilities.images:
-                raise unsupported_parameter(f"{place}.image_url", self._opening.model)
+                raise unsupported_parameter(f"{path}.image_url", self._config.model)
             case InputAudio() if isinstance(part.audio, bytes):
-                if not can_hear(abilities):
-                    raise deaf(self._opening.model)
-                pcm = Samples().take(part.audio) if coding.decode is None else coding.decode(part.audio)
-                return Recording(coding.rate_hz, pcm, len(pcm), None, part.transcript if isinstance(part.transcript, str) else None)
+                if not has_audio_input(abilities):
+                    raise audio_unsupported(self._config.model)
+                pcm = SampleAligner().align(part.audio) if codec.decode is None else codec.decode(part.audio)
+                return ItemAudio(codec.rate_hz, pcm, len(pcm), None, part.transcript if isinstance(part.transcript, str) else None)
             case _:
                 return None
 
-    def _check_belongs(self, item: Item) -> None:
+    def _check_references(self, item: Item) -> None:
         """
         Ask whether what an item answers is there.
 
         Raises:
-            ClientMistake: it isn't.
+            ClientError: it isn't.
         """
         match item:
             case FunctionCallOutputItem():
-                self._check_called(item, "item")
+                self._check_call_exists(item, "item")
             case McpApprovalResponseItem(approval_request_id=request_id) if not self._conversation.has_approval_request(request_id):
-                raise ClientMistake(
-                    f"Approval request with id '{shown(request_id)}' not found in conversation.",
+                raise ClientError(
+                    f"Approval request with id '{shorten(request_id)}' not found in conversation.",
                     code="invalid_value",
                     param="item.approval_request_id",
                 )
             case _:
                 pass
 
-    def _check_called(self, item: FunctionCallOutputItem, path: str) -> None:
+    def _check_call_exists(self, item: FunctionCallOutputItem, path: str) -> None:
         if not self._conversation.has_call(item.call_id):
-            raise ClientMistake(
-                f"Tool call ID '{shown(item.call_id)}' not found in conversation.", code="invalid_tool_call_id", param=f"{path}.call_id"
+            raise ClientError(
+                f"Tool call ID '{shorten(item.call_id)}' not found in conversation.", code="invalid_tool_call_id", param=f"{path}.call_id"
             )
 
 
-def _encoded(recording: Recording, format: Any) -> bytes:
-    if coding_of(format).rate_hz != recording.rate_hz:
+def _encode_audio(item_audio: ItemAudio, format: Any) -> bytes:
+    if codec_of(format).rate_hz != item_audio.rate_hz:
         return b""
-    return ENCODE[getattr(format, "type", "audio/pcm")](bytes(recording.pcm))
+    return AUDIO_ENCODERS[getattr(format, "type", "audio/pcm")](bytes(item_audio.pcm))
 
 
-def check_told(value: Any, path: str) -> None:
+def check_event_size(value: Any, path: str) -> None:
     """
     Ask whether what a client sets can be told back to it in one event.
 
     Raises:
-        ClientMistake: it is too long.
+        ClientError: it is too long.
     """
     length_bytes = len(encode(value))
-    if length_bytes > TOLD_LIMIT_BYTES:
-        raise ClientMistake(
-            f"Invalid '{path}': {length_bytes} bytes are too many. The maximum is {TOLD_LIMIT_BYTES} bytes.",
+    if length_bytes > EVENT_LIMIT_BYTES:
+        raise ClientError(
+            f"Invalid '{path}': {length_bytes} bytes are too many. The maximum is {EVENT_LIMIT_BYTES} bytes.",
             code="string_above_max_length",
             param=path,
         )

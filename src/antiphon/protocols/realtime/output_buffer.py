@@ -13,7 +13,7 @@ from msgspec import Struct
 from antiphon.wire.realtime import server_events as events
 
 
-class Part(Struct):
+class BufferedPart(Struct):
     """
     A part of an answer whose sound is played or waits to be; times are in Unix seconds.
 
@@ -31,7 +31,7 @@ class Part(Struct):
     closed_at: float | None = None
 
 
-class Unheard(Struct, frozen=True):
+class UnheardPart(Struct, frozen=True):
     """A part that was dropped when only so much of it had been heard."""
 
     item_id: str
@@ -39,7 +39,7 @@ class Unheard(Struct, frozen=True):
     heard_ms: int
 
 
-class Playout:
+class OutputBuffer:
     """
     What is played; each call says how late it is.
 
@@ -49,30 +49,30 @@ class Playout:
 
     def __init__(self, send: Callable[..., None]) -> None:
         self._send = send
-        self._parts: deque[Part] = deque()
-        self._open: set[str] = set()
-        self._started: list[str] = []
-        self._dropped: set[str] = set()
-        self._last_id = ""
+        self._parts: deque[BufferedPart] = deque()
+        self._open_responses: set[str] = set()
+        self._started_responses: list[str] = []
+        self._dropped_responses: set[str] = set()
+        self._last_response_id = ""
 
     @property
-    def next_at(self) -> float | None:
+    def next_end_at(self) -> float | None:
         """When the next part is through; None while nothing is or it is not known."""
         if not self._parts or self._parts[0].closed_at is None:
             return None
         return self._parts[0].ends_at
 
-    def begin(self, response_id: str) -> None:
+    def begin_response(self, response_id: str) -> None:
         """An answer begins, which may have sound."""
-        self._open.add(response_id)
+        self._open_responses.add(response_id)
 
-    def queue(self, response_id: str, item_id: str, content_index: int, length_ms: float, at: float) -> bool:
+    def append_audio(self, response_id: str, item_id: str, content_index: int, length_ms: float, at: float) -> bool:
         """More sound of a part; whether it will be played, which it is not once its answer was dropped."""
-        if response_id in self._dropped:
+        if response_id in self._dropped_responses:
             return False
         part = self._find(item_id, content_index)
         if part is None:
-            part = Part(response_id, item_id, content_index)
+            part = BufferedPart(response_id, item_id, content_index)
             self._parts.append(part)
             if len(self._parts) == 1:
                 self._start(at)
@@ -81,17 +81,17 @@ class Playout:
             part.ends_at = max(part.ends_at, at) + length_ms / 1000
         return True
 
-    def close(self, item_id: str, content_index: int, at: float) -> None:
+    def close_part(self, item_id: str, content_index: int, at: float) -> None:
         """No more sound comes of a part."""
         part = self._find(item_id, content_index)
         if part is not None:
             part.closed_at = at
             self.advance(at)
 
-    def finish(self, response_id: str, at: float) -> None:
+    def finish_response(self, response_id: str, at: float) -> None:
         """An answer is over; what there is of it is still played."""
-        self._open.discard(response_id)
-        self._dropped.discard(response_id)
+        self._open_responses.discard(response_id)
+        self._dropped_responses.discard(response_id)
         self.advance(at)
         self._stop(response_id)
 
@@ -103,28 +103,28 @@ class Playout:
             if self._parts:
                 self._start(max(first.ends_at, first.closed_at))
 
-    def drop(self, at: float) -> list[Unheard]:
+    def drop(self, at: float) -> list[UnheardPart]:
         """Drop all that was not heard, and what is still to come of the answers that it is of."""
-        unheard = [Unheard(part.item_id, part.content_index, self._heard_ms(part, at)) for part in self._parts]
-        self._dropped |= self._open & {*self._started, *(part.response_id for part in self._parts)}
+        unheard = [UnheardPart(part.item_id, part.content_index, self._heard_ms(part, at)) for part in self._parts]
+        self._dropped_responses |= self._open_responses & {*self._started_responses, *(part.response_id for part in self._parts)}
         self._parts.clear()
-        started, self._started = self._started, []
+        started, self._started_responses = self._started_responses, []
         for response_id in started:
             self._send(events.OutputAudioBufferCleared, response_id=response_id)
         return unheard
 
-    def clear(self, at: float) -> list[Unheard]:
+    def clear(self, at: float) -> list[UnheardPart]:
         """The same because the client asks for it, which is answered even where there is nothing to drop."""
-        if not self._started:
-            self._send(events.OutputAudioBufferCleared, response_id=self._last_id)
+        if not self._started_responses:
+            self._send(events.OutputAudioBufferCleared, response_id=self._last_response_id)
         return self.drop(at)
 
-    def _find(self, item_id: str, content_index: int) -> Part | None:
+    def _find(self, item_id: str, content_index: int) -> BufferedPart | None:
         # Whatever comes is of the last part, save where answers are made at the same time.
         wanted = (item_id, content_index)
         return next((part for part in reversed(self._parts) if (part.item_id, part.content_index) == wanted), None)
 
-    def _heard_ms(self, part: Part, at: float) -> int:
+    def _heard_ms(self, part: BufferedPart, at: float) -> int:
         if part is not self._parts[0]:
             return 0
         return int(max(0.0, part.length_ms - max(0.0, part.ends_at - at) * 1000))
@@ -133,13 +133,13 @@ class Playout:
         """It is the turn of the first part."""
         first = self._parts[0]
         first.ends_at = at + first.length_ms / 1000
-        if first.response_id not in self._started:
-            self._started.append(first.response_id)
-            self._last_id = first.response_id
+        if first.response_id not in self._started_responses:
+            self._started_responses.append(first.response_id)
+            self._last_response_id = first.response_id
             self._send(events.OutputAudioBufferStarted, response_id=first.response_id)
 
     def _stop(self, response_id: str) -> None:
-        is_left = response_id in self._open or any(part.response_id == response_id for part in self._parts)
-        if response_id in self._started and not is_left:
-            self._started.remove(response_id)
+        is_left = response_id in self._open_responses or any(part.response_id == response_id for part in self._parts)
+        if response_id in self._started_responses and not is_left:
+            self._started_responses.remove(response_id)
             self._send(events.OutputAudioBufferStopped, response_id=response_id)

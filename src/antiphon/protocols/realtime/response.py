@@ -8,17 +8,17 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET
 
-from antiphon.audio import bytes_of, ms_of, to_alaw, to_ulaw
-from antiphon.engine_api import commands, events as talk_events
-from antiphon.protocols import output as steps, output_table as response_table
-from antiphon.protocols.outbox import Outbox
-from antiphon.protocols.output_table import Slot
-from antiphon.protocols.realtime.conversation import Conversation, Entry, Recording, usage_kinds
-from antiphon.protocols.realtime.output_buffer import Playout
-from antiphon.protocols.realtime.plan import Plan
-from antiphon.protocols.realtime.settings import coding_of, voice_name
-from antiphon.protocols.session import Mint
-from antiphon.protocols.token_estimate import tokens_of
+from antiphon.audio import duration_ms, encode_alaw, encode_ulaw, size_bytes
+from antiphon.engine_api import commands, events as engine_events
+from antiphon.protocols import output as steps, output_table
+from antiphon.protocols.outbox import RealtimeOutbox
+from antiphon.protocols.output_table import OutputKind
+from antiphon.protocols.realtime.conversation import ConversationEntry, ConversationItems, ItemAudio, text_token_counts
+from antiphon.protocols.realtime.output_buffer import OutputBuffer
+from antiphon.protocols.realtime.plan import ResponsePlan
+from antiphon.protocols.realtime.settings import codec_of, voice_name
+from antiphon.protocols.session import NewId
+from antiphon.protocols.token_estimate import response_tokens
 from antiphon.wire.realtime import server_events as events
 from antiphon.wire.realtime.items import AudioContent, FunctionCallItem, MessageItem, OutputAudio, OutputText, Part, TextContent
 from antiphon.wire.realtime.response import (
@@ -33,23 +33,23 @@ from antiphon.wire.realtime.response import (
     Usage,
 )
 
-DELTA_MS = 200
+MAX_DELTA_MS = 200
 """The most sound in one event; some clients take no message over 1 MiB, and a player wants to begin."""
 
-MOST_CHARACTERS = 1_000
+MAX_DELTA_CHARACTERS = 1_000
 """The most characters of words in one event; more is rare, and split so that no message is large."""
 
-TOLD_LIMIT_BYTES = 900 << 10
+EVENT_LIMIT_BYTES = 900 << 10
 """The most JSON of an item, an answer or a session; each is told in one event, and some clients take no message over 1 MiB."""
 
-ITEM_BYTES = 256
+ITEM_OVERHEAD_BYTES = 256
 """What an item or a part of it takes beyond its words, at most."""
 
-ENCODE: dict[str, Callable[[bytes], bytes]] = {"audio/pcm": bytes, "audio/pcmu": to_ulaw, "audio/pcma": to_alaw}
+AUDIO_ENCODERS: dict[str, Callable[[bytes], bytes]] = {"audio/pcm": bytes, "audio/pcmu": encode_ulaw, "audio/pcma": encode_alaw}
 """From s16le to what stands on the wire."""
 
 
-class Answer:
+class RealtimeResponse:
     """
     An answer under way.
 
@@ -63,139 +63,146 @@ class Answer:
         sounded_at: when the first of it was; 0 before.
     """
 
-    def __init__(self, plan: Plan, outbox: Outbox, mint: Mint, conversation: Conversation | None, playout: Playout | None = None) -> None:
+    def __init__(
+        self,
+        plan: ResponsePlan,
+        outbox: RealtimeOutbox,
+        new_id: NewId,
+        conversation: ConversationItems | None,
+        output_buffer: OutputBuffer | None = None,
+    ) -> None:
         self.plan = plan
-        self.has_sounded = False
-        self.sound_ms = 0.0
-        self.sounded_at = 0.0
+        self.has_audio = False
+        self.audio_ms = 0.0
+        self.audio_started_at = 0.0
         self._outbox = outbox
         self._conversation = conversation
-        self._playout = playout
-        self._is_aloud = list(plan.modalities) == ["audio"]
-        self._steps = steps.Response(lambda _prefix: mint("item"), is_aloud=self._is_aloud, is_never_empty=False)
+        self._output_buffer = output_buffer
+        self._is_spoken = list(plan.modalities) == ["audio"]
+        self._output_machine = steps.OutputMachine(lambda _prefix: new_id("item"), is_spoken=self._is_spoken, requires_item=False)
         self._output: list[Any] = []
-        self._entry = Entry(None)
-        self._rate_hz = coding_of(plan.format).rate_hz
-        self._encode = ENCODE[getattr(plan.format, "type", "audio/pcm")]
-        self._most_bytes = bytes_of(DELTA_MS, self._rate_hz)
-        self._place: dict[str, Any] = {}
-        self._told_bytes = 0
-        self._awaited: steps.Step | None = None
+        self._entry = ConversationEntry(None)
+        self._rate_hz = codec_of(plan.format).rate_hz
+        self._encode = AUDIO_ENCODERS[getattr(plan.format, "type", "audio/pcm")]
+        self._max_delta_bytes = size_bytes(MAX_DELTA_MS, self._rate_hz)
+        self._position: dict[str, Any] = {}
+        self._sent_bytes = 0
+        self._deferred_step: steps.OutputStep | None = None
 
     @property
     def tokens(self) -> int:
         """What it came to, input and output; estimated where the engine has not said."""
-        return tokens_of(self._steps, self.plan.respond, self._rate_hz)
+        return response_tokens(self._output_machine, self.plan.respond, self._rate_hz)
 
     def begin(self) -> None:
         """Say that it has begun, and tell the engine."""
-        if self._playout is not None:
-            self._playout.begin(self.plan.id)
-        self._outbox.send(events.ResponseCreated, response=self._shown("in_progress", None))
-        self._outbox.tell(self.plan.respond)
+        if self._output_buffer is not None:
+            self._output_buffer.begin_response(self.plan.id)
+        self._outbox.send(events.ResponseCreated, response=self._response_object("in_progress", None))
+        self._outbox.send_to_engine(self.plan.respond)
 
-    def refuse(self, broke: talk_events.Broke, at: float) -> None:
+    def refuse(self, failure: engine_events.ResponseFailed, at: float) -> None:
         """Say that it has begun and failed; the engine is told nothing."""
-        self._outbox.send(events.ResponseCreated, response=self._shown("in_progress", None))
-        self.take(broke, at)
+        self._outbox.send(events.ResponseCreated, response=self._response_object("in_progress", None))
+        self.handle_event(failure, at)
 
-    def take(self, word: talk_events.FromEngine, at: float) -> bool:
+    def handle_event(self, event: engine_events.EngineEvent, at: float) -> bool:
         """Tell what follows from a word of the engine; whether it is over."""
-        word = self._limited(_AS[type(word)](word) if type(word) in _AS else word)
-        if type(word) not in _UNTOLD:
-            self._perform(self._steps.take(word), at)
-        return self._steps.over
+        event = self._limit_length(_EVENT_SUBSTITUTES[type(event)](event) if type(event) in _EVENT_SUBSTITUTES else event)
+        if type(event) not in _IGNORED_EVENTS:
+            self._perform(self._output_machine.apply(event), at)
+        return self._output_machine.is_over
 
     def cancel(self, reason: Literal["turn_detected", "client_cancelled"], at: float) -> None:
         """End it here, closing all that is open."""
-        self._outbox.tell(commands.Cancel(self.plan.id))
-        self._perform(self._steps.cancel(), at, reason)
+        self._outbox.send_to_engine(commands.Cancel(self.plan.id))
+        self._perform(self._output_machine.cancel(), at, reason)
 
     def abandon(self) -> None:
         """End it where nobody is there any more to be told."""
-        self._outbox.tell(commands.Cancel(self.plan.id))
-        self._steps.cancel()
+        self._outbox.send_to_engine(commands.Cancel(self.plan.id))
+        self._output_machine.cancel()
 
-    def _limited(self, word: talk_events.FromEngine) -> talk_events.FromEngine:
+    def _limit_length(self, event: engine_events.EngineEvent) -> engine_events.EngineEvent:
         """The word, or the end of an answer that has become too long to be told whole."""
-        text = getattr(word, "text", None)
+        text = getattr(event, "text", None)
         if text is None:
-            return word
-        self._told_bytes += len(msgspec.json.encode(text))
-        if self._told_bytes <= TOLD_LIMIT_BYTES or self._steps.over:
-            return word
-        self._outbox.tell(commands.Cancel(self.plan.id))
-        return talk_events.Ended(self.plan.id, "length")
+            return event
+        self._sent_bytes += len(msgspec.json.encode(text))
+        if self._sent_bytes <= EVENT_LIMIT_BYTES or self._output_machine.is_over:
+            return event
+        self._outbox.send_to_engine(commands.Cancel(self.plan.id))
+        return engine_events.ResponseEnded(self.plan.id, "length")
 
     # What follows from the engine's words
 
-    def _perform(self, done: Sequence[steps.Step], at: float, cancelled_by: str | None = None) -> None:
-        if self._awaited is not None:
-            done, self._awaited = [self._awaited, *done], None
-        for step in done:
-            if isinstance(step, steps.Finished):
-                self._finish(step, cancelled_by)
-                if self._playout is not None:
-                    self._playout.finish(self.plan.id, at)
-            elif isinstance(step, steps.ItemDone) and step.item.call is not None and step is done[-1]:
+    def _perform(self, output_steps: Sequence[steps.OutputStep], at: float, cancelled_by: str | None = None) -> None:
+        if self._deferred_step is not None:
+            output_steps, self._deferred_step = [self._deferred_step, *output_steps], None
+        for step in output_steps:
+            if isinstance(step, steps.OutputFinished):
+                self._on_output_finished(step, cancelled_by)
+                if self._output_buffer is not None:
+                    self._output_buffer.finish_response(self.plan.id, at)
+            elif isinstance(step, steps.ItemDone) and step.item.call is not None and step is output_steps[-1]:
                 # Clients answer a call, and ask for the next response, as soon as it is complete: that has to find this response over.
-                self._awaited = step
+                self._deferred_step = step
             else:
-                _PERFORM[type(step)](self, step, at)
+                _STEP_HANDLERS[type(step)](self, step, at)
 
-    def _item_added(self, step: steps.ItemAdded, _at: float) -> None:
-        self._told_bytes += ITEM_BYTES
-        item = self._wire(step.item, "in_progress")
-        self._place = {"response_id": self.plan.id, "item_id": step.item.id, "output_index": step.item.index}
-        self._entry = Entry(item, is_open=True)
+    def _on_item_added(self, step: steps.ItemAdded, _at: float) -> None:
+        self._sent_bytes += ITEM_OVERHEAD_BYTES
+        item = self._wire_item(step.item, "in_progress")
+        self._position = {"response_id": self.plan.id, "item_id": step.item.id, "output_index": step.item.index}
+        self._entry = ConversationEntry(item, is_open=True)
         self._outbox.send(events.ResponseOutputItemAdded, response_id=self.plan.id, output_index=step.item.index, item=item)
         if self._conversation is not None:
             previous_id = self._conversation.add(self._entry)
             self._outbox.send(events.ConversationItemAdded, previous_item_id=previous_id, item=item)
 
-    def _part_added(self, step: steps.PartAdded, _at: float) -> None:
-        self._told_bytes += ITEM_BYTES
+    def _on_part_added(self, step: steps.PartAdded, _at: float) -> None:
+        self._sent_bytes += ITEM_OVERHEAD_BYTES
         part: AudioContent | TextContent = TextContent(text="")
-        if step.part.slot is Slot.SOUND:
-            self._entry.recordings[step.part.index] = Recording(self._rate_hz)
+        if step.part.kind is OutputKind.AUDIO:
+            self._entry.audio_by_part[step.part.index] = ItemAudio(self._rate_hz)
             part = AudioContent(transcript="")
-        self._outbox.send(events.ResponseContentPartAdded, **self._place, content_index=step.part.index, part=part)
+        self._outbox.send(events.ResponseContentPartAdded, **self._position, content_index=step.part.index, part=part)
 
-    def _grew(self, step: steps.Grew, _at: float) -> None:
+    def _on_text_appended(self, step: steps.TextAppended, _at: float) -> None:
         index = step.part.index
         kind: Any = events.ResponseOutputTextDelta
-        if step.part.slot is Slot.SOUND:
+        if step.part.kind is OutputKind.AUDIO:
             kind = events.ResponseOutputAudioTranscriptDelta
-            recording = self._entry.recordings[index]
-            recording.words.append((recording.length_bytes, step.text))
-        for at in range(0, len(step.text), MOST_CHARACTERS):
-            self._outbox.send(kind, **self._place, content_index=index, delta=step.text[at : at + MOST_CHARACTERS])
+            recording = self._entry.audio_by_part[index]
+            recording.transcript_chunks.append((recording.length_bytes, step.text))
+        for at in range(0, len(step.text), MAX_DELTA_CHARACTERS):
+            self._outbox.send(kind, **self._position, content_index=index, delta=step.text[at : at + MAX_DELTA_CHARACTERS])
 
-    def _sounded(self, step: steps.Sounded, at: float) -> None:
-        if not self.has_sounded:
-            self.has_sounded, self.sounded_at = True, at
-        self._entry.recordings[step.part.index].add(step.pcm)
-        length_ms = ms_of(len(step.pcm), self._rate_hz)
-        self.sound_ms += length_ms
-        playout = self._playout
-        if playout is not None and not playout.queue(self.plan.id, self._place["item_id"], step.part.index, length_ms, at):
+    def _on_audio_appended(self, step: steps.AudioAppended, at: float) -> None:
+        if not self.has_audio:
+            self.has_audio, self.audio_started_at = True, at
+        self._entry.audio_by_part[step.part.index].append(step.pcm)
+        length_ms = duration_ms(len(step.pcm), self._rate_hz)
+        self.audio_ms += length_ms
+        playout = self._output_buffer
+        if playout is not None and not playout.append_audio(self.plan.id, self._position["item_id"], step.part.index, length_ms, at):
             return
-        for pcm in _split(step.pcm, self._most_bytes):
-            self._outbox.send(events.ResponseOutputAudioDelta, **self._place, content_index=step.part.index, delta=self._encode(pcm))
+        for pcm in _split(step.pcm, self._max_delta_bytes):
+            self._outbox.send(events.ResponseOutputAudioDelta, **self._position, content_index=step.part.index, delta=self._encode(pcm))
 
-    def _call_grew(self, step: steps.CallGrew, _at: float) -> None:
+    def _on_arguments_appended(self, step: steps.ArgumentsAppended, _at: float) -> None:
         assert step.item.call is not None
-        for at in range(0, len(step.text), MOST_CHARACTERS):
-            delta = step.text[at : at + MOST_CHARACTERS]
-            self._outbox.send(events.ResponseFunctionCallArgumentsDelta, **self._place, call_id=step.item.call.call_id, delta=delta)
+        for at in range(0, len(step.text), MAX_DELTA_CHARACTERS):
+            delta = step.text[at : at + MAX_DELTA_CHARACTERS]
+            self._outbox.send(events.ResponseFunctionCallArgumentsDelta, **self._position, call_id=step.item.call.call_id, delta=delta)
 
-    def _part_done(self, step: steps.PartDone, at: float) -> None:
-        place = {**self._place, "content_index": step.part.index}
+    def _on_part_done(self, step: steps.PartDone, at: float) -> None:
+        place = {**self._position, "content_index": step.part.index}
         text = step.part.text
         part: AudioContent | TextContent
-        if step.part.slot is Slot.SOUND:
-            if self._playout is not None:
-                self._playout.close(self._place["item_id"], step.part.index, at)
+        if step.part.kind is OutputKind.AUDIO:
+            if self._output_buffer is not None:
+                self._output_buffer.close_part(self._position["item_id"], step.part.index, at)
             self._outbox.send(events.ResponseOutputAudioDone, **place)
             self._outbox.send(events.ResponseOutputAudioTranscriptDone, **place, transcript=text)
             part = AudioContent(transcript=text)
@@ -204,20 +211,20 @@ class Answer:
             part = TextContent(text=text)
         self._outbox.send(events.ResponseContentPartDone, **place, part=part)
 
-    def _item_done(self, step: steps.ItemDone, _at: float) -> None:
-        item = self._wire(step.item, step.item.status)
+    def _on_item_done(self, step: steps.ItemDone, _at: float) -> None:
+        item = self._wire_item(step.item, step.item.status)
         if isinstance(item, FunctionCallItem):
             call = {"call_id": item.call_id, "name": item.name, "arguments": item.arguments}
-            self._outbox.send(events.ResponseFunctionCallArgumentsDone, **self._place, **call)
+            self._outbox.send(events.ResponseFunctionCallArgumentsDone, **self._position, **call)
         self._output.append(item)
         entry, conversation = self._entry, self._conversation
         entry.is_open = False
-        entry.item = cut_short(item, entry)
+        entry.item = without_truncated_transcripts(item, entry)
         if conversation is not None and conversation.find(item.id) is entry:
             self._outbox.send(events.ConversationItemDone, previous_item_id=conversation.previous_id(step.item.id), item=item)
         self._outbox.send(events.ResponseOutputItemDone, response_id=self.plan.id, output_index=step.item.index, item=item)
 
-    def _finish(self, step: steps.Finished, cancelled_by: str | None) -> None:
+    def _on_output_finished(self, step: steps.OutputFinished, cancelled_by: str | None) -> None:
         details: StatusDetails | None = None
         match step.outcome:
             case "cancelled":
@@ -225,16 +232,16 @@ class Answer:
             case "incomplete":
                 details = StatusDetails(type="incomplete", reason=step.reason or UNSET)
             case "failed":
-                assert step.broke is not None
-                error = StatusError(type=step.broke.type, code=step.broke.code, message=step.broke.message)
+                assert step.failure is not None
+                error = StatusError(type=step.failure.type, code=step.failure.code, message=step.failure.message)
                 details = StatusDetails(type="failed", error=error)
             case "completed":
                 pass
-        self._outbox.send(events.ResponseDone, response=self._shown(step.outcome, details))
+        self._outbox.send(events.ResponseDone, response=self._response_object(step.outcome, details))
 
     # How it looks
 
-    def _shown(self, status: Any, details: StatusDetails | None) -> Response:
+    def _response_object(self, status: Any, details: StatusDetails | None) -> Response:
         plan = self.plan
         return Response(
             object="realtime.response",
@@ -247,11 +254,11 @@ class Answer:
             max_output_tokens=plan.max_output_tokens,
             temperature=UNSET if plan.temperature is None else plan.temperature,
             audio=ResponseAudio(output=ResponseAudioOutput(format=plan.format, voice=voice_name(plan.voice))),
-            usage=_usage(self._steps.used),
+            usage=_usage(self._output_machine.usage),
             metadata=plan.metadata,
         )
 
-    def _wire(self, item: steps.Item, status: response_table.Status) -> Any:
+    def _wire_item(self, item: steps.OutputItem, status: output_table.Status) -> Any:
         if item.call is not None:
             return FunctionCallItem(
                 id=item.id,
@@ -262,74 +269,74 @@ class Answer:
                 arguments=item.arguments,
             )
         content: list[Part] = [
-            OutputAudio(transcript=part.text) if part.slot is Slot.SOUND else OutputText(text=part.text)
+            OutputAudio(transcript=part.text) if part.kind is OutputKind.AUDIO else OutputText(text=part.text)
             for part in (item.parts if status != "in_progress" else ())
         ]
         return MessageItem(id=item.id, object="realtime.item", status=status, role="assistant", content=content)
 
 
-def cut_short(item: Any, entry: Entry) -> Any:
+def without_truncated_transcripts(item: Any, entry: ConversationEntry) -> Any:
     """An item as it is kept: where the client stopped listening, what was said is not known to the word, so that no transcript is left."""
-    cut = [index for index, recording in entry.recordings.items() if recording.cut_ms is not None]
+    cut = [index for index, recording in entry.audio_by_part.items() if recording.truncated_at_ms is not None]
     if not cut:
         return item
     content: list[Part] = [OutputAudio() if index in cut else part for index, part in enumerate(item.content)]
     return MessageItem(id=item.id, object=item.object, status=item.status, role=item.role, content=content)
 
 
-def _split(pcm: bytes, most: int) -> Iterator[bytes]:
-    if len(pcm) <= most:
+def _split(pcm: bytes, max_bytes: int) -> Iterator[bytes]:
+    if len(pcm) <= max_bytes:
         yield pcm
         return
-    for at in range(0, len(pcm), most):
-        yield pcm[at : at + most]
+    for at in range(0, len(pcm), max_bytes):
+        yield pcm[at : at + max_bytes]
 
 
-def _usage(used: talk_events.Used | None) -> Usage | None:
-    if used is None:
+def _usage(usage: engine_events.Usage | None) -> Usage | None:
+    if usage is None:
         return None
-    text_in, text_out = usage_kinds(used)
-    cached_text = max(0, used.cached_tokens - used.cached_audio_tokens)
+    text_in, text_out = text_token_counts(usage)
+    cached_text = max(0, usage.cached_tokens - usage.cached_audio_tokens)
     return Usage(
-        total_tokens=used.input_tokens + used.output_tokens,
-        input_tokens=used.input_tokens,
-        output_tokens=used.output_tokens,
+        total_tokens=usage.input_tokens + usage.output_tokens,
+        input_tokens=usage.input_tokens,
+        output_tokens=usage.output_tokens,
         input_token_details=InputTokenDetails(
-            cached_tokens=used.cached_tokens,
+            cached_tokens=usage.cached_tokens,
             text_tokens=text_in,
-            audio_tokens=used.input_audio_tokens,
-            image_tokens=used.input_image_tokens,
-            cached_tokens_details=CachedTokensDetails(text_tokens=cached_text, audio_tokens=used.cached_audio_tokens, image_tokens=0),
+            audio_tokens=usage.input_audio_tokens,
+            image_tokens=usage.input_image_tokens,
+            cached_tokens_details=CachedTokensDetails(text_tokens=cached_text, audio_tokens=usage.cached_audio_tokens, image_tokens=0),
         ),
-        output_token_details=OutputTokenDetails(text_tokens=text_out, audio_tokens=used.output_audio_tokens),
+        output_token_details=OutputTokenDetails(text_tokens=text_out, audio_tokens=usage.output_audio_tokens),
     )
 
 
-_PERFORM: dict[type, Callable[[Answer, Any, float], None]] = {
-    steps.ItemAdded: Answer._item_added,
-    steps.PartAdded: Answer._part_added,
-    steps.Grew: Answer._grew,
-    steps.Sounded: Answer._sounded,
-    steps.CallGrew: Answer._call_grew,
-    steps.PartDone: Answer._part_done,
-    steps.ItemDone: Answer._item_done,
+_STEP_HANDLERS: dict[type, Callable[[RealtimeResponse, Any, float], None]] = {
+    steps.ItemAdded: RealtimeResponse._on_item_added,
+    steps.PartAdded: RealtimeResponse._on_part_added,
+    steps.TextAppended: RealtimeResponse._on_text_appended,
+    steps.AudioAppended: RealtimeResponse._on_audio_appended,
+    steps.ArgumentsAppended: RealtimeResponse._on_arguments_appended,
+    steps.PartDone: RealtimeResponse._on_part_done,
+    steps.ItemDone: RealtimeResponse._on_item_done,
 }
 
-_AS: dict[type, Callable[[Any], talk_events.FromEngine]] = {
-    talk_events.Refusal: lambda word: talk_events.Text(word.id, word.text),
-    talk_events.ItemBreak: lambda word: talk_events.ItemBreak(word.id),
+_EVENT_SUBSTITUTES: dict[type, Callable[[Any], engine_events.EngineEvent]] = {
+    engine_events.RefusalDelta: lambda word: engine_events.TextDelta(word.id, word.text),
+    engine_events.ItemBoundary: lambda word: engine_events.ItemBoundary(word.id),
 }
 """What the protocol has no form of its own for; and items, whose names an engine can't know to be new in the conversation."""
 
-_UNTOLD = frozenset(
+_IGNORED_EVENTS = frozenset(
     {
-        talk_events.Reasoning,
-        talk_events.ReasoningBreak,
-        talk_events.Sealed,
-        talk_events.Annotated,
-        talk_events.HostedBegan,
-        talk_events.HostedMoved,
-        talk_events.HostedDone,
+        engine_events.ReasoningDelta,
+        engine_events.ReasoningBoundary,
+        engine_events.EncryptedReasoning,
+        engine_events.AnnotationAdded,
+        engine_events.HostedToolStarted,
+        engine_events.HostedToolProgress,
+        engine_events.HostedToolDone,
     }
 )
 """What the protocol has no place for."""

@@ -13,34 +13,43 @@ from typing import Any
 
 from msgspec import UNSET, Struct, structs
 
-from antiphon.engine_api import commands, events as talk_events, history as turns
-from antiphon.errors import ClientMistake, Fault, OurFault
-from antiphon.protocols.outbox import Outbox
-from antiphon.protocols.realtime.conversation import Conversation, Entry
-from antiphon.protocols.realtime.input_audio import Speech
-from antiphon.protocols.realtime.items import Items, check_told
-from antiphon.protocols.realtime.output_buffer import Playout, Unheard
-from antiphon.protocols.realtime.plan import plan
-from antiphon.protocols.realtime.response import Answer
-from antiphon.protocols.realtime.settings import AnySession, Opening, changed, coding_of, initial, sound_in, sound_out, voice_name
-from antiphon.protocols.session import Close, Effect, Event, FromClient, FromEngine, Halted, Hangup, Mint, Spend, Tick, WakeAt
+from antiphon.engine_api import commands, events as engine_events, history as engine_history
+from antiphon.errors import ApiError, ClientError, ServerError
+from antiphon.protocols.outbox import RealtimeOutbox
+from antiphon.protocols.realtime.conversation import ConversationEntry, ConversationItems
+from antiphon.protocols.realtime.input_audio import InputAudioStream
+from antiphon.protocols.realtime.items import ItemCommands, check_event_size
+from antiphon.protocols.realtime.output_buffer import OutputBuffer, UnheardPart
+from antiphon.protocols.realtime.plan import plan_response
+from antiphon.protocols.realtime.response import RealtimeResponse
+from antiphon.protocols.realtime.settings import (
+    AnySession,
+    RealtimeSessionConfig,
+    apply_patch,
+    audio_input,
+    audio_output,
+    codec_of,
+    initial_session,
+    voice_name,
+)
+from antiphon.protocols.session import Close, CountTokens, Effect, Event, FromClient, FromEngine, Hangup, NewId, Shutdown, Tick, WakeAt
 from antiphon.wire.realtime import client_events as client, server_events as events
 from antiphon.wire.realtime.items import McpListToolsItem
 from antiphon.wire.realtime.response import ResponseParams
 from antiphon.wire.realtime.session import McpTool, ServerVad, Session
 
-MOST_ASIDE = 16
+MAX_OUT_OF_BAND_RESPONSES = 16
 """The most answers out of band at once."""
 
 
-class Garbled(Struct, frozen=True):
+class UnreadableRealtimeEvent(Struct, frozen=True):
     """The client sent what is no event: `fault` says why, `event_id` which of its events it was, if it said so."""
 
-    fault: Fault
+    error: ApiError
     event_id: str | None = None
 
 
-class Realtime:
+class RealtimeSession:
     """
     The machine of one session; begun by its `Opening`, which comes as from the client.
 
@@ -48,115 +57,115 @@ class Realtime:
         has_ended: why it is over; None while it isn't.
     """
 
-    def __init__(self, opening: Opening, mint: Mint) -> None:
-        self.has_ended: str | None = None
-        self._opening = opening
-        self._mint = mint
-        self._outbox = Outbox(mint)
-        self._conversation = Conversation()
-        self._items = Items(opening, self._outbox, mint, self._conversation)
+    def __init__(self, config: RealtimeSessionConfig, new_id: NewId) -> None:
+        self.end_reason: str | None = None
+        self._config = config
+        self._new_id = new_id
+        self._outbox = RealtimeOutbox(new_id)
+        self._conversation = ConversationItems()
+        self._item_commands = ItemCommands(config, self._outbox, new_id, self._conversation)
         self._session: AnySession
-        self._speech: Speech
-        self._conversation_id = mint("conv")
-        self._playout = Playout(self._outbox.send) if opening.has_output_buffer else None
-        self._answers: dict[str, Answer] = {}
-        self._main: Answer | None = None
-        self._uncounted = 0
-        self._has_spoken = False
-        self._at = 0.0
+        self._input_audio: InputAudioStream
+        self._conversation_id = new_id("conv")
+        self._output_buffer = OutputBuffer(self._outbox.send) if config.has_output_buffer else None
+        self._responses: dict[str, RealtimeResponse] = {}
+        self._active_response: RealtimeResponse | None = None
+        self._uncounted_tokens = 0
+        self._has_audio_output = False
+        self._now = 0.0
         self._ends_at = 0.0
         self._idle_at: float | None = None
         self._idle_since_ms = 0
         self._wakes_at: float | None = None
-        self._listed: set[str] = set()
-        self._next_id: str | None = None
+        self._listed_servers: set[str] = set()
+        self._next_response_id: str | None = None
 
     def handle(self, event: Event) -> list[Effect]:
         """What is to be done about `event`, in order."""
-        if self.has_ended is not None:
+        if self.end_reason is not None:
             return []
-        self._at = event.at
-        self._uncounted = 0
-        if self._playout is not None:
-            self._playout.advance(event.at)
+        self._now = event.at
+        self._uncounted_tokens = 0
+        if self._output_buffer is not None:
+            self._output_buffer.advance(event.at)
         if isinstance(event, FromEngine):
-            for word in event.words:
-                self._hear(word)
+            for word in event.events:
+                self._handle_engine_event(word)
         elif isinstance(event, FromClient):
-            self._take(event.message)
+            self._handle_client_event(event.message)
         else:
-            self._decide(event)
-        self._rearm()
-        return self._outbox.take()
+            self._handle_control_event(event)
+        self._schedule_wake()
+        return self._outbox.drain()
 
-    def _decide(self, event: Event) -> None:
+    def _handle_control_event(self, event: Event) -> None:
         match event:
             case Tick(at):
                 self._wake(at)
             case Hangup():
                 self._end("client_left", None)
-            case Halted(fault):
-                self._fail_all(talk_events.Broke.by("", fault))
+            case Shutdown(fault):
+                self._fail_all(engine_events.ResponseFailed.from_error("", fault))
                 self._end("halted", fault)
             case _:
                 pass
 
     # The frame
 
-    def _take(self, message: Any) -> None:
+    def _handle_client_event(self, message: Any) -> None:
         try:
-            _CLIENT[type(message)](self, message)
-        except Fault as fault:
+            _CLIENT_HANDLERS[type(message)](self, message)
+        except ApiError as fault:
             event_id = getattr(message, "event_id", None)
-            self._refuse(fault, event_id if isinstance(event_id, str) else None)
+            self._send_error(fault, event_id if isinstance(event_id, str) else None)
 
-    def _refuse(self, fault: Fault, event_id: str | None = None) -> None:
+    def _send_error(self, fault: ApiError, event_id: str | None = None) -> None:
         error = events.RealtimeError(type=fault.type, code=fault.code, message=fault.message, param=fault.param, event_id=event_id)
         self._outbox.send(events.ErrorEvent, error=error)
 
-    def _begin(self, opening: Opening) -> None:
-        self._ends_at = self._at + opening.lasts_s
+    def _begin(self, config: RealtimeSessionConfig) -> None:
+        self._ends_at = self._now + config.max_duration_s
         try:
-            self._session = initial(opening, self._mint("sess"), int(self._ends_at))
-            check_told(self._session, "session")
-        except ClientMistake as mistake:
-            self._refuse(mistake)
+            self._session = initial_session(config, self._new_id("sess"), int(self._ends_at))
+            check_event_size(self._session, "session")
+        except ClientError as mistake:
+            self._send_error(mistake)
             self._end("refused", mistake)
             return
-        self._speech = Speech(opening, self._session, self._outbox, self._mint, self._conversation)
+        self._input_audio = InputAudioStream(config, self._session, self._outbox, self._new_id, self._conversation)
         self._outbox.send(events.SessionCreated, session=self._session)
-        if opening.dialect == "beta":
+        if config.dialect == "beta":
             conversation = events.Conversation(id=self._conversation_id, object="realtime.conversation")
             self._outbox.send(events.ConversationCreated, conversation=conversation)
-        self._list_tools()
+        self._send_mcp_tool_lists()
 
-    def _end(self, why: str, fault: Fault | None) -> None:
-        for answer in self._answers.values():
+    def _end(self, reason: str, fault: ApiError | None) -> None:
+        for answer in self._responses.values():
             answer.abandon()
-            self._count(answer)
-        self._answers.clear()
-        self._main = None
-        self.has_ended = why
+            self._count_tokens(answer)
+        self._responses.clear()
+        self._active_response = None
+        self.end_reason = reason
         self._outbox.effects.append(Close(fault))
 
     def _wake(self, at: float) -> None:
         self._wakes_at = None
         if at >= self._ends_at:
-            fault = _expired(self._opening.lasts_s)
-            self._fail_all(talk_events.Broke.by("", fault))
-            self._refuse(fault)
+            fault = _session_expired_error(self._config.max_duration_s)
+            self._fail_all(engine_events.ResponseFailed.from_error("", fault))
+            self._send_error(fault)
             self._end("session_expired", fault)
         elif self._idle_at is not None and at >= self._idle_at:
             self._idle_at = None
-            self._speech.time_out(self._idle_since_ms)
-            self._answer_turn()
+            self._input_audio.time_out(self._idle_since_ms)
+            self._respond_to_turn()
 
-    def _rearm(self) -> None:
+    def _schedule_wake(self) -> None:
         """Be woken for what comes first: the end of the session, of the client's patience, or of what is played."""
-        if self.has_ended is not None:
+        if self.end_reason is not None:
             return
         due_at = self._ends_at if self._idle_at is None else min(self._idle_at, self._ends_at)
-        if self._playout is not None and (played_at := self._playout.next_at) is not None:
+        if self._output_buffer is not None and (played_at := self._output_buffer.next_end_at) is not None:
             due_at = min(due_at, played_at)
         if due_at != self._wakes_at:
             self._wakes_at = due_at
@@ -164,25 +173,25 @@ class Realtime:
 
     # The session
 
-    def _update(self, event: client.SessionUpdate) -> None:
-        wanted = changed(self._session, event.session, self._opening, has_spoken=self._has_spoken)
-        check_told(wanted, "session")
-        self._speech.configure(wanted)
+    def _update_session(self, event: client.SessionUpdate) -> None:
+        wanted = apply_patch(self._session, event.session, self._config, has_spoken=self._has_audio_output)
+        check_event_size(wanted, "session")
+        self._input_audio.configure(wanted)
         self._session = wanted
-        if self._idle_ms() is None:
+        if self._idle_timeout_ms() is None:
             self._idle_at = None
         self._outbox.send(events.SessionUpdated, session=wanted)
-        self._list_tools()
-        self._foresee()
+        self._send_mcp_tool_lists()
+        self._prepare_response()
 
-    def _list_tools(self) -> None:
+    def _send_mcp_tool_lists(self) -> None:
         """Tell what tools the session's MCP servers have. There is nobody yet who asks them, and the client is to know that."""
         tools = self._session.tools if isinstance(self._session, Session) else ()
         for tool in tools or ():
-            if isinstance(tool, McpTool) and tool.server_label not in self._listed:
-                self._listed.add(tool.server_label)
-                item = McpListToolsItem(id=self._mint("mcpl"), server_label=tool.server_label, tools=[])
-                place = {"previous_item_id": self._conversation.add(Entry(item)), "item": item}
+            if isinstance(tool, McpTool) and tool.server_label not in self._listed_servers:
+                self._listed_servers.add(tool.server_label)
+                item = McpListToolsItem(id=self._new_id("mcpl"), server_label=tool.server_label, tools=[])
+                place = {"previous_item_id": self._conversation.add(ConversationEntry(item)), "item": item}
                 self._outbox.send(events.ConversationItemAdded, **place)
                 self._outbox.send(events.McpListToolsInProgress, item_id=item.id)
                 self._outbox.send(events.McpListToolsFailed, item_id=item.id)
@@ -190,106 +199,106 @@ class Realtime:
 
     # Sound
 
-    def _append(self, event: client.InputAudioBufferAppend) -> None:
-        self._speech.append(event)
+    def _append_audio(self, event: client.InputAudioBufferAppend) -> None:
+        self._input_audio.append(event)
 
-    def _commit(self, _event: client.InputAudioBufferCommit) -> None:
-        self._speech.commit()
-        self._speech.not_transcribed(self._session)
+    def _commit_audio(self, _event: client.InputAudioBufferCommit) -> None:
+        self._input_audio.commit()
+        self._input_audio.report_missing_transcription(self._session)
 
-    def _clear(self, _event: client.InputAudioBufferClear) -> None:
-        self._speech.clear()
+    def _clear_audio(self, _event: client.InputAudioBufferClear) -> None:
+        self._input_audio.clear()
 
     def _clear_output(self, _event: client.OutputAudioBufferClear) -> None:
-        if self._playout is not None:
-            self._cut(self._playout.clear(self._at))
+        if self._output_buffer is not None:
+            self._truncate_unheard(self._output_buffer.clear(self._now))
             return
-        raise ClientMistake(
+        raise ClientError(
             "The server has no output audio buffer here: it has one over WebRTC and SIP only. Send 'response.cancel', stop playing, and "
             "say with 'conversation.item.truncate' how much was heard.",
             code="invalid_value",
             param="type",
         )
 
-    def _cut(self, unheard: Sequence[Unheard]) -> None:
+    def _truncate_unheard(self, unheard: Sequence[UnheardPart]) -> None:
         for part in unheard:
-            self._items.cut(part.item_id, part.content_index, part.heard_ms)
+            self._item_commands.truncate_playback(part.item_id, part.content_index, part.heard_ms)
 
-    def _person_starts(self, word: talk_events.SpeechStarted) -> None:
-        if not self._speech.started(word):
+    def _on_speech_started(self, event: engine_events.SpeechStarted) -> None:
+        if not self._input_audio.start_turn(event):
             return
         self._idle_at = None
-        if self._detection("interrupt_response"):
+        if self._has_detection_option("interrupt_response"):
             self._interrupt()
-        self._foresee()
+        self._prepare_response()
 
     def _interrupt(self) -> None:
         """Fall silent: first what is heard, then what is being made."""
-        if self._playout is not None:
-            self._cut(self._playout.drop(self._at))
-        if self._main is not None:
-            self._cancel(self._main, "turn_detected")
+        if self._output_buffer is not None:
+            self._truncate_unheard(self._output_buffer.drop(self._now))
+        if self._active_response is not None:
+            self._cancel(self._active_response, "turn_detected")
 
-    def _person_stops(self, word: talk_events.SpeechStopped) -> None:
-        if self._speech.stopped(word):
-            self._speech.not_transcribed(self._session)
-            if self._detection("create_response"):
-                self._answer_turn()
+    def _on_speech_stopped(self, event: engine_events.SpeechStopped) -> None:
+        if self._input_audio.stop_turn(event):
+            self._input_audio.report_missing_transcription(self._session)
+            if self._has_detection_option("create_response"):
+                self._respond_to_turn()
 
-    def _heard(self, word: Any) -> None:
-        self._speech.heard(word, self._session)
+    def _on_input_transcript(self, event: Any) -> None:
+        self._input_audio.handle_transcript(event, self._session)
 
-    def _detection(self, name: str) -> bool:
-        return getattr(sound_in(self._session).turn_detection, name, False) is not False
+    def _has_detection_option(self, name: str) -> bool:
+        return getattr(audio_input(self._session).turn_detection, name, False) is not False
 
-    def _idle_ms(self) -> int | None:
-        detection = sound_in(self._session).turn_detection
+    def _idle_timeout_ms(self) -> int | None:
+        detection = audio_input(self._session).turn_detection
         idle_ms = detection.idle_timeout_ms if isinstance(detection, ServerVad) else None
         return idle_ms if isinstance(idle_ms, int) else None
 
     # Items
 
     def _create_item(self, event: client.ConversationItemCreate) -> None:
-        self._items.create(event, coding_of(sound_in(self._session).format))
-        self._foresee()
+        self._item_commands.create(event, codec_of(audio_input(self._session).format))
+        self._prepare_response()
 
     def _retrieve_item(self, event: client.ConversationItemRetrieve) -> None:
         session = self._session
-        if isinstance(session, Session) and self._items.is_answer(event.item_id):
-            self._items.retrieve(event, sound_out(session).format)
+        if isinstance(session, Session) and self._item_commands.is_assistant_item(event.item_id):
+            self._item_commands.retrieve(event, audio_output(session).format)
         else:
-            self._items.retrieve(event, sound_in(session).format)
+            self._item_commands.retrieve(event, audio_input(session).format)
 
     def _truncate_item(self, event: client.ConversationItemTruncate) -> None:
-        self._items.truncate(event)
-        self._foresee()
+        self._item_commands.truncate(event)
+        self._prepare_response()
 
     def _delete_item(self, event: client.ConversationItemDelete) -> None:
-        self._items.delete(event)
-        self._foresee()
+        self._item_commands.delete(event)
+        self._prepare_response()
 
     # Answers
 
-    def _answer_turn(self) -> None:
+    def _respond_to_turn(self) -> None:
         """Answer a turn that has just ended, where the session is one that answers."""
         if isinstance(self._session, Session):
             try:
                 self._respond(ResponseParams())
-            except Fault as fault:  # nobody asked, so there is no event to name
-                self._refuse(fault)
+            except ApiError as fault:  # nobody asked, so there is no event to name
+                self._send_error(fault)
 
-    def _foresee(self) -> None:
+    def _prepare_response(self) -> None:
         """Tell the engine what it will be asked when the open turn ends, so that it can begin."""
-        session, turn = self._session, self._speech.turn
-        is_of_use = self._opening.abilities.foresees and turn.is_open and self._detection("create_response")
-        if not is_of_use or not isinstance(session, Session) or self._main is not None:
+        session, turn = self._session, self._input_audio.turn
+        is_of_use = self._config.capabilities.foresees and turn.is_open and self._has_detection_option("create_response")
+        if not is_of_use or not isinstance(session, Session) or self._active_response is not None:
             return
-        self._next_id = self._next_id or self._mint("resp")
-        said = turns.Message("user", (turns.SpeechPart(b"", self._speech.buffer.rate_hz, turn.id),))
-        history = (*self._items.history(None, coding_of(sound_in(session).format)), said)
-        with suppress(Fault):  # what can't be had is told when it is asked
-            planned = plan(self._next_id, ResponseParams(), session, self._opening, history, self._conversation_id)
-            self._outbox.tell(commands.Foresee(planned.respond))
+        self._next_response_id = self._next_response_id or self._new_id("resp")
+        said = engine_history.Message("user", (engine_history.SpeechPart(b"", self._input_audio.buffer.rate_hz, turn.id),))
+        history = (*self._item_commands.history(None, codec_of(audio_input(session).format)), said)
+        with suppress(ApiError):  # what can't be had is told when it is asked
+            planned = plan_response(self._next_response_id, ResponseParams(), session, self._config, history, self._conversation_id)
+            self._outbox.send_to_engine(commands.Prepare(planned.respond))
 
     def _create_response(self, event: client.ResponseCreate) -> None:
         self._respond(event.response if isinstance(event.response, ResponseParams) else ResponseParams())
@@ -297,37 +306,37 @@ class Realtime:
     def _respond(self, params: ResponseParams) -> None:
         session = self._session
         if not isinstance(session, Session):
-            raise ClientMistake("Responses are not available in transcription sessions.", code="invalid_value", param="type")
+            raise ClientError("Responses are not available in transcription sessions.", code="invalid_value", param="type")
         is_aside = params.conversation == "none"
-        self._check_room(is_aside=is_aside)
+        self._check_active_responses(is_out_of_band=is_aside)
         given = params.input if isinstance(params.input, list) else None
-        history = self._items.history(given, coding_of(sound_in(session).format))
+        history = self._item_commands.history(given, codec_of(audio_input(session).format))
         conversation_id = None if is_aside else self._conversation_id
-        response_id = (None if is_aside else self._next_id) or self._mint("resp")
-        planned = plan(response_id, params, session, self._opening, history, conversation_id)
+        response_id = (None if is_aside else self._next_response_id) or self._new_id("resp")
+        planned = plan_response(response_id, params, session, self._config, history, conversation_id)
         self._check_voice(planned.voice, session)
-        answer = Answer(planned, self._outbox, self._mint, None if is_aside else self._conversation, self._playout)
-        self._answers[planned.id] = answer
+        answer = RealtimeResponse(planned, self._outbox, self._new_id, None if is_aside else self._conversation, self._output_buffer)
+        self._responses[planned.id] = answer
         if not is_aside:
-            self._main, self._next_id = answer, None
+            self._active_response, self._next_response_id = answer, None
             self._idle_at = None
-        if (spent := self._spent(planned.id)) is None:
+        if (spent := self._rate_limit_failure(planned.id)) is None:
             answer.begin()
         else:
-            answer.refuse(spent, self._at)
-        if self._opening.dialect == "beta":
-            self._tell_limits()
+            answer.refuse(spent, self._now)
+        if self._config.dialect == "beta":
+            self._send_rate_limits()
         if spent is not None:
-            self._finished(answer)
+            self._on_response_finished(answer)
 
-    def _spent(self, id: str) -> talk_events.Broke | None:
+    def _rate_limit_failure(self, id: str) -> engine_events.ResponseFailed | None:
         """Why there may be no more answers for now: those before have used up what there was."""
-        limit = next((limit for limit in self._limits() if limit.name == "tokens" and limit.remaining == 0), None)
+        limit = next((limit for limit in self._rate_limits() if limit.name == "tokens" and limit.remaining == 0), None)
         if limit is None:
             return None
         most = limit.limit or 1
         wait_s = (limit.reset_seconds or 0.0) - (most - 1) * 60 / most  # until the first is there again, not all of them
-        return talk_events.Broke(
+        return engine_events.ResponseFailed(
             id=id,
             message=f"Rate limit reached: your limit is {most} tokens per minute. Please try again in {max(0.0, wait_s):.3f}s.",
             status=429,
@@ -335,126 +344,126 @@ class Realtime:
             type="rate_limit_error",
         )
 
-    def _check_room(self, *, is_aside: bool) -> None:
-        if not is_aside and self._main is not None:
-            raise ClientMistake(
-                f"Conversation already has an active response in progress: {self._main.plan.id}. "
+    def _check_active_responses(self, *, is_out_of_band: bool) -> None:
+        if not is_out_of_band and self._active_response is not None:
+            raise ClientError(
+                f"Conversation already has an active response in progress: {self._active_response.plan.id}. "
                 "Wait until the response is finished before creating a new one.",
                 code="conversation_already_has_active_response",
             )
-        if len(self._answers) - (self._main is not None) >= MOST_ASIDE and is_aside:
-            raise ClientMistake(
-                f"There are {MOST_ASIDE} responses in progress outside of the conversation. Wait until one of them is finished.",
+        if len(self._responses) - (self._active_response is not None) >= MAX_OUT_OF_BAND_RESPONSES and is_out_of_band:
+            raise ClientError(
+                f"There are {MAX_OUT_OF_BAND_RESPONSES} responses in progress outside of the conversation. Wait until one of them is finished.",
                 code="too_many_active_responses",
             )
 
     def _check_voice(self, voice: Any, session: Session) -> None:
-        if self._has_spoken and voice_name(voice) != voice_name(sound_out(session).voice):
-            raise ClientMistake(
+        if self._has_audio_output and voice_name(voice) != voice_name(audio_output(session).voice):
+            raise ClientError(
                 "Cannot update a conversation's voice if assistant audio is present.",
                 code="cannot_update_voice",
                 param="response.audio.output.voice",
             )
 
     def _cancel_response(self, event: client.ResponseCancel) -> None:
-        answer = self._main if event.response_id in (UNSET, None) else self._answers.get(str(event.response_id))
+        answer = self._active_response if event.response_id in (UNSET, None) else self._responses.get(str(event.response_id))
         if answer is None:
-            raise ClientMistake("Cancellation failed: no active response found", code="response_cancel_not_active")
+            raise ClientError("Cancellation failed: no active response found", code="response_cancel_not_active")
         self._cancel(answer, "client_cancelled")
 
-    def _cancel(self, answer: Answer, reason: Any) -> None:
-        answer.cancel(reason, self._at)
-        self._finished(answer)
+    def _cancel(self, response: RealtimeResponse, reason: Any) -> None:
+        response.cancel(reason, self._now)
+        self._on_response_finished(response)
 
-    def _fail_all(self, broke: talk_events.Broke) -> None:
-        for answer in tuple(self._answers.values()):
-            self._outbox.tell(commands.Cancel(answer.plan.id))
-            answer.take(broke, self._at)
-            self._count(answer)
-        self._answers.clear()
-        self._main = None
+    def _fail_all(self, failure: engine_events.ResponseFailed) -> None:
+        for answer in tuple(self._responses.values()):
+            self._outbox.send_to_engine(commands.Cancel(answer.plan.id))
+            answer.handle_event(failure, self._now)
+            self._count_tokens(answer)
+        self._responses.clear()
+        self._active_response = None
 
-    def _finished(self, answer: Answer) -> None:
-        del self._answers[answer.plan.id]
-        self._count(answer)
-        if answer is self._main:
-            self._main = None
-            self._await_person(answer)
-        if self._opening.dialect == "ga":
-            self._tell_limits()
+    def _on_response_finished(self, response: RealtimeResponse) -> None:
+        del self._responses[response.plan.id]
+        self._count_tokens(response)
+        if response is self._active_response:
+            self._active_response = None
+            self._start_idle_timer(response)
+        if self._config.dialect == "ga":
+            self._send_rate_limits()
 
-    def _count(self, answer: Answer) -> None:
-        if tokens := answer.tokens:
-            self._uncounted += tokens
-            self._outbox.effects.append(Spend(tokens))
+    def _count_tokens(self, response: RealtimeResponse) -> None:
+        if tokens := response.tokens:
+            self._uncounted_tokens += tokens
+            self._outbox.effects.append(CountTokens(tokens))
 
-    def _await_person(self, answer: Answer) -> None:
-        idle_ms = self._idle_ms()
-        if idle_ms is not None and not self._speech.turn.is_open:
+    def _start_idle_timer(self, response: RealtimeResponse) -> None:
+        idle_ms = self._idle_timeout_ms()
+        if idle_ms is not None and not self._input_audio.turn.is_open:
             # Sound is made faster than it is heard: the client is quiet from when the last of it was played.
-            unplayed_s = max(0.0, answer.sounded_at + answer.sound_ms / 1000 - self._at) if answer.has_sounded else 0.0
-            self._idle_at = self._at + unplayed_s + idle_ms / 1000
-            self._idle_since_ms = self._speech.buffer.now_ms
+            unplayed_s = max(0.0, response.audio_started_at + response.audio_ms / 1000 - self._now) if response.has_audio else 0.0
+            self._idle_at = self._now + unplayed_s + idle_ms / 1000
+            self._idle_since_ms = self._input_audio.buffer.now_ms
 
-    def _limits(self) -> list[events.RateLimit]:
+    def _rate_limits(self) -> list[events.RateLimit]:
         """What may still be used. Answers are counted when this is done, so those that end just now are taken off here."""
-        return [_lowered(limit, self._uncounted) for limit in self._opening.limits()]
+        return [_subtract_tokens(limit, self._uncounted_tokens) for limit in self._config.rate_limits()]
 
-    def _tell_limits(self) -> None:
-        self._outbox.send(events.RateLimitsUpdated, rate_limits=self._limits())
+    def _send_rate_limits(self) -> None:
+        self._outbox.send(events.RateLimitsUpdated, rate_limits=self._rate_limits())
 
     # What the engine says
 
-    def _hear(self, word: talk_events.FromEngine) -> None:
-        heard = _ENGINE.get(type(word))
+    def _handle_engine_event(self, event: engine_events.EngineEvent) -> None:
+        heard = _ENGINE_HANDLERS.get(type(event))
         if heard is not None:
-            heard(self, word)
-        elif (answer := self._answers.get(word.id)) is not None:
-            is_over = answer.take(word, self._at)
-            self._has_spoken = self._has_spoken or answer.has_sounded
+            heard(self, event)
+        elif (answer := self._responses.get(event.id)) is not None:
+            is_over = answer.handle_event(event, self._now)
+            self._has_audio_output = self._has_audio_output or answer.has_audio
             if is_over:
-                self._finished(answer)
+                self._on_response_finished(answer)
 
-    def _trouble(self, word: talk_events.Trouble) -> None:
-        self._refuse(OurFault(word.message, code=word.code, type=word.type))
+    def _on_engine_error(self, event: engine_events.EngineError) -> None:
+        self._send_error(ServerError(event.message, code=event.code, type=event.type))
 
 
-def _lowered(limit: events.RateLimit, tokens: int) -> events.RateLimit:
+def _subtract_tokens(limit: events.RateLimit, tokens: int) -> events.RateLimit:
     if limit.name != "tokens" or not tokens or not limit.limit:
         return limit
     remaining, reset_s = max(0, (limit.remaining or 0) - tokens), (limit.reset_seconds or 0.0) + tokens * 60 / limit.limit
     return structs.replace(limit, remaining=remaining, reset_seconds=round(reset_s, 3))
 
 
-def _expired(lasts_s: float) -> Fault:
-    minutes = f"{lasts_s / 60:g} minutes" if lasts_s != 60 else "1 minute"
-    return ClientMistake(f"Your session hit the maximum duration of {minutes}.", code="session_expired")
+def _session_expired_error(max_duration_s: float) -> ApiError:
+    minutes = f"{max_duration_s / 60:g} minutes" if max_duration_s != 60 else "1 minute"
+    return ClientError(f"Your session hit the maximum duration of {minutes}.", code="session_expired")
 
 
-_CLIENT: dict[type, Callable[[Realtime, Any], None]] = {
-    Opening: Realtime._begin,
-    Garbled: lambda session, garbled: session._refuse(garbled.fault, garbled.event_id),
-    client.SessionUpdate: Realtime._update,
-    client.InputAudioBufferAppend: Realtime._append,
-    client.InputAudioBufferCommit: Realtime._commit,
-    client.InputAudioBufferClear: Realtime._clear,
-    client.OutputAudioBufferClear: Realtime._clear_output,
-    client.ConversationItemCreate: Realtime._create_item,
-    client.ConversationItemRetrieve: Realtime._retrieve_item,
-    client.ConversationItemTruncate: Realtime._truncate_item,
-    client.ConversationItemDelete: Realtime._delete_item,
-    client.ResponseCreate: Realtime._create_response,
-    client.ResponseCancel: Realtime._cancel_response,
+_CLIENT_HANDLERS: dict[type, Callable[[RealtimeSession, Any], None]] = {
+    RealtimeSessionConfig: RealtimeSession._begin,
+    UnreadableRealtimeEvent: lambda session, garbled: session._send_error(garbled.fault, garbled.event_id),
+    client.SessionUpdate: RealtimeSession._update_session,
+    client.InputAudioBufferAppend: RealtimeSession._append_audio,
+    client.InputAudioBufferCommit: RealtimeSession._commit_audio,
+    client.InputAudioBufferClear: RealtimeSession._clear_audio,
+    client.OutputAudioBufferClear: RealtimeSession._clear_output,
+    client.ConversationItemCreate: RealtimeSession._create_item,
+    client.ConversationItemRetrieve: RealtimeSession._retrieve_item,
+    client.ConversationItemTruncate: RealtimeSession._truncate_item,
+    client.ConversationItemDelete: RealtimeSession._delete_item,
+    client.ResponseCreate: RealtimeSession._create_response,
+    client.ResponseCancel: RealtimeSession._cancel_response,
 }
 """What each event of a client does; one that is missing here fails a test."""
 
-_ENGINE: dict[type, Callable[[Realtime, Any], None]] = {
-    talk_events.SpeechStarted: Realtime._person_starts,
-    talk_events.SpeechStopped: Realtime._person_stops,
-    talk_events.Heard: Realtime._heard,
-    talk_events.HeardSegment: Realtime._heard,
-    talk_events.HeardAll: Realtime._heard,
-    talk_events.NotHeard: Realtime._heard,
-    talk_events.Trouble: Realtime._trouble,
+_ENGINE_HANDLERS: dict[type, Callable[[RealtimeSession, Any], None]] = {
+    engine_events.SpeechStarted: RealtimeSession._on_speech_started,
+    engine_events.SpeechStopped: RealtimeSession._on_speech_stopped,
+    engine_events.InputTranscriptDelta: RealtimeSession._on_input_transcript,
+    engine_events.InputTranscriptSegment: RealtimeSession._on_input_transcript,
+    engine_events.InputTranscriptDone: RealtimeSession._on_input_transcript,
+    engine_events.InputTranscriptFailed: RealtimeSession._on_input_transcript,
+    engine_events.EngineError: RealtimeSession._on_engine_error,
 }
 """What each word about the hearing does; all others are of an answer."""

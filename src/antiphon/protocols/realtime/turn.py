@@ -9,54 +9,54 @@ from enum import Enum, StrEnum
 from msgspec import Struct
 
 
-class Floor(StrEnum):
+class TurnState(StrEnum):
     """What the person does."""
 
     SILENT = "silent"
     SPEAKING = "speaking"
 
 
-class Sign(Enum):
+class TurnEvent(Enum):
     """What has happened to the person's turn."""
 
-    STARTED = "started"
-    STOPPED = "stopped"
-    COMMITTED = "committed"
-    DROPPED = "dropped"
-    UNWATCHED = "unwatched"
+    SPEECH_STARTED = "started"
+    SPEECH_STOPPED = "stopped"
+    AUDIO_COMMITTED = "committed"
+    AUDIO_CLEARED = "dropped"
+    DETECTION_DISABLED = "unwatched"
 
 
-class Step(Enum):
+class TurnAction(Enum):
     """What follows for the client."""
 
-    TELL_START = "tell start"
-    TELL_STOP = "tell stop"
-    COMMIT = "commit"
+    SEND_SPEECH_STARTED = "tell start"
+    SEND_SPEECH_STOPPED = "tell stop"
+    COMMIT_TURN = "commit"
 
 
-_NONE: tuple[Step, ...] = ()
+_NO_ACTIONS: tuple[TurnAction, ...] = ()
 
-MOVES: dict[Floor, dict[Sign, tuple[Floor, tuple[Step, ...]]]] = {
-    Floor.SILENT: {
-        Sign.STARTED: (Floor.SPEAKING, (Step.TELL_START,)),
-        Sign.STOPPED: (Floor.SILENT, _NONE),
-        Sign.COMMITTED: (Floor.SILENT, (Step.COMMIT,)),
-        Sign.DROPPED: (Floor.SILENT, _NONE),
-        Sign.UNWATCHED: (Floor.SILENT, _NONE),
+TURN_TRANSITIONS: dict[TurnState, dict[TurnEvent, tuple[TurnState, tuple[TurnAction, ...]]]] = {
+    TurnState.SILENT: {
+        TurnEvent.SPEECH_STARTED: (TurnState.SPEAKING, (TurnAction.SEND_SPEECH_STARTED,)),
+        TurnEvent.SPEECH_STOPPED: (TurnState.SILENT, _NO_ACTIONS),
+        TurnEvent.AUDIO_COMMITTED: (TurnState.SILENT, (TurnAction.COMMIT_TURN,)),
+        TurnEvent.AUDIO_CLEARED: (TurnState.SILENT, _NO_ACTIONS),
+        TurnEvent.DETECTION_DISABLED: (TurnState.SILENT, _NO_ACTIONS),
     },
-    Floor.SPEAKING: {
-        Sign.STARTED: (Floor.SPEAKING, _NONE),
-        Sign.STOPPED: (Floor.SILENT, (Step.TELL_STOP, Step.COMMIT)),
+    TurnState.SPEAKING: {
+        TurnEvent.SPEECH_STARTED: (TurnState.SPEAKING, _NO_ACTIONS),
+        TurnEvent.SPEECH_STOPPED: (TurnState.SILENT, (TurnAction.SEND_SPEECH_STOPPED, TurnAction.COMMIT_TURN)),
         # Committed by hand in the middle of speech: the turn ends here, and all that was said of it holds.
-        Sign.COMMITTED: (Floor.SILENT, (Step.TELL_STOP, Step.COMMIT)),
-        Sign.DROPPED: (Floor.SILENT, (Step.TELL_STOP,)),
+        TurnEvent.AUDIO_COMMITTED: (TurnState.SILENT, (TurnAction.SEND_SPEECH_STOPPED, TurnAction.COMMIT_TURN)),
+        TurnEvent.AUDIO_CLEARED: (TurnState.SILENT, (TurnAction.SEND_SPEECH_STOPPED,)),
         # Nobody listens for its end any more; the sound stays in the buffer, for the client to commit.
-        Sign.UNWATCHED: (Floor.SILENT, (Step.TELL_STOP,)),
+        TurnEvent.DETECTION_DISABLED: (TurnState.SILENT, (TurnAction.SEND_SPEECH_STOPPED,)),
     },
 }
 
 
-class Turn(Struct):
+class SpeechTurn(Struct):
     """
     The person's turn that is open, or the next.
 
@@ -66,7 +66,7 @@ class Turn(Struct):
         start_ms: where it starts on the conversation's clock.
     """
 
-    floor: Floor = Floor.SILENT
+    state: TurnState = TurnState.SILENT
     id: str = ""
     item_id: str = ""
     start_ms: int = 0
@@ -74,9 +74,9 @@ class Turn(Struct):
     @property
     def is_open(self) -> bool:
         """Whether the person is speaking."""
-        return self.floor is Floor.SPEAKING
+        return self.state is TurnState.SPEAKING
 
-    def take(self, sign: Sign) -> tuple[Step, ...]:
+    def apply(self, event: TurnEvent) -> tuple[TurnAction, ...]:
         """What follows from `sign`."""
-        self.floor, steps = MOVES[self.floor][sign]
+        self.state, steps = TURN_TRANSITIONS[self.state][event]
         return steps

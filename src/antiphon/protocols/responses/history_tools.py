@@ -11,27 +11,27 @@ from typing import Any
 
 import msgspec
 
-from antiphon.engine_api import history as turns
-from antiphon.engine_api.capabilities import Abilities
+from antiphon.engine_api import history
+from antiphon.engine_api.capabilities import Capabilities
 from antiphon.wire.codec.types import Tagged, Wire, encode
 from antiphon.wire.responses import hosted_calls as calls, items
 
-Told = tuple[turns.Turn, ...]
+HistoryItems = tuple[history.HistoryItem, ...]
 
-_FAMILY = re.compile(r"_(call|output|call_output|list_tools|approval_request|approval_response)\Z")
+_ITEM_TYPE_SUFFIX = re.compile(r"_(call|output|call_output|list_tools|approval_request|approval_response)\Z")
 
 
-def hosted(item: Tagged, abilities: Abilities) -> turns.Hosted | None:
+def hosted_history_item(item: Tagged, capabilities: Capabilities) -> history.HostedToolItem | None:
     """The item as it is, for an engine that has its tool."""
-    family = _FAMILY.sub("", item.type)
-    if not family or not any(kind.startswith(family) for kind in abilities.hosted):
+    family = _ITEM_TYPE_SUFFIX.sub("", item.type)
+    if not family or not any(kind.startswith(family) for kind in capabilities.hosted):
         return None
-    return turns.Hosted(msgspec.json.decode(encode(item)))
+    return history.HostedToolItem(msgspec.json.decode(encode(item)))
 
 
-def told(item: Tagged, abilities: Abilities) -> Told:
+def plain_history_items(item: Tagged, capabilities: Capabilities) -> HistoryItems:
     """What a model can be told of the item; nothing where there is nothing to tell."""
-    return _TOLD[type(item)](item, abilities) if type(item) in _TOLD else ()
+    return _CONVERTERS[type(item)](item, capabilities) if type(item) in _CONVERTERS else ()
 
 
 def shell_call_ids(conversation: Sequence[tuple[str, items.Item]]) -> Mapping[str, str]:
@@ -39,60 +39,60 @@ def shell_call_ids(conversation: Sequence[tuple[str, items.Item]]) -> Mapping[st
     return {item.id: item.call_id for _, item in conversation if isinstance(item, calls.LocalShellCall)}
 
 
-def _call(call_id: str, name: str, arguments: Any, namespace: str | None = None) -> turns.ToolCall:
+def _call(call_id: str, name: str, arguments: Any, namespace: str | None = None) -> history.ToolCall:
     text = arguments if isinstance(arguments, str) else encode(arguments).decode()
-    return turns.ToolCall(call_id, name, text, namespace=namespace)
+    return history.ToolCall(call_id, name, text, namespace=namespace)
 
 
-def _result(call_id: str, text: str) -> turns.ToolResult:
-    return turns.ToolResult(call_id, (turns.TextPart(text),))
+def _result(call_id: str, text: str) -> history.ToolResult:
+    return history.ToolResult(call_id, (history.TextPart(text),))
 
 
-def _computer_call(item: calls.ComputerCall) -> turns.ToolCall:
+def _computer_call(item: calls.ComputerCall) -> history.ToolCall:
     return _call(item.call_id, "computer", {"actions": item.actions or [action for action in (item.action,) if action]})
 
 
-def _screenshot(item: calls.ComputerCallOutput, abilities: Abilities) -> Told:
-    if abilities.images and item.output.image_url:
-        return (turns.ToolResult(item.call_id, (turns.ImagePart(item.output.image_url),)),)
+def _computer_output(item: calls.ComputerCallOutput, capabilities: Capabilities) -> HistoryItems:
+    if capabilities.images and item.output.image_url:
+        return (history.ToolResult(item.call_id, (history.ImagePart(item.output.image_url),)),)
     return (_result(item.call_id, "Done. The screenshot can't be shown here."),)
 
 
-def _shell_output(item: calls.ShellCallOutput) -> turns.ToolResult:
+def _shell_output(item: calls.ShellCallOutput) -> history.ToolResult:
     return _result(item.call_id, "\n".join(encode(output).decode() for output in item.output))
 
 
-def _patch_output(item: calls.ApplyPatchCallOutput) -> turns.ToolResult:
+def _patch_output(item: calls.ApplyPatchCallOutput) -> history.ToolResult:
     return _result(item.call_id, item.output or item.status)
 
 
-def _tool_search(item: calls.ToolSearchCall) -> Told:
+def _tool_search_call(item: calls.ToolSearchCall) -> HistoryItems:
     return (_call(item.call_id, "tool_search", item.arguments),) if item.call_id else ()
 
 
-def _tools_found(item: calls.ToolSearchOutput) -> Told:
+def _tool_search_output(item: calls.ToolSearchOutput) -> HistoryItems:
     names = [str(getattr(tool, "name", tool.type)) for tool in item.tools]
     return (_result(item.call_id, f"Tools found: {', '.join(names) or 'none'}."),) if item.call_id else ()
 
 
-def _mcp_call(item: calls.McpCall) -> Told:
+def _mcp_call(item: calls.McpCall) -> HistoryItems:
     outcome = encode(item.error).decode() if isinstance(item.error, Wire) else item.output or ""
     return (_call(item.id, item.name, item.arguments, item.server_label), _result(item.id, outcome))
 
 
-def _code(item: calls.CodeInterpreterCall) -> Told:
+def _code_interpreter_call(item: calls.CodeInterpreterCall) -> HistoryItems:
     logs = [output.logs if isinstance(output, calls.LogsOutput) else "(a picture)" for output in item.outputs or ()]
     return (_call(item.id, "code_interpreter", {"code": item.code or ""}), _result(item.id, "\n".join(logs)))
 
 
-def _file_search(item: calls.FileSearchCall) -> Told:
+def _file_search_call(item: calls.FileSearchCall) -> HistoryItems:
     if not item.results:
         return ()
     found = encode(item.results).decode()
     return (_call(item.id, "file_search", {"queries": item.queries}), _result(item.id, found))
 
 
-_TOLD: dict[type, Callable[[Any, Abilities], Told]] = {
+_CONVERTERS: dict[type, Callable[[Any, Capabilities], HistoryItems]] = {
     calls.LocalShellCall: lambda item, _: (_call(item.call_id, "local_shell", item.action),),
     calls.LocalShellCallOutput: lambda item, _: (_result(item.call_id or item.id or "", item.output),),
     calls.ShellCall: lambda item, _: (_call(item.call_id, "shell", item.action),),
@@ -100,12 +100,12 @@ _TOLD: dict[type, Callable[[Any, Abilities], Told]] = {
     calls.ApplyPatchCall: lambda item, _: (_call(item.call_id, "apply_patch", item.operation),),
     calls.ApplyPatchCallOutput: lambda item, _: (_patch_output(item),),
     calls.ComputerCall: lambda item, _: (_computer_call(item),),
-    calls.ComputerCallOutput: _screenshot,
-    calls.ToolSearchCall: lambda item, _: _tool_search(item),
-    calls.ToolSearchOutput: lambda item, _: _tools_found(item),
+    calls.ComputerCallOutput: _computer_output,
+    calls.ToolSearchCall: lambda item, _: _tool_search_call(item),
+    calls.ToolSearchOutput: lambda item, _: _tool_search_output(item),
     calls.McpCall: lambda item, _: _mcp_call(item),
-    calls.CodeInterpreterCall: lambda item, _: _code(item),
-    calls.FileSearchCall: lambda item, _: _file_search(item),
+    calls.CodeInterpreterCall: lambda item, _: _code_interpreter_call(item),
+    calls.FileSearchCall: lambda item, _: _file_search_call(item),
     calls.Program: lambda item, _: (_call(item.call_id, "program", {"code": item.code}),),
     calls.ProgramOutput: lambda item, _: (_result(item.call_id, item.result),),
 }

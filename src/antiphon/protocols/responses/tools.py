@@ -2,7 +2,7 @@
 The tools of a request, as the engine is offered them.
 
 Clients such as Codex send every tool they know with every request, whatever the model behind it can do. What an engine can't do is
-either carried, which means that the response lists it, the model is not offered it, and `LeftOut` says so; or it is refused.
+either carried, which means that the response lists it, the model is not offered it, and `Omissions` says so; or it is refused.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -12,16 +12,16 @@ from typing import Any
 import msgspec
 from msgspec import Struct, UnsetType, field
 
-from antiphon.engine_api.capabilities import Abilities
+from antiphon.engine_api.capabilities import Capabilities
 from antiphon.engine_api.options import CustomTool, FunctionTool, HostedTool, Tool, ToolChoice
-from antiphon.errors import ClientMistake, unsupported_parameter
+from antiphon.errors import ClientError, unsupported_parameter
 from antiphon.wire.codec.types import Tagged, encode
 from antiphon.wire.responses import items, tools
 from antiphon.wire.responses.hosted_calls import ToolSearchOutput
 from antiphon.wire.responses.request import CreateRequest
 
 
-class LeftOut(Struct):
+class Omissions(Struct):
     """
     What the model is not given of a request that was taken.
 
@@ -36,7 +36,7 @@ class LeftOut(Struct):
     items: list[str] = field(default_factory=list)
 
 
-class Terms(Struct, frozen=True):
+class TranslationContext(Struct, frozen=True):
     """
     The terms on which a model is given what a request has.
 
@@ -45,21 +45,21 @@ class Terms(Struct, frozen=True):
         left_out: gathers what is carried.
     """
 
-    abilities: Abilities
+    capabilities: Capabilities
     model: str
-    carries: bool
-    left_out: LeftOut
+    omit_unsupported: bool
+    omissions: Omissions
 
 
-class Offer(Struct):
-    """What the engine is offered; the fields of `talk.Respond`."""
+class EngineTools(Struct):
+    """What the engine is offered; the fields of `Respond`."""
 
     tools: list[Tool] = field(default_factory=list)
-    hosted: list[HostedTool] = field(default_factory=list)
+    hosted_tools: list[HostedTool] = field(default_factory=list)
     namespaces: dict[str, str] = field(default_factory=dict)
 
 
-def offer(located: Sequence[tuple[str, tools.Tool]], terms: Terms) -> Offer:
+def build_engine_tools(tools_with_paths: Sequence[tuple[str, tools.Tool]], context: TranslationContext) -> EngineTools:
     """
     The offer of these tools.
 
@@ -67,20 +67,20 @@ def offer(located: Sequence[tuple[str, tools.Tool]], terms: Terms) -> Offer:
         located: each with the place where the client finds it: `tools[3]`.
 
     Raises:
-        ClientMistake: the engine can't do one, and it is not to be carried.
+        ClientError: the engine can't do one, and it is not to be carried.
     """
-    made = Offer()
-    for path, tool in located:
-        if isinstance(tool, tools.NamespaceTool) and tool.type not in terms.abilities.hosted:
+    made = EngineTools()
+    for path, tool in tools_with_paths:
+        if isinstance(tool, tools.NamespaceTool) and tool.type not in context.capabilities.hosted:
             made.namespaces[tool.name] = tool.description
             for index, member in enumerate(tool.tools):
-                _add(member, f"{path}.tools[{index}]", tool.name, terms, made)
+                _add_tool(member, f"{path}.tools[{index}]", tool.name, context, made)
         else:
-            _add(tool, path, None, terms, made)
+            _add_tool(tool, path, None, context, made)
     return made
 
 
-def tools_of(request: CreateRequest, conversation: Sequence[tuple[str, items.Item]]) -> Iterator[tuple[str, tools.Tool]]:
+def requested_tools(request: CreateRequest, conversation: Sequence[tuple[str, items.Item]]) -> Iterator[tuple[str, tools.Tool]]:
     """Every tool that the model may use: those of the request, and those that were added in the conversation."""
     yield from ((f"tools[{index}]", tool) for index, tool in enumerate(request.tools or ()))
     for path, item in conversation:
@@ -88,32 +88,32 @@ def tools_of(request: CreateRequest, conversation: Sequence[tuple[str, items.Ite
             yield from ((f"{path}.tools[{index}]", tool) for index, tool in enumerate(item.tools))
 
 
-def _add(tool: tools.Tool, path: str, namespace: str | None, terms: Terms, made: Offer) -> None:
+def _add_tool(tool: tools.Tool, path: str, namespace: str | None, context: TranslationContext, engine_tools: EngineTools) -> None:
     match tool:
-        case tools.FunctionTool() if terms.abilities.tools:
+        case tools.FunctionTool() if context.capabilities.tools:
             described = FunctionTool(tool.name, tool.description or None, tool.parameters or None, _or_none(tool.strict), namespace)
-            made.tools.append(described)
-        case tools.CustomTool() if terms.abilities.custom_tools:
-            made.tools.append(_custom_tool(tool, path, namespace, terms))
-        case _ if tool.type in terms.abilities.hosted:
-            made.hosted.append(HostedTool(tool.type, msgspec.json.decode(tools.encode_tool(tool))))
-        case _ if terms.carries and not isinstance(tool, tools.FunctionTool):
-            terms.left_out.tools.append(tool.type)
+            engine_tools.tools.append(described)
+        case tools.CustomTool() if context.capabilities.custom_tools:
+            engine_tools.tools.append(_custom_tool(tool, path, namespace, context))
+        case _ if tool.type in context.capabilities.hosted:
+            engine_tools.hosted_tools.append(HostedTool(tool.type, msgspec.json.decode(tools.encode_tool(tool))))
+        case _ if context.omit_unsupported and not isinstance(tool, tools.FunctionTool):
+            context.omissions.tools.append(tool.type)
         case _:
-            what = f"'{path}' is not supported with the '{terms.model}' model, which has no tool of type '{tool.type}'"
-            raise ClientMistake(f"Unsupported parameter: {what}.", code="unsupported_parameter", param=path)
+            what = f"'{path}' is not supported with the '{context.model}' model, which has no tool of type '{tool.type}'"
+            raise ClientError(f"Unsupported parameter: {what}.", code="unsupported_parameter", param=path)
 
 
-def _custom_tool(tool: tools.CustomTool, path: str, namespace: str | None, terms: Terms) -> CustomTool:
+def _custom_tool(tool: tools.CustomTool, path: str, namespace: str | None, context: TranslationContext) -> CustomTool:
     description = tool.description or None
     if not isinstance(tool.format, tools.GrammarFormat):
         return CustomTool(tool.name, description, namespace=namespace)
     syntax, grammar = tool.format.syntax, tool.format.definition
-    if terms.abilities.grammars:
+    if context.capabilities.grammars:
         return CustomTool(tool.name, description, syntax, grammar, namespace)
-    if not terms.carries:
-        raise unsupported_parameter(f"{path}.format", terms.model)
-    terms.left_out.grammars.append(tool.name)
+    if not context.omit_unsupported:
+        raise unsupported_parameter(f"{path}.format", context.model)
+    context.omissions.grammars.append(tool.name)
     told = f"The input must match this {syntax} grammar:\n{grammar}"
     return CustomTool(tool.name, f"{description}\n\n{told}" if description else told, namespace=namespace)
 
@@ -125,55 +125,55 @@ def _or_none(value: bool | UnsetType | None) -> bool | None:
 # Choosing
 
 
-def tool_choice(request: CreateRequest, made: Offer) -> ToolChoice:
+def tool_choice(request: CreateRequest, engine_tools: EngineTools) -> ToolChoice:
     """
     Whether and which of the tools on offer are to be called.
 
     Raises:
-        ClientMistake: the request chooses one that is not on offer.
+        ClientError: the request chooses one that is not on offer.
     """
     match request.tool_choice:
         case "none" | "auto" as mode:
             return ToolChoice(mode)
         case "required":
-            if not made.tools and not made.hosted:
-                raise _not_found("required")
+            if not engine_tools.tools and not engine_tools.hosted_tools:
+                raise _choice_not_found("required")
             return ToolChoice("required")
         case tools.AllowedToolsChoice(mode=mode, tools=allowed):
-            return ToolChoice(mode, _keys(allowed, made))
+            return ToolChoice(mode, _selected_tool_keys(allowed, engine_tools))
         case None | UnsetType():
             return ToolChoice()
         case choice:
-            return ToolChoice("required", _keys([_plain(choice)], made))
+            return ToolChoice("required", _selected_tool_keys([_to_dict(choice)], engine_tools))
 
 
-def _plain(choice: Tagged) -> dict[str, Any]:
+def _to_dict(choice: Tagged) -> dict[str, Any]:
     fields: dict[str, Any] = msgspec.json.decode(encode(choice))
     return fields
 
 
-def _keys(chosen: Iterable[Mapping[str, Any]], made: Offer) -> tuple[str, ...]:
+def _selected_tool_keys(choices: Iterable[Mapping[str, Any]], engine_tools: EngineTools) -> tuple[str, ...]:
     """The tools that are chosen, each once; found in one walk over those on offer, as there may be thousands of both."""
-    offered: dict[tuple[str | None, ...], dict[str, None]] = {(tool.type,): {tool.type: None} for tool in made.hosted}
-    for tool in made.tools:
+    offered: dict[tuple[str | None, ...], dict[str, None]] = {(tool.type,): {tool.type: None} for tool in engine_tools.hosted_tools}
+    for tool in engine_tools.tools:
         for name, namespace in product((tool.name, tool.key), (None, tool.namespace)):
             offered.setdefault((name, namespace), {})[tool.key] = None
     keys: dict[str, None] = {}
-    for meant in dict.fromkeys(map(_meant, chosen)):
+    for meant in dict.fromkeys(map(_choice_key, choices)):
         if meant not in offered:
-            raise _not_found(str(meant[0]))
+            raise _choice_not_found(str(meant[0]))
         keys |= offered[meant]
     return tuple(keys)
 
 
-def _meant(chosen: Mapping[str, Any]) -> tuple[str | None, ...]:
+def _choice_key(choice: Mapping[str, Any]) -> tuple[str | None, ...]:
     """What a choice means: a `name`, in every namespace or in the one it says; without a name, a `type`."""
-    kind, name, namespace = chosen.get("type"), chosen.get("name"), chosen.get("namespace")
+    kind, name, namespace = choice.get("type"), choice.get("name"), choice.get("namespace")
     meant = (kind,) if name is None or kind == "mcp" else (name, namespace)
     if not all(part is None or isinstance(part, str) for part in meant):
-        raise _not_found(str(name or kind))
+        raise _choice_not_found(str(name or kind))
     return meant
 
 
-def _not_found(name: str) -> ClientMistake:
-    return ClientMistake(f"Tool choice '{name}' not found in 'tools' parameter.", code="invalid_value", param="tool_choice")
+def _choice_not_found(name: str) -> ClientError:
+    return ClientError(f"Tool choice '{name}' not found in 'tools' parameter.", code="invalid_value", param="tool_choice")

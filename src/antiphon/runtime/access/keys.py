@@ -15,10 +15,10 @@ from typing import Literal
 
 from msgspec import Struct
 
-from antiphon.errors import ClientMistake, OurFault, listed
+from antiphon.errors import ClientError, ServerError, quote_list
 from antiphon.records import KeyRecord
-from antiphon.runtime.access.rate_limits import Allowance, Bucket, Meter, OwnAllowance
-from antiphon.stores.base import Keys
+from antiphon.runtime.access.rate_limits import Allowance, Bucket, LocalAllowance, Meter
+from antiphon.stores.base import KeyStore
 
 Scope = Literal["responses:write", "responses:read", "models:read", "realtime", "audio", "sessions", "admin"]
 
@@ -33,16 +33,16 @@ SCOPES: dict[Scope, str] = {
 }
 DEFAULT_SCOPES: tuple[Scope, ...] = ("responses:write", "responses:read", "models:read", "realtime", "audio", "sessions")
 
-FRESH_S = 2.0
+REFRESH_S = 2.0
 """How old what is known of the keys may be."""
 
-LOOKS_PER_MINUTE = 60
+EARLY_REFRESHES_PER_MINUTE = 60
 """How often the keys are read anew, fresh or not, because one is not found or there are none: it may have just been made."""
 
-USED_S = 60.0
+LAST_USED_INTERVAL_S = 60.0
 """How often the last uses are written down."""
 
-NOBODYS = ""
+ANONYMOUS_TENANT = ""
 """The tenant of whoever needs no key."""
 
 
@@ -77,14 +77,14 @@ def make_key(
     A new key, to be kept by whoever asked; and the key itself, which can't be had again.
 
     Raises:
-        OurFault: there is no such scope.
+        ServerError: there is no such scope.
     """
     if unknown := sorted(set(scopes) - SCOPES.keys()):
-        raise OurFault(f"There is no scope {listed(unknown)}; there are {listed(SCOPES)}.")
+        raise ServerError(f"There is no scope {quote_list(unknown)}; there are {quote_list(SCOPES)}.")
     secret = f"ak-{secrets.token_urlsafe(32)}"
     key = KeyRecord(
         id=f"key_{secrets.token_hex(6)}",
-        hash=hashed(secret),
+        hash=hash_secret(secret),
         prefix=secret[:7],
         name=name,
         tenant=tenant,
@@ -112,23 +112,23 @@ class Keyring:
 
     def __init__(
         self,
-        keys: Keys,
-        required: bool | None,
+        keys: KeyStore,
+        is_required: bool | None,
         clock: Callable[[], float] = time.time,
-        pace: Callable[[], float] = time.monotonic,
-        allow: Callable[[KeyRecord], Allowance] | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
+        new_allowance: Callable[[KeyRecord], Allowance] | None = None,
     ) -> None:
         self._keys = keys
-        self._required = required
+        self._is_required = is_required
         self._clock = clock
-        self._pace = pace
-        self._known: dict[bytes, KeyRecord] = {}
-        self._allow = allow or (lambda key: OwnAllowance(Meter(key, pace)))
+        self._monotonic = monotonic
+        self._keys_by_hash: dict[bytes, KeyRecord] = {}
+        self._new_allowance = new_allowance or (lambda key: LocalAllowance(Meter(key, monotonic)))
         self._allowances: dict[str, Allowance] = {}
-        self._used: dict[str, int] = {}
+        self._last_used_at: dict[str, int] = {}
         self._read_at = self._written_at = -float("inf")
-        self._looks = Bucket(LOOKS_PER_MINUTE, pace)
-        self._reading = asyncio.Lock()
+        self._refresh_bucket = Bucket(EARLY_REFRESHES_PER_MINUTE, monotonic)
+        self._refresh_lock = asyncio.Lock()
 
     async def open(self) -> None:
         """Read the keys; once the store is open."""
@@ -136,98 +136,98 @@ class Keyring:
 
     async def close(self) -> None:
         """Write down the last uses; while the store is still open."""
-        await self._write_uses()
+        await self._write_last_used()
 
     @property
-    def opens_to_someone(self) -> bool:
+    def has_live_key(self) -> bool:
         """Whether there is a key that opens anything."""
-        return any(key.is_live(self._clock()) for key in self._known.values())
+        return any(key.is_live(self._clock()) for key in self._keys_by_hash.values())
 
     @property
     def is_open(self) -> bool:
         """Whether no key is needed, as far as is known."""
-        return self._required is False or (self._required is None and not self._known)
+        return self._is_required is False or (self._is_required is None and not self._keys_by_hash)
 
-    async def caller(self, secret: str | None) -> Caller:
+    async def authenticate(self, secret: str | None) -> Caller:
         """
         Who presents `secret`.
 
         Raises:
-            ClientMistake: 401; a key is needed, and this is none.
+            ClientError: 401; a key is needed, and this is none.
         """
-        if self._required is False:
-            return Caller(NOBODYS)
-        await self._refresh(FRESH_S)
-        if not self._known or (secret is not None and self._find(secret) is None):
-            await self._look_again()
+        if self._is_required is False:
+            return Caller(ANONYMOUS_TENANT)
+        await self._refresh(REFRESH_S)
+        if not self._keys_by_hash or (secret is not None and self._find(secret) is None):
+            await self._refresh_early()
         if self.is_open:
-            return Caller(NOBODYS)
+            return Caller(ANONYMOUS_TENANT)
         if secret is None:
-            raise _no_key()
+            raise _no_key_error()
         key = self._find(secret)
         if key is None or not key.is_live(self._clock()):
-            raise wrong_key(secret)
-        return self._caller(key)
+            raise wrong_key_error(secret)
+        return self._new_caller(key)
 
-    async def caller_with(self, key_id: str | None) -> Caller | None:
+    async def caller_for_key(self, key_id: str | None) -> Caller | None:
         """Who asks with what was made with this key, or without any for None; None where that would not be let in any more."""
-        if self._required is not False:
-            await self._refresh(FRESH_S)
+        if self._is_required is not False:
+            await self._refresh(REFRESH_S)
         if self.is_open:
-            return Caller(NOBODYS)
-        key = next((key for key in self._known.values() if key.id == key_id), None)
-        return self._caller(key) if key is not None and key.is_live(self._clock()) else None
+            return Caller(ANONYMOUS_TENANT)
+        key = next((key for key in self._keys_by_hash.values() if key.id == key_id), None)
+        return self._new_caller(key) if key is not None and key.is_live(self._clock()) else None
 
-    async def ended(self, key_ids: Collection[str]) -> Collection[str]:
+    async def inactive_keys(self, key_ids: Collection[str]) -> Collection[str]:
         """Those of the keys that open nothing any more."""
-        await self._refresh(FRESH_S)
+        await self._refresh(REFRESH_S)
         now = self._clock()
-        return set(key_ids) - {key.id for key in self._known.values() if key.is_live(now)}
+        return set(key_ids) - {key.id for key in self._keys_by_hash.values() if key.is_live(now)}
 
-    def _caller(self, key: KeyRecord) -> Caller:
-        self._used[key.id] = int(self._clock())
+    def _new_caller(self, key: KeyRecord) -> Caller:
+        self._last_used_at[key.id] = int(self._clock())
         return Caller(key.tenant, key, self._allowance(key))
 
     def _find(self, secret: str) -> KeyRecord | None:
-        wanted = hashed(secret)
-        key = self._known.get(wanted)
+        wanted = hash_secret(secret)
+        key = self._keys_by_hash.get(wanted)
         return key if key is not None and hmac.compare_digest(key.hash, wanted) else None
 
     def _allowance(self, key: KeyRecord) -> Allowance:
         if key.id not in self._allowances:
-            self._allowances[key.id] = self._allow(key)
+            self._allowances[key.id] = self._new_allowance(key)
         return self._allowances[key.id]
 
-    async def _look_again(self) -> None:
-        if not self._looks.wait_s(1):
-            self._looks.take(1)
+    async def _refresh_early(self) -> None:
+        if not self._refresh_bucket.wait_s(1):
+            self._refresh_bucket.take(1)
             await self._refresh(0)
 
-    async def _refresh(self, age_s: float) -> None:
+    async def _refresh(self, max_age_s: float) -> None:
         """Read the keys again where what is known of them is older than that."""
-        if self._pace() - self._read_at < age_s:
+        if self._monotonic() - self._read_at < max_age_s:
             return
-        async with self._reading:
-            if self._pace() - self._read_at < age_s:  # while we waited, someone else read them
+        async with self._refresh_lock:
+            if self._monotonic() - self._read_at < max_age_s:  # while we waited, someone else read them
                 return
-            if self._pace() - self._written_at >= USED_S:
-                await self._write_uses()
+            if self._monotonic() - self._written_at >= LAST_USED_INTERVAL_S:
+                await self._write_last_used()
             known = {key.hash: key for key in await self._keys.all()}
-            self._read_at = self._pace()
-            self._known = known
+            self._read_at = self._monotonic()
+            self._keys_by_hash = known
             live = {key.id for key in known.values()}
             self._allowances = {key_id: allowance for key_id, allowance in self._allowances.items() if key_id in live}
 
-    async def _write_uses(self) -> None:
-        used, self._used = self._used, {}
-        self._written_at = self._pace()
+    async def _write_last_used(self) -> None:
+        used, self._last_used_at = self._last_used_at, {}
+        self._written_at = self._monotonic()
         try:
             await self._keys.mark_used(used)
-        except OurFault:  # a store that can't be written fails those who must write, and who only reads is none of them
-            self._used = used | self._used
+        except ServerError:  # a store that can't be written fails those who must write, and who only reads is none of them
+            self._last_used_at = used | self._last_used_at
 
 
-def hashed(secret: str) -> bytes:
+def hash_secret(secret: str) -> bytes:
     """
     What is kept of a key, or of another secret of ours.
 
@@ -236,24 +236,24 @@ def hashed(secret: str) -> bytes:
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).digest()
 
 
-def _no_key() -> ClientMistake:
-    return ClientMistake(
+def _no_key_error() -> ClientError:
+    return ClientError(
         "You didn't provide an API key. You need to provide your API key in an Authorization header using Bearer auth "
         "(i.e. Authorization: Bearer YOUR_KEY). Whoever runs this server makes keys with `antiphon keys create`.",
         status=401,
     )
 
 
-def wrong_key(secret: str) -> ClientMistake:
+def wrong_key_error(secret: str) -> ClientError:
     """The key that came opens nothing."""
-    return ClientMistake(
-        f"Incorrect API key provided: {_masked(secret)}. Whoever runs this server makes keys with `antiphon keys create`.",
+    return ClientError(
+        f"Incorrect API key provided: {_mask(secret)}. Whoever runs this server makes keys with `antiphon keys create`.",
         status=401,
         code="invalid_api_key",
     )
 
 
-def _masked(secret: str) -> str:
+def _mask(secret: str) -> str:
     """Enough of a key for its owner to know which one it is, and for nobody to use it."""
     ends = f"{secret[:3]}...{secret[-4:]}"
     return ends if len(secret) >= 20 and ends.isascii() and ends.isprintable() else "***"

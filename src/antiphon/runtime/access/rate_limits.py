@@ -12,16 +12,16 @@ from typing import Literal, Protocol
 
 from msgspec import Struct
 
-from antiphon.errors import ClientMistake
+from antiphon.errors import ClientError
 from antiphon.records import KeyRecord
 
-Kind = Literal["requests", "tokens"]
+LimitKind = Literal["requests", "tokens"]
 
-_TEXTS: dict[Kind, str] = {"requests": "requests per min (RPM)", "tokens": "tokens per min (TPM)"}
-_TYPES: dict[Kind, str] = {"requests": "rate_limit_error", "tokens": "tokens"}
+_TEXTS: dict[LimitKind, str] = {"requests": "requests per min (RPM)", "tokens": "tokens per min (TPM)"}
+_TYPES: dict[LimitKind, str] = {"requests": "rate_limit_error", "tokens": "tokens"}
 
 
-class State(Struct, frozen=True):
+class LimitState(Struct, frozen=True):
     """A bucket as a client is told of it; `full_in_s` is how long it takes to be full again."""
 
     limit: int
@@ -45,15 +45,15 @@ class Bucket:
         self.limit = per_minute
         self._clock = clock
         self._level = per_minute * self._UNIT
-        self._seen_at_ns = self._now_ns()
+        self._filled_at_ns = self._now_ns()
 
     def _now_ns(self) -> int:
         return round(self._clock() * 1e9)
 
     def _fill(self) -> int:
         now_ns = self._now_ns()
-        self._level = min(self.limit * self._UNIT, self._level + (now_ns - self._seen_at_ns) * self.limit)
-        self._seen_at_ns = now_ns
+        self._level = min(self.limit * self._UNIT, self._level + (now_ns - self._filled_at_ns) * self.limit)
+        self._filled_at_ns = now_ns
         return self._level
 
     def wait_s(self, units: int) -> float:
@@ -64,19 +64,19 @@ class Bucket:
         """Use some, there or not."""
         self._level = self._fill() - units * self._UNIT
 
-    def state(self) -> State:
+    def state(self) -> LimitState:
         """What is left."""
         level = self._fill()
-        return State(self.limit, max(0, level // self._UNIT), (self.limit * self._UNIT - level) / self.limit / 1e9)
+        return LimitState(self.limit, max(0, level // self._UNIT), (self.limit * self._UNIT - level) / self.limit / 1e9)
 
 
 class Meter:
     """What one key has used of what it may."""
 
     def __init__(self, key: KeyRecord, clock: Callable[[], float]) -> None:
-        limits: dict[Kind, int | None] = {"requests": key.requests_per_minute, "tokens": key.tokens_per_minute}
+        limits: dict[LimitKind, int | None] = {"requests": key.requests_per_minute, "tokens": key.tokens_per_minute}
         self._buckets = {kind: Bucket(limit, clock) for kind, limit in limits.items() if limit is not None}
-        self._most_streams = key.streams
+        self._max_streams = key.streams
         self._streams = 0
 
     def begin_request(self) -> None:
@@ -84,11 +84,11 @@ class Meter:
         Count a request.
 
         Raises:
-            ClientMistake: `rate_limit_exceeded`; it was not counted.
+            ClientError: `rate_limit_exceeded`; it was not counted.
         """
         for kind, bucket in self._buckets.items():
             if wait_s := bucket.wait_s(1):
-                raise _exceeded(kind, bucket, wait_s)
+                raise _rate_limit_error(kind, bucket, wait_s)
         if "requests" in self._buckets:
             self._buckets["requests"].take(1)
 
@@ -97,11 +97,11 @@ class Meter:
         Count an answer as under way, until `end_stream`.
 
         Raises:
-            ClientMistake: `rate_limit_exceeded`; it was not counted.
+            ClientError: `rate_limit_exceeded`; it was not counted.
         """
-        if self._most_streams is not None and self._streams >= self._most_streams:
-            raise ClientMistake(
-                f"Rate limit reached on concurrent streams: Limit {self._most_streams}, Used {self._streams}, Requested 1. "
+        if self._max_streams is not None and self._streams >= self._max_streams:
+            raise ClientError(
+                f"Rate limit reached on concurrent streams: Limit {self._max_streams}, Used {self._streams}, Requested 1. "
                 "Please try again when one of them has ended.",
                 status=429,
                 type="rate_limit_error",
@@ -113,14 +113,14 @@ class Meter:
     def end_stream(self, tokens: int) -> None:
         """An answer is over, and came to so many tokens."""
         self._streams -= 1
-        self.spend(tokens)
+        self.count_tokens(tokens)
 
-    def spend(self, tokens: int) -> None:
+    def count_tokens(self, tokens: int) -> None:
         """Count tokens, there or not."""
         if "tokens" in self._buckets:
             self._buckets["tokens"].take(tokens)
 
-    def states(self) -> dict[Kind, State]:
+    def states(self) -> dict[LimitKind, LimitState]:
         """What is left of each limit that the key has."""
         return {kind: bucket.state() for kind, bucket in self._buckets.items()}
 
@@ -133,28 +133,28 @@ class Allowance(Protocol):
         Count a request.
 
         Raises:
-            ClientMistake: `rate_limit_exceeded`; it was not counted.
+            ClientError: `rate_limit_exceeded`; it was not counted.
         """
 
-    def answering(self, tokens: Callable[[], int]) -> AbstractAsyncContextManager[None]:
+    def track_response(self, tokens: Callable[[], int]) -> AbstractAsyncContextManager[None]:
         """
         An answer under way; `tokens` is called at its end, and says what it came to.
 
         Raises:
-            ClientMistake: `rate_limit_exceeded`, when it is entered.
+            ClientError: `rate_limit_exceeded`, when it is entered.
         """
 
-    def spend(self, tokens: int) -> None:
+    def count_tokens(self, tokens: int) -> None:
         """Count what something came to that is not over yet, such as one of a session's answers."""
 
-    async def states(self) -> Mapping[Kind, State]:
+    async def states(self) -> Mapping[LimitKind, LimitState]:
         """What is left of each limit that the key has."""
 
-    def last_known(self) -> Mapping[Kind, State]:
+    def last_known_states(self) -> Mapping[LimitKind, LimitState]:
         """The same as far as is known without asking anyone."""
 
 
-class OwnAllowance:
+class LocalAllowance:
     """An allowance that this process counts for itself."""
 
     def __init__(self, meter: Meter) -> None:
@@ -165,7 +165,7 @@ class OwnAllowance:
         self._meter.begin_request()
 
     @asynccontextmanager
-    async def answering(self, tokens: Callable[[], int]) -> AsyncIterator[None]:
+    async def track_response(self, tokens: Callable[[], int]) -> AsyncIterator[None]:
         """An answer under way."""
         self._meter.begin_stream()
         try:
@@ -173,20 +173,20 @@ class OwnAllowance:
         finally:
             self._meter.end_stream(tokens())
 
-    def spend(self, tokens: int) -> None:
+    def count_tokens(self, tokens: int) -> None:
         """Count what something came to that is not over yet."""
-        self._meter.spend(tokens)
+        self._meter.count_tokens(tokens)
 
-    async def states(self) -> Mapping[Kind, State]:
+    async def states(self) -> Mapping[LimitKind, LimitState]:
         """What is left of each limit that the key has."""
         return self._meter.states()
 
-    def last_known(self) -> Mapping[Kind, State]:
+    def last_known_states(self) -> Mapping[LimitKind, LimitState]:
         """What is left of each limit that the key has."""
         return self._meter.states()
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """A time as the original writes it: `12ms`, `7.66s`, `6m0s`, `1h0m0s`."""
     milliseconds = math.ceil(seconds * 1000)
     if milliseconds < 1000:
@@ -199,10 +199,10 @@ def duration(seconds: float) -> str:
     return f"{minutes}m{told}" if minutes else told
 
 
-def _exceeded(kind: Kind, bucket: Bucket, wait_s: float) -> ClientMistake:
+def _rate_limit_error(kind: LimitKind, bucket: Bucket, wait_s: float) -> ClientError:
     used = bucket.limit - bucket.state().remaining
-    return ClientMistake(
-        f"Rate limit reached on {_TEXTS[kind]}: Limit {bucket.limit}, Used {used}, Requested 1. Please try again in {duration(wait_s)}.",
+    return ClientError(
+        f"Rate limit reached on {_TEXTS[kind]}: Limit {bucket.limit}, Used {used}, Requested 1. Please try again in {format_duration(wait_s)}.",
         status=429,
         type=_TYPES[kind],
         code="rate_limit_exceeded",

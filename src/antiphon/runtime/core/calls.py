@@ -9,13 +9,13 @@ import contextlib
 from collections.abc import Coroutine, Iterator
 from typing import Any
 
-from antiphon.errors import ClientMistake, Fault, shown
-from antiphon.runtime.core.driver import Client, Driver
-from antiphon.runtime.core.ids import mint
+from antiphon.errors import ApiError, ClientError, shorten
+from antiphon.runtime.core.driver import Driver, SessionClient
+from antiphon.runtime.core.ids import new_id
 from antiphon.runtime.core.taps import Tap
 from antiphon.wire.realtime.server_events import ResponseOutputAudioDelta, SessionCreated, SessionUpdated
 
-MOST_BESIDE = 8
+MAX_SIDEBAND_CLIENTS = 8
 """The most clients that join one call."""
 
 
@@ -33,13 +33,13 @@ class Call:
         driver: of its session; there once it has begun.
     """
 
-    def __init__(self, id: str, tenant: str, caller: Client, tap: Tap) -> None:
+    def __init__(self, id: str, tenant: str, caller: SessionClient, tap: Tap) -> None:
         self.id = id
         self.tenant = tenant
         self.tap = tap
         self.driver: Driver | None = None
         self._caller = caller
-        self._beside: list[Client] = []
+        self._sideband_clients: list[SessionClient] = []
         self._session: Any = None
 
     def send(self, event: Any) -> None:
@@ -47,41 +47,43 @@ class Call:
         self._caller.send(event)
         if type(event) is SessionCreated or type(event) is SessionUpdated:
             self._session = event.session
-        if self._beside and type(event) is not ResponseOutputAudioDelta:
-            for client in self._beside:
+        if self._sideband_clients and type(event) is not ResponseOutputAudioDelta:
+            for client in self._sideband_clients:
                 client.send(event)
 
     def flush(self) -> None:
         """What was sent may leave."""
         self._caller.flush()
-        for client in self._beside:
+        for client in self._sideband_clients:
             client.flush()
 
-    def close(self, fault: Fault | None) -> None:
+    def close(self, fault: ApiError | None) -> None:
         """The session is over."""
         self._caller.close(fault)
-        for client in self._beside:
+        for client in self._sideband_clients:
             client.close(fault)
 
     @contextlib.contextmanager
-    def joined(self, client: Client) -> Iterator[None]:
+    def attach(self, client: SessionClient) -> Iterator[None]:
         """
         Have one more client; it is first told of the session as it is.
 
         Raises:
-            ClientMistake: there are too many.
+            ClientError: there are too many.
         """
-        if len(self._beside) >= MOST_BESIDE:
-            raise ClientMistake(f"There are {MOST_BESIDE} connections to this call already.", status=429, code="too_many_connections")
-        client.send(SessionCreated(event_id=mint("event"), session=self._session))
-        self._beside.append(client)
+        if len(self._sideband_clients) >= MAX_SIDEBAND_CLIENTS:
+            raise ClientError(
+                f"There are {MAX_SIDEBAND_CLIENTS} connections to this call already.", status=429, code="too_many_connections"
+            )
+        client.send(SessionCreated(event_id=new_id("event"), session=self._session))
+        self._sideband_clients.append(client)
         try:
             yield
         finally:
-            self._beside.remove(client)
+            self._sideband_clients.remove(client)
 
 
-class Calls:
+class ActiveCalls:
     """The calls under way in this process."""
 
     def __init__(self) -> None:
@@ -91,15 +93,15 @@ class Calls:
     def __len__(self) -> int:
         return len(self._tasks)
 
-    def begin(self, work: Coroutine[Any, Any, None], name: str) -> None:
+    def start(self, coroutine: Coroutine[Any, Any, None], name: str) -> None:
         """Have a call's work done, from here to its end."""
         # It lives longer than the request that begins it; `close` waits for it.
-        task = asyncio.create_task(work, name=name)  # noqa: TID251
+        task = asyncio.create_task(coroutine, name=name)  # noqa: TID251
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     @contextlib.contextmanager
-    def during(self, call: Call) -> Iterator[None]:
+    def track(self, call: Call) -> Iterator[None]:
         """Let a call be found from its beginning to its end."""
         self._calls[call.id] = call
         try:
@@ -112,11 +114,11 @@ class Calls:
         The call of that id.
 
         Raises:
-            ClientMistake: 404; there is none, or it is another tenant's.
+            ClientError: 404; there is none, or it is another tenant's.
         """
         call = self._calls.get(call_id)
         if call is None or call.tenant != tenant:
-            raise ClientMistake(f"Call with id '{shown(call_id)}' not found.", code="call_not_found", param="call_id", status=404)
+            raise ClientError(f"Call with id '{shorten(call_id)}' not found.", code="call_not_found", param="call_id", status=404)
         return call
 
     async def close(self) -> None:

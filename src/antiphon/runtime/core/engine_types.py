@@ -3,7 +3,7 @@
 import importlib
 
 from antiphon.engine_api.engine import Build
-from antiphon.errors import OurFault, listed
+from antiphon.errors import ServerError, quote_list
 
 ENGINES: dict[str, str] = {
     "chat": "antiphon.engines.chat.engine",
@@ -17,18 +17,18 @@ ENGINES: dict[str, str] = {
 """Every engine by the name it has in the configuration; its module is loaded when a model asks for it."""
 
 
-NATIVE = frozenset({"local"})
+NATIVE_ENGINES = frozenset({"local"})
 """Engines that are native code in this machine's memory, and therefore have a process of their own where the settings say so."""
 
 
-def builder(engine: str) -> Build:
+def load_builder(engine: str) -> Build:
     """
     What builds such an engine; only now is its module loaded.
 
     Raises:
-        OurFault: there is none of that name.
+        ServerError: there is none of that name.
     """
     if engine not in ENGINES:
-        raise OurFault(f"There is no engine '{engine}'; there are {listed(ENGINES)}.")
+        raise ServerError(f"There is no engine '{engine}'; there are {quote_list(ENGINES)}.")
     build: Build = importlib.import_module(ENGINES[engine]).build
     return build

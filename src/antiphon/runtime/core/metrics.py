@@ -11,16 +11,16 @@ from typing import Any, Literal, TypeVar
 
 from msgspec import Struct, structs
 
-WHOLE_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
+DURATION_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
 """Bounds for how long something took from end to end."""
 
-WAITS_S = (0.0, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0)
+QUEUE_WAIT_BUCKETS_S = (0.0, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0)
 """Bounds for how long people wait for a place."""
 
-FIRST_TOKEN_S = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
+FIRST_TOKEN_BUCKETS_S = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
 """Bounds for the time to the first token; those of OpenTelemetry's GenAI conventions."""
 
-MOST_NAMES = 100
+MAX_MODEL_LABELS = 100
 """The most names that are counted apart of those that a configured name with a `*` stands for: it is clients who choose them."""
 
 WorkerState = Literal["idle", "busy", "draining", "quarantined", "offline"]
@@ -93,35 +93,35 @@ class Snapshot(Struct, frozen=True, kw_only=True):
 
     def __add__(self, other: "Snapshot") -> "Snapshot":
         return Snapshot(
-            requests=_histograms(self.requests, other.requests),
+            requests=_add_histograms(self.requests, other.requests),
             active=self.active + other.active,
             connections=self.connections + other.connections,
             stream_events=self.stream_events + other.stream_events,
-            tokens=_counts(self.tokens, other.tokens),
-            first_token=_histograms(self.first_token, other.first_token),
-            answers=_histograms(self.answers, other.answers),
-            dropped=_counts(self.dropped, other.dropped),
+            tokens=_add_counts(self.tokens, other.tokens),
+            first_token=_add_histograms(self.first_token, other.first_token),
+            answers=_add_histograms(self.answers, other.answers),
+            dropped=_add_counts(self.dropped, other.dropped),
             sessions=self.sessions + other.sessions,
-            sessions_ended=_counts(self.sessions_ended, other.sessions_ended),
-            minicpmo_sessions=_counts(self.minicpmo_sessions, other.minicpmo_sessions),
-            minicpmo_sessions_ended=_counts(self.minicpmo_sessions_ended, other.minicpmo_sessions_ended),
-            minicpmo_resumes=_counts(self.minicpmo_resumes, other.minicpmo_resumes),
-            session_events=_counts(self.session_events, other.session_events),
-            session_responses=_counts(self.session_responses, other.session_responses),
-            session_sound_s=_counts(self.session_sound_s, other.session_sound_s),
-            first_sound=_histograms(self.first_sound, other.first_sound),
-            speculations=_counts(self.speculations, other.speculations),
-            audio_tokens=_counts(self.audio_tokens, other.audio_tokens),
-            store_writes=_counts(self.store_writes, other.store_writes),
-            recordings=_counts(self.recordings, other.recordings),
+            sessions_ended=_add_counts(self.sessions_ended, other.sessions_ended),
+            minicpmo_sessions=_add_counts(self.minicpmo_sessions, other.minicpmo_sessions),
+            minicpmo_sessions_ended=_add_counts(self.minicpmo_sessions_ended, other.minicpmo_sessions_ended),
+            minicpmo_resumes=_add_counts(self.minicpmo_resumes, other.minicpmo_resumes),
+            session_events=_add_counts(self.session_events, other.session_events),
+            session_responses=_add_counts(self.session_responses, other.session_responses),
+            session_sound_s=_add_counts(self.session_sound_s, other.session_sound_s),
+            first_sound=_add_histograms(self.first_sound, other.first_sound),
+            speculations=_add_counts(self.speculations, other.speculations),
+            audio_tokens=_add_counts(self.audio_tokens, other.audio_tokens),
+            store_writes=_add_counts(self.store_writes, other.store_writes),
+            recordings=_add_counts(self.recordings, other.recordings),
             recordings_waiting_bytes=self.recordings_waiting_bytes + other.recordings_waiting_bytes,
-            upstreams=_counts(self.upstreams, other.upstreams),
-            upstream_failures=_counts(self.upstream_failures, other.upstream_failures),
-            queue_waiting=_counts(self.queue_waiting, other.queue_waiting),
-            queue_serving=_counts(self.queue_serving, other.queue_serving),
-            queue_waits=_histograms(self.queue_waits, other.queue_waits),
-            queue_tickets=_counts(self.queue_tickets, other.queue_tickets),
-            workers=_counts(self.workers, other.workers),
+            upstreams=_add_counts(self.upstreams, other.upstreams),
+            upstream_failures=_add_counts(self.upstream_failures, other.upstream_failures),
+            queue_waiting=_add_counts(self.queue_waiting, other.queue_waiting),
+            queue_serving=_add_counts(self.queue_serving, other.queue_serving),
+            queue_waits=_add_histograms(self.queue_waits, other.queue_waits),
+            queue_tickets=_add_counts(self.queue_tickets, other.queue_tickets),
+            workers=_add_counts(self.workers, other.workers),
         )
 
     def without_gauges(self) -> "Snapshot":
@@ -131,11 +131,11 @@ class Snapshot(Struct, frozen=True, kw_only=True):
         return structs.replace(self, active=0, connections=0, sessions=0, recordings_waiting_bytes=0, **none)
 
 
-def _counts(ours: Mapping[Key, Number], theirs: Mapping[Key, Number]) -> Mapping[Key, Number]:
+def _add_counts(ours: Mapping[Key, Number], theirs: Mapping[Key, Number]) -> Mapping[Key, Number]:
     return {key: ours.get(key, 0) + theirs.get(key, 0) for key in ours.keys() | theirs.keys()}
 
 
-def _histograms(ours: Mapping[Key, Histogram], theirs: Mapping[Key, Histogram]) -> Mapping[Key, Histogram]:
+def _add_histograms(ours: Mapping[Key, Histogram], theirs: Mapping[Key, Histogram]) -> Mapping[Key, Histogram]:
     return {**ours, **{key: ours[key] + value if key in ours else value for key, value in theirs.items()}}
 
 
@@ -175,13 +175,13 @@ class Metrics:
     """
 
     def __init__(self) -> None:
-        self.requests: defaultdict[tuple[str, str, int], Histogram] = defaultdict(lambda: Histogram(WHOLE_S))
+        self.requests: defaultdict[tuple[str, str, int], Histogram] = defaultdict(lambda: Histogram(DURATION_BUCKETS_S))
         self.active = 0
         self.connections = 0
         self.stream_events = 0
         self.tokens: Counter[tuple[str, str]] = Counter()
-        self.first_token: defaultdict[str, Histogram] = defaultdict(lambda: Histogram(FIRST_TOKEN_S))
-        self.answers: defaultdict[tuple[str, str], Histogram] = defaultdict(lambda: Histogram(WHOLE_S))
+        self.first_token: defaultdict[str, Histogram] = defaultdict(lambda: Histogram(FIRST_TOKEN_BUCKETS_S))
+        self.answers: defaultdict[tuple[str, str], Histogram] = defaultdict(lambda: Histogram(DURATION_BUCKETS_S))
         self.dropped: Counter[str] = Counter()
         self.sessions = 0
         self.sessions_ended: Counter[tuple[str, str]] = Counter()
@@ -191,7 +191,7 @@ class Metrics:
         self.session_events: Counter[str] = Counter()
         self.session_responses: Counter[tuple[str, str]] = Counter()
         self.session_sound_s: defaultdict[str, float] = defaultdict(float)
-        self.first_sound: defaultdict[str, Histogram] = defaultdict(lambda: Histogram(FIRST_TOKEN_S))
+        self.first_sound: defaultdict[str, Histogram] = defaultdict(lambda: Histogram(FIRST_TOKEN_BUCKETS_S))
         self.speculations: Counter[str] = Counter()
         self.audio_tokens: Counter[tuple[str, str]] = Counter()
         self.store_writes: Counter[str] = Counter()
@@ -201,33 +201,33 @@ class Metrics:
         self.upstream_failures: Counter[tuple[str, str]] = Counter()
         self.queue_waiting: Mapping[str, int] = {}
         self.queue_serving: Mapping[str, int] = {}
-        self.queue_waits: defaultdict[str, Histogram] = defaultdict(lambda: Histogram(WAITS_S))
+        self.queue_waits: defaultdict[str, Histogram] = defaultdict(lambda: Histogram(QUEUE_WAIT_BUCKETS_S))
         self.queue_tickets: Counter[tuple[str, str, str]] = Counter()
         self.workers: Mapping[tuple[str, WorkerState], int] = {}
-        self._asked_for: defaultdict[str, set[str]] = defaultdict(set)
+        self._family_labels: defaultdict[str, set[str]] = defaultdict(set)
 
     def label(self, model: str, family: str | None) -> str:
         """The name under which a model is counted: its own, or its family's where so many of that were asked for already."""
-        if family is None or model in (asked_for := self._asked_for[family]):
+        if family is None or model in (asked_for := self._family_labels[family]):
             return model
-        if len(asked_for) >= MOST_NAMES:
+        if len(asked_for) >= MAX_MODEL_LABELS:
             return family
         asked_for.add(model)
         return model
 
-    def speculated(self, outcome: Literal["begun", "used", "dropped"]) -> None:
+    def count_speculation(self, outcome: Literal["begun", "used", "dropped"]) -> None:
         """An answer was begun before it was asked for, or this has become of it."""
         self.speculations[outcome] += 1
 
-    def upstream_is(self, name: str, state: UpstreamState) -> None:
+    def on_upstream_state(self, name: str, state: UpstreamState) -> None:
         """The breaker of an upstream has changed its mind."""
         self.upstreams[name] = state
 
-    def upstream_failed(self, name: str, reason: str) -> None:
+    def on_upstream_error(self, name: str, reason: str) -> None:
         """An upstream did not answer as it should; `reason` is one of few words, such as `timeout`."""
         self.upstream_failures[name, reason] += 1
 
-    def watch_places(self, waiting: Mapping[str, int], serving: Mapping[str, int], workers: Mapping[tuple[str, WorkerState], int]) -> None:
+    def attach_pool(self, waiting: Mapping[str, int], serving: Mapping[str, int], workers: Mapping[tuple[str, WorkerState], int]) -> None:
         """Read what is kept elsewhere: who waits and who is served, by model, and the workers by model and state."""
         self.queue_waiting, self.queue_serving, self.workers = waiting, serving, workers
 

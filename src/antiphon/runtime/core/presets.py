@@ -18,25 +18,25 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from antiphon.audio import SAMPLE_BYTES, wav
-from antiphon.errors import ClientMistake, OurFault
+from antiphon.audio import SAMPLE_BYTES, wav_file
+from antiphon.errors import ClientError, ServerError
 
 RATE_HZ = 16_000
 VOICES = "voices"
 DEFAULT = "default"
 
-PRESETS_MOST = 256
+MAX_PRESETS = 256
 """In one mode; likewise of the voices that are kept."""
 
 PRESET_LIMIT_BYTES = 64 << 10
-SOUND_LIMIT_BYTES = 10 << 20
+AUDIO_LIMIT_BYTES = 10 << 20
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
-_SOUND = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}\.(wav|flac|mp3|ogg)")
+_AUDIO_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}\.(wav|flac|mp3|ogg)")
 _SUFFIXES = ("wav", "flac", "mp3", "ogg")
 
 
-class Content(Struct, forbid_unknown_fields=True):
+class PresetContent(Struct, forbid_unknown_fields=True):
     """A piece of what the model is told first: a text, or the name of a file of sound."""
 
     text: str | None = None
@@ -55,16 +55,16 @@ class Preset(Struct, kw_only=True, forbid_unknown_fields=True):
     description: str = ""
     order: int = 999
     system_prompt: str | None = None
-    system_content: list[Content] = []
+    system_content: list[PresetContent] = []
     ref_audio: str | None = None
 
     @property
-    def sounds(self) -> list[str]:
+    def audio_names(self) -> list[str]:
         """The files of sound in `system_content`, in their order."""
         return [each.audio for each in self.system_content if each.audio is not None]
 
 
-class Voice(Struct, kw_only=True):
+class SavedVoice(Struct, kw_only=True):
     """A voice that was kept; `created_at` in Unix seconds."""
 
     id: str
@@ -73,7 +73,7 @@ class Voice(Struct, kw_only=True):
     created_at: float
 
 
-class Folder:
+class PresetFolder:
     """
     Presets and voices in a folder, which need not exist. Everything here may take the time of a disk.
 
@@ -89,16 +89,18 @@ class Folder:
 
     def presets(self) -> dict[str, list[tuple[str, Preset]]]:
         """Ids and presets by mode, in their order; one that can't be read is left out."""
-        modes = sorted(each.name for each in _in(self._path) if each.is_dir() and each.name != VOICES and _NAME.fullmatch(each.name))
-        found = {mode: sorted(self._of(mode), key=lambda each: (each[1].order, each[0])) for mode in modes}
+        modes = sorted(
+            each.name for each in _list_files(self._path) if each.is_dir() and each.name != VOICES and _NAME.fullmatch(each.name)
+        )
+        found = {mode: sorted(self._load_presets(mode), key=lambda each: (each[1].order, each[0])) for mode in modes}
         return {mode: presets for mode, presets in found.items() if presets}
 
-    def _of(self, mode: str) -> Iterator[tuple[str, Preset]]:
-        files = sorted(file for file in _in(self._path / mode) if file.suffix == ".toml" and _NAME.fullmatch(file.stem))
-        for file in files[:PRESETS_MOST]:
+    def _load_presets(self, mode: str) -> Iterator[tuple[str, Preset]]:
+        files = sorted(file for file in _list_files(self._path / mode) if file.suffix == ".toml" and _NAME.fullmatch(file.stem))
+        for file in files[:MAX_PRESETS]:
             try:
-                yield file.stem, _decoded(file)
-            except (OSError, ValueError, ClientMistake) as error:
+                yield file.stem, _decode_preset(file)
+            except (OSError, ValueError, ClientError) as error:
                 self._notice(f"The preset {mode}/{file.name} can't be read: {error}")
 
     def preset(self, mode: str, preset_id: str) -> Preset:
@@ -106,64 +108,64 @@ class Folder:
         One preset.
 
         Raises:
-            ClientMistake: 404.
+            ClientError: 404.
         """
         if mode != VOICES and _NAME.fullmatch(mode) and _NAME.fullmatch(preset_id):
             with contextlib.suppress(OSError, ValueError):
-                return _decoded(self._path / mode / f"{preset_id}.toml")
+                return _decode_preset(self._path / mode / f"{preset_id}.toml")
         raise not_found(f"The preset '{mode}/{preset_id}'")
 
-    def sound(self, mode: str, name: str) -> bytes:
+    def read_audio(self, mode: str, name: str) -> bytes:
         """
         A preset's file of sound: beside the preset, or else among the voices.
 
         Raises:
-            ClientMistake: 404; or it is too large.
+            ClientError: 404; or it is too large.
         """
-        if _NAME.fullmatch(mode) and _SOUND.fullmatch(name):
+        if _NAME.fullmatch(mode) and _AUDIO_NAME.fullmatch(name):
             for folder in (self._path / mode, self._path / VOICES):
                 with contextlib.suppress(OSError):
-                    return _read(folder / name, SOUND_LIMIT_BYTES)
+                    return _read(folder / name, AUDIO_LIMIT_BYTES)
         raise not_found(f"The sound '{name}'")
 
     # Voices
 
-    def default(self) -> tuple[str, bytes]:
+    def default_voice(self) -> tuple[str, bytes]:
         """
         The name and the file of the voice of clients that bring none.
 
         Raises:
-            ClientMistake: 404; there is none.
+            ClientError: 404; there is none.
         """
         for suffix in _SUFFIXES:
             name = f"{DEFAULT}.{suffix}"
             with contextlib.suppress(OSError):
-                return name, _read(self._path / VOICES / name, SOUND_LIMIT_BYTES)
+                return name, _read(self._path / VOICES / name, AUDIO_LIMIT_BYTES)
         raise not_found("A default voice")
 
-    def voices(self) -> list[Voice]:
+    def voices(self) -> list[SavedVoice]:
         """Those that were kept, the oldest first."""
         found = []
-        for file in _in(self._path / VOICES):
+        for file in _list_files(self._path / VOICES):
             if file.suffix == ".json" and _NAME.fullmatch(file.stem):
-                with contextlib.suppress(OSError, ValueError, ClientMistake):
-                    found.append(msgspec.json.decode(_read(file, PRESET_LIMIT_BYTES), type=Voice))
+                with contextlib.suppress(OSError, ValueError, ClientError):
+                    found.append(msgspec.json.decode(_read(file, PRESET_LIMIT_BYTES), type=SavedVoice))
         return sorted(found, key=lambda voice: (voice.created_at, voice.id))
 
-    def voice(self, voice_id: str) -> tuple[Voice, bytes]:
+    def voice(self, voice_id: str) -> tuple[SavedVoice, bytes]:
         """
         One that was kept, and its file.
 
         Raises:
-            ClientMistake: 404.
+            ClientError: 404.
         """
         if _NAME.fullmatch(voice_id):
             with contextlib.suppress(OSError, ValueError):
-                told = msgspec.json.decode(_read(self._path / VOICES / f"{voice_id}.json", PRESET_LIMIT_BYTES), type=Voice)
-                return told, _read(self._path / VOICES / f"{voice_id}.wav", SOUND_LIMIT_BYTES)
+                told = msgspec.json.decode(_read(self._path / VOICES / f"{voice_id}.json", PRESET_LIMIT_BYTES), type=SavedVoice)
+                return told, _read(self._path / VOICES / f"{voice_id}.wav", AUDIO_LIMIT_BYTES)
         raise not_found(f"The voice '{voice_id}'")
 
-    def keep(self, voice_id: str, name: str, pcm: bytes) -> Voice:
+    def save_voice(self, voice_id: str, name: str, pcm: bytes) -> SavedVoice:
         """
         Keep a voice.
 
@@ -171,29 +173,29 @@ class Folder:
             pcm: s16le mono at 16 kHz.
 
         Raises:
-            ClientMistake: there are too many.
-            OurFault: it can't be written.
+            ClientError: there are too many.
+            ServerError: it can't be written.
         """
-        if len(self.voices()) >= PRESETS_MOST:
-            raise ClientMistake(f"There are {PRESETS_MOST} voices already, which is the limit.", code="too_many_voices", status=409)
-        told = Voice(id=voice_id, name=name, duration_ms=1000 * len(pcm) // (SAMPLE_BYTES * RATE_HZ), created_at=time.time())
+        if len(self.voices()) >= MAX_PRESETS:
+            raise ClientError(f"There are {MAX_PRESETS} voices already, which is the limit.", code="too_many_voices", status=409)
+        told = SavedVoice(id=voice_id, name=name, duration_ms=1000 * len(pcm) // (SAMPLE_BYTES * RATE_HZ), created_at=time.time())
         folder = self._path / VOICES
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            _write(folder / f"{voice_id}.wav", wav(pcm, RATE_HZ))
+            _write(folder / f"{voice_id}.wav", wav_file(pcm, RATE_HZ))
             _write(folder / f"{voice_id}.json", msgspec.json.encode(told))
         except OSError as error:
             with contextlib.suppress(OSError):  # a sound of which nothing is known would be there for ever
                 (folder / f"{voice_id}.wav").unlink()
-            raise OurFault(f"The voice could not be written: {error.strerror}.") from error
+            raise ServerError(f"The voice could not be written: {error.strerror}.") from error
         return told
 
-    def drop(self, voice_id: str) -> Voice:
+    def delete_voice(self, voice_id: str) -> SavedVoice:
         """
         Keep a voice no longer.
 
         Raises:
-            ClientMistake: 404.
+            ClientError: 404.
         """
         told, _ = self.voice(voice_id)
         for suffix in ("json", "wav"):
@@ -201,23 +203,23 @@ class Folder:
         return told
 
 
-def not_found(what: str) -> ClientMistake:
+def not_found(what: str) -> ClientError:
     """There is no such thing."""
-    return ClientMistake(f"{what} does not exist.", status=404, code="not_found")
+    return ClientError(f"{what} does not exist.", status=404, code="not_found")
 
 
-def _in(folder: Path) -> list[Path]:
+def _list_files(folder: Path) -> list[Path]:
     try:
         return list(folder.iterdir())
     except OSError:
         return []
 
 
-def _decoded(file: Path) -> Preset:
+def _decode_preset(file: Path) -> Preset:
     text = _read(file, PRESET_LIMIT_BYTES).decode()
     preset: Any = msgspec.toml.decode(text, type=Preset)
     names = [*preset.sounds, *([preset.ref_audio] if preset.ref_audio else [])]
-    if wrong := [name for name in names if not _SOUND.fullmatch(name)]:
+    if wrong := [name for name in names if not _AUDIO_NAME.fullmatch(name)]:
         raise ValueError(f"expected the name of a file of sound, such as 'anna.wav', and not {wrong[0]!r}")
     if any((each.text is None) is (each.audio is None) for each in preset.system_content):
         raise ValueError("each piece of 'system_content' has either 'text' or 'audio'")
@@ -228,7 +230,7 @@ def _read(file: Path, limit_bytes: int) -> bytes:
     with file.open("rb") as opened:
         content = opened.read(limit_bytes + 1)
     if len(content) > limit_bytes:
-        raise ClientMistake(f"'{file.name}' is larger than {limit_bytes} bytes.", status=404, code="not_found")
+        raise ClientError(f"'{file.name}' is larger than {limit_bytes} bytes.", status=404, code="not_found")
     return content
 
 

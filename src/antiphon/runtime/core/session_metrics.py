@@ -11,7 +11,7 @@ from antiphon.wire.minicpmo.server_events import OutputDelta, ResponseDone, Sess
 IN_BYTES_PER_S, OUT_BYTES_PER_S = 2 * RATE_IN_HZ, FLOAT_BYTES * RATE_OUT_HZ
 
 
-class Counted:
+class MinicpmoSessionMetrics:
     """
     Counts a session.
 
@@ -25,41 +25,41 @@ class Counted:
         tokens: what they came to.
     """
 
-    def __init__(self, metrics: Metrics, model: str, spend: Callable[[int], None] = lambda _tokens: None) -> None:
+    def __init__(self, metrics: Metrics, model: str, count_tokens: Callable[[int], None] = lambda _tokens: None) -> None:
         self.events_in = self.events_out = self.responses = self.tokens = 0
         self._metrics = metrics
         self._model = model
-        self._spend = spend
+        self._count_tokens = count_tokens
         self._input_tokens = self._output_tokens = self._audio_in_tokens = self._audio_out_tokens = 0
 
-    def said(self, event: Any) -> None:
+    def on_client_event(self, event: Any) -> None:
         """The client said this."""
         self.events_in += 1
         self._metrics.session_events["in"] += 1
         if type(event) is DuplexAppend:
             self._metrics.session_sound_s["in"] += len(event.pcm) / IN_BYTES_PER_S
 
-    def told(self, event: Any) -> None:
+    def on_server_event(self, event: Any) -> None:
         """The client is told this."""
         self.events_out += 1
         self._metrics.session_events["out"] += 1
         if type(event) is OutputDelta:
-            self._says(event)
+            self._on_output_delta(event)
         elif type(event) is ResponseDone:
-            self._answered()
+            self._count_response()
         if type(event) in (OutputDelta, ResponseDone, SessionClosed) and event.usage:
-            self._used(event.usage)
+            self._add_usage(event.usage)
 
-    def _says(self, event: OutputDelta) -> None:
+    def _on_output_delta(self, event: OutputDelta) -> None:
         if event.audio:
             self._metrics.session_sound_s["out"] += len(event.audio) / OUT_BYTES_PER_S
         if event.end_of_turn:
-            self._answered()
+            self._count_response()
 
-    def _answered(self) -> None:
+    def _count_response(self) -> None:
         self.responses += 1
 
-    def _used(self, usage: Usage) -> None:
+    def _add_usage(self, usage: Usage) -> None:
         """What the session has come to so far: each event says it of the whole of it."""
         metrics, model = self._metrics, self._model
         metrics.tokens[model, "input"] += usage.input_tokens - self._input_tokens
@@ -71,4 +71,4 @@ class Counted:
         spent = usage.total_tokens - self.tokens
         self.tokens = usage.total_tokens
         if spent > 0:
-            self._spend(spent)
+            self._count_tokens(spent)

@@ -4,21 +4,21 @@ import contextlib
 from collections.abc import Collection, Iterator
 from typing import Protocol
 
-from antiphon.errors import ClientMistake, Fault, OurFault
+from antiphon.errors import ApiError, ClientError, ServerError
 from antiphon.records import KeyRecord
 
 RETRY_AFTER_S = 5
 """Time enough for another server to have taken over."""
 
 
-class Halting(Protocol):
+class Stoppable(Protocol):
     """What can be told to end; a driver can."""
 
-    def halt(self, fault: Fault) -> None:
+    def shut_down(self, fault: ApiError) -> None:
         """End, and tell the client why while it still can be told."""
 
 
-class Live:
+class LiveSessions:
     """
     Sessions under way.
 
@@ -28,23 +28,23 @@ class Live:
 
     def __init__(self) -> None:
         self.is_draining = False
-        self._drivers: dict[Halting, str | None] = {}
+        self._drivers: dict[Stoppable, str | None] = {}
 
     def __len__(self) -> int:
         return len(self._drivers)
 
-    def admit(self) -> None:
+    def check_admission(self) -> None:
         """
         Ask whether there may be one more.
 
         Raises:
-            OurFault: the server is about to stop.
+            ServerError: the server is about to stop.
         """
         if self.is_draining:
-            raise _stopping()
+            raise _shutting_down_error()
 
     @contextlib.contextmanager
-    def during(self, driver: Halting, key: KeyRecord | None = None) -> Iterator[None]:
+    def track(self, driver: Stoppable, key: KeyRecord | None = None) -> Iterator[None]:
         """
         Count a session from its beginning to its end.
 
@@ -66,20 +66,20 @@ class Live:
         """End the sessions of keys that open nothing any more."""
         for driver in [driver for driver, key_id in self._drivers.items() if key_id in key_ids]:
             self._drivers[driver] = None  # told once
-            driver.halt(_revoked())
+            driver.shut_down(_key_revoked_error())
 
-    def halt(self) -> None:
+    def shut_down(self) -> None:
         """End them all, each with its protocol's own words for it."""
         for driver in tuple(self._drivers):
-            driver.halt(_stopping())
+            driver.shut_down(_shutting_down_error())
 
 
-def _revoked() -> Fault:
-    return ClientMistake("The API key that this session was opened with was revoked, or has expired.", status=401, code="invalid_api_key")
+def _key_revoked_error() -> ApiError:
+    return ClientError("The API key that this session was opened with was revoked, or has expired.", status=401, code="invalid_api_key")
 
 
-def _stopping() -> Fault:
-    return OurFault(
+def _shutting_down_error() -> ApiError:
+    return ServerError(
         "The server is shutting down. Please try again.",
         status=503,
         type="service_unavailable_error",

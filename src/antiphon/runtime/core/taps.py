@@ -30,10 +30,10 @@ PCM_BYTES_PER_S, G711_BYTES_PER_S = 48_000, 8_000
 class Tap(Protocol):
     """Who listens in."""
 
-    def said(self, event: Any) -> None:
+    def on_client_event(self, event: Any) -> None:
         """The client said this."""
 
-    def told(self, event: Any) -> None:
+    def on_server_event(self, event: Any) -> None:
         """The client is told this."""
 
 
@@ -43,23 +43,23 @@ class Taps:
     def __init__(self, taps: Sequence[Tap]) -> None:
         self._taps = tuple(taps)
 
-    def said(self, event: Any) -> None:
+    def on_client_event(self, event: Any) -> None:
         """The client said this."""
         for tap in self._taps:
-            tap.said(event)
+            tap.on_client_event(event)
 
-    def told(self, event: Any) -> None:
+    def on_server_event(self, event: Any) -> None:
         """The client is told this."""
         for tap in self._taps:
-            tap.told(event)
+            tap.on_server_event(event)
 
 
-def joined(taps: Sequence[Tap]) -> Tap:
+def combine(taps: Sequence[Tap]) -> Tap:
     """All of them as one, which costs nothing where there is but one."""
     return taps[0] if len(taps) == 1 else Taps(taps)
 
 
-class Counted:
+class RealtimeSessionMetrics:
     """
     Counts a Realtime session.
 
@@ -83,58 +83,58 @@ class Counted:
         self._metrics = metrics
         self._model = model
         self._clock = clock
-        self._speech_ended_at: float | None = None
+        self._speech_end_at_s: float | None = None
         self._in_bytes_per_s = self._out_bytes_per_s = PCM_BYTES_PER_S
-        self._noted: dict[type, Callable[[Any], None]] = {
-            SessionCreated: self._is_set,
-            SessionUpdated: self._is_set,
-            InputAudioBufferSpeechStopped: self._speech_ended,
-            ResponseCreated: self._answers,
-            ResponseOutputAudioDelta: self._sounds,
-            ResponseDone: self._answered,
+        self._observers: dict[type, Callable[[Any], None]] = {
+            SessionCreated: self._on_session,
+            SessionUpdated: self._on_session,
+            InputAudioBufferSpeechStopped: self._on_speech_stopped,
+            ResponseCreated: self._on_response_created,
+            ResponseOutputAudioDelta: self._on_audio_delta,
+            ResponseDone: self._on_response_done,
         }
 
-    def said(self, event: Any) -> None:
+    def on_client_event(self, event: Any) -> None:
         """The client said this."""
         self.events_in += 1
         self._metrics.session_events["in"] += 1
         if type(event) is InputAudioBufferAppend:
             self._metrics.session_sound_s["in"] += len(event.audio) / self._in_bytes_per_s
 
-    def told(self, event: Any) -> None:
+    def on_server_event(self, event: Any) -> None:
         """The client is told this."""
         self.events_out += 1
         self._metrics.session_events["out"] += 1
-        if (note := self._noted.get(type(event))) is not None:
+        if (note := self._observers.get(type(event))) is not None:
             note(event)
 
-    def _is_set(self, event: SessionCreated | SessionUpdated) -> None:
+    def _on_session(self, event: SessionCreated | SessionUpdated) -> None:
         audio = event.session.audio or None
         self._in_bytes_per_s = _bytes_per_s(audio and audio.input and audio.input.format)
         self._out_bytes_per_s = _bytes_per_s(audio and audio.output and audio.output.format)
 
-    def _answers(self, event: ResponseCreated) -> None:
+    def _on_response_created(self, event: ResponseCreated) -> None:
         output = event.response.audio and event.response.audio.output
         if output and output.format:
             self._out_bytes_per_s = _bytes_per_s(output.format)
 
-    def _speech_ended(self, _event: InputAudioBufferSpeechStopped) -> None:
-        self._speech_ended_at = self._clock()
+    def _on_speech_stopped(self, _event: InputAudioBufferSpeechStopped) -> None:
+        self._speech_end_at_s = self._clock()
 
-    def _sounds(self, event: ResponseOutputAudioDelta) -> None:
+    def _on_audio_delta(self, event: ResponseOutputAudioDelta) -> None:
         self._metrics.session_sound_s["out"] += len(event.delta) / self._out_bytes_per_s
-        if self._speech_ended_at is not None:
-            self._metrics.first_sound[self._model].observe(self._clock() - self._speech_ended_at)
-            self._speech_ended_at = None
+        if self._speech_end_at_s is not None:
+            self._metrics.first_sound[self._model].observe(self._clock() - self._speech_end_at_s)
+            self._speech_end_at_s = None
 
-    def _answered(self, event: ResponseDone) -> None:
-        self._speech_ended_at = None
+    def _on_response_done(self, event: ResponseDone) -> None:
+        self._speech_end_at_s = None
         self.responses += 1
         self._metrics.session_responses[self._model, event.response.status] += 1
         if event.response.usage is not None:
-            self._used(event.response.usage)
+            self._add_usage(event.response.usage)
 
-    def _used(self, usage: Usage) -> None:
+    def _add_usage(self, usage: Usage) -> None:
         metrics, model = self._metrics, self._model
         metrics.tokens[model, "input"] += usage.input_tokens
         metrics.tokens[model, "output"] += usage.output_tokens

@@ -12,13 +12,13 @@ from typing import TypeAlias
 
 from msgspec import Struct, msgpack
 
-from antiphon.errors import ClientMistake, OurFault
+from antiphon.errors import ClientError, ServerError
 from antiphon.records import KeyRecord
-from antiphon.runtime.access.rate_limits import Kind, State
+from antiphon.runtime.access.rate_limits import LimitKind, LimitState
 from antiphon.runtime.core.metrics import Snapshot
-from antiphon.wire.codec.length_prefix import Frames, behind_length
+from antiphon.wire.codec.length_prefix import FrameDecoder, add_length_prefix
 
-PATIENCE_S = 5.0
+REPLY_TIMEOUT_S = 5.0
 """How long an answer is waited for; the other end is on the same machine and does nothing that takes long."""
 
 
@@ -26,7 +26,7 @@ class _Message(Struct, tag=True, array_like=True):
     pass
 
 
-class Setup(_Message):
+class ProcessSetup(_Message):
     """
     To a process that has just begun: what it is to be.
 
@@ -41,29 +41,29 @@ class Setup(_Message):
     numbers: tuple[int, ...]
 
 
-class Ready(_Message):
+class ProcessReady(_Message):
     """From a process: it accepts, and whether it needs no key."""
 
     is_open: bool
 
 
-class Failed(_Message):
+class ProcessFailed(_Message):
     """From a process: it can't serve, and ends."""
 
     message: str
 
 
-class Noticed(_Message):
+class OperatorNotice(_Message):
     """From a process: a line for the operator."""
 
     line: str
 
 
-class Idle(_Message):
+class ProcessIdle(_Message):
     """From a process that is to stop: nothing is under way any more, and nothing will be."""
 
 
-class AllIdle(_Message):
+class AllProcessesIdle(_Message):
     """To a process: none of the others has anything under way either."""
 
 
@@ -87,20 +87,20 @@ class EndStream(_Message):
     tokens: int
 
 
-class Spend(_Message):
+class AddTokens(_Message):
     """Something of this key's that is not over yet came to so many tokens."""
 
     key: KeyRecord
     tokens: int
 
 
-class Look(_Message):
+class GetLimits(_Message):
     """A question: what is left to this key?"""
 
     key: KeyRecord
 
 
-class Refusal(Struct, frozen=True, array_like=True):
+class LimitRefusal(Struct, frozen=True, array_like=True):
     """A mistake of the client, as it travels."""
 
     message: str
@@ -110,39 +110,39 @@ class Refusal(Struct, frozen=True, array_like=True):
     retry_after_s: float | None
 
     @classmethod
-    def of(cls, mistake: ClientMistake) -> "Refusal":
+    def of(cls, error: ClientError) -> "LimitRefusal":
         """The mistake, packed."""
-        return cls(mistake.message, mistake.code, mistake.status, mistake.type, mistake.retry_after_s)
+        return cls(error.message, error.code, error.status, error.type, error.retry_after_s)
 
-    def mistake(self) -> ClientMistake:
+    def to_error(self) -> ClientError:
         """The mistake, unpacked."""
-        return ClientMistake(self.message, code=self.code, status=self.status, type=self.type, retry_after_s=self.retry_after_s)
+        return ClientError(self.message, code=self.code, status=self.status, type=self.type, retry_after_s=self.retry_after_s)
 
 
-class Verdict(_Message):
+class LimitVerdict(_Message):
     """The answer to the three questions about keys: what is left, and why not where the answer is no."""
 
-    states: dict[Kind, State]
-    refusal: Refusal | None = None
+    states: dict[LimitKind, LimitState]
+    refusal: LimitRefusal | None = None
 
 
-class Count(_Message):
+class GetSnapshot(_Message):
     """A question to a process: what has it counted?"""
 
 
-class Counted(_Message):
+class ProcessSnapshot(_Message):
     """The answer."""
 
     snapshot: Snapshot
 
 
-class Sum(_Message):
+class GetTotals(_Message):
     """A question to the supervisor: what have all processes counted together? `mine` is what the asking one has."""
 
     mine: Snapshot
 
 
-class Summed(_Message):
+class ServerTotals(_Message):
     """
     The answer.
 
@@ -156,23 +156,23 @@ class Summed(_Message):
     gone_cpu_s: float
 
 
-Message: TypeAlias = (
-    Setup
-    | Ready
-    | Failed
-    | Noticed
-    | Idle
-    | AllIdle
+SupervisorMessage: TypeAlias = (
+    ProcessSetup
+    | ProcessReady
+    | ProcessFailed
+    | OperatorNotice
+    | ProcessIdle
+    | AllProcessesIdle
     | BeginRequest
     | BeginStream
     | EndStream
-    | Spend
-    | Look
-    | Verdict
-    | Count
-    | Counted
-    | Sum
-    | Summed
+    | AddTokens
+    | GetLimits
+    | LimitVerdict
+    | GetSnapshot
+    | ProcessSnapshot
+    | GetTotals
+    | ServerTotals
 )
 
 
@@ -181,16 +181,16 @@ class _Frame(Struct, frozen=True, array_like=True):
 
     number: int
     is_answer: bool
-    body: Message
+    body: SupervisorMessage
 
 
 _encoder = msgpack.Encoder()
 _decoder: msgpack.Decoder[_Frame] = msgpack.Decoder(_Frame)
 
-Answer: TypeAlias = Callable[[Message], None]
+SendReply: TypeAlias = Callable[[SupervisorMessage], None]
 
 
-class Link(asyncio.Protocol):
+class SupervisorLink(asyncio.Protocol):
     """
     One end of a link.
 
@@ -199,13 +199,13 @@ class Link(asyncio.Protocol):
         lost: called once when the other end is gone.
     """
 
-    def __init__(self, receive: Callable[[Message, Answer], None], lost: Callable[[], None]) -> None:
-        self._receive = receive
-        self._lost = lost
+    def __init__(self, on_message: Callable[[SupervisorMessage, SendReply], None], on_lost: Callable[[], None]) -> None:
+        self._on_message = on_message
+        self._on_lost = on_lost
         self._transport: asyncio.Transport | None = None
-        self._frames = Frames(_decoder)
+        self._frames = FrameDecoder(_decoder)
         self._numbers = itertools.count(1)
-        self._asked: dict[int, asyncio.Future[Message]] = {}
+        self._pending_replies: dict[int, asyncio.Future[SupervisorMessage]] = {}
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The link is there."""
@@ -213,60 +213,60 @@ class Link(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Some messages, or parts of them."""
-        for frame in self._frames.take(data):
+        for frame in self._frames.feed(data):
             self._dispatch(frame)
 
     def _dispatch(self, frame: _Frame) -> None:
         if not frame.is_answer:
-            self._receive(frame.body, lambda body: self._send(_Frame(frame.number, True, body)))
-        elif (waiting := self._asked.get(frame.number)) is not None and not waiting.done():
+            self._on_message(frame.body, lambda body: self._write_frame(_Frame(frame.number, True, body)))
+        elif (waiting := self._pending_replies.get(frame.number)) is not None and not waiting.done():
             waiting.set_result(frame.body)
 
     def connection_lost(self, _error: Exception | None) -> None:
         """The other end is gone."""
         self._transport = None
-        for waiting in self._asked.values():
+        for waiting in self._pending_replies.values():
             if not waiting.done():
-                waiting.set_exception(_gone())
-        self._lost()
+                waiting.set_exception(_link_lost_error())
+        self._on_lost()
 
-    def tell(self, body: Message) -> None:
+    def send(self, body: SupervisorMessage) -> None:
         """Send a message that wants no answer; to nobody where the other end is gone."""
-        self._send(_Frame(0, False, body))
+        self._write_frame(_Frame(0, False, body))
 
-    async def ask(self, body: Message, patience_s: float = PATIENCE_S) -> Message:
+    async def request(self, body: SupervisorMessage, timeout_s: float = REPLY_TIMEOUT_S) -> SupervisorMessage:
         """
         The answer to a question, waited for no longer than that.
 
         Raises:
-            OurFault: there was none in time, or there will be none.
+            ServerError: there was none in time, or there will be none.
         """
         if self._transport is None:
-            raise _gone()
+            raise _link_lost_error()
         number = next(self._numbers)
-        answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
-        self._asked[number] = answer
-        self._send(_Frame(number, False, body))
+        answer: asyncio.Future[SupervisorMessage] = asyncio.get_running_loop().create_future()
+        self._pending_replies[number] = answer
+        self._write_frame(_Frame(number, False, body))
         try:
-            async with asyncio.timeout(patience_s):
+            async with asyncio.timeout(timeout_s):
                 return await answer
         except TimeoutError:
-            raise _gone() from None
+            raise _link_lost_error() from None
         finally:
-            del self._asked[number]
+            del self._pending_replies[number]
 
     def close(self) -> None:
         """Hang up; idempotent."""
         if self._transport is not None:
             self._transport.close()
 
-    def _send(self, frame: _Frame) -> None:
+    def _write_frame(self, frame: _Frame) -> None:
         if self._transport is not None:
-            self._transport.write(behind_length(_encoder.encode(frame)))
+            self._transport.write(add_length_prefix(_encoder.encode(frame)))
 
 
-def _gone() -> OurFault:
-    return OurFault(
+def _link_lost_error() -> ServerError:
+    return ServerError(
         "The server's processes have lost touch. Please try again.",
         status=503,
         type="service_unavailable_error",

@@ -16,17 +16,17 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from antiphon.audio import SAMPLE_BYTES, WAV_HEAD_BYTES, endless_wav_head, wav, wav_head
+from antiphon.audio import SAMPLE_BYTES, WAV_HEADER_BYTES, streaming_wav_header, wav_file, wav_header
 from antiphon.records import SessionRecord
 from antiphon.runtime.recording import events as recorded
-from antiphon.runtime.recording.events import MEDIA, TO_PCM, Form, Takers
-from antiphon.runtime.recording.minicpmo import Aside, Picture
+from antiphon.runtime.recording.events import MEDIA_KEY, TO_PCM, AudioEncoding, MediaSinks
+from antiphon.runtime.recording.minicpmo import AudioAttachment, JpegImage
 
 META, EVENTS = "meta.json", "events.jsonl"
 _META_BYTES = 4096
 
 
-class Line(Struct, frozen=True):
+class EventLine(Struct, frozen=True):
     """
     One event of a recording.
 
@@ -43,12 +43,12 @@ class Line(Struct, frozen=True):
     event: Any
 
 
-_lines: msgspec.json.Decoder[Line] = msgspec.json.Decoder(Line)
-_records: msgspec.json.Decoder[SessionRecord] = msgspec.json.Decoder(SessionRecord)
+_line_decoder: msgspec.json.Decoder[EventLine] = msgspec.json.Decoder(EventLine)
+_record_decoder: msgspec.json.Decoder[SessionRecord] = msgspec.json.Decoder(SessionRecord)
 _encode = msgspec.json.Encoder().encode
 
 
-class Files:
+class RecordingFiles:
     """
     What is written of one session.
 
@@ -60,16 +60,17 @@ class Files:
         bytes: what was written.
     """
 
-    def __init__(self, folder: Path, forms: dict[str, Form]) -> None:
+    def __init__(self, folder: Path, encodings: dict[str, AudioEncoding]) -> None:
         self.folder = folder
         self.bytes = 0
-        self._forms = dict(forms)
-        self._lanes: dict[str, _Lane] = {}
-        self._waiting: dict[str, list[bytes]] = {}
-        self._sizes: dict[str, int] = {}
-        self._seq = self._pictures = self._asides = 0
-        self._takers = {
-            direction: Takers(partial(self._sound, direction), self._picture, self._aside) for direction in (recorded.IN, recorded.OUT)
+        self._encodings = dict(encodings)
+        self._tracks: dict[str, _AudioTrack] = {}
+        self._pending: dict[str, list[bytes]] = {}
+        self._track_counts: dict[str, int] = {}
+        self._seq = self._image_count = self._attachment_count = 0
+        self._media_sinks = {
+            direction: MediaSinks(partial(self._add_audio, direction), self._add_image, self._add_attachment)
+            for direction in (recorded.IN, recorded.OUT)
         }
 
     def begin(self, record: SessionRecord) -> None:
@@ -79,11 +80,11 @@ class Files:
 
     def add(self, at_s: float, direction: str, event: dict[str, Any]) -> None:
         """Take an event; it is written with the next `write`."""
-        self._forms.update(recorded.forms_in(event))
-        told = recorded.parted(event, self._takers[direction])
+        self._encodings.update(recorded.audio_encodings(event))
+        told = recorded.extract_media(event, self._media_sinks[direction])
         self._seq += 1
-        line = Line(self._seq, round(at_s, 4), direction, told)
-        self._waiting.setdefault(EVENTS, []).append(_encode(line) + b"\n")
+        line = EventLine(self._seq, round(at_s, 4), direction, told)
+        self._pending.setdefault(EVENTS, []).append(_encode(line) + b"\n")
 
     def write(self) -> None:
         """
@@ -92,44 +93,44 @@ class Files:
         Raises:
             OSError: as much as there was room for was written.
         """
-        waiting, self._waiting = self._waiting, {}
+        waiting, self._pending = self._pending, {}
         lines = waiting.pop(EVENTS, ())
         for name, pieces in (*waiting.items(), (EVENTS, lines)):
             content = b"".join(pieces)
             _append(self.folder / name, content)
             self.bytes += len(content)
 
-    def _sound(self, direction: str, piece: bytes) -> dict[str, Any]:
-        form = self._forms[direction]
-        lane = self._lanes.get(direction)
+    def _add_audio(self, direction: str, chunk: bytes) -> dict[str, Any]:
+        form = self._encodings[direction]
+        lane = self._tracks.get(direction)
         if lane is None or lane.rate_hz != form.rate_hz:
-            lane = self._lanes[direction] = self._new_lane(direction, form.rate_hz)
-        pcm = TO_PCM[form.name](piece)
+            lane = self._tracks[direction] = self._new_track(direction, form.rate_hz)
+        pcm = TO_PCM[form.name](chunk)
         offset, lane.bytes = lane.bytes, lane.bytes + len(pcm)
-        self._waiting.setdefault(lane.name, []).append(pcm)
-        return {MEDIA: lane.name, "offset": offset, "bytes": len(pcm), "form": form.name}
+        self._pending.setdefault(lane.name, []).append(pcm)
+        return {MEDIA_KEY: lane.name, "offset": offset, "bytes": len(pcm), "form": form.name}
 
-    def _new_lane(self, direction: str, rate_hz: int) -> "_Lane":
+    def _new_track(self, direction: str, rate_hz: int) -> "_AudioTrack":
         """One more file of sound: a WAV file has one rate from end to end."""
-        count = self._sizes[direction] = self._sizes.get(direction, 0) + 1
+        count = self._track_counts[direction] = self._track_counts.get(direction, 0) + 1
         name = f"{direction}.wav" if count == 1 else f"{direction}-{count}.wav"
-        self._waiting.setdefault(name, []).append(endless_wav_head(rate_hz))
-        return _Lane(name, rate_hz)
+        self._pending.setdefault(name, []).append(streaming_wav_header(rate_hz))
+        return _AudioTrack(name, rate_hz)
 
-    def _picture(self, picture: Picture) -> dict[str, Any]:
-        self._pictures += 1
-        name = f"frames/{self._pictures:06}.jpg"
-        self._waiting.setdefault(name, []).append(picture.jpeg)
-        return {MEDIA: name, "bytes": len(picture.jpeg), "form": "jpeg"}
+    def _add_image(self, image: JpegImage) -> dict[str, Any]:
+        self._image_count += 1
+        name = f"frames/{self._image_count:06}.jpg"
+        self._pending.setdefault(name, []).append(image.jpeg)
+        return {MEDIA_KEY: name, "bytes": len(image.jpeg), "form": "jpeg"}
 
-    def _aside(self, aside: Aside) -> dict[str, Any]:
-        self._asides += 1
-        name = f"asides/{self._asides:06}.wav"
-        self._waiting[name] = [wav(aside.pcm, aside.rate_hz)]
-        return {MEDIA: name, "offset": 0, "bytes": len(aside.pcm), "form": "pcm"}
+    def _add_attachment(self, attachment: AudioAttachment) -> dict[str, Any]:
+        self._attachment_count += 1
+        name = f"asides/{self._attachment_count:06}.wav"
+        self._pending[name] = [wav_file(attachment.pcm, attachment.rate_hz)]
+        return {MEDIA_KEY: name, "offset": 0, "bytes": len(attachment.pcm), "form": "pcm"}
 
 
-class _Lane(Struct):
+class _AudioTrack(Struct):
     """A file of sound, and how much is in it."""
 
     name: str
@@ -162,25 +163,25 @@ def write_meta(folder: Path, record: SessionRecord) -> None:
         os.close(file)
 
 
-def record_of(meta: bytes) -> SessionRecord:
+def decode_record(meta: bytes) -> SessionRecord:
     """
     What `meta.json` says.
 
     Raises:
         msgspec.DecodeError: it is none.
     """
-    return _records.decode(meta)
+    return _record_decoder.decode(meta)
 
 
 def read_meta(folder: Path) -> SessionRecord | None:
     """What is known of the session; None where that can't be read."""
     try:
-        return record_of((folder / META).read_bytes())
+        return decode_record((folder / META).read_bytes())
     except (OSError, msgspec.DecodeError):
         return None
 
 
-def mend(folder: Path) -> int:
+def repair(folder: Path) -> int:
     """
     Make a recording whole as far as it goes: whole lines, whole samples, and the length of its sound where players look for it.
 
@@ -191,30 +192,30 @@ def mend(folder: Path) -> int:
     if events.exists():
         os.truncate(events, events.read_bytes().rfind(b"\n") + 1)
     for path in folder.rglob("*.wav"):
-        _mend_wav(path)
+        _repair_wav(path)
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
-def _mend_wav(path: Path) -> None:
+def _repair_wav(path: Path) -> None:
     size = path.stat().st_size
-    sound_bytes = (size - WAV_HEAD_BYTES) // SAMPLE_BYTES * SAMPLE_BYTES
+    sound_bytes = (size - WAV_HEADER_BYTES) // SAMPLE_BYTES * SAMPLE_BYTES
     if sound_bytes <= 0:
         path.unlink()
         return
-    os.truncate(path, WAV_HEAD_BYTES + sound_bytes)
+    os.truncate(path, WAV_HEADER_BYTES + sound_bytes)
     with path.open("r+b", buffering=0) as file:
-        rate_hz = int.from_bytes(file.read(WAV_HEAD_BYTES)[24:28], "little")
+        rate_hz = int.from_bytes(file.read(WAV_HEADER_BYTES)[24:28], "little")
         file.seek(0)
-        file.write(wav_head(rate_hz, sound_bytes))
+        file.write(wav_header(rate_hz, sound_bytes))
 
 
-def lines_of(content: bytes) -> Iterator[Line]:
+def decode_lines(content: bytes) -> Iterator[EventLine]:
     """The events of a recording, in order; a line that has no end is none."""
     for line in content.split(b"\n")[:-1]:
-        yield _lines.decode(line)
+        yield _line_decoder.decode(line)
 
 
-def lasted_s(folder: Path) -> float:
+def last_event_s(folder: Path) -> float:
     """
     When the last event of a dead process's recording was, in seconds after its beginning.
 
@@ -226,7 +227,7 @@ def lasted_s(folder: Path) -> float:
     whole_bytes, at_s = 0, 0.0
     with path.open("r+b") as file, contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):
         for line in file:
-            at_s = _lines.decode(line).at_s
+            at_s = _line_decoder.decode(line).at_s
             whole_bytes += len(line)
     os.truncate(path, whole_bytes)
     return at_s

@@ -3,18 +3,18 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from antiphon.engine_api import history as turns
+from antiphon.engine_api import history
 from antiphon.wire.minicpmo.client_events import ChatAppend, DuplexAppend, SessionClose, SessionInit
 
 
-class Aside(NamedTuple):
+class AudioAttachment(NamedTuple):
     """Sound that was not said into the session: the recording of a voice, or a part of a question; s16le."""
 
     pcm: bytes
     rate_hz: int
 
 
-class Picture(NamedTuple):
+class JpegImage(NamedTuple):
     """What was seen, as a JPEG file."""
 
     jpeg: bytes
@@ -23,26 +23,28 @@ class Picture(NamedTuple):
 _REFERENCE_HZ = 16_000
 
 
-def _given(**fields: Any) -> dict[str, Any]:
+def _without_none(**fields: Any) -> dict[str, Any]:
     """Those of the fields that say something."""
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def _aside(pcm: bytes | None) -> Aside | None:
-    return Aside(pcm, _REFERENCE_HZ) if pcm is not None else None
+def _attachment(pcm: bytes | None) -> AudioAttachment | None:
+    return AudioAttachment(pcm, _REFERENCE_HZ) if pcm is not None else None
 
 
-def _init(event: SessionInit) -> dict[str, Any]:
-    voice = _given(ref_audio_base64=_aside(event.reference), tts_ref_audio_base64=_aside(event.voice_reference))
-    payload = _given(system_prompt=event.instructions, config=event.options or None, max_slice_nums=event.slices, voice=voice or None)
+def _encode_init(event: SessionInit) -> dict[str, Any]:
+    voice = _without_none(ref_audio_base64=_attachment(event.reference), tts_ref_audio_base64=_attachment(event.voice_reference))
+    payload = _without_none(
+        system_prompt=event.instructions, config=event.options or None, max_slice_nums=event.slices, voice=voice or None
+    )
     return {"type": "session.init", "payload": payload | ({} if event.speaks else {"use_tts": False})}
 
 
-def _append(event: DuplexAppend) -> dict[str, Any]:
+def _encode_append(event: DuplexAppend) -> dict[str, Any]:
     slices = [frame.slices for frame in event.frames]
-    said = _given(
+    said = _without_none(
         audio=event.pcm,
-        video_frames=[Picture(frame.jpeg) for frame in event.frames] or None,
+        video_frames=[JpegImage(frame.jpeg) for frame in event.frames] or None,
         max_slice_nums=slices if any(slices) else None,
         force_listen=event.force_listen or None,
         input_id=event.input_id,
@@ -51,13 +53,15 @@ def _append(event: DuplexAppend) -> dict[str, Any]:
     return {"type": "input.append", "input": said}
 
 
-def _question(event: ChatAppend) -> dict[str, Any]:
-    asked = _given(
-        messages=[{"role": message.role, "content": [_PARTS[type(part)](part) for part in message.parts]} for message in event.messages],
+def _encode_chat(event: ChatAppend) -> dict[str, Any]:
+    asked = _without_none(
+        messages=[
+            {"role": message.role, "content": [_PART_ENCODERS[type(part)](part) for part in message.parts]} for message in event.messages
+        ],
         streaming=event.streaming,
-        generation=_given(max_new_tokens=event.max_tokens, length_penalty=event.length_penalty),
-        image=_given(max_slice_nums=event.slices) or None,
-        tts=_given(enabled=event.speaks, ref_audio_data=_aside(event.voice_reference)),
+        generation=_without_none(max_new_tokens=event.max_tokens, length_penalty=event.length_penalty),
+        image=_without_none(max_slice_nums=event.slices) or None,
+        tts=_without_none(enabled=event.speaks, ref_audio_data=_attachment(event.voice_reference)),
         omni_mode=event.is_omni,
         enable_thinking=event.thinks,
         input_id=event.input_id,
@@ -66,18 +70,18 @@ def _question(event: ChatAppend) -> dict[str, Any]:
     return {"type": "input.append", "input": asked}
 
 
-_PARTS: dict[type, Callable[[Any], dict[str, Any]]] = {
-    turns.TextPart: lambda part: {"type": "text", "text": part.text},
-    turns.ImagePart: lambda part: {"type": "image_url", "image_url": {"url": part.url}},
-    turns.AudioPart: lambda part: {"type": "input_audio", "input_audio": {"data": part.inline, "format": part.format}},
-    turns.SpeechPart: lambda part: {"type": "audio", "data": Aside(part.pcm, part.rate_hz)},
-    turns.VideoPart: lambda part: {"type": "video", "data": part.inline, "stack_frames": part.pictures_at_once},
+_PART_ENCODERS: dict[type, Callable[[Any], dict[str, Any]]] = {
+    history.TextPart: lambda part: {"type": "text", "text": part.text},
+    history.ImagePart: lambda part: {"type": "image_url", "image_url": {"url": part.url}},
+    history.AudioPart: lambda part: {"type": "input_audio", "input_audio": {"data": part.inline, "format": part.format}},
+    history.SpeechPart: lambda part: {"type": "audio", "data": AudioAttachment(part.pcm, part.rate_hz)},
+    history.VideoPart: lambda part: {"type": "video", "data": part.inline, "stack_frames": part.pictures_at_once},
 }
 
-WRITTEN: dict[type, Callable[[Any], dict[str, Any]]] = {
-    SessionInit: _init,
-    DuplexAppend: _append,
-    ChatAppend: _question,
-    SessionClose: lambda event: {"type": "session.close", **_given(reason=event.reason)},
+EVENT_ENCODERS: dict[type, Callable[[Any], dict[str, Any]]] = {
+    SessionInit: _encode_init,
+    DuplexAppend: _encode_append,
+    ChatAppend: _encode_chat,
+    SessionClose: lambda event: {"type": "session.close", **_without_none(reason=event.reason)},
 }
 """By its type: an event as it is on the wire, save that sound and pictures are bytes."""

@@ -18,23 +18,23 @@ from typing import IO, NamedTuple
 from msgspec import structs
 
 from antiphon.records import SessionRecord
-from antiphon.runtime.core.ids import mint
+from antiphon.runtime.core.ids import new_id
 from antiphon.runtime.recording import files
 
-_LOCK, _PART = "lock", "spool"
+_LOCK, _SPOOL_PREFIX = "lock", "spool"
 
-DROPPED = "deleted before it could be kept, as too much waited"
-TOO_OLD = "deleted before it could be kept, as it was too old"
+DROPPED_FOR_SPACE = "deleted before it could be kept, as too much waited"
+DROPPED_FOR_AGE = "deleted before it could be kept, as it was too old"
 
 
-class Filed(NamedTuple):
+class SpooledRecording(NamedTuple):
     """A session's record to be kept, and the folder of its files; None while it is live."""
 
     record: SessionRecord
     folder: Path | None
 
 
-class Room(NamedTuple):
+class SpoolLimits(NamedTuple):
     """
     How much a process may write, and for how long; 0 of anything is no bound.
 
@@ -44,57 +44,57 @@ class Room(NamedTuple):
         most_s: how long what has ended may wait.
     """
 
-    most_bytes: int = 0
-    free_bytes: int = 0
-    most_s: float = 0.0
+    max_bytes: int = 0
+    min_free_bytes: int = 0
+    max_age_s: float = 0.0
 
 
-ANY_ROOM = Room()
+NO_LIMITS = SpoolLimits()
 
 
-class Waiting:
+class PendingRecordings:
     """What has ended and is not kept yet; for any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._filed: dict[Path, Filed] = {}
-        self._leaving: set[Path] = set()
+        self._recordings: dict[Path, SpooledRecording] = {}
+        self._claimed_folders: set[Path] = set()
 
     @property
     def bytes(self) -> int:
         """What all of it comes to."""
         with self._lock:
-            return sum(filed.record.bytes for filed in self._filed.values())
+            return sum(filed.record.bytes for filed in self._recordings.values())
 
     @property
-    def all(self) -> Sequence[Filed]:
+    def recordings(self) -> Sequence[SpooledRecording]:
         """What waits, in the order in which it is to be tried."""
         with self._lock:
-            return tuple(self._filed.values())
+            return tuple(self._recordings.values())
 
-    def add(self, filed: Filed) -> None:
+    def add(self, recording: SpooledRecording) -> None:
         """One more has ended."""
-        assert filed.folder is not None
+        assert recording.folder is not None
         with self._lock:
-            self._filed[filed.folder] = filed
+            self._recordings[recording.folder] = recording
 
-    def take(self, folder: Path) -> bool:
+    def claim(self, folder: Path) -> bool:
         """Begin to keep one, which is not dropped meanwhile; False where it is gone, or somebody is at it."""
         with self._lock:
-            if folder not in self._filed or folder in self._leaving:
+            if folder not in self._recordings or folder in self._claimed_folders:
                 return False
-            self._leaving.add(folder)
+            self._claimed_folders.add(folder)
             return True
 
-    def leave(self, folder: Path, *, is_kept: bool) -> None:
+    def release(self, folder: Path, *, is_persisted: bool) -> None:
         """It is kept; or it could not be, and is tried again after all others: what is wrong may be wrong with it alone."""
         with self._lock:
-            self._leaving.discard(folder)
-            filed = self._filed.pop(folder)
-            if not is_kept:
-                self._filed[folder] = filed
+            self._claimed_folders.discard(folder)
+            filed = self._recordings.pop(folder)
+            if not is_persisted:
+                self._recordings[folder] = filed
 
-    def drop_oldest(self, why: str, before: float = math.inf) -> SessionRecord | None:
+    def drop_oldest(self, reason: str, before: float = math.inf) -> SessionRecord | None:
         """
         Delete the one that ended first.
 
@@ -105,16 +105,16 @@ class Waiting:
             Its record, as it is to be kept without files, or None where there is none to delete.
         """
         with self._lock:
-            there = [filed for folder, filed in self._filed.items() if folder not in self._leaving]
+            there = [filed for folder, filed in self._recordings.items() if folder not in self._claimed_folders]
             oldest = min(there, key=lambda filed: filed.record.ended_at or 0, default=None)
             if oldest is None or oldest.folder is None or (oldest.record.ended_at or 0) >= before:
                 return None
-            del self._filed[oldest.folder]
+            del self._recordings[oldest.folder]
         shutil.rmtree(oldest.folder, ignore_errors=True)
-        return structs.replace(oldest.record, state="interrupted", bytes=0, truncated=why)
+        return structs.replace(oldest.record, state="interrupted", bytes=0, truncated=reason)
 
 
-class Part:
+class SpoolLock:
     """A process's part of the spool; the operating system lets go of it however the process ends."""
 
     def __init__(self, folder: Path, lock: IO[bytes]) -> None:
@@ -122,21 +122,21 @@ class Part:
         self._lock = lock
 
     @classmethod
-    def made(cls, spool: Path) -> "Part":
+    def create(cls, spool: Path) -> "SpoolLock":
         """
         A new one.
 
         Raises:
             OSError: the disk is full, or can't be written.
         """
-        name = mint(_PART)
+        name = new_id(_SPOOL_PREFIX)
         hidden = spool / f".{name}"  # so that no other process finds it before there is a lock on it
         hidden.mkdir(mode=0o700, parents=True)
         lock = (hidden / _LOCK).open("wb")
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return cls(hidden.rename(spool / name), lock)
 
-    def leave(self) -> None:
+    def release(self) -> None:
         """Let go of it. What could not be kept stays in it, for the next start."""
         (self.folder / _LOCK).unlink(missing_ok=True)
         with contextlib.suppress(OSError):  # there is something in it
@@ -144,10 +144,10 @@ class Part:
         self._lock.close()
 
 
-def abandoned(spool: Path) -> Sequence[Part]:
+def adopt_abandoned(spool: Path) -> Sequence[SpoolLock]:
     """The parts of processes that have died; they are this one's now."""
     found = []
-    for folder in sorted(spool.glob(f"{_PART}_*")):
+    for folder in sorted(spool.glob(f"{_SPOOL_PREFIX}_*")):
         with contextlib.suppress(OSError):
             lock = (folder / _LOCK).open("ab")
             try:
@@ -155,26 +155,26 @@ def abandoned(spool: Path) -> Sequence[Part]:
             except OSError:  # its process lives
                 lock.close()
                 continue
-            found.append(Part(folder, lock))
+            found.append(SpoolLock(folder, lock))
     return found
 
 
-def mended(part: Part, now: Callable[[], float]) -> Sequence[Filed]:
+def repair_recordings(spool_lock: SpoolLock, now: Callable[[], float]) -> Sequence[SpooledRecording]:
     """The recordings in a part, as whole as they can be made."""
     found = []
-    for folder in sorted(folder for folder in part.folder.iterdir() if folder.is_dir()):
+    for folder in sorted(folder for folder in spool_lock.folder.iterdir() if folder.is_dir()):
         with contextlib.suppress(OSError):  # one that can't be read or written stays for the next start, and keeps no other
-            found.append(_mended(folder, now))
+            found.append(_repair_recording(folder, now))
     return [filed for filed in found if filed is not None]
 
 
-def _mended(folder: Path, now: Callable[[], float]) -> Filed | None:
+def _repair_recording(folder: Path, now: Callable[[], float]) -> SpooledRecording | None:
     record = files.read_meta(folder)
     if record is None:  # its process died before it had said whose it is
         shutil.rmtree(folder, ignore_errors=True)
         return None
-    lasted_s = files.lasted_s(folder)
-    size_bytes = files.mend(folder)
+    lasted_s = files.last_event_s(folder)
+    size_bytes = files.repair(folder)
     if record.state == "live":
         record = structs.replace(
             record,
@@ -185,4 +185,4 @@ def _mended(folder: Path, now: Callable[[], float]) -> Filed | None:
         )
     record = structs.replace(record, bytes=size_bytes)
     files.write_meta(folder, record)
-    return Filed(record, folder)
+    return SpooledRecording(record, folder)

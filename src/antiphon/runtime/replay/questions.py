@@ -9,28 +9,28 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
-from antiphon.audio import SAMPLE_BYTES, bytes_of, peak
-from antiphon.runtime.recording.events import IN, Media, media_in
-from antiphon.runtime.recording.files import Line
-from antiphon.runtime.recording.mixing import Sound, sound_of
+from antiphon.audio import SAMPLE_BYTES, peak, size_bytes
+from antiphon.runtime.recording.events import IN, MediaReference, find_media
+from antiphon.runtime.recording.files import EventLine
+from antiphon.runtime.recording.mixing import PcmAudio, read_wav
 
 _STEP_MS = 20
-_QUIET_PART = 20
+_SILENCE_DIVISOR = 20
 """Sound below this part of the loudest is no speech."""
 
-_LEAST_PEAK = 200
+_MIN_PEAK = 200
 """Nor is what is fainter than this."""
 
 _CLICK_STEPS, _PAUSE_STEPS = 5, 20
 """What is shorter than a click is no speech; what is shorter than a pause ends none."""
 
-_JITTER_S = 0.3
+_MAX_JITTER_S = 0.3
 """How much sooner than it sounds a piece may come and still be taken for sound at its pace."""
 
-_ASKING = ("response.create", "input_audio_buffer.commit")
+_QUESTION_EVENTS = ("response.create", "input_audio_buffer.commit")
 
 
-class Ask(Struct, frozen=True):
+class RecordedQuestion(Struct, frozen=True):
     """
     The end of something that a client said, to which an answer may come.
 
@@ -42,13 +42,13 @@ class Ask(Struct, frozen=True):
         lasts_s: how long the speech was; None where it is an event that ends it.
     """
 
-    nth: int
-    rest_s: float = 0.0
-    length_s: float = 0.0
-    before: int | None = None
-    lasts_s: float | None = None
+    event_index: int
+    trailing_s: float = 0.0
+    audio_s: float = 0.0
+    previous_index: int | None = None
+    speech_s: float | None = None
 
-    def ended_at_s(self, said_at_s: Sequence[float]) -> float | None:
+    def end_at_s(self, sent_at_s: Sequence[float]) -> float | None:
         """
         When it ended; None where it was not said.
 
@@ -58,72 +58,72 @@ class Ask(Struct, frozen=True):
         Args:
             said_at_s: when each of the client's events was said.
         """
-        if self.nth >= len(said_at_s):
+        if self.event_index >= len(sent_at_s):
             return None
-        at_s = said_at_s[self.nth]
-        before_s = said_at_s[self.before] if self.before is not None else 0.0
-        is_at_pace = at_s - self.length_s >= before_s - _JITTER_S
-        return at_s - self.rest_s if is_at_pace else at_s
+        at_s = sent_at_s[self.event_index]
+        before_s = sent_at_s[self.previous_index] if self.previous_index is not None else 0.0
+        is_at_pace = at_s - self.audio_s >= before_s - _MAX_JITTER_S
+        return at_s - self.trailing_s if is_at_pace else at_s
 
 
-class _Piece(Struct, frozen=True):
+class _AudioEvent(Struct, frozen=True):
     """A piece of sound in an event of the client's."""
 
-    nth: int
-    media: Media
+    event_index: int
+    media: MediaReference
 
 
-def asks_of(lines: Sequence[Line], files: Mapping[str, bytes]) -> Sequence[Ask]:
+def find_questions(lines: Sequence[EventLine], files: Mapping[str, bytes]) -> Sequence[RecordedQuestion]:
     """What the client of a recording said that may be answered, in its order."""
-    pieces: list[_Piece] = []
-    found: list[Ask] = []
+    pieces: list[_AudioEvent] = []
+    found: list[RecordedQuestion] = []
     for nth, line in enumerate(line for line in lines if line.direction == IN):
-        if line.event.get("type") in _ASKING or (line.event.get("input") or {}).get("messages"):
-            found.append(Ask(nth))
-        elif (media := _said_aloud(line)) is not None:
-            pieces.append(_Piece(nth, media))
-    lanes = {piece.media.file: sound_of(files[piece.media.file]) for piece in pieces if piece.media.file in files}
+        if line.event.get("type") in _QUESTION_EVENTS or (line.event.get("input") or {}).get("messages"):
+            found.append(RecordedQuestion(nth))
+        elif (media := _audio_media(line)) is not None:
+            pieces.append(_AudioEvent(nth, media))
+    lanes = {piece.media.file: read_wav(files[piece.media.file]) for piece in pieces if piece.media.file in files}
     for name, sound in lanes.items():
-        found.extend(_ends([piece for piece in pieces if piece.media.file == name], sound))
-    return sorted(found, key=lambda ask: ask.nth)
+        found.extend(_speech_ends([piece for piece in pieces if piece.media.file == name], sound))
+    return sorted(found, key=lambda ask: ask.event_index)
 
 
-def spoken(lines: Sequence[Line], files: Mapping[str, bytes]) -> Sequence[tuple[float, float]]:
+def speech_intervals(lines: Sequence[EventLine], files: Mapping[str, bytes]) -> Sequence[tuple[float, float]]:
     """When the person of a recording began to speak, in seconds after its beginning, and for how long."""
     said_at_s = [line.at_s for line in lines if line.direction == IN]
     return [
-        (max(0.0, ends_s - ask.lasts_s), ask.lasts_s)
-        for ask in asks_of(lines, files)
-        if ask.lasts_s is not None and (ends_s := ask.ended_at_s(said_at_s)) is not None
+        (max(0.0, ends_s - ask.speech_s), ask.speech_s)
+        for ask in find_questions(lines, files)
+        if ask.speech_s is not None and (ends_s := ask.end_at_s(said_at_s)) is not None
     ]
 
 
-def _said_aloud(line: Line) -> Media | None:
-    return next((media for media in media_in(line.event) if media.form != "jpeg" and "/" not in media.file), None)
+def _audio_media(line: EventLine) -> MediaReference | None:
+    return next((media for media in find_media(line.event) if media.form != "jpeg" and "/" not in media.file), None)
 
 
-def _ends(pieces: Sequence[_Piece], sound: Sound) -> Iterator[Ask]:
+def _speech_ends(audio_events: Sequence[_AudioEvent], audio: PcmAudio) -> Iterator[RecordedQuestion]:
     """The ends of all that was said in one file."""
-    second = SAMPLE_BYTES * sound.rate_hz
+    second = SAMPLE_BYTES * audio.rate_hz
     at = 0
-    for begins, ends in stretches(sound):
-        while at < len(pieces) - 1 and pieces[at].media.offset + pieces[at].media.bytes < ends:
+    for begins, ends in find_speech(audio):
+        while at < len(audio_events) - 1 and audio_events[at].media.offset + audio_events[at].media.bytes < ends:
             at += 1
-        media = pieces[at].media
+        media = audio_events[at].media
         rest_s = max(0, media.offset + media.bytes - ends) / second
-        before = pieces[at - 1].nth if at else None
-        yield Ask(pieces[at].nth, rest_s, media.bytes / second, before, (ends - begins) / second)
+        before = audio_events[at - 1].event_index if at else None
+        yield RecordedQuestion(audio_events[at].event_index, rest_s, media.bytes / second, before, (ends - begins) / second)
 
 
-def stretches(sound: Sound) -> Sequence[tuple[int, int]]:
+def find_speech(audio: PcmAudio) -> Sequence[tuple[int, int]]:
     """Where in the sound someone speaks, from byte to byte; a short pause is part of it."""
-    step = bytes_of(_STEP_MS, sound.rate_hz)
-    peaks = [peak(sound.pcm[at : at + step]) for at in range(0, len(sound.pcm) - step + 1, step)]
-    if not peaks or max(peaks) < _LEAST_PEAK:
+    step = size_bytes(_STEP_MS, audio.rate_hz)
+    peaks = [peak(audio.pcm[at : at + step]) for at in range(0, len(audio.pcm) - step + 1, step)]
+    if not peaks or max(peaks) < _MIN_PEAK:
         return []
     loudest, floor = max(peaks), sorted(peaks)[len(peaks) // 10]
     # A noisy line is never as quiet as a part of its loudest; speech without a pause has no floor of its own.
-    threshold = max(loudest / _QUIET_PART, min(2 * floor, loudest / 4))
+    threshold = max(loudest / _SILENCE_DIVISOR, min(2 * floor, loudest / 4))
     found: list[tuple[int, int]] = []
     for at in (at for at, level in enumerate(peaks) if level >= threshold):
         if found and at - found[-1][1] < _PAUSE_STEPS:

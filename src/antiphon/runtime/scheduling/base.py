@@ -11,20 +11,20 @@ from typing import Literal, Protocol
 
 from msgspec import Struct
 
-from antiphon.engine_api import events as talk_events
-from antiphon.engine_api.capabilities import Abilities
+from antiphon.engine_api import events
+from antiphon.engine_api.capabilities import Capabilities
 from antiphon.engine_api.engine import Engine
-from antiphon.engine_api.options import Kind
+from antiphon.engine_api.options import ConversationKind
 from antiphon.runtime.core.metrics import WorkerState as WorkerState
 
-SCARCE = frozenset({"omni", "worker"})
+POOLED = frozenset({"omni", "worker"})
 """Engines of which there are few: whoever wants one waits, whatever protocol they speak."""
 
-Told = Callable[[talk_events.Waiting], None]
+OnQueueUpdate = Callable[[events.QueueUpdate], None]
 """Takes how it stands with a ticket: once when it has to wait, whenever that changes, and every few seconds. Synchronous, on the loop."""
 
 
-class Wants(Struct, frozen=True, kw_only=True):
+class Requirements(Struct, frozen=True, kw_only=True):
     """
     What a ticket asks for.
 
@@ -33,12 +33,12 @@ class Wants(Struct, frozen=True, kw_only=True):
     """
 
     model: str
-    kind: Kind
+    kind: ConversationKind
     tenant: str = ""
     key_id: str = ""
 
 
-class Link(Protocol):
+class WorkerLink(Protocol):
     """What an operator has of a worker that joined."""
 
     @property
@@ -77,15 +77,15 @@ class Worker(Struct, frozen=True, kw_only=True, eq=False):
     id: str
     model: str
     engine: Engine
-    kinds: tuple[Kind, ...] = ("responses", "realtime", "chat", "audio", "video")
+    kinds: tuple[ConversationKind, ...] = ("responses", "realtime", "chat", "audio", "video")
     slots: int | None = 1
     address: str = ""
-    link: Link | None = None
+    link: WorkerLink | None = None
     version: str | None = None
     is_draining: bool = False
 
 
-class Lease(Protocol):
+class WorkerLease(Protocol):
     """A place that is had."""
 
     @property
@@ -96,15 +96,15 @@ class Lease(Protocol):
     def worker(self) -> Worker:
         """With whom."""
 
-    def failed(self) -> None:
+    def mark_failed(self) -> None:
         """The worker did not do what it should; one that does so again and again gets nobody for a while."""
 
 
-class TicketSeen(Struct, frozen=True, kw_only=True):
+class TicketView(Struct, frozen=True, kw_only=True):
     """A ticket, as an operator sees it; times are Unix seconds."""
 
     id: str
-    wants: Wants
+    requirements: Requirements
     state: Literal["queued", "serving"]
     enqueued_at: float
     position: int | None = None
@@ -113,14 +113,14 @@ class TicketSeen(Struct, frozen=True, kw_only=True):
     assigned_at: float | None = None
 
 
-class WorkerSeen(Struct, frozen=True, kw_only=True):
+class WorkerView(Struct, frozen=True, kw_only=True):
     """A worker, as an operator sees it; times are Unix seconds. `silent_s` is None for one that has no link."""
 
     worker: Worker
     state: WorkerState
-    taken: int
-    served: int = 0
-    failures: int = 0
+    lease_count: int
+    served_count: int = 0
+    failure_count: int = 0
     joined_at: float = 0
     silent_s: float | None = None
 
@@ -128,7 +128,9 @@ class WorkerSeen(Struct, frozen=True, kw_only=True):
 class Coordinator(Protocol):
     """Gives out places."""
 
-    def lease(self, wants: Wants, told: Told, again: str | None = None) -> AbstractAsyncContextManager[Lease]:
+    def lease(
+        self, requirements: Requirements, on_queue_update: OnQueueUpdate, retry_of: str | None = None
+    ) -> AbstractAsyncContextManager[WorkerLease]:
         """
         A place. Entered when there is one, which may take long; whoever stops waiting (by cancelling) has no ticket any more at once.
 
@@ -136,13 +138,13 @@ class Coordinator(Protocol):
             again: the ticket of a place that came to nothing; whoever had it waits where it would be now.
 
         Raises:
-            Fault: on entering: `queue_full`, `worker_busy` (no worker there is could ever do it), or `shutdown`.
+            ApiError: on entering: `queue_full`, `worker_busy` (no worker there is could ever do it), or `shutdown`.
         """
 
-    def offer(self, worker: Worker) -> None:
+    def add_worker(self, worker: Worker) -> None:
         """A worker is there; one that has left may come back under its id."""
 
-    def withdraw(self, worker_id: str) -> bool:
+    def remove_worker(self, worker_id: str) -> bool:
         """A worker is gone, or is to go; whoever has a place with it learns from its engine what becomes of it. Whether it was there."""
 
     def drain(self, worker_id: str) -> bool:
@@ -155,23 +157,23 @@ class Coordinator(Protocol):
         """Have a ticket wait no longer: whoever waits gets `worker_busy`; whether there is such a one."""
 
     @property
-    def waiting(self) -> int:
+    def waiting_count(self) -> int:
         """How many wait."""
 
-    def ticket(self, ticket_id: str) -> TicketSeen | None:
+    def ticket(self, ticket_id: str) -> TicketView | None:
         """One ticket; None where there is no such, or it has ended."""
 
-    def tickets(self) -> Sequence[TicketSeen]:
+    def tickets(self) -> Sequence[TicketView]:
         """All tickets: those that wait in their order, then those served."""
 
-    def served(self) -> Sequence[TicketSeen]:
+    def serving_tickets(self) -> Sequence[TicketView]:
         """Those who have a place."""
 
-    def workers(self) -> Sequence[WorkerSeen]:
+    def workers(self) -> Sequence[WorkerView]:
         """All workers."""
 
-    def first(self, model: str) -> Worker | None:
+    def first_worker(self, model: str) -> Worker | None:
         """The worker of a model that has been there for longest; None where there is none."""
 
-    def offers(self, model: str) -> Abilities | None:
+    def capabilities(self, model: str) -> Capabilities | None:
         """What the workers of a model can do, as the first of them says; None where there is none."""

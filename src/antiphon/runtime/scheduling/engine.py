@@ -15,23 +15,23 @@ from typing import NamedTuple, cast
 
 from msgspec import structs
 
-from antiphon.engine_api import commands, events as talk_events
-from antiphon.engine_api.capabilities import Abilities
-from antiphon.engine_api.engine import Conversation, CountingEngine, Deliver, Engine, EngineOverrun
-from antiphon.engine_api.options import Kind, Settings
-from antiphon.errors import ClientMistake, Fault, UpstreamTrouble
-from antiphon.runtime.scheduling.base import Coordinator, Lease, Wants
-from antiphon.runtime.scheduling.pending import Kept
-from antiphon.runtime.scheduling.pool import nobody_could, shutting_down
+from antiphon.engine_api import commands, events as engine_events
+from antiphon.engine_api.capabilities import Capabilities
+from antiphon.engine_api.engine import CountingEngine, Deliver, Engine, EngineConversation, EngineOverrun
+from antiphon.engine_api.options import ConversationKind, ConversationSettings
+from antiphon.errors import ApiError, ClientError, UpstreamError
+from antiphon.runtime.scheduling.base import Coordinator, Requirements, WorkerLease
+from antiphon.runtime.scheduling.pending import PendingCommands
+from antiphon.runtime.scheduling.pool import no_worker_error, shutting_down_error
 
 RETRY_S = 5.0
 """After a refusal, sound that goes on asks for a place again no sooner than this."""
 
-LASTING = frozenset[Kind]({"responses", "realtime"})
+REATTACHABLE_KINDS = frozenset[ConversationKind]({"responses", "realtime"})
 """Kinds of conversation that outlast their place."""
 
 
-class Patience(NamedTuple):
+class WorkerTimeouts(NamedTuple):
     """
     How long a worker may take, in seconds.
 
@@ -41,16 +41,16 @@ class Patience(NamedTuple):
     """
 
     open_s: float = 120.0
-    leave_s: float = 60.0
+    close_s: float = 60.0
 
 
-USUAL = Patience()
+DEFAULT_TIMEOUTS = WorkerTimeouts()
 
-_LAST = frozenset({talk_events.Ended, talk_events.Broke})
-_SAYS = frozenset({talk_events.Text, talk_events.Spoken, talk_events.Sound})
+_TERMINAL_EVENTS = frozenset({engine_events.ResponseEnded, engine_events.ResponseFailed})
+_OUTPUT_EVENTS = frozenset({engine_events.TextDelta, engine_events.AudioTranscriptDelta, engine_events.AudioDelta})
 
 
-class Queued:
+class QueuedEngine:
     """
     The places of a model, as one engine.
 
@@ -64,68 +64,68 @@ class Queued:
         self,
         coordinator: Coordinator,
         model: str,
-        dress: Callable[[Engine], Engine] = lambda engine: engine,
-        patience: Patience = USUAL,
+        wrap: Callable[[Engine], Engine] = lambda engine: engine,
+        timeouts: WorkerTimeouts = DEFAULT_TIMEOUTS,
     ) -> None:
         self._coordinator = coordinator
-        self._patience = patience
+        self._timeouts = timeouts
         self._model = model
-        self._dress = dress
-        self._open: set[_Conversation] = set()
+        self._wrap = wrap
+        self._conversations: set[_QueuedConversation] = set()
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
-    def abilities(self) -> Abilities:
+    def capabilities(self) -> Capabilities:
         """Those of the first worker, and none where there is none; of conversations there can be as many as come."""
-        worker = self._coordinator.first(self._model)
-        return structs.replace(Abilities() if worker is None else self._dress(worker.engine).abilities, sessions=None)
+        worker = self._coordinator.first_worker(self._model)
+        return structs.replace(Capabilities() if worker is None else self._wrap(worker.engine).capabilities, sessions=None)
 
     @property
     def has_worker(self) -> bool:
         """Whether there is a worker at all; without one, nobody knows what the model can do."""
-        return self._coordinator.first(self._model) is not None
+        return self._coordinator.first_worker(self._model) is not None
 
     async def start(self) -> None:
         """Nothing: workers are started by whoever offers them."""
 
     async def stop(self) -> None:
         """End every conversation, and see every place given back; idempotent."""
-        for conversation in tuple(self._open):
-            conversation.shut()
+        for conversation in tuple(self._conversations):
+            conversation.abort()
         while self._tasks:
             await asyncio.wait(self._tasks)
 
-    async def count(self, ask: commands.Respond) -> int:
+    async def count(self, request: commands.Respond) -> int:
         """
         The tokens that `ask` would be read as, as the first worker says; that takes no place.
 
         Raises:
-            Fault: there is no worker, or it can't tell.
+            ApiError: there is no worker, or it can't tell.
         """
-        worker = self._coordinator.first(self._model)
+        worker = self._coordinator.first_worker(self._model)
         if worker is None:
-            raise nobody_could()
-        return await cast(CountingEngine, worker.engine).count(ask)
+            raise no_worker_error()
+        return await cast(CountingEngine, worker.engine).count(request)
 
     @contextlib.asynccontextmanager
-    async def open(self, settings: Settings, deliver: Deliver) -> AsyncIterator[Conversation]:
+    async def open(self, settings: ConversationSettings, deliver: Deliver) -> AsyncIterator[EngineConversation]:
         """A conversation that waits for its place; leaving it waits for nothing, and the place is given back when the worker was left."""
-        wants = Wants(model=self._model, kind=settings.kind, tenant=settings.tenant, key_id=settings.key_id)
-        conversation = _Conversation(self._coordinator, wants, settings, deliver, self._dress, self._own, self._patience)
-        self._open.add(conversation)
-        conversation.seek()
+        wants = Requirements(model=self._model, kind=settings.kind, tenant=settings.tenant, key_id=settings.key_id)
+        conversation = _QueuedConversation(self._coordinator, wants, settings, deliver, self._wrap, self._track_task, self._timeouts)
+        self._conversations.add(conversation)
+        conversation.start_attempt()
         try:
             yield conversation
         finally:
-            self._open.discard(conversation)
-            conversation.leave()
+            self._conversations.discard(conversation)
+            conversation.close()
 
-    def _own(self, task: asyncio.Task[None]) -> None:
+    def _track_task(self, task: asyncio.Task[None]) -> None:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
 
-class _Stay:
+class _Attempt:
     """
     One try at a place, from the queue until the worker has been left.
 
@@ -138,254 +138,256 @@ class _Stay:
 
     task: "asyncio.Task[None]"
 
-    def __init__(self, leave_s: float) -> None:
-        self._leave_s = leave_s
-        self.within: Conversation | None = None
-        self.lease: Lease | None = None
-        self.over = asyncio.Event()
-        self.early: list[talk_events.FromEngine] = []
+    def __init__(self, close_s: float) -> None:
+        self._close_s = close_s
+        self.inner: EngineConversation | None = None
+        self.lease: WorkerLease | None = None
+        self.close_requested = asyncio.Event()
+        self.early_events: list[engine_events.EngineEvent] = []
 
-    def leave(self) -> None:
+    def close(self) -> None:
         """Wait no longer, or leave the worker; what that takes too long for is cut short."""
-        self.over.set()
-        if self.within is None:
+        self.close_requested.set()
+        if self.inner is None:
             self.task.cancel()
         if not self.task.done():
-            alarm = asyncio.get_running_loop().call_later(self._leave_s, self._cut_short)
+            alarm = asyncio.get_running_loop().call_later(self._close_s, self._abort)
             self.task.add_done_callback(lambda _task: alarm.cancel())
 
-    def _cut_short(self) -> None:
+    def _abort(self) -> None:
         if self.lease is not None:
-            self.lease.failed()
+            self.lease.mark_failed()
         self.task.cancel()
 
 
-class _Conversation:
+class _QueuedConversation:
     """One client's conversation, with or without a place."""
 
     def __init__(
         self,
         coordinator: Coordinator,
-        wants: Wants,
-        settings: Settings,
+        requirements: Requirements,
+        settings: ConversationSettings,
         deliver: Deliver,
-        dress: Callable[[Engine], Engine],
-        own: Callable[[asyncio.Task[None]], None],
-        patience: Patience,
+        wrap: Callable[[Engine], Engine],
+        track_task: Callable[[asyncio.Task[None]], None],
+        timeouts: WorkerTimeouts,
     ) -> None:
         self._coordinator = coordinator
-        self._wants = wants
+        self._requirements = requirements
         self._settings = settings
         self._deliver = deliver
-        self._dress = dress
-        self._own = own
-        self._patience = patience
-        self._stay: _Stay | None = None
-        self._kept = Kept()
-        self._configured: commands.Configure | None = None
-        self._answering: set[str] = set()
-        self._rests_until = 0.0
+        self._wrap = wrap
+        self._track_task = track_task
+        self._timeouts = timeouts
+        self._attempt: _Attempt | None = None
+        self._pending = PendingCommands()
+        self._last_configure: commands.Configure | None = None
+        self._active_ids: set[str] = set()
+        self._retry_at_s = 0.0
         self._is_paused = self._is_over = False
 
     # What the session says
 
-    def tell(self, word: commands.ToEngine) -> None:
-        if type(word) is commands.Configure:
-            self._configured = word
-        if self._stay is not None and self._stay.within is not None:
-            self._stay.within.tell(word)
-            if type(word) is commands.Respond:
-                self._answering.add(word.id)
+    def send(self, command: commands.EngineCommand) -> None:
+        if type(command) is commands.Configure:
+            self._last_configure = command
+        if self._attempt is not None and self._attempt.inner is not None:
+            self._attempt.inner.send(command)
+            if type(command) is commands.Respond:
+                self._active_ids.add(command.id)
         elif self._is_over:
-            self._tell_nobody(word)
-        elif isinstance(word, commands.Cancel):
-            self._cancel(word.id)
+            self._reject(command)
+        elif isinstance(command, commands.Cancel):
+            self._cancel(command.id)
         else:
-            self._kept.keep(word)
-            if self._stay is None and self._is_worth_a_place(word):
-                self.seek()
+            self._pending.add(command)
+            if self._attempt is None and self._needs_worker(command):
+                self.start_attempt()
 
     def pause(self) -> None:
         self._is_paused = True
-        if self._stay is not None and self._stay.within is not None:
-            self._stay.within.pause()
+        if self._attempt is not None and self._attempt.inner is not None:
+            self._attempt.inner.pause()
 
     def resume(self) -> None:
         self._is_paused = False
-        if self._stay is not None and self._stay.within is not None:
-            self._stay.within.resume()
+        if self._attempt is not None and self._attempt.inner is not None:
+            self._attempt.inner.resume()
 
-    def _is_worth_a_place(self, word: commands.ToEngine) -> bool:
+    def _needs_worker(self, command: commands.EngineCommand) -> bool:
         """Whether a conversation that has lost its place needs one again; turns are found only by who hears them."""
-        if isinstance(word, commands.Hear):
-            return self._wants.kind == "realtime" and asyncio.get_running_loop().time() >= self._rests_until
-        return isinstance(word, commands.Respond)
+        if isinstance(command, commands.AppendAudio):
+            return self._requirements.kind == "realtime" and asyncio.get_running_loop().time() >= self._retry_at_s
+        return isinstance(command, commands.Respond)
 
     def _cancel(self, id: str) -> None:
-        if self._kept.withdraw(id):
-            self._say_soon(talk_events.Ended(id, "cancelled"))
+        if self._pending.cancel(id):
+            self._deliver_soon(engine_events.ResponseEnded(id, "cancelled"))
 
-    def _tell_nobody(self, word: commands.ToEngine) -> None:
-        if isinstance(word, commands.Respond):
-            self._say_soon(talk_events.Broke.by(word.id, _gone()))
+    def _reject(self, command: commands.EngineCommand) -> None:
+        if isinstance(command, commands.Respond):
+            self._deliver_soon(engine_events.ResponseFailed.from_error(command.id, _worker_lost_error()))
 
-    def _say_soon(self, word: talk_events.FromEngine) -> None:
+    def _deliver_soon(self, event: engine_events.EngineEvent) -> None:
         """Not at once: the session that is telling has not finished what it is doing."""
-        asyncio.get_running_loop().call_soon(lambda: self._deliver((word,)))
+        asyncio.get_running_loop().call_soon(lambda: self._deliver((event,)))
 
     # Whose conversation it is
 
-    def leave(self) -> None:
+    def close(self) -> None:
         """Say nothing more, and give back what there is."""
         self._is_over = True
-        self._deliver = _nothing
-        stay, self._stay = self._stay, None
+        self._deliver = _ignore_events
+        stay, self._attempt = self._attempt, None
         if stay is not None:
-            stay.leave()
+            stay.close()
 
-    def shut(self) -> None:
+    def abort(self) -> None:
         """End: the server stops."""
         if not self._is_over:
-            stay, self._stay = self._stay, None
-            self._finish(shutting_down())
+            stay, self._attempt = self._attempt, None
+            self._finish(shutting_down_error())
             if stay is not None:
-                stay.leave()
+                stay.close()
 
-    def seek(self) -> None:
+    def start_attempt(self) -> None:
         """Take a place, or wait for one."""
-        stay = self._stay = _Stay(self._patience.leave_s)
+        stay = self._attempt = _Attempt(self._timeouts.close_s)
         # Its owner is the engine: it gives the place back also when whoever opened this conversation has gone.
-        stay.task = asyncio.create_task(self._stay_there(stay))  # noqa: TID251
-        self._own(stay.task)
+        stay.task = asyncio.create_task(self._acquire(stay))  # noqa: TID251
+        self._track_task(stay.task)
 
-    async def _stay_there(self, stay: _Stay) -> None:
+    async def _acquire(self, attempt: _Attempt) -> None:
         again = None
         for is_last in (False, True):
             try:
-                async with self._coordinator.lease(self._wants, self._wait, again) as lease:
-                    again, stay.lease = lease.ticket_id, lease
-                    if await self._have(stay, lease):
+                async with self._coordinator.lease(self._requirements, self._on_queue_update, again) as lease:
+                    again, attempt.lease = lease.ticket_id, lease
+                    if await self._use(attempt, lease):
                         return
-            except Fault as fault:
-                self._end(stay, fault)
+            except ApiError as fault:
+                self._end_attempt(attempt, fault)
                 return
             if is_last:
-                self._end(stay, _not_begun())
+                self._end_attempt(attempt, _open_failed_error())
 
-    async def _have(self, stay: _Stay, lease: Lease) -> bool:
+    async def _use(self, attempt: _Attempt, lease: WorkerLease) -> bool:
         """
         Have the place until it is left or lost; whether the worker began.
 
         Raises:
-            ClientMistake: it did not, and won't with any other worker.
+            ClientError: it did not, and won't with any other worker.
         """
         has_begun = False
-        stay.early.clear()  # it was of a worker that did not begin
+        attempt.early_events.clear()  # it was of a worker that did not begin
         try:
             async with contextlib.AsyncExitStack() as stack:
-                opened = self._dress(lease.worker.engine).open(self._settings, lambda words: self._hear(stay, words))
-                async with asyncio.timeout(self._patience.open_s):
+                opened = self._wrap(lease.worker.engine).open(self._settings, lambda words: self._on_events(attempt, words))
+                async with asyncio.timeout(self._timeouts.open_s):
                     within = await stack.enter_async_context(opened)
                 has_begun = True
-                self._begin(stay, within, lease)
-                await stay.over.wait()
+                self._begin(attempt, within, lease)
+                await attempt.close_requested.wait()
         except Exception as error:  # whatever it was, it was the worker's, and ends with it
-            if isinstance(error, ClientMistake) and not has_begun:
+            if isinstance(error, ClientError) and not has_begun:
                 raise
-            lease.failed()
+            lease.mark_failed()
             if has_begun:
-                self._end(stay, _gone())
+                self._end_attempt(attempt, _worker_lost_error())
         return has_begun
 
-    def _begin(self, stay: _Stay, within: Conversation, lease: Lease) -> None:
-        words: list[talk_events.FromEngine] = [talk_events.Assigned(lease.ticket_id, lease.worker.id)]
-        stay.within = within
+    def _begin(self, attempt: _Attempt, inner: EngineConversation, lease: WorkerLease) -> None:
+        words: list[engine_events.EngineEvent] = [engine_events.WorkerAssigned(lease.ticket_id, lease.worker.id)]
+        attempt.inner = inner
         if self._is_paused:
-            within.pause()
-        for word in self._kept.take():
+            inner.pause()
+        for word in self._pending.take():
             try:
-                within.tell(word)
+                inner.send(word)
             except EngineOverrun as overrun:
-                words += [talk_events.Broke.by(word.id, overrun.fault())] if isinstance(word, commands.Respond) else []
+                words += (
+                    [engine_events.ResponseFailed.from_error(word.id, overrun.api_error())] if isinstance(word, commands.Respond) else []
+                )
             else:
-                self._answering.update([word.id] if isinstance(word, commands.Respond) else [])
+                self._active_ids.update([word.id] if isinstance(word, commands.Respond) else [])
         self._deliver(words)
-        if stay.early:
-            early, stay.early = stay.early, []
-            self._hear(stay, early)
+        if attempt.early_events:
+            early, attempt.early_events = attempt.early_events, []
+            self._on_events(attempt, early)
 
-    def _wait(self, waiting: talk_events.Waiting) -> None:
+    def _on_queue_update(self, update: engine_events.QueueUpdate) -> None:
         if not self._is_over:
-            self._deliver((waiting,))
+            self._deliver((update,))
 
     # What the worker says
 
-    def _hear(self, stay: _Stay, words: Sequence[talk_events.FromEngine]) -> None:
-        if stay is not self._stay:
+    def _on_events(self, attempt: _Attempt, events: Sequence[engine_events.EngineEvent]) -> None:
+        if attempt is not self._attempt:
             return
-        if stay.within is None:
-            stay.early.extend(words)
+        if attempt.inner is None:
+            attempt.early_events.extend(events)
             return
-        answering = self._answering
-        for at, word in enumerate(words):
+        answering = self._active_ids
+        for at, word in enumerate(events):
             said = type(word)
-            if said in _LAST:
+            if said in _TERMINAL_EVENTS:
                 answering.discard(word.id)
-            elif said in _SAYS:
+            elif said in _OUTPUT_EVENTS:
                 answering.add(word.id)
-            elif isinstance(word, talk_events.Lost):
-                self._deliver(words[:at])
-                self._lose(stay, word)
+            elif isinstance(word, engine_events.EngineLost):
+                self._deliver(events[:at])
+                self._on_lost(attempt, word)
                 return
-        self._deliver(words)
+        self._deliver(events)
 
-    def _lose(self, stay: _Stay, lost: talk_events.Lost) -> None:
+    def _on_lost(self, attempt: _Attempt, event: engine_events.EngineLost) -> None:
         """The worker says that it is gone."""
-        if stay.lease is not None and lost.code != "shutdown":
-            stay.lease.failed()
-        stay.leave()
-        self._end(stay, UpstreamTrouble(lost.message, code=lost.code))
+        if attempt.lease is not None and event.code != "shutdown":
+            attempt.lease.mark_failed()
+        attempt.close()
+        self._end_attempt(attempt, UpstreamError(event.message, code=event.code))
 
-    def _end(self, stay: _Stay, fault: Fault) -> None:
+    def _end_attempt(self, attempt: _Attempt, fault: ApiError) -> None:
         """There is no place any more, or there won't be one."""
-        if stay is not self._stay:
+        if attempt is not self._attempt:
             return
-        had_place = stay.within is not None
-        self._stay = None
-        if self._wants.kind in LASTING:
-            self._rest(fault, 0.0 if had_place else RETRY_S)
+        had_place = attempt.inner is not None
+        self._attempt = None
+        if self._requirements.kind in REATTACHABLE_KINDS:
+            self._detach(fault, 0.0 if had_place else RETRY_S)
         else:
             self._finish(fault)
 
-    def _rest(self, fault: Fault, for_s: float) -> None:
+    def _detach(self, fault: ApiError, retry_in_s: float) -> None:
         """Go on without a place until one is needed."""
-        self._rests_until = asyncio.get_running_loop().time() + for_s
-        words = self._broken(fault)
-        if self._configured is not None:
-            self._kept.keep(self._configured)
-        if self._wants.kind == "realtime":
-            words.append(talk_events.Trouble(message=fault.message, code=fault.code, type=fault.type))
+        self._retry_at_s = asyncio.get_running_loop().time() + retry_in_s
+        words = self._fail_responses(fault)
+        if self._last_configure is not None:
+            self._pending.add(self._last_configure)
+        if self._requirements.kind == "realtime":
+            words.append(engine_events.EngineError(message=fault.message, code=fault.code, type=fault.type))
         self._deliver(words)
 
-    def _finish(self, fault: Fault) -> None:
+    def _finish(self, fault: ApiError) -> None:
         self._is_over = True
-        self._deliver([*self._broken(fault), talk_events.Lost(code=fault.code or "backend_error", message=fault.message)])
+        self._deliver([*self._fail_responses(fault), engine_events.EngineLost(code=fault.code or "backend_error", message=fault.message)])
 
-    def _broken(self, fault: Fault) -> list[talk_events.FromEngine]:
+    def _fail_responses(self, fault: ApiError) -> list[engine_events.EngineEvent]:
         """The end of every answer that was asked for."""
-        ids = [*self._answering, *self._kept.asked()]
-        self._answering.clear()
-        self._kept = Kept()
-        return [talk_events.Broke.by(id, fault) for id in ids]
+        ids = [*self._active_ids, *self._pending.response_ids()]
+        self._active_ids.clear()
+        self._pending = PendingCommands()
+        return [engine_events.ResponseFailed.from_error(id, fault) for id in ids]
 
 
-def _nothing(_words: Sequence[talk_events.FromEngine]) -> None:
+def _ignore_events(_events: Sequence[engine_events.EngineEvent]) -> None:
     """Whoever would hear it has left."""
 
 
-def _not_begun() -> Fault:
-    return UpstreamTrouble("The worker could not begin the session. Please try again.", status=503, code="session_failed", retry_after_s=1)
+def _open_failed_error() -> ApiError:
+    return UpstreamError("The worker could not begin the session. Please try again.", status=503, code="session_failed", retry_after_s=1)
 
 
-def _gone() -> Fault:
-    return UpstreamTrouble("The worker has been lost.", code="backend_error")
+def _worker_lost_error() -> ApiError:
+    return UpstreamError("The worker has been lost.", code="backend_error")

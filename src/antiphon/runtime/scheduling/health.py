@@ -4,12 +4,12 @@ import asyncio
 from collections.abc import Callable
 
 from antiphon.engine_api.engine import ProbedEngine
-from antiphon.runtime.scheduling.pool import Enlisted, Pool
+from antiphon.runtime.scheduling.pool import WorkerEntry, WorkerPool
 
-AT_ONCE = 16
+MAX_CONCURRENT_PROBES = 16
 
 
-class Prober:
+class HealthChecker:
     """
     Asks workers whether they are well.
 
@@ -17,16 +17,16 @@ class Prober:
         found: takes the id of a worker that is well again.
     """
 
-    def __init__(self, pool: Pool, every_s: float, found: Callable[[str], None]) -> None:
+    def __init__(self, pool: WorkerPool, interval_s: float, on_online: Callable[[str], None]) -> None:
         self._pool = pool
-        self._every_s = every_s
-        self._found = found
+        self._interval_s = interval_s
+        self._on_online = on_online
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Ask, every few seconds."""
         # It lives until `close`, longer than any one request's task group.
-        self._task = asyncio.create_task(self._ask_again_and_again(), name="prober")  # noqa: TID251
+        self._task = asyncio.create_task(self._run(), name="prober")  # noqa: TID251
 
     async def close(self) -> None:
         """Ask no more; idempotent."""
@@ -34,34 +34,34 @@ class Prober:
             self._task.cancel()
             await asyncio.wait([self._task])
 
-    async def look(self) -> None:
+    async def check_all(self) -> None:
         """Ask every worker that has nothing to do, once."""
-        door = asyncio.Semaphore(AT_ONCE)
+        door = asyncio.Semaphore(MAX_CONCURRENT_PROBES)
         async with asyncio.TaskGroup() as tasks:
             for enlisted in tuple(self._pool.workers()):
                 if enlisted.state in ("idle", "offline") and isinstance(enlisted.worker.engine, ProbedEngine):
-                    tasks.create_task(self._ask(enlisted, enlisted.worker.engine, door))
+                    tasks.create_task(self._probe(enlisted, enlisted.worker.engine, door))
 
-    async def _ask_again_and_again(self) -> None:
+    async def _run(self) -> None:
         while True:
-            await asyncio.sleep(self._every_s)
-            await self.look()
+            await asyncio.sleep(self._interval_s)
+            await self.check_all()
 
-    async def _ask(self, enlisted: Enlisted, engine: ProbedEngine, door: asyncio.Semaphore) -> None:
-        async with door:
-            given = _given(enlisted)
+    async def _probe(self, entry: WorkerEntry, engine: ProbedEngine, semaphore: asyncio.Semaphore) -> None:
+        async with semaphore:
+            given = _lease_total(entry)
             try:
-                async with asyncio.timeout(self._every_s):
+                async with asyncio.timeout(self._interval_s):
                     await engine.probe()
             except Exception:  # whatever is wrong with it, it is not well
                 # One that got somebody while it was asked may have been too busy to answer; one that has gone may be back under its id.
-                if _given(enlisted) == given and self._pool.worker(enlisted.worker.id) is enlisted:
-                    self._pool.lose(enlisted.worker.id)
+                if _lease_total(entry) == given and self._pool.worker(entry.worker.id) is entry:
+                    self._pool.mark_offline(entry.worker.id)
             else:
-                if enlisted.condition == "offline":
-                    self._found(enlisted.worker.id)
+                if entry.condition == "offline":
+                    self._on_online(entry.worker.id)
 
 
-def _given(enlisted: Enlisted) -> int:
+def _lease_total(entry: WorkerEntry) -> int:
     """How many places were given with a worker so far."""
-    return enlisted.served + enlisted.taken
+    return entry.served_count + entry.lease_count

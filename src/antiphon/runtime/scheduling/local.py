@@ -8,23 +8,23 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 
 from antiphon.config.settings import QueueSettings, WorkerSettings
-from antiphon.engine_api import events as talk_events
-from antiphon.engine_api.capabilities import Abilities
-from antiphon.engine_api.options import Kind
-from antiphon.errors import Fault, OurFault
+from antiphon.engine_api import events
+from antiphon.engine_api.capabilities import Capabilities
+from antiphon.engine_api.options import ConversationKind
+from antiphon.errors import ApiError, ServerError
 from antiphon.runtime.core.metrics import Metrics
-from antiphon.runtime.scheduling.base import TicketSeen, Told, Wants, Worker, WorkerSeen
-from antiphon.runtime.scheduling.eta import Holding, Outlook
-from antiphon.runtime.scheduling.health import Prober
-from antiphon.runtime.scheduling.pool import Enlisted, Outcome, Pool, Rules, nobody_could, shutting_down
-from antiphon.runtime.scheduling.positions import Teller
+from antiphon.runtime.scheduling.base import OnQueueUpdate, Requirements, TicketView, Worker, WorkerView
+from antiphon.runtime.scheduling.eta import LeaseDurations, WaitForecast
+from antiphon.runtime.scheduling.health import HealthChecker
+from antiphon.runtime.scheduling.pool import LeaseOutcome, PoolRules, WorkerEntry, WorkerPool, no_worker_error, shutting_down_error
+from antiphon.runtime.scheduling.positions import PositionNotifier
 from antiphon.runtime.scheduling.queue import Ticket
 
-ABSENT_S = 30.0
+ABSENCE_S = 30.0
 """How long somebody waits for a worker that has gone: it may come back, as after the restart of a machine."""
 
 
-class Places:
+class LocalCoordinator:
     """
     Gives out places with the workers that were offered; see `coordinator.Coordinator`.
 
@@ -39,108 +39,110 @@ class Places:
         workers: WorkerSettings | None = None,
         metrics: Metrics | None = None,
         clock: Callable[[], float] = time.monotonic,
-        absent_s: float = ABSENT_S,
+        absence_s: float = ABSENCE_S,
     ) -> None:
         self.settings = queue or QueueSettings()
         workers = workers or WorkerSettings()
-        self._pool = Pool(_rules(self.settings, workers))
+        self._pool = WorkerPool(_pool_rules(self.settings, workers))
         self._clock = clock
-        self._absent_s = absent_s
+        self._absence_s = absence_s
         self._metrics = metrics or Metrics()
-        self._metrics.watch_places(self._pool.waiting, self._pool.serving, self._pool.states)
-        self.holding = Holding()
+        self._metrics.attach_pool(self._pool.waiting_counts, self._pool.serving_counts, self._pool.worker_counts)
+        self.lease_durations = LeaseDurations()
         self._waiters: dict[str, _Waiter] = {}
-        self._teller = Teller(self._pool.queue, self._tell, self._outlook, self.settings.update_s)
-        self._prober = Prober(self._pool, workers.probe_s, self._found)
-        self._alarm: asyncio.TimerHandle | None = None
-        self._patience: dict[str, asyncio.TimerHandle] = {}
+        self._notifier = PositionNotifier(self._pool.queue, self._notify, self._forecast, self.settings.update_s)
+        self._health_checker = HealthChecker(self._pool, workers.probe_s, self._on_worker_online)
+        self._quarantine_timer: asyncio.TimerHandle | None = None
+        self._absence_timers: dict[str, asyncio.TimerHandle] = {}
         self._is_closed = False
 
     async def start(self) -> None:
         """From now on workers are looked after."""
-        self._prober.start()
+        self._health_checker.start()
 
     async def close(self) -> None:
         """Whoever waits is told that the server stops, and nobody gets a place any more; idempotent."""
         self._is_closed = True
         for waiter in tuple(self._waiters.values()):
-            waiter.refuse(shutting_down())
-        for handle in (self._alarm, *self._patience.values()):
+            waiter.refuse(shutting_down_error())
+        for handle in (self._quarantine_timer, *self._absence_timers.values()):
             if handle is not None:
                 handle.cancel()
-        self._teller.close()
-        await self._prober.close()
+        self._notifier.close()
+        await self._health_checker.close()
 
-    def lease(self, wants: Wants, told: Told, again: str | None = None) -> AbstractAsyncContextManager["Leased"]:
+    def lease(
+        self, requirements: Requirements, on_queue_update: OnQueueUpdate, retry_of: str | None = None
+    ) -> AbstractAsyncContextManager["LocalLease"]:
         """A place; see `coordinator.Coordinator.lease`."""
-        return self._lease(wants, told, again)
+        return self._lease(requirements, on_queue_update, retry_of)
 
     @contextlib.asynccontextmanager
-    async def _lease(self, wants: Wants, told: Told, again: str | None) -> AsyncIterator["Leased"]:
-        ticket = self._ask(wants, again)
-        outcome: Outcome = "gave_up"
+    async def _lease(self, requirements: Requirements, on_queue_update: OnQueueUpdate, retry_of: str | None) -> AsyncIterator["LocalLease"]:
+        ticket = self._request_lease(requirements, retry_of)
+        outcome: LeaseOutcome = "gave_up"
         leased = None
         try:
             if ticket.state == "queued":
-                await self._wait(ticket, told, is_again=again is not None)
-            self._metrics.queue_waits[wants.model].observe(self._clock() - ticket.enqueued_s)
-            leased = Leased(ticket.id, self._pool.worker_of(ticket))
+                await self._wait(ticket, on_queue_update, is_retry=retry_of is not None)
+            self._metrics.queue_waits[requirements.model].observe(self._clock() - ticket.enqueued_s)
+            leased = LocalLease(ticket.id, self._pool.assigned_worker(ticket))
             yield leased
             outcome = "served"
         finally:
             # Nothing here awaits, so that nothing can keep the place from being given back.
-            self._leave(ticket, "failed" if leased is not None and leased.has_failed else outcome)
+            self._end_ticket(ticket, "failed" if leased is not None and leased.has_failed else outcome)
 
-    def _ask(self, wants: Wants, again: str | None) -> Ticket:
+    def _request_lease(self, requirements: Requirements, retry_of: str | None) -> Ticket:
         if self._is_closed:
-            raise shutting_down()
+            raise shutting_down_error()
         try:
-            return self._pool.ask(f"q_{secrets.token_hex(6)}", wants, self._clock(), time.time(), again)
-        except Fault:
-            self._metrics.queue_tickets[wants.model, wants.kind, "refused"] += 1
+            return self._pool.request_lease(f"q_{secrets.token_hex(6)}", requirements, self._clock(), time.time(), retry_of)
+        except ApiError:
+            self._metrics.queue_tickets[requirements.model, requirements.kind, "refused"] += 1
             raise
 
-    async def _wait(self, ticket: Ticket, told: Told, *, is_again: bool) -> None:
-        waiter = self._waiters[ticket.id] = _Waiter(told)
+    async def _wait(self, ticket: Ticket, on_queue_update: OnQueueUpdate, *, is_retry: bool) -> None:
+        waiter = self._waiters[ticket.id] = _Waiter(on_queue_update)
         try:
-            self._teller.admit(ticket)
-            if is_again:
-                self._watch_absence(ticket.wants.model)
-            await waiter.place
+            self._notifier.admit(ticket)
+            if is_retry:
+                self._arm_absence_timer(ticket.requirements.model)
+            await waiter.assignment
         finally:
             del self._waiters[ticket.id]
 
-    def _leave(self, ticket: Ticket, outcome: Outcome) -> None:
-        now, wants = self._clock(), ticket.wants
+    def _end_ticket(self, ticket: Ticket, outcome: LeaseOutcome) -> None:
+        now, wants = self._clock(), ticket.requirements
         if outcome == "served" and ticket.assigned_s is not None:
-            self.holding.note(wants.model, wants.kind, now - ticket.assigned_s)
+            self.lease_durations.observe(wants.model, wants.kind, now - ticket.assigned_s)
         self._metrics.queue_tickets[wants.model, wants.kind, outcome] += 1
-        self._assign(self._pool.leave(ticket, now, time.time(), outcome))
-        self._teller.changed(wants.model)
-        self._watch_quarantine()
+        self._assign(self._pool.end_ticket(ticket, now, time.time(), outcome))
+        self._notifier.mark_changed(wants.model)
+        self._arm_quarantine_timer()
 
     def _assign(self, tickets: Iterable[Ticket]) -> None:
         for ticket in tickets:
             self._waiters[ticket.id].assign()
-            self._teller.changed(ticket.wants.model)
+            self._notifier.mark_changed(ticket.requirements.model)
 
-    def _tell(self, waiting: talk_events.Waiting) -> None:
-        self._waiters[waiting.id].told(waiting)
+    def _notify(self, update: events.QueueUpdate) -> None:
+        self._waiters[update.id].on_queue_update(update)
 
     # Workers
 
-    def offer(self, worker: Worker) -> None:
+    def add_worker(self, worker: Worker) -> None:
         """A worker is there, or is back."""
-        self._assign(self._pool.offer(worker, self._clock(), time.time()))
+        self._assign(self._pool.add_worker(worker, self._clock(), time.time()))
 
-    def withdraw(self, worker_id: str) -> bool:
+    def remove_worker(self, worker_id: str) -> bool:
         """A worker is gone, or is to go; whether it was there."""
-        enlisted = self._pool.withdraw(worker_id)
+        enlisted = self._pool.remove_worker(worker_id)
         if enlisted is None:
             return False
         if enlisted.worker.link is not None:
             enlisted.worker.link.dismiss()
-        self._watch_absence(enlisted.worker.model)
+        self._arm_absence_timer(enlisted.worker.model)
         return True
 
     def drain(self, worker_id: str) -> bool:
@@ -150,7 +152,7 @@ class Places:
             return False
         if enlisted.worker.link is not None:
             enlisted.worker.link.drain()
-        self._watch_absence(enlisted.worker.model)
+        self._arm_absence_timer(enlisted.worker.model)
         return True
 
     def resume(self, worker_id: str) -> bool:
@@ -163,37 +165,37 @@ class Places:
         self._assign(self._pool.resume(worker_id, self._clock(), time.time()))
         return True
 
-    def _found(self, worker_id: str) -> None:
+    def _on_worker_online(self, worker_id: str) -> None:
         """A worker that did not answer does so again."""
-        self._assign(self._pool.find(worker_id, self._clock(), time.time()))
+        self._assign(self._pool.mark_online(worker_id, self._clock(), time.time()))
 
-    def _watch_quarantine(self) -> None:
+    def _arm_quarantine_timer(self) -> None:
         """See to it that quarantines end; asked for only when a place was given back."""
-        at = self._pool.next_release_s()
-        if at is not None and self._alarm is None and not self._is_closed:
-            self._alarm = asyncio.get_running_loop().call_later(max(0.0, at - self._clock()), self._release)
+        at = self._pool.next_quarantine_end_s()
+        if at is not None and self._quarantine_timer is None and not self._is_closed:
+            self._quarantine_timer = asyncio.get_running_loop().call_later(max(0.0, at - self._clock()), self._end_quarantines)
 
-    def _release(self) -> None:
-        self._alarm = None
-        self._assign(self._pool.release(self._clock(), time.time()))
-        self._watch_quarantine()
+    def _end_quarantines(self) -> None:
+        self._quarantine_timer = None
+        self._assign(self._pool.end_quarantines(self._clock(), time.time()))
+        self._arm_quarantine_timer()
 
-    def _watch_absence(self, model: str) -> None:
+    def _arm_absence_timer(self, model: str) -> None:
         """Those whom no worker of a model is left for wait for a while, in case one comes back; however others come and go meanwhile."""
-        if self._pool.stranded(model) and not self._is_closed:
-            if (patience := self._patience.get(model)) is not None:
+        if self._pool.unservable_tickets(model) and not self._is_closed:
+            if (patience := self._absence_timers.get(model)) is not None:
                 patience.cancel()
-            self._patience[model] = asyncio.get_running_loop().call_later(self._absent_s, self._give_up, model)
+            self._absence_timers[model] = asyncio.get_running_loop().call_later(self._absence_s, self._refuse_unservable, model)
 
-    def _give_up(self, model: str) -> None:
-        del self._patience[model]
-        for ticket in self._pool.stranded(model):
-            self._waiters[ticket.id].refuse(nobody_could())
+    def _refuse_unservable(self, model: str) -> None:
+        del self._absence_timers[model]
+        for ticket in self._pool.unservable_tickets(model):
+            self._waiters[ticket.id].refuse(no_worker_error())
 
     # What can be seen
 
     @property
-    def waiting(self) -> int:
+    def waiting_count(self) -> int:
         """How many wait."""
         return len(self._pool.queue)
 
@@ -202,94 +204,94 @@ class Places:
         ticket = self._pool.ticket(ticket_id)
         if ticket is None or ticket.state != "queued":
             return False
-        fault = OurFault("The ticket has been cancelled.", status=503, type="service_unavailable_error", code="worker_busy")
+        fault = ServerError("The ticket has been cancelled.", status=503, type="service_unavailable_error", code="worker_busy")
         self._waiters[ticket_id].refuse(fault)
         return True
 
-    def ticket(self, ticket_id: str) -> TicketSeen | None:
+    def ticket(self, ticket_id: str) -> TicketView | None:
         """One ticket; None where there is no such, or it has ended."""
         ticket = self._pool.ticket(ticket_id)
         if ticket is None:
             return None
         if ticket.state == "serving":
-            return self._seen(ticket)
-        return next(seen for seen in self._waiting(ticket.wants.model) if seen.id == ticket_id)
+            return self._ticket_view(ticket)
+        return next(seen for seen in self._waiting_tickets(ticket.requirements.model) if seen.id == ticket_id)
 
-    def tickets(self) -> Sequence[TicketSeen]:
+    def tickets(self) -> Sequence[TicketView]:
         """All tickets: those that wait in their order, model by model, then those served."""
-        waiting = [seen for model in self._pool.queue.models() for seen in self._waiting(model)]
-        return [*waiting, *self.served()]
+        waiting = [seen for model in self._pool.queue.models() for seen in self._waiting_tickets(model)]
+        return [*waiting, *self.serving_tickets()]
 
-    def served(self) -> Sequence[TicketSeen]:
+    def serving_tickets(self) -> Sequence[TicketView]:
         """Those who have a place."""
-        return [self._seen(ticket) for ticket in self._pool.served()]
+        return [self._ticket_view(ticket) for ticket in self._pool.serving_tickets()]
 
-    def workers(self) -> Sequence[WorkerSeen]:
+    def workers(self) -> Sequence[WorkerView]:
         """All workers."""
         return [
-            WorkerSeen(
+            WorkerView(
                 worker=each.worker,
                 state=each.state,
-                taken=each.taken,
-                served=each.served,
-                failures=each.failures,
+                lease_count=each.lease_count,
+                served_count=each.served_count,
+                failure_count=each.failure_count,
                 joined_at=each.joined_at,
                 silent_s=None if each.worker.link is None else each.worker.link.silent_s,
             )
             for each in self._pool.workers()
         ]
 
-    def first(self, model: str) -> Worker | None:
+    def first_worker(self, model: str) -> Worker | None:
         """The worker of a model that has been there for longest; None where there is none."""
         return next((each.worker for each in self._pool.workers() if each.worker.model == model), None)
 
-    def offers(self, model: str) -> Abilities | None:
+    def capabilities(self, model: str) -> Capabilities | None:
         """What the workers of a model can do, as the first of them says; None where there is none."""
-        worker = self.first(model)
-        return None if worker is None else worker.engine.abilities
+        worker = self.first_worker(model)
+        return None if worker is None else worker.engine.capabilities
 
-    def _waiting(self, model: str) -> Iterable[TicketSeen]:
-        outlook = self._outlook(model)
-        for position, ticket in enumerate(self._pool.queue.waiting(model), start=1):
-            yield self._seen(ticket, position, outlook.next(ticket.wants.kind))
+    def _waiting_tickets(self, model: str) -> Iterable[TicketView]:
+        outlook = self._forecast(model)
+        for position, ticket in enumerate(self._pool.queue.tickets(model), start=1):
+            yield self._ticket_view(ticket, position, outlook.next_wait_s(ticket.requirements.kind))
 
-    def _seen(self, ticket: Ticket, position: int | None = None, wait_s: float | None = None) -> TicketSeen:
-        return TicketSeen(
+    def _ticket_view(self, ticket: Ticket, position: int | None = None, wait_s: float | None = None) -> TicketView:
+        return TicketView(
             id=ticket.id,
-            wants=ticket.wants,
+            requirements=ticket.requirements,
             state="queued" if ticket.state == "queued" else "serving",
             enqueued_at=ticket.enqueued_at,
             position=position,
             wait_s=wait_s,
-            worker_id=self._pool.worker_of(ticket).worker.id if ticket.state == "serving" else None,
+            worker_id=self._pool.assigned_worker(ticket).worker.id if ticket.state == "serving" else None,
             assigned_at=ticket.assigned_at,
         )
 
-    def _outlook(self, model: str) -> Outlook:
+    def _forecast(self, model: str) -> WaitForecast:
         now = self._clock()
-        places: list[tuple[tuple[Kind, ...], float]] = []
-        for ticket in self._pool.served():
-            enlisted = self._pool.worker_of(ticket)
+        places: list[tuple[tuple[ConversationKind, ...], float]] = []
+        for ticket in self._pool.serving_tickets():
+            enlisted = self._pool.assigned_worker(ticket)
             if enlisted.worker.model == model and enlisted.condition == "well" and ticket.assigned_s is not None:
-                left = self.holding.left(model, ticket.wants.kind, now - ticket.assigned_s)
+                left = self.lease_durations.remaining_s(model, ticket.requirements.kind, now - ticket.assigned_s)
                 places += [] if left is None else [(enlisted.worker.kinds, left)]
         places += [
             (each.worker.kinds, each.quarantined_until - now)
             for each in self._pool.workers()
             if each.condition == "quarantined" and each.worker.model == model
         ]
-        return Outlook(places, lambda kind: self.holding.mean(model, kind))
+        return WaitForecast(places, lambda kind: self.lease_durations.mean_s(model, kind))
 
 
-class Leased:
+class LocalLease:
     """A place that is had; see `coordinator.Lease`."""
 
-    def __init__(self, ticket_id: str, enlisted: Enlisted) -> None:
+    def __init__(self, ticket_id: str, entry: WorkerEntry) -> None:
         self.ticket_id = ticket_id
-        self.worker = enlisted.worker
+        self.worker = entry.worker
         self.has_failed = False
 
-    def failed(self) -> None:
+    def mark_failed(self) -> None:
         """The worker did not do what it should."""
         self.has_failed = True
 
@@ -302,27 +304,27 @@ class _Waiter:
         place: done when there is one.
     """
 
-    def __init__(self, told: Told) -> None:
-        self.told = told
-        self.place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    def __init__(self, on_queue_update: OnQueueUpdate) -> None:
+        self.on_queue_update = on_queue_update
+        self.assignment: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def assign(self) -> None:
         """There is a place; where nobody waits any more, leaving gives it back."""
-        if not self.place.done():
-            self.place.set_result(None)
+        if not self.assignment.done():
+            self.assignment.set_result(None)
 
-    def refuse(self, fault: Fault) -> None:
+    def refuse(self, fault: ApiError) -> None:
         """There will be none."""
-        if not self.place.done():
-            self.place.set_exception(fault)
+        if not self.assignment.done():
+            self.assignment.set_exception(fault)
 
 
-def _rules(queue: QueueSettings, workers: WorkerSettings) -> Rules:
-    return Rules(
-        size=queue.size,
-        waiting_per_key=queue.waiting_per_key,
-        serving_per_key=queue.serving_per_key,
-        priorities=queue.numbers,
-        failures=workers.failures,
+def _pool_rules(queue: QueueSettings, workers: WorkerSettings) -> PoolRules:
+    return PoolRules(
+        max_waiting=queue.size,
+        max_waiting_per_key=queue.waiting_per_key,
+        max_serving_per_key=queue.serving_per_key,
+        priorities=queue.priority_by_name,
+        max_failures=workers.failures,
         quarantine_s=workers.quarantine_s,
     )

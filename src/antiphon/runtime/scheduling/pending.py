@@ -5,73 +5,73 @@ from collections.abc import Iterator
 from antiphon.engine_api import commands
 from antiphon.engine_api.engine import EngineOverrun
 
-SOUND_LIMIT_BYTES = 512 * 1024
+MEDIA_LIMIT_BYTES = 512 * 1024
 """Sound and pictures that are kept: ten seconds at 24 kHz. What is older was said to nobody, and is dropped."""
 
-ASKS_LIMIT = 64
-WORDS_LIMIT = 256
+MAX_REQUESTS = 64
+MAX_COMMANDS = 256
 """Words that are kept, besides sound and pictures."""
 
 
-class Kept:
+class PendingCommands:
     """Words, in their order, within bounds."""
 
     def __init__(self) -> None:
-        self._words: list[commands.ToEngine] = []
-        self._sound_bytes = 0
+        self._commands: list[commands.EngineCommand] = []
+        self._media_bytes = 0
 
-    def keep(self, word: commands.ToEngine) -> None:
+    def add(self, command: commands.EngineCommand) -> None:
         """
         One more.
 
         Raises:
             EngineOverrun: there is no room for it.
         """
-        match word:
-            case commands.Hear() | commands.See():
-                if size := _size(word):  # what says nothing would be kept without a bound
-                    self._words.append(word)
-                    self._sound_bytes += size
+        match command:
+            case commands.AppendAudio() | commands.AppendImage():
+                if size := _media_size(command):  # what says nothing would be kept without a bound
+                    self._commands.append(command)
+                    self._media_bytes += size
                     self._drop_oldest()
-            case commands.Foresee():
+            case commands.Prepare():
                 pass  # it is worth something only while it can be acted on
             case _:
-                if len(self.asked()) >= ASKS_LIMIT or sum(_size(kept) == 0 for kept in self._words) >= WORDS_LIMIT:
+                if len(self.response_ids()) >= MAX_REQUESTS or sum(_media_size(kept) == 0 for kept in self._commands) >= MAX_COMMANDS:
                     raise EngineOverrun("too much is waiting for a place already")
-                self._words.append(word)
+                self._commands.append(command)
 
-    def withdraw(self, id: str) -> bool:
+    def cancel(self, id: str) -> bool:
         """Forget an answer that was asked for; whether it was."""
-        count = len(self._words)
-        self._words = [word for word in self._words if not (isinstance(word, commands.Respond) and word.id == id)]
-        return len(self._words) < count
+        count = len(self._commands)
+        self._commands = [word for word in self._commands if not (isinstance(word, commands.Respond) and word.id == id)]
+        return len(self._commands) < count
 
-    def asked(self) -> list[str]:
+    def response_ids(self) -> list[str]:
         """The ids of the answers that were asked for."""
-        return [word.id for word in self._words if isinstance(word, commands.Respond)]
+        return [word.id for word in self._commands if isinstance(word, commands.Respond)]
 
-    def take(self) -> Iterator[commands.ToEngine]:
+    def take(self) -> Iterator[commands.EngineCommand]:
         """All of them; nothing is kept any more."""
-        words, self._words, self._sound_bytes = self._words, [], 0
+        words, self._commands, self._media_bytes = self._commands, [], 0
         return iter(words)
 
     def _drop_oldest(self) -> None:
         at = 0
-        while self._sound_bytes > SOUND_LIMIT_BYTES:
-            size = _size(self._words[at])
+        while self._media_bytes > MEDIA_LIMIT_BYTES:
+            size = _media_size(self._commands[at])
             if size:
-                self._sound_bytes -= size
-                del self._words[at]
+                self._media_bytes -= size
+                del self._commands[at]
             else:
                 at += 1
 
 
-def _size(word: commands.ToEngine) -> int:
+def _media_size(command: commands.EngineCommand) -> int:
     """The bytes of sound or of a picture; 0 for a word that has none."""
-    match word:
-        case commands.Hear(pcm):
+    match command:
+        case commands.AppendAudio(pcm):
             return len(pcm)
-        case commands.See(jpeg):
+        case commands.AppendImage(jpeg):
             return len(jpeg)
         case _:
             return 0

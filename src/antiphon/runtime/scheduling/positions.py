@@ -11,26 +11,26 @@ from collections.abc import Callable, Iterator
 
 from msgspec import Struct
 
-from antiphon.engine_api import events as talk_events
-from antiphon.runtime.scheduling.eta import Outlook
-from antiphon.runtime.scheduling.queue import Queue, Ticket
+from antiphon.engine_api import events
+from antiphon.runtime.scheduling.eta import WaitForecast
+from antiphon.runtime.scheduling.queue import Ticket, TicketQueue
 
-SETTLE_S = 0.05
+DEBOUNCE_S = 0.05
 """How long changes are gathered."""
 
 SLICE_S = 0.001
-NEAR = 64
+MAX_EXACT_POSITION = 64
 """Up to so many ahead, whoever comes is told at once how long it will take; further behind it is much as for whoever was last."""
 
 
-class _Told(Struct):
+class _LastUpdate(Struct):
     """What someone was told last, and when."""
 
     position: int
     at_s: float
 
 
-class Teller:
+class PositionNotifier:
     """
     Tells positions.
 
@@ -41,51 +41,51 @@ class Teller:
     """
 
     def __init__(
-        self, queue: Queue, tell: Callable[[talk_events.Waiting], None], outlook: Callable[[str], Outlook], update_s: float
+        self, queue: TicketQueue, notify: Callable[[events.QueueUpdate], None], forecast: Callable[[str], WaitForecast], update_s: float
     ) -> None:
         self._queue = queue
-        self._tell = tell
-        self._outlook = outlook
+        self._notify = notify
+        self._forecast = forecast
         self._update_s = update_s
-        self._last: dict[str, _Told] = {}
-        self._tail_s: dict[str, float | None] = {}
-        self._changed: set[str] = set()
-        self._walk: Iterator[None] | None = None
-        self._walked_s = 0.0
-        self._rest_until = 0.0
+        self._last_updates: dict[str, _LastUpdate] = {}
+        self._last_wait_s: dict[str, float | None] = {}
+        self._changed_models: set[str] = set()
+        self._sweep: Iterator[None] | None = None
+        self._sweep_s = 0.0
+        self._idle_until_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._is_closed = False
 
     def admit(self, ticket: Ticket) -> None:
         """Tell one who has just come."""
-        model = ticket.wants.model
+        model = ticket.requirements.model
         position = self._queue.position(ticket)
-        wait_s = self._tail_s.get(model)
-        if position <= NEAR:
-            outlook = self._outlook(model)
-            for _, ahead in zip(range(position), self._queue.waiting(model), strict=False):
-                wait_s = outlook.next(ahead.wants.kind)
-        self._say(ticket, position, wait_s, time.monotonic())
+        wait_s = self._last_wait_s.get(model)
+        if position <= MAX_EXACT_POSITION:
+            outlook = self._forecast(model)
+            for _, ahead in zip(range(position), self._queue.tickets(model), strict=False):
+                wait_s = outlook.next_wait_s(ahead.requirements.kind)
+        self._send_update(ticket, position, wait_s, time.monotonic())
         self._arm(time.monotonic() + self._update_s)
         if position < self._queue.length(model):  # by its priority, or as one that comes again
-            self.changed(model)
+            self.mark_changed(model)
 
-    def changed(self, model: str) -> None:
+    def mark_changed(self, model: str) -> None:
         """Places of a model were given or given back, or somebody left the queue, or came into it before others."""
         if self._queue.length(model):
-            self._changed.add(model)
-            self._arm(max(time.monotonic() + SETTLE_S, self._rest_until))
+            self._changed_models.add(model)
+            self._arm(max(time.monotonic() + DEBOUNCE_S, self._idle_until_s))
 
     def close(self) -> None:
         """Tell nobody any more."""
         self._is_closed = True
-        self._walk = None
+        self._sweep = None
         if self._timer is not None:
             self._timer.cancel()
 
     def _arm(self, at_s: float) -> None:
         """Sweep at that time, or sooner where that was meant already."""
-        if self._walk is not None or self._is_closed:
+        if self._sweep is not None or self._is_closed:
             return
         loop = asyncio.get_running_loop()
         at = loop.time() + at_s - time.monotonic()
@@ -93,56 +93,56 @@ class Teller:
             if self._timer.when() <= at:
                 return
             self._timer.cancel()
-        self._timer = loop.call_at(at, self._begin)
+        self._timer = loop.call_at(at, self._begin_sweep)
 
-    def _begin(self) -> None:
+    def _begin_sweep(self) -> None:
         self._timer = None
-        self._changed.clear()
-        self._walk, self._walked_s = self._steps(), 0.0
-        self._go_on()
+        self._changed_models.clear()
+        self._sweep, self._sweep_s = self._sweep_steps(), 0.0
+        self._continue_sweep()
 
-    def _go_on(self) -> None:
+    def _continue_sweep(self) -> None:
         """One slice of the sweep."""
-        if self._walk is None:
+        if self._sweep is None:
             return
         begun_at = time.monotonic()
-        for _ in self._walk:
+        for _ in self._sweep:
             if time.monotonic() - begun_at > SLICE_S:
-                self._walked_s += time.monotonic() - begun_at
-                asyncio.get_running_loop().call_soon(self._go_on)
+                self._sweep_s += time.monotonic() - begun_at
+                asyncio.get_running_loop().call_soon(self._continue_sweep)
                 return
-        self._walked_s += time.monotonic() - begun_at
-        self._end()
+        self._sweep_s += time.monotonic() - begun_at
+        self._end_sweep()
 
-    def _end(self) -> None:
+    def _end_sweep(self) -> None:
         now = time.monotonic()
-        self._walk = None
-        self._rest_until = now + 9 * self._walked_s
-        if self._changed:
-            self._arm(max(now + SETTLE_S, self._rest_until))
+        self._sweep = None
+        self._idle_until_s = now + 9 * self._sweep_s
+        if self._changed_models:
+            self._arm(max(now + DEBOUNCE_S, self._idle_until_s))
         elif len(self._queue):
-            self._arm(max(now + self._update_s, self._rest_until))
+            self._arm(max(now + self._update_s, self._idle_until_s))
 
-    def _steps(self) -> Iterator[None]:
+    def _sweep_steps(self) -> Iterator[None]:
         """Tell everybody who is to be told, one a step."""
-        told, self._last = self._last, {}
+        told, self._last_updates = self._last_updates, {}
         for model in self._queue.models():
-            outlook, position, wait_s = self._outlook(model), 0, None
-            for ticket in self._queue.waiting(model):
+            outlook, position, wait_s = self._forecast(model), 0, None
+            for ticket in self._queue.tickets(model):
                 if ticket.state != "queued":  # it has left since the sweep began
                     continue
                 position += 1
-                wait_s = outlook.next(ticket.wants.kind)
-                last = self._last.get(ticket.id) or told.get(ticket.id)
+                wait_s = outlook.next_wait_s(ticket.requirements.kind)
+                last = self._last_updates.get(ticket.id) or told.get(ticket.id)
                 now = time.monotonic()
                 if last is None or last.position != position or now - last.at_s >= self._update_s:
-                    self._say(ticket, position, wait_s, now)
+                    self._send_update(ticket, position, wait_s, now)
                 else:
-                    self._last[ticket.id] = last
+                    self._last_updates[ticket.id] = last
                 yield
-            self._tail_s[model] = wait_s
+            self._last_wait_s[model] = wait_s
 
-    def _say(self, ticket: Ticket, position: int, wait_s: float | None, now: float) -> None:
-        self._last[ticket.id] = _Told(position, now)
-        length = self._queue.length(ticket.wants.model)
-        self._tell(talk_events.Waiting(id=ticket.id, position=position, queue_length=length, wait_s=wait_s))
+    def _send_update(self, ticket: Ticket, position: int, wait_s: float | None, now: float) -> None:
+        self._last_updates[ticket.id] = _LastUpdate(position, now)
+        length = self._queue.length(ticket.requirements.model)
+        self._notify(events.QueueUpdate(id=ticket.id, position=position, queue_length=length, wait_s=wait_s))

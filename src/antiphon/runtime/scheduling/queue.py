@@ -17,13 +17,13 @@ from typing import Literal
 
 from msgspec import Struct
 
-from antiphon.engine_api.options import Kind
-from antiphon.runtime.scheduling.base import Wants
+from antiphon.engine_api.options import ConversationKind
+from antiphon.runtime.scheduling.base import Requirements
 
-AHEAD_S = 600.0
+PRIORITY_STEP_S = 600.0
 """How much earlier a ticket counts for each number of its priority: about as long as a conversation takes."""
 
-State = Literal["queued", "serving", "ended"]
+TicketState = Literal["queued", "serving", "ended"]
 
 
 class Ticket(Struct, kw_only=True, eq=False):
@@ -38,12 +38,12 @@ class Ticket(Struct, kw_only=True, eq=False):
     """
 
     id: str
-    wants: Wants
+    requirements: Requirements
     number: int
     priority: float
     enqueued_s: float
     enqueued_at: float
-    state: State = "queued"
+    state: TicketState = "queued"
     assigned_s: float | None = None
     assigned_at: float | None = None
     is_parked: bool = False
@@ -51,21 +51,21 @@ class Ticket(Struct, kw_only=True, eq=False):
     @property
     def rank(self) -> "Rank":
         """What tickets are sorted by; no two have the same."""
-        return (self.enqueued_s - self.priority * AHEAD_S, self.number, self)
+        return (self.enqueued_s - self.priority * PRIORITY_STEP_S, self.number, self)
 
 
 Rank = tuple[float, int, Ticket]
-Lane = tuple[str, Kind]
+Lane = tuple[str, ConversationKind]
 """A model, and a kind of conversation."""
 
 
-class Queue:
+class TicketQueue:
     """The tickets that wait."""
 
     def __init__(self) -> None:
-        self._lines: dict[str, dict[Kind, list[Rank]]] = {}
-        self._ready: defaultdict[Lane, list[Rank]] = defaultdict(list)
-        self._parked: defaultdict[str, defaultdict[Lane, list[Rank]]] = defaultdict(lambda: defaultdict(list))
+        self._ranks: dict[str, dict[ConversationKind, list[Rank]]] = {}
+        self._eligible: defaultdict[Lane, list[Rank]] = defaultdict(list)
+        self._parked_by_key: defaultdict[str, defaultdict[Lane, list[Rank]]] = defaultdict(lambda: defaultdict(list))
         self._length = 0
 
     def __len__(self) -> int:
@@ -73,37 +73,37 @@ class Queue:
 
     def models(self) -> list[str]:
         """Those for which someone waits."""
-        return [model for model in self._lines if self.length(model)]
+        return [model for model in self._ranks if self.length(model)]
 
     def length(self, model: str) -> int:
         """How many wait for a model."""
-        return sum(map(len, self._lines.get(model, {}).values()))
+        return sum(map(len, self._ranks.get(model, {}).values()))
 
-    def add(self, ticket: Ticket, *, is_held: bool = False) -> None:
+    def add(self, ticket: Ticket, *, is_parked: bool = False) -> None:
         """One more who waits; `is_held` says that its key may have no place more."""
-        wants = ticket.wants
-        insort(self._lines.setdefault(wants.model, {}).setdefault(wants.kind, []), ticket.rank)
-        ticket.is_parked = is_held
-        lanes = self._parked[wants.key_id] if is_held else self._ready
+        wants = ticket.requirements
+        insort(self._ranks.setdefault(wants.model, {}).setdefault(wants.kind, []), ticket.rank)
+        ticket.is_parked = is_parked
+        lanes = self._parked_by_key[wants.key_id] if is_parked else self._eligible
         insort(lanes[wants.model, wants.kind], ticket.rank)
         self._length += 1
 
     def remove(self, ticket: Ticket) -> None:
         """One less; it waits."""
-        wants = ticket.wants
-        _take(self._lines[wants.model][wants.kind], ticket.rank)
+        wants = ticket.requirements
+        _remove_rank(self._ranks[wants.model][wants.kind], ticket.rank)
         if ticket.is_parked:
-            _take(self._parked[wants.key_id][wants.model, wants.kind], ticket.rank)
+            _remove_rank(self._parked_by_key[wants.key_id][wants.model, wants.kind], ticket.rank)
         else:
-            _take(self._ready[wants.model, wants.kind], ticket.rank)
+            _remove_rank(self._eligible[wants.model, wants.kind], ticket.rank)
         self._length -= 1
 
     def position(self, ticket: Ticket) -> int:
         """1 for who is next among those who wait for the same model."""
         rank = ticket.rank
-        return 1 + sum(bisect_left(line, rank) for line in self._lines[ticket.wants.model].values())
+        return 1 + sum(bisect_left(line, rank) for line in self._ranks[ticket.requirements.model].values())
 
-    def first(self, model: str, kinds: Collection[Kind], is_held: Callable[[str], bool]) -> Ticket | None:
+    def peek(self, model: str, kinds: Collection[ConversationKind], is_key_at_limit: Callable[[str], bool]) -> Ticket | None:
         """
         The next who can be served.
 
@@ -111,39 +111,39 @@ class Queue:
             kinds: those that can be.
             is_held: whether a key may have no place more. Its tickets are parked when they are met, so that they are met once.
         """
-        heads = [head for kind in kinds if (head := self._head((model, kind), is_held)) is not None]
+        heads = [head for kind in kinds if (head := self._head((model, kind), is_key_at_limit)) is not None]
         return min(heads)[2] if heads else None
 
-    def _head(self, lane: Lane, is_held: Callable[[str], bool]) -> Rank | None:
-        ready = self._ready.get(lane)
+    def _head(self, lane: Lane, is_key_at_limit: Callable[[str], bool]) -> Rank | None:
+        ready = self._eligible.get(lane)
         while ready:
             head = ready[0]
-            key = head[2].wants.key_id
-            if not is_held(key):
+            key = head[2].requirements.key_id
+            if not is_key_at_limit(key):
                 return head
             del ready[0]
             head[2].is_parked = True
-            insort(self._parked[key][lane], head)
+            insort(self._parked_by_key[key][lane], head)
         return None
 
     def unpark(self, key: str) -> list[Ticket]:
         """The first of each lane whom a key held back can be served again; a key's places come back one by one, so these are enough."""
-        parked = self._parked[key] if key in self._parked else {}
+        parked = self._parked_by_key[key] if key in self._parked_by_key else {}
         freed = sorted(line.pop(0) for line in parked.values() if line)
         for rank in freed:
             ticket = rank[2]
             ticket.is_parked = False
-            insort(self._ready[ticket.wants.model, ticket.wants.kind], rank)
+            insort(self._eligible[ticket.requirements.model, ticket.requirements.kind], rank)
         if not any(parked.values()):
-            self._parked.pop(key, None)
+            self._parked_by_key.pop(key, None)
         return [rank[2] for rank in freed]
 
-    def waiting(self, model: str) -> Iterator[Ticket]:
+    def tickets(self, model: str) -> Iterator[Ticket]:
         """All who wait for a model now, in their order, while others may come and go."""
-        return (rank[2] for rank in merge(*[line.copy() for line in self._lines.get(model, {}).values()]))
+        return (rank[2] for rank in merge(*[line.copy() for line in self._ranks.get(model, {}).values()]))
 
 
-def _take(line: list[Rank], rank: Rank) -> None:
-    at = bisect_left(line, rank)
-    assert line[at] is rank or line[at][2] is rank[2], "who leaves the queue is in it"
-    del line[at]
+def _remove_rank(ranks: list[Rank], rank: Rank) -> None:
+    at = bisect_left(ranks, rank)
+    assert ranks[at] is rank or ranks[at][2] is rank[2], "who leaves the queue is in it"
+    del ranks[at]

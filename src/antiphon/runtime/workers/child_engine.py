@@ -14,20 +14,20 @@ from typing import Any
 from msgspec import Struct
 
 from antiphon.engine_api import commands
-from antiphon.engine_api.capabilities import Abilities
-from antiphon.engine_api.engine import Conversation, Deliver, Place
-from antiphon.engine_api.options import Settings
-from antiphon.engines.remote.engine import RemoteEngine, unavailable
-from antiphon.engines.remote.link import StreamPipe
-from antiphon.errors import Fault, OurFault
-from antiphon.runtime.workers.reattach import LASTING, lasting
-from antiphon.subprocesses import BURIAL_S, PAUSES_S, Kept, begun, ended, how_it_ended
-from antiphon.wire.internal.worker_link import VERSION, Begin
+from antiphon.engine_api.capabilities import Capabilities
+from antiphon.engine_api.engine import BuildContext, Deliver, EngineConversation
+from antiphon.engine_api.options import ConversationSettings
+from antiphon.engines.remote.engine import RemoteEngine, unavailable_error
+from antiphon.engines.remote.link import StreamLinkTransport
+from antiphon.errors import ApiError, ServerError
+from antiphon.runtime.workers.reattach import REATTACHABLE_KINDS, reattaching_conversation
+from antiphon.subprocesses import EXIT_GRACE_S, RESTART_DELAYS_S, SupervisedProcess, exit_reason, reap, spawn
+from antiphon.wire.internal.worker_link import VERSION, BuildEngine
 
-PROGRAM = ("-m", "antiphon.runtime.workers.child_main")
+CHILD_MODULE = ("-m", "antiphon.runtime.workers.child_main")
 
 
-class Patience(Struct, frozen=True, kw_only=True):
+class RestartTimeouts(Struct, frozen=True, kw_only=True):
     """
     How long is waited for what.
 
@@ -36,48 +36,50 @@ class Patience(Struct, frozen=True, kw_only=True):
         pauses_s: before a process is replaced, after one, two and more that died soon.
     """
 
-    back_s: float = 5.0
-    pauses_s: tuple[float, ...] = PAUSES_S
+    restart_s: float = 5.0
+    backoff_s: tuple[float, ...] = RESTART_DELAYS_S
 
 
-class _Child:
+class _EngineProcess:
     """One process, and the engine in it; `gone` is set once there is none."""
 
-    def __init__(self, begin: Begin, lost: Callable[[], None], notice: Callable[[str], None]) -> None:
-        self.gone = asyncio.Event()
-        self.engine = RemoteEngine(gone=self._gone, notice=notice)
+    def __init__(self, begin_frame: BuildEngine, on_lost: Callable[[], None], notice: Callable[[str], None]) -> None:
+        self.exit_event = asyncio.Event()
+        self.engine = RemoteEngine(on_gone=self._on_gone, notice=notice)
         self.process: asyncio.subprocess.Process | None = None
-        self._begin = begin
-        self._lost = lost
+        self._begin_frame = begin_frame
+        self._on_lost = on_lost
 
-    async def begin(self) -> None:
+    async def start(self) -> None:
         """
         Start the process; returns when it can answer.
 
         Raises:
-            Fault: it can't.
+            ApiError: it can't.
         """
-        self.process = await begun((sys.executable, "-P", *PROGRAM), lambda: StreamPipe(self.engine.end))
-        self.engine.end.send(self._begin)
+        self.process = await spawn((sys.executable, "-P", *CHILD_MODULE), lambda: StreamLinkTransport(self.engine.endpoint))
+        self.engine.endpoint.send(self._begin_frame)
         try:
-            hello = await self.engine.greeted()
-        except Fault as fault:
+            hello = await self.engine.wait_for_hello()
+        except ApiError as fault:
             if fault.status != 503:
                 raise
-            await asyncio.shield(self.end(BURIAL_S))
-            raise OurFault(f"The process of the model '{self._begin.model}' {how_it_ended(self.process)} before it could answer.") from None
+            await asyncio.shield(self.stop(EXIT_GRACE_S))
+            raise ServerError(
+                f"The process of the model '{self._begin_frame.model}' {exit_reason(self.process)} before it could answer."
+            ) from None
         if hello.version != VERSION:
-            raise OurFault(f"The process of the model speaks version {hello.version} of the link, and the server {VERSION}.")
+            raise ServerError(f"The process of the model speaks version {hello.version} of the link, and the server {VERSION}.")
 
-    async def end(self, grace_s: float) -> None:
+    async def stop(self, grace_s: float) -> None:
         """See the process end: of itself when the link is closed, or by force."""
         await self.engine.stop()
         if self.process is not None:
-            await ended(self.process, grace_s)
+            await reap(self.process, grace_s)
 
-    def _gone(self, _reason: str) -> None:
-        self.gone.set()
-        self._lost()
+    def _on_gone(self, _reason: str) -> None:
+        self.exit_event.set()
+        self._on_lost()
 
 
 class ChildEngine:
@@ -92,85 +94,90 @@ class ChildEngine:
 
     def __init__(
         self,
-        begin: Begin,
-        abilities: Abilities,
+        begin_frame: BuildEngine,
+        capabilities: Capabilities,
         notice: Callable[[str], None] = lambda _line: None,
-        patience: Patience | None = None,
+        timeouts: RestartTimeouts | None = None,
     ) -> None:
-        self._known = abilities
-        self._model = begin.model
-        self._patience = patience or Patience()
-        self._kept = Kept(
-            f"process of the model '{begin.model}'", lambda lost: _Child(begin, lost, notice), notice, self._patience.pauses_s
+        self._last_capabilities = capabilities
+        self._model = begin_frame.model
+        self._timeouts = timeouts or RestartTimeouts()
+        self._process = SupervisedProcess(
+            f"process of the model '{begin_frame.model}'",
+            lambda lost: _EngineProcess(begin_frame, lost, notice),
+            notice,
+            self._timeouts.backoff_s,
         )
 
     @property
-    def abilities(self) -> Abilities:
+    def capabilities(self) -> Capabilities:
         """As its process tells them, once there has been one."""
-        if self._kept.child is not None:
-            self._known = self._kept.child.engine.abilities
-        return self._known
+        if self._process.child is not None:
+            self._last_capabilities = self._process.child.engine.capabilities
+        return self._last_capabilities
 
     @property
     def pid(self) -> int | None:
         """Of the process; None while there is none."""
-        return self._kept.pid
+        return self._process.pid
 
     async def start(self) -> None:
         """
         Start the process, and see that there is one from here on; returns when it can answer.
 
         Raises:
-            Fault: it can't, with what it needs.
+            ApiError: it can't, with what it needs.
         """
-        await self._kept.start()
+        await self._process.start()
 
     async def stop(self) -> None:
         """End the process; idempotent."""
-        await self._kept.stop()
+        await self._process.stop()
 
     @contextlib.asynccontextmanager
-    async def open(self, settings: Settings, deliver: Deliver) -> AsyncIterator[Conversation]:
+    async def open(self, settings: ConversationSettings, deliver: Deliver) -> AsyncIterator[EngineConversation]:
         """A conversation with whichever process there is; one that is more than its asks breaks off with it."""
-        outlasts = settings.kind in LASTING and not self.abilities.listens
-        async with lasting(self._one, settings, deliver) if outlasts else self._one(settings, deliver) as conversation:
+        outlasts = settings.kind in REATTACHABLE_KINDS and not self.capabilities.listens
+        async with (
+            reattaching_conversation(self._open_once, settings, deliver) if outlasts else self._open_once(settings, deliver) as conversation
+        ):
             yield conversation
 
     @contextlib.asynccontextmanager
-    async def _one(self, settings: Settings, deliver: Deliver) -> AsyncIterator[Conversation]:
+    async def _open_once(self, settings: ConversationSettings, deliver: Deliver) -> AsyncIterator[EngineConversation]:
         """A conversation with one process; with the next, where that was gone before it could begin."""
-        engine = await self._living()
+        engine = await self._live_engine()
         async with contextlib.AsyncExitStack() as stack:
             try:
                 conversation = await stack.enter_async_context(engine.open(settings, deliver))
-            except Fault:
-                if not engine.end.is_over:
+            except ApiError:
+                if not engine.endpoint.is_over:
                     raise
-                conversation = await stack.enter_async_context((await self._living()).open(settings, deliver))
+                conversation = await stack.enter_async_context((await self._live_engine()).open(settings, deliver))
             yield conversation
 
-    async def count(self, ask: commands.Respond) -> int:
+    async def count(self, request: commands.Respond) -> int:
         """The tokens that the engine reads `ask` as."""
-        return await (await self._living()).count(ask)
+        return await (await self._live_engine()).count(request)
 
     async def probe(self) -> None:
         """See whether the engine is well."""
-        await (await self._living()).probe()
+        await (await self._live_engine()).probe()
 
-    async def _living(self) -> RemoteEngine:
+    async def _live_engine(self) -> RemoteEngine:
         """
         The engine in the process that there is.
 
         Raises:
-            OurFault: there is none, and there was none soon.
+            ServerError: there is none, and there was none soon.
         """
-        child = await self._kept.living(self._patience.back_s)
+        child = await self._process.wait_ready(self._timeouts.restart_s)
         if child is None:
-            raise unavailable(f"The model '{self._model}' is being loaded again. Please try again soon.", retry_after_s=5)
+            raise unavailable_error(f"The model '{self._model}' is being loaded again. Please try again soon.", retry_after_s=5)
         return child.engine
 
 
-def embedded(module: str, model: str, options: Mapping[str, Any], place: Place, abilities: Abilities) -> ChildEngine:
+def embedded_engine(module: str, model: str, options: Mapping[str, Any], context: BuildContext, capabilities: Capabilities) -> ChildEngine:
     """
     A model's engine in a process of its own.
 
@@ -179,12 +186,12 @@ def embedded(module: str, model: str, options: Mapping[str, Any], place: Place, 
         place: where it is built; its watcher and its fetch stay here, as embedded engines use neither.
         abilities: of the engine, as it would be built here.
     """
-    begin = Begin(
+    begin = BuildEngine(
         module=module,
         model=model,
         options=dict(options),
-        base=str(place.base),
-        weights=str(place.weights),
-        secrets={name: place.secrets[name] for key, name in options.items() if key.endswith("_env") and name in place.secrets},
+        base=str(context.base_folder),
+        weights=str(context.weights_folder),
+        secrets={name: context.secrets[name] for key, name in options.items() if key.endswith("_env") and name in context.secrets},
     )
-    return ChildEngine(begin, abilities, place.notice)
+    return ChildEngine(begin, capabilities, context.notice)

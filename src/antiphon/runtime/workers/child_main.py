@@ -16,51 +16,51 @@ from pathlib import Path
 
 import uvloop
 
-from antiphon.engine_api.engine import Engine, Place
-from antiphon.engines.remote.link import StreamPipe
-from antiphon.errors import Fault
-from antiphon.runtime.workers.server import Of, Serving
-from antiphon.wire.internal.worker_link import VERSION, Begin, Failed, Failure, Hello, Noticed
+from antiphon.engine_api.engine import BuildContext, Engine
+from antiphon.engines.remote.link import StreamLinkTransport
+from antiphon.errors import ApiError
+from antiphon.runtime.workers.server import ConversationServer, LinkFrame
+from antiphon.wire.internal.worker_link import VERSION, BuildEngine, ChildNotice, EngineBuildFailed, Failure, Hello
 
 _PR_SET_PDEATHSIG = 1
 
 
 async def _serve(link: socket.socket) -> int:
-    begun: asyncio.Future[Begin] = asyncio.get_running_loop().create_future()
+    begun: asyncio.Future[BuildEngine] = asyncio.get_running_loop().create_future()
     failed = asyncio.Event()
 
-    def told(frame: Of) -> None:
-        if isinstance(frame, Begin) and not begun.done():
+    def told(frame: LinkFrame) -> None:
+        if isinstance(frame, BuildEngine) and not begun.done():
             begun.set_result(frame)
 
     def lost(_reason: str) -> None:
         if not failed.is_set():
             os._exit(0)  # the server is gone, however it went, and nobody is left to answer
 
-    async with Serving(told=told, lost=lost) as serving:
+    async with ConversationServer(on_link_frame=told, on_lost=lost) as serving:
         link.setblocking(False)
-        await asyncio.get_running_loop().create_connection(lambda: StreamPipe(serving.end), sock=link)
+        await asyncio.get_running_loop().create_connection(lambda: StreamLinkTransport(serving.endpoint), sock=link)
         begin = await begun
         try:
             engine = _build(begin, serving)
             await engine.start()
         except Exception as error:
             failed.set()
-            if not isinstance(error, Fault):
+            if not isinstance(error, ApiError):
                 raise
-            serving.end.send(Failed(Failure.of(error)))
+            serving.endpoint.send(EngineBuildFailed(Failure.from_error(error)))
             return 1
         serving.serve(engine)
-        serving.end.send(Hello(version=VERSION, abilities=engine.abilities, model=begin.model))
+        serving.endpoint.send(Hello(version=VERSION, abilities=engine.capabilities, model=begin.model))
         await asyncio.get_running_loop().create_future()  # until the server is gone
     return 0
 
 
-def _build(begin: Begin, serving: Serving) -> Engine:
-    place = Place(
-        weights=Path(begin.weights),
-        base=Path(begin.base),
-        notice=lambda line: serving.end.send(Noticed(line)),
+def _build(begin: BuildEngine, serving: ConversationServer) -> Engine:
+    place = BuildContext(
+        weights_folder=Path(begin.weights),
+        base_folder=Path(begin.base),
+        notice=lambda line: serving.endpoint.send(ChildNotice(line)),
         secrets=begin.secrets,
     )
     engine: Engine = importlib.import_module(begin.module).build(begin.model, begin.options, place)

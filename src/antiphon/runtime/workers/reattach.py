@@ -9,34 +9,36 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 
-from antiphon.engine_api import commands, events as talk_events
-from antiphon.engine_api.engine import Conversation, Deliver, EngineOverrun
-from antiphon.engine_api.options import Kind, Settings
-from antiphon.errors import Fault
-from antiphon.runtime.core.driver import overrun
+from antiphon.engine_api import commands, events as engine_events
+from antiphon.engine_api.engine import Deliver, EngineConversation, EngineOverrun
+from antiphon.engine_api.options import ConversationKind, ConversationSettings
+from antiphon.errors import ApiError
+from antiphon.runtime.core.driver import overrun_event
 
-LASTING = frozenset[Kind]({"responses", "realtime"})
+REATTACHABLE_KINDS = frozenset[ConversationKind]({"responses", "realtime"})
 """Kinds of conversation whose asks carry all that was said."""
 
-EARLY = 64
+MAX_EARLY_COMMANDS = 64
 """What may be said while there is no process."""
 
-Opens = Callable[[Settings, Deliver], AbstractAsyncContextManager[Conversation]]
-"""A conversation with the process that there is, or soon will be; raises `Fault` when it is entered and there is none."""
+ConversationFactory = Callable[[ConversationSettings, Deliver], AbstractAsyncContextManager[EngineConversation]]
+"""A conversation with the process that there is, or soon will be; raises `ApiError` when it is entered and there is none."""
 
 
 @contextlib.asynccontextmanager
-async def lasting(opens: Opens, settings: Settings, deliver: Deliver) -> AsyncIterator[Conversation]:
+async def reattaching_conversation(
+    open_conversation: ConversationFactory, settings: ConversationSettings, deliver: Deliver
+) -> AsyncIterator[EngineConversation]:
     """A conversation with one process after the other."""
-    conversation = _Lasting(opens, settings, deliver)
-    async with opens(settings, conversation.hear) as conversation.within, asyncio.TaskGroup() as conversation.tasks:
+    conversation = _ReattachingConversation(open_conversation, settings, deliver)
+    async with open_conversation(settings, conversation.receive) as conversation.inner, asyncio.TaskGroup() as conversation.tasks:
         try:
             yield conversation
         finally:
-            conversation.leave()
+            conversation.close()
 
 
-class _Lasting:
+class _ReattachingConversation:
     """
     A conversation, whoever is in it.
 
@@ -47,73 +49,73 @@ class _Lasting:
 
     tasks: asyncio.TaskGroup
 
-    def __init__(self, opens: Opens, settings: Settings, deliver: Deliver) -> None:
-        self.within: Conversation | None = None
-        self._opens = opens
+    def __init__(self, open_conversation: ConversationFactory, settings: ConversationSettings, deliver: Deliver) -> None:
+        self.inner: EngineConversation | None = None
+        self._open_conversation = open_conversation
         self._settings = settings
         self._deliver = deliver
         self._task: asyncio.Task[None] | None = None
-        self._early: list[commands.ToEngine] = []
-        self._is_over = asyncio.Event()
+        self._early_commands: list[commands.EngineCommand] = []
+        self._over_event = asyncio.Event()
         self._is_paused = False
 
-    def tell(self, word: commands.ToEngine) -> None:
-        if self.within is not None:
-            self.within.tell(word)
-        elif isinstance(word, commands.Respond | commands.Cancel):  # no other word means something to an engine that does not listen
-            if len(self._early) >= EARLY:
+    def send(self, command: commands.EngineCommand) -> None:
+        if self.inner is not None:
+            self.inner.send(command)
+        elif isinstance(command, commands.Respond | commands.Cancel):  # no other word means something to an engine that does not listen
+            if len(self._early_commands) >= MAX_EARLY_COMMANDS:
                 raise EngineOverrun("its process is being replaced")
-            self._early.append(word)
+            self._early_commands.append(command)
             if self._task is None or self._task.done():
-                self._is_over = asyncio.Event()
-                self._task = self.tasks.create_task(self._go_on(self._is_over))
+                self._over_event = asyncio.Event()
+                self._task = self.tasks.create_task(self._reattach(self._over_event))
 
     def pause(self) -> None:
         self._is_paused = True
-        if self.within is not None:
-            self.within.pause()
+        if self.inner is not None:
+            self.inner.pause()
 
     def resume(self) -> None:
         self._is_paused = False
-        if self.within is not None:
-            self.within.resume()
+        if self.inner is not None:
+            self.inner.resume()
 
-    def hear(self, words: Sequence[talk_events.FromEngine]) -> None:
+    def receive(self, events: Sequence[engine_events.EngineEvent]) -> None:
         """Deliver what the process says, but that it is gone."""
-        if isinstance(words[-1], talk_events.Lost) and words[-1].code != "shutdown":
-            words = words[:-1]
-            self.within = None
-            self._is_over.set()
-        if words:
-            self._deliver(words)
+        if isinstance(events[-1], engine_events.EngineLost) and events[-1].code != "shutdown":
+            events = events[:-1]
+            self.inner = None
+            self._over_event.set()
+        if events:
+            self._deliver(events)
 
-    def leave(self) -> None:
+    def close(self) -> None:
         """Say nothing more."""
         self._deliver = lambda _words: None
-        self._early.clear()
-        self._is_over.set()
-        if self._task is not None and self.within is None:
+        self._early_commands.clear()
+        self._over_event.set()
+        if self._task is not None and self.inner is None:
             self._task.cancel()
 
-    async def _go_on(self, is_over: asyncio.Event) -> None:
+    async def _reattach(self, over_event: asyncio.Event) -> None:
         """Be in a conversation with the next process, until it is over too."""
         try:
-            async with self._opens(self._settings, self.hear) as within:
+            async with self._open_conversation(self._settings, self.receive) as within:
                 self._begin(within)
-                await is_over.wait()
-        except Fault as fault:
-            early, self._early = self._early, []
-            broke = [talk_events.Broke.by(word.id, fault) for word in early if isinstance(word, commands.Respond)]
+                await over_event.wait()
+        except ApiError as fault:
+            early, self._early_commands = self._early_commands, []
+            broke = [engine_events.ResponseFailed.from_error(word.id, fault) for word in early if isinstance(word, commands.Respond)]
             if broke:
                 self._deliver(broke)
 
-    def _begin(self, within: Conversation) -> None:
-        self.within = within
+    def _begin(self, inner: EngineConversation) -> None:
+        self.inner = inner
         if self._is_paused:
-            within.pause()
-        early, self._early = self._early, []
+            inner.pause()
+        early, self._early_commands = self._early_commands, []
         for word in early:
             try:
-                within.tell(word)
+                inner.send(word)
             except EngineOverrun as full:
-                self._deliver((overrun(word, full),))
+                self._deliver((overrun_event(word, full),))

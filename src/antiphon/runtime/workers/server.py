@@ -1,7 +1,7 @@
 """
 The worker's end of a link: conversations that a server opens, held with the engine that is here.
 
-A place is free when the engine has left the conversation, and not before: `Left` says so, and is the last that is said of it.
+A place is free when the engine has left the conversation, and not before: `ConversationClosed` says so, and is the last that is said of it.
 """
 
 import asyncio
@@ -10,46 +10,46 @@ from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Self, cast
 
-from antiphon.engine_api import commands, events as talk_events
-from antiphon.engine_api.engine import Conversation, CountingEngine, Engine, EngineOverrun, ProbedEngine
-from antiphon.engine_api.options import Settings
-from antiphon.engines.remote.link import End
-from antiphon.errors import Fault, OurFault
-from antiphon.runtime.core.driver import overrun
+from antiphon.engine_api import commands, events as engine_events
+from antiphon.engine_api.engine import CountingEngine, Engine, EngineConversation, EngineOverrun, ProbedEngine
+from antiphon.engine_api.options import ConversationSettings
+from antiphon.engines.remote.link import LinkEndpoint
+from antiphon.errors import ApiError, ServerError
+from antiphon.runtime.core.driver import overrun_event
 from antiphon.wire.internal.worker_link import (
-    Answered,
-    Beat,
-    Begin,
-    Broken,
-    Count,
-    Dismissed,
+    BuildEngine,
+    CloseConversation,
+    ConversationClosed,
+    ConversationFailed,
+    ConversationOpened,
+    CountRequest,
     Drain,
+    EngineCommands,
+    EngineEvents,
     Failure,
-    Leave,
-    Left,
-    Open,
-    Opened,
-    Pause,
-    Probe,
-    Refused,
-    Resume,
-    Said,
-    Told,
+    Heartbeat,
+    JoinAccepted,
+    JoinRefused,
+    OpenConversation,
+    PauseConversation,
+    ProbeRequest,
+    RequestAnswered,
+    ResumeConversation,
     ToWorker,
     Undrain,
-    Unsendable,
-    Welcome,
-    to_worker,
+    UnsendableFrame,
+    WorkerDismissed,
+    to_worker_decoder,
 )
 
-QUESTIONS = 64
+MAX_QUESTIONS = 64
 """The most questions that are being answered at the same time."""
 
-Of = Beat | Begin | Welcome | Refused | Drain | Undrain | Dismissed
+LinkFrame = Heartbeat | BuildEngine | JoinAccepted | JoinRefused | Drain | Undrain | WorkerDismissed
 """What a server says of the link itself."""
 
 
-class Serving(AbstractAsyncContextManager["Serving"]):
+class ConversationServer(AbstractAsyncContextManager["ConversationServer"]):
     """
     Conversations over one link, for as long as it is entered.
 
@@ -66,18 +66,18 @@ class Serving(AbstractAsyncContextManager["Serving"]):
     def __init__(
         self,
         slots: int | None = None,
-        told: Callable[[Of], None] = lambda _frame: None,
-        lost: Callable[[str], None] = lambda _reason: None,
-        freed: Callable[[int], None] = lambda _count: None,
+        on_link_frame: Callable[[LinkFrame], None] = lambda _frame: None,
+        on_lost: Callable[[str], None] = lambda _reason: None,
+        on_closed: Callable[[int], None] = lambda _count: None,
     ) -> None:
-        self.end: End[ToWorker] = End(to_worker, self._take, self._on_lost, self._hold)
+        self.endpoint: LinkEndpoint[ToWorker] = LinkEndpoint(to_worker_decoder, self._on_frame, self._on_lost, self._on_backpressure)
         self._engine: Engine | None = None
         self._slots = slots
-        self._told = told
-        self._lost = lost
-        self._freed = freed
-        self._places: dict[int, _Place] = {}
-        self._questions: set[asyncio.Task[None]] = set()
+        self._on_link_frame = on_link_frame
+        self._notify_lost = on_lost
+        self._on_closed = on_closed
+        self._conversations: dict[int, _ServedConversation] = {}
+        self._question_tasks: set[asyncio.Task[None]] = set()
         self._tasks = asyncio.TaskGroup()
         self._is_draining = False
         self._hangs_up = False
@@ -89,26 +89,26 @@ class Serving(AbstractAsyncContextManager["Serving"]):
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """Leave every conversation, and hang up."""
-        self.end.drop("the worker is stopping")
-        self._leave_all()
+        self.endpoint.abort("the worker is stopping")
+        self._close_all()
         await self._tasks.__aexit__(kind, error, trace)
 
     @property
     def count(self) -> int:
         """How many conversations there are."""
-        return len(self._places)
+        return len(self._conversations)
 
     def serve(self, engine: Engine) -> None:
         """Begin to answer with an engine, which has been started."""
         self._engine = engine
-        self.end.begin_beating()
+        self.endpoint.start_heartbeat()
 
     def drain(self, *, hangs_up: bool = True) -> None:
         """Take no more conversations; where `hangs_up`, the link ends after the last, and the server is told so."""
         self._is_draining = True
         if hangs_up and not self._hangs_up:
             self._hangs_up = True
-            self.end.send(Drain())
+            self.endpoint.send(Drain())
         self._hang_up_if_drained()
 
     def resume(self) -> None:
@@ -116,84 +116,84 @@ class Serving(AbstractAsyncContextManager["Serving"]):
         self._is_draining = self._hangs_up
 
     def _hang_up_if_drained(self) -> None:
-        if self._hangs_up and not self._places:
-            self.end.drop("the worker was drained")
+        if self._hangs_up and not self._conversations:
+            self.endpoint.abort("the worker was drained")
 
     # What the server says
 
-    def _take(self, frame: ToWorker) -> None:
+    def _on_frame(self, frame: ToWorker) -> None:
         match frame:
-            case Told(number, words):
-                if (place := self._places.get(number)) is not None:
-                    place.tell(words)
-            case Open(number, settings):
+            case EngineCommands(number, words):
+                if (place := self._conversations.get(number)) is not None:
+                    place.send(words)
+            case OpenConversation(number, settings):
                 self._open(number, settings)
-            case Leave(number):
-                if (place := self._places.get(number)) is not None:
-                    place.leave()
-            case Pause(number) | Resume(number):
-                if (place := self._places.get(number)) is not None:
-                    place.be_read(not isinstance(frame, Pause))
-            case Count() | Probe():
-                self._question(frame)
+            case CloseConversation(number):
+                if (place := self._conversations.get(number)) is not None:
+                    place.close()
+            case PauseConversation(number) | ResumeConversation(number):
+                if (place := self._conversations.get(number)) is not None:
+                    place.set_client_ready(not isinstance(frame, PauseConversation))
+            case CountRequest() | ProbeRequest():
+                self._start_answer(frame)
             case _:
-                self._told(frame)
+                self._on_link_frame(frame)
 
-    def _open(self, number: int, settings: Settings) -> None:
-        if number in self._places:
-            self.end.drop(f"conversation {number} was opened twice")
+    def _open(self, number: int, settings: ConversationSettings) -> None:
+        if number in self._conversations:
+            self.endpoint.abort(f"conversation {number} was opened twice")
             return
-        if (fault := self._full()) is not None:
-            self.end.send(Broken(number, Failure.of(fault)))
-            self.end.send(Left(number))
+        if (fault := self._full_error()) is not None:
+            self.endpoint.send(ConversationFailed(number, Failure.from_error(fault)))
+            self.endpoint.send(ConversationClosed(number))
             return
         assert self._engine is not None
-        place = self._places[number] = _Place(number, self.end)
-        place.task = self._tasks.create_task(place.hold(self._engine, settings))
-        place.task.add_done_callback(lambda _task: self._free(number))
+        place = self._conversations[number] = _ServedConversation(number, self.endpoint)
+        place.task = self._tasks.create_task(place.run(self._engine, settings))
+        place.task.add_done_callback(lambda _task: self._remove(number))
 
-    def _full(self) -> Fault | None:
+    def _full_error(self) -> ApiError | None:
         """Why there may be no more conversations."""
         if self._engine is None or self._is_draining:
-            return _busy("The worker takes no conversations.")
-        if self._slots is not None and len(self._places) >= self._slots:
-            return _busy("The worker has no place.")
+            return _busy_error("The worker takes no conversations.")
+        if self._slots is not None and len(self._conversations) >= self._slots:
+            return _busy_error("The worker has no place.")
         return None
 
-    def _free(self, number: int) -> None:
+    def _remove(self, number: int) -> None:
         # Not in the task itself: one that is cancelled before its first step runs none of its own code.
-        del self._places[number]
-        self.end.send(Left(number))
-        self._freed(len(self._places))
+        del self._conversations[number]
+        self.endpoint.send(ConversationClosed(number))
+        self._on_closed(len(self._conversations))
         self._hang_up_if_drained()
 
-    def _question(self, frame: Count | Probe) -> None:
-        if len(self._questions) >= QUESTIONS or self._engine is None:
-            self.end.send(Answered(frame.number, failure=Failure.of(_busy("The worker is asked too much."))))
+    def _start_answer(self, frame: CountRequest | ProbeRequest) -> None:
+        if len(self._question_tasks) >= MAX_QUESTIONS or self._engine is None:
+            self.endpoint.send(RequestAnswered(frame.number, failure=Failure.from_error(_busy_error("The worker is asked too much."))))
             return
-        task = self._tasks.create_task(_answer(frame, self._engine, self.end))
-        self._questions.add(task)
-        task.add_done_callback(self._questions.discard)
+        task = self._tasks.create_task(_answer(frame, self._engine, self.endpoint))
+        self._question_tasks.add(task)
+        task.add_done_callback(self._question_tasks.discard)
 
     # The link
 
-    def _hold(self, is_held: bool) -> None:
+    def _on_backpressure(self, is_paused: bool) -> None:
         """Where the server reads slower than is written, every engine is to wait."""
-        for place in self._places.values():
-            place.be_held(is_held)
+        for place in self._conversations.values():
+            place.set_link_behind(is_paused)
 
     def _on_lost(self, reason: str) -> None:
-        self._leave_all()
-        self._lost(reason)
+        self._close_all()
+        self._notify_lost(reason)
 
-    def _leave_all(self) -> None:
-        for place in self._places.values():
-            place.leave()
-        for task in self._questions:
+    def _close_all(self) -> None:
+        for place in self._conversations.values():
+            place.close()
+        for task in self._question_tasks:
             task.cancel()
 
 
-class _Place:
+class _ServedConversation:
     """
     One conversation.
 
@@ -201,89 +201,89 @@ class _Place:
         task: holds it.
     """
 
-    def __init__(self, number: int, end: "End[ToWorker]") -> None:
+    def __init__(self, number: int, endpoint: "LinkEndpoint[ToWorker]") -> None:
         self.task: asyncio.Task[None] | None = None
         self._number = number
-        self._end = end
-        self._conversation: Conversation | None = None
-        self._leaving = asyncio.Event()
-        self._is_behind = False
-        self._is_held = False
+        self._endpoint = endpoint
+        self._conversation: EngineConversation | None = None
+        self._close_requested = asyncio.Event()
+        self._is_client_behind = False
+        self._is_link_behind = False
 
-    async def hold(self, engine: Engine, settings: Settings) -> None:
+    async def run(self, engine: Engine, settings: ConversationSettings) -> None:
         """Be in the conversation until it is to be left."""
         try:
             async with engine.open(settings, self._deliver) as conversation:
                 self._conversation = conversation
-                if self._is_behind or self._is_held:
+                if self._is_client_behind or self._is_link_behind:
                     conversation.pause()
-                self._end.send(Opened(self._number))
-                await self._leaving.wait()
-        except Fault as fault:
-            self._break(fault)
+                self._endpoint.send(ConversationOpened(self._number))
+                await self._close_requested.wait()
+        except ApiError as fault:
+            self._fail(fault)
         except Exception as error:  # a conversation ends here; what is wrong in one must not cost the others
-            self._break(OurFault(f"The model's worker failed: {type(error).__name__}."))
+            self._fail(ServerError(f"The model's worker failed: {type(error).__name__}."))
         finally:
             self._conversation = None
 
-    def tell(self, words: Sequence[commands.ToEngine]) -> None:
+    def send(self, commands: Sequence[commands.EngineCommand]) -> None:
         """Tell the engine."""
-        for word in words:
+        for word in commands:
             try:
                 if self._conversation is not None:
-                    self._conversation.tell(word)
+                    self._conversation.send(word)
             except EngineOverrun as full:
-                self._deliver((overrun(word, full),))
+                self._deliver((overrun_event(word, full),))
 
-    def leave(self) -> None:
+    def close(self) -> None:
         """Leave the conversation; one that has not begun yet never will."""
         if self._conversation is None and self.task is not None:
             self.task.cancel()
-        self._leaving.set()
+        self._close_requested.set()
 
-    def be_read(self, is_read: bool) -> None:
+    def set_client_ready(self, is_ready: bool) -> None:
         """Whether the client keeps up."""
-        self._be_paused(not is_read, self._is_held)
+        self._update_pause(not is_ready, self._is_link_behind)
 
-    def be_held(self, is_held: bool) -> None:
+    def set_link_behind(self, is_behind: bool) -> None:
         """Whether the link does not keep up."""
-        self._be_paused(self._is_behind, is_held)
+        self._update_pause(self._is_client_behind, is_behind)
 
-    def _be_paused(self, is_behind: bool, is_held: bool) -> None:
-        was = self._is_behind or self._is_held
-        self._is_behind, self._is_held = is_behind, is_held
-        if self._conversation is None or was == (is_behind or is_held):
+    def _update_pause(self, is_client_behind: bool, is_link_behind: bool) -> None:
+        was = self._is_client_behind or self._is_link_behind
+        self._is_client_behind, self._is_link_behind = is_client_behind, is_link_behind
+        if self._conversation is None or was == (is_client_behind or is_link_behind):
             return
         if was:
             self._conversation.resume()
         else:
             self._conversation.pause()
 
-    def _deliver(self, words: Sequence[talk_events.FromEngine]) -> None:
+    def _deliver(self, events: Sequence[engine_events.EngineEvent]) -> None:
         try:
-            self._end.send(Said(self._number, tuple(words)))
-        except Unsendable as error:
-            self._break(OurFault(f"The model's worker said what can't be told: {error}."))
+            self._endpoint.send(EngineEvents(self._number, tuple(events)))
+        except UnsendableFrame as error:
+            self._fail(ServerError(f"The model's worker said what can't be told: {error}."))
 
-    def _break(self, fault: Fault) -> None:
-        self._end.send(Broken(self._number, Failure.of(fault)))
+    def _fail(self, fault: ApiError) -> None:
+        self._endpoint.send(ConversationFailed(self._number, Failure.from_error(fault)))
 
 
-async def _answer(question: Count | Probe, engine: Engine, end: "End[ToWorker]") -> None:
+async def _answer(question: CountRequest | ProbeRequest, engine: Engine, endpoint: "LinkEndpoint[ToWorker]") -> None:
     tokens, failure = 0, None
     try:
         match question:
-            case Count(ask=ask):
+            case CountRequest(ask=ask):
                 tokens = await cast(CountingEngine, engine).count(ask)
-            case Probe():
+            case ProbeRequest():
                 if isinstance(engine, ProbedEngine):
                     await engine.probe()
-    except Fault as fault:
-        failure = Failure.of(fault)
+    except ApiError as fault:
+        failure = Failure.from_error(fault)
     except Exception as error:  # as where a conversation ends
-        failure = Failure.of(OurFault(f"The model's worker failed: {type(error).__name__}."))
-    end.send(Answered(question.number, tokens, failure))
+        failure = Failure.from_error(ServerError(f"The model's worker failed: {type(error).__name__}."))
+    endpoint.send(RequestAnswered(question.number, tokens, failure))
 
 
-def _busy(message: str) -> Fault:
-    return OurFault(message, status=503, type="service_unavailable_error", code="worker_busy", retry_after_s=2)
+def _busy_error(message: str) -> ApiError:
+    return ServerError(message, status=503, type="service_unavailable_error", code="worker_busy", retry_after_s=2)

@@ -21,13 +21,17 @@ from antiphon.server.http.auth import GuardedRoute
 def routes(service: Service) -> list[Route]:
     """`/docs`, and `/`."""
     page = files("antiphon.server.admin").joinpath("docs_page.html").read_text()
-    headers = {"content-security-policy": _policy(page), "x-content-type-options": "nosniff", "referrer-policy": "no-referrer"}
+    headers = {
+        "content-security-policy": _content_security_policy(page),
+        "x-content-type-options": "nosniff",
+        "referrer-policy": "no-referrer",
+    }
 
     async def docs(_request: Request) -> Response:
         return Response(page, headers=headers, media_type="text/html")
 
     async def front(request: Request) -> Response:
-        if not _shows_pages(request):
+        if not _accepts_html(request):
             raise HTTPException(404)
         return Response(status_code=307, headers={"location": "/docs"}, media_type="text/html")
 
@@ -37,19 +41,19 @@ def routes(service: Service) -> list[Route]:
     ]
 
 
-def _shows_pages(request: Request) -> bool:
+def _accepts_html(request: Request) -> bool:
     """Whether the client says that it takes HTML; that it takes anything says nothing."""
     accepted = ",".join(request.headers.getlist("accept")).split(",")
     return any(media_range.partition(";")[0].strip().lower() == "text/html" for media_range in accepted)
 
 
-def _policy(page: str) -> str:
+def _content_security_policy(page: str) -> str:
     """What the page may do: run and wear what is in it, and ask this server."""
     return "; ".join(
         [
             "default-src 'none'",
-            f"script-src {_hash_of('script', page)}",
-            f"style-src {_hash_of('style', page)}",
+            f"script-src {_source_hash('script', page)}",
+            f"style-src {_source_hash('style', page)}",
             "connect-src 'self'",
             "base-uri 'none'",
             "form-action 'none'",
@@ -58,7 +62,7 @@ def _policy(page: str) -> str:
     )
 
 
-def _hash_of(tag: str, page: str) -> str:
+def _source_hash(tag: str, page: str) -> str:
     text = re.findall(f"<{tag}>(.*?)</{tag}>", page, re.DOTALL)
     assert len(text) == 1
     return f"'sha256-{base64.b64encode(hashlib.sha256(text[0].encode()).digest()).decode()}'"

@@ -7,21 +7,21 @@ from starlette.routing import Route
 from antiphon import __version__
 from antiphon.runtime.service import Service
 from antiphon.server.http.auth import GuardedRoute
-from antiphon.server.http.errors import json_reply
+from antiphon.server.http.errors import json_response
 
 
 def routes(service: Service) -> list[Route]:
     """`/livez`, `/readyz` with its alias `/health`, and `/version`."""
 
     async def livez(_request: Request) -> Response:
-        return json_reply({"status": "ok"})
+        return json_response({"status": "ok"})
 
     async def readyz(_request: Request) -> Response:
-        ready = service.is_ready and not service.live.is_draining and bool(service.registry.all())
-        return json_reply({"status": "ok" if ready else "unavailable"}, 200 if ready else 503)
+        ready = service.is_ready and not service.live_sessions.is_draining and bool(service.registry.all())
+        return json_response({"status": "ok" if ready else "unavailable"}, 200 if ready else 503)
 
     async def version(_request: Request) -> Response:
-        return json_reply({"name": "antiphon", "version": __version__})
+        return json_response({"name": "antiphon", "version": __version__})
 
     return [
         GuardedRoute("/livez", livez, service=service, access="probe"),

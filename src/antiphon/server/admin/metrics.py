@@ -12,7 +12,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from antiphon.runtime.core.metrics import Histogram, Snapshot
-from antiphon.runtime.multiprocess.link import Summed
+from antiphon.runtime.multiprocess.link import ServerTotals
 from antiphon.runtime.service import Service
 from antiphon.server.http.auth import GuardedRoute
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-Labelled: TypeAlias = Mapping[Any, T]
+LabelledValues: TypeAlias = Mapping[Any, T]
 """Numbers by the values of their labels, as tuples."""
 
 HTTP_LABELS = ("http_route", "http_request_method", "http_response_status_code")
-MODEL = "gen_ai_request_model"
+MODEL_LABEL = "gen_ai_request_model"
 
 
 def routes(service: Service) -> list[Route]:
@@ -35,28 +35,28 @@ def routes(service: Service) -> list[Route]:
     async def metrics(_request: Request) -> Response:
         from prometheus_client import exposition  # noqa: PLC0415 - takes 50 ms to load, and many servers are never asked
 
-        registry = _registry(await _summed(service))
+        registry = _registry(await _sum_processes(service))
         return Response(exposition.generate_latest(registry), headers={"content-type": exposition.CONTENT_TYPE_PLAIN_0_0_4})
 
     return [GuardedRoute("/metrics", metrics, service=service, access="admin", methods=["GET"])]
 
 
-async def _summed(service: Service) -> Summed:
+async def _sum_processes(service: Service) -> ServerTotals:
     """What all processes of the server have counted together."""
     mine = service.metrics.snapshot()
-    return Summed(mine, (os.getpid(),), 0) if service.siblings is None else await service.siblings.sum(mine)
+    return ServerTotals(mine, (os.getpid(),), 0) if service.peers is None else await service.peers.totals(mine)
 
 
-def _registry(summed: Summed) -> "CollectorRegistry":
+def _registry(totals: ServerTotals) -> "CollectorRegistry":
     from prometheus_client import CollectorRegistry  # noqa: PLC0415 - as above
 
     registry = CollectorRegistry()
-    registry.register(_collector(summed.snapshot))
-    registry.register(_processes(summed.pids, summed.gone_cpu_s))
+    registry.register(_server_collector(totals.snapshot))
+    registry.register(_process_collector(totals.pids, totals.gone_cpu_s))
     return registry
 
 
-def _processes(pids: Sequence[int], gone_cpu_s: float) -> "Collector":
+def _process_collector(pids: Sequence[int], exited_cpu_s: float) -> "Collector":
     """What the system tells of the processes, added up; the time of their start is that of the first."""
     from prometheus_client import ProcessCollector, core  # noqa: PLC0415 - as above
     from prometheus_client.registry import Collector  # noqa: PLC0415 - as above
@@ -73,7 +73,7 @@ def _processes(pids: Sequence[int], gone_cpu_s: float) -> "Collector":
             for name, families in found.items():
                 values = [sample.value for family in families for sample in family.samples]
                 if name == "process_cpu_seconds":
-                    values.append(gone_cpu_s)
+                    values.append(exited_cpu_s)
                 first = families[0]
                 first.samples = [first.samples[0]._replace(value=min(values) if name == "process_start_time_seconds" else sum(values))]
                 yield first
@@ -87,29 +87,29 @@ class _Families:
     def __init__(self, core: Any) -> None:
         self._core = core
 
-    def counter(self, name: str, told: str, labels: tuple[str, ...], values: Labelled[float]) -> "Metric":
+    def counter(self, name: str, documentation: str, labels: tuple[str, ...], values: LabelledValues[float]) -> "Metric":
         """What only rises."""
-        return self._filled(self._core.CounterMetricFamily(name, told, labels=labels), values)
+        return self._with_samples(self._core.CounterMetricFamily(name, documentation, labels=labels), values)
 
-    def gauge(self, name: str, told: str, labels: tuple[str, ...], values: Labelled[float]) -> "Metric":
+    def gauge(self, name: str, documentation: str, labels: tuple[str, ...], values: LabelledValues[float]) -> "Metric":
         """What rises and falls."""
-        return self._filled(self._core.GaugeMetricFamily(name, told, labels=labels), values)
+        return self._with_samples(self._core.GaugeMetricFamily(name, documentation, labels=labels), values)
 
-    def histogram(self, name: str, told: str, labels: tuple[str, ...], values: Labelled[Histogram]) -> "Metric":
+    def histogram(self, name: str, documentation: str, labels: tuple[str, ...], values: LabelledValues[Histogram]) -> "Metric":
         """How values are spread."""
-        family: Metric = self._core.HistogramMetricFamily(name, told, labels=labels)
+        family: Metric = self._core.HistogramMetricFamily(name, documentation, labels=labels)
         for key, value in values.items():
             family.add_metric(key, _buckets(value), value.total)  # type: ignore[attr-defined]  # of this kind of family
         return family
 
-    def _filled(self, family: Any, values: Labelled[float]) -> "Metric":
+    def _with_samples(self, family: Any, values: LabelledValues[float]) -> "Metric":
         for key, value in values.items():
             family.add_metric(key, value)
         filled: Metric = family
         return filled
 
 
-def _collector(metrics: Snapshot) -> "Collector":
+def _server_collector(metrics: Snapshot) -> "Collector":
     from prometheus_client import core  # noqa: PLC0415 - as above
     from prometheus_client.registry import Collector  # noqa: PLC0415 - as above
 
@@ -120,7 +120,7 @@ def _collector(metrics: Snapshot) -> "Collector":
 
         def collect(self) -> Iterator["Metric"]:
             """Every family of numbers."""
-            for told in (_http, _answers, _sessions, _minicpmo, _queue, _beneath):
+            for told in (_http, _responses, _sessions, _minicpmo, _queue, _backends):
                 yield from told(metrics, families)
 
     return Told()
@@ -135,64 +135,66 @@ def _http(metrics: Snapshot, families: _Families) -> Iterator["Metric"]:
     )
     yield families.gauge("http_server_active_requests", "Requests under way.", (), {(): metrics.active})
     yield families.gauge("antiphon_connections", "Connections open.", (), {(): metrics.connections})
-    yield families.counter("antiphon_dropped_connections", "Connections closed by the server.", ("reason",), _single(metrics.dropped))
+    yield families.counter("antiphon_dropped_connections", "Connections closed by the server.", ("reason",), _by_label(metrics.dropped))
 
 
-def _answers(metrics: Snapshot, families: _Families) -> Iterator["Metric"]:
+def _responses(metrics: Snapshot, families: _Families) -> Iterator["Metric"]:
     yield families.counter("antiphon_stream_events", "Events sent to clients that stream.", (), {(): metrics.stream_events})
-    yield families.counter("antiphon_tokens", "Tokens of answers.", (MODEL, "gen_ai_token_type"), metrics.tokens)
-    yield families.counter("antiphon_audio_tokens", "Those that were sound.", (MODEL, "gen_ai_token_type"), metrics.audio_tokens)
+    yield families.counter("antiphon_tokens", "Tokens of answers.", (MODEL_LABEL, "gen_ai_token_type"), metrics.tokens)
+    yield families.counter("antiphon_audio_tokens", "Those that were sound.", (MODEL_LABEL, "gen_ai_token_type"), metrics.audio_tokens)
     yield families.histogram(
         "gen_ai_server_time_to_first_token_seconds",
         "From a request's head to the first event that says something.",
-        (MODEL,),
-        _single(metrics.first_token),
+        (MODEL_LABEL,),
+        _by_label(metrics.first_token),
     )
     yield families.histogram(
-        "gen_ai_server_request_duration_seconds", "Answers, from a request's head to their end.", (MODEL, "outcome"), metrics.answers
+        "gen_ai_server_request_duration_seconds", "Answers, from a request's head to their end.", (MODEL_LABEL, "outcome"), metrics.answers
     )
 
 
 def _sessions(metrics: Snapshot, families: _Families) -> Iterator["Metric"]:
     yield families.gauge("antiphon_realtime_sessions", "Realtime sessions open.", (), {(): metrics.sessions})
-    yield families.counter("antiphon_realtime_sessions_ended", "Realtime sessions ended.", (MODEL, "reason"), metrics.sessions_ended)
-    yield families.counter("antiphon_realtime_events", "Events of Realtime sessions.", ("direction",), _single(metrics.session_events))
-    yield families.counter("antiphon_realtime_responses", "Answers in Realtime sessions.", (MODEL, "status"), metrics.session_responses)
+    yield families.counter("antiphon_realtime_sessions_ended", "Realtime sessions ended.", (MODEL_LABEL, "reason"), metrics.sessions_ended)
+    yield families.counter("antiphon_realtime_events", "Events of Realtime sessions.", ("direction",), _by_label(metrics.session_events))
     yield families.counter(
-        "antiphon_realtime_sound_seconds", "Sound of Realtime sessions.", ("direction",), _single(metrics.session_sound_s)
+        "antiphon_realtime_responses", "Answers in Realtime sessions.", (MODEL_LABEL, "status"), metrics.session_responses
+    )
+    yield families.counter(
+        "antiphon_realtime_sound_seconds", "Sound of Realtime sessions.", ("direction",), _by_label(metrics.session_sound_s)
     )
     yield families.histogram(
         "antiphon_realtime_first_sound_seconds",
         "From the end of speech to the first sound after it.",
-        (MODEL,),
-        _single(metrics.first_sound),
+        (MODEL_LABEL,),
+        _by_label(metrics.first_sound),
     )
     yield families.counter(
-        "antiphon_speculations", "Answers begun before the person's turn was over.", ("outcome",), _single(metrics.speculations)
+        "antiphon_speculations", "Answers begun before the person's turn was over.", ("outcome",), _by_label(metrics.speculations)
     )
 
 
 def _minicpmo(metrics: Snapshot, families: _Families) -> Iterator["Metric"]:
-    yield families.gauge("antiphon_minicpmo_sessions", "MiniCPM-o sessions open.", ("mode",), _single(metrics.minicpmo_sessions))
+    yield families.gauge("antiphon_minicpmo_sessions", "MiniCPM-o sessions open.", ("mode",), _by_label(metrics.minicpmo_sessions))
     yield families.counter(
-        "antiphon_minicpmo_sessions_ended", "MiniCPM-o sessions ended.", (MODEL, "mode", "reason"), metrics.minicpmo_sessions_ended
+        "antiphon_minicpmo_sessions_ended", "MiniCPM-o sessions ended.", (MODEL_LABEL, "mode", "reason"), metrics.minicpmo_sessions_ended
     )
     yield families.counter(
-        "antiphon_minicpmo_resumes", "Clients that came back to their session.", ("outcome",), _single(metrics.minicpmo_resumes)
+        "antiphon_minicpmo_resumes", "Clients that came back to their session.", ("outcome",), _by_label(metrics.minicpmo_resumes)
     )
 
 
 def _queue(metrics: Snapshot, families: _Families) -> Iterator["Metric"]:
-    yield families.gauge("antiphon_queue_waiting", "Conversations that wait for a place.", (MODEL,), _single(metrics.queue_waiting))
-    yield families.gauge("antiphon_queue_serving", "Conversations that have a place.", (MODEL,), _single(metrics.queue_serving))
-    yield families.histogram("antiphon_queue_wait_seconds", "Until there was a place.", (MODEL,), _single(metrics.queue_waits))
-    yield families.counter("antiphon_queue_tickets", "Tickets that ended.", (MODEL, "kind", "outcome"), metrics.queue_tickets)
-    yield families.gauge("antiphon_workers", "Workers by their state.", (MODEL, "state"), metrics.workers)
+    yield families.gauge("antiphon_queue_waiting", "Conversations that wait for a place.", (MODEL_LABEL,), _by_label(metrics.queue_waiting))
+    yield families.gauge("antiphon_queue_serving", "Conversations that have a place.", (MODEL_LABEL,), _by_label(metrics.queue_serving))
+    yield families.histogram("antiphon_queue_wait_seconds", "Until there was a place.", (MODEL_LABEL,), _by_label(metrics.queue_waits))
+    yield families.counter("antiphon_queue_tickets", "Tickets that ended.", (MODEL_LABEL, "kind", "outcome"), metrics.queue_tickets)
+    yield families.gauge("antiphon_workers", "Workers by their state.", (MODEL_LABEL, "state"), metrics.workers)
 
 
-def _beneath(metrics: Snapshot, families: _Families) -> Iterator["Metric"]:
-    yield families.counter("antiphon_store_writes", "Responses written to the store.", ("outcome",), _single(metrics.store_writes))
-    yield families.counter("antiphon_recordings", "Recordings of sessions that ended.", ("outcome",), _single(metrics.recordings))
+def _backends(metrics: Snapshot, families: _Families) -> Iterator["Metric"]:
+    yield families.counter("antiphon_store_writes", "Responses written to the store.", ("outcome",), _by_label(metrics.store_writes))
+    yield families.counter("antiphon_recordings", "Recordings of sessions that ended.", ("outcome",), _by_label(metrics.recordings))
     waiting_bytes = {(): metrics.recordings_waiting_bytes}
     yield families.gauge("antiphon_recordings_waiting_bytes", "Recordings that could not be kept yet.", (), waiting_bytes)
     yield families.gauge("antiphon_upstream_state", "Processes by its breaker's state.", ("upstream", "state"), metrics.upstreams)
@@ -201,7 +203,7 @@ def _beneath(metrics: Snapshot, families: _Families) -> Iterator["Metric"]:
     )
 
 
-def _single(values: Mapping[str, T]) -> Labelled[T]:
+def _by_label(values: Mapping[str, T]) -> LabelledValues[T]:
     return {(key,): value for key, value in values.items()}
 
 

@@ -13,13 +13,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from antiphon.errors import ClientMistake, shown
+from antiphon.errors import ClientError, shorten
 from antiphon.runtime.access.keys import Scope
-from antiphon.runtime.scheduling.base import TicketSeen, WorkerSeen
-from antiphon.runtime.scheduling.eta import WEIGHT
+from antiphon.runtime.scheduling.base import TicketView, WorkerView
+from antiphon.runtime.scheduling.eta import EMA_ALPHA
 from antiphon.runtime.service import Service
-from antiphon.server.http.auth import GuardedRoute, caller_of
-from antiphon.server.http.errors import json_reply
+from antiphon.server.http.auth import GuardedRoute, request_caller
+from antiphon.server.http.errors import json_response
 from antiphon.server.transport import logs
 from antiphon.wire.codec.types import encode
 from antiphon.wire.http import queue as wire
@@ -30,7 +30,7 @@ _REQUEST_TYPES = {"audio": "audio_duplex", "video": "omni_duplex"}
 
 def routes(service: Service) -> list[Route]:
     """Everything about queue and workers."""
-    desk = _Desk(service)
+    desk = _QueueEndpoints(service)
     rows: Sequence[tuple[str, str, Any, Scope]] = (
         ("GET", "/status", desk.status, "admin"),
         ("GET", "/queue", desk.queue, "admin"),
@@ -57,7 +57,7 @@ class _TicketRoute(GuardedRoute):
         return "admin" in scopes or super().is_open_to(scopes)
 
 
-class _Desk:
+class _QueueEndpoints:
     """Queue and workers, as they are asked for."""
 
     def __init__(self, service: Service) -> None:
@@ -67,15 +67,15 @@ class _Desk:
     async def status(self, _request: Request) -> Response:
         """`GET /status`."""
         workers = self._coordinator.workers()
-        serving = [_ticket(seen) for seen in self._coordinator.served()]
+        serving = [_ticket(seen) for seen in self._coordinator.serving_tickets()]
         in_duplex = {ticket.worker_id for ticket in serving if ticket.kind in _REQUEST_TYPES}
 
         def count(state: wire.WorkerStatus) -> int:
             return sum(seen.state == state for seen in workers)
 
-        return _reply(
+        return _json_response(
             wire.GatewayStatus(
-                gateway_healthy=self._service.is_ready and not self._service.live.is_draining,
+                gateway_healthy=self._service.is_ready and not self._service.live_sessions.is_draining,
                 total_workers=len(workers),
                 idle_workers=count("idle"),
                 busy_workers=count("busy"),
@@ -83,7 +83,7 @@ class _Desk:
                 draining_workers=count("draining"),
                 error_workers=count("quarantined"),
                 offline_workers=count("offline"),
-                queue_length=self._coordinator.waiting,
+                queue_length=self._coordinator.waiting_count,
                 max_queue_size=self._service.config.queue.size,
                 running_tasks=serving,
             )
@@ -92,10 +92,10 @@ class _Desk:
     async def queue(self, _request: Request) -> Response:
         """`GET /queue` and `GET /api/queue`."""
         tickets = [_ticket(seen) for seen in self._coordinator.tickets()]
-        return _reply(
+        return _json_response(
             wire.QueueStatus(
                 now=time.time(),
-                queue_length=self._coordinator.waiting,
+                queue_length=self._coordinator.waiting_count,
                 max_queue_size=self._service.config.queue.size,
                 items=[ticket for ticket in tickets if ticket.status == "queued"],
                 running_tasks=[ticket for ticket in tickets if ticket.status == "serving"],
@@ -104,125 +104,125 @@ class _Desk:
 
     async def ticket(self, request: Request) -> Response:
         """`GET /api/queue/{id}`."""
-        return _reply(_ticket(self._own(request)))
+        return _json_response(_ticket(self._visible_ticket(request)))
 
     async def cancel(self, request: Request) -> Response:
         """`DELETE /api/queue/{id}`."""
-        seen = self._own(request)
+        seen = self._visible_ticket(request)
         if not self._coordinator.cancel(seen.id):
-            raise ClientMistake(f"Ticket '{seen.id}' waits no longer: it has its place.", status=409, code="ticket_served")
-        return _reply(wire.TicketCancelled(ticket_id=seen.id))
+            raise ClientError(f"Ticket '{seen.id}' waits no longer: it has its place.", status=409, code="ticket_served")
+        return _json_response(wire.TicketCancelled(ticket_id=seen.id))
 
     async def eta(self, _request: Request) -> Response:
         """`GET /api/config/eta`."""
         means = [
-            wire.HeldMean(model=model, kind=kind, request_type=_REQUEST_TYPES.get(kind, kind), mean_s=mean_s, samples=count)
-            for (model, kind), (mean_s, count) in self._coordinator.holding.all().items()
+            wire.MeanDuration(model=model, kind=kind, request_type=_REQUEST_TYPES.get(kind, kind), mean_s=mean_s, samples=count)
+            for (model, kind), (mean_s, count) in self._coordinator.lease_durations.means().items()
         ]
-        return _reply(wire.EtaConfig(ema_alpha=WEIGHT, means=means))
+        return _json_response(wire.EtaConfig(ema_alpha=EMA_ALPHA, means=means))
 
     async def workers(self, _request: Request) -> Response:
         """`GET /workers`."""
-        sessions = self._sessions()
+        sessions = self._tickets_by_worker()
         workers = [_worker(seen, sessions[seen.worker.id]) for seen in self._coordinator.workers()]
-        return _reply(wire.WorkerList(now=time.time(), total=len(workers), workers=workers))
+        return _json_response(wire.WorkerList(now=time.time(), total=len(workers), workers=workers))
 
     async def worker(self, request: Request) -> Response:
         """`GET /workers/{id}`."""
-        return _reply(self._one(request))
+        return _json_response(self._worker_entry(request))
 
     async def drain(self, request: Request) -> Response:
         """`POST /workers/{id}/drain`."""
-        return self._changed(request, "worker_draining", self._coordinator.drain, lambda: self._one(request))
+        return self._change_worker(request, "worker_draining", self._coordinator.drain, lambda: self._worker_entry(request))
 
     async def resume(self, request: Request) -> Response:
         """`POST /workers/{id}/resume`."""
-        worker = self._found(request).worker
+        worker = self._find_worker(request).worker
         if worker.link is not None and worker.link.is_ending:
-            raise ClientMistake(f"Worker '{worker.id}' ends with its last session.", status=409, code="worker_ending")
-        return self._changed(request, "worker_resumed", self._coordinator.resume, lambda: self._one(request))
+            raise ClientError(f"Worker '{worker.id}' ends with its last session.", status=409, code="worker_ending")
+        return self._change_worker(request, "worker_resumed", self._coordinator.resume, lambda: self._worker_entry(request))
 
     async def remove(self, request: Request) -> Response:
         """`DELETE /workers/{id}`."""
         id = request.path_params["id"]
-        return self._changed(request, "worker_removed", self._coordinator.withdraw, lambda: wire.WorkerRemoved(worker_id=id))
+        return self._change_worker(request, "worker_removed", self._coordinator.remove_worker, lambda: wire.WorkerRemoved(worker_id=id))
 
-    def _changed(self, request: Request, event: str, change: Callable[[str], bool], told: Callable[[], Any]) -> Response:
-        id = self._found(request).worker.id
+    def _change_worker(self, request: Request, event: str, change: Callable[[str], bool], build_body: Callable[[], Any]) -> Response:
+        id = self._find_worker(request).worker.id
         change(id)
         logs.get().info(event, worker=id)
-        return _reply(told())
+        return _json_response(build_body())
 
-    def _one(self, request: Request) -> wire.WorkerStatusEntry:
-        seen = self._found(request)
-        return _worker(seen, self._sessions()[seen.worker.id])
+    def _worker_entry(self, request: Request) -> wire.WorkerStatusEntry:
+        seen = self._find_worker(request)
+        return _worker(seen, self._tickets_by_worker()[seen.worker.id])
 
-    def _sessions(self) -> Mapping[str, list[wire.QueueTicket]]:
+    def _tickets_by_worker(self) -> Mapping[str, list[wire.QueueTicket]]:
         """Who is served, by the worker's id."""
         sessions: defaultdict[str, list[wire.QueueTicket]] = defaultdict(list)
-        for seen in self._coordinator.served():
+        for seen in self._coordinator.serving_tickets():
             sessions[seen.worker_id or ""].append(_ticket(seen))
         return sessions
 
-    def _own(self, request: Request) -> TicketSeen:
+    def _visible_ticket(self, request: Request) -> TicketView:
         """
         The ticket that is asked for.
 
         Raises:
-            ClientMistake: there is no such, as far as whoever asks may know.
+            ClientError: there is no such, as far as whoever asks may know.
         """
-        id, caller = request.path_params["id"], caller_of(request.scope)
+        id, caller = request.path_params["id"], request_caller(request.scope)
         seen = self._coordinator.ticket(id)
         may_see_all = caller.key is None or "admin" in caller.key.scopes
-        if seen is None or not (may_see_all or seen.wants.tenant == caller.tenant):
-            raise ClientMistake(f"Ticket '{shown(id)}' not found.", status=404, code="ticket_not_found")
+        if seen is None or not (may_see_all or seen.requirements.tenant == caller.tenant):
+            raise ClientError(f"Ticket '{shorten(id)}' not found.", status=404, code="ticket_not_found")
         return seen
 
-    def _found(self, request: Request) -> WorkerSeen:
+    def _find_worker(self, request: Request) -> WorkerView:
         id = request.path_params["id"]
         for seen in self._coordinator.workers():
             if seen.worker.id == id:
                 return seen
-        raise ClientMistake(f"Worker '{shown(id)}' not found.", status=404, code="worker_not_found")
+        raise ClientError(f"Worker '{shorten(id)}' not found.", status=404, code="worker_not_found")
 
 
-def _reply(body: Any) -> Response:
-    return json_reply(encode(body))
+def _json_response(body: Any) -> Response:
+    return json_response(encode(body))
 
 
-def _ticket(seen: TicketSeen) -> wire.QueueTicket:
-    wants = seen.wants
+def _ticket(view: TicketView) -> wire.QueueTicket:
+    wants = view.requirements
     return wire.QueueTicket(
-        ticket_id=seen.id,
-        status=seen.state,
+        ticket_id=view.id,
+        status=view.state,
         model=wants.model,
         kind=wants.kind,
         request_type=_REQUEST_TYPES.get(wants.kind, wants.kind),
         tenant=wants.tenant,
         key_id=wants.key_id or None,
-        enqueued_at=seen.enqueued_at,
-        position=seen.position,
-        estimated_wait_s=None if seen.wait_s is None else round(seen.wait_s, 1),
-        worker_id=seen.worker_id,
-        started_at=seen.assigned_at,
+        enqueued_at=view.enqueued_at,
+        position=view.position,
+        estimated_wait_s=None if view.wait_s is None else round(view.wait_s, 1),
+        worker_id=view.worker_id,
+        started_at=view.assigned_at,
     )
 
 
-def _worker(seen: WorkerSeen, sessions: list[wire.QueueTicket]) -> wire.WorkerStatusEntry:
-    worker = seen.worker
+def _worker(view: WorkerView, sessions: list[wire.QueueTicket]) -> wire.WorkerStatusEntry:
+    worker = view.worker
     return wire.WorkerStatusEntry(
         worker_id=worker.id,
         model=worker.model,
         address=worker.address,
-        status=seen.state,
+        status=view.state,
         kinds=list(worker.kinds),
         slots=worker.slots,
-        taken=seen.taken,
-        total_requests=seen.served,
-        failures=seen.failures,
-        joined_at=seen.joined_at,
-        silent_s=None if seen.silent_s is None else round(seen.silent_s, 1),
+        taken=view.lease_count,
+        total_requests=view.served_count,
+        failures=view.failure_count,
+        joined_at=view.joined_at,
+        silent_s=None if view.silent_s is None else round(view.silent_s, 1),
         version=worker.version,
-        abilities=worker.engine.abilities,
+        abilities=worker.engine.capabilities,
         sessions=sessions,
     )

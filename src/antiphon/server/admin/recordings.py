@@ -14,12 +14,12 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from antiphon.errors import ClientMistake
+from antiphon.errors import ClientError
 from antiphon.records import SessionRecord
-from antiphon.runtime.recording.library import Recordings
+from antiphon.runtime.recording.library import RecordingLibrary
 from antiphon.runtime.service import Service
-from antiphon.server.http.auth import GuardedRoute, caller_of
-from antiphon.server.http.errors import fault_reply, json_reply
+from antiphon.server.http.auth import GuardedRoute, request_caller
+from antiphon.server.http.errors import error_response, json_response
 from antiphon.server.http.paging import page_limit, page_order
 from antiphon.stores.blobs import Blob
 from antiphon.wire.codec.types import encode
@@ -28,18 +28,18 @@ from antiphon.wire.http.recordings import RecordedSession, RecordedSessionList, 
 PATH = "/v1/sessions"
 
 EVENTS_TYPE = "application/x-ndjson"
-_TYPES = {"json": "application/json", "jsonl": EVENTS_TYPE, "wav": "audio/wav", "jpg": "image/jpeg"}
+_MEDIA_TYPES = {"json": "application/json", "jsonl": EVENTS_TYPE, "wav": "audio/wav", "jpg": "image/jpeg"}
 
-_PRIVATE = {"x-content-type-options": "nosniff", "cache-control": "private, no-store"}
+_PRIVATE_HEADERS = {"x-content-type-options": "nosniff", "cache-control": "private, no-store"}
 """What people said stays in no cache, and is shown as nothing but what it is."""
 
-Serve = Callable[[Request], Awaitable[Response]]
+EndpointFunction = Callable[[Request], Awaitable[Response]]
 
 
 def routes(service: Service) -> list[Route]:
     """Everything under `/v1/sessions`."""
     recordings = service.recordings
-    served: Sequence[tuple[str, str, Serve]] = (
+    served: Sequence[tuple[str, str, EndpointFunction]] = (
         (PATH, "GET", _list(recordings)),
         (f"{PATH}/{{id}}", "GET", _show(recordings)),
         (f"{PATH}/{{id}}", "DELETE", _delete(recordings)),
@@ -50,71 +50,71 @@ def routes(service: Service) -> list[Route]:
     return [GuardedRoute(path, serve, service=service, access="sessions", methods=[method]) for path, method, serve in served]
 
 
-def _reach(request: Request) -> str | None:
+def _visible_tenant(request: Request) -> str | None:
     """Whose sessions whoever asks may see; None for everybody's."""
-    caller = caller_of(request.scope)
+    caller = request_caller(request.scope)
     return None if caller.key is not None and "admin" in caller.key.scopes else caller.tenant
 
 
-def _list(recordings: Recordings) -> Serve:
+def _list(recordings: RecordingLibrary) -> EndpointFunction:
     async def list_sessions(request: Request) -> Response:
         query = request.query_params
-        page = await recordings.page(_reach(request), after=query.get("after"), limit=page_limit(query), order=page_order(query))
-        shown = [_shown(session) for session in page.sessions]
+        page = await recordings.page(_visible_tenant(request), after=query.get("after"), limit=page_limit(query), order=page_order(query))
+        shown = [_to_wire(session) for session in page.sessions]
         first_id, last_id = (shown[0].id, shown[-1].id) if shown else (None, None)
-        return json_reply(encode(RecordedSessionList(data=shown, first_id=first_id, last_id=last_id, has_more=page.has_more)))
+        return json_response(encode(RecordedSessionList(data=shown, first_id=first_id, last_id=last_id, has_more=page.has_more)))
 
     return list_sessions
 
 
-def _show(recordings: Recordings) -> Serve:
+def _show(recordings: RecordingLibrary) -> EndpointFunction:
     async def show(request: Request) -> Response:
-        session = await _asked(recordings, request)
+        session = await _find_session(recordings, request)
         files = () if session.state == "live" else await recordings.files(session)
-        return json_reply(encode(_shown(session, files)))
+        return json_response(encode(_to_wire(session, files)))
 
     return show
 
 
-def _delete(recordings: Recordings) -> Serve:
+def _delete(recordings: RecordingLibrary) -> EndpointFunction:
     async def delete(request: Request) -> Response:
-        await recordings.delete(_reach(request), request.path_params["id"])
-        return json_reply(encode(SessionDeleted(id=request.path_params["id"])))
+        await recordings.delete(_visible_tenant(request), request.path_params["id"])
+        return json_response(encode(SessionDeleted(id=request.path_params["id"])))
 
     return delete
 
 
-def _events(recordings: Recordings) -> Serve:
+def _events(recordings: RecordingLibrary) -> EndpointFunction:
     async def events(request: Request) -> Response:
-        session = await _asked(recordings, request)
-        return _sent(recordings, session, await recordings.events(session), request)
+        session = await _find_session(recordings, request)
+        return _file_response(recordings, session, await recordings.events(session), request)
 
     return events
 
 
-def _file(recordings: Recordings) -> Serve:
+def _file(recordings: RecordingLibrary) -> EndpointFunction:
     async def file(request: Request) -> Response:
-        session = await _asked(recordings, request)
-        return _sent(recordings, session, await recordings.file(session, request.path_params["name"]), request)
+        session = await _find_session(recordings, request)
+        return _file_response(recordings, session, await recordings.file(session, request.path_params["name"]), request)
 
     return file
 
 
-def _download(recordings: Recordings) -> Serve:
+def _download(recordings: RecordingLibrary) -> EndpointFunction:
     async def download(request: Request) -> Response:
-        session = await _asked(recordings, request)
+        session = await _find_session(recordings, request)
         files = await recordings.files(session)
-        headers = _PRIVATE | {"content-disposition": f'attachment; filename="{session.id}.zip"'}
-        return StreamingResponse(_zipped(recordings, session, files), headers=headers, media_type="application/zip")
+        headers = _PRIVATE_HEADERS | {"content-disposition": f'attachment; filename="{session.id}.zip"'}
+        return StreamingResponse(_zip_stream(recordings, session, files), headers=headers, media_type="application/zip")
 
     return download
 
 
-async def _asked(recordings: Recordings, request: Request) -> SessionRecord:
-    return await recordings.find(_reach(request), request.path_params["id"])
+async def _find_session(recordings: RecordingLibrary, request: Request) -> SessionRecord:
+    return await recordings.find(_visible_tenant(request), request.path_params["id"])
 
 
-def _shown(session: SessionRecord, files: Sequence[Blob] = ()) -> RecordedSession:
+def _to_wire(session: SessionRecord, files: Sequence[Blob] = ()) -> RecordedSession:
     return RecordedSession(
         id=session.id,
         protocol=session.protocol,
@@ -136,25 +136,25 @@ def _shown(session: SessionRecord, files: Sequence[Blob] = ()) -> RecordedSessio
 # Files
 
 
-def _sent(recordings: Recordings, session: SessionRecord, file: Blob, request: Request) -> Response:
+def _file_response(recordings: RecordingLibrary, session: SessionRecord, file: Blob, request: Request) -> Response:
     """A file, or the part of it that is asked for."""
-    span = range_of(request.headers.get("range"), file.bytes)
-    headers = _PRIVATE | {"accept-ranges": "bytes"}
+    span = parse_range(request.headers.get("range"), file.bytes)
+    headers = _PRIVATE_HEADERS | {"accept-ranges": "bytes"}
     if span is None:
         start, end, status = 0, file.bytes, 200
     elif not span:
-        reply = fault_reply(ClientMistake(f"The file has {file.bytes} bytes, and none of those asked for.", status=416))
+        reply = error_response(ClientError(f"The file has {file.bytes} bytes, and none of those asked for.", status=416))
         reply.headers["content-range"] = f"bytes */{file.bytes}"
         return reply
     else:
         start, end, status = span.start, span.stop, 206
         headers["content-range"] = f"bytes {start}-{end - 1}/{file.bytes}"
     headers["content-length"] = str(end - start)
-    media_type = _TYPES.get(file.name.rpartition(".")[2], "application/octet-stream")
-    return StreamingResponse(recordings.pieces(session, file, start, end), status, headers, media_type)
+    media_type = _MEDIA_TYPES.get(file.name.rpartition(".")[2], "application/octet-stream")
+    return StreamingResponse(recordings.chunks(session, file, start, end), status, headers, media_type)
 
 
-def range_of(header: str | None, size_bytes: int) -> range | None:
+def parse_range(header: str | None, size_bytes: int) -> range | None:
     """
     What a `Range` header asks for: empty where there is nothing of it; None for all, as where it asks for what we don't do.
 
@@ -171,15 +171,15 @@ def range_of(header: str | None, size_bytes: int) -> range | None:
     return range(int(first), min(size_bytes, int(last) + 1 if last else size_bytes))
 
 
-class _Out:
+class _ZipBuffer:
     """Takes what a zip file is made of, until it is sent."""
 
     def __init__(self) -> None:
-        self._waiting = bytearray()
+        self._pending = bytearray()
 
     def write(self, piece: bytes) -> int:
         """Take a piece."""
-        self._waiting += piece
+        self._pending += piece
         return len(piece)
 
     def flush(self) -> None:
@@ -187,17 +187,17 @@ class _Out:
 
     def take(self) -> bytes:
         """All since the last time."""
-        taken, self._waiting = bytes(self._waiting), bytearray()
+        taken, self._pending = bytes(self._pending), bytearray()
         return taken
 
 
-async def _zipped(recordings: Recordings, session: SessionRecord, files: Sequence[Blob]) -> AsyncIterator[bytes]:
+async def _zip_stream(recordings: RecordingLibrary, session: SessionRecord, files: Sequence[Blob]) -> AsyncIterator[bytes]:
     """A zip file of all of them, made while it is sent; nothing is compressed, as that would keep the others waiting."""
-    out: Any = _Out()
+    out: Any = _ZipBuffer()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as archive:
         for file in files:
             with archive.open(zipfile.ZipInfo(f"{session.id}/{file.name}"), "w", force_zip64=True) as entry:
-                async for piece in recordings.pieces(session, file):
+                async for piece in recordings.chunks(session, file):
                     entry.write(piece)
                     yield out.take()
     yield out.take()

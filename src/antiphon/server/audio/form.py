@@ -8,21 +8,21 @@ from starlette.datastructures import UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 
-from antiphon.errors import ClientMistake, missing_parameter, shown
-from antiphon.server.http.body import whole_body
+from antiphon.errors import ClientError, missing_parameter, shorten
+from antiphon.server.http.body import read_body
 
 FILE_LIMIT_BYTES = 25 << 20
 """As upstream."""
 
 FORM_LIMIT_BYTES = FILE_LIMIT_BYTES + (256 << 10)
 FIELD_LIMIT_BYTES = 64 << 10
-FIELDS_MOST = 128
+MAX_FIELDS = 128
 
-_PIECE_BYTES = 256 << 10
+_CHUNK_BYTES = 256 << 10
 """Of a form that is read before the loop has its turn."""
 
 
-class Form(NamedTuple):
+class UploadForm(NamedTuple):
     """
     A form.
 
@@ -35,29 +35,29 @@ class Form(NamedTuple):
     file: bytes
 
 
-class _InMemory(MultiPartParser):
+class _InMemoryParser(MultiPartParser):
     spool_max_size = 2 * FILE_LIMIT_BYTES  # never reached: what is uploaded is read once, and leaves no trace on a disk
 
 
-async def form_of(request: Request) -> Form:
+async def read_form(request: Request) -> UploadForm:
     """
     The form that is a request's body.
 
     Raises:
-        ClientMistake: it is none, has no file, or is too large.
+        ClientError: it is none, has no file, or is too large.
     """
     content_type = request.headers.get("content-type", "")
     if content_type.partition(";")[0].strip().lower() != "multipart/form-data":
-        raise ClientMistake(
-            f"Unsupported content type: '{shown(content_type)}'. This API method only accepts 'multipart/form-data' requests.",
+        raise ClientError(
+            f"Unsupported content type: '{shorten(content_type)}'. This API method only accepts 'multipart/form-data' requests.",
             code="unsupported_content_type",
         )
-    body = await whole_body(request, FORM_LIMIT_BYTES)
-    parser = _InMemory(request.headers, _pieces(body), max_files=1, max_fields=FIELDS_MOST, max_part_size=FIELD_LIMIT_BYTES)
+    body = await read_body(request, FORM_LIMIT_BYTES)
+    parser = _InMemoryParser(request.headers, _chunks(body), max_files=1, max_fields=MAX_FIELDS, max_part_size=FIELD_LIMIT_BYTES)
     try:
         parts = await parser.parse()
     except MultiPartException as error:
-        raise ClientMistake(f"We could not parse the multipart form of your request: {error.message}") from None
+        raise ClientError(f"We could not parse the multipart form of your request: {error.message}") from None
     fields = [(name, value) for name, value in parts.multi_items() if isinstance(value, str)]
     upload = parts.get("file")
     file = await upload.read() if isinstance(upload, UploadFile) else None
@@ -65,16 +65,16 @@ async def form_of(request: Request) -> Form:
     if file is None:
         raise missing_parameter("file")
     if len(file) > FILE_LIMIT_BYTES:
-        raise ClientMistake(
+        raise ClientError(
             f"Maximum content size limit ({FILE_LIMIT_BYTES}) exceeded ({len(file)} bytes read).",
             status=413,
             code="request_too_large",
             param="file",
         )
-    return Form(fields, file)
+    return UploadForm(fields, file)
 
 
-async def _pieces(body: bytes) -> AsyncGenerator[bytes, None]:
-    for at in range(0, len(body), _PIECE_BYTES):
-        yield body[at : at + _PIECE_BYTES]
+async def _chunks(body: bytes) -> AsyncGenerator[bytes, None]:
+    for at in range(0, len(body), _CHUNK_BYTES):
+        yield body[at : at + _CHUNK_BYTES]
         await asyncio.sleep(0)

@@ -2,7 +2,7 @@
 
 from antiphon.errors import model_not_found
 
-HEARING = (
+TRANSCRIPTION_MODELS = (
     "whisper-1",
     "gpt-transcribe",
     "gpt-4o-transcribe",
@@ -11,11 +11,11 @@ HEARING = (
 )
 """Models that clients ask for when they want the usual one to write down what is said."""
 
-SPEAKING = ("tts-1", "tts-1-hd", "gpt-4o-mini-tts", "gpt-4o-mini-tts-2025-12-15")
+SPEECH_MODELS = ("tts-1", "tts-1-hd", "gpt-4o-mini-tts", "gpt-4o-mini-tts-2025-12-15")
 """Likewise to speak."""
 
 
-def check(asked: str, own: str, usual: tuple[str, ...]) -> None:
+def check_model(name: str, own_name: str, aliases: tuple[str, ...]) -> None:
     """
     Refuse names that nobody goes by.
 
@@ -23,7 +23,7 @@ def check(asked: str, own: str, usual: tuple[str, ...]) -> None:
         own: the name in the configuration.
 
     Raises:
-        ClientMistake: it is one.
+        ClientError: it is one.
     """
-    if asked != own and asked not in usual:
-        raise model_not_found(asked, (own, *usual))
+    if name != own_name and name not in aliases:
+        raise model_not_found(name, (own_name, *aliases))

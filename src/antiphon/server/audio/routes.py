@@ -8,12 +8,15 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from antiphon.runtime.service import Service
-from antiphon.server.audio.speech import Speak
-from antiphon.server.audio.transcriptions import Transcribe
+from antiphon.server.audio.speech import SpeechEndpoint
+from antiphon.server.audio.transcriptions import TranscriptionEndpoint
 from antiphon.server.http.auth import GuardedRoute
 
 
 def routes(service: Service) -> list[Route]:
     """Everything under `/v1/audio`."""
-    endpoints: dict[str, ASGIApp] = {"/v1/audio/transcriptions": Transcribe(service), "/v1/audio/speech": Speak(service)}
+    endpoints: dict[str, ASGIApp] = {
+        "/v1/audio/transcriptions": TranscriptionEndpoint(service),
+        "/v1/audio/speech": SpeechEndpoint(service),
+    }
     return [GuardedRoute(path, endpoint, service=service, access="audio", methods=["POST"]) for path, endpoint in endpoints.items()]

@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING, cast
 from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
-from antiphon.audio import ms_of
-from antiphon.errors import OurFault, unsupported_parameter, unsupported_value
+from antiphon.audio import duration_ms
+from antiphon.errors import ServerError, unsupported_parameter, unsupported_value
 from antiphon.runtime.service import Service
 from antiphon.server.audio import models as audio_models
-from antiphon.server.audio.streaming import EVENTS, Outlet, Underway, sent
-from antiphon.server.http.auth import answering
-from antiphon.server.http.body import body_of
+from antiphon.server.audio.streaming import EVENT_STREAM_TYPE, CancellableRequest, HttpResponseWriter, write_all
+from antiphon.server.http.auth import track_response
+from antiphon.server.http.body import read_json_body
 from antiphon.speech.base import Mouth, Piece
-from antiphon.speech.text.aloud import aloud
-from antiphon.speech.text.clauses import Clauses
-from antiphon.speech.text.speakable import Speakable
+from antiphon.speech.text.aloud import synthesize_clause
+from antiphon.speech.text.clauses import ClauseSplitter
+from antiphon.speech.text.speakable import TextNormalizer
 from antiphon.wire.http.audio import SpeechAudioDelta, SpeechAudioDone, SpeechEvent, SpeechRequest, SpeechUsage, decode_speech_request
 
 if TYPE_CHECKING:
-    from antiphon.engines.cascade.parts import Parts
+    from antiphon.engines.cascade.parts import SpeechStack
 
 MS_PER_TOKEN = 50
 """Sound that is counted as a token, as in conversations."""
@@ -32,11 +32,11 @@ CHARACTERS_PER_TOKEN = 4
 FORMATS = ("mp3", "opus", "flac", "wav", "pcm")
 """And `aac`, where what that takes is installed."""
 
-USUAL_VOICES = ("fable", "onyx", "nova")
+DEFAULT_VOICE_ALIASES = ("fable", "onyx", "nova")
 """Voices that clients know from this route alone; where there is none of that name, the voice that is there speaks."""
 
 
-class Speak:
+class SpeechEndpoint:
     """The endpoint, as a bare ASGI application: its answer is written as it is made."""
 
     def __init__(self, service: Service) -> None:
@@ -45,29 +45,29 @@ class Speak:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
         service = self._service
-        body = await body_of(Request(scope, receive))
-        service.live.admit()
-        parts = service.speech.parts
+        body = await read_json_body(Request(scope, receive))
+        service.live_sessions.check_admission()
+        parts = service.speech.stack
         request = decode_speech_request(body)
-        _check(request, service.config.speech.voice)
-        reading = _Reading(service, request, parts)
+        _check_request(request, service.config.speech.voice)
+        reading = _SpeechSynthesis(service, request, parts)
 
         async def work() -> None:
-            await service.speech.ready()
-            await sent(Outlet(scope, send, reading.media_type), reading.answer())
+            await service.speech.load()
+            await write_all(HttpResponseWriter(scope, send, reading.media_type), reading.body())
 
-        async with answering(scope, lambda: reading.usage.total_tokens):
-            await Underway().run(scope, service.live, work)
+        async with track_response(scope, lambda: reading.usage.total_tokens):
+            await CancellableRequest().run(scope, service.live_sessions, work)
 
 
-def _check(request: SpeechRequest, model: str) -> None:
+def _check_request(request: SpeechRequest, model: str) -> None:
     """
     Refuse what the voice can't do.
 
     Raises:
-        ClientMistake: it is asked for.
+        ClientError: it is asked for.
     """
-    audio_models.check(request.model, model, audio_models.SPEAKING)
+    audio_models.check_model(request.model, model, audio_models.SPEECH_MODELS)
     if request.instructions:
         raise unsupported_parameter("instructions", request.model)
     formats = (*FORMATS, *(["aac"] if importlib.util.find_spec("av") else []))
@@ -75,7 +75,7 @@ def _check(request: SpeechRequest, model: str) -> None:
         raise unsupported_value("response_format", request.response_format, request.model, formats)
 
 
-class _Reading:
+class _SpeechSynthesis:
     """
     One text, read aloud.
 
@@ -83,31 +83,31 @@ class _Reading:
         media_type: of the answer.
     """
 
-    def __init__(self, service: Service, request: SpeechRequest, parts: "Parts") -> None:
-        from antiphon.speech.audio_files import encode as sound_files  # noqa: PLC0415 - its libraries take a while to load, and many servers need none
+    def __init__(self, service: Service, request: SpeechRequest, stack: "SpeechStack") -> None:
+        from antiphon.speech.audio_files import encode  # noqa: PLC0415 - its libraries take a while to load, and many servers need none
 
-        if parts.mouth is None:
-            raise OurFault("This server has no voice.", status=501, code="speech_not_available")
-        self._mouth: Mouth = parts.mouth
+        if stack.synthesizer is None:
+            raise ServerError("This server has no voice.", status=501, code="speech_not_available")
+        self._synthesizer: Mouth = stack.synthesizer
         self._request = request
-        self._recordings = service.speech.recordings
+        self._audio_files = service.speech.audio_files
         voice = request.voice_name
-        self._voice = None if voice in USUAL_VOICES and voice not in parts.voices else voice
-        self._rate_hz = sound_files.RATE_HZ
-        self._kind = request.response_format
-        self._sound_ms = 0.0
-        self.media_type = EVENTS if request.stream_format == "sse" else sound_files.TYPES[self._kind]
+        self._voice = None if voice in DEFAULT_VOICE_ALIASES and voice not in stack.voices else voice
+        self._rate_hz = encode.RATE_HZ
+        self._format = request.response_format
+        self._audio_ms = 0.0
+        self.media_type = EVENT_STREAM_TYPE if request.stream_format == "sse" else encode.MEDIA_TYPES[self._format]
 
     @property
     def usage(self) -> SpeechUsage:
         """What it came to so far."""
         read = -(-len(self._request.input) // CHARACTERS_PER_TOKEN)
-        said = round(self._sound_ms / MS_PER_TOKEN)
+        said = round(self._audio_ms / MS_PER_TOKEN)
         return SpeechUsage(input_tokens=read, output_tokens=said, total_tokens=read + said)
 
-    def answer(self) -> AsyncIterator[bytes] | AsyncIterator[SpeechEvent]:
+    def body(self) -> AsyncIterator[bytes] | AsyncIterator[SpeechEvent]:
         """The file, or events with it."""
-        return self._events() if self.media_type == EVENTS else self._file()
+        return self._events() if self.media_type == EVENT_STREAM_TYPE else self._file()
 
     async def _events(self) -> AsyncIterator[SpeechEvent]:
         async with aclosing(cast(AsyncGenerator[bytes, None], self._file())) as file:
@@ -117,25 +117,27 @@ class _Reading:
         yield SpeechAudioDone(usage=self.usage)
 
     async def _file(self) -> AsyncIterator[bytes]:
-        from antiphon.speech.audio_files import encode as sound_files  # noqa: PLC0415 - as above
+        from antiphon.speech.audio_files import encode  # noqa: PLC0415 - as above
 
-        file = sound_files.opened(self._kind)
-        async with aclosing(cast(AsyncGenerator[bytes, None], self._sound())) as sound:
+        file = encode.open_encoder(self._format)
+        async with aclosing(cast(AsyncGenerator[bytes, None], self._synthesize())) as sound:
             async for pcm in sound:
-                self._sound_ms += ms_of(len(pcm), self._rate_hz)
-                yield file.take(pcm) if file.is_bare else await self._recordings.write(file, pcm)
-        yield await self._recordings.finish(file)
+                self._audio_ms += duration_ms(len(pcm), self._rate_hz)
+                yield file.encode(pcm) if file.is_passthrough else await self._audio_files.encode(file, pcm)
+        yield await self._audio_files.finish_encoding(file)
 
-    async def _sound(self) -> AsyncIterator[bytes]:
+    async def _synthesize(self) -> AsyncIterator[bytes]:
         from antiphon.speech.dsp.resample import Resampler  # noqa: PLC0415 - as above
 
-        clauses, speakable = Clauses(), Speakable()
-        resampler = Resampler(self._mouth.rate_hz, self._rate_hz, live=True)
-        for clause in (*clauses.take(self._request.input), *clauses.flush()):
-            said = cast(AsyncGenerator[Piece, None], aloud(self._mouth, clause, speakable, self._voice, self._request.speed))
+        clauses, speakable = ClauseSplitter(), TextNormalizer()
+        resampler = Resampler(self._synthesizer.rate_hz, self._rate_hz, live=True)
+        for clause in (*clauses.feed(self._request.input), *clauses.flush()):
+            said = cast(
+                AsyncGenerator[Piece, None], synthesize_clause(self._synthesizer, clause, speakable, self._voice, self._request.speed)
+            )
             async with aclosing(said):
                 async for piece in said:
-                    if pcm := resampler.take(piece.pcm):
+                    if pcm := resampler.process(piece.pcm):
                         yield pcm
         if rest := resampler.flush():
             yield rest

@@ -13,15 +13,15 @@ from typing import Any
 import msgspec
 from starlette.types import Scope, Send
 
-from antiphon.errors import Fault
-from antiphon.runtime.core.sessions import Live
+from antiphon.errors import ApiError
+from antiphon.runtime.core.sessions import LiveSessions
 from antiphon.server.transport import connection
 from antiphon.wire.codec.types import Tagged, encode
 
-EVENTS = "text/event-stream; charset=utf-8"
+EVENT_STREAM_TYPE = "text/event-stream; charset=utf-8"
 
 
-class Underway:
+class CancellableRequest:
     """
     Work for a client that may leave, in a server that may stop.
 
@@ -30,16 +30,16 @@ class Underway:
     """
 
     def __init__(self) -> None:
-        self.fault: Fault | None = None
+        self.error: ApiError | None = None
         self._task: asyncio.Task[None] | None = None
-        self._gone = asyncio.Event()
+        self._client_gone = asyncio.Event()
 
-    async def run(self, scope: Scope, live: Live, work: Callable[[], Awaitable[None]]) -> None:
+    async def run(self, scope: Scope, live_sessions: LiveSessions, work: Callable[[], Awaitable[None]]) -> None:
         """
         Do the work, until it is done or nobody waits for it.
 
         Raises:
-            Fault: the work's, or that the server stops.
+            ApiError: the work's, or that the server stops.
         """
 
         async def held() -> None:
@@ -47,26 +47,26 @@ class Underway:
 
         async with asyncio.TaskGroup() as tasks:
             self._task = tasks.create_task(held())
-            line = connection.of(scope)
-            with line.telling(self), live.during(self):
+            line = connection.from_scope(scope)
+            with line.notify(self), live_sessions.track(self):
                 await asyncio.wait([self._task])
-                if self.fault is not None and line.cycle.response_started:
+                if self.error is not None and line.cycle.response_started:
                     line.drop("broken_off")
-                    await self._gone.wait()
-        if self.fault is not None and not self._gone.is_set():
-            raise self.fault
+                    await self._client_gone.wait()
+        if self.error is not None and not self._client_gone.is_set():
+            raise self.error
 
-    def halt(self, fault: Fault) -> None:
+    def shut_down(self, fault: ApiError) -> None:
         """The server stops."""
-        self.fault = fault
-        self._stop()
+        self.error = fault
+        self._cancel()
 
     def hang_up(self) -> None:
         """The client is gone."""
-        self._gone.set()
-        self._stop()
+        self._client_gone.set()
+        self._cancel()
 
-    def _stop(self) -> None:
+    def _cancel(self) -> None:
         if self._task is not None:
             self._task.cancel()
 
@@ -77,7 +77,7 @@ class Underway:
         """The client has caught up."""
 
 
-class Outlet:
+class HttpResponseWriter:
     """
     The way to one client.
 
@@ -86,44 +86,44 @@ class Outlet:
     """
 
     def __init__(self, scope: Scope, send: Send, media_type: str) -> None:
-        self._connection = connection.of(scope)
+        self._connection = connection.from_scope(scope)
         self._send = send
         self._media_type = media_type
         self._has_begun = False
 
-    async def event(self, event: Tagged) -> None:
+    async def send_event(self, event: Tagged) -> None:
         """Send an event."""
-        await self.piece(_framed(event.type, encode(event)))
+        await self.send_chunk(_encode_sse(event.type, encode(event)))
 
-    async def piece(self, piece: bytes) -> None:
+    async def send_chunk(self, chunk: bytes) -> None:
         """Send more of the answer; its head goes before the first."""
-        if not piece:
+        if not chunk:
             return
-        await self._begin()
-        await self._send({"type": "http.response.body", "body": piece, "more_body": True})
+        await self._send_head()
+        await self._send({"type": "http.response.body", "body": chunk, "more_body": True})
 
     async def end(self) -> None:
         """The answer is whole."""
-        await self._begin()
+        await self._send_head()
         await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def fail(self, fault: Fault) -> None:
+    async def fail(self, fault: ApiError) -> None:
         """
         Tell of a failure.
 
         Raises:
-            Fault: that one, where nothing was sent yet.
+            ApiError: that one, where nothing was sent yet.
         """
         if not self._has_begun:
             raise fault
-        if self._media_type == EVENTS:
-            await self.piece(_framed("error", msgspec.json.encode(fault.body())))
+        if self._media_type == EVENT_STREAM_TYPE:
+            await self.send_chunk(_encode_sse("error", msgspec.json.encode(fault.body())))
             await self.end()
             return
         self._connection.drop("broken_off")
         await asyncio.Event().wait()  # until that is known, which ends this
 
-    async def _begin(self) -> None:
+    async def _send_head(self) -> None:
         if self._has_begun:
             return
         self._has_begun = True
@@ -131,22 +131,22 @@ class Outlet:
         await self._send({"type": "http.response.start", "status": 200, "headers": headers})
 
 
-def _framed(kind: str, json: bytes) -> bytes:
-    return b"event: %b\ndata: %b\n\n" % (kind.encode(), json)
+def _encode_sse(event_type: str, json: bytes) -> bytes:
+    return b"event: %b\ndata: %b\n\n" % (event_type.encode(), json)
 
 
-async def sent(outlet: Outlet, pieces: AsyncIterator[Any]) -> None:
+async def write_all(writer: HttpResponseWriter, items: AsyncIterator[Any]) -> None:
     """
     Send all of an answer: bytes as they are, events framed.
 
     Raises:
-        Fault: it failed before anything was sent.
+        ApiError: it failed before anything was sent.
     """
     try:
-        async with aclosing(pieces) as each:  # type: ignore[type-var]  # a generator's
+        async with aclosing(items) as each:  # type: ignore[type-var]  # a generator's
             async for piece in each:
-                await (outlet.piece(piece) if isinstance(piece, bytes) else outlet.event(piece))
-    except Fault as fault:
-        await outlet.fail(fault)
+                await (writer.send_chunk(piece) if isinstance(piece, bytes) else writer.send_event(piece))
+    except ApiError as fault:
+        await writer.fail(fault)
     else:
-        await outlet.end()
+        await writer.end()

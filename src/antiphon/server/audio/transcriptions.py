@@ -10,14 +10,14 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from antiphon.engine_api.options import Transcription as Wish
-from antiphon.errors import OurFault, mutually_exclusive, unsupported_parameter, unsupported_value
+from antiphon.errors import ServerError, mutually_exclusive, unsupported_parameter, unsupported_value
 from antiphon.runtime.service import Service
 from antiphon.server.audio import models as audio_models
-from antiphon.server.audio.form import form_of
-from antiphon.server.audio.streaming import EVENTS, Outlet, Underway, sent
-from antiphon.server.http.auth import answering
-from antiphon.server.http.errors import json_reply
-from antiphon.speech.base import Ear, Segment
+from antiphon.server.audio.form import read_form
+from antiphon.server.audio.streaming import EVENT_STREAM_TYPE, CancellableRequest, HttpResponseWriter, write_all
+from antiphon.server.http.auth import track_response
+from antiphon.server.http.errors import json_response
+from antiphon.speech.base import Ear, TimedText
 from antiphon.wire.codec.types import encode
 from antiphon.wire.http.audio import (
     DurationUsage,
@@ -29,22 +29,22 @@ from antiphon.wire.http.audio import (
     TranscriptWord,
     VerboseTranscription,
     read_transcription_form,
-    srt,
-    vtt,
+    to_srt,
+    to_vtt,
 )
 
 if TYPE_CHECKING:
-    from antiphon.engines.cascade.parts import Parts
-    from antiphon.speech.stt.long_form import Passage
+    from antiphon.engines.cascade.parts import SpeechStack
+    from antiphon.speech.stt.long_form import TranscriptChunk
 
 TOKENS_PER_S = 20
 """Tokens that a second of sound is counted as, as in conversations."""
 
 FORMATS = ("json", "text", "srt", "verbose_json", "vtt")
-STREAMED_FORMATS = ("json", "text")
+STREAMING_FORMATS = ("json", "text")
 
 
-class Transcribe:
+class TranscriptionEndpoint:
     """The endpoint, as a bare ASGI application: its answer may be written as it is made."""
 
     def __init__(self, service: Service) -> None:
@@ -53,35 +53,35 @@ class Transcribe:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
         service = self._service
-        service.live.admit()
-        parts = service.speech.parts
-        recordings = service.speech.recordings
-        form = await form_of(Request(scope, receive))
+        service.live_sessions.check_admission()
+        parts = service.speech.stack
+        recordings = service.speech.audio_files
+        form = await read_form(Request(scope, receive))
         request = read_transcription_form(form.fields)
-        _check(request, service.config.speech.ears)
-        writing = _Writing(request, parts)
+        _check_request(request, service.config.speech.ears)
+        writing = _TranscriptionJob(request, parts)
 
         async def work() -> None:
-            await service.speech.ready()
-            writing.hear(recordings.sound(form.file))
+            await service.speech.load()
+            writing.start(recordings.decode(form.file))
             if request.stream:
-                await sent(Outlet(scope, send, EVENTS), writing.events())
+                await write_all(HttpResponseWriter(scope, send, EVENT_STREAM_TYPE), writing.events())
             else:
-                await (await writing.whole())(scope, receive, send)
+                await (await writing.response())(scope, receive, send)
 
-        async with answering(scope, lambda: writing.tokens):
-            await Underway().run(scope, service.live, work)
+        async with track_response(scope, lambda: writing.tokens):
+            await CancellableRequest().run(scope, service.live_sessions, work)
 
 
-def _check(request: TranscriptionRequest, model: str) -> None:
+def _check_request(request: TranscriptionRequest, model: str) -> None:
     """
     Refuse what no ear does, whichever it is.
 
     Raises:
-        ClientMistake: it is asked for.
+        ClientError: it is asked for.
     """
-    audio_models.check(request.model, model, audio_models.HEARING)
-    formats = STREAMED_FORMATS if request.stream else FORMATS
+    audio_models.check_model(request.model, model, audio_models.TRANSCRIPTION_MODELS)
+    formats = STREAMING_FORMATS if request.stream else FORMATS
     if request.response_format not in formats:
         raise unsupported_value("response_format", request.response_format, request.model, formats)
     refused = {
@@ -99,7 +99,7 @@ def _check(request: TranscriptionRequest, model: str) -> None:
         raise mutually_exclusive("languages", ("language", "languages"))
 
 
-def _wish(request: TranscriptionRequest) -> Wish:
+def _transcription_options(request: TranscriptionRequest) -> Wish:
     return Wish(
         languages=tuple(request.languages or ()) or ((request.language,) if request.language else ()),
         prompt=request.prompt or None,
@@ -108,97 +108,97 @@ def _wish(request: TranscriptionRequest) -> Wish:
     )
 
 
-class _Writing:
+class _TranscriptionJob:
     """One recording, written down."""
 
-    def __init__(self, request: TranscriptionRequest, parts: "Parts") -> None:
-        if parts.ear is None:
-            raise OurFault("This server has no ears.", status=501, code="speech_not_available")
-        self._ear: Ear = parts.ear
+    def __init__(self, request: TranscriptionRequest, stack: "SpeechStack") -> None:
+        if stack.transcriber is None:
+            raise ServerError("This server has no ears.", status=501, code="speech_not_available")
+        self._transcriber: Ear = stack.transcriber
         self._request = request
-        self._wish = _wish(request)
-        self._passages: list[Passage] = []
+        self._options = _transcription_options(request)
+        self._chunks: list[TranscriptChunk] = []
 
-    def hear(self, sound: AsyncIterator[bytes]) -> None:
+    def start(self, audio: AsyncIterator[bytes]) -> None:
         """
         The recording that is to be written down.
 
         Raises:
-            ClientMistake: the ear can't do what is wished.
+            ClientError: the ear can't do what is wished.
         """
-        from antiphon.speech.stt.long_form import dictated  # noqa: PLC0415 - its libraries take a while to load, and many servers need none
+        from antiphon.speech.stt.long_form import transcribe_long  # noqa: PLC0415 - its libraries take a while to load, and many servers need none
 
-        self._ear.check(self._wish)
-        self._told = dictated(self._ear, sound, self._wish)
+        self._transcriber.check_options(self._options)
+        self._chunk_stream = transcribe_long(self._transcriber, audio, self._options)
 
     @property
     def tokens(self) -> int:
         """What it is counted as."""
-        return math.ceil(self._seconds * TOKENS_PER_S) + sum(passage.transcript.tokens for passage in self._passages)
+        return math.ceil(self._duration_s * TOKENS_PER_S) + sum(passage.transcript.tokens for passage in self._chunks)
 
     @property
-    def _seconds(self) -> float:
-        return self._passages[-1].end_s if self._passages else 0.0
+    def _duration_s(self) -> float:
+        return self._chunks[-1].end_s if self._chunks else 0.0
 
     @property
     def _text(self) -> str:
-        return " ".join(passage.transcript.text for passage in self._passages if passage.transcript.text)
+        return " ".join(passage.transcript.text for passage in self._chunks if passage.transcript.text)
 
     async def events(self) -> AsyncIterator[TranscriptTextDelta | TranscriptTextDone]:
         """What is said, a stretch at a time, and then all of it."""
-        async for passage in self._told:
+        async for passage in self._chunk_stream:
             if passage.transcript.text:
                 yield TranscriptTextDelta(delta=(" " if self._text else "") + passage.transcript.text)
-            self._passages.append(passage)
+            self._chunks.append(passage)
         yield TranscriptTextDone(text=self._text)
 
-    async def whole(self) -> Response:
+    async def response(self) -> Response:
         """All that is said, in the form that was asked for."""
-        async for passage in self._told:
-            self._passages.append(passage)
+        async for passage in self._chunk_stream:
+            self._chunks.append(passage)
         match self._request.response_format:
             case "text":
                 return PlainTextResponse(self._text + "\n")
             case "srt":
-                return PlainTextResponse(srt([_timed(each) for each in self._segments]))
+                return PlainTextResponse(to_srt([_cue(each) for each in self._segments]))
             case "vtt":
-                return PlainTextResponse(vtt([_timed(each) for each in self._segments]))
+                return PlainTextResponse(to_vtt([_cue(each) for each in self._segments]))
             case "verbose_json":
-                return json_reply(encode(self._verbose()))
+                return json_response(encode(self._verbose()))
             case _:
-                return json_reply(encode(Transcription(text=self._text, usage=self._usage)))
+                return json_response(encode(Transcription(text=self._text, usage=self._usage)))
 
     @property
     def _usage(self) -> DurationUsage:
-        return DurationUsage(seconds=math.ceil(self._seconds))
+        return DurationUsage(seconds=math.ceil(self._duration_s))
 
     @property
-    def _segments(self) -> list[Segment]:
-        return [segment for passage in self._passages for segment in passage.segments]
+    def _segments(self) -> list[TimedText]:
+        return [segment for passage in self._chunks for segment in passage.segments]
 
     def _verbose(self) -> VerboseTranscription:
         wanted = self._request.timestamp_granularities or ["segment"]
-        heard_in = next((passage.transcript.language for passage in self._passages if passage.transcript.language), None)
+        heard_in = next((passage.transcript.language for passage in self._chunks if passage.transcript.language), None)
         return VerboseTranscription(
-            language=heard_in or next(iter(self._wish.languages), ""),
-            duration=round(self._seconds, 3),
+            language=heard_in or next(iter(self._options.languages), ""),
+            duration=round(self._duration_s, 3),
             text=self._text,
             segments=_segments(self._segments) if "segment" in wanted else UNSET,
-            words=[_word(word) for passage in self._passages for word in passage.words] if "word" in wanted else UNSET,
+            words=[_word(word) for passage in self._chunks for word in passage.words] if "word" in wanted else UNSET,
             usage=self._usage,
         )
 
 
-def _timed(segment: Segment) -> tuple[str, float, float]:
+def _cue(segment: TimedText) -> tuple[str, float, float]:
     return segment.text, segment.start_s, segment.end_s
 
 
-def _segments(segments: list[Segment]) -> list[TranscriptSegment]:
+def _segments(segments: list[TimedText]) -> list[TranscriptSegment]:
     return [
         TranscriptSegment(id=number, start=round(each.start_s, 3), end=round(each.end_s, 3), text=each.text)
         for number, each in enumerate(segments)
     ]
 
 
-def _word(word: Segment) -> TranscriptWord:
+def _word(word: TimedText) -> TranscriptWord:
     return TranscriptWord(word=word.text, start=round(word.start_s, 3), end=round(word.end_s, 3))

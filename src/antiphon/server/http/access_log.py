@@ -7,22 +7,22 @@ from typing import Any
 import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from antiphon.runtime.core.ids import mint
-from antiphon.runtime.core.sessions import Live
+from antiphon.runtime.core.ids import new_id
+from antiphon.runtime.core.sessions import LiveSessions
 from antiphon.runtime.service import Service
 from antiphon.server.transport import connection, logs
 
-GONE = 499
+CLIENT_CLOSED_REQUEST = 499
 """The status of a request whose client left before it was answered; the one that nginx gives it."""
 
-SWITCHED = 101
+SWITCHING_PROTOCOLS = 101
 """The status of a request that became a WebSocket; its line comes when that ends."""
 
-PROBES = ("/livez", "/readyz", "/health", "/metrics")
+PROBE_PATHS = ("/livez", "/readyz", "/health", "/metrics")
 """Routes that machines ask all the time: their lines are for debugging."""
 
 
-class Traced:
+class AccessLogMiddleware:
     """Gives every request an id and a line in the log, and its answer the headers that SDKs look for."""
 
     def __init__(self, app: ASGIApp, service: Service) -> None:
@@ -34,10 +34,10 @@ class Traced:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        request_id = mint("req")
+        request_id = new_id("req")
         # The request has its task, and the task its context: nothing is to be unbound.
         structlog.contextvars.bind_contextvars(request_id=request_id)
-        reply = _Reply(send, request_id, self._service.live)
+        reply = _ResponseSender(send, request_id, self._service.live_sessions)
         self._service.metrics.active += 1
         try:
             await self._app(scope, receive, reply)
@@ -45,39 +45,39 @@ class Traced:
             logs.get().exception("defect")
         finally:
             self._service.metrics.active -= 1
-            self._tell(scope, reply.status, time.perf_counter() - reply.begun_at)
+            self._record_request(scope, reply.status, time.perf_counter() - reply.started_at)
 
-    def _tell(self, scope: Scope, status: int, elapsed_s: float) -> None:
+    def _record_request(self, scope: Scope, status: int, elapsed_s: float) -> None:
         route = getattr(scope.get("route"), "path", "none")
         self._service.metrics.requests[route, scope["method"], status].observe(elapsed_s)
         told: dict[str, Any] = {"method": scope["method"], "path": scope["path"], "status": status, "ms": round(elapsed_s * 1000, 1)}
-        if (dropped := connection.of(scope).dropped) is not None:
+        if (dropped := connection.from_scope(scope).drop_reason) is not None:
             told["dropped"] = dropped
         log = logs.get()
-        (log.debug if route in PROBES else log.info)("request", **told)
+        (log.debug if route in PROBE_PATHS else log.info)("request", **told)
 
 
-class _Reply:
+class _ResponseSender:
     """The way to the client, with the headers that every answer has."""
 
-    def __init__(self, send: Send, request_id: str, live: Live) -> None:
-        self.begun_at = time.perf_counter()
-        self.status = GONE
+    def __init__(self, send: Send, request_id: str, live_sessions: LiveSessions) -> None:
+        self.started_at = time.perf_counter()
+        self.status = CLIENT_CLOSED_REQUEST
         self._send = send
         self._request_id = request_id
-        self._live = live
+        self._live_sessions = live_sessions
 
     async def __call__(self, message: Message) -> None:
         """An ASGI `send`."""
         if message["type"] == "http.response.start":
             self.status = message["status"]
             message["headers"] = [*message.get("headers", ()), *self._headers()]
-            if self._live.is_draining and self.status != SWITCHED:
+            if self._live_sessions.is_draining and self.status != SWITCHING_PROTOCOLS:
                 message["headers"].append((b"connection", b"close"))
         await self._send(message)
 
     def _headers(self) -> Sequence[tuple[bytes, bytes]]:
-        elapsed_ms = (time.perf_counter() - self.begun_at) * 1000
+        elapsed_ms = (time.perf_counter() - self.started_at) * 1000
         return [
             (b"x-request-id", self._request_id.encode()),
             (b"openai-processing-ms", b"%d" % elapsed_ms),

@@ -6,10 +6,10 @@ REASON_LIMIT_BYTES = 123
 """The most that a WebSocket's close frame has room for, after its code."""
 
 
-class Hearer(Protocol):
+class ClientListener(Protocol):
     """Whoever takes what the client says and does: its session's driver, as a rule."""
 
-    def hear(self, message: Any) -> None:
+    def receive_from_client(self, message: Any) -> None:
         """The client said something."""
 
     def hang_up(self) -> None:
@@ -22,6 +22,6 @@ class Hearer(Protocol):
         """The client has caught up."""
 
 
-def reason_of(text: str) -> str:
+def close_reason(text: str) -> str:
     """A text as a close frame has room for it."""
     return text.encode()[:REASON_LIMIT_BYTES].decode(errors="ignore")

@@ -5,20 +5,20 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
-from antiphon.errors import OurFault, shown
-from antiphon.protocols.realtime.settings import Opening
-from antiphon.runtime.core.taps import Counted, Tap, joined
-from antiphon.runtime.recording.recorder import Recording
-from antiphon.runtime.registry import Model
+from antiphon.errors import ServerError, shorten
+from antiphon.protocols.realtime.settings import RealtimeSessionConfig
+from antiphon.runtime.core.taps import RealtimeSessionMetrics, Tap, combine
+from antiphon.runtime.recording.recorder import RecordingTap
+from antiphon.runtime.registry import ServedModel
 from antiphon.runtime.service import Service
 from antiphon.server.transport import logs
 from antiphon.wire.codec.types import encode
 
-LOGGED_LIMIT = 10_000
+MAX_LOGGED_CHARS = 10_000
 """The most characters of an event that are logged: some carry sound."""
 
 
-class Ended(Protocol):
+class HasEndReason(Protocol):
     """
     Whose session it is.
 
@@ -26,59 +26,64 @@ class Ended(Protocol):
         end: why it ended, in one of few words.
     """
 
-    end: str
+    end_reason: str
 
 
-def taps_of(service: Service, model: Model, recordings: Sequence[Recording] = ()) -> tuple[Counted, Tap]:
+def realtime_taps(service: Service, model: ServedModel, recordings: Sequence[RecordingTap] = ()) -> tuple[RealtimeSessionMetrics, Tap]:
     """What counts a session, and all that listens in on it."""
-    counted = Counted(service.metrics, service.metrics.label(model.name, model.family))
-    taps: list[Tap] = [counted, *recordings, *([Logged()] if service.config.logging.content else [])]
-    return counted, joined(taps)
+    counted = RealtimeSessionMetrics(service.metrics, service.metrics.label(model.name, model.family))
+    taps: list[Tap] = [counted, *recordings, *([EventLogTap()] if service.config.logging.content else [])]
+    return counted, combine(taps)
 
 
 @contextlib.contextmanager
-def noted(
-    service: Service, model: Model, opening: Opening, client: Ended, tap: Counted, recordings: Sequence[Recording] = ()
+def log_realtime_session(
+    service: Service,
+    model: ServedModel,
+    session_config: RealtimeSessionConfig,
+    client: HasEndReason,
+    counts: RealtimeSessionMetrics,
+    recordings: Sequence[RecordingTap] = (),
 ) -> Iterator[None]:
     """
     Count a session from its beginning to its end, and log that; what records it is told of the end.
 
     Raises:
-        OurFault: there are too many.
+        ServerError: there are too many.
     """
-    check_room(service)
+    check_session_limit(service)
     metrics, begun_at = service.metrics, time.perf_counter()
     metrics.sessions += 1
     try:
         yield
     finally:
         for recording in recordings:
-            recording.end(client.end)
+            recording.end(client.end_reason)
         metrics.sessions -= 1
-        metrics.sessions_ended[metrics.label(model.name, model.family), client.end] += 1
+        metrics.sessions_ended[metrics.label(model.name, model.family), client.end_reason] += 1
         logs.get().info(
             "session",
             model=model.name,
-            dialect=opening.dialect,
-            end=client.end,
+            dialect=session_config.dialect,
+            end=client.end_reason,
             seconds=round(time.perf_counter() - begun_at, 1),
-            events_in=tap.events_in,
-            events_out=tap.events_out,
-            responses=tap.responses,
-            tokens=tap.tokens,
+            events_in=counts.events_in,
+            events_out=counts.events_out,
+            responses=counts.responses,
+            tokens=counts.tokens,
         )
 
 
-def check_room(service: Service) -> None:
+def check_session_limit(service: Service) -> None:
     """
     Ask whether there may be one more session, of whichever protocol.
 
     Raises:
-        OurFault: there are too many.
+        ServerError: there are too many.
     """
     metrics = service.metrics
     if metrics.sessions + sum(metrics.minicpmo_sessions.values()) >= service.config.realtime.sessions:
-        raise OurFault(
+        raise ServerError(
             "The server has too many sessions. Please try again later.",
             status=503,
             type="service_unavailable_error",
@@ -87,18 +92,18 @@ def check_room(service: Service) -> None:
         )
 
 
-class Logged:
+class EventLogTap:
     """Logs what is said, word for word; sound and the pieces of what is told whole are left out."""
 
-    def said(self, event: Any) -> None:
+    def on_client_event(self, event: Any) -> None:
         """The client said this."""
-        _log("asked", event)
+        _log_event("asked", event)
 
-    def told(self, event: Any) -> None:
+    def on_server_event(self, event: Any) -> None:
         """The client is told this."""
-        _log("answered", event)
+        _log_event("answered", event)
 
 
-def _log(line: str, event: Any) -> None:
+def _log_event(message: str, event: Any) -> None:
     if not event.type.endswith((".append", ".delta")):
-        logs.get().info(line, content=shown(encode(event).decode(), LOGGED_LIMIT))
+        logs.get().info(message, content=shorten(encode(event).decode(), MAX_LOGGED_CHARS))

@@ -2,7 +2,7 @@
 
 from starlette.datastructures import Headers
 
-from antiphon.server.http.auth import SUBPROTOCOL_KEY
+from antiphon.server.http.auth import API_KEY_SUBPROTOCOL_PREFIX
 
 BETA_HEADER, BETA_SUBPROTOCOL = "realtime=v1", "openai-beta.realtime-v1"
 SUBPROTOCOL = "realtime"
@@ -11,22 +11,22 @@ SUBPROTOCOL = "realtime"
 def asks_for_beta(headers: Headers) -> bool:
     """Whether a client says that it speaks the beta's dialect."""
     features = [feature.strip() for line in headers.getlist("openai-beta") for feature in line.split(",")]
-    return BETA_HEADER in features or BETA_SUBPROTOCOL in offered(headers)
+    return BETA_HEADER in features or BETA_SUBPROTOCOL in offered_subprotocols(headers)
 
 
-def subprotocol_of(headers: Headers) -> str | None:
+def select_subprotocol(headers: Headers) -> str | None:
     """
     The one of the subprotocols offered that is selected; None where none was offered.
 
     Browsers close a WebSocket whose server selects none of those that they offered. A key is never told back.
     """
-    names = offered(headers)
+    names = offered_subprotocols(headers)
     if SUBPROTOCOL in names:
         return SUBPROTOCOL
-    return next((name for name in names if not name.startswith(SUBPROTOCOL_KEY)), None)
+    return next((name for name in names if not name.startswith(API_KEY_SUBPROTOCOL_PREFIX)), None)
 
 
-def offered(headers: Headers) -> list[str]:
+def offered_subprotocols(headers: Headers) -> list[str]:
     """The subprotocols that a client offers."""
     lines = headers.getlist("sec-websocket-protocol")
     return [name.strip() for line in lines for name in line.split(",") if name.strip()]

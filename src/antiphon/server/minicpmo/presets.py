@@ -16,63 +16,63 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from antiphon.audio import SAMPLE_BYTES
-from antiphon.errors import ClientMistake
+from antiphon.errors import ClientError
 from antiphon.runtime.access.keys import Scope
 from antiphon.runtime.core import presets
-from antiphon.runtime.core.ids import mint
-from antiphon.runtime.core.presets import Folder
+from antiphon.runtime.core.ids import new_id
+from antiphon.runtime.core.presets import PresetFolder
 from antiphon.runtime.service import Service
 from antiphon.server.http.auth import GuardedRoute
-from antiphon.server.http.body import body_of
-from antiphon.server.http.errors import json_reply
+from antiphon.server.http.body import read_json_body
+from antiphon.server.http.errors import json_response
 from antiphon.server.transport import logs
 from antiphon.wire.codec.types import encode
 from antiphon.wire.minicpmo import endpoints as wire
 from antiphon.wire.minicpmo.media import to_floats
 
-VOICE_S_MOST = 60
+MAX_VOICE_S = 60
 
 
 def routes(service: Service) -> list[Route]:
     """Everything under `/api` that has to do with presets and voices."""
-    shelf = _Shelf(service)
+    shelf = _PresetEndpoints(service)
     rows: Sequence[tuple[str, str, Any, Scope]] = (
         ("GET", "/api/presets", shelf.list_presets, "realtime"),
         ("GET", "/api/presets/{mode}/{id}/audio", shelf.preset_audio, "realtime"),
         ("GET", "/api/default_ref_audio", shelf.default_voice, "realtime"),
         ("GET", "/api/assets/ref_audio", shelf.list_voices, "realtime"),
-        ("POST", "/api/assets/ref_audio", shelf.keep_voice, "admin"),
-        ("GET", "/api/assets/ref_audio/{id}", shelf.voice, "realtime"),
-        ("DELETE", "/api/assets/ref_audio/{id}", shelf.drop_voice, "admin"),
-        ("GET", "/api/frontend_defaults", shelf.defaults, "realtime"),
+        ("POST", "/api/assets/ref_audio", shelf.upload_voice, "admin"),
+        ("GET", "/api/assets/ref_audio/{id}", shelf.get_voice, "realtime"),
+        ("DELETE", "/api/assets/ref_audio/{id}", shelf.delete_voice, "admin"),
+        ("GET", "/api/frontend_defaults", shelf.frontend_defaults, "realtime"),
     )
     return [GuardedRoute(path, endpoint, service=service, access=access, methods=[method]) for method, path, endpoint, access in rows]
 
 
-class _Shelf:
+class _PresetEndpoints:
     """Presets and voices, as they are asked for."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
         path = Path(service.config.home, service.config.minicpmo.presets or "minicpmo")
-        self._folder = Folder(path, lambda line: logs.get().warning("preset", reason=line))
+        self._folder = PresetFolder(path, lambda line: logs.get().warning("preset", reason=line))
 
     async def list_presets(self, _request: Request) -> Response:
         """`GET /api/presets`."""
         found = await asyncio.to_thread(self._folder.presets)
         told: wire.Presets = {}
         for mode, each in found.items():
-            told[mode] = [await self._told(mode, preset_id, preset) for preset_id, preset in each]
-        return json_reply(encode(told))
+            told[mode] = [await self._to_wire(mode, preset_id, preset) for preset_id, preset in each]
+        return json_response(encode(told))
 
-    async def _told(self, mode: str, preset_id: str, preset: presets.Preset) -> wire.Preset:
+    async def _to_wire(self, mode: str, preset_id: str, preset: presets.Preset) -> wire.Preset:
         """A preset without its sounds."""
-        content: list[wire.PresetText | wire.PresetSound] = []
+        content: list[wire.PresetTextPart | wire.PresetAudioPart] = []
         for piece in preset.system_content:
             if piece.audio is None:
-                content.append(wire.PresetText(text=piece.text or ""))
+                content.append(wire.PresetTextPart(text=piece.text or ""))
             else:
-                content.append(wire.PresetSound(name=piece.audio, path=piece.audio, duration=await self._duration(mode, piece.audio)))
+                content.append(wire.PresetAudioPart(name=piece.audio, path=piece.audio, duration=await self._duration_s(mode, piece.audio)))
         name = preset.ref_audio
         return wire.Preset(
             id=preset_id,
@@ -81,97 +81,97 @@ class _Shelf:
             order=preset.order,
             system_prompt=UNSET if preset.system_prompt is None else preset.system_prompt,
             system_content=content or UNSET,
-            ref_audio=UNSET if name is None else wire.PresetReference(name=name, path=name, duration=await self._duration(mode, name)),
+            ref_audio=UNSET if name is None else wire.PresetReference(name=name, path=name, duration=await self._duration_s(mode, name)),
         )
 
-    async def _duration(self, mode: str, name: str) -> float:
+    async def _duration_s(self, mode: str, name: str) -> float:
         """Of a file of sound, in seconds; 0 for one that is missing or can't be read, which whoever asks for it is told."""
         try:
-            pcm = await self._heard(await asyncio.to_thread(self._folder.sound, mode, name))
-        except ClientMistake as mistake:
+            pcm = await self._decode_audio(await asyncio.to_thread(self._folder.read_audio, mode, name))
+        except ClientError as mistake:
             logs.get().warning("preset", sound=f"{mode}/{name}", reason=mistake.message)
             return 0.0
-        return _seconds(pcm)
+        return _pcm_duration_s(pcm)
 
     async def preset_audio(self, request: Request) -> Response:
         """`GET /api/presets/{mode}/{id}/audio`."""
         mode = request.path_params["mode"]
         preset = await asyncio.to_thread(self._folder.preset, mode, request.path_params["id"])
         told = wire.PresetAudio()
-        if preset.sounds:
-            told.system_content_audio = [await self._file(mode, name) for name in preset.sounds]
+        if preset.audio_names:
+            told.system_content_audio = [await self._pcm_file(mode, name) for name in preset.audio_names]
         if preset.ref_audio is not None:
-            told.ref_audio = await self._file(mode, preset.ref_audio)
-        return json_reply(encode(told))
+            told.ref_audio = await self._pcm_file(mode, preset.ref_audio)
+        return json_response(encode(told))
 
-    async def _file(self, mode: str, name: str) -> wire.PcmFile:
-        pcm = await self._heard(await asyncio.to_thread(self._folder.sound, mode, name))
-        return wire.PcmFile(data=to_floats(pcm), name=name, duration=_seconds(pcm))
+    async def _pcm_file(self, mode: str, name: str) -> wire.PcmFile:
+        pcm = await self._decode_audio(await asyncio.to_thread(self._folder.read_audio, mode, name))
+        return wire.PcmFile(data=to_floats(pcm), name=name, duration=_pcm_duration_s(pcm))
 
     async def default_voice(self, _request: Request) -> Response:
         """`GET /api/default_ref_audio`."""
-        name, file = await asyncio.to_thread(self._folder.default)
-        return _reference(name, await self._heard(file))
+        name, file = await asyncio.to_thread(self._folder.default_voice)
+        return _reference_response(name, await self._decode_audio(file))
 
-    async def voice(self, request: Request) -> Response:
+    async def get_voice(self, request: Request) -> Response:
         """`GET /api/assets/ref_audio/{id}`."""
         told, file = await asyncio.to_thread(self._folder.voice, request.path_params["id"])
-        return _reference(told.name, await self._heard(file))
+        return _reference_response(told.name, await self._decode_audio(file))
 
     async def list_voices(self, _request: Request) -> Response:
         """`GET /api/assets/ref_audio`."""
         found = [_voice(each) for each in await asyncio.to_thread(self._folder.voices)]
-        return json_reply(encode(wire.VoiceList(total=len(found), ref_audios=found)))
+        return json_response(encode(wire.VoiceList(total=len(found), ref_audios=found)))
 
-    async def keep_voice(self, request: Request) -> Response:
+    async def upload_voice(self, request: Request) -> Response:
         """`POST /api/assets/ref_audio`."""
-        upload = wire.decode_voice_upload(await body_of(request))
-        if len(upload.audio_base64) > wire.UPLOAD_BYTES_MOST:
-            raise ClientMistake(
-                f"The voice is larger than {wire.UPLOAD_BYTES_MOST} bytes.", status=413, code="request_too_large", param="audio_base64"
+        upload = wire.decode_voice_upload(await read_json_body(request))
+        if len(upload.audio_base64) > wire.MAX_UPLOAD_BYTES:
+            raise ClientError(
+                f"The voice is larger than {wire.MAX_UPLOAD_BYTES} bytes.", status=413, code="request_too_large", param="audio_base64"
             )
-        pcm = await self._heard(upload.audio_base64, "audio_base64")
-        told = await asyncio.to_thread(self._folder.keep, mint("ref"), upload.name, pcm)
-        return json_reply(encode(wire.VoiceKept(id=told.id, name=told.name)))
+        pcm = await self._decode_audio(upload.audio_base64, "audio_base64")
+        told = await asyncio.to_thread(self._folder.save_voice, new_id("ref"), upload.name, pcm)
+        return json_response(encode(wire.VoiceUploadResult(id=told.id, name=told.name)))
 
-    async def drop_voice(self, request: Request) -> Response:
+    async def delete_voice(self, request: Request) -> Response:
         """`DELETE /api/assets/ref_audio/{id}`."""
-        told = await asyncio.to_thread(self._folder.drop, request.path_params["id"])
-        return json_reply(encode(wire.VoiceKept(id=told.id, name=told.name)))
+        told = await asyncio.to_thread(self._folder.delete_voice, request.path_params["id"])
+        return json_response(encode(wire.VoiceUploadResult(id=told.id, name=told.name)))
 
-    async def defaults(self, _request: Request) -> Response:
+    async def frontend_defaults(self, _request: Request) -> Response:
         """`GET /api/frontend_defaults`."""
-        return json_reply(encode(wire.FrontendDefaults()))
+        return json_response(encode(wire.FrontendDefaults()))
 
-    async def _heard(self, file: bytes, param: str = "file") -> bytes:
+    async def _decode_audio(self, file: bytes, param: str = "file") -> bytes:
         """
         The sound in a file: s16le mono at 16 kHz.
 
         Raises:
-            ClientMistake: it can't be read, or is too long.
-            OurFault: what reads it is not installed.
+            ClientError: it can't be read, or is too long.
+            ServerError: what reads it is not installed.
         """
         pcm = bytearray()
         try:
-            async for piece in self._service.speech.recordings.sound(file):
+            async for piece in self._service.speech.audio_files.decode(file):
                 pcm += piece
-                if _seconds(pcm) > VOICE_S_MOST:
-                    raise ClientMistake(f"The sound is longer than {VOICE_S_MOST} seconds.", code="audio_too_long", param=param)
-        except ClientMistake as mistake:
+                if _pcm_duration_s(pcm) > MAX_VOICE_S:
+                    raise ClientError(f"The sound is longer than {MAX_VOICE_S} seconds.", code="audio_too_long", param=param)
+        except ClientError as mistake:
             mistake.param = param
             raise
         return bytes(pcm)
 
 
-def _seconds(pcm: bytes | bytearray) -> float:
+def _pcm_duration_s(pcm: bytes | bytearray) -> float:
     return round(len(pcm) / (SAMPLE_BYTES * presets.RATE_HZ), 3)
 
 
-def _reference(name: str, pcm: bytes) -> Response:
+def _reference_response(name: str, pcm: bytes) -> Response:
     samples = len(pcm) // SAMPLE_BYTES
-    return json_reply(encode(wire.ReferenceAudio(name=name, duration=_seconds(pcm), samples=samples, base64=to_floats(pcm))))
+    return json_response(encode(wire.ReferenceAudio(name=name, duration=_pcm_duration_s(pcm), samples=samples, base64=to_floats(pcm))))
 
 
-def _voice(kept: presets.Voice) -> wire.Voice:
-    made = datetime.fromtimestamp(kept.created_at, UTC).isoformat(timespec="seconds")
-    return wire.Voice(id=kept.id, name=kept.name, duration_ms=kept.duration_ms, created_at=made)
+def _voice(voice: presets.SavedVoice) -> wire.Voice:
+    made = datetime.fromtimestamp(voice.created_at, UTC).isoformat(timespec="seconds")
+    return wire.Voice(id=voice.id, name=voice.name, duration_ms=voice.duration_ms, created_at=made)

@@ -8,7 +8,7 @@ were sent while a client was there some are kept, too, as what is on its way is 
 from collections import deque
 from typing import Generic, Protocol, TypeVar
 
-from antiphon.errors import ClientMistake
+from antiphon.errors import ClientError
 
 SENT_LIMIT_BYTES = 3 << 19
 """What is kept of what was sent while the client was there: more than is on its way, or waits for a client that is behind."""
@@ -17,7 +17,7 @@ MISSED_LIMIT_BYTES = 4 << 20
 """What is kept while it is away; with more than that, it has missed too much."""
 
 
-class Sent:
+class ResendBuffer:
     """
     The last frames of a session, numbered in the order in which they were sent.
 
@@ -26,49 +26,49 @@ class Sent:
     """
 
     def __init__(self) -> None:
-        self.last = 0
-        self._kept: deque[bytes] = deque()
-        self._kept_bytes = 0
-        self._lost_at = 0
+        self.last_seq = 0
+        self._frames: deque[bytes] = deque()
+        self._size_bytes = 0
+        self._disconnect_seq = 0
 
-    def number(self, frame: bytes) -> bytes:
+    def append(self, frame: bytes) -> bytes:
         """The frame, a JSON object, with the next number as its `seq`."""
-        self.last += 1
-        numbered = b'%b,"seq":%d}' % (frame[:-1], self.last)
-        self._kept.append(numbered)
-        self._kept_bytes += len(numbered)
+        self.last_seq += 1
+        numbered = b'%b,"seq":%d}' % (frame[:-1], self.last_seq)
+        self._frames.append(numbered)
+        self._size_bytes += len(numbered)
         return numbered
 
-    def lose(self) -> None:
+    def mark_disconnected(self) -> None:
         """The connection is lost; without other word from the client, it has seen what was sent so far."""
-        self._lost_at = self.last
+        self._disconnect_seq = self.last_seq
 
     def trim(self, limit_bytes: int) -> bool:
         """Let go of the oldest frames beyond that; whether one was that the client has not been sent."""
-        while self._kept_bytes > limit_bytes:
-            self._kept_bytes -= len(self._kept.popleft())
-        return self.last - len(self._kept) > self._lost_at
+        while self._size_bytes > limit_bytes:
+            self._size_bytes -= len(self._frames.popleft())
+        return self.last_seq - len(self._frames) > self._disconnect_seq
 
-    def after(self, number: int | None) -> list[bytes] | None:
+    def frames_after(self, seq: int | None) -> list[bytes] | None:
         """
         The frames behind that one, or without a number, those since the connection was lost; None where not all of them are here.
         """
-        missed = self.last - (self._lost_at if number is None else number)
-        if not 0 <= missed <= len(self._kept):
+        missed = self.last_seq - (self._disconnect_seq if seq is None else seq)
+        if not 0 <= missed <= len(self._frames):
             return None
-        return list(self._kept)[len(self._kept) - missed :]
+        return list(self._frames)[len(self._frames) - missed :]
 
 
-class Owned(Protocol):
+class HasTenant(Protocol):
     """What belongs to someone."""
 
     tenant: str
 
 
-T = TypeVar("T", bound=Owned)
+T = TypeVar("T", bound=HasTenant)
 
 
-class Resumable(Generic[T]):
+class ResumableSessions(Generic[T]):
     """Sessions, or whatever stands for them, by their tokens."""
 
     def __init__(self) -> None:
@@ -81,7 +81,7 @@ class Resumable(Generic[T]):
         """A session may be come back to from now on."""
         self._sessions[token] = session
 
-    def drop(self, token: str) -> None:
+    def remove(self, token: str) -> None:
         """It may not any more."""
         self._sessions.pop(token, None)
 
@@ -90,17 +90,17 @@ class Resumable(Generic[T]):
         The session of that token.
 
         Raises:
-            ClientMistake: there is none, or it is another tenant's, which is the same to whoever asks.
+            ClientError: there is none, or it is another tenant's, which is the same to whoever asks.
         """
         session = self._sessions.get(token)
         if session is None or session.tenant != tenant:
-            raise no_session()
+            raise session_not_found()
         return session
 
 
-def no_session() -> ClientMistake:
+def session_not_found() -> ClientError:
     """There is nothing to come back to."""
-    return ClientMistake(
+    return ClientError(
         "There is no such session, or it has waited too long, or what was missed of it is too much.",
         code="session_not_found",
         param="resume",

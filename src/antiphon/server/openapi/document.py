@@ -19,11 +19,11 @@ from antiphon.runtime.service import Service
 from antiphon.server.http.auth import GuardedRoute
 from antiphon.server.openapi import operations as table
 from antiphon.server.openapi.operations import OPERATIONS, Error, Health, Operation
-from antiphon.server.openapi.schemas import Schema, Schemas, reference, schemas_of
+from antiphon.server.openapi.schemas import Schema, Schemas, build_schemas, reference
 from antiphon.wire.responses.events import StreamEvent
 from antiphon.wire.responses.profiles import PROFILES, Profile
 
-JSON = "application/json"
+JSON_TYPE = "application/json"
 
 
 def routes(service: Service, others: Sequence[Route]) -> list[Route]:
@@ -35,7 +35,7 @@ def routes(service: Service, others: Sequence[Route]) -> list[Route]:
         if is_open not in made:
             profile = PROFILES[service.config.responses.profile]
             made[is_open] = msgspec.json.encode(document([*others, described], profile, is_open=is_open))
-        return Reply(made[is_open], media_type=JSON)
+        return Reply(made[is_open], media_type=JSON_TYPE)
 
     described = GuardedRoute("/openapi.json", openapi, service=service, access="public", methods=["GET"])
     return [described]
@@ -55,9 +55,9 @@ def document(all_routes: Iterable[Route], profile: Profile, *, is_open: bool) ->
     """
     operations = {(method, path): (route, OPERATIONS[method, path]) for method, path, route in _operations(all_routes)}
     told = [told for _, told in operations.values()]
-    gives = {kind for each in told for kind in (each.gives, each.streams) if _is_type(kind)} | {Error, Health}
-    schemas = schemas_of([each.takes for each in told if each.takes], list(gives), profile.event_names)
-    writer = _Writer(schemas, profile, is_open=is_open, examples=_examples())
+    gives = {kind for each in told for kind in (each.response_type, each.event_type) if _is_type(kind)} | {Error, Health}
+    schemas = build_schemas([each.request_type for each in told if each.request_type], list(gives), profile.event_names)
+    writer = _DocumentWriter(schemas, profile, is_open=is_open, examples=_examples())
     paths: dict[str, Schema] = {}
     for (method, path), (route, row) in operations.items():
         paths.setdefault(path, {})[method.lower()] = writer.operation(path, route, row)
@@ -75,7 +75,8 @@ def document(all_routes: Iterable[Route], profile: Profile, *, is_open: bool) ->
         "components": {
             "schemas": schemas.components,
             "headers": {
-                name: {"description": each.told, "required": each.always, "schema": each.schema} for name, each in table.HEADERS.items()
+                name: {"description": each.description, "required": each.is_required, "schema": each.schema}
+                for name, each in table.HEADERS.items()
             },
             "securitySchemes": {
                 "bearer": {"type": "http", "scheme": "bearer", "description": "A key of `antiphon keys create`."},
@@ -92,8 +93,8 @@ def _operations(all_routes: Iterable[Route]) -> Iterator[tuple[str, str, Route]]
             yield method, re.sub(r":\w+}", "}", route.path), route
 
 
-def _is_type(kind: Any) -> bool:
-    return kind is not None and not isinstance(kind, str)
+def _is_type(annotation: Any) -> bool:
+    return annotation is not None and not isinstance(annotation, str)
 
 
 def _examples() -> Any:
@@ -101,7 +102,7 @@ def _examples() -> Any:
     return msgspec.json.decode(files("antiphon.server.openapi").joinpath("examples.json").read_bytes())
 
 
-class _Writer:
+class _DocumentWriter:
     """Writes operations down."""
 
     def __init__(self, schemas: Schemas, profile: Profile, *, is_open: bool, examples: Mapping[str, Any]) -> None:
@@ -110,7 +111,7 @@ class _Writer:
         self._is_open = is_open
         self._examples = examples
 
-    def operation(self, path: str, route: Route, told: Operation) -> Schema:
+    def operation(self, path: str, route: Route, operation: Operation) -> Schema:
         """One route with one method."""
         scope = route.access if isinstance(route, GuardedRoute) and route.access not in ("probe", "public") else None
         in_path = [
@@ -118,18 +119,18 @@ class _Writer:
             for name in re.findall(r"{(\w+)}", path)
         ]
         described: Schema = {
-            "operationId": told.id,
-            "tags": [told.tag],
-            "summary": told.summary,
-            **({"description": told.told} if told.told else {}),
-            "parameters": [*in_path, *told.query],
-            "responses": {str(status): answer for status, answer in self._answers(route, told, scope)},
+            "operationId": operation.id,
+            "tags": [operation.tag],
+            "summary": operation.summary,
+            **({"description": operation.description} if operation.description else {}),
+            "parameters": [*in_path, *operation.query],
+            "responses": {str(status): answer for status, answer in self._responses(route, operation, scope)},
             "security": self._security(scope),
         }
-        if told.takes is not None:
-            examples = self._examples.get(told.id, {}).get("request")
-            content = {told.takes_as: self._media(told.takes, examples)}
-            content |= {media_type: {"schema": {"type": "string"}} for media_type in told.also_takes}
+        if operation.request_type is not None:
+            examples = self._examples.get(operation.id, {}).get("request")
+            content = {operation.request_media_type: self._media_type(operation.request_type, examples)}
+            content |= {media_type: {"schema": {"type": "string"}} for media_type in operation.extra_request_media_types}
             described["requestBody"] = {"required": True, "content": content}
         return described
 
@@ -140,42 +141,53 @@ class _Writer:
             return [{"worker": []}]
         return [{"bearer": [scope]}, {"header": [scope]}, *([{}] if self._is_open else [])]
 
-    def _answers(self, route: Route, told: Operation, scope: str | None) -> Iterator[tuple[int, Schema]]:
-        if told.gives is not None:
-            yield told.status, _answer(told.status, "As asked.", self._contents(told), told, scope) | _links(told)
+    def _responses(self, route: Route, operation: Operation, scope: str | None) -> Iterator[tuple[int, Schema]]:
+        if operation.response_type is not None:
+            yield (
+                operation.status,
+                _response(operation.status, "As asked.", self._contents(operation), operation, scope) | _links(operation),
+            )
         is_probe = isinstance(route, GuardedRoute) and route.access == "probe"
-        shared = table.REFUSES_ANY | ({} if is_probe else table.REFUSES_GUARDED) | (table.REFUSES_STRANGERS if scope else {})
-        for status, when in sorted((shared | dict(told.refuses)).items()):
-            is_health = told.gives is Health and status in told.refuses
+        shared = table.COMMON_ERRORS | ({} if is_probe else table.GUARDED_ERRORS) | (table.AUTHENTICATION_ERRORS if scope else {})
+        for status, when in sorted((shared | dict(operation.errors)).items()):
+            is_health = operation.response_type is Health and status in operation.errors
             schema = {"anyOf": [reference("Health"), reference("Error")]} if is_health else reference("Error")
-            yield status, _answer(status, when, {JSON: {"schema": schema, **self._examples_of(told, status)}}, told, scope)
+            yield (
+                status,
+                _response(status, when, {JSON_TYPE: {"schema": schema, **self._examples_for(operation, status)}}, operation, scope),
+            )
 
-    def _examples_of(self, told: Operation, status: int) -> Schema:
-        shown = self._examples.get(told.id, {}).get("answers", {}).get(str(status)) or self._examples["errors"].get(str(status))
-        return {"examples": _named(shown)} if shown else {}
+    def _examples_for(self, operation: Operation, status: int) -> Schema:
+        shown = self._examples.get(operation.id, {}).get("answers", {}).get(str(status)) or self._examples["errors"].get(str(status))
+        return {"examples": _examples_by_name(shown)} if shown else {}
 
-    def _contents(self, told: Operation) -> Schema:
+    def _contents(self, operation: Operation) -> Schema:
         contents: Schema = {}
-        if _is_type(told.gives):
-            contents[JSON] = self._media(told.gives, self._examples.get(told.id, {}).get("answers", {}).get("200"))
-        for media_type in (*([] if _is_type(told.gives) else [told.gives]), *told.also_gives):
+        if _is_type(operation.response_type):
+            contents[JSON_TYPE] = self._media_type(
+                operation.response_type, self._examples.get(operation.id, {}).get("answers", {}).get("200")
+            )
+        for media_type in (
+            *([] if _is_type(operation.response_type) else [operation.response_type]),
+            *operation.extra_response_media_types,
+        ):
             contents[media_type] = {"schema": {"type": "string"}}
-        if told.streams is not None:
-            contents["text/event-stream"] = self._stream(told)
+        if operation.event_type is not None:
+            contents["text/event-stream"] = self._event_stream(operation)
         return contents
 
-    def _media(self, kind: Any, examples: Mapping[str, Any] | None) -> Schema:
-        return {"schema": self._schemas.of[kind], **({"examples": _named(examples)} if examples else {})}
+    def _media_type(self, annotation: Any, examples: Mapping[str, Any] | None) -> Schema:
+        return {"schema": self._schemas.by_type[annotation], **({"examples": _examples_by_name(examples)} if examples else {})}
 
-    def _stream(self, told: Operation) -> Schema:
+    def _event_stream(self, operation: Operation) -> Schema:
         """A stream of events, each of them as what its fields hold."""
-        json: Schema = {"type": "string", "contentMediaType": JSON, "contentSchema": self._schemas.of[told.streams]}
+        json: Schema = {"type": "string", "contentMediaType": JSON_TYPE, "contentSchema": self._schemas.by_type[operation.event_type]}
         fields: Schema = {"event": {"type": "string", "description": "The event's `type`."}, "data": json}
         required = ["event", "data"]
-        if self._profile.done_marker and told.streams is StreamEvent:
+        if self._profile.done_marker and operation.event_type is StreamEvent:
             fields["data"] = {"anyOf": [json, {"const": "[DONE]"}]}
             required = ["data"]
-        events = self._examples[told.id]["events"]
+        events = self._examples[operation.id]["events"]
         text = "".join(f"event: {event['type']}\ndata: {msgspec.json.encode(event).decode()}\n\n" for event in events)
         return {
             "itemSchema": {"type": "object", "required": required, "properties": fields},
@@ -183,24 +195,26 @@ class _Writer:
         }
 
 
-def _named(examples: Mapping[str, Any]) -> Schema:
+def _examples_by_name(examples: Mapping[str, Any]) -> Schema:
     """Examples by their summaries, as OpenAPI has them."""
     return {re.sub(r"\W+", "_", summary.lower()): {"summary": summary, "value": value} for summary, value in examples.items()}
 
 
-def _links(told: Operation) -> Schema:
-    links = {other: {"operationId": other, "parameters": {name: "$response.body#/id"}} for other, name in told.leads_to.items()}
+def _links(operation: Operation) -> Schema:
+    links = {other: {"operationId": other, "parameters": {name: "$response.body#/id"}} for other, name in operation.links.items()}
     return {"links": links} if links else {}
 
 
-def _answer(status: int, when: str, content: Schema, told: Operation, scope: str | None) -> Schema:
+def _response(status: int, description: str, content: Schema, operation: Operation, scope: str | None) -> Schema:
     headers = [
         name
         for name, header in table.HEADERS.items()
-        if status in (header.on or (status,)) and header.of in (None, told.id) and (scope or not name.startswith("x-ratelimit"))
+        if status in (header.statuses or (status,))
+        and header.operation_id in (None, operation.id)
+        and (scope or not name.startswith("x-ratelimit"))
     ]
     return {
-        "description": when,
+        "description": description,
         "headers": {name: {"$ref": f"#/components/headers/{name}"} for name in headers},
         "content": content,
     }

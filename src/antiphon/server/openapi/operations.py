@@ -93,16 +93,16 @@ class Operation(NamedTuple):
     id: str
     tag: str
     summary: str
-    gives: Any
-    takes: Any = None
-    streams: Any = None
-    refuses: Mapping[int, str] = {}
+    response_type: Any
+    request_type: Any = None
+    event_type: Any = None
+    errors: Mapping[int, str] = {}
     query: Sequence[dict[str, Any]] = ()
-    told: str | None = None
-    leads_to: Mapping[str, str] = {}
-    takes_as: str = "application/json"
-    also_gives: Sequence[str] = ()
-    also_takes: Sequence[str] = ()
+    description: str | None = None
+    links: Mapping[str, str] = {}
+    request_media_type: str = "application/json"
+    extra_response_media_types: Sequence[str] = ()
+    extra_request_media_types: Sequence[str] = ()
     status: int = 200
 
 
@@ -130,19 +130,19 @@ TAGS = {
     "Server": "What the server is, how it is, and what it can do.",
 }
 
-MALFORMED = "The request is malformed, or asks for what the model can't do; `param` says where."
-NO_NEW_WORK = "No new work is taken: the server is stopping or overloaded. `retry-after` says when to try again."
-COMPRESSED = {415: "The body is compressed."}
-ASKED = COMPRESSED | {
-    400: MALFORMED,
+MALFORMED_REQUEST = "The request is malformed, or asks for what the model can't do; `param` says where."
+UNAVAILABLE = "No new work is taken: the server is stopping or overloaded. `retry-after` says when to try again."
+COMPRESSION_ERRORS = {415: "The body is compressed."}
+REQUEST_ERRORS = COMPRESSION_ERRORS | {
+    400: MALFORMED_REQUEST,
     404: "There is no such model or item.",
     413: f"The body is over {BODY_LIMIT_BYTES >> 20} MiB.",
     502: "The engine failed, or the server behind it.",
-    503: NO_NEW_WORK,
+    503: UNAVAILABLE,
 }
-MISSING = {404: "There is no such response."}
+RESPONSE_NOT_FOUND = {404: "There is no such response."}
 
-PAGE = [
+PAGE_PARAMETERS = [
     {
         "name": "limit",
         "in": "query",
@@ -163,9 +163,9 @@ PAGE = [
     },
 ]
 
-SESSIONS = [page | {"description": str(page["description"]).replace("item", "session")} for page in PAGE]
+SESSION_PAGE_PARAMETERS = [page | {"description": str(page["description"]).replace("item", "session")} for page in PAGE_PARAMETERS]
 
-SESSION = [
+SESSION_PARAMETERS = [
     {"name": "model", "in": "query", "description": "The model that answers; the first one unless said.", "schema": {"type": "string"}},
     {
         "name": "intent",
@@ -187,7 +187,7 @@ SESSION = [
     },
 ]
 
-MINICPMO_SESSION = [
+MINICPMO_PARAMETERS = [
     {
         "name": "resumable",
         "in": "query",
@@ -214,55 +214,55 @@ MINICPMO_SESSION = [
     },
 ]
 
-A_SESSION = (
+SESSION_DESCRIPTION = (
     "The request must be a WebSocket handshake, and is then answered with 101. What is said from then on is in the reference of the "
     "Realtime API."
 )
-NO_SESSION = {
+SESSION_ERRORS = {
     400: "A parameter is malformed.",
     404: "There is no such model.",
     426: "The request is no WebSocket handshake.",
-    503: NO_NEW_WORK,
+    503: UNAVAILABLE,
 }
-NO_SECRET = COMPRESSED | {
-    400: MALFORMED,
+SECRET_ERRORS = COMPRESSION_ERRORS | {
+    400: MALFORMED_REQUEST,
     404: "There is no such model, or none that transcribes.",
     413: "The body, or the session in it, is too large.",
-    503: NO_NEW_WORK,
+    503: UNAVAILABLE,
 }
-NO_SPEECH = {
+AUDIO_ERRORS = {
     400: "The request is malformed, or asks for what the ear or the voice can't do; `param` says where.",
     404: "There is no such model.",
     501: "This server has no ears and no voice; `message` says how to get them.",
     502: "The server behind the ear or the voice failed.",
-    503: NO_NEW_WORK,
+    503: UNAVAILABLE,
     504: "The server behind the ear or the voice did not answer in time.",
 }
 
-NO_RECORDING = {404: "There is no such session, or no such file of it."}
-NOT_YET = NO_RECORDING | {409: "The session has not ended.", 502: "Where recordings are kept does not answer."}
+RECORDING_NOT_FOUND = {404: "There is no such session, or no such file of it."}
+RECORDING_ERRORS = RECORDING_NOT_FOUND | {409: "The session has not ended.", 502: "Where recordings are kept does not answer."}
 
-NO_VOICE = {
+PRESET_ERRORS = {
     404: "There is no such preset, sound or voice.",
     501: "This server can't read files of sound; `message` says how to change that.",
-    503: NO_NEW_WORK,
+    503: UNAVAILABLE,
 }
-NO_UPLOAD = (
-    NO_VOICE
-    | COMPRESSED
+UPLOAD_ERRORS = (
+    PRESET_ERRORS
+    | COMPRESSION_ERRORS
     | {
         400: "The request is malformed, or the sound can't be read, or is too long; `param` says where.",
         409: "There are too many voices already.",
-        413: f"The body is over {BODY_LIMIT_BYTES >> 20} MiB, or the file over {minicpmo.UPLOAD_BYTES_MOST >> 20} MiB.",
+        413: f"The body is over {BODY_LIMIT_BYTES >> 20} MiB, or the file over {minicpmo.MAX_UPLOAD_BYTES >> 20} MiB.",
     }
 )
-NO_VOICE_HERE = {404: "There is no such voice."}
+VOICE_NOT_FOUND = {404: "There is no such voice."}
 
-NO_TICKET = {404: "There is no such ticket, or it is another's, or it has ended."}
-NO_WORKER = {404: "There is no such worker."}
+TICKET_NOT_FOUND = {404: "There is no such ticket, or it is another's, or it has ended."}
+WORKER_NOT_FOUND = {404: "There is no such worker."}
 
-NO_CALL = {404: "There is no such call."}
-NOT_SIP = {400: "The call came over WebRTC, and can't be asked for that."} | NO_CALL
+CALL_NOT_FOUND = {404: "There is no such call."}
+SIP_ERRORS = {400: "The call came over WebRTC, and can't be asked for that."} | CALL_NOT_FOUND
 
 OPERATIONS: dict[tuple[str, str], Operation] = {
     ("POST", "/v1/responses"): Operation(
@@ -272,11 +272,11 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
         Response,
         CreateRequest,
         StreamEvent,
-        ASKED,
-        told="With `stream`, the answer is told as server-sent events while it is made. Unless `store` is false it is kept, so that "
+        REQUEST_ERRORS,
+        description="With `stream`, the answer is told as server-sent events while it is made. Unless `store` is false it is kept, so that "
         "`previous_response_id` can continue the conversation. Without a `model`, the first of those configured answers. Fields that "
         "this server does not know are handed to the model's engine.",
-        leads_to=dict.fromkeys(("getResponse", "deleteResponse", "cancelResponse", "listInputItems"), "id"),
+        links=dict.fromkeys(("getResponse", "deleteResponse", "cancelResponse", "listInputItems"), "id"),
     ),
     ("POST", "/v1/responses/input_tokens"): Operation(
         "countInputTokens",
@@ -284,27 +284,27 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
         "Count the tokens of an input",
         InputTokens,
         InputTokensRequest,
-        refuses=ASKED,
-        told="They are counted by the engine that would read them, and nothing is answered or kept.",
+        errors=REQUEST_ERRORS,
+        description="They are counted by the engine that would read them, and nothing is answered or kept.",
     ),
     ("GET", "/v1/responses/{id}"): Operation(
-        "getResponse", "Responses", "Retrieve a response", Response, refuses={400: MALFORMED} | MISSING
+        "getResponse", "Responses", "Retrieve a response", Response, errors={400: MALFORMED_REQUEST} | RESPONSE_NOT_FOUND
     ),
     ("DELETE", "/v1/responses/{id}"): Operation(
         "deleteResponse",
         "Responses",
         "Delete a response",
         ResponseDeleted,
-        refuses=MISSING,
-        told="Conversations that go on from it can't be continued any more.",
+        errors=RESPONSE_NOT_FOUND,
+        description="Conversations that go on from it can't be continued any more.",
     ),
     ("POST", "/v1/responses/{id}/cancel"): Operation(
         "cancelResponse",
         "Responses",
         "Cancel a response in the background",
         None,
-        refuses={400: "The response is none in the background."} | MISSING,
-        told="This server makes no responses in the background yet, so that this is always refused. Any other response is cancelled by "
+        errors={400: "The response is none in the background."} | RESPONSE_NOT_FOUND,
+        description="This server makes no responses in the background yet, so that this is always refused. Any other response is cancelled by "
         "closing the connection on which it was asked for.",
     ),
     ("GET", "/v1/responses/{id}/input_items"): Operation(
@@ -312,29 +312,35 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
         "Responses",
         "List the items that a response was asked with",
         ItemList,
-        refuses={400: "A parameter is malformed, or `after` is none of its items; `param` says which."} | MISSING,
-        query=PAGE,
+        errors={400: "A parameter is malformed, or `after` is none of its items; `param` says which."} | RESPONSE_NOT_FOUND,
+        query=PAGE_PARAMETERS,
     ),
     ("GET", "/v1/realtime"): Operation(
         "openSession",
         "Realtime",
         "Open a session",
         None,
-        refuses=NO_SESSION,
-        query=[*SESSION, *MINICPMO_SESSION],
-        told=f"{A_SESSION} With `mode`, or without any sign that the Realtime API is meant, MiniCPM-o's protocol is spoken.",
+        errors=SESSION_ERRORS,
+        query=[*SESSION_PARAMETERS, *MINICPMO_PARAMETERS],
+        description=f"{SESSION_DESCRIPTION} With `mode`, or without any sign that the Realtime API is meant, MiniCPM-o's protocol is spoken.",
     ),
     ("GET", "/openai/v1/realtime"): Operation(
-        "openSessionOnAzure", "Realtime", "The same, for clients of Azure", None, refuses=NO_SESSION, query=SESSION, told=A_SESSION
+        "openSessionOnAzure",
+        "Realtime",
+        "The same, for clients of Azure",
+        None,
+        errors=SESSION_ERRORS,
+        query=SESSION_PARAMETERS,
+        description=SESSION_DESCRIPTION,
     ),
     ("GET", "/openai/realtime"): Operation(
         "openSessionOnAzurePreview",
         "Realtime",
         "The same, for clients of Azure's preview",
         None,
-        refuses=NO_SESSION,
-        query=SESSION,
-        told=A_SESSION,
+        errors=SESSION_ERRORS,
+        query=SESSION_PARAMETERS,
+        description=SESSION_DESCRIPTION,
     ),
     ("POST", "/v1/realtime/client_secrets"): Operation(
         "createClientSecret",
@@ -342,12 +348,12 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
         "Make a secret that opens sessions",
         ClientSecret,
         ClientSecretRequest,
-        refuses=NO_SECRET,
-        told="For a client that is not trusted with a key, such as a page in a browser. It opens sessions that begin with what is in "
+        errors=SECRET_ERRORS,
+        description="For a client that is not trusted with a key, such as a page in a browser. It opens sessions that begin with what is in "
         "`session`, until it expires, and nothing else.",
     ),
     ("POST", "/v1/realtime/sessions"): Operation(
-        "createBetaSession", "Realtime", "The same, as the beta has it", BetaSession, BetaSessionRequest, refuses=NO_SECRET
+        "createBetaSession", "Realtime", "The same, as the beta has it", BetaSession, BetaSessionRequest, errors=SECRET_ERRORS
     ),
     ("POST", "/v1/realtime/transcription_sessions"): Operation(
         "createBetaTranscriptionSession",
@@ -355,7 +361,7 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
         "The same, for sessions of the beta that only transcribe",
         BetaSession,
         BetaSessionRequest,
-        refuses=NO_SECRET,
+        errors=SECRET_ERRORS,
     ),
     ("POST", "/v1/realtime/calls"): Operation(
         "createCall",
@@ -363,41 +369,41 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
         "Call, over WebRTC",
         "application/sdp",
         CallForm,
-        refuses=NO_SECRET | {404: "There is no such model.", 501: "This server can't take calls; `message` says how to change that."},
-        query=SESSION,
-        told="The answer to the offer; `location` has the call's id. What is said from then on, on the data channel `oai-events`, is in "
+        errors=SECRET_ERRORS | {404: "There is no such model.", 501: "This server can't take calls; `message` says how to change that."},
+        query=SESSION_PARAMETERS,
+        description="The answer to the offer; `location` has the call's id. What is said from then on, on the data channel `oai-events`, is in "
         "the reference of the Realtime API.",
-        takes_as="multipart/form-data",
-        also_takes=("application/sdp",),
+        request_media_type="multipart/form-data",
+        extra_request_media_types=("application/sdp",),
         status=201,
     ),
-    ("POST", "/v1/realtime/calls/{id}/hangup"): Operation("hangUpCall", "Realtime", "End a call", "text/plain", refuses=NO_CALL),
-    ("POST", "/v1/realtime/calls/{id}/accept"): Operation("acceptCall", "Realtime", "Accept a call over SIP", None, refuses=NOT_SIP),
-    ("POST", "/v1/realtime/calls/{id}/reject"): Operation("rejectCall", "Realtime", "Reject a call over SIP", None, refuses=NOT_SIP),
-    ("POST", "/v1/realtime/calls/{id}/refer"): Operation("referCall", "Realtime", "Hand on a call over SIP", None, refuses=NOT_SIP),
-    ("GET", "/api/presets"): Operation("listPresets", "MiniCPM-o", "List the presets, by mode", minicpmo.Presets, refuses=NO_VOICE),
+    ("POST", "/v1/realtime/calls/{id}/hangup"): Operation("hangUpCall", "Realtime", "End a call", "text/plain", errors=CALL_NOT_FOUND),
+    ("POST", "/v1/realtime/calls/{id}/accept"): Operation("acceptCall", "Realtime", "Accept a call over SIP", None, errors=SIP_ERRORS),
+    ("POST", "/v1/realtime/calls/{id}/reject"): Operation("rejectCall", "Realtime", "Reject a call over SIP", None, errors=SIP_ERRORS),
+    ("POST", "/v1/realtime/calls/{id}/refer"): Operation("referCall", "Realtime", "Hand on a call over SIP", None, errors=SIP_ERRORS),
+    ("GET", "/api/presets"): Operation("listPresets", "MiniCPM-o", "List the presets, by mode", minicpmo.Presets, errors=PRESET_ERRORS),
     ("GET", "/api/presets/{mode}/{id}/audio"): Operation(
-        "getPresetAudio", "MiniCPM-o", "The sounds of a preset", minicpmo.PresetAudio, refuses=NO_VOICE
+        "getPresetAudio", "MiniCPM-o", "The sounds of a preset", minicpmo.PresetAudio, errors=PRESET_ERRORS
     ),
     ("GET", "/api/default_ref_audio"): Operation(
-        "getDefaultVoice", "MiniCPM-o", "The voice of clients that bring none", minicpmo.ReferenceAudio, refuses=NO_VOICE
+        "getDefaultVoice", "MiniCPM-o", "The voice of clients that bring none", minicpmo.ReferenceAudio, errors=PRESET_ERRORS
     ),
     ("GET", "/api/assets/ref_audio"): Operation("listVoices", "MiniCPM-o", "List the voices that were kept", minicpmo.VoiceList),
     ("POST", "/api/assets/ref_audio"): Operation(
         "keepVoice",
         "MiniCPM-o",
         "Keep a voice",
-        minicpmo.VoiceKept,
+        minicpmo.VoiceUploadResult,
         minicpmo.VoiceUpload,
-        refuses=NO_UPLOAD,
-        told="A file in one of the formats of `POST /v1/audio/transcriptions`, of a minute at most.",
-        leads_to=dict.fromkeys(("getVoice", "dropVoice"), "id"),
+        errors=UPLOAD_ERRORS,
+        description="A file in one of the formats of `POST /v1/audio/transcriptions`, of a minute at most.",
+        links=dict.fromkeys(("getVoice", "dropVoice"), "id"),
     ),
     ("GET", "/api/assets/ref_audio/{id}"): Operation(
-        "getVoice", "MiniCPM-o", "A voice that was kept", minicpmo.ReferenceAudio, refuses=NO_VOICE
+        "getVoice", "MiniCPM-o", "A voice that was kept", minicpmo.ReferenceAudio, errors=PRESET_ERRORS
     ),
     ("DELETE", "/api/assets/ref_audio/{id}"): Operation(
-        "dropVoice", "MiniCPM-o", "Keep a voice no longer", minicpmo.VoiceKept, refuses=NO_VOICE_HERE
+        "dropVoice", "MiniCPM-o", "Keep a voice no longer", minicpmo.VoiceUploadResult, errors=VOICE_NOT_FOUND
     ),
     ("GET", "/api/frontend_defaults"): Operation("getFrontendDefaults", "MiniCPM-o", "What a page begins with", minicpmo.FrontendDefaults),
     ("POST", "/v1/audio/transcriptions"): Operation(
@@ -407,11 +413,11 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
         Transcription,
         TranscriptionForm,
         TranscriptEvent,
-        NO_SPEECH | {413: f"The file is over {FILE_LIMIT_BYTES >> 20} MiB."},
-        told="WAV, FLAC, MP3 or Ogg, of two hours at most. With `stream` a stretch is told as soon as it is written down. With "
+        AUDIO_ERRORS | {413: f"The file is over {FILE_LIMIT_BYTES >> 20} MiB."},
+        description="WAV, FLAC, MP3 or Ogg, of two hours at most. With `stream` a stretch is told as soon as it is written down. With "
         "`response_format` `verbose_json` the answer has `segments` and `words`, too; `text`, `srt` and `vtt` are plain text.",
-        takes_as="multipart/form-data",
-        also_gives=("text/plain",),
+        request_media_type="multipart/form-data",
+        extra_response_media_types=("text/plain",),
     ),
     ("POST", "/v1/audio/speech"): Operation(
         "createSpeech",
@@ -420,102 +426,100 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
         "audio/*",
         SpeechRequest,
         SpeechEvent,
-        NO_SPEECH | COMPRESSED | {413: ASKED[413]},
-        told="The sound is sent while it is made: as a file, or with `stream_format` `sse` as events.",
+        AUDIO_ERRORS | COMPRESSION_ERRORS | {413: REQUEST_ERRORS[413]},
+        description="The sound is sent while it is made: as a file, or with `stream_format` `sse` as events.",
     ),
     ("GET", "/v1/sessions"): Operation(
         "listSessions",
         "Sessions",
         "List the sessions that were recorded",
         RecordedSessionList,
-        refuses={400: "A parameter is malformed, or `after` is none of the sessions; `param` says which."},
-        query=SESSIONS,
+        errors={400: "A parameter is malformed, or `after` is none of the sessions; `param` says which."},
+        query=SESSION_PAGE_PARAMETERS,
     ),
-    ("GET", "/v1/sessions/{id}"): Operation("getSession", "Sessions", "Show a session", RecordedSession, refuses=NO_RECORDING),
-    ("DELETE", "/v1/sessions/{id}"): Operation("deleteSession", "Sessions", "Delete a recording", SessionDeleted, refuses=NOT_YET),
+    ("GET", "/v1/sessions/{id}"): Operation("getSession", "Sessions", "Show a session", RecordedSession, errors=RECORDING_NOT_FOUND),
+    ("DELETE", "/v1/sessions/{id}"): Operation("deleteSession", "Sessions", "Delete a recording", SessionDeleted, errors=RECORDING_ERRORS),
     ("GET", "/v1/sessions/{id}/events"): Operation(
         "getSessionEvents",
         "Sessions",
         "What was said, event by event",
         "application/x-ndjson",
-        refuses=NOT_YET | {416: "The file has nothing of what `range` asks for."},
+        errors=RECORDING_ERRORS | {416: "The file has nothing of what `range` asks for."},
     ),
     ("GET", "/v1/sessions/{id}/files/{name}"): Operation(
         "getSessionFile",
         "Sessions",
         "One of its files, such as `in.wav`",
         "audio/*",
-        refuses=NOT_YET | {416: "The file has nothing of what `range` asks for."},
-        told="With `range`, a part of it, with the status 206.",
+        errors=RECORDING_ERRORS | {416: "The file has nothing of what `range` asks for."},
+        description="With `range`, a part of it, with the status 206.",
     ),
     ("GET", "/v1/sessions/{id}/download"): Operation(
-        "downloadSession", "Sessions", "All of its files, in one zip file", "application/zip", refuses=NOT_YET
+        "downloadSession", "Sessions", "All of its files, in one zip file", "application/zip", errors=RECORDING_ERRORS
     ),
     ("GET", "/v1/models"): Operation("listModels", "Models", "List the models", ModelList),
-    ("GET", "/v1/models/{model}"): Operation(
-        "retrieveModel", "Models", "Retrieve a model", Model, refuses={404: "There is no such model."}
-    ),
+    ("GET", "/v1/models/{model}"): Operation("retrieveModel", "Models", "Retrieve a model", Model, errors={404: "There is no such model."}),
     ("GET", "/livez"): Operation("getLiveness", "Server", "Whether the process lives", Health),
-    ("GET", "/readyz"): Operation("getReadiness", "Server", "Whether new work is taken", Health, refuses={503: "It is not."}),
-    ("GET", "/health"): Operation("getHealth", "Server", "The same as `/readyz`", Health, refuses={503: "No new work is taken."}),
+    ("GET", "/readyz"): Operation("getReadiness", "Server", "Whether new work is taken", Health, errors={503: "It is not."}),
+    ("GET", "/health"): Operation("getHealth", "Server", "The same as `/readyz`", Health, errors={503: "No new work is taken."}),
     ("GET", "/version"): Operation("getVersion", "Server", "Name and version", Version),
     ("GET", "/status"): Operation("getStatus", "Queue", "How it stands", queue.GatewayStatus),
     ("GET", "/queue"): Operation("getQueue", "Queue", "Who waits, and who is served", queue.QueueStatus),
     ("GET", "/api/queue"): Operation("listTickets", "Queue", "The same", queue.QueueStatus),
-    ("GET", "/api/queue/{id}"): Operation("getTicket", "Queue", "Retrieve a ticket", queue.QueueTicket, refuses=NO_TICKET),
+    ("GET", "/api/queue/{id}"): Operation("getTicket", "Queue", "Retrieve a ticket", queue.QueueTicket, errors=TICKET_NOT_FOUND),
     ("DELETE", "/api/queue/{id}"): Operation(
         "cancelTicket",
         "Queue",
         "Have a ticket wait no longer",
         queue.TicketCancelled,
-        refuses=NO_TICKET | {409: "The ticket has its place already."},
-        told="Whoever waits with it is told `worker_busy`.",
+        errors=TICKET_NOT_FOUND | {409: "The ticket has its place already."},
+        description="Whoever waits with it is told `worker_busy`.",
     ),
     ("GET", "/api/config/eta"): Operation("getEtaConfig", "Queue", "What estimates are made from", queue.EtaConfig),
     ("GET", "/workers"): Operation("listWorkers", "Queue", "List the workers", queue.WorkerList),
-    ("GET", "/workers/{id}"): Operation("getWorker", "Queue", "Retrieve a worker", queue.WorkerStatusEntry, refuses=NO_WORKER),
+    ("GET", "/workers/{id}"): Operation("getWorker", "Queue", "Retrieve a worker", queue.WorkerStatusEntry, errors=WORKER_NOT_FOUND),
     ("POST", "/workers/{id}/drain"): Operation(
         "drainWorker",
         "Queue",
         "Give no more places with a worker",
         queue.WorkerStatusEntry,
-        refuses=NO_WORKER,
-        told="Conversations under way go on.",
+        errors=WORKER_NOT_FOUND,
+        description="Conversations under way go on.",
     ),
     ("POST", "/workers/{id}/resume"): Operation(
         "resumeWorker",
         "Queue",
         "Give places again with a worker that was drained",
         queue.WorkerStatusEntry,
-        refuses=NO_WORKER | {409: "The worker ends with its last session."},
-        told="One that was not drained stays as it is.",
+        errors=WORKER_NOT_FOUND | {409: "The worker ends with its last session."},
+        description="One that was not drained stays as it is.",
     ),
     ("DELETE", "/workers/{id}"): Operation(
         "removeWorker",
         "Queue",
         "Forget a worker",
         queue.WorkerRemoved,
-        refuses=NO_WORKER,
-        told="Conversations under way go on. A worker that joins again, or is configured when the server starts again, is there again.",
+        errors=WORKER_NOT_FOUND,
+        description="Conversations under way go on. A worker that joins again, or is configured when the server starts again, is there again.",
     ),
     ("GET", "/v1/workers/join"): Operation(
         "joinAsWorker",
         "Server",
         "Join as a worker",
         None,
-        refuses={409: "The worker speaks another version.", 426: "The request is no WebSocket handshake.", 503: NO_NEW_WORK},
-        told="The request must be a WebSocket handshake with the key of workers, and is then answered with 101. `antiphon worker` makes it;"
+        errors={409: "The worker speaks another version.", 426: "The request is no WebSocket handshake.", 503: UNAVAILABLE},
+        description="The request must be a WebSocket handshake with the key of workers, and is then answered with 101. `antiphon worker` makes it;"
         " what is said from then on is between two antiphons of the same version.",
     ),
     ("GET", "/metrics"): Operation("getMetrics", "Server", "What is counted, for Prometheus", "text/plain"),
     ("GET", "/openapi.json"): Operation("getDocument", "Server", "This document", Document),
     ("GET", "/docs"): Operation("getDocumentPage", "Server", "This document as a page", "text/html"),
     ("GET", "/"): Operation(
-        "getFrontPage", "Server", "Lead a browser to `/docs`", "text/html", refuses={404: "The client takes no HTML."}, status=307
+        "getFrontPage", "Server", "Lead a browser to `/docs`", "text/html", errors={404: "The client takes no HTML."}, status=307
     ),
 }
 
-REFUSES_ANY = {
+COMMON_ERRORS = {
     400: "The request is not valid HTTP.",
     408: "The request did not arrive in time.",
     429: "A limit of the key is reached, or there are too many connections from the client's address.",
@@ -525,13 +529,13 @@ REFUSES_ANY = {
 }
 """What any request may be answered, whatever it asks for."""
 
-REFUSES_GUARDED = {
+GUARDED_ERRORS = {
     403: "The key may not do that, or the page that asks is another site's.",
     421: "The request is for another host.",
 }
 """What any request may be answered but the probes'."""
 
-REFUSES_STRANGERS = {401: "The key is missing or wrong."}
+AUTHENTICATION_ERRORS = {401: "The key is missing or wrong."}
 """What a request may be answered that needs a key."""
 
 
@@ -545,11 +549,11 @@ class Header(NamedTuple):
         always: whether they always have it.
     """
 
-    told: str
+    description: str
     schema: Mapping[str, Any]
-    on: Sequence[int] = ()
-    of: str | None = None
-    always: bool = False
+    statuses: Sequence[int] = ()
+    operation_id: str | None = None
+    is_required: bool = False
 
 
 _COUNT = {"type": "integer", "minimum": 0}
@@ -558,21 +562,27 @@ _DURATION = {"type": "string", "examples": ["1.5s", "2m30s"]}
 
 HEADERS = {
     "x-request-id": Header(
-        "The request's id, which is in the server's log.", {"type": "string", "pattern": "^req_[0-9a-f]{48}$"}, always=True
+        "The request's id, which is in the server's log.", {"type": "string", "pattern": "^req_[0-9a-f]{48}$"}, is_required=True
     ),
     "openai-processing-ms": Header("Milliseconds until the answer began.", _COUNT),
     "openai-version": Header("The version of the API.", {"type": "string"}),
-    "retry-after": Header("Seconds after which trying again may help.", {"type": "integer", "minimum": 1}, on=(429, 503)),
-    "location": Header("The call's address; its last part is its id.", {"type": "string"}, on=(201,), of="createCall", always=True),
-    "www-authenticate": Header("How to show a key.", {"const": "Bearer"}, on=(401,), always=True),
+    "retry-after": Header("Seconds after which trying again may help.", {"type": "integer", "minimum": 1}, statuses=(429, 503)),
+    "location": Header(
+        "The call's address; its last part is its id.", {"type": "string"}, statuses=(201,), operation_id="createCall", is_required=True
+    ),
+    "www-authenticate": Header("How to show a key.", {"const": "Bearer"}, statuses=(401,), is_required=True),
     "x-ratelimit-limit-requests": Header("Requests a minute that the key may make.", _COUNT),
     "x-ratelimit-remaining-requests": Header("How many of them are left.", _COUNT),
     "x-ratelimit-reset-requests": Header("The time until all of them are.", _DURATION),
     "x-ratelimit-limit-tokens": Header("Tokens a minute that the key may take.", _COUNT),
     "x-ratelimit-remaining-tokens": Header("How many of them are left.", _COUNT),
     "x-ratelimit-reset-tokens": Header("The time until all of them are.", _DURATION),
-    "antiphon-tools-not-offered": Header("Tools that the model was not offered.", _NAMES, on=(200,), of="createResponse"),
-    "antiphon-grammars-not-enforced": Header("Tools whose grammar the model is not held to.", _NAMES, on=(200,), of="createResponse"),
-    "antiphon-items-not-told": Header("Types of items that the model was not told.", _NAMES, on=(200,), of="createResponse"),
+    "antiphon-tools-not-offered": Header("Tools that the model was not offered.", _NAMES, statuses=(200,), operation_id="createResponse"),
+    "antiphon-grammars-not-enforced": Header(
+        "Tools whose grammar the model is not held to.", _NAMES, statuses=(200,), operation_id="createResponse"
+    ),
+    "antiphon-items-not-told": Header(
+        "Types of items that the model was not told.", _NAMES, statuses=(200,), operation_id="createResponse"
+    ),
 }
 """Those of the limits are there for a key that has limits."""

@@ -19,7 +19,7 @@ from antiphon.wire.responses.tools import CustomTool, FunctionTool, Tool
 
 Schema = dict[str, Any]
 
-SCHEMAS = "#/components/schemas/"
+REF_PREFIX = "#/components/schemas/"
 
 _UNIONS: Mapping[str, Any] = {
     "InputPart": InputPart,
@@ -33,10 +33,10 @@ _UNIONS: Mapping[str, Any] = {
 }
 """Unions that have a name in the document; they occur more than once, are open, or are part of what no type says."""
 
-_UNTYPED = (Message, ItemReference)
+_UNTYPED_ITEMS = (Message, ItemReference)
 """Items that are known for what they are without their `type`."""
 
-_ALWAYS_TOLD = {
+_ALWAYS_PRESENT_FIELDS = {
     "Response": (
         "background completed_at error frequency_penalty incomplete_details instructions max_output_tokens max_tool_calls metadata "
         "presence_penalty previous_response_id prompt_cache_key reasoning safety_identifier service_tier status store temperature text "
@@ -45,18 +45,18 @@ _ALWAYS_TOLD = {
 }
 """Fields that this server always writes, though other servers may not."""
 
-_SOMETHING_TO_ANSWER = [
+_INPUT_ALTERNATIVES = [
     {"required": ["input"], "properties": {"input": {"type": ["string", "array"], "minItems": 1}}},
     {"required": ["instructions"], "properties": {"instructions": {"type": ["string", "array"], "minItems": 1, "minLength": 1}}},
     {"required": ["previous_response_id"], "properties": {"previous_response_id": {"type": "string"}}},
 ]
 
-_PARTS_OF_ROLES = [
-    {"properties": {"role": {"const": "assistant"}, "content": {"items": {"$ref": f"{SCHEMAS}OutputPart"}}}},
-    {"properties": {"role": {"not": {"const": "assistant"}}, "content": {"items": {"$ref": f"{SCHEMAS}InputPart"}}}},
+_PARTS_BY_ROLE = [
+    {"properties": {"role": {"const": "assistant"}, "content": {"items": {"$ref": f"{REF_PREFIX}OutputPart"}}}},
+    {"properties": {"role": {"not": {"const": "assistant"}}, "content": {"items": {"$ref": f"{REF_PREFIX}InputPart"}}}},
 ]
 
-_ONE_OF_THESE = {"CreateRequest": _SOMETHING_TO_ANSWER, "InputTokensRequest": _SOMETHING_TO_ANSWER, "Message": _PARTS_OF_ROLES}
+_ANY_OF = {"CreateRequest": _INPUT_ALTERNATIVES, "InputTokensRequest": _INPUT_ALTERNATIVES, "Message": _PARTS_BY_ROLE}
 """What fields must hold together; no single one shows it."""
 
 
@@ -69,11 +69,11 @@ class Schemas(NamedTuple):
         components: schemas by name, to which others refer.
     """
 
-    of: Mapping[Any, Schema]
+    by_type: Mapping[Any, Schema]
     components: Mapping[str, Schema]
 
 
-def schemas_of(takes: Sequence[Any], gives: Sequence[Any], renamed: Mapping[str, str]) -> Schemas:
+def build_schemas(request_types: Sequence[Any], response_types: Sequence[Any], event_names: Mapping[str, str]) -> Schemas:
     """
     The schemas of wire types.
 
@@ -82,19 +82,19 @@ def schemas_of(takes: Sequence[Any], gives: Sequence[Any], renamed: Mapping[str,
         gives: types that the server sends.
         renamed: the `type` under which an object is sent, where it is not its own.
     """
-    kinds = sorted({*takes, *gives}, key=str)
-    made, found = _shortly_named(msgspec.json.schema_components(kinds, schema_hook=_unknown_to_msgspec, ref_template=SCHEMAS + "{name}"))
-    schemas = {kind: _cleaned(schema) for kind, schema in zip(kinds, made, strict=True)}
-    known = {name: _cleaned(schema) for name, schema in found.items() if name not in (Unknown.__name__, Nothing.__name__)}
-    known |= _unions(known.keys(), renamed)
-    taken = _reached([schemas[kind] for kind in takes], known)
-    forgiving = {name for kind in _made_of(takes) if kind.null_is_absent and (name := _name_of(kind, known)) in taken}
+    kinds = sorted({*request_types, *response_types}, key=str)
+    made, found = _shorten_names(msgspec.json.schema_components(kinds, schema_hook=_schema_hook, ref_template=REF_PREFIX + "{name}"))
+    schemas = {kind: _clean(schema) for kind, schema in zip(kinds, made, strict=True)}
+    known = {name: _clean(schema) for name, schema in found.items() if name not in (Unknown.__name__, Nothing.__name__)}
+    known |= _named_unions(known.keys(), event_names)
+    taken = _reachable([schemas[kind] for kind in request_types], known)
+    forgiving = {name for kind in _wire_types_in(request_types) if kind.null_is_absent and (name := _component_name(kind, known)) in taken}
     for name in forgiving:
-        _take_nulls(known[name])
-    return Schemas(schemas, {name: _whole(name, schema, name in taken, renamed) for name, schema in sorted(known.items())})
+        _allow_nulls(known[name])
+    return Schemas(schemas, {name: _complete_schema(name, schema, name in taken, event_names) for name, schema in sorted(known.items())})
 
 
-def _shortly_named(schemas: Any) -> Any:
+def _shorten_names(schemas: Any) -> Any:
     """Schemas without the modules that msgspec puts before types which share a name."""
     json = msgspec.json.encode(schemas)
     return msgspec.json.decode(
@@ -102,33 +102,33 @@ def _shortly_named(schemas: Any) -> Any:
     )
 
 
-def _unknown_to_msgspec(kind: Any) -> Schema:
+def _schema_hook(kind: Any) -> Schema:
     return {"description": "Anything."} if kind is object else {"type": "object"}
 
 
 def reference(name: str) -> Schema:
     """A schema that stands elsewhere in the document."""
-    return {"$ref": SCHEMAS + name}
+    return {"$ref": REF_PREFIX + name}
 
 
-def _cleaned(node: Any) -> Any:
+def _clean(node: Any) -> Any:
     """A schema with references to the unions that have a name, and without what msgspec needs to keep unknown fields."""
     if isinstance(node, list):
-        return [_cleaned(each) for each in node]
+        return [_clean(each) for each in node]
     if isinstance(node, str):
         return node.replace(r"\Z", "$")
     if not isinstance(node, dict):
         return node
     if "discriminator" in node:
-        return _union(node)
-    cleaned = {key: _cleaned(value) for key, value in node.items()}
+        return _resolve_union(node)
+    cleaned = {key: _clean(value) for key, value in node.items()}
     if EXTRA_NAME in cleaned.get("properties", ()):
         del cleaned["properties"][EXTRA_NAME], cleaned["additionalProperties"]
     return cleaned
 
 
-def _union(schema: Schema) -> Schema:
-    names = {each["$ref"].removeprefix(SCHEMAS) for each in schema["anyOf"]} - {Nothing.__name__}
+def _resolve_union(schema: Schema) -> Schema:
+    names = {each["$ref"].removeprefix(REF_PREFIX) for each in schema["anyOf"]} - {Nothing.__name__}
     for name, union in _UNIONS.items():
         if names == {kind.__name__ for kind in get_args(union)}:
             return reference(name)
@@ -141,21 +141,21 @@ def _union(schema: Schema) -> Schema:
 # Unions
 
 
-def _unions(known: Iterable[str], renamed: Mapping[str, str]) -> Iterator[tuple[str, Schema]]:
+def _named_unions(component_names: Iterable[str], event_names: Mapping[str, str]) -> Iterator[tuple[str, Schema]]:
     """The unions all of whose types are known, and what else each is open to."""
-    known = {*known, Unknown.__name__}
+    component_names = {*component_names, Unknown.__name__}
     for name, union in _UNIONS.items():
         kinds = get_args(union)
-        if not {kind.__name__ for kind in kinds} <= known:
+        if not {kind.__name__ for kind in kinds} <= component_names:
             continue
-        tags = {renamed.get(tag, tag): kind for kind in kinds if (tag := _tag(kind)) and kind is not Unknown}
-        one_of = {"propertyName": "type", "mapping": {tag: SCHEMAS + kind.__name__ for tag, kind in tags.items()}}
+        tags = {event_names.get(tag, tag): kind for kind in kinds if (tag := _tag(kind)) and kind is not Unknown}
+        one_of = {"propertyName": "type", "mapping": {tag: REF_PREFIX + kind.__name__ for tag, kind in tags.items()}}
         members = [reference(kind.__name__) for kind in tags.values()]
         if Unknown in kinds:
             other = f"Other{name}"
-            one_of["defaultMapping"] = SCHEMAS + other
+            one_of["defaultMapping"] = REF_PREFIX + other
             members.append(reference(other))
-            yield other, _other(tags, [kind for kind in _UNTYPED if kind in kinds])
+            yield other, _other_member(tags, [kind for kind in _UNTYPED_ITEMS if kind in kinds])
         yield name, {"title": name, "anyOf": members, "discriminator": one_of}
 
 
@@ -163,20 +163,20 @@ def _tag(kind: type[Tagged]) -> str:
     return str(kind.__struct_config__.tag)
 
 
-def _other(tags: Iterable[str], untyped: Sequence[type]) -> Schema:
+def _other_member(tags: Iterable[str], untyped_items: Sequence[type]) -> Schema:
     """What an open union takes beside the types it knows."""
     told = "Of a type that this version doesn't know; it is kept as it came."
     new = {"type": "object", "required": ["type"], "properties": {"type": {"type": "string", "not": {"enum": sorted(tags)}}}}
-    if not untyped:
+    if not untyped_items:
         return {"description": told, **new}
-    plain = {"properties": {"type": {"type": "null"}}, "anyOf": [reference(kind.__name__) for kind in untyped]}
+    plain = {"properties": {"type": {"type": "null"}}, "anyOf": [reference(kind.__name__) for kind in untyped_items]}
     return {"description": f"{told} Or it leaves out its type.", "anyOf": [new, plain]}
 
 
 # Objects
 
 
-def _made_of(kinds: Iterable[Any]) -> set[type[Wire]]:
+def _wire_types_in(kinds: Iterable[Any]) -> set[type[Wire]]:
     """The wire types that annotations are made of, at any depth."""
     found: set[type[Wire]] = set()
     waiting = list(kinds)
@@ -189,23 +189,23 @@ def _made_of(kinds: Iterable[Any]) -> set[type[Wire]]:
     return found
 
 
-def _name_of(kind: type[Wire], known: Mapping[str, Schema]) -> str:
+def _component_name(kind: type[Wire], components: Mapping[str, Schema]) -> str:
     """What a type is called in the document: two may share a name."""
     longer = f"Realtime{kind.__name__}"
-    return longer if "realtime" in kind.__module__ and longer in known else kind.__name__
+    return longer if "realtime" in kind.__module__ and longer in components else kind.__name__
 
 
-def _take_nulls(schema: Schema) -> None:
+def _allow_nulls(schema: Schema) -> None:
     """Let null stand for each field that may be absent."""
     for field, told in schema["properties"].items():
         if field not in schema.get("required", ()):
             schema["properties"][field] = {"anyOf": [told, {"type": "null"}]}
 
 
-def _whole(name: str, schema: Schema, is_taken: bool, renamed: Mapping[str, str]) -> Schema:
+def _complete_schema(name: str, schema: Schema, is_request: bool, event_names: Mapping[str, str]) -> Schema:
     """An object's schema, with what holds for it on this server's wire."""
     fields = schema.get("properties", {})
-    if name in {kind.__name__ for kind in _UNTYPED}:
+    if name in {kind.__name__ for kind in _UNTYPED_ITEMS}:
         schema["required"].remove("type")
         fields["type"]["enum"].append(None)
     if name == ItemReference.__name__:
@@ -213,38 +213,38 @@ def _whole(name: str, schema: Schema, is_taken: bool, renamed: Mapping[str, str]
             {"required": ["type"], "properties": {"type": {"type": "string"}}},
             {"properties": {"role": False, "content": False}},
         ]
-    if name in _ONE_OF_THESE:
-        schema["anyOf"] = _ONE_OF_THESE[name]
+    if name in _ANY_OF:
+        schema["anyOf"] = _ANY_OF[name]
     tags = fields.get("type", {}).get("enum", ())
-    if any(tag in renamed for tag in tags):
-        fields["type"]["enum"] = [renamed[tag] for tag in tags]
+    if any(tag in event_names for tag in tags):
+        fields["type"]["enum"] = [event_names[tag] for tag in tags]
     filled = [field for field, told in fields.items() if "default" in told]
-    if is_taken:
+    if is_request:
         for field in filled:  # a null stands for the default
             fields[field] = {"anyOf": [fields[field], {"type": "null"}]}
     else:
-        always = {*schema.get("required", ()), *filled, *_ALWAYS_TOLD.get(name, ())}
+        always = {*schema.get("required", ()), *filled, *_ALWAYS_PRESENT_FIELDS.get(name, ())}
         schema |= {"required": [field for field in fields if field in always]} if always else {}
     return schema
 
 
-def _reached(schemas: Iterable[Schema], components: Mapping[str, Schema]) -> set[str]:
+def _reachable(schemas: Iterable[Schema], components: Mapping[str, Schema]) -> set[str]:
     """The names of the components that these schemas are made of."""
     reached: set[str] = set()
     waiting = list(schemas)
     while waiting:
-        new = set(_names(waiting.pop())) - reached
+        new = set(_referenced_names(waiting.pop())) - reached
         reached |= new
         waiting += [components[name] for name in new]
     return reached
 
 
-def _names(node: Any) -> Iterator[str]:
+def _referenced_names(node: Any) -> Iterator[str]:
     if isinstance(node, list):
         for each in node:
-            yield from _names(each)
+            yield from _referenced_names(each)
     elif isinstance(node, dict):
         if "$ref" in node:
-            yield node["$ref"].removeprefix(SCHEMAS)
+            yield node["$ref"].removeprefix(REF_PREFIX)
         for each in node.values():
-            yield from _names(each)
+            yield from _referenced_names(each)

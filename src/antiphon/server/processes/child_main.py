@@ -9,57 +9,68 @@ import sys
 import uvloop
 
 from antiphon.config import load as config
-from antiphon.errors import Fault
-from antiphon.runtime.multiprocess.link import AllIdle, Answer, Count, Counted, Failed, Link, Message, Noticed, Ready, Setup
-from antiphon.runtime.multiprocess.peer import Siblings
-from antiphon.server.processes.run import Server, serve_on, settle_memory
+from antiphon.errors import ApiError
+from antiphon.runtime.multiprocess.link import (
+    AllProcessesIdle,
+    GetSnapshot,
+    OperatorNotice,
+    ProcessFailed,
+    ProcessReady,
+    ProcessSetup,
+    ProcessSnapshot,
+    SendReply,
+    SupervisorLink,
+    SupervisorMessage,
+)
+from antiphon.runtime.multiprocess.peer import PeerProcesses
+from antiphon.server.processes.run import HttpServer, serve_on, tune_gc
 from antiphon.server.transport import logs
 
-SETUP_S = 10.0
+SETUP_TIMEOUT_S = 10.0
 """How long a process waits to be told what it is to be."""
 
 
-class Process:
+class ServerProcess:
     """The process, as its supervisor sees it."""
 
     def __init__(self) -> None:
-        self.link = Link(self._receive, self._lost)
-        self._setup: asyncio.Future[Setup] = asyncio.get_running_loop().create_future()
-        self._siblings: Siblings | None = None
-        self._server: Server | None = None
+        self.link = SupervisorLink(self._receive, self._on_link_lost)
+        self._setup_message: asyncio.Future[ProcessSetup] = asyncio.get_running_loop().create_future()
+        self._peers: PeerProcesses | None = None
+        self._server: HttpServer | None = None
 
     async def serve(self) -> int:
         """Serve as the supervisor says; the exit code."""
-        async with asyncio.timeout(SETUP_S):
-            setup = await self._setup
+        async with asyncio.timeout(SETUP_TIMEOUT_S):
+            setup = await self._setup_message
         settings = config.unpack(setup.config)
         logs.configure(settings.logging)
-        self._siblings = Siblings(self.link, setup.numbers)
+        self._peers = PeerProcesses(self.link, setup.numbers)
         with socket.socket(fileno=setup.listener) as listener:
             try:
-                await serve_on(listener, settings, self._begin, lambda line: self.link.tell(Noticed(line)), self._siblings)
-            except Fault as fault:
-                self.link.tell(Failed(fault.message))
+                await serve_on(listener, settings, self._on_ready, lambda line: self.link.send(OperatorNotice(line)), self._peers)
+            except ApiError as fault:
+                self.link.send(ProcessFailed(fault.message))
                 return 1
         return 0
 
-    def _begin(self, server: Server) -> None:
+    def _on_ready(self, server: HttpServer) -> None:
         self._server = server
-        settle_memory()
-        self.link.tell(Ready(server.service.keyring.is_open))
+        tune_gc()
+        self.link.send(ProcessReady(server.service.keyring.is_open))
 
-    def _receive(self, message: Message, answer: Answer) -> None:
+    def _receive(self, message: SupervisorMessage, reply: SendReply) -> None:
         match message:
-            case Setup():
-                self._setup.set_result(message)
-            case Count() if self._server is not None:
-                answer(Counted(self._server.service.metrics.snapshot()))
-            case AllIdle() if self._siblings is not None:
-                self._siblings.are_idle = True
+            case ProcessSetup():
+                self._setup_message.set_result(message)
+            case GetSnapshot() if self._server is not None:
+                reply(ProcessSnapshot(self._server.service.metrics.snapshot()))
+            case AllProcessesIdle() if self._peers is not None:
+                self._peers.are_idle = True
             case _:
                 pass
 
-    def _lost(self) -> None:
+    def _on_link_lost(self) -> None:
         """The supervisor is gone. Whoever starts the server anew finds the port and the folder taken until this process is gone too."""
         if self._server is None:
             os._exit(1)
@@ -71,7 +82,7 @@ async def _main() -> int:
     with socket.socket(fileno=os.dup(0)) as link:
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         link.setblocking(False)
-        process = Process()
+        process = ServerProcess()
         await asyncio.get_running_loop().create_connection(lambda: process.link, sock=link)
         try:
             return await process.serve()

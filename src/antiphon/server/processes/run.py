@@ -13,33 +13,33 @@ import uvicorn
 import uvloop
 
 from antiphon.config.load import Config
-from antiphon.runtime.multiprocess.peer import Siblings
+from antiphon.runtime.multiprocess.peer import PeerProcesses
 from antiphon.runtime.service import Service
 from antiphon.server.app import build
 from antiphon.server.transport import logs
-from antiphon.server.transport.connection import Connection
-from antiphon.server.transport.limits import Door, raise_file_limit
-from antiphon.server.transport.listener import base_url, bound
+from antiphon.server.transport.connection import ServerConnection
+from antiphon.server.transport.limits import ConnectionLimiter, raise_file_limit
+from antiphon.server.transport.listener import base_url, open_listener
 
-FAREWELL_S = 1
+GRACEFUL_SHUTDOWN_S = 1
 """How long answers that were cut off at the deadline get to say so."""
 
 POLL_S = 0.05
 
-GARBAGE_THRESHOLDS = (10_000, 20, 20)
+GC_THRESHOLDS = (10_000, 20, 20)
 """How many more objects there are before each of the collector's rounds; answers leave hardly any garbage behind that needs one."""
 
 
-class Server(uvicorn.Server):
+class HttpServer(uvicorn.Server):
     """The HTTP server, saying when it accepts, and finishing what is under way at a signal."""
 
-    def __init__(self, service: Service, ready: Callable[[], None]) -> None:
+    def __init__(self, service: Service, on_ready: Callable[[], None]) -> None:
         settings = service.config.server
-        door = Door(settings, service.metrics, raise_file_limit(settings.connections))
+        door = ConnectionLimiter(settings, service.metrics, raise_file_limit(settings.connections))
         super().__init__(
             uvicorn.Config(
                 build(service),
-                http=functools.partial(Connection, door),  # type: ignore[arg-type]  # called like the class that is asked for
+                http=functools.partial(ServerConnection, door),  # type: ignore[arg-type]  # called like the class that is asked for
                 ws="none",
                 loop="none",
                 lifespan="off",
@@ -47,23 +47,23 @@ class Server(uvicorn.Server):
                 access_log=False,
                 server_header=False,
                 proxy_headers=False,
-                timeout_graceful_shutdown=FAREWELL_S,
+                timeout_graceful_shutdown=GRACEFUL_SHUTDOWN_S,
                 timeout_keep_alive=settings.keep_alive_s,  # type: ignore[arg-type]  # only ever given to `call_later`
                 backlog=2048,
             )
         )
         self.service = service
-        self._ready = ready
+        self._on_ready = on_ready
         self._drain_s = settings.drain_s
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Accept, and say so."""
         await super().startup(sockets)
-        self._ready()
+        self._on_ready()
 
     def handle_exit(self, sig: int, frame: object) -> None:
         """A signal: finish what is under way; at the second one, don't."""
-        self.service.live.is_draining = True
+        self.service.live_sessions.is_draining = True
         if self.should_exit:
             self.force_exit = True
         self.should_exit = True
@@ -79,30 +79,30 @@ class Server(uvicorn.Server):
 
         Until then the server still accepts, so that it can say that it takes no new work, and that another should be asked.
         """
-        self.service.live.is_draining = True
-        await self._idle()
+        self.service.live_sessions.is_draining = True
+        await self._wait_until_idle()
         if not self.force_exit:
-            self.service.live.halt()
+            self.service.live_sessions.shut_down()
         await super().shutdown(sockets)
 
-    async def _idle(self) -> None:
+    async def _wait_until_idle(self) -> None:
         loop = asyncio.get_running_loop()
         begun_at = loop.time()
         if active := self.service.metrics.active:
             logs.get().info("draining", requests=active, deadline_s=self._drain_s)
-        while self._is_needed() and not self.force_exit and loop.time() < begun_at + self._drain_s:  # noqa: ASYNC110 - a signal sets no event
+        while self._is_busy() and not self.force_exit and loop.time() < begun_at + self._drain_s:  # noqa: ASYNC110 - a signal sets no event
             await asyncio.sleep(POLL_S)
 
-    def _is_needed(self) -> bool:
+    def _is_busy(self) -> bool:
         """Whether an answer is under way, here or in another process of the server, so that others are still to be told to go elsewhere."""
-        siblings = self.service.siblings
+        siblings = self.service.peers
         if self.service.metrics.active or siblings is None:
             return self.service.metrics.active > 0
-        siblings.rest()
+        siblings.mark_idle()
         return not siblings.are_idle
 
 
-def serve(config: Config, *, ready: Callable[[str, bool], None], notice: Callable[[str], None] = lambda _line: None) -> None:
+def serve(config: Config, *, on_ready: Callable[[str, bool], None], notice: Callable[[str], None] = lambda _line: None) -> None:
     """
     Serve until a signal; what is under way is finished first.
 
@@ -111,20 +111,20 @@ def serve(config: Config, *, ready: Callable[[str, bool], None], notice: Callabl
         notice: takes lines for the operator.
 
     Raises:
-        Fault: the address is taken or not allowed, the store can't be used, or an engine can't start.
+        ApiError: the address is taken or not allowed, the store can't be used, or an engine can't start.
     """
     logs.configure(config.logging)
-    with bound(config.server.host, config.server.port) as listener:
+    with open_listener(config.server.host, config.server.port) as listener:
 
-        def begun(server: Server) -> None:
-            settle_memory()
-            ready(base_url(listener), server.service.keyring.is_open)
+        def begun(server: HttpServer) -> None:
+            tune_gc()
+            on_ready(base_url(listener), server.service.keyring.is_open)
 
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(serve_on(listener, config, begun, notice))
 
 
-def settle_memory() -> None:
+def tune_gc() -> None:
     """
     Leave what is loaded now out of the garbage collector's rounds; for a process that does nothing but serve.
 
@@ -132,11 +132,11 @@ def settle_memory() -> None:
     """
     gc.collect()
     gc.freeze()
-    gc.set_threshold(*GARBAGE_THRESHOLDS)
+    gc.set_threshold(*GC_THRESHOLDS)
 
 
 @contextlib.contextmanager
-def background(config: Config, *, is_lasting: bool = False) -> Iterator[str]:
+def background_server(config: Config, *, is_persistent: bool = False) -> Iterator[str]:
     """
     The same server in a thread, on a free loopback port.
 
@@ -147,12 +147,12 @@ def background(config: Config, *, is_lasting: bool = False) -> Iterator[str]:
         Its base address.
 
     Raises:
-        Fault: as `serve`.
+        ApiError: as `serve`.
     """
     logs.configure(config.logging)
-    started: queue.SimpleQueue[Server | BaseException] = queue.SimpleQueue()
-    here = {"host": "127.0.0.1"} | ({} if is_lasting else {"require_keys": None})
-    place = config.store if is_lasting else config.store.model_copy(update={"url": "memory"})
+    started: queue.SimpleQueue[HttpServer | BaseException] = queue.SimpleQueue()
+    here = {"host": "127.0.0.1"} | ({} if is_persistent else {"require_keys": None})
+    place = config.store if is_persistent else config.store.model_copy(update={"url": "memory"})
     near = config.model_copy(update={"store": place, "server": config.server.model_copy(update=here)})
 
     def work(listener: socket.socket) -> None:
@@ -162,7 +162,7 @@ def background(config: Config, *, is_lasting: bool = False) -> Iterator[str]:
         except BaseException as error:
             started.put(error)
 
-    with bound("127.0.0.1", 0) as listener:
+    with open_listener("127.0.0.1", 0) as listener:
         thread = threading.Thread(target=work, args=(listener,), name="antiphon", daemon=True)
         thread.start()
         server = started.get()
@@ -178,18 +178,18 @@ def background(config: Config, *, is_lasting: bool = False) -> Iterator[str]:
 async def serve_on(
     listener: socket.socket,
     config: Config,
-    ready: Callable[[Server], None],
+    on_ready: Callable[[HttpServer], None],
     notice: Callable[[str], None],
-    siblings: Siblings | None = None,
+    peers: PeerProcesses | None = None,
 ) -> None:
     """Serve on a socket until a signal; see `serve`."""
-    async with _opened(Service(config, notice, siblings)) as service:
-        server = Server(service, lambda: ready(server))
+    async with _open_service(Service(config, notice, peers)) as service:
+        server = HttpServer(service, lambda: on_ready(server))
         await server.serve(sockets=[listener])
 
 
 @contextlib.asynccontextmanager
-async def _opened(service: Service) -> AsyncIterator[Service]:
+async def _open_service(service: Service) -> AsyncIterator[Service]:
     try:
         await service.open()
         yield service

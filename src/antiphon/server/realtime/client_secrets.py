@@ -13,18 +13,18 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from antiphon.errors import ClientMistake
-from antiphon.protocols.realtime.settings import initial
-from antiphon.runtime.access.client_secrets import Made
+from antiphon.errors import ClientError
+from antiphon.protocols.realtime.settings import initial_session
+from antiphon.runtime.access.client_secrets import NewClientSecret
 from antiphon.runtime.access.keys import Caller
-from antiphon.runtime.core.ids import mint
+from antiphon.runtime.core.ids import new_id
 from antiphon.runtime.service import Service
-from antiphon.server.http.auth import GuardedRoute, caller_of
-from antiphon.server.http.body import body_of
-from antiphon.server.http.errors import json_reply
-from antiphon.server.realtime.negotiation import answerer, opening_for, transcriber
+from antiphon.server.http.auth import GuardedRoute, request_caller
+from antiphon.server.http.body import read_json_body
+from antiphon.server.http.errors import json_response
+from antiphon.server.realtime.negotiation import build_session_config, conversation_model, transcription_model
 from antiphon.wire.realtime.endpoints import (
-    Wanted,
+    SecretOptions,
     decode_beta_session_request,
     decode_beta_transcription_request,
     decode_secret_request,
@@ -40,11 +40,11 @@ SESSION_LIMIT_BYTES = 256 << 10
 def routes(service: Service) -> list[Route]:
     """Everything under `/v1/realtime` that makes secrets."""
 
-    def making(decode: Callable[[bytes], Wanted], encode: Callable[[str, int, AnySession], bytes]) -> Callable[[Request], Any]:
+    def making(decode: Callable[[bytes], SecretOptions], encode: Callable[[str, int, AnySession], bytes]) -> Callable[[Request], Any]:
         async def make(request: Request) -> Response:
-            wanted = decode(await body_of(request))
-            made, told = await _made(service, caller_of(request.scope), wanted)
-            return json_reply(encode(made.value, made.expires_at, told))
+            wanted = decode(await read_json_body(request))
+            made, told = await _create_secret(service, request_caller(request.scope), wanted)
+            return json_response(encode(made.value, made.expires_at, told))
 
         return make
 
@@ -56,21 +56,21 @@ def routes(service: Service) -> list[Route]:
     return [GuardedRoute(path, endpoint, service=service, access="realtime", methods=["POST"]) for path, endpoint in endpoints.items()]
 
 
-async def _made(service: Service, caller: Caller, wanted: Wanted) -> tuple[Made, AnySession]:
+async def _create_secret(service: Service, caller: Caller, request: SecretOptions) -> tuple[NewClientSecret, AnySession]:
     """
     A secret for such a session, and the whole session as it is told first.
 
     Raises:
-        ClientMistake: there can't be such a session.
+        ClientError: there can't be such a session.
     """
-    service.live.admit()
-    session = wanted.session
-    model = answerer(service, session) if isinstance(session, Session) else transcriber(service)
-    opening = opening_for(service, model, caller, session=session, is_transcription=isinstance(session, TranscriptionSession))
-    told = initial(opening, mint("sess"), 0)  # what has not begun has no end yet
+    service.live_sessions.check_admission()
+    session = request.session
+    model = conversation_model(service, session) if isinstance(session, Session) else transcription_model(service)
+    opening = build_session_config(service, model, caller, session=session, is_transcription=isinstance(session, TranscriptionSession))
+    told = initial_session(opening, new_id("sess"), 0)  # what has not begun has no end yet
     kept = encode_session(structs.replace(session, model=model.name) if isinstance(session, Session) else session)
     if len(kept) > SESSION_LIMIT_BYTES:
-        raise ClientMistake(
+        raise ClientError(
             f"The session is too large. The limit is {SESSION_LIMIT_BYTES} bytes.", status=413, code="request_too_large", param="session"
         )
-    return await service.client_secrets.make(caller, kept, wanted.lasts_s), told
+    return await service.client_secrets.create(caller, kept, request.lasts_s), told

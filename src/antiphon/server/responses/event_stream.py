@@ -13,12 +13,12 @@ from typing import Any
 
 from starlette.types import Scope, Send
 
-from antiphon.errors import Fault
-from antiphon.server.responses.metrics import OPENING
+from antiphon.errors import ApiError
+from antiphon.server.responses.metrics import OPENING_EVENTS
 from antiphon.server.transport import connection
-from antiphon.wire.responses.profiles import Encoding
+from antiphon.wire.responses.profiles import EventEncoder
 
-HOLD_S = 1.0
+MAX_HEAD_DELAY_S = 1.0
 
 HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -44,38 +44,38 @@ class EventStream:
     """
 
     def __init__(
-        self, encoding: Encoding, scope: Scope, send: Send, heartbeat_s: float, headers: Mapping[str, str] = MappingProxyType({})
+        self, encoding: EventEncoder, scope: Scope, send: Send, heartbeat_s: float, headers: Mapping[str, str] = MappingProxyType({})
     ) -> None:
-        self.fault: Fault | None = None
+        self.error: ApiError | None = None
         self.is_open = False
-        self.events = 0
-        self.first_at: float | None = None
-        self.last: Any = None
-        self._frame_into = encoding.frame_into
-        self._end = encoding.end
-        self._connection = connection.of(scope)
+        self.event_count = 0
+        self.first_token_at: float | None = None
+        self.last_event: Any = None
+        self._encode_sse_into = encoding.encode_sse_into
+        self._stream_end = encoding.stream_end
+        self._connection = connection.from_scope(scope)
         self._send_asgi = send
         self._headers = [*HEADERS, *((name.encode(), value.encode()) for name, value in headers.items())]
         self._out = bytearray()
-        self._said: list[Any] = []
+        self._pending_events: list[Any] = []
         # Only noted, so that a token's event costs no call of its own: what came together is encoded together.
-        self.send: Callable[[Any], None] = self._said.append
-        self._worth_opening = asyncio.Event()
+        self.send: Callable[[Any], None] = self._pending_events.append
+        self._ready_to_open = asyncio.Event()
         self._heartbeat_s = heartbeat_s
-        self._heartbeat: asyncio.TimerHandle | None = None
+        self._heartbeat_timer: asyncio.TimerHandle | None = None
         self._is_over = False
         self._is_quiet = False
 
     def flush(self) -> None:
         """Encode what was sent, and hand it to the transport as one chunk; what comes last leaves together with the end."""
-        said, out = self._said, self._out
+        said, out = self._pending_events, self._out
         if said:
-            self._frame_into(said, out)
-            self.events += len(said)
-            self.last = said[-1]
-            if self.first_at is None and not all(isinstance(event, OPENING) for event in said):
-                self.first_at = time.perf_counter()
-                self._worth_opening.set()
+            self._encode_sse_into(said, out)
+            self.event_count += len(said)
+            self.last_event = said[-1]
+            if self.first_token_at is None and not all(isinstance(event, OPENING_EVENTS) for event in said):
+                self.first_token_at = time.perf_counter()
+                self._ready_to_open.set()
             said.clear()
         if not out or not self.is_open or self._is_over:
             return
@@ -90,18 +90,18 @@ class EventStream:
             connection.transport.write(b"".join((b"%x\r\n" % len(out), out, b"\r\n")))
         out.clear()
 
-    def close(self, fault: Fault | None) -> None:
+    def close(self, fault: ApiError | None) -> None:
         """Nothing more comes."""
-        self.fault = fault
+        self.error = fault
         self._is_over = True
-        self._worth_opening.set()
+        self._ready_to_open.set()
 
     async def open(self) -> None:
         """Send the head as soon as it is due, and not at all if there is a fault to be told instead."""
-        hold = asyncio.get_running_loop().call_later(HOLD_S, self._worth_opening.set)
-        await self._worth_opening.wait()
+        hold = asyncio.get_running_loop().call_later(MAX_HEAD_DELAY_S, self._ready_to_open.set)
+        await self._ready_to_open.wait()
         hold.cancel()
-        if self._is_over and self.fault is not None:
+        if self._is_over and self.error is not None:
             return
         await self._send_asgi({"type": "http.response.start", "status": 200, "headers": self._headers})
         if not self._is_over:
@@ -109,27 +109,27 @@ class EventStream:
             await self._send_asgi({"type": "http.response.body", "body": bytes(out), "more_body": True})
         self.is_open = True
         self.flush()
-        self._beat()
+        self._send_heartbeat()
 
-    def _beat(self) -> None:
+    def _send_heartbeat(self) -> None:
         """Break a silence, so that nothing between here and the client takes the stream for dead."""
         if self._is_quiet and not self._is_over:
             self._out += b": keep-alive\n\n"
             self.flush()
         self._is_quiet = True
-        self._heartbeat = asyncio.get_running_loop().call_later(self._heartbeat_s, self._beat)
+        self._heartbeat_timer = asyncio.get_running_loop().call_later(self._heartbeat_s, self._send_heartbeat)
 
-    def rest(self) -> None:
+    def stop_heartbeat(self) -> None:
         """No more heartbeats; whoever opened the stream says so at its end."""
-        if self._heartbeat is not None:
-            self._heartbeat.cancel()
+        if self._heartbeat_timer is not None:
+            self._heartbeat_timer.cancel()
 
     async def end(self) -> None:
         """Send what is left, and end the body, so that the connection can serve the next request."""
-        await self._send_asgi({"type": "http.response.body", "body": bytes(self._out + self._end), "more_body": False})
+        await self._send_asgi({"type": "http.response.body", "body": bytes(self._out + self._stream_end), "more_body": False})
 
 
-async def stream(client: EventStream, run: Callable[[Callable[[], Awaitable[None]]], Awaitable[None]]) -> bool:
+async def run_stream(client: EventStream, run: Callable[[Callable[[], Awaitable[None]]], Awaitable[None]]) -> bool:
     """
     Run a session whose client streams, until it is over or the client is gone.
 
@@ -142,7 +142,7 @@ async def stream(client: EventStream, run: Callable[[Callable[[], Awaitable[None
     try:
         await run(client.open)
     finally:
-        client.rest()
+        client.stop_heartbeat()
     if client.is_open:
         await client.end()
     return client.is_open

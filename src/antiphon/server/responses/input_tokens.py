@@ -8,14 +8,14 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from antiphon.engine_api.engine import CountingEngine
-from antiphon.errors import ClientMistake, unsupported_parameter
-from antiphon.protocols.responses.request import ask, given
-from antiphon.runtime.resolve_request import order_of
+from antiphon.errors import ClientError, unsupported_parameter
+from antiphon.protocols.responses.request import engine_request, is_set
+from antiphon.runtime.resolve_request import resolve_request
 from antiphon.runtime.service import Service
-from antiphon.server.http.auth import GuardedRoute, caller_of
-from antiphon.server.http.body import body_of
-from antiphon.server.http.errors import json_reply
-from antiphon.server.responses.omitted import headers_of
+from antiphon.server.http.auth import GuardedRoute, request_caller
+from antiphon.server.http.body import read_json_body
+from antiphon.server.http.errors import json_response
+from antiphon.server.responses.omitted import omission_headers
 from antiphon.wire.codec.reading import Reader, check_depth
 from antiphon.wire.codec.types import encode
 from antiphon.wire.responses.endpoints import InputTokens, InputTokensRequest
@@ -28,31 +28,31 @@ def routes(service: Service) -> list[Route]:
     """`/v1/responses/input_tokens`."""
 
     async def input_tokens(request: Request) -> Response:
-        body = await body_of(request)
-        service.live.admit()
+        body = await read_json_body(request)
+        service.live_sessions.check_admission()
         check_depth(body)
         asked = _reader.read(body)
-        to_create = _as_request(asked)
+        to_create = _to_create_request(asked)
         check_request(to_create)
         model = service.registry.find(to_create.model or None)
-        if given(asked.personality):
+        if is_set(asked.personality):
             raise unsupported_parameter("personality", model.name)
-        if not model.engine.abilities.counts_tokens:
-            raise ClientMistake(f"Counting tokens is not supported with the '{model.name}' model.", code="unsupported_model", param="model")
+        if not model.engine.capabilities.counts_tokens:
+            raise ClientError(f"Counting tokens is not supported with the '{model.name}' model.", code="unsupported_model", param="model")
         carries = service.config.responses.unavailable_tools == "carry"
-        tenant = caller_of(request.scope).tenant
-        order = await order_of(to_create, model, service.store, tenant, carries=carries, speech=service.speech)
-        counted = ask(order)
+        tenant = request_caller(request.scope).tenant
+        order = await resolve_request(to_create, model, service.store, tenant, omit_unsupported=carries, speech=service.speech)
+        counted = engine_request(order)
         count = await cast(CountingEngine, model.engine).count(counted.respond)
-        return json_reply(encode(InputTokens(input_tokens=count)), headers=headers_of(counted.left_out))
+        return json_response(encode(InputTokens(input_tokens=count)), headers=omission_headers(counted.omissions))
 
     return [GuardedRoute("/v1/responses/input_tokens", input_tokens, service=service, access="responses:write", methods=["POST"])]
 
 
-_SHARED = tuple(name for name in InputTokensRequest.__struct_fields__ if name in CreateRequest.__struct_fields__)
+_SHARED_FIELDS = tuple(name for name in InputTokensRequest.__struct_fields__ if name in CreateRequest.__struct_fields__)
 
 
-def _as_request(asked: InputTokensRequest) -> CreateRequest:
+def _to_create_request(request: InputTokensRequest) -> CreateRequest:
     """The request for a response to the same input."""
-    fields = {name: getattr(asked, name) for name in _SHARED}
+    fields = {name: getattr(request, name) for name in _SHARED_FIELDS}
     return CreateRequest(**{name: value for name, value in fields.items() if value is not UNSET and value is not None})

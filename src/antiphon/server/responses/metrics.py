@@ -5,8 +5,8 @@ import time
 from collections.abc import Iterator
 from typing import Any, Protocol
 
-from antiphon.errors import Fault
-from antiphon.runtime.registry import Model
+from antiphon.errors import ApiError
+from antiphon.runtime.registry import ServedModel
 from antiphon.runtime.service import Service
 from antiphon.server.transport import logs
 from antiphon.wire.codec.types import encode
@@ -19,13 +19,13 @@ from antiphon.wire.responses.events import (
     ResponseQueued,
 )
 
-OPENING = (ResponseCreated, ResponseQueued, ResponseInProgress)
+OPENING_EVENTS = (ResponseCreated, ResponseQueued, ResponseInProgress)
 """Events that say nothing yet of how it went."""
 
-TERMINAL = (ResponseCompleted, ResponseIncomplete, ResponseFailed)
+TERMINAL_EVENTS = (ResponseCompleted, ResponseIncomplete, ResponseFailed)
 
 
-class Witness(Protocol):
+class ResponseOutcome(Protocol):
     """
     A client that remembers what it was told.
 
@@ -35,24 +35,24 @@ class Witness(Protocol):
         fault: what it was closed with.
     """
 
-    first_at: float | None
-    last: Any
-    fault: Fault | None
+    first_token_at: float | None
+    last_event: Any
+    error: ApiError | None
 
 
 @contextlib.contextmanager
-def counted(service: Service, model: Model, client: Witness, begun_at: float) -> Iterator[None]:
+def measure_response(service: Service, model: ServedModel, client: ResponseOutcome, started_at: float) -> Iterator[None]:
     """Count an answer at its end, however it ends."""
     try:
         yield
     finally:
         metrics = service.metrics
         name = metrics.label(model.name, model.family)
-        response = client.last.response if isinstance(client.last, TERMINAL) else None
-        outcome = str(response.status) if response else "failed" if client.fault else "cancelled"
-        metrics.answers[name, outcome].observe(time.perf_counter() - begun_at)
-        if client.first_at is not None:
-            metrics.first_token[name].observe(client.first_at - begun_at)
+        response = client.last_event.response if isinstance(client.last_event, TERMINAL_EVENTS) else None
+        outcome = str(response.status) if response else "failed" if client.error else "cancelled"
+        metrics.answers[name, outcome].observe(time.perf_counter() - started_at)
+        if client.first_token_at is not None:
+            metrics.first_token[name].observe(client.first_token_at - started_at)
         if response and response.usage:
             metrics.tokens[name, "input"] += response.usage.input_tokens
             metrics.tokens[name, "output"] += response.usage.output_tokens

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable
 
-from antiphon.protocols.responses.tools import LeftOut
+from antiphon.protocols.responses.tools import Omissions
 from antiphon.server.transport import logs
 
 HEADERS = {
@@ -11,23 +11,23 @@ HEADERS = {
     "antiphon-grammars-not-enforced": "grammars",
     "antiphon-items-not-told": "items",
 }
-"""Each header, and the field of `LeftOut` that it lists."""
+"""Each header, and the field of `Omissions` that it lists."""
 
-MOST_NAMES = 32
+MAX_NAMES = 32
 
 
-def headers_of(left_out: LeftOut) -> dict[str, str]:
+def omission_headers(omissions: Omissions) -> dict[str, str]:
     """The headers that say what was left out; none where nothing was."""
-    return {header: _listed(names) for header, field in HEADERS.items() if (names := getattr(left_out, field))}
+    return {header: _join_names(names) for header, field in HEADERS.items() if (names := getattr(omissions, field))}
 
 
-def note(left_out: LeftOut, model: str) -> None:
+def log_omissions(omissions: Omissions, model: str) -> None:
     """One line for the operator."""
-    named = {field: _listed(names) for field in HEADERS.values() if (names := getattr(left_out, field))}
+    named = {field: _join_names(names) for field in HEADERS.values() if (names := getattr(omissions, field))}
     logs.get().info("left_out", model=model, **named)
 
 
-def _listed(names: Iterable[str]) -> str:
+def _join_names(names: Iterable[str]) -> str:
     """Each name once; names come from requests, and in a header they may be nothing but words."""
     words = dict.fromkeys(re.sub(r"[^\w.:-]", "_", name, flags=re.ASCII)[:64] for name in names)
-    return ", ".join(list(words)[:MOST_NAMES])
+    return ", ".join(list(words)[:MAX_NAMES])

@@ -11,34 +11,34 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from antiphon.errors import ClientMistake, Fault, OurFault, response_not_found, shown
-from antiphon.protocols.responses.session import Responses
+from antiphon.errors import ApiError, ClientError, ServerError, response_not_found, shorten
+from antiphon.protocols.responses.session import ResponsesSession
 from antiphon.runtime.core.driver import Driver
-from antiphon.runtime.core.ids import mint, noise
-from antiphon.runtime.resolve_request import order_of
+from antiphon.runtime.core.ids import new_id, padding
+from antiphon.runtime.resolve_request import resolve_request
 from antiphon.runtime.service import Service
-from antiphon.server.http.auth import GuardedRoute, answering, caller_of, settings_of
-from antiphon.server.http.body import body_of
-from antiphon.server.http.errors import fault_reply, json_reply
+from antiphon.server.http.auth import GuardedRoute, conversation_settings, request_caller, track_response
+from antiphon.server.http.body import read_json_body
+from antiphon.server.http.errors import error_response, json_response
 from antiphon.server.http.paging import page_limit, page_order
 from antiphon.server.responses import input_tokens
-from antiphon.server.responses.event_stream import EventStream, stream
-from antiphon.server.responses.metrics import TERMINAL, counted
-from antiphon.server.responses.omitted import headers_of, note
+from antiphon.server.responses.event_stream import EventStream, run_stream
+from antiphon.server.responses.metrics import TERMINAL_EVENTS, measure_response
+from antiphon.server.responses.omitted import log_omissions, omission_headers
 from antiphon.server.transport import connection, logs
 from antiphon.stores.base import UnknownCursor
 from antiphon.wire.codec.reading import read_query
 from antiphon.wire.codec.types import encode
 from antiphon.wire.responses.endpoints import IncludeQuery, RetrieveQuery
-from antiphon.wire.responses.profiles import PROFILES, Encoding
+from antiphon.wire.responses.profiles import PROFILES, EventEncoder
 from antiphon.wire.responses.request import CreateRequest, decode_request
 
 
 def routes(service: Service) -> list[Route]:
     """Everything under `/v1/responses`."""
-    encoding = Encoding(PROFILES[service.config.responses.profile])
+    encoding = EventEncoder(PROFILES[service.config.responses.profile])
     return [
-        GuardedRoute("/v1/responses", _Create(service, encoding), service=service, access="responses:write", methods=["POST"]),
+        GuardedRoute("/v1/responses", _CreateEndpoint(service, encoding), service=service, access="responses:write", methods=["POST"]),
         *input_tokens.routes(service),  # before `{id}`, which it would also be
         GuardedRoute("/v1/responses/{id}", _retrieve(service), service=service, access="responses:read", methods=["GET"]),
         GuardedRoute("/v1/responses/{id}", _delete(service), service=service, access="responses:write", methods=["DELETE"]),
@@ -47,95 +47,95 @@ def routes(service: Service) -> list[Route]:
     ]
 
 
-class _Create:
+class _CreateEndpoint:
     """`POST /v1/responses`, as a bare ASGI endpoint: a stream writes to its transport."""
 
-    def __init__(self, service: Service, encoding: Encoding) -> None:
+    def __init__(self, service: Service, encoding: EventEncoder) -> None:
         self._service = service
         self._encoding = encoding
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         begun_at = time.perf_counter()
-        body = await body_of(Request(scope, receive))
-        self._service.live.admit()
+        body = await read_json_body(Request(scope, receive))
+        self._service.live_sessions.check_admission()
         if self._service.config.logging.content:
             logs.get().info("asked", content=body.decode(errors="replace"))
         request = decode_request(body)
         model = self._service.registry.find(request.model or None)
-        tenant = caller_of(scope).tenant
+        tenant = request_caller(scope).tenant
         carries = self._service.config.responses.unavailable_tools == "carry"
-        order = await order_of(request, model, self._service.store, tenant, carries=carries, speech=self._service.speech)
-        session = Responses(order, mint, self._noise(request))
-        told = headers_of(session.left_out)
+        order = await resolve_request(request, model, self._service.store, tenant, omit_unsupported=carries, speech=self._service.speech)
+        session = ResponsesSession(order, new_id, self._padding(request))
+        told = omission_headers(session.omissions)
         if told:
-            note(session.left_out, model.name)
-        settings = settings_of(scope, model.name, "responses")
-        async with answering(scope, lambda: session.tokens):
+            log_omissions(session.omissions, model.name)
+        settings = conversation_settings(scope, model.name, "responses")
+        async with track_response(scope, lambda: session.tokens):
             heartbeat_s = self._service.config.server.heartbeat_s
-            client = EventStream(self._encoding, scope, send, heartbeat_s, told) if request.stream else Whole()
+            client = EventStream(self._encoding, scope, send, heartbeat_s, told) if request.stream else ResponseCollector()
             driver = Driver(session, client, self._service.store, metrics=self._service.metrics)
-            with self._service.live.during(driver), counted(self._service, model, client, begun_at):
-                with connection.of(scope).telling(driver):
-                    engine = model.live if order.is_aloud else model.engine
-                    reply = await _answer(client, functools.partial(driver.run, engine, settings, order))
+            with self._service.live_sessions.track(driver), measure_response(self._service, model, client, begun_at):
+                with connection.from_scope(scope).notify(driver):
+                    engine = model.live_engine if order.is_spoken else model.engine
+                    reply = await _run_session(client, functools.partial(driver.run, engine, settings, order))
         if reply is not None:  # after its tokens were counted, so that its headers say what is left
             reply.headers.update(told)
             await reply(scope, receive, send)
         if isinstance(client, EventStream):
-            self._service.metrics.stream_events += client.events
+            self._service.metrics.stream_events += client.event_count
 
-    def _noise(self, request: CreateRequest) -> Sequence[str] | None:
+    def _padding(self, request: CreateRequest) -> Sequence[str] | None:
         options = request.stream_options
         wanted = options.include_obfuscation is not False if options else True
-        return noise() if request.stream and wanted and self._service.config.responses.obfuscation else None
+        return padding() if request.stream and wanted and self._service.config.responses.obfuscation else None
 
 
-async def _answer(client: "EventStream | Whole", run: Callable[..., Awaitable[None]]) -> Response | None:
+async def _run_session(client: "EventStream | ResponseCollector", run: Callable[..., Awaitable[None]]) -> Response | None:
     """Run a session; what is left to say when it is over, or None when it was streamed."""
-    if isinstance(client, Whole):
+    if isinstance(client, ResponseCollector):
         await run()
-        return client.reply()
-    return None if await stream(client, run) else fault_reply(client.fault or OurFault("The stream ended before it began."))
+        return client.response()
+    return None if await run_stream(client, run) else error_response(client.error or ServerError("The stream ended before it began."))
 
 
-class Whole:
+class ResponseCollector:
     """The client of a response that is not streamed: it waits for the last event."""
 
     def __init__(self) -> None:
-        self.first_at: float | None = None  # there is no first token: it came with the last
-        self.last: Any = None
-        self.fault: Fault | None = None
+        self.first_token_at: float | None = None  # there is no first token: it came with the last
+        self.last_event: Any = None
+        self.error: ApiError | None = None
 
     def send(self, event: Any) -> None:
         """Remember the event; the terminal one carries all."""
-        self.last = event
+        self.last_event = event
 
     def flush(self) -> None:
         """Nothing leaves before the end."""
 
-    def close(self, fault: Fault | None) -> None:
+    def close(self, fault: ApiError | None) -> None:
         """Nothing more comes."""
-        self.fault = fault
+        self.error = fault
 
-    def reply(self) -> Response:
+    def response(self) -> Response:
         """The answer over HTTP."""
-        if self.fault is not None:
-            return fault_reply(self.fault)
-        if not isinstance(self.last, TERMINAL):
+        if self.error is not None:
+            return error_response(self.error)
+        if not isinstance(self.last_event, TERMINAL_EVENTS):
             return Response(status_code=499)  # the client hung up: nobody reads this
-        return json_reply(encode(self.last.response))
+        return json_response(encode(self.last_event.response))
 
 
 def _retrieve(service: Service) -> Any:
     async def retrieve(request: Request) -> Response:
         if read_query(RetrieveQuery, request.query_params.multi_items()).stream:
-            raise ClientMistake(
+            raise ClientError(
                 "This response can't be streamed: only responses created with 'background' and 'stream' can be.", param="stream"
             )
-        record = await service.store.get(caller_of(request.scope).tenant, request.path_params["id"])
+        record = await service.store.get(request_caller(request.scope).tenant, request.path_params["id"])
         if record is None:
             raise response_not_found(request.path_params["id"])
-        return json_reply(record.body)
+        return json_response(record.body)
 
     return retrieve
 
@@ -143,9 +143,9 @@ def _retrieve(service: Service) -> Any:
 def _delete(service: Service) -> Any:
     async def delete(request: Request) -> Response:
         response_id = request.path_params["id"]
-        if not await service.store.delete(caller_of(request.scope).tenant, response_id):
+        if not await service.store.delete(request_caller(request.scope).tenant, response_id):
             raise response_not_found(response_id)
-        return json_reply({"id": response_id, "object": "response", "deleted": True})
+        return json_response({"id": response_id, "object": "response", "deleted": True})
 
     return delete
 
@@ -153,10 +153,10 @@ def _delete(service: Service) -> Any:
 def _cancel(service: Service) -> Any:
     async def cancel(request: Request) -> Response:
         response_id = request.path_params["id"]
-        if await service.store.get(caller_of(request.scope).tenant, response_id) is None:
+        if await service.store.get(request_caller(request.scope).tenant, response_id) is None:
             raise response_not_found(response_id)
         # Whoever waits for an answer cancels it by leaving; only background responses go on alone, and there are none yet.
-        raise ClientMistake("Cannot cancel a synchronous response.")
+        raise ClientError("Cannot cancel a synchronous response.")
 
     return cancel
 
@@ -166,17 +166,17 @@ def _input_items(service: Service) -> Any:
         response_id = request.path_params["id"]
         query = request.query_params
         read_query(IncludeQuery, query.multi_items())  # only to refuse what can't be included: nothing is ever left out
-        tenant = caller_of(request.scope).tenant
+        tenant = request_caller(request.scope).tenant
         after = query.get("after")
         try:
             page = await service.store.list_items(
                 tenant, response_id, direction="input", after=after, limit=page_limit(query), order=page_order(query)
             )
         except UnknownCursor:
-            raise ClientMistake(f"Item with id '{shown(after)}' not found.", param="after", code="invalid_value") from None
+            raise ClientError(f"Item with id '{shorten(after)}' not found.", param="after", code="invalid_value") from None
         if page is None:
             raise response_not_found(response_id)
-        return json_reply(
+        return json_response(
             {
                 "object": "list",
                 "data": [msgspec.Raw(item.body) for item in page.items],

@@ -13,15 +13,15 @@ from typing import Any, Protocol
 from starlette.types import Send
 
 from antiphon.server.transport import websocket
-from antiphon.server.transport.limits import BACKLOG_LIMIT_BYTES, Pace
-from antiphon.server.transport.limits_protocol import Guarded
-from antiphon.server.transport.websocket import Headers, Listener, Socket
-from antiphon.server.transport.websocket_frames import MESSAGE_LIMIT_BYTES, RESTART
+from antiphon.server.transport.limits import BACKLOG_LIMIT_BYTES, TokenBucket
+from antiphon.server.transport.limits_protocol import LimitedHttpProtocol
+from antiphon.server.transport.websocket import Headers, ServerWebSocket, WebSocketListener
+from antiphon.server.transport.websocket_frames import MESSAGE_LIMIT_BYTES, SERVICE_RESTART
 
 SCOPE_KEY = "antiphon.connection"
 
 
-class Paced(Protocol):
+class ConnectionListener(Protocol):
     """Whoever writes to the transport, can be told to hold on, and wants to know when nobody reads any more."""
 
     def pause(self) -> None:
@@ -34,7 +34,7 @@ class Paced(Protocol):
         """The client is gone."""
 
 
-class Corked:
+class CoalescingTransport:
     """
     The way out for one answer: its head waits for the first of its body, so that both leave in one write.
 
@@ -66,27 +66,27 @@ class Corked:
         return self._transport.is_closing()
 
 
-class Connection(Guarded):
+class ServerConnection(LimitedHttpProtocol):
     """One client's connection; `self.transport` is what a stream writes to."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._stream: Paced | None = None
-        self._socket: Socket | None = None
+        self._listener: ConnectionListener | None = None
+        self._websocket: ServerWebSocket | None = None
 
     def data_received(self, data: bytes) -> None:
         """The client has sent something."""
-        if self._socket is None:
+        if self._websocket is None:
             super().data_received(data)
         else:
-            self._socket.receive(data)
+            self._websocket.receive(data)
 
     def shutdown(self) -> None:
         """The server stops."""
-        if self._socket is None:
+        if self._websocket is None:
             super().shutdown()
         else:
-            self._socket.close(RESTART, "The server is shutting down.")
+            self._websocket.close(SERVICE_RESTART, "The server is shutting down.")
 
     def on_message_begin(self) -> None:
         """A request begins: its scope learns where it came in."""
@@ -96,14 +96,14 @@ class Connection(Guarded):
     async def upgrade(
         self,
         send: Send,
-        listener: Listener,
+        listener: WebSocketListener,
         *,
         subprotocol: str | None = None,
         headers: Headers = (),
         on_binary: Callable[[bytes], None] | None = None,
-        pace: Pace | None = None,
+        bucket: TokenBucket | None = None,
         limit_bytes: int = MESSAGE_LIMIT_BYTES,
-    ) -> Socket:
+    ) -> ServerWebSocket:
         """
         Become a WebSocket, in answer to the request under way; whoever asks for it stays until `wait_closed` returns.
 
@@ -117,11 +117,11 @@ class Connection(Guarded):
             limit_bytes: the most that a message of the client's may have.
 
         Raises:
-            ClientMistake: the request is not a handshake, or not one in order; nothing was sent.
+            ClientError: the request is not a handshake, or not one in order; nothing was sent.
         """
-        if self._behind_handshake is None:
+        if self._after_handshake is None:
             raise websocket.upgrade_required("This address is served over a WebSocket: the request must ask for an upgrade.")
-        answer = [*websocket.answer_to(self.headers, subprotocol), *headers]
+        answer = [*websocket.handshake_headers(self.headers, subprotocol), *headers]
         if not self.transport.is_closing():
             # A 101 has no body, nor any word on how long it would be; and its connection is kept.
             self.cycle.chunked_encoding, self.cycle.keep_alive = False, True
@@ -129,17 +129,19 @@ class Connection(Guarded):
             await send({"type": "http.response.body"})
         self._unset_keepalive_if_required()
         self.flow.pause_reading()
-        self._socket = self._stream = Socket(self, listener, pace or Pace(), bytes(self._behind_handshake), on_binary, limit_bytes)
-        self._behind_handshake.clear()
+        self._websocket = self._listener = ServerWebSocket(
+            self, listener, bucket or TokenBucket(), bytes(self._after_handshake), on_binary, limit_bytes
+        )
+        self._after_handshake.clear()
         self.parser = None  # type: ignore[assignment]  # as when a connection is lost: no HTTP comes any more
         if self.transport.is_closing():
-            self._socket.hang_up()
-        return self._socket
+            self._websocket.hang_up()
+        return self._websocket
 
     @property
     def heartbeat_s(self) -> float:
         """Seconds of silence after which a client is asked whether it is there."""
-        return self._door.settings.heartbeat_s
+        return self._limiter.settings.heartbeat_s
 
     def pause_reading(self) -> None:
         """Read nothing more for now."""
@@ -155,41 +157,41 @@ class Connection(Guarded):
         return self.flow.write_paused and self.transport.get_write_buffer_size() > BACKLOG_LIMIT_BYTES
 
     @contextlib.contextmanager
-    def telling(self, stream: Paced) -> Iterator[None]:
+    def notify(self, listener: ConnectionListener) -> Iterator[None]:
         """Tell `stream` when the client falls behind, catches up or leaves."""
-        self._stream = stream
+        self._listener = listener
         if self.transport.is_closing():  # it left while its request was being made out
-            stream.hang_up()
+            listener.hang_up()
         try:
             yield
         finally:
-            self._stream = None
+            self._listener = None
 
     def on_headers_complete(self) -> None:
         """The head is whole: the request goes to the application."""
-        before = self._latest
+        before = self._latest_cycle
         super().on_headers_complete()
         # An answer to HEAD has no body for its head to leave with.
-        if self._latest is not before and self.scope["method"] != "HEAD":
-            self.cycle.transport = Corked(self.transport)  # type: ignore[assignment]  # has all of a transport that is used there
+        if self._latest_cycle is not before and self.scope["method"] != "HEAD":
+            self.cycle.transport = CoalescingTransport(self.transport)  # type: ignore[assignment]  # has all of a transport that is used there
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client has gone, or was closed."""
         super().connection_lost(exc)
-        if self._stream is not None:
-            self._stream.hang_up()
+        if self._listener is not None:
+            self._listener.hang_up()
 
     def pause_writing(self) -> None:
         """The transport's buffer is above its high-water mark."""
         super().pause_writing()
-        if self._stream is not None:
-            self._stream.pause()
+        if self._listener is not None:
+            self._listener.pause()
 
     def resume_writing(self) -> None:
         """The transport's buffer has drained."""
         super().resume_writing()
-        if self._stream is not None:
-            self._stream.resume()
+        if self._listener is not None:
+            self._listener.resume()
 
 
 def is_handshake(scope: Any) -> bool:
@@ -197,7 +199,7 @@ def is_handshake(scope: Any) -> bool:
     return websocket.is_handshake(scope["method"], scope["http_version"], scope["headers"])
 
 
-def of(scope: Any) -> Connection:
+def from_scope(scope: Any) -> ServerConnection:
     """The connection that a request came in on."""
-    connection: Connection = scope["extensions"][SCOPE_KEY]
+    connection: ServerConnection = scope["extensions"][SCOPE_KEY]
     return connection

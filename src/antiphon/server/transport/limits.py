@@ -6,15 +6,15 @@ from collections import Counter
 from collections.abc import Callable
 
 from antiphon.config.settings import ServerSettings
-from antiphon.errors import ClientMistake, Fault, OurFault
+from antiphon.errors import ApiError, ClientError, ServerError
 from antiphon.runtime.core.metrics import Metrics
 
 BODY_LIMIT_BYTES = 32 << 20
 
-SWALLOW_LIMIT_BYTES = 2 * BODY_LIMIT_BYTES
+DISCARD_LIMIT_BYTES = 2 * BODY_LIMIT_BYTES
 """How much of a body that nobody wants is read and dropped, so that its sender is through with sending and reads why it was refused."""
 
-BODY_LEAST_BYTES_PER_S = 1024
+MIN_BODY_BYTES_PER_S = 1024
 
 HEAD_LIMIT_BYTES = 64 << 10
 
@@ -36,11 +36,11 @@ UNSENT_LIMIT_BYTES = 128 << 10
 MESSAGES_PER_S, MESSAGE_BYTES_PER_S, BURST_S = 2_000, 32 << 20, 2.0
 """How fast one WebSocket is read, and how much of it comes at once: forty times what a microphone sends."""
 
-SPARE_FILES = 128
+RESERVED_FILES = 128
 """Open files that are not connections from clients: the store, the log, engines and their upstreams."""
 
 
-class Door:
+class ConnectionLimiter:
     """
     Counts connections in and out; one for a server.
 
@@ -49,18 +49,18 @@ class Door:
         metrics: where dropped connections are counted.
     """
 
-    def __init__(self, settings: ServerSettings, metrics: Metrics, most_connections: int | None = None) -> None:
+    def __init__(self, settings: ServerSettings, metrics: Metrics, max_connections: int | None = None) -> None:
         self.settings = settings
         self.metrics = metrics
-        self._most = settings.connections if most_connections is None else most_connections
+        self._max_connections = settings.connections if max_connections is None else max_connections
         self._open_by_address: Counter[str] = Counter()
 
-    def enter(self, address: str) -> Fault | None:
+    def acquire(self, address: str) -> ApiError | None:
         """Count a connection; or why there may not be one more."""
         most_here = self.settings.connections_per_address
-        if self.metrics.connections >= self._most:
+        if self.metrics.connections >= self._max_connections:
             self.metrics.dropped["connection_limit"] += 1
-            return OurFault(
+            return ServerError(
                 "The server has too many connections. Please try again later.",
                 status=503,
                 type="service_unavailable_error",
@@ -69,7 +69,7 @@ class Door:
             )
         if most_here and self._open_by_address[address] >= most_here:
             self.metrics.dropped["address_limit"] += 1
-            return ClientMistake(
+            return ClientError(
                 f"There are too many connections from your address: the limit is {most_here}.",
                 status=429,
                 type="rate_limit_error",
@@ -80,7 +80,7 @@ class Door:
         self._open_by_address[address] += 1
         return None
 
-    def leave(self, address: str) -> None:
+    def release(self, address: str) -> None:
         """A connection that had entered has ended."""
         self.metrics.connections -= 1
         self._open_by_address[address] -= 1
@@ -88,7 +88,7 @@ class Door:
             del self._open_by_address[address]
 
 
-class Pace:
+class TokenBucket:
     """
     How fast a client may send: a bucket of seconds, which every message and every byte empties and time fills.
 
@@ -97,7 +97,7 @@ class Pace:
         bytes_per_s: of all messages together.
     """
 
-    __slots__ = ("_byte_s", "_clock", "_filled_at", "_message_s", "_spent_s")
+    __slots__ = ("_backlog_s", "_clock", "_s_per_byte", "_s_per_message", "_updated_at")
 
     def __init__(
         self,
@@ -106,17 +106,19 @@ class Pace:
         bytes_per_s: float = MESSAGE_BYTES_PER_S,
     ) -> None:
         self._clock = clock
-        self._byte_s = 1 / bytes_per_s
-        self._message_s = 1 / messages_per_s
-        self._spent_s = 0.0
-        self._filled_at = clock()
+        self._s_per_byte = 1 / bytes_per_s
+        self._s_per_message = 1 / messages_per_s
+        self._backlog_s = 0.0
+        self._updated_at = clock()
 
-    def spend(self, messages: int, size_bytes: int) -> float:
+    def consume(self, messages: int, size_bytes: int) -> float:
         """Count what came; for how many seconds no more may come."""
         now = self._clock()
-        self._spent_s = max(0.0, self._spent_s - (now - self._filled_at)) + messages * self._message_s + size_bytes * self._byte_s
-        self._filled_at = now
-        return max(0.0, self._spent_s - BURST_S)
+        self._backlog_s = (
+            max(0.0, self._backlog_s - (now - self._updated_at)) + messages * self._s_per_message + size_bytes * self._s_per_byte
+        )
+        self._updated_at = now
+        return max(0.0, self._backlog_s - BURST_S)
 
 
 def raise_file_limit(connections: int) -> int:
@@ -127,13 +129,13 @@ def raise_file_limit(connections: int) -> int:
         How many connections it has room for, at most `connections`.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = connections + SPARE_FILES
+    needed = connections + RESERVED_FILES
     if soft != resource.RLIM_INFINITY and soft < needed:
         soft = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    return connections if soft == resource.RLIM_INFINITY else min(connections, max(1, soft - SPARE_FILES))
+    return connections if soft == resource.RLIM_INFINITY else min(connections, max(1, soft - RESERVED_FILES))
 
 
-def too_large(limit_bytes: int = BODY_LIMIT_BYTES) -> ClientMistake:
+def body_too_large(limit_bytes: int = BODY_LIMIT_BYTES) -> ClientError:
     """A request's body is over the cap."""
-    return ClientMistake(f"The request body is too large. The limit is {limit_bytes} bytes.", status=413, code="request_too_large")
+    return ClientError(f"The request body is too large. The limit is {limit_bytes} bytes.", status=413, code="request_too_large")

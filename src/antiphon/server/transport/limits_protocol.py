@@ -15,10 +15,10 @@ import httptools
 import msgspec
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from antiphon.errors import ClientMistake, Fault
-from antiphon.runtime.core.ids import mint
+from antiphon.errors import ApiError, ClientError
+from antiphon.runtime.core.ids import new_id
 from antiphon.server.transport import limits
-from antiphon.server.transport.limits import Door
+from antiphon.server.transport.limits import ConnectionLimiter
 from antiphon.server.transport.websocket import is_handshake
 
 LINGER_S = 2.0
@@ -33,7 +33,7 @@ class Phase(enum.Enum):
     BODY = enum.auto()
 
 
-class Guarded(HttpToolsProtocol):
+class LimitedHttpProtocol(HttpToolsProtocol):
     """
     An HTTP connection within limits.
 
@@ -41,25 +41,25 @@ class Guarded(HttpToolsProtocol):
         dropped: why the server closed it on its own, once it has.
     """
 
-    def __init__(self, door: Door, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, limiter: ConnectionLimiter, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.dropped: str | None = None
-        self._door = door
+        self.drop_reason: str | None = None
+        self._limiter = limiter
         self._address: str | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._phase = Phase.NOTHING
-        self._since = 0.0
+        self._phase_started_at = 0.0
         self._progress_at = 0.0
-        self._behind_at: float | None = None
+        self._write_paused_at: float | None = None
         self._refused_at: float | None = None
-        self._flaw: Fault | None = None
-        self._upgrades = False
-        self._behind_handshake: bytearray | None = None
-        self._fields = 0
+        self._parse_error: ApiError | None = None
+        self._is_upgrade = False
+        self._after_handshake: bytearray | None = None
+        self._header_count = 0
         self._head_bytes = 0
         self._unparsed_bytes = 0
         self._body_bytes = 0
-        self._unwanted_bytes = 0
+        self._discarded_bytes = 0
 
     # The transport's callbacks
 
@@ -67,13 +67,13 @@ class Guarded(HttpToolsProtocol):
         """A client has connected, if there is room."""
         super().connection_made(transport)
         address = self.client[0] if self.client else ""
-        if (fault := self._door.enter(address)) is not None:
+        if (fault := self._limiter.acquire(address)) is not None:
             self.connections.discard(self)
-            transport.write(_refusal(fault))
+            transport.write(_error_response(fault))
             transport.close()
             return
         self._address = address
-        self._await(Phase.HEAD)
+        self._enter_phase(Phase.HEAD)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client has gone, or was closed."""
@@ -81,95 +81,95 @@ class Guarded(HttpToolsProtocol):
             self._timer.cancel()
         self._unset_keepalive_if_required()
         if self._address is not None:
-            self._door.leave(self._address)
+            self._limiter.release(self._address)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         """The client has sent something."""
         if self._refused_at is not None or self._address is None:
-            self._swallow(data)
+            self._discard(data)
             return
-        if self._behind_handshake is not None:
-            self._hold(data)
+        if self._after_handshake is not None:
+            self._buffer_after_handshake(data)
             return
         self._unset_keepalive_if_required()
         if self._phase is Phase.NOTHING:
-            self._await(Phase.HEAD)
+            self._enter_phase(Phase.HEAD)
         self._unparsed_bytes += len(data)
         try:
             self._parse(data)
             if self._phase is Phase.HEAD and self._head_bytes + self._unparsed_bytes > limits.HEAD_LIMIT_BYTES:
-                self.refuse(_head_too_large())
+                self.refuse(_head_too_large_error())
             elif self._phase is Phase.BODY and self._unparsed_bytes > self._framing_limit_bytes:
-                self.refuse(ClientMistake("The request's chunks carry too little for what they take."))
+                self.refuse(ClientError("The request's chunks carry too little for what they take."))
         except httptools.HttpParserError as error:
-            self.refuse(self._flaw or ClientMistake(f"The request is not valid HTTP: {error}."))
+            self.refuse(self._parse_error or ClientError(f"The request is not valid HTTP: {error}."))
 
     def pause_writing(self) -> None:
         """The transport's buffer is above its high-water mark."""
         super().pause_writing()
-        self._behind_at = self.loop.time()
-        self._wake_by(self._behind_at + self._door.settings.slow_reader_s)
+        self._write_paused_at = self.loop.time()
+        self._arm_timer(self._write_paused_at + self._limiter.settings.slow_reader_s)
 
     def resume_writing(self) -> None:
         """The transport's buffer has drained."""
         super().resume_writing()
-        self._behind_at = None
+        self._write_paused_at = None
 
     # The parser's callbacks; what one raises ends the parsing
 
     def on_message_begin(self) -> None:
         """A request begins."""
         super().on_message_begin()
-        self._fields = self._head_bytes = self._unwanted_bytes = 0
+        self._header_count = self._head_bytes = self._discarded_bytes = 0
         if self._phase is not Phase.HEAD:
-            self._await(Phase.HEAD)
+            self._enter_phase(Phase.HEAD)
 
     def on_url(self, url: bytes) -> None:
         """A piece of the address."""
         super().on_url(url)
-        self._grow(len(url))
+        self._count_head_bytes(len(url))
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """One field; those behind a body are counted and dropped, or they could pass for the head's."""
-        self._fields += 1
-        self._grow(len(name) + len(value) + 4)
-        if self._fields > limits.HEAD_LIMIT_FIELDS:
-            raise self._flawed(_head_too_large())
+        self._header_count += 1
+        self._count_head_bytes(len(name) + len(value) + 4)
+        if self._header_count > limits.HEAD_LIMIT_FIELDS:
+            raise self._record_parse_error(_head_too_large_error())
         if self._phase is Phase.HEAD:
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         """The head is whole: the request goes to the application."""
         method, version = self.parser.get_method(), self.parser.get_http_version()
-        self._upgrades = self.parser.should_upgrade()
-        if self._upgrades and method == b"CONNECT":
-            raise self._flawed(ClientMistake("Not allowed to CONNECT.", status=405))
-        if flaw := _flaw_of(self.url, self.headers, version):
-            raise self._flawed(ClientMistake(flaw))
-        self._await(Phase.BODY)
-        is_handshake_whole = self._upgrades and is_handshake(method.decode(), version, self.headers)
-        self._upgrades = self._upgrades and not is_handshake_whole
-        if not self._upgrades:
+        self._is_upgrade = self.parser.should_upgrade()
+        if self._is_upgrade and method == b"CONNECT":
+            raise self._record_parse_error(ClientError("Not allowed to CONNECT.", status=405))
+        if flaw := _request_error(self.url, self.headers, version):
+            raise self._record_parse_error(ClientError(flaw))
+        self._enter_phase(Phase.BODY)
+        is_handshake_whole = self._is_upgrade and is_handshake(method.decode(), version, self.headers)
+        self._is_upgrade = self._is_upgrade and not is_handshake_whole
+        if not self._is_upgrade:
             super().on_headers_complete()
         if is_handshake_whole:
             # Whatever becomes of it, what follows is not to be taken for a request.
             self.cycle.keep_alive = False
-            self._behind_handshake = bytearray()
+            self._after_handshake = bytearray()
 
     def on_body(self, body: bytes) -> None:
         """A piece of the body."""
         self._progress_at = self.loop.time()
         self._body_bytes += len(body)
         if self.cycle.response_complete:
-            self._swallow(body)
+            self._discard(body)
         super().on_body(body)
 
     def on_message_complete(self) -> None:
         """The request is whole."""
         self._phase = Phase.NOTHING
         self._unparsed_bytes = 0
-        if not self._upgrades:
+        if not self._is_upgrade:
             super().on_message_complete()
 
     def on_response_complete(self) -> None:
@@ -181,9 +181,9 @@ class Guarded(HttpToolsProtocol):
             # Whether the body still comes is the client's choice (RFC 9110 section 10.1.1), so nobody can tell it from the next request.
             self.transport.close()
 
-    def _swallow(self, data: bytes) -> None:
-        self._unwanted_bytes += len(data)
-        if self._unwanted_bytes > limits.SWALLOW_LIMIT_BYTES:
+    def _discard(self, data: bytes) -> None:
+        self._discarded_bytes += len(data)
+        if self._discarded_bytes > limits.DISCARD_LIMIT_BYTES:
             self.drop("unwanted_body")
 
     # Parsing
@@ -193,15 +193,15 @@ class Guarded(HttpToolsProtocol):
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
             rest = data[upgrade.args[0] :]
-            if self._behind_handshake is None:
+            if self._after_handshake is None:
                 self._parse(self._head_without_upgrade() + rest)
             else:
-                self._hold(rest)
+                self._buffer_after_handshake(rest)
 
-    def _hold(self, data: bytes) -> None:
+    def _buffer_after_handshake(self, data: bytes) -> None:
         """Keep what comes behind a handshake until that is answered; what is not here yet need not come sooner."""
-        assert self._behind_handshake is not None
-        self._behind_handshake += data
+        assert self._after_handshake is not None
+        self._after_handshake += data
         self.flow.pause_reading()
 
     def _head_without_upgrade(self) -> bytes:
@@ -222,108 +222,108 @@ class Guarded(HttpToolsProtocol):
     def _framing_limit_bytes(self) -> int:
         return limits.FRAMING_LIMIT_BYTES + limits.FRAMING_LIMIT_FACTOR * self._body_bytes
 
-    def _grow(self, more_bytes: int) -> None:
+    def _count_head_bytes(self, size_bytes: int) -> None:
         self._unparsed_bytes = 0
-        self._head_bytes += more_bytes
+        self._head_bytes += size_bytes
         if self._head_bytes > limits.HEAD_LIMIT_BYTES:
-            raise self._flawed(_head_too_large())
+            raise self._record_parse_error(_head_too_large_error())
 
-    def _flawed(self, fault: Fault) -> Fault:
+    def _record_parse_error(self, fault: ApiError) -> ApiError:
         """The parser wraps what its callbacks raise; this is kept beside it."""
-        self._flaw = fault
+        self._parse_error = fault
         return fault
 
     # Waiting
 
-    def _await(self, phase: Phase) -> None:
+    def _enter_phase(self, phase: Phase) -> None:
         self._phase = phase
-        self._since = self._progress_at = self.loop.time()
+        self._phase_started_at = self._progress_at = self.loop.time()
         self._body_bytes = 0
-        settings = self._door.settings
-        self._wake_by(self._since + (settings.head_timeout_s if phase is Phase.HEAD else settings.body_timeout_s))
+        settings = self._limiter.settings
+        self._arm_timer(self._phase_started_at + (settings.head_timeout_s if phase is Phase.HEAD else settings.body_timeout_s))
 
-    def _wake_by(self, at: float) -> None:
+    def _arm_timer(self, at: float) -> None:
         if self._timer is not None:
             if self._timer.when() <= at:
                 return
             self._timer.cancel()
-        self._timer = self.loop.call_at(at, self._look)
+        self._timer = self.loop.call_at(at, self._check_deadlines)
 
-    def _look(self) -> None:
+    def _check_deadlines(self) -> None:
         self._timer = None
-        if self._phase is not Phase.NOTHING and (self.flow.read_paused or (self._phase is Phase.HEAD and self._is_answering)):
+        if self._phase is not Phase.NOTHING and (self.flow.read_paused or (self._phase is Phase.HEAD and self._is_responding)):
             # It is this side that does not go on.
-            self._await(self._phase)
+            self._enter_phase(self._phase)
             if self._phase is Phase.BODY:
                 self._unparsed_bytes = 0  # as the body's own, which it is measured against
         due_at, reason = min(self._deadlines(), default=(None, ""))
         if due_at is None:
             return
         if due_at > self.loop.time():
-            self._wake_by(due_at)
+            self._arm_timer(due_at)
         else:
-            self._give_up(reason)
+            self._expire(reason)
 
     def _deadlines(self) -> Iterator[tuple[float, str]]:
-        settings = self._door.settings
+        settings = self._limiter.settings
         if self._refused_at is not None:
             yield self._refused_at + LINGER_S, "refused"
         elif self._phase is Phase.HEAD:
-            yield self._since + settings.head_timeout_s, "slow_head"
+            yield self._phase_started_at + settings.head_timeout_s, "slow_head"
         elif self._phase is Phase.BODY:
             yield self._progress_at + settings.body_timeout_s, "slow_body"
-            yield self._since + settings.body_timeout_s + self._body_bytes / limits.BODY_LEAST_BYTES_PER_S, "slow_body"
-        if self._behind_at is not None:
-            yield self._behind_at + settings.slow_reader_s, "slow_reader"
+            yield self._phase_started_at + settings.body_timeout_s + self._body_bytes / limits.MIN_BODY_BYTES_PER_S, "slow_body"
+        if self._write_paused_at is not None:
+            yield self._write_paused_at + settings.slow_reader_s, "slow_reader"
 
     @property
-    def _latest(self) -> RequestResponseCycle | None:
+    def _latest_cycle(self) -> RequestResponseCycle | None:
         """The latest request and its answer; None before the first."""
         return self.cycle
 
     @property
-    def _is_answering(self) -> bool:
-        return self._latest is not None and not self._latest.response_complete
+    def _is_responding(self) -> bool:
+        return self._latest_cycle is not None and not self._latest_cycle.response_complete
 
     # Ending
 
-    def _give_up(self, reason: str) -> None:
+    def _expire(self, reason: str) -> None:
         if reason in ("slow_head", "slow_body") and (self._head_bytes or self._unparsed_bytes):
-            self.count(reason)
-            self.refuse(ClientMistake("The request did not arrive in time.", status=408, code="request_timeout"))
+            self.count_drop(reason)
+            self.refuse(ClientError("The request did not arrive in time.", status=408, code="request_timeout"))
         else:
             self.drop(reason)
 
     def drop(self, reason: str) -> None:
         """Close at once; what has not left never will. `reason` is one of few words, and counted."""
-        self.count(reason)
+        self.count_drop(reason)
         self.transport.abort()
 
-    def count(self, reason: str) -> None:
+    def count_drop(self, reason: str) -> None:
         """Note why the connection ends; the first reason is it."""
-        if self.dropped is None:
-            self.dropped = reason
-            self._door.metrics.dropped[reason] += 1
+        if self.drop_reason is None:
+            self.drop_reason = reason
+            self._limiter.metrics.dropped[reason] += 1
 
-    def refuse(self, fault: Fault) -> None:
+    def refuse(self, fault: ApiError) -> None:
         """Tell the client what is wrong with what it sends, if that can still be told, and read nothing more of it."""
-        self.count("large_head" if fault.status == 431 else "malformed")
+        self.count_drop("large_head" if fault.status == 431 else "malformed")
         self._refused_at = self.loop.time()
-        if self._is_answering and self.cycle.more_body and not self.cycle.response_started and not self.pipeline:
+        if self._is_responding and self.cycle.more_body and not self.cycle.response_started and not self.pipeline:
             # The application has the flawed request already: to it, the client is gone.
             self.cycle.disconnected = True
             self.cycle.message_event.set()
-        elif self._is_answering or self.pipeline or (self._latest is not None and self._latest.more_body):
+        elif self._is_responding or self.pipeline or (self._latest_cycle is not None and self._latest_cycle.more_body):
             # In the middle of another answer, or after this one's, a word more would be taken for what it is not.
             self.transport.close()
             return
-        self.transport.write(_refusal(fault))
+        self.transport.write(_error_response(fault))
         self.transport.write_eof()
         self.flow.resume_reading()
-        self._wake_by(self._refused_at + LINGER_S)
+        self._arm_timer(self._refused_at + LINGER_S)
 
 
-def _flaw_of(target: bytes, headers: Sequence[tuple[bytes, bytes]], version: str) -> str | None:
+def _request_error(target: bytes, headers: Sequence[tuple[bytes, bytes]], version: str) -> str | None:
     """
     Why a head is refused that the parser lets pass.
 
@@ -345,22 +345,22 @@ def _flaw_of(target: bytes, headers: Sequence[tuple[bytes, bytes]], version: str
     return None if target.isascii() else "The request's target must be ASCII; other characters are percent-encoded."
 
 
-def _head_too_large() -> Fault:
-    return ClientMistake(
+def _head_too_large_error() -> ApiError:
+    return ClientError(
         f"The request's head is too large. The limit is {limits.HEAD_LIMIT_BYTES} bytes in {limits.HEAD_LIMIT_FIELDS} fields.",
         status=431,
         code="request_header_fields_too_large",
     )
 
 
-def _refusal(fault: Fault) -> bytes:
+def _error_response(fault: ApiError) -> bytes:
     """A whole answer, after which the connection is closed."""
     body = msgspec.json.encode(fault.body())
     lines = [
         f"HTTP/1.1 {fault.status} {HTTPStatus(fault.status).phrase}",
         "content-type: application/json",
         f"content-length: {len(body)}",
-        f"x-request-id: {mint('req')}",
+        f"x-request-id: {new_id('req')}",
         *([] if fault.retry_after_s is None else [f"retry-after: {max(1, round(fault.retry_after_s))}"]),
         "connection: close",
         "",

@@ -6,24 +6,24 @@ import socket
 import sys
 from collections.abc import Iterator, Sequence
 
-from antiphon.errors import OurFault
+from antiphon.errors import ServerError
 from antiphon.server.transport.limits import UNSENT_LIMIT_BYTES
 
 
 @contextlib.contextmanager
-def bound(host: str, port: int) -> Iterator[socket.socket]:
+def open_listener(host: str, port: int) -> Iterator[socket.socket]:
     """
     A socket on that address, which nobody listens on yet.
 
     Raises:
-        OurFault: the address is taken or is none.
+        ServerError: the address is taken or is none.
     """
-    with _bound(host, port) as listener:
+    with _open_listener(host, port) as listener:
         yield listener
 
 
 @contextlib.contextmanager
-def bound_for(processes: int, host: str, port: int) -> Iterator[Sequence[socket.socket]]:
+def open_listeners(processes: int, host: str, port: int) -> Iterator[Sequence[socket.socket]]:
     """
     A socket on that address for each of several processes.
 
@@ -31,19 +31,19 @@ def bound_for(processes: int, host: str, port: int) -> Iterator[Sequence[socket.
     up first would take all the connections that come at the same moment; so it is where the system doesn't spread them.
 
     Raises:
-        OurFault: the address is taken or is none.
+        ServerError: the address is taken or is none.
     """
     if sys.platform != "linux":
-        with _bound(host, port) as alone:
+        with _open_listener(host, port) as alone:
             yield [alone] * processes
         return
     if port:  # whoever shares an address doesn't see that another has it already: so it is first asked for without
-        with _bound(host, port):
+        with _open_listener(host, port):
             pass
     with contextlib.ExitStack() as held:
-        first = held.enter_context(_bound(host, port, is_shared=True))
+        first = held.enter_context(_open_listener(host, port, is_shared=True))
         taken = first.getsockname()[1]
-        yield [first, *(held.enter_context(_bound(host, taken, is_shared=True)) for _ in range(processes - 1))]
+        yield [first, *(held.enter_context(_open_listener(host, taken, is_shared=True)) for _ in range(processes - 1))]
 
 
 def base_url(listener: socket.socket) -> str:
@@ -53,7 +53,7 @@ def base_url(listener: socket.socket) -> str:
 
 
 @contextlib.contextmanager
-def _bound(host: str, port: int, *, is_shared: bool = False) -> Iterator[socket.socket]:
+def _open_listener(host: str, port: int, *, is_shared: bool = False) -> Iterator[socket.socket]:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -70,6 +70,6 @@ def _bound(host: str, port: int, *, is_shared: bool = False) -> Iterator[socket.
                 if in_use
                 else "Choose another with --host or --port."
             )
-            raise OurFault(f"Can't listen on {host}:{port}: {error.strerror or error}. {mend}") from None
+            raise ServerError(f"Can't listen on {host}:{port}: {error.strerror or error}. {mend}") from None
         listener.setblocking(False)
         yield listener

@@ -18,7 +18,7 @@ def configure(settings: LoggingSettings) -> None:
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="%H:%M:%S" if pretty else "iso", utc=not pretty),
             structlog.processors.format_exc_info,
-            _event_first,
+            _put_event_first,
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelName(settings.level.upper())),
@@ -29,8 +29,8 @@ def configure(settings: LoggingSettings) -> None:
         logging.getLogger(name).setLevel(logging.ERROR)
 
 
-def _event_first(_logger: object, _method: str, line: structlog.typing.EventDict) -> structlog.typing.EventDict:
-    return {"event": line.pop("event"), **line}
+def _put_event_first(_logger: object, _method: str, entry: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    return {"event": entry.pop("event"), **entry}
 
 
 def get() -> structlog.typing.FilteringBoundLogger:

@@ -12,9 +12,9 @@ import hashlib
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from antiphon.errors import ClientMistake
+from antiphon.errors import ClientError
 from antiphon.server.transport import websocket_frames as frames
-from antiphon.server.transport.limits import SWALLOW_LIMIT_BYTES, Pace
+from antiphon.server.transport.limits import DISCARD_LIMIT_BYTES, TokenBucket
 
 VERSION = b"13"
 
@@ -24,13 +24,13 @@ CLOSE_S = 5.0
 LINGER_S = 2.0
 """How long a client that was refused may go on sending: cut off at once, it would not read why."""
 
-BEATS_TO_ANSWER = 2
+MAX_UNANSWERED_HEARTBEATS = 2
 """How many heartbeats' time a client has to answer a Ping, or to say anything else."""
 
-FEEL_S = 0.25
+PROBE_S = 0.25
 """How often a client that is not read is written to: only writing finds out that its connection is no more."""
 
-PAY_BYTES = 16 << 10
+RATE_CHECK_BYTES = 16 << 10
 """How much comes before it is looked whether it comes too fast: each look costs as much as reading a frame."""
 
 _MAGIC = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
@@ -38,13 +38,13 @@ _MAGIC = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 Headers = Sequence[tuple[bytes, bytes]]
 
 
-class Listener(Protocol):
+class WebSocketListener(Protocol):
     """Whoever a WebSocket is for."""
 
     def on_text(self, text: bytes) -> None:
         """A message of text, whole and valid UTF-8."""
 
-    def on_gone(self) -> None:
+    def on_disconnect(self) -> None:
         """Nothing that is sent from now on reaches the client; told once, however it came to that."""
 
     def pause(self) -> None:
@@ -54,7 +54,7 @@ class Listener(Protocol):
         """The client has caught up."""
 
 
-class Line(Protocol):
+class WebSocketTransport(Protocol):
     """The connection, as its WebSocket sees it."""
 
     transport: asyncio.Transport
@@ -73,14 +73,14 @@ class Line(Protocol):
     def resume_reading(self) -> None:
         """Read on."""
 
-    def count(self, reason: str) -> None:
+    def count_drop(self, reason: str) -> None:
         """The connection ends, and why."""
 
     def drop(self, reason: str) -> None:
         """Close at once; counted."""
 
 
-class Socket:
+class ServerWebSocket:
     """
     An open WebSocket. Nothing is read before `resume_reading` is called for the first time, so that its owner can get ready.
 
@@ -95,56 +95,56 @@ class Socket:
     """
 
     __slots__ = (
-        "_beat_timer",
-        "_end_timer",
-        "_ended",
-        "_feel_timer",
-        "_has_gone",
-        "_held",
-        "_incoming",
+        "_abort_timer",
+        "_after_handshake",
+        "_bucket",
+        "_closed_future",
+        "_connection",
+        "_counted_frames",
+        "_discarded_bytes",
+        "_heartbeat_timer",
         "_is_closing",
-        "_is_deaf",
-        "_is_held",
-        "_line",
+        "_is_discarding",
+        "_is_disconnected",
+        "_is_reading_paused",
         "_listener",
         "_on_binary",
         "_out",
-        "_pace",
-        "_pace_timer",
-        "_paid_frames",
-        "_silent_beats",
-        "_unpaid_bytes",
-        "_unwanted_bytes",
+        "_probe_timer",
+        "_reader",
+        "_silent_heartbeats",
+        "_throttle_timer",
+        "_uncounted_bytes",
         "close_code",
     )
 
     def __init__(
         self,
-        line: Line,
-        listener: Listener,
-        pace: Pace,
-        behind_head: bytes = b"",
+        connection: WebSocketTransport,
+        listener: WebSocketListener,
+        bucket: TokenBucket,
+        after_handshake: bytes = b"",
         on_binary: Callable[[bytes], None] | None = None,
         limit_bytes: int = frames.MESSAGE_LIMIT_BYTES,
     ) -> None:
         self.close_code: int | None = None
-        self._line = line
+        self._connection = connection
         self._listener = listener
         self._on_binary = on_binary
-        self._pace = pace
-        self._incoming = frames.Incoming(self, listener.on_text, limit_bytes)
+        self._bucket = bucket
+        self._reader = frames.FrameReader(self, listener.on_text, limit_bytes)
         self._out: list[bytes] = []
-        self._held = behind_head
-        self._is_held = True
-        self._is_closing = self._is_deaf = self._has_gone = False
-        self._unwanted_bytes = self._unpaid_bytes = self._paid_frames = 0
-        self._silent_beats = 0
-        self._pace_timer: asyncio.TimerHandle | None = None
-        self._end_timer: asyncio.TimerHandle | None = None
-        self._feel_timer: asyncio.TimerHandle | None = None
+        self._after_handshake = after_handshake
+        self._is_reading_paused = True
+        self._is_closing = self._is_discarding = self._is_disconnected = False
+        self._discarded_bytes = self._uncounted_bytes = self._counted_frames = 0
+        self._silent_heartbeats = 0
+        self._throttle_timer: asyncio.TimerHandle | None = None
+        self._abort_timer: asyncio.TimerHandle | None = None
+        self._probe_timer: asyncio.TimerHandle | None = None
         loop = asyncio.get_running_loop()
-        self._ended = loop.create_future()
-        self._beat_timer = loop.call_later(line.heartbeat_s, self._beat)
+        self._closed_future = loop.create_future()
+        self._heartbeat_timer = loop.call_later(connection.heartbeat_s, self._check_heartbeat)
 
     # For its owner
 
@@ -163,12 +163,12 @@ class Socket:
         out = self._out
         if not out:
             return
-        line = self._line
+        line = self._connection
         if line.is_overfull:
             line.drop("backlog")
             # What has come with this already asks for answers that nobody will read, each of which may be large.
             self._is_closing = True
-            self._incoming.mute()
+            self._reader.mute()
         elif not line.transport.is_closing():
             line.transport.write(b"".join(out))
         out.clear()
@@ -177,47 +177,47 @@ class Socket:
         """Send what was sent and a Close; the connection ends when it is answered, or is not for too long."""
         if self._is_closing:
             return
-        self._say_close(code, reason)
-        self._end_within(CLOSE_S)
-        self._read_on()
+        self._send_close(code, reason)
+        self._abort_after(CLOSE_S)
+        self._resume_transport()
 
     def pause_reading(self) -> None:
         """Tell of nothing more for now, but for what is here already; the client is to feel it."""
         if not self._is_closing:
-            self._is_held = True
-            self._read_no_more()
+            self._is_reading_paused = True
+            self._pause_transport()
 
     def resume_reading(self) -> None:
         """Tell of what comes."""
-        self._is_held = False
-        held, self._held = self._held, b""
+        self._is_reading_paused = False
+        held, self._after_handshake = self._after_handshake, b""
         if held:
             self.receive(held)
-        self._read_on()
+        self._resume_transport()
 
     @property
     def is_overfull(self) -> bool:
         """Whether more waits for the client than for any that it is worth waiting for."""
-        return self._line.is_overfull
+        return self._connection.is_overfull
 
     async def wait_closed(self) -> None:
         """Wait until the connection has ended."""
-        await asyncio.shield(self._ended)
+        await asyncio.shield(self._closed_future)
 
     # The connection's callbacks
 
-    def receive(self, received: bytes) -> None:
+    def receive(self, chunk: bytes) -> None:
         """The client has sent something."""
-        self._silent_beats = 0
-        if self._is_deaf:
-            self._swallow(received)
+        self._silent_heartbeats = 0
+        if self._is_discarding:
+            self._discard(chunk)
             return
-        self._incoming.feed(received)
+        self._reader.feed(chunk)
         if self._out:
             self.flush()
-        self._unpaid_bytes += len(received)
-        if self._unpaid_bytes > PAY_BYTES:
-            self._pay()
+        self._uncounted_bytes += len(chunk)
+        if self._uncounted_bytes > RATE_CHECK_BYTES:
+            self._check_rate()
 
     def pause(self) -> None:
         """The client is behind with reading."""
@@ -230,14 +230,14 @@ class Socket:
     def hang_up(self) -> None:
         """The connection has ended."""
         self._is_closing = True
-        for timer in (self._beat_timer, self._end_timer, self._pace_timer, self._feel_timer):
+        for timer in (self._heartbeat_timer, self._abort_timer, self._throttle_timer, self._probe_timer):
             if timer is not None:
                 timer.cancel()
         self._out.clear()
-        self._incoming.release()
-        self._gone()
-        if not self._ended.done():
-            self._ended.set_result(None)
+        self._reader.release()
+        self._notify_disconnect()
+        if not self._closed_future.done():
+            self._closed_future.set_result(None)
 
     # What came in
 
@@ -258,92 +258,94 @@ class Socket:
     def on_close(self, code: int | None) -> None:
         """The client has closed, or agrees to be; the server is the one to drop the connection (RFC 6455 section 7.1.1)."""
         if not self._is_closing:
-            self.close_code = frames.NO_CODE if code is None else code
-            self._say_close(code)
-        self._end_within(CLOSE_S)
-        self._line.transport.close()
-        self._gone()
+            self.close_code = frames.NO_STATUS if code is None else code
+            self._send_close(code)
+        self._abort_after(CLOSE_S)
+        self._connection.transport.close()
+        self._notify_disconnect()
 
-    def on_flaw(self, code: int, reason: str) -> None:
+    def on_protocol_error(self, code: int, reason: str) -> None:
         """What the client sends can't be read on; it is told, and what it is still sending is read and dropped, so that it reads why."""
-        self._line.count("large_message" if code == frames.TOO_BIG else "defect" if code == frames.DEFECT else "malformed")
+        self._connection.count_drop(
+            "large_message" if code == frames.TOO_BIG else "defect" if code == frames.INTERNAL_ERROR else "malformed"
+        )
         if not self._is_closing:
-            self._say_close(code, reason)
-        self._is_deaf = True
-        if not self._line.transport.is_closing():
-            self._line.transport.write_eof()
-        self._end_within(LINGER_S)
-        self._read_on()
-        self._gone()
+            self._send_close(code, reason)
+        self._is_discarding = True
+        if not self._connection.transport.is_closing():
+            self._connection.transport.write_eof()
+        self._abort_after(LINGER_S)
+        self._resume_transport()
+        self._notify_disconnect()
 
-    def _swallow(self, received: bytes) -> None:
-        self._unwanted_bytes += len(received)
-        if self._unwanted_bytes > SWALLOW_LIMIT_BYTES:
-            self._line.transport.abort()
+    def _discard(self, chunk: bytes) -> None:
+        self._discarded_bytes += len(chunk)
+        if self._discarded_bytes > DISCARD_LIMIT_BYTES:
+            self._connection.transport.abort()
 
     # Reading as fast as is fair
 
-    def _pay(self) -> None:
-        frames_come = self._incoming.frames
-        owed_s = self._pace.spend(frames_come - self._paid_frames, self._unpaid_bytes)
-        self._paid_frames, self._unpaid_bytes = frames_come, 0
-        if owed_s and self._pace_timer is None and not self._is_closing:
-            self._read_no_more()
-            self._pace_timer = asyncio.get_running_loop().call_later(owed_s, self._paid)
+    def _check_rate(self) -> None:
+        frames_come = self._reader.frames
+        owed_s = self._bucket.consume(frames_come - self._counted_frames, self._uncounted_bytes)
+        self._counted_frames, self._uncounted_bytes = frames_come, 0
+        if owed_s and self._throttle_timer is None and not self._is_closing:
+            self._pause_transport()
+            self._throttle_timer = asyncio.get_running_loop().call_later(owed_s, self._on_throttle_end)
 
-    def _paid(self) -> None:
-        self._pace_timer = None
-        self._read_on()
+    def _on_throttle_end(self) -> None:
+        self._throttle_timer = None
+        self._resume_transport()
 
-    def _read_on(self) -> None:
-        if self._is_closing or (not self._is_held and self._pace_timer is None):
-            self._line.resume_reading()
+    def _resume_transport(self) -> None:
+        if self._is_closing or (not self._is_reading_paused and self._throttle_timer is None):
+            self._connection.resume_reading()
 
-    def _read_no_more(self) -> None:
-        self._line.pause_reading()
-        if self._feel_timer is None:
-            self._feel_timer = asyncio.get_running_loop().call_later(FEEL_S, self._feel)
+    def _pause_transport(self) -> None:
+        self._connection.pause_reading()
+        if self._probe_timer is None:
+            self._probe_timer = asyncio.get_running_loop().call_later(PROBE_S, self._probe)
 
     # Whether anyone is there
 
-    def _feel(self) -> None:
+    def _probe(self) -> None:
         """Write to a client that is not read something that it need not answer (RFC 6455 section 5.5.3)."""
-        self._feel_timer = None
-        if not self._is_closing and (self._is_held or self._pace_timer is not None):
+        self._probe_timer = None
+        if not self._is_closing and (self._is_reading_paused or self._throttle_timer is not None):
             self._out.append(frames.pong_frame(b""))
             self.flush()
-            self._feel_timer = asyncio.get_running_loop().call_later(FEEL_S, self._feel)
+            self._probe_timer = asyncio.get_running_loop().call_later(PROBE_S, self._probe)
 
-    def _beat(self) -> None:
+    def _check_heartbeat(self) -> None:
         """Ask a silent client whether it is there. While nothing is read of it, its silence is not its own."""
-        is_read = not self._is_held and self._pace_timer is None
-        self._silent_beats = self._silent_beats + 1 if is_read else 0
-        if self._silent_beats > 1 + BEATS_TO_ANSWER:
-            self._line.drop("dead_peer")
+        is_read = not self._is_reading_paused and self._throttle_timer is None
+        self._silent_heartbeats = self._silent_heartbeats + 1 if is_read else 0
+        if self._silent_heartbeats > 1 + MAX_UNANSWERED_HEARTBEATS:
+            self._connection.drop("dead_peer")
             return
-        if self._silent_beats > 1 and not self._is_closing:
+        if self._silent_heartbeats > 1 and not self._is_closing:
             self._out.append(frames.ping_frame())
             self.flush()
-        self._beat_timer = asyncio.get_running_loop().call_later(self._line.heartbeat_s, self._beat)
+        self._heartbeat_timer = asyncio.get_running_loop().call_later(self._connection.heartbeat_s, self._check_heartbeat)
 
     # Ending
 
-    def _say_close(self, code: int | None, reason: str = "") -> None:
+    def _send_close(self, code: int | None, reason: str = "") -> None:
         self.close_code = self.close_code or code
         self._out.append(frames.close_frame(code, reason))
         self.flush()
         self._is_closing = True
-        self._incoming.mute()
+        self._reader.mute()
 
-    def _end_within(self, seconds: float) -> None:
-        if self._end_timer is not None:
-            self._end_timer.cancel()
-        self._end_timer = asyncio.get_running_loop().call_later(seconds, self._line.transport.abort)
+    def _abort_after(self, delay_s: float) -> None:
+        if self._abort_timer is not None:
+            self._abort_timer.cancel()
+        self._abort_timer = asyncio.get_running_loop().call_later(delay_s, self._connection.transport.abort)
 
-    def _gone(self) -> None:
-        if not self._has_gone:
-            self._has_gone = True
-            self._listener.on_gone()
+    def _notify_disconnect(self) -> None:
+        if not self._is_disconnected:
+            self._is_disconnected = True
+            self._listener.on_disconnect()
 
 
 # The handshake
@@ -361,16 +363,16 @@ def is_handshake(method: str, version: str, headers: Headers) -> bool:
     )
 
 
-def _tokens(headers: Headers, wanted: bytes) -> set[bytes]:
-    return {token.strip().lower() for name, value in headers if name == wanted for token in value.split(b",")}
+def _tokens(headers: Headers, field_name: bytes) -> set[bytes]:
+    return {token.strip().lower() for name, value in headers if name == field_name for token in value.split(b",")}
 
 
-def answer_to(headers: Headers, subprotocol: str | None) -> list[tuple[bytes, bytes]]:
+def handshake_headers(headers: Headers, subprotocol: str | None) -> list[tuple[bytes, bytes]]:
     """
     The headers of a 101 to a handshake.
 
     Raises:
-        ClientMistake: the handshake is not in order.
+        ClientError: the handshake is not in order.
 
     Source: RFC 6455 section 4.2.
     """
@@ -379,7 +381,7 @@ def answer_to(headers: Headers, subprotocol: str | None) -> list[tuple[bytes, by
         raise upgrade_required("The WebSocket version must be 13.")
     keys = [value for name, value in headers if name == b"sec-websocket-key"]
     if len(keys) != 1 or not _is_key(keys[0]):
-        raise ClientMistake("A WebSocket handshake must have one header Sec-WebSocket-Key with 16 bytes in base64.")
+        raise ClientError("A WebSocket handshake must have one header Sec-WebSocket-Key with 16 bytes in base64.")
     accept = base64.b64encode(hashlib.sha1(keys[0] + _MAGIC, usedforsecurity=False).digest())
     chosen = [] if subprotocol is None else [(b"sec-websocket-protocol", subprotocol.encode())]
     return [(b"upgrade", b"websocket"), (b"connection", b"upgrade"), (b"sec-websocket-accept", accept), *chosen]
@@ -392,6 +394,6 @@ def _is_key(value: bytes) -> bool:
         return False
 
 
-def upgrade_required(message: str) -> ClientMistake:
+def upgrade_required(message: str) -> ClientError:
     """What is asked for can only be had over a WebSocket."""
-    return ClientMistake(message, status=426, code="upgrade_required")
+    return ClientError(message, status=426, code="upgrade_required")

@@ -21,12 +21,21 @@ MESSAGE_LIMIT_BYTES = 16 << 20
 BUFFER_BYTES = 2048
 """What the parser begins with, and the least it takes: a frame of 20 ms of speech fits."""
 
-SWOLLEN_BYTES = 64 << 10
+LARGE_FRAME_BYTES = 64 << 10
 """A frame larger than this has left the parser with a buffer that is too large to keep."""
 
-NORMAL, GOING_AWAY, PROTOCOL_ERROR, UNSUPPORTED, INVALID_TEXT, TOO_BIG, DEFECT, RESTART = 1000, 1001, 1002, 1003, 1007, 1009, 1011, 1012
+NORMAL, GOING_AWAY, PROTOCOL_ERROR, UNSUPPORTED, INVALID_TEXT, TOO_BIG, INTERNAL_ERROR, SERVICE_RESTART = (
+    1000,
+    1001,
+    1002,
+    1003,
+    1007,
+    1009,
+    1011,
+    1012,
+)
 
-NO_CODE = 1005
+NO_STATUS = 1005
 """What stands for the code of a Close that has none (RFC 6455 section 7.4.1)."""
 
 _KNOWN_CODES = frozenset({1000, 1001, 1002, 1003, 1007, 1008, 1009, 1010, 1011, 1012, 1013, 1014})
@@ -43,7 +52,7 @@ _HANDSHAKE = (
 _TEXT, _BINARY, _CONTINUATION = WSMsgType.TEXT, WSMsgType.BINARY, WSMsgType.CONTINUATION
 
 
-class Told(Protocol):
+class FrameListener(Protocol):
     """Whoever frames come for."""
 
     def on_binary(self, content: bytes) -> None:
@@ -55,11 +64,11 @@ class Told(Protocol):
     def on_close(self, code: int | None) -> None:
         """A Close, with its code if it had one. Nothing comes after it."""
 
-    def on_flaw(self, code: int, reason: str) -> None:
+    def on_protocol_error(self, code: int, reason: str) -> None:
         """What came can't be read, or must not be; nothing comes after it. `code` is the one to close with."""
 
 
-class Incoming(WSListener):
+class FrameReader(WSListener):
     """
     Reads what a client sends.
 
@@ -73,83 +82,83 @@ class Incoming(WSListener):
 
     __slots__ = (
         "_decode",
+        "_fake_transport",
+        "_has_large_buffer",
         "_is_over",
-        "_is_swollen",
-        "_kind",
         "_limit_bytes",
-        "_mimic",
+        "_listener",
+        "_message_type",
         "_on_text",
         "_parser",
         "_parts",
         "_tail_bytes",
-        "_told",
         "frames",
     )
 
-    def __init__(self, told: Told, on_text: Callable[[bytes], None], limit_bytes: int = MESSAGE_LIMIT_BYTES) -> None:
+    def __init__(self, listener: FrameListener, on_text: Callable[[bytes], None], limit_bytes: int = MESSAGE_LIMIT_BYTES) -> None:
         self.frames = 0
         self._limit_bytes = limit_bytes
-        self._told = told
+        self._listener = listener
         self._on_text = on_text
-        self._kind: WSMsgType | None = None
+        self._message_type: WSMsgType | None = None
         self._parts = bytearray()
         self._decode: Callable[[bytes, bool], str] | None = None
         self._is_over = False
-        self._is_swollen = False
+        self._has_large_buffer = False
         self._tail_bytes = 0
-        self._begin()
+        self._start_parser()
 
-    def _begin(self) -> None:
-        self._mimic = _Mimic()
+    def _start_parser(self) -> None:
+        self._fake_transport = _FakeTransport()
         # No handshake timeout, pings, pongs or names: the connection has its own.
         self._parser: Any = WSProtocol(
             None, None, False, lambda _request: self, _LOG, True, None, False, 0, 0, 1, False, self._limit_bytes, None, BUFFER_BYTES
         )
-        self._parser.connection_made(self._mimic)
-        self._put(_HANDSHAKE)
+        self._parser.connection_made(self._fake_transport)
+        self._feed_in_pieces(_HANDSHAKE)
 
-    def feed(self, received: bytes) -> None:
+    def feed(self, chunk: bytes) -> None:
         """Read what has come, and tell of every message that is whole with it."""
         if self._is_over:
             return
-        if self._is_swollen:
+        if self._has_large_buffer:
             self._tail_bytes = -1
         room = self._parser.get_buffer(0)
-        size_bytes = len(received)
+        size_bytes = len(chunk)
         if size_bytes * 8 <= len(room) * 7:
-            room[:size_bytes] = received
+            room[:size_bytes] = chunk
             self._parser.buffer_updated(size_bytes)
         else:
-            self._put(received)
-        if self._mimic.refusal is not None:
-            self._refuse_as_parser()
-        elif self._is_swollen and self._tail_bytes == 0:
-            self._is_swollen = False
-            self._begin()
+            self._feed_in_pieces(chunk)
+        if self._fake_transport.refusal is not None:
+            self._report_refusal()
+        elif self._has_large_buffer and self._tail_bytes == 0:
+            self._has_large_buffer = False
+            self._start_parser()
 
-    def _put(self, received: bytes) -> None:
+    def _feed_in_pieces(self, chunk: bytes) -> None:
         """Feed in pieces: the parser doubles its buffer when a piece fills it, though there be no frame that needs the room."""
         at = 0
-        while at < len(received) and not self._is_over and self._mimic.refusal is None:
+        while at < len(chunk) and not self._is_over and self._fake_transport.refusal is None:
             room = self._parser.get_buffer(0)
-            piece = received[at : at + len(room) * 7 // 8]
+            piece = chunk[at : at + len(room) * 7 // 8]
             self._tail_bytes = -1
             room[: len(piece)] = piece
             self._parser.buffer_updated(len(piece))
             at += len(piece)
 
-    def _refuse_as_parser(self) -> None:
-        assert self._mimic.refusal is not None
+    def _report_refusal(self) -> None:
+        assert self._fake_transport.refusal is not None
         if not self._is_over:
-            self._refuse(*self._mimic.refusal)
+            self._fail(*self._fake_transport.refusal)
 
-    def _refuse(self, code: int, reason: str) -> None:
+    def _fail(self, code: int, reason: str) -> None:
         self.end()
-        self._told.on_flaw(code, reason)
+        self._listener.on_protocol_error(code, reason)
 
     def mute(self) -> None:
         """Take no more text for anyone; a Close may still come."""
-        self._on_text = _to_nobody
+        self._on_text = _ignore_text
 
     def end(self) -> None:
         """Read nothing more."""
@@ -172,60 +181,60 @@ class Incoming(WSListener):
         self._tail_bytes = frame.tail_size
         kind = frame.msg_type
         if frame.rsv1 or frame.rsv2 or frame.rsv3:
-            self._refuse(PROTOCOL_ERROR, "A reserved bit is set, and no extension was agreed on.")
-        elif kind is _TEXT and frame.fin and self._kind is None:
+            self._fail(PROTOCOL_ERROR, "A reserved bit is set, and no extension was agreed on.")
+        elif kind is _TEXT and frame.fin and self._message_type is None:
             text = frame.get_payload_as_bytes()
-            if len(text) > SWOLLEN_BYTES:
-                self._is_swollen = True
+            if len(text) > LARGE_FRAME_BYTES:
+                self._has_large_buffer = True
             if text.isascii() or _is_utf8(text):
                 self._on_text(text)
             else:
-                self._refuse(INVALID_TEXT, "The text is not valid UTF-8.")
+                self._fail(INVALID_TEXT, "The text is not valid UTF-8.")
         elif kind in (_TEXT, _BINARY, _CONTINUATION):
-            self._take(kind, frame.fin, frame.get_payload_as_bytes())
+            self._append_frame(kind, frame.fin, frame.get_payload_as_bytes())
         else:
-            self._control(kind, frame.get_payload_as_bytes())
+            self._on_control_frame(kind, frame.get_payload_as_bytes())
 
-    def _take(self, kind: WSMsgType, is_last: bool, payload: bytes) -> None:
-        if (kind is _CONTINUATION) is (self._kind is None):
-            self._refuse(PROTOCOL_ERROR, "There is nothing to continue." if self._kind is None else "A message is not finished yet.")
+    def _append_frame(self, message_type: WSMsgType, is_last: bool, payload: bytes) -> None:
+        if (message_type is _CONTINUATION) is (self._message_type is None):
+            self._fail(PROTOCOL_ERROR, "There is nothing to continue." if self._message_type is None else "A message is not finished yet.")
             return
-        if len(payload) > SWOLLEN_BYTES:
-            self._is_swollen = True
-        if kind is not _CONTINUATION:
-            self._kind = kind
-            self._decode = codecs.getincrementaldecoder("utf-8")().decode if kind is _TEXT else None
+        if len(payload) > LARGE_FRAME_BYTES:
+            self._has_large_buffer = True
+        if message_type is not _CONTINUATION:
+            self._message_type = message_type
+            self._decode = codecs.getincrementaldecoder("utf-8")().decode if message_type is _TEXT else None
         if len(self._parts) + len(payload) > self._limit_bytes:
-            self._refuse(TOO_BIG, f"The message is larger than {self._limit_bytes} bytes.")
+            self._fail(TOO_BIG, f"The message is larger than {self._limit_bytes} bytes.")
             return
         try:
             if self._decode is not None:
                 self._decode(payload, bool(is_last))
         except UnicodeDecodeError:
-            self._refuse(INVALID_TEXT, "The text is not valid UTF-8.")
+            self._fail(INVALID_TEXT, "The text is not valid UTF-8.")
             return
         self._parts += payload
         if is_last:
-            self._finish()
+            self._deliver_message()
 
-    def _finish(self) -> None:
+    def _deliver_message(self) -> None:
         whole, self._parts = bytes(self._parts), bytearray()
-        kind, self._kind, self._decode = self._kind, None, None
-        (self._on_text if kind is _TEXT else self._told.on_binary)(whole)
+        kind, self._message_type, self._decode = self._message_type, None, None
+        (self._on_text if kind is _TEXT else self._listener.on_binary)(whole)
 
-    def _control(self, kind: WSMsgType, payload: bytes) -> None:
-        if kind is WSMsgType.PING:
-            self._told.on_ping(payload)
-        elif kind is WSMsgType.CLOSE:
+    def _on_control_frame(self, message_type: WSMsgType, payload: bytes) -> None:
+        if message_type is WSMsgType.PING:
+            self._listener.on_ping(payload)
+        elif message_type is WSMsgType.CLOSE:
             code = int.from_bytes(payload[:2], "big") if payload else None
             if code is not None and code not in _KNOWN_CODES and not 3000 <= code < 5000:
-                self._refuse(PROTOCOL_ERROR, f"A Close must not have the code {code}.")
+                self._fail(PROTOCOL_ERROR, f"A Close must not have the code {code}.")
             else:
                 self.end()
-                self._told.on_close(code)
+                self._listener.on_close(code)
 
 
-class _Mimic:
+class _FakeTransport:
     """
     What the parser takes for its transport: nothing that it writes leaves.
 
@@ -274,19 +283,19 @@ class _Log:
     def isEnabledFor(self, _level: int) -> bool:
         return False
 
-    def info(self, *_said: object) -> None:
+    def info(self, *_args: object) -> None:
         pass
 
     debug = error = warning = info
 
-    def exception(self, *_said: object) -> None:
+    def exception(self, *_args: object) -> None:
         logs.get().exception("defect")
 
 
 _NO_SOCKET, _LOG = _NoSocket(), _Log()
 
 
-def _to_nobody(_text: bytes) -> None:
+def _ignore_text(_text: bytes) -> None:
     pass
 
 
@@ -301,9 +310,9 @@ def _is_utf8(text: bytes) -> bool:
 # Out
 
 
-def header(kind: WSMsgType, size_bytes: int) -> bytes:
+def frame_header(message_type: WSMsgType, size_bytes: int) -> bytes:
     """What goes before the payload of a whole message or control frame."""
-    first = 0x80 | kind.value
+    first = 0x80 | message_type.value
     if size_bytes < 126:
         return bytes((first, size_bytes))
     if size_bytes < 1 << 16:
@@ -313,21 +322,21 @@ def header(kind: WSMsgType, size_bytes: int) -> bytes:
 
 def text_header(size_bytes: int) -> bytes:
     """What goes before a message of text."""
-    return header(_TEXT, size_bytes)
+    return frame_header(_TEXT, size_bytes)
 
 
 def binary_header(size_bytes: int) -> bytes:
     """What goes before a message of bytes."""
-    return header(_BINARY, size_bytes)
+    return frame_header(_BINARY, size_bytes)
 
 
 def close_frame(code: int | None, reason: str = "") -> bytes:
     """A Close; a reason that is too long is cut short."""
-    payload = b"" if code is None else code.to_bytes(2, "big") + _short(reason)
-    return header(WSMsgType.CLOSE, len(payload)) + payload
+    payload = b"" if code is None else code.to_bytes(2, "big") + _truncate_reason(reason)
+    return frame_header(WSMsgType.CLOSE, len(payload)) + payload
 
 
-def _short(reason: str) -> bytes:
+def _truncate_reason(reason: str) -> bytes:
     whole = reason.encode()
     most = _CONTROL_LIMIT_BYTES - 2
     return whole if len(whole) <= most else whole[:most].decode(errors="ignore").encode()
@@ -335,9 +344,9 @@ def _short(reason: str) -> bytes:
 
 def ping_frame() -> bytes:
     """A Ping."""
-    return header(WSMsgType.PING, 0)
+    return frame_header(WSMsgType.PING, 0)
 
 
 def pong_frame(payload: bytes) -> bytes:
     """The answer to a Ping."""
-    return header(WSMsgType.PONG, len(payload)) + payload
+    return frame_header(WSMsgType.PONG, len(payload)) + payload

@@ -6,26 +6,26 @@ from typing import Protocol
 
 from starlette.types import Scope
 
-from antiphon.errors import OurFault
-from antiphon.protocols.realtime.session import Realtime
-from antiphon.protocols.realtime.settings import Opening, can_hear
+from antiphon.errors import ServerError
+from antiphon.protocols.realtime.session import RealtimeSession
+from antiphon.protocols.realtime.settings import RealtimeSessionConfig, has_audio_input
 from antiphon.runtime.core.calls import Call
 from antiphon.runtime.core.driver import Driver
-from antiphon.runtime.core.ids import mint
-from antiphon.runtime.registry import Model
+from antiphon.runtime.core.ids import new_id
+from antiphon.runtime.registry import ServedModel
 from antiphon.runtime.service import Service
-from antiphon.server.http.auth import answering, caller_of, settings_of, spending
-from antiphon.server.live.recording import recordings_of
-from antiphon.server.live.session_log import noted, taps_of
+from antiphon.server.http.auth import conversation_settings, request_caller, token_counter, track_response
+from antiphon.server.live.recording import realtime_recording_taps
+from antiphon.server.live.session_log import log_realtime_session, realtime_taps
 from antiphon.server.transport import logs
 from antiphon.server.webrtc.client import CallClient
-from antiphon.server.webrtc.network import network_of
-from antiphon.server.webrtc.peer import Peer
-from antiphon.server.webrtc.playback import Playing
+from antiphon.server.webrtc.network import build_network
+from antiphon.server.webrtc.peer import CallPeer
+from antiphon.server.webrtc.playback import PlaybackQueue
 from antiphon.wire.realtime.dialects import DIALECTS
 
 
-class Wanted(Protocol):
+class CallRequest(Protocol):
     """What a call is to be."""
 
     @property
@@ -33,15 +33,15 @@ class Wanted(Protocol):
         """The client's, in SDP."""
 
     @property
-    def model(self) -> Model:
+    def model(self) -> ServedModel:
         """The one that answers."""
 
     @property
-    def opening(self) -> Opening:
+    def session_config(self) -> RealtimeSessionConfig:
         """What the session begins with."""
 
 
-async def hold(service: Service, scope: Scope, call_id: str, wanted: Wanted, answer: "asyncio.Future[str]") -> None:
+async def run_call(service: Service, scope: Scope, call_id: str, request: CallRequest, answer: "asyncio.Future[str]") -> None:
     """
     A call, from its offer to its end.
 
@@ -51,8 +51,8 @@ async def hold(service: Service, scope: Scope, call_id: str, wanted: Wanted, ans
     """
     service.metrics.active += 1  # as with any session, the server waits for it when it is to stop
     try:
-        async with answering(scope, lambda: 0):  # the tokens of its answers are counted as each of them ends
-            await _talk(service, scope, call_id, wanted, answer)
+        async with track_response(scope, lambda: 0):  # the tokens of its answers are counted as each of them ends
+            await _run(service, scope, call_id, request, answer)
     except Exception as error:  # where a session ends
         if answer.done():
             logs.get().exception("defect")
@@ -61,39 +61,45 @@ async def hold(service: Service, scope: Scope, call_id: str, wanted: Wanted, ans
     finally:
         service.metrics.active -= 1
         if not answer.done():
-            answer.set_exception(OurFault("The server is shutting down. Please try again.", status=503, code="server_shutting_down"))
+            answer.set_exception(ServerError("The server is shutting down. Please try again.", status=503, code="server_shutting_down"))
 
 
-async def _talk(service: Service, scope: Scope, call_id: str, wanted: Wanted, answer: "asyncio.Future[str]") -> None:
-    opening, caller, playing = wanted.opening, caller_of(scope), Playing()
-    recordings = recordings_of(service, scope, opening)
-    counted, tap = taps_of(service, wanted.model, recordings)
-    client = CallClient(DIALECTS[opening.dialect], tap, playing, hears=can_hear(opening.abilities))
+async def _run(service: Service, scope: Scope, call_id: str, request: CallRequest, answer: "asyncio.Future[str]") -> None:
+    opening, caller, playing = request.session_config, request_caller(scope), PlaybackQueue()
+    recordings = realtime_recording_taps(service, scope, opening)
+    counted, tap = realtime_taps(service, request.model, recordings)
+    client = CallClient(DIALECTS[opening.dialect], tap, playing, accepts_audio=has_audio_input(opening.capabilities))
     call = Call(call_id, caller.tenant, client, tap)
-    with noted(service, wanted.model, opening, client, counted, recordings):
-        network = await network_of(service.config)
+    with log_realtime_session(service, request.model, opening, client, counted, recordings):
+        network = await build_network(service.config)
         async with asyncio.TaskGroup() as tasks:
-            peer = Peer(network, playing, client)
+            peer = CallPeer(network, playing, client)
             try:
-                told = await peer.answer(wanted.offer, tasks)
-                await _drive(service, scope, call, client, wanted, lambda: answer.set_result(told))
-                await peer.say_goodbye()
+                told = await peer.answer(request.offer, tasks)
+                await _drive(service, scope, call, client, request, lambda: answer.set_result(told))
+                await peer.drain()
             finally:
                 await peer.close()
 
 
-async def _drive(service: Service, scope: Scope, call: Call, client: CallClient, wanted: Wanted, begun: Callable[[], None]) -> None:
+async def _drive(
+    service: Service, scope: Scope, call: Call, client: CallClient, request: CallRequest, on_started: Callable[[], None]
+) -> None:
     """The call's session."""
-    driver = Driver(Realtime(wanted.opening, mint), call, service.store, metrics=service.metrics, spend=spending(scope))
+    driver = Driver(
+        RealtimeSession(request.session_config, new_id), call, service.store, metrics=service.metrics, count_tokens=token_counter(scope)
+    )
     call.driver = driver
 
     async def meanwhile() -> None:
         client.begin(driver)
-        begun()
+        on_started()
 
-    with service.live.during(driver, caller_of(scope).key), service.calls.during(call):
+    with service.live_sessions.track(driver, request_caller(scope).key), service.calls.track(call):
         try:
-            await driver.run(wanted.model.live, settings_of(scope, wanted.model.name, "realtime"), wanted.opening, meanwhile)
+            await driver.run(
+                request.model.live_engine, conversation_settings(scope, request.model.name, "realtime"), request.session_config, meanwhile
+            )
         except Exception:  # where a session ends
-            call.close(OurFault("The server had an error, and the session can't go on."))
+            call.close(ServerError("The server had an error, and the session can't go on."))
             raise

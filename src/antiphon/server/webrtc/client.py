@@ -8,25 +8,25 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from antiphon.errors import ClientMistake, Fault
-from antiphon.protocols.realtime.session import Garbled
+from antiphon.errors import ApiError, ClientError
+from antiphon.protocols.realtime.session import UnreadableRealtimeEvent
 from antiphon.runtime.core.driver import Driver
-from antiphon.runtime.core.ids import mint
+from antiphon.runtime.core.ids import new_id
 from antiphon.runtime.core.taps import Tap
-from antiphon.server.realtime.client import ENDS
+from antiphon.server.realtime.client import CLOSE_BY_ERROR_CODE
 from antiphon.server.transport.limits import BACKLOG_LIMIT_BYTES
-from antiphon.server.webrtc.playback import Playing
+from antiphon.server.webrtc.playback import PlaybackQueue
 from antiphon.wire.realtime import server_events as events
-from antiphon.wire.realtime.client_events import InputAudioBufferAppend, event_id_of
+from antiphon.wire.realtime.client_events import InputAudioBufferAppend, find_event_id
 from antiphon.wire.realtime.dialects import Dialect
 
 MESSAGE_LIMIT_BYTES = 256 << 10
 """The longest message on the channel; it is what both sides' libraries take."""
 
-FULL = "input_audio_buffer_full"
+BUFFER_FULL = "input_audio_buffer_full"
 
 
-class Channel(Protocol):
+class DataChannel(Protocol):
     """A data channel, as far as it is of use."""
 
     @property
@@ -52,21 +52,21 @@ class CallClient:
         end: why the session ended, in one of few words.
     """
 
-    def __init__(self, dialect: Dialect, tap: Tap, playing: Playing, *, hears: bool) -> None:
-        self.end = "failed"
+    def __init__(self, dialect: Dialect, tap: Tap, playback: PlaybackQueue, *, accepts_audio: bool) -> None:
+        self.end_reason = "failed"
         self._decode = dialect.decode_client
         self._encode = dialect.encode_server
         self._tap = tap
-        self._playing = playing
-        self._hears = hears
+        self._playback = playback
+        self._accepts_audio = accepts_audio
         self._driver: Driver | None = None
-        self._channel: Channel | None = None
-        self._early: list[str] = []
-        self._is_full = self._has_left = False
-        self._played: dict[type, Callable[[Any], None]] = {
-            events.ResponseOutputAudioDelta: lambda event: playing.queue((event.item_id, event.content_index), event.delta),
-            events.ResponseOutputAudioDone: lambda event: playing.close((event.item_id, event.content_index)),
-            events.OutputAudioBufferCleared: lambda _event: playing.clear(),
+        self._channel: DataChannel | None = None
+        self._early_frames: list[str] = []
+        self._is_buffer_full = self._has_left = False
+        self._playback_actions: dict[type, Callable[[Any], None]] = {
+            events.ResponseOutputAudioDelta: lambda event: playback.append((event.item_id, event.content_index), event.delta),
+            events.ResponseOutputAudioDone: lambda event: playback.close_part((event.item_id, event.content_index)),
+            events.OutputAudioBufferCleared: lambda _event: playback.clear(),
         }
 
     def begin(self, driver: Driver) -> None:
@@ -80,30 +80,30 @@ class CallClient:
     def send(self, event: Any) -> None:
         """Take an event for the client; sound is played, and not told."""
         kind = type(event)
-        if (play := self._played.get(kind)) is not None:
+        if (play := self._playback_actions.get(kind)) is not None:
             play(event)
         if kind is events.ResponseOutputAudioDelta:
-            self._tap.told(event)
+            self._tap.on_server_event(event)
         elif kind is not events.ErrorEvent or not self._is_repeated(event):
-            self._tell(event)
+            self._send_event(event)
 
     def flush(self) -> None:
         """What was sent leaves by itself; a client that lets too much wait is given up."""
         if self._channel is not None and self._channel.bufferedAmount > BACKLOG_LIMIT_BYTES:
             # Not at once: the session is in the middle of deciding.
-            asyncio.get_running_loop().call_soon(self.on_gone)
+            asyncio.get_running_loop().call_soon(self.on_disconnect)
 
-    def close(self, fault: Fault | None) -> None:
+    def close(self, fault: ApiError | None) -> None:
         """The session is over; whoever holds the connection closes it."""
-        self.end = "left" if fault is None else ENDS.get(fault.code or "", (0, "failed"))[1]
+        self.end_reason = "left" if fault is None else CLOSE_BY_ERROR_CODE.get(fault.code or "", (0, "failed"))[1]
         self._has_left = True
 
     def _is_repeated(self, event: events.ErrorEvent) -> bool:
         """Whether an error was told before; of sound that nobody commits there would be one with every piece more."""
-        was_full, self._is_full = self._is_full, event.error.code == FULL
-        return was_full and self._is_full
+        was_full, self._is_buffer_full = self._is_buffer_full, event.error.code == BUFFER_FULL
+        return was_full and self._is_buffer_full
 
-    def _tell(self, event: Any) -> None:
+    def _send_event(self, event: Any) -> None:
         frame = self._encode(event)
         if frame is None:
             return
@@ -115,43 +115,43 @@ class CallClient:
                 param=None,
                 event_id=None,
             )
-            self._tell(events.ErrorEvent(event_id=mint("event"), error=too_large))
+            self._send_event(events.ErrorEvent(event_id=new_id("event"), error=too_large))
             return
-        self._tap.told(event)
+        self._tap.on_server_event(event)
         if self._channel is None:
-            self._early.append(frame.decode())
+            self._early_frames.append(frame.decode())
         elif self._channel.readyState == "open":
             self._channel.send(frame.decode())
 
     # As its connection sees it
 
-    def on_channel(self, channel: Channel) -> None:
+    def on_channel(self, channel: DataChannel) -> None:
         """Events may be sent."""
         self._channel = channel
-        for frame in self._early:
+        for frame in self._early_frames:
             channel.send(frame)
-        self._early.clear()
+        self._early_frames.clear()
 
     def on_text(self, text: bytes) -> None:
         """The client sent a message."""
         assert self._driver is not None
         try:
             event: Any = self._decode(text)
-        except ClientMistake as mistake:
-            self._driver.hear(Garbled(mistake, event_id_of(text)))
+        except ClientError as mistake:
+            self._driver.receive_from_client(UnreadableRealtimeEvent(mistake, find_event_id(text)))
             return
-        self._tap.said(event)
-        self._driver.hear(event)
+        self._tap.on_client_event(event)
+        self._driver.receive_from_client(event)
 
-    def on_sound(self, pcm: bytes) -> None:
+    def on_audio(self, pcm: bytes) -> None:
         """The client was heard."""
-        if self._driver is None or not self._hears:
+        if self._driver is None or not self._accepts_audio:
             return
         event = InputAudioBufferAppend(audio=pcm)
-        self._tap.said(event)
-        self._driver.hear(event)
+        self._tap.on_client_event(event)
+        self._driver.receive_from_client(event)
 
-    def on_gone(self) -> None:
+    def on_disconnect(self) -> None:
         """Nothing reaches the client any more."""
         was_there, self._has_left = not self._has_left, True
         if was_there and self._driver is not None:

@@ -18,7 +18,7 @@ from aioice.candidate import candidate_foundation, candidate_priority
 from aioice.ice import StunProtocol, get_host_addresses
 
 from antiphon.config.load import Config
-from antiphon.errors import OurFault
+from antiphon.errors import ServerError
 
 RECEIVE_BUFFER_BYTES = 256 << 10
 DISCARD_PORT = 9
@@ -34,13 +34,13 @@ class Network:
         ports: those to use; empty for any.
     """
 
-    def __init__(self, hosts: Sequence[str], announced: Sequence[str] = (), ports: Sequence[int] = ()) -> None:
+    def __init__(self, hosts: Sequence[str], announced_addresses: Sequence[str] = (), ports: Sequence[int] = ()) -> None:
         self._hosts = hosts
-        self._announced = announced
+        self._announced_addresses = announced_addresses
         self._ports = ports
 
     @property
-    def nobody(self) -> str:
+    def placeholder_candidate(self) -> str:
         """A candidate of a client that says nothing of where it is; without any, connecting fails before the client has tried."""
         return f"candidate:1 1 udp 1 {self._hosts[0]} {DISCARD_PORT} typ host"
 
@@ -53,7 +53,7 @@ class Network:
                 protocol = await self._listen(connection, host)
                 connection._protocols.append(protocol)
                 port = protocol.transport.get_extra_info("sockname")[1]
-                told = [_candidate(component, address, port) for address in self._announced or (host,)]
+                told = [_candidate(component, address, port) for address in self._announced_addresses or (host,)]
                 protocol.local_candidate = told[0]
                 found += told
             return found
@@ -75,7 +75,7 @@ class Network:
                 _, protocol = await loop.create_datagram_endpoint(lambda: StunProtocol(connection), sock=bound)
                 held.pop_all()
                 return protocol
-        raise OurFault(
+        raise ServerError(
             f"No UDP port of {host} is free for one more call. Please try again later.",
             status=503,
             type="service_unavailable_error",
@@ -84,7 +84,7 @@ class Network:
         )
 
 
-async def network_of(config: Config) -> Network:
+async def build_network(config: Config) -> Network:
     """The addresses of a server as it is configured."""
     calls = config.calls
     return Network(await _hosts(config.server.host, is_announced=bool(calls.addresses)), calls.addresses, calls.port_range)

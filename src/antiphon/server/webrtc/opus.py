@@ -13,14 +13,14 @@ from typing import Any
 
 import av
 
-from antiphon.audio import bytes_of
-from antiphon.server.webrtc.playback import Playing
+from antiphon.audio import size_bytes
+from antiphon.server.webrtc.playback import PlaybackQueue
 
-RATE_HZ, LINE_RATE_HZ = 24_000, 48_000
+RATE_HZ, RTP_RATE_HZ = 24_000, 48_000
 PACKET_MS = 20
-PACKET_BYTES = bytes_of(PACKET_MS, RATE_HZ)
+PACKET_BYTES = size_bytes(PACKET_MS, RATE_HZ)
 PACKET_SAMPLES = RATE_HZ * PACKET_MS // 1000
-LINE_SAMPLES = LINE_RATE_HZ * PACKET_MS // 1000
+RTP_PACKET_SAMPLES = RTP_RATE_HZ * PACKET_MS // 1000
 BIT_RATE = 32_000
 
 SILENT_PACKET = bytes((0xF8, 0xFF, 0xFE))
@@ -29,17 +29,17 @@ SILENT_PACKET = bytes((0xF8, 0xFF, 0xFE))
 TAIL_PACKETS = 2
 """How many packets of silence are coded after sound, so that what the coder looked ahead for is heard."""
 
-LATE_S = 0.2
+MAX_LATE_S = 0.2
 """How late a packet may be and be made up for; later than that, the machine has been standing still."""
 
-QUIET_S = 0.2
+SILENCE_AFTER_S = 0.2
 """How long nothing comes in before it is taken for silence; a microphone may be switched off in the middle of a turn, which is to end."""
 
-GAP_LIMIT_S = 1.0
+MAX_GAP_S = 1.0
 """The most silence that stands for packets that were lost."""
 
 
-class Coder:
+class OpusEncoder:
     """Opus from sound."""
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ class Coder:
         self._codec.options = {"application": "voip", "compression_level": "5"}
         self._samples = 0
 
-    def packet(self, pcm: bytes) -> bytes:
+    def encode(self, pcm: bytes) -> bytes:
         """
         20 ms on the line.
 
@@ -68,7 +68,7 @@ class Coder:
         return b"".join(map(bytes, self._codec.encode(frame)))
 
 
-class Speaker:
+class OutputAudioTrack:
     """
     The track that the server sends: what is playing, at the pace of time, and silence where nothing is.
 
@@ -78,44 +78,44 @@ class Speaker:
 
     kind = "audio"
 
-    def __init__(self, playing: Playing, ticks: Callable[[], None]) -> None:
+    def __init__(self, playback: PlaybackQueue, on_tick: Callable[[], None]) -> None:
         self.id = str(uuid.uuid4())
-        self._playing = playing
-        self._ticks = ticks
-        self._coder = Coder()
-        self._sent = 0
-        self._tail = 0
+        self._playback = playback
+        self._on_tick = on_tick
+        self._encoder = OpusEncoder()
+        self._packet_count = 0
+        self._tail_packets = 0
         self._due_at: float | None = None
 
     async def recv(self) -> Any:
         """The next packet, when its time has come."""
         now = asyncio.get_running_loop().time()
-        if self._due_at is None or self._due_at < now - LATE_S:
+        if self._due_at is None or self._due_at < now - MAX_LATE_S:
             self._due_at = now
         await asyncio.sleep(max(0.0, self._due_at - now))
         self._due_at += PACKET_MS / 1000
-        self._ticks()
-        packet: Any = av.Packet(self._content())
-        packet.pts = self._sent * LINE_SAMPLES
-        packet.time_base = Fraction(1, LINE_RATE_HZ)
-        self._sent += 1
+        self._on_tick()
+        packet: Any = av.Packet(self._next_packet())
+        packet.pts = self._packet_count * RTP_PACKET_SAMPLES
+        packet.time_base = Fraction(1, RTP_RATE_HZ)
+        self._packet_count += 1
         return packet
 
     def stop(self) -> None:
         """Nothing is sent any more."""
 
-    def _content(self) -> bytes:
-        pcm = self._playing.take(PACKET_BYTES)
+    def _next_packet(self) -> bytes:
+        pcm = self._playback.take(PACKET_BYTES)
         if pcm:
-            self._tail = TAIL_PACKETS
-        elif self._tail:
-            self._tail -= 1
+            self._tail_packets = TAIL_PACKETS
+        elif self._tail_packets:
+            self._tail_packets -= 1
         else:
             return SILENT_PACKET
-        return self._coder.packet(pcm)
+        return self._encoder.encode(pcm)
 
 
-class Microphone:
+class InputAudioReceiver:
     """
     The client's sound, as a session hears it: without gaps, so that its clock is true.
 
@@ -123,25 +123,25 @@ class Microphone:
         heard: takes it, piece by piece.
     """
 
-    def __init__(self, heard: Callable[[bytes], None]) -> None:
-        self._heard = heard
+    def __init__(self, on_audio: Callable[[bytes], None]) -> None:
+        self._on_audio = on_audio
         self._resampler = av.AudioResampler(format="s16", layout="mono", rate=RATE_HZ)
         self._next_pts: int | None = None
         self._last_at = 0.0
 
-    def take(self, frame: Any) -> None:
+    def receive(self, frame: Any) -> None:
         """A frame as it was decoded; its time counts samples of the line."""
         pts: int = frame.pts
         if self._next_pts is not None and pts > self._next_pts:
-            self._heard(bytes(bytes_of(min(GAP_LIMIT_S, (pts - self._next_pts) / LINE_RATE_HZ) * 1000, RATE_HZ)))
+            self._on_audio(bytes(size_bytes(min(MAX_GAP_S, (pts - self._next_pts) / RTP_RATE_HZ) * 1000, RATE_HZ)))
         self._next_pts = pts + frame.samples
         self._last_at = asyncio.get_running_loop().time()
         for part in self._resampler.resample(frame):
-            self._heard(bytes(part.planes[0])[: 2 * part.samples])
+            self._on_audio(bytes(part.planes[0])[: 2 * part.samples])
 
     def tick(self) -> None:
         """20 ms have passed; where nothing came for a while, they were silent."""
-        if self._next_pts is None or asyncio.get_running_loop().time() < self._last_at + QUIET_S:
+        if self._next_pts is None or asyncio.get_running_loop().time() < self._last_at + SILENCE_AFTER_S:
             return
-        self._next_pts += LINE_SAMPLES
-        self._heard(bytes(PACKET_BYTES))
+        self._next_pts += RTP_PACKET_SAMPLES
+        self._on_audio(bytes(PACKET_BYTES))

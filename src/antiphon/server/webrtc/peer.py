@@ -11,43 +11,43 @@ from typing import Any, Protocol, cast
 from aiortc import RTCConfiguration, RTCPeerConnection, RTCSessionDescription
 from aiortc.mediastreams import MediaStreamError
 
-from antiphon.errors import ClientMistake, Fault
-from antiphon.server.webrtc.client import Channel
+from antiphon.errors import ApiError, ClientError
+from antiphon.server.webrtc.client import DataChannel
 from antiphon.server.webrtc.network import Network
-from antiphon.server.webrtc.opus import Microphone, Speaker
-from antiphon.server.webrtc.playback import Playing
+from antiphon.server.webrtc.opus import InputAudioReceiver, OutputAudioTrack
+from antiphon.server.webrtc.playback import PlaybackQueue
 
-CHANNEL = "oai-events"
+CHANNEL_LABEL = "oai-events"
 
 CONNECT_S = 30.0
 """How long a client has to connect once it was answered."""
 
-GOODBYE_S = 1.0
+DRAIN_S = 1.0
 """How long what was said last may take to leave."""
 
 CLOSE_S = 5.0
 
-SECTIONS_LIMIT = 8
+MAX_SECTIONS = 8
 """The most media sections in an offer; one is for sound and one for events, and each could have sockets of its own."""
 
 
-class Listener(Protocol):
+class CallListener(Protocol):
     """Whoever a call's connection is for."""
 
-    def on_channel(self, channel: Channel) -> None:
+    def on_channel(self, channel: DataChannel) -> None:
         """Events may be sent."""
 
     def on_text(self, text: bytes) -> None:
         """The client has sent a message on the channel."""
 
-    def on_sound(self, pcm: bytes) -> None:
+    def on_audio(self, pcm: bytes) -> None:
         """The client has been heard: s16le at 24 kHz."""
 
-    def on_gone(self) -> None:
+    def on_disconnect(self) -> None:
         """Nothing reaches the client any more; may be told more than once."""
 
 
-class Peer:
+class CallPeer:
     """
     The connection.
 
@@ -55,14 +55,14 @@ class Peer:
         playing: what the client is to hear.
     """
 
-    def __init__(self, network: Network, playing: Playing, listener: Listener) -> None:
+    def __init__(self, network: Network, playback: PlaybackQueue, listener: CallListener) -> None:
         self._network = network
         self._listener = listener
         self._connection = RTCPeerConnection(RTCConfiguration(iceServers=[]))
-        self._microphone = Microphone(listener.on_sound)
-        self._speaker = Speaker(playing, self._microphone.tick)
+        self._audio_receiver = InputAudioReceiver(listener.on_audio)
+        self._output_track = OutputAudioTrack(playback, self._audio_receiver.tick)
         self._channel: Any = None
-        self._hearing: asyncio.Task[None] | None = None
+        self._receive_task: asyncio.Task[None] | None = None
         self._deadline: asyncio.TimerHandle | None = None
         self._connection.on("connectionstatechange", self._on_state)
         self._connection.on("datachannel", self._on_channel)
@@ -75,38 +75,40 @@ class Peer:
             tasks: has what listens to the client.
 
         Raises:
-            ClientMistake: it is no offer, or one of something else.
+            ClientError: it is no offer, or one of something else.
         """
         connection = self._connection
         try:
-            await connection.setRemoteDescription(RTCSessionDescription(_without_places(offer, self._network.nobody), "offer"))
-            self._take_part(tasks)
+            await connection.setRemoteDescription(
+                RTCSessionDescription(_replace_candidates(offer, self._network.placeholder_candidate), "offer")
+            )
+            self._start_media(tasks)
             await connection.setLocalDescription(await connection.createAnswer())
-        except Fault:
+        except ApiError:
             raise
         except Exception as error:  # an offer can be wrong in ways that its reader has no names for
             raise invalid_offer() from error
         self._deadline = asyncio.get_running_loop().call_later(CONNECT_S, self._on_deadline)
         return str(connection.localDescription.sdp)
 
-    async def say_goodbye(self) -> None:
+    async def drain(self) -> None:
         """Give what was sent last a moment to leave."""
         channel = self._channel
         if channel is None or not channel.bufferedAmount:
             return
         has_left = asyncio.Event()
-        channel.on("bufferedamountlow", has_left.set)
-        channel.on("close", has_left.set)
+        channel.statuses("bufferedamountlow", has_left.set)
+        channel.statuses("close", has_left.set)
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(GOODBYE_S):
+            async with asyncio.timeout(DRAIN_S):
                 await has_left.wait()
 
     async def close(self) -> None:
         """End the connection, and let go of everything; idempotent."""
         if self._deadline is not None:
             self._deadline.cancel()
-        if self._hearing is not None:
-            self._hearing.cancel()
+        if self._receive_task is not None:
+            self._receive_task.cancel()
         closing = asyncio.ensure_future(self._connection.close())  # noqa: TID251 - waited for here, and not cut off halfway
         # Of a connection that an offer has left half made, the library misses the other half.
         with contextlib.suppress(TimeoutError, AttributeError):
@@ -115,35 +117,35 @@ class Peer:
 
     # What it is made of
 
-    def _take_part(self, tasks: asyncio.TaskGroup) -> None:
+    def _start_media(self, tasks: asyncio.TaskGroup) -> None:
         """Hear and speak on the first audio section, and have no part in what else is offered."""
         transceivers = self._connection.getTransceivers()
         voice = next(each for each in transceivers if each.kind == "audio")
         for each in transceivers:
             each.direction = "sendrecv" if each is voice else "inactive"
-        voice.sender.replaceTrack(cast(Any, self._speaker))  # has all that is used of a track
+        voice.sender.replaceTrack(cast(Any, self._output_track))  # has all that is used of a track
         if voice.receiver.track is not None:
-            self._hearing = tasks.create_task(self._hear(voice.receiver.track))
+            self._receive_task = tasks.create_task(self._receive_audio(voice.receiver.track))
         transports = {each.receiver.transport for each in transceivers}
         if self._connection.sctp is not None:
             transports.add(self._connection.sctp.transport)
         for transport in transports:
             self._network.bind(transport.transport.iceGatherer._connection)
 
-    async def _hear(self, track: Any) -> None:
+    async def _receive_audio(self, track: Any) -> None:
         with contextlib.suppress(MediaStreamError):
             while True:
-                self._microphone.take(await track.recv())
+                self._audio_receiver.receive(await track.recv())
 
     # What happens
 
     def _on_channel(self, channel: Any) -> None:
-        if channel.label != CHANNEL or self._channel is not None:
+        if channel.label != CHANNEL_LABEL or self._channel is not None:
             channel.close()
             return
         self._channel = channel
-        channel.on("message", self._on_message)
-        channel.on("close", self._listener.on_gone)
+        channel.statuses("message", self._on_message)
+        channel.statuses("close", self._listener.on_disconnect)
         self._listener.on_channel(channel)
 
     def _on_message(self, message: str | bytes) -> None:
@@ -154,18 +156,18 @@ class Peer:
         if state == "connected" and self._deadline is not None:
             self._deadline.cancel()
         elif state in ("failed", "closed"):
-            self._listener.on_gone()
+            self._listener.on_disconnect()
 
     def _on_deadline(self) -> None:
-        self._listener.on_gone()
+        self._listener.on_disconnect()
 
 
-def invalid_offer(why: str = "Please try again with a WHIP-compliant offer.") -> ClientMistake:
+def invalid_offer(hint: str = "Please try again with a WHIP-compliant offer.") -> ClientError:
     """What came is no offer of a call."""
-    return ClientMistake(f"Invalid SDP offer. {why}", code="invalid_offer")
+    return ClientError(f"Invalid SDP offer. {hint}", code="invalid_offer")
 
 
-def _without_places(offer: str, nobody: str) -> str:
+def _replace_candidates(offer: str, placeholder: str) -> str:
     """
     An offer without the addresses where the client says that it is, as those that matter show by themselves.
 
@@ -177,11 +179,11 @@ def _without_places(offer: str, nobody: str) -> str:
     for line in offer.splitlines():
         if line.startswith("m="):
             sections.append(line)
-            lines += (line, f"a={nobody}")
+            lines += (line, f"a={placeholder}")
         elif not line.startswith(("a=candidate:", "a=end-of-candidates")):
             lines.append(line)
     if not any(section.startswith("m=audio ") for section in sections):
         raise invalid_offer("Expected an audio section, in which the client is heard and hears.")
-    if len(sections) > SECTIONS_LIMIT:
-        raise invalid_offer(f"Expected at most {SECTIONS_LIMIT} media sections, but got {len(sections)}.")
+    if len(sections) > MAX_SECTIONS:
+        raise invalid_offer(f"Expected at most {MAX_SECTIONS} media sections, but got {len(sections)}.")
     return "\r\n".join(lines) + "\r\n"

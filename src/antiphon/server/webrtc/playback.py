@@ -8,46 +8,46 @@ from collections import deque
 
 from msgspec import Struct
 
-MOST_WAITING_BYTES = 64 << 20
+MAX_QUEUED_BYTES = 64 << 20
 """The most sound that waits, some 23 minutes; what is made beyond it is not played."""
 
 
-class Part(Struct):
+class CallPlaybackPart(Struct):
     """One part: what of it has not been played, and whether more may come."""
 
-    place: tuple[str, int]
+    key: tuple[str, int]
     pcm: bytearray
     is_open: bool = True
 
 
-class Playing:
+class PlaybackQueue:
     """A queue of sound; s16le at one rate."""
 
     def __init__(self) -> None:
-        self._parts: deque[Part] = deque()
-        self._waiting_bytes = 0
+        self._parts: deque[CallPlaybackPart] = deque()
+        self._queued_bytes = 0
 
-    def queue(self, place: tuple[str, int], pcm: bytes) -> None:
+    def append(self, key: tuple[str, int], pcm: bytes) -> None:
         """More sound of the part at that place: an item, and an index in its content."""
-        if self._waiting_bytes + len(pcm) > MOST_WAITING_BYTES:
+        if self._queued_bytes + len(pcm) > MAX_QUEUED_BYTES:
             return
-        part = self._find(place)
+        part = self._find(key)
         if part is None:
-            part = Part(place, bytearray())
+            part = CallPlaybackPart(key, bytearray())
             self._parts.append(part)
         part.pcm += pcm
-        self._waiting_bytes += len(pcm)
+        self._queued_bytes += len(pcm)
 
-    def close(self, place: tuple[str, int]) -> None:
+    def close_part(self, key: tuple[str, int]) -> None:
         """No more comes of it."""
-        part = self._find(place)
+        part = self._find(key)
         if part is not None:
             part.is_open = False
 
     def clear(self) -> None:
         """Drop everything."""
         self._parts.clear()
-        self._waiting_bytes = 0
+        self._queued_bytes = 0
 
     def take(self, count: int) -> bytes:
         """The next so many bytes; fewer where there are no more yet."""
@@ -61,8 +61,8 @@ class Playing:
                 if first.is_open:
                     break
                 self._parts.popleft()
-        self._waiting_bytes -= len(taken)
+        self._queued_bytes -= len(taken)
         return taken
 
-    def _find(self, place: tuple[str, int]) -> Part | None:
-        return next((part for part in reversed(self._parts) if part.place == place), None)
+    def _find(self, key: tuple[str, int]) -> CallPlaybackPart | None:
+        return next((part for part in reversed(self._parts) if part.key == key), None)

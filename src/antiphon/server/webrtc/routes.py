@@ -17,27 +17,27 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from antiphon.errors import ClientMistake, OurFault, missing_parameter, shown
-from antiphon.protocols.realtime.settings import Opening, initial
-from antiphon.runtime.core.ids import mint
-from antiphon.runtime.registry import Model
+from antiphon.errors import ClientError, ServerError, missing_parameter, shorten
+from antiphon.protocols.realtime.settings import RealtimeSessionConfig, initial_session
+from antiphon.runtime.core.ids import new_id
+from antiphon.runtime.registry import ServedModel
 from antiphon.runtime.service import Service
-from antiphon.server.http.auth import GuardedRoute, caller_of
-from antiphon.server.http.body import whole_body
-from antiphon.server.realtime.negotiation import asked, dialect_of, opening_for
-from antiphon.server.realtime.routes import PRESET, RealtimeRoute
+from antiphon.server.http.auth import GuardedRoute, request_caller
+from antiphon.server.http.body import read_body
+from antiphon.server.realtime.negotiation import build_session_config, negotiate_dialect, select_model
+from antiphon.server.realtime.routes import PRESET_SCOPE_KEY, RealtimeRoute
 from antiphon.wire.realtime.session import AnySession, decode_session
 
 PATH = "/v1/realtime/calls"
 
-SDP = "application/sdp"
+SDP_TYPE = "application/sdp"
 
 OFFER_LIMIT_BYTES = 512 << 10
 """The longest body: an offer, and the session that it is to begin with."""
 
-SIP_ONLY = ("accept", "reject", "refer")
+SIP_ACTIONS = ("accept", "reject", "refer")
 
-MISSING = (
+AIORTC_MISSING = (
     "This server can't take calls: aiortc is not installed. Run `pip install 'antiphon[webrtc]'`, or talk to the WebSocket at /v1/realtime."
 )
 
@@ -46,23 +46,23 @@ def routes(service: Service) -> list[Route]:
     """Everything under `/v1/realtime/calls`."""
 
     async def create(request: Request) -> Response:
-        service.live.admit()
+        service.live_sessions.check_admission()
         if importlib.util.find_spec("aiortc") is None:
-            raise OurFault(MISSING, status=501, code="webrtc_not_available")
-        return await _answered(service, request)
+            raise ServerError(AIORTC_MISSING, status=501, code="webrtc_not_available")
+        return await _create_call(service, request)
 
     async def hang_up(request: Request) -> Response:
-        call = service.calls.find(request.path_params["id"], caller_of(request.scope).tenant)
+        call = service.calls.find(request.path_params["id"], request_caller(request.scope).tenant)
         if call.driver is not None:
             call.driver.hang_up()
         return Response("", media_type="text/plain")
 
     async def of_sip(request: Request) -> Response:
-        service.calls.find(request.path_params["id"], caller_of(request.scope).tenant)
+        service.calls.find(request.path_params["id"], request_caller(request.scope).tenant)
         action = request.url.path.rpartition("/")[2]
-        raise ClientMistake(f"Only calls over SIP can be asked to {action}; this one came over WebRTC.", code="call_not_sip")
+        raise ClientError(f"Only calls over SIP can be asked to {action}; this one came over WebRTC.", code="call_not_sip")
 
-    acting = {"hangup": hang_up, **dict.fromkeys(SIP_ONLY, of_sip)}
+    acting = {"hangup": hang_up, **dict.fromkeys(SIP_ACTIONS, of_sip)}
     return [
         RealtimeRoute(PATH, create, service=service, access="realtime", methods=["POST"]),
         *(
@@ -72,75 +72,75 @@ def routes(service: Service) -> list[Route]:
     ]
 
 
-async def _answered(service: Service, request: Request) -> Response:
+async def _create_call(service: Service, request: Request) -> Response:
     """Begin the call that is asked for; the answer to its offer."""
-    wanted = await _wanted(service, request)
+    wanted = await _parse_call_request(service, request)
     # WebRTC's library takes a third of a second to load, in which nobody else would be served.
     await asyncio.to_thread(importlib.import_module, "antiphon.server.webrtc.call")
-    from antiphon.server.webrtc.call import hold  # noqa: PLC0415 - as above, and it is an extra
+    from antiphon.server.webrtc.call import run_call  # noqa: PLC0415 - as above, and it is an extra
 
-    call_id = mint("rtc")
+    call_id = new_id("rtc")
     answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-    service.calls.begin(hold(service, request.scope, call_id, wanted, answer), call_id)
-    return Response(await answer, 201, {"location": f"{PATH}/{call_id}"}, media_type=SDP)
+    service.calls.start(run_call(service, request.scope, call_id, wanted, answer), call_id)
+    return Response(await answer, 201, {"location": f"{PATH}/{call_id}"}, media_type=SDP_TYPE)
 
 
 # What is asked for
 
 
-class Wanted(NamedTuple):
+class WebRtcCallRequest(NamedTuple):
     """What a call is to be."""
 
     offer: str
-    model: Model
-    opening: Opening
+    model: ServedModel
+    session_config: RealtimeSessionConfig
 
 
-async def _wanted(service: Service, request: Request) -> Wanted:
+async def _parse_call_request(service: Service, request: Request) -> WebRtcCallRequest:
     """
     What the call is to be.
 
     Raises:
-        ClientMistake: that can't be had.
+        ClientError: that can't be had.
     """
     query, headers = QueryParams(request.scope["query_string"]), Headers(scope=request.scope)
-    offer, session = _parts(headers.get("content-type", SDP), await whole_body(request, OFFER_LIMIT_BYTES))
-    if PRESET in request.scope:
+    offer, session = _parse_body(headers.get("content-type", SDP_TYPE), await read_body(request, OFFER_LIMIT_BYTES))
+    if PRESET_SCOPE_KEY in request.scope:
         if session is not None:
-            raise ClientMistake("The client secret says already what the session is.", code="invalid_value", param="session")
-        session = decode_session(request.scope[PRESET])
-    model, is_transcription = asked(query, session, service)
-    opening = opening_for(
+            raise ClientError("The client secret says already what the session is.", code="invalid_value", param="session")
+        session = decode_session(request.scope[PRESET_SCOPE_KEY])
+    model, is_transcription = select_model(query, session, service)
+    opening = build_session_config(
         service,
         model,
-        caller_of(request.scope),
+        request_caller(request.scope),
         session=session,
         is_transcription=is_transcription,
-        dialect=dialect_of(query, headers, service.config.realtime.dialect, "ga"),
+        dialect=negotiate_dialect(query, headers, service.config.realtime.dialect, "ga"),
         has_output_buffer=True,
     )
-    initial(opening, mint("sess"), 0)  # a caller who is answered is not told any more that there can't be such a session
-    return Wanted(offer, model, opening)
+    initial_session(opening, new_id("sess"), 0)  # a caller who is answered is not told any more that there can't be such a session
+    return WebRtcCallRequest(offer, model, opening)
 
 
-def _parts(content_type: str, body: bytes) -> tuple[str, AnySession | None]:
+def _parse_body(content_type: str, body: bytes) -> tuple[str, AnySession | None]:
     """The offer, and the session that stands beside it in a form."""
     kind = content_type.partition(";")[0].strip().lower()
-    if kind == SDP:
-        return _text(body), None
+    if kind == SDP_TYPE:
+        return _decode_offer(body), None
     if kind != "multipart/form-data":
-        raise ClientMistake(
-            f"Unsupported content type: '{shown(content_type)}'. This API method only accepts '{SDP}', with an SDP offer, and "
+        raise ClientError(
+            f"Unsupported content type: '{shorten(content_type)}'. This API method only accepts '{SDP_TYPE}', with an SDP offer, and "
             "'multipart/form-data', with the fields 'sdp' and 'session'.",
             code="unsupported_content_type",
         )
-    fields = _fields(content_type, body)
+    fields = _form_fields(content_type, body)
     if "sdp" not in fields:
         raise missing_parameter("sdp")
-    return _text(fields["sdp"]), decode_session(fields["session"]) if "session" in fields else None
+    return _decode_offer(fields["sdp"]), decode_session(fields["session"]) if "session" in fields else None
 
 
-def _fields(content_type: str, body: bytes) -> dict[str, bytes]:
+def _form_fields(content_type: str, body: bytes) -> dict[str, bytes]:
     """The fields of a form by their names."""
     head = f"content-type: {content_type}\r\n\r\n".encode("latin-1", "replace")
     form = message_from_bytes(head + body, policy=HTTP)
@@ -148,8 +148,8 @@ def _fields(content_type: str, body: bytes) -> dict[str, bytes]:
     return {str(name): content for name, content in parts.items() if isinstance(content, bytes)}
 
 
-def _text(offer: bytes) -> str:
+def _decode_offer(offer: bytes) -> str:
     try:
         return offer.decode()
     except UnicodeDecodeError:
-        raise ClientMistake("Invalid SDP offer. Expected text in UTF-8.", code="invalid_offer") from None
+        raise ClientError("Invalid SDP offer. Expected text in UTF-8.", code="invalid_offer") from None

@@ -13,32 +13,32 @@ from starlette.datastructures import Headers
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from antiphon.engines.remote.engine import RemoteEngine, unavailable
-from antiphon.errors import ClientMistake, Fault, listed, shown
-from antiphon.runtime.access.keys import NOBODYS, Caller
-from antiphon.runtime.core.ids import mint_short
+from antiphon.engines.remote.engine import RemoteEngine, unavailable_error
+from antiphon.errors import ApiError, ClientError, quote_list, shorten
+from antiphon.runtime.access.keys import ANONYMOUS_TENANT, Caller
+from antiphon.runtime.core.ids import new_short_id
 from antiphon.runtime.scheduling.base import Worker
 from antiphon.runtime.service import Service
 from antiphon.server.http.auth import GuardedRoute, credential
-from antiphon.server.live.client import reason_of
+from antiphon.server.live.client import close_reason
 from antiphon.server.transport import connection, logs
-from antiphon.server.transport.limits import Pace
-from antiphon.server.transport.websocket import Socket
-from antiphon.wire.internal.worker_link import PATH, VERSION, VERSION_HEADER, Hello, Refused, Welcome
+from antiphon.server.transport.limits import TokenBucket
+from antiphon.server.transport.websocket import ServerWebSocket
+from antiphon.wire.internal.worker_link import PATH, VERSION, VERSION_HEADER, Hello, JoinAccepted, JoinRefused
 
-HELLO_S = 10.0
+HELLO_TIMEOUT_S = 10.0
 """How long a worker may take to say what it is."""
 
 MESSAGES_PER_S, BYTES_PER_S = 100_000, 256 << 20
 """How fast a worker is read: it says what hundreds of clients are told."""
 
-POLICY = 1008
+POLICY_VIOLATION = 1008
 """The code that WebSockets are closed with of workers that cannot be taken, and of links that cannot go on."""
 
 
 def routes(service: Service) -> list[Route]:
     """The WebSocket that workers join by."""
-    return [WorkerRoute(PATH, _Join(service), service=service, access="worker", methods=["GET"])]
+    return [WorkerRoute(PATH, _JoinEndpoint(service), service=service, access="worker", methods=["GET"])]
 
 
 class WorkerRoute(GuardedRoute):
@@ -49,89 +49,89 @@ class WorkerRoute(GuardedRoute):
         A worker, if that is who asks.
 
         Raises:
-            ClientMistake: no worker may join, or this one has not the key, or is a web page.
+            ClientError: no worker may join, or this one has not the key, or is a web page.
         """
         config = self.service.config
         expected, given = config.secrets.get(config.workers.key_env, "").strip(), credential(headers)
         if given is None:
-            raise ClientMistake("Workers join with a key, as bearer token.", status=401, code="invalid_api_key")
+            raise ClientError("Workers join with a key, as bearer token.", status=401, code="invalid_api_key")
         if not expected:
-            raise ClientMistake(
+            raise ClientError(
                 f"No workers may join this server. Its operator allows it by a key in the variable {config.workers.key_env}.",
                 status=403,
                 code="no_workers",
             )
         if "origin" in headers:
-            raise ClientMistake("A worker is no web page.", status=403, code="origin_not_allowed")
+            raise ClientError("A worker is no web page.", status=403, code="origin_not_allowed")
         if not hmac.compare_digest(_digest(given), _digest(expected)):
-            raise ClientMistake("That is not the key that workers join with.", status=401, code="invalid_api_key")
+            raise ClientError("That is not the key that workers join with.", status=401, code="invalid_api_key")
         if headers.get(VERSION_HEADER, str(VERSION)) != str(VERSION):
-            raise _of_another_version(headers[VERSION_HEADER])
-        return Caller(NOBODYS)
+            raise _version_mismatch(headers[VERSION_HEADER])
+        return Caller(ANONYMOUS_TENANT)
 
 
 def _digest(key: str) -> bytes:
     return hashlib.sha256(key.encode()).digest()
 
 
-def _of_another_version(version: object) -> ClientMistake:
-    return ClientMistake(
-        f"It speaks version {shown(version)} of the link, and this server {VERSION}: both need the same antiphon.",
+def _version_mismatch(version: object) -> ClientError:
+    return ClientError(
+        f"It speaks version {shorten(version)} of the link, and this server {VERSION}: both need the same antiphon.",
         status=409,
         code="another_version",
     )
 
 
-class _Join:
+class _JoinEndpoint:
     """The route, as a bare ASGI endpoint: it takes the connection over."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self._service.live.admit()
-        link = _Link()
-        link.socket = await connection.of(scope).upgrade(
-            send, link, on_binary=link.receive, pace=Pace(MESSAGES_PER_S, bytes_per_s=BYTES_PER_S)
+        self._service.live_sessions.check_admission()
+        link = _WorkerConnection()
+        link.websocket = await connection.from_scope(scope).upgrade(
+            send, link, on_binary=link.receive, bucket=TokenBucket(MESSAGES_PER_S, bytes_per_s=BYTES_PER_S)
         )
-        link.engine.end.connect(link)
-        link.socket.resume_reading()
+        link.engine.endpoint.connect(link)
+        link.websocket.resume_reading()
         # A worker is no answer under way: a server that stops waits for the conversations with it, not for it.
         self._service.metrics.active -= 1
         try:
-            await self._serve(link, connection.of(scope).client)
+            await self._serve(link, connection.from_scope(scope).client)
         finally:
             self._service.metrics.active += 1
 
-    async def _serve(self, link: "_Link", client: tuple[str, int] | None) -> None:
+    async def _serve(self, link: "_WorkerConnection", client: tuple[str, int] | None) -> None:
         try:
-            hello = await link.engine.greeted(HELLO_S)
+            hello = await link.engine.wait_for_hello(HELLO_TIMEOUT_S)
             self._check(hello)
-            if link.engine.end.is_over:  # since it said so; nobody is to be given a place with it
-                raise unavailable("The worker is gone.")
-        except Fault as fault:
-            reason = link.reason if link.engine.end.is_over else fault.message
+            if link.engine.endpoint.is_over:  # since it said so; nobody is to be given a place with it
+                raise unavailable_error("The worker is gone.")
+        except ApiError as fault:
+            reason = link.end_reason if link.engine.endpoint.is_over else fault.message
             link.refuse(fault)
             logs.get().warning("worker_refused", address=client[0] if client else "", reason=reason)
-            await link.socket.wait_closed()
+            await link.websocket.wait_closed()
             return
-        worker = _worker_of(hello, link.engine, client)
+        worker = _build_worker(hello, link.engine, client)
         id, coordinator = worker.id, self._service.coordinator
-        link.on_drained = lambda: self._drained(id)
+        link.on_drained = lambda: self._on_worker_drained(id)
         # Before those who had a place with it give it back: else whoever waits would be given a place with nobody.
-        link.on_lost = lambda: coordinator.withdraw(id)
-        link.engine.end.send(Welcome(id))
-        coordinator.offer(worker)
+        link.on_lost = lambda: coordinator.remove_worker(id)
+        link.engine.endpoint.send(JoinAccepted(id))
+        coordinator.add_worker(worker)
         logs.get().info(
             "worker_joined", worker=id, model=hello.model, address=worker.address, slots=hello.slots, draining=worker.is_draining
         )
         try:
-            await link.socket.wait_closed()
+            await link.websocket.wait_closed()
         finally:
-            coordinator.withdraw(id)
-            logs.get().info("worker_left", worker=id, model=hello.model, reason=link.reason, draining=link.engine.is_draining)
+            coordinator.remove_worker(id)
+            logs.get().info("worker_left", worker=id, model=hello.model, reason=link.end_reason, draining=link.engine.is_draining)
 
-    def _drained(self, id: str) -> None:
+    def _on_worker_drained(self, id: str) -> None:
         """The worker takes no more conversations."""
         self._service.coordinator.drain(id)
         logs.get().info("worker_draining", worker=id)
@@ -141,21 +141,21 @@ class _Join:
         See whether the worker can be one of this server's.
 
         Raises:
-            ClientMistake: it can't, with what it takes.
+            ClientError: it can't, with what it takes.
         """
         if hello.version != VERSION:
-            raise _of_another_version(hello.version)
+            raise _version_mismatch(hello.version)
         known = [model.name for model in self._service.config.models if model.engine == "worker"]
         if hello.model not in known:
-            have = f"The models that workers may join for are {listed(known)}." if known else 'No model has `engine = "worker"`.'
-            raise ClientMistake(f"This server awaits no workers for the model '{hello.model}'. {have}")
+            have = f"The models that workers may join for are {quote_list(known)}." if known else 'No model has `engine = "worker"`.'
+            raise ClientError(f"This server awaits no workers for the model '{hello.model}'. {have}")
         if not hello.kinds:
-            raise ClientMistake("It takes no kind of conversation.")
+            raise ClientError("It takes no kind of conversation.")
 
 
-def _worker_of(hello: Hello, engine: RemoteEngine, client: tuple[str, int] | None) -> Worker:
+def _build_worker(hello: Hello, engine: RemoteEngine, client: tuple[str, int] | None) -> Worker:
     return Worker(
-        id=mint_short("worker"),
+        id=new_short_id("worker"),
         model=hello.model,
         engine=engine,
         kinds=hello.kinds,
@@ -167,7 +167,7 @@ def _worker_of(hello: Hello, engine: RemoteEngine, client: tuple[str, int] | Non
     )
 
 
-class _Link:
+class _WorkerConnection:
     """
     The WebSocket of a worker: what carries its link, and whoever listens on it.
 
@@ -178,55 +178,55 @@ class _Link:
         reason: why the link ended.
     """
 
-    socket: Socket
+    websocket: ServerWebSocket
 
     def __init__(self) -> None:
-        self.reason = "it hung up"
+        self.end_reason = "it hung up"
         self.on_drained: Callable[[], object] = lambda: None
         self.on_lost: Callable[[], object] = lambda: None
-        self.engine = RemoteEngine(gone=self._gone, drained=self._drained)
+        self.engine = RemoteEngine(on_gone=self._on_link_end, on_drain=self._on_engine_drained)
 
-    def refuse(self, fault: Fault) -> None:
+    def refuse(self, fault: ApiError) -> None:
         """Tell the worker why it is not taken, and hang up."""
-        self.engine.end.send(Refused(fault.message))
-        self.engine.end.drop(fault.message)
+        self.engine.endpoint.send(JoinRefused(fault.message))
+        self.engine.endpoint.abort(fault.message)
 
-    def _gone(self, reason: str) -> None:
-        self.reason = reason
+    def _on_link_end(self, reason: str) -> None:
+        self.end_reason = reason
         self.on_lost()
 
-    def _drained(self) -> None:
+    def _on_engine_drained(self) -> None:
         self.on_drained()
 
     # As the socket sees it
 
     def on_text(self, _text: bytes) -> None:
         """No worker sends text."""
-        self.engine.end.drop("a message of text, and frames are bytes")
+        self.engine.endpoint.abort("a message of text, and frames are bytes")
 
     def receive(self, content: bytes) -> None:
         """Some frames, or parts of them."""
-        self.engine.end.receive(content)
+        self.engine.endpoint.receive(content)
 
-    def on_gone(self) -> None:
+    def on_disconnect(self) -> None:
         """The worker is gone."""
-        self.engine.end.gone()
+        self.engine.endpoint.connection_lost()
 
     def pause(self) -> None:
         """The worker reads slower than is written."""
-        self.engine.end.pause()
+        self.engine.endpoint.pause()
 
     def resume(self) -> None:
         """The worker has caught up."""
-        self.engine.end.resume()
+        self.engine.endpoint.resume()
 
     # As the link sees it
 
-    def write(self, piece: bytes) -> None:
+    def write(self, chunk: bytes) -> None:
         """Send these bytes."""
-        self.socket.send_binary(piece)
-        self.socket.flush()
+        self.websocket.send_binary(chunk)
+        self.websocket.flush()
 
     def close(self, reason: str) -> None:
         """Hang up."""
-        self.socket.close(POLICY, reason_of(reason))
+        self.websocket.close(POLICY_VIOLATION, close_reason(reason))

@@ -14,26 +14,26 @@ import numpy as np
 import numpy.typing as npt
 import soundfile
 
-from antiphon.errors import ClientMistake, listed
-from antiphon.speech.audio_files import ffmpeg as av_files
-from antiphon.speech.audio_files.encode import SoundFile
-from antiphon.speech.base import HEARING_RATE_HZ
+from antiphon.errors import ClientError, quote_list
+from antiphon.speech.audio_files import ffmpeg
+from antiphon.speech.audio_files.encode import AudioEncoder
+from antiphon.speech.base import INPUT_RATE_HZ
 from antiphon.speech.dsp.resample import Resampler
-from antiphon.speech.threads import Threads
+from antiphon.speech.threads import BoundedThreadPool
 
-LONGEST_S = 2 * 60 * 60
-SHORTEST_S = 0.1
+MAX_DURATION_S = 2 * 60 * 60
+MIN_DURATION_S = 0.1
 
-READS = ("wav", "flac", "mp3", "ogg")
+FORMATS = ("wav", "flac", "mp3", "ogg")
 
-_LEAST_HZ, _MOST_HZ = 4_000, 384_000
-_MOST_CHANNELS = 32
-_PIECE_VALUES = 1 << 20
+_MIN_RATE_HZ, _MAX_RATE_HZ = 4_000, 384_000
+_MAX_CHANNELS = 32
+_BLOCK_VALUES = 1 << 20
 """Of all channels together; some ten seconds of music."""
 
-_PIECE_BYTES = 10 * HEARING_RATE_HZ * 2
+_CHUNK_BYTES = 10 * INPUT_RATE_HZ * 2
 
-_UNTOLD = b"data" + bytes(4)
+_UNKNOWN_LENGTH = b"data" + bytes(4)
 """Where the sound of a WAV file begins, as programs write it that don't know how much there will be and can't come back to say it."""
 
 _HEAD_BYTES = 4096
@@ -46,7 +46,7 @@ _ENCODINGS = {
 """Those that are in use; the library knows many more, for files that nobody sends."""
 
 
-class Recording:
+class AudioFileReader:
     """
     A file, from its beginning.
 
@@ -54,78 +54,80 @@ class Recording:
         longest_s: how much of it is read, at most.
 
     Raises:
-        ClientMistake: it is none that can be read.
+        ClientError: it is none that can be read.
     """
 
-    def __init__(self, file: bytes, longest_s: int = LONGEST_S) -> None:
-        self._longest_s = longest_s
-        self._bytes_left = longest_s * HEARING_RATE_HZ * 2
-        kind = av_files.kind_of(file) if av_files.is_here() else None
-        self._frames = _sound(_opened(file)) if kind is None else av_files.sound(file, kind, _check)
+    def __init__(self, file: bytes, max_duration_s: int = MAX_DURATION_S) -> None:
+        self._max_duration_s = max_duration_s
+        self._remaining_bytes = max_duration_s * INPUT_RATE_HZ * 2
+        kind = ffmpeg.detect_format(file) if ffmpeg.is_available() else None
+        self._chunks = _decode(_open(file)) if kind is None else ffmpeg.decode(file, kind, _check_format)
 
     def read(self) -> bytes:
         """
         The next piece, s16le at `HEARING_RATE_HZ`; empty at the end.
 
         Raises:
-            ClientMistake: the file is longer than may be, or can't be read to its end.
+            ClientError: the file is longer than may be, or can't be read to its end.
         """
         piece = bytearray()
-        for pcm in self._frames:
-            self._bytes_left -= len(pcm)
-            if self._bytes_left < 0:
-                raise ClientMistake(
-                    f"The audio file is longer than {self._longest_s} seconds, which is the maximum.", code="audio_too_long", param="file"
+        for pcm in self._chunks:
+            self._remaining_bytes -= len(pcm)
+            if self._remaining_bytes < 0:
+                raise ClientError(
+                    f"The audio file is longer than {self._max_duration_s} seconds, which is the maximum.",
+                    code="audio_too_long",
+                    param="file",
                 )
             piece += pcm
-            if len(piece) >= _PIECE_BYTES:
+            if len(piece) >= _CHUNK_BYTES:
                 break
         return bytes(piece)
 
 
-def _opened(file: bytes) -> soundfile.SoundFile:
-    if not _is_known(file):
-        raise _unknown()
+def _open(file: bytes) -> soundfile.SoundFile:
+    if not _is_known_format(file):
+        raise _unsupported_format_error()
     try:
-        opened = soundfile.SoundFile(io.BytesIO(_told(file)))
+        opened = soundfile.SoundFile(io.BytesIO(_repair_length(file)))
     except soundfile.LibsndfileError:
-        raise _broken() from None
+        raise _corrupt_file_error() from None
     if opened.format not in _CONTAINERS or opened.subtype not in _ENCODINGS:
-        raise _unknown()
-    _check(opened.samplerate, opened.channels)
+        raise _unsupported_format_error()
+    _check_format(opened.samplerate, opened.channels)
     return opened
 
 
-def _told(file: bytes) -> bytes:
+def _repair_length(file: bytes) -> bytes:
     """A file that says how much sound is in it; one that doesn't has what follows."""
-    at = file.find(_UNTOLD, 0, _HEAD_BYTES) if file.startswith(b"RIFF") else -1
+    at = file.find(_UNKNOWN_LENGTH, 0, _HEAD_BYTES) if file.startswith(b"RIFF") else -1
     return file if at < 0 else file[: at + 4] + b"\xff" * 4 + file[at + 8 :]
 
 
-def _check(rate_hz: int, channels: int) -> None:
-    if not _LEAST_HZ <= rate_hz <= _MOST_HZ or channels > _MOST_CHANNELS:
-        raise ClientMistake(
-            f"The audio file has {channels} channels of {rate_hz} samples a second. It may have up to {_MOST_CHANNELS} "
-            f"channels of {_LEAST_HZ} to {_MOST_HZ}.",
+def _check_format(rate_hz: int, channels: int) -> None:
+    if not _MIN_RATE_HZ <= rate_hz <= _MAX_RATE_HZ or channels > _MAX_CHANNELS:
+        raise ClientError(
+            f"The audio file has {channels} channels of {rate_hz} samples a second. It may have up to {_MAX_CHANNELS} "
+            f"channels of {_MIN_RATE_HZ} to {_MAX_RATE_HZ}.",
             code="invalid_value",
             param="file",
         )
 
 
-def _sound(file: soundfile.SoundFile) -> Iterator[bytes]:
-    resampler = Resampler(file.samplerate, HEARING_RATE_HZ)
-    values = np.empty((_PIECE_VALUES // file.channels, file.channels), np.float32)
+def _decode(file: soundfile.SoundFile) -> Iterator[bytes]:
+    resampler = Resampler(file.samplerate, INPUT_RATE_HZ)
+    values = np.empty((_BLOCK_VALUES // file.channels, file.channels), np.float32)
     is_last = False
     while not is_last:
-        frames = _read(file, values)
+        frames = _read_block(file, values)
         is_last = len(frames) < len(values)
         # What is no number would be undefined as a whole one.
         mono = np.nan_to_num(frames.mean(axis=1), nan=0.0, posinf=1.0, neginf=-1.0)
-        yield resampler.take((np.clip(mono, -1, 1) * 32_767).astype("<i2").tobytes())
+        yield resampler.process((np.clip(mono, -1, 1) * 32_767).astype("<i2").tobytes())
     yield resampler.flush()
 
 
-def _read(file: soundfile.SoundFile, values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+def _read_block(file: soundfile.SoundFile, values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
     """The next samples of all channels; fewer than could be are the last."""
     values.fill(np.nan)
     try:
@@ -136,52 +138,52 @@ def _read(file: soundfile.SoundFile, values: npt.NDArray[np.float32]) -> npt.NDA
     return values[:count]
 
 
-class Recordings:
+class AudioFiles:
     """Files of sound, read and written in threads."""
 
-    def __init__(self, at_once: int = 2, waiting: int = 64) -> None:
-        self._threads = Threads("antiphon-recording", at_once, waiting)
+    def __init__(self, max_workers: int = 2, max_pending: int = 64) -> None:
+        self._threads = BoundedThreadPool("antiphon-recording", max_workers, max_pending)
 
     async def stop(self) -> None:
         """Stop what is under way; idempotent."""
         await self._threads.stop()
 
-    async def sound(self, file: bytes) -> AsyncIterator[bytes]:
+    async def decode(self, file: bytes) -> AsyncIterator[bytes]:
         """
         The sound in a file, in pieces: s16le mono at `HEARING_RATE_HZ`.
 
         Raises:
-            errors.Fault: a `ClientMistake` where the file can't be read, is too long or too short; or too much is read already.
+            ApiError: a `ClientError` where the file can't be read, is too long or too short; or too much is read already.
         """
-        recording = await self._threads.run(partial(Recording, file))
+        recording = await self._threads.run(partial(AudioFileReader, file))
         size_bytes = 0
         while pcm := await self._threads.run(recording.read):
             size_bytes += len(pcm)
             yield pcm
-        if size_bytes < SHORTEST_S * HEARING_RATE_HZ * 2:
-            raise ClientMistake(
-                f"Audio file is too short. Minimum audio length is {SHORTEST_S} seconds.", code="audio_too_short", param="file"
+        if size_bytes < MIN_DURATION_S * INPUT_RATE_HZ * 2:
+            raise ClientError(
+                f"Audio file is too short. Minimum audio length is {MIN_DURATION_S} seconds.", code="audio_too_short", param="file"
             )
 
-    async def write(self, file: SoundFile, pcm: bytes) -> bytes:
+    async def encode(self, encoder: AudioEncoder, pcm: bytes) -> bytes:
         """What of a file can be sent once `pcm` is in it, too."""
-        return await self._threads.run(partial(file.take, pcm))
+        return await self._threads.run(partial(encoder.encode, pcm))
 
-    async def finish(self, file: SoundFile) -> bytes:
+    async def finish_encoding(self, encoder: AudioEncoder) -> bytes:
         """The rest of a file."""
-        return await self._threads.run(file.finish)
+        return await self._threads.run(encoder.finish)
 
 
-def _is_known(file: bytes) -> bool:
+def _is_known_format(file: bytes) -> bool:
     head = file[:12]
     is_mpeg = len(head) > 1 and head[0] == 0xFF and head[1] & 0xE0 == 0xE0
     return head.startswith((b"fLaC", b"OggS", b"ID3")) or (head[:4], head[8:]) == (b"RIFF", b"WAVE") or is_mpeg
 
 
-def _unknown() -> ClientMistake:
-    reads = (*READS, *(av_files.READS if av_files.is_here() else ()))
-    return ClientMistake(f"Invalid file format. Supported formats: {listed(reads)}.", code="invalid_value", param="file")
+def _unsupported_format_error() -> ClientError:
+    reads = (*FORMATS, *(ffmpeg.FORMATS if ffmpeg.is_available() else ()))
+    return ClientError(f"Invalid file format. Supported formats: {quote_list(reads)}.", code="invalid_value", param="file")
 
 
-def _broken() -> ClientMistake:
-    return ClientMistake("Audio file might be corrupted or unsupported.", code="invalid_value", param="file")
+def _corrupt_file_error() -> ClientError:
+    return ClientError("Audio file might be corrupted or unsupported.", code="invalid_value", param="file")

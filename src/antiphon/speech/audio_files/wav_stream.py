@@ -5,12 +5,12 @@ from struct import Struct as Format
 from antiphon.audio import SAMPLE_BYTES
 
 _CHUNK = Format("<4sI")
-_FORM = Format("<HHIIHH")
+_FORMAT = Format("<HHIIHH")
 _PCM, _EXTENSIBLE = 1, 0xFFFE
 HEAD_LIMIT_BYTES = 1 << 16
 
 
-class NotPlayable(ValueError):
+class UnplayableAudio(ValueError):
     """It is no WAV file of 16 bits mono."""
 
 
@@ -26,20 +26,20 @@ class WavStream:
         self.rate_hz: int | None = None
         self._head = b""
 
-    def take(self, received: bytes) -> bytes:
+    def feed(self, chunk: bytes) -> bytes:
         """
         The sound in more of the file.
 
         Raises:
-            NotPlayable: it isn't what can be played.
+            UnplayableAudio: it isn't what can be played.
         """
         if self.rate_hz is not None:
-            return received
-        self._head += received
+            return chunk
+        self._head += chunk
         if not b"RIFF".startswith(self._head[:4]):
-            raise NotPlayable("it is no WAV file")
+            raise UnplayableAudio("it is no WAV file")
         if len(self._head) > HEAD_LIMIT_BYTES:
-            raise NotPlayable("its head has no end")
+            raise UnplayableAudio("its head has no end")
         return self._read_head()
 
     def _read_head(self) -> bytes:
@@ -49,12 +49,12 @@ class WavStream:
             at += _CHUNK.size
             if name == b"data":
                 if rate_hz is None:
-                    raise NotPlayable("it says nothing of its form")
+                    raise UnplayableAudio("it says nothing of its form")
                 self.rate_hz, self._head = rate_hz, b""
                 return head[at:]
-            if name == b"fmt " and at + _FORM.size <= len(head):
-                kind, channels, rate_hz, _, _, bits = _FORM.unpack_from(head, at)
+            if name == b"fmt " and at + _FORMAT.size <= len(head):
+                kind, channels, rate_hz, _, _, bits = _FORMAT.unpack_from(head, at)
                 if kind not in (_PCM, _EXTENSIBLE) or channels != 1 or bits != 8 * SAMPLE_BYTES or not rate_hz:
-                    raise NotPlayable(f"it has {channels} channels of {bits} bits")
+                    raise UnplayableAudio(f"it has {channels} channels of {bits} bits")
             at += size + size % 2
         return b""

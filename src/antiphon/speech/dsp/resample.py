@@ -13,9 +13,9 @@ import soxr
 
 from antiphon.audio import SAMPLE_BYTES
 
-_SAMPLE = np.dtype("<i2")
-_NOTHING = np.zeros(0, np.int16)
-_FADED_S = 0.2  # after so much of nothing but zeros, what is left in the filters makes no sound
+_DTYPE = np.dtype("<i2")
+_EMPTY = np.zeros(0, np.int16)
+_FLUSH_AFTER_S = 0.2  # after so much of nothing but zeros, what is left in the filters makes no sound
 
 
 class Resampler:
@@ -31,16 +31,16 @@ class Resampler:
         self.to_hz = to_hz
         # The filter that varies its rate is the one that doesn't wait for blocks of a Fourier transform to fill.
         self._stream = None if from_hz == to_hz else soxr.ResampleStream(from_hz, to_hz, 1, dtype="int16", quality="HQ", vr=live)
-        self._taken = 0
-        self._given = 0
-        self._zeros: int | None = None  # how many samples of the end were zero; None once the filters are empty
+        self._input_samples = 0
+        self._output_samples = 0
+        self._trailing_zeros: int | None = None  # how many samples of the end were zero; None once the filters are empty
 
     @property
     def lag_ms(self) -> float:
         """How much of what was taken has not been given back yet."""
-        return 1000 * (self._taken / self.from_hz - self._given / self.to_hz)
+        return 1000 * (self._input_samples / self.from_hz - self._output_samples / self.to_hz)
 
-    def take(self, pcm: bytes) -> bytes:
+    def process(self, pcm: bytes) -> bytes:
         """
         What can be given of the sound so far, at the other rate; may be nothing.
 
@@ -49,11 +49,11 @@ class Resampler:
         """
         if self._stream is None:
             return pcm
-        samples = np.frombuffer(pcm, _SAMPLE)
-        given = self._run(self._stream, samples, last=False)
-        return given + self._emptied(samples)
+        samples = np.frombuffer(pcm, _DTYPE)
+        given = self._run(self._stream, samples, is_last=False)
+        return given + self._flush_if_silent(samples)
 
-    def _emptied(self, samples: npt.NDArray[np.int16]) -> bytes:
+    def _flush_if_silent(self, samples: npt.NDArray[np.int16]) -> bytes:
         """
         What is left in the filters, once nothing but zeros has come for a while.
 
@@ -61,33 +61,33 @@ class Resampler:
         would cost more than one that is on.
         """
         if samples.any():
-            self._zeros = 0
-        elif self._zeros is not None:
-            self._zeros += len(samples)
+            self._trailing_zeros = 0
+        elif self._trailing_zeros is not None:
+            self._trailing_zeros += len(samples)
             # Only where what was taken is a whole number of samples at the other rate, so that none is gained or lost.
-            if self._zeros > _FADED_S * self.from_hz and self._taken * self.to_hz % self.from_hz == 0:
-                size = (self._taken * self.to_hz // self.from_hz - self._given) * SAMPLE_BYTES
-                self._zeros = None
+            if self._trailing_zeros > _FLUSH_AFTER_S * self.from_hz and self._input_samples * self.to_hz % self.from_hz == 0:
+                size = (self._input_samples * self.to_hz // self.from_hz - self._output_samples) * SAMPLE_BYTES
+                self._trailing_zeros = None
                 return self.flush()[:size].ljust(size, b"\0")
         return b""
 
     def flush(self) -> bytes:
         """The rest of the sound; what is taken after it begins another."""
-        if self._stream is None or not self._taken:
+        if self._stream is None or not self._input_samples:
             return b""
-        rest = self._run(self._stream, _NOTHING, last=True)
+        rest = self._run(self._stream, _EMPTY, is_last=True)
         self._stream.clear()
-        self._taken = self._given = 0
+        self._input_samples = self._output_samples = 0
         return rest
 
-    def _run(self, stream: soxr.ResampleStream, samples: npt.NDArray[np.int16], last: bool) -> bytes:
-        given = stream.resample_chunk(samples.astype(np.int16, copy=False), last)
-        self._taken += len(samples)
-        self._given += len(given)
-        return bytes(given.astype(_SAMPLE, copy=False).data)
+    def _run(self, stream: soxr.ResampleStream, samples: npt.NDArray[np.int16], is_last: bool) -> bytes:
+        given = stream.resample_chunk(samples.astype(np.int16, copy=False), is_last)
+        self._input_samples += len(samples)
+        self._output_samples += len(given)
+        return bytes(given.astype(_DTYPE, copy=False).data)
 
 
-def resampled(pcm: bytes, from_hz: int, to_hz: int) -> bytes:
+def resample(pcm: bytes, from_hz: int, to_hz: int) -> bytes:
     """
     A whole sound at another rate.
 
@@ -100,4 +100,4 @@ def resampled(pcm: bytes, from_hz: int, to_hz: int) -> bytes:
     if from_hz == to_hz or len(pcm) < SAMPLE_BYTES:
         return pcm
     resampler = Resampler(from_hz, to_hz)
-    return resampler.take(pcm) + resampler.flush()
+    return resampler.process(pcm) + resampler.flush()

@@ -23,32 +23,32 @@ HISS_DB, HISS_S = 1.5, 0.5
 STEADY_DB = 3.0
 """What varies less is a noise, in which words that are often made up were: between syllables a voice falls by 10 dB."""
 
-LEAST_SPEECH_S = 0.09
+MIN_SPEECH_S = 0.09
 """Nobody says a word in less."""
 
 LITTLE_SPEECH_S = 0.25
 """In less, words that are often made up were: "thank you" takes 0.3 s when it is hurried."""
 
-LETTERS_A_SECOND = 36
-LETTERS_MORE, CLOSE_S = 30, 0.5
+MAX_LETTERS_PER_S = 36
+EXTRA_LETTERS, EXTRA_LETTERS_RAMP_S = 30, 0.5
 """Fast talkers say 20 letters a second; those at an auction 30. So many more pass, as a clip may be cut close; in proportion where it is so
 short that it is no more than a word."""
 
-LETTERS_OF_AN_IDEOGRAM = 4
+LETTERS_PER_IDEOGRAM = 4
 
-MOST_WORDS = 8
-MOST_REPEATS = {1: 8}
-MOST_REPEATS_OF_SEVERAL = 4
+MAX_LOOP_WORDS = 8
+MAX_REPEATS = {1: 8}
+MAX_PHRASE_REPEATS = 4
 """A word may be said eight times in a row, several words four times; more is a loop. People say "no" five times, digits rarely eight."""
 
 _LETTERS = re.compile(r"[^\W_]")
 _IDEOGRAM = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
 _WORD = re.compile(r"\S+")
-_NO_LETTER = re.compile(r"[\W_]+")
-_STUTTER = re.compile(r"(.{1,12}?)\1{11,}", re.DOTALL)
+_NON_LETTERS = re.compile(r"[\W_]+")
+_CHARACTER_LOOP = re.compile(r"(.{1,12}?)\1{11,}", re.DOTALL)
 _MARK = re.compile(r"[♪♫♬�]+|\[[^\]]{1,40}\]|\([^)]{1,40}\)|\*[A-Za-z ]{1,40}\*")
 
-NEVER_SAID = re.compile(
+SUBTITLE_PHRASES = re.compile(
     r"amara ?org"  # "Subtitles by the Amara.org community", in every language
     r"|(?:subtitles|captions?|transcription) by"
     r"|(?:like|please) (?:and )?subscribe|subscribe to (?:the|my|our) channel|thanks? (?:you )?for watching"
@@ -58,7 +58,7 @@ NEVER_SAID = re.compile(
 )
 """What only subtitles say."""
 
-OFTEN_MADE_UP = frozenset(
+COMMON_HALLUCINATIONS = frozenset(
     (
         "you|thank you|thank you very much|thank you so much|thanks|bye|bye bye|goodbye|okay|ok|oh|uh|um|hmm|mm|so|the|i|yeah|yes|hello"
         "|the same thing is the same thing|merci|gracias|danke|vielen dank|obrigado|grazie|спасибо|谢谢|ありがとうございました|감사합니다"
@@ -79,17 +79,17 @@ class Evidence(Struct, frozen=True, kw_only=True):
         no_speech: how likely nobody speaks at all, by the model itself.
     """
 
-    seconds: float
+    duration_s: float
     level_dbfs: float
     range_db: float | None = None
     speech_s: float | None = None
-    no_speech: float = 0.0
+    no_speech_probability: float = 0.0
 
     @property
     def is_silence(self) -> bool:
         """Whether nothing can have been said."""
-        is_hiss = self.range_db is not None and self.range_db < HISS_DB and self.seconds > HISS_S
-        return is_hiss or self.level_dbfs < SILENT_DBFS or (self.speech_s is not None and self.speech_s < LEAST_SPEECH_S)
+        is_hiss = self.range_db is not None and self.range_db < HISS_DB and self.duration_s > HISS_S
+        return is_hiss or self.level_dbfs < SILENT_DBFS or (self.speech_s is not None and self.speech_s < MIN_SPEECH_S)
 
     @property
     def is_weak(self) -> bool:
@@ -97,33 +97,33 @@ class Evidence(Struct, frozen=True, kw_only=True):
         if self.speech_s is not None:
             return self.speech_s < LITTLE_SPEECH_S
         is_steady = self.range_db is not None and self.range_db < STEADY_DB
-        return is_steady or self.level_dbfs < FAINT_DBFS or self.no_speech > 0.6
+        return is_steady or self.level_dbfs < FAINT_DBFS or self.no_speech_probability > 0.6
 
 
-def sensible(text: str, evidence: Evidence) -> str:
+def remove_hallucinations(text: str, evidence: Evidence) -> str:
     """The text without what nobody can have said; empty where nothing is left."""
     if evidence.is_silence:
         return ""
     text = _MARK.sub(" ", text)
-    kept = _without_loops(text)
-    words = _plain(kept)
-    seconds = evidence.seconds if evidence.speech_s is None else min(evidence.seconds, evidence.speech_s + 1)
-    is_phantom = NEVER_SAID.search(words) and len(words) < 90
-    is_made_up = evidence.is_weak and words in OFTEN_MADE_UP
-    most = LETTERS_A_SECOND * seconds + LETTERS_MORE * min(1.0, seconds / CLOSE_S)
-    if not words or is_phantom or is_made_up or letters(kept) > most:
+    kept = _remove_loops(text)
+    words = _normalize(kept)
+    seconds = evidence.duration_s if evidence.speech_s is None else min(evidence.duration_s, evidence.speech_s + 1)
+    is_phantom = SUBTITLE_PHRASES.search(words) and len(words) < 90
+    is_made_up = evidence.is_weak and words in COMMON_HALLUCINATIONS
+    most = MAX_LETTERS_PER_S * seconds + EXTRA_LETTERS * min(1.0, seconds / EXTRA_LETTERS_RAMP_S)
+    if not words or is_phantom or is_made_up or count_letters(kept) > most:
         return ""
     return " ".join(kept.split())
 
 
-def letters(text: str) -> int:
+def count_letters(text: str) -> int:
     """How many letters a text has; an ideogram is as long to say as several."""
-    return len(_LETTERS.findall(text)) + (LETTERS_OF_AN_IDEOGRAM - 1) * len(_IDEOGRAM.findall(text))
+    return len(_LETTERS.findall(text)) + (LETTERS_PER_IDEOGRAM - 1) * len(_IDEOGRAM.findall(text))
 
 
 def is_looping(tokens: Sequence[int]) -> bool:
     """Whether the end of the tokens is the same few of them over and over, so that more of them would be as well."""
-    for size in range(1, 2 * MOST_WORDS + 1):
+    for size in range(1, 2 * MAX_LOOP_WORDS + 1):
         turns = 12 if size < 4 else 6
         tail = tokens[-size * turns :]
         if len(tail) == size * turns and tail[size:] == tail[:-size]:
@@ -131,34 +131,34 @@ def is_looping(tokens: Sequence[int]) -> bool:
     return False
 
 
-def _without_loops(text: str) -> str:
+def _remove_loops(text: str) -> str:
     """The text with what is said over and over said once; nothing of it, where that is most of it."""
     spans = [match.span() for match in _WORD.finditer(text)]
-    words = [_plain(text[start:end]) for start, end in spans]
+    words = [_normalize(text[start:end]) for start, end in spans]
     kept: list[str] = []
     at = looped = 0
     while at < len(words):
-        size, turns = _loop(words, at)
+        size, turns = _find_loop(words, at)
         kept.extend(text[start:end] for start, end in spans[at : at + size])
         at += size * turns
         looped += size * turns if turns > 1 else 0
     if 2 * looped > len(words):
         return ""
-    once = _STUTTER.sub(r"\1", " ".join(kept))
+    once = _CHARACTER_LOOP.sub(r"\1", " ".join(kept))
     return once if 2 * len(once) > len(" ".join(kept)) else ""
 
 
-def _loop(words: Sequence[str], at: int) -> tuple[int, int]:
+def _find_loop(words: Sequence[str], start: int) -> tuple[int, int]:
     """Of how many words a loop is that starts there, and how often it goes round; one word, once, where none does."""
-    for size in range(1, MOST_WORDS + 1):
-        first = words[at : at + size]
+    for size in range(1, MAX_LOOP_WORDS + 1):
+        first = words[start : start + size]
         turns = 1
-        while words[at + turns * size : at + (turns + 1) * size] == first:
+        while words[start + turns * size : start + (turns + 1) * size] == first:
             turns += 1
-        if turns > MOST_REPEATS.get(size, MOST_REPEATS_OF_SEVERAL):
+        if turns > MAX_REPEATS.get(size, MAX_PHRASE_REPEATS):
             return size, turns
     return 1, 1
 
 
-def _plain(text: str) -> str:
-    return _NO_LETTER.sub(" ", text.lower()).strip()
+def _normalize(text: str) -> str:
+    return _NON_LETTERS.sub(" ", text.lower()).strip()

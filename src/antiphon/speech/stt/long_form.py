@@ -8,16 +8,16 @@ from collections.abc import AsyncIterator, Iterator
 
 from msgspec import Struct
 
-from antiphon.audio import SAMPLE_BYTES, ms_of
+from antiphon.audio import SAMPLE_BYTES, duration_ms
 from antiphon.engine_api.options import Transcription
-from antiphon.speech.base import HEARING_RATE_HZ, Ear, Segment, Transcript
-from antiphon.speech.stt.segmenting import LONGEST_S, first_stretch, samples_of
+from antiphon.speech.base import INPUT_RATE_HZ, Ear, TimedText, Transcript
+from antiphon.speech.stt.segmenting import MAX_SEGMENT_S, cut_at_silence, float_samples
 
-LONGEST_TIMED_S = 28.0
+MAX_TIMED_SEGMENT_S = 28.0
 """Of a stretch for an ear that tells times: Whisper and its like hear half a minute, whatever part of it is there."""
 
 
-class Passage(Struct, frozen=True):
+class TranscriptChunk(Struct, frozen=True):
     """
     A stretch of a recording, written down.
 
@@ -30,23 +30,23 @@ class Passage(Struct, frozen=True):
     end_s: float
 
     @property
-    def segments(self) -> Iterator[Segment]:
+    def segments(self) -> Iterator[TimedText]:
         """What was said, with its times in the recording; one where the ear tells no times."""
         if self.transcript.segments:
-            yield from (self._placed(segment) for segment in self.transcript.segments)
+            yield from (self._shift(segment) for segment in self.transcript.segments)
         elif self.transcript.text:
-            yield Segment(self.transcript.text, self.start_s, self.end_s)
+            yield TimedText(self.transcript.text, self.start_s, self.end_s)
 
     @property
-    def words(self) -> Iterator[Segment]:
+    def words(self) -> Iterator[TimedText]:
         """Its words, where their times were wished for."""
-        yield from (self._placed(word) for word in self.transcript.words)
+        yield from (self._shift(word) for word in self.transcript.words)
 
-    def _placed(self, segment: Segment) -> Segment:
-        return Segment(segment.text, self.start_s + segment.start_s, self.start_s + segment.end_s)
+    def _shift(self, segment: TimedText) -> TimedText:
+        return TimedText(segment.text, self.start_s + segment.start_s, self.start_s + segment.end_s)
 
 
-async def dictated(ear: Ear, sound: AsyncIterator[bytes], wish: Transcription) -> AsyncIterator[Passage]:
+async def transcribe_long(transcriber: Ear, audio: AsyncIterator[bytes], options: Transcription) -> AsyncIterator[TranscriptChunk]:
     """
     What is said in a recording, stretch by stretch; closing the iterator stops the work.
 
@@ -54,29 +54,29 @@ async def dictated(ear: Ear, sound: AsyncIterator[bytes], wish: Transcription) -
         sound: s16le at `HEARING_RATE_HZ`, in pieces of any length.
 
     Raises:
-        errors.Fault: as the ear's, and the sound's.
+        ApiError: as the ear's, and the sound's.
     """
-    longest_s = LONGEST_TIMED_S if ear.has_times else LONGEST_S
-    longest_bytes = int(longest_s * HEARING_RATE_HZ) * SAMPLE_BYTES
+    longest_s = MAX_TIMED_SEGMENT_S if transcriber.has_times else MAX_SEGMENT_S
+    longest_bytes = int(longest_s * INPUT_RATE_HZ) * SAMPLE_BYTES
     held, start_s = b"", 0.0
-    async for pcm in sound:
+    async for pcm in audio:
         held += pcm
         while len(held) > longest_bytes:
             # One sample too many, so that it is cut.
-            size_bytes = SAMPLE_BYTES * first_stretch(samples_of(held[: longest_bytes + SAMPLE_BYTES]), longest_s)
+            size_bytes = SAMPLE_BYTES * cut_at_silence(float_samples(held[: longest_bytes + SAMPLE_BYTES]), longest_s)
             stretch, held = held[:size_bytes], held[size_bytes:]
-            passage = await _passage(ear, stretch, wish, start_s)
+            passage = await _transcribe_chunk(transcriber, stretch, options, start_s)
             start_s = passage.end_s
             yield passage
     if held:
-        yield await _passage(ear, held, wish, start_s)
+        yield await _transcribe_chunk(transcriber, held, options, start_s)
 
 
-async def _passage(ear: Ear, pcm: bytes, wish: Transcription, start_s: float) -> Passage:
-    transcript = await ear.transcribe(pcm, wish)
-    return Passage(transcript, start_s, start_s + ms_of(len(pcm), HEARING_RATE_HZ) / 1000)
+async def _transcribe_chunk(transcriber: Ear, pcm: bytes, options: Transcription, start_s: float) -> TranscriptChunk:
+    transcript = await transcriber.transcribe(pcm, options)
+    return TranscriptChunk(transcript, start_s, start_s + duration_ms(len(pcm), INPUT_RATE_HZ) / 1000)
 
 
-def joined(passages: list[Passage]) -> str:
+def join_text(chunks: list[TranscriptChunk]) -> str:
     """All that was said."""
-    return " ".join(passage.transcript.text for passage in passages if passage.transcript.text)
+    return " ".join(passage.transcript.text for passage in chunks if passage.transcript.text)

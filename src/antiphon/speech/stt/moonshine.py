@@ -16,25 +16,25 @@ import numpy as np
 import onnxruntime
 
 from antiphon.engine_api.options import Transcription
-from antiphon.errors import OurFault, listed, shown
+from antiphon.errors import ServerError, quote_list, shorten
 from antiphon.speech import onnx
-from antiphon.speech.base import HEARING_RATE_HZ, Transcript
-from antiphon.speech.stt.hallucination import is_looping, sensible
-from antiphon.speech.stt.options import refuse
-from antiphon.speech.stt.segmenting import Samples, evidence_of, samples_of, stretches
-from antiphon.speech.threads import Threads
+from antiphon.speech.base import INPUT_RATE_HZ, Transcript
+from antiphon.speech.stt.hallucination import is_looping, remove_hallucinations
+from antiphon.speech.stt.options import check_options
+from antiphon.speech.stt.segmenting import FloatSamples, collect_evidence, float_samples, split_at_silences
+from antiphon.speech.threads import BoundedThreadPool
 
 FILES = ("encoder_model.ort", "decoder_model_merged.ort", "tokenizer.bin")
 
-_BEGIN, _END = 1, 2
-_TOKENS_A_SECOND = 10  # 6.5, as the paper has it, cuts digits that are said in a row
-_TOKENS_MORE = 8
-_SHORTEST_S = 0.1
+_BEGIN_TOKEN, _END_TOKEN = 1, 2
+_TOKENS_PER_S = 10  # 6.5, as the paper has it, cuts digits that are said in a row
+_EXTRA_TOKENS = 8
+_MIN_AUDIO_S = 0.1
 _WARM_UP_S = 1.0
-_BROKEN: tuple[type[Exception], ...] = (*onnx.ERRORS, ValueError, IndexError, StopIteration)
+_LOAD_ERRORS: tuple[type[Exception], ...] = (*onnx.ERRORS, ValueError, IndexError, StopIteration)
 
 
-class Moonshine:
+class MoonshineTranscriber:
     """
     The ear.
 
@@ -49,10 +49,10 @@ class Moonshine:
     takes_prompt = False
     has_times = False
 
-    def __init__(self, folder: Path, *, name: str = "moonshine-tiny-en", at_once: int = 2, waiting: int = 32) -> None:
+    def __init__(self, folder: Path, *, name: str = "moonshine-tiny-en", max_workers: int = 2, max_pending: int = 32) -> None:
         self._folder = folder
         self._name = name
-        self._threads = Threads("antiphon-ear", at_once, waiting)
+        self._threads = BoundedThreadPool("antiphon-ear", max_workers, max_pending)
         self._model: _Model | None = None
 
     async def start(self) -> None:
@@ -60,7 +60,7 @@ class Moonshine:
         Load the model; once.
 
         Raises:
-            OurFault: a file is missing, or is not what it should be.
+            ServerError: a file is missing, or is not what it should be.
         """
         self._model = await self._threads.run(self._load)
 
@@ -69,69 +69,69 @@ class Moonshine:
         await self._threads.stop()
         self._model = None
 
-    def check(self, wish: Transcription) -> None:
+    def check_options(self, options: Transcription) -> None:
         """
         Refuse other languages than English, prompts, keywords, times and probabilities.
 
         Raises:
-            ClientMistake: one is wished.
+            ClientError: one is wished.
         """
-        refuse(wish, self._name, languages=self.languages)
+        check_options(options, self._name, languages=self.languages)
 
     async def transcribe(self, pcm: bytes, wish: Transcription) -> Transcript:
         """
         What is said; cancelling it stops the work within a step of the model.
 
         Raises:
-            errors.Fault: too much waits already, or the model failed.
+            ApiError: too much waits already, or the model failed.
         """
         if self._model is None:
-            raise OurFault(f"The model '{self._name}' is not loaded.")
-        options, stop = onnx.stoppable()
+            raise ServerError(f"The model '{self._name}' is not loaded.")
+        options, stop = onnx.cancellable_run()
         return await self._threads.run(partial(_transcribe, self._model, pcm, options), stop)
 
     def _load(self) -> "_Model":
         if absent := [file for file in FILES if not (self._folder / file).is_file()]:
-            raise OurFault(
-                f"The model '{self._name}' is not in {self._folder}: {listed(absent)} can't be found. `antiphon models pull {self._name}` "
+            raise ServerError(
+                f"The model '{self._name}' is not in {self._folder}: {quote_list(absent)} can't be found. `antiphon models pull {self._name}` "
                 "gets it.",
                 code="model_not_found",
             )
         try:
             model = _Model(self._folder)
-            model.tokens(np.zeros(int(_WARM_UP_S * HEARING_RATE_HZ), np.float32), onnxruntime.RunOptions())
-        except _BROKEN as error:
-            raise OurFault(f"The model '{self._name}' in {self._folder} can't be loaded: {error}") from None
+            model.generate(np.zeros(int(_WARM_UP_S * INPUT_RATE_HZ), np.float32), onnxruntime.RunOptions())
+        except _LOAD_ERRORS as error:
+            raise ServerError(f"The model '{self._name}' in {self._folder} can't be loaded: {error}") from None
         return model
 
 
-def _transcribe(model: "_Model", pcm: bytes, options: onnxruntime.RunOptions) -> Transcript:
+def _transcribe(model: "_Model", pcm: bytes, run_options: onnxruntime.RunOptions) -> Transcript:
     try:
-        return _written(model, pcm, options)
+        return _transcribe_segments(model, pcm, run_options)
     except onnx.ERRORS as error:
-        if options.terminate:
-            raise OurFault("The ear was stopped.") from None
-        raise OurFault(f"The sound could not be written down: {shown(error, 300)}", code="transcription_failed") from None
+        if run_options.terminate:
+            raise ServerError("The ear was stopped.") from None
+        raise ServerError(f"The sound could not be written down: {shorten(error, 300)}", code="transcription_failed") from None
 
 
-def _written(model: "_Model", pcm: bytes, options: onnxruntime.RunOptions) -> Transcript:
+def _transcribe_segments(model: "_Model", pcm: bytes, run_options: onnxruntime.RunOptions) -> Transcript:
     texts: list[str] = []
     count = 0
-    for samples in stretches(samples_of(pcm)):
-        evidence = evidence_of(samples)
-        if evidence.seconds < _SHORTEST_S or evidence.is_silence:
+    for samples in split_at_silences(float_samples(pcm)):
+        evidence = collect_evidence(samples)
+        if evidence.duration_s < _MIN_AUDIO_S or evidence.is_silence:
             continue
-        tokens = model.tokens(samples, options)
+        tokens = model.generate(samples, run_options)
         count += len(tokens)
-        texts.append(sensible(model.text(tokens), evidence))
+        texts.append(remove_hallucinations(model.detokenize(tokens), evidence))
     return Transcript(text=" ".join(filter(None, texts)), language="en", tokens=count)
 
 
-class _Past(NamedTuple):
+class _CacheTensor(NamedTuple):
     """A tensor that the decoder remembers: what it is called when it is given, and when it comes back."""
 
-    given: str
-    comes: str
+    input_name: str
+    output_name: str
 
 
 class _Model:
@@ -141,43 +141,43 @@ class _Model:
         encoder, decoder, vocabulary = (folder / file for file in FILES)
         self._encoder = onnx.load(encoder)
         self._decoder = onnx.load(decoder)
-        self._vocabulary = _vocabulary(vocabulary.read_bytes())
+        self._vocabulary = _read_vocabulary(vocabulary.read_bytes())
         inputs = {each.name: each for each in self._decoder.get_inputs() if each.name.startswith("past_key_values.")}
-        pasts = [_Past(name, name.replace("past_key_values", "present")) for name in inputs]
+        pasts = [_CacheTensor(name, name.replace("past_key_values", "present")) for name in inputs]
         shape = next(iter(inputs.values())).shape
-        self._nothing = np.zeros((1, shape[1], 0, shape[3]), np.float32)
+        self._empty_tensor = np.zeros((1, shape[1], 0, shape[3]), np.float32)
         # What it makes of the encoder's states it makes in the first step, and only reads in the others.
-        self._pasts = pasts
-        self._growing = [past for past in pasts if ".decoder." in past.given]
+        self._cache_tensors = pasts
+        self._decoder_cache_tensors = [past for past in pasts if ".decoder." in past.input_name]
 
-    def tokens(self, samples: Samples, options: onnxruntime.RunOptions) -> list[int]:
+    def generate(self, samples: FloatSamples, run_options: onnxruntime.RunOptions) -> list[int]:
         """The likeliest tokens, one after the other."""
         mask = np.ones((1, len(samples)), np.int64)
-        (states,) = self._encoder.run(None, {"input_values": samples[None], "attention_mask": mask}, options)
-        fed: dict[str, Any] = {past.given: self._nothing for past in self._pasts}
+        (states,) = self._encoder.run(None, {"input_values": samples[None], "attention_mask": mask}, run_options)
+        fed: dict[str, Any] = {past.input_name: self._empty_tensor for past in self._cache_tensors}
         fed |= {"encoder_hidden_states": states, "encoder_attention_mask": mask}
         tokens: list[int] = []
-        for _ in range(int(len(samples) / HEARING_RATE_HZ * _TOKENS_A_SECOND) + _TOKENS_MORE):
-            pasts = self._growing if tokens else self._pasts
-            fed["input_ids"] = np.array([[tokens[-1] if tokens else _BEGIN]], np.int64)
+        for _ in range(int(len(samples) / INPUT_RATE_HZ * _TOKENS_PER_S) + _EXTRA_TOKENS):
+            pasts = self._decoder_cache_tensors if tokens else self._cache_tensors
+            fed["input_ids"] = np.array([[tokens[-1] if tokens else _BEGIN_TOKEN]], np.int64)
             fed["use_cache_branch"] = np.array([bool(tokens)])
-            logits, *made = self._decoder.run(["logits", *(past.comes for past in pasts)], fed, options)
-            fed.update((past.given, tensor) for past, tensor in zip(pasts, made, strict=True))
+            logits, *made = self._decoder.run(["logits", *(past.output_name for past in pasts)], fed, run_options)
+            fed.update((past.input_name, tensor) for past, tensor in zip(pasts, made, strict=True))
             token = int(logits[0, -1].argmax())
-            if token == _END:
+            if token == _END_TOKEN:
                 break
             tokens.append(token)
             if is_looping(tokens):
                 break
         return tokens
 
-    def text(self, tokens: list[int]) -> str:
+    def detokenize(self, tokens: list[int]) -> str:
         """What the tokens say."""
         pieces = (self._vocabulary[token] for token in tokens if token < len(self._vocabulary))
         return b"".join(pieces).replace("▁".encode(), b" ").decode(errors="replace").strip()
 
 
-def _vocabulary(packed: bytes) -> list[bytes]:
+def _read_vocabulary(blob: bytes) -> list[bytes]:
     """
     What each token says; nothing for those that are marks.
 
@@ -187,16 +187,16 @@ def _vocabulary(packed: bytes) -> list[bytes]:
     """
     pieces: list[bytes] = []
     at = 0
-    while at < len(packed):
-        size, at = packed[at], at + 1
+    while at < len(blob):
+        size, at = blob[at], at + 1
         if size >= 128:
-            size, at = size - 128 + 128 * packed[at], at + 1
-        pieces.append(_said(packed[at : at + size]))
+            size, at = size - 128 + 128 * blob[at], at + 1
+        pieces.append(_token_text(blob[at : at + size]))
         at += size
     return pieces
 
 
-def _said(piece: bytes) -> bytes:
+def _token_text(piece: bytes) -> bytes:
     if len(piece) > 2 and piece.startswith(b"<") and piece.endswith(b">"):
         return bytes((int(piece[3:5], 16),)) if piece.startswith(b"<0x") else b""
     return piece

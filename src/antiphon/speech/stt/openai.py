@@ -12,21 +12,21 @@ import aiohttp
 import msgspec
 from msgspec import Struct
 
-from antiphon.audio import wav
+from antiphon.audio import wav_file
 from antiphon.engine_api.options import Transcription
-from antiphon.errors import OurFault, UpstreamTrouble, shown
-from antiphon.speech.base import HEARING_RATE_HZ, Segment, Transcript
-from antiphon.speech.http import faults, overloaded, refused, session
-from antiphon.speech.stt.hallucination import Evidence, sensible
-from antiphon.speech.stt.options import plain, refuse
-from antiphon.speech.stt.segmenting import evidence_of, samples_of
+from antiphon.errors import ServerError, UpstreamError, shorten
+from antiphon.speech.base import INPUT_RATE_HZ, TimedText, Transcript
+from antiphon.speech.http import error_from_response, map_exceptions, new_session, overloaded_error
+from antiphon.speech.stt.hallucination import Evidence, remove_hallucinations
+from antiphon.speech.stt.options import check_options, primary_subtag
+from antiphon.speech.stt.segmenting import collect_evidence, float_samples
 
-NAME = "transcription server"
+SERVER_NAME = "transcription server"
 
-ANSWER_BYTES = 8 << 20
+MAX_RESPONSE_BYTES = 8 << 20
 """Of an answer that is read; an hour of speech, with the times of its words, takes less."""
 
-TRIES = 2
+MAX_ATTEMPTS = 2
 """A connection that was kept may have been closed meanwhile by the server, which has then not seen the request."""
 
 
@@ -54,12 +54,12 @@ class TranscriptionServer(Struct, frozen=True, kw_only=True):
     api_key: str | None = None
     headers: dict[str, str] = {}
     concurrency: int = 8
-    waiting: int = 64
-    connect_s: float = 5.0
-    answer_s: float = 60.0
+    max_pending: int = 64
+    connect_timeout_s: float = 5.0
+    response_timeout_s: float = 60.0
 
 
-class _Stretch(Struct):
+class _Segment(Struct):
     text: str = ""
     start: float = 0.0
     end: float = 0.0
@@ -76,18 +76,18 @@ class _Usage(Struct):
     output_tokens: int | None = None
 
 
-class _Answer(Struct):
+class _TranscriptionResponse(Struct):
     text: str
     language: str | None = None
-    segments: tuple[_Stretch, ...] | None = None
+    segments: tuple[_Segment, ...] | None = None
     words: tuple[_Word, ...] | None = None
     usage: _Usage | None = None
 
 
-_decoder = msgspec.json.Decoder(_Answer, strict=False)
+_decoder = msgspec.json.Decoder(_TranscriptionResponse, strict=False)
 
 
-class UpstreamEar:
+class OpenAITranscriber:
     """The ear."""
 
     takes_prompt = True
@@ -97,13 +97,13 @@ class UpstreamEar:
         self.has_times = server.has_times
         self._server = server
         self._slots = asyncio.Semaphore(server.concurrency)
-        self._asked = 0
+        self._pending_count = 0
         self._session: aiohttp.ClientSession | None = None
 
     async def start(self) -> None:
         """Get ready; the server is first asked when there is something to write down."""
         server = self._server
-        self._session = session(server.api_key, server.headers, server.connect_s, server.answer_s)
+        self._session = new_session(server.api_key, server.headers, server.connect_timeout_s, server.response_timeout_s)
 
     async def stop(self) -> None:
         """Give up every connection; idempotent."""
@@ -111,58 +111,58 @@ class UpstreamEar:
         if connections is not None:
             await connections.close()
 
-    def check(self, wish: Transcription) -> None:
+    def check_options(self, options: Transcription) -> None:
         """
         Refuse languages that aren't among the server's, probabilities, and times of words where it tells none.
 
         Raises:
-            ClientMistake: one is wished.
+            ClientError: one is wished.
         """
-        refuse(wish, self._server.model, languages=self.languages, takes_prompt=True, has_word_times=self.has_times)
+        check_options(options, self._server.model, languages=self.languages, takes_prompt=True, has_word_times=self.has_times)
 
-    async def transcribe(self, pcm: bytes, wish: Transcription) -> Transcript:
+    async def transcribe(self, pcm: bytes, options: Transcription) -> Transcript:
         """
         What is said; cancelling it hangs up.
 
         Raises:
-            errors.Fault: it could not be done; a `ClientMistake` where the server says that the request is at fault.
+            ApiError: it could not be done; a `ClientError` where the server says that the request is at fault.
         """
-        evidence = evidence_of(samples_of(pcm))
+        evidence = collect_evidence(float_samples(pcm))
         if evidence.is_silence:
             return Transcript(text="")
-        async with self._place(), faults(NAME, self._server.base_url):
-            answer = await self._answer(pcm, wish)
-        return _transcript(answer, wish, evidence)
+        async with self._acquire_slot(), map_exceptions(SERVER_NAME, self._server.base_url):
+            answer = await self._request_transcript(pcm, options)
+        return _transcript(answer, options, evidence)
 
     @asynccontextmanager
-    async def _place(self) -> AsyncIterator[None]:
+    async def _acquire_slot(self) -> AsyncIterator[None]:
         """A place among those that are asked at once."""
-        if self._asked >= self._server.concurrency + self._server.waiting:
-            raise overloaded("Too much waits for the transcription server already. Please try again later.", 503, 1.0)
-        self._asked += 1
+        if self._pending_count >= self._server.concurrency + self._server.max_pending:
+            raise overloaded_error("Too much waits for the transcription server already. Please try again later.", 503, 1.0)
+        self._pending_count += 1
         try:
             async with self._slots:
                 yield
         finally:
-            self._asked -= 1
+            self._pending_count -= 1
 
-    async def _answer(self, pcm: bytes, wish: Transcription) -> _Answer:
+    async def _request_transcript(self, pcm: bytes, options: Transcription) -> _TranscriptionResponse:
         if self.has_times:
-            status, headers, body = await self._post(pcm, wish, is_verbose=True)
+            status, headers, body = await self._post(pcm, options, is_verbose=True)
             if status not in (400, 404, 422) or b"response_format" not in body:
-                return _read(status, headers, body)
+                return _decode_response(status, headers, body)
             self.has_times = False
-        return _read(*await self._post(pcm, wish, is_verbose=False))
+        return _decode_response(*await self._post(pcm, options, is_verbose=False))
 
-    async def _post(self, pcm: bytes, wish: Transcription, *, is_verbose: bool) -> tuple[int, Mapping[str, str], bytes]:
+    async def _post(self, pcm: bytes, options: Transcription, *, is_verbose: bool) -> tuple[int, Mapping[str, str], bytes]:
         if self._session is None:
-            raise OurFault("The ear has not been started.")
+            raise ServerError("The ear has not been started.")
         url = f"{self._server.base_url.rstrip('/')}/audio/transcriptions"
-        for left in reversed(range(TRIES)):
+        for left in reversed(range(MAX_ATTEMPTS)):
             try:
-                form = _form(self._server, pcm, wish, is_verbose)
+                form = _form(self._server, pcm, options, is_verbose)
                 async with self._session.post(url, data=form, allow_redirects=False) as reply:
-                    return reply.status, reply.headers, await _body(reply)
+                    return reply.status, reply.headers, await _read_body(reply)
             except aiohttp.ClientConnectorError:
                 raise
             except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError):
@@ -171,61 +171,63 @@ class UpstreamEar:
         raise AssertionError("the last try returns or raises")
 
 
-def _form(server: TranscriptionServer, pcm: bytes, wish: Transcription, is_verbose: bool) -> aiohttp.FormData:
+def _form(server: TranscriptionServer, pcm: bytes, options: Transcription, is_verbose: bool) -> aiohttp.FormData:
     form = aiohttp.FormData()
-    for name, value in _fields(server, wish, is_verbose):
+    for name, value in _fields(server, options, is_verbose):
         form.add_field(name, value)
-    form.add_field("file", wav(pcm, HEARING_RATE_HZ), filename="speech.wav", content_type="audio/wav")
+    form.add_field("file", wav_file(pcm, INPUT_RATE_HZ), filename="speech.wav", content_type="audio/wav")
     return form
 
 
-def _fields(server: TranscriptionServer, wish: Transcription, is_verbose: bool) -> list[tuple[str, str]]:
+def _fields(server: TranscriptionServer, options: Transcription, is_verbose: bool) -> list[tuple[str, str]]:
     fields = [("model", server.model), ("response_format", "verbose_json" if is_verbose else "json")]
     if is_verbose:
-        fields += [("timestamp_granularities[]", kind) for kind in (("segment", "word") if wish.word_times else ("segment",))]
+        fields += [("timestamp_granularities[]", kind) for kind in (("segment", "word") if options.word_times else ("segment",))]
     if server.takes_lists:
-        fields += [("keywords[]", keyword) for keyword in wish.keywords]
-        fields += [("languages[]", plain(language)) for language in wish.languages]
-    elif len(wish.languages) == 1:
-        fields.append(("language", plain(wish.languages[0])))
-    prompt = [wish.prompt] if wish.prompt else []
-    if wish.keywords and not server.takes_lists:
-        prompt.append(", ".join(wish.keywords))
+        fields += [("keywords[]", keyword) for keyword in options.keywords]
+        fields += [("languages[]", primary_subtag(language)) for language in options.languages]
+    elif len(options.languages) == 1:
+        fields.append(("language", primary_subtag(options.languages[0])))
+    prompt = [options.prompt] if options.prompt else []
+    if options.keywords and not server.takes_lists:
+        prompt.append(", ".join(options.keywords))
     return [*fields, ("prompt", " ".join(prompt))] if prompt else fields
 
 
-async def _body(reply: aiohttp.ClientResponse) -> bytes:
+async def _read_body(response: aiohttp.ClientResponse) -> bytes:
     body = bytearray()
-    async for piece in reply.content.iter_any():
+    async for piece in response.content.iter_any():
         body += piece
-        if len(body) > ANSWER_BYTES:
-            raise UpstreamTrouble(f"The transcription server's answer is longer than {ANSWER_BYTES} bytes.", code="server_error")
+        if len(body) > MAX_RESPONSE_BYTES:
+            raise UpstreamError(f"The transcription server's answer is longer than {MAX_RESPONSE_BYTES} bytes.", code="server_error")
     return bytes(body)
 
 
 # What it says
 
 
-def _read(status: int, headers: Mapping[str, str], body: bytes) -> _Answer:
+def _decode_response(status: int, headers: Mapping[str, str], body: bytes) -> _TranscriptionResponse:
     if status != 200:
-        raise refused(NAME, status, headers, body, blames_client=True)
+        raise error_from_response(SERVER_NAME, status, headers, body, is_client_input=True)
     try:
         return _decoder.decode(body)
     except (msgspec.DecodeError, RecursionError):
-        raise UpstreamTrouble(
-            f"The transcription server's answer is no transcript: {shown(body.decode(errors='replace'))}", code="server_error"
+        raise UpstreamError(
+            f"The transcription server's answer is no transcript: {shorten(body.decode(errors='replace'))}", code="server_error"
         ) from None
 
 
-def _transcript(answer: _Answer, wish: Transcription, evidence: Evidence) -> Transcript:
-    text = sensible(answer.text, evidence)
-    stretches = answer.segments or ()
-    named = plain(answer.language or "")
-    language = named if 2 <= len(named) <= 3 else plain(wish.languages[0]) if len(wish.languages) == 1 else None
+def _transcript(response: _TranscriptionResponse, options: Transcription, evidence: Evidence) -> Transcript:
+    text = remove_hallucinations(response.text, evidence)
+    stretches = response.segments or ()
+    named = primary_subtag(response.language or "")
+    language = named if 2 <= len(named) <= 3 else primary_subtag(options.languages[0]) if len(options.languages) == 1 else None
     return Transcript(
         text=text,
-        segments=tuple(Segment(each.text.strip(), each.start, each.end) for each in stretches) if text else (),
-        words=tuple(Segment(each.word.strip(), each.start, each.end) for each in answer.words or ()) if text and wish.word_times else (),
+        segments=tuple(TimedText(each.text.strip(), each.start, each.end) for each in stretches) if text else (),
+        words=tuple(TimedText(each.word.strip(), each.start, each.end) for each in response.words or ())
+        if text and options.word_times
+        else (),
         language=language if text else None,
-        tokens=(answer.usage.output_tokens or 0) if answer.usage else 0,
+        tokens=(response.usage.output_tokens or 0) if response.usage else 0,
     )

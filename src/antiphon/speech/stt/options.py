@@ -6,8 +6,8 @@ from antiphon.engine_api.options import Transcription
 from antiphon.errors import unsupported_parameter, unsupported_value
 
 
-def refuse(
-    wish: Transcription, model: str, *, languages: Collection[str] = (), takes_prompt: bool = False, has_word_times: bool = False
+def check_options(
+    options: Transcription, model: str, *, languages: Collection[str] = (), takes_prompt: bool = False, has_word_times: bool = False
 ) -> None:
     """
     Refuse what can't be done.
@@ -17,22 +17,22 @@ def refuse(
         languages: that it understands; empty for any.
 
     Raises:
-        ClientMistake: it is wished.
+        ClientError: it is wished.
     """
-    for language in wish.languages:
-        if languages and plain(language) not in languages:
+    for language in options.languages:
+        if languages and primary_subtag(language) not in languages:
             raise unsupported_value("language", language, model, languages)
     refused = {
-        "prompt": bool(wish.prompt) and not takes_prompt,
-        "keywords": bool(wish.keywords) and not takes_prompt,
-        "logprobs": wish.logprobs,
-        "timestamp_granularities": wish.word_times and not has_word_times,
+        "prompt": bool(options.prompt) and not takes_prompt,
+        "keywords": bool(options.keywords) and not takes_prompt,
+        "logprobs": options.logprobs,
+        "timestamp_granularities": options.word_times and not has_word_times,
     }
     for param, is_refused in refused.items():
         if is_refused:
             raise unsupported_parameter(param, model)
 
 
-def plain(language: str) -> str:
+def primary_subtag(language: str) -> str:
     """The code of a language without its region: `en` of `en-GB`."""
     return language.replace("_", "-").partition("-")[0].lower()

@@ -17,15 +17,15 @@ from itertools import accumulate, takewhile
 
 from msgspec import Struct, structs
 
-from antiphon.audio import SAMPLE_BYTES, bytes_of, ms_of
+from antiphon.audio import SAMPLE_BYTES, duration_ms, size_bytes
 from antiphon.engine_api.options import Transcription
-from antiphon.errors import Fault
-from antiphon.speech.base import HEARING_RATE_HZ, Ear, Segment, Transcript
-from antiphon.speech.stt.hallucination import Evidence, sensible
-from antiphon.speech.stt.segmenting import LONGEST_S, first_stretch, samples_of
+from antiphon.errors import ApiError
+from antiphon.speech.base import INPUT_RATE_HZ, Ear, TimedText, Transcript
+from antiphon.speech.stt.hallucination import Evidence, remove_hallucinations
+from antiphon.speech.stt.segmenting import MAX_SEGMENT_S, cut_at_silence, float_samples
 
 
-class Pace(Struct, frozen=True):
+class PartialsPolicy(Struct, frozen=True):
     """
     How soon words are told.
 
@@ -34,21 +34,27 @@ class Pace(Struct, frozen=True):
         agreeing: rounds that must agree on a word.
     """
 
-    every_ms: int = 300
-    agreeing: int = 2
+    interval_ms: int = 300
+    agreement_rounds: int = 2
 
 
-PACES = {"minimal": Pace(200), "low": Pace(300), "medium": Pace(400), "high": Pace(400, 3), "xhigh": Pace(500, 4)}
+POLICIES_BY_DELAY = {
+    "minimal": PartialsPolicy(200),
+    "low": PartialsPolicy(300),
+    "medium": PartialsPolicy(400),
+    "high": PartialsPolicy(400, 3),
+    "xhigh": PartialsPolicy(500, 4),
+}
 """By what a client says of the delay that it accepts."""
 
 _WORD = re.compile(r"[\w'’]+")
-_NOT_SPACED = re.compile(r"[\u0e00-\u0e7f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]")
-_MOST_ALIGNED = 100
-_LONGEST_BYTES = bytes_of(1000 * LONGEST_S, HEARING_RATE_HZ)
-_MARKS = " \t\n.,;:!?…-–—\"'”’)]}。、,!?"
+_UNSPACED_SCRIPT = re.compile(r"[\u0e00-\u0e7f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]")
+_MAX_ALIGNED_WORDS = 100
+_MAX_SEGMENT_BYTES = size_bytes(1000 * MAX_SEGMENT_S, INPUT_RATE_HZ)
+_PUNCTUATION = " \t\n.,;:!?…-–—\"'”’)]}。、,!?"
 
 
-class Agreement:
+class LocalAgreement:
     """
     What rounds agree on.
 
@@ -56,34 +62,34 @@ class Agreement:
         told: all that was told so far.
     """
 
-    def __init__(self, agreeing: int = 2) -> None:
-        self.told = ""
-        self._rounds: deque[str] = deque(maxlen=agreeing)
+    def __init__(self, rounds: int = 2) -> None:
+        self.confirmed_text = ""
+        self._hypotheses: deque[str] = deque(maxlen=rounds)
 
-    def take(self, text: str) -> str:
+    def add_hypothesis(self, text: str) -> str:
         """What can be told more, now that another round says `text`."""
-        self._rounds.append(text)
-        return self._tell(_agreed(self._rounds)) if len(self._rounds) == self._rounds.maxlen else ""
+        self._hypotheses.append(text)
+        return self._confirm(_common_prefix(self._hypotheses)) if len(self._hypotheses) == self._hypotheses.maxlen else ""
 
     def finish(self, text: str) -> str:
         """What is still to be told of the transcript."""
-        return self._tell(text)
+        return self._confirm(text)
 
-    def _tell(self, text: str) -> str:
-        more = text[_told_in(text, self.told) :]
-        self.told += more
+    def _confirm(self, text: str) -> str:
+        more = text[_confirmed_length(text, self.confirmed_text) :]
+        self.confirmed_text += more
         return more
 
 
-def _agreed(rounds: Sequence[str]) -> str:
+def _common_prefix(hypotheses: Sequence[str]) -> str:
     """What all of them begin with: whole words, without the marks behind the last of them."""
-    common = reduce(lambda text, other: text[: _alike(text, other)], rounds)
-    while common and any(_is_inside_word(text, len(common)) for text in rounds):
+    common = reduce(lambda text, other: text[: _common_length(text, other)], hypotheses)
+    while common and any(_is_inside_word(text, len(common)) for text in hypotheses):
         common = common[:-1]
-    return common.rstrip(_MARKS)
+    return common.rstrip(_PUNCTUATION)
 
 
-def _alike(one: Sequence[str], other: Sequence[str]) -> int:
+def _common_length(one: Sequence[str], other: Sequence[str]) -> int:
     """How much of both is the same, from the beginning."""
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
 
@@ -91,39 +97,39 @@ def _alike(one: Sequence[str], other: Sequence[str]) -> int:
 def _is_inside_word(text: str, at: int) -> bool:
     """Whether the letters before and behind that place are of one word; in writing without spaces every letter counts as a word."""
     both = text[at - 1 : at + 1]
-    return len(both) == 2 and all(_WORD.match(letter) for letter in both) and not _NOT_SPACED.search(both)
+    return len(both) == 2 and all(_WORD.match(letter) for letter in both) and not _UNSPACED_SCRIPT.search(both)
 
 
-def _told_in(text: str, told: str) -> int:
+def _confirmed_length(text: str, confirmed_text: str) -> int:
     """How much of `text` is told by `told`, which may have some words in it otherwise."""
-    if text.startswith(told):
-        return len(told)
+    if text.startswith(confirmed_text):
+        return len(confirmed_text)
     matches = list(_WORD.finditer(text))
     words = [match.group().lower() for match in matches]
-    count = _aligned(_WORD.findall(told.lower()), words)
+    count = _aligned_length(_WORD.findall(confirmed_text.lower()), words)
     return matches[count - 1].end() if count else 0
 
 
-def _aligned(known: Sequence[str], words: Sequence[str]) -> int:
+def _aligned_length(confirmed_words: Sequence[str], words: Sequence[str]) -> int:
     """The number of `words` that are likest to all of those that are known."""
-    same = _alike(known, words)
-    known, words = known[same:], words[same:]
-    if len(known) > _MOST_ALIGNED or len(words) > _MOST_ALIGNED:
-        return same + min(len(known), len(words))
+    same = _common_length(confirmed_words, words)
+    confirmed_words, words = confirmed_words[same:], words[same:]
+    if len(confirmed_words) > _MAX_ALIGNED_WORDS or len(words) > _MAX_ALIGNED_WORDS:
+        return same + min(len(confirmed_words), len(words))
     costs = [float(count) for count in range(len(words) + 1)]
-    for row, word in enumerate(known):
-        replaced = [before + _unlike(word, other) for before, other in zip(costs, words, strict=False)]
+    for row, word in enumerate(confirmed_words):
+        replaced = [before + _substitution_cost(word, other) for before, other in zip(costs, words, strict=False)]
         added = [cost + 1 for cost in costs[1:]]
         costs = list(accumulate(map(min, replaced, added), lambda left, best: min(left + 1, best), initial=row + 1.0))
-    return same + min(range(len(costs)), key=lambda count: (costs[count], abs(count - len(known)), -count))
+    return same + min(range(len(costs)), key=lambda count: (costs[count], abs(count - len(confirmed_words)), -count))
 
 
-def _unlike(word: str, other: str) -> float:
+def _substitution_cost(word: str, other: str) -> float:
     """What it costs to take one word for the other, where to leave one out costs 1: what is misheard mostly begins as what was said."""
     return 0.0 if word == other else 0.8 if word[0] == other[0] else 1.2
 
 
-class Partials:
+class PartialTranscriber:
     """
     The transcript of one turn.
 
@@ -132,42 +138,44 @@ class Partials:
         pace: None for what the wish says of the delay.
     """
 
-    def __init__(self, ear: Ear, wish: Transcription, tell: Callable[[str], None], pace: Pace | None = None) -> None:
-        self._ear = ear
-        self._wish = wish
-        self._tell = tell
-        self._pace = pace or PACES.get(wish.delay or "low", Pace())
-        self._agreement = Agreement(self._pace.agreeing)
-        self._settled: list[Transcript] = []
-        self._settled_ms = 0.0
-        self._sound = bytearray()
-        self._written_ms = 0.0
-        self._grew = asyncio.Event()
+    def __init__(
+        self, transcriber: Ear, options: Transcription, on_text: Callable[[str], None], policy: PartialsPolicy | None = None
+    ) -> None:
+        self._transcriber = transcriber
+        self._options = options
+        self._on_text = on_text
+        self._policy = policy or POLICIES_BY_DELAY.get(options.delay or "low", PartialsPolicy())
+        self._agreement = LocalAgreement(self._policy.agreement_rounds)
+        self._final_transcripts: list[Transcript] = []
+        self._final_ms = 0.0
+        self._audio = bytearray()
+        self._transcribed_ms = 0.0
+        self._audio_arrived = asyncio.Event()
 
     @property
-    def heard_ms(self) -> float:
+    def audio_ms(self) -> float:
         """How much was heard."""
-        return self._settled_ms + ms_of(len(self._sound), HEARING_RATE_HZ)
+        return self._final_ms + duration_ms(len(self._audio), INPUT_RATE_HZ)
 
     @property
-    def told(self) -> str:
+    def confirmed_text(self) -> str:
         """All words that were told."""
-        return self._agreement.told
+        return self._agreement.confirmed_text
 
     @property
-    def is_long(self) -> bool:
+    def has_full_segment(self) -> bool:
         """Whether there is enough that a stretch of it can be settled."""
-        return len(self._sound) > _LONGEST_BYTES
+        return len(self._audio) > _MAX_SEGMENT_BYTES
 
-    def hear(self, pcm: bytes) -> None:
+    def append_audio(self, pcm: bytes) -> None:
         """
         The turn goes on.
 
         Args:
             pcm: s16le mono at `HEARING_RATE_HZ`, whole samples.
         """
-        self._sound += pcm
-        self._grew.set()
+        self._audio += pcm
+        self._audio_arrived.set()
 
     async def run(self) -> None:
         """
@@ -176,18 +184,18 @@ class Partials:
         A round that fails is left out. Rounds that take long are fewer, so that they keep the ear busy for half of the time at most.
         """
         loop = asyncio.get_running_loop()
-        due_ms = self._pace.every_ms
+        due_ms = self._policy.interval_ms
         while True:
-            await self._until(self._written_ms + due_ms)
-            began_s, self._written_ms = loop.time(), self.heard_ms
+            await self._wait_for_audio(self._transcribed_ms + due_ms)
+            began_s, self._transcribed_ms = loop.time(), self.audio_ms
             try:
                 text = (await self.transcript()).text
-            except Fault as fault:
+            except ApiError as fault:
                 due_ms = int(1000 * (fault.retry_after_s or 1))
                 continue
-            if more := self._agreement.take(text):
-                self._tell(more)
-            due_ms = max(self._pace.every_ms, int(2000 * (loop.time() - began_s)))
+            if more := self._agreement.add_hypothesis(text):
+                self._on_text(more)
+            due_ms = max(self._policy.interval_ms, int(2000 * (loop.time() - began_s)))
 
     async def transcript(self, speech_s: float | None = None) -> Transcript:
         """
@@ -197,53 +205,53 @@ class Partials:
             speech_s: for how long somebody spoke; nothing is left of what can't have been said in that.
 
         Raises:
-            errors.Fault: it could not be written down.
+            ApiError: it could not be written down.
         """
-        await self.settle()
-        last = await self._ear.transcribe(bytes(self._sound), self._wish)
-        whole = _joined([*self._settled, _later(last, self._settled_ms / 1000)])
+        await self.finalize_segments()
+        last = await self._transcriber.transcribe(bytes(self._audio), self._options)
+        whole = _join([*self._final_transcripts, _shift(last, self._final_ms / 1000)])
         if speech_s is None:
             return whole
-        evidence = Evidence(seconds=self.heard_ms / 1000, level_dbfs=0, speech_s=speech_s)
-        return whole if sensible(whole.text, evidence) else Transcript(text="", tokens=whole.tokens)
+        evidence = Evidence(duration_s=self.audio_ms / 1000, level_dbfs=0, speech_s=speech_s)
+        return whole if remove_hallucinations(whole.text, evidence) else Transcript(text="", tokens=whole.tokens)
 
-    async def settle(self) -> None:
+    async def finalize_segments(self) -> None:
         """
         Write down for good what is too long to be written down again, so that less is left for the end; not while `run` runs.
 
         Raises:
-            errors.Fault: it could not be written down.
+            ApiError: it could not be written down.
         """
-        while self.is_long:
-            await self._settle()
+        while self.has_full_segment:
+            await self._finalize_segment()
 
     def finish(self, text: str) -> str:
         """What is still to be told of the turn's transcript; `told` is then the transcript, where it was told right."""
         return self._agreement.finish(text)
 
-    async def _settle(self) -> None:
-        size = first_stretch(samples_of(bytes(self._sound[: _LONGEST_BYTES + SAMPLE_BYTES]))) * SAMPLE_BYTES
-        stretch = await self._ear.transcribe(bytes(self._sound[:size]), self._wish)
-        self._settled.append(_later(stretch, self._settled_ms / 1000))
-        self._settled_ms += ms_of(size, HEARING_RATE_HZ)
-        del self._sound[:size]
+    async def _finalize_segment(self) -> None:
+        size = cut_at_silence(float_samples(bytes(self._audio[: _MAX_SEGMENT_BYTES + SAMPLE_BYTES]))) * SAMPLE_BYTES
+        stretch = await self._transcriber.transcribe(bytes(self._audio[:size]), self._options)
+        self._final_transcripts.append(_shift(stretch, self._final_ms / 1000))
+        self._final_ms += duration_ms(size, INPUT_RATE_HZ)
+        del self._audio[:size]
 
-    async def _until(self, heard_ms: float) -> None:
-        while self.heard_ms < heard_ms:
-            self._grew.clear()
-            await self._grew.wait()
+    async def _wait_for_audio(self, audio_ms: float) -> None:
+        while self.audio_ms < audio_ms:
+            self._audio_arrived.clear()
+            await self._audio_arrived.wait()
 
 
-def _later(transcript: Transcript, by_s: float) -> Transcript:
+def _shift(transcript: Transcript, by_s: float) -> Transcript:
     """The same, where the sound begins so much later."""
 
-    def moved(parts: Sequence[Segment]) -> tuple[Segment, ...]:
-        return tuple(Segment(part.text, part.start_s + by_s, part.end_s + by_s) for part in parts)
+    def moved(parts: Sequence[TimedText]) -> tuple[TimedText, ...]:
+        return tuple(TimedText(part.text, part.start_s + by_s, part.end_s + by_s) for part in parts)
 
     return structs.replace(transcript, segments=moved(transcript.segments), words=moved(transcript.words)) if by_s else transcript
 
 
-def _joined(transcripts: Sequence[Transcript]) -> Transcript:
+def _join(transcripts: Sequence[Transcript]) -> Transcript:
     return Transcript(
         text=" ".join(filter(None, (each.text for each in transcripts))),
         segments=tuple(part for each in transcripts for part in each.segments),

@@ -14,27 +14,27 @@ from threading import Event
 from typing import TYPE_CHECKING, Any
 
 from antiphon.engine_api.options import Transcription
-from antiphon.errors import OurFault, listed, shown
-from antiphon.speech.base import HEARING_RATE_HZ, Segment, Transcript
-from antiphon.speech.stt.hallucination import Evidence, sensible
-from antiphon.speech.stt.options import plain, refuse
-from antiphon.speech.stt.segmenting import Samples, evidence_of, samples_of
-from antiphon.speech.threads import Threads
+from antiphon.errors import ServerError, quote_list, shorten
+from antiphon.speech.base import INPUT_RATE_HZ, TimedText, Transcript
+from antiphon.speech.stt.hallucination import Evidence, remove_hallucinations
+from antiphon.speech.stt.options import check_options, primary_subtag
+from antiphon.speech.stt.segmenting import FloatSamples, collect_evidence, float_samples
+from antiphon.speech.threads import BoundedThreadPool
 
 if TYPE_CHECKING:
     from faster_whisper import WhisperModel
 
 FILES = ("model.bin", "config.json", "tokenizer.json", "vocabulary.txt")
 
-_SHORTEST_S = 0.1
-_BEAM = 5
+_MIN_AUDIO_S = 0.1
+_BEAM_SIZE = 5
 """As the model is used by its makers; most of the time goes into the encoder, so that it costs next to nothing."""
 
 _TEMPERATURES = (0.0, 0.4)
 """What is too repetitive or too unlikely at the first is tried again at the second; a third try helps nobody who waits."""
 
 
-class Whisper:
+class WhisperTranscriber:
     """
     The ear.
 
@@ -48,12 +48,12 @@ class Whisper:
     takes_prompt = True
     has_times = True
 
-    def __init__(self, folder: Path, *, name: str = "whisper-base", cores: int = 2, waiting: int = 32) -> None:
+    def __init__(self, folder: Path, *, name: str = "whisper-base", cores: int = 2, max_pending: int = 32) -> None:
         self.languages: tuple[str, ...] = ()
         self._folder = folder
         self._name = name
         self._cores = cores
-        self._threads = Threads("antiphon-whisper", 1, waiting)
+        self._threads = BoundedThreadPool("antiphon-whisper", 1, max_pending)
         self._model: WhisperModel | None = None
 
     async def start(self) -> None:
@@ -61,7 +61,7 @@ class Whisper:
         Load the model; once. `languages` are known then.
 
         Raises:
-            OurFault: the extra or a file is missing, or a file is not what it should be.
+            ServerError: the extra or a file is missing, or a file is not what it should be.
         """
         model = await self._threads.run(self._load)
         self._model = model
@@ -74,90 +74,90 @@ class Whisper:
         await self._threads.stop()
         self._model = None
 
-    def check(self, wish: Transcription) -> None:
+    def check_options(self, options: Transcription) -> None:
         """
         Refuse languages that it doesn't know, and probabilities.
 
         Raises:
-            ClientMistake: one is wished.
+            ClientError: one is wished.
         """
-        refuse(wish, self._name, languages=self.languages, takes_prompt=True, has_word_times=True)
+        check_options(options, self._name, languages=self.languages, takes_prompt=True, has_word_times=True)
 
-    async def transcribe(self, pcm: bytes, wish: Transcription) -> Transcript:
+    async def transcribe(self, pcm: bytes, options: Transcription) -> Transcript:
         """
         What is said; cancelling it stops the work at the next half minute of sound.
 
         Raises:
-            errors.Fault: too much waits already, or the model failed.
+            ApiError: too much waits already, or the model failed.
         """
         if self._model is None:
-            raise OurFault(f"The model '{self._name}' is not loaded.")
+            raise ServerError(f"The model '{self._name}' is not loaded.")
         stopped = Event()
-        return await self._threads.run(partial(_transcribe, self._model, samples_of(pcm), wish, stopped), stopped.set)
+        return await self._threads.run(partial(_transcribe, self._model, float_samples(pcm), options, stopped), stopped.set)
 
     def _load(self) -> "WhisperModel":
         try:
             from faster_whisper import WhisperModel  # noqa: PLC0415 - an extra that takes a second to load
         except ImportError:
-            raise OurFault("Whisper needs the extra of that name: pip install 'antiphon[whisper]'.") from None
+            raise ServerError("Whisper needs the extra of that name: pip install 'antiphon[whisper]'.") from None
         if absent := [file for file in FILES if not (self._folder / file).is_file()]:
-            raise OurFault(
-                f"The model '{self._name}' is not in {self._folder}: {listed(absent)} can't be found. `antiphon models pull {self._name}` "
+            raise ServerError(
+                f"The model '{self._name}' is not in {self._folder}: {quote_list(absent)} can't be found. `antiphon models pull {self._name}` "
                 "gets it.",
                 code="model_not_found",
             )
         try:
             return WhisperModel(str(self._folder), device="cpu", compute_type="int8", cpu_threads=self._cores, local_files_only=True)
         except (RuntimeError, ValueError, OSError) as error:
-            raise OurFault(f"The model '{self._name}' in {self._folder} can't be loaded: {error}") from None
+            raise ServerError(f"The model '{self._name}' in {self._folder} can't be loaded: {error}") from None
 
 
-def _transcribe(model: "WhisperModel", samples: Samples, wish: Transcription, stopped: Event) -> Transcript:
-    evidence = evidence_of(samples)
-    if evidence.seconds < _SHORTEST_S or evidence.is_silence:
+def _transcribe(model: "WhisperModel", samples: FloatSamples, options: Transcription, stop_event: Event) -> Transcript:
+    evidence = collect_evidence(samples)
+    if evidence.duration_s < _MIN_AUDIO_S or evidence.is_silence:
         return Transcript(text="")
     try:
-        language = _language(model, samples, wish.languages)
+        language = _detect_language(model, samples, options.languages)
         said, known = model.transcribe(
             samples,
             language=language,
-            initial_prompt=wish.prompt,
-            hotwords=", ".join(wish.keywords) or None,
-            word_timestamps=wish.word_times,
-            beam_size=_BEAM,
+            initial_prompt=options.prompt,
+            hotwords=", ".join(options.keywords) or None,
+            word_timestamps=options.word_times,
+            beam_size=_BEAM_SIZE,
             temperature=_TEMPERATURES,
             # What was misheard before is not to be heard again.
             condition_on_previous_text=False,
         )
         parts = []
         for part in said:
-            if stopped.is_set():
+            if stop_event.is_set():
                 break
             parts.append(part)
     except (RuntimeError, ValueError) as error:
-        raise OurFault(f"The sound could not be written down: {shown(error, 300)}", code="transcription_failed") from None
+        raise ServerError(f"The sound could not be written down: {shorten(error, 300)}", code="transcription_failed") from None
     return _transcript(parts, samples, evidence, known.language)
 
 
-def _language(model: "WhisperModel", samples: Samples, allowed: Sequence[str]) -> str | None:
+def _detect_language(model: "WhisperModel", samples: FloatSamples, candidates: Sequence[str]) -> str | None:
     """The language of those allowed that it is likest to be; None for whichever it is."""
-    if len(allowed) < 2:
-        return plain(allowed[0]) if allowed else None
+    if len(candidates) < 2:
+        return primary_subtag(candidates[0]) if candidates else None
     _, _, likelihoods = model.detect_language(samples)
-    wanted = {plain(each) for each in allowed}
+    wanted = {primary_subtag(each) for each in candidates}
     return next((language for language, _ in sorted(likelihoods, key=lambda each: -each[1]) if language in wanted), None)
 
 
-def _transcript(parts: Sequence[Any], samples: Samples, whole: Evidence, language: str) -> Transcript:
-    segments: list[Segment] = []
-    words: list[Segment] = []
+def _transcript(parts: Sequence[Any], samples: FloatSamples, evidence: Evidence, language: str) -> Transcript:
+    segments: list[TimedText] = []
+    words: list[TimedText] = []
     for part in parts:
-        sound = samples[int(part.start * HEARING_RATE_HZ) : int(part.end * HEARING_RATE_HZ)]
-        if text := sensible(part.text, evidence_of(sound, part.no_speech_prob)):
-            segments.append(Segment(text, float(part.start), float(part.end)))
+        sound = samples[int(part.start * INPUT_RATE_HZ) : int(part.end * INPUT_RATE_HZ)]
+        if text := remove_hallucinations(part.text, collect_evidence(sound, part.no_speech_prob)):
+            segments.append(TimedText(text, float(part.start), float(part.end)))
             words += _words(part.words or ())
     # A loop may also go on from one part to the next.
-    text = sensible(" ".join(part.text for part in segments), whole)
+    text = remove_hallucinations(" ".join(part.text for part in segments), evidence)
     return Transcript(
         text=text,
         segments=tuple(segments) if text else (),
@@ -167,14 +167,14 @@ def _transcript(parts: Sequence[Any], samples: Samples, whole: Evidence, languag
     )
 
 
-def _words(parts: Sequence[Any]) -> list[Segment]:
+def _words(parts: Sequence[Any]) -> list[TimedText]:
     """The words; what is joined to the one before by a hyphen or an apostrophe is part of it."""
-    words: list[Segment] = []
+    words: list[TimedText] = []
     for part in parts:
         text = part.word.strip()
         if words and text.startswith(("-", "'", "’")):
             before = words.pop()
-            words.append(Segment(before.text + text, before.start_s, float(part.end)))
+            words.append(TimedText(before.text + text, before.start_s, float(part.end)))
         else:
-            words.append(Segment(text, float(part.start), float(part.end)))
+            words.append(TimedText(text, float(part.start), float(part.end)))
     return words

@@ -5,10 +5,12 @@ from contextlib import aclosing
 from typing import cast
 
 from antiphon.speech.base import Mouth, Piece
-from antiphon.speech.text.speakable import Speakable
+from antiphon.speech.text.speakable import TextNormalizer
 
 
-async def aloud(mouth: Mouth, piece: str, speakable: Speakable, voice: str | None = None, speed: float = 1.0) -> AsyncIterator[Piece]:
+async def synthesize_clause(
+    synthesizer: Mouth, clause: str, normalizer: TextNormalizer, voice: str | None = None, speed: float = 1.0
+) -> AsyncIterator[Piece]:
     """
     A piece of an answer, as `clauses` cuts it, spoken; closing the iterator stops the work.
 
@@ -19,13 +21,13 @@ async def aloud(mouth: Mouth, piece: str, speakable: Speakable, voice: str | Non
         Pieces whose texts together are what was written, markup and all; one of what isn't said has no sound.
 
     Raises:
-        errors.Fault: as the mouth's.
+        ApiError: as the mouth's.
     """
-    saying = speakable.take(piece)
-    if saying.spoken:
-        heard = cast(AsyncGenerator[Piece, None], mouth.say(saying.spoken, voice, speed))
+    saying = normalizer.normalize(clause)
+    if saying.spoken_text:
+        heard = cast(AsyncGenerator[Piece, None], synthesizer.synthesize(saying.spoken_text, voice, speed))
         async with aclosing(heard):
             async for said in heard:
-                yield Piece(said.pcm, saying.take(said.text))
-    if rest := saying.rest():
+                yield Piece(said.pcm, saying.consume(said.text))
+    if rest := saying.drain():
         yield Piece(b"", rest)

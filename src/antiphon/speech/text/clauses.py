@@ -8,13 +8,13 @@ A model may write anything, so no text costs more than a few microseconds a char
 import re
 from collections.abc import Iterator
 
-FIRST_CLAUSE = 12
+MIN_FIRST_CLAUSE_CHARS = 12
 """Characters that the first clause has at least; fewer sound chopped off, and save next to nothing."""
 
-LONGEST = 240
+MAX_SENTENCE_CHARS = 240
 """Characters after which a sentence is cut at its last comma, or else at its last word."""
 
-_HELD = 4 * LONGEST
+_MAX_BUFFER_CHARS = 4 * MAX_SENTENCE_CHARS
 """Characters after which a word is cut, such as an address; so no piece is longer."""
 
 _ABBREVIATIONS = frozenset(
@@ -28,7 +28,7 @@ _ABBREVIATIONS = frozenset(
 
 _WORD_BEFORE = re.compile(r"([^\s(\[\"'“‘*_]+)$")
 # Words that a phrase begins with, in English: before one of them a speaker may draw breath.
-_PHRASE = re.compile(
+_PHRASE_START = re.compile(
     r"\s(?=(?:and|or|but|nor|yet|so|to|that|which|who|whose|where|when|while|because|since|if|unless|though|although|as|than|with|without|"
     r"for|from|of|in|into|on|onto|at|by|about|between|through|during|before|after|until|is|are|was|were|can|could|will|would|should)\s)"
 )
@@ -47,7 +47,7 @@ _BREAK = re.compile(
 )
 
 
-class Clauses:
+class ClauseSplitter:
     """
     The text of one answer, as it comes.
 
@@ -55,14 +55,14 @@ class Clauses:
         soon: whether its first clause is wanted before its first sentence is whole.
     """
 
-    def __init__(self, *, soon: bool = True) -> None:
-        self._held = ""
-        self._looked = 0  # so far there is no cut in what is held
-        self._comma = 0  # where the last clause ends in it
-        self._is_first = soon
+    def __init__(self, *, split_first_clause: bool = True) -> None:
+        self._buffer = ""
+        self._scan_from = 0  # so far there is no cut in what is held
+        self._last_clause_end = 0  # where the last clause ends in it
+        self._is_first = split_first_clause
         self._is_late = False
 
-    def take(self, text: str, *, is_late: bool = False) -> list[str]:
+    def feed(self, text: str, *, is_late: bool = False) -> list[str]:
         """
         More of the text; the pieces that are whole with it.
 
@@ -70,87 +70,91 @@ class Clauses:
             is_late: whether somebody has waited for the first clause for so long that its first phrases will do.
         """
         self._is_late = is_late
-        return [piece for at in range(0, len(text), _HELD) for piece in self._take(text[at : at + _HELD])]
+        return [piece for at in range(0, len(text), _MAX_BUFFER_CHARS) for piece in self._split(text[at : at + _MAX_BUFFER_CHARS])]
 
     def flush(self) -> list[str]:
         """The rest: nothing more comes."""
-        rest, self._held = self._held, ""
-        self._looked = self._comma = 0
+        rest, self._buffer = self._buffer, ""
+        self._scan_from = self._last_clause_end = 0
         return [rest] if rest else []
 
-    def _take(self, text: str) -> Iterator[str]:
-        self._held += text
-        while end := self._end():
-            piece, self._held = self._held[:end], self._held[end:]
-            self._looked = self._comma = 0
+    def _split(self, text: str) -> Iterator[str]:
+        self._buffer += text
+        while end := self._find_end():
+            piece, self._buffer = self._buffer[:end], self._buffer[end:]
+            self._scan_from = self._last_clause_end = 0
             self._is_first = self._is_first and not piece.strip()
             yield piece
 
-    def _end(self) -> int:
+    def _find_end(self) -> int:
         """Where the first piece ends in what is held; 0 where that can't be known yet."""
-        for found in _BREAK.finditer(self._held, self._looked):
+        for found in _BREAK.finditer(self._buffer, self._scan_from):
             end = found.end()
-            if end > LONGEST:
+            if end > MAX_SENTENCE_CHARS:
                 break
             if found["comma"]:
                 if not self._ends_clause(found):
                     continue
-                if self._is_first and len(self._held[:end].strip()) >= FIRST_CLAUSE:
+                if self._is_first and len(self._buffer[:end].strip()) >= MIN_FIRST_CLAUSE_CHARS:
                     return end
-                self._comma = end
+                self._last_clause_end = end
             elif self._ends_sentence(found):
                 return end
-        self._looked = max(self._looked, self._settled())
-        if self._is_first and self._is_late and (end := self._phrases()):
+        self._scan_from = max(self._scan_from, self._stable_length())
+        if self._is_first and self._is_late and (end := self._phrase_end()):
             return end
-        return self._forced() if len(self._held) > LONGEST else 0
+        return self._forced_end() if len(self._buffer) > MAX_SENTENCE_CHARS else 0
 
-    def _phrases(self) -> int:
+    def _phrase_end(self) -> int:
         """Where the last phrase begins of those that are held; 0 where there is but one."""
-        begins = [found.end() for found in _PHRASE.finditer(self._held, 0, LONGEST) if not self._within_brackets(found.start())]
-        return next((end for end in reversed(begins) if len(self._held[:end].strip()) >= FIRST_CLAUSE), 0)
+        begins = [
+            found.end()
+            for found in _PHRASE_START.finditer(self._buffer, 0, MAX_SENTENCE_CHARS)
+            if not self._is_within_brackets(found.start())
+        ]
+        return next((end for end in reversed(begins) if len(self._buffer[:end].strip()) >= MIN_FIRST_CLAUSE_CHARS), 0)
 
-    def _settled(self) -> int:
+    def _stable_length(self) -> int:
         """How far what is held looks the same whatever comes: a mark and what is behind it may yet grow."""
-        return len(self._held.rstrip().rstrip(_CLOSERS).rstrip(".!?…,;:—–"))
+        return len(self._buffer.rstrip().rstrip(_CLOSERS).rstrip(".!?…,;:—–"))
 
-    def _ends_clause(self, found: re.Match[str]) -> bool:
-        mark, gap = found["comma"], found["gap"]
-        return (bool(gap) or mark in "，；：、—") and not self._within_brackets(found.start())
+    def _ends_clause(self, match: re.Match[str]) -> bool:
+        mark, gap = match["comma"], match["gap"]
+        return (bool(gap) or mark in "，；：、—") and not self._is_within_brackets(match.start())
 
-    def _ends_sentence(self, found: re.Match[str]) -> bool:
-        if not found["stop"]:
+    def _ends_sentence(self, match: re.Match[str]) -> bool:
+        if not match["stop"]:
             return True
-        if self._within_brackets(found.start()):
+        if self._is_within_brackets(match.start()):
             return False
-        if set(found["stop"]) != {"."}:
-            return not found["next"].islower()
-        return not found["next"].islower() and not (found["stop"] == "." and self._is_abbreviated(found.start()))
+        if set(match["stop"]) != {"."}:
+            return not match["next"].islower()
+        return not match["next"].islower() and not (match["stop"] == "." and self._is_abbreviation(match.start()))
 
-    def _is_abbreviated(self, stop: int) -> bool:
+    def _is_abbreviation(self, stop: int) -> bool:
         """Whether the full stop there belongs to the word before it: an abbreviation, initials, or the number of a list's line."""
-        word = _WORD_BEFORE.search(self._held, max(0, stop - 20), stop)
+        word = _WORD_BEFORE.search(self._buffer, max(0, stop - 20), stop)
         if word is None:
             return False
         if word[1].isdecimal():
-            return not self._held[self._held.rfind("\n", 0, stop) + 1 : word.start(1)].strip()
+            return not self._buffer[self._buffer.rfind("\n", 0, stop) + 1 : word.start(1)].strip()
         return word[1].lower() in _ABBREVIATIONS or (_INITIALS.fullmatch(word[1]) is not None and word[1] != "I")
 
-    def _within_brackets(self, end: int) -> bool:
+    def _is_within_brackets(self, end: int) -> bool:
         """Whether a link's text or its address, or code, is open there."""
-        line = self._held[self._held.rfind("\n", 0, end) + 1 : end]
+        line = self._buffer[self._buffer.rfind("\n", 0, end) + 1 : end]
         return line.rfind("[") > line.rfind("]") or line.rfind("](") > line.rfind(")") or line.count("`") % 2 == 1
 
-    def _forced(self) -> int:
+    def _forced_end(self) -> int:
         """Where a sentence is cut that is too long; words longer than that, such as addresses, are left whole a while."""
-        if self._comma:
-            return self._comma
-        if spaces := list(_GAP.finditer(self._held, 0, LONGEST)):
+        if self._last_clause_end:
+            return self._last_clause_end
+        if spaces := list(_GAP.finditer(self._buffer, 0, MAX_SENTENCE_CHARS)):
             return spaces[-1].end()
-        return LONGEST if len(self._held) > _HELD else 0
+        return MAX_SENTENCE_CHARS if len(self._buffer) > _MAX_BUFFER_CHARS else 0
 
 
-def sentences(text: str) -> list[str]:
+def split_sentences(text: str) -> list[str]:
     """A whole text, cut."""
-    clauses = Clauses(soon=False)
-    return clauses.take(text) + clauses.flush()
+    clauses = ClauseSplitter(split_first_clause=False)
+    return clauses.feed(text) + clauses.flush()

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
-from antiphon.speech.text.numerals_en import MONTHS, cardinal, clock, date, digits, money, number, ordinal, plural, year
+from antiphon.speech.text.numerals_en import MONTHS, cardinal, date, digits, money, number, ordinal, plural, time_of_day, year
 
 Match = re.Match[str]
 
@@ -17,7 +17,7 @@ class Rule(NamedTuple):
     """What it fits, and what is said for it; None where it doesn't fit after all."""
 
     pattern: re.Pattern[str]
-    say: Callable[[Match], str | None]
+    verbalize: Callable[[Match], str | None]
 
 
 _CURRENCIES = {
@@ -133,7 +133,7 @@ _ABBREVIATIONS = {
 }
 _NEEDS_NUMBER = ("No.", "no.", "Fig.", "fig.", "pp.", "min.", "max.", "Vol.")
 _FRACTIONS = {(1, 2): "one half", (1, 4): "one quarter", (3, 4): "three quarters"}
-_VULGAR = {"½": "one half", "⅓": "one third", "⅔": "two thirds", "¼": "one quarter", "¾": "three quarters", "⅛": "one eighth"}
+_VULGAR_FRACTIONS = {"½": "one half", "⅓": "one third", "⅔": "two thirds", "¼": "one quarter", "¾": "three quarters", "⅛": "one eighth"}
 _SYMBOLS = {
     "->": "to",
     "=>": "means",
@@ -191,34 +191,34 @@ _PHONES = (
 )
 
 
-def _any_of(names: Mapping[str, object]) -> str:
+def _alternatives(names: Mapping[str, object]) -> str:
     return "|".join(re.escape(name) for name in sorted(names, key=len, reverse=True))
 
 
-def _url(found: Match) -> str:
-    host = re.sub(r"^(?:https?|ftp)://|^www\.", "", found[0])
+def _url(match: Match) -> str:
+    host = re.sub(r"^(?:https?|ftp)://|^www\.", "", match[0])
     host = re.sub(r"^www\.", "", host)
     return re.split(r"[/?#:]", host)[0].replace("-", " dash ").replace(".", " dot ")
 
 
-def _mail(found: Match) -> str:
+def _mail(match: Match) -> str:
     marks = {"@": " at ", ".": " dot ", "_": " underscore ", "-": " dash ", "+": " plus "}
-    return "".join(marks.get(character, character) for character in found[0])
+    return "".join(marks.get(character, character) for character in match[0])
 
 
-def _price(found: Match) -> str:
-    sign, symbol, amount, scale = found[1], found[2], found[3], found[4]
+def _price(match: Match) -> str:
+    sign, symbol, amount, scale = match[1], match[2], match[3], match[4]
     units = _CURRENCIES[symbol]
     said = f"{number(amount)} {_SCALES[scale]} {units[1]}" if scale else money(amount, units)
     return f"minus {said}" if sign else said
 
 
-def _iso_date(found: Match) -> str | None:
-    return _day(int(found[2]), int(found[3]), int(found[1]))
+def _iso_date(match: Match) -> str | None:
+    return _day(int(match[2]), int(match[3]), int(match[1]))
 
 
-def _slashed_date(found: Match) -> str | None:
-    first, second, the_year = int(found[1]), int(found[2]), int(found[3])
+def _slashed_date(match: Match) -> str | None:
+    first, second, the_year = int(match[1]), int(match[2]), int(match[3])
     return _day(first, second, the_year) if first <= len(MONTHS) else _day(second, first, the_year)
 
 
@@ -226,44 +226,44 @@ def _day(month: int, day: int, the_year: int | None = None) -> str | None:
     return date(month, day, the_year) if 1 <= month <= len(MONTHS) and 1 <= day <= 31 else None
 
 
-def _month_day(found: Match) -> str | None:
-    return _day(_MONTH_NUMBERS[found[1]], int(found[2]), int(found[3]) if found[3] else None)
+def _month_day(match: Match) -> str | None:
+    return _day(_MONTH_NUMBERS[match[1]], int(match[2]), int(match[3]) if match[3] else None)
 
 
-def _day_month(found: Match) -> str | None:
-    month = _MONTH_NUMBERS[found[2]]
-    if not 1 <= int(found[1]) <= 31:
+def _day_month(match: Match) -> str | None:
+    month = _MONTH_NUMBERS[match[2]]
+    if not 1 <= int(match[1]) <= 31:
         return None
-    return f"{ordinal(int(found[1]))} of {MONTHS[month - 1]}" + (f" {year(int(found[3]))}" if found[3] else "")
+    return f"{ordinal(int(match[1]))} of {MONTHS[month - 1]}" + (f" {year(int(match[3]))}" if match[3] else "")
 
 
-def _time(found: Match) -> str | None:
-    hour, minute, second, half = int(found[1]), int(found[2]), found[3], found[4]
+def _time(match: Match) -> str | None:
+    hour, minute, second, half = int(match[1]), int(match[2]), match[3], match[4]
     if hour > 24 or minute > 59:
         return None
-    said = clock(hour, minute, f"{half[0].lower()} m" if half else "")
+    said = time_of_day(hour, minute, f"{half[0].lower()} m" if half else "")
     return f"{said} and {cardinal(int(second))} seconds" if second else said
 
 
-def _hour(found: Match) -> str | None:
-    return f"{number(found[1])} {found[2][0].lower()} m" if int(found[1]) <= 12 else None
+def _hour(match: Match) -> str | None:
+    return f"{number(match[1])} {match[2][0].lower()} m" if int(match[1]) <= 12 else None
 
 
-def _phone(found: Match) -> str | None:
-    groups = re.findall(r"\d+", found[0])
+def _phone(match: Match) -> str | None:
+    groups = re.findall(r"\d+", match[0])
     count = sum(map(len, groups))
-    if not 7 <= count <= 15 or (len(groups) < 3 and found[0][0] not in "+(0" and count != 7):
+    if not 7 <= count <= 15 or (len(groups) < 3 and match[0][0] not in "+(0" and count != 7):
         return None
-    return ("plus " if found[0][0] == "+" else "") + ", ".join(digits(group) for group in groups)
+    return ("plus " if match[0][0] == "+" else "") + ", ".join(digits(group) for group in groups)
 
 
-def _measure(found: Match) -> str:
-    one, many = _UNITS[found[2]]
-    return f"{number(found[1])} {one if found[1] in ('1', '-1') else many}"
+def _measure(match: Match) -> str:
+    one, many = _UNITS[match[2]]
+    return f"{number(match[1])} {one if match[1] in ('1', '-1') else many}"
 
 
-def _fraction(found: Match) -> str:
-    above, below = int(found[1]), int(found[2])
+def _fraction(match: Match) -> str:
+    above, below = int(match[1]), int(match[2])
     if (above, below) == (24, 7):
         return "twenty-four seven"
     if (above, below) in _FRACTIONS:
@@ -273,41 +273,41 @@ def _fraction(found: Match) -> str:
     return f"{cardinal(above)} over {cardinal(below)}"
 
 
-def _range(found: Match) -> str:
-    first, last = found[1], found[2]
+def _range(match: Match) -> str:
+    first, last = match[1], match[2]
     if re.fullmatch(_YEAR, first) and re.fullmatch(_YEAR, last):
         return f"{year(int(first))} to {year(int(last))}"
     return f"{number(first)} to {number(last)}"
 
 
-def _version(found: Match) -> str:
-    return ("version " if found[1] else "") + " point ".join(number(part) for part in found[2].split("."))
+def _version(match: Match) -> str:
+    return ("version " if match[1] else "") + " point ".join(number(part) for part in match[2].split("."))
 
 
-def _decade(found: Match) -> str:
-    return plural(year(int(found[1])) if len(found[1]) == 4 else cardinal(int(found[1])))
+def _decade(match: Match) -> str:
+    return plural(year(int(match[1])) if len(match[1]) == 4 else cardinal(int(match[1])))
 
 
-def _abbreviation(found: Match) -> str | None:
-    word, rest = found[0], found.string[found.end() :].lstrip()
+def _abbreviation(match: Match) -> str | None:
+    word, rest = match[0], match.string[match.end() :].lstrip()
     if word in _NEEDS_NUMBER and not rest[:1].isdigit():
         return None
     ends = word.endswith(".") and word in ("etc.", "Inc.", "Ltd.", "Corp.", "Jr.", "Sr.") and not rest
     return _ABBREVIATIONS[word] + ("." if ends else "")
 
 
-def _saint(found: Match) -> str:
-    return "Saint" if found.string[found.end() :].lstrip()[:1].isupper() else "Street"
+def _saint(match: Match) -> str:
+    return "Saint" if match.string[match.end() :].lstrip()[:1].isupper() else "Street"
 
 
-def _rule(pattern: str, say: Callable[[Match], str | None]) -> Rule:
-    return Rule(re.compile(pattern), say)
+def _rule(pattern: str, verbalize: Callable[[Match], str | None]) -> Rule:
+    return Rule(re.compile(pattern), verbalize)
 
 
 RULES: tuple[Rule, ...] = (
     _rule(r"(?:https?://|www\.)[^\s<>()\[\]\"']*[\w/]", _url),
     _rule(r"[\w.+-]+@\w[\w-]*(?:\.\w[\w-]*)+", _mail),
-    _rule(rf"([-−]?)([{''.join(_CURRENCIES)}])\s?({_NUMBER})(?:\s?({_any_of(_SCALES)})\b)?", _price),
+    _rule(rf"([-−]?)([{''.join(_CURRENCIES)}])\s?({_NUMBER})(?:\s?({_alternatives(_SCALES)})\b)?", _price),
     _rule(r"\b(\d{4})-(\d\d)-(\d\d)\b", _iso_date),
     _rule(r"\b(\d{1,2})/(\d{1,2})/(\d{4})\b", _slashed_date),
     _rule(rf"\b({_MONTH})\.? (\d{{1,2}})(?:st|nd|rd|th)?(?:,? ({_YEAR}))?\b(?![:.%]\d)", _month_day),
@@ -316,7 +316,7 @@ RULES: tuple[Rule, ...] = (
     _rule(r"\b(\d{1,2})\s?([AaPp])(?:\.[Mm]\.|[Mm]\b)", _hour),
     _rule(rf"(?<![\w.,])(?:{'|'.join(_PHONES)})(?<=\d)(?![\w-])", _phone),
     _rule(r"(?<!\w)['’]?((?:1\d|20)\d0|[2-9]0)['’]?s\b", _decade),
-    _rule(rf"(?<![\w.])([-−]?(?:{_NUMBER}))\s?({_any_of(_UNITS)})(?![\w/²³°])", _measure),
+    _rule(rf"(?<![\w.])([-−]?(?:{_NUMBER}))\s?({_alternatives(_UNITS)})(?![\w/²³°])", _measure),
     _rule(rf"(?<![\w.])([-−]?(?:{_NUMBER}))\s?%", lambda found: f"{number(found[1])} percent"),
     _rule(r"\b(\d+)(?:st|nd|rd|th)\b", lambda found: ordinal(int(found[1]))),
     _rule(r"\b(v)?(\d+(?:\.\d+){2,})\b", _version),
@@ -329,47 +329,47 @@ RULES: tuple[Rule, ...] = (
     _rule(rf"(?<![\w.])[-−](?:{_NUMBER})(?!\w)", lambda found: number(found[0])),
     _rule(rf"(?<!\d)({_NUMBER})(?!\d)", lambda found: number(found[1])),
     _rule(r"\bSt\.", _saint),
-    _rule(rf"(?<!\w)(?:{_any_of(_ABBREVIATIONS)})(?!\w)", _abbreviation),
+    _rule(rf"(?<!\w)(?:{_alternatives(_ABBREVIATIONS)})(?!\w)", _abbreviation),
     _rule(r"\b([CF])#", lambda found: f"{found[1]} sharp"),
     _rule(r"\bC\+\+", lambda _: "C plus plus"),
-    _rule(rf"[{''.join(_VULGAR)}]", lambda found: _VULGAR[found[0]]),
+    _rule(rf"[{''.join(_VULGAR_FRACTIONS)}]", lambda found: _VULGAR_FRACTIONS[found[0]]),
     _rule(r"(?<=[a-z])/(?=[a-z])", lambda _: " or "),
     _rule(r"(?<=[A-Z])/(?=[A-Z])|(?<=\w)_(?=\w)", lambda _: " "),
     _rule(r"(?<=\w)[–—](?=\w)", lambda _: ", "),
     _rule(r"(?<=\w)/(?=\w)", lambda _: " slash "),
-    _rule(_any_of(_SYMBOLS), lambda found: _SYMBOLS[found[0]]),
+    _rule(_alternatives(_SYMBOLS), lambda found: _SYMBOLS[found[0]]),
 )
 
-_STARTS = re.compile("|".join(f"(?:{rule.pattern.pattern})" for rule in RULES))
+_ANY_RULE = re.compile("|".join(f"(?:{rule.pattern.pattern})" for rule in RULES))
 """Any of the rules; most of a text fits none, and is passed over at once."""
 
 
-def read(text: str) -> Iterator[tuple[str, str]]:
+def normalize(text: str) -> Iterator[tuple[str, str]]:
     """The text in parts, each with what is said for it; what is said as it is written stands by itself."""
     done = at = 0
-    while (found := _STARTS.search(text, at)) is not None:
-        end, said = _said(text, found.start())
+    while (found := _ANY_RULE.search(text, at)) is not None:
+        end, said = _apply_rules(text, found.start())
         if said is None:
             at = found.start() + 1
             continue
         if done < found.start():
             yield text[done : found.start()], text[done : found.start()]
-        yield text[found.start() : end], _spaced(text, found.start(), end, said)
+        yield text[found.start() : end], _add_spaces(text, found.start(), end, said)
         done = at = end
     if done < len(text):
         yield text[done:], text[done:]
 
 
-def _said(text: str, start: int) -> tuple[int, str | None]:
+def _apply_rules(text: str, start: int) -> tuple[int, str | None]:
     for rule in RULES:
         found = rule.pattern.match(text, start)
-        if found is not None and found.end() > start and (said := rule.say(found)) is not None:
+        if found is not None and found.end() > start and (said := rule.verbalize(found)) is not None:
             return found.end(), said
     return start, None
 
 
-def _spaced(text: str, start: int, end: int, said: str) -> str:
+def _add_spaces(text: str, start: int, end: int, spoken_text: str) -> str:
     """Words apart from the letters that they stand between."""
-    before = " " if said[:1].isalnum() and text[start - 1 : start].isalnum() and start else ""
-    after = " " if said[-1:].isalnum() and text[end : end + 1].isalnum() else ""
-    return f"{before}{said}{after}"
+    before = " " if spoken_text[:1].isalnum() and text[start - 1 : start].isalnum() and start else ""
+    after = " " if spoken_text[-1:].isalnum() and text[end : end + 1].isalnum() else ""
+    return f"{before}{spoken_text}{after}"

@@ -16,7 +16,7 @@ _ORDINALS = {
 }
 MONTHS = "January February March April May June July August September October November December".split()
 
-LONGEST_COUNTED = 15
+MAX_CARDINAL_DIGITS = 15
 """Of digits; a number with more is read digit by digit."""
 
 
@@ -68,7 +68,7 @@ def number(text: str) -> str:
     """A number as it is written: with commas between thousands, a point, a sign, leading zeros."""
     sign, bare = ("minus ", text[1:]) if text[:1] in "-−" else ("", text)
     whole, point, fraction = bare.replace(",", "").partition(".")
-    if len(whole) > LONGEST_COUNTED or (len(whole) > 1 and whole[0] == "0"):
+    if len(whole) > MAX_CARDINAL_DIGITS or (len(whole) > 1 and whole[0] == "0"):
         words = digits(whole)
     else:
         words = cardinal(int(whole or "0"))
@@ -91,15 +91,15 @@ def money(amount: str, units: tuple[str, str, str, str]) -> str:
     return " and ".join(said)
 
 
-def clock(hour: int, minute: int, half: str) -> str:
+def time_of_day(hour: int, minute: int, meridiem: str) -> str:
     """A time of day; `half` is `a m`, `p m` or nothing."""
     if minute:
         said = f"{cardinal(hour)} {f'oh {_UNITS[minute]}' if minute < 10 else cardinal(minute)}"
-    elif half:
+    elif meridiem:
         said = cardinal(hour)
     else:
         said = f"{cardinal(hour)} o'clock" if 0 < hour <= 12 else f"{cardinal(hour)} hundred"
-    return f"{said} {half}".strip()
+    return f"{said} {meridiem}".strip()
 
 
 def date(month: int, day: int, the_year: int | None = None) -> str:

@@ -8,24 +8,24 @@ from typing import Any
 
 import numpy as np
 
-from antiphon.speech.tts.child import Job, Missing, Synthesiser, serve
-from antiphon.speech.tts.link import Begin, Say
-from antiphon.speech.tts.onnx_voice import Model, gain_for, phonemized, voiced
-from antiphon.speech.tts.tempo import stretched
+from antiphon.speech.tts.child import SynthesisJob, VoiceBackend, VoiceUnavailable, serve
+from antiphon.speech.tts.link import StartVoice, Synthesize
+from antiphon.speech.tts.onnx_voice import OnnxVoiceModel, encode_speech, normalization_gain, phonemize
+from antiphon.speech.tts.tempo import change_tempo
 
 RATE_HZ = 24_000
 FRAME_SAMPLES = 600
 """Of sound to a unit of a duration."""
 
-LONGEST_TOKENS = 510
+MAX_TOKENS = 510
 STYLE_SIZE = 256
 THREADS = 2
 """Of which the second makes it half as fast again; a whole sentence is made before any of it is heard."""
 
-FASTEST = 1.5
+MAX_MODEL_SPEED = 1.5
 """How fast the model itself speaks: asked for more it comes ever shorter of it, as each phoneme takes a unit at least."""
 
-WARM_UP = "The quick brown fox."
+WARM_UP_TEXT = "The quick brown fox."
 
 # The model's own alphabet, which its makers published with it: the number of each symbol that speech can have.
 _SYMBOLS = (
@@ -51,54 +51,56 @@ _ENGLISH = (
 )  # fmt: skip
 _AMERICAN = (*_ENGLISH, ("oʊ", "O"), ("ɜːɹ", "ɜɹ"), ("ɜː", "ɜɹ"), ("ɚ", "əɹ"), ("ɪə", "iə"), ("ː", ""))
 _BRITISH = (*_ENGLISH, ("əʊ", "Q"), ("eə", "ɛː"), ("iə", "ɪə"))
-_OTHERS = (("tʃ", "ʧ"), ("dʒ", "ʤ"), ("ts", "ʦ"), ("dz", "ʣ"))
+_OTHER_LANGUAGES = (("tʃ", "ʧ"), ("dʒ", "ʤ"), ("ts", "ʦ"), ("dz", "ʣ"))
 _REPLACEMENTS = {"a": _AMERICAN, "b": _BRITISH}
 
 
-def symbols(phonemes: str, language: str) -> str:
+def to_symbols(phonemes: str, language: str) -> str:
     """What espeak wrote, in the model's alphabet; `language` is its letter."""
     text = unicodedata.normalize("NFC", phonemes)
-    for old, new in _REPLACEMENTS.get(language, _OTHERS):
+    for old, new in _REPLACEMENTS.get(language, _OTHER_LANGUAGES):
         text = text.replace(old, new)
-    return re.sub(" +", " ", "".join(symbol for symbol in text if symbol in _SYMBOLS)).strip()[:LONGEST_TOKENS]
+    return re.sub(" +", " ", "".join(symbol for symbol in text if symbol in _SYMBOLS)).strip()[:MAX_TOKENS]
 
 
-class _Kokoro:
-    def __init__(self, begin: Begin) -> None:
+class _KokoroBackend:
+    def __init__(self, start_command: StartVoice) -> None:
         try:
             from piper.phonemize_espeak import EspeakPhonemizer  # noqa: PLC0415 - missing, it is told instead of raised
         except ImportError:
-            raise Missing(
+            raise VoiceUnavailable(
                 "Kokoro needs espeak, which comes with Piper, which is not installed: `pip install 'antiphon[piper]'` installs it."
             ) from None
         self._phonemizer = EspeakPhonemizer()
-        model, *voices = map(Path, begin.paths)
-        self._rates_hz = RATE_HZ, begin.rate_hz
+        model, *voices = map(Path, start_command.paths)
+        self._rates_hz = RATE_HZ, start_command.rate_hz
         try:
-            self._model = Model(model, "Round", THREADS)
+            self._model = OnnxVoiceModel(model, "Round", THREADS)
             self._styles = {path.stem: np.fromfile(path, "<f4").reshape(-1, 1, STYLE_SIZE) for path in voices}
             first = next(iter(self._styles))
-            self._gain = gain_for(self._sound(self._symbols(WARM_UP, first), Job(Say(0, WARM_UP, first, 1.0)))[0])
+            self._gain = normalization_gain(
+                self._sound(self._symbols(WARM_UP_TEXT, first), SynthesisJob(Synthesize(0, WARM_UP_TEXT, first, 1.0)))[0]
+            )
         except Exception as error:
-            raise Missing(f"The voice {model} can't be loaded: {error}") from None
+            raise VoiceUnavailable(f"The voice {model} can't be loaded: {error}") from None
 
-    def speak(self, job: Job) -> tuple[bytes, Iterable[tuple[str, int]]]:
-        text, speed = job.say.text, job.say.speed
-        phonemes = self._symbols(text, job.say.voice)
+    def synthesize(self, job: SynthesisJob) -> tuple[bytes, Iterable[tuple[str, int]]]:
+        text, speed = job.request.text, job.request.speed
+        phonemes = self._symbols(text, job.request.voice)
         sound, samples = self._sound(phonemes, job) if any(map(str.isalpha, phonemes)) else (np.zeros(0, np.float32), None)
-        sound = stretched(sound, max(1.0, speed / FASTEST), RATE_HZ)
-        return voiced(text, sound, phonemes, samples, gain=self._gain, rates_hz=self._rates_hz, speed=speed)
+        sound = change_tempo(sound, max(1.0, speed / MAX_MODEL_SPEED), RATE_HZ)
+        return encode_speech(text, sound, phonemes, samples, gain=self._gain, rates_hz=self._rates_hz, speed=speed)
 
     def _symbols(self, text: str, voice: str) -> str:
-        sentences = phonemized(self._phonemizer, LANGUAGES[voice[0]], text)
-        return symbols(" ".join("".join(sentence) for sentence in sentences), voice[0])
+        sentences = phonemize(self._phonemizer, LANGUAGES[voice[0]], text)
+        return to_symbols(" ".join("".join(sentence) for sentence in sentences), voice[0])
 
-    def _sound(self, phonemes: str, job: Job) -> tuple[np.ndarray, list[int] | None]:
-        styles = self._styles[job.say.voice]
+    def _sound(self, phonemes: str, job: SynthesisJob) -> tuple[np.ndarray, list[int] | None]:
+        styles = self._styles[job.request.voice]
         feeds: dict[str, Any] = {
             "tokens": np.array([[0, *(_SYMBOLS[symbol] for symbol in phonemes), 0]], np.int64),
             "style": styles[min(len(phonemes), len(styles) - 1)],
-            "speed": np.array([min(job.say.speed, FASTEST)], np.float32),
+            "speed": np.array([min(job.request.speed, MAX_MODEL_SPEED)], np.float32),
         }
         sound, durations = self._model.run(feeds, job)
         if durations is None or len(durations) != len(phonemes) + 2:
@@ -109,9 +111,9 @@ class _Kokoro:
         return sound, samples
 
 
-def _make(begin: Begin) -> Synthesiser:
-    return _Kokoro(begin)
+def _new_backend(start_command: StartVoice) -> VoiceBackend:
+    return _KokoroBackend(start_command)
 
 
 if __name__ == "__main__":
-    serve(_make)
+    serve(_new_backend)

@@ -14,7 +14,7 @@ class _Message(Struct, frozen=True, tag=True, array_like=True):
     pass
 
 
-class Begin(_Message, frozen=True):
+class StartVoice(_Message, frozen=True):
     """
     To a process that has just begun: what it is to speak with.
 
@@ -27,17 +27,17 @@ class Begin(_Message, frozen=True):
     rate_hz: int
 
 
-class Ready(_Message, frozen=True):
+class VoiceReady(_Message, frozen=True):
     """From a process: it has loaded its first voice and can speak."""
 
 
-class Failed(_Message, frozen=True):
+class VoiceFailed(_Message, frozen=True):
     """From a process: it can't speak, and ends; `message` says how that is mended."""
 
     message: str
 
 
-class Say(_Message, frozen=True):
+class Synthesize(_Message, frozen=True):
     """
     Speak this.
 
@@ -52,58 +52,58 @@ class Say(_Message, frozen=True):
     ahead: bool = False
 
 
-class Stop(_Message, frozen=True):
+class StopSynthesis(_Message, frozen=True):
     """Never mind; what was asked may be answered all the same, by whoever had done it already."""
 
     id: int
 
 
-class Word(Struct, frozen=True, array_like=True):
+class TimedWord(Struct, frozen=True, array_like=True):
     """A word with the white space behind it, and for how many samples it sounds with the pause after it."""
 
     text: str
     samples: int
 
 
-class Said(_Message, frozen=True):
+class SynthesisDone(_Message, frozen=True):
     """All of what was to be said: s16le mono, and the words that are heard in it, one after the other."""
 
     id: int
     pcm: bytes
-    words: tuple[Word, ...]
+    words: tuple[TimedWord, ...]
 
 
-class NotSaid(_Message, frozen=True):
+class SynthesisFailed(_Message, frozen=True):
     """It could not be said; the process is well."""
 
     id: int
     message: str
 
 
-ToVoice = Begin | Say | Stop
-FromVoice = Ready | Failed | Said | NotSaid
+VoiceCommand = StartVoice | Synthesize | StopSynthesis
+VoiceEvent = VoiceReady | VoiceFailed | SynthesisDone | SynthesisFailed
 
 _LENGTH = Format("!I")
 _encoder = msgpack.Encoder()
-to_voice: msgpack.Decoder[ToVoice] = msgpack.Decoder(ToVoice)
-from_voice: msgpack.Decoder[FromVoice] = msgpack.Decoder(FromVoice)
+command_decoder: msgpack.Decoder[VoiceCommand] = msgpack.Decoder(VoiceCommand)
+event_decoder: msgpack.Decoder[VoiceEvent] = msgpack.Decoder(VoiceEvent)
 
 
-def framed(message: ToVoice | FromVoice) -> bytes:
+def encode_frame(message: VoiceCommand | VoiceEvent) -> bytes:
     """The message as it goes over the socket."""
     packed = _encoder.encode(message)
     return _LENGTH.pack(len(packed)) + packed
 
 
-class Frames:
+class VoiceFrameReader:
     """Takes apart what comes from the socket."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
 
-    def take(self, received: bytes) -> Iterator[bytes]:
+    def feed(self, chunk: bytes) -> Iterator[bytes]:
         """The messages that are whole with these bytes, packed."""
-        self._buffer += received
+        self._buffer += chunk
         while len(self._buffer) >= _LENGTH.size:
             end = _LENGTH.size + _LENGTH.unpack_from(self._buffer)[0]
             if len(self._buffer) < end:

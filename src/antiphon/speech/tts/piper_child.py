@@ -8,16 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from antiphon.speech.tts.child import Job, Missing, Synthesiser, serve
-from antiphon.speech.tts.link import Begin, Say
-from antiphon.speech.tts.onnx_voice import Model, gain_for, phonemized, voiced
-from antiphon.speech.tts.tempo import stretched
+from antiphon.speech.tts.child import SynthesisJob, VoiceBackend, VoiceUnavailable, serve
+from antiphon.speech.tts.link import StartVoice, Synthesize
+from antiphon.speech.tts.onnx_voice import OnnxVoiceModel, encode_speech, normalization_gain, phonemize
+from antiphon.speech.tts.tempo import change_tempo
 
-WARM_UP = "The quick brown fox jumps over the lazy dog."
+WARM_UP_TEXT = "The quick brown fox jumps over the lazy dog."
 HOP_SAMPLES = 256
 """Of sound to a unit of a duration, where a voice's configuration says nothing else."""
 
-FIRST, LAST, BETWEEN = "^", "$", "_"
+BOS, EOS, PAD = "^", "$", "_"
 """The phonemes that a text begins and ends with, and that stands between all others."""
 
 
@@ -29,25 +29,25 @@ class _Voice:
         self._ids: dict[str, list[int]] = self._settings["phoneme_id_map"]
         self._phonemizer = phonemizer
         self._rates_hz = int(self._settings["audio"]["sample_rate"]), rate_hz
-        self._model = Model(path, "Ceil")
+        self._model = OnnxVoiceModel(path, "Ceil")
         self._gain = 1.0
-        self._gain = gain_for(self._sound(self._phonemes(WARM_UP), Job(Say(0, WARM_UP, "", 1.0)))[0])
+        self._gain = normalization_gain(self._sound(self._phonemes(WARM_UP_TEXT), SynthesisJob(Synthesize(0, WARM_UP_TEXT, "", 1.0)))[0])
 
-    def speak(self, job: Job) -> tuple[bytes, Iterable[tuple[str, int]]]:
-        text, speed = job.say.text, job.say.speed
+    def synthesize(self, job: SynthesisJob) -> tuple[bytes, Iterable[tuple[str, int]]]:
+        text, speed = job.request.text, job.request.speed
         phonemes = self._phonemes(text)
         sound, samples = self._sound(phonemes, job) if any(map(str.isalpha, phonemes)) else (np.zeros(0, np.float32), None)
         # A voice gives each phoneme, and each gap, a unit at least: asked to speak four times as fast it speaks twice as fast.
-        sound = stretched(sound, speed, self._rates_hz[0])
-        return voiced(text, sound, phonemes, samples, gain=self._gain, rates_hz=self._rates_hz, speed=speed)
+        sound = change_tempo(sound, speed, self._rates_hz[0])
+        return encode_speech(text, sound, phonemes, samples, gain=self._gain, rates_hz=self._rates_hz, speed=speed)
 
     def _phonemes(self, text: str) -> list[str]:
-        sentences = phonemized(self._phonemizer, self._settings["espeak"]["voice"], text)
+        sentences = phonemize(self._phonemizer, self._settings["espeak"]["voice"], text)
         return [phoneme for phoneme in chain.from_iterable([*sentence, " "] for sentence in sentences) if phoneme in self._ids][:-1]
 
-    def _sound(self, phonemes: list[str], job: Job) -> tuple[np.ndarray, list[int] | None]:
-        between = self._ids[BETWEEN]
-        runs = [[*self._ids[phoneme], *between] for phoneme in (FIRST, *phonemes)] + [self._ids[LAST]]
+    def _sound(self, phonemes: list[str], job: SynthesisJob) -> tuple[np.ndarray, list[int] | None]:
+        between = self._ids[PAD]
+        runs = [[*self._ids[phoneme], *between] for phoneme in (BOS, *phonemes)] + [self._ids[EOS]]
         ids = np.array([list(chain.from_iterable(runs))], np.int64)
         usual = self._settings.get("inference", {})
         scales = [usual.get("noise_scale", 0.667), usual.get("length_scale", 1.0), usual.get("noise_w", 0.8)]
@@ -65,33 +65,33 @@ class _Voice:
         return sound, samples
 
 
-class _Piper:
-    def __init__(self, begin: Begin) -> None:
+class _PiperBackend:
+    def __init__(self, start_command: StartVoice) -> None:
         try:
             from piper.phonemize_espeak import EspeakPhonemizer  # noqa: PLC0415 - missing, it is told instead of raised
         except ImportError:
-            raise Missing("Piper is not installed: `pip install 'antiphon[piper]'` installs it.") from None
+            raise VoiceUnavailable("Piper is not installed: `pip install 'antiphon[piper]'` installs it.") from None
         self._phonemizer = EspeakPhonemizer()
-        self._paths = {Path(path).stem: Path(path) for path in begin.paths}
-        self._rate_hz = begin.rate_hz
-        self._loaded: dict[str, _Voice] = {}
+        self._paths = {Path(path).stem: Path(path) for path in start_command.paths}
+        self._rate_hz = start_command.rate_hz
+        self._voices: dict[str, _Voice] = {}
         try:
             self._voice(next(iter(self._paths)))
         except Exception as error:
-            raise Missing(f"The voice {begin.paths[0]} can't be loaded: {error}") from None
+            raise VoiceUnavailable(f"The voice {start_command.paths[0]} can't be loaded: {error}") from None
 
-    def speak(self, job: Job) -> tuple[bytes, Iterable[tuple[str, int]]]:
-        return self._voice(job.say.voice).speak(job)
+    def synthesize(self, job: SynthesisJob) -> tuple[bytes, Iterable[tuple[str, int]]]:
+        return self._voice(job.request.voice).synthesize(job)
 
     def _voice(self, name: str) -> _Voice:
-        if name not in self._loaded:
-            self._loaded[name] = _Voice(self._paths[name], self._phonemizer, self._rate_hz)
-        return self._loaded[name]
+        if name not in self._voices:
+            self._voices[name] = _Voice(self._paths[name], self._phonemizer, self._rate_hz)
+        return self._voices[name]
 
 
-def _make(begin: Begin) -> Synthesiser:
-    return _Piper(begin)
+def _new_backend(start_command: StartVoice) -> VoiceBackend:
+    return _PiperBackend(start_command)
 
 
 if __name__ == "__main__":
-    serve(_make)
+    serve(_new_backend)

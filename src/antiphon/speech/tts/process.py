@@ -14,15 +14,28 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 
 from msgspec import Struct
 
-from antiphon.errors import OurFault
-from antiphon.speech.tts.link import Begin, Failed, Frames, FromVoice, NotSaid, Ready, Said, Say, Stop, ToVoice, framed, from_voice
-from antiphon.subprocesses import Kept, begun, ended, settle
+from antiphon.errors import ServerError
+from antiphon.speech.tts.link import (
+    StartVoice,
+    StopSynthesis,
+    SynthesisDone,
+    SynthesisFailed,
+    Synthesize,
+    VoiceCommand,
+    VoiceEvent,
+    VoiceFailed,
+    VoiceFrameReader,
+    VoiceReady,
+    encode_frame,
+    event_decoder,
+)
+from antiphon.subprocesses import SupervisedProcess, reap, resolve, spawn
 
-AT_ONCE = 2
+MAX_IN_FLIGHT = 2
 """Of what one answer says, so much is asked for at once."""
 
 
-class Patience(Struct, frozen=True, kw_only=True):
+class VoiceLimits(Struct, frozen=True, kw_only=True):
     """
     How long is waited for what.
 
@@ -32,12 +45,12 @@ class Patience(Struct, frozen=True, kw_only=True):
         waiting: how much may be asked and not yet be said; more is refused.
     """
 
-    start_s: float = 60.0
-    answer_s: float = 20.0
-    waiting: int = 256
+    start_timeout_s: float = 60.0
+    response_timeout_s: float = 20.0
+    max_pending: int = 256
 
 
-class _Child(asyncio.Protocol):
+class _VoiceChild(asyncio.Protocol):
     """
     One process, and what it was asked.
 
@@ -51,75 +64,75 @@ class _Child(asyncio.Protocol):
         gone: set once it is.
     """
 
-    def __init__(self, command: Sequence[str], begin: Begin, patience: Patience, lost: Callable[[], None]) -> None:
+    def __init__(self, command: Sequence[str], start_command: StartVoice, limits: VoiceLimits, on_lost: Callable[[], None]) -> None:
         loop = asyncio.get_running_loop()
         self.ready: asyncio.Future[None] = loop.create_future()
-        self.gone = asyncio.Event()
+        self.exit_event = asyncio.Event()
         self.process: asyncio.subprocess.Process | None = None
         self._command = command
-        self._begin = begin
-        self._patience = patience
-        self._lost = lost
+        self._start_command = start_command
+        self._limits = limits
+        self._on_lost = on_lost
         self._loop = loop
-        self._frames = Frames()
+        self._frames = VoiceFrameReader()
         self._transport: asyncio.Transport | None = None
-        self._asked: dict[int, asyncio.Future[Said]] = {}
+        self._pending: dict[int, asyncio.Future[SynthesisDone]] = {}
         self._watchdog: asyncio.TimerHandle | None = None
 
-    async def begin(self) -> None:
+    async def start(self) -> None:
         """
         Start the process; returns when it can speak.
 
         Raises:
-            Fault: it can't.
+            ApiError: it can't.
         """
-        self.process = await begun(self._command, lambda: self)
-        self.tell(self._begin)
+        self.process = await spawn(self._command, lambda: self)
+        self.send(self._start_command)
         try:
-            async with asyncio.timeout(self._patience.start_s):
+            async with asyncio.timeout(self._limits.start_timeout_s):
                 await self.ready
         except TimeoutError:
-            raise OurFault(f"The process of the voice was not ready in {self._patience.start_s:g} seconds.") from None
+            raise ServerError(f"The process of the voice was not ready in {self._limits.start_timeout_s:g} seconds.") from None
 
-    async def end(self, grace_s: float) -> None:
+    async def stop(self, grace_s: float) -> None:
         """See the process end: of itself when the link is closed, or by force."""
-        self.hang_up()
+        self.close()
         if self.process is not None:
-            await ended(self.process, grace_s)
+            await reap(self.process, grace_s)
 
     # What is asked of it
 
     @property
-    def waiting(self) -> int:
+    def pending_count(self) -> int:
         """How much it has been asked and has not answered."""
-        return len(self._asked)
+        return len(self._pending)
 
-    def ask(self, say: Say) -> asyncio.Future[Said]:
+    def submit(self, request: Synthesize) -> asyncio.Future[SynthesisDone]:
         """Have something said; whoever stops wanting it calls `drop`."""
-        answer: asyncio.Future[Said] = self._loop.create_future()
+        answer: asyncio.Future[SynthesisDone] = self._loop.create_future()
         if self._transport is None:
-            settle(answer, _died())
+            resolve(answer, _process_died_error())
             return answer
-        if not self._asked:
-            self._watch()
-        self._asked[say.id] = answer
-        self.tell(say)
+        if not self._pending:
+            self._restart_watchdog()
+        self._pending[request.id] = answer
+        self.send(request)
         return answer
 
-    def drop(self, id: int, answer: "asyncio.Future[Said]") -> None:
+    def cancel(self, id: int, future: "asyncio.Future[SynthesisDone]") -> None:
         """Let it stop what is not done."""
-        answer.cancel()
-        if self._asked.pop(id, None) is not None:
-            self.tell(Stop(id))
-            if not self._asked:
-                self._unwatch()
+        future.cancel()
+        if self._pending.pop(id, None) is not None:
+            self.send(StopSynthesis(id))
+            if not self._pending:
+                self._cancel_watchdog()
 
-    def tell(self, message: ToVoice) -> None:
+    def send(self, message: VoiceCommand) -> None:
         """Send a message; to nobody where it is gone."""
         if self._transport is not None:
-            self._transport.write(framed(message))
+            self._transport.write(encode_frame(message))
 
-    def hang_up(self) -> None:
+    def close(self) -> None:
         """Close the link, at which it ends."""
         if self._transport is not None:
             self._transport.close()
@@ -129,7 +142,7 @@ class _Child(asyncio.Protocol):
         if self.process is not None:
             with contextlib.suppress(ProcessLookupError):
                 self.process.send_signal(signal.SIGKILL)
-        self.hang_up()
+        self.close()
 
     # What comes from it
 
@@ -137,44 +150,44 @@ class _Child(asyncio.Protocol):
         """The link is there."""
         self._transport = transport
 
-    def data_received(self, received: bytes) -> None:
+    def data_received(self, data: bytes) -> None:
         """Some messages, or parts of them."""
-        for packed in self._frames.take(received):
-            self._hear(from_voice.decode(packed))
-        if self._asked:
-            self._watch()
+        for packed in self._frames.feed(data):
+            self._handle_event(event_decoder.decode(packed))
+        if self._pending:
+            self._restart_watchdog()
         else:
-            self._unwatch()
+            self._cancel_watchdog()
 
-    def _hear(self, message: FromVoice) -> None:
-        match message:
-            case Ready():
-                settle(self.ready, None)
-            case Failed():
-                settle(self.ready, OurFault(message.message))
-            case Said():
-                if (waiting := self._asked.pop(message.id, None)) is not None:
-                    settle(waiting, message)
-            case NotSaid():
-                if (waiting := self._asked.pop(message.id, None)) is not None:
-                    settle(waiting, OurFault(f"The voice can't say that: {message.message}.", code="server_error"))
+    def _handle_event(self, event: VoiceEvent) -> None:
+        match event:
+            case VoiceReady():
+                resolve(self.ready, None)
+            case VoiceFailed():
+                resolve(self.ready, ServerError(event.message))
+            case SynthesisDone():
+                if (waiting := self._pending.pop(event.id, None)) is not None:
+                    resolve(waiting, event)
+            case SynthesisFailed():
+                if (waiting := self._pending.pop(event.id, None)) is not None:
+                    resolve(waiting, ServerError(f"The voice can't say that: {event.message}.", code="server_error"))
 
     def connection_lost(self, _error: Exception | None) -> None:
         """It has ended, or its end of the link has."""
         self._transport = None
-        self._unwatch()
-        settle(self.ready, OurFault("The process of the voice ended before it could speak."))
-        for waiting in self._asked.values():
-            settle(waiting, _died())
-        self._asked.clear()
-        self.gone.set()
-        self._lost()
+        self._cancel_watchdog()
+        resolve(self.ready, ServerError("The process of the voice ended before it could speak."))
+        for waiting in self._pending.values():
+            resolve(waiting, _process_died_error())
+        self._pending.clear()
+        self.exit_event.set()
+        self._on_lost()
 
-    def _watch(self) -> None:
-        self._unwatch()
-        self._watchdog = self._loop.call_later(self._patience.answer_s, self.kill)
+    def _restart_watchdog(self) -> None:
+        self._cancel_watchdog()
+        self._watchdog = self._loop.call_later(self._limits.response_timeout_s, self.kill)
 
-    def _unwatch(self) -> None:
+    def _cancel_watchdog(self) -> None:
         if self._watchdog is not None:
             self._watchdog.cancel()
             self._watchdog = None
@@ -191,79 +204,85 @@ class VoiceProcess:
     """
 
     def __init__(
-        self, program: Sequence[str], begin: Begin, patience: Patience | None = None, notice: Callable[[str], None] = lambda _line: None
+        self,
+        program: Sequence[str],
+        start_command: StartVoice,
+        limits: VoiceLimits | None = None,
+        notice: Callable[[str], None] = lambda _line: None,
     ) -> None:
-        self._patience = patience or Patience()
-        self._numbers = itertools.count(1)
+        self._limits = limits or VoiceLimits()
+        self._ids = itertools.count(1)
         command = (sys.executable, "-P", *program)
-        self._kept = Kept("process of the voice", lambda lost: _Child(command, begin, self._patience, lost), notice)
+        self._process = SupervisedProcess(
+            "process of the voice", lambda lost: _VoiceChild(command, start_command, self._limits, lost), notice
+        )
 
     @property
     def pid(self) -> int | None:
         """Of the process; None while there is none."""
-        return self._kept.pid
+        return self._process.pid
 
     async def start(self) -> None:
         """
         Start the process, and see that there is one from here on; returns when it can speak.
 
         Raises:
-            Fault: it can't.
+            ApiError: it can't.
         """
-        await self._kept.start()
+        await self._process.start()
 
     async def stop(self) -> None:
         """End the process; idempotent."""
-        await self._kept.stop()
+        await self._process.stop()
 
-    async def speak(self, texts: Iterable[str], voice: str, speed: float) -> AsyncGenerator[Said]:
+    async def synthesize(self, texts: Iterable[str], voice: str, speed: float) -> AsyncGenerator[SynthesisDone]:
         """
         Have clauses or sentences said, one after the other; closing this stops the work.
 
         While one is being taken the next is being made, and none behind it: so all who speak have their turns.
 
         Raises:
-            Fault: one could not be said, or more is being asked than can be said.
+            ApiError: one could not be said, or more is being asked than can be said.
         """
-        child = await self._living()
-        asked: deque[tuple[int, asyncio.Future[Said]]] = deque()
+        child = await self._live_child()
+        asked: deque[tuple[int, asyncio.Future[SynthesisDone]]] = deque()
         try:
             for text in texts:
-                if child.waiting >= self._patience.waiting:
-                    raise _overloaded()
-                id = next(self._numbers)
-                asked.append((id, child.ask(Say(id, text, voice, speed, ahead=bool(asked)))))
-                if len(asked) == AT_ONCE:
-                    yield await _first(asked)
+                if child.pending_count >= self._limits.max_pending:
+                    raise _overloaded_error()
+                id = next(self._ids)
+                asked.append((id, child.submit(Synthesize(id, text, voice, speed, ahead=bool(asked)))))
+                if len(asked) == MAX_IN_FLIGHT:
+                    yield await _next_result(asked)
             while asked:
-                yield await _first(asked)
+                yield await _next_result(asked)
         finally:
             for id, answer in asked:
-                child.drop(id, answer)
+                child.cancel(id, answer)
 
-    async def _living(self) -> _Child:
-        if not self._kept.is_kept:
-            raise OurFault("The voice has not been started.")
-        child = await self._kept.living(self._patience.start_s)
+    async def _live_child(self) -> _VoiceChild:
+        if not self._process.is_started:
+            raise ServerError("The voice has not been started.")
+        child = await self._process.wait_ready(self._limits.start_timeout_s)
         if child is None:
-            raise _died()
+            raise _process_died_error()
         return child
 
 
-async def _first(asked: "deque[tuple[int, asyncio.Future[Said]]]") -> Said:
-    said = await asked[0][1]
-    asked.popleft()
+async def _next_result(pending: "deque[tuple[int, asyncio.Future[SynthesisDone]]]") -> SynthesisDone:
+    said = await pending[0][1]
+    pending.popleft()
     return said
 
 
-def _died() -> OurFault:
-    return OurFault(
+def _process_died_error() -> ServerError:
+    return ServerError(
         "The voice broke off. Please try again.", status=503, type="service_unavailable_error", code="server_error", retry_after_s=1
     )
 
 
-def _overloaded() -> OurFault:
-    return OurFault(
+def _overloaded_error() -> ServerError:
+    return ServerError(
         "The voice has more to say than it can. Please try again later.",
         status=503,
         type="service_unavailable_error",

@@ -7,27 +7,27 @@ from pathlib import Path
 from antiphon.audio import SAMPLE_BYTES
 from antiphon.errors import invalid_value
 from antiphon.speech.base import Piece
-from antiphon.speech.text.clauses import sentences
-from antiphon.speech.tts.link import Begin, Said
-from antiphon.speech.tts.process import Patience, VoiceProcess
+from antiphon.speech.text.clauses import split_sentences
+from antiphon.speech.tts.link import StartVoice, SynthesisDone
+from antiphon.speech.tts.process import VoiceLimits, VoiceProcess
 
 
-def chosen(voices: Sequence[str], wanted: str | None, aliases: Mapping[str, str]) -> str:
+def resolve_voice(voices: Sequence[str], voice: str | None, aliases: Mapping[str, str]) -> str:
     """
     The voice of that name, or of that alias; the first of them where none is wanted.
 
     Raises:
-        ClientMistake: there is none of that name.
+        ClientError: there is none of that name.
     """
-    if wanted is None:
+    if voice is None:
         return voices[0]
-    name = aliases.get(wanted, wanted)
+    name = aliases.get(voice, voice)
     if name not in voices:
-        raise invalid_value("voice", wanted, [*voices, *aliases])
+        raise invalid_value("voice", voice, [*voices, *aliases])
     return name
 
 
-class ProcessMouth:
+class ProcessSynthesizer:
     """
     The mouth.
 
@@ -49,12 +49,12 @@ class ProcessMouth:
         voices: Sequence[str],
         rate_hz: int,
         aliases: Mapping[str, str] | None = None,
-        patience: Patience | None = None,
+        limits: VoiceLimits | None = None,
         notice: Callable[[str], None] = lambda _line: None,
     ) -> None:
         self.voices = tuple(voices)
         self.rate_hz = rate_hz
-        self.process = VoiceProcess(program, Begin(tuple(map(str, paths)), rate_hz), patience, notice)
+        self.process = VoiceProcess(program, StartVoice(tuple(map(str, paths)), rate_hz), limits, notice)
         self._aliases = aliases or {}
 
     async def start(self) -> None:
@@ -62,7 +62,7 @@ class ProcessMouth:
         Start the process; returns when it can speak.
 
         Raises:
-            errors.Fault: it can't.
+            ApiError: it can't.
         """
         await self.process.start()
 
@@ -70,23 +70,23 @@ class ProcessMouth:
         """End it; idempotent."""
         await self.process.stop()
 
-    async def say(self, text: str, voice: str | None = None, speed: float = 1.0) -> AsyncIterator[Piece]:
+    async def synthesize(self, text: str, voice: str | None = None, speed: float = 1.0) -> AsyncIterator[Piece]:
         """
         Speak, in pieces of a word; closing the iterator stops the work.
 
         Raises:
-            errors.Fault: it could not be done; a voice that it doesn't have is a `ClientMistake` that names those it has.
+            ApiError: it could not be done; a voice that it doesn't have is a `ClientError` that names those it has.
         """
-        name = chosen(self.voices, voice, self._aliases)
-        async with aclosing(self.process.speak(sentences(text), name, speed)) as all_said:
+        name = resolve_voice(self.voices, voice, self._aliases)
+        async with aclosing(self.process.synthesize(split_sentences(text), name, speed)) as all_said:
             async for said in all_said:
-                for piece in _pieces(said):
+                for piece in _audio_chunks(said):
                     yield piece
 
 
-def _pieces(said: Said) -> Iterator[Piece]:
+def _audio_chunks(result: SynthesisDone) -> Iterator[Piece]:
     at = 0
-    for word in said.words:
+    for word in result.words:
         end = at + word.samples * SAMPLE_BYTES
-        yield Piece(said.pcm[at:end], word.text)
+        yield Piece(result.pcm[at:end], word.text)
         at = end

@@ -12,14 +12,14 @@ import numpy as np
 HOP_S = 0.012
 """Between frames as they are laid; each is twice as long, two periods and more of a low voice."""
 
-REACH_S = 0.008
+SEARCH_S = 0.008
 """How far from where it should be taken a frame may be looked for: so that it finds its match, somewhat more than half a period."""
 
-LEAST_CHANGE = 0.01
+MIN_CHANGE = 0.01
 """What nobody hears."""
 
 
-def stretched(sound: np.ndarray, tempo: float, rate_hz: int) -> np.ndarray:
+def change_tempo(sound: np.ndarray, tempo: float, rate_hz: int) -> np.ndarray:
     """
     The sound, so many times as fast.
 
@@ -30,9 +30,9 @@ def stretched(sound: np.ndarray, tempo: float, rate_hz: int) -> np.ndarray:
     Returns:
         As many samples as that comes to, to the sample; the same sound where the change is too little to be heard.
     """
-    if abs(tempo - 1) < LEAST_CHANGE or not sound.size:
+    if abs(tempo - 1) < MIN_CHANGE or not sound.size:
         return sound
-    hop, reach = round(HOP_S * rate_hz), round(REACH_S * rate_hz)
+    hop, reach = round(HOP_S * rate_hz), round(SEARCH_S * rate_hz)
     frame, length = 2 * hop, round(sound.size / tempo)
     window = np.hanning(frame + 1)[:-1].astype(np.float32)
     padded = np.pad(sound.astype(np.float32), hop + reach + frame)
@@ -41,13 +41,13 @@ def stretched(sound: np.ndarray, tempo: float, rate_hz: int) -> np.ndarray:
     for to in range(0, length + hop, hop):
         # The first frame stands before the sound, so that all of that is under two of them.
         at = hop + frame + round(min(max(to - hop, 0) * tempo, sound.size))
-        at += _most_alike(padded[at : at + frame + 2 * reach], goes_on) if goes_on.size else reach
+        at += _best_offset(padded[at : at + frame + 2 * reach], goes_on) if goes_on.size else reach
         laid[to : to + frame] += window * padded[at : at + frame]
         goes_on = padded[at + hop : at + hop + frame]
     return laid[hop : hop + length]
 
 
-def _most_alike(region: np.ndarray, frame: np.ndarray) -> int:
+def _best_offset(region: np.ndarray, frame: np.ndarray) -> int:
     """Where in the region it is most like the frame, whatever the loudness."""
     region = region[: max(region.size, frame.size)]
     powers = np.concatenate(([0.0], np.cumsum(np.square(region, dtype=np.float64))))

@@ -10,14 +10,14 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, TypeVar
 
-from antiphon.errors import OurFault
+from antiphon.errors import ServerError
 
-_LARGEST_BATCH = 500
+_MAX_BATCH_WRITES = 500
 
-Write = TypeVar("Write")
+WriteT = TypeVar("WriteT")
 
 
-class GroupCommit(Generic[Write]):
+class GroupCommit(Generic[WriteT]):
     """
     The one writer of a store.
 
@@ -27,10 +27,10 @@ class GroupCommit(Generic[Write]):
             each is tried by itself.
     """
 
-    def __init__(self, commit: Callable[[Sequence[Write]], Awaitable[Sequence[bool]]], is_common: Callable[[Exception], bool]) -> None:
+    def __init__(self, commit: Callable[[Sequence[WriteT]], Awaitable[Sequence[bool]]], is_systemic: Callable[[Exception], bool]) -> None:
         self._commit = commit
-        self._is_common = is_common
-        self._waiting: deque[tuple[Write, asyncio.Future[bool]]] = deque()  # bounded by its callers, who all wait
+        self._is_systemic = is_systemic
+        self._pending_writes: deque[tuple[WriteT, asyncio.Future[bool]]] = deque()  # bounded by its callers, who all wait
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -46,35 +46,35 @@ class GroupCommit(Generic[Write]):
         if task:
             await task
 
-    async def write(self, write: Write) -> bool:
+    async def write(self, write: WriteT) -> bool:
         """
         What `commit` said of this write, once it is durable. A caller that is cancelled doesn't take its write back.
 
         Raises:
-            OurFault: the store is closed.
+            ServerError: the store is closed.
             Exception: what `commit` raised.
         """
         if self._task is None:
-            raise OurFault("The store is closed.", status=503)
+            raise ServerError("The store is closed.", status=503)
         written = asyncio.get_running_loop().create_future()
-        self._waiting.append((write, written))
+        self._pending_writes.append((write, written))
         self._wake.set()
         return bool(await written)
 
     async def _run(self) -> None:
-        while self._task or self._waiting:
+        while self._task or self._pending_writes:
             await self._wake.wait()
             self._wake.clear()
-            while self._waiting:
-                await self._settle([self._waiting.popleft() for _ in range(min(len(self._waiting), _LARGEST_BATCH))])
+            while self._pending_writes:
+                await self._commit_batch([self._pending_writes.popleft() for _ in range(min(len(self._pending_writes), _MAX_BATCH_WRITES))])
 
-    async def _settle(self, batch: Sequence[tuple[Write, "asyncio.Future[bool]"]]) -> None:
+    async def _commit_batch(self, batch: Sequence[tuple[WriteT, "asyncio.Future[bool]"]]) -> None:
         try:
             answers = await self._commit([write for write, _ in batch])
         except Exception as error:  # whatever it is, it belongs to the callers; the writer serves the next ones
-            if len(batch) > 1 and not self._is_common(error):
+            if len(batch) > 1 and not self._is_systemic(error):
                 for one in batch:
-                    await self._settle([one])
+                    await self._commit_batch([one])
                 return
             for _, written in batch:
                 if not written.done():

@@ -15,11 +15,15 @@ _ADD = insert(keys)
 _REVOKE = update(keys).where(keys.c.id == bindparam("key_id"), keys.c.revoked_at.is_(None)).values(revoked_at=bindparam("at"))
 
 _at = bindparam("at", type_=BigInteger)
-_kept = func.coalesce(keys.c.last_used_at, 0)
-_MARK_USED = update(keys).where(keys.c.id == bindparam("key_id")).values(last_used_at=case((_kept < _at, _at), else_=_kept))
+_stored_last_used_at = func.coalesce(keys.c.last_used_at, 0)
+_MARK_USED = (
+    update(keys)
+    .where(keys.c.id == bindparam("key_id"))
+    .values(last_used_at=case((_stored_last_used_at < _at, _at), else_=_stored_last_used_at))
+)
 
 
-class SqlKeys:
+class SqlKeyStore:
     """The keys that are kept beside the responses."""
 
     def __init__(self, database: Database) -> None:
@@ -31,7 +35,7 @@ class SqlKeys:
 
     async def all(self) -> Sequence[KeyRecord]:
         """Every key, the oldest first."""
-        async with self._database.reading() as connection:
+        async with self._database.read_connection() as connection:
             return [_key(row) for row in await connection.execute(_ALL)]
 
     async def revoke(self, key_id: str, at: int) -> bool:
@@ -45,8 +49,8 @@ class SqlKeys:
 
     async def _write(self, statement: Any, values: Any) -> int:
         """How many rows it came to."""
-        with self._database.telling():
-            async with self._database.writing() as connection:
+        with self._database.translate_errors():
+            async with self._database.write_transaction() as connection:
                 return (await connection.execute(statement, values)).rowcount
 
 

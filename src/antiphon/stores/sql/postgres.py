@@ -11,26 +11,26 @@ from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError, InterfaceError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from antiphon.errors import OurFault, listed
+from antiphon.errors import ServerError, quote_list
 from antiphon.stores.sql.schema import responses
 
-_LOCKS = 0x616E7469  # our family of advisory locks in the database, so that another program's are not taken for ours
+_LOCK_CLASS_ID = 0x616E7469  # our family of advisory locks in the database, so that another program's are not taken for ours
 
 # Every server holds the lock of its number for as long as it lives; the database lets go of it when the connection ends.
-_LIVING = text(
+_LIVE_SERVERS = text(
     "SELECT objid::bigint AS number FROM pg_locks WHERE locktype = 'advisory' AND granted AND objsubid = 2 "
-    f"AND classid = {_LOCKS} AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+    f"AND classid = {_LOCK_CLASS_ID} AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
 ).columns(column("number", BigInteger))
 
 _PARAMETERS = {"host", "passfile", "password", "port", "ssl", "target_session_attrs", "user"}  # of the URL; all are asyncpg's own
 
-_NO_USER = "can't be opened: the user or the password is wrong. Correct them in `store.url`"
+_BAD_CREDENTIALS = "can't be opened: the user or the password is wrong. Correct them in `store.url`"
 _STARTING = "can't be used: the database server is starting or stopping. Try again in a moment"
 
 # Source: https://www.postgresql.org/docs/current/errcodes-appendix.html
-_TROUBLES = {
-    "28000": _NO_USER,
-    "28P01": _NO_USER,
+_EXPLANATIONS = {
+    "28000": _BAD_CREDENTIALS,
+    "28P01": _BAD_CREDENTIALS,
     "3D000": "can't be opened: the server has no database of that name. Make it with `createdb`, or correct `store.url`",
     "42501": "can't be used: permission denied. Grant this user all rights in the database's schema",
     "25006": "can't be written: the server is read-only. Point `store.url` to the primary",
@@ -40,10 +40,10 @@ _TROUBLES = {
     "57P02": _STARTING,
     "57P03": _STARTING,
 }
-_COMMON = ("08", "25006", "28", "53", "57", "58")  # kinds of trouble that any write would meet
+_SYSTEMIC_CODES = ("08", "25006", "28", "53", "57", "58")  # kinds of trouble that any write would meet
 
 
-class Postgres:
+class PostgresBackend:
     """A PostgreSQL database, which several servers may share."""
 
     driver = "postgresql+asyncpg"
@@ -54,72 +54,72 @@ class Postgres:
         "connect_args": {"server_settings": {"tcp_keepalives_idle": "30", "tcp_keepalives_interval": "10", "tcp_keepalives_count": "3"}},
     }
     write_options: Mapping[str, Any] = {"isolation_level": "READ COMMITTED"}  # waits for another's write instead of failing after it
-    is_nobodys: ColumnElement[bool] = responses.c.owner.is_(None) | responses.c.owner.not_in(_LIVING)
+    is_orphaned: ColumnElement[bool] = responses.c.owner.is_(None) | responses.c.owner.not_in(_LIVE_SERVERS)
 
-    living: Sequence[int] = ()  # the database knows
+    live_servers: Sequence[int] = ()  # the database knows
 
-    def __init__(self, _numbers: Sequence[int] = ()) -> None:
-        self._known: AsyncConnection | None = None
-        self._number = 0
+    def __init__(self, _server_numbers: Sequence[int] = ()) -> None:
+        self._lock_connection: AsyncConnection | None = None
+        self._server_number = 0
 
-    def place(self, url: URL) -> str:
+    def display_name(self, url: URL) -> str:
         """The URL with the password hidden."""
         return url.render_as_string(hide_password=True)
 
-    def usable(self, url: URL) -> URL:
+    def driver_url(self, url: URL) -> URL:
         """The URL as asyncpg takes it; libpq's `sslmode` is asyncpg's `ssl`."""
         if not url.database:
-            raise OurFault(f"`store.url` names no database: {self.place(url)}.")
+            raise ServerError(f"`store.url` names no database: {self.display_name(url)}.")
         query = {"ssl" if key == "sslmode" else key: value for key, value in url.query.items()}
         if unknown := query.keys() - _PARAMETERS:
-            raise OurFault(f"`store.url` has the parameter {listed(sorted(unknown))}; there are {listed(sorted(_PARAMETERS))}.")
+            raise ServerError(f"`store.url` has the parameter {quote_list(sorted(unknown))}; there are {quote_list(sorted(_PARAMETERS))}.")
         return url.set(drivername=self.driver, query=query)
 
     def prepare(self, engine: AsyncEngine) -> None:
         """Nothing: the database is its operator's to make."""
 
-    async def announce(self, engine: AsyncEngine) -> int:
+    async def register(self, engine: AsyncEngine) -> int:
         """Hold the lock of a number; the same number, unless another server has taken it since the connection broke."""
-        if self._known is not None:
+        if self._lock_connection is not None:
             try:
-                await self._known.execute(select(1))
-                return self._number
+                await self._lock_connection.execute(select(1))
+                return self._server_number
             except SQLAlchemyError:
-                await self.leave()
+                await self.unregister()
         connection = await engine.connect()
         try:
             await connection.execution_options(isolation_level="AUTOCOMMIT")
-            self._number = self._number or _dice()
-            while not await connection.scalar(select(func.pg_try_advisory_lock(_LOCKS, self._number))):
-                self._number = _dice()
+            self._server_number = self._server_number or _random_server_number()
+            while not await connection.scalar(select(func.pg_try_advisory_lock(_LOCK_CLASS_ID, self._server_number))):
+                self._server_number = _random_server_number()
         except BaseException:
             await connection.close()
             raise
-        self._known = connection
-        return self._number
+        self._lock_connection = connection
+        return self._server_number
 
-    async def leave(self) -> None:
+    async def unregister(self) -> None:
         """Let go of the lock, with the connection that holds it."""
-        known, self._known = self._known, None
+        known, self._lock_connection = self._lock_connection, None
         if known is not None:
             await known.invalidate()
             await known.close()
 
-    def trouble(self, error: BaseException) -> str | None:
+    def explain_error(self, error: BaseException) -> str | None:
         """What the server's error code means."""
-        return _TROUBLES.get(_code(error))
+        return _EXPLANATIONS.get(_sqlstate(error))
 
-    def is_common(self, error: Exception) -> bool:
+    def is_systemic(self, error: Exception) -> bool:
         """Whether the server or the way to it failed, and not one write."""
         cause = error.orig if isinstance(error, DBAPIError) else error
-        return isinstance(error, OSError | InterfaceError) or _code(cause).startswith(_COMMON)
+        return isinstance(error, OSError | InterfaceError) or _sqlstate(cause).startswith(_SYSTEMIC_CODES)
 
 
-def _dice() -> int:
+def _random_server_number() -> int:
     """A number for a server; the lock's second key is 32 bits with a sign."""
     return secrets.randbelow((1 << 31) - 1) + 1
 
 
-def _code(error: BaseException | None) -> str:
+def _sqlstate(error: BaseException | None) -> str:
     """The five characters by which PostgreSQL tells errors apart; empty where the error is not the server's."""
     return str(getattr(error, "sqlstate", None) or "")

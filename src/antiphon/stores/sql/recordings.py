@@ -7,19 +7,19 @@ from msgspec.structs import asdict
 from sqlalchemy import ColumnElement, Row, bindparam, delete, func, insert, select, update
 
 from antiphon.records import SessionRecord
-from antiphon.stores.base import Order, SessionPage, UnknownCursor
+from antiphon.stores.base import SessionPage, SortOrder, UnknownCursor
 from antiphon.stores.sql.database import Database
 from antiphon.stores.sql.schema import sessions
 
-_KEPT = [column for column in sessions.c if column.name != "number"]
+_COLUMNS = [column for column in sessions.c if column.name != "number"]
 _ADD = insert(sessions)
-_CHANGE = update(sessions).where(sessions.c.id == bindparam("which"))
-_OLDEST = select(*_KEPT).where(sessions.c.state != "live").order_by(sessions.c.number).limit(bindparam("limit"))
-_LIVE = select(*_KEPT).where(sessions.c.state == "live").order_by(sessions.c.number)
+_UPDATE = update(sessions).where(sessions.c.id == bindparam("which"))
+_OLDEST = select(*_COLUMNS).where(sessions.c.state != "live").order_by(sessions.c.number).limit(bindparam("limit"))
+_LIVE = select(*_COLUMNS).where(sessions.c.state == "live").order_by(sessions.c.number)
 _TOTAL = select(func.coalesce(func.sum(sessions.c.bytes), 0))
 
 
-class SqlSessions:
+class SqlSessionStore:
     """The sessions that are kept beside the responses."""
 
     def __init__(self, database: Database) -> None:
@@ -28,9 +28,9 @@ class SqlSessions:
     async def put(self, session: SessionRecord) -> None:
         """Keep a session, in place of an earlier record of it."""
         values: dict[str, Any] = asdict(session)
-        with self._database.telling():
-            async with self._database.writing() as connection:
-                changed = await connection.execute(_CHANGE.values(values), {"which": session.id})
+        with self._database.translate_errors():
+            async with self._database.write_transaction() as connection:
+                changed = await connection.execute(_UPDATE.values(values), {"which": session.id})
                 if not changed.rowcount:
                     await connection.execute(_ADD, values)
 
@@ -38,17 +38,17 @@ class SqlSessions:
         """The session with that id, or None."""
         if "\0" in session_id:  # PostgreSQL keeps no text with a NUL, and fails when asked for one
             return None
-        async with self._database.reading() as connection:
-            row = (await connection.execute(select(*_KEPT).where(*_whose(tenant), sessions.c.id == session_id))).first()
+        async with self._database.read_connection() as connection:
+            row = (await connection.execute(select(*_COLUMNS).where(*_tenant_filter(tenant), sessions.c.id == session_id))).first()
         return _session(row) if row else None
 
-    async def page(self, tenant: str | None, *, after: str | None, limit: int, order: Order) -> SessionPage:
+    async def page(self, tenant: str | None, *, after: str | None, limit: int, order: SortOrder) -> SessionPage:
         """A page of the sessions."""
         number = sessions.c.number
-        wanted = select(*_KEPT).where(*_whose(tenant)).order_by(number if order == "asc" else number.desc()).limit(limit + 1)
-        async with self._database.reading() as connection:
+        wanted = select(*_COLUMNS).where(*_tenant_filter(tenant)).order_by(number if order == "asc" else number.desc()).limit(limit + 1)
+        async with self._database.read_connection() as connection:
             if after is not None:
-                cursor = select(number).where(*_whose(tenant), sessions.c.id == after)
+                cursor = select(number).where(*_tenant_filter(tenant), sessions.c.id == after)
                 start = None if "\0" in after else await connection.scalar(cursor)
                 if start is None:
                     raise UnknownCursor(after)
@@ -60,28 +60,28 @@ class SqlSessions:
         """Forget a session; whether there was one."""
         if "\0" in session_id:
             return False
-        with self._database.telling():
-            async with self._database.writing() as connection:
-                gone = await connection.execute(delete(sessions).where(*_whose(tenant), sessions.c.id == session_id))
+        with self._database.translate_errors():
+            async with self._database.write_transaction() as connection:
+                gone = await connection.execute(delete(sessions).where(*_tenant_filter(tenant), sessions.c.id == session_id))
         return gone.rowcount > 0
 
     async def oldest(self, limit: int) -> Sequence[SessionRecord]:
         """So many of the sessions that have ended, the oldest first."""
-        async with self._database.reading() as connection:
+        async with self._database.read_connection() as connection:
             return [_session(row) for row in await connection.execute(_OLDEST, {"limit": limit})]
 
     async def live(self) -> Sequence[SessionRecord]:
         """The sessions that say that they are live, the oldest first."""
-        async with self._database.reading() as connection:
+        async with self._database.read_connection() as connection:
             return [_session(row) for row in await connection.execute(_LIVE)]
 
     async def total_bytes(self) -> int:
         """What all recordings come to."""
-        async with self._database.reading() as connection:
+        async with self._database.read_connection() as connection:
             return int(await connection.scalar(_TOTAL) or 0)
 
 
-def _whose(tenant: str | None) -> Sequence[ColumnElement[bool]]:
+def _tenant_filter(tenant: str | None) -> Sequence[ColumnElement[bool]]:
     return () if tenant is None else (sessions.c.tenant == tenant,)
 
 

@@ -124,7 +124,7 @@ class NewerSchema(RuntimeError):
     """The database was brought up to date by a later version of this program; `args[0]` is its revision."""
 
 
-def bring_up_to_date(connection: Connection) -> None:
+def migrate(connection: Connection) -> None:
     """
     Make or migrate the tables, within the connection's transaction.
 

@@ -14,7 +14,7 @@ from sqlalchemy.engine import URL
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from antiphon.errors import OurFault
+from antiphon.errors import ServerError
 from antiphon.stores.sql.schema import responses
 
 # How long to wait for another program's lock is the driver's to know: 5 s, or `?timeout=` of the URL.
@@ -25,7 +25,7 @@ from antiphon.stores.sql.schema import responses
 _PRAGMAS = ("journal_mode = WAL", "synchronous = NORMAL", "foreign_keys = ON")
 
 # Source: https://www.sqlite.org/rescode.html
-_TROUBLES = {
+_EXPLANATIONS = {
     sqlite3.SQLITE_FULL: "can't be written: the disk is full. Free some space; what was stored before is safe",
     sqlite3.SQLITE_BUSY: "is locked by another program. Stop it, or wait until it is done",
     sqlite3.SQLITE_LOCKED: "is locked by another program. Stop it, or wait until it is done",
@@ -38,7 +38,7 @@ _TROUBLES = {
 }
 
 
-class Sqlite:
+class SqliteBackend:
     """
     A SQLite file, which one server has to itself, with all its processes; short-lived programs may use it at the same time.
 
@@ -49,38 +49,38 @@ class Sqlite:
     driver = "sqlite+aiosqlite"
     engine_options: Mapping[str, Any] = {}
     write_options: Mapping[str, Any] = {"writes": True}
-    is_nobodys: ColumnElement[bool] = responses.c.owner.is_(None) | responses.c.owner.not_in(bindparam("living", expanding=True))
+    is_orphaned: ColumnElement[bool] = responses.c.owner.is_(None) | responses.c.owner.not_in(bindparam("living", expanding=True))
 
-    def __init__(self, numbers: Sequence[int] = ()) -> None:
-        self.living: Sequence[int] = tuple(numbers) or (secrets.randbits(62),)  # unlike those of any opening before
+    def __init__(self, server_numbers: Sequence[int] = ()) -> None:
+        self.live_servers: Sequence[int] = tuple(server_numbers) or (secrets.randbits(62),)  # unlike those of any opening before
 
-    def place(self, url: URL) -> str:
+    def display_name(self, url: URL) -> str:
         """The path of the file."""
         return url.database or ""
 
-    def usable(self, url: URL) -> URL:
+    def driver_url(self, url: URL) -> URL:
         """The URL with the asyncio driver."""
         if url.database in (None, "", ":memory:"):
-            raise OurFault(f"`store.url` names no file: {url}. For a store in memory, set it to `memory`.")
+            raise ServerError(f"`store.url` names no file: {url}. For a store in memory, set it to `memory`.")
         return url.set(drivername=self.driver)
 
     def prepare(self, engine: AsyncEngine) -> None:
         """Make the file, and have every connection set up."""
         make_private_file(Path(engine.url.database or ""))
-        prepare(engine.sync_engine)
+        prepare_engine(engine.sync_engine)
 
-    async def announce(self, _engine: AsyncEngine) -> int:
+    async def register(self, _engine: AsyncEngine) -> int:
         """There is no other server to know of this one."""
-        return self.living[0]
+        return self.live_servers[0]
 
-    async def leave(self) -> None:
+    async def unregister(self) -> None:
         """There is no other server to know of this one."""
 
-    def trouble(self, error: BaseException) -> str | None:
+    def explain_error(self, error: BaseException) -> str | None:
         """What SQLite's error code means."""
-        return trouble(error)
+        return explain_sqlite_error(error)
 
-    def is_common(self, error: Exception) -> bool:
+    def is_systemic(self, error: Exception) -> bool:
         """Whether the file or its disk failed, and not one write."""
         return isinstance(error, OperationalError)
 
@@ -91,7 +91,7 @@ def make_private_file(path: Path) -> None:
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))  # SQLite gives its other files the same mode
 
 
-def prepare(engine: Engine) -> None:
+def prepare_engine(engine: Engine) -> None:
     """
     Have every connection of the engine set up as the store needs it.
 
@@ -113,7 +113,7 @@ def prepare(engine: Engine) -> None:
         connection.exec_driver_sql("BEGIN IMMEDIATE" if connection.get_execution_options().get("writes") else "BEGIN")
 
 
-def trouble(error: BaseException | None) -> str | None:
+def explain_sqlite_error(error: BaseException | None) -> str | None:
     """What is wrong with the database and what to do, as the end of a sentence about it; None where the error isn't known."""
     code = getattr(error, "sqlite_errorcode", None)
-    return None if code is None else _TROUBLES.get(code & 0xFF)  # the low byte is the kind, the rest its details
+    return None if code is None else _EXPLANATIONS.get(code & 0xFF)  # the low byte is the kind, the rest its details

@@ -13,34 +13,34 @@ In = TypeVar("In")
 _LENGTH = Format("!I")
 
 
-class Flaw(ValueError):
+class BadFrame(ValueError):
     """What came is no frame; the message says why, in words that may be told to the other end."""
 
 
-def behind_length(packed: bytes) -> bytes:
+def add_length_prefix(payload: bytes) -> bytes:
     """A message, packed, as it goes over the connection."""
-    return _LENGTH.pack(len(packed)) + packed
+    return _LENGTH.pack(len(payload)) + payload
 
 
-class Frames(Generic[In]):
+class FrameDecoder(Generic[In]):
     """Takes frames out of the bytes that come."""
 
     def __init__(self, decoder: msgpack.Decoder[In]) -> None:
         self._decoder = decoder
         self._buffer = bytearray()
 
-    def take(self, received: bytes) -> Iterator[In]:
+    def feed(self, chunk: bytes) -> Iterator[In]:
         """
         The frames that are whole with these bytes.
 
         Raises:
             Flaw: what comes next is none; nothing more can be read.
         """
-        self._buffer += received
+        self._buffer += chunk
         while len(self._buffer) >= _LENGTH.size:
             size = _LENGTH.unpack_from(self._buffer)[0]
             if size > FRAME_LIMIT_BYTES:
-                raise Flaw(f"a frame of {size} bytes, and the limit is {FRAME_LIMIT_BYTES}")
+                raise BadFrame(f"a frame of {size} bytes, and the limit is {FRAME_LIMIT_BYTES}")
             end = _LENGTH.size + size
             if len(self._buffer) < end:
                 return
@@ -49,5 +49,5 @@ class Frames(Generic[In]):
             try:
                 frame = self._decoder.decode(packed)
             except (MsgspecError, UnicodeError, RecursionError) as error:
-                raise Flaw(f"a frame that makes no sense: {error}") from None
+                raise BadFrame(f"a frame that makes no sense: {error}") from None
             yield frame

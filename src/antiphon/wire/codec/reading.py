@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Raw
 
 from antiphon import errors
-from antiphon.wire.codec.shapes import _fields_of, _Shape, shape_of
+from antiphon.wire.codec.shapes import _Shape, _struct_fields, shape_for
 from antiphon.wire.codec.types import Wire
 
 T = TypeVar("T")
@@ -22,8 +22,8 @@ W = TypeVar("W", bound=Wire)
 
 DEPTH_LIMIT = 64
 
-_BRACKETS = bytes.maketrans(b"{}", b"[]")
-_REST = bytes(set(range(256)) - set(b'[]{}"'))
+_BRACES_TO_BRACKETS = bytes.maketrans(b"{}", b"[]")
+_OTHER_BYTES = bytes(set(range(256)) - set(b'[]{}"'))
 
 
 def check_depth(body: bytes) -> None:
@@ -31,14 +31,14 @@ def check_depth(body: bytes) -> None:
     Refuse JSON whose objects and arrays stand more than 64 deep.
 
     Raises:
-        ClientMistake: they do.
+        ClientError: they do.
     """
     if body.count(b"{") + body.count(b"[") <= DEPTH_LIMIT:
         return
     if b"\\" in body:
         body = body.replace(b"\\\\", b"").replace(b'\\"', b"")
     # Without escaped quotes, every other piece between quotes is what stands outside of strings.
-    pieces = body.translate(_BRACKETS, _REST).split(b'"')
+    pieces = body.translate(_BRACES_TO_BRACKETS, _OTHER_BYTES).split(b'"')
     brackets = b"".join(pieces[::2])
     for _ in range(DEPTH_LIMIT):  # each turn takes away what stands innermost
         outer = brackets.replace(b"[]", b"")
@@ -46,7 +46,7 @@ def check_depth(body: bytes) -> None:
             return  # nothing left, or brackets that don't match, which the decoder refuses
         brackets = outer
     if brackets:
-        raise errors.nested_too_deep(DEPTH_LIMIT)
+        raise errors.nesting_too_deep(DEPTH_LIMIT)
 
 
 class Reader(Generic[T]):
@@ -70,7 +70,7 @@ class Reader(Generic[T]):
             path: where `body` stands in something larger, for error messages.
 
         Raises:
-            ClientMistake: `body` is not JSON, or not such a message.
+            ClientError: `body` is not JSON, or not such a message.
         """
         try:
             return self._decode(body)
@@ -79,7 +79,7 @@ class Reader(Generic[T]):
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise errors.unparsable_json(str(error)) from None
         try:
-            message: T = shape_of(self._kind).read(body.strip(), path)
+            message: T = shape_for(self._kind).read(body.strip(), path)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise errors.unparsable_json(str(error)) from None
         return message
@@ -94,12 +94,14 @@ def read_query(kind: type[W], pairs: Iterable[tuple[str, str]]) -> W:
         pairs: names and values in order; lists are repeated names, with or without `[]` at the end.
 
     Raises:
-        ClientMistake: a value is not what its field takes.
+        ClientError: a value is not what its field takes.
     """
     texts: dict[str, list[str]] = {}
     for name, text in pairs:
         texts.setdefault(name.removesuffix("[]"), []).append(text)
-    fields = {field.wire_name: _query_json(field.shape, texts[field.wire_name]) for field in _fields_of(kind) if field.wire_name in texts}
+    fields = {
+        field.wire_name: _query_json(field.shape, texts[field.wire_name]) for field in _struct_fields(kind) if field.wire_name in texts
+    }
     return Reader[W](kind).read(msgspec.json.encode(fields))
 
 
@@ -107,12 +109,12 @@ def _query_json(shape: "_Shape", texts: list[str]) -> Any:
     if "array" in shape.readers:
         return texts
     text = texts[-1]
-    kind = next((kind for kind in _PLAIN if kind in shape.readers), "boolean")
-    plain = "string" not in shape.readers and re.fullmatch(_PLAIN[kind], text, re.ASCII)
+    kind = next((kind for kind in _SCALAR_PATTERNS if kind in shape.readers), "boolean")
+    plain = "string" not in shape.readers and re.fullmatch(_SCALAR_PATTERNS[kind], text, re.ASCII)
     return Raw(text.encode()) if plain else text
 
 
-_PLAIN = {"decimal": r"-?(0|[1-9]\d*)(\.\d+)?", "integer": r"-?(0|[1-9]\d*)", "boolean": "true|false"}
+_SCALAR_PATTERNS = {"decimal": r"-?(0|[1-9]\d*)(\.\d+)?", "integer": r"-?(0|[1-9]\d*)", "boolean": "true|false"}
 """How values that are no strings stand in a query, as in JSON."""
 
 

@@ -13,7 +13,7 @@ from msgspec import UNSET, Meta, Raw, UnsetType
 from antiphon import errors
 from antiphon.wire.codec.types import EXTRA_NAME, Extra, Nothing, Unknown, Wire
 
-_NAMES = {
+_KIND_PHRASES = {
     "object": "an object",
     "array": "an array",
     "string": "a string",
@@ -24,21 +24,28 @@ _NAMES = {
 }
 
 
-_STARTS = {ord("{"): "object", ord("["): "array", ord('"'): "string", ord("t"): "boolean", ord("f"): "boolean", ord("n"): "null"}
+_KIND_BY_FIRST_BYTE = {
+    ord("{"): "object",
+    ord("["): "array",
+    ord('"'): "string",
+    ord("t"): "boolean",
+    ord("f"): "boolean",
+    ord("n"): "null",
+}
 
 
 def _json_kind(raw: bytes) -> str:
-    return _STARTS.get(raw[0]) or ("integer" if raw.lstrip(b"-").isdigit() else "decimal")
+    return _KIND_BY_FIRST_BYTE.get(raw[0]) or ("integer" if raw.lstrip(b"-").isdigit() else "decimal")
 
 
-def _whole(raw: bytes) -> bytes | None:
+def _integer_json(raw: bytes) -> bytes | None:
     """A number such as `16.0` as the integer that it is, to JSON as to JSON Schema; None for any other."""
     number = msgspec.json.decode(raw, type=float)
     return b"%d" % number if number.is_integer() else None
 
 
-def _join(path: str, name: str) -> str:
-    name = errors.shown(name)
+def _join_path(path: str, name: str) -> str:
+    name = errors.shorten(name)
     return f"{path}.{name}" if path else name
 
 
@@ -54,15 +61,15 @@ class _Shape(NamedTuple):
 
     def read(self, raw: bytes, path: str) -> Any:
         kind = _json_kind(raw)
-        if kind == "decimal" and kind not in self.readers and "integer" in self.readers and (whole := _whole(raw)) is not None:
+        if kind == "decimal" and kind not in self.readers and "integer" in self.readers and (whole := _integer_json(raw)) is not None:
             kind, raw = "integer", whole
         if kind not in self.readers:
-            raise errors.invalid_type(path or None, self.phrase, _NAMES[kind])
+            raise errors.invalid_type(path or None, self.phrase, _KIND_PHRASES[kind])
         return self.readers[kind](raw, path)
 
 
 @cache
-def shape_of(annotation: Any) -> _Shape:
+def shape_for(annotation: Any) -> _Shape:
     """What an annotation of a wire type allows."""
     alternatives = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
     objects = tuple(each for each in alternatives if isinstance(each, type) and issubclass(each, Wire) and each is not Nothing)
@@ -73,10 +80,10 @@ def shape_of(annotation: Any) -> _Shape:
             more, phrase = _plain_shape(each)
             readers = more | readers  # what stands first is asked first
             phrases += [phrase] if phrase else []
-    return _Shape(readers, _one_of(phrases))
+    return _Shape(readers, _join_phrases(phrases))
 
 
-def _one_of(phrases: list[str]) -> str:
+def _join_phrases(phrases: list[str]) -> str:
     if len(phrases) < 2:
         return "".join(phrases)
     first, *others = phrases
@@ -91,8 +98,8 @@ def _plain_shape(annotation: Any) -> tuple[_Readers, str]:
         annotation, meta = get_args(annotation)
     kind = get_origin(annotation) or annotation
     if kind in (Any, object):
-        return dict.fromkeys(_NAMES, _read_plain), ""
-    readers, phrase = _PLAIN_SHAPES[kind](get_args(annotation), meta)
+        return dict.fromkeys(_KIND_PHRASES, _read_plain), ""
+    readers, phrase = _SHAPE_BUILDERS[kind](get_args(annotation), meta)
     return readers, meta.title or phrase
 
 
@@ -101,9 +108,9 @@ def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
     return msgspec.json.Decoder(kind)
 
 
-def _array_shape(of: tuple[Any, ...], meta: Meta) -> tuple[_Readers, str]:
-    member = shape_of(of[0])
-    decoder = _decoder(Annotated[list[of[0]], meta])  # type: ignore[valid-type]
+def _array_shape(type_args: tuple[Any, ...], meta: Meta) -> tuple[_Readers, str]:
+    member = shape_for(type_args[0])
+    decoder = _decoder(Annotated[list[type_args[0]], meta])  # type: ignore[valid-type]
     members = "strings" if member.phrase.startswith("one of '") else _PLURALS.get(member.phrase, "objects")
     return {"array": partial(_read_array, decoder, member, meta)}, f"an array of {members}"
 
@@ -111,17 +118,17 @@ def _array_shape(of: tuple[Any, ...], meta: Meta) -> tuple[_Readers, str]:
 _PLURALS = {"a string": "strings", "an integer": "integers", "a decimal": "decimals"}
 
 
-_PLAIN_SHAPES: dict[Any, Callable[[tuple[Any, ...], Meta], tuple[_Readers, str]]] = {
+_SHAPE_BUILDERS: dict[Any, Callable[[tuple[Any, ...], Meta], tuple[_Readers, str]]] = {
     str: lambda _, meta: ({"string": partial(_read_string, meta)}, "a string"),
     bytes: lambda _, __: ({"string": _read_bytes}, "a string"),
-    Literal: lambda values, _: ({"string": partial(_read_literal, values)}, f"one of {errors.listed(values, 'or')}"),
+    Literal: lambda values, _: ({"string": partial(_read_literal, values)}, f"one of {errors.quote_list(values, 'or')}"),
     int: lambda _, meta: ({"integer": partial(_read_number, "integer", meta)}, "an integer"),
     float: lambda _, meta: (dict.fromkeys(("integer", "decimal"), partial(_read_number, "decimal", meta)), "a decimal"),
     bool: lambda _, __: ({"boolean": _read_plain}, "a boolean"),
     NoneType: lambda _, __: ({"null": _read_plain}, ""),
     list: _array_shape,
     Sequence: _array_shape,
-    dict: lambda of, meta: ({"object": partial(_read_map, of[0], shape_of(of[1]), meta)}, "an object"),
+    dict: lambda of, meta: ({"object": partial(_read_map, of[0], shape_for(of[1]), meta)}, "an object"),
 }
 
 
@@ -167,35 +174,35 @@ def _check_length(kind: Literal["string", "array"], meta: Meta, length: int, pat
         raise errors.too_long(path, kind, meta.max_length, length)
 
 
-_members = msgspec.json.Decoder(list[Raw]).decode
+_decode_members = msgspec.json.Decoder(list[Raw]).decode
 
 
-_fields = msgspec.json.Decoder(dict[str, Raw]).decode
+_decode_fields = msgspec.json.Decoder(dict[str, Raw]).decode
 
 
 def _read_array(decoder: msgspec.json.Decoder[list[Any]], member: _Shape, meta: Meta, raw: bytes, path: str) -> list[Any]:
     with suppress(msgspec.ValidationError):
         return decoder.decode(raw)
-    members = _members(raw)
+    members = _decode_members(raw)
     _check_length("array", meta, len(members), path)
     return [member.read(bytes(each), f"{path}[{index}]") for index, each in enumerate(members)]
 
 
 def _read_map(key: Any, value: _Shape, meta: Meta, raw: bytes, path: str) -> dict[str, Any]:
-    fields = _fields(raw)
+    fields = _decode_fields(raw)
     if meta.max_length is not None and len(fields) > meta.max_length:
         raise errors.too_many_properties(path, meta.max_length, len(fields))
     longest = get_args(key)[1].max_length if get_args(key) else None
     for name in fields:
         if longest is not None and len(name) > longest:
             raise errors.property_name_too_long(path, name, longest)
-    return {name: value.read(bytes(each), _join(path, name)) for name, each in fields.items()}
+    return {name: value.read(bytes(each), _join_path(path, name)) for name, each in fields.items()}
 
 
 def _read_object(kinds: tuple[type[Wire], ...], raw: bytes, path: str) -> Wire:
-    fields = _fields(raw)
+    fields = _decode_fields(raw)
     fields.pop(EXTRA_NAME, None)
-    kind = _kind_of(kinds, fields, path)
+    kind = _select_kind(kinds, fields, path)
     if kind is Unknown:
         return Unknown(extra=Extra(fields))
     with suppress(msgspec.ValidationError):
@@ -203,31 +210,31 @@ def _read_object(kinds: tuple[type[Wire], ...], raw: bytes, path: str) -> Wire:
     return _read_fields(kind, fields, path)
 
 
-def _kind_of(kinds: tuple[type[Wire], ...], fields: Mapping[str, Raw], path: str) -> type[Wire]:
-    by_tag = _by_tag(kinds)
+def _select_kind(kinds: tuple[type[Wire], ...], fields: Mapping[str, Raw], path: str) -> type[Wire]:
+    by_tag = _kinds_by_tag(kinds)
     if not by_tag:
         return kinds[0]
     tag = msgspec.json.decode(fields.get("type", b"null"))
     if isinstance(tag, str):
-        kind = by_tag.get(tag) or _by_alias(kinds).get(tag) or (Unknown if Unknown in kinds else None)
+        kind = by_tag.get(tag) or _kinds_by_alias(kinds).get(tag) or (Unknown if Unknown in kinds else None)
         if kind is None:
             raise errors.invalid_value(path or None, tag, by_tag)
         return kind
     if tag is not None:
-        raise errors.invalid_type(_join(path, "type"), "a string", _NAMES[_json_kind(bytes(fields["type"]))])
+        raise errors.invalid_type(_join_path(path, "type"), "a string", _KIND_PHRASES[_json_kind(bytes(fields["type"]))])
     for kind in by_tag.values():
         if kind.takes_untyped(fields):
             return kind
-    raise errors.missing_parameter(_join(path, "type"))
+    raise errors.missing_parameter(_join_path(path, "type"))
 
 
 @cache
-def _by_tag(kinds: tuple[type[Wire], ...]) -> dict[str, type[Wire]]:
+def _kinds_by_tag(kinds: tuple[type[Wire], ...]) -> dict[str, type[Wire]]:
     return {str(kind.__struct_config__.tag): kind for kind in kinds if kind.__struct_config__.tag and kind is not Unknown}
 
 
 @cache
-def _by_alias(kinds: tuple[type[Wire], ...]) -> dict[str, type[Wire]]:
+def _kinds_by_alias(kinds: tuple[type[Wire], ...]) -> dict[str, type[Wire]]:
     return {alias: kind for kind in kinds for alias in kind.aliases}
 
 
@@ -240,13 +247,13 @@ class _Field(NamedTuple):
 
 
 @cache
-def _fields_of(kind: type[Wire]) -> tuple[_Field, ...]:
+def _struct_fields(kind: type[Wire]) -> tuple[_Field, ...]:
     hints = get_type_hints(kind, include_extras=True)
     return tuple(
         _Field(each.name, each.encode_name, shape, each.required, _null_is_absent(kind, each, shape))
         for each in msgspec.structs.fields(kind)
         if each.name != "extra"
-        for shape in (shape_of(hints[each.name]),)
+        for shape in (shape_for(hints[each.name]),)
     )
 
 
@@ -260,8 +267,8 @@ def _read_fields(kind: type[Wire], fields: dict[str, Raw], path: str) -> Wire:
     left = dict(fields)
     if kind.__struct_config__.tag:
         left.pop("type", None)
-    for field in _fields_of(kind):
-        place = _join(path, field.wire_name)
+    for field in _struct_fields(kind):
+        place = _join_path(path, field.wire_name)
         if field.wire_name not in left:
             if field.required:
                 raise errors.missing_parameter(place)

@@ -19,53 +19,53 @@ class SseParser:
 
     def __init__(self, limit_bytes: int = 1 << 20) -> None:
         self._limit_bytes = limit_bytes
-        self._rest = b""
-        self._after_cr = False
-        self._begun = False
+        self._remainder = b""
+        self._is_after_cr = False
+        self._has_begun = False
         self._lines: list[bytes] = []
         self._size_bytes = 0
 
-    def feed(self, piece: bytes) -> list[bytes]:
+    def feed(self, chunk: bytes) -> list[bytes]:
         """
         The data of every event that ends in `piece`.
 
         Raises:
             ValueError: an event is larger than the limit; the stream is of no more use.
         """
-        *lines, self._rest = (self._rest + self._unified(piece)).split(b"\n")
-        if not self._begun and (lines or len(self._rest) >= len(_BOM)):
-            self._begun = True
+        *lines, self._remainder = (self._remainder + self._normalize_line_ends(chunk)).split(b"\n")
+        if not self._has_begun and (lines or len(self._remainder) >= len(_BOM)):
+            self._has_begun = True
             if lines:
                 lines[0] = lines[0].removeprefix(_BOM)
             else:
-                self._rest = self._rest.removeprefix(_BOM)
-        ended = [event for line in lines if (event := self._line(line)) is not None]
-        self._check(len(self._rest))
+                self._remainder = self._remainder.removeprefix(_BOM)
+        ended = [event for line in lines if (event := self._parse_line(line)) is not None]
+        self._check_size(len(self._remainder))
         return ended
 
-    def _unified(self, piece: bytes) -> bytes:
+    def _normalize_line_ends(self, chunk: bytes) -> bytes:
         """The piece with all its line ends as LF; a CR at the end of the last piece was one already."""
-        if self._after_cr and piece.startswith(b"\n"):
-            piece, self._after_cr = piece[1:], False
-        if piece:
-            self._after_cr = piece.endswith(b"\r")
-        return piece.replace(b"\r\n", b"\n").replace(b"\r", b"\n") if b"\r" in piece else piece
+        if self._is_after_cr and chunk.startswith(b"\n"):
+            chunk, self._is_after_cr = chunk[1:], False
+        if chunk:
+            self._is_after_cr = chunk.endswith(b"\r")
+        return chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n") if b"\r" in chunk else chunk
 
-    def _line(self, line: bytes) -> bytes | None:
+    def _parse_line(self, line: bytes) -> bytes | None:
         if not line:
-            return self._end()
+            return self._end_event()
         field, _, value = line.partition(b":")
         if field == b"data":
             value = value.removeprefix(b" ")
-            self._check(len(value))
+            self._check_size(len(value))
             self._size_bytes += len(value) + 1
             self._lines.append(value)
         return None
 
-    def _end(self) -> bytes | None:
+    def _end_event(self) -> bytes | None:
         lines, self._lines, self._size_bytes = self._lines, [], 0
         return b"\n".join(lines) if lines else None
 
-    def _check(self, more_bytes: int) -> None:
+    def _check_size(self, more_bytes: int) -> None:
         if self._size_bytes + more_bytes > self._limit_bytes:
             raise ValueError(f"a server-sent event is larger than {self._limit_bytes} bytes")

@@ -35,7 +35,7 @@ class Extra(Mapping[str, Any]):
     __slots__ = ("_fields",)
 
     def __init__(self, fields: Mapping[str, Any]) -> None:
-        self._fields = {name: _compact(value) for name, value in fields.items()}
+        self._fields = {name: _compact_json(value) for name, value in fields.items()}
 
     def __getitem__(self, name: str) -> Any:
         return msgspec.json.decode(self._fields[name])
@@ -55,7 +55,7 @@ class Extra(Mapping[str, Any]):
         return msgspec.json.encode(self._fields)
 
 
-def _compact(value: Any) -> Raw:
+def _compact_json(value: Any) -> Raw:
     # On one line: a server-sent event ends at a line break.
     json = msgspec.json.format(msgspec.json.encode(value), indent=-1)
     msgspec.json.decode(json)  # what was skipped over, unread, may yet be no JSON
@@ -123,16 +123,16 @@ else:
     """An object that must say its `type`, where only one is possible: msgspec asks for it in unions alone."""
 
 
-def _flatten(value: Any) -> Raw:
+def _encode_extra(value: Any) -> Raw:
     if not isinstance(value, Extra):
         raise NotImplementedError(f"{type(value).__name__} has no place on the wire")
     return Raw(b"0," + value.json[1:-1] if value else b"0")
 
 
-ENCODER = msgspec.json.Encoder(enc_hook=_flatten)
+ENCODER = msgspec.json.Encoder(enc_hook=_encode_extra)
 """Writes wire types; what it writes is JSON once `without_markers` has seen it."""
 
-MARK = 0x7F
+MARKER_BYTE = 0x7F
 """The byte that what `ENCODER` wrote is searched for: it is in every marker, and in hardly any text."""
 
 
@@ -145,14 +145,14 @@ _MARKERS = (
 )
 
 
-def without_markers(written: bytes) -> bytes:
+def strip_markers(encoded_json: bytes) -> bytes:
     """JSON, from what `ENCODER` wrote."""
     for marker, rest in _MARKERS:
-        written = written.replace(marker, rest)
-    return written
+        encoded_json = encoded_json.replace(marker, rest)
+    return encoded_json
 
 
 def encode(value: Any) -> bytes:
     """JSON of wire types, and of lists and dicts of them; on one line."""
     written = ENCODER.encode(value)
-    return without_markers(written) if MARK in written else written
+    return strip_markers(written) if MARKER_BYTE in written else written

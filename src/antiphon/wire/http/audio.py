@@ -10,7 +10,7 @@ from antiphon.wire.codec.reading import Reader, check_depth, read_query
 from antiphon.wire.codec.types import Maybe, Opt, Tagged, Wire
 
 TranscriptFormat = Literal["json", "text", "srt", "verbose_json", "vtt", "diarized_json"]
-SoundFormat = Literal["mp3", "opus", "aac", "flac", "wav", "pcm"]
+SpeechFormat = Literal["mp3", "opus", "aac", "flac", "wav", "pcm"]
 
 # Recordings written down
 
@@ -105,12 +105,12 @@ def read_transcription_form(fields: Iterable[tuple[str, str]]) -> TranscriptionR
     The request in a form's fields. One that is empty is not filled in, as in the forms of pages; `True` is how some clients write it.
 
     Raises:
-        ClientMistake: it is none; `param` says where.
+        ClientError: it is none; `param` says where.
     """
     filled = ((name, value.lower() if name == "stream" else value) for name, value in fields if value)
     request = read_query(TranscriptionRequest, filled)
     if request.timestamp_granularities is not UNSET and request.response_format != "verbose_json":
-        raise errors.ClientMistake(
+        raise errors.ClientError(
             "The 'timestamp_granularities' parameter is only allowed when 'response_format' is 'verbose_json'.",
             code="invalid_value",
             param="timestamp_granularities",
@@ -118,31 +118,32 @@ def read_transcription_form(fields: Iterable[tuple[str, str]]) -> TranscriptionR
     return request
 
 
-Timed = tuple[str, float, float]
+TimedText = tuple[str, float, float]
 """A text, and the seconds from which and up to which it is said."""
 
 
-def srt(stretches: Sequence[Timed]) -> str:
+def to_srt(segments: Sequence[TimedText]) -> str:
     """Subtitles as SubRip has them."""
     return "".join(
-        f"{number}\n{_clock(start, ',')} --> {_clock(end, ',')}\n{text}\n\n" for number, (text, start, end) in enumerate(stretches, 1)
+        f"{number}\n{_timestamp(start, ',')} --> {_timestamp(end, ',')}\n{text}\n\n"
+        for number, (text, start, end) in enumerate(segments, 1)
     )
 
 
-def vtt(stretches: Sequence[Timed]) -> str:
+def to_vtt(segments: Sequence[TimedText]) -> str:
     """
     Subtitles as the web has them.
 
     Source: https://www.w3.org/TR/webvtt1/#syntax
     """
     escapes = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
-    cues = (f"{_clock(start, '.')} --> {_clock(end, '.')}\n{text.translate(escapes)}\n\n" for text, start, end in stretches)
+    cues = (f"{_timestamp(start, '.')} --> {_timestamp(end, '.')}\n{text.translate(escapes)}\n\n" for text, start, end in segments)
     return "WEBVTT\n\n" + "".join(cues)
 
 
-def _clock(seconds: float, mark: str) -> str:
+def _timestamp(seconds: float, separator: str) -> str:
     whole_s, ms = divmod(round(seconds * 1000), 1000)
-    return f"{whole_s // 3600:02}:{whole_s // 60 % 60:02}:{whole_s % 60:02}{mark}{ms:03}"
+    return f"{whole_s // 3600:02}:{whole_s // 60 % 60:02}:{whole_s % 60:02}{separator}{ms:03}"
 
 
 # Texts read aloud
@@ -161,7 +162,7 @@ class SpeechRequest(Wire, kw_only=True):
     input: Annotated[str, Meta(min_length=1, max_length=4096)]
     voice: str | VoiceId
     instructions: Maybe[str] = UNSET
-    response_format: SoundFormat = "mp3"
+    response_format: SpeechFormat = "mp3"
     speed: Annotated[float, Meta(ge=0.25, le=4)] = 1.0
     stream_format: Literal["sse", "audio"] = "audio"
 
@@ -201,7 +202,7 @@ def decode_speech_request(body: bytes) -> SpeechRequest:
     The request in `body`.
 
     Raises:
-        ClientMistake: it is none; `param` says where.
+        ClientError: it is none; `param` says where.
     """
     check_depth(body)
     return _speech_reader.read(body)

@@ -6,7 +6,7 @@ Times are in Unix seconds.
 
 from typing import Literal
 
-from antiphon.engine_api.capabilities import Abilities
+from antiphon.engine_api.capabilities import Capabilities
 from antiphon.wire.codec.types import Wire
 
 WorkerStatus = Literal["idle", "busy", "draining", "quarantined", "offline"]
@@ -79,7 +79,7 @@ class WorkerStatusEntry(Wire, kw_only=True):
     joined_at: float
     silent_s: float | None
     version: str | None
-    abilities: Abilities
+    abilities: Capabilities
     sessions: list[QueueTicket]
 
 
@@ -123,7 +123,7 @@ class GatewayStatus(Wire, kw_only=True):
     running_tasks: list[QueueTicket]
 
 
-class HeldMean(Wire, kw_only=True):
+class MeanDuration(Wire, kw_only=True):
     """How long a place is held by a kind of conversation, on average."""
 
     model: str
@@ -142,4 +142,4 @@ class EtaConfig(Wire, kw_only=True):
     """
 
     ema_alpha: float
-    means: list[HeldMean]
+    means: list[MeanDuration]

@@ -9,11 +9,11 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct, msgpack
 
-from antiphon.engine_api import commands, events as talk_events
-from antiphon.engine_api.capabilities import Abilities
-from antiphon.engine_api.options import Kind, Settings
-from antiphon.errors import ClientMistake, Fault, OurFault
-from antiphon.wire.codec.length_prefix import FRAME_LIMIT_BYTES, behind_length
+from antiphon.engine_api import commands, events
+from antiphon.engine_api.capabilities import Capabilities
+from antiphon.engine_api.options import ConversationKind, ConversationSettings
+from antiphon.errors import ApiError, ClientError, ServerError
+from antiphon.wire.codec.length_prefix import FRAME_LIMIT_BYTES, add_length_prefix
 
 VERSION = 2
 """Of these frames; both ends must have the same."""
@@ -24,7 +24,7 @@ PATH = "/v1/workers/join"
 VERSION_HEADER = "antiphon-link"
 """Of the handshake: the version. One that differs may have another `Hello`, too, so it is told before there is any frame."""
 
-KINDS: tuple[Kind, ...] = ("responses", "realtime", "chat", "audio", "video")
+CONVERSATION_KINDS: tuple[ConversationKind, ...] = ("responses", "realtime", "chat", "audio", "video")
 
 
 class _Frame(Struct, frozen=True, tag=True, array_like=True):
@@ -42,20 +42,20 @@ class Failure(Struct, frozen=True, array_like=True):
     retry_after_s: float | None
 
     @classmethod
-    def of(cls, fault: Fault) -> "Failure":
+    def from_error(cls, fault: ApiError) -> "Failure":
         """The fault, packed."""
         return cls(fault.message, fault.code, fault.param, fault.status, fault.type, fault.retry_after_s)
 
-    def fault(self) -> Fault:
+    def to_error(self) -> ApiError:
         """The fault, unpacked: the client's by its status, or ours."""
-        kind = ClientMistake if self.status < 500 else OurFault
+        kind = ClientError if self.status < 500 else ServerError
         return kind(self.message, code=self.code, param=self.param, status=self.status, type=self.type, retry_after_s=self.retry_after_s)
 
 
 # To a worker, and from it
 
 
-class Beat(_Frame, frozen=True):
+class Heartbeat(_Frame, frozen=True):
     """Whoever sends it is there."""
 
 
@@ -66,7 +66,7 @@ class Drain(_Frame, frozen=True):
 # To a worker
 
 
-class Begin(_Frame, frozen=True):
+class BuildEngine(_Frame, frozen=True):
     """
     To a child that has just begun: what it is to be.
 
@@ -86,13 +86,13 @@ class Begin(_Frame, frozen=True):
     secrets: dict[str, str]
 
 
-class Welcome(_Frame, frozen=True):
+class JoinAccepted(_Frame, frozen=True):
     """The worker is one of the server's now; `id` is what the operator sees it by."""
 
     id: str
 
 
-class Refused(_Frame, frozen=True):
+class JoinRefused(_Frame, frozen=True):
     """The worker can't be one of the server's; the link ends."""
 
     message: str
@@ -102,56 +102,71 @@ class Undrain(_Frame, frozen=True):
     """The server's operator wants the worker to take conversations again."""
 
 
-class Dismissed(_Frame, frozen=True):
+class WorkerDismissed(_Frame, frozen=True):
     """The server's operator has removed the worker: it is to go when it has no conversations."""
 
 
-class Open(_Frame, frozen=True):
+class OpenConversation(_Frame, frozen=True):
     """Begin a conversation; `number` has not been used on this link before."""
 
     number: int
-    settings: Settings
+    settings: ConversationSettings
 
 
-class Told(_Frame, frozen=True):
+class EngineCommands(_Frame, frozen=True):
     """Words to the engine, in their order."""
 
     number: int
-    words: tuple[commands.ToEngine, ...]
+    words: tuple[commands.EngineCommand, ...]
 
 
-class Pause(_Frame, frozen=True):
+class PauseConversation(_Frame, frozen=True):
     """The client is behind."""
 
     number: int
 
 
-class Resume(_Frame, frozen=True):
+class ResumeConversation(_Frame, frozen=True):
     """The client has caught up."""
 
     number: int
 
 
-class Leave(_Frame, frozen=True):
-    """The conversation is over; `Left` is the answer."""
+class CloseConversation(_Frame, frozen=True):
+    """The conversation is over; `ConversationClosed` is the answer."""
 
     number: int
 
 
-class Count(_Frame, frozen=True):
+class CountRequest(_Frame, frozen=True):
     """A question: how many tokens is this?"""
 
     number: int
     ask: commands.Respond
 
 
-class Probe(_Frame, frozen=True):
+class ProbeRequest(_Frame, frozen=True):
     """A question: is the engine well?"""
 
     number: int
 
 
-ToWorker = Beat | Begin | Welcome | Refused | Drain | Undrain | Dismissed | Open | Told | Pause | Resume | Leave | Count | Probe
+ToWorker = (
+    Heartbeat
+    | BuildEngine
+    | JoinAccepted
+    | JoinRefused
+    | Drain
+    | Undrain
+    | WorkerDismissed
+    | OpenConversation
+    | EngineCommands
+    | PauseConversation
+    | ResumeConversation
+    | CloseConversation
+    | CountRequest
+    | ProbeRequest
+)
 
 
 # From a worker
@@ -171,54 +186,54 @@ class Hello(_Frame, frozen=True):
     """
 
     version: int
-    abilities: Abilities
+    abilities: Capabilities
     model: Annotated[str, Meta(max_length=256)] = ""
-    kinds: tuple[Kind, ...] = KINDS
+    kinds: tuple[ConversationKind, ...] = CONVERSATION_KINDS
     slots: Annotated[int, Meta(ge=1)] | None = None
     name: Annotated[str, Meta(max_length=256)] = ""
     program: Annotated[str, Meta(max_length=64)] = ""
     is_draining: bool = False
 
 
-class Noticed(_Frame, frozen=True):
+class ChildNotice(_Frame, frozen=True):
     """From a child: a line for the operator."""
 
     line: str
 
 
-class Failed(_Frame, frozen=True):
+class EngineBuildFailed(_Frame, frozen=True):
     """From a child: it can't answer, and ends."""
 
     failure: Failure
 
 
-class Opened(_Frame, frozen=True):
+class ConversationOpened(_Frame, frozen=True):
     """The conversation has begun."""
 
     number: int
 
 
-class Said(_Frame, frozen=True):
+class EngineEvents(_Frame, frozen=True):
     """Words that came from the engine together."""
 
     number: int
-    words: tuple[talk_events.FromEngine, ...]
+    words: tuple[events.EngineEvent, ...]
 
 
-class Broken(_Frame, frozen=True):
+class ConversationFailed(_Frame, frozen=True):
     """The conversation could not begin, or broke off."""
 
     number: int
     failure: Failure
 
 
-class Left(_Frame, frozen=True):
+class ConversationClosed(_Frame, frozen=True):
     """The last of a conversation: the engine has left it, and its place is free."""
 
     number: int
 
 
-class Answered(_Frame, frozen=True):
+class RequestAnswered(_Frame, frozen=True):
     """The answer to a question: a failure, or the tokens where those were asked for."""
 
     number: int
@@ -226,19 +241,30 @@ class Answered(_Frame, frozen=True):
     failure: Failure | None = None
 
 
-FromWorker = Beat | Hello | Drain | Noticed | Failed | Opened | Said | Broken | Left | Answered
+FromWorker = (
+    Heartbeat
+    | Hello
+    | Drain
+    | ChildNotice
+    | EngineBuildFailed
+    | ConversationOpened
+    | EngineEvents
+    | ConversationFailed
+    | ConversationClosed
+    | RequestAnswered
+)
 
-to_worker: msgpack.Decoder[ToWorker] = msgpack.Decoder(ToWorker)
-from_worker: msgpack.Decoder[FromWorker] = msgpack.Decoder(FromWorker)
+to_worker_decoder: msgpack.Decoder[ToWorker] = msgpack.Decoder(ToWorker)
+from_worker_decoder: msgpack.Decoder[FromWorker] = msgpack.Decoder(FromWorker)
 
 _encoder = msgpack.Encoder()
 
 
-class Unsendable(ValueError):
+class UnsendableFrame(ValueError):
     """What was to be sent can't be."""
 
 
-def framed(frame: ToWorker | FromWorker) -> bytes:
+def pack_frame(frame: ToWorker | FromWorker) -> bytes:
     """
     The frame behind its length.
 
@@ -248,7 +274,7 @@ def framed(frame: ToWorker | FromWorker) -> bytes:
     try:
         packed = _encoder.encode(frame)
     except (OverflowError, TypeError, ValueError, RecursionError) as error:  # a number of 70 bits, half a character
-        raise Unsendable(f"it has something in it that can't be sent to another process ({error})") from None
+        raise UnsendableFrame(f"it has something in it that can't be sent to another process ({error})") from None
     if len(packed) > FRAME_LIMIT_BYTES:
-        raise Unsendable(f"it has {len(packed)} bytes, and another process is sent {FRAME_LIMIT_BYTES} at most")
-    return behind_length(packed)
+        raise UnsendableFrame(f"it has {len(packed)} bytes, and another process is sent {FRAME_LIMIT_BYTES} at most")
+    return add_length_prefix(packed)

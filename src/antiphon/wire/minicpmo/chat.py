@@ -1,7 +1,7 @@
 """
 What a client of a MiniCPM-o session asks in chat mode.
 
-A message's parts become parts of a `turns.Message`, one for one, so that what is said of the third part is said of the client's third.
+A message's parts become parts of a `SupervisorMessage`, one for one, so that what is said of the third part is said of the client's third.
 """
 
 import base64
@@ -12,10 +12,10 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
-from antiphon.engine_api import history as turns
-from antiphon.errors import ClientMistake, shown
+from antiphon.engine_api import history
+from antiphon.errors import ClientError, shorten
 from antiphon.wire.minicpmo import media
-from antiphon.wire.minicpmo.decode import checked_id, invalid, missing_field, read, required
+from antiphon.wire.minicpmo.decode import invalid_field, missing_field, read, require_field, validate_id
 
 MESSAGES_LIMIT = 256
 """The most messages of one question."""
@@ -26,10 +26,10 @@ PARTS_LIMIT = 64
 STACK_LIMIT = 64
 """The most pictures of a film that are looked at together."""
 
-TOKENS_DEFAULT = 256
+MAX_TOKENS_DEFAULT = 256
 """How long an answer may be where the client does not say, as with the original."""
 
-TOKENS_LIMIT = 1_000_000
+MAX_TOKENS_LIMIT = 1_000_000
 """The longest answer that may be asked for: more than any model's context, and less than engines count to."""
 
 
@@ -49,9 +49,9 @@ class ChatAppend(Struct, frozen=True, kw_only=True):
         thinks: whether to reason; None where the client did not say.
     """
 
-    messages: tuple[turns.Message, ...]
+    messages: tuple[history.Message, ...]
     streaming: bool = True
-    max_tokens: int = TOKENS_DEFAULT
+    max_tokens: int = MAX_TOKENS_DEFAULT
     length_penalty: float | None = None
     slices: int | None = None
     is_omni: bool = False
@@ -69,7 +69,7 @@ class _Url(Struct):
     url: str | None = None
 
 
-class _Recording(Struct):
+class _InputAudio(Struct):
     data: Raw | UnsetType = UNSET
     format: str | None = None
 
@@ -82,7 +82,7 @@ class _Part(Struct):
     audio: Raw | UnsetType = UNSET
     video: Raw | UnsetType = UNSET
     image_url: _Url | str | None = None
-    input_audio: _Recording | None = None
+    input_audio: _InputAudio | None = None
     stack_frames: Annotated[int, Meta(ge=1, le=STACK_LIMIT)] | None = None
 
 
@@ -92,7 +92,7 @@ class _Message(Struct):
 
 
 class _Generation(Struct):
-    max_new_tokens: Annotated[int, Meta(ge=1, le=TOKENS_LIMIT)] | None = None
+    max_new_tokens: Annotated[int, Meta(ge=1, le=MAX_TOKENS_LIMIT)] | None = None
     length_penalty: float | None = None
 
 
@@ -119,128 +119,126 @@ class _Chat(Struct):
     response_id: str | None = None
 
 
-_chat = msgspec.json.Decoder(_Chat)
+_chat_decoder = msgspec.json.Decoder(_Chat)
 
 
-def chat_append(raw: bytes) -> ChatAppend:
+def decode_chat_append(raw: bytes) -> ChatAppend:
     """
     A question, from the `input` of its event.
 
     Raises:
-        ClientMistake: it is none.
+        ClientError: it is none.
     """
-    given = read(_chat, raw, "input")
+    given = read(_chat_decoder, raw, "input")
     if given.messages is None and given.audio is not UNSET:
-        raise ClientMistake(
-            "'input.audio' is for full duplex; mode=chat takes 'input.messages'.", code="mode_mismatch", param="input.audio"
-        )
+        raise ClientError("'input.audio' is for full duplex; mode=chat takes 'input.messages'.", code="mode_mismatch", param="input.audio")
     generation, image, tts = given.generation or _Generation(), given.image or _Image(), given.tts or _Tts()
     return ChatAppend(
         messages=_messages(given.messages),
         streaming=given.streaming is not False,
-        max_tokens=generation.max_new_tokens or TOKENS_DEFAULT,
+        max_tokens=generation.max_new_tokens or MAX_TOKENS_DEFAULT,
         length_penalty=generation.length_penalty,
         slices=image.max_slice_nums,
         is_omni=bool(given.omni_mode),
         speaks=bool(tts.enabled or given.use_tts_template),
         voice_reference=_reference(tts.ref_audio_data),
         thinks=given.enable_thinking,
-        input_id=checked_id(given.input_id, "input.input_id"),
-        response_id=checked_id(given.response_id, "input.response_id"),
+        input_id=validate_id(given.input_id, "input.input_id"),
+        response_id=validate_id(given.response_id, "input.response_id"),
     )
 
 
 def _reference(raw: Raw | UnsetType) -> bytes | None:
     if isinstance(raw, UnsetType) or bytes(raw) == b"null":
         return None
-    return media.sound_of(raw, "input.tts.ref_audio_data", media.REFERENCE_LIMIT_S) or None
+    return media.decode_audio(raw, "input.tts.ref_audio_data", media.REFERENCE_LIMIT_S) or None
 
 
-def _messages(given: list[_Message] | None) -> tuple[turns.Message, ...]:
-    if given is None:
+def _messages(messages: list[_Message] | None) -> tuple[history.Message, ...]:
+    if messages is None:
         raise missing_field("input.messages")
-    if not 1 <= len(given) <= MESSAGES_LIMIT:
-        raise invalid("input.messages", f"expected 1 to {MESSAGES_LIMIT} messages, but got {len(given)}")
-    return tuple(turns.Message(message.role, _parts(message.content, index)) for index, message in enumerate(given))
+    if not 1 <= len(messages) <= MESSAGES_LIMIT:
+        raise invalid_field("input.messages", f"expected 1 to {MESSAGES_LIMIT} messages, but got {len(messages)}")
+    return tuple(history.Message(message.role, _parts(message.content, index)) for index, message in enumerate(messages))
 
 
-def _parts(content: str | list[_Part], at: int) -> tuple[turns.Part, ...]:
+def _parts(content: str | list[_Part], message_index: int) -> tuple[history.HistoryPart, ...]:
     if isinstance(content, str):
-        return (turns.TextPart(content),)
-    path = f"input.messages[{at}].content"
+        return (history.TextPart(content),)
+    path = f"input.messages[{message_index}].content"
     if len(content) > PARTS_LIMIT:
-        raise invalid(path, f"expected at most {PARTS_LIMIT} parts, but got {len(content)}")
+        raise invalid_field(path, f"expected at most {PARTS_LIMIT} parts, but got {len(content)}")
     return tuple(_part(part, f"{path}[{index}]") for index, part in enumerate(content))
 
 
-def _part(part: _Part, path: str) -> turns.Part:
-    reader = _PARTS.get(part.type)
+def _part(part: _Part, path: str) -> history.HistoryPart:
+    reader = _PART_READERS.get(part.type)
     if reader is None:
-        raise invalid(f"{path}.type", f"expected one of {', '.join(_PARTS)}, but got '{shown(part.type)}'")
+        raise invalid_field(f"{path}.type", f"expected one of {', '.join(_PART_READERS)}, but got '{shorten(part.type)}'")
     return reader(part, path)
 
 
-def _text(part: _Part, path: str) -> turns.Part:
+def _text_part(part: _Part, path: str) -> history.HistoryPart:
     if part.text is None:
         raise missing_field(f"{path}.text")
-    return turns.TextPart(part.text)
+    return history.TextPart(part.text)
 
 
-def _held(part: _Part, name: str, path: str) -> tuple[bytes, str]:
+def _part_value(part: _Part, name: str, path: str) -> tuple[bytes, str]:
     """The value of a part that stands in `data`, or under the name of what it is."""
     other: Raw | UnsetType = getattr(part, name)
     if isinstance(part.data, UnsetType) and not isinstance(other, UnsetType):
-        return required(other, f"{path}.{name}"), f"{path}.{name}"
-    return required(part.data, f"{path}.data"), f"{path}.data"
+        return require_field(other, f"{path}.{name}"), f"{path}.{name}"
+    return require_field(part.data, f"{path}.data"), f"{path}.data"
 
 
-def _picture(part: _Part, path: str) -> turns.Part:
-    return turns.ImagePart(url=media.picture_url(*_held(part, "image", path)))
+def _image_part(part: _Part, path: str) -> history.HistoryPart:
+    return history.ImagePart(url=media.image_data_url(*_part_value(part, "image", path)))
 
 
-def _picture_url(part: _Part, path: str) -> turns.Part:
+def _image_url_part(part: _Part, path: str) -> history.HistoryPart:
     given, place = part.image_url, f"{path}.image_url"
     url = given.url if isinstance(given, _Url) else given
     if url is None:
         raise missing_field(place)
     if url.startswith(("http://", "https://")):
-        return turns.ImagePart(url=url)
+        return history.ImagePart(url=url)
     if _OTHER_SCHEME.match(url):
-        raise invalid(place, "expected a URL of data, http, or https")
-    return turns.ImagePart(url=media.picture_url(msgspec.json.encode(url), place))
+        raise invalid_field(place, "expected a URL of data, http, or https")
+    return history.ImagePart(url=media.image_data_url(msgspec.json.encode(url), place))
 
 
-def _sound(part: _Part, path: str) -> turns.Part:
-    return _heard(*_held(part, "audio", path))
+def _audio_part(part: _Part, path: str) -> history.HistoryPart:
+    return _audio_from_base64(*_part_value(part, "audio", path))
 
 
-def _heard(raw: bytes, place: str) -> turns.Part:
+def _audio_from_base64(raw: bytes, path: str) -> history.HistoryPart:
     """Sound as samples, or as a WAV file."""
-    sound = media.bytes_of(raw, place, media.RECORDING_LIMIT_S * media.RATE_IN_HZ * media.FLOAT_BYTES)
+    sound = media.decode_base64(raw, path, media.RECORDING_LIMIT_S * media.RATE_IN_HZ * media.FLOAT_BYTES)
     if sound[:4] == b"RIFF" and sound[8:12] == b"WAVE":
-        return turns.AudioPart(base64.b64encode(sound).decode(), "wav")
-    return turns.SpeechPart(media.samples_of(sound, place), media.RATE_IN_HZ)
+        return history.AudioPart(base64.b64encode(sound).decode(), "wav")
+    return history.SpeechPart(media.decode_samples(sound, path), media.RATE_IN_HZ)
 
 
-def _recording(part: _Part, path: str) -> turns.Part:
-    given = part.input_audio or _Recording()
+def _input_audio_part(part: _Part, path: str) -> history.HistoryPart:
+    given = part.input_audio or _InputAudio()
     place = f"{path}.input_audio.data"
-    raw = required(given.data, place)
+    raw = require_field(given.data, place)
     if given.format in (None, "wav"):
-        return _heard(raw, place)
-    return turns.AudioPart(media.text_of(raw, place, media.PICTURE_LIMIT_BYTES), str(given.format))
+        return _audio_from_base64(raw, place)
+    return history.AudioPart(media.validate_base64(raw, place, media.IMAGE_LIMIT_BYTES), str(given.format))
 
 
-def _film(part: _Part, path: str) -> turns.Part:
-    raw, place = _held(part, "video", path)
-    return turns.VideoPart(media.text_of(raw, place, media.FILM_LIMIT_BYTES), part.stack_frames or 1)
+def _video_part(part: _Part, path: str) -> history.HistoryPart:
+    raw, place = _part_value(part, "video", path)
+    return history.VideoPart(media.validate_base64(raw, place, media.VIDEO_LIMIT_BYTES), part.stack_frames or 1)
 
 
-_PARTS: dict[str, Callable[[_Part, str], turns.Part]] = {
-    "text": _text,
-    "image": _picture,
-    "audio": _sound,
-    "video": _film,
-    "image_url": _picture_url,
-    "input_audio": _recording,
+_PART_READERS: dict[str, Callable[[_Part, str], history.HistoryPart]] = {
+    "text": _text_part,
+    "image": _image_part,
+    "audio": _audio_part,
+    "video": _video_part,
+    "image_url": _image_url_part,
+    "input_audio": _input_audio_part,
 }

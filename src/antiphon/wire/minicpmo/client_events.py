@@ -3,7 +3,7 @@ What a client of a MiniCPM-o session says, read and checked.
 
 One JSON object to a frame. Clients of several generations write the same thing in several ways, and all of them are understood; fields that
 nobody here knows are passed over. A client's sound and pictures are decoded while they are read, so that an event that could be read has
-nothing wrong with it. What is wrong with another is told as a `ClientMistake` of these codes: `invalid_json`, `unknown_event`,
+nothing wrong with it. What is wrong with another is told as a `ClientError` of these codes: `invalid_json`, `unknown_event`,
 `missing_field`, `invalid_payload`.
 
 Source: OpenBMB's documentation of the Realtime API of MiniCPM-o 4.5.
@@ -15,16 +15,16 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from antiphon.errors import ClientMistake, listed, shown
+from antiphon.errors import ClientError, quote_list, shorten
 from antiphon.wire.codec.reading import check_depth
 from antiphon.wire.minicpmo import media
-from antiphon.wire.minicpmo.chat import ChatAppend as ChatAppend, chat_append
-from antiphon.wire.minicpmo.decode import ID_LIMIT, checked_id, first_of, invalid, missing_field, read, required
+from antiphon.wire.minicpmo.chat import ChatAppend as ChatAppend, decode_chat_append
+from antiphon.wire.minicpmo.decode import ID_LIMIT, first_field, invalid_field, missing_field, read, require_field, validate_id
 
 Mode = Literal["chat", "audio", "video"]
 MODES: tuple[Mode, ...] = ("chat", "audio", "video")
 
-PROMPT_LIMIT = 131_072
+PROMPT_LIMIT_CHARACTERS = 131_072
 """The most characters of what the model is told."""
 
 OPTIONS_LIMIT_BYTES = 65_536
@@ -131,11 +131,11 @@ class _Duplex(_Hints):
     response_id: str | None = None
 
 
-_envelope = msgspec.json.Decoder(_Envelope)
-_payload = msgspec.json.Decoder(_Payload)
-_duplex = msgspec.json.Decoder(_Duplex)
-_options = msgspec.json.Decoder(dict[str, Any])
-_string = msgspec.json.Decoder(str)
+_envelope_decoder = msgspec.json.Decoder(_Envelope)
+_payload_decoder = msgspec.json.Decoder(_Payload)
+_duplex_decoder = msgspec.json.Decoder(_Duplex)
+_options_decoder = msgspec.json.Decoder(dict[str, Any])
+_string_decoder = msgspec.json.Decoder(str)
 
 
 def decode_client(frame: bytes, mode: Mode) -> ClientEvent:
@@ -143,114 +143,117 @@ def decode_client(frame: bytes, mode: Mode) -> ClientEvent:
     The event in a frame that a client of a session in that mode sent.
 
     Raises:
-        ClientMistake: it is none.
+        ClientError: it is none.
     """
-    envelope = read(_envelope, frame, "")
-    tag = read(_string, required(envelope.type, "type"), "type")
-    reader = _READERS.get(tag)
+    envelope = read(_envelope_decoder, frame, "")
+    tag = read(_string_decoder, require_field(envelope.type, "type"), "type")
+    reader = _EVENT_DECODERS.get(tag)
     if reader is None:
-        raise ClientMistake(f"Unknown event type: '{shown(tag)}'. Known types are: {listed(_READERS)}.", code="unknown_event", param="type")
+        raise ClientError(
+            f"Unknown event type: '{shorten(tag)}'. Known types are: {quote_list(_EVENT_DECODERS)}.", code="unknown_event", param="type"
+        )
     return reader(envelope, mode)
 
 
-def _init(envelope: _Envelope, _mode: Mode) -> SessionInit:
-    raw = required(envelope.payload, "payload")
-    _check_depth(raw)
-    payload = read(_payload, raw, "payload")
-    instructions, name = first_of(payload, ("system_prompt", "instructions"))
-    if instructions is not None and len(instructions) > PROMPT_LIMIT:
-        raise invalid(f"payload.{name}", f"expected at most {PROMPT_LIMIT} characters, but got {len(instructions)}")
+def _decode_init(envelope: _Envelope, _mode: Mode) -> SessionInit:
+    raw = require_field(envelope.payload, "payload")
+    _check_raw_depth(raw)
+    payload = read(_payload_decoder, raw, "payload")
+    instructions, name = first_field(payload, ("system_prompt", "instructions"))
+    if instructions is not None and len(instructions) > PROMPT_LIMIT_CHARACTERS:
+        raise invalid_field(f"payload.{name}", f"expected at most {PROMPT_LIMIT_CHARACTERS} characters, but got {len(instructions)}")
     places = ((payload.voice, "payload.voice"), (payload, "payload"))
     return SessionInit(
         instructions=instructions,
-        options=_config(payload.config),
-        reference=_reference(places, ("ref_audio_base64", "ref_audio")),
-        voice_reference=_reference(places, ("tts_ref_audio_base64", "tts_ref_audio")),
-        slices=_slices(payload.max_slice_nums, "payload.max_slice_nums", 1)[0],
+        options=_decode_options(payload.config),
+        reference=_decode_reference(places, ("ref_audio_base64", "ref_audio")),
+        voice_reference=_decode_reference(places, ("tts_ref_audio_base64", "tts_ref_audio")),
+        slices=_slice_counts(payload.max_slice_nums, "payload.max_slice_nums", 1)[0],
         speaks=payload.use_tts is not False,
     )
 
 
-def _check_depth(raw: bytes) -> None:
+def _check_raw_depth(raw: bytes) -> None:
     try:
         check_depth(raw)
-    except ClientMistake as deep:
-        raise ClientMistake(deep.message, code="invalid_json") from None
+    except ClientError as deep:
+        raise ClientError(deep.message, code="invalid_json") from None
 
 
-def _config(raw: Raw | UnsetType) -> dict[str, Any]:
+def _decode_options(raw: Raw | UnsetType) -> dict[str, Any]:
     if isinstance(raw, UnsetType) or bytes(raw) == b"null":
         return {}
     if len(raw) > OPTIONS_LIMIT_BYTES:
-        raise invalid("payload.config", f"expected at most {OPTIONS_LIMIT_BYTES} bytes, but got {len(raw)}")
-    return read(_options, raw, "payload.config")
+        raise invalid_field("payload.config", f"expected at most {OPTIONS_LIMIT_BYTES} bytes, but got {len(raw)}")
+    return read(_options_decoder, raw, "payload.config")
 
 
-def _reference(places: tuple[tuple[_References | None, str], ...], names: tuple[str, ...]) -> bytes | None:
-    for references, path in places:
-        raw, name = first_of(references, names)
+def _decode_reference(sources: tuple[tuple[_References | None, str], ...], names: tuple[str, ...]) -> bytes | None:
+    for references, path in sources:
+        raw, name = first_field(references, names)
         if raw is not None:
-            return media.sound_of(raw, f"{path}.{name}", media.REFERENCE_LIMIT_S) or None
+            return media.decode_audio(raw, f"{path}.{name}", media.REFERENCE_LIMIT_S) or None
     return None
 
 
-def _slices(given: _Slices, param: str, count: int) -> tuple[int | None, ...]:
+def _slice_counts(value: _Slices, param: str, count: int) -> tuple[int | None, ...]:
     """For each of so many pictures, into how many it may be cut."""
-    numbers = given if isinstance(given, list) else [given] * max(count, 1)  # one is looked at where there is no picture, too
-    if isinstance(given, list) and len(given) != count:
-        raise invalid(param, f"expected a number for each of {count} pictures, but got {len(given)} numbers")
+    numbers = value if isinstance(value, list) else [value] * max(count, 1)  # one is looked at where there is no picture, too
+    if isinstance(value, list) and len(value) != count:
+        raise invalid_field(param, f"expected a number for each of {count} pictures, but got {len(value)} numbers")
     for number in numbers:
         if number is not None and not 1 <= number <= SLICES_LIMIT:
-            raise invalid(param, f"expected numbers from 1 to {SLICES_LIMIT}, but got {shown(number)}")
+            raise invalid_field(param, f"expected numbers from 1 to {SLICES_LIMIT}, but got {shorten(number)}")
     return tuple(numbers[:count])
 
 
-def _append(envelope: _Envelope, mode: Mode) -> DuplexAppend | ChatAppend:
-    raw = required(envelope.input, "input")
+def _decode_append(envelope: _Envelope, mode: Mode) -> DuplexAppend | ChatAppend:
+    raw = require_field(envelope.input, "input")
     if mode == "chat":
-        _check_depth(raw)
-        return chat_append(raw)
-    given = read(_duplex, raw, "input")
+        _check_raw_depth(raw)
+        return decode_chat_append(raw)
+    given = read(_duplex_decoder, raw, "input")
     hints = given.hints or _Hints()
-    sound, name = first_of(given, ("audio", "audio_base64", "audio_data"))
+    sound, name = first_field(given, ("audio", "audio_base64", "audio_data"))
     if sound is None:
         if given.messages is not UNSET:
-            raise ClientMistake(
+            raise ClientError(
                 "'input.messages' is for mode=chat; this session takes 'input.audio'.", code="mode_mismatch", param="input.messages"
             )
         raise missing_field("input.audio")
     force_listen = given.force_listen if given.force_listen is not None else hints.force_listen
     return DuplexAppend(
-        pcm=media.sound_of(sound, f"input.{name}", media.SOUND_LIMIT_S),
-        frames=_frames(given, hints),
+        pcm=media.decode_audio(sound, f"input.{name}", media.AUDIO_LIMIT_S),
+        frames=_decode_frames(given, hints),
         force_listen=bool(force_listen),
-        input_id=checked_id(given.input_id, "input.input_id"),
-        response_id=checked_id(given.response_id, "input.response_id"),
+        input_id=validate_id(given.input_id, "input.input_id"),
+        response_id=validate_id(given.response_id, "input.response_id"),
     )
 
 
-def _frames(given: _Duplex, hints: _Hints) -> tuple[Frame, ...]:
-    raws, name = first_of(given, ("video_frames", "frame_base64_list", "frames"))
+def _decode_frames(duplex_input: _Duplex, hints: _Hints) -> tuple[Frame, ...]:
+    raws, name = first_field(duplex_input, ("video_frames", "frame_base64_list", "frames"))
     raws = raws or []
     if len(raws) > media.FRAMES_LIMIT:
-        raise invalid(f"input.{name}", f"expected at most {media.FRAMES_LIMIT} pictures, but got {len(raws)}")
-    asked, place = (given, "input") if given.max_slice_nums is not None else (hints, "input.hints")
-    slices = _slices(asked.max_slice_nums, f"{place}.max_slice_nums", len(raws))
+        raise invalid_field(f"input.{name}", f"expected at most {media.FRAMES_LIMIT} pictures, but got {len(raws)}")
+    asked, place = (duplex_input, "input") if duplex_input.max_slice_nums is not None else (hints, "input.hints")
+    slices = _slice_counts(asked.max_slice_nums, f"{place}.max_slice_nums", len(raws))
     return tuple(
-        Frame(media.frame_of(raw, f"input.{name}[{index}]"), number) for index, (raw, number) in enumerate(zip(raws, slices, strict=True))
+        Frame(media.decode_frame(raw, f"input.{name}[{index}]"), number)
+        for index, (raw, number) in enumerate(zip(raws, slices, strict=True))
     )
 
 
-def _close(envelope: _Envelope, _mode: Mode) -> SessionClose:
+def _decode_close(envelope: _Envelope, _mode: Mode) -> SessionClose:
     try:
-        reason = None if isinstance(envelope.reason, UnsetType) else _string.decode(envelope.reason)
+        reason = None if isinstance(envelope.reason, UnsetType) else _string_decoder.decode(envelope.reason)
     except (msgspec.DecodeError, UnicodeDecodeError):  # whoever means to go is let go, whatever the reason is
         reason = None
     return SessionClose(reason[:ID_LIMIT] if reason else None)
 
 
-_READERS: dict[str, Callable[[_Envelope, Mode], ClientEvent]] = {
-    "session.init": _init,
-    "input.append": _append,
-    "session.close": _close,
+_EVENT_DECODERS: dict[str, Callable[[_Envelope, Mode], ClientEvent]] = {
+    "session.init": _decode_init,
+    "input.append": _decode_append,
+    "session.close": _decode_close,
 }

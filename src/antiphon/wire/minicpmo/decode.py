@@ -6,17 +6,17 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import Raw, UnsetType
 
-from antiphon.errors import ClientMistake, invalid_json, shown
+from antiphon.errors import ClientError, invalid_json, shorten
 
 T = TypeVar("T")
 
 ID_LIMIT = 128
 """The most characters of an id, and of a reason, of the client's: they are told back."""
 
-_WHERE = re.compile(r"(.*?)(?: - at `\$(.*)`)?", re.DOTALL)
-_MISSING = re.compile(r"Object missing required field `(\w+)`")
+_ERROR_MESSAGE = re.compile(r"(.*?)(?: - at `\$(.*)`)?", re.DOTALL)
+_MISSING_FIELD = re.compile(r"Object missing required field `(\w+)`")
 _NULL = "got `null`"
-_WHY_LIMIT = 200
+_REASON_LIMIT_CHARACTERS = 200
 """The most characters of what is said of a value: some of it may be the value."""
 
 
@@ -29,51 +29,51 @@ def read(decoder: msgspec.json.Decoder[T], raw: bytes, path: str) -> T:
         path: where it stands in the event; empty for all of it.
 
     Raises:
-        ClientMistake: it is not what the decoder reads.
+        ClientError: it is not what the decoder reads.
     """
     try:
         return decoder.decode(raw)
     except msgspec.ValidationError as error:
-        raise _wrong(str(error), path) from None
+        raise _validation_error(str(error), path) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise invalid_json(str(error)) from None
 
 
-def _wrong(said: str, path: str) -> ClientMistake:
-    matched = _WHERE.fullmatch(said)
+def _validation_error(message: str, path: str) -> ClientError:
+    matched = _ERROR_MESSAGE.fullmatch(message)
     assert matched is not None
     why, inside = matched[1], matched[2] or ""
     param = f"{path}{inside}" if path else inside.removeprefix(".")
-    if missing := _MISSING.fullmatch(why):
+    if missing := _MISSING_FIELD.fullmatch(why):
         return missing_field(f"{param}.{missing[1]}" if param else missing[1])
     if why.endswith(_NULL) and param and not param.endswith("]"):  # a field that may be absent may be null: this one must be there
         return missing_field(param)
-    return invalid(param or "event", shown(why[:1].lower() + why[1:], _WHY_LIMIT))
+    return invalid_field(param or "event", shorten(why[:1].lower() + why[1:], _REASON_LIMIT_CHARACTERS))
 
 
-def invalid(param: str, why: str) -> ClientMistake:
+def invalid_field(param: str, reason: str) -> ClientError:
     """A field can't be used; `why` says what was expected and what came."""
-    return ClientMistake(f"Invalid '{param}': {why}.", code="invalid_payload", param=param)
+    return ClientError(f"Invalid '{param}': {reason}.", code="invalid_payload", param=param)
 
 
-def missing_field(param: str) -> ClientMistake:
+def missing_field(param: str) -> ClientError:
     """A field is not there that must be."""
-    return ClientMistake(f"Missing required field: '{param}'.", code="missing_field", param=param)
+    return ClientError(f"Missing required field: '{param}'.", code="missing_field", param=param)
 
 
-def required(raw: Raw | UnsetType, param: str) -> bytes:
+def require_field(raw: Raw | UnsetType, param: str) -> bytes:
     """
     A field that must be there.
 
     Raises:
-        ClientMistake: it isn't, or is null.
+        ClientError: it isn't, or is null.
     """
     if isinstance(raw, UnsetType) or bytes(raw) == b"null":
         raise missing_field(param)
     return bytes(raw)
 
 
-def first_of(fields: Any, names: tuple[str, ...]) -> tuple[Any, str]:
+def first_field(fields: Any, names: tuple[str, ...]) -> tuple[Any, str]:
     """The first of these fields that says something, and its name; None where none does."""
     for name in names:
         value = getattr(fields, name, None)
@@ -82,13 +82,13 @@ def first_of(fields: Any, names: tuple[str, ...]) -> tuple[Any, str]:
     return None, names[0]
 
 
-def checked_id(id: str | None, param: str) -> str | None:
+def validate_id(id: str | None, param: str) -> str | None:
     """
     An id of the client's; None for an empty one.
 
     Raises:
-        ClientMistake: it is too long.
+        ClientError: it is too long.
     """
     if id is not None and len(id) > ID_LIMIT:
-        raise invalid(param, f"expected at most {ID_LIMIT} characters, but got {len(id)}")
+        raise invalid_field(param, f"expected at most {ID_LIMIT} characters, but got {len(id)}")
     return id or None

@@ -7,19 +7,19 @@ from msgspec import UNSET, Meta
 from antiphon.wire.codec.reading import Reader, check_depth
 from antiphon.wire.codec.types import Opt, Tagged, Wire
 
-VOICE_NAME_MOST = 100
+MAX_VOICE_NAME_CHARACTERS = 100
 
-UPLOAD_BYTES_MOST = 10 << 20
+MAX_UPLOAD_BYTES = 10 << 20
 """Of a file with a voice: a minute of it in any format that there is."""
 
 
-class PresetText(Tagged, kw_only=True, tag="text"):
+class PresetTextPart(Tagged, kw_only=True, tag="text"):
     """What the model is told, in writing."""
 
     text: str
 
 
-class PresetSound(Tagged, kw_only=True, tag="audio"):
+class PresetAudioPart(Tagged, kw_only=True, tag="audio"):
     """What the model is told, as sound, which is to be had apart; `duration` in seconds, `path` the file's name."""
 
     name: str
@@ -43,7 +43,7 @@ class Preset(Wire, kw_only=True):
     description: str = ""
     order: int = 999
     system_prompt: Opt[str] = UNSET
-    system_content: Opt[list[PresetText | PresetSound]] = UNSET
+    system_content: Opt[list[PresetTextPart | PresetAudioPart]] = UNSET
     ref_audio: Opt[PresetReference] = UNSET
 
 
@@ -97,11 +97,11 @@ class VoiceList(Wire, kw_only=True):
 class VoiceUpload(Wire, kw_only=True):
     """A voice to keep: a file of sound, in base64."""
 
-    name: Annotated[str, Meta(min_length=1, max_length=VOICE_NAME_MOST)]
+    name: Annotated[str, Meta(min_length=1, max_length=MAX_VOICE_NAME_CHARACTERS)]
     audio_base64: bytes
 
 
-class VoiceKept(Wire, kw_only=True):
+class VoiceUploadResult(Wire, kw_only=True):
     """What became of a voice."""
 
     success: Literal[True] = True
@@ -124,7 +124,7 @@ def decode_voice_upload(body: bytes) -> VoiceUpload:
     The voice in `body`.
 
     Raises:
-        ClientMistake: it is none; `param` says where.
+        ClientError: it is none; `param` says where.
     """
     check_depth(body)
     return _upload_reader.read(body)

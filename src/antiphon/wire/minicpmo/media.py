@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from antiphon.wire.minicpmo.decode import invalid, missing_field, read
+from antiphon.wire.minicpmo.decode import invalid_field, missing_field, read
 
 RATE_IN_HZ = 16_000
 """Samples a second of what clients send."""
@@ -20,7 +20,7 @@ RATE_IN_HZ = 16_000
 RATE_OUT_HZ = 24_000
 """Samples a second of what they are sent."""
 
-SOUND_LIMIT_S = 5
+AUDIO_LIMIT_S = 5
 """The longest sound of one append; clients send one second."""
 
 REFERENCE_LIMIT_S = 60
@@ -38,17 +38,17 @@ FRAME_LIMIT_BYTES = 2 << 20
 FRAME_LIMIT_PIXELS = 4096 * 4096
 """The largest picture when it is unpacked: a small file can hold a very large one."""
 
-PICTURE_LIMIT_BYTES = 20 << 20
+IMAGE_LIMIT_BYTES = 20 << 20
 """The largest picture in a message, as a file."""
 
-FILM_LIMIT_BYTES = 64 << 20
+VIDEO_LIMIT_BYTES = 64 << 20
 """The largest film in a message."""
 
 FLOAT_BYTES = 4
 _FULL_SCALE = 32_768
-_LOUDEST = (_FULL_SCALE - 1) / _FULL_SCALE
+_MAX_SAMPLE = (_FULL_SCALE - 1) / _FULL_SCALE
 
-PICTURES = {b"\xff\xd8\xff": "jpeg", b"\x89PNG\r\n\x1a\n": "png", b"GIF8": "gif"}
+IMAGE_SIGNATURES = {b"\xff\xd8\xff": "jpeg", b"\x89PNG\r\n\x1a\n": "png", b"GIF8": "gif"}
 """Formats of pictures by how their files begin."""
 
 
@@ -75,30 +75,30 @@ def from_floats(floats: bytes) -> bytes | None:
         s16le; None where a sample is no number, or is infinite.
     """
     numpy = _numpy()
-    return _plainly_from_floats(floats) if numpy is None else _quickly_from_floats(numpy, floats)
+    return _from_floats_plain(floats) if numpy is None else _from_floats_numpy(numpy, floats)
 
 
-def _quickly_from_floats(numpy: Any, floats: bytes) -> bytes | None:
+def _from_floats_numpy(numpy: Any, floats: bytes) -> bytes | None:
     samples = numpy.frombuffer(floats, "<f4")
     if not len(samples):
         return b""
     least, most = float(samples.min()), float(samples.max())  # what is no number is either
     if not isfinite(least + most):
         return None
-    if least < -1 or most > _LOUDEST:
-        samples = numpy.clip(samples, numpy.float32(-1), numpy.float32(_LOUDEST))
+    if least < -1 or most > _MAX_SAMPLE:
+        samples = numpy.clip(samples, numpy.float32(-1), numpy.float32(_MAX_SAMPLE))
     steps = samples * numpy.float32(_FULL_SCALE)  # exact, as it is a power of two
     numpy.rint(steps, out=steps)
     return bytes(steps.astype("<i2").tobytes())
 
 
-def _plainly_from_floats(floats: bytes) -> bytes | None:
+def _from_floats_plain(floats: bytes) -> bytes | None:
     count = len(floats) // FLOAT_BYTES
     samples = struct.unpack(f"<{count}f", floats)
     if not isfinite(sum(samples)):  # what is no number makes none of the sum; so many finite ones can't overflow it
         return None
-    if count and (max(samples) > _LOUDEST or min(samples) < -1):
-        samples = tuple(max(-1.0, min(_LOUDEST, sample)) for sample in samples)
+    if count and (max(samples) > _MAX_SAMPLE or min(samples) < -1):
+        samples = tuple(max(-1.0, min(_MAX_SAMPLE, sample)) for sample in samples)
     return struct.pack(f"<{count}h", *[round(sample * _FULL_SCALE) for sample in samples])
 
 
@@ -114,13 +114,13 @@ def to_floats(pcm: bytes) -> bytes:
     """
     numpy = _numpy()
     if numpy is None:
-        return _plainly_to_floats(pcm)
+        return _to_floats_plain(pcm)
     samples = numpy.frombuffer(pcm, "<i2").astype("<f4")
     samples *= numpy.float32(1 / _FULL_SCALE)
     return bytes(samples.tobytes())
 
 
-def _plainly_to_floats(pcm: bytes) -> bytes:
+def _to_floats_plain(pcm: bytes) -> bytes:
     count = len(pcm) // 2
     return struct.pack(f"<{count}f", *[number / _FULL_SCALE for number in struct.unpack(f"<{count}h", pcm)])
 
@@ -128,14 +128,14 @@ def _plainly_to_floats(pcm: bytes) -> bytes:
 # What stands in a message
 
 
-_NAMES = ("data", "base64", "audio_base64", "audio_data")
-_members = msgspec.json.Decoder(dict[str, msgspec.Raw])
-_text = msgspec.json.Decoder(str)
-_bytes = msgspec.json.Decoder(bytes)
+_VALUE_FIELDS = ("data", "base64", "audio_base64", "audio_data")
+_members_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_text_decoder = msgspec.json.Decoder(str)
+_bytes_decoder = msgspec.json.Decoder(bytes)
 _PREFIX_LIMIT = 128
 
 
-def bytes_of(raw: bytes, param: str, most_bytes: int) -> bytes:
+def decode_base64(raw: bytes, param: str, max_bytes: int) -> bytes:
     """
     What a value holds in base64: a string, with or without `data:…;base64,` before it, or an object that has one as its `data`.
 
@@ -144,57 +144,57 @@ def bytes_of(raw: bytes, param: str, most_bytes: int) -> bytes:
         most_bytes: of what it holds.
 
     Raises:
-        ClientMistake: it holds none, or more than that.
+        ClientError: it holds none, or more than that.
     """
-    return _decoded(_quoted(raw, param, most_bytes), param)
+    return _decode_json_string(_base64_json_string(raw, param, max_bytes), param)
 
 
-def text_of(raw: bytes, param: str, most_bytes: int) -> str:
+def validate_base64(raw: bytes, param: str, max_bytes: int) -> str:
     """
     The same, as the base64 that it is.
 
     Raises:
-        ClientMistake: it is none, or holds more than that.
+        ClientError: it is none, or holds more than that.
     """
-    quoted = _quoted(raw, param, most_bytes)
-    _decoded(quoted, param)
-    return _text.decode(quoted)
+    quoted = _base64_json_string(raw, param, max_bytes)
+    _decode_json_string(quoted, param)
+    return _text_decoder.decode(quoted)
 
 
-def _decoded(quoted: bytes, param: str) -> bytes:
+def _decode_json_string(json_string: bytes, param: str) -> bytes:
     try:
-        return _bytes.decode(quoted)
+        return _bytes_decoder.decode(json_string)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        raise invalid(param, "expected base64, with its padding") from None
+        raise invalid_field(param, "expected base64, with its padding") from None
 
 
-def _quoted(raw: bytes, param: str, most_bytes: int) -> bytes:
+def _base64_json_string(raw: bytes, param: str, max_bytes: int) -> bytes:
     """The base64 with quotes around it."""
     raw = bytes(raw)  # a `Raw` can be decoded, but not be looked into
     if raw[:1] == b"{":
         raw = _member(raw, param)
     if raw[:1] != b'"':
-        raise invalid(param, "expected a string of base64")
+        raise invalid_field(param, "expected a string of base64")
     if raw[1:6] == b"data:":
         comma = raw.find(b",", 0, _PREFIX_LIMIT)
         if comma < 0:
-            raise invalid(param, "expected 'data:…;base64,' and then base64")
+            raise invalid_field(param, "expected 'data:…;base64,' and then base64")
         raw = b'"' + raw[comma + 1 :]
     length_bytes = (len(raw) - 2) * 3 // 4
-    if length_bytes > most_bytes + 3:  # padding
-        raise invalid(param, f"expected at most {most_bytes} bytes, but got {length_bytes}")
+    if length_bytes > max_bytes + 3:  # padding
+        raise invalid_field(param, f"expected at most {max_bytes} bytes, but got {length_bytes}")
     return raw
 
 
 def _member(raw: bytes, param: str) -> bytes:
-    fields = read(_members, raw, param)
-    name = next((name for name in _NAMES if name in fields), None)
+    fields = read(_members_decoder, raw, param)
+    name = next((name for name in _VALUE_FIELDS if name in fields), None)
     if name is None:
         raise missing_field(f"{param}.data")
     return bytes(fields[name])
 
 
-def sound_of(raw: bytes, param: str, most_s: float) -> bytes:
+def decode_audio(raw: bytes, param: str, max_s: float) -> bytes:
     """
     The sound in a value: s16le, 16 kHz.
 
@@ -202,36 +202,36 @@ def sound_of(raw: bytes, param: str, most_s: float) -> bytes:
         raw: JSON of the value, which holds float32 samples at 16 kHz.
 
     Raises:
-        ClientMistake: it holds none, or more than `most_s` seconds.
+        ClientError: it holds none, or more than `most_s` seconds.
     """
-    return samples_of(bytes_of(raw, param, int(most_s * RATE_IN_HZ * FLOAT_BYTES)), param)
+    return decode_samples(decode_base64(raw, param, int(max_s * RATE_IN_HZ * FLOAT_BYTES)), param)
 
 
-def samples_of(floats: bytes, param: str) -> bytes:
+def decode_samples(floats: bytes, param: str) -> bytes:
     """
     Float32 samples of a client as s16le.
 
     Raises:
-        ClientMistake: they are none.
+        ClientError: they are none.
     """
     if floats[:4] == b"RIFF" and floats[8:12] == b"WAVE":  # an earlier generation's documentation asked for such voices
-        raise invalid(param, "expected float32 samples and nothing around them, but got a WAV file")
+        raise invalid_field(param, "expected float32 samples and nothing around them, but got a WAV file")
     if len(floats) % FLOAT_BYTES:
-        raise invalid(param, f"expected float32 samples of {FLOAT_BYTES} bytes each, but got {len(floats)} bytes")
+        raise invalid_field(param, f"expected float32 samples of {FLOAT_BYTES} bytes each, but got {len(floats)} bytes")
     pcm = from_floats(floats)
     if pcm is None:
-        raise invalid(param, "expected samples from -1 to 1, but one of them is NaN or infinite")
+        raise invalid_field(param, "expected samples from -1 to 1, but one of them is NaN or infinite")
     return pcm
 
 
-def frame_of(raw: bytes, param: str) -> bytes:
+def decode_frame(raw: bytes, param: str) -> bytes:
     """
     The picture in a value: a JPEG file.
 
     Raises:
-        ClientMistake: it holds none, or one that is too large.
+        ClientError: it holds none, or one that is too large.
     """
-    jpeg = bytes_of(raw, param, FRAME_LIMIT_BYTES)
+    jpeg = decode_base64(raw, param, FRAME_LIMIT_BYTES)
     check_jpeg(jpeg, param)
     return jpeg
 
@@ -241,39 +241,39 @@ def check_jpeg(jpeg: bytes, param: str) -> None:
     Ask whether it is a whole JPEG file that can be looked at.
 
     Raises:
-        ClientMistake: it is none, or is too large a picture.
+        ClientError: it is none, or is too large a picture.
     """
-    pixels = _pixels(jpeg)
+    pixels = _pixel_count(jpeg)
     if pixels is None:
-        raise invalid(param, "expected a whole JPEG file")
+        raise invalid_field(param, "expected a whole JPEG file")
     if not 0 < pixels <= FRAME_LIMIT_PIXELS:
-        raise invalid(param, f"expected a picture of at most {FRAME_LIMIT_PIXELS} pixels, but got {pixels}")
+        raise invalid_field(param, f"expected a picture of at most {FRAME_LIMIT_PIXELS} pixels, but got {pixels}")
 
 
-def picture_url(raw: bytes, param: str) -> str:
+def image_data_url(raw: bytes, param: str) -> str:
     """
     The picture in a value as a data URL.
 
     Raises:
-        ClientMistake: it holds none.
+        ClientError: it holds none.
     """
-    picture = bytes_of(raw, param, PICTURE_LIMIT_BYTES)
-    kind = next((kind for magic, kind in PICTURES.items() if picture.startswith(magic)), None)
+    picture = decode_base64(raw, param, IMAGE_LIMIT_BYTES)
+    kind = next((kind for magic, kind in IMAGE_SIGNATURES.items() if picture.startswith(magic)), None)
     if picture[:4] == b"RIFF" and picture[8:12] == b"WEBP":
         kind = "webp"
     if kind is None:
-        raise invalid(param, "expected a JPEG, PNG, GIF, or WebP file")
+        raise invalid_field(param, "expected a JPEG, PNG, GIF, or WebP file")
     if kind == "jpeg":
         check_jpeg(picture, param)
-    return f"data:image/{kind};base64,{text_of(raw, param, PICTURE_LIMIT_BYTES)}"
+    return f"data:image/{kind};base64,{validate_base64(raw, param, IMAGE_LIMIT_BYTES)}"
 
 
-_START, _END, _MARKER = b"\xff\xd8", b"\xff\xd9", 0xFF
+_JPEG_START, _JPEG_END, _JPEG_MARKER = b"\xff\xd8", b"\xff\xd9", 0xFF
 _FRAME_STARTS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 """The markers behind which height and width stand."""
 
 
-def _pixels(jpeg: bytes) -> int | None:
+def _pixel_count(jpeg: bytes) -> int | None:
     """
     How many pixels a JPEG file has; None where it is none, or is cut off before its end.
 
@@ -281,16 +281,16 @@ def _pixels(jpeg: bytes) -> int | None:
 
     Source: ITU-T Recommendation T.81, annex B.
     """
-    at = len(_START)
-    if jpeg[:at] != _START:
+    at = len(_JPEG_START)
+    if jpeg[:at] != _JPEG_START:
         return None
-    while at + 9 <= len(jpeg) and jpeg[at] == _MARKER:
+    while at + 9 <= len(jpeg) and jpeg[at] == _JPEG_MARKER:
         marker = jpeg[at + 1]
         if marker in _FRAME_STARTS:
-            if jpeg.rfind(_END, at) < 0:  # from behind, as it is where it should be; small pictures within have theirs before this
+            if jpeg.rfind(_JPEG_END, at) < 0:  # from behind, as it is where it should be; small pictures within have theirs before this
                 return None
             height, width = struct.unpack_from(">HH", jpeg, at + 5)
             return int(height * width)
         # A marker may be preceded by any number of bytes that fill.
-        at += 1 if marker == _MARKER else 2 + int.from_bytes(jpeg[at + 2 : at + 4])
+        at += 1 if marker == _JPEG_MARKER else 2 + int.from_bytes(jpeg[at + 2 : at + 4])
     return None

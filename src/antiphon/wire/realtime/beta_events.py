@@ -18,7 +18,7 @@ from antiphon.wire.realtime.beta_shapes import (
     FlatParams,
     FlatResponse,
     FlatSession,
-    check_flat,
+    check_beta_modalities,
     flat_item,
     flat_params,
     flat_response,
@@ -31,36 +31,36 @@ from antiphon.wire.realtime.beta_shapes import (
 from antiphon.wire.realtime.decode import EventReader
 from antiphon.wire.realtime.session import TranscriptionSession
 
-_Change = Callable[[Any], Any]
+_Converter = Callable[[Any], Any]
 
 
-def _as(kind: type[Tagged]) -> _Change:
+def _copy_as(kind: type[Tagged]) -> _Converter:
     """Another event with the same fields."""
     names = [each.name for each in msgspec.structs.fields(kind)]
     return lambda event: kind(**{name: getattr(event, name) for name in names})
 
 
-def _changed(event: Any, changes: dict[type[Any], _Change]) -> Any:
-    change = changes.get(type(event))
+def _convert(event: Any, converters: dict[type[Any], _Converter]) -> Any:
+    change = converters.get(type(event))
     return event if change is None else change(event)
 
 
 # What a client says
 
 
-class SessionUpdate(client.Said, kw_only=True, tag="session.update"):
+class SessionUpdate(client.Event, kw_only=True, tag="session.update"):
     """Change the session."""
 
     session: FlatSession
 
 
-class TranscriptionSessionUpdate(client.Said, kw_only=True, tag="transcription_session.update"):
+class TranscriptionSessionUpdate(client.Event, kw_only=True, tag="transcription_session.update"):
     """Change the session, which only writes down what is heard."""
 
     session: FlatSession
 
 
-class ResponseCreate(client.Said, kw_only=True, tag="response.create"):
+class ResponseCreate(client.Event, kw_only=True, tag="response.create"):
     """Answer."""
 
     response: Opt[FlatParams] = UNSET
@@ -84,35 +84,35 @@ BetaClientEvent = (
 _client_reader: EventReader[BetaClientEvent] = EventReader(BetaClientEvent)
 
 
-def _nested_update(event: SessionUpdate) -> client.SessionUpdate:
-    check_flat(event.session.modalities, "session.modalities")
+def _to_ga_session_update(event: SessionUpdate) -> client.SessionUpdate:
+    check_beta_modalities(event.session.modalities, "session.modalities")
     return client.SessionUpdate(event_id=event.event_id, session=nested_session(event.session))
 
 
-def _nested_transcription_update(event: TranscriptionSessionUpdate) -> client.SessionUpdate:
+def _to_ga_transcription_update(event: TranscriptionSessionUpdate) -> client.SessionUpdate:
     return client.SessionUpdate(event_id=event.event_id, session=nested_transcription_session(event.session))
 
 
-def _nested_create(event: ResponseCreate) -> client.ResponseCreate:
+def _to_ga_response_create(event: ResponseCreate) -> client.ResponseCreate:
     if event.response is UNSET:
         return client.ResponseCreate(event_id=event.event_id)
-    check_flat(event.response.modalities, "response.modalities")
+    check_beta_modalities(event.response.modalities, "response.modalities")
     return client.ResponseCreate(event_id=event.event_id, response=nested_params(event.response))
 
 
-_CLIENT_NESTED: dict[type[Any], _Change] = {
-    SessionUpdate: _nested_update,
-    TranscriptionSessionUpdate: _nested_transcription_update,
-    ResponseCreate: _nested_create,
+_CLIENT_TO_GA: dict[type[Any], _Converter] = {
+    SessionUpdate: _to_ga_session_update,
+    TranscriptionSessionUpdate: _to_ga_transcription_update,
+    ResponseCreate: _to_ga_response_create,
 }
 
 
-def _flat_update(event: client.SessionUpdate) -> Tagged:
+def _to_beta_session_update(event: client.SessionUpdate) -> Tagged:
     kind = TranscriptionSessionUpdate if isinstance(event.session, TranscriptionSession) else SessionUpdate
     return kind(event_id=event.event_id, session=flat_session(event.session))
 
 
-def _flat_create(event: client.ResponseCreate) -> ResponseCreate:
+def _to_beta_response_create(event: client.ResponseCreate) -> ResponseCreate:
     return ResponseCreate(event_id=event.event_id, response=UNSET if event.response is UNSET else flat_params(event.response))
 
 
@@ -120,9 +120,9 @@ def _with_flat_item(event: Any) -> Any:
     return msgspec.structs.replace(event, item=flat_item(event.item))
 
 
-_CLIENT_FLAT: dict[type[Any], _Change] = {
-    client.SessionUpdate: _flat_update,
-    client.ResponseCreate: _flat_create,
+_CLIENT_TO_BETA: dict[type[Any], _Converter] = {
+    client.SessionUpdate: _to_beta_session_update,
+    client.ResponseCreate: _to_beta_response_create,
     client.ConversationItemCreate: _with_flat_item,
 }
 
@@ -132,20 +132,20 @@ def decode_client(frame: bytes) -> client.ClientEvent:
     What a beta client says in a frame, as an event of today.
 
     Raises:
-        ClientMistake: it is no event of the beta's.
+        ClientError: it is no event of the beta's.
     """
     event = _client_reader.read(frame)
     if type(event) is client.InputAudioBufferAppend:
         return event
     check_depth(frame)
-    nested: client.ClientEvent = _changed(event, _CLIENT_NESTED)
+    nested: client.ClientEvent = _convert(event, _CLIENT_TO_GA)
     client.check_event(nested)
     return nested
 
 
 def encode_client(event: client.ClientEvent) -> bytes:
     """JSON of a client's event, for a beta server."""
-    return encode(_changed(event, _CLIENT_FLAT))
+    return encode(_convert(event, _CLIENT_TO_BETA))
 
 
 # What a server says
@@ -259,17 +259,17 @@ BetaServerEvent = (
 _server_reader: EventReader[BetaServerEvent | Unknown] = EventReader(BetaServerEvent | Unknown)
 
 
-def _flat_created(event: server.SessionCreated) -> SessionCreated:
+def _to_beta_session_created(event: server.SessionCreated) -> SessionCreated:
     return SessionCreated(event_id=event.event_id, session=flat_session(event.session))
 
 
-def _flat_updated(event: server.SessionUpdated) -> Tagged:
+def _to_beta_session_updated(event: server.SessionUpdated) -> Tagged:
     kind = TranscriptionSessionUpdated if isinstance(event.session, TranscriptionSession) else SessionUpdated
     return kind(event_id=event.event_id, session=flat_session(event.session))
 
 
 # An error about what the protocol's machine keeps names today's fields and types.
-_NAMES = (
+_BETA_PATHS = (
     (".audio.input.turn_detection", ".turn_detection"),
     (".audio.input.transcription", ".input_audio_transcription"),
     (".audio.input.noise_reduction", ".input_audio_noise_reduction"),
@@ -285,32 +285,32 @@ _NAMES = (
 )
 
 
-def _flat_names(text: str) -> str:
-    for nested, flat in _NAMES:
+def _to_beta_paths(text: str) -> str:
+    for nested, flat in _BETA_PATHS:
         text = text.replace(nested, flat)
     return text
 
 
-def _flat_error(event: server.ErrorEvent) -> server.ErrorEvent:
+def _to_beta_error(event: server.ErrorEvent) -> server.ErrorEvent:
     error = event.error
     if error.param is None:
         return event
-    flat = msgspec.structs.replace(error, message=_flat_names(error.message), param=_flat_names(error.param))
+    flat = msgspec.structs.replace(error, message=_to_beta_paths(error.message), param=_to_beta_paths(error.param))
     return msgspec.structs.replace(event, error=flat)
 
 
-def _flat_failure(event: server.InputAudioTranscriptionFailed) -> server.InputAudioTranscriptionFailed:
+def _to_beta_transcription_failed(event: server.InputAudioTranscriptionFailed) -> server.InputAudioTranscriptionFailed:
     # The beta says what an error names, if nothing; clients of today take no null there.
     param = None if event.error.param is UNSET else event.error.param
     return msgspec.structs.replace(event, error=msgspec.structs.replace(event.error, param=param))
 
 
-def _item_created(event: server.ConversationItemAdded) -> server.ConversationItemCreated:
-    created: server.ConversationItemCreated = _as(server.ConversationItemCreated)(_with_flat_item(event))
+def _to_beta_item_created(event: server.ConversationItemAdded) -> server.ConversationItemCreated:
+    created: server.ConversationItemCreated = _copy_as(server.ConversationItemCreated)(_with_flat_item(event))
     return created
 
 
-_RENAMED: dict[type[Tagged], type[Tagged]] = {
+_BETA_KINDS: dict[type[Tagged], type[Tagged]] = {
     server.ResponseOutputTextDelta: ResponseTextDelta,
     server.ResponseOutputTextDone: ResponseTextDone,
     server.ResponseOutputAudioTranscriptDelta: ResponseAudioTranscriptDelta,
@@ -320,23 +320,23 @@ _RENAMED: dict[type[Tagged], type[Tagged]] = {
     server.ResponseFunctionCallArgumentsDone: FunctionCallArgumentsDone,
 }
 
-_SERVER_FLAT: dict[type[Any], _Change] = {
-    **{kind: _as(renamed) for kind, renamed in _RENAMED.items()},
-    server.SessionCreated: _flat_created,
-    server.SessionUpdated: _flat_updated,
-    server.ErrorEvent: _flat_error,
-    server.ConversationItemAdded: _item_created,
+_SERVER_TO_BETA: dict[type[Any], _Converter] = {
+    **{kind: _copy_as(renamed) for kind, renamed in _BETA_KINDS.items()},
+    server.SessionCreated: _to_beta_session_created,
+    server.SessionUpdated: _to_beta_session_updated,
+    server.ErrorEvent: _to_beta_error,
+    server.ConversationItemAdded: _to_beta_item_created,
     server.ConversationItemCreated: _with_flat_item,
     server.ConversationItemRetrieved: _with_flat_item,
     server.ResponseOutputItemAdded: _with_flat_item,
     server.ResponseOutputItemDone: _with_flat_item,
     server.InputAudioTranscriptionCompleted: lambda event: msgspec.structs.replace(event, languages=UNSET),
-    server.InputAudioTranscriptionFailed: _flat_failure,
+    server.InputAudioTranscriptionFailed: _to_beta_transcription_failed,
     server.ResponseCreated: lambda event: ResponseCreated(event_id=event.event_id, response=flat_response(event.response)),
     server.ResponseDone: lambda event: ResponseDone(event_id=event.event_id, response=flat_response(event.response)),
 }
 
-_UNKNOWN_TO_BETA = frozenset(
+_GA_ONLY_EVENTS = frozenset(
     (
         server.ConversationItemDone,
         server.InputAudioTranscriptionSegment,
@@ -354,19 +354,19 @@ _UNKNOWN_TO_BETA = frozenset(
 )
 
 
-def _nested_created(event: SessionCreated) -> server.SessionCreated:
+def _to_ga_session_created(event: SessionCreated) -> server.SessionCreated:
     only_heard = event.session.object == "realtime.transcription_session"
     nested = nested_transcription_session(event.session) if only_heard else nested_session(event.session)
     return server.SessionCreated(event_id=event.event_id, session=nested)
 
 
-_SERVER_NESTED: dict[type[Any], _Change] = {
-    **{renamed: _as(kind) for kind, renamed in _RENAMED.items() if kind is not server.ResponseFunctionCallArgumentsDone},
+_SERVER_TO_GA: dict[type[Any], _Converter] = {
+    **{renamed: _copy_as(kind) for kind, renamed in _BETA_KINDS.items() if kind is not server.ResponseFunctionCallArgumentsDone},
     FunctionCallArgumentsDone: lambda event: server.ResponseFunctionCallArgumentsDone(
         **{name: getattr(event, name) for name in event.__struct_fields__}
     ),
-    server.ConversationItemCreated: _as(server.ConversationItemAdded),
-    SessionCreated: _nested_created,
+    server.ConversationItemCreated: _copy_as(server.ConversationItemAdded),
+    SessionCreated: _to_ga_session_created,
     SessionUpdated: lambda event: server.SessionUpdated(event_id=event.event_id, session=nested_session(event.session)),
     TranscriptionSessionCreated: lambda event: server.SessionCreated(
         event_id=event.event_id, session=nested_transcription_session(event.session)
@@ -381,7 +381,7 @@ _SERVER_NESTED: dict[type[Any], _Change] = {
 
 def encode_server(event: server.ServerEvent) -> bytes | None:
     """JSON of a server's event, for a beta client; None where the beta has no such event."""
-    return None if type(event) in _UNKNOWN_TO_BETA else encode(_changed(event, _SERVER_FLAT))
+    return None if type(event) in _GA_ONLY_EVENTS else encode(_convert(event, _SERVER_TO_BETA))
 
 
 def decode_server(frame: bytes) -> server.ServerEvent | Unknown:
@@ -389,7 +389,7 @@ def decode_server(frame: bytes) -> server.ServerEvent | Unknown:
     What a beta server says in a frame, as an event of today; one that is not as this version knows it is `Unknown`.
 
     Raises:
-        ClientMistake: it is no event.
+        ClientError: it is no event.
     """
-    event: server.ServerEvent | Unknown = _changed(_server_reader.read(frame), _SERVER_NESTED)
+    event: server.ServerEvent | Unknown = _convert(_server_reader.read(frame), _SERVER_TO_GA)
     return event

@@ -141,24 +141,24 @@ class FlatAudio(OutputAudio, kw_only=True, tag="audio"):
 # What is given, and what isn't
 
 
-def _given(value: Any, change: Callable[[Any], Any]) -> Any:
+def _convert_if_set(value: Any, convert: Callable[[Any], Any]) -> Any:
     """`change(value)`, or what stands in its place."""
-    return value if value is None or value is UNSET else change(value)
+    return value if value is None or value is UNSET else convert(value)
 
 
-def _filled(group: W) -> Opt[W]:
+def _unset_if_empty(group: W) -> Opt[W]:
     """`group`, unless there is nothing in it."""
     return UNSET if group == type(group)() else group
 
 
 @cache
-def _names(kind: type[Wire]) -> frozenset[str]:
+def _field_names(kind: type[Wire]) -> frozenset[str]:
     return frozenset(("type", *(each.encode_name for each in msgspec.structs.fields(kind))))
 
 
-def _kept(extra: Opt[Extra], kind: type[Wire]) -> Opt[Extra]:
+def _remaining_extra(extra: Opt[Extra], kind: type[Wire]) -> Opt[Extra]:
     """What nobody has a name for; what `kind` has one for would be there twice."""
-    left = {name: value for name, value in (extra or {}).items() if name not in _names(kind)}
+    left = {name: value for name, value in (extra or {}).items() if name not in _field_names(kind)}
     return Extra(left) if left else UNSET
 
 
@@ -198,12 +198,12 @@ def _flat_turn_detection(detection: TurnDetection) -> TurnDetection:
     return msgspec.structs.replace(detection, idle_timeout_ms=UNSET) if isinstance(detection, ServerVad) else detection
 
 
-def check_flat(modalities: Opt[list[Modality]], path: str) -> None:
+def check_beta_modalities(modalities: Opt[list[Modality]], path: str) -> None:
     """
     Refuse a combination of modalities that no answer has; sound alone stands for sound and its words.
 
     Raises:
-        ClientMistake: it is one.
+        ClientError: it is one.
     """
     if modalities is not UNSET and (not modalities or len(set(modalities)) < len(modalities)):
         raise errors.invalid_modalities(path, modalities, _MODALITIES)
@@ -218,7 +218,7 @@ def nested_session(flat: FlatSession) -> Session:
         object=flat.object,
         id=flat.id,
         model=flat.model,
-        output_modalities=_given(flat.modalities, _nested_modalities),
+        output_modalities=_convert_if_set(flat.modalities, _nested_modalities),
         instructions=flat.instructions,
         tools=flat.tools,
         tool_choice=flat.tool_choice,
@@ -226,9 +226,9 @@ def nested_session(flat: FlatSession) -> Session:
         temperature=flat.temperature,
         tracing=flat.tracing,
         expires_at=flat.expires_at,
-        audio=_filled(Audio(input=_filled(_nested_input(flat)), output=_filled(_nested_output(flat)))),
+        audio=_unset_if_empty(Audio(input=_unset_if_empty(_nested_input(flat)), output=_unset_if_empty(_nested_output(flat)))),
         include=flat.include,
-        extra=_kept(flat.extra, Session),
+        extra=_remaining_extra(flat.extra, Session),
     )
 
 
@@ -238,15 +238,15 @@ def nested_transcription_session(flat: FlatSession) -> TranscriptionSession:
         object=flat.object,
         id=flat.id,
         expires_at=flat.expires_at,
-        audio=_filled(Audio(input=_filled(_nested_input(flat)))),
+        audio=_unset_if_empty(Audio(input=_unset_if_empty(_nested_input(flat)))),
         include=flat.include,
-        extra=_kept(flat.extra, TranscriptionSession),
+        extra=_remaining_extra(flat.extra, TranscriptionSession),
     )
 
 
 def _nested_input(flat: FlatSession) -> AudioInput:
     return AudioInput(
-        format=_given(flat.input_audio_format, _nested_format),
+        format=_convert_if_set(flat.input_audio_format, _nested_format),
         transcription=flat.input_audio_transcription,
         noise_reduction=flat.input_audio_noise_reduction,
         turn_detection=flat.turn_detection,
@@ -254,7 +254,7 @@ def _nested_input(flat: FlatSession) -> AudioInput:
 
 
 def _nested_output(flat: FlatSession) -> AudioOutput:
-    return AudioOutput(format=_given(flat.output_audio_format, _nested_format), voice=flat.voice, speed=flat.speed)
+    return AudioOutput(format=_convert_if_set(flat.output_audio_format, _nested_format), voice=flat.voice, speed=flat.speed)
 
 
 def flat_session(session: AnySession) -> FlatSession:
@@ -264,26 +264,26 @@ def flat_session(session: AnySession) -> FlatSession:
         object=session.object,
         id=session.id,
         expires_at=session.expires_at,
-        input_audio_format=_given(heard.format, _flat_format),
+        input_audio_format=_convert_if_set(heard.format, _flat_format),
         input_audio_transcription=heard.transcription,
         input_audio_noise_reduction=heard.noise_reduction,
-        turn_detection=_given(heard.turn_detection, _flat_turn_detection),
+        turn_detection=_convert_if_set(heard.turn_detection, _flat_turn_detection),
         include=session.include,
-        extra=_kept(session.extra, FlatSession),
+        extra=_remaining_extra(session.extra, FlatSession),
     )
-    return _answering(flat, session) if isinstance(session, Session) else flat
+    return _with_output_fields(flat, session) if isinstance(session, Session) else flat
 
 
-def _answering(flat: FlatSession, session: Session) -> FlatSession:
+def _with_output_fields(flat: FlatSession, session: Session) -> FlatSession:
     spoken = (session.audio or Audio()).output or AudioOutput()
     return msgspec.structs.replace(
         flat,
         model=session.model,
-        modalities=_given(session.output_modalities, _flat_modalities),
+        modalities=_convert_if_set(session.output_modalities, _flat_modalities),
         instructions=session.instructions,
-        voice=_given(spoken.voice, _flat_voice),
+        voice=_convert_if_set(spoken.voice, _flat_voice),
         speed=spoken.speed,
-        output_audio_format=_given(spoken.format, _flat_format),
+        output_audio_format=_convert_if_set(spoken.format, _flat_format),
         tools=session.tools,
         tool_choice=session.tool_choice,
         temperature=session.temperature,
@@ -297,19 +297,19 @@ def _answering(flat: FlatSession, session: Session) -> FlatSession:
 
 def nested_params(flat: FlatParams) -> ResponseParams:
     """What `flat` asks for."""
-    output = ResponseAudioOutput(format=_given(flat.output_audio_format, _nested_format), voice=flat.voice)
+    output = ResponseAudioOutput(format=_convert_if_set(flat.output_audio_format, _nested_format), voice=flat.voice)
     return ResponseParams(
         conversation=flat.conversation,
         input=flat.input,
         instructions=flat.instructions,
-        output_modalities=_given(flat.modalities, _nested_modalities),
-        audio=_filled(ResponseAudio(output=_filled(output))),
+        output_modalities=_convert_if_set(flat.modalities, _nested_modalities),
+        audio=_unset_if_empty(ResponseAudio(output=_unset_if_empty(output))),
         tools=flat.tools,
         tool_choice=flat.tool_choice,
         max_output_tokens=flat.max_output_tokens if flat.max_response_output_tokens is UNSET else flat.max_response_output_tokens,
         temperature=flat.temperature,
         metadata=flat.metadata,
-        extra=_kept(flat.extra, ResponseParams),
+        extra=_remaining_extra(flat.extra, ResponseParams),
     )
 
 
@@ -318,17 +318,17 @@ def flat_params(params: ResponseParams) -> FlatParams:
     output = (params.audio or ResponseAudio()).output or ResponseAudioOutput()
     return FlatParams(
         conversation=params.conversation,
-        input=_given(params.input, lambda items: [flat_item(each) for each in items]),
+        input=_convert_if_set(params.input, lambda items: [flat_item(each) for each in items]),
         instructions=params.instructions,
-        modalities=_given(params.output_modalities, _flat_modalities),
-        voice=_given(output.voice, _flat_voice),
-        output_audio_format=_given(output.format, _flat_format),
+        modalities=_convert_if_set(params.output_modalities, _flat_modalities),
+        voice=_convert_if_set(output.voice, _flat_voice),
+        output_audio_format=_convert_if_set(output.format, _flat_format),
         tools=params.tools,
         tool_choice=params.tool_choice,
         temperature=params.temperature,
         max_response_output_tokens=params.max_output_tokens,
         metadata=params.metadata,
-        extra=_kept(params.extra, FlatParams),
+        extra=_remaining_extra(params.extra, FlatParams),
     )
 
 
@@ -345,13 +345,13 @@ def nested_response(flat: FlatResponse) -> Response:
         status_details=flat.status_details,
         output=flat.output,
         conversation_id=flat.conversation_id,
-        output_modalities=_given(flat.modalities, _nested_modalities),
+        output_modalities=_convert_if_set(flat.modalities, _nested_modalities),
         max_output_tokens=flat.max_output_tokens,
         temperature=flat.temperature,
-        audio=ResponseAudio(output=output) if _filled(output) else None,
+        audio=ResponseAudio(output=output) if _unset_if_empty(output) else None,
         usage=flat.usage,
         metadata=flat.metadata,
-        extra=_kept(flat.extra, Response),
+        extra=_remaining_extra(flat.extra, Response),
     )
 
 
@@ -364,14 +364,14 @@ def flat_response(response: Response) -> FlatResponse:
         status_details=response.status_details,
         output=[flat_item(each) for each in response.output],
         conversation_id=response.conversation_id,
-        modalities=_given(response.output_modalities, _flat_modalities),
-        voice=_given(output.voice or None, _flat_voice),
-        output_audio_format=_given(output.format or None, _flat_format),
+        modalities=_convert_if_set(response.output_modalities, _flat_modalities),
+        voice=_convert_if_set(output.voice or None, _flat_voice),
+        output_audio_format=_convert_if_set(output.format or None, _flat_format),
         temperature=response.temperature,
         max_output_tokens=response.max_output_tokens,
         usage=response.usage,
         metadata=response.metadata,
-        extra=_kept(response.extra, FlatResponse),
+        extra=_remaining_extra(response.extra, FlatResponse),
     )
 
 

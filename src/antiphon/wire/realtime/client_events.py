@@ -7,13 +7,13 @@ from msgspec import UNSET, Meta
 
 from antiphon.wire.codec.reading import check_depth
 from antiphon.wire.codec.types import Opt, Tagged, encode
-from antiphon.wire.realtime.decode import EVENT_ID_LENGTH, EventReader, event_id_of as event_id_of
+from antiphon.wire.realtime.decode import EVENT_ID_LENGTH, EventReader, find_event_id as find_event_id
 from antiphon.wire.realtime.items import Item, ItemId, check_item
 from antiphon.wire.realtime.response import ResponseParams, check_params
 from antiphon.wire.realtime.session import Session, TranscriptionSession, check_session
 
 
-class Said(Tagged, kw_only=True):
+class Event(Tagged, kw_only=True):
     """What every event may have: an id of the client's own, which errors about the event tell."""
 
     null_is_absent = True
@@ -21,44 +21,44 @@ class Said(Tagged, kw_only=True):
     event_id: Opt[Annotated[str, Meta(max_length=EVENT_ID_LENGTH)]] = UNSET
 
 
-class SessionUpdate(Said, kw_only=True, tag="session.update"):
+class SessionUpdate(Event, kw_only=True, tag="session.update"):
     """Change the session."""
 
     session: Session | TranscriptionSession
 
 
-class InputAudioBufferAppend(Said, kw_only=True, tag="input_audio_buffer.append"):
+class InputAudioBufferAppend(Event, kw_only=True, tag="input_audio_buffer.append"):
     """More sound."""
 
     audio: bytes
 
 
-class InputAudioBufferCommit(Said, kw_only=True, tag="input_audio_buffer.commit"):
+class InputAudioBufferCommit(Event, kw_only=True, tag="input_audio_buffer.commit"):
     """The sound so far is a turn."""
 
 
-class InputAudioBufferClear(Said, kw_only=True, tag="input_audio_buffer.clear"):
+class InputAudioBufferClear(Event, kw_only=True, tag="input_audio_buffer.clear"):
     """Drop the sound so far."""
 
 
-class OutputAudioBufferClear(Said, kw_only=True, tag="output_audio_buffer.clear"):
+class OutputAudioBufferClear(Event, kw_only=True, tag="output_audio_buffer.clear"):
     """Drop the sound that was not played yet; where the server plays it."""
 
 
-class ConversationItemCreate(Said, kw_only=True, tag="conversation.item.create"):
+class ConversationItemCreate(Event, kw_only=True, tag="conversation.item.create"):
     """Put an item after `previous_item_id`: at the end without one, at the beginning for `root`."""
 
     previous_item_id: Opt[str] = UNSET
     item: Item
 
 
-class ConversationItemRetrieve(Said, kw_only=True, tag="conversation.item.retrieve"):
+class ConversationItemRetrieve(Event, kw_only=True, tag="conversation.item.retrieve"):
     """Show an item, its sound too."""
 
     item_id: ItemId
 
 
-class ConversationItemTruncate(Said, kw_only=True, tag="conversation.item.truncate"):
+class ConversationItemTruncate(Event, kw_only=True, tag="conversation.item.truncate"):
     """Cut off the model's sound at `audio_end_ms`, because the rest was not heard."""
 
     item_id: ItemId
@@ -66,19 +66,19 @@ class ConversationItemTruncate(Said, kw_only=True, tag="conversation.item.trunca
     audio_end_ms: Annotated[int, Meta(ge=0)]
 
 
-class ConversationItemDelete(Said, kw_only=True, tag="conversation.item.delete"):
+class ConversationItemDelete(Event, kw_only=True, tag="conversation.item.delete"):
     """Take an item out of the conversation."""
 
     item_id: ItemId
 
 
-class ResponseCreate(Said, kw_only=True, tag="response.create"):
+class ResponseCreate(Event, kw_only=True, tag="response.create"):
     """Answer."""
 
     response: Opt[ResponseParams] = UNSET
 
 
-class ResponseCancel(Said, kw_only=True, tag="response.cancel"):
+class ResponseCancel(Event, kw_only=True, tag="response.cancel"):
     """Stop answering; without a `response_id`, what is answered in the conversation."""
 
     response_id: Opt[str] = UNSET
@@ -106,7 +106,7 @@ def check_event(event: ClientEvent) -> None:
     Refuse what the types of an event can't tell to be wrong.
 
     Raises:
-        ClientMistake: there is something wrong with it.
+        ClientError: there is something wrong with it.
     """
     if isinstance(event, SessionUpdate):
         check_session(event.session)
@@ -121,7 +121,7 @@ def decode_client(frame: bytes) -> ClientEvent:
     The event in a frame that a client sent.
 
     Raises:
-        ClientMistake: it is none.
+        ClientError: it is none.
     """
     event = _reader.read(frame)
     if type(event) is not InputAudioBufferAppend:  # fifty of which come in a second, and none of which is nested

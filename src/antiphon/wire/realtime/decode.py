@@ -15,8 +15,8 @@ EVENT_ID_LENGTH = 512
 """The most characters of an event's id: errors tell it back."""
 
 
-_fields: Callable[[bytes], dict[str, Any]] = msgspec.json.Decoder(dict[str, Any]).decode
-_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+_decode_object: Callable[[bytes], dict[str, Any]] = msgspec.json.Decoder(dict[str, Any]).decode
+_DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 class EventReader(Generic[E]):
@@ -39,43 +39,43 @@ class EventReader(Generic[E]):
         The event in `frame`.
 
         Raises:
-            ClientMistake: it is none.
+            ClientError: it is none.
         """
         try:
             return self._decode(frame)
-        except _UNREADABLE:
+        except _DECODE_ERRORS:
             check_depth(frame)
             return self._read_slowly(frame)
 
     def _read_slowly(self, frame: bytes) -> E:
-        fields = _fields_of(frame)
+        fields = _event_fields(frame)
         tag = fields["type"]
         if isinstance(tag, str) and tag not in self._tags and not self._takes_unknown:
             raise errors.invalid_value("type", tag, self._tags)
         try:
             return self._reader.read(frame)
-        except errors.ClientMistake:
+        except errors.ClientError:
             if not self._takes_unknown or not isinstance(tag, str):
                 raise
         return cast(E, Unknown(extra=Extra(fields)))
 
 
-def _fields_of(frame: bytes) -> dict[str, Any]:
+def _event_fields(frame: bytes) -> dict[str, Any]:
     try:
-        fields = _fields(frame)
+        fields = _decode_object(frame)
     except msgspec.ValidationError:
         raise errors.invalid_event("An event must be a JSON object.") from None
-    except _UNREADABLE as error:
+    except _DECODE_ERRORS as error:
         raise errors.invalid_json(str(error)) from None
     if fields.get("type") is None:
         raise errors.invalid_event("The 'type' field is missing.")
     return fields
 
 
-def event_id_of(frame: bytes) -> str | None:
+def find_event_id(frame: bytes) -> str | None:
     """The client's own id of the event in `frame`, for the error about it; None where it has none that can be told back."""
     try:
-        event_id = _fields(frame).get("event_id")
-    except _UNREADABLE:
+        event_id = _decode_object(frame).get("event_id")
+    except _DECODE_ERRORS:
         return None
     return event_id if isinstance(event_id, str) and len(event_id) <= EVENT_ID_LENGTH else None

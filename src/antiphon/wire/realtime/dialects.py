@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 from antiphon.wire.codec.types import Unknown
-from antiphon.wire.realtime import beta_events as realtime_beta, client_events as realtime_client, server_events as realtime_server
+from antiphon.wire.realtime import beta_events, client_events, server_events
 from antiphon.wire.realtime.client_events import ClientEvent
 from antiphon.wire.realtime.server_events import ServerEvent
 
@@ -17,10 +17,10 @@ class Dialect(NamedTuple):
 
     Attributes:
         name: of the dialect.
-        decode_client: the event in a client's frame; raises `ClientMistake`.
+        decode_client: the event in a client's frame; raises `ClientError`.
         encode_client: JSON of a client's event.
         encode_server: JSON of a server's event; None where the dialect has no such event.
-        decode_server: the event in a server's frame, `Unknown` where it is not as this version knows it; raises `ClientMistake`.
+        decode_server: the event in a server's frame, `Unknown` where it is not as this version knows it; raises `ClientError`.
     """
 
     name: DialectName
@@ -31,10 +31,6 @@ class Dialect(NamedTuple):
 
 
 DIALECTS: dict[DialectName, Dialect] = {
-    "ga": Dialect(
-        "ga", realtime_client.decode_client, realtime_client.encode_client, realtime_server.encode_server, realtime_server.decode_server
-    ),
-    "beta": Dialect(
-        "beta", realtime_beta.decode_client, realtime_beta.encode_client, realtime_beta.encode_server, realtime_beta.decode_server
-    ),
+    "ga": Dialect("ga", client_events.decode_client, client_events.encode_client, server_events.encode_server, server_events.decode_server),
+    "beta": Dialect("beta", beta_events.decode_client, beta_events.encode_client, beta_events.encode_server, beta_events.decode_server),
 }

@@ -6,7 +6,13 @@ from msgspec import UNSET, Meta, structs
 
 from antiphon.wire.codec.reading import Reader, check_depth
 from antiphon.wire.codec.types import Opt, Wire, encode
-from antiphon.wire.realtime.beta_shapes import FlatSession, check_flat, flat_session, nested_session, nested_transcription_session
+from antiphon.wire.realtime.beta_shapes import (
+    FlatSession,
+    check_beta_modalities,
+    flat_session,
+    nested_session,
+    nested_transcription_session,
+)
 from antiphon.wire.realtime.session import AnySession, Session, TranscriptionSession, check_session
 
 EXPIRY_DEFAULT_S, BETA_EXPIRY_DEFAULT_S = 600, 60
@@ -69,62 +75,62 @@ _reader: Reader[ClientSecretRequest] = Reader(ClientSecretRequest)
 _beta_reader: Reader[BetaSessionRequest] = Reader(BetaSessionRequest)
 
 
-class Wanted(Wire, kw_only=True):
+class SecretOptions(Wire, kw_only=True):
     """What a request for a secret comes to."""
 
     session: AnySession
     lasts_s: int
 
 
-def decode_secret_request(body: bytes) -> Wanted:
+def decode_secret_request(body: bytes) -> SecretOptions:
     """
     The request in `body`; an empty object asks for all as it is by default.
 
     Raises:
-        ClientMistake: it is none; `param` says where.
+        ClientError: it is none; `param` says where.
     """
     check_depth(body)
     request = _reader.read(body)
     session = Session() if request.session is UNSET else request.session
     check_session(session)
-    return Wanted(session=session, lasts_s=_lasts_s(request.expires_after, EXPIRY_DEFAULT_S))
+    return SecretOptions(session=session, lasts_s=_expiry_s(request.expires_after, EXPIRY_DEFAULT_S))
 
 
-def decode_beta_session_request(body: bytes) -> Wanted:
+def decode_beta_session_request(body: bytes) -> SecretOptions:
     """
     The request in `body`, for a session in the form of the beta.
 
     Raises:
-        ClientMistake: it is none; `param` says where.
+        ClientError: it is none; `param` says where.
     """
-    flat = _beta(body)
-    check_flat(flat.modalities, "modalities")
-    return _wanted(flat, nested_session(flat))
+    flat = _decode_beta_request(body)
+    check_beta_modalities(flat.modalities, "modalities")
+    return _secret_options(flat, nested_session(flat))
 
 
-def decode_beta_transcription_request(body: bytes) -> Wanted:
+def decode_beta_transcription_request(body: bytes) -> SecretOptions:
     """
     The request in `body`, for a session in the form of the beta that only transcribes.
 
     Raises:
-        ClientMistake: it is none; `param` says where.
+        ClientError: it is none; `param` says where.
     """
-    flat = _beta(body)
-    return _wanted(flat, nested_transcription_session(flat))
+    flat = _decode_beta_request(body)
+    return _secret_options(flat, nested_transcription_session(flat))
 
 
-def _beta(body: bytes) -> BetaSessionRequest:
+def _decode_beta_request(body: bytes) -> BetaSessionRequest:
     check_depth(body)
     return _beta_reader.read(body)
 
 
-def _wanted(flat: BetaSessionRequest, session: Session | TranscriptionSession) -> Wanted:
+def _secret_options(flat: BetaSessionRequest, session: Session | TranscriptionSession) -> SecretOptions:
     asked = UNSET if flat.client_secret is UNSET else flat.client_secret.expires_after
-    return Wanted(session=session, lasts_s=_lasts_s(asked, BETA_EXPIRY_DEFAULT_S))
+    return SecretOptions(session=session, lasts_s=_expiry_s(asked, BETA_EXPIRY_DEFAULT_S))
 
 
-def _lasts_s(asked: Opt[ExpiresAfter], otherwise: int) -> int:
-    return otherwise if asked is UNSET or asked.seconds is UNSET else asked.seconds
+def _expiry_s(expires_after: Opt[ExpiresAfter], default: int) -> int:
+    return default if expires_after is UNSET or expires_after.seconds is UNSET else expires_after.seconds
 
 
 def encode_secret(value: str, expires_at: int, session: AnySession) -> bytes:

@@ -71,21 +71,21 @@ class ConversationItem(Tagged, kw_only=True):
     id: Opt[ItemId] = UNSET
 
 
-class StatedItem(ConversationItem, kw_only=True):
+class ItemWithStatus(ConversationItem, kw_only=True):
     """An item that says how far it is."""
 
     object: Opt[Literal["realtime.item"]] = UNSET
     status: Opt[Status] = UNSET
 
 
-class MessageItem(StatedItem, kw_only=True, tag="message"):
+class MessageItem(ItemWithStatus, kw_only=True, tag="message"):
     """Something said."""
 
     role: Role
     content: list[Part]
 
 
-class FunctionCallItem(StatedItem, kw_only=True, tag="function_call"):
+class FunctionCallItem(ItemWithStatus, kw_only=True, tag="function_call"):
     """A call of a function; `arguments` is JSON text."""
 
     name: str
@@ -93,7 +93,7 @@ class FunctionCallItem(StatedItem, kw_only=True, tag="function_call"):
     arguments: str
 
 
-class FunctionCallOutputItem(StatedItem, kw_only=True, tag="function_call_output"):
+class FunctionCallOutputItem(ItemWithStatus, kw_only=True, tag="function_call_output"):
     """What a function gave."""
 
     call_id: str
@@ -197,7 +197,7 @@ StreamedPart = TextContent | AudioContent
 
 # Whose parts are whose
 
-_PARTS: dict[Role, tuple[type[Part], ...]] = {
+_PARTS_BY_ROLE: dict[Role, tuple[type[Part], ...]] = {
     "system": (InputText,),
     "user": (InputText, InputAudio, InputImage),
     "assistant": (OutputText, OutputAudio),
@@ -213,14 +213,14 @@ def check_item(item: InputItem, path: str) -> None:
         path: where it stands, for error messages.
 
     Raises:
-        ClientMistake: it is such an item.
+        ClientError: it is such an item.
     """
     if not isinstance(item, MessageItem):
         return
     for index, part in enumerate(item.content):
         place = f"{path}.content[{index}]"
-        if not isinstance(part, _PARTS[item.role]):
-            raise errors.invalid_value(place, part.type, [str(kind.__struct_config__.tag) for kind in _PARTS[item.role]])
+        if not isinstance(part, _PARTS_BY_ROLE[item.role]):
+            raise errors.invalid_value(place, part.type, [str(kind.__struct_config__.tag) for kind in _PARTS_BY_ROLE[item.role]])
         if isinstance(part, InputImage) and part.image_url is UNSET:
             raise errors.missing_parameter(f"{place}.image_url")
         if isinstance(part, InputAudio) and part.audio is UNSET and not part.transcript:

@@ -73,7 +73,7 @@ def check_params(params: ResponseParams, path: str = "response") -> None:
     Refuse what the types of `params` can't tell to be wrong.
 
     Raises:
-        ClientMistake: there is something wrong with them.
+        ClientError: there is something wrong with them.
     """
     check_modalities(params.output_modalities, f"{path}.output_modalities")
     for index, item in enumerate(params.input or ()):

@@ -91,22 +91,22 @@ class ConversationCreated(Event, kw_only=True, tag="conversation.created"):
     conversation: Conversation
 
 
-class PlacedItem(Event, kw_only=True):
+class PositionedItemEvent(Event, kw_only=True):
     """An event of an item, and of the one before it; None for the first."""
 
     previous_item_id: str | None = None
     item: AnyItem
 
 
-class ConversationItemCreated(PlacedItem, kw_only=True, tag="conversation.item.created"):
+class ConversationItemCreated(PositionedItemEvent, kw_only=True, tag="conversation.item.created"):
     """An item is in the conversation, as the beta says it."""
 
 
-class ConversationItemAdded(PlacedItem, kw_only=True, tag="conversation.item.added"):
+class ConversationItemAdded(PositionedItemEvent, kw_only=True, tag="conversation.item.added"):
     """An item is in the conversation, and may not be whole yet."""
 
 
-class ConversationItemDone(PlacedItem, kw_only=True, tag="conversation.item.done"):
+class ConversationItemDone(PositionedItemEvent, kw_only=True, tag="conversation.item.done"):
     """An item in the conversation is whole."""
 
 
@@ -174,14 +174,14 @@ class TranscriptionError(Wire, kw_only=True):
     param: Maybe[str] = UNSET
 
 
-class HeardEvent(Event, kw_only=True):
+class InputAudioTranscriptionEvent(Event, kw_only=True):
     """An event of the words of the part at `content_index` of an item."""
 
     item_id: str
     content_index: int
 
 
-class InputAudioTranscriptionDelta(HeardEvent, kw_only=True, tag="conversation.item.input_audio_transcription.delta"):
+class InputAudioTranscriptionDelta(InputAudioTranscriptionEvent, kw_only=True, tag="conversation.item.input_audio_transcription.delta"):
     """More of what was heard."""
 
     content_index: int = 0
@@ -189,7 +189,7 @@ class InputAudioTranscriptionDelta(HeardEvent, kw_only=True, tag="conversation.i
     logprobs: Maybe[list[Logprob]] = UNSET
 
 
-class InputAudioTranscriptionSegment(HeardEvent, kw_only=True, tag="conversation.item.input_audio_transcription.segment"):
+class InputAudioTranscriptionSegment(InputAudioTranscriptionEvent, kw_only=True, tag="conversation.item.input_audio_transcription.segment"):
     """What one speaker said; `start` and `end` in seconds."""
 
     text: str
@@ -199,7 +199,9 @@ class InputAudioTranscriptionSegment(HeardEvent, kw_only=True, tag="conversation
     end: float
 
 
-class InputAudioTranscriptionCompleted(HeardEvent, kw_only=True, tag="conversation.item.input_audio_transcription.completed"):
+class InputAudioTranscriptionCompleted(
+    InputAudioTranscriptionEvent, kw_only=True, tag="conversation.item.input_audio_transcription.completed"
+):
     """All that was heard."""
 
     transcript: str
@@ -208,7 +210,7 @@ class InputAudioTranscriptionCompleted(HeardEvent, kw_only=True, tag="conversati
     logprobs: Maybe[list[Logprob]] = UNSET
 
 
-class InputAudioTranscriptionFailed(HeardEvent, kw_only=True, tag="conversation.item.input_audio_transcription.failed"):
+class InputAudioTranscriptionFailed(InputAudioTranscriptionEvent, kw_only=True, tag="conversation.item.input_audio_transcription.failed"):
     """What was heard could not be written down."""
 
     error: TranscriptionError
@@ -257,21 +259,21 @@ class InputAudioBufferDtmfEventReceived(Tagged, kw_only=True, tag="input_audio_b
 # What is played, where the server plays it
 
 
-class PlayedEvent(Event, kw_only=True):
+class OutputAudioBufferEvent(Event, kw_only=True):
     """An event of a response's sound."""
 
     response_id: str
 
 
-class OutputAudioBufferStarted(PlayedEvent, kw_only=True, tag="output_audio_buffer.started"):
+class OutputAudioBufferStarted(OutputAudioBufferEvent, kw_only=True, tag="output_audio_buffer.started"):
     """It is being played."""
 
 
-class OutputAudioBufferStopped(PlayedEvent, kw_only=True, tag="output_audio_buffer.stopped"):
+class OutputAudioBufferStopped(OutputAudioBufferEvent, kw_only=True, tag="output_audio_buffer.stopped"):
     """It was played."""
 
 
-class OutputAudioBufferCleared(PlayedEvent, kw_only=True, tag="output_audio_buffer.cleared"):
+class OutputAudioBufferCleared(OutputAudioBufferEvent, kw_only=True, tag="output_audio_buffer.cleared"):
     """The rest of it is dropped."""
 
 
@@ -489,7 +491,7 @@ _reader: EventReader[ServerEvent | Unknown] = EventReader(ServerEvent | Unknown)
 
 decode_server: Callable[[bytes], ServerEvent | Unknown] = _reader.read
 """
-The event in a frame that a server sent; raises `ClientMistake` when it is none. One that is not as this version knows it is `Unknown`:
+The event in a frame that a server sent; raises `ClientError` when it is none. One that is not as this version knows it is `Unknown`:
 of a type that it does not know, or of a known type and another shape.
 """
 

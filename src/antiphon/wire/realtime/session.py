@@ -24,7 +24,7 @@ Includable = Literal["item.input_audio_transcription.logprobs"]
 MaxOutputTokens = Annotated[int, Meta(ge=1, le=4096)] | Literal["inf"]
 Speed = Annotated[float, Meta(ge=0.25, le=1.5)]
 Temperature = Annotated[float, Meta(ge=0.6, le=1.2)]
-Share = Annotated[float, Meta(ge=0, le=1)]
+Ratio = Annotated[float, Meta(ge=0, le=1)]
 DurationMs = Annotated[int, Meta(ge=0)]
 Tool = FunctionTool | McpTool
 ToolChoice = Literal["none", "auto", "required"] | ToolChoiceFunction | ToolChoiceMcp
@@ -65,7 +65,7 @@ class NoiseReduction(Wire, kw_only=True):
     null_is_absent = True
 
     type: Opt[Literal["near_field", "far_field"]] = UNSET
-    strength: Opt[Share] = UNSET
+    strength: Opt[Ratio] = UNSET
 
 
 class Transcription(Wire, kw_only=True):
@@ -86,7 +86,7 @@ class ServerVad(Tagged, kw_only=True, tag="server_vad"):
 
     null_is_absent = True
 
-    threshold: Opt[Share] = UNSET
+    threshold: Opt[Ratio] = UNSET
     prefix_padding_ms: Opt[DurationMs] = UNSET
     silence_duration_ms: Opt[DurationMs] = UNSET
     idle_timeout_ms: Maybe[Annotated[int, Meta(ge=5000, le=30_000)]] = UNSET
@@ -169,7 +169,7 @@ class RetentionRatio(Tagged, kw_only=True, tag="retention_ratio"):
 
     null_is_absent = True
 
-    retention_ratio: Share
+    retention_ratio: Ratio
     token_limits: Opt[TokenLimits] = UNSET
 
 
@@ -233,7 +233,7 @@ def check_session(session: AnySession, path: str = "session") -> None:
     Refuse a combination of modalities that no answer has.
 
     Raises:
-        ClientMistake: it asks for one.
+        ClientError: it asks for one.
     """
     if isinstance(session, Session):
         check_modalities(session.output_modalities, f"{path}.output_modalities")
@@ -244,7 +244,7 @@ def check_modalities(modalities: Opt[list[Modality]], path: str) -> None:
     Refuse a combination of modalities that no answer has.
 
     Raises:
-        ClientMistake: it is one.
+        ClientError: it is one.
     """
     if modalities is not UNSET and modalities not in MODALITIES:
         raise errors.invalid_modalities(path, modalities, MODALITIES)
@@ -259,7 +259,7 @@ def decode_session(body: bytes, path: str = "session") -> AnySession:
         path: where it stands, for error messages.
 
     Raises:
-        ClientMistake: it is none.
+        ClientError: it is none.
     """
     check_depth(body)
     session = _reader.read(body, path)

@@ -502,7 +502,7 @@ _reader: Reader[StreamEvent] = Reader(StreamEvent)
 # On the way of every token, therefore without a function around them.
 
 decode_event: Callable[[bytes], StreamEvent] = _reader.read
-"""The event in a body that a server sent; raises `ClientMistake` when it is none."""
+"""The event in a body that a server sent; raises `ClientError` when it is none."""
 
 encode_event: Callable[[StreamEvent], bytes] = encode
 """JSON of an event, as the original writes it; `profiles` knows the other ways."""

@@ -266,11 +266,11 @@ class ShellCall(Tagged, kw_only=True, tag="shell_call"):
     created_by: Maybe[str] = UNSET
 
 
-class TimedOut(Tagged, kw_only=True, tag="timeout"):
+class ShellTimeout(Tagged, kw_only=True, tag="timeout"):
     """The command took too long."""
 
 
-class Exited(Tagged, kw_only=True, tag="exit"):
+class ShellExit(Tagged, kw_only=True, tag="exit"):
     """The command ended."""
 
     exit_code: int
@@ -279,7 +279,7 @@ class Exited(Tagged, kw_only=True, tag="exit"):
 class ShellOutput(Wire, kw_only=True):
     """What one command gave."""
 
-    outcome: TimedOut | Exited
+    outcome: ShellTimeout | ShellExit
     stderr: str
     stdout: str
     created_by: Maybe[str] = UNSET

@@ -226,7 +226,7 @@ Item = (
 
 _reader: Reader[Item] = Reader(Item)
 
-_PARTS_OF: dict[bool, tuple[type[Tagged], ...]] = {True: get_args(OutputPart), False: get_args(InputPart)}
+_ALLOWED_PARTS: dict[bool, tuple[type[Tagged], ...]] = {True: get_args(OutputPart), False: get_args(InputPart)}
 
 
 def check_message(message: Message, path: str) -> None:
@@ -234,11 +234,11 @@ def check_message(message: Message, path: str) -> None:
     Refuse parts that `message` can't have: only the model's words can be the assistant's, and nobody else's.
 
     Raises:
-        ClientMistake: there is one.
+        ClientError: there is one.
     """
     if isinstance(message.content, str):
         return
-    allowed = _PARTS_OF[message.role == "assistant"]
+    allowed = _ALLOWED_PARTS[message.role == "assistant"]
     for index, part in enumerate(message.content):
         if type(part) not in allowed:
             raise errors.invalid_value(f"{path}.content[{index}]", part.type, [str(kind.__struct_config__.tag) for kind in allowed])
@@ -253,7 +253,7 @@ def decode_item(body: bytes, path: str = "item") -> Item:
         path: where it stands, for error messages.
 
     Raises:
-        ClientMistake: it is none.
+        ClientError: it is none.
     """
     check_depth(body)
     item = _reader.read(body, path)

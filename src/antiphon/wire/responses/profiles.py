@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple, get_args
 
 from msgspec import UNSET, UnsetType, structs
 
-from antiphon.wire.codec.types import ENCODER, MARK, Unknown, encode, without_markers
+from antiphon.wire.codec.types import ENCODER, MARKER_BYTE, Unknown, encode, strip_markers
 from antiphon.wire.responses.events import ErrorEvent, StreamEvent
 
 ErrorShape = Literal["both", "flat", "nested"]
@@ -49,14 +49,14 @@ PROFILES = {
     )
 }
 
-_OTHER_SHAPE: dict[ErrorShape, dict[str, UnsetType]] = {
+_SHAPE_CHANGES: dict[ErrorShape, dict[str, UnsetType]] = {
     "both": {},
     "flat": {"error": UNSET},
     "nested": {"code": UNSET, "message": UNSET, "param": UNSET},
 }
 
 
-class Encoding:
+class EventEncoder:
     """
     Writes events as a profile has them; made once for each profile.
 
@@ -69,42 +69,42 @@ class Encoding:
 
     def __init__(self, profile: Profile) -> None:
         self.profile = profile
-        self.end = b"data: [DONE]\n\n" if profile.done_marker else b""
+        self.stream_end = b"data: [DONE]\n\n" if profile.done_marker else b""
         unusual = {Unknown, ErrorEvent}
-        self._heads = {
-            kind: self._head(str(kind.__struct_config__.tag))
+        self._sse_heads = {
+            kind: self._sse_head(str(kind.__struct_config__.tag))
             for kind in get_args(StreamEvent)
             if kind not in unusual and kind.__struct_config__.tag not in profile.event_names
         }
 
-    def frame_into(self, events: Iterable[StreamEvent], buffer: bytearray) -> None:
+    def encode_sse_into(self, events: Iterable[StreamEvent], buffer: bytearray) -> None:
         """Append `events` to `buffer`, each as one server-sent event."""
         for event in events:
-            head = self._heads.get(type(event))
+            head = self._sse_heads.get(type(event))
             if head is None:
-                self._frame_unusual_into(event, buffer)
+                self._encode_unusual_into(event, buffer)
                 continue
             start = len(buffer)
             buffer += head
             ENCODER.encode_into(event, buffer, -1)
-            if buffer.find(MARK, start) != -1:
-                buffer[start:] = without_markers(bytes(buffer[start:]))
+            if buffer.find(MARKER_BYTE, start) != -1:
+                buffer[start:] = strip_markers(bytes(buffer[start:]))
             buffer += b"\n\n"
 
-    def write(self, event: StreamEvent) -> bytes:
+    def encode_json(self, event: StreamEvent) -> bytes:
         """`event` as JSON, for one message of a WebSocket."""
         if isinstance(event, ErrorEvent) and event.error and event.message is not UNSET:
-            event = structs.replace(event, **_OTHER_SHAPE[self.profile.error_shape])
+            event = structs.replace(event, **_SHAPE_CHANGES[self.profile.error_shape])
         json = encode(event)
         if name := self.profile.event_names.get(event.type):
             # The type is what every event begins with.
             json = json.replace(f'"type":"{event.type}"'.encode(), f'"type":"{name}"'.encode(), 1)
         return json
 
-    def _head(self, type: str) -> bytes:
+    def _sse_head(self, type: str) -> bytes:
         name = "message" if self.profile.event_line == "message" else " ".join(type.split())
         return f"event: {name}\ndata: ".encode()
 
-    def _frame_unusual_into(self, event: StreamEvent, buffer: bytearray) -> None:
+    def _encode_unusual_into(self, event: StreamEvent, buffer: bytearray) -> None:
         name = self.profile.event_names.get(event.type, event.type)
-        buffer += b"%b%b\n\n" % (self._head(name), self.write(event))
+        buffer += b"%b%b\n\n" % (self._sse_head(name), self.encode_json(event))

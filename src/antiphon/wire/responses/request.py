@@ -182,7 +182,7 @@ def decode_request(body: bytes) -> CreateRequest:
     The request in `body`.
 
     Raises:
-        ClientMistake: it is none; `param` says where.
+        ClientError: it is none; `param` says where.
     """
     check_depth(body)
     request = _reader.read(body)
@@ -195,7 +195,7 @@ def check_request(request: CreateRequest) -> None:
     Refuse what no single field shows: fields that exclude each other, and parts of messages that are not their role's.
 
     Raises:
-        ClientMistake: there is such a thing.
+        ClientError: there is such a thing.
     """
     for path, items in (("input", request.input), ("instructions", request.instructions)):
         if isinstance(items, list):

@@ -269,7 +269,7 @@ def decode_response(body: bytes) -> Response:
     The response in `body`, which a server sent.
 
     Raises:
-        ClientMistake: it is none.
+        ClientError: it is none.
     """
     return _reader.read(body)
 

@@ -160,7 +160,7 @@ def decode_client_event(body: bytes) -> ClientEvent:
     What a client says in one message.
 
     Raises:
-        ClientMistake: it is no such event.
+        ClientError: it is no such event.
     """
     check_depth(body)
     event = _client_reader.read(body)
@@ -174,6 +174,6 @@ def decode_server_event(body: bytes) -> ServerEvent:
     What a server says in one message.
 
     Raises:
-        ClientMistake: it is no such event.
+        ClientError: it is no such event.
     """
     return _server_reader.read(body)

@@ -429,7 +429,7 @@ def decode_tool(body: bytes, path: str = "tool") -> Tool:
         path: where it stands, for error messages.
 
     Raises:
-        ClientMistake: it is none.
+        ClientError: it is none.
     """
     check_depth(body)
     return _reader.read(body, path)

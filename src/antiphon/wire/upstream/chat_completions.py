@@ -48,7 +48,7 @@ class Delta(Struct, gc=False):
     annotations: list[dict[str, Any]] | None = None
 
 
-class Likelihood(Struct, gc=False):
+class TopLogprob(Struct, gc=False):
     """A token that might have been, and how likely it was; None where JSON has no number for it, as of what is impossible."""
 
     token: str
@@ -56,10 +56,10 @@ class Likelihood(Struct, gc=False):
     bytes: list[int] | None = None
 
 
-class TokenLogprob(Likelihood, gc=False):
+class TokenLogprob(TopLogprob, gc=False):
     """The token that was, and those that might have been."""
 
-    top_logprobs: list[Likelihood] | None = None
+    top_logprobs: list[TopLogprob] | None = None
 
 
 class Logprobs(Struct, gc=False):

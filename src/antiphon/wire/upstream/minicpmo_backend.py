@@ -13,25 +13,25 @@ from msgspec import Struct, field
 Mode = Literal["turn_based", "full_duplex"]
 """How a session goes: question by question, or all the time."""
 
-TO_WORKER_HZ = 16_000
-FROM_WORKER_HZ = 24_000
+INPUT_RATE_HZ = 16_000
+OUTPUT_RATE_HZ = 24_000
 
 
-class _Part(Struct, kw_only=True, omit_defaults=True, gc=False):
+class _MessagePart(Struct, kw_only=True, omit_defaults=True, gc=False):
     """Part of a message; what is as it is by default is left out."""
 
 
 # To the worker
 
 
-class References(_Part):
+class VoiceReferences(_MessagePart):
     """Voices, as sound: whose the model is to take for its own, and whose it speaks with."""
 
     ref_audio_base64: bytes | None = None
     tts_ref_audio_base64: bytes | None = None
 
 
-class Opening(_Part):
+class SessionPayload(_MessagePart):
     """
     How a session is to be.
 
@@ -44,16 +44,16 @@ class Opening(_Part):
     use_tts: bool
     system_prompt: str | None = None
     config: dict[str, Any] = field(default_factory=dict)
-    voice: References | None = None
+    voice: VoiceReferences | None = None
 
 
-class SessionInit(_Part, tag_field="type", tag="session.init"):
+class SessionInit(_MessagePart, tag_field="type", tag="session.init"):
     """Begin."""
 
-    payload: Opening
+    payload: SessionPayload
 
 
-class Unit(_Part):
+class DuplexInput(_MessagePart):
     """A piece of what is heard and seen."""
 
     audio: bytes
@@ -63,25 +63,25 @@ class Unit(_Part):
     input_id: str = ""
 
 
-class Text(_Part, tag_field="type", tag="text"):
+class Text(_MessagePart, tag_field="type", tag="text"):
     """Words."""
 
     text: str
 
 
-class Image(_Part, tag_field="type", tag="image"):
+class Image(_MessagePart, tag_field="type", tag="image"):
     """A picture, base64."""
 
     data: str
 
 
-class Audio(_Part, tag_field="type", tag="audio"):
+class Audio(_MessagePart, tag_field="type", tag="audio"):
     """Sound."""
 
     data: bytes
 
 
-class Video(_Part, tag_field="type", tag="video"):
+class Video(_MessagePart, tag_field="type", tag="video"):
     """A film, base64."""
 
     data: str
@@ -98,47 +98,47 @@ class Message(Struct, kw_only=True, gc=False):
     content: str | list[Content]
 
 
-class Generation(_Part):
+class Generation(_MessagePart):
     """How the answer is made; what is left out is for the worker to choose."""
 
     max_new_tokens: int | None = None
     length_penalty: float | None = None
 
 
-class Speaking(_Part):
+class TtsOptions(_MessagePart):
     """Whether the answer is spoken, and with whose voice."""
 
     enabled: bool = False
     ref_audio_data: bytes | None = None
 
 
-class Pictures(_Part):
+class ImageOptions(_MessagePart):
     """Into how many pieces a picture may be cut."""
 
     max_slice_nums: int = 1
 
 
-class Question(_Part):
+class ChatInput(_MessagePart):
     """All that was said so far, to be answered."""
 
     messages: list[Message]
     streaming: bool
     input_id: str = ""
     generation: Generation = field(default_factory=Generation)
-    tts: Speaking = field(default_factory=Speaking)
-    image: Pictures = field(default_factory=Pictures)
+    tts: TtsOptions = field(default_factory=TtsOptions)
+    image: ImageOptions = field(default_factory=ImageOptions)
     use_tts_template: bool = False
     omni_mode: bool = False
     enable_thinking: bool = False
 
 
-class InputAppend(_Part, tag_field="type", tag="input.append"):
+class InputAppend(_MessagePart, tag_field="type", tag="input.append"):
     """Hear this, or answer it."""
 
-    input: Unit | Question
+    input: DuplexInput | ChatInput
 
 
-class SessionClose(_Part, tag_field="type", tag="session.close"):
+class SessionClose(_MessagePart, tag_field="type", tag="session.close"):
     """Let the session end; for workers only: the server behind one takes it for a breach, and is asked over HTTP."""
 
     reason: str = "user_stop"
@@ -147,7 +147,7 @@ class SessionClose(_Part, tag_field="type", tag="session.close"):
 # From the worker
 
 
-class Details(Struct, gc=False):
+class TokenDetails(Struct, gc=False):
     """What kinds of tokens there were."""
 
     text_tokens: int = 0
@@ -160,11 +160,11 @@ class Usage(Struct, gc=False):
 
     input_tokens: int = 0
     output_tokens: int = 0
-    input_token_details: Details | None = None
-    output_token_details: Details | None = None
+    input_token_details: TokenDetails | None = None
+    output_token_details: TokenDetails | None = None
 
 
-class Said(Struct, gc=False):
+class BackendEvent(Struct, gc=False):
     """
     A message of a worker, whichever it is.
 
@@ -205,7 +205,7 @@ class Health(Struct, gc=False):
     engine: str | None = None
 
 
-decode_said = msgspec.json.Decoder(Said).decode
+decode_event = msgspec.json.Decoder(BackendEvent).decode
 """The message in a frame; raises `msgspec.DecodeError` or `UnicodeDecodeError` where there is none."""
 
 decode_health = msgspec.json.Decoder(Health).decode
