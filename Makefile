@@ -25,7 +25,7 @@ endef
 
 .PHONY: help
 help: ## say what there is
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: install
 install: $(VENV)/.serve ## put the server and its model runtime into .venv
@@ -38,11 +38,20 @@ serve: install ## install, fetch a model, serve on 127.0.0.1:8642 (options: make
 demo: install ## ask a server of its own a few real questions, then stop
 	@exec $(BIN)/antiphon demo $(ARGS)
 
-.PHONY: test
-test: check ## everything a change must pass (ARGS=tests/wire, JOBS=1)
+# $(call suite,options of pytest): all of it.
+define suite
 	@$(BIN)/antiphon models pull smollm2-135m-instruct silero-vad smart-turn-v3.2 moonshine-tiny-en piper-en-us-joe-medium
 	@$(BIN)/python conformance/run.py $(BIN)/antiphon smollm2-135m-instruct
-	@$(BIN)/python -m pytest -n $(or $(JOBS),3) --dist loadfile --no-loadscope-reorder $(ARGS)
+	@$(BIN)/python -m pytest -n $(or $(JOBS),3) --dist loadfile --no-loadscope-reorder $(1) $(ARGS)
+endef
+
+.PHONY: test
+test: check ## everything a change must pass (ARGS=tests/wire, JOBS=1)
+	$(call suite,)
+
+.PHONY: test-long
+test-long: check ## the same, what takes long included: random tests go on for minutes
+	$(call suite,--long)
 
 .PHONY: check
 check: $(VENV)/.dev ## the part of it that runs nothing: style, types, layers

@@ -1,4 +1,8 @@
-"""A real PostgreSQL server, from a wheel, for the tests that ask for one."""
+"""
+What any test may need: budgets of random tests, and a real PostgreSQL server from a wheel.
+
+`--long` runs the tests marked `long` too, and gives random tests a budget that takes minutes: `make test-long`.
+"""
 
 import contextlib
 import importlib.util
@@ -11,8 +15,29 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 NOBODY = 65534
+
+# How long an example takes says how busy the machine is. A test that wants more examples than others asks for a multiple of the profile's.
+SLOW_MACHINE = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("quick", max_examples=50, **SLOW_MACHINE)
+settings.register_profile("long", max_examples=1000, **SLOW_MACHINE)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--long", action="store_true", help="run the tests marked `long` too, and random tests for minutes")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    settings.load_profile("long" if config.getoption("long") else "quick")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("long"):
+        left_out = [item for item in items if item.get_closest_marker("long")]
+        items[:] = [item for item in items if not item.get_closest_marker("long")]
+        config.hook.pytest_deselected(items=left_out)
 
 
 def as_nobody() -> dict[str, Any]:

@@ -361,7 +361,6 @@ otherwise = st.sampled_from(
 
 
 @given(st.lists(speaking | silence | otherwise, max_size=24), st.booleans())
-@settings(max_examples=60, deadline=None)
 def test_nothing_that_was_begun_early_is_seen(script, is_aloud):
     options = {"voice": VOICE if is_aloud else None}
     played = [talked(playing(script), engine(), LISTEN, speculates=early, **options) for early in (True, False)]

@@ -35,7 +35,6 @@ def test_an_answer_is_understood_in_pieces_of_any_size(recorded, size):
         assert words[-1].retry_after_s == recorded.means.get("retry_after_s")
 
 
-@settings(deadline=None)
 @given(st.data())
 def test_it_makes_no_difference_where_an_answer_is_cut(data):
     recorded = data.draw(st.sampled_from(RECORDED))
@@ -44,7 +43,6 @@ def test_it_makes_no_difference_where_an_answer_is_cut(data):
     assert understood(heard(recorded.ask, cut(whole, places))) == expected(recorded.means)
 
 
-@settings(deadline=None)
 @given(st.data())
 def test_line_ends_and_chunks_are_the_servers_to_choose(data):
     recorded = data.draw(st.sampled_from(STREAMS))
@@ -56,7 +54,6 @@ def test_line_ends_and_chunks_are_the_servers_to_choose(data):
     assert understood(heard(recorded.ask, cut(whole, places))) == expected(recorded.means)
 
 
-@settings(deadline=None)
 @given(st.data())
 def test_an_answer_that_stops_anywhere_has_one_end(data):
     recorded = data.draw(st.sampled_from(RECORDED))
@@ -72,7 +69,6 @@ def test_an_answer_that_stops_anywhere_has_one_end(data):
         assert full.get(what, "").startswith(understood(words).get(what, ""))
 
 
-@settings(deadline=None)
 @given(st.data())
 def test_garbage_in_an_answer_has_one_end(data):
     recorded = data.draw(st.sampled_from(RECORDED))
@@ -84,7 +80,6 @@ def test_garbage_in_an_answer_has_one_end(data):
     assert isinstance(words[-1], events.ResponseEnded | events.ResponseFailed)
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=400))
 def test_garbage_instead_of_an_answer_has_one_end(data):
     (word,) = heard(RECORDED[0].ask, [data] if data else [])

@@ -4,7 +4,7 @@ import json
 from base64 import b64encode
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 from msgspec import structs
 
 from antiphon.audio import wav_file
@@ -196,7 +196,6 @@ TURNS = st.one_of(
 )
 
 
-@settings(deadline=None)
 @given(st.lists(TURNS, max_size=8).map(tuple), st.sampled_from(list(QUIRKS)))
 def test_any_conversation_makes_messages_that_servers_take(history, row):
     messages = json.loads(encode_request(structs.replace(EVERYTHING, history=history), "m1", QUIRKS[row]))["messages"]

@@ -21,7 +21,7 @@ JSON = st.recursive(
     max_leaves=6,
 )
 ARGUMENTS = st.dictionaries(st.text(max_size=8), JSON, max_size=3)
-ANY = settings(deadline=None, max_examples=300)
+ANY = settings(max_examples=2 * settings.default.max_examples)
 
 
 def pieces(data, text):

@@ -62,7 +62,6 @@ def check(words):
     assert open_id is None
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.lists(HAPPENS, max_size=60))
 def test_answers_come_one_at_a_time_and_every_piece_of_sound_is_listened_to_or_spoken_over(events):
     pieces = []

@@ -83,7 +83,7 @@ def test_whatever_a_server_leaves_out_or_says_twice_each_thing_is_heard_once(dia
 
 
 @given(st.permutations(range(3)), st.data())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=2 * settings.default.max_examples)
 def test_items_that_come_mixed_are_told_one_after_the_other(order, data):
     """Each item's events stay in order, but the items' events are interleaved in any way."""
     left = [full_reasoning("Let me see.", 0), full_message("Hello, you.", index=1), full_call("f", '{"x": 1}', 2)]
@@ -116,7 +116,6 @@ ENTIRE = frames(
 
 
 @given(st.lists(st.integers(0, len(ENTIRE)), max_size=12), st.sampled_from([b"\n", b"\r\n"]))
-@settings(deadline=None)
 def test_however_a_stream_is_cut_its_words_are_the_same(cuts, line_end):
     def read(pieces):
         scan, reading, words = SseScanner(), ResponsesResponseReader(ID, {}, False), []
@@ -190,7 +189,7 @@ ANY_EVENT = st.fixed_dictionaries(
 
 
 @given(st.lists(ANY_EVENT, max_size=12), st.lists(ANY_ITEM, max_size=3))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=2 * settings.default.max_examples)
 def test_whatever_a_server_sends_is_an_answer_or_a_fault_of_its(events, output):
     try:
         words = words_of([*events, over(output=output)])

@@ -287,7 +287,6 @@ SOUNDS = st.tuples(st.sampled_from([noise, quiet]), st.integers(1, 700)).map(lam
 WORDS = st.one_of(SOUNDS, SOUNDS, SOUNDS, st.sampled_from([commands.CommitAudio("hand"), commands.ClearAudio(), LISTEN, BY_HAND, None]))
 
 
-@settings(deadline=None)
 @given(st.lists(WORDS, max_size=30))
 def test_whatever_is_heard_committed_and_forgotten_turns_follow_each_other(script):
     async def scenario(told):

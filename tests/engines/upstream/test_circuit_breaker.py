@@ -69,7 +69,7 @@ class BreakerMachine(RuleBasedStateMachine):
 
 
 TestBreaker = BreakerMachine.TestCase
-TestBreaker.settings = settings(deadline=None, stateful_step_count=40)
+TestBreaker.settings = settings(stateful_step_count=40)
 
 
 def test_every_finding_has_its_move_in_every_state():

@@ -4,7 +4,7 @@ import time
 
 import msgspec
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from antiphon.engines.upstream.faults import error_from_response, error_from_stream, retry_after_s
 from antiphon.errors import ApiError
@@ -19,7 +19,6 @@ JSON = st.recursive(
 )
 
 
-@settings(deadline=None)
 @given(st.integers(200, 599), JSON | st.binary(max_size=60), st.sampled_from([{}, {"retry-after": "3"}]))
 def test_any_error_becomes_a_fault_that_can_be_told(status, told, headers):
     body = told if isinstance(told, bytes) else msgspec.json.encode(told)
@@ -35,7 +34,6 @@ def test_googles_errors_come_in_a_list():
     assert error_from_response(429, {}, body).message == "Quota exceeded."
 
 
-@settings(deadline=None)
 @given(JSON)
 def test_any_error_in_the_middle_becomes_a_fault_that_can_be_told(told):
     fault = error_from_stream(told)

@@ -95,7 +95,7 @@ def play(dialogue, script):
         dialogue.skip()
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=3 * settings.default.max_examples)
 @given(st.sampled_from(["chat", "audio", "video"]), st.sampled_from([ALL, TEXT]), beginnings, scripts, st.sampled_from(ENDS), scripts)
 def test_the_laws_hold_whatever_is_said(mode, abilities, until, script, end, rest):
     if mode != "chat":
@@ -111,7 +111,6 @@ def test_the_laws_hold_whatever_is_said(mode, abilities, until, script, end, res
     assert ends == (dialogue.session.end_reason not in ("client_left", "lost"))
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.lists(st.sampled_from(CLIENT), min_size=1, max_size=20))
 def test_every_question_that_is_taken_has_one_answer(script):
     dialogue = Dialogue("chat", ALL, "live")

@@ -285,7 +285,6 @@ def fields_of(word):
 
 @pytest.mark.parametrize("dialect", ["ga", "beta"])
 @pytest.mark.parametrize("abilities", [OMNI, TEXT, READER, SPEAKER], ids=["omni", "text", "reader", "speaker"])
-@settings(max_examples=50, deadline=None)
 @given(scripts, ends)
 def test_the_laws_hold_whatever_is_said(dialect, abilities, script, end):
     play = Play(dialect, abilities)
@@ -295,7 +294,6 @@ def test_the_laws_hold_whatever_is_said(dialect, abilities, script, end):
 
 
 @pytest.mark.parametrize("abilities", [OMNI, SPEAKER], ids=["omni", "speaker"])
-@settings(max_examples=50, deadline=None)
 @given(scripts)
 def test_the_laws_hold_where_the_server_plays_and_all_that_it_began_to_play_ends(abilities, script):
     play = Play("ga", abilities, has_output_buffer=True)
@@ -308,7 +306,7 @@ def test_the_laws_hold_where_the_server_plays_and_all_that_it_began_to_play_ends
 
 
 @pytest.mark.parametrize("dialect", ["ga", "beta"])
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=settings.default.max_examples // 2)
 @given(scripts)
 def test_the_laws_hold_where_nothing_is_answered(dialect, script):
     play = Play(dialect, OMNI, is_transcription=True)

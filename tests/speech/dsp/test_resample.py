@@ -47,7 +47,7 @@ def test_what_the_other_rate_can_not_carry_is_left_out(from_hz, to_hz):
 
 @pytest.mark.parametrize("live", [False, True])
 @given(pieces=st.lists(st.integers(0, 700), max_size=20))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=settings.default.max_examples // 2)
 def test_pieces_of_any_size_give_what_the_whole_gives(live, pieces):
     pcm = tone(24_000, 0.3)
     streamed, at = Resampler(24_000, 16_000, live=live), 0

@@ -369,4 +369,4 @@ class SameAsMemory(RuleBasedStateMachine):
 
 
 TestSameAsMemory = SameAsMemory.TestCase
-TestSameAsMemory.settings = settings(max_examples=30, stateful_step_count=25, deadline=None)
+TestSameAsMemory.settings = settings(max_examples=settings.default.max_examples // 2, stateful_step_count=25)
