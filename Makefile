@@ -82,7 +82,8 @@ resolve = $(BIN)/uv pip compile pyproject.toml $(2) --output-file requirements/$
 	--no-emit-index-url --no-emit-find-links --no-header $(UPGRADE)
 
 .PHONY: clean
-clean: ## remove .venv and every cache; models and stored responses stay
+clean: ## remove .venv and every cache, clients' environments included; models and stored responses stay
+	@rm -rf "$${XDG_CACHE_HOME:-$$HOME/.cache}/antiphon/conformance"
 	@rm -rf $(VENV) build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis .import_linter_cache
 	@find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 

