@@ -39,6 +39,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.get_closest_marker("first") is None)
     if not config.getoption("long"):
         left_out = [item for item in items if item.get_closest_marker("long")]
         items[:] = [item for item in items if not item.get_closest_marker("long")]
@@ -124,6 +125,14 @@ class Postgres:
         done = subprocess.run(command, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         return done.stdout.splitlines()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """What a test found worth telling though it passed: `record_property("told", line)`."""
+    reports = [report for reports in terminalreporter.stats.values() for report in reports if isinstance(report, pytest.TestReport)]
+    for name, line in [each for report in reports if report.when == "call" for each in report.user_properties]:
+        if name == "told":
+            terminalreporter.write_line(line)
 
 
 @pytest.fixture(scope="session")

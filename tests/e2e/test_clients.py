@@ -1,0 +1,21 @@
+"""The suites of official clients, each in an environment of its own: `conformance/README.md` tells what they try."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SUITES = Path(__file__).parents[2] / "conformance" / "run.py"
+PROGRAM = Path(sys.executable).with_name("antiphon")
+
+
+@pytest.mark.first
+@pytest.mark.weights
+def test_every_official_client_agrees(record_property):
+    command = [sys.executable, str(SUITES), str(PROGRAM), "smollm2-135m-instruct"]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert done.returncode == 0, done.stdout
+    for line in done.stdout.splitlines():
+        if line.startswith(("conformance:", "skipped:")):
+            record_property("told", line)
