@@ -38,6 +38,9 @@ serve: install ## install, fetch a model, serve on 127.0.0.1:8642 (options: make
 demo: install ## ask a server of its own a few real questions, then stop
 	@exec $(BIN)/antiphon demo $(ARGS)
 
+# Where the environment forbids to keep what was compiled, as images of containers do, every process that a test starts would compile all of it.
+unexport PYTHONDONTWRITEBYTECODE
+
 # One of the workers waits for the official clients most of its time.
 PYTEST = $(BIN)/python -m pytest -n $(or $(JOBS),4) --dist loadfile --no-loadscope-reorder
 
