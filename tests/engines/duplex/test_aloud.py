@@ -71,7 +71,21 @@ def talked(scenario, answer="You said: {input}."):
         finally:
             await speech.stop()
 
-    asyncio.run(play())
+        def play(scenario, answer="You said: {input}."):
+            runner.run(talk_it_over(speech, scenario, answer))
+
+        yield play
+        runner.run(speech.stop())
+
+
+async def talk_it_over(speech, scenario, answer):
+    place = Place(weights=WEIGHTS, base=Path())
+    engine = Duplex(speech.around(build("parrot", {"answers": [{"say": answer}], "abilities": DEAF}, place)))
+    duet = Duet()
+    async with engine.open(talk.Settings(model="parrot"), duet) as duet.conversation:
+        duet.tell(talk.Converse())
+        await duet.until(lambda: duet.words)
+        await scenario(duet)
 
 
 async def heard_in(pcm):
@@ -85,7 +99,7 @@ async def heard_in(pcm):
 
 @pytest.mark.parametrize("ms", [100, 1000])
 @pytest.mark.parametrize("name", WORDS)
-def test_what_a_person_says_is_answered_in_words_and_in_sound(name, ms):
+def test_what_a_person_says_is_answered_in_words_and_in_sound(talked, name, ms):
     async def scenario(duet):
         await tell(duet, quiet(500, RATE_HZ) + recording(name), ms)
         await silent_until(duet, lambda: ended(duet), ms)
@@ -101,7 +115,7 @@ def test_what_a_person_says_is_answered_in_words_and_in_sound(name, ms):
 
 
 @pytest.mark.parametrize(("ms", "pieces"), [(100, 10), (1000, 2)])
-def test_an_answer_falls_silent_within_a_second_of_speech(ms, pieces):
+def test_an_answer_falls_silent_within_a_second_of_speech(talked, ms, pieces):
     async def scenario(duet):
         await tell(duet, recording("cards_001"), ms)
         await silent_until(duet, lambda: duet.sound_ms() > 0, ms)
