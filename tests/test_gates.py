@@ -1,6 +1,7 @@
 """The gates of size and shape that no tool checks for us. An exception needs its name here, and a reason."""
 
 import ast
+import functools
 import re
 import statistics
 from collections import Counter, defaultdict
@@ -36,8 +37,9 @@ def named(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
-def functions(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    return (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+@functools.cache
+def functions(path: Path) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
+    return [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
 
 
 def body_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
