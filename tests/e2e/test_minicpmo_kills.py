@@ -173,14 +173,16 @@ async def test_the_gateway_is_told_to_stop(mortal):
 
 
 async def test_the_gateway_is_killed_and_started_again(mortal):
-    with mortal.worker():
+    with contextlib.ExitStack() as lasting:
         with mortal.running() as process:
+            lasting.enter_context(mortal.worker())
             await joined(mortal)
             async with peer(mortal, resumable="1") as client, peer(mortal) as behind:
                 created = await client.begin()
                 await client.speak()
                 await behind.text_until("session.queued")
                 await mortal.settled(f"/v1/sessions/{created['session_id']}", lambda told: told["status"] == "live")
+                await mortal.wrote_sound()
                 process.kill()
                 fates = [await client.fate(), await behind.fate()]
         with mortal.running():

@@ -93,6 +93,7 @@ async def test_what_waits_is_kept_when_the_place_is_back(tmp_path):
 async def test_a_place_that_is_away_is_asked_once_a_round_and_not_for_each_recording(tmp_path):
     desk = Away(tmp_path, SpoolLimits())
     async with desk.open():
+        await desk.until(lambda: desk.rounds == 1)  # that of the start
         for number in range(5):
             await desk.record(f"sess_{number}")
         await desk.recorder.retry_pending()

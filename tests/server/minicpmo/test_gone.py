@@ -10,7 +10,7 @@ from support.server.scripted_server import SCRIPT, configured
 
 pytestmark = pytest.mark.anyio
 
-FREED_S = 1
+FREED_S = 5
 """How soon a place must be free."""
 
 SLOW_TO_BEGIN = {"engine": "scripted", "sessions": 1, **SCRIPT, "duplex": {"ready_ms": 300}}

@@ -16,7 +16,10 @@ from pathlib import Path
 
 import aiohttp
 
-PATIENCE_S = 20
+PATIENCE_S = 120
+"""A worker that has dialled in vain a few times rests for half a minute."""
+
+EMPTY_WAV_BYTES = 44
 KEY = "a key of workers"
 SILENCE = base64.b64encode(bytes(6400)).decode()
 TONE = base64.b64encode(struct.pack("<1600f", *(0.5 if n // 80 % 2 else -0.5 for n in range(1600)))).decode()
@@ -70,6 +73,12 @@ class Program:
                 with contextlib.suppress(urllib.error.HTTPError):
                     if found := looked(await asyncio.to_thread(self.get, path)):
                         return found
+                await asyncio.sleep(0.01)
+
+    async def wrote_sound(self):
+        """Return when some of what a client said is on the disk."""
+        async with asyncio.timeout(PATIENCE_S):
+            while not any(path.stat().st_size > EMPTY_WAV_BYTES for path in (self.home / "data").rglob("in.wav")):  # noqa: ASYNC110 - a disk sets no event
                 await asyncio.sleep(0.01)
 
 

@@ -50,8 +50,12 @@ class Desk:
         self.blobs = blobs(str(place or folder / "kept"))
         self.recordings = RecordingLibrary(self.store.sessions, self.blobs, RecordingSettings(**settings), now)
         self.recorder = Recorder(
-            folder / "spool", self.blobs, self.store.sessions, self.metrics, self.recordings.expire, room, self.noticed.append, now=now
+            folder / "spool", self.blobs, self.store.sessions, self.metrics, self._sweep, room, self.noticed.append, now=now
         )
+
+    async def _sweep(self):
+        await self.recordings.expire()
+        self.rounds += 1
 
     @contextlib.asynccontextmanager
     async def open(self):
