@@ -435,6 +435,8 @@ def test_stopping_breaks_off_what_is_being_answered():
     with asyncio.Runner() as runner:
         engine = build(SMALL, {"context": 512, "slots": 1}, BuildContext(weights_folder=WEIGHTS, base_folder=Path()))
         runner.run(engine.start())
+        # A native server that is stopped before it was ever asked may wait for itself for ever.
+        Talker(engine, runner).hear(ask("Hi", sampling=talk.Sampling(max_tokens=1)))
         said = []
 
         async def stop():
