@@ -1,5 +1,5 @@
-"""What every contract suite has: a Realtime server upstream."""
+"""What every contract suite has: a loop, and a Realtime server upstream."""
 
-from support.contracts.engines import realtime_server
+from support.contracts.engines import loop, realtime_server
 
-__all__ = ["realtime_server"]
+__all__ = ["loop", "realtime_server"]

@@ -18,7 +18,7 @@ class Capabilities(Struct, frozen=True, kw_only=True):
         hears_speech: whether it answers what is said by the sound of it, so that a `SpeechPart` needs no words, nor its `audio_out`
             a voice of ours.
         audio_out: whether it answers aloud where `Respond` has a `voice`.
-        listens: whether it takes live sound, as `AppendAudio`, and what goes with it; it then finds `SpeechPart`s of its own turns in the history.
+        listens: whether it takes live audio (`AppendAudio` and the commands around it); the history then has `SpeechPart`s of its turns.
         turn_detection: the kinds of turn detection that it does while it listens.
         transcribes: whether it tells what it heard.
         noise_reduction: the kinds that it does.

@@ -1,20 +1,22 @@
 """
-The vocabulary between protocols and engines: every word that one can say to the other.
+The commands that a protocol sends to an engine. What comes back is in `antiphon.engine_api.events`.
 
-Neither side knows the other's wire. A protocol turns its client's messages into these words, an engine turns these words into
-whatever its model understands, and back. Words are immutable and carry the id of the response, or of the turn, that they belong to. The
-history that a `Respond` carries is in `antiphon.engine_api.history`, what it asks for in `antiphon.engine_api.options`.
+Neither side knows the other's wire format. A protocol turns its client's messages into commands, an engine turns them into
+whatever its model understands, and the model's output into events. All of them are immutable and carry the id of the response,
+or of the turn, that they belong to.
 
-Live sound. A conversation's clock is the sound that it was told with `AppendAudio`, in milliseconds since the first of it; what was dropped by
-`ClearAudio` counts too. A turn is a stretch of that sound: an engine that detects turns says where one starts and stops, under an id of its
-own; one that was committed by hand has the id that `CommitAudio` gave it. Both come back in the history as a `SpeechPart`. What an engine
-says aloud is `Sound`, and the words of it are `Spoken`, which stand before the sound that they are heard in.
+Live audio. A conversation's clock is the audio that it was sent with `AppendAudio`, in milliseconds since the first of it;
+audio dropped by `ClearAudio` counts too. A turn is a stretch of that audio. An engine that detects turns reports where each
+starts and stops, under an id of its own; a turn committed by hand has the id that `CommitAudio` gave it. Both come back in the
+history as a `SpeechPart`. What an engine says aloud is `AudioDelta`; its words are `AudioTranscriptDelta`, which precede the
+audio that they are heard in.
 
-Full duplex. After `StartDuplex` nobody asks for answers: the engine hears, sees, and speaks when it wants to, under ids of its own that each
-end with `Ended`. What was said with `AppendImage` and `ForceListen` goes with the next `AppendAudio`. `Ready` says that it may begin.
+Full duplex. After `StartDuplex` no responses are requested: the engine listens, watches, and speaks when it decides to, under
+ids of its own that each end with `ResponseEnded`. `AppendImage` and `ForceListen` take effect with the next `AppendAudio`.
+`DuplexStarted` says that audio may be sent.
 
-Scarce engines. Where there are fewer places than people, a conversation begins with `Waiting`s, then `WorkerAssigned`; what it is told before is
-kept for then. `EngineLost` says that what answered is gone.
+Pooled engines. Where clients wait for a worker, a conversation begins with `QueueUpdate`s and then `WorkerAssigned`; commands
+sent before that are held until there is a worker. `EngineLost` says that the engine is gone.
 """
 
 from typing import Any

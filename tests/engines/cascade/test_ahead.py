@@ -7,7 +7,7 @@ The law: whatever is said and done, what comes of it with answers begun early is
 from struct import pack
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 from msgspec import structs
 
 from antiphon.engine_api import commands, events, history

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from antiphon.engine_api import events
 from antiphon.engines.chat.quirks import QUIRKS

@@ -57,19 +57,11 @@ def ended(duet):
     return [word for word in duet.words if isinstance(word, events.ResponseEnded | events.ResponseFailed)]
 
 
-def talked(scenario, answer="You said: {input}."):
-    async def play():
+@pytest.fixture(scope="module")
+def talked():
+    """Plays a scenario with the ears and the voice that the module's tests share."""
+    with asyncio.Runner() as runner:
         speech = SpeechService(SpeechSettings(), WEIGHTS, {})
-        place = BuildContext(weights_folder=WEIGHTS, base_folder=Path())
-        engine = DuplexAdapter(speech.with_speech(build("parrot", {"answers": [{"say": answer}], "abilities": DEAF}, place)))
-        duet = Duet()
-        try:
-            async with engine.open(ConversationSettings(model="parrot"), duet) as duet.conversation:
-                duet.tell(commands.StartDuplex())
-                await duet.until(lambda: duet.words)
-                await scenario(duet)
-        finally:
-            await speech.stop()
 
         def play(scenario, answer="You said: {input}."):
             runner.run(talk_it_over(speech, scenario, answer))
@@ -79,11 +71,11 @@ def talked(scenario, answer="You said: {input}."):
 
 
 async def talk_it_over(speech, scenario, answer):
-    place = Place(weights=WEIGHTS, base=Path())
-    engine = Duplex(speech.around(build("parrot", {"answers": [{"say": answer}], "abilities": DEAF}, place)))
+    build_context = BuildContext(weights_folder=WEIGHTS, base_folder=Path())
+    engine = DuplexAdapter(speech.with_speech(build("parrot", {"answers": [{"say": answer}], "abilities": DEAF}, build_context)))
     duet = Duet()
-    async with engine.open(talk.Settings(model="parrot"), duet) as duet.conversation:
-        duet.tell(talk.Converse())
+    async with engine.open(ConversationSettings(model="parrot"), duet) as duet.conversation:
+        duet.tell(commands.StartDuplex())
         await duet.until(lambda: duet.words)
         await scenario(duet)
 

@@ -1,6 +1,6 @@
 """What holds in full duplex whatever happens, and in whatever order."""
 
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from antiphon.engine_api import commands, events as engine_events
 from support.engines.duplexes import Puppet, conversed, sound

@@ -436,7 +436,7 @@ def test_stopping_breaks_off_what_is_being_answered():
         engine = build(SMALL, {"context": 512, "slots": 1}, BuildContext(weights_folder=WEIGHTS, base_folder=Path()))
         runner.run(engine.start())
         # A native server that is stopped before it was ever asked may wait for itself for ever.
-        Talker(engine, runner).hear(ask("Hi", sampling=talk.Sampling(max_tokens=1)))
+        Talker(engine, runner).hear(ask("Hi", sampling=Sampling(max_tokens=1)))
         said = []
 
         async def stop():

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 from msgspec import structs
 
 from antiphon.engine_api import commands, events, history

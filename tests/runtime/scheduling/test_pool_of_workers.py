@@ -513,7 +513,7 @@ class History(RuleBasedStateMachine):
         assert +self.pool.worker_counts == states
 
 
-History.TestCase.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
+History.TestCase.settings = settings(stateful_step_count=60)
 TestHistory = History.TestCase
 
 

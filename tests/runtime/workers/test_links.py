@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 
 import pytest
-from hypothesis import HealthCheck, given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from antiphon.engine_api import commands, events
 from antiphon.engine_api.capabilities import Capabilities
@@ -537,7 +537,6 @@ def test_a_frame_that_is_cut_off_by_the_end_of_the_link_is_nothing():
     play(scenario)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.lists(
         st.one_of(

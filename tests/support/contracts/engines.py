@@ -64,7 +64,6 @@ class Listener:
 async def conversing(engine):
     listener = Listener()
     async with engine.open(SETTINGS, listener) as conversation:
-
         yield listener, conversation, conversation.send
 
 
@@ -154,6 +153,25 @@ SERVERS = {}
 """Addresses of the servers that outlast a test."""
 
 
+LOADED = {}
+"""The loop of a module's tests, and the ears and the voice that live in it: to load them takes longer than to talk."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def loop():
+    with asyncio.Runner() as runner:
+        LOADED["loop"] = runner
+        yield
+        if "speech" in LOADED:
+            runner.run(LOADED.pop("speech").stop())
+
+
+def speech():
+    if "speech" not in LOADED:
+        LOADED["speech"] = SpeechService(SpeechSettings(), weights(), {})
+    return LOADED["speech"]
+
+
 @pytest.fixture(scope="module", autouse=True)
 def realtime_server(tmp_path_factory):
     """A server of ours, before scripted models: `m`, which says all at once, and `slow`."""
@@ -196,9 +214,7 @@ def with_engine(name, options, scenario):
     async def play_before(options):
         place = BuildContext(weights_folder=weights(), base_folder=Path())
         if name == "cascade":
-            speech = SpeechService(SpeechSettings(), weights(), {})
-            await play_with(speech.with_speech(load_builder("scripted")("m", options, place)))
-            await speech.stop()
+            await play_with(speech().with_speech(load_builder("scripted")("m", options, place)))
         elif name == "worker":
             async with linked(load_builder("scripted")("m", options, place)) as remote:
                 await play_with(remote)
@@ -219,7 +235,7 @@ def with_engine(name, options, scenario):
             await engine.stop()
             await engine.stop()
 
-    asyncio.run(play())
+    LOADED["loop"].run(play())
 
 
 RATE_HZ = 24_000

@@ -1,7 +1,8 @@
 """
 What an upstream hears: turns under ids of ours, times on the conversation's clock, transcripts.
 
-The law: a turn that started stops, unless it is dropped; one that is over has exactly one `InputTranscriptDone` or `InputTranscriptFailed` where it is
+The law: a turn that started stops, unless it is dropped; one that is over has exactly one `InputTranscriptDone` or
+`InputTranscriptFailed` where it is
 transcribed. The connection that it was heard on may be gone by then.
 """
 

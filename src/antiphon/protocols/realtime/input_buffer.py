@@ -90,7 +90,8 @@ class InputBuffer:
         """
         if len(self._buffer) + len(audio) > BUFFER_LIMIT_BYTES:
             raise ClientError(
-                f"The input audio buffer is full: it holds {duration_ms(len(self._buffer), self.rate_hz):.0f}ms of audio. Commit or clear it.",
+                f"The input audio buffer is full: it holds {duration_ms(len(self._buffer), self.rate_hz):.0f}ms of audio. "
+                "Commit or clear it.",
                 code="input_audio_buffer_full",
             )
         pcm = self._samples.align(audio) if self._decode is None else self._decode(audio)

@@ -353,7 +353,8 @@ class RealtimeSession:
             )
         if len(self._responses) - (self._active_response is not None) >= MAX_OUT_OF_BAND_RESPONSES and is_out_of_band:
             raise ClientError(
-                f"There are {MAX_OUT_OF_BAND_RESPONSES} responses in progress outside of the conversation. Wait until one of them is finished.",
+                f"There are {MAX_OUT_OF_BAND_RESPONSES} responses in progress outside of the conversation. "
+                "Wait until one of them is finished.",
                 code="too_many_active_responses",
             )
 

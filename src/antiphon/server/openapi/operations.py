@@ -304,7 +304,8 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
         "Cancel a response in the background",
         None,
         errors={400: "The response is none in the background."} | RESPONSE_NOT_FOUND,
-        description="This server makes no responses in the background yet, so that this is always refused. Any other response is cancelled by "
+        description="This server makes no responses in the background yet, so that this is always refused. Any other "
+        "response is cancelled by "
         "closing the connection on which it was asked for.",
     ),
     ("GET", "/v1/responses/{id}/input_items"): Operation(
@@ -322,7 +323,8 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
         None,
         errors=SESSION_ERRORS,
         query=[*SESSION_PARAMETERS, *MINICPMO_PARAMETERS],
-        description=f"{SESSION_DESCRIPTION} With `mode`, or without any sign that the Realtime API is meant, MiniCPM-o's protocol is spoken.",
+        description=f"{SESSION_DESCRIPTION} With `mode`, or without any sign that the Realtime API is meant, "
+        f"MiniCPM-o's protocol is spoken.",
     ),
     ("GET", "/openai/v1/realtime"): Operation(
         "openSessionOnAzure",
@@ -349,7 +351,8 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
         ClientSecret,
         ClientSecretRequest,
         errors=SECRET_ERRORS,
-        description="For a client that is not trusted with a key, such as a page in a browser. It opens sessions that begin with what is in "
+        description="For a client that is not trusted with a key, such as a page in a browser. It opens sessions that "
+        "begin with what is in "
         "`session`, until it expires, and nothing else.",
     ),
     ("POST", "/v1/realtime/sessions"): Operation(
@@ -371,7 +374,8 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
         CallForm,
         errors=SECRET_ERRORS | {404: "There is no such model.", 501: "This server can't take calls; `message` says how to change that."},
         query=SESSION_PARAMETERS,
-        description="The answer to the offer; `location` has the call's id. What is said from then on, on the data channel `oai-events`, is in "
+        description="The answer to the offer; `location` has the call's id. What is said from then on, on the data "
+        "channel `oai-events`, is in "
         "the reference of the Realtime API.",
         request_media_type="multipart/form-data",
         extra_request_media_types=("application/sdp",),
@@ -500,7 +504,8 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
         "Forget a worker",
         queue.WorkerRemoved,
         errors=WORKER_NOT_FOUND,
-        description="Conversations under way go on. A worker that joins again, or is configured when the server starts again, is there again.",
+        description="Conversations under way go on. A worker that joins again, or is configured when the server "
+        "starts again, is there again.",
     ),
     ("GET", "/v1/workers/join"): Operation(
         "joinAsWorker",
@@ -508,7 +513,8 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
         "Join as a worker",
         None,
         errors={409: "The worker speaks another version.", 426: "The request is no WebSocket handshake.", 503: UNAVAILABLE},
-        description="The request must be a WebSocket handshake with the key of workers, and is then answered with 101. `antiphon worker` makes it;"
+        description="The request must be a WebSocket handshake with the key of workers, and is then answered with "
+        "101. `antiphon worker` makes it;"
         " what is said from then on is between two antiphons of the same version.",
     ),
     ("GET", "/metrics"): Operation("getMetrics", "Server", "What is counted, for Prometheus", "text/plain"),

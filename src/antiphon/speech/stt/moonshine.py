@@ -93,7 +93,8 @@ class MoonshineTranscriber:
     def _load(self) -> "_Model":
         if absent := [file for file in FILES if not (self._folder / file).is_file()]:
             raise ServerError(
-                f"The model '{self._name}' is not in {self._folder}: {quote_list(absent)} can't be found. `antiphon models pull {self._name}` "
+                f"The model '{self._name}' is not in {self._folder}: {quote_list(absent)} can't be found. `antiphon "
+                f"models pull {self._name}` "
                 "gets it.",
                 code="model_not_found",
             )

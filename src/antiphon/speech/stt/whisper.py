@@ -102,7 +102,8 @@ class WhisperTranscriber:
             raise ServerError("Whisper needs the extra of that name: pip install 'antiphon[whisper]'.") from None
         if absent := [file for file in FILES if not (self._folder / file).is_file()]:
             raise ServerError(
-                f"The model '{self._name}' is not in {self._folder}: {quote_list(absent)} can't be found. `antiphon models pull {self._name}` "
+                f"The model '{self._name}' is not in {self._folder}: {quote_list(absent)} can't be found. `antiphon "
+                f"models pull {self._name}` "
                 "gets it.",
                 code="model_not_found",
             )

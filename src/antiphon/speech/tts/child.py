@@ -1,7 +1,8 @@
 """
 The process of a voice, whatever speaks in it: it says one thing after the other, and ends when the server does.
 
-A thread reads what is asked, so that `StopSynthesis` reaches what is being said. Standard input is the socket; standard output leads nowhere, as
+A thread reads what is asked, so that `StopSynthesis` reaches what is being said. Standard input is the socket; standard
+output leads nowhere, as
 libraries print what they like.
 """
 
