@@ -65,6 +65,7 @@ fix: $(VENV)/.dev ## repair style, and rewrite the pages made from the program
 	@$(BIN)/ruff check --fix --quiet || true
 	@$(BIN)/ruff format --quiet
 	@$(BIN)/python tests/support/cli/reference.py
+	@$(BIN)/python tests/support/architecture.py
 
 .PHONY: conformance
 conformance: install ## official clients against a running server (MODEL=smollm2-135m-instruct)

@@ -51,9 +51,9 @@ class Counting:
 
 
 class Mute:
-    """An engine's conversation that takes what it is told and says nothing."""
+    """A conversation with an engine that answers nothing."""
 
-    def tell(self, word):
+    def send(self, command):
         pass
 
     def pause(self):

@@ -55,8 +55,8 @@ def assigning_us(length):
     pool, serving, _ = filled(length)
     begun = time.thread_time_ns()
     for number in range(TURNS):
-        serving += pool.leave(serving[number], length + number)
-        pool.ask(f"n{number}", Requirements(model="m", kind=KINDS[number % 3]), length + WORKERS + number)
+        serving += pool.end_ticket(serving[number], length + number)
+        pool.request_lease(f"n{number}", Requirements(model="m", kind=KINDS[number % 3]), length + WORKERS + number)
     return (time.thread_time_ns() - begun) / TURNS / 1000
 
 
@@ -69,8 +69,8 @@ def cancelling_us(length):
         place = dice.randrange(len(waiting))
         waiting[place], waiting[-1] = waiting[-1], waiting[place]
         begun = time.thread_time_ns()
-        pool.leave(waiting.pop(), 0, outcome="gave_up")
-        waiting.append(pool.ask(f"n{number}", Requirements(model="m", kind=KINDS[number % 3]), length + WORKERS + number))
+        pool.end_ticket(waiting.pop(), 0, outcome="gave_up")
+        waiting.append(pool.request_lease(f"n{number}", Requirements(model="m", kind=KINDS[number % 3]), length + WORKERS + number))
         spent += time.thread_time_ns() - begun
     return spent / TURNS / 1000
 

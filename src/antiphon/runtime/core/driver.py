@@ -127,8 +127,10 @@ class Driver:
         """Take events from the engine, at any time; what arrived together leaves together."""
         if len(events) > BATCH_SIZE or self._pending_events:
             self._postpone(events)
-        else:
-            self.receive(FromEngine(events, self._clock()))
+        elif self._is_performing:
+            self._deferred_events.append(FromEngine(events, self._clock()))
+        else:  # not by way of `receive`: a call more for every token
+            self._perform(self._session.handle(FromEngine(events, self._clock())))
 
     def _postpone(self, events: Sequence[engine_events.EngineEvent]) -> None:
         is_first = not self._pending_events
@@ -198,21 +200,20 @@ class Driver:
     def _perform(self, effects: Sequence[Effect]) -> None:
         self._is_performing = True
         try:
-            self._perform_all(effects)
-            while self._deferred_events:
-                self._perform_all(self._session.handle(self._deferred_events.popleft()))
+            while True:
+                for effect in effects:
+                    if type(effect) is Send and self._pending_persist is None:
+                        self._client.send(effect.event)
+                    elif self._pending_persist is not None and type(effect) is not SendToEngine:
+                        self._pending_effects.append(effect)
+                    else:
+                        self._perform_one(effect)
+                if not self._deferred_events:
+                    break
+                effects = self._session.handle(self._deferred_events.popleft())
         finally:
             self._is_performing = False
         self._client.flush()
-
-    def _perform_all(self, effects: Sequence[Effect]) -> None:
-        for effect in effects:
-            if type(effect) is Send and self._pending_persist is None:
-                self._client.send(effect.event)
-            elif self._pending_persist is not None and type(effect) is not SendToEngine:
-                self._pending_effects.append(effect)
-            else:
-                self._perform_one(effect)
 
     def _perform_one(self, effect: Effect) -> None:
         match effect:

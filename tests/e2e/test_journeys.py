@@ -1,0 +1,157 @@
+"""`docs/guide/architecture.md` says which functions a token, a piece of audio and a queued client pass through. That is what happens."""
+
+import asyncio
+import contextlib
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from antiphon.config.load import load
+from antiphon.server.processes.run import background_server
+from support.engines.upstreams import DONE, STREAM_HEAD, Server, chunk, event
+from support.journeys import Journeys, file_of
+from support.server.aloud import DEAF, WEIGHTS, append, recording, silence
+from support.server.minicpmo_peer import BUZZ, SILENCE, opened
+from support.server.realtime_peer import connected
+
+PAGE = Path(__file__).parents[2] / "docs" / "guide" / "architecture.md"
+TIMEOUT_S = 60
+KEY = "a key of workers"
+
+
+def written(title):
+    """The functions of a journey as the page lists them."""
+    section = PAGE.read_text().partition(f"### {title}\n")[2].partition("\n#")[0]
+    return re.findall(r"^\d+\. `([\w/.]+:\w+)`", section, re.MULTILINE)
+
+
+def by_file(journey):
+    """The first function in each file; not those of `audio.py`, which anybody may call."""
+    first = {}
+    for name in journey:
+        first.setdefault(file_of(name), name)
+    return [name for file, name in first.items() if file != "audio.py" and "<" not in name]
+
+
+@contextlib.contextmanager
+def watched_server(home, models, *starts, environ=None, **settings):
+    """A server in a thread, and the journeys in it from these functions."""
+    entries = [{"name": name, **options} for name, options in models.items()]
+    flags = {"models": entries, "models_dir": str(WEIGHTS), "logging.level": "error"} | settings
+    config = load(flags, None, {"HOME": str(home)} | (environ or {}), home, system_file=home / "none.toml").config
+    journeys = Journeys(*starts)
+    with journeys.of_threads_started_here(), background_server(config, is_persistent=True) as url:
+        threading.setprofile(None)
+        yield url, journeys
+
+
+async def says_words(writer):
+    writer.write(STREAM_HEAD)
+    for number in range(20):
+        writer.write(chunk(event(f" {number}")))
+        await writer.drain()
+        await asyncio.sleep(0.005)
+    writer.write(chunk(event(finish="stop") + DONE) + b"0\r\n\r\n")
+
+
+@contextlib.contextmanager
+def model_server():
+    """The address of a server of Chat Completions that says a word at a time."""
+    ready, loop, ports = threading.Event(), asyncio.new_event_loop(), []
+    stop = asyncio.Event()
+
+    async def serve():
+        async with Server(says_words).open() as server:
+            ports.append(server.port)
+            ready.set()
+            await stop.wait()
+
+    thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
+    thread.start()
+    assert ready.wait(TIMEOUT_S)
+    try:
+        yield f"http://127.0.0.1:{ports[0]}/v1"
+    finally:
+        loop.call_soon_threadsafe(stop.set)
+        thread.join()
+        loop.close()
+
+
+def test_a_token(tmp_path):
+    start = "engines/upstream/http_connection.py:data_received"
+    body = json.dumps({"model": "upstream", "input": "Hi", "stream": True}).encode()
+    with model_server() as base_url:
+        models = {"upstream": {"engine": "chat", "base_url": base_url, "quirks": "generic"}}
+        with watched_server(tmp_path, models, start) as (url, journeys):
+            request = urllib.request.Request(url + "/v1/responses", body, {"content-type": "application/json"})
+            with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
+                assert b"response.completed" in answer.read()
+    journey = by_file(journeys.through(start, "protocols/", "server/"))
+    assert written("A token out") == journey, "\n".join(journey)
+
+
+@pytest.mark.weights
+def test_a_piece_of_audio(tmp_path):
+    start = "server/transport/connection.py:data_received"
+
+    async def speak(url):
+        async with connected(url, model="parrot") as peer:
+            await peer.until("session.created")
+            sound = recording("cards_001") + silence(1)
+            for at in range(0, len(sound), 960):
+                await append(peer, sound[at : at + 960])
+            await peer.until("input_audio_buffer.speech_stopped")
+
+    with watched_server(tmp_path, {"parrot": {"engine": "scripted", **DEAF}}, start) as (url, journeys):
+        asyncio.run(speak(url))
+    journey = by_file(journeys.through(start, "speech/turn_detection/endpoint.py"))
+    assert written("A piece of audio in") == journey, "\n".join(journey)
+
+
+@contextlib.contextmanager
+def worker_process(url, home):
+    """A worker elsewhere, with a place for one, that has joined."""
+    command = [sys.executable, "-m", "antiphon", "worker", "--join", url.replace("http", "ws"), "--engine", "scripted"]
+    environ = os.environ | {"ANTIPHON_HOME": str(home / "worker"), "ANTIPHON_WORKER_KEY": KEY}
+    with subprocess.Popen([*command, "--model", "far", "--slots", "1"], cwd=home, env=environ) as process:
+        try:
+            while not json.load(urllib.request.urlopen(url + "/workers", timeout=TIMEOUT_S))["workers"]:
+                assert process.poll() is None
+            yield
+        finally:
+            process.terminate()
+
+
+def test_a_client_that_queues_for_a_worker_elsewhere_and_is_recorded(tmp_path):
+    client, worker = "server/transport/connection.py:data_received", "runtime/scheduling/engine.py:_acquire"
+
+    async def converse(url):
+        async with opened(url, mode="audio", record="1") as first:
+            await first.begin()
+            async with opened(url, mode="audio", record="1") as second:
+                assert (await second.hear())["type"] == "session.queued"
+                for sound in (BUZZ, BUZZ, SILENCE, SILENCE):
+                    await first.hear_sound(sound)
+                await first.deltas("text")
+                await first.say("session.close")
+                await second.until("session.queue_done")
+
+    environ = {"ANTIPHON_WORKER_KEY": KEY}
+    settings = {"recording.when": "consent"}
+    models = {"far": {"engine": "worker"}}
+    with watched_server(tmp_path, models, client, worker, environ=environ, **settings) as (url, journeys), worker_process(url, tmp_path):
+        asyncio.run(asyncio.wait_for(converse(url), TIMEOUT_S))
+    for title, start, files in (
+        ("It asks for a worker", worker, ("runtime/scheduling/pool.py",)),
+        ("What it says goes to the worker", client, ("engines/remote/", "runtime/recording/", "protocols/minicpmo/")),
+        ("What the worker says goes to it", client, ("engines/remote/", "server/minicpmo/client.py", "runtime/recording/")),
+    ):
+        journey = by_file(journeys.through(start, *files))
+        assert written(title) == journey, title + "\n" + "\n".join(journey)
