@@ -149,7 +149,7 @@ async def cost(pid, port, path, args, chunk_ms):
         pace = await talk(clients, chunk, chunk_ms / 1000, args.seconds)
         spent, busy_mb = cpu_ns(pid) - spent, memory_mb(pid)
         await asyncio.sleep(0.5)
-        assert not any(client.gone.is_done() for client in clients), "the server closed a session"
+        assert not any(client.gone.done() for client in clients), "the server closed a session"
         lateness = sorted(itertools.chain(*(client.lateness for client in clients)))
     return {
         "ms_a_second": spent / 1e6 / (args.sessions * args.seconds),

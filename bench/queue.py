@@ -143,7 +143,7 @@ class House:
 
     def end_one(self):
         self.left_at = clocks()
-        self.serving.pop().set_configuration()
+        self.serving.pop().set()
 
     async def churn(self, dice):
         """Others who come, are told where they are, and leave."""

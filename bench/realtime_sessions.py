@@ -139,20 +139,20 @@ async def cost(pid, port, path, sessions, seconds):
     """Microseconds of CPU a frame, seconds of lateness, and how much of the pace was kept."""
     async with connected(port, path, sessions) as clients:
         await speak(clients, 1)
-        sent = sum(client.sent_counts for client in clients)
+        sent = sum(client.sent for client in clients)
         for client in clients:
             client.lateness.clear()
         before = cpu_ns(pid)
         pace = await speak(clients, seconds)
         for _ in range(100):
             await asyncio.sleep(0.05)
-            if all(client.received_at is None for client in clients):
+            if all(client.asked_at is None for client in clients):
                 break
         spent = cpu_ns(pid) - before
-        sent = sum(client.sent_counts for client in clients) - sent
+        sent = sum(client.sent for client in clients) - sent
         lateness = sorted(itertools.chain(*(client.lateness for client in clients)))
-        assert not any(client.gone.is_done() for client in clients), "the server closed a session"
-        assert all(client.received_at is None for client in clients), "a question was not answered"
+        assert not any(client.gone.done() for client in clients), "the server closed a session"
+        assert all(client.asked_at is None for client in clients), "a question was not answered"
     return spent / sent / 1000, lateness, pace
 
 

@@ -78,10 +78,10 @@ async def answered(talker, said, modality):
         is_last = stopped and started and started[0] < stopped[0]
         return (stopped, done) if done and is_last else None
 
-    (stopped_at, stopped), (_, done) = await talker.text_until(over)
+    (stopped_at, stopped), (_, done) = await talker.until(over)
     assert done["response"]["status"] in ("completed", "incomplete"), done
     kind = "audio.delta" if modality == "audio" else "text.delta"
-    transcript = await talker.text_until(lambda: talker.first("transcription.completed", since=stopped_at))
+    transcript = await talker.until(lambda: talker.first("transcription.completed", since=stopped_at))
     first = talker.first(kind, since=stopped_at)
     if first is None:  # it had nothing to say, as where nothing was heard
         return None
@@ -106,12 +106,12 @@ async def interrupted(talker, said, onset):
     """Say something while an answer is under way: when the person, the event and the last sound of the answer came; None if it was over."""
     begun = time.perf_counter()
     frame = talker.say(said)
-    started_at, _ = await talker.text_until(lambda: talker.last("input_audio_buffer.speech_started", since=begun))
-    ended = await talker.text_until(lambda: talker.first("response.done", since=begun))
+    started_at, _ = await talker.until(lambda: talker.last("input_audio_buffer.speech_started", since=begun))
+    ended = await talker.until(lambda: talker.first("response.done", since=begun))
     if ended[1]["response"]["status"] != "cancelled":
         return None
     id = ended[1]["response"]["id"]
-    await talker.text_until(
+    await talker.until(
         lambda: talker.first("audio.delta", since=ended[0])
     )  # of the next answer: until then more of this one could come
     last_at, _ = talker.last("response.output_audio.delta", response_id=id) or (begun, None)
@@ -126,7 +126,7 @@ async def interruptions(port, count):
         async with talking(port, TALKATIVE, BRIEFLY, tokens=TOKENS) as talker:
             begun = time.perf_counter()
             talker.say(said)
-            await talker.text_until(lambda talker=talker, begun=begun: talker.first("audio.delta", since=begun))
+            await talker.until(lambda talker=talker, begun=begun: talker.first("audio.delta", since=begun))
             for number in range(10):
                 await asyncio.sleep(0.1 + 0.05 * number)
                 found.append(await interrupted(talker, said, onset))
