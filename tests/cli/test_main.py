@@ -123,6 +123,6 @@ def test_a_real_pipe_may_close_early():
 
 def test_help_loads_neither_the_settings_nor_the_server():
     heavy = ("pydantic", "starlette", "uvicorn", "sqlalchemy", "aiohttp", "xllamacpp")
-    script = "import sys; import antiphon.cli.main as m; m.program(); print([name for name in sys.argv[1:] if name in sys.modules])"
+    script = "import sys; import antiphon.cli.main as m; m.build_app(); print([name for name in sys.argv[1:] if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", script, *heavy], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"

@@ -40,7 +40,7 @@ def test_a_half_downloaded_model_is_here_in_part_and_can_be_removed(antiphon, ho
 
 def test_a_download_that_never_began_is_no_part_of_a_model(antiphon, home):
     (home / "models" / SMALL).mkdir(parents=True)
-    (home / "models" / SMALL / ".lock").reset_timeouts()
+    (home / "models" / SMALL / ".lock").touch()
     assert antiphon("models", "show", SMALL, "--json", ANTIPHON_MODELS=str(home / "models")).json["state"] == "absent"
 
 

@@ -85,7 +85,7 @@ def test_the_greeting_names_an_unusual_address_where_it_is_needed():
 def test_the_greeting_says_what_hears_and_speaks_or_how_to_get_it():
     def said(**speech: object) -> str:
         return greeting(
-            config().model_copy(update={"speech": SpeechSettings(**service)}), "http://127.0.0.1:8642", "antiphon", is_open=True
+            config().model_copy(update={"speech": SpeechSettings(**speech)}), "http://127.0.0.1:8642", "antiphon", is_open=True
         )
 
     assert "  speech     none: `speech.enabled` is off\n" in said(enabled=False)
