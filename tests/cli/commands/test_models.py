@@ -74,7 +74,7 @@ def test_show_has_the_hash_of_every_file(antiphon):
 def test_a_model_that_there_is_none_of_is_answered_with_those_there_are(antiphon, verb):
     result = antiphon("models", verb, "gpt-9")
     assert result.code == 2
-    assert f"There is no model 'gpt-9'; there are 'qwen2.5-coder-1.5b-instruct', '{SMALL}', 'silero-vad'" in result.err
+    assert f"The catalogue has no model 'gpt-9'; it has 'qwen2.5-coder-1.5b-instruct', '{SMALL}', 'silero-vad'" in result.err
 
 
 def test_removing_nothing_asks_what(antiphon):

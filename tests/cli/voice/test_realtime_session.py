@@ -91,7 +91,7 @@ async def test_a_server_without_the_api_is_told_by_its_status():
     ("answers", "said"),
     [
         ([], r"has ended the conversation \(4000: Enough\.\)"),
-        (["[]"], "says what is no event"),
+        (["[]"], "sent something that is no event"),
         (['{"type": "error", "event_id": "e", "error": {"type": "x", "code": "y", "message": "Not so."}}'], r"^Not so\.$"),
     ],
 )

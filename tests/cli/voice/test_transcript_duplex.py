@@ -1,8 +1,7 @@
 """What is noted of a MiniCPM-o session, also of servers that say less than antiphon."""
 
-from antiphon.cli.voice.duplex_record import DuplexQueuePosition, DuplexTranscript
-from antiphon.cli.voice.duplex_stage import format_duplex_latencies, format_queue_position
-from antiphon.cli.voice.transcript import MODEL, TextChunk
+from antiphon.cli.voice.render import format_duplex_latencies, format_queue_position
+from antiphon.cli.voice.transcript import MODEL, DuplexQueuePosition, DuplexTranscript, TextChunk
 from antiphon.wire.minicpmo.media import to_floats
 from antiphon.wire.minicpmo.server_events import OutputDelta, ResponseDone, SessionQueued, SessionQueueUpdate
 
