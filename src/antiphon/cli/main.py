@@ -1,7 +1,7 @@
 """
 The program: its commands, how errors are reported, and how it exits.
 
-Exit codes: 0 success; 1 failure; 2 wrong arguments or configuration; 130 interrupted; 141 the reader of the output has gone.
+Exit codes: 0 success; 1 failure; 2 wrong arguments or configuration; 130 interrupted; 141 broken pipe.
 """
 
 import os
@@ -47,7 +47,7 @@ COMMANDS = {
     "doctor": ("antiphon.cli.commands.doctor:doctor", "Check what is missing here, and how to get it."),
     "demo": ("antiphon.cli.commands.demo:demo", "See it work: real questions, real answers, and how fast."),
 }
-"""Where each command is, and its line in `antiphon --help`. A command is imported when it runs: together they take seconds to load."""
+"""Where each command is, and its line in `antiphon --help`. Commands are imported when they run, as they load slowly."""
 
 _USAGES = {
     "talk": "Usage: antiphon talk [OPTIONS] [RECORDINGS...]",

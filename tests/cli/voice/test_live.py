@@ -135,16 +135,16 @@ async def test_the_server_is_told_how_much_of_the_answer_was_played(client):
             while not holds():  # noqa: ASYNC110 - counters set no event
                 await asyncio.sleep(0)
 
-    async with connect_realtime(client, RealtimeSessionOptions(model="parrot")) as line, asyncio.TaskGroup() as tasks:
-        talking = tasks.create_task(run_session(line, microphone, playback, TerminalRenderer(shell), shell))
+    async with connect_realtime(client, RealtimeSessionOptions(model="parrot")) as session, asyncio.TaskGroup() as tasks:
+        talking = tasks.create_task(run_session(session, microphone, playback, TerminalRenderer(shell), shell))
         for _turn in range(2):
             for piece in SPEECH:
                 microphone.put(piece)
             await until(lambda: any(playback.read(PIECE_BYTES)))
-        await until(lambda: line.received_counts["conversation.item.truncated"])
+        await until(lambda: session.received_counts["conversation.item.truncated"])
         talking.cancel()
-    assert line.sent_counts["conversation.item.truncate"] == line.received_counts["conversation.item.truncated"] == 1
-    assert line.received_counts["error"] == 0
+    assert session.sent_counts["conversation.item.truncate"] == session.received_counts["conversation.item.truncated"] == 1
+    assert session.received_counts["error"] == 0
 
 
 @pytest.mark.anyio

@@ -141,7 +141,7 @@ def check_weights(config: Config) -> Finding:
 
 
 def check_speech(config: Config) -> Finding:
-    """What conversations aloud need; `missing` only where speech is switched on, and a note where it is left to what is installed."""
+    """What conversations aloud need; it is `missing` where speech is switched on, otherwise a note."""
     if config.speech.enabled is False:
         return Finding("speech", "ok", "switched off")
     state: Literal["note", "missing"] = "missing" if config.speech.enabled else "note"

@@ -102,7 +102,7 @@ class SessionReplay:
             await asyncio.sleep(early_s)
 
     async def _wait_for_events(self, expected_counts: Counter[str], kinds: Sequence[str]) -> bool:
-        """Wait until these events have come as often as in the recording, or no event comes; returns whether it had to wait."""
+        """Wait until these events have come as often as expected, or none comes; returns whether it had to wait."""
         had_to_wait = False
         while (
             not self._is_over

@@ -62,7 +62,7 @@ def _named_server(shell: Shell, url: str | None) -> ApiClient | None:
 
 @contextlib.contextmanager
 def background_server(config: Config) -> Iterator[str]:
-    """Serve the configured models in this process, on a free port; yields the base address. Nothing is kept afterwards."""
+    """Serve the configured models in this process, on a free port; yields the base address. It keeps nothing."""
     from antiphon.server.processes import run  # noqa: PLC0415 - the server takes a second to load, and is not needed where one runs
 
     quiet = config.logging.model_copy(update={"level": "warning"})

@@ -1,4 +1,4 @@
-"""The configuration, as commands read it. Loading this module loads pydantic, so `main` and what it imports stay clear of it."""
+"""The configuration, as commands read it. It loads pydantic, so `main` and what it imports stay clear of it."""
 
 import re
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""What a command sees of the process: the environment, the working folder, and the standard streams; and how it prints."""
+"""What a command sees of the process, and how it prints."""
 
 import os
 import textwrap
