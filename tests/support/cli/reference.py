@@ -28,23 +28,23 @@ answer, or there are no keys yet. So does an error that several processes find o
 
 
 def page() -> str:
-    sections = [f"## {' '.join(('antiphon', *verb))}\n\n```text\n{_help(verb)}\n```\n" for verb in verbs()]
+    sections = [f"## {' '.join(('antiphon', *command))}\n\n```text\n{_help(command)}\n```\n" for command in commands()]
     return "\n".join([_TOP, *sections])
 
 
-def verbs() -> list[tuple[str, ...]]:
-    """Every verb, the program itself first."""
-    found: list[tuple[str, ...]] = [()]
+def commands() -> list[tuple[str, ...]]:
+    """Every command, the program itself first."""
+    paths: list[tuple[str, ...]] = [()]
     app = build_app(tuple(COMMANDS))
     for name in (name for name in app if not name.startswith("-")):
-        found.append((name,))
-        found.extend((name, inner) for inner in app[name] if not inner.startswith("-"))
-    return found
+        paths.append((name,))
+        paths.extend((name, inner) for inner in app[name] if not inner.startswith("-"))
+    return paths
 
 
-def _help(verb: tuple[str, ...]) -> str:
+def _help(command: tuple[str, ...]) -> str:
     out = io.StringIO()
-    run((*verb, "--help"), Shell(environ={}, cwd=Path("/"), stdin=io.StringIO(), stdout=out, stderr=out))
+    run((*command, "--help"), Shell(environ={}, cwd=Path("/"), stdin=io.StringIO(), stdout=out, stderr=out))
     return "\n".join(line.rstrip() for line in out.getvalue().strip().splitlines())
 
 

@@ -104,5 +104,5 @@ def _model_table(model: ModelEntry) -> dict[str, Any]:
     return {"name": model.name, "engine": model.engine, **sessions, **model.options}
 
 
-def _format_value(value: Any) -> str:
+def _format_value(value: object) -> str:
     return msgspec.json.encode(value).decode()

@@ -3,14 +3,13 @@
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from antiphon.cli.common.shell import Shell, UsageError
 from antiphon.config import load as config_files
 from antiphon.config.load import Config, ConfigError, LoadedConfig
 
 
-def load(shell: Shell, file: Path | None, flags: Mapping[str, Any] | None = None) -> LoadedConfig:
+def load(shell: Shell, file: Path | None, flags: Mapping[str, object] | None = None) -> LoadedConfig:
     """
     The configuration of this run, and what set each setting.
 

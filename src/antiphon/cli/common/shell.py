@@ -5,7 +5,7 @@ import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 import msgspec
 from msgspec import Struct
@@ -51,7 +51,7 @@ class Shell(Struct, frozen=True, eq=False, kw_only=True):
         """Print a part of the result, at once."""
         print(text, end=end, file=self.stdout, flush=True)
 
-    def say_json(self, value: Any, indent: int = 2) -> None:
+    def say_json(self, value: object, indent: int = 2) -> None:
         """Print the result as JSON; with `indent` 0 on one line."""
         text = msgspec.json.encode(value)
         self.say((msgspec.json.format(text, indent=indent) if indent else text).decode())
