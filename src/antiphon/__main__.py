@@ -1,8 +1,8 @@
 """
-The program, by either name: `antiphon` and `python -m antiphon`.
+The program `antiphon`, also as `python -m antiphon`.
 
-Loading it takes a moment, in which somebody may change their mind. There is nothing to clean up then, and no exception is of use: Python
-would tell at length what was being loaded, and in the middle of a class makes another exception of it.
+Loading takes a moment, and Ctrl-C during it ends the program at once: there is nothing to clean up yet, and a KeyboardInterrupt would
+print a traceback through whatever is being imported.
 """
 
 import os
@@ -14,16 +14,16 @@ EXIT_INTERRUPTED = 130
 
 
 def main() -> None:
-    """Run as the program `antiphon`; whoever interrupts it while it loads ends it without a word."""
-    heeds = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # else whoever started it wants interruptions ignored
-    if heeds:
+    """Run as the program `antiphon`."""
+    handles_interrupts = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # not where the parent process ignores them
+    if handles_interrupts:
         signal.signal(signal.SIGINT, _exit_now)
-    from antiphon.cli.main import main as begin  # noqa: PLC0415 - the moment that is meant
+    from antiphon.cli.main import main as run_cli  # noqa: PLC0415 - has to load after the signal handler is set
 
-    if heeds:
+    if handles_interrupts:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        begin()
+        run_cli()
     except KeyboardInterrupt:
         sys.exit(EXIT_INTERRUPTED)
 

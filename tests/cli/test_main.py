@@ -10,7 +10,7 @@ import pytest
 
 from antiphon import __version__
 from antiphon.cli.common.shell import Shell
-from antiphon.cli.main import run
+from antiphon.cli.main import COMMANDS, run
 
 PROJECT = Path(__file__).parents[2] / "pyproject.toml"
 
@@ -123,6 +123,13 @@ def test_a_real_pipe_may_close_early():
 
 def test_help_loads_neither_the_settings_nor_the_server():
     heavy = ("pydantic", "starlette", "uvicorn", "sqlalchemy", "aiohttp", "xllamacpp")
-    script = "import sys; import antiphon.cli.main as m; m.program(); print([name for name in sys.argv[1:] if name in sys.modules])"
+    script = "import sys; import antiphon.cli.main as m; m.build_app(); print([name for name in sys.argv[1:] if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", script, *heavy], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_list_of_commands_says_of_each_what_its_own_help_says(antiphon, command):
+    _path, summary = COMMANDS[command]
+    _usage, text, *_rest = antiphon(command, "--help").out.split("\n\n")
+    assert " ".join(text.split()) == summary

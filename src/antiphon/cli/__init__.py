@@ -1,1 +1,1 @@
-"""The command line: arguments to configuration to a run. The only reader of arguments and environment."""
+"""The command line: the only part that reads arguments and the environment."""

@@ -1,10 +1,11 @@
 """
-The program: verbs, and what every verb shares - how it ends and what is said when it fails.
+The program: its commands, how errors are reported, and how it exits.
 
-Exit codes: 0 done; 1 it failed; 2 it was asked or configured wrongly; 130 interrupted; 141 nobody reads the output any more.
+Exit codes: 0 success; 1 failure; 2 wrong arguments or configuration; 130 interrupted; 141 broken pipe.
 """
 
 import os
+import platform
 import shutil
 import sys
 from collections.abc import Sequence
@@ -13,17 +14,14 @@ from pathlib import Path
 from cyclopts import App, CycloptsError, Parameter
 
 from antiphon import __version__
-from antiphon.cli import version
-from antiphon.cli.commands import ask, config, demo, doctor, keys, models, queue, serve, sessions, worker, workers
-from antiphon.cli.common import mistakes
+from antiphon.cli.common.flags import JsonFlag, ShellParameter, describe_usage_error
 from antiphon.cli.common.shell import Shell, UsageError
-from antiphon.cli.voice import duplex, talk
 from antiphon.errors import ApiError
 
 EXIT_FAILURE, EXIT_USAGE, EXIT_INTERRUPTED, EXIT_BROKEN_PIPE = 1, 2, 130, 141
 
 _HELP = """
-One server for every conversation protocol AI clients use, before any engine.
+One server for every conversation protocol that AI clients use, in front of any engine.
 
 Try:
     antiphon serve                        serve a model on 127.0.0.1:8642
@@ -31,12 +29,34 @@ Try:
     antiphon talk question.wav            talk to it
     antiphon doctor                       see what is missing
 
-Every verb says more with --help.
+Every command says more with --help.
 """
 
+COMMANDS = {
+    "serve": ("antiphon.cli.commands.serve:serve", "Serve the configured models, or the default one."),
+    "worker": ("antiphon.cli.commands.worker:worker", "Run an engine for a server in another process or on another machine."),
+    "ask": ("antiphon.cli.commands.ask:ask", "Ask a model a question."),
+    "talk": ("antiphon.cli.voice.talk:talk", "Talk to a model, by microphone or with recordings."),
+    "duplex": ("antiphon.cli.voice.duplex:duplex", "Talk to a model that listens and speaks at the same time."),
+    "models": ("antiphon.cli.commands.models:app", "See, fetch and remove model weights."),
+    "keys": ("antiphon.cli.commands.keys:app", "Create, list and revoke API keys."),
+    "sessions": ("antiphon.cli.commands.sessions:app", "See, export, replay and delete recordings of sessions."),
+    "queue": ("antiphon.cli.commands.queue:app", "See who waits for a busy model, and cancel tickets."),
+    "workers": ("antiphon.cli.commands.workers:app", "See the workers that run the models, and take some out of service."),
+    "config": ("antiphon.cli.commands.config:app", "See and check the configuration."),
+    "doctor": ("antiphon.cli.commands.doctor:doctor", "Check what is missing here, and how to get it."),
+    "demo": ("antiphon.cli.commands.demo:demo", "See it work: real questions, real answers, and how fast."),
+}
+"""Where each command is, and its line in `antiphon --help`. Commands are imported when they run, as they load slowly."""
 
-def build_app() -> App:
-    """The command line, verb by verb."""
+_USAGES = {
+    "talk": "Usage: antiphon talk [OPTIONS] [RECORDINGS...]",
+    "duplex": "Usage: antiphon duplex [OPTIONS] RECORDINGS...",
+}
+
+
+def build_app(arguments: Sequence[str] = ()) -> App:
+    """The command line; `arguments` decide which commands bring their full help, and are not parsed yet."""
     app = App(
         name="antiphon",
         help=_HELP,
@@ -46,64 +66,66 @@ def build_app() -> App:
         result_action="return_value",
         suppress_keyboard_interrupt=False,
     )
-    for verb in (
-        serve.serve,
-        worker.worker,
-        ask.ask,
-        talk.talk,
-        duplex.duplex,
-        models.build_app(),
-        keys.build_app(),
-        sessions.build_app(),
-        queue.build_app(),
-        workers.build_app(),
-        config.build_app(),
-        doctor.doctor,
-        demo.demo,
-        version.version,
-    ):
-        app.command(verb)
-    app["talk"].usage = "Usage: antiphon talk [OPTIONS] [RECORDINGS...]"
-    app["duplex"].usage = "Usage: antiphon duplex [OPTIONS] RECORDINGS..."
+    for name, (path, summary) in COMMANDS.items():
+        # Cyclopts lists the summary without an import, but lets it replace the help of a command once it is imported.
+        help_text = {} if name in arguments else {"help": summary}
+        usage = {"usage": _USAGES[name]} if name in _USAGES else {}
+        app.command(path, name=name, **help_text, **usage)
+    app.command(version)
     return app
+
+
+def version(*, as_json: JsonFlag = False, shell: ShellParameter) -> None:
+    """
+    Print the version.
+
+    Try:
+        antiphon version --json
+
+    Args:
+        as_json: as JSON, with the Python and the machine it runs on.
+    """
+    if not as_json:
+        return shell.say(__version__)
+    return shell.say_json({"version": __version__, "python": platform.python_version(), "platform": platform.platform()})
 
 
 def run(arguments: Sequence[str], shell: Shell) -> int:
     """
-    Do what the arguments say.
+    Run a command.
 
     Returns:
         The exit code.
     """
     try:
         return _dispatch(arguments, shell)
-    except CycloptsError as mistake:
-        shell.note(mistakes.describe_usage_error(mistake))
+    except CycloptsError as error:
+        shell.note(describe_usage_error(error))
         return EXIT_USAGE
-    except ApiError as fault:
-        shell.note(fault.message)
-        return EXIT_USAGE if isinstance(fault, UsageError) else EXIT_FAILURE
+    except ApiError as error:
+        shell.note(error.message)
+        return EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILURE
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except BrokenPipeError:
         return EXIT_BROKEN_PIPE
-    except OSError as trouble:
-        shell.note(str(trouble))
+    except OSError as error:
+        shell.note(str(error))
         return EXIT_FAILURE
 
 
 def _dispatch(arguments: Sequence[str], shell: Shell) -> int:
-    command, bound, left_to_us = build_app().parse_args(list(arguments), exit_on_error=False, print_error=False)
-    if "shell" in left_to_us:
-        bound.arguments["shell"] = shell
-    else:  # `--help` and `--version`, which the parser performs itself
-        bound.arguments["console"] = shell.console()
-    code: int | None = command(*bound.args, **bound.kwargs)
+    command, bound_arguments, ignored_parameters = build_app(arguments).parse_args(list(arguments), exit_on_error=False, print_error=False)
+    if "shell" in ignored_parameters:
+        bound_arguments.arguments["shell"] = shell
+    else:  # `--help` and `--version` are cyclopts' own commands
+        bound_arguments.arguments["console"] = shell.console()
+    code: int | None = command(*bound_arguments.args, **bound_arguments.kwargs)
     return code or 0
 
 
 def _command_name(path: Path) -> str:
-    """What to type for the program that was started so: its bare name where the shell would find the same one."""
+    """What to type to run the program at this path: its bare name where the shell would find the same one."""
     if path.name == "__main__.py":
         return "python -m antiphon"
     if shutil.which(path.name) == str(path.absolute()):
@@ -117,6 +139,6 @@ def main() -> None:
         environ=os.environ, cwd=Path.cwd(), stdin=sys.stdin, stdout=sys.stdout, stderr=sys.stderr, name=_command_name(Path(sys.argv[0]))
     )
     code = run(sys.argv[1:], shell)
-    if code == EXIT_BROKEN_PIPE:  # else the interpreter complains when it flushes what can't be written
+    if code == EXIT_BROKEN_PIPE:  # the interpreter would complain when it flushes stdout
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(code)

@@ -17,7 +17,7 @@ def test_the_demo_plays_every_act_and_ends_well(parrot):
         "6  A question by voice",
         "model  You said: speech of ",
         "speech end -> transcript ",
-        "its sound is in antiphon-answer.wav: ",
+        "its audio is in antiphon-answer.wav: ",
         "7  The same in full duplex",
         "speech end -> first text ",
         "     Ada  has the place",
@@ -39,7 +39,7 @@ def test_the_demo_goes_on_where_nothing_hears(parrot, home):
     deaf = settings.replace('engine = "scripted"', 'engine = "scripted"\nabilities = { audio_in = false, listens = false }')
     (home / "antiphon.toml").write_text(f"{deaf}\n[speech]\nenabled = false\n")
     result = parrot("demo")
-    assert (result.code, result.out.count("It hears nothing here: `speech.enabled` is off.")) == (0, 2)
+    assert (result.code, result.out.count("No conversation aloud here: `speech.enabled` is off.")) == (0, 2)
     assert "All of it works." in result.out
 
 

@@ -56,8 +56,8 @@ def test_a_key_may_end_on_a_date(antiphon):
     [
         (["--expires", "soon"], "neither a duration such as 30d nor a date"),
         (["--expires", "2001-01-01"], "has passed"),
-        (["--scopes", "fly"], "not among those there are: responses:write"),
-        (["--scopes", ","], "not among those there are"),
+        (["--scopes", "fly"], "is no list of scopes; there are responses:write"),
+        (["--scopes", ","], "is no list of scopes; there are"),
         (["--limit-tokens", "0"], "must be 1 or more"),
     ],
 )
@@ -88,4 +88,4 @@ def test_revoking_nothing_asks_what(antiphon):
 
 def test_a_store_that_forgets_has_no_keys(antiphon):
     refused = antiphon("keys", "create", "--name", "x", ANTIPHON_STORE__URL="memory")
-    assert refused.code == 2 and "Configure one that lasts" in refused.err
+    assert refused.code == 2 and "Keys need a store that lasts" in refused.err

@@ -40,7 +40,7 @@ def test_a_half_downloaded_model_is_here_in_part_and_can_be_removed(antiphon, ho
 
 def test_a_download_that_never_began_is_no_part_of_a_model(antiphon, home):
     (home / "models" / SMALL).mkdir(parents=True)
-    (home / "models" / SMALL / ".lock").reset_timeouts()
+    (home / "models" / SMALL / ".lock").touch()
     assert antiphon("models", "show", SMALL, "--json", ANTIPHON_MODELS=str(home / "models")).json["state"] == "absent"
 
 
@@ -74,7 +74,7 @@ def test_show_has_the_hash_of_every_file(antiphon):
 def test_a_model_that_there_is_none_of_is_answered_with_those_there_are(antiphon, verb):
     result = antiphon("models", verb, "gpt-9")
     assert result.code == 2
-    assert f"There is no model 'gpt-9'; there are 'qwen2.5-coder-1.5b-instruct', '{SMALL}', 'silero-vad'" in result.err
+    assert f"The catalogue has no model 'gpt-9'; it has 'qwen2.5-coder-1.5b-instruct', '{SMALL}', 'silero-vad'" in result.err
 
 
 def test_removing_nothing_asks_what(antiphon):

@@ -52,7 +52,7 @@ def two_who_want_a_place(url):
 
 
 def test_who_waits_and_who_is_served_can_be_seen_and_a_ticket_cancelled(antiphon, url):
-    assert "nobody waits" in antiphon("queue", "list", "--url", url).err
+    assert "no ticket waits" in antiphon("queue", "list", "--url", url).err
     with two_who_want_a_place(url):
         head, waiting, served = [line.split() for line in antiphon("queue", "list", "--url", url).out.splitlines()]
         assert head == ["TICKET", "MODEL", "KIND", "PLACE", "FOR", "ETA", "KEY"]
@@ -75,7 +75,7 @@ def test_workers_can_be_seen_drained_resumed_and_removed(antiphon, url):
     assert head.split() == ["WORKER", "MODEL", "STATE", "TAKEN", "KINDS", "CAN", "UP", "HEARD", "VERSION", "ADDRESS"]
     assert row.split()[:7] == ["parrot-1", "parrot", "idle", "0", "of", "1", "chat,audio,video"]
     assert "hears,speaks" in row
-    assert "gets nobody more; 0 sessions left" in antiphon("workers", "drain", "parrot-1", "--wait", "--url", url).err
+    assert "gets no new sessions; 0 sessions left" in antiphon("workers", "drain", "parrot-1", "--wait", "--url", url).err
     (listed,) = antiphon("workers", "list", "--json", "--url", url).json
     assert (listed["status"], listed["sessions"], listed["silent_s"], listed["version"]) == ("draining", [], None, None)
     assert listed["abilities"]["audio_out"]
@@ -98,7 +98,7 @@ def test_a_drain_that_is_waited_for_returns_when_the_last_session_is_over(antiph
         assert drain.is_alive(), "somebody is served still"
         visitors.close()
         drain.join(20)
-    assert done[0].err.splitlines() == ["antiphon: parrot-1 gets nobody more; 1 session left", "antiphon: 0 sessions left"]
+    assert done[0].err.splitlines() == ["antiphon: parrot-1 gets no new sessions; 1 session left", "antiphon: 0 sessions left"]
 
 
 @pytest.mark.parametrize(

@@ -84,9 +84,7 @@ def test_the_greeting_names_an_unusual_address_where_it_is_needed():
 
 def test_the_greeting_says_what_hears_and_speaks_or_how_to_get_it():
     def said(**speech: object) -> str:
-        return greeting(
-            config().model_copy(update={"speech": SpeechSettings(**service)}), "http://127.0.0.1:8642", "antiphon", is_open=True
-        )
+        return greeting(config().model_copy(update={"speech": SpeechSettings(**speech)}), "http://127.0.0.1:8642", "antiphon", is_open=True)
 
     assert "  speech     none: `speech.enabled` is off\n" in said(enabled=False)
     assert re.search("  speech     none: (weights not fetched; run `antiphon models pull --speech`\n|these are not installed: )", said())
@@ -107,7 +105,7 @@ def test_the_greeting_says_who_may_come_in():
     assert "  open to    this machine only; no key needed until `antiphon keys create`\n" in said(is_open=True)
     assert "  open to    this machine only; no key needed\n" in said("memory", is_open=True)
     locked = said(is_open=False)
-    assert "  open to    whoever has a key; `antiphon keys list` shows them\n" in locked
+    assert "  open to    everyone with a key; `antiphon keys list` shows the keys\n" in locked
     assert (
         "Authorization: Bearer YOUR_KEY" in locked and 'api_key="YOUR_KEY"' in locked and "ANTIPHON_API_KEY=YOUR_KEY antiphon ask" in locked
     )

@@ -93,7 +93,7 @@ def test_who_asks_in_vain_for_a_recording_is_told_so_also_where_the_session_fail
         result = antiphon("talk", "one.wav", "--fast", "--model", "broken", "--record", "--url", url)
     assert (result.code, result.err.splitlines()[0]) == (
         1,
-        "antiphon: not recorded; the server's `recording.when`, or the key's own rule, says whom it records",
+        "antiphon: not recorded: the server's `recording.when`, or the rule of your key, does not allow it",
     )
 
 
@@ -192,7 +192,7 @@ def test_a_recording_of_which_nothing_was_kept_is_shown_and_neither_saved_nor_sa
     assert "model" in sessions("show", talked).out
     for verb in ("export", "replay"):
         result = sessions(verb, talked)
-        assert result.code == 1 and "Nothing of" in result.err
+        assert result.code == 1 and "has no files of" in result.err
 
 
 def test_said_again_to_the_same_model_the_answers_are_the_same(talked, sessions):

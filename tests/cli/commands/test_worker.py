@@ -9,14 +9,14 @@ JOIN = ("worker", "--join", "ws://127.0.0.1:9", "--engine", "scripted", "--model
 def test_a_worker_without_a_key_does_not_start(antiphon, key):
     done = antiphon(*JOIN, **key)
     assert done.code == 2
-    assert "joins with the key" in done.err
+    assert "needs the server's key" in done.err
     assert "ANTIPHON_WORKER_KEY" in done.err
 
 
 def test_the_key_may_be_in_another_variable(antiphon):
     done = antiphon(*JOIN, "--key-env", "MY_KEY", ANTIPHON_WORKER_KEY="of another")
     assert done.code == 2
-    assert "MY_KEY has none" in done.err
+    assert "MY_KEY is empty" in done.err
 
 
 def test_a_file_for_the_key_that_is_not_there_is_told(antiphon, home):
@@ -34,7 +34,7 @@ def test_a_file_for_the_key_that_is_not_there_is_told(antiphon, home):
         (("--slots", "0"), "1 or more"),
         (("--drain-s", "-1"), "0 or more"),
         (("--drain-s", "nan"), "0 or more"),
-        (("--engine", "worker"), "answers itself"),
+        (("--engine", "worker"), "can't be 'worker'"),
         (("--kind", "phone"), "'phone'"),
         (("--option", "pace_ms"), "key=value"),
     ],

@@ -73,7 +73,7 @@ def test_what_is_no_recording_is_a_mistake_that_names_it(tmp_path, content, reas
 
 
 def test_a_recording_without_sound_is_a_mistake(tmp_path):
-    with pytest.raises(UsageError, match="no sound in it"):
+    with pytest.raises(UsageError, match="no audio in it"):
         read_recording(write_wav(tmp_path / "a.wav", b""))
 
 

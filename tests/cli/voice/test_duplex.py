@@ -132,7 +132,7 @@ def test_an_answer_in_chat_has_sound_where_it_is_wanted(parrot, home):
 def test_an_answer_without_a_voice_has_no_file(parrot, home):
     result = parrot("duplex", "one.wav", "--fast", "-o", "answer.wav", "--model", "mute")
     assert (result.code, "-> first audio - ms" in result.out) == (0, True)
-    assert "the answer has no sound, so answer.wav is not written" in result.err
+    assert "the answer has no audio, so answer.wav is not written" in result.err
     assert not (home / "answer.wav").exists()
 
 
@@ -160,7 +160,7 @@ def test_mistakes_are_told_before_anything_starts(parrot, home):
         (("one.wav", "-o", "nowhere/answer.wav"), "There is no folder"),
         (("one.wav", "-o", "."), "is a folder; -o takes the name of a WAV file"),
         (("one.wav", "--chunk-ms", "5"), "--chunk-ms takes 20 to 5000"),
-        (("one.wav", "--mode", "audio", "--video", "empty"), "nothing is seen there"),
+        (("one.wav", "--mode", "audio", "--video", "empty"), "which sends no pictures"),
         (("one.wav", "--video", "empty"), "no JPEG files in empty"),
         (("one.wav", "--video", "none"), "no JPEG files in none"),
         (("one.wav", "--video", "not.mp4"), "not.mp4"),

@@ -40,5 +40,5 @@ def test_pictures_of_a_folder_are_in_the_order_of_their_names(tmp_path):
 
 def test_what_is_no_film_is_told(tmp_path):
     (tmp_path / "clip.mp4").write_bytes(b"no film")
-    with pytest.raises(UsageError, match=r"clip\.mp4 is no film that can be read"):
+    with pytest.raises(UsageError, match=r"clip\.mp4 can't be read as a film"):
         read_pictures("clip.mp4", tmp_path)

@@ -34,8 +34,8 @@ def client(tmp_path):
 
 
 async def said(client, model, pcm):
-    async with connect_realtime(client, RealtimeSessionOptions(model=model)) as line:
-        await RecordingsConversation(line, TalkTranscript(), print, is_fast=True).send_recording(
+    async with connect_realtime(client, RealtimeSessionOptions(model=model)) as session:
+        await RecordingsConversation(session, TalkTranscript(), print, is_fast=True).send_recording(
             InputRecording("a.wav", pcm), silence_ms=1_200
         )
 

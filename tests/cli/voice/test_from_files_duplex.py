@@ -4,9 +4,9 @@ import pytest
 
 from antiphon.cli.common.client import ApiClient
 from antiphon.cli.voice.audio import InputRecording
-from antiphon.cli.voice.duplex_stage import SilentDuplexRenderer
 from antiphon.cli.voice.from_files_duplex import DuplexSessionInput, find_speech_end_ms, run_duplex_session
 from antiphon.cli.voice.minicpmo_session import MinicpmoSessionOptions
+from antiphon.cli.voice.render import Renderer
 from antiphon.config import load as config
 from antiphon.errors import UpstreamError
 from antiphon.server.processes.run import background_server
@@ -42,11 +42,11 @@ def given(**more):
 
 async def test_a_model_that_says_nothing_is_not_waited_for_for_ever(client):
     with pytest.raises(UpstreamError, match=r"The model has said nothing to one\.wav\."):
-        await run_duplex_session(client, MinicpmoSessionOptions(model="silent"), given(), SilentDuplexRenderer())
+        await run_duplex_session(client, MinicpmoSessionOptions(model="silent"), given(), Renderer())
 
 
 async def test_what_is_said_before_the_end_of_the_speech_is_an_answer_too(client):
-    outcome = await run_duplex_session(client, MinicpmoSessionOptions(model="unasked"), given(), SilentDuplexRenderer())
+    outcome = await run_duplex_session(client, MinicpmoSessionOptions(model="unasked"), given(), Renderer())
     assert [answer.text for answer in outcome.transcript.answers] == ["Hello?"]
     assert outcome.session_closed is not None and outcome.session_closed.reason == "user_stop"
 

@@ -15,7 +15,7 @@ from antiphon.cli.voice.audio import SILENT_CHUNK, split_chunks
 from antiphon.cli.voice.devices import AudioDevices, SpeakerPlayback
 from antiphon.cli.voice.live import MAX_QUEUED_CHUNKS, MicrophoneQueue, run_live_conversation, run_session
 from antiphon.cli.voice.realtime_session import RealtimeSessionOptions, connect_realtime
-from antiphon.cli.voice.render import TerminalTalkRenderer
+from antiphon.cli.voice.render import TerminalRenderer
 from antiphon.config import load as config
 from antiphon.errors import UpstreamError
 from antiphon.server.processes.run import background_server
@@ -121,7 +121,7 @@ def test_a_person_interrupts_by_speaking_and_ends_it_by_ctrl_c(client):
 
 def test_a_model_that_hears_nothing_ends_it(client):
     devices = AudioDevices(Sounds(lambda bring: bring(SILENT_CHUNK)))
-    with pytest.raises(UpstreamError, match="The model hears nothing"):
+    with pytest.raises(UpstreamError, match="The model takes no audio"):
         run_live_conversation(client, RealtimeSessionOptions(model="deaf"), devices, shell_of(io.StringIO(), io.StringIO()))
 
 
@@ -135,16 +135,16 @@ async def test_the_server_is_told_how_much_of_the_answer_was_played(client):
             while not holds():  # noqa: ASYNC110 - counters set no event
                 await asyncio.sleep(0)
 
-    async with connect_realtime(client, RealtimeSessionOptions(model="parrot")) as line, asyncio.TaskGroup() as tasks:
-        talking = tasks.create_task(run_session(line, microphone, playback, TerminalTalkRenderer(shell), shell))
+    async with connect_realtime(client, RealtimeSessionOptions(model="parrot")) as session, asyncio.TaskGroup() as tasks:
+        talking = tasks.create_task(run_session(session, microphone, playback, TerminalRenderer(shell), shell))
         for _turn in range(2):
             for piece in SPEECH:
                 microphone.put(piece)
             await until(lambda: any(playback.read(PIECE_BYTES)))
-        await until(lambda: line.received_counts["conversation.item.truncated"])
+        await until(lambda: session.received_counts["conversation.item.truncated"])
         talking.cancel()
-    assert line.sent_counts["conversation.item.truncate"] == line.received_counts["conversation.item.truncated"] == 1
-    assert line.received_counts["error"] == 0
+    assert session.sent_counts["conversation.item.truncate"] == session.received_counts["conversation.item.truncated"] == 1
+    assert session.received_counts["error"] == 0
 
 
 @pytest.mark.anyio

@@ -1,4 +1,4 @@
-"""The line to a server: how it is opened, and how it breaks."""
+"""A Realtime session of the client: how it is opened, and how it breaks."""
 
 import http.server
 import threading
@@ -34,17 +34,17 @@ def base_url(tmp_path):
 
 
 @pytest.mark.parametrize("dialect", ["ga", "beta"])
-async def test_a_line_counts_what_is_said_and_heard(base_url, dialect):
-    async with connect_realtime(ApiClient(base_url), RealtimeSessionOptions(model="parrot", dialect=dialect)) as line:
-        await line.send(InputAudioBufferClear())
-        heard = await line.receive(20)
-    assert heard is not None and heard.event.type == "input_audio_buffer.cleared"
-    assert (line.sent_counts["input_audio_buffer.clear"], line.received_counts["session.updated"]) == (1, 1)
+async def test_a_session_counts_events_sent_and_received(base_url, dialect):
+    async with connect_realtime(ApiClient(base_url), RealtimeSessionOptions(model="parrot", dialect=dialect)) as session:
+        await session.send(InputAudioBufferClear())
+        timed_event = await session.receive(20)
+    assert timed_event is not None and timed_event.event.type == "input_audio_buffer.cleared"
+    assert (session.sent_counts["input_audio_buffer.clear"], session.received_counts["session.updated"]) == (1, 1)
 
 
 async def test_nothing_to_hear_in_time_is_none(base_url):
-    async with connect_realtime(ApiClient(base_url), PARROT) as line:
-        assert await line.receive(0) is None
+    async with connect_realtime(ApiClient(base_url), PARROT) as session:
+        assert await session.receive(0) is None
 
 
 async def test_a_session_that_is_refused_is_told_in_the_words_of_the_server(base_url):
@@ -91,11 +91,11 @@ async def test_a_server_without_the_api_is_told_by_its_status():
     ("answers", "said"),
     [
         ([], r"has ended the conversation \(4000: Enough\.\)"),
-        (["[]"], "says what is no event"),
+        (["[]"], "sent something that is no event"),
         (['{"type": "error", "event_id": "e", "error": {"type": "x", "code": "y", "message": "Not so."}}'], r"^Not so\.$"),
     ],
 )
-async def test_a_server_that_says_something_else_is_trouble(answers, said):
+async def test_a_server_that_says_something_else_is_an_error(answers, said):
     async def talk(request):
         socket = aiohttp.web.WebSocketResponse()
         await socket.prepare(request)

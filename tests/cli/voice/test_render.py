@@ -4,19 +4,18 @@ import io
 from pathlib import Path
 
 from antiphon.cli.common.shell import Shell
-from antiphon.cli.voice.audio import InputRecording
-from antiphon.cli.voice.render import TerminalTalkRenderer
+from antiphon.cli.voice.render import TerminalRenderer, format_talk_latencies
 from antiphon.cli.voice.transcript import MODEL, USER, TalkTurn, TextChunk
 
 
-def staged(*words, columns=40, then=lambda stage: stage.end()):
+def staged(*words, columns=40, then=lambda renderer: renderer.end()):
     """What is printed."""
     out = io.StringIO()
     shell = Shell(environ={"COLUMNS": str(columns)}, cwd=Path(), stdin=io.StringIO(), stdout=out, stderr=io.StringIO())
-    stage = TerminalTalkRenderer(shell, names_recordings=True)
+    renderer = TerminalRenderer(shell)
     for each in words:
-        stage.show(each)
-    then(stage)
+        renderer.show(each)
+    then(renderer)
     return out.getvalue()
 
 
@@ -59,7 +58,10 @@ def test_what_was_understood_late_waits_for_the_end_of_the_answer():
 
 def test_a_remark_ends_what_is_being_said():
     late = TextChunk(USER, "Hel")
-    assert staged(TextChunk(MODEL, "Hi."), late, then=lambda stage: stage.remark("So.")) == "   model  Hi.\n     you  Hel\n          So.\n"
+    assert (
+        staged(TextChunk(MODEL, "Hi."), late, then=lambda renderer: renderer.remark("So."))
+        == "   model  Hi.\n     you  Hel\n          So.\n"
+    )
 
 
 def test_nobody_speaking_is_nothing():
@@ -69,9 +71,9 @@ def test_nobody_speaking_is_nothing():
 def test_recordings_and_waits_are_remarks():
     turn = TalkTurn(item_id="item_1", speech_end_s=1.0, transcript_s=1.0061, first_token_s=1.25)
 
-    def tell(stage):
-        stage.begin_recording(InputRecording("a.wav", b""))
-        stage.show_latencies(turn)
+    def tell(renderer):
+        renderer.remark("a.wav")
+        renderer.remark(format_talk_latencies(turn))
 
     told = ["a.wav", "speech end -> transcript 6, first token 250, first audio - ms"]
     assert staged(columns=100, then=tell).splitlines() == [f"          {line}" for line in told]
@@ -80,4 +82,4 @@ def test_recordings_and_waits_are_remarks():
 def test_waits_of_seconds_are_one_line_of_a_usual_terminal():
     slow = TalkTurn(item_id="item_1", speech_end_s=0.0, transcript_s=9.9, first_token_s=10.0, first_audio_s=99.9)
     told = "          speech end -> transcript 9900, first token 10000, first audio 99900 ms"
-    assert staged(columns=80, then=lambda stage: stage.show_latencies(slow)).splitlines() == [told]
+    assert staged(columns=80, then=lambda renderer: renderer.remark(format_talk_latencies(slow))).splitlines() == [told]

@@ -94,7 +94,7 @@ def test_an_answer_without_a_voice_has_no_file(parrot, home):
     (home / "antiphon.toml").write_text((home / "antiphon.toml").read_text().replace("hears", "abilities = { audio_out = false }\nhears"))
     result = parrot("talk", "one.wav", "--fast", "-o", "answer.wav")
     assert (result.code, ", first audio - ms" in result.out) == (0, True)
-    assert "the answer has no sound, so answer.wav is not written" in result.err
+    assert "the answer has no audio, so answer.wav is not written" in result.err
     assert not (home / "answer.wav").exists()
 
 
@@ -113,7 +113,7 @@ def test_a_model_that_hears_nothing_is_told_with_what_to_do(parrot, home):
         "[speech]\nenabled = false\n[[models]]\nname = 'deaf'\nengine = 'scripted'\nabilities = { audio_in = false, listens = false }\n"
     )
     result = parrot("talk", "one.wav", "--fast")
-    assert (result.code, result.err.splitlines()[-1].startswith("antiphon: The model hears nothing")) == (1, True)
+    assert (result.code, result.err.splitlines()[-1].startswith("antiphon: The model takes no audio")) == (1, True)
     assert "antiphon models pull --speech" in result.err
 
 

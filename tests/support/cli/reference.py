@@ -4,7 +4,7 @@ import io
 from pathlib import Path
 
 from antiphon.cli.common.shell import Shell
-from antiphon.cli.main import build_app, run
+from antiphon.cli.main import COMMANDS, build_app, run
 
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "cli.md"
 
@@ -12,39 +12,39 @@ _TOP = """# Command line
 
 Made from the program's own help by `make fix`; a test compares the two.
 
-What was asked for goes to the standard output, everything else to the standard error. Exit codes:
+Results go to standard output, everything else to standard error. Exit codes:
 
 | code | |
 |---|---|
-| 0 | done |
-| 1 | it failed; one line on the standard error says why and what to do |
-| 2 | it was asked or configured wrongly |
+| 0 | success |
+| 1 | failure; one line on standard error says why and what to do |
+| 2 | the arguments or the configuration are wrong |
 | 130 | interrupted |
-| 141 | nobody reads the output any more |
+| 141 | the reader of the output has gone |
 
-What is configured and can't be had at the moment is 1: an address that is taken or is none of this machine's, a store that doesn't answer,
-keys that are still to be made. So is what several processes find only as they start.
+A valid configuration that can't be used at the moment exits with 1: the address is taken or belongs to another machine, the store doesn't
+answer, or there are no keys yet. So does an error that several processes find only as they start.
 """
 
 
 def page() -> str:
-    sections = [f"## {' '.join(('antiphon', *verb))}\n\n```text\n{_help(verb)}\n```\n" for verb in verbs()]
+    sections = [f"## {' '.join(('antiphon', *command))}\n\n```text\n{_help(command)}\n```\n" for command in commands()]
     return "\n".join([_TOP, *sections])
 
 
-def verbs() -> list[tuple[str, ...]]:
-    """Every verb, the program itself first."""
-    found: list[tuple[str, ...]] = [()]
-    app = build_app()
+def commands() -> list[tuple[str, ...]]:
+    """Every command, the program itself first."""
+    paths: list[tuple[str, ...]] = [()]
+    app = build_app(tuple(COMMANDS))
     for name in (name for name in app if not name.startswith("-")):
-        found.append((name,))
-        found.extend((name, inner) for inner in app[name] if not inner.startswith("-"))
-    return found
+        paths.append((name,))
+        paths.extend((name, inner) for inner in app[name] if not inner.startswith("-"))
+    return paths
 
 
-def _help(verb: tuple[str, ...]) -> str:
+def _help(command: tuple[str, ...]) -> str:
     out = io.StringIO()
-    run((*verb, "--help"), Shell(environ={}, cwd=Path("/"), stdin=io.StringIO(), stdout=out, stderr=out))
+    run((*command, "--help"), Shell(environ={}, cwd=Path("/"), stdin=io.StringIO(), stdout=out, stderr=out))
     return "\n".join(line.rstrip() for line in out.getvalue().strip().splitlines())
 
 

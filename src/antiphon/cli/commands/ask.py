@@ -12,7 +12,7 @@ from antiphon.errors import UpstreamError
 
 
 def _refuse_option(_type: object, question: str) -> None:
-    """A question may be `-`; what else looks like an option is a misspelt one."""
+    """Take `-` as a question; anything else that begins with a hyphen is a misspelt option."""
     if question.startswith("-") and question != "-":
         raise ValueError(f"There is no option {question}.")
 
@@ -32,9 +32,9 @@ def ask(
     """
     Ask a model a question.
 
-    A running server answers: the one that --url or OPENAI_BASE_URL names, else
-    the one configured. When none is running, the engine is started for this
-    question only. Only the answer goes to the standard output.
+    It asks the server that --url or OPENAI_BASE_URL names, or else the
+    configured one. If that one does not run, the engine starts for this
+    question only. Standard output gets the answer and nothing else.
 
     Try:
         antiphon ask "What is a fugue?"
@@ -42,18 +42,18 @@ def ask(
         antiphon ask "Name three composers." --json
 
     Args:
-        question: what to ask; `-` reads it from the standard input.
-        model: who is to answer; else the server's first model.
-        instructions: what the model is told before the question.
-        stream: print the answer as it comes, which is the default without --json.
-        as_json: print the whole response as JSON; with --stream every event on a line.
+        question: the question; `-` reads it from standard input.
+        model: which model answers; by default the server's first.
+        instructions: the system prompt.
+        stream: print the answer as it arrives; on by default without --json.
+        as_json: print the whole response as JSON; with --stream, one event on each line.
         url: base address of the server, such as http://127.0.0.1:8642/v1.
     """
-    asked = shell.stdin.read() if question == "-" else question
-    if not asked.strip():
+    text = shell.stdin.read() if question == "-" else question
+    if not text.strip():
         raise UsageError("There is no question.")
     with server.ensure_server(shell, url, file, weights.with_models) as client:
-        body: dict[str, Any] = {"model": model or client.first_model(), "input": asked}
+        body: dict[str, Any] = {"model": model or client.first_model(), "input": text}
         if instructions is not None:
             body["instructions"] = instructions
         if stream if stream is not None else not as_json:
@@ -81,12 +81,11 @@ def _print_stream(events: Iterable[dict[str, Any]], shell: Shell, as_json: bool)
     if not as_json:
         shell.say()
     if "response" not in last:
-        raise UpstreamError("The answer broke off before its end.")
+        raise UpstreamError("The answer broke off.")
     _check_status(last["response"], shell)
 
 
 def _check_status(response: dict[str, Any], shell: Shell) -> None:
-    """Say what is wrong with an answer that is not whole; one that failed is a fault."""
     if response["status"] == "failed":
         raise UpstreamError(f"The model failed: {response['error']['message']}")
     if response["status"] == "incomplete":
@@ -94,6 +93,6 @@ def _check_status(response: dict[str, Any], shell: Shell) -> None:
 
 
 def output_text(response: dict[str, Any]) -> str:
-    """The text of a response: what its messages say, refusals included."""
+    """The text of a response's messages, refusals included."""
     parts = [part for item in response["output"] if item["type"] == "message" for part in item["content"]]
     return "".join(part.get("text") or part.get("refusal", "") for part in parts)

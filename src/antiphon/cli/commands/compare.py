@@ -1,4 +1,4 @@
-"""How a replay compares with its recording, for people to read."""
+"""How a replay compares with its recording, as tables for people."""
 
 from collections.abc import Iterator, Sequence
 
@@ -13,7 +13,7 @@ _MIN_SPEECH_S = 0.1
 
 
 def rows(turns: Sequence[TurnComparison]) -> Iterator[Row]:
-    """A table: of every turn how soon each answer came and what it was, and the middle and the worst of all."""
+    """A table of every turn: how soon each answer came, and what it was; at the end the median and the worst of all."""
     yield ("TURN", "", "BEGINS", "TEXT", "SOUND", "LENGTH", "")
     for number, turn in enumerate(turns, start=1):
         yield (str(number), "asked", "", "", "", "", _shorten(_format_question(turn)))
@@ -33,37 +33,37 @@ def _spread_rows(overall: ComparisonSummary) -> Iterator[Row]:
     for name in ("p50", "worst"):
         for side in (*_SIDES, "change"):
             values = [getattr(overall.waits[wait][side], name) for wait in LATENCIES]
-            told = map(_format_change if side == "change" else _format_ms, values)
-            yield (name if side == "recorded" else "", side, *told, "", "")
+            cells = map(_format_change if side == "change" else _format_ms, values)
+            yield (name if side == "recorded" else "", side, *cells, "", "")
 
 
 def totals(turns: Sequence[TurnComparison]) -> Iterator[Row]:
-    """A table of what is counted over all turns."""
-    told = summarize(turns)
+    """A table of the counts over all turns."""
+    summary = summarize(turns)
     yield ("", "RECORDED", "REPLAYED")
-    yield ("sound", *(f"{told.sound_ms[side] / 1000:.1f} s" for side in _SIDES))
-    yield ("interrupted", *(str(told.interrupted[side]) for side in _SIDES))
-    yield ("not answered", *(str(told.unanswered[side]) for side in _SIDES))
+    yield ("sound", *(f"{summary.sound_ms[side] / 1000:.1f} s" for side in _SIDES))
+    yield ("interrupted", *(str(summary.interrupted[side]) for side in _SIDES))
+    yield ("not answered", *(str(summary.unanswered[side]) for side in _SIDES))
 
 
 def verdict(turns: Sequence[TurnComparison]) -> str:
-    """A line about the words."""
-    told = summarize(turns)
-    wer = "" if told.wer is None else f"; word error rate {100 * told.wer:.1f} % ({told.word_errors} of {told.words} words)"
-    return f"{told.turns} turn{'s' if told.turns != 1 else ''}, {told.same} answered in the same words{wer}"
+    """One line about the words."""
+    summary = summarize(turns)
+    wer = "" if summary.wer is None else f"; word error rate {100 * summary.wer:.1f} % ({summary.word_errors} of {summary.words} words)"
+    return f"{summary.turns} turn{'s' if summary.turns != 1 else ''}, {summary.same} answered in the same words{wer}"
 
 
 def _format_question(turn: TurnComparison) -> str:
-    begins_s, ends_s = turn.speech_s or (0.0, 0.0)  # at no time where it was sent all at once
-    spoken = f"({begins_s:.1f}-{ends_s:.1f} s)" if ends_s - begins_s > _MIN_SPEECH_S else ""
-    return " ".join(part for part in (turn.asked, spoken) if part) or "(nothing yet)"
+    begins_s, ends_s = turn.speech_s or (0.0, 0.0)  # text has no times
+    speech = f"({begins_s:.1f}-{ends_s:.1f} s)" if ends_s - begins_s > _MIN_SPEECH_S else ""
+    return " ".join(part for part in (turn.asked, speech) if part) or "(nothing yet)"
 
 
 def _answer_cells(answer: TurnAnswer | None) -> Row:
     if answer is None:
         return (_NONE, _NONE, _NONE, _NONE, "(no answer)")
-    ended = answer.reason if answer.reason not in ("completed", "end_of_turn", "turn_end", "stop") else None
-    marks = "".join(f"[{mark}] " for mark in (ended, f"{answer.answers} answers" if answer.answers > 1 else None) if mark)
+    reason = answer.reason if answer.reason not in ("completed", "end_of_turn", "turn_end", "stop") else None
+    marks = "".join(f"[{mark}] " for mark in (reason, f"{answer.answers} answers" if answer.answers > 1 else None) if mark)
     length = f"{answer.sound_ms / 1000:.2f} s" if answer.sound_ms else _NONE
     return (*(_format_ms(getattr(answer, name)) for name in LATENCIES), length, marks + _shorten(answer.text or "(nothing)"))
 

@@ -1,34 +1,28 @@
 """`antiphon config`: check, show, schema."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from cyclopts import App
 
 from antiphon.cli.common import checks, settings
 from antiphon.cli.common.flags import ConfigFlag, JsonFlag, ShellParameter
+from antiphon.config import load as config_files
+from antiphon.config.load import Config, ModelEntry
 
-if TYPE_CHECKING:
-    from antiphon.config.load import Config, ModelEntry
-
-
-_HELP = """
-See what is configured, and whether it holds.
+app = App(
+    name="config",
+    help="""
+See and check the configuration.
 
 Try:
     antiphon config show --origin
     antiphon config check
-"""
+""",
+)
 
 
-def build_app() -> App:
-    """`config` and what can be done with it."""
-    app = App(name="config", help=_HELP)
-    for verb in (check, show, schema):
-        app.command(verb)
-    return app
-
-
+@app.command
 def check(
     *,
     file: ConfigFlag = None,
@@ -36,26 +30,27 @@ def check(
     shell: ShellParameter,
 ) -> None:
     """
-    Say whether the configuration holds, and where it is from.
+    Check the configuration, and say where it comes from.
 
-    Where it doesn't, every mistake gets a line, and the exit code is 2. The
-    store's address, the models' options and the files that they name are looked
-    at too; nothing is loaded, and no other server is asked.
+    Prints one line for every error, with exit code 2. It checks the store's
+    address, the models' options and the files they name, too, but loads no
+    model and connects to no other server.
 
     Try:
         antiphon config check --config antiphon.toml
     """
-    loaded = settings.load(shell, file)
-    looks = (checks.process_problems, checks.store_problems, checks.model_problems)
-    checks.raise_usage_error(mistake for look in looks for mistake in look(loaded.config))
-    sources = sorted(set(loaded.origins.values()) - {"built-in"})
-    names = [model.name for model in loaded.config.models]
+    loaded_config = settings.load(shell, file)
+    config = loaded_config.config
+    checks.raise_usage_error([*checks.process_problems(config), *checks.store_problems(config), *checks.model_problems(config)])
+    sources = sorted(set(loaded_config.origins.values()) - {"built-in"})
+    names = [model.name for model in config.models]
     if as_json:
         return shell.say_json({"ok": True, "sources": sources, "models": names})
-    shell.say(f"The configuration holds; set by {', '.join(sources) or 'nobody, so all is built-in'}.")
+    shell.say(f"The configuration is valid; {'set by ' + ', '.join(sources) if sources else 'nothing is set, so all is built-in'}.")
     return shell.say(f"Models: {', '.join(names) or 'none configured, so the default model is served'}.")
 
 
+@app.command
 def show(
     *,
     file: ConfigFlag = None,
@@ -71,18 +66,19 @@ def show(
         ANTIPHON_PORT=9000 antiphon config show --origin
 
     Args:
-        origin: with the file, variable or flag that set it.
+        origin: show the file, variable or flag that set each one.
     """
-    loaded = settings.load(shell, file)
-    values = _flatten(loaded.config)
+    loaded_config = settings.load(shell, file)
+    values = _flatten(loaded_config.config)
     if as_json:
         return shell.say_json(
-            {key: {"value": value, "origin": loaded.origins.get(key)} if origin else value for key, value in values.items()}
+            {key: {"value": value, "origin": loaded_config.origins.get(key)} if origin else value for key, value in values.items()}
         )
-    set_by = {key: f"  # {loaded.origins.get(key, 'built-in')}" if origin else "" for key in values}
+    set_by = {key: f"  # {loaded_config.origins.get(key, 'built-in')}" if origin else "" for key in values}
     return shell.say_rows([(key, f"= {_format_value(value)}{set_by[key]}") for key, value in values.items()])
 
 
+@app.command
 def schema(*, shell: ShellParameter) -> None:
     """
     Print the JSON Schema of a configuration file, for editors.
@@ -90,13 +86,11 @@ def schema(*, shell: ShellParameter) -> None:
     Try:
         antiphon config schema > antiphon.schema.json
     """
-    from antiphon.config import load as config  # noqa: PLC0415 - pydantic takes longer to load than `--help` takes altogether
-
-    shell.say_json(config.schema())
+    shell.say_json(config_files.schema())
 
 
-def _flatten(config: "Config") -> dict[str, Any]:
-    """Every setting by its dotted key."""
+def _flatten(config: Config) -> dict[str, Any]:
+    """Every setting, by dotted key."""
     flat: dict[str, Any] = {}
     for section, value in config.model_dump(mode="json", exclude={"models"}).items():
         flat |= {f"{section}.{key}": inner for key, inner in value.items()} if isinstance(value, dict) else {section: value}
@@ -104,11 +98,11 @@ def _flatten(config: "Config") -> dict[str, Any]:
     return flat | {"models": [_model_table(model) for model in config.models]}
 
 
-def _model_table(model: "ModelEntry") -> dict[str, Any]:
-    """The model's table in a file."""
+def _model_table(model: ModelEntry) -> dict[str, Any]:
+    """The model as it stands in a file."""
     sessions = {} if model.sessions is None else {"sessions": model.sessions}
     return {"name": model.name, "engine": model.engine, **sessions, **model.options}
 
 
-def _format_value(value: Any) -> str:
+def _format_value(value: object) -> str:
     return msgspec.json.encode(value).decode()

@@ -1,11 +1,12 @@
-"""`antiphon demo`: the main job, done before your eyes."""
+"""`antiphon demo`."""
 
 import asyncio
 import json
 import textwrap
 import time
+from collections.abc import Callable
 from importlib import resources
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from antiphon import audio
 from antiphon.cli.commands.ask import output_text
@@ -13,11 +14,18 @@ from antiphon.cli.common import server, settings, weights
 from antiphon.cli.common.client import ApiClient
 from antiphon.cli.common.flags import ConfigFlag, ShellParameter
 from antiphon.cli.common.shell import Shell
-from antiphon.cli.voice import audio as talk_sound
+from antiphon.cli.voice import audio as recordings
+from antiphon.cli.voice.from_files import run_conversation
+from antiphon.cli.voice.from_files_duplex import DuplexSessionInput, run_duplex_session
+from antiphon.cli.voice.minicpmo_session import MinicpmoSessionOptions
+from antiphon.cli.voice.realtime_session import AUDIO_UNSUPPORTED, RealtimeSessionOptions
+from antiphon.cli.voice.render import Renderer, TerminalRenderer, format_queue_position
+from antiphon.cli.voice.transcript import MODEL, DuplexTranscript, TextChunk
+from antiphon.config.load import Config, ModelEntry
 from antiphon.errors import UpstreamError
-
-if TYPE_CHECKING:
-    from antiphon.config.load import Config
+from antiphon.runtime.speech import service
+from antiphon.wire.minicpmo.media import RATE_IN_HZ
+from antiphon.wire.minicpmo.server_events import ServerEvent, SessionCreated, SessionQueued
 
 _WEATHER_TOOL: dict[str, Any] = {
     "type": "function",
@@ -43,13 +51,15 @@ _CITY_SCHEMA: dict[str, Any] = {
 }
 
 _MAX_OUTPUT_TOKENS = 300
-"""Of an answer; small models don't always find an end."""
-
-_DUPLEX_HZ = 16_000
-"""Of what is said in full duplex."""
+"""Small models don't always find an end."""
 
 _POOLED_MODEL, _POOLED_ANSWER_MS = "one-place", 1_500
-"""A model that has one place, and how long an answer takes it: shorter ones would say nothing of how long people have to wait."""
+"""A model for one session at a time, and how long its answers take: long enough for the server to estimate the wait."""
+
+_PEOPLE = ("Ada", "Ben", "Cleo")
+_CHUNK_MS = 200
+_ARRIVAL_GAP_S = 0.05
+"""Between people, so that they come in this order."""
 
 _CARD_INSTRUCTIONS = "Repeat in one short sentence which playing card the user names."
 
@@ -58,49 +68,51 @@ def demo(*, file: ConfigFlag = None, shell: ShellParameter) -> None:
     """
     See it work: real questions, real answers, and how fast.
 
-    Starts a server of its own on a free port, with the first model configured
-    or the default one, and stops it afterwards. Nothing is kept but the sound
-    of one answer: antiphon-answer.wav, in the current folder.
+    It starts a server on a free port, with the first configured model or the
+    default one, and stops it afterwards. It keeps only the audio of one answer:
+    antiphon-answer.wav, in the current folder.
 
     Try:
         antiphon demo
     """
     config = _with_pooled_model(weights.with_optional_speech(settings.load(shell, file).config, shell))
-    began = time.perf_counter()
+    start_s = time.perf_counter()
     with server.background_server(config) as base_url:
-        stage = _DemoRunner(ApiClient(base_url), shell, config)
-        shell.say(f"{stage.model} answers at {base_url}, loaded in {time.perf_counter() - began:.1f} s.")
-        for number, (title, act) in enumerate(_STEPS.items(), start=1):
+        runner = _DemoRunner(ApiClient(base_url), shell, config)
+        shell.say(f"{runner.model} answers at {base_url}, loaded in {time.perf_counter() - start_s:.1f} s.")
+        for number, (title, show) in enumerate(_STEPS.items(), start=1):
             shell.say(f"\n{number}  {title}")
-            act(stage)
-    shell.say(f"\nAll of it works. To have it for your own programs: {shell.name} serve")
+            show(runner)
+    shell.say(f"\nAll of it works. To use it from your own programs: {shell.name} serve")
 
 
 class _DemoRunner:
-    """Where the acts are played: asks the server, and prints who said what and how long it took."""
+    """What every part of the demo uses: it asks the server, and prints who said what and how long it took."""
 
-    def __init__(self, client: ApiClient, shell: Shell, config: "Config") -> None:
+    def __init__(self, client: ApiClient, shell: Shell, config: Config) -> None:
         self.client = client
         self.shell = shell
         self.config = config
         self.model = client.first_model()
-        self.print = shell.say
 
     def print_line(self, speaker: str, text: str) -> None:
-        """Print what somebody said, or, with nobody named, a remark."""
-        self.print(textwrap.fill(text, min(100, self.shell.columns), initial_indent=f"  {speaker:>6}  ", subsequent_indent=" " * 10))
+        """Print what a speaker said; with an empty name, a remark."""
+        self.shell.say(textwrap.fill(text, min(100, self.shell.columns), initial_indent=f"  {speaker:>6}  ", subsequent_indent=" " * 10))
 
-    def ask(self, question: Any, **more: Any) -> dict[str, Any]:
+    def ask(self, question: str | list[dict[str, Any]], **more: Any) -> dict[str, Any]:
         """
-        The response to a question; what the model said and how long it took are printed.
+        Send a question, and print the answer and how long it took.
+
+        Args:
+            more: further fields of the request.
 
         Raises:
             UpstreamError: the model failed.
         """
-        began = time.perf_counter()
+        start_s = time.perf_counter()
         body = {"model": self.model, "input": question, "max_output_tokens": _MAX_OUTPUT_TOKENS, **more}
         response = self.client.post("/v1/responses", body)
-        took_s = time.perf_counter() - began
+        took_s = time.perf_counter() - start_s
         if response["status"] == "failed":
             raise UpstreamError(f"The model failed: {response['error']['message']}")
         for call in function_calls(response):
@@ -123,22 +135,19 @@ def _show_answer(runner: _DemoRunner) -> None:
 
 
 def _show_stream(runner: _DemoRunner) -> None:
-    from antiphon.cli.voice import render  # noqa: PLC0415 - its wire types load slowly
-    from antiphon.cli.voice.transcript import MODEL, TextChunk  # noqa: PLC0415 - likewise
-
     question = "Name the planets of the solar system, each with a few words about it."
     runner.print_line("you", question)
-    began = time.perf_counter()
+    start_s = time.perf_counter()
     arrivals_s: list[float] = []
     event: dict[str, Any] = {}
-    shown = render.TerminalTalkRenderer(runner.shell)
+    renderer = TerminalRenderer(runner.shell)
     for event in runner.client.stream("/v1/responses", {"model": runner.model, "input": question, "max_output_tokens": 120}):
         if event["type"] == "response.output_text.delta":
-            arrivals_s.append(time.perf_counter() - began)
-            shown.show(TextChunk(MODEL, event["delta"]))
-    shown.end()
+            arrivals_s.append(time.perf_counter() - start_s)
+            renderer.show(TextChunk(MODEL, event["delta"]))
+    renderer.end()
     if not arrivals_s or "response" not in event:
-        raise UpstreamError("The stream broke off before its end.")
+        raise UpstreamError("The stream broke off.")
     tokens = event["response"]["usage"]["output_tokens"]
     rate = (tokens - 1) / max(arrivals_s[-1] - arrivals_s[0], 1e-9)
     runner.print_line("", f"first token after {arrivals_s[0]:.2f} s, then {rate:.{0 if rate >= 10 else 1}f} tokens a second")
@@ -147,13 +156,13 @@ def _show_stream(runner: _DemoRunner) -> None:
 def _show_tool(runner: _DemoRunner) -> None:
     question = "What is the weather in Lisbon right now?"
     runner.print_line("you", question)
-    asked = runner.ask(question, tools=[_WEATHER_TOOL], tool_choice="required")
-    if not function_calls(asked):
+    response = runner.ask(question, tools=[_WEATHER_TOOL], tool_choice="required")
+    if not function_calls(response):
         raise UpstreamError("The model called no tool, though it had to.")
     result = json.dumps({"celsius": 21, "sky": "clear"})
     runner.print_line("tool", result)
-    outputs = [{"type": "function_call_output", "call_id": call["call_id"], "output": result} for call in function_calls(asked)]
-    runner.ask(outputs, previous_response_id=asked["id"], tools=[_WEATHER_TOOL], tool_choice="none")
+    outputs = [{"type": "function_call_output", "call_id": call["call_id"], "output": result} for call in function_calls(response)]
+    runner.ask(outputs, previous_response_id=response["id"], tools=[_WEATHER_TOOL], tool_choice="none")
 
 
 def _show_structured_output(runner: _DemoRunner) -> None:
@@ -172,24 +181,21 @@ def _show_memory(runner: _DemoRunner) -> None:
     runner.ask("What is my name, and what do I like?", previous_response_id=first["id"])
 
 
-def _read_question(rate_hz: int) -> talk_sound.InputRecording:
-    """A person who names a card."""
+def _read_question(rate_hz: int) -> recordings.InputRecording:
+    """A recording of a person who names a playing card."""
     with resources.as_file(resources.files(__package__) / "card.wav") as path:
-        return talk_sound.read_recording(path, rate_hz)
+        return recordings.read_recording(path, rate_hz)
 
 
 def _show_voice(runner: _DemoRunner) -> None:
-    # Their wire types and their client load slowly.
-    from antiphon.cli.voice import from_files, realtime_session, render  # noqa: PLC0415
-
-    question = _read_question(talk_sound.RATE_HZ)
-    asked = realtime_session.RealtimeSessionOptions(model=runner.model, instructions=_CARD_INSTRUCTIONS)
+    question = _read_question(recordings.RATE_HZ)
+    options = RealtimeSessionOptions(model=runner.model, instructions=_CARD_INSTRUCTIONS)
     try:
-        outcome = asyncio.run(from_files.run_conversation(runner.client, asked, [question], render.TerminalTalkRenderer(runner.shell)))
-    except UpstreamError as trouble:
-        if trouble.code != realtime_session.AUDIO_UNSUPPORTED:
+        outcome = asyncio.run(run_conversation(runner.client, options, [question], TerminalRenderer(runner.shell)))
+    except UpstreamError as error:
+        if error.code != AUDIO_UNSUPPORTED:
             raise
-        _print_no_speech(runner, trouble)
+        _print_no_speech(runner, error)
         return
     answer = outcome.turns[-1]
     if answer.status == "failed":
@@ -198,34 +204,61 @@ def _show_voice(runner: _DemoRunner) -> None:
 
 
 def _print_no_speech(runner: _DemoRunner, error: UpstreamError) -> None:
-    from antiphon.runtime.speech import service  # noqa: PLC0415 - the engines' contracts load slowly
-
-    runner.print_line(
-        "", f"It hears nothing here: {service.missing_reason(runner.config.speech, runner.config.models_dir) or error.message}"
-    )
+    reason = service.missing_reason(runner.config.speech, runner.config.models_dir) or error.message
+    runner.print_line("", f"No conversation aloud here: {reason}")
 
 
 def _show_duplex(runner: _DemoRunner) -> None:
-    from antiphon.cli.commands import demo_duplex  # noqa: PLC0415 - as above
-
+    options = MinicpmoSessionOptions(model=runner.model, instructions=_CARD_INSTRUCTIONS)
+    inputs = DuplexSessionInput(recordings=[_read_question(RATE_IN_HZ)], chunk_ms=_CHUNK_MS)
     try:
-        demo_duplex.show_duplex(runner.client, runner.model, _CARD_INSTRUCTIONS, _read_question(_DUPLEX_HZ), runner.shell)
-    except UpstreamError as trouble:
-        if trouble.code != "model_not_found":
+        asyncio.run(run_duplex_session(runner.client, options, inputs, TerminalRenderer(runner.shell)))
+    except UpstreamError as error:
+        if error.code != "model_not_found":
             raise
-        _print_no_speech(runner, trouble)
+        _print_no_speech(runner, error)
 
 
 def _show_queue(runner: _DemoRunner) -> None:
-    from antiphon.cli.commands import demo_duplex  # noqa: PLC0415 - as above
+    options = MinicpmoSessionOptions(mode="chat", model=_POOLED_MODEL)
+    inputs = DuplexSessionInput(recordings=[_read_question(RATE_IN_HZ)])
 
-    demo_duplex.show_queue(runner.client, _POOLED_MODEL, _read_question(_DUPLEX_HZ), runner.print_line)
+    async def visit(number: int, person: str) -> None:
+        await asyncio.sleep(number * _ARRIVAL_GAP_S)
+        await run_duplex_session(runner.client, options, inputs, _QueueRenderer(person, runner.print_line))
+        runner.print_line(person, "leaves")
+
+    async def visit_all() -> None:
+        await asyncio.gather(*(visit(number, person) for number, person in enumerate(_PEOPLE)))  # noqa: TID251 - a client's, and all end here
+
+    asyncio.run(visit_all())
 
 
-def _with_pooled_model(config: "Config") -> "Config":
-    """`config` with one model more, which says the same to everybody and has one place."""
-    from antiphon.config.load import ModelEntry  # noqa: PLC0415 - pydantic takes longer to load than `--help` takes altogether
+class _QueueRenderer(Renderer):
+    """Shows a person's way through the queue; all get the same answer, which is not shown."""
 
+    def __init__(self, person: str, print_line: Callable[[str, str], None]) -> None:
+        self._person = person
+        self._print_line = print_line
+        self._last_line: str | None = None
+
+    def show_state(self, event: ServerEvent, transcript: DuplexTranscript) -> None:
+        match event:
+            case SessionCreated():
+                self._print_change("has the place")
+            case SessionQueued():
+                self._print_change(format_queue_position(transcript.queue_positions[-1]))
+            case _:
+                pass
+
+    def _print_change(self, line: str) -> None:
+        if line != self._last_line:
+            self._last_line = line
+            self._print_line(self._person, line)
+
+
+def _with_pooled_model(config: Config) -> Config:
+    """`config` with one more model, which serves one session at a time."""
     options = {"answers": [{"lines": [{"wait_ms": _POOLED_ANSWER_MS}, {"text": "Thank you for waiting."}]}]}
     return config.model_copy(
         update={"models": (*config.models, ModelEntry(name=_POOLED_MODEL, engine="scripted", sessions=1, options=options))}
@@ -235,11 +268,11 @@ def _with_pooled_model(config: "Config") -> "Config":
 def _save_audio(runner: _DemoRunner, pcm: bytes) -> None:
     path = runner.shell.cwd / "antiphon-answer.wav"
     try:
-        path.write_bytes(audio.wav_file(pcm, talk_sound.RATE_HZ))
-    except OSError as trouble:
-        runner.print_line("", f"its sound can't be kept: {trouble}")
+        path.write_bytes(audio.wav_file(pcm, recordings.RATE_HZ))
+    except OSError as error:
+        runner.print_line("", f"its audio can't be saved: {error}")
     else:
-        runner.print_line("", f"its sound is in {path.name}: {audio.duration_ms(len(pcm), talk_sound.RATE_HZ) / 1000:.1f} s")
+        runner.print_line("", f"its audio is in {path.name}: {audio.duration_ms(len(pcm), recordings.RATE_HZ) / 1000:.1f} s")
 
 
 _STEPS = {
@@ -249,6 +282,6 @@ _STEPS = {
     "An answer in the shape of a JSON Schema": _show_structured_output,
     "A conversation that the server remembers": _show_memory,
     "A question by voice": _show_voice,
-    "The same in full duplex: sound goes both ways all the time": _show_duplex,
+    "The same in full duplex: audio goes both ways all the time": _show_duplex,
     "Three people, and a model with one place": _show_queue,
 }

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator, Set
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from msgspec import Struct
 
@@ -17,22 +17,20 @@ from antiphon.cli.common import checks, settings
 from antiphon.cli.common.client import ApiClient
 from antiphon.cli.common.flags import ConfigFlag, JsonFlag, ShellParameter
 from antiphon.cli.common.shell import Shell, UsageError
+from antiphon.config.load import Config
 from antiphon.weights import catalogue, fetch
 from antiphon.weights.catalogue import CatalogueModel
-
-if TYPE_CHECKING:
-    from antiphon.config.load import Config
 
 _MARKS = {"ok": "ok", "note": "note", "missing": "MISSING"}
 
 
 class Finding(Struct, frozen=True):
     """
-    What was looked at, and what was found.
+    The result of one check.
 
     Attributes:
-        state: `note` is worth knowing and stops nothing; `missing` stops the server.
-        remedy: what to do about it; empty when there is nothing to do.
+        state: `missing` stops the server, `note` doesn't.
+        remedy: what to do; empty if nothing.
     """
 
     subject: str
@@ -48,9 +46,9 @@ def doctor(
     shell: ShellParameter,
 ) -> int:
     """
-    Say what is missing here, and how to get it.
+    Check what is missing here, and how to get it.
 
-    The exit code is 1 when something is missing that serving needs.
+    The exit code is 1 if something is missing that the server needs.
 
     Try:
         antiphon doctor
@@ -60,8 +58,8 @@ def doctor(
     if as_json:
         shell.say_json(findings)
     else:
-        shell.say_rows([(_MARKS[found.state], found.subject, _format_finding(found)) for found in findings])
-    return int(any(found.state == "missing" for found in findings))
+        shell.say_rows([(_MARKS[finding.state], finding.subject, _format_finding(finding)) for finding in findings])
+    return int(any(finding.state == "missing" for finding in findings))
 
 
 def _format_finding(finding: Finding) -> str:
@@ -73,10 +71,10 @@ def _run_checks(shell: Shell, file: Path | None) -> Iterator[Finding]:
     yield check_packages()
     try:
         config = settings.load(shell, file).config
-    except UsageError as mistake:
-        yield Finding("configuration", "missing", "; ".join(mistake.message.splitlines()), "see antiphon config check")
+    except UsageError as error:
+        yield Finding("configuration", "missing", "; ".join(error.message.splitlines()), "see antiphon config check")
         return
-    yield Finding("configuration", "ok", "holds")
+    yield Finding("configuration", "ok", "valid")
     yield from check_models(config)
     yield check_local_runtime(config)
     yield check_weights(config)
@@ -87,92 +85,94 @@ def _run_checks(shell: Shell, file: Path | None) -> Iterator[Finding]:
 
 
 def check_python() -> Finding:
-    """The Python that runs this."""
+    """Which Python this is."""
     return Finding("python", "ok", f"{platform.python_implementation()} {platform.python_version()} in {sys.prefix}")
 
 
 def check_packages() -> Finding:
-    """What antiphon can't do without."""
+    """Whether the required packages are installed."""
     if not _package_version("antiphon"):
-        return Finding("packages", "note", "antiphon runs from its sources, without being installed", "make install")
-    needed = _required_packages(extra=None)
-    absent = [name for name in needed if not _package_version(name)]
+        return Finding("packages", "note", "antiphon runs from its sources, not installed", "make install")
+    names = _required_packages(extra=None)
+    absent = [name for name in names if not _package_version(name)]
     if absent:
         return Finding("packages", "missing", f"not installed: {', '.join(absent)}", "pip install antiphon, or make install")
-    return Finding("packages", "ok", f"all {len(needed)} installed")
+    return Finding("packages", "ok", f"all {len(names)} installed")
 
 
-def check_models(config: "Config") -> Iterator[Finding]:
-    """Whether the models can be served as they are configured."""
-    if wrong := list(checks.model_problems(config)):
-        yield from (Finding("models", "missing", mistake.removesuffix("."), "see the reference of its engine") for mistake in wrong)
+def check_models(config: Config) -> Iterator[Finding]:
+    """Whether the models can be served as configured."""
+    if problems := list(checks.model_problems(config)):
+        yield from (Finding("models", "missing", problem.removesuffix("."), "see the reference of its engine") for problem in problems)
     else:
         names = ", ".join(model.name for model in config.models)
         yield Finding("models", "ok", names or "none configured, so the default one is served")
 
 
-def check_local_runtime(config: "Config") -> Finding:
-    """What runs models in this process."""
-    needed = _required_packages(extra="local")
-    if not needed:
-        return Finding("local models", "note", "not known, as antiphon is not installed", "make install")
-    absent = [name for name in needed if not _package_version(name)]
+def check_local_runtime(config: Config) -> Finding:
+    """Whether the packages that run local models are installed."""
+    names = _required_packages(extra="local")
+    if not names:
+        return Finding("local models", "note", "unknown, as antiphon is not installed", "make install")
+    absent = [name for name in names if not _package_version(name)]
     if not absent:
         return Finding("local models", "ok", "their runtime is installed")
-    wanted = not config.models or any(model.engine == "local" for model in config.models)
+    is_required = not config.models or any(model.engine == "local" for model in config.models)
     return Finding(
         "local models",
-        "missing" if wanted else "note",
+        "missing" if is_required else "note",
         f"not installed: {', '.join(absent)}",
         "pip install 'antiphon[local]', or make install",
     )
 
 
-def check_weights(config: "Config") -> Finding:
-    """The weights that the models configured take from the catalogue, or the default model's."""
-    here = {model.name for model in fetch.installed_models(config.models_dir) if model.is_complete}
-    wanted = _required_models(config, here)
-    absent = [model for model in wanted if model.name not in here]
+def check_weights(config: Config) -> Finding:
+    """The catalogue weights of the configured models, or of the default one."""
+    installed_names = {model.name for model in fetch.installed_models(config.models_dir) if model.is_complete}
+    models = _required_models(config, installed_names)
+    absent = [model for model in models if model.name not in installed_names]
     if not absent:
-        return Finding("weights", "ok", ", ".join(model.name for model in wanted) or "none needed from the catalogue")
+        return Finding("weights", "ok", ", ".join(model.name for model in models) or "none needed from the catalogue")
     names, size_mb = " ".join(model.name for model in absent), sum(model.size_bytes for model in absent) // 1_000_000
-    room = f"{names} will be fetched when first served: {size_mb} MB"
+    detail = f"{names} will be fetched when first served: {size_mb} MB"
     if _free_mb(config.models_dir) < size_mb:
-        return Finding("weights", "missing", f"{room}, and there is no room for it", "make room, or set ANTIPHON_MODELS")
-    return Finding("weights", "note", room, f"antiphon models pull {names}")
+        return Finding("weights", "missing", f"{detail}, and there is no room for it", "make room, or set ANTIPHON_MODELS")
+    return Finding("weights", "note", detail, f"antiphon models pull {names}")
 
 
-def check_speech(config: "Config") -> Finding:
-    """What hears and speaks in conversations aloud; nothing is missing as long as nobody said that it must be there."""
+def check_speech(config: Config) -> Finding:
+    """What conversations aloud need; it is `missing` where speech is switched on, otherwise a note."""
     if config.speech.enabled is False:
         return Finding("speech", "ok", "switched off")
-    lacking: Literal["note", "missing"] = "missing" if config.speech.enabled else "note"
+    state: Literal["note", "missing"] = "missing" if config.speech.enabled else "note"
     absent = [name for name in _required_packages(extra="speech") if not _package_version(name)]
     if absent:
-        return Finding("speech", lacking, f"not installed: {', '.join(absent)}", "pip install 'antiphon[speech]', or make install")
-    if altered := checks.altered_speech_models(config):
-        return Finding("speech", "missing", f"altered since they were fetched: {', '.join(altered)}", checks.pull_command(altered))
+        return Finding("speech", state, f"not installed: {', '.join(absent)}", "pip install 'antiphon[speech]', or make install")
+    if altered_names := checks.altered_speech_models(config):
+        return Finding(
+            "speech", "missing", f"altered since they were fetched: {', '.join(altered_names)}", checks.pull_command(altered_names)
+        )
     names = checks.missing_speech_models(config)
     if not names:
         return Finding("speech", "ok", ", ".join(config.speech.catalogue_models))
     size_mb = sum(catalogue.find(name).size_bytes for name in names) // 1_000_000
     return Finding(
-        "speech", lacking, f"conversations aloud take {', '.join(names)}, not here yet: {size_mb} MB", checks.pull_command(names)
+        "speech", state, f"conversations aloud need {', '.join(names)}, not fetched yet: {size_mb} MB", checks.pull_command(names)
     )
 
 
-def _required_models(config: "Config", here: Set[str]) -> list[CatalogueModel]:
-    """The models of the catalogue that would be served."""
+def _required_models(config: Config, installed_names: Set[str]) -> list[CatalogueModel]:
+    """The models of the catalogue that the server would load."""
     if config.models:
-        named = [model.options.get("model") for model in config.models if model.engine == "local"]
-        return [model for name, model in catalogue.load().items() if name in named]
-    room_bytes = _free_mb(config.models_dir) * 1_000_000
+        names = [model.options.get("model") for model in config.models if model.engine == "local"]
+        return [model for name, model in catalogue.load().items() if name in names]
+    free_bytes = _free_mb(config.models_dir) * 1_000_000
     defaults = catalogue.default_models()
-    return [next((model for model in defaults if model.name in here or model.size_bytes < room_bytes), defaults[0])]
+    return [next((model for model in defaults if model.name in installed_names or model.size_bytes < free_bytes), defaults[0])]
 
 
 def check_folder(subject: str, path: Path) -> Finding:
-    """A folder that the server writes into, or will make."""
+    """Whether the server can write into a folder, which need not exist yet."""
     existing = _nearest_existing(path)
     free_mb = _free_mb(path)
     if not (existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)):
@@ -183,16 +183,16 @@ def check_folder(subject: str, path: Path) -> Finding:
 
 
 def _nearest_existing(path: Path) -> Path:
-    """The path, or the nearest folder above it that there is."""
-    return next(place for place in (path, *path.parents) if place.exists())
+    """The path, or the nearest folder above it that exists."""
+    return next(folder for folder in (path, *path.parents) if folder.exists())
 
 
 def _free_mb(path: Path) -> int:
     return shutil.disk_usage(_nearest_existing(path)).free // 1_000_000
 
 
-def check_port(config: "Config") -> Finding:
-    """Whether the configured address is free, or who has it."""
+def check_port(config: Config) -> Finding:
+    """Whether the configured address is free, or antiphon listens there."""
     client = ApiClient(settings.base_url(config))
     if client.is_alive():
         return Finding("server", "ok", f"running at {client.base_url}")
@@ -209,13 +209,13 @@ def check_port(config: "Config") -> Finding:
 
 
 def _required_packages(extra: str | None) -> list[str]:
-    """Names of the packages that antiphon, or that extra of it, declares; none where it isn't installed."""
+    """The packages that antiphon, or one of its extras, declares; none if antiphon is not installed."""
     try:
         lines = metadata.requires("antiphon") or ()
     except metadata.PackageNotFoundError:
         return []
-    marked = [(re.split(r"[^\w.-]", line)[0], re.search(r"""extra == ['"]([\w-]+)""", line)) for line in lines]
-    return [name for name, mark in marked if (mark[1] if mark else None) == extra]
+    requirements = [(re.split(r"[^\w.-]", line)[0], re.search(r"""extra == ['"]([\w-]+)""", line)) for line in lines]
+    return [name for name, mark in requirements if (mark[1] if mark else None) == extra]
 
 
 def _package_version(package: str) -> str | None:

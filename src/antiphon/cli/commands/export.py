@@ -1,4 +1,4 @@
-"""A recording as files of the user's, with what is made of it to be read and listened to."""
+"""Exporting a recording: its files, a transcript to read, and a mix to listen to."""
 
 import io
 import zipfile
@@ -17,26 +17,25 @@ _WAV, _FLAC = ".wav", ".flac"
 
 def export_files(recording: DownloadedRecording, *, is_flac: bool) -> Mapping[str, bytes]:
     """
-    What was recorded, `transcript.md`, and `mix.wav` where there is sound; by name.
+    The recorded files, `transcript.md`, and `mix.wav` where there is audio; by name.
 
     Raises:
-        UsageError: FLAC can't be written here.
+        UsageError: the package for FLAC is not installed.
     """
     sounds = {name: read_wav(content) for name, content in recording.files.items() if name.endswith(_WAV) and "/" not in name}
-    made = {
-        META: recording.files[META].rstrip() + b"\n",  # while it was written its length was fixed, with spaces
+    additions = {
+        META: recording.files[META].rstrip() + b"\n",  # the recorder pads it with spaces to rewrite it in place
         "transcript.md": render_transcript(recording.record, sorted(_turns(recording), key=lambda turn: turn.at_s)).encode(),
     }
     if sounds:
-        made["mix.wav"] = mix_to_wav(recording.lines, sounds)
-    files = {**recording.files, **made}
+        additions["mix.wav"] = mix_to_wav(recording.lines, sounds)
+    files = {**recording.files, **additions}
     return dict(_to_flac(name, content) for name, content in files.items()) if is_flac else files
 
 
 def _turns(recording: DownloadedRecording) -> Iterator[TranscriptTurn]:
-    """Who said what; of someone whose words nobody wrote down, when and for how long."""
     yield from read_turns(recording.lines)
-    if recording.is_full_duplex:
+    if recording.is_full_duplex:  # nothing transcribes the person there
         for begins_s, lasts_s in speech_intervals(recording.lines, recording.files):
             yield TranscriptTurn("person", f"(spoke for {lasts_s:.1f} s)", begins_s)
 
@@ -45,9 +44,9 @@ def _to_flac(name: str, content: bytes) -> tuple[str, bytes]:
     if not name.endswith(_WAV):
         return name, content
     try:
-        import soundfile  # noqa: PLC0415 - in the extra `speech`
+        import soundfile  # noqa: PLC0415 - needs the extra `speech`
     except ImportError:
-        raise UsageError("FLAC files need the extra `speech`: pip install 'antiphon[speech]'; without --flac they are WAV.") from None
+        raise UsageError("FLAC needs the extra `speech`: pip install 'antiphon[speech]'. Without --flac the files are WAV.") from None
     samples, rate_hz = soundfile.read(io.BytesIO(content), dtype="int16")
     file = io.BytesIO()
     soundfile.write(file, samples, rate_hz, format="FLAC", subtype="PCM_16")
@@ -56,10 +55,10 @@ def _to_flac(name: str, content: bytes) -> tuple[str, bytes]:
 
 def save(target: Path, files: Mapping[str, bytes]) -> None:
     """
-    Write files into a zip file or a folder, which there is not yet.
+    Write files into a new zip file or folder.
 
     Raises:
-        OSError: there is, or it can't be written.
+        OSError: it exists, or can't be written.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     if target.suffix == ".zip":

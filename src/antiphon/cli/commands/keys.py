@@ -1,5 +1,6 @@
 """`antiphon keys`: create, list, revoke."""
 
+import asyncio
 import re
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -11,32 +12,28 @@ from cyclopts import App
 
 from antiphon.cli.common import settings
 from antiphon.cli.common.flags import ConfigFlag, JsonFlag, ShellParameter
-from antiphon.cli.common.shell import Shell, UsageError
+from antiphon.cli.common.shell import Shell, UsageError, format_time
 from antiphon.records import KeyRecord
+from antiphon.runtime.access.keys import DEFAULT_SCOPES, SCOPES, make_key
 from antiphon.stores.base import KeyStore
 
-_HELP = """
-Make, see and revoke API keys.
+app = App(
+    name="keys",
+    help="""
+Create, list and revoke API keys.
 
 Try:
     antiphon keys create --name laptop
     antiphon keys list
-"""
+""",
+)
 
 _UNITS = {"m": timedelta(minutes=1), "h": timedelta(hours=1), "d": timedelta(days=1), "w": timedelta(weeks=1)}
 
 ResultT = TypeVar("ResultT")
 
 
-def build_app() -> App:
-    """`keys` and what can be done with them."""
-    app = App(name="keys", help=_HELP)
-    app.command(create)
-    app.command(list_, name="list")
-    app.command(revoke, usage="Usage: antiphon keys revoke [OPTIONS] WHICH...")
-    return app
-
-
+@app.command
 def create(
     *,
     name: str,
@@ -52,47 +49,46 @@ def create(
     shell: ShellParameter,
 ) -> None:
     """
-    Make a key, and show it this once.
+    Create a key, and show it this once.
 
-    From the first key on, every request to the server needs one. A running
-    server knows a new key at once.
+    Once there is a key, every request to the server needs one. A running
+    server accepts a new key at once.
 
     Try:
         antiphon keys create --name laptop
         antiphon keys create --name ci --expires 30d --limit-requests 60
 
     Args:
-        name: what you call it.
-        tenant: whose responses it reaches; `default` unless given.
-        scopes: what it may do, separated by commas: responses:write, responses:read, models:read, realtime, audio, sessions, admin; all but
-            admin unless given.
-        expires: when it ends: 30m, 12h, 30d, 8w from now, or a date such as 2030-01-31.
+        name: your name for it.
+        tenant: whose responses it can reach; by default `default`.
+        scopes: what it may do, separated by commas: responses:write, responses:read, models:read, realtime, audio, sessions, admin; by
+            default all but admin.
+        expires: when it expires: 30m, 12h, 30d, 8w from now, or a date such as 2030-01-31.
         limit_requests: requests a minute.
         limit_tokens: tokens a minute, input and output.
-        limit_streams: answers under way at the same time.
-        record: which of its sessions are recorded, whatever the server says: never, consent for those that ask for it, or always.
+        limit_streams: answers at the same time.
+        record: which of its sessions are recorded, instead of the server's setting: never, consent (those that ask for it), or always.
     """
-    from antiphon.runtime.access.keys import DEFAULT_SCOPES, SCOPES, make_key  # noqa: PLC0415 - with asyncio; `--help` needs neither
-
     now = time.time()
     limits = {"requests_per_minute": limit_requests, "tokens_per_minute": limit_tokens, "streams": limit_streams}
     if any(limit is not None and limit < 1 for limit in limits.values()):
         raise UsageError("A limit must be 1 or more; leave it out for none.")
-    asked = DEFAULT_SCOPES if scopes is None else [scope.strip() for scope in scopes.split(",") if scope.strip()]
-    if not asked or set(asked) - SCOPES.keys():
-        raise UsageError(f"The scopes '{scopes}' are not among those there are: {', '.join(SCOPES)}.")
+    granted_scopes = DEFAULT_SCOPES if scopes is None else [scope.strip() for scope in scopes.split(",") if scope.strip()]
+    if not granted_scopes or set(granted_scopes) - SCOPES.keys():
+        raise UsageError(f"'{scopes}' is no list of scopes; there are {', '.join(SCOPES)}.")
     expires_at = _parse_expiry(expires, datetime.fromtimestamp(now, UTC)) if expires is not None else None
-    key, secret = make_key(name, now=now, tenant=tenant, scopes=asked, expires_at=expires_at, record=record, **limits)
+    key, secret = make_key(name, now=now, tenant=tenant, scopes=granted_scopes, expires_at=expires_at, record=record, **limits)
     _with_keys(shell, file, lambda keys: keys.add(key))
     if as_json:
         return shell.say_json({"key": secret, **_to_dict(key, now)})
     shell.say(secret)
-    return shell.note(f"{key.id} is made for tenant '{tenant}'. Keep the key: it can't be shown again.")
+    return shell.note(f"{key.id} is created for tenant '{tenant}'. Keep the key: it can't be shown again.")
 
 
+@app.command(name="list")
 def list_(*, as_json: JsonFlag = False, file: ConfigFlag = None, shell: ShellParameter) -> None:
     """
-    List the keys, by how they begin.
+    List the keys, by their first characters.
 
     Try:
         antiphon keys list
@@ -102,7 +98,7 @@ def list_(*, as_json: JsonFlag = False, file: ConfigFlag = None, shell: ShellPar
     if as_json:
         return shell.say_json([_to_dict(key, now) for key in keys])
     if not keys:
-        return shell.note("there are no keys; make one with `antiphon keys create`")
+        return shell.note("there are no keys; create one with `antiphon keys create`")
     rows = [
         (
             key.id,
@@ -110,7 +106,7 @@ def list_(*, as_json: JsonFlag = False, file: ConfigFlag = None, shell: ShellPar
             key.name,
             key.tenant or "-",
             _state(key, now),
-            _format_time(key.last_used_at),
+            format_time(key.last_used_at),
             _format_permissions(key),
         )
         for key in keys
@@ -118,9 +114,10 @@ def list_(*, as_json: JsonFlag = False, file: ConfigFlag = None, shell: ShellPar
     return shell.say_rows([("ID", "KEY", "NAME", "TENANT", "STATE", "LAST USED (UTC)", "SCOPES AND LIMITS"), *rows])
 
 
+@app.command(usage="Usage: antiphon keys revoke [OPTIONS] WHICH...")
 def revoke(*which: str, file: ConfigFlag = None, shell: ShellParameter) -> None:
     """
-    Have keys open nothing any more, within seconds.
+    Revoke keys; it takes effect within seconds.
 
     Try:
         antiphon keys revoke laptop
@@ -129,29 +126,27 @@ def revoke(*which: str, file: ConfigFlag = None, shell: ShellParameter) -> None:
         which: ids, or names that only one key has.
     """
     if not which:
-        raise UsageError("Which one? `antiphon keys list` has them.")
+        raise UsageError("Name at least one key; `antiphon keys list` shows them.")
     now = time.time()
 
     async def work(keys: KeyStore) -> list[KeyRecord]:
-        live = [key for key in await keys.all() if key.revoked_at is None]
-        found = [_find(one, live) for one in which]
-        for key in found:
+        live_keys = [key for key in await keys.all() if key.revoked_at is None]
+        matches = [_find(id_or_name, live_keys) for id_or_name in which]
+        for key in matches:
             await keys.revoke(key.id, int(now))
-        return found
+        return matches
 
     for key in _with_keys(shell, file, work):
         shell.say(f"{key.id} ({key.name}) is revoked")
 
 
 def _with_keys(shell: Shell, file: Path | None, work: Callable[[KeyStore], Awaitable[ResultT]]) -> ResultT:
-    """What `work` makes of the keys of the store that is configured."""
-    import asyncio  # noqa: PLC0415 - `--help` should wait for neither this nor the database's driver
-
-    from antiphon.stores.sql.store import SqlStore  # noqa: PLC0415
+    """Run `work` with the keys of the configured store."""
+    from antiphon.stores.sql.store import SqlStore  # noqa: PLC0415 - the database takes most of a second to load; help needs none
 
     url = settings.load(shell, file).config.database_url
     if url is None:
-        raise UsageError("Keys are kept in the store, and `store.url` is `memory`. Configure one that lasts.")
+        raise UsageError("Keys need a store that lasts, and `store.url` is `memory`.")
 
     async def open_and_work() -> ResultT:
         store = SqlStore(url)
@@ -165,16 +160,16 @@ def _with_keys(shell: Shell, file: Path | None, work: Callable[[KeyStore], Await
 
 
 def _find(which: str, keys: Sequence[KeyRecord]) -> KeyRecord:
-    found = [key for key in keys if which in (key.id, key.name)]
-    if not found:
-        raise UsageError(f"There is no key '{which}' to revoke; `antiphon keys list` has them.")
-    if len(found) > 1:
-        raise UsageError(f"More than one key is called '{which}'; name it by its id: {', '.join(key.id for key in found)}.")
-    return found[0]
+    matches = [key for key in keys if which in (key.id, key.name)]
+    if not matches:
+        raise UsageError(f"There is no key '{which}' to revoke; `antiphon keys list` shows them.")
+    if len(matches) > 1:
+        raise UsageError(f"More than one key has the name '{which}'; use an id: {', '.join(key.id for key in matches)}.")
+    return matches[0]
 
 
 def _parse_expiry(text: str, now: datetime) -> int:
-    """The Unix time that a duration or a date means; a date without a zone is UTC."""
+    """The Unix time of a duration from now, or of a date; a date without a zone is UTC."""
     if match := re.fullmatch(r"([1-9]\d{0,4})([mhdw])", text):
         return int((now + int(match[1]) * _UNITS[match[2]]).timestamp())
     try:
@@ -189,8 +184,7 @@ def _parse_expiry(text: str, now: datetime) -> int:
 
 def _to_dict(key: KeyRecord, now: float) -> dict[str, Any]:
     """All of a key but its hash."""
-    hidden = ("hash",)
-    return {name: getattr(key, name) for name in key.__struct_fields__ if name not in hidden} | {"state": _state(key, now)}
+    return {name: getattr(key, name) for name in key.__struct_fields__ if name != "hash"} | {"state": _state(key, now)}
 
 
 def _state(key: KeyRecord, now: float) -> str:
@@ -199,14 +193,8 @@ def _state(key: KeyRecord, now: float) -> str:
     return "live" if key.is_live(now) else "expired"
 
 
-def _format_time(at: int | None) -> str:
-    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M") if at is not None else "-"
-
-
 def _format_permissions(key: KeyRecord) -> str:
-    """What it may do, how much of that, and what is recorded of it."""
-    from antiphon.runtime.access.keys import DEFAULT_SCOPES  # noqa: PLC0415 - as above
-
+    """Its scopes, its limits, and its rule for recordings."""
     limits = {"requests/min": key.requests_per_minute, "tokens/min": key.tokens_per_minute, "streams": key.streams}
     parts = (
         "all but admin" if set(key.scopes) == set(DEFAULT_SCOPES) else ", ".join(key.scopes),

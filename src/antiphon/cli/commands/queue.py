@@ -9,35 +9,31 @@ from cyclopts import App
 from antiphon.cli.common import server
 from antiphon.cli.common.flags import ConfigFlag, JsonFlag, ShellParameter, UrlFlag
 
-_HELP = """
-See who waits for a model of which there are few, and cancel tickets.
+app = App(
+    name="queue",
+    help="""
+See who waits for a busy model, and cancel tickets.
 
-A running server has them: the one configured, or the one that --url names.
+It asks a running server: the configured one, or the one that --url names.
 
 Try:
     antiphon queue list
     antiphon queue cancel q_68af0c1d2e3f
-"""
+""",
+)
 
 _PATH = "/api/queue"
 
 _UNITS = ((86_400, "d"), (3600, "h"), (60, "min"))
 
 
-def build_app() -> App:
-    """`queue` and what can be done with it."""
-    app = App(name="queue", help=_HELP)
-    app.command(list_, name="list")
-    app.command(cancel)
-    return app
-
-
+@app.command(name="list")
 def list_(*, as_json: JsonFlag = False, url: UrlFlag = None, file: ConfigFlag = None, shell: ShellParameter) -> None:
     """
-    List those who wait, in their order, and those who are served.
+    List the tickets that wait, in order, and those being served.
 
-    PLACE is the position, or the worker that serves; FOR is how long it has been
-    so; ETA is how long until there is a place, where that can be said.
+    PLACE is the position in the queue, or the worker that serves the ticket;
+    FOR is for how long; ETA is the estimated wait, if there is an estimate.
 
     Try:
         antiphon queue list
@@ -48,25 +44,26 @@ def list_(*, as_json: JsonFlag = False, url: UrlFlag = None, file: ConfigFlag = 
         return shell.say_json(queue)
     tickets = [*queue["items"], *queue["running_tasks"]]
     if not tickets:
-        return shell.note("nobody waits, and nobody is served")
+        return shell.note("no ticket waits, and none is being served")
     rows = [
         (
-            one["ticket_id"],
-            one["model"],
-            one["kind"],
-            _format_position(one),
-            format_age(_status_since(one), queue["now"]),
-            _format_wait(one),
-            one["key_id"] or "-",
+            ticket["ticket_id"],
+            ticket["model"],
+            ticket["kind"],
+            _format_position(ticket),
+            format_age(_status_since(ticket), queue["now"]),
+            _format_wait(ticket),
+            ticket["key_id"] or "-",
         )
-        for one in tickets
+        for ticket in tickets
     ]
     return shell.say_rows([("TICKET", "MODEL", "KIND", "PLACE", "FOR", "ETA", "KEY"), *rows])
 
 
+@app.command
 def cancel(ticket: str, /, *, url: UrlFlag = None, file: ConfigFlag = None, shell: ShellParameter) -> None:
     """
-    Have a ticket wait no longer; whoever waits is told.
+    Take a ticket out of the queue; its client is told.
 
     Try:
         antiphon queue cancel q_68af0c1d2e3f
@@ -79,7 +76,7 @@ def cancel(ticket: str, /, *, url: UrlFlag = None, file: ConfigFlag = None, shel
 
 
 def format_duration(seconds: float) -> str:
-    """So many seconds, for people: in one unit."""
+    """A duration in its largest fitting unit."""
     for size, unit in _UNITS:
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit}"
@@ -87,13 +84,13 @@ def format_duration(seconds: float) -> str:
 
 
 def format_age(at: float, now: float) -> str:
-    """How long ago that was, by the same clock."""
+    """How long ago `at` was; both times by the same clock."""
     return format_duration(now - at)
 
 
 def _status_since(ticket: Mapping[str, Any]) -> float:
-    began: float = ticket["enqueued_at"] if ticket["status"] == "queued" else ticket["started_at"]
-    return began
+    since: float = ticket["enqueued_at"] if ticket["status"] == "queued" else ticket["started_at"]
+    return since
 
 
 def _format_position(ticket: Mapping[str, Any]) -> str:

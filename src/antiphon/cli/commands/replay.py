@@ -1,4 +1,4 @@
-"""A recording, said again to a server: sending its client's side, and writing down what comes back."""
+"""Replaying a recording: sending its client's side to a server, and noting what comes back."""
 
 import asyncio
 from collections import Counter
@@ -17,21 +17,21 @@ from antiphon.runtime.replay.compare import TurnComparison, compare
 from antiphon.runtime.replay.steps import END_OF_TURN, DownloadedRecording, IdMapping, ReplayStep, milestone_of
 
 IDLE_TIMEOUT_S = 20.0
-"""Longer than a model takes to say anything."""
+"""Longer than any model takes between two events."""
 
 _END_EVENTS = ("response.done", END_OF_TURN)
 
 
 class SessionReplay:
     """
-    One recording being said again.
+    A replay of one recording.
 
     Args:
-        fast: whether to say it as fast as it is taken, not as fast as it was said.
-        patience_s: how long it is waited for what came then, when nothing at all comes now.
+        is_fast: whether to send as fast as possible, not at the recorded pace.
+        idle_timeout_s: after so long without any event, stop waiting for one that came in the recording.
 
     Attributes:
-        lines: what was said, of which only the time is kept, and what came.
+        lines: the new session: what was sent, without its content, and what was received.
     """
 
     def __init__(self, recording: DownloadedRecording, *, is_fast: bool, idle_timeout_s: float = IDLE_TIMEOUT_S) -> None:
@@ -48,14 +48,14 @@ class SessionReplay:
 
     async def run(self, client: ApiClient, path: str) -> Sequence[TurnComparison]:
         """
-        The turns of then and of now.
+        Replay the recording, and compare its turns with the new ones.
 
         Raises:
-            UpstreamError: the server is not there, or declines.
+            UpstreamError: the server can't be reached, or refuses.
         """
         async with connect_websocket(client, path, {}) as socket, asyncio.TaskGroup() as tasks:
             self._start_s = asyncio.get_running_loop().time()
-            hearing = tasks.create_task(self._receive(socket))
+            receiver = tasks.create_task(self._receive(socket))
             for step in self._recording.steps():
                 await self._wait_for_step(step)
                 if self._is_over:
@@ -64,9 +64,9 @@ class SessionReplay:
             await self._wait_for_events(
                 Counter(milestone_of(line.event) for line in self._recording.lines if line.direction == OUT), _END_EVENTS
             )
-            hearing.cancel()
+            receiver.cancel()
         if not self._received_counts["session.created"]:
-            raise UpstreamError("The server has begun no session.")
+            raise UpstreamError("The server started no session.")
         return compare(self._recording, self.lines)
 
     async def _receive(self, socket: aiohttp.ClientWebSocketResponse) -> None:
@@ -82,7 +82,7 @@ class SessionReplay:
         self._arrival.set()
 
     async def _send(self, socket: aiohttp.ClientWebSocketResponse, event: dict[str, Any]) -> None:
-        self._append_line(IN, {"type": event.get("type")})  # of which only the time is wanted
+        self._append_line(IN, {"type": event.get("type")})  # the comparison needs only the time
         try:
             await socket.send_str(msgspec.json.encode(event).decode())
         except (aiohttp.ClientError, ConnectionError):
@@ -96,24 +96,24 @@ class SessionReplay:
         now_s = asyncio.get_running_loop().time
         had_to_wait = await self._wait_for_events(Counter(step.milestones_before), tuple(step.milestones_before))
         early_s = self._start_s + self._delay_s + step.at_s - now_s()
-        if had_to_wait and early_s < 0:  # the rest keeps its pace: said in haste it could not be listened to as it was then
+        if had_to_wait and early_s < 0:  # the rest keeps its pace: a server hears hurried speech differently
             self._delay_s -= early_s
         if not self._is_fast:
             await asyncio.sleep(early_s)
 
     async def _wait_for_events(self, expected_counts: Counter[str], kinds: Sequence[str]) -> bool:
-        """Wait until as much has come as then, or nothing more comes; whether there was anything to wait for."""
+        """Wait until these events have come as often as expected, or none comes; returns whether it had to wait."""
         had_to_wait = False
         while (
             not self._is_over
-            and (owed := expected_counts - self._received_counts - self._missing_counts)
-            and any(owed[kind] for kind in kinds)
+            and (missing := expected_counts - self._received_counts - self._missing_counts)
+            and any(missing[kind] for kind in kinds)
         ):
             had_to_wait = True
             self._arrival.clear()
             try:
                 async with asyncio.timeout(self._idle_timeout_s):
                     await self._arrival.wait()
-            except TimeoutError:  # once, and not before each of the steps that follow
-                self._missing_counts += Counter({kind: owed[kind] for kind in kinds})
+            except TimeoutError:  # give them up, or every later step would wait again
+                self._missing_counts += Counter({kind: missing[kind] for kind in kinds})
         return had_to_wait

@@ -1,15 +1,13 @@
 """`antiphon serve`."""
 
 import json
-from typing import TYPE_CHECKING
 
 from antiphon import __version__
 from antiphon.cli.common import checks, settings, weights
 from antiphon.cli.common.flags import ConfigFlag, ShellParameter
 from antiphon.cli.common.shell import align_columns
-
-if TYPE_CHECKING:
-    from antiphon.config.load import Config
+from antiphon.config.load import Config
+from antiphon.runtime.speech import service
 
 _QUESTION = "What is a fugue?"
 
@@ -23,78 +21,76 @@ def serve(
     shell: ShellParameter,
 ) -> None:
     """
-    Serve the models configured, or the default one.
+    Serve the configured models, or the default one.
 
-    Where none is configured, the default model is fetched, checked, and served
-    from this machine; so are ears and a voice, to talk to it, where the extra
-    `speech` is installed. Ctrl-C stops the server: answers under way are
-    finished first, unless Ctrl-C is pressed again.
+    If none is configured, it fetches, checks and runs the default model on this
+    machine, and with the extra `speech` also the models to talk to it. Ctrl-C
+    stops the server after the answers under way; a second Ctrl-C stops it at
+    once.
 
     Try:
         antiphon serve
         antiphon serve --config antiphon.toml --port 9000
 
     Args:
-        host: address to listen on; 127.0.0.1 unless configured.
-        port: port to listen on; 8642 unless configured, 0 takes any free one.
-        processes: how many share the work; 1 unless configured.
+        host: address to listen on; by default as configured, or 127.0.0.1.
+        port: port to listen on; by default as configured, or 8642; 0 takes a free one.
+        processes: how many processes share the work; by default as configured, or 1.
     """
-    loaded = settings.load(shell, file, {"server.host": host, "server.port": port, "server.processes": processes})
-    is_alone = loaded.config.server.processes == 1
-    # Of several each looks at the store itself: the one that starts them has no driver in its memory.
-    checks.raise_usage_error(checks.store_problems(loaded.config) if is_alone else checks.process_problems(loaded.config))
-    config = weights.with_optional_speech(loaded.config, shell)
+    loaded_config = settings.load(shell, file, {"server.host": host, "server.port": port, "server.processes": processes})
+    is_alone = loaded_config.config.server.processes == 1
+    # Several processes each check the store themselves: the one that starts them should load no database driver.
+    checks.raise_usage_error(checks.store_problems(loaded_config.config) if is_alone else checks.process_problems(loaded_config.config))
+    config = weights.with_optional_speech(loaded_config.config, shell)
     if not is_alone:
-        from antiphon.server.processes.supervisor import serve as run  # noqa: PLC0415 - as below; it loads no server itself
+        from antiphon.server.processes.supervisor import serve as run  # noqa: PLC0415 - must not load the server, which only its processes need
     else:
-        from antiphon.server.processes.run import serve as run  # noqa: PLC0415 - the server takes a second to load; `--help` should not wait for it
+        from antiphon.server.processes.run import serve as run  # noqa: PLC0415 - the server takes a second to load
     run(config, on_ready=lambda base_url, is_open: shell.say(greeting(config, base_url, shell.name, is_open=is_open)), notice=shell.note)
 
 
-def _store_location(config: "Config") -> str:
-    """Where responses are kept, as far as it may be shown."""
+def _store_location(config: Config) -> str:
+    """Where responses are stored, without passwords."""
     if config.database_url is None:
         return "in memory, until it stops"
     return settings.mask_password(config.database_url).removeprefix("sqlite:///")
 
 
-def _speech_problem(config: "Config", program: str) -> str | None:
-    """Why nothing hears and speaks for models that only read and write, and how to get it; None where something does."""
-    from antiphon.runtime.speech import service  # noqa: PLC0415 - as the server, which it is part of
-
+def _speech_problem(config: Config, program: str) -> str | None:
+    """Why text models can't hear and speak, and what to do; None if they can."""
     if config.speech.enabled is False or service.missing_modules(config.speech):
         return f"none: {(service.missing_reason(config.speech, config.models_dir) or '').removesuffix('.')}"
-    for names, what in (
+    for names, problem in (
         (checks.missing_speech_models(config), "not fetched"),
         (checks.altered_speech_models(config), "altered since they were fetched"),
     ):
         if names:
-            return f"none: weights {what}; run `{checks.pull_command(names, program)}`"
+            return f"none: weights {problem}; run `{checks.pull_command(names, program)}`"
     return None
 
 
-def _describe_access(config: "Config", program: str, *, is_open: bool) -> str:
-    """Who may use it."""
+def _describe_access(config: Config, program: str, *, is_open: bool) -> str:
+    """Who may use the server."""
     if not is_open:
-        return f"whoever has a key; `{program} keys list` shows them"
+        return f"everyone with a key; `{program} keys list` shows the keys"
     if config.database_url is None or config.server.require_keys is False:
         return "this machine only; no key needed"
     return f"this machine only; no key needed until `{program} keys create`"
 
 
-def greeting(config: "Config", base_url: str, program: str, *, is_open: bool) -> str:
-    """What is said once the server answers: where it is, what it has, and what to try next."""
+def greeting(config: Config, base_url: str, program: str, *, is_open: bool) -> str:
+    """The text printed once the server answers: where it is, what it has, and what to try next."""
     model = config.models[0].name
-    lack = _speech_problem(config, program)
+    speech_problem = _speech_problem(config, program)
     facts = [
         ("models", ", ".join(entry.name for entry in config.models)),
         ("responses", _store_location(config)),
         ("weights", str(config.models_dir)),
-        ("speech", lack or f"{config.speech.ears} hears, {config.speech.voice} speaks"),
+        ("speech", speech_problem or f"{config.speech.ears} hears, {config.speech.voice} speaks"),
         ("open to", _describe_access(config, program, is_open=is_open)),
         ("API", f"{_local_url(base_url)}/docs"),
     ]
-    can_talk = lack is None or any(entry.engine not in weights.TEXT_ENGINES for entry in config.models)
+    can_talk = speech_problem is None or any(entry.engine not in weights.TEXT_ENGINES for entry in config.models)
     return "\n".join(
         [
             f"antiphon {__version__} answers at {base_url}",
@@ -110,18 +106,18 @@ def greeting(config: "Config", base_url: str, program: str, *, is_open: bool) ->
 
 
 def _local_url(base_url: str) -> str:
-    """The address as programs on this machine dial it, where the server listens on all that the machine has."""
+    """The address for programs on this machine, where the server listens on every interface."""
     return base_url.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
 
 
 def _example_commands(model: str, base_url: str, program: str, *, is_open: bool, can_talk: bool) -> list[str]:
-    """Commands and a program. They stand at the margin, as a Python prompt takes no indented line."""
+    """Commands and a program to copy; not indented, as a Python prompt takes no indented line."""
     address = "" if base_url == "http://127.0.0.1:8642" else f" --url {base_url}/v1"
     key = "none" if is_open else "YOUR_KEY"
-    typed = program if is_open else f"ANTIPHON_API_KEY=YOUR_KEY {program}"
+    command = program if is_open else f"ANTIPHON_API_KEY=YOUR_KEY {program}"
     return [
-        f'{typed} ask "{_QUESTION}"{address}',
-        *([f"{typed} talk question.wav{address}  # a recording of yours"] if can_talk else ()),
+        f'{command} ask "{_QUESTION}"{address}',
+        *([f"{command} talk question.wav{address}  # a recording of yours"] if can_talk else ()),
         "",
         f"curl {base_url}/v1/responses \\",
         *(() if is_open else ("  -H 'Authorization: Bearer YOUR_KEY' \\",)),

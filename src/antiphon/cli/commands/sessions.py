@@ -5,55 +5,53 @@ import io
 import re
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 from urllib.parse import quote
 
 from cyclopts import App, Parameter
 
+from antiphon.cli.commands import compare, export as exporting
+from antiphon.cli.commands.replay import SessionReplay
 from antiphon.cli.common import server
 from antiphon.cli.common.client import ApiClient
 from antiphon.cli.common.flags import ConfigFlag, JsonFlag, ShellParameter, UrlFlag
-from antiphon.cli.common.shell import UsageError, align_columns
+from antiphon.cli.common.shell import UsageError, align_columns, format_time
 from antiphon.errors import UpstreamError
+from antiphon.runtime.recording.files import EVENTS, META, decode_lines
+from antiphon.runtime.recording.transcript import TranscriptTurn, read_turns
+from antiphon.runtime.replay.compare import to_dict
+from antiphon.runtime.replay.steps import DownloadedRecording
 
-if TYPE_CHECKING:
-    from antiphon.runtime.replay.steps import DownloadedRecording
+app = App(
+    name="sessions",
+    help="""
+See, export, replay and delete recordings of sessions.
 
-_HELP = """
-See, export, replay and remove recordings of sessions.
-
-A running server has them: the one configured, or the one that --url names.
+It asks a running server: the configured one, or the one that --url names.
 
 Try:
     antiphon sessions list
     antiphon sessions show sess_68af
     antiphon sessions export sess_68af -o session.zip
-"""
+""",
+)
 
 _PATH = "/v1/sessions"
 _PAGE_SIZE = 100
 _MAX_LISTED = 10_000
 _FILE_NAME = re.compile(r"(\w+/)?\w[\w.-]*", re.ASCII)
 _SHORT_ID_LENGTH = len("sess_") + 8
-"""So much of an id is listed: enough to find it by, and a line is no wider than a terminal."""
+"""How much of an id is listed: it is unique enough, and lines still fit a terminal."""
 
 
-def build_app() -> App:
-    """`sessions` and what can be done with them."""
-    app = App(name="sessions", help=_HELP)
-    app.command(list_, name="list")
-    for verb in (show, replay, export, rm):
-        app.command(verb)
-    return app
-
-
+@app.command(name="list")
 def list_(*, limit: int = 20, as_json: JsonFlag = False, url: UrlFlag = None, file: ConfigFlag = None, shell: ShellParameter) -> None:
     """
     List the recordings, the newest first.
 
-    Ids are cut short, as their beginning is enough; --json has all of them.
+    Ids are shortened: the beginning of one is enough for other commands. --json
+    has them in full.
 
     Try:
         antiphon sessions list
@@ -71,18 +69,19 @@ def list_(*, limit: int = 20, as_json: JsonFlag = False, url: UrlFlag = None, fi
         return shell.note("there are no recordings; `recording.when` says which sessions are recorded")
     rows = [
         (
-            one["id"][:_SHORT_ID_LENGTH],
-            _format_time(one["created_at"]),
-            one["protocol"],
-            one["mode"],
-            one["model"],
-            *_length_size_state(one),
+            session["id"][:_SHORT_ID_LENGTH],
+            format_time(session["created_at"]),
+            session["protocol"],
+            session["mode"],
+            session["model"],
+            *_length_size_state(session),
         )
-        for one in sessions
+        for session in sessions
     ]
     return shell.say_rows([("ID", "BEGAN (UTC)", "PROTOCOL", "MODE", "MODEL", "LENGTH", "SIZE", "STATE"), *rows])
 
 
+@app.command
 def show(session: str, /, *, as_json: JsonFlag = False, url: UrlFlag = None, file: ConfigFlag = None, shell: ShellParameter) -> None:
     """
     Show a recording: what it is, its files, and who said what.
@@ -91,25 +90,23 @@ def show(session: str, /, *, as_json: JsonFlag = False, url: UrlFlag = None, fil
         antiphon sessions show sess_68af
 
     Args:
-        session: the id, or how it begins.
+        session: its id, or the beginning of it.
     """
-    from antiphon.runtime.recording.files import EVENTS, decode_lines  # noqa: PLC0415 - with all wire types; `--help` needs none
-    from antiphon.runtime.recording.transcript import read_turns  # noqa: PLC0415 - as above
-
     client = server.find_server(shell, url, file)
-    found = client.get(_session_path(_resolve_id(client, session)))
-    has_events = any(one["name"] == EVENTS for one in found.get("files", ()))
-    turns = read_turns(decode_lines(client.get_file(_session_path(found["id"]) + "/events"))) if has_events else []
+    facts = client.get(_session_path(_resolve_id(client, session)))
+    has_events = any(one["name"] == EVENTS for one in facts.get("files", ()))
+    turns = read_turns(decode_lines(client.get_file(_session_path(facts["id"]) + "/events"))) if has_events else []
     if as_json:
-        return shell.say_json(found | {"turns": turns})
-    facts = [
-        (name, _format_fact(name, value)) for name, value in found.items() if name not in ("object", "files") and value not in (None, "")
+        return shell.say_json(facts | {"turns": [_turn_to_dict(turn) for turn in turns]})
+    rows = [
+        (name, _format_fact(name, value)) for name, value in facts.items() if name not in ("object", "files") and value not in (None, "")
     ]
-    shell.say_rows([*facts, *(("file", line) for line in _file_lines(found.get("files", ())))])
+    shell.say_rows([*rows, *(("file", line) for line in _file_lines(facts.get("files", ())))])
     shell.say()
     return shell.say_rows([(f"{turn.at_s:7.2f} s", turn.role, turn.text or "(nothing)") for turn in turns])
 
 
+@app.command
 def export(
     session: str,
     /,
@@ -123,9 +120,8 @@ def export(
     """
     Save a recording with all of its files.
 
-    Besides what was recorded there are then `transcript.md`, for people to
-    read, and `mix.wav`, with the person on the left and the answers on the
-    right, both on one clock.
+    It adds `transcript.md`, for people to read, and `mix.wav`, with the person
+    on the left and the answers on the right, in sync.
 
     Try:
         antiphon sessions export sess_68af
@@ -133,24 +129,23 @@ def export(
         antiphon sessions export sess_68af --flac
 
     Args:
-        session: the id, or how it begins.
-        output: a zip file, by its ending, or else a folder; a folder with the name of the session unless given.
-        flac: sound as FLAC files, which are smaller and lose nothing; with the extra `speech`.
+        session: its id, or the beginning of it.
+        output: a folder, or a zip file if the name ends in .zip; by default a folder with the session's id.
+        flac: save audio as FLAC, smaller than WAV and lossless; needs the extra `speech`.
     """
-    from antiphon.cli.commands import export as sessions_export  # noqa: PLC0415 - with all wire types; `--help` needs none
-
     client = server.find_server(shell, url, file)
-    recorded = _download(client, _resolve_id(client, session))
-    target = shell.cwd / (output or recorded.record.id)
+    recording = _download(client, _resolve_id(client, session))
+    target = shell.cwd / (output or recording.record.id)
     if target.exists():
-        raise UsageError(f"There is a {target} already.")
+        raise UsageError(f"{target} exists already.")
     try:
-        sessions_export.save(target, sessions_export.export_files(recorded, is_flac=flac))
+        exporting.save(target, exporting.export_files(recording, is_flac=flac))
     except OSError as error:
         raise UsageError(f"{target} can't be written: {error.strerror}.") from None
     shell.say(str(target))
 
 
+@app.command
 def replay(
     session: str,
     /,
@@ -165,49 +160,46 @@ def replay(
     shell: ShellParameter,
 ) -> None:
     """
-    Say again what the client said, and compare the answers.
+    Send a recorded client's side again, and compare the answers.
 
-    It is said at the pace of then, to the model of then; where an answer had
-    to be over before the next thing was said, it is waited for now too.
+    By default it goes to the same model, at the same pace. Where the client
+    waited for an answer, the replay waits, too.
 
-    Times are from the end of what the person said until the answer BEGINS
-    (the model stops listening), and its first TEXT and SOUND; LENGTH is how
-    long its sound is. The last rows have the middle and the worst of all turns.
+    Times run from the end of the person's turn until the answer BEGINS (the
+    model stops listening), and until its first TEXT and SOUND; LENGTH is how
+    long its audio is. The last rows show the median and the worst of all turns.
 
     Try:
         antiphon sessions replay sess_68af
         antiphon sessions replay sess_68af --fast --model other
 
     Args:
-        session: the id, or how it begins.
-        model: who is to answer; else the recording's model.
-        fast: as fast as it goes, not as fast as it was said; not for full duplex, which goes by the clock.
-        record: ask the server to record this session too.
-        to: base address of another server to say it to; else the one that has the recording.
+        session: its id, or the beginning of it.
+        model: which model answers; by default the recording's.
+        fast: send as fast as possible, not at the recorded pace; not for full duplex, which depends on it.
+        record: ask the server to record this session, too.
+        to: base address of another server to send it to; by default the one that has the recording.
     """
-    from antiphon.cli.commands import compare  # noqa: PLC0415 - with all wire types; `--help` needs none
-    from antiphon.cli.commands.replay import SessionReplay  # noqa: PLC0415 - with its HTTP client
-    from antiphon.runtime.replay.compare import to_dict  # noqa: PLC0415 - as above
-
     client = server.find_server(shell, url, file)
-    recorded = _download(client, _resolve_id(client, session))
-    if fast and recorded.is_full_duplex:
-        raise UsageError("In full duplex both sides speak by the clock: leave out --fast.")
+    recording = _download(client, _resolve_id(client, session))
+    if fast and recording.is_full_duplex:
+        raise UsageError("--fast does not work in full duplex, where the answers depend on the pace.")
     target = ApiClient(to, client.key) if to is not None else client
     if not fast:
-        shell.note(f"this takes as long as the session did, {recorded.record.duration_ms / 1000:.1f} s, and longer where answers do")
-    found = asyncio.run(SessionReplay(recorded, is_fast=fast).run(target, recorded.session_path(model, is_recorded=record)))
+        shell.note(f"this takes as long as the session did, {recording.record.duration_ms / 1000:.1f} s, or longer if answers do")
+    turns = asyncio.run(SessionReplay(recording, is_fast=fast).run(target, recording.session_path(model, is_recorded=record)))
     if as_json:
-        return shell.say_json({"session": recorded.record.id, "model": model or recorded.record.model, **to_dict(found)})
-    if not found:
-        return shell.say("there are no answers in the recording, and none came")
-    for line in align_columns([*compare.rows(found)]):
+        return shell.say_json({"session": recording.record.id, "model": model or recording.record.model, **to_dict(turns)})
+    if not turns:
+        return shell.say("there are no answers in the recording, and none came now")
+    for line in align_columns([*compare.rows(turns)]):
         shell.say(line if len(line) <= shell.columns else line[: shell.columns - 1] + "…")
     shell.say()
-    shell.say_rows([*compare.totals(found)])
-    return shell.say(f"\n{compare.verdict(found)}")
+    shell.say_rows([*compare.totals(turns)])
+    return shell.say(f"\n{compare.verdict(turns)}")
 
 
+@app.command
 def rm(*sessions: str, url: UrlFlag = None, file: ConfigFlag = None, shell: ShellParameter) -> None:
     """
     Delete recordings.
@@ -216,17 +208,17 @@ def rm(*sessions: str, url: UrlFlag = None, file: ConfigFlag = None, shell: Shel
         antiphon sessions rm sess_68af
 
     Args:
-        sessions: ids, or how they begin.
+        sessions: ids, or the beginnings of them.
     """
     if not sessions:
-        raise UsageError("Which one? `antiphon sessions list` has them.")
+        raise UsageError("Name at least one recording; `antiphon sessions list` shows them.")
     client = server.find_server(shell, url, file)
     for session_id in [_resolve_id(client, session) for session in sessions]:
         client.delete(_session_path(session_id))
         shell.say(f"{session_id} is deleted")
 
 
-# What the server has
+# Requests
 
 
 def _session_path(session_id: str) -> str:
@@ -245,42 +237,44 @@ def _list_sessions(client: ApiClient, limit: int) -> Iterator[dict[str, Any]]:
 
 
 def _resolve_id(client: ApiClient, prefix: str) -> str:
-    """The id that begins so."""
-    if len(prefix) > _SHORT_ID_LENGTH:  # whole, or nearly: one that is not among the newest is asked for as it is
-        listed = client.get(f"{_PATH}?limit={_PAGE_SIZE}")["data"]
+    """The one id that begins with `prefix`; `prefix` itself if none does."""
+    if len(prefix) > _SHORT_ID_LENGTH:  # probably a whole id, so the newest recordings are enough to look at
+        sessions = client.get(f"{_PATH}?limit={_PAGE_SIZE}")["data"]
     else:
-        listed = list(_list_sessions(client, _MAX_LISTED))
-    found = [one["id"] for one in listed if one["id"].startswith(prefix)]
-    if len(found) > 1 and prefix not in found:
-        raise UsageError(f"More than one recording begins with '{prefix}': {', '.join(found[:3])}.")
-    return found[0] if len(found) == 1 else prefix
+        sessions = list(_list_sessions(client, _MAX_LISTED))
+    ids = [session["id"] for session in sessions if session["id"].startswith(prefix)]
+    if len(ids) > 1 and prefix not in ids:
+        raise UsageError(f"More than one recording begins with '{prefix}': {', '.join(ids[:3])}.")
+    return ids[0] if len(ids) == 1 else prefix
 
 
-def _download(client: ApiClient, session_id: str) -> "DownloadedRecording":
-    from antiphon.runtime.recording.files import META  # noqa: PLC0415 - with all wire types; `--help` needs none
-    from antiphon.runtime.replay.steps import DownloadedRecording  # noqa: PLC0415 - as above
-
+def _download(client: ApiClient, session_id: str) -> DownloadedRecording:
     with zipfile.ZipFile(io.BytesIO(client.get_file(_session_path(session_id) + "/download"))) as archive:
         files = {name.partition("/")[2]: archive.read(name) for name in archive.namelist()}
     if META not in files:
-        raise UpstreamError(f"Nothing of {session_id} was kept; `sessions show {session_id[:_SHORT_ID_LENGTH]}` says why.")
-    # They are written into a folder of the user's: whatever the server says, no further.
+        raise UpstreamError(f"The server has no files of {session_id}; `sessions show {session_id[:_SHORT_ID_LENGTH]}` says why.")
+    # The names come from the server, and are written into a folder of the user's: take none that leads out of it.
     return DownloadedRecording({name: content for name, content in files.items() if _FILE_NAME.fullmatch(name)})
 
 
-# How it is told
+# Formatting
+
+
+def _turn_to_dict(turn: TranscriptTurn) -> dict[str, Any]:
+    """A turn as `--json` names its fields."""
+    return {"who": turn.role, "text": turn.text, "at_s": turn.at_s, "first_s": turn.latency_s, "reason": turn.reason}
 
 
 def _format_fact(name: str, value: Any) -> str:
-    return f"{_format_time(value)} UTC" if name.endswith("_at") else str(value)
+    return f"{format_time(value)} UTC" if name.endswith("_at") else str(value)
 
 
 def _file_lines(files: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """A line for each, save that of those in folders, which may be hundreds, there is one for all."""
+    """A line for each file, and one for each folder, which may hold hundreds."""
     folders: dict[str, list[int]] = {}
     for one in files:
-        folder, within, _ = one["name"].rpartition("/")
-        if within:
+        folder, slash, _ = one["name"].rpartition("/")
+        if slash:
             folders.setdefault(folder, []).append(one["bytes"])
         else:
             yield f"{one['name']} ({one['bytes']} bytes)"
@@ -288,13 +282,9 @@ def _file_lines(files: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         yield f"{folder}/ ({len(sizes)}, {sum(sizes)} bytes)"
 
 
-def _format_time(at: int) -> str:
-    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M")
-
-
 def _length_size_state(session: Mapping[str, Any]) -> Sequence[str]:
     short = ", cut short" if session["bytes"] else ", no files"  # `show` says why
     state = session["status"] + (short if session["truncated"] else "")
-    if session["status"] == "live":  # of which neither is known yet
+    if session["status"] == "live":  # neither is known yet
         return "-", "-", state
     return f"{session['duration_ms'] / 1000:.1f} s", f"{session['bytes'] / 1e6:.1f} MB", state

@@ -12,6 +12,7 @@ from antiphon.cli.common import settings
 from antiphon.cli.common.flags import ConfigFlag, ShellParameter
 from antiphon.cli.common.shell import UsageError
 from antiphon.errors import quote_list
+from antiphon.runtime.workers.client import WorkerOptions, serve
 
 _KINDS = ("responses", "realtime", "chat", "audio", "video")
 _Repeatable = Annotated[list[str] | None, Parameter(consume_multiple=False)]
@@ -34,48 +35,47 @@ def worker(
     shell: ShellParameter,
 ) -> None:
     """
-    Answer for a server on another machine, or in another process of this one.
+    Run an engine for a server in another process or on another machine.
 
-    The worker dials in, so that nothing needs to reach it. It joins with the key
-    in ANTIPHON_WORKER_KEY, or in the file that ANTIPHON_WORKER_KEY_FILE names,
-    which must be the server's too; and joins again when the link is lost. Ctrl-C
-    or SIGTERM stops it when the sessions under way are over; a second one at once.
+    The worker connects to the server, so nothing needs to reach the worker. It
+    uses the key in ANTIPHON_WORKER_KEY, or in the file that
+    ANTIPHON_WORKER_KEY_FILE names; the server must have the same key. If the
+    connection breaks, the worker joins again. Ctrl-C or SIGTERM stops it after
+    the sessions under way; a second one stops it at once.
 
     Try:
         antiphon worker --join ws://gateway:8642 --engine scripted --model parrot
 
     Args:
         join: address of the server, ws:// or wss://.
-        engine: what answers, as in a model's table of the configuration.
-        model: name that the server has the model by; the option `model` unless given.
-        slots: sessions at the same time; as many as the engine says unless given.
-        kind: a kind of conversation to take, of responses, realtime, chat, audio and video; may be repeated; all unless given.
+        engine: as in a model's table in the configuration.
+        model: the model's name on the server; by default the option `model`.
+        slots: how many sessions to run at the same time; by default as many as the engine says.
+        kind: a kind of session to accept: responses, realtime, chat, audio or video; may be repeated; by default all.
         option: an option of the engine, as key=value; may be repeated.
-        name: what the operator of the server sees the worker by; this machine's unless given.
-        speech: put ears and a voice around the engine here, by [speech] of this machine's configuration, and not in the server.
-        drain_s: seconds that sessions under way get when it is to stop; `server.drain_s` unless given.
-        exit_when_drained: end when the server's operator has drained it and no session is left; else it stays joined, and idle.
-        key_env: variable with the key; ANTIPHON_WORKER_KEY unless given.
+        name: the worker's name for the server's operator; by default this machine's.
+        speech: transcribe and speak for the engine here, as [speech] in this machine's configuration says, not in the server.
+        drain_s: how many seconds sessions get to finish when the worker stops; by default `server.drain_s`.
+        exit_when_drained: exit after the last session once the server's operator drains this worker; else stay connected and idle.
+        key_env: the variable with the key; by default ANTIPHON_WORKER_KEY.
     """
     url, kinds = _parse_url(join), _parse_kinds(kind or ())
     if engine == "worker":
-        raise UsageError("--engine takes an engine that answers itself; 'worker' stands for those that join, and this is one.")
+        raise UsageError("--engine can't be 'worker': that one stands for workers in the server's configuration.")
     options = dict(map(_parse_option, option or ()))
-    named = model or str(options.get("model", ""))
-    if not named:
-        raise UsageError("--model says which of the server's models this is to answer for.")
+    model_name = model or str(options.get("model", ""))
+    if not model_name:
+        raise UsageError("Name the model with --model, as the server's configuration does.")
     if slots is not None and slots < 1:
         raise UsageError(f"--slots takes 1 or more; got {slots}.")
     if drain_s is not None and not 0 <= drain_s < float("inf"):
         raise UsageError(f"--drain-s takes seconds, 0 or more; got {drain_s:g}.")
-    entry = {"name": named, "engine": engine, **options}
+    entry = {"name": model_name, "engine": engine, **options}
     config = settings.load(shell, file, {"workers.key_env": key_env, "models": [entry]}).config
     key = config.secrets.get(config.workers.key_env, "").strip()
     if not key:
-        raise UsageError(f"A worker joins with the key that its server has, and the variable {config.workers.key_env} has none.")
-    from antiphon.runtime.workers.client import WorkerOptions, serve  # noqa: PLC0415 - engines take a while to load; `--help` should not wait for them
-
-    means = WorkerOptions(
+        raise UsageError(f"A worker needs the server's key, and the variable {config.workers.key_env} is empty.")
+    worker_options = WorkerOptions(
         kinds=kinds,
         slots=slots,
         name=name or socket.gethostname(),
@@ -83,11 +83,11 @@ def worker(
         exits_when_drained=exit_when_drained,
         drain_s=config.server.drain_s if drain_s is None else drain_s,
     )
-    serve(config, url=url, key=key, options=means, notice=shell.note)
+    serve(config, url=url, key=key, options=worker_options, notice=shell.note)
 
 
 def _parse_option(text: str) -> tuple[str, Any]:
-    """An option and its value, which is written as in the configuration, or plain."""
+    """An option's name and value; the value is TOML, or else plain text."""
     key, equals, value = text.partition("=")
     if not equals or not key:
         raise UsageError(f"--option takes key=value; got '{text}'.")
@@ -98,7 +98,6 @@ def _parse_option(text: str) -> tuple[str, Any]:
 
 
 def _parse_url(join: str) -> str:
-    """The server's address, without a path."""
     parts = urlsplit(join)
     schemes = {"ws": "ws", "wss": "wss", "http": "ws", "https": "wss"}
     if parts.scheme not in schemes or not parts.netloc or parts.path.strip("/") or parts.query:
@@ -107,7 +106,6 @@ def _parse_url(join: str) -> str:
 
 
 def _parse_kinds(names: Sequence[str]) -> tuple[str, ...]:
-    """The kinds of conversation that are taken."""
     if unknown := [kind for kind in names if kind not in _KINDS]:
         raise UsageError(f"There is no kind {quote_list(unknown)}; there are {quote_list(_KINDS)}.")
     return tuple(kind for kind in _KINDS if not names or kind in names)

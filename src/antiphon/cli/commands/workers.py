@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote
 
@@ -12,18 +11,21 @@ from antiphon.cli.commands.queue import format_age, format_duration
 from antiphon.cli.common import server
 from antiphon.cli.common.client import ApiClient
 from antiphon.cli.common.flags import ConfigFlag, JsonFlag, ShellParameter, UrlFlag
-from antiphon.cli.common.shell import UsageError
+from antiphon.cli.common.shell import UsageError, format_time
 from antiphon.errors import UpstreamError
 
-_HELP = """
-See what has places with the models, and take some of it out of service.
+app = App(
+    name="workers",
+    help="""
+See the workers that run the models, and take some out of service.
 
-A running server knows: the one configured, or the one that --url names.
+It asks a running server: the configured one, or the one that --url names.
 
 Try:
     antiphon workers list
     antiphon workers drain worker_68af0c1d2e3f --wait
-"""
+""",
+)
 
 _PATH = "/workers"
 _KIND_COUNT = 5
@@ -36,43 +38,36 @@ _CAPABILITY_LABELS = (
     ("sees", ("images", "sees", "videos")),
     ("duplex", ("full_duplex",)),
 )
-"""What it is called that an engine can do, and the abilities any of which means it."""
+"""The words of the column CAN, and the capabilities of which any one earns the word."""
 
 
-def build_app() -> App:
-    """`workers` and what can be done with them."""
-    app = App(name="workers", help=_HELP)
-    app.command(list_, name="list")
-    for verb in (show, drain, resume, remove):
-        app.command(verb)
-    return app
-
-
+@app.command(name="list")
 def list_(*, as_json: JsonFlag = False, url: UrlFlag = None, file: ConfigFlag = None, shell: ShellParameter) -> None:
     """
     List the workers.
 
-    TAKEN is how many of their places are; UP is since when a worker is there;
-    HEARD is how long ago its latest sign of life came, for those that joined. They
-    beat every 2 seconds, and are gone after 10 of silence.
+    TAKEN is how many of a worker's slots are in use; UP is how long it has been
+    there; HEARD is how long ago its last heartbeat came, if it runs in another
+    process. Heartbeats come every 2 seconds; after 10 without one a worker is gone.
 
     Try:
         antiphon workers list
         antiphon workers list --json
     """
-    told = server.find_server(shell, url, file).get(_PATH)
-    workers = told["workers"]
+    listing = server.find_server(shell, url, file).get(_PATH)
+    workers = listing["workers"]
     if as_json:
         return shell.say_json(workers)
     if not workers:
         return shell.note("there are no workers")
     head = ("WORKER", "MODEL", "STATE", "TAKEN", "KINDS", "CAN", "UP", "HEARD", "VERSION", "ADDRESS")
-    return shell.say_rows([head, *(_row(one, told["now"]) for one in workers)])
+    return shell.say_rows([head, *(_row(worker, listing["now"]) for worker in workers)])
 
 
+@app.command
 def show(worker: str, /, *, as_json: JsonFlag = False, url: UrlFlag = None, file: ConfigFlag = None, shell: ShellParameter) -> None:
     """
-    Show a worker: what it is, what its engine can do, and whom it serves.
+    Show a worker: what it is, what its engine can do, and its sessions.
 
     Try:
         antiphon workers show worker_68af0c1d2e3f
@@ -80,24 +75,25 @@ def show(worker: str, /, *, as_json: JsonFlag = False, url: UrlFlag = None, file
     Args:
         worker: the id.
     """
-    found = server.find_server(shell, url, file).get(_worker_path(worker))
+    facts = server.find_server(shell, url, file).get(_worker_path(worker))
     if as_json:
-        return shell.say_json(found)
-    shell.say_rows(list(_facts(found)))
-    sessions = found["sessions"]
+        return shell.say_json(facts)
+    shell.say_rows(list(_facts(facts)))
+    sessions = facts["sessions"]
     if sessions:
         shell.say()
-        rows = [(one["ticket_id"], one["kind"], _format_time(one["started_at"]), one["key_id"] or "-") for one in sessions]
+        rows = [(one["ticket_id"], one["kind"], format_time(one["started_at"], seconds=True), one["key_id"] or "-") for one in sessions]
         shell.say_rows([("TICKET", "KIND", "SINCE (UTC)", "KEY"), *rows])
     return None
 
 
+@app.command
 def drain(worker: str, /, *, wait: bool = False, url: UrlFlag = None, file: ConfigFlag = None, shell: ShellParameter) -> None:
     """
-    Give no more places with a worker, and tell it so; sessions under way go on.
+    Give a worker no new sessions; those under way go on.
 
-    A worker that joined says how many are left. When there are none it stays
-    joined and idle, or ends if it was started with --exit-when-drained.
+    The worker is told, and says how many sessions are left. After the last one
+    it stays connected and idle, or exits if it runs with --exit-when-drained.
 
     Try:
         antiphon workers drain minicpm-o-1
@@ -105,24 +101,25 @@ def drain(worker: str, /, *, wait: bool = False, url: UrlFlag = None, file: Conf
 
     Args:
         worker: the id.
-        wait: return when it has no sessions left, or is gone.
+        wait: return when it has no session left, or is gone.
     """
     client = server.find_server(shell, url, file)
-    left = client.post(f"{_worker_path(worker)}/drain", {})["taken"]
-    shell.note(f"{worker} gets nobody more; {_format_sessions(left)} left")
-    while wait and left:
+    count = client.post(f"{_worker_path(worker)}/drain", {})["taken"]
+    shell.note(f"{worker} gets no new sessions; {_format_sessions(count)} left")
+    while wait and count:
         time.sleep(_POLL_INTERVAL_S)
-        was, left = left, _session_count(client, worker)
-        if left != was:
-            shell.note(f"{_format_sessions(left)} left")
+        last_count, count = count, _session_count(client, worker)
+        if count != last_count:
+            shell.note(f"{_format_sessions(count)} left")
 
 
+@app.command
 def resume(worker: str, /, *, url: UrlFlag = None, file: ConfigFlag = None, shell: ShellParameter) -> None:
     """
-    Give places again with a worker that was drained, and tell it so.
+    Give sessions again to a worker that was drained.
 
-    One that joined takes sessions again, also when it has lost its link and joined
-    anew. One that ends with its last session can't be kept from it.
+    This also works if its connection broke and it has joined again. A worker
+    that runs with --exit-when-drained still exits after its last session.
 
     Try:
         antiphon workers resume minicpm-o-1
@@ -134,9 +131,10 @@ def resume(worker: str, /, *, url: UrlFlag = None, file: ConfigFlag = None, shel
     shell.note(f"{worker} gets sessions again; it is {state}")
 
 
+@app.command
 def remove(worker: str, /, *, url: UrlFlag = None, file: ConfigFlag = None, shell: ShellParameter) -> None:
     """
-    Forget a worker; sessions under way go on. One that joined ends after the last.
+    Remove a worker; sessions under way go on. One in another process exits after the last.
 
     Try:
         antiphon workers remove minicpm-o-1
@@ -150,22 +148,22 @@ def remove(worker: str, /, *, url: UrlFlag = None, file: ConfigFlag = None, shel
 
 def _worker_path(worker: str) -> str:
     if not worker:
-        raise UsageError("Which one? `antiphon workers list` has them.")
+        raise UsageError("Name a worker; `antiphon workers list` shows them.")
     return f"{_PATH}/{quote(worker, safe='')}"
 
 
 def _session_count(client: ApiClient, worker: str) -> int:
-    """How many sessions a worker has; none where it is gone."""
+    """How many sessions a worker has; 0 if it is gone."""
     try:
-        taken: int = client.get(_worker_path(worker))["taken"]
-    except UpstreamError as trouble:
-        if trouble.code != "worker_not_found":
+        count: int = client.get(_worker_path(worker))["taken"]
+    except UpstreamError as error:
+        if error.code != "worker_not_found":
             raise
         return 0
-    return taken
+    return count
 
 
-# How it is told
+# Formatting
 
 
 def _row(worker: Mapping[str, Any], now: float) -> Sequence[str]:
@@ -195,7 +193,7 @@ def _facts(worker: Mapping[str, Any]) -> Iterator[Sequence[str]]:
     yield "kinds", ", ".join(worker["kinds"])
     yield "can", _capability_labels(worker) or "-"
     yield "abilities", ", ".join(_capability_values(worker["abilities"])) or "-"
-    yield "up since", f"{_format_time(worker['joined_at'])} UTC"
+    yield "up since", f"{format_time(worker['joined_at'], seconds=True)} UTC"
     yield "heard", _heartbeat_age(worker)
 
 
@@ -205,11 +203,10 @@ def _format_slots(worker: Mapping[str, Any]) -> str:
 
 def _capability_labels(worker: Mapping[str, Any]) -> str:
     abilities = worker["abilities"]
-    return ",".join(name for name, any_of in _CAPABILITY_LABELS if any(abilities[each] for each in any_of))
+    return ",".join(name for name, any_of in _CAPABILITY_LABELS if any(abilities[ability] for ability in any_of))
 
 
 def _capability_values(capabilities: Mapping[str, Any]) -> Iterator[str]:
-    """What is more than nothing."""
     for name, value in capabilities.items():
         if value is True:
             yield name
@@ -221,10 +218,6 @@ def _capability_values(capabilities: Mapping[str, Any]) -> Iterator[str]:
 
 def _heartbeat_age(worker: Mapping[str, Any]) -> str:
     return "-" if worker["silent_s"] is None else f"{format_duration(worker['silent_s'])} ago"
-
-
-def _format_time(at: float) -> str:
-    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def _format_sessions(count: int) -> str:

@@ -1,4 +1,4 @@
-"""A plain HTTP client of the Responses API: what a program needs that has no SDK."""
+"""A small HTTP client of the server's APIs, on the standard library: an SDK would load too slowly."""
 
 import os
 import urllib.error
@@ -13,7 +13,7 @@ import msgspec
 from antiphon.errors import UpstreamError
 from antiphon.wire.codec.sse import SseParser
 
-RESPONSE_TIMEOUT_S = 600  # a small machine may think this long before it says the first word
+RESPONSE_TIMEOUT_S = 600  # a slow machine may need this long until the first token
 PROBE_TIMEOUT_S = 5
 
 _MAX_EVENT_BYTES = 64 << 20  # the last event of a stream carries the whole response
@@ -22,23 +22,23 @@ _CHUNK_BYTES = 1 << 16
 _KEY_HINT = (
     "Put a key into ANTIPHON_API_KEY, or into OPENAI_API_KEY where OPENAI_BASE_URL names the server; `antiphon keys create` makes keys."
 )
-"""The server goes on with what header to send; whoever typed a command wants to know what to set."""
+"""It replaces the server's own hint, which names the header to send: in a terminal one sets a variable."""
 
-# No proxies: the server is on this machine or named outright.
+# Without proxies: the server is on this machine, or named by address.
 _opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 class ServerUnreachable(UpstreamError):
-    """Nothing answers at that address."""
+    """Nothing answers at the address."""
 
 
 class ApiClient:
     """
-    Talks to one server.
+    A client of one server.
 
     Args:
-        base_url: with or without the closing `/v1`.
-        key: sent as the bearer token where there is one.
+        base_url: with or without `/v1` at the end.
+        key: the bearer token, if any.
     """
 
     def __init__(self, base_url: str, key: str | None = None) -> None:
@@ -47,45 +47,45 @@ class ApiClient:
         self._headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
 
     def get(self, path: str, timeout_s: float = PROBE_TIMEOUT_S) -> dict[str, Any]:
-        """The body of a GET."""
+        """The JSON answer to a GET."""
         with self._open(path, None, timeout_s) as response:
             return _decode_object(response.read())
 
     def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """The body of the answer to a POST."""
+        """The JSON answer to a POST."""
         with self._open(path, body, RESPONSE_TIMEOUT_S) as response:
             return _decode_object(response.read())
 
     def delete(self, path: str) -> dict[str, Any]:
-        """The body of the answer to a DELETE."""
+        """The JSON answer to a DELETE."""
         with self._open(path, None, PROBE_TIMEOUT_S, "DELETE") as response:
             return _decode_object(response.read())
 
     def get_file(self, path: str) -> bytes:
-        """A whole file."""
+        """The bytes of a file."""
         with self._open(path, None, RESPONSE_TIMEOUT_S) as response:
             try:
                 return response.read()
             except (OSError, HTTPException):
-                raise ServerUnreachable(f"The server at {self.base_url} sent {path} in part only.") from None
+                raise ServerUnreachable(f"The server at {self.base_url} sent only a part of {path}.") from None
 
     def stream(self, path: str, body: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-        """The events of the answer to a POST, as they come."""
+        """The events of a streamed answer to a POST, as they arrive."""
         with self._open(path, {**body, "stream": True}, RESPONSE_TIMEOUT_S) as response:
             parser = SseParser(_MAX_EVENT_BYTES)
-            while piece := response.read1(_CHUNK_BYTES):
-                yield from (_decode_object(event) for event in parser.feed(piece) if event != b"[DONE]")
+            while chunk := response.read1(_CHUNK_BYTES):
+                yield from (_decode_object(event) for event in parser.feed(chunk) if event != b"[DONE]")
 
     def list_models(self) -> list[str]:
-        """The names of the models that the server offers."""
+        """The names of the server's models."""
         return [model["id"] for model in self.get("/v1/models")["data"]]
 
     def first_model(self) -> str:
         """
-        The name of the model to ask where none was named.
+        The server's first model, which answers by default.
 
         Raises:
-            UpstreamError: there is none.
+            UpstreamError: the server has none.
         """
         models = self.list_models()
         if not models:
@@ -93,20 +93,13 @@ class ApiClient:
         return models[0]
 
     def is_alive(self) -> bool:
-        """Whether an antiphon answers there."""
+        """Whether an antiphon server answers."""
         try:
             return self.get("/version").get("name") == "antiphon"
         except UpstreamError:
             return False
 
     def _open(self, path: str, body: Mapping[str, Any] | None, timeout_s: float, method: str | None = None) -> HTTPResponse:
-        """
-        The answer, its head read.
-
-        Raises:
-            Unreachable: nobody is there.
-            UpstreamError: the server declined; with its own words.
-        """
         payload = msgspec.json.encode(body) if body is not None else None
         try:
             request = urllib.request.Request(self.base_url + path, payload, self._headers, method=method)
@@ -119,23 +112,22 @@ class ApiClient:
 
 
 def unreachable_error(base_url: str, error: Exception) -> ServerUnreachable:
-    """Nobody answers there, for the reason that `error` has."""
+    """An error that says why the server can't be reached."""
     reason = getattr(error, "reason", None) or error
-    code = getattr(reason, "errno", None)  # what goes with it may be a tuple, an address, or the number again
-    told = os.strerror(code) if isinstance(code, int) and code > 0 else getattr(reason, "strerror", None) or str(reason)
-    return ServerUnreachable(f"No answer from {base_url}: {told.removesuffix('.')}. Does the server run, and is that its address?")
+    code = getattr(reason, "errno", None)  # its other arguments may be a tuple, an address, or the number again
+    text = os.strerror(code) if isinstance(code, int) and code > 0 else getattr(reason, "strerror", None) or str(reason)
+    return ServerUnreachable(f"No answer from {base_url}: {text.removesuffix('.')}. Does the server run, and is that its address?")
 
 
 def _status_error(error: urllib.error.HTTPError) -> UpstreamError:
-    """What the server said instead of an answer."""
     with error:
         text = error.read()
     try:
-        fault = _decode_object(text)["error"]
-        told = fault["message"]
+        body = _decode_object(text)["error"]
+        message = body["message"]
         if error.code == HTTPStatus.UNAUTHORIZED:
-            told = f"{told.partition('. ')[0].removesuffix('.')}. {_KEY_HINT}"
-        return UpstreamError(told, code=fault.get("code"), param=fault.get("param"), status=error.code)
+            message = f"{message.partition('. ')[0].removesuffix('.')}. {_KEY_HINT}"
+        return UpstreamError(message, code=body.get("code"), param=body.get("param"), status=error.code)
     except (UpstreamError, KeyError, TypeError, AttributeError):
         return UpstreamError(f"The server at {error.url} answered {error.code} {error.reason}.", status=error.code)
 
@@ -144,4 +136,4 @@ def _decode_object(text: bytes | str) -> dict[str, Any]:
     try:
         return msgspec.json.decode(text, type=dict[str, Any])
     except msgspec.DecodeError as error:
-        raise UpstreamError(f"What came is no JSON object: {error}.") from None
+        raise UpstreamError(f"The server sent no JSON object: {error}.") from None

@@ -1,14 +1,58 @@
-"""What several verbs take alike."""
+"""What commands share of the command line: options, and messages about what was typed wrongly."""
 
+from collections.abc import Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated
 
-from cyclopts import Parameter
+from cyclopts import (
+    CoercionError,
+    CycloptsError,
+    MissingArgumentError,
+    Parameter,
+    UnknownCommandError,
+    UnusedCliTokensError,
+    ValidationError,
+)
 
 from antiphon.cli.common.shell import Shell
+from antiphon.errors import quote_list
 
 ConfigFlag = Annotated[Path | None, Parameter(name="--config", help="a configuration file, read after those in their usual places.")]
 JsonFlag = Annotated[bool, Parameter(name="--json", help="as JSON.")]
 UrlFlag = Annotated[str | None, Parameter(name="--url", help="base address of the server, such as http://127.0.0.1:8642/v1.")]
 ShellParameter = Annotated[Shell, Parameter(parse=False)]
-"""The shell that a verb runs in; given by the program, not typed."""
+"""The shell that a command runs in; `main` passes it, nobody types it."""
+
+
+def describe_usage_error(error: CycloptsError) -> str:
+    """One line that says what is wrong, and which `--help` to read."""
+    command = " ".join(("antiphon", *(error.command_chain or ())))
+    return f"{_describe_problem(error, command)} See `{command} --help`."
+
+
+def _describe_problem(error: CycloptsError, command: str) -> str:
+    tokens = error.unused_tokens or []
+    match error:
+        case UnknownCommandError() if error.app is not None:
+            return _describe_unknown(tokens[0], [name for name in error.app if not name.startswith("-")])
+        case UnusedCliTokensError():
+            return f"`{command}` takes no {quote_list(tokens)}{'; put the question in quotes' if command == 'antiphon ask' else ''}."
+        case MissingArgumentError() if error.argument is not None:
+            name = error.argument.name
+            has_name = any(token.partition("=")[0] in error.argument.names for token in tokens)
+            return f"{name} needs a value." if has_name else f"`{command}` needs {name}."
+        case CoercionError() if error.token is not None and error.target_type is int:
+            return f"{error.token.keyword} takes a whole number, not '{error.token.value}'."
+        case ValidationError() if error.exception_message:
+            return error.exception_message
+        case _:
+            return str(error)
+
+
+def _describe_unknown(name: str, names: Sequence[str]) -> str:
+    if name.startswith("-"):
+        return f"There is no option {name}."
+    if close := get_close_matches(name, names, n=1):
+        return f"There is no '{name}'; did you mean '{close[0]}'?"
+    return f"There is no '{name}'; there are {quote_list(names)}."

@@ -1,20 +1,19 @@
-"""Progress of a download: a bar on a terminal, a line now and then elsewhere."""
+"""Progress of a download: a bar on a terminal, an occasional line elsewhere."""
 
 import contextlib
 import time
 from collections.abc import Callable, Iterator
 
-from antiphon.cli.common.shell import Shell
+from antiphon.cli.common.shell import Shell, format_size
 from antiphon.weights.verify import ProgressCallback
 
-# A log wants to show that it goes on, no more.
-_STEP_PERCENT = 10  # percent
+_STEP_PERCENT = 10
 _MIN_INTERVAL_S = 1.0
 
 
 @contextlib.contextmanager
 def show_progress(shell: Shell) -> Iterator[ProgressCallback]:
-    """A report that is shown as suits where the notes go."""
+    """Yields a callback that shows progress as a bar or as lines, whichever fits stderr."""
     if not shell.is_interactive:
         yield ProgressLines(shell.note)
         return
@@ -24,10 +23,10 @@ def show_progress(shell: Shell) -> Iterator[ProgressCallback]:
 
 class ProgressLines:
     """
-    A report as plain lines: the beginning and the end, and between them at most one for every ten percent and every second.
+    Progress as plain lines: the start and the end, and between them at most one for every ten percent and every second.
 
     Args:
-        clock: seconds, from any origin.
+        clock: in seconds, from any origin.
     """
 
     def __init__(self, write: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
@@ -36,18 +35,18 @@ class ProgressLines:
         self._last_lines: dict[str, tuple[int, float]] = {}
 
     def __call__(self, stage: str, done_bytes: int, total_bytes: int) -> None:
-        """Write a line if there is something new to tell."""
+        """Write a line if enough has changed."""
         percent = 100 * done_bytes // total_bytes if total_bytes else 0
         step, now = percent - percent % _STEP_PERCENT, self._clock()
-        told, at = self._last_lines.get(stage, (-1, now - _MIN_INTERVAL_S))
-        if step > told and (now - at >= _MIN_INTERVAL_S or percent == 100):
+        last_step, last_s = self._last_lines.get(stage, (-1, now - _MIN_INTERVAL_S))
+        if step > last_step and (now - last_s >= _MIN_INTERVAL_S or percent == 100):
             self._last_lines[stage] = step, now
-            self._write(f"{stage}: {step} % of {total_bytes / 1e6:.0f} MB" if total_bytes else stage)
+            self._write(f"{stage}: {step} % of {format_size(total_bytes)}" if total_bytes else stage)
 
 
 @contextlib.contextmanager
 def _show_bars(shell: Shell) -> Iterator[ProgressCallback]:
-    from rich import progress, table  # noqa: PLC0415 - as slow to load as the rest of a short verb; most draw no bars
+    from rich import progress, table  # noqa: PLC0415 - as slow to load as a whole short command; most draw no bars
 
     columns = (
         progress.TextColumn("{task.description}", table_column=table.Column(no_wrap=True, overflow="ellipsis", ratio=1)),
@@ -67,5 +66,5 @@ def _show_bars(shell: Shell) -> Iterator[ProgressCallback]:
         try:
             yield report
         except BaseException:
-            bars.live.transient = True  # what did not come to its end is not left standing above what is said of it
+            bars.live.transient = True  # remove the unfinished bar above the error message
             raise

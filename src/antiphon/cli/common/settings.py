@@ -1,41 +1,37 @@
-"""The configuration as the verbs use it."""
+"""The configuration, as commands read it. It loads pydantic, so `main` and what it imports stay clear of it."""
 
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from antiphon.cli.common.shell import Shell, UsageError
+from antiphon.config import load as config_files
+from antiphon.config.load import Config, ConfigError, LoadedConfig
 
-if TYPE_CHECKING:
-    from antiphon.config.load import Config, LoadedConfig
 
-
-def load(shell: Shell, file: Path | None, flags: Mapping[str, Any] | None = None) -> "LoadedConfig":
+def load(shell: Shell, file: Path | None, flags: Mapping[str, object] | None = None) -> LoadedConfig:
     """
-    The configuration that holds for this run, and who set what.
+    The configuration of this run, and what set each setting.
 
     Args:
-        file: what `--config` named.
-        flags: by dotted key; None stands for a flag that was not given.
+        file: the value of `--config`.
+        flags: by dotted key; None stands for a flag that was not typed.
 
     Raises:
-        UsageError: with a line for each mistake.
+        UsageError: the configuration is wrong; one line for each error.
     """
-    from antiphon.config import load as config  # noqa: PLC0415 - pydantic takes longer to load than `--help` takes altogether
-
     try:
-        return config.load(flags or {}, file, shell.environ, shell.cwd)
-    except config.ConfigError as mistake:
-        raise UsageError(mistake.message) from mistake
+        return config_files.load(flags or {}, file, shell.environ, shell.cwd)
+    except ConfigError as error:
+        raise UsageError(error.message) from error
 
 
-def base_url(config: "Config") -> str:
-    """Where a server with this configuration is reached from this machine."""
+def base_url(config: Config) -> str:
+    """The address of a server with this configuration, from this machine."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(config.server.host, config.server.host)
     return f"http://[{host}]:{config.server.port}" if ":" in host else f"http://{host}:{config.server.port}"
 
 
 def mask_password(url: str) -> str:
-    """A database's address without the password in it."""
+    """A database's address without its password."""
     return re.sub(r"(?<=://)([^:@/]*):[^@/]*@", r"\1:***@", url)

@@ -1,27 +1,30 @@
-"""The models to serve, with their weights on this machine."""
-
-from typing import TYPE_CHECKING
+"""Preparing the configured models: fetching the weights they need."""
 
 from antiphon.cli.common import checks, progress
 from antiphon.cli.common.shell import Shell
+from antiphon.config.load import Config, ModelEntry
 from antiphon.errors import ApiError
+from antiphon.runtime.speech import service
 from antiphon.weights import catalogue, fetch
 
-if TYPE_CHECKING:
-    from antiphon.config.load import Config
+TEXT_ENGINES = ("local", "chat", "responses")
+"""Engines without audio: talking to their models takes speech models, too."""
 
 
-def with_models(config: "Config", shell: Shell) -> "Config":
+def with_models(config: Config, shell: Shell) -> Config:
     """
-    `config` with at least one model, and the weights fetched that its models take from the catalogue.
+    Fetch the weights that the models take from the catalogue.
+
+    Returns:
+        `config`; with the default model where it has none.
 
     Raises:
-        ApiError: weights are needed and can't be had.
-        UsageError: a model can't be served as it is configured.
+        ApiError: weights can't be fetched.
+        UsageError: a model can't be served as configured.
     """
     if not config.models:
         return _with_default_model(config, shell)
-    if config.server.processes == 1:  # of several each looks for itself; the one that starts them has no engine in its memory
+    if config.server.processes == 1:  # several processes check for themselves: the one that starts them should load no engine
         checks.check_models(config)
     for model in config.models:
         name = model.options.get("model")
@@ -31,45 +34,38 @@ def with_models(config: "Config", shell: Shell) -> "Config":
     return config
 
 
-TEXT_ENGINES = ("local", "chat", "responses")
-"""Engines that only read and write, so that talking to their models takes ears and a voice."""
-
-
-def with_optional_speech(config: "Config", shell: Shell) -> "Config":
+def with_optional_speech(config: Config, shell: Shell) -> Config:
     """
-    `config` as `with_models` makes it, and ears and a voice where models are not chosen or these are asked for.
+    `with_models`, and the speech models where they are switched on, or no model is configured.
 
     Raises:
-        ApiError: weights are needed and can't be had. Those of ears and a voice that nobody asked for are none of these.
+        ApiError: weights can't be fetched. Speech models that are not switched on only make a note.
     """
-    served = with_models(config, shell)
+    served_config = with_models(config, shell)
     if config.speech.enabled:
         _fetch_speech(config, shell)
     elif not config.models:
         try:
             _fetch_speech(config, shell)
-        except ApiError as fault:
-            shell.note(f"{fault.message} So there will be no conversations aloud.")
-    return served
+        except ApiError as error:
+            shell.note(f"{error.message} So the server can't hold conversations aloud.")
+    return served_config
 
 
-def with_speech(config: "Config", shell: Shell) -> "Config":
+def with_speech(config: Config, shell: Shell) -> Config:
     """
-    `config` as `with_models` makes it, for a conversation aloud.
+    `with_models`, and the speech models where a model needs them.
 
     Raises:
-        ApiError: weights are needed and can't be had.
+        ApiError: weights can't be fetched.
     """
-    served = with_models(config, shell)
-    if any(model.engine in TEXT_ENGINES for model in served.models):
+    served_config = with_models(config, shell)
+    if any(model.engine in TEXT_ENGINES for model in served_config.models):
         _fetch_speech(config, shell)
-    return served
+    return served_config
 
 
-def _fetch_speech(config: "Config", shell: Shell) -> None:
-    """Fetch what ears and a voice take, where they are of any use."""
-    from antiphon.runtime.speech import service  # noqa: PLC0415 - the engines' contracts load slowly, and most verbs need none
-
+def _fetch_speech(config: Config, shell: Shell) -> None:
     if config.speech.enabled is False or service.missing_modules(config.speech):
         return
     with progress.show_progress(shell) as report:
@@ -77,12 +73,10 @@ def _fetch_speech(config: "Config", shell: Shell) -> None:
             fetch.ensure(name, config.models_dir, report)
 
 
-def _with_default_model(config: "Config", shell: Shell) -> "Config":
-    from antiphon.config.load import ModelEntry  # noqa: PLC0415 - pydantic takes longer to load than `--help` takes altogether
-
+def _with_default_model(config: Config, shell: Shell) -> Config:
     notices: list[str] = []
     with progress.show_progress(shell) as report:
         name = fetch.default_model(config.models_dir, report, notices.append)
-    for notice in notices:
+    for notice in notices:  # the progress bar would overwrite them
         shell.note(notice)
     return config.model_copy(update={"models": (ModelEntry(name=name, engine="local", options={"model": name}),)})

@@ -1,4 +1,4 @@
-"""Recordings as a conversation takes them, and as it gives them back."""
+"""Audio files: reading recordings for a conversation, and writing its answers."""
 
 import importlib.util
 import wave
@@ -13,21 +13,21 @@ from antiphon.cli.common.shell import Shell, UsageError
 from antiphon.errors import ClientError
 
 RATE_HZ = 24_000
-"""Of the sound in both directions: the one rate of s16le that the Realtime API has."""
+"""In both directions: the Realtime API takes PCM at this rate only."""
 
 CHUNK_MS = 20
 
 _UNSIGNED_TO_SIGNED = bytes(value ^ 0x80 for value in range(256))
-"""What makes unsigned samples of 8 bits signed, byte by byte."""
+"""A translation table from unsigned to signed samples of 8 bits."""
 
 
 class InputRecording(Struct, frozen=True):
     """
-    Someone speaking.
+    A recording of someone speaking.
 
     Attributes:
-        name: what its file is called.
-        pcm: s16le mono, at the rate that was wanted.
+        name: of its file.
+        pcm: s16le mono, at the rate asked of `read_recording`.
     """
 
     name: str
@@ -36,13 +36,13 @@ class InputRecording(Struct, frozen=True):
 
 def read_recording(path: Path, rate_hz: int = RATE_HZ) -> InputRecording:
     """
-    The recording in a file: WAV of any rate, width and number of channels, and with the extra `speech` whatever that reads.
+    Read an audio file: WAV of any rate, width and number of channels; other formats with the extra `speech`.
 
     Args:
-        rate_hz: at which its sound is wanted.
+        rate_hz: of the result.
 
     Raises:
-        UsageError: it can't be read, or is none.
+        UsageError: the file can't be read, or holds no audio.
     """
     try:
         pcm = _read_wav(path, rate_hz)
@@ -51,16 +51,16 @@ def read_recording(path: Path, rate_hz: int = RATE_HZ) -> InputRecording:
     except (wave.Error, EOFError):
         pcm = _read_other(path, rate_hz)
     if not pcm:
-        raise UsageError(f"{path} has no sound in it.")
+        raise UsageError(f"{path} has no audio in it.")
     return InputRecording(path.name, pcm)
 
 
 def check_output_path(path: Path) -> None:
     """
-    Refuse a path to which no sound can be written; before anything is said, as then it would be too late.
+    Check that a file can be written there, before a conversation that would be lost.
 
     Raises:
-        UsageError: it is a folder, or in one that isn't there.
+        UsageError: the path is a folder, or its folder doesn't exist.
     """
     if path.is_dir():
         raise UsageError(f"{path} is a folder; -o takes the name of a WAV file.")
@@ -69,40 +69,33 @@ def check_output_path(path: Path) -> None:
 
 
 def _read_wav(path: Path, target_hz: int) -> bytes:
-    """The sound in a WAV file of plain samples."""
     with wave.open(str(path)) as file:
         channels, width, rate_hz = file.getnchannels(), file.getsampwidth(), file.getframerate()
         frames = file.readframes(file.getnframes())
     if not rate_hz:
-        raise wave.Error("it has no rate")
+        raise wave.Error("the sample rate is 0")
     whole = frames[: len(frames) - len(frames) % (width * channels)]
     return to_rate(_to_mono(_to_16_bit(whole, width), channels), rate_hz, target_hz)
 
 
 def _read_other(path: Path, target_hz: int) -> bytes:
-    """
-    The sound in a file of any other kind.
-
-    Raises:
-        UsageError: it has none that can be read.
-    """
     if absent := [name for name in ("numpy", "soundfile", "soxr") if importlib.util.find_spec(name) is None]:
         raise UsageError(
-            f"{path} is no WAV file of plain samples, and to read others these are not installed: {', '.join(absent)}. "
+            f"{path} is no plain WAV file, and to read other formats these packages are missing: {', '.join(absent)}. "
             "Run `make install`, or `pip install 'antiphon[speech]'`."
         )
-    from antiphon.speech import base  # noqa: PLC0415 - of the extra `speech`, without which WAV files are read
-    from antiphon.speech.audio_files import decode  # noqa: PLC0415 - of the extra `speech`, without which WAV files are read
+    from antiphon.speech import base  # noqa: PLC0415 - needs the extra `speech`, as the next one; WAV files don't
+    from antiphon.speech.audio_files import decode  # noqa: PLC0415
 
     try:
         file = decode.AudioFileReader(path.read_bytes())
         return to_rate(b"".join(iter(file.read, b"")), base.INPUT_RATE_HZ, target_hz)
-    except ClientError as mistake:
-        raise UsageError(f"{path}: {mistake.message}") from None
+    except ClientError as error:
+        raise UsageError(f"{path}: {error.message}") from None
 
 
 def _to_16_bit(frames: bytes, width: int) -> bytes:
-    """Samples of `width` bytes as s16le: the two bytes that say most."""
+    """Samples of `width` bytes as s16le: their two most significant bytes."""
     if width == audio.SAMPLE_BYTES:
         return frames
     pcm = bytearray(audio.SAMPLE_BYTES * (len(frames) // width))
@@ -114,52 +107,50 @@ def _to_16_bit(frames: bytes, width: int) -> bytes:
 
 
 def _to_mono(pcm: bytes, channels: int) -> bytes:
-    """The mean of the channels of interleaved s16le."""
     if channels == 1:
         return pcm
     samples = array("h", pcm)
-    apart = [samples[each::channels] for each in range(channels)]
-    return array("h", [sum(frame) // channels for frame in zip(*apart, strict=True)]).tobytes()
+    by_channel = [samples[channel::channels] for channel in range(channels)]
+    return array("h", [sum(frame) // channels for frame in zip(*by_channel, strict=True)]).tobytes()
 
 
 def to_rate(pcm: bytes, rate_hz: int, target_hz: int = RATE_HZ) -> bytes:
-    """s16le at the rate that is wanted."""
+    """Resample s16le."""
     if rate_hz == target_hz:
         return pcm
     if importlib.util.find_spec("soxr") is None:
         return interpolate(pcm, rate_hz, target_hz)
-    from antiphon.speech.dsp.resample import resample  # noqa: PLC0415 - of the extra `speech`, which talking to another server needs not
+    from antiphon.speech.dsp.resample import resample  # noqa: PLC0415 - needs the extra `speech`, which is optional here
 
     return resample(pcm, rate_hz, target_hz)
 
 
 def interpolate(pcm: bytes, rate_hz: int, target_hz: int = RATE_HZ) -> bytes:
-    """s16le at the rate that is wanted, each sample on a straight line between its neighbours: good enough to be understood."""
+    """Resample s16le by linear interpolation: good enough to be understood."""
     samples = array("h", pcm)
     last = len(samples) - 1
 
     def between(index: int) -> int:
-        whole, rest = divmod(index * rate_hz, target_hz)
-        here, after = samples[min(whole, last)], samples[min(whole + 1, last)]
-        return here + (after - here) * rest // target_hz
+        source, rest = divmod(index * rate_hz, target_hz)
+        sample, following = samples[min(source, last)], samples[min(source + 1, last)]
+        return sample + (following - sample) * rest // target_hz
 
     return array("h", map(between, range(len(samples) * target_hz // rate_hz))).tobytes()
 
 
 def split_chunks(pcm: bytes) -> Iterator[bytes]:
-    """The sound as it is sent, in pieces of `PIECE_MS`."""
+    """The audio in chunks of `CHUNK_MS`."""
     size = audio.size_bytes(CHUNK_MS, RATE_HZ)
-    return (pcm[begin : begin + size] for begin in range(0, len(pcm), size))
+    return (pcm[offset : offset + size] for offset in range(0, len(pcm), size))
 
 
 SILENT_CHUNK = bytes(audio.size_bytes(CHUNK_MS, RATE_HZ))
-"""One piece of it."""
 
 
 def write_answer(pcm: bytes, rate_hz: int, path: Path, shell: Shell) -> Path | None:
-    """Where an answer's sound, s16le, was written to, which is told; None where it has none."""
+    """Write an answer's audio, s16le, and say where; returns the path, or None where there is no audio."""
     if not pcm:
-        shell.note(f"the answer has no sound, so {path.name} is not written")
+        shell.note(f"the answer has no audio, so {path.name} is not written")
         return None
     path.write_bytes(audio.wav_file(pcm, rate_hz))
     shell.note(f"the answer is in {path.name}: {audio.duration_ms(len(pcm), rate_hz) / 1000:.1f} s")

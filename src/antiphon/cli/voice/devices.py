@@ -1,4 +1,4 @@
-"""Microphone and speakers, as PortAudio has them, and what of the sound is still to be played."""
+"""Microphone and speakers, by PortAudio, and the audio that is still to be played."""
 
 import contextlib
 import importlib
@@ -16,58 +16,58 @@ _FILE_HINT = "Or talk with a recording: antiphon talk question.wav"
 
 
 class DeviceStream(Protocol):
-    """One way of sound through a device, from when it is entered to when it is left."""
+    """An input or an output; it runs while it is entered as a context."""
 
     @property
     def latency(self) -> float:
-        """Seconds between the device and whoever calls back."""
+        """Seconds between the device and the callback."""
 
     def __enter__(self) -> Any: ...
     def __exit__(self, *reason: Any) -> Any: ...
 
 
 class SoundDeviceLibrary(Protocol):
-    """What is used of the package sounddevice."""
+    """The part of the package sounddevice that is used here."""
 
     @property
     def RawInputStream(self) -> Callable[..., DeviceStream]:
-        """Calls back with what the microphone brought."""
+        """Calls back with audio from the microphone."""
 
     @property
     def RawOutputStream(self) -> Callable[..., DeviceStream]:
-        """Calls back for what the speakers are to play."""
+        """Calls back for the audio to play next."""
 
     @property
     def PortAudioError(self) -> type[Exception]:
-        """A device can't be had, or not so."""
+        """A device is missing, or can't be used like this."""
 
 
 def load_library(import_module: Callable[[str], Any] = importlib.import_module) -> SoundDeviceLibrary:
     """
-    The library that reaches microphones and speakers.
+    Import sounddevice.
 
     Raises:
-        ServerError: it is not here.
+        ServerError: the package, or PortAudio under it, is not installed.
     """
     try:
         return cast(SoundDeviceLibrary, import_module("sounddevice"))
     except ModuleNotFoundError:
-        raise ServerError(f"To talk by microphone the package sounddevice is needed: pip install 'antiphon[talk]'. {_FILE_HINT}") from None
+        raise ServerError(f"Talking by microphone needs the package sounddevice: pip install 'antiphon[talk]'. {_FILE_HINT}") from None
     except OSError:
         raise ServerError(
-            f"To talk by microphone PortAudio is needed: on Debian and Ubuntu, sudo apt install libportaudio2. {_FILE_HINT}"
+            f"Talking by microphone needs PortAudio: on Debian and Ubuntu, sudo apt install libportaudio2. {_FILE_HINT}"
         ) from None
 
 
 class PlaybackPart(NamedTuple):
-    """A part of an item that sounds, as the protocol names it."""
+    """A content part with audio, by the ids of the Realtime API."""
 
     item_id: str
     content_index: int
 
 
 class InterruptedPart(NamedTuple):
-    """What was not played to its end, and how much of it was."""
+    """A part that was not played to its end."""
 
     part: PlaybackPart
     played_ms: int
@@ -75,10 +75,10 @@ class InterruptedPart(NamedTuple):
 
 class SpeakerPlayback:
     """
-    Sound on its way to the speakers: put here as it comes, taken by the thread of the device.
+    Audio on its way to the speakers: added as it arrives, read by the device's thread.
 
     Args:
-        latency_ms: how long after it was taken sound is heard.
+        latency_ms: how long after it is read audio can be heard.
     """
 
     def __init__(self, latency_ms: float = 0) -> None:
@@ -88,37 +88,38 @@ class SpeakerPlayback:
         self._played_bytes: dict[PlaybackPart, int] = {}
 
     def put(self, part: PlaybackPart, pcm: bytes) -> None:
-        """Play this once all before it was played."""
+        """Add audio behind all that waits."""
         with self._lock:
             if part not in self._played_bytes:
-                waiting = {each for each, _pcm in self._queue}
-                self._played_bytes = {each: size for each, size in self._played_bytes.items() if each in waiting} | {part: 0}
+                queued_parts = {other for other, _pcm in self._queue}
+                self._played_bytes = {other: size for other, size in self._played_bytes.items() if other in queued_parts} | {part: 0}
             self._queue.append((part, pcm))
 
     def read(self, size: int) -> bytes:
-        """The next so many bytes; silence where there is no more."""
-        taken = bytearray()
+        """The next `size` bytes, filled up with silence."""
+        audio = bytearray()
         with self._lock:
-            while self._queue and len(taken) < size:
+            while self._queue and len(audio) < size:
                 part, pcm = self._queue.popleft()
-                piece, rest = pcm[: size - len(taken)], pcm[size - len(taken) :]
-                taken += piece
-                self._played_bytes[part] += len(piece)
+                chunk, rest = pcm[: size - len(audio)], pcm[size - len(audio) :]
+                audio += chunk
+                self._played_bytes[part] += len(chunk)
                 if rest:
                     self._queue.appendleft((part, rest))
-        return bytes(taken.ljust(size, b"\0"))
+        return bytes(audio.ljust(size, b"\0"))
 
     def interrupt(self) -> list[InterruptedPart]:
-        """Play no more of what is here; what of each part was heard, save where that is all of it."""
+        """Drop all that waits; returns the parts that were not played to their end."""
         with self._lock:
             parts = dict.fromkeys(part for part, _pcm in self._queue)
-            heard = {part: max(0, int(duration_ms(self._played_bytes[part], RATE_HZ) - self.latency_ms)) for part in parts}
+            # What the device has read, it still has to play: that takes its latency.
+            played_ms = {part: max(0, int(duration_ms(self._played_bytes[part], RATE_HZ) - self.latency_ms)) for part in parts}
             self._queue.clear()
-        return [InterruptedPart(part, played_ms) for part, played_ms in heard.items()]
+        return [InterruptedPart(part, ms) for part, ms in played_ms.items()]
 
 
 class AudioDevices:
-    """The microphone and the speakers that the system has for those who don't choose."""
+    """The system's default microphone and speakers."""
 
     def __init__(self, library: SoundDeviceLibrary) -> None:
         self._library = library
@@ -126,30 +127,30 @@ class AudioDevices:
     @contextlib.contextmanager
     def open(self, on_audio: Callable[[bytes], None]) -> Iterator[SpeakerPlayback]:
         """
-        Both of them, in use.
+        Start both.
 
         Args:
-            hear: takes what the microphone brings, in pieces, from a thread of the device's.
+            on_audio: gets chunks from the microphone, in a thread of the device.
 
         Yields:
-            What the speakers play from.
+            What the speakers play.
 
         Raises:
-            ServerError: there is none, or none that can be used so.
+            ServerError: there are none, or they can't be used like this.
         """
         playback = SpeakerPlayback()
 
-        def brought(sound: Any, _frames: int, _time: Any, _status: Any) -> None:
-            on_audio(bytes(sound))
+        def on_input(buffer: Any, _frames: int, _time: Any, _status: Any) -> None:
+            on_audio(bytes(buffer))
 
-        def wanted(sound: Any, _frames: int, _time: Any, _status: Any) -> None:
-            sound[:] = playback.read(len(sound))
+        def fill_output(buffer: Any, _frames: int, _time: Any, _status: Any) -> None:
+            buffer[:] = playback.read(len(buffer))
 
-        form = {"samplerate": RATE_HZ, "channels": 1, "dtype": "int16", "blocksize": _BLOCK_FRAMES}
-        with contextlib.ExitStack() as held:
+        stream_format = {"samplerate": RATE_HZ, "channels": 1, "dtype": "int16", "blocksize": _BLOCK_FRAMES}
+        with contextlib.ExitStack() as stack:
             try:
-                held.enter_context(self._library.RawInputStream(callback=brought, **form))
-                speakers = held.enter_context(self._library.RawOutputStream(callback=wanted, **form))
+                stack.enter_context(self._library.RawInputStream(callback=on_input, **stream_format))
+                speakers = stack.enter_context(self._library.RawOutputStream(callback=fill_output, **stream_format))
             except self._library.PortAudioError as error:
                 raise ServerError(f"Microphone and speakers can't be used: {error}. {_FILE_HINT}") from None
             playback.latency_ms = 1000 * speakers.latency

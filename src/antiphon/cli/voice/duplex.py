@@ -1,23 +1,22 @@
 """`antiphon duplex`."""
 
 import asyncio
-import contextlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 from urllib.parse import quote
 
 from cyclopts import Parameter
 
-from antiphon.cli.common import server, weights
 from antiphon.cli.common.client import ApiClient
 from antiphon.cli.common.flags import ConfigFlag, ShellParameter
 from antiphon.cli.common.shell import Shell, UsageError
-from antiphon.cli.voice import audio, recording as recorded
+from antiphon.cli.voice import audio, frames
+from antiphon.cli.voice.from_files_duplex import DuplexOutcome, DuplexSessionInput, run_duplex_session
+from antiphon.cli.voice.minicpmo_session import MinicpmoSessionOptions
+from antiphon.cli.voice.recording import open_voice_server
+from antiphon.cli.voice.render import Renderer, TerminalRenderer
 from antiphon.errors import UpstreamError
-
-if TYPE_CHECKING:
-    from antiphon.cli.voice.from_files_duplex import DuplexOutcome
-    from antiphon.cli.voice.minicpmo_session import MinicpmoSessionOptions
+from antiphon.wire.minicpmo.media import RATE_IN_HZ, RATE_OUT_HZ
 
 _MAX_CHUNK_MS = 5_000
 
@@ -41,13 +40,13 @@ def duplex(
     """
     Talk to a model that listens and speaks at the same time.
 
-    A client of the MiniCPM-o protocol: it waits for its turn where there is a
-    queue, sends recordings as if someone spoke, with pictures if there are
-    any, and shows what the model says when it says it, and how long that took
-    from the end of the speech.
+    A client of the MiniCPM-o protocol. It waits in the server's queue, sends
+    recordings as if someone spoke, with pictures if you give some, and shows
+    what the model says, as it says it, and how long that took after the end of
+    the speech.
 
-    A running server answers, or one started for this session, as with
-    `antiphon ask`.
+    It uses a running server, or starts one for this session, as `antiphon ask`
+    does.
 
     Try:
         antiphon duplex question.wav
@@ -58,15 +57,15 @@ def duplex(
     Args:
         recordings: WAV files; with the extra `speech` also FLAC, MP3 and Ogg, with `formats` also M4A, MP4, WebM and AAC.
         video: a folder of JPEG files, 'frames/*.jpg', or with the extra `formats` a film.
-        mode: chat takes each recording as a message; else video if there is any, or audio.
-        output: where the answers' sound goes, as a WAV file of 24 kHz.
-        model: who is to answer; else whoever the server takes.
-        instructions: what the model is told before the session.
-        chunk_ms: how much sound is sent at once.
-        force_listen: the model may say nothing until a recording is over.
-        fast: send the recordings faster than they sound.
-        record: have a running server record the session, and say where it is afterwards.
-        as_json: print the answers, their times and the events counted as JSON.
+        mode: chat sends each recording as a message; by default video with --video, else audio.
+        output: write the answers' audio to this WAV file, at 24 kHz.
+        model: which model answers; by default the server chooses.
+        instructions: the system prompt.
+        chunk_ms: how much audio to send at once, in milliseconds.
+        force_listen: keep the model silent until a recording is over.
+        fast: send the recordings faster than they play.
+        record: have a running server record the session, and say afterwards where it is.
+        as_json: print the answers, their times and the number of events as JSON.
         url: base address of the server, such as http://127.0.0.1:8642/v1.
     """
     if not recordings:
@@ -74,19 +73,10 @@ def duplex(
     if not 20 <= chunk_ms <= _MAX_CHUNK_MS:
         raise UsageError(f"--chunk-ms takes 20 to {_MAX_CHUNK_MS}, not {chunk_ms}.")
     if video is not None and mode == "audio":
-        raise UsageError("--video is not for --mode audio: nothing is seen there.")
+        raise UsageError("--video does not go with --mode audio, which sends no pictures.")
     if output is not None:
         audio.check_output_path(shell.cwd / output)
-    # Their wire types and their client load slowly.
-    from antiphon.cli.voice import (  # noqa: PLC0415
-        duplex_stage,
-        frames,
-        from_files_duplex,
-        minicpmo_session,
-    )
-    from antiphon.wire.minicpmo.media import RATE_IN_HZ  # noqa: PLC0415
-
-    given = from_files_duplex.DuplexSessionInput(
+    inputs = DuplexSessionInput(
         recordings=[audio.read_recording(shell.cwd / path, RATE_IN_HZ) for path in recordings],
         pictures=[] if video is None else frames.read_pictures(video, shell.cwd),
         chunk_ms=chunk_ms,
@@ -94,59 +84,46 @@ def duplex(
         force_listen=force_listen,
         wants_audio=output is not None,
     )
-    shown = duplex_stage.SilentDuplexRenderer() if as_json else duplex_stage.TerminalDuplexRenderer(shell)
-    with (
-        # One of its own would forget the recording.
-        contextlib.nullcontext(server.find_server(shell, url, file))
-        if record
-        else server.ensure_server(shell, url, file, weights.with_speech) as client,
-        recorded.report_recording(client, shell, url) if record else contextlib.nullcontext() as recording,
-    ):
-        kind = mode or ("audio" if video is None else "video")
-        asked = minicpmo_session.MinicpmoSessionOptions(mode=kind, model=model, instructions=instructions, on_session_id=recording)
+    renderer = Renderer() if as_json else TerminalRenderer(shell)
+    with open_voice_server(shell, url, file, record=record) as (client, on_session_id):
+        options = MinicpmoSessionOptions(
+            mode=mode or ("audio" if video is None else "video"), model=model, instructions=instructions, on_session_id=on_session_id
+        )
         if model is not None and not _has_model(client, model):
-            shell.note(f"the server has no model '{model}', and takes another for it where it has only one")
-        outcome = asyncio.run(from_files_duplex.run_duplex_session(client, asked, given, shown))
-        written = _write_audio(outcome, shell.cwd / output, shell) if output is not None else None
+            shell.note(f"the server has no model '{model}'; if it has only one, that one answers")
+        outcome = asyncio.run(run_duplex_session(client, options, inputs, renderer))
+        output_path = _write_audio(outcome, shell.cwd / output, shell) if output is not None else None
         if as_json:
-            shell.say_json(_to_dict(client, asked, outcome, written))
-    _raise_on_failure(outcome)
+            shell.say_json(_to_dict(client, options, outcome, output_path))
+    if any(answer.reason == "error" for answer in outcome.transcript.answers):
+        raise UpstreamError("The model failed.")
 
 
 def _has_model(client: ApiClient, model: str) -> bool:
-    """Whether the server has a model of that name, or doesn't say; a session may be with another one, and doesn't tell."""
+    # A MiniCPM-o session never says which model it got, so `/v1/models` has to. Servers without that route get the benefit of the doubt.
     try:
         client.get(f"/v1/models/{quote(model, safe='')}")
-    except UpstreamError as trouble:
-        return trouble.code != "model_not_found"
+    except UpstreamError as error:
+        return error.code != "model_not_found"
     return True
 
 
-def _write_audio(outcome: "DuplexOutcome", path: Path, shell: Shell) -> Path | None:
-    """Where the answers' sound was written to; None where they have none."""
-    from antiphon.wire.minicpmo.media import RATE_OUT_HZ  # noqa: PLC0415 - as above
-
-    sound = b"".join(answer.pcm for answer in outcome.transcript.answers)
-    return audio.write_answer(sound, RATE_OUT_HZ, path, shell)
+def _write_audio(outcome: DuplexOutcome, path: Path, shell: Shell) -> Path | None:
+    pcm = b"".join(answer.pcm for answer in outcome.transcript.answers)
+    return audio.write_answer(pcm, RATE_OUT_HZ, path, shell)
 
 
-def _to_dict(client: ApiClient, options: "MinicpmoSessionOptions", outcome: "DuplexOutcome", output_path: Path | None) -> dict[str, Any]:
-    record, closed = outcome.transcript, outcome.session_closed
+def _to_dict(client: ApiClient, options: MinicpmoSessionOptions, outcome: DuplexOutcome, output_path: Path | None) -> dict[str, Any]:
+    transcript, session_closed = outcome.transcript, outcome.session_closed
     return {
         "server": client.base_url,
         "model": options.model,
         "mode": options.mode,
         "session_id": outcome.session_created.session_id,
         "runtime_mode": outcome.session_created.mode,
-        "queue": [place._asdict() for place in record.queue_positions],
-        "answers": [answer.to_dict() for answer in record.answers],
+        "queue": [position._asdict() for position in transcript.queue_positions],
+        "answers": [answer.to_dict() for answer in transcript.answers],
         "output": None if output_path is None else str(output_path),
-        "usage": (closed.usage or None) if closed is not None else None,
+        "usage": (session_closed.usage or None) if session_closed is not None else None,
         "events": {"sent": outcome.sent_counts, "received": outcome.received_counts},
     }
-
-
-def _raise_on_failure(outcome: "DuplexOutcome") -> None:
-    """An answer that failed is a fault."""
-    if any(answer.reason == "error" for answer in outcome.transcript.answers):
-        raise UpstreamError("The model failed.")

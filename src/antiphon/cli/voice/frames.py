@@ -1,4 +1,4 @@
-"""Pictures for a session that sees: JPEG files in a folder, or a film."""
+"""Pictures for a session with video: JPEG files in a folder, or a film."""
 
 import glob
 from pathlib import Path
@@ -9,70 +9,64 @@ from antiphon.cli.common.shell import UsageError
 _SUFFIXES = (".jpg", ".jpeg")
 
 MAX_PICTURES = 600
-"""The most pictures: as many as seconds of the longest session."""
+"""One for every second of the longest session."""
 
 MAX_WIDTH_PX = 640
-"""Pixels of a film's picture; models look at less."""
+"""Of a film's pictures; models scale down further."""
 
 
 def read_pictures(source: str, folder: Path) -> list[bytes]:
     """
-    JPEG files, one for every second.
+    Read JPEG files, one for every second.
 
     Args:
-        given: a folder of JPEG files, a pattern such as `frames/*.jpg`, or a film.
-        folder: what relative paths start from.
+        source: a folder of JPEG files, a pattern such as `frames/*.jpg`, or a film.
+        folder: the base of relative paths.
 
     Raises:
-        UsageError: there is no such thing, or nothing in it.
+        UsageError: there are none, or they can't be read.
     """
     path = folder / source
     try:
         if path.is_dir():
-            found = [each.read_bytes() for each in sorted(path.iterdir()) if each.suffix.lower() in _SUFFIXES]
+            pictures = [file.read_bytes() for file in sorted(path.iterdir()) if file.suffix.lower() in _SUFFIXES]
         elif path.is_file() and path.suffix.lower() not in _SUFFIXES:
-            found = _read_film(path)
+            pictures = _read_film(path)
         else:
-            found = [Path(name).read_bytes() for name in sorted(glob.glob(str(path)))]
+            pictures = [Path(name).read_bytes() for name in sorted(glob.glob(str(path)))]
     except OSError as error:
         raise UsageError(f"{source} can't be read: {error.strerror or error}.") from None
-    if not found:
+    if not pictures:
         raise UsageError(f"There are no JPEG files in {source}: it takes a folder of them, a pattern such as 'frames/*.jpg', or a film.")
-    return found[:MAX_PICTURES]
+    return pictures[:MAX_PICTURES]
 
 
 def _read_film(path: Path) -> list[bytes]:
-    """
-    One picture for every second of a film.
-
-    Raises:
-        UsageError: it can't be read, or what reads films is not here.
-    """
     try:
-        import av  # noqa: PLC0415 - an extra, which most do without
+        import av  # noqa: PLC0415 - needs the extra `formats`
     except ModuleNotFoundError:
         raise UsageError(
-            f"{path.name} is no folder of JPEG files, and to read films PyAV is needed: pip install 'antiphon[formats]'."
+            f"{path.name} is no folder of JPEG files, and reading films needs PyAV: pip install 'antiphon[formats]'."
         ) from None
     try:
         with av.open(str(path)) as film:
             return _picture_each_second(av, film)
     except (av.FFmpegError, IndexError) as error:
-        raise UsageError(f"{path.name} is no film that can be read: {error}.") from None
+        raise UsageError(f"{path.name} can't be read as a film: {error}.") from None
 
 
 def _picture_each_second(av: Any, film: Any) -> list[bytes]:
-    taken: list[bytes] = []
+    pictures: list[bytes] = []
     for frame in film.decode(film.streams.video[0]):
-        if frame.time is not None and frame.time >= len(taken):
-            taken.append(_encode_jpeg(av, frame))
-            if len(taken) == MAX_PICTURES:
+        if frame.time is not None and frame.time >= len(pictures):
+            pictures.append(_encode_jpeg(av, frame))
+            if len(pictures) == MAX_PICTURES:
                 break
-    return taken
+    return pictures
 
 
 def _encode_jpeg(av: Any, frame: Any) -> bytes:
-    """The picture as a file; not larger than it is."""
+    """Encode a frame, scaled down where it is wider than `MAX_WIDTH_PX`."""
     width = min(MAX_WIDTH_PX, frame.width) // 2 * 2
     height = max(2, round(frame.height * width / frame.width) // 2 * 2)
     coder = av.CodecContext.create("mjpeg", "w")

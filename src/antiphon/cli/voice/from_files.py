@@ -1,44 +1,48 @@
-"""A conversation with recordings in place of a person."""
+"""A Realtime conversation with recordings in place of a person."""
 
+import abc
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from typing import Generic, NamedTuple
 
 from antiphon.audio import duration_ms
 from antiphon.cli.common.client import RESPONSE_TIMEOUT_S, ApiClient
 from antiphon.cli.voice.audio import CHUNK_MS, RATE_HZ, SILENT_CHUNK, InputRecording, split_chunks
 from antiphon.cli.voice.realtime_session import (
     RealtimeClientSession,
+    RealtimeEvent,
     RealtimeSessionOptions,
-    TimedRealtimeEvent,
     connect_realtime,
     refusal_error,
 )
+from antiphon.cli.voice.render import Renderer, format_talk_latencies
+from antiphon.cli.voice.socket import ClientSession, EventT, TimedEvent
 from antiphon.cli.voice.transcript import TalkTranscript, TalkTurn, TextChunk
 from antiphon.errors import UpstreamError
 from antiphon.wire.realtime.client_events import InputAudioBufferAppend
 from antiphon.wire.realtime.server_events import ErrorEvent
 
 MAX_SILENCE_MS = 15_000
-"""After so much of it a server that waits for a turn's end is not waiting for silence; the most that any of them waits is 8 s."""
+"""How much silence to send while waiting for a turn to end, or an answer to begin; no known server needs more than 8 s."""
 
 FAST_SILENCE_MS = 1_000
-"""Of the silence, what may be sent at once; more would have to be listened to while the answer is made."""
-
-TRANSCRIPT_TIMEOUT_S = 5.0
-"""How long an answer may be over before what it answers is known."""
+"""How much of that may be sent at once with `--fast`: a server has to listen to it while it makes the answer."""
 
 SETTLE_S = 0.5
-"""How long after an answer a server may take to tell that someone had gone on speaking."""
+"""How long after an answer more may come: an answer to more speech, or a continuation."""
+
+TRANSCRIPT_TIMEOUT_S = 5.0
+"""How long after an answer the transcript of its question may come."""
 
 
 class TalkOutcome(NamedTuple):
     """
-    What came of a conversation.
+    A conversation that is over.
 
     Attributes:
-        sent: how many events there were, by type; `received` likewise.
+        sent_counts: number of events sent, by type.
+        received_counts: number of events received, by type.
     """
 
     turns: Sequence[TalkTurn]
@@ -46,76 +50,90 @@ class TalkOutcome(NamedTuple):
     received_counts: Counter[str]
 
 
-class TalkRenderer(Protocol):
-    """What shows a conversation."""
+class PacedConversation(abc.ABC, Generic[EventT]):
+    """What conversations with recordings share in all dialects: the clock by which audio is sent, and receiving meanwhile."""
 
-    def show(self, chunk: TextChunk) -> None:
-        """Show words as they come."""
+    def __init__(self, session: ClientSession[EventT]) -> None:
+        self._events = session
+        self._due_s = 0.0
+        self._sent_ms = 0.0
 
-    def begin_recording(self, recording: InputRecording) -> None:
-        """A recording will be said."""
+    @abc.abstractmethod
+    def on_event(self, timed_event: TimedEvent[EventT]) -> None:
+        """Note an event from the server, and show it."""
 
-    def show_latencies(self, turn: TalkTurn) -> None:
-        """A turn is answered."""
+    @staticmethod
+    def _now() -> float:
+        return asyncio.get_running_loop().time()
+
+    async def _receive_until_due(self) -> None:
+        while (timed_event := await self._events.receive(max(0.0, self._due_s - self._now()))) is not None:
+            self.on_event(timed_event)
+
+    async def _receive_event(self) -> None:
+        timed_event = await self._events.receive(RESPONSE_TIMEOUT_S)
+        if timed_event is None:
+            raise UpstreamError(f"The server has sent nothing for {RESPONSE_TIMEOUT_S} s.")
+        self.on_event(timed_event)
 
 
 async def run_conversation(
     client: ApiClient,
     options: RealtimeSessionOptions,
     recordings: Sequence[InputRecording],
-    renderer: TalkRenderer,
+    renderer: Renderer,
     *,
     is_fast: bool = False,
 ) -> TalkOutcome:
     """
-    Hold a whole conversation.
+    Say recordings to a server, one after another, and wait for each answer.
 
     Raises:
-        UpstreamError: it came to nothing.
+        UpstreamError: the server can't be reached, refuses, or doesn't answer.
     """
-    record = TalkTranscript()
-    async with connect_realtime(client, options) as line:
-        conversation = RecordingsConversation(line, record, renderer.show, is_fast=is_fast)
+    transcript = TalkTranscript()
+    async with connect_realtime(client, options) as session:
+        conversation = RecordingsConversation(session, transcript, renderer.show, is_fast=is_fast)
         for recording in recordings:
-            before = len(record.turns)
-            renderer.begin_recording(recording)
+            first = len(transcript.turns)
+            if len(recordings) > 1:
+                renderer.remark(recording.name)
             await conversation.send_recording(recording)
-            for turn in record.turns[before:]:
-                renderer.show_latencies(turn)
-    return TalkOutcome(record.turns, line.sent_counts, line.received_counts)
+            for turn in transcript.turns[first:]:
+                renderer.remark(format_talk_latencies(turn))
+    return TalkOutcome(transcript.turns, session.sent_counts, session.received_counts)
 
 
-class RecordingsConversation:
+class RecordingsConversation(PacedConversation[RealtimeEvent]):
     """
-    Says recordings, one after another, and hears the answers out.
+    Says recordings, one after another, and waits for each answer.
 
     Args:
-        show: takes words as they come.
-        is_fast: whether sound is sent as fast as it goes, and not as fast as it sounds.
+        show: gets text as it arrives.
+        is_fast: whether to send audio at once, not at the pace of speech.
     """
 
     def __init__(
         self, session: RealtimeClientSession, transcript: TalkTranscript, show: Callable[[TextChunk], None], *, is_fast: bool = False
     ) -> None:
+        super().__init__(session)
         self._session = session
         self._transcript = transcript
         self._show = show
         self._is_fast = is_fast
-        self._due_s = 0.0
-        self._sent_ms = 0.0
         self._first_turn = 0
 
     async def send_recording(self, recording: InputRecording, *, silence_ms: float = MAX_SILENCE_MS) -> None:
         """
-        Say a recording, and wait for what is answered.
+        Send a recording, and wait for the answer.
 
         Raises:
-            UpstreamError: the server refuses something, hears nobody speak, or doesn't answer.
+            UpstreamError: the server refuses something, hears no speech, or doesn't answer.
         """
         self._transcript.source, self._first_turn = recording.name, len(self._transcript.turns)
         self._due_s = self._now()
-        for piece in split_chunks(recording.pcm):
-            await self._send_chunk(piece, at_once=self._is_fast)
+        for chunk in split_chunks(recording.pcm):
+            await self._send_chunk(chunk, at_once=self._is_fast)
         end_ms = self._sent_ms
         while not await self._is_complete(end_ms):
             if self._has_speech_ended:
@@ -124,20 +142,19 @@ class RecordingsConversation:
                 await self._send_silence(silence_ms)
 
     async def _is_complete(self, end_ms: float) -> bool:
-        """Whether all is answered that was said in the `end_ms` of sound until the recording's end."""
+        """Whether all speech in the audio up to `end_ms` is answered."""
         if not self._is_answered:
             return False
-        heard_ms = self._transcript.turns[-1].speech_end_ms
-        if heard_ms is None or heard_ms >= end_ms:
+        speech_end_ms = self._transcript.turns[-1].speech_end_ms
+        if speech_end_ms is None or speech_end_ms >= end_ms:
             return True
-        heard = await self._session.receive(SETTLE_S)  # what comes after that turn may be silence, or more speech
-        if heard is not None:
-            self._apply(heard)
-        return heard is None
+        timed_event = await self._session.receive(SETTLE_S)  # after that turn the recording holds silence, or more speech
+        if timed_event is not None:
+            self.on_event(timed_event)
+        return timed_event is None
 
     @property
     def _has_speech_ended(self) -> bool:
-        """Whether the server has heard the end of what was said."""
         turns = self._transcript.turns[self._first_turn :]
         return not self._transcript.is_speaking and bool(turns) and turns[-1].speech_end_s is not None
 
@@ -161,31 +178,27 @@ class RecordingsConversation:
 
     async def _receive_more(self) -> None:
         turn = self._transcript.turns[-1]
-        is_answered = turn.status is not None
-        heard = await self._session.receive(TRANSCRIPT_TIMEOUT_S if is_answered else RESPONSE_TIMEOUT_S)
-        if heard is not None:
-            self._apply(heard)
-        elif is_answered:
-            turn.transcription_error = "the server doesn't say"
+        if turn.status is None:
+            await self._receive_event()
+        elif (timed_event := await self._session.receive(TRANSCRIPT_TIMEOUT_S)) is not None:
+            self.on_event(timed_event)
         else:
-            raise UpstreamError(f"The server has said nothing for {RESPONSE_TIMEOUT_S} s.")
-
-    # The clock, and what comes meanwhile
-
-    @staticmethod
-    def _now() -> float:
-        return asyncio.get_running_loop().time()
+            turn.transcription_error = "the server doesn't say"
 
     async def _send_chunk(self, chunk: bytes, *, at_once: bool) -> None:
-        """Send a piece, and hear what comes until the next is due."""
         await self._session.send(InputAudioBufferAppend(audio=chunk))
         self._sent_ms += duration_ms(len(chunk), RATE_HZ)
         self._due_s = self._now() if at_once else self._due_s + CHUNK_MS / 1000
-        while (heard := await self._session.receive(self._due_s - self._now())) is not None:
-            self._apply(heard)
+        await self._receive_until_due()
 
-    def _apply(self, timed_event: TimedRealtimeEvent) -> None:
+    def on_event(self, timed_event: TimedEvent[RealtimeEvent]) -> None:
+        """
+        Note an event, and show its text.
+
+        Raises:
+            UpstreamError: the event is an error.
+        """
         if isinstance(timed_event.event, ErrorEvent):
             raise refusal_error(timed_event.event.error)
-        for words in self._transcript.apply(timed_event.event, timed_event.at_s):
-            self._show(words)
+        for chunk in self._transcript.apply(timed_event.event, timed_event.at_s):
+            self._show(chunk)

@@ -1,54 +1,47 @@
 """A MiniCPM-o session with recordings in place of a person, and pictures in place of a camera."""
 
-import asyncio
+import abc
 import base64
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from msgspec import Struct
 
 from antiphon.audio import duration_ms, peak, size_bytes
-from antiphon.cli.common.client import RESPONSE_TIMEOUT_S, ApiClient
+from antiphon.cli.common.client import ApiClient
 from antiphon.cli.voice.audio import InputRecording
-from antiphon.cli.voice.duplex_record import DuplexTranscript
-from antiphon.cli.voice.minicpmo_session import MinicpmoClientSession, MinicpmoSessionOptions, TimedMinicpmoEvent, connect_minicpmo
-from antiphon.cli.voice.transcript import TextChunk
+from antiphon.cli.voice.from_files import FAST_SILENCE_MS, MAX_SILENCE_MS, SETTLE_S, PacedConversation
+from antiphon.cli.voice.minicpmo_session import MinicpmoClientSession, MinicpmoEvent, MinicpmoSessionOptions, connect_minicpmo
+from antiphon.cli.voice.render import Renderer, format_duplex_latencies
+from antiphon.cli.voice.socket import TimedEvent
+from antiphon.cli.voice.transcript import DuplexAnswer, DuplexTranscript
 from antiphon.errors import UpstreamError
 from antiphon.wire.minicpmo.media import RATE_IN_HZ, to_floats
 from antiphon.wire.minicpmo.server_events import ServerEvent, SessionClosed, SessionCreated
 
-MAX_SILENCE_MS = 15_000
-"""After so much of it a model that has said nothing won't."""
-
-SETTLE_S = 0.5
-"""How long after an answer a model may take to go on."""
-
 FAST_BURST_S, FAST_FACTOR = 8.0, 2.0
-"""How much of a recording may be sent at once, and how fast the rest: what a server has to listen to waits somewhere, so few take more."""
-
-FAST_SILENCE_MS = 1_000
-"""Of the silence, what may be sent at once; more would have to be listened to while the answer is made."""
+"""With `--fast`, how much of a recording is sent at once, and how fast the rest: servers buffer only so much unheard audio."""
 
 _PEAK_TO_SPEECH_RATIO = 20
-"""Sound below this part of the loudest is no speech."""
+"""Audio quieter than the loudest by this factor counts as silence."""
 
 _PICTURE_INTERVAL_MS = 1_000
-"""One picture for so much sound, as the pages of MiniCPM-o send them."""
+"""One picture a second, as the web pages of MiniCPM-o send them."""
 
 
 class DuplexSessionInput(Struct, frozen=True, kw_only=True):
     """
-    What is said, and how.
+    What to send, and how.
 
     Attributes:
         recordings: s16le at `RATE_IN_HZ`.
         pictures: JPEG files, one for every second.
-        piece_ms: how much sound is sent at once.
-        is_fast: whether it is sent faster than it sounds.
-        must_listen: whether the model may say nothing until a recording is over.
-        is_aloud: whether an answer in chat is wanted aloud.
-        silence_ms: how much of it the model may take to say something.
+        chunk_ms: how much audio to send at once.
+        is_fast: whether to send audio faster than it plays.
+        force_listen: whether the model must be silent until a recording is over.
+        wants_audio: whether answers in chat mode should have audio.
+        max_silence_ms: how much silence to send while waiting for an answer.
     """
 
     recordings: Sequence[InputRecording]
@@ -62,11 +55,12 @@ class DuplexSessionInput(Struct, frozen=True, kw_only=True):
 
 class DuplexOutcome(Struct, frozen=True, kw_only=True):
     """
-    What came of a session.
+    A session that is over.
 
     Attributes:
-        sent: how many events there were, by type; `received` likewise.
-        closed: the server's last word.
+        session_closed: None where the server sent no such event.
+        sent_counts: number of events sent, by type.
+        received_counts: number of events received, by type.
     """
 
     transcript: DuplexTranscript
@@ -76,132 +70,119 @@ class DuplexOutcome(Struct, frozen=True, kw_only=True):
     received_counts: Counter[str]
 
 
-class DuplexRenderer(Protocol):
-    """What shows a session."""
-
-    def show(self, chunk: TextChunk) -> None:
-        """Show words as they come."""
-
-    def show_state(self, event: Any, transcript: DuplexTranscript) -> None:
-        """Something else has happened."""
-
-    def show_latencies(self, transcript: DuplexTranscript, first: int) -> None:
-        """A recording is answered, with the answers from `first` on."""
-
-
 async def run_duplex_session(
-    client: ApiClient, options: MinicpmoSessionOptions, inputs: DuplexSessionInput, renderer: DuplexRenderer
+    client: ApiClient, options: MinicpmoSessionOptions, inputs: DuplexSessionInput, renderer: Renderer
 ) -> DuplexOutcome:
     """
-    Hold a whole session.
+    Say recordings to a server, one after another, and wait for each answer.
 
     Raises:
-        UpstreamError: it came to nothing.
+        UpstreamError: the server can't be reached, refuses, or doesn't answer.
     """
-    record = DuplexTranscript()
-    async with connect_minicpmo(client, options) as line:
-        conversation = (_ChatMode if options.mode == "chat" else _DuplexMode)(line, record, renderer, inputs)
-        await line.begin(options, conversation.on_event)
-        assert line.session_created is not None
+    transcript = DuplexTranscript()
+    async with connect_minicpmo(client, options) as session:
+        mode = (_ChatMode if options.mode == "chat" else _DuplexMode)(session, transcript, renderer, inputs)
+        await session.begin(options, mode.on_event)
+        assert session.session_created is not None
         for recording in inputs.recordings:
-            first = len(record.answers)
-            record.source = recording.name
-            await conversation.send_recording(recording)
-            renderer.show_latencies(record, first)
-        await line.close(conversation.on_event)
+            first = len(transcript.answers)
+            transcript.source = recording.name
+            await mode.send_recording(recording)
+            if (answer := _first_answer(transcript, first)) is not None:
+                renderer.remark(format_duplex_latencies(answer))
+        await session.close(mode.on_event)
     return DuplexOutcome(
-        transcript=record,
-        session_created=line.session_created,
-        session_closed=line.session_closed,
-        sent_counts=line.sent_counts,
-        received_counts=line.received_counts,
+        transcript=transcript,
+        session_created=session.session_created,
+        session_closed=session.session_closed,
+        sent_counts=session.sent_counts,
+        received_counts=session.received_counts,
     )
 
 
-class _SessionMode:
-    """What the modes have in common."""
+def _first_answer(transcript: DuplexTranscript, first: int) -> DuplexAnswer | None:
+    """The first answer after the end of the speech, or else the last one before it."""
+    answers = transcript.answers[first:]
+    return next((answer for answer in answers if answer.first_output_s >= transcript.speech_end_s), answers[-1] if answers else None)
 
+
+class _SessionMode(PacedConversation[MinicpmoEvent]):
     def __init__(
-        self, session: MinicpmoClientSession, transcript: DuplexTranscript, renderer: DuplexRenderer, inputs: DuplexSessionInput
+        self, session: MinicpmoClientSession, transcript: DuplexTranscript, renderer: Renderer, inputs: DuplexSessionInput
     ) -> None:
+        super().__init__(session)
         self._session = session
         self._transcript = transcript
         self._renderer = renderer
         self._inputs = inputs
 
-    def on_event(self, timed_event: TimedMinicpmoEvent) -> None:
-        """Note down what was heard, and show it."""
-        for words in self._transcript.apply(timed_event.event, timed_event.at_s):
-            self._renderer.show(words)
+    @abc.abstractmethod
+    async def send_recording(self, recording: InputRecording) -> None:
+        """
+        Send a recording, and wait for the answer.
+
+        Raises:
+            UpstreamError: there is none.
+        """
+
+    def on_event(self, timed_event: TimedEvent[MinicpmoEvent]) -> None:
+        for chunk in self._transcript.apply(timed_event.event, timed_event.at_s):
+            self._renderer.show(chunk)
         if isinstance(timed_event.event, ServerEvent):
             self._renderer.show_state(timed_event.event, self._transcript)
 
-    @staticmethod
-    def _now() -> float:
-        return asyncio.get_running_loop().time()
-
 
 class _DuplexMode(_SessionMode):
-    """Sound goes on, whoever speaks."""
+    """Audio is sent all the time, also while the model speaks."""
 
     def __init__(
-        self, session: MinicpmoClientSession, transcript: DuplexTranscript, renderer: DuplexRenderer, inputs: DuplexSessionInput
+        self, session: MinicpmoClientSession, transcript: DuplexTranscript, renderer: Renderer, inputs: DuplexSessionInput
     ) -> None:
         super().__init__(session, transcript, renderer, inputs)
         self._silence = bytes(size_bytes(inputs.chunk_ms, RATE_IN_HZ))
-        self._sent_ms = 0.0
         self._picture_second = -1
-        self._due_s = 0.0
 
     async def send_recording(self, recording: InputRecording) -> None:
-        """
-        Say a recording, and wait for what is answered.
-
-        Raises:
-            UpstreamError: nothing is.
-        """
         first, size = len(self._transcript.answers), len(self._silence)
-        begun_s = self._due_s = self._now()
-        said_ms, speech_end_ms = 0.0, find_speech_end_ms(recording.pcm)
-        self._transcript.speech_end_s = begun_s + duration_ms(len(recording.pcm), RATE_IN_HZ) / 1000  # until it is known
-        for at in range(0, len(recording.pcm), size):
-            piece = recording.pcm[at : at + size]
-            said_ms += duration_ms(len(piece), RATE_IN_HZ)
-            self._due_s = begun_s + self._send_offset_s(said_ms)
-            await self._send_chunk(piece, force_listen=self._inputs.force_listen)
-            if said_ms - self._inputs.chunk_ms < speech_end_ms:
-                self._transcript.speech_end_s = self._now() if self._inputs.is_fast else begun_s + speech_end_ms / 1000
+        start_s = self._due_s = self._now()
+        sent_ms, speech_end_ms = 0.0, find_speech_end_ms(recording.pcm)
+        self._transcript.speech_end_s = start_s + duration_ms(len(recording.pcm), RATE_IN_HZ) / 1000  # until it is known
+        for offset in range(0, len(recording.pcm), size):
+            chunk = recording.pcm[offset : offset + size]
+            sent_ms += duration_ms(len(chunk), RATE_IN_HZ)
+            self._due_s = start_s + self._send_offset_s(sent_ms)
+            await self._send_chunk(chunk, force_listen=self._inputs.force_listen)
+            if sent_ms - self._inputs.chunk_ms < speech_end_ms:
+                self._transcript.speech_end_s = self._now() if self._inputs.is_fast else start_s + speech_end_ms / 1000
         for answer in self._transcript.answers[first:]:
             answer.speech_end_s = self._transcript.speech_end_s
         await self._send_silence(first)
 
     def _send_offset_s(self, ms: float) -> float:
-        """When sound of that length has been said: a microphone has a piece of sound once it is over."""
+        """When to send a chunk that ends at `ms` of a recording: a microphone delivers a chunk once it is over."""
         return max(0.0, ms / 1000 - FAST_BURST_S) / FAST_FACTOR if self._inputs.is_fast else ms / 1000
 
     async def _send_silence(self, first: int) -> None:
-        silent_ms, record = 0.0, self._transcript
+        silence_ms, transcript = 0.0, self._transcript
         while not self._is_answered(first):
-            if silent_ms >= self._inputs.max_silence_ms and not record.is_speaking:
-                if len(record.answers) > first:
+            if silence_ms >= self._inputs.max_silence_ms and not transcript.is_speaking:
+                if len(transcript.answers) > first:
                     return
-                raise UpstreamError(f"The model has said nothing to {record.source}.")
-            hurries = self._inputs.is_fast and silent_ms < FAST_SILENCE_MS
-            self._due_s = max(self._due_s, self._now()) + (0 if hurries else self._inputs.chunk_ms / 1000)
+                raise UpstreamError(f"The model has said nothing to {transcript.source}.")
+            at_once = self._inputs.is_fast and silence_ms < FAST_SILENCE_MS
+            self._due_s = max(self._due_s, self._now()) + (0 if at_once else self._inputs.chunk_ms / 1000)
             await self._send_chunk(self._silence)
-            silent_ms += self._inputs.chunk_ms
+            silence_ms += self._inputs.chunk_ms
 
     def _is_answered(self, first: int) -> bool:
-        """Whether the model has said something since the speech was over, and now listens again."""
-        record = self._transcript
-        answers = [answer for answer in record.answers[first:] if answer.ended_s is not None and answer.ended_s >= record.speech_end_s]
-        ended_s = max((answer.ended_s or 0.0 for answer in answers if not answer.is_interrupted), default=None)
-        return not record.is_speaking and ended_s is not None and self._now() >= ended_s + SETTLE_S
+        """Whether the model has answered since the end of the speech, and listens again."""
+        transcript = self._transcript
+        ends_s = [answer.ended_s for answer in transcript.answers[first:] if answer.ended_s is not None and not answer.is_interrupted]
+        last_s = max((end_s for end_s in ends_s if end_s >= transcript.speech_end_s), default=None)
+        return not transcript.is_speaking and last_s is not None and self._now() >= last_s + SETTLE_S
 
     async def _send_chunk(self, chunk: bytes, *, force_listen: bool = False) -> None:
-        """Send a piece once it is due, and hear what comes meanwhile."""
-        while (heard := await self._session.receive(max(0.0, self._due_s - self._now()))) is not None:
-            self.on_event(heard)
+        await self._receive_until_due()
         append: dict[str, Any] = {"audio": base64.b64encode(to_floats(chunk)).decode()}
         if force_listen:
             append["force_listen"] = True
@@ -211,7 +192,7 @@ class _DuplexMode(_SessionMode):
         await self._session.send("input.append", input=append)
 
     def _next_picture(self) -> bytes | None:
-        """What is seen with the piece that is sent next; the last picture stays."""
+        """The picture that goes with the next chunk, if a new second begins; after the last picture, that one again."""
         second = int(self._sent_ms // _PICTURE_INTERVAL_MS)
         if not self._inputs.pictures or second == self._picture_second:
             return None
@@ -220,37 +201,28 @@ class _DuplexMode(_SessionMode):
 
 
 class _ChatMode(_SessionMode):
-    """Each recording is a message, and the conversation goes with it."""
+    """Each recording is a message, sent with all messages before it: chat mode keeps no history on the server."""
 
     def __init__(
-        self, session: MinicpmoClientSession, transcript: DuplexTranscript, renderer: DuplexRenderer, inputs: DuplexSessionInput
+        self, session: MinicpmoClientSession, transcript: DuplexTranscript, renderer: Renderer, inputs: DuplexSessionInput
     ) -> None:
         super().__init__(session, transcript, renderer, inputs)
         self._messages: list[dict[str, Any]] = []
 
     async def send_recording(self, recording: InputRecording) -> None:
-        """
-        Say a recording, and wait for the answer.
-
-        Raises:
-            UpstreamError: there is none.
-        """
         parts = [{"type": "audio", "data": base64.b64encode(to_floats(recording.pcm)).decode()}]
         if not self._messages:
             parts = [{"type": "image", "data": base64.b64encode(picture).decode()} for picture in self._inputs.pictures] + parts
         self._messages.append({"role": "user", "content": parts})
         await self._session.send("input.append", input={"messages": self._messages, "tts": {"enabled": self._inputs.wants_audio}})
-        self._transcript.speech_end_s, before = self._now(), len(self._transcript.answers)
-        while not (len(self._transcript.answers) > before and self._transcript.answers[-1].ended_s is not None):
-            heard = await self._session.receive(RESPONSE_TIMEOUT_S)
-            if heard is None:
-                raise UpstreamError(f"The server has said nothing for {RESPONSE_TIMEOUT_S} s.")
-            self.on_event(heard)
+        self._transcript.speech_end_s, first = self._now(), len(self._transcript.answers)
+        while not (len(self._transcript.answers) > first and self._transcript.answers[-1].ended_s is not None):
+            await self._receive_event()
         self._messages.append({"role": "assistant", "content": self._transcript.answers[-1].text})
 
 
 def find_speech_end_ms(pcm: bytes) -> float:
     """Where in a recording the speech ends, in milliseconds."""
     step, loudest = size_bytes(20, RATE_IN_HZ), peak(pcm)
-    loud = (at for at in range(0, len(pcm), step) if peak(pcm[at : at + step]) * _PEAK_TO_SPEECH_RATIO >= loudest)
+    loud = (offset for offset in range(0, len(pcm), step) if peak(pcm[offset : offset + step]) * _PEAK_TO_SPEECH_RATIO >= loudest)
     return duration_ms(max(loud, default=0) + step, RATE_IN_HZ)

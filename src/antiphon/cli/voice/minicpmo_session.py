@@ -1,35 +1,35 @@
-"""The line to a MiniCPM-o server: how a session is waited for and begun, and what is said and heard in it."""
+"""A session with a MiniCPM-o server: waiting in its queue, starting, and exchanging events."""
 
 import contextlib
 import json
-from collections import Counter
 from collections.abc import AsyncIterator, Callable
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 from urllib.parse import urlencode
 
 import aiohttp
 from msgspec import Struct
 
 from antiphon.cli.common.client import ApiClient
-from antiphon.cli.voice import recording
-from antiphon.cli.voice.socket import OPEN_TIMEOUT_S, EventSocket, connect_websocket
+from antiphon.cli.voice.recording import RECORD_HEADERS
+from antiphon.cli.voice.socket import OPEN_TIMEOUT_S, ClientSession, TimedEvent, connect_websocket
 from antiphon.errors import UpstreamError
 from antiphon.wire.codec.types import Unknown
 from antiphon.wire.minicpmo.server_events import ErrorEvent, ServerEvent, SessionClosed, SessionCreated, SessionQueueDone, decode_server
 
 Mode = Literal["audio", "video", "chat"]
+MinicpmoEvent = ServerEvent | Unknown
 
 _CLOSE_TIMEOUT_S = 5.0
 
 
 class MinicpmoSessionOptions(Struct, frozen=True, kw_only=True):
     """
-    What is asked of a session.
+    How a session is opened.
 
     Attributes:
-        model: who is to answer; None for whoever the server takes.
-        instructions: what the model is told before the session; None for what the server tells it.
-        recording: takes the id of the session, which is to be recorded; None for one that isn't.
+        model: None leaves the choice to the server.
+        instructions: the system prompt; None keeps the server's own.
+        on_session_id: asks the server to record the session, and gets its id; None asks for no recording.
     """
 
     mode: Mode = "audio"
@@ -39,106 +39,91 @@ class MinicpmoSessionOptions(Struct, frozen=True, kw_only=True):
 
     @property
     def path(self) -> str:
-        """Where such a session is."""
+        """The path and query to connect to."""
         return f"/v1/realtime?{urlencode({'mode': self.mode} | ({} if self.model is None else {'model': self.model}))}"
 
 
-class TimedMinicpmoEvent(NamedTuple):
-    """
-    An event of the server's.
-
-    Attributes:
-        at_s: when it came, on the clock of the loop.
-    """
-
-    event: ServerEvent | Unknown
-    at_s: float
-
-
-class MinicpmoClientSession:
+class MinicpmoClientSession(ClientSession[MinicpmoEvent]):
     """
     A session.
 
     Attributes:
-        created: how it began.
-        closed: how it ended; None as long as it hasn't.
+        session_created: the event that started it; None before.
+        session_closed: the event that ended it; None before.
     """
 
     def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
-        self._socket = EventSocket(socket)
+        super().__init__(socket)
         self.session_created: SessionCreated | None = None
         self.session_closed: SessionClosed | None = None
 
-    @property
-    def sent_counts(self) -> Counter[str]:
-        """How many events were said, by type."""
-        return self._socket.sent_counts
-
-    @property
-    def received_counts(self) -> Counter[str]:
-        """How many events were heard, by type."""
-        return self._socket.received_counts
+    def decode(self, text: bytes) -> MinicpmoEvent:
+        """The event in a frame."""
+        return decode_server(text)
 
     async def send(self, event_type: str, **fields: Any) -> None:
         """
         Send an event.
 
         Raises:
-            UpstreamError: nobody is there any more.
+            UpstreamError: the connection is closed.
         """
-        await self._socket.send(json.dumps({"type": event_type, **fields}), event_type)
+        await self.send_text(json.dumps({"type": event_type, **fields}), event_type)
 
-    async def receive(self, timeout_s: float | None = None) -> TimedMinicpmoEvent | None:
+    async def receive(self, timeout_s: float | None = None) -> TimedEvent[MinicpmoEvent] | None:
         """
-        The next event; None when none came in time.
+        The next event; None when none arrived in time.
 
         Raises:
-            UpstreamError: the server refuses something, ends the session, or has hung up.
+            UpstreamError: the server sent an error, ended the session, or closed the connection.
         """
-        frame = await self._socket.receive(timeout_s)
-        if frame is None:
-            return None
-        event = decode_server(frame.text)
-        self.received_counts[event.type] += 1
-        if isinstance(event, ErrorEvent):
-            raise UpstreamError(event.error.message, code=event.error.code)
-        if isinstance(event, SessionClosed):
-            self.session_closed = event
-            raise UpstreamError(f"The server has closed the session: {_close_reason(event)}.", code=event.reason)
-        return TimedMinicpmoEvent(event, frame.at_s)
+        timed_event = await super().receive(timeout_s)
+        match timed_event.event if timed_event is not None else None:
+            case ErrorEvent(error=error):
+                raise UpstreamError(error.message, code=error.code)
+            case SessionClosed() as event:
+                self.session_closed = event
+                raise UpstreamError(f"The server has closed the session: {_close_reason(event)}.", code=event.reason)
+            case _:
+                pass
+        return timed_event
 
-    async def begin(self, options: MinicpmoSessionOptions, on_event: Callable[[TimedMinicpmoEvent], None]) -> None:
+    async def begin(self, options: MinicpmoSessionOptions, on_event: Callable[[TimedEvent[MinicpmoEvent]], None]) -> None:
         """
-        Wait for a place, and begin.
+        Wait in the queue, then start the session.
 
         Args:
-            take: takes all that is heard until the session has begun.
+            on_event: gets every event until the session has started.
 
         Raises:
-            UpstreamError: there is no place, or no session.
+            UpstreamError: the session did not start.
         """
-        while (heard := await self.receive(OPEN_TIMEOUT_S)) is not None:
-            on_event(heard)
-            if isinstance(heard.event, SessionQueueDone):
+        while (timed_event := await self.receive(OPEN_TIMEOUT_S)) is not None:
+            on_event(timed_event)
+            # The server takes `session.init` only after `session.queue_done`.
+            if isinstance(timed_event.event, SessionQueueDone):
                 await self.send("session.init", payload={} if options.instructions is None else {"system_prompt": options.instructions})
-            elif isinstance(heard.event, SessionCreated):
-                self.session_created = heard.event
+            elif isinstance(timed_event.event, SessionCreated):
+                self.session_created = timed_event.event
                 if options.on_session_id is not None:
-                    options.on_session_id(heard.event.session_id)
+                    options.on_session_id(timed_event.event.session_id)
                 return
-        raise UpstreamError(f"The server has begun no session within {OPEN_TIMEOUT_S} s.")
+        raise UpstreamError(f"The server started no session within {OPEN_TIMEOUT_S} s.")
 
-    async def close(self, on_event: Callable[[TimedMinicpmoEvent], None]) -> None:
+    async def close(self, on_event: Callable[[TimedEvent[MinicpmoEvent]], None]) -> None:
         """
-        Take leave, and hear what comes until the server has, too.
+        Close the session, and wait until the server confirms.
+
+        Args:
+            on_event: gets the events that still arrive.
 
         Raises:
-            UpstreamError: the server doesn't.
+            UpstreamError: the connection ended without a confirmation.
         """
         await self.send("session.close", reason="user_stop")
         try:
-            while (heard := await self.receive(_CLOSE_TIMEOUT_S)) is not None:
-                on_event(heard)
+            while (timed_event := await self.receive(_CLOSE_TIMEOUT_S)) is not None:
+                on_event(timed_event)
         except UpstreamError:
             if self.session_closed is None:
                 raise
@@ -151,10 +136,10 @@ def _close_reason(event: SessionClosed) -> str:
 @contextlib.asynccontextmanager
 async def connect_minicpmo(client: ApiClient, options: MinicpmoSessionOptions) -> AsyncIterator[MinicpmoClientSession]:
     """
-    A WebSocket for a session, which has not begun.
+    Connect; `begin` then starts the session.
 
     Raises:
-        UpstreamError: the server is not there, or declines.
+        UpstreamError: the server can't be reached, or refuses.
     """
-    async with connect_websocket(client, options.path, recording.RECORD_HEADERS if options.on_session_id else {}) as socket:
+    async with connect_websocket(client, options.path, RECORD_HEADERS if options.on_session_id else {}) as socket:
         yield MinicpmoClientSession(socket)

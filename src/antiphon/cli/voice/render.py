@@ -1,42 +1,60 @@
-"""How a conversation is shown: who says what, word by word."""
+"""How a voice session is shown in the terminal: who says what, word by word, and what else happens."""
 
 import re
 import textwrap
 
 from antiphon.cli.common.shell import Shell
-from antiphon.cli.voice.audio import InputRecording
-from antiphon.cli.voice.transcript import MODEL, USER, TalkTurn, TextChunk
+from antiphon.cli.voice.transcript import MODEL, USER, DuplexAnswer, DuplexQueuePosition, DuplexTranscript, TalkTurn, TextChunk
+from antiphon.wire.minicpmo.server_events import (
+    OutputDelta,
+    ServerEvent,
+    SessionCreated,
+    SessionQueued,
+    SessionWarning,
+)
 
 _INDENT = 10
 _MAX_COLUMNS = 110
 """Longer lines are hard to read."""
 
 _TALK_LATENCY_LABELS = {"transcript": "transcript", "first_token": "first token", "first_audio": "first audio"}
-"""In the order in which they come about, and as they are called."""
+_DUPLEX_LATENCY_LABELS = {"first_text": "first text", "first_audio": "first audio"}
+"""In the order in which they usually come."""
 
 
-class TerminalTalkRenderer:
+class Renderer:
+    """Shows a session; this one shows nothing."""
+
+    def show(self, chunk: TextChunk) -> None:
+        """Show text of a speaker, as it arrives."""
+
+    def show_state(self, event: ServerEvent, transcript: DuplexTranscript) -> None:
+        """Show what a MiniCPM-o event says besides text: the queue, the session's start and coming end, that the model listens."""
+
+    def remark(self, text: str) -> None:
+        """Show a line that belongs to no speaker."""
+
+
+class TerminalRenderer(Renderer):
     """
-    Shows words as they come, each speaker's in lines of their own.
+    Shows each speaker's words in lines of their own on the standard output.
 
-    What you said may become known only while the model speaks; it is then shown once the model is done.
-
-    Args:
-        names_recordings: whether they are told apart.
+    The user's transcript may arrive while the model speaks; it is shown once the model is done.
     """
 
-    def __init__(self, shell: Shell, *, names_recordings: bool = False) -> None:
+    def __init__(self, shell: Shell) -> None:
         self._print = shell.say
         self._columns = min(_MAX_COLUMNS, shell.columns)
-        self._names_recordings = names_recordings
         self._speaker: str | None = None
         self._column = 0
         self._word = ""
         self._needs_new_line = False
         self._deferred_chunks: list[TextChunk] = []
+        self._queue_position: DuplexQueuePosition | None = None
+        self._has_listened = False
 
     def show(self, chunk: TextChunk) -> None:
-        """Show some words."""
+        """Show text of a speaker."""
         if self._speaker == MODEL and chunk.speaker == USER:
             self._deferred_chunks.append(chunk)
             return
@@ -46,27 +64,32 @@ class TerminalTalkRenderer:
         if chunk.is_last:
             self.end()
 
-    def begin_recording(self, recording: InputRecording) -> None:
-        """Name what will be said, where there are several."""
-        if self._names_recordings:
-            self.remark(recording.name)
-
-    def show_latencies(self, turn: TalkTurn) -> None:
-        """Show how long an answer took."""
-        self.remark(format_talk_latencies(turn))
+    def show_state(self, event: ServerEvent, transcript: DuplexTranscript) -> None:
+        """Show a change once: servers repeat their queue positions, and a listening model says so all the time."""
+        match event:
+            case SessionQueued() if transcript.queue_positions[-1] != self._queue_position:
+                self._queue_position = transcript.queue_positions[-1]
+                self.remark(format_queue_position(self._queue_position))
+            case SessionCreated():
+                self.remark(f"session {event.session_id}")
+            case SessionWarning():
+                self.remark(f"the session ends in {event.remaining_s:.0f} s")
+            case OutputDelta(kind="listen") if not self._has_listened and not transcript.answers:
+                self._has_listened = True
+                self.remark("it listens")
 
     def remark(self, text: str) -> None:
-        """Show a line that nobody said."""
+        """Show a line that belongs to no speaker."""
         self.end()
         indent = " " * _INDENT
         self._print(textwrap.fill(text, self._columns, initial_indent=indent, subsequent_indent=indent))
 
     def end(self) -> None:
-        """End what is being said."""
+        """End the speaker's lines, and show what had to wait for that."""
         self._end_line()
-        late, self._deferred_chunks = self._deferred_chunks, []
-        for words in late:
-            self.show(words)
+        chunks, self._deferred_chunks = self._deferred_chunks, []
+        for chunk in chunks:
+            self.show(chunk)
         self._end_line()
 
     def _end_line(self) -> None:
@@ -82,7 +105,7 @@ class TerminalTalkRenderer:
             self._print(f"  {speaker:>6}  ", end="")
 
     def _append_text(self, text: str) -> None:
-        """A word is put where it fits once it is whole, so the last one waits for what comes after it."""
+        # Whether a word fits into the line is known once it is whole, so the last one waits for the next text.
         for part in re.findall(r"\s+|\S+", text):
             if part.isspace():
                 self._print_word()
@@ -104,24 +127,24 @@ class TerminalTalkRenderer:
         self._needs_new_line = False
 
 
+def format_queue_position(position: DuplexQueuePosition) -> str:
+    """A position in the queue, in words."""
+    wait = "" if position.wait_s is None else f", about {position.wait_s:.0f} s"
+    return f"waits: number {position.position} of {position.queue_length}{wait}"
+
+
 def format_talk_latencies(turn: TalkTurn) -> str:
-    """How long the answer took from the end of the speech to each step."""
-    waits = turn.latencies_ms
-    return f"speech end -> {', '.join(f'{called} {_format_ms(waits[name])}' for name, called in _TALK_LATENCY_LABELS.items())} ms"
+    """How long after the end of the speech each part of the answer came."""
+    latencies = turn.latencies_ms
+    return f"speech end -> {', '.join(f'{label} {_format_ms(latencies[name])}' for name, label in _TALK_LATENCY_LABELS.items())} ms"
+
+
+def format_duplex_latencies(answer: DuplexAnswer) -> str:
+    """How long after the end of the speech each part of the answer came."""
+    latencies = answer.latencies_ms
+    steps = (f"{label} {_format_ms(latencies[name])}" for name, label in _DUPLEX_LATENCY_LABELS.items())
+    return " -> ".join(("speech end", *steps)) + " ms"
 
 
 def _format_ms(ms: float | None) -> str:
     return "-" if ms is None else f"{ms:.0f}"
-
-
-class SilentTalkRenderer:
-    """Shows nothing."""
-
-    def show(self, chunk: TextChunk) -> None:
-        """Nobody reads them."""
-
-    def begin_recording(self, recording: InputRecording) -> None:
-        """Nobody reads its name."""
-
-    def show_latencies(self, turn: TalkTurn) -> None:
-        """Nobody reads how long it took."""

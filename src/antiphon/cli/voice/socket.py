@@ -1,10 +1,11 @@
-"""The WebSocket under a conversation: how it is opened, what is counted on it, and how it breaks."""
+"""A voice session over a WebSocket: opening it, sending and receiving events, and what its failures mean."""
 
+import abc
 import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
-from typing import NamedTuple
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import aiohttp
 
@@ -12,31 +13,43 @@ from antiphon.cli.common.client import ApiClient, ServerUnreachable, unreachable
 from antiphon.errors import UpstreamError
 
 OPEN_TIMEOUT_S = 60
-"""How long a server may take to open a session: it may have ears and a voice to load first."""
+"""A server may have to load its speech models before it opens a session."""
 
 _CLOSE_TIMEOUT_S = 1.0
 _PING_INTERVAL_S = 30.0
 _MAX_MESSAGE_BYTES = 64 << 20
 
 
-class ReceivedFrame(NamedTuple):
+class WireEvent(Protocol):
+    """An event of any dialect."""
+
+    @property
+    def type(self) -> str:
+        """Its `type` on the wire."""
+
+
+EventT = TypeVar("EventT", bound=WireEvent)
+
+
+class TimedEvent(NamedTuple, Generic[EventT]):
     """
-    What the server said.
+    An event from the server.
 
     Attributes:
-        at_s: when it came, on the clock of the loop.
+        at_s: when it arrived, on the event loop's clock.
     """
 
-    text: bytes
+    event: EventT
     at_s: float
 
 
-class EventSocket:
+class ClientSession(abc.ABC, Generic[EventT]):
     """
-    What goes both ways on an open WebSocket.
+    The client's side of a session; each dialect adds how its events are written and read.
 
     Attributes:
-        sent: how many events were said, by type; `received` likewise.
+        sent_counts: number of events sent, by type.
+        received_counts: number of events received, by type.
     """
 
     def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
@@ -44,12 +57,21 @@ class EventSocket:
         self.sent_counts: Counter[str] = Counter()
         self.received_counts: Counter[str] = Counter()
 
-    async def send(self, text: str, event_type: str) -> None:
+    @abc.abstractmethod
+    def decode(self, text: bytes) -> EventT:
         """
-        Send an event of that type.
+        The event in a frame.
 
         Raises:
-            UpstreamError: nobody is there any more.
+            UpstreamError: the frame holds no event.
+        """
+
+    async def send_text(self, text: str, event_type: str) -> None:
+        """
+        Send an event that is encoded already.
+
+        Raises:
+            UpstreamError: the connection is closed.
         """
         try:
             await self._socket.send_str(text)
@@ -57,12 +79,12 @@ class EventSocket:
             raise self._closed_error() from None
         self.sent_counts[event_type] += 1
 
-    async def receive(self, timeout_s: float | None = None) -> ReceivedFrame | None:
+    async def receive(self, timeout_s: float | None = None) -> TimedEvent[EventT] | None:
         """
-        The next event; None when none came in time.
+        The next event; None when none arrived in time.
 
         Raises:
-            UpstreamError: the server has hung up.
+            UpstreamError: the server closed the connection, or sent something that is no event.
         """
         try:
             async with asyncio.timeout(timeout_s):
@@ -71,7 +93,9 @@ class EventSocket:
             return None
         if message.type is not aiohttp.WSMsgType.TEXT:
             raise self._closed_error(message)
-        return ReceivedFrame(message.data.encode(), asyncio.get_running_loop().time())
+        event = self.decode(message.data.encode())
+        self.received_counts[event.type] += 1
+        return TimedEvent(event, asyncio.get_running_loop().time())
 
     def _closed_error(self, message: aiohttp.WSMessage | None = None) -> UpstreamError:
         reason = f": {message.extra}" if message is not None and message.type is aiohttp.WSMsgType.CLOSE and message.extra else ""
@@ -81,24 +105,23 @@ class EventSocket:
 @contextlib.asynccontextmanager
 async def connect_websocket(client: ApiClient, path: str, headers: Mapping[str, str]) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
     """
-    A WebSocket at that path of the server's.
+    Open a WebSocket at a path of the server.
 
     Raises:
-        UpstreamError: the server is not there, or declines.
+        UpstreamError: the server can't be reached, or refuses.
     """
     key = {} if client.key is None else {"Authorization": f"Bearer {client.key}"}
-    patience = aiohttp.ClientWSTimeout(ws_close=_CLOSE_TIMEOUT_S)
-    async with aiohttp.ClientSession() as http, contextlib.AsyncExitStack() as held:
-        opening = http.ws_connect(
+    async with aiohttp.ClientSession() as http, contextlib.AsyncExitStack() as stack:
+        handshake = http.ws_connect(
             client.base_url + path,
             headers={**headers, **key},
-            timeout=patience,
+            timeout=aiohttp.ClientWSTimeout(ws_close=_CLOSE_TIMEOUT_S),
             heartbeat=_PING_INTERVAL_S,
             max_msg_size=_MAX_MESSAGE_BYTES,
         )
         try:
             async with asyncio.timeout(OPEN_TIMEOUT_S):
-                socket = await held.enter_async_context(opening)
+                socket = await stack.enter_async_context(handshake)
         except aiohttp.WSServerHandshakeError as refusal:
             raise await asyncio.to_thread(_refusal_error, client, path, refusal.status) from None
         except TimeoutError:
@@ -109,10 +132,10 @@ async def connect_websocket(client: ApiClient, path: str, headers: Mapping[str, 
 
 
 def _refusal_error(client: ApiClient, path: str, status: int) -> UpstreamError:
-    """Why there is no session: in the server's words, which a plain request is told where a handshake is not."""
+    # aiohttp drops the body of a refused handshake: a plain GET of the same path brings the server's message.
     try:
         client.get(path)
-    except UpstreamError as trouble:
-        if trouble.status == status:
-            return trouble
-    return UpstreamError(f"The server at {client.base_url} opened no session, but answered {status}.", status=status)
+    except UpstreamError as error:
+        if error.status == status:
+            return error
+    return UpstreamError(f"The server at {client.base_url} opened no session; it answered {status}.", status=status)

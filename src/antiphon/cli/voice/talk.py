@@ -1,25 +1,25 @@
 """`antiphon talk`."""
 
 import asyncio
-import contextlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from antiphon.cli.common import server, weights
 from antiphon.cli.common.client import ApiClient
 from antiphon.cli.common.flags import ConfigFlag, ShellParameter
 from antiphon.cli.common.shell import Shell, UsageError
-from antiphon.cli.voice import audio, recording as recorded
+from antiphon.cli.voice import audio
 from antiphon.cli.voice.audio import RATE_HZ, InputRecording
+from antiphon.cli.voice.devices import AudioDevices, load_library
+from antiphon.cli.voice.from_files import TalkOutcome, run_conversation
+from antiphon.cli.voice.live import run_live_conversation
+from antiphon.cli.voice.realtime_session import RealtimeSessionOptions
+from antiphon.cli.voice.recording import open_voice_server
+from antiphon.cli.voice.render import Renderer, TerminalRenderer
+from antiphon.cli.voice.transcript import TalkTurn
 from antiphon.errors import UpstreamError
-
-if TYPE_CHECKING:
-    from antiphon.cli.voice.from_files import TalkOutcome
-    from antiphon.cli.voice.realtime_session import RealtimeSessionOptions
-    from antiphon.cli.voice.transcript import TalkTurn
 
 OutputFlag = Annotated[Path | None, Parameter(name=["--output", "-o"])]
 
@@ -39,15 +39,15 @@ def talk(
     shell: ShellParameter,
 ) -> None:
     """
-    Talk to a model: with recordings, or with a microphone.
+    Talk to a model, by microphone or with recordings.
 
-    A recording is said to the server as if someone spoke, and the answer is
-    shown with how long it took from the end of the speech. Several recordings
-    are turns of one conversation. With none you talk yourself, by microphone
-    and speakers, and interrupt the model by speaking; Ctrl-C ends it.
+    A recording is sent as if someone spoke. You see the answer, and how long
+    it took after the end of the speech. Several recordings are turns of one
+    conversation. Without recordings you talk by microphone and speakers. Speak
+    to interrupt the model; Ctrl-C ends the conversation.
 
-    A running server answers, or one started for this conversation, as with
-    `antiphon ask`.
+    It uses a running server, or starts one for this conversation, as
+    `antiphon ask` does.
 
     Try:
         antiphon talk question.wav
@@ -57,44 +57,35 @@ def talk(
 
     Args:
         recordings: WAV files; with the extra `speech` also FLAC, MP3 and Ogg, with `formats` also M4A, MP4, WebM and AAC.
-        output: where the answers' sound goes, as a WAV file of 24 kHz.
-        model: who is to answer; else the server's first model.
-        voice: how it is to sound; else the model's first voice.
-        instructions: what the model is told before the conversation.
-        dialect: of the Realtime API: ga, or beta as it was before.
-        fast: send the recordings as fast as it goes, not as fast as they sound.
-        record: have a running server record the conversation, and say where it is afterwards.
-        as_json: print the turns, their times and the events counted as JSON.
+        output: write the answers' audio to this WAV file, at 24 kHz.
+        model: which model answers; by default the server's first.
+        voice: which voice answers; by default the model's first.
+        instructions: the system prompt.
+        dialect: of the Realtime API: ga, or the earlier beta.
+        fast: send the recordings as fast as possible, not at the pace of speech.
+        record: have a running server record the conversation, and say afterwards where it is.
+        as_json: print the turns, their times and the number of events as JSON.
         url: base address of the server, such as http://127.0.0.1:8642/v1.
     """
     if not recordings and (output or fast or as_json):
         raise UsageError("-o, --fast and --json are about recordings: name at least one.")
     if output is not None:
         audio.check_output_path(shell.cwd / output)
-    from antiphon.cli.voice import devices as talk_devices, live, realtime_session  # noqa: PLC0415 - their wire types and their client load slowly
-
-    said = [audio.read_recording(shell.cwd / path) for path in recordings]
-    devices = None if said else talk_devices.AudioDevices(talk_devices.load_library())
-    with (
-        # One of its own would forget the recording.
-        contextlib.nullcontext(server.find_server(shell, url, file))
-        if record
-        else server.ensure_server(shell, url, file, weights.with_speech) as client,
-        recorded.report_recording(client, shell, url) if record else contextlib.nullcontext() as recording,
-    ):
-        model = model or client.first_model()
-        asked = realtime_session.RealtimeSessionOptions(
-            model=model, dialect=dialect, voice=voice, instructions=instructions, on_session_id=recording
+    inputs = [audio.read_recording(shell.cwd / path) for path in recordings]
+    devices = None if inputs else AudioDevices(load_library())
+    with open_voice_server(shell, url, file, record=record) as (client, on_session_id):
+        options = RealtimeSessionOptions(
+            model=model or client.first_model(), dialect=dialect, voice=voice, instructions=instructions, on_session_id=on_session_id
         )
         if devices is not None:
-            live.run_live_conversation(client, asked, devices, shell)
+            run_live_conversation(client, options, devices, shell)
         else:
-            _talk_with_recordings(client, asked, said, output, shell, as_json=as_json, is_fast=fast)
+            _talk_with_recordings(client, options, inputs, output, shell, as_json=as_json, is_fast=fast)
 
 
 def _talk_with_recordings(
     client: ApiClient,
-    options: "RealtimeSessionOptions",
+    options: RealtimeSessionOptions,
     recordings: Sequence[InputRecording],
     output: Path | None,
     shell: Shell,
@@ -102,24 +93,21 @@ def _talk_with_recordings(
     as_json: bool,
     is_fast: bool,
 ) -> None:
-    from antiphon.cli.voice import from_files, render  # noqa: PLC0415 - as above
-
-    shown = render.SilentTalkRenderer() if as_json else render.TerminalTalkRenderer(shell, names_recordings=len(recordings) > 1)
-    outcome = asyncio.run(from_files.run_conversation(client, options, recordings, shown, is_fast=is_fast))
-    written = _write_audio(outcome.turns, shell.cwd / output, shell) if output is not None else None
+    renderer = Renderer() if as_json else TerminalRenderer(shell)
+    outcome = asyncio.run(run_conversation(client, options, recordings, renderer, is_fast=is_fast))
+    output_path = _write_audio(outcome.turns, shell.cwd / output, shell) if output is not None else None
     if as_json:
-        shell.say_json(_to_dict(client, options, outcome, written))
+        shell.say_json(_to_dict(client, options, outcome, output_path))
     for turn in outcome.turns:
-        _raise_on_failure(turn, shell)
+        _check_status(turn, shell)
 
 
-def _write_audio(turns: "Sequence[TalkTurn]", path: Path, shell: Shell) -> Path | None:
-    """Where the answers' sound was written to; None where they have none."""
-    sound = b"".join(turn.pcm for turn in turns if turn.status != "cancelled")
-    return audio.write_answer(sound, RATE_HZ, path, shell)
+def _write_audio(turns: Sequence[TalkTurn], path: Path, shell: Shell) -> Path | None:
+    pcm = b"".join(turn.pcm for turn in turns if turn.status != "cancelled")
+    return audio.write_answer(pcm, RATE_HZ, path, shell)
 
 
-def _to_dict(client: ApiClient, options: "RealtimeSessionOptions", outcome: "TalkOutcome", output_path: Path | None) -> dict[str, Any]:
+def _to_dict(client: ApiClient, options: RealtimeSessionOptions, outcome: TalkOutcome, output_path: Path | None) -> dict[str, Any]:
     return {
         "server": client.base_url,
         "model": options.model,
@@ -130,9 +118,8 @@ def _to_dict(client: ApiClient, options: "RealtimeSessionOptions", outcome: "Tal
     }
 
 
-def _raise_on_failure(turn: "TalkTurn", shell: Shell) -> None:
-    """Say what is wrong with an answer that is not whole; one that failed is a fault."""
+def _check_status(turn: TalkTurn, shell: Shell) -> None:
     if turn.status == "failed":
-        raise UpstreamError(f"The model failed: {turn.reason or 'it does not say why'}")
+        raise UpstreamError(f"The model failed: {turn.reason or 'it gave no reason'}")
     if turn.status == "incomplete":
         shell.note(f"the answer was cut off: {turn.reason}")
