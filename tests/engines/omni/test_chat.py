@@ -116,7 +116,7 @@ def test_an_answer_that_is_cancelled_costs_its_session_and_the_next_is_answered_
             assert await client.told.end_of("resp_2") == events.ResponseEnded("resp_2")
             assert text(client, "resp_2") == "You said: two "
             assert worker.sessions == 2
-            ended_at = client.told.words.index(client.told.word_ends("resp_1")[0])
+            ended_at = client.told.words.index(client.told.ends("resp_1")[0])
             assert not [word for word in client.told.words[ended_at + 1 :] if word.id == "resp_1"]
 
     played(scenario)
@@ -127,7 +127,7 @@ def test_a_question_that_waits_can_be_taken_back():
         async with facing(worker := Worker(creates_s=0.05), "chat") as client:
             client.tell(ask("resp_1"), ask("resp_2"), ask("resp_3"), commands.Cancel("resp_2"), commands.Cancel("resp_none"))
             await client.told.end_of("resp_3")
-            assert client.told.word_ends("resp_2") == [events.ResponseEnded("resp_2", "cancelled")]
+            assert client.told.ends("resp_2") == [events.ResponseEnded("resp_2", "cancelled")]
             assert len(worker.asked) == 2
 
     played(scenario)
@@ -143,7 +143,7 @@ def test_a_conversation_can_go_from_speaking_all_the_time_to_answering(kind, opt
             (sound, *_) = await client.told.some(events.AudioDelta)
             client.tell(ask())
             assert await client.told.end_of("resp_1") == events.ResponseEnded("resp_1")
-            assert client.told.word_ends(sound.id) == [events.ResponseEnded(sound.id, "cancelled")]
+            assert client.told.ends(sound.id) == [events.ResponseEnded(sound.id, "cancelled")]
             assert [payload["mode"] for payload in worker.inits] == ["full_duplex", "turn_based"]
         assert not worker.breaches
 

@@ -114,7 +114,7 @@ def test_a_turn_that_is_cancelled_ends_so_and_the_model_is_made_to_listen():
             (sound, *_) = await client.told.some(events.AudioDelta)
             client.tell(commands.Cancel(sound.id), commands.AppendAudio(loud()))
             await client.told.some(events.Listening)
-            assert client.told.word_ends(sound.id) == [events.ResponseEnded(sound.id, "cancelled")]
+            assert client.told.ends(sound.id) == [events.ResponseEnded(sound.id, "cancelled")]
             assert worker.asked[1]["force_listen"] is True
             client.tell(commands.AppendAudio(loud()))
             await client.told.some(events.AudioDelta, count=2)
@@ -128,7 +128,7 @@ def test_a_model_that_is_to_write_only_writes_only():
             await begun(client, voice=None)
             client.tell(commands.AppendAudio(loud()), commands.AppendAudio(quiet()))
             await client.told.some(events.ResponseEnded)
-            assert client.told.kinds() == ["Ready", "Text", "Ended", "Listening"]
+            assert client.told.kinds() == ["DuplexStarted", "TextDelta", "ResponseEnded", "Listening"]
             assert worker.inits[0]["use_tts"] is False
             assert worker.inits[0]["config"] == {"generate_audio": False}
 
@@ -139,7 +139,7 @@ def test_voices_and_what_may_be_set_reach_the_worker_and_nothing_else_does():
     async def scenario():
         async with facing(worker := Worker()) as client:
             options = {"length_penalty": 1.2, "chunk_ms": 20, "mode": "turn_based"}
-            await begun(client, reference=loud(100), voice=Voice(reference=quiet(50)), options=options)
+            await begun(client, reference_audio=loud(100), voice=Voice(reference=quiet(50)), options=options)
             (payload,) = worker.inits
             assert payload["mode"] == "full_duplex"
             assert payload["config"] == {"length_penalty": 1.2}
@@ -152,7 +152,7 @@ def test_voices_and_what_may_be_set_reach_the_worker_and_nothing_else_does():
 def test_pictures_go_with_the_sound_that_is_told_next():
     async def scenario():
         async with facing(worker := Worker()) as client:
-            await begun(client, sees=True)
+            await begun(client, has_video=True)
             client.tell(
                 *[commands.AppendImage(bytes([number]), max_slices=number) for number in range(1, 7)],
                 commands.AppendAudio(quiet()),
@@ -211,7 +211,7 @@ def test_what_is_told_before_the_session_has_begun_waits_and_more_than_that_is_n
             with pytest.raises(EngineOverrun):
                 client.tell(commands.AppendAudio(quiet()))
             await client.told.some(events.Listening, count=6)
-            assert client.told.kinds()[0] == "Ready"
+            assert client.told.kinds()[0] == "DuplexStarted"
             assert len(worker.asked) == 6
 
     played(scenario)

@@ -17,11 +17,11 @@ from support.engines.omni_doubles import GatewayWorker, Native, Told, Worker, as
 
 
 async def dies(worker):
-    worker.websocket._req.transport.abort()
+    worker.socket._req.transport.abort()
 
 
 async def closes(worker):
-    await worker.websocket.close(code=WSCloseCode.TRY_AGAIN_LATER)
+    await worker.socket.close(code=WSCloseCode.TRY_AGAIN_LATER)
 
 
 async def fails(worker):
@@ -34,11 +34,11 @@ async def is_silent(_worker):
 
 async def is_garbled(worker):
     for frame in ("no JSON", "[]", '{"type": 7}', '{"type": "response.output.delta", "kind": "audio", "audio": "?"}') * 5:
-        await worker.websocket.send_str(frame)
+        await worker.socket.send_str(frame)
 
 
 async def is_huge(worker):
-    await worker.websocket.send_str('{"type": "response.output.delta", "text": "' + "x" * (17 << 20) + '"}')
+    await worker.socket.send_str('{"type": "response.output.delta", "text": "' + "x" * (17 << 20) + '"}')
 
 
 BREAKS = {"dies": dies, "closes": closes, "fails": fails, "is garbled": is_garbled, "is huge": is_huge, "is silent": is_silent}
@@ -56,7 +56,7 @@ def test_a_model_that_fails_while_it_speaks_is_lost_and_its_turn_broke(fault):
             (lost,) = await client.told.some(events.EngineLost)
             assert lost.code == "backend_error"
             assert "secret" not in lost.message
-            (broke,) = client.told.word_ends(sound.id)
+            (broke,) = client.told.ends(sound.id)
             assert isinstance(broke, events.ResponseFailed)
             assert client.told.words[-2:] == [broke, lost]
             client.tell(commands.AppendAudio(loud()), ask())
@@ -95,12 +95,12 @@ def test_a_session_that_can_not_begin_is_lost(fault):
 
 async def _closes_without_a_word(worker):
     worker.on_init = None
-    await worker.websocket.close()
+    await worker.socket.close()
 
 
 async def _cuts_the_connection(worker):
     worker.on_init = None
-    worker.websocket._req.transport.abort()
+    worker.socket._req.transport.abort()
 
 
 @pytest.mark.parametrize("ends", [_closes_without_a_word, _cuts_the_connection])
