@@ -20,7 +20,7 @@ from antiphon.speech.base import Piece
 from antiphon.speech.dsp.resample import Resampler
 from antiphon.speech.http import error_from_response, map_exceptions, new_session
 from antiphon.speech.tts.alignment import SpeakingRate, split_words
-from antiphon.speech.tts.synthesizer import resolve_voice
+from antiphon.speech.tts.process import resolve_voice
 
 SERVER_NAME = "speech server"
 
