@@ -152,12 +152,12 @@ class OmniConversation:
                     self._fail(error)
 
     async def _start_duplex(self, command: commands.StartDuplex) -> None:
-        created = await self._begin_session(build_session_payload(command))
-        self._duplex_reader = OmniDuplexReader(command.voice, self._new_id, created.usage)
+        created_event = await self._begin_session(build_session_payload(command))
+        self._duplex_reader = OmniDuplexReader(command.voice, self._new_id, created_event.usage)
         if self._input_buffer is not None:
             for unit in self._input_buffer.take_pending():
                 self._send_unit(unit)
-        self._deliver([engine_events.DuplexStarted(created.metrics or {})])
+        self._deliver([engine_events.DuplexStarted(created_event.metrics or {})])
 
     async def _respond(self, request: commands.Respond) -> None:
         response = self._response = OmniResponseReader(request)
@@ -196,16 +196,16 @@ class OmniConversation:
         delays_s = iter(RETRY_DELAYS_S)
         while True:
             session = await self._acquire_unused_session(payload.mode)
-            created = await session.begin(payload, self._access.session_timeout_s, self)
-            if isinstance(created, BackendEvent):
+            outcome = await session.begin(payload, self._access.session_timeout_s, self)
+            if isinstance(outcome, BackendEvent):
                 self._session_payload = payload
-                return created
+                return outcome
             delay_s = next(delays_s, None)
-            if created.is_from_worker:
-                raise created.error
-            if delay_s is None or not created.may_retry:
-                self._fail(created.error)
-                raise created.error
+            if outcome.is_from_worker:
+                raise outcome.error
+            if delay_s is None or not outcome.may_retry:
+                self._fail(outcome.error)
+                raise outcome.error
             await asyncio.sleep(delay_s)
 
     async def _acquire_unused_session(self, mode: Mode) -> BackendSession:

@@ -102,15 +102,15 @@ class BackendSession:
         self.send(SessionInit(payload=payload), expects_reply=False)  # `timeout_s` limits this reply
         try:
             async with asyncio.timeout(timeout_s):
-                created = await asyncio.shield(self._creation_future)
+                outcome = await asyncio.shield(self._creation_future)
         except TimeoutError:
             error = UpstreamError(f"The worker did not begin its session in {timeout_s:g} seconds.", status=504, code="upstream_timeout")
-            created = SessionEnd(error, is_from_worker=False)
-        if isinstance(created, BackendEvent):
+            outcome = SessionEnd(error, is_from_worker=False)
+        if isinstance(outcome, BackendEvent):
             if self.end_future.done():  # in the same batch of messages
                 return self.end_future.result()
             self._listener = listener
-        return created
+        return outcome
 
     def send(self, message: object, *, expects_reply: bool = True) -> None:
         """Send a message; one that expects a reply starts the idle timeout."""

@@ -71,7 +71,7 @@ class RealtimeUpstreamConversation:
         self._tasks = tasks
         self._loop = asyncio.get_running_loop()
         self._connection: _Connection | None = None
-        self._connection_task: asyncio.Task[None] | None = None
+        self._connection_task: asyncio.Task[ApiError | None] | None = None
         self._pending_commands: deque[commands.EngineCommand] = deque()
         self._pending_bytes = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -179,16 +179,16 @@ class RealtimeUpstreamConversation:
                 pass
         return []
 
-    async def _connect(self) -> None:
+    async def _connect(self) -> ApiError | None:
+        """Connect and wait until the connection ends; returns why there was no connection."""
         upstream = self.access.upstream
         try:
             async with upstream.concurrency_limit.slot():
                 connection = await upstream.connect(self._dial)
                 await connection.end_of_connection
         except ApiError as error:
-            self._backoff_s = min(max(self._backoff_s * 2, REDIAL_BACKOFF_S[0]), REDIAL_BACKOFF_S[1])
-            self._backoff_until = self._loop.time() + self._backoff_s
-            self._fail(error)
+            return error
+        return None
 
     async def _dial(self) -> "_Connection | UpstreamFailure":
         connection = _Connection(self)
@@ -209,10 +209,18 @@ class RealtimeUpstreamConversation:
             return connection
         return UpstreamFailure(error, "refused", counts_against_upstream=error.status >= 500 and error.code != "upstream_credentials")
 
-    def _on_disconnected(self, _task: asyncio.Task[None]) -> None:
+    def _on_disconnected(self, task: asyncio.Task[ApiError | None]) -> None:
         self.access.upstream.concurrency_limit.release()
         self._connection_task = None
-        if self._pending_commands and not self._is_aborted:  # sent since the connection was lost
+        if not task.cancelled() and task.exception() is None and (error := task.result()) is not None:
+            self._backoff_s = min(max(self._backoff_s * 2, REDIAL_BACKOFF_S[0]), REDIAL_BACKOFF_S[1])
+            self._backoff_until = self._loop.time() + self._backoff_s
+            self._fail(error)
+        self._reconnect()
+
+    def _reconnect(self) -> None:
+        """Connect again for the commands that came since the connection was lost."""
+        if self._pending_commands and self._connection_task is None and not self._is_aborted:
             try:
                 self._start_connecting()
             except EngineOverrun as overrun:

@@ -346,19 +346,19 @@ _ANY_RULE = re.compile("|".join(f"(?:{rule.pattern.pattern})" for rule in RULES)
 
 def normalize(text: str) -> Iterator[tuple[str, str]]:
     """The text in parts, each with what is spoken for it; the two are equal for a part that no rule matches."""
-    consumed = position = 0
+    output_end = position = 0
     while (match := _ANY_RULE.search(text, position)) is not None:
         start = match.start()
         end, spoken_text = _apply_rules(text, start)
         if spoken_text is None:
             position = start + 1
             continue
-        if consumed < start:
-            yield text[consumed:start], text[consumed:start]
+        if output_end < start:
+            yield text[output_end:start], text[output_end:start]
         yield text[start:end], _add_spaces(text, start, end, spoken_text)
-        consumed = position = end
-    if consumed < len(text):
-        yield text[consumed:], text[consumed:]
+        output_end = position = end
+    if output_end < len(text):
+        yield text[output_end:], text[output_end:]
 
 
 def _apply_rules(text: str, start: int) -> tuple[int, str | None]:

@@ -155,5 +155,5 @@ class SpeakingRate:
 
     def learn(self, words: Sequence[str], speed: float, samples: int) -> None:
         """Adjust to the samples that these words took."""
-        measured = samples * speed / max(1.0, sum(word_weight(word) for word in words))
-        self.samples_per_weight += (measured - self.samples_per_weight) * LEARNING_RATE
+        new_rate = samples * speed / max(1.0, sum(word_weight(word) for word in words))
+        self.samples_per_weight += (new_rate - self.samples_per_weight) * LEARNING_RATE

@@ -35,15 +35,15 @@ def change_tempo(sound: np.ndarray, tempo: float, rate_hz: int) -> np.ndarray:
     hop, reach = round(HOP_S * rate_hz), round(SEARCH_S * rate_hz)
     frame, length = 2 * hop, round(sound.size / tempo)
     window = np.hanning(frame + 1)[:-1].astype(np.float32)
-    padded = np.pad(sound.astype(np.float32), hop + reach + frame)
+    padded_sound = np.pad(sound.astype(np.float32), hop + reach + frame)
     output = np.zeros(length + 2 * frame, np.float32)
-    continuation = padded[:0]
+    continuation = padded_sound[:0]
     for target in range(0, length + hop, hop):
         # The first frame lies before the sound, so that two frames overlap at every sample of the sound.
         source = hop + frame + round(min(max(target - hop, 0) * tempo, sound.size))
-        source += _best_offset(padded[source : source + frame + 2 * reach], continuation) if continuation.size else reach
-        output[target : target + frame] += window * padded[source : source + frame]
-        continuation = padded[source + hop : source + hop + frame]
+        source += _best_offset(padded_sound[source : source + frame + 2 * reach], continuation) if continuation.size else reach
+        output[target : target + frame] += window * padded_sound[source : source + frame]
+        continuation = padded_sound[source + hop : source + hop + frame]
     return output[hop : hop + length]
 
 
