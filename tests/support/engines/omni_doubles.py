@@ -321,7 +321,7 @@ class Native(Worker):
 # The engine before them
 
 
-class Told:
+class EventLog:
     """What an engine says, as it says it."""
 
     def __init__(self):
@@ -362,8 +362,8 @@ class Told:
 class Client:
     """A session that only tells and hears."""
 
-    def __init__(self, told, conversation):
-        self.told = told
+    def __init__(self, log, conversation):
+        self.log = log
         self.conversation = conversation
 
     def tell(self, *words):
@@ -381,9 +381,9 @@ def engine(*workers, notice=NOTICES.append, secrets=None, **options):
 
 @contextlib.asynccontextmanager
 async def conversing(omni, kind="video"):
-    told = Told()
-    async with omni.open(ConversationSettings(model="minicpm-o", kind=kind), told) as conversation:
-        yield Client(told, conversation)
+    log = EventLog()
+    async with omni.open(ConversationSettings(model="minicpm-o", kind=kind), log) as conversation:
+        yield Client(log, conversation)
 
 
 @contextlib.asynccontextmanager

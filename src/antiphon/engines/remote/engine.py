@@ -72,7 +72,7 @@ def build(model: str, options: Mapping[str, Any], _build_context: BuildContext) 
     The placeholder for a model whose workers join.
 
     Raises:
-        ServerError: there are options; they belong into the workers' configuration.
+        ServerError: there are options; they belong in the workers' configuration.
     """
     if options:
         raise ServerError(f"Model '{model}' has {quote_list(sorted(options))}; the engine 'worker' has no options: its workers bring them.")
