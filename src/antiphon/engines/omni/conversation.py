@@ -1,8 +1,9 @@
 """
 One client's conversation with a MiniCPM-o worker: one session after the other, each on a connection of its own.
 
-A task runs the jobs one at a time: a full-duplex session, or a question. Events are delivered from the socket's own callback. The worker's
-protocol has no way to stop an answer: cancelling one costs its session, and the next question begins another when the worker is idle.
+A task runs the jobs one at a time: a full-duplex session, or a question. Events are delivered from the socket's own
+callback. The worker's protocol has no way to stop an answer: cancelling one costs its session, and the next question
+begins another when the worker is idle.
 """
 
 import asyncio
@@ -35,7 +36,10 @@ MAX_PENDING_REQUESTS = 64
 """Requests that may wait for their turn."""
 
 RETRY_DELAYS_S = (0.5, 1.5, 3.0)
-"""Pauses before a session is tried again on a worker that closed without a message, as the C++ server does while it cleans up."""
+"""
+Pauses before a session is tried again on a worker that closed without a message, as the C++ server does while it cleans
+up.
+"""
 
 
 class WorkerAccess(Protocol):
@@ -172,7 +176,8 @@ class OmniConversation:
             session.send(InputAppend(input=chat_input))
             await self._response_over.wait()
             is_complete, session.is_answering = not session.is_answering, False
-            # The C++ server takes one question a session; and a worker can't be told to stop, so an incomplete answer costs the session.
+            # The C++ server takes one question a session; and a worker can't be told to stop, so an incomplete answer
+            # costs the session.
             if self._access.is_native or not is_complete:
                 await self._end_session()
         except ApiError as error:
@@ -364,8 +369,8 @@ class AudioUnitChunker:
     """
     Cuts a client's audio into units for the model.
 
-    Chunks of 250 ms to 1 s pass as they are, longer ones are cut into seconds, and shorter ones are gathered to a second: each unit is a
-    step of the model, which takes as long for a short one.
+    Chunks of 250 ms to 1 s pass as they are, longer ones are cut into seconds, and shorter ones are gathered to a
+    second: each unit is a step of the model, which takes as long for a short one.
 
     Args:
         rate_hz: the sample rate of the client's audio.

@@ -1,8 +1,9 @@
 """
 The events of a MiniCPM-o worker as engine events: in full duplex, and for one question at a time.
 
-In full duplex both servers send `listen` when a turn of the model is over. The C++ server also sends `response.done` after each step of
-speech, which is not an end; and its audio may come after `listen`, because it is made beside the text.
+In full duplex both servers send `listen` when a turn of the model is over. The C++ server also sends `response.done`
+after each step of speech, which is not an end; and its audio may come after `listen`, because it is made beside the
+text.
 """
 
 from collections.abc import Callable
@@ -49,7 +50,9 @@ class OmniOutputReader:
 
 
 def usage_event(id: str, usage: Usage, previous: Usage | None = None) -> events.Usage:
-    """The tokens of a response; the worker's counts are totals of the session, so those of `previous` are subtracted."""
+    """
+    The tokens of a response; the worker's counts are totals of the session, so those of `previous` are subtracted.
+    """
     before = previous or Usage()
     inputs, inputs_before = usage.input_token_details or TokenDetails(), before.input_token_details or TokenDetails()
     outputs, outputs_before = usage.output_token_details or TokenDetails(), before.output_token_details or TokenDetails()
@@ -204,7 +207,8 @@ def floats_to_pcm(audio: bytes) -> bytes:
     A worker's audio as s16le.
 
     Args:
-        audio: float32; an incomplete last sample is dropped. Audio with a NaN or an infinity becomes silence: the rest of it is noise too.
+        audio: float32; an incomplete last sample is dropped. Audio with a NaN or an infinity becomes silence: the rest
+            of it is noise too.
     """
     count = len(audio) // FLOAT_BYTES
     pcm = from_floats(audio[: count * FLOAT_BYTES])

@@ -1,8 +1,8 @@
 """
 A connection to a MiniCPM-o worker, and the one session on it.
 
-Events are delivered in the socket's own callback. However a session ends (closed by the worker, by an error frame, by silence, or by a
-lost connection), its listener hears of it exactly once.
+Events are delivered in the socket's own callback. However a session ends (closed by the worker, by an error frame, by
+silence, or by a lost connection), its listener hears of it exactly once.
 """
 
 import asyncio
@@ -181,8 +181,8 @@ class BackendSession:
     def on_close(self, code: int, _reason: str) -> None:
         suffix = f" ({code})" if code else ""
         error = UpstreamError(f"The worker closed the connection{suffix}.", code="upstream_broke_off")
-        # It isn't documented whether the C++ server sends a close frame while it cleans up, so any close may be retried. A retry finds out
-        # whether the worker has died.
+        # It isn't documented whether the C++ server sends a close frame while it cleans up, so any close may be
+        # retried. A retry finds out whether the worker has died.
         self._finish(SessionEnd(error, is_from_worker=False, may_retry=True))
 
     def _to_error(self, event: BackendEvent) -> ApiError:

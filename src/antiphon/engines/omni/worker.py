@@ -1,8 +1,8 @@
 """
 One MiniCPM-o worker: an engine for one conversation at a time.
 
-After a conversation a worker takes a while to be ready, and refuses connections until then. So a conversation is over only when the
-worker's `/health` says that it is idle, and the next one begins only after that.
+After a conversation a worker takes a while to be ready, and refuses connections until then. So a conversation is over
+only when the worker's `/health` says that it is idle, and the next one begins only after that.
 """
 
 import asyncio
@@ -50,7 +50,9 @@ _SAFE_SESSION_ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
 
 
 class OmniWorkerOptions(Protocol):
-    """The part of `OmniOptions` that a worker needs; `engine` imports this module lazily, so not the other way round."""
+    """
+    The part of `OmniOptions` that a worker needs; `engine` imports this module lazily, so not the other way round.
+    """
 
     @property
     def protocol(self) -> str:

@@ -1,9 +1,10 @@
 """
-One client's conversation with a Realtime server: it connects at the first command that needs a connection, and again after a loss.
+One client's conversation with a Realtime server: it connects at the first command that needs a connection, and again
+after a loss.
 
-The client's configuration and uncommitted audio are kept here, so that a lost connection costs only the responses in progress. One task
-per connection waits for its slot, dials and retries, then sleeps until the connection ends; events are delivered from the socket's own
-callbacks.
+The client's configuration and uncommitted audio are kept here, so that a lost connection costs only the responses in
+progress. One task per connection waits for its slot, dials and retries, then sleeps until the connection ends; events
+are delivered from the socket's own callbacks.
 """
 
 import asyncio
@@ -37,7 +38,10 @@ MAX_MALFORMED_MESSAGES = 16
 """More malformed messages than this end the connection."""
 
 REDIAL_BACKOFF_S = (1.0, 30.0)
-"""How long audio alone does not redial after a failure: at first, doubled each time up to the maximum. Other commands redial at once."""
+"""
+How long audio alone does not redial after a failure: at first, doubled each time up to the maximum. Other commands
+redial at once.
+"""
 
 
 class RealtimeUpstreamAccess(Protocol):
@@ -248,7 +252,10 @@ class RealtimeUpstreamConversation:
         return self.access.upstream.redact(to_api_error(error))
 
     def emit(self, events: Sequence[engine_events.EngineEvent]) -> None:
-        """Deliver events and watch the timeouts; the client may send commands from within, so callers change their state before."""
+        """
+        Deliver events and watch the timeouts; the client may send commands from within, so callers change their state
+        before.
+        """
         self._arm_timer()
         if events:
             self.deliver(events)
@@ -269,7 +276,9 @@ class RealtimeUpstreamConversation:
         self.emit(batch)
 
     def _fail_pending(self, error: ApiError) -> list[engine_events.EngineEvent]:
-        """The events of the pending commands, which get no connection; an `EngineError` if they have none of their own."""
+        """
+        The events of the pending commands, which get no connection; an `EngineError` if they have none of their own.
+        """
         pending, self._pending_commands, self._pending_bytes = self._pending_commands, deque(), 0
         batch = [event for command in pending for event in self._handle_offline(command, error)]
         if pending and not batch and not self._is_aborted:

@@ -38,7 +38,10 @@ HARMLESS_ERROR_CODES = frozenset(
         "session_expired",
     }
 )
-"""Errors of lost races, where the wanted state holds already; and `session_expired`, which the end of the connection reports too."""
+"""
+Errors of lost races, where the wanted state holds already; and `session_expired`, which the end of the connection
+reports too.
+"""
 
 ErrorMapper = Callable[[RealtimeError | StatusError | None], ApiError]
 """Maps a server's error to one for the client, with secrets redacted."""

@@ -1,8 +1,9 @@
 """
 A mirror of the items of an upstream conversation, and the client events that make them equal to a history.
 
-Items that the server made itself, from the user's audio and its own responses, are kept as long as the history has them: the server has
-their audio, not only their text. Items that the history lacks are deleted, and missing ones are created in their place.
+Items that the server made itself, from the user's audio and its own responses, are kept as long as the history has
+them: the server has their audio, not only their text. Items that the history lacks are deleted, and missing ones are
+created in their place.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -103,7 +104,9 @@ class Mirror:
             self._items.remove(item)
 
     def assign_id(self, item: MirroredItem, item_id: str) -> list[ClientEvent]:
-        """Store the id that the server gave to an expected item; returns what to send, if the item was removed meanwhile."""
+        """
+        Store the id that the server gave to an expected item; returns what to send, if the item was removed meanwhile.
+        """
         if (duplicate := self.find(item_id)) is not None:
             self._items.remove(duplicate)
         item.id = item_id

@@ -74,7 +74,8 @@ def response_params(
 
     Args:
         input_items: the input in place of the conversation.
-        correlation: metadata that the server returns with an out-of-band response; None for a response in the conversation.
+        correlation: metadata that the server returns with an out-of-band response; None for a response in the
+            conversation.
     """
     names = request.tool_choice.name_set
     tools: list[Tool] = [_function_tool(tool) for tool in request.tools if names is None or tool.key in names]

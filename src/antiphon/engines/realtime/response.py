@@ -142,7 +142,8 @@ class RealtimeResponseReader:
             out.append(events.AudioDelta(self.request.id, pcm))
 
     def _on_arguments_delta(self, event: ResponseFunctionCallArgumentsDelta, out: list[events.EngineEvent]) -> None:
-        # Without `response.output_item.added` the call has no name yet; the event that completes it has all of its arguments.
+        # Without `response.output_item.added` the call has no name yet; the event that completes it has all of its
+        # arguments.
         call = self._calls.get(event.item_id)
         if call is not None and not self.is_cancelled and not call.is_complete:
             call.arguments += event.delta

@@ -1,8 +1,9 @@
 """
-The session on one connection to a Realtime server: engine commands become client events, server events become engine events.
+The session on one connection to a Realtime server: engine commands become client events, server events become engine
+events.
 
-It does no I/O and reads no clock: client events go to `send`, engine events are returned, and the time is a parameter. A Realtime
-conversation has one response at a time; further requests get out-of-band responses.
+It does no I/O and reads no clock: client events go to `send`, engine events are returned, and the time is a parameter.
+A Realtime conversation has one response at a time; further requests get out-of-band responses.
 """
 
 from collections import deque
@@ -206,7 +207,10 @@ class RealtimeUpstreamSession:
         return []
 
     def _prepare_input(self, response: RealtimeResponseReader) -> Opt[list[InputItem]]:
-        """The input of an out-of-band response; for any other the conversation is made equal to its history, and there is none."""
+        """
+        The input of an out-of-band response; for any other the conversation is made equal to its history, and there is
+        none.
+        """
         history = response.request.history
         if response.is_out_of_band:
             return (
@@ -237,8 +241,8 @@ class RealtimeUpstreamSession:
         return []
 
     def _send_cancel(self, response: RealtimeResponseReader) -> None:
-        # `response.cancel` without an id cancels the response in the conversation. So an out-of-band response is cancelled when its id is
-        # known, at `response.created`.
+        # `response.cancel` without an id cancels the response in the conversation. So an out-of-band response is
+        # cancelled when its id is known, at `response.created`.
         if response.response_id is not None or not response.is_out_of_band:
             self._send(ResponseCancel(response_id=response.response_id or UNSET))
 
@@ -330,7 +334,10 @@ class RealtimeUpstreamSession:
             self._on_error(event, now, out)
 
     def _match_pending(self, metadata: Opt[dict[str, str] | None]) -> RealtimeResponseReader | None:
-        """The request that a response belongs to: by its metadata, else the oldest one, in the conversation before out-of-band."""
+        """
+        The request that a response belongs to: by its metadata, else the oldest one, in the conversation before
+        out-of-band.
+        """
         correlation = (metadata or {}).get(CORRELATION_KEY)
         correlation_matches = (response for response in self._pending_responses if response.event_id == correlation)
         main = (response for response in self._pending_responses if not response.is_out_of_band)

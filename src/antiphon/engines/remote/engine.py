@@ -1,8 +1,8 @@
 """
 An engine at the other end of a link: in a child process of the server, or on another machine.
 
-Commands and events cross the link unchanged; events are delivered from the connection's own callback. When a worker is lost, this end
-delivers the last events: `ResponseFailed` for every response in progress, then `EngineLost`.
+Commands and events cross the link unchanged; events are delivered from the connection's own callback. When a worker is
+lost, this end delivers the last events: `ResponseFailed` for every response in progress, then `EngineLost`.
 
 `docs/reference/engine-worker.md` says how a model gets its workers.
 """

@@ -1,8 +1,9 @@
 """
 One end of the link between a server and a worker, over any transport: frames in and out, and heartbeats.
 
-A frame leaves at once while the other end reads; else it waits here, up to `BUFFER_LIMIT_BYTES`. Each end sends heartbeats, and aborts the
-link after some seconds without a frame from the other: TCP doesn't report a cable that was cut.
+A frame leaves at once while the other end reads; else it waits here, up to `BUFFER_LIMIT_BYTES`. Each end sends
+heartbeats, and aborts the link after some seconds without a frame from the other: TCP doesn't report a cable that was
+cut.
 """
 
 import asyncio

@@ -1,8 +1,9 @@
 """
 Cuts a stream of text into clauses that can be spoken: a short first one, so that speech starts soon, then sentences.
 
-No text is lost or changed: the clauses joined are the text. A clause ends behind white space, so that the next one begins with a word.
-A model may write anything, so no text costs more than a few microseconds a character: the buffer is never longer than `_MAX_BUFFER_CHARS`.
+No text is lost or changed: the clauses joined are the text. A clause ends behind white space, so that the next one
+begins with a word. A model may write anything, so no text costs more than a few microseconds a character: the buffer is
+never longer than `_MAX_BUFFER_CHARS`.
 """
 
 import re
@@ -24,7 +25,9 @@ _ABBREVIATIONS = frozenset(
         "rd mt ft z.b d.h u.a bzw usw ca nr str bspw ggf evtl p.ej sra av"
     ).split()
 )
-"""Words whose full stop doesn't end a sentence. Where it does after all, the sentence is spoken together with the next."""
+"""
+Words whose full stop doesn't end a sentence. Where it does after all, the sentence is spoken together with the next.
+"""
 
 _WORD_BEFORE = re.compile(r"([^\s(\[\"'“‘*_]+)$")
 # English words that begin a phrase: a speaker may draw breath before them.
@@ -37,8 +40,9 @@ _GAP = re.compile(r"(?<!\s)\s++(?=\S)")
 _INITIALS = re.compile(r"(?:[A-Za-zÀ-Þ]\.)*[A-Za-zÀ-Þ]")
 _CLOSERS = "\"'”’)]*_»"
 
-# Punctuation and closing quotes or brackets, then white space and the next character, which tells whether a sentence begins there. A run
-# of marks matches from its first one only (the lookbehind): else a long run would take quadratic time.
+# Punctuation and closing quotes or brackets, then white space and the next character, which tells whether a sentence
+# begins there. A run of marks matches from its first one only (the lookbehind): else a long run would take quadratic
+# time.
 _BREAK = re.compile(
     r"\n"
     rf"|(?<![.!?…])(?P<stop>[.!?…]++)[{re.escape(_CLOSERS)}]*[^\S\n]+(?=(?P<next>\S))"
@@ -132,7 +136,9 @@ class ClauseSplitter:
         return not match["next"].islower() and not (match["stop"] == "." and self._is_abbreviation(match.start()))
 
     def _is_abbreviation(self, stop: int) -> bool:
-        """Whether the full stop belongs to the word before it: an abbreviation, initials, or the number of a list item."""
+        """
+        Whether the full stop belongs to the word before it: an abbreviation, initials, or the number of a list item.
+        """
         word = _WORD_BEFORE.search(self._buffer, max(0, stop - 20), stop)
         if word is None:
             return False

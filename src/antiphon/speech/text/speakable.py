@@ -1,9 +1,9 @@
 """
 Text normalized for reading aloud, with the source text of each part.
 
-Markdown is removed and English is verbalized (numbers, dates, abbreviations); other languages are left to the voice. Code blocks are
-announced and skipped, emoji are silent. No source text is lost: an `Utterance` gives all of it back, so that a transcript shows what the
-model wrote.
+Markdown is removed and English is verbalized (numbers, dates, abbreviations); other languages are left to the voice.
+Code blocks are announced and skipped, emoji are silent. No source text is lost: an `Utterance` gives all of it back, so
+that a transcript shows what the model wrote.
 """
 
 import re
@@ -43,7 +43,10 @@ class Utterance:
         self._offset = 0  # into its spoken text
 
     def consume(self, spoken_text: str) -> str:
-        """The source text of the next spoken words. Source text that is verbalized comes whole, with the first of its words."""
+        """
+        The source text of the next spoken words. Source text that is verbalized comes whole, with the first of its
+        words.
+        """
         remaining = len(spoken_text)
         source_text = ""
         while remaining and self._index < len(self._parts):
@@ -215,7 +218,8 @@ async def synthesize_clause(
         normalizer: the answer's own; it remembers the clauses before.
 
     Returns:
-        Chunks whose texts together are the source text, markup included; a chunk of text that isn't spoken has no audio.
+        Chunks whose texts together are the source text, markup included; a chunk of text that isn't spoken has no
+        audio.
 
     Raises:
         ApiError: from the synthesizer.

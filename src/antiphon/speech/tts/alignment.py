@@ -1,8 +1,8 @@
 """
 Which samples of a stretch of speech each word takes.
 
-A word is what stands between white space, with the white space behind it. Where a voice reports the duration of each phoneme, words are
-aligned with the groups of phonemes that they became; else they share the samples by their weight.
+A word is what stands between white space, with the white space behind it. Where a voice reports the duration of each
+phoneme, words are aligned with the groups of phonemes that they became; else they share the samples by their weight.
 """
 
 import re
@@ -79,7 +79,8 @@ def align_words(words: Sequence[str], groups: Sequence[PhonemeGroup]) -> list[in
     """
     The samples of each word, given the groups of phonemes that the words became, in order.
 
-    Of all ways to pair one word with several groups, or several words with one group, this takes the one whose lengths differ least.
+    Of all ways to pair one word with several groups, or several words with one group, this takes the one whose lengths
+    differ least.
     """
     if len(words) == len(groups):
         return [group.samples for group in groups]
@@ -108,7 +109,9 @@ _STEPS = (
 
 
 def _pair_words(words: Sequence[float], groups: Sequence[float]) -> list[tuple[int, int]] | None:
-    """Pairs of (words, groups), from the first on, by dynamic programming over their lengths; None if there is no pairing."""
+    """
+    Pairs of (words, groups), from the first on, by dynamic programming over their lengths; None if there is no pairing.
+    """
     if not words or not groups:
         return None
     per_letter = sum(groups) / sum(words)

@@ -1,8 +1,8 @@
 """
 The main loop of a voice's process: it runs one synthesis after the other, and ends when the server does.
 
-A thread reads the commands, so that `StopSynthesis` reaches the running synthesis. Standard input is the socket; standard output goes to
-/dev/null, because libraries print to it.
+A thread reads the commands, so that `StopSynthesis` reaches the running synthesis. Standard input is the socket;
+standard output goes to /dev/null, because libraries print to it.
 """
 
 import heapq

@@ -26,7 +26,8 @@ MAX_MODEL_SPEED = 1.5
 
 WARM_UP_TEXT = "The quick brown fox."
 
-# The token of each symbol in the model's vocabulary, as published in its `config.json`, without symbols that espeak never produces.
+# The token of each symbol in the model's vocabulary, as published in its `config.json`, without symbols that espeak
+# never produces.
 _SYMBOLS = (
     {symbol: number for number, symbol in enumerate(";:,.!?", 1)}
     | {"—": 9, "…": 10, '"': 11, "(": 12, ")": 13, "“": 14, "”": 15, " ": 16, "\u0303": 17, "ʣ": 18, "ʥ": 19, "ʦ": 20, "ʨ": 21}
@@ -41,7 +42,10 @@ _SYMBOLS = (
 )
 
 LANGUAGES = {"a": "en-us", "b": "en-gb-x-rp", "e": "es", "f": "fr", "h": "hi", "i": "it", "p": "pt-br"}
-"""espeak's name of a voice's language, by the first letter of the voice's name. Japanese and Chinese need other phonemizers."""
+"""
+espeak's name of a voice's language, by the first letter of the voice's name. Japanese and Chinese need other
+phonemizers.
+"""
 
 # From espeak's phonemes to those that the model was trained on, in the order of replacement.
 _ENGLISH = (

@@ -1,4 +1,7 @@
-"""What the voice processes share: ONNX models with phoneme durations, runs that can be stopped, phonemes, and speech as bytes."""
+"""
+What the voice processes share: ONNX models with phoneme durations, runs that can be stopped, phonemes, and speech as
+bytes.
+"""
 
 import os
 import sys
@@ -28,7 +31,8 @@ class OnnxVoiceModel:
     A model that turns phonemes into audio.
 
     Args:
-        duration_op_type: the op type of the node that rounds phoneme durations; if the model has exactly one, its result becomes an output.
+        duration_op_type: the op type of the node that rounds phoneme durations; if the model has exactly one, its
+            result becomes an output.
     """
 
     def __init__(self, path: Path, duration_op_type: str, threads: int = 1) -> None:
@@ -79,7 +83,10 @@ def load_phonemizer(user: str) -> Phonemizer:
 
 
 def fold_edges(samples: Sequence[int]) -> list[int]:
-    """The samples of the phonemes between the begin and end symbols, with those of the two symbols added to their neighbours."""
+    """
+    The samples of the phonemes between the begin and end symbols, with those of the two symbols added to their
+    neighbours.
+    """
     first, *inner, last = samples
     inner[0] += first
     inner[-1] += last
@@ -135,7 +142,8 @@ _VARINT, _FIXED_64, _BYTES, _FIXED_32 = 0, 1, 2, 5
 def _load(model: bytes, addition: bytes, threads: int) -> onnxruntime.InferenceSession:
     if sys.platform != "linux":
         return onnx.load(model + addition, threads)
-    # onnxruntime keeps a copy of a model that it gets as bytes; from a file, also one in memory, it takes less by the size of the model.
+    # onnxruntime keeps a copy of a model that it gets as bytes; from a file, also one in memory, it takes less by the
+    # size of the model.
     with open(os.memfd_create("model"), "wb") as file:
         file.write(model)
         file.write(addition)
@@ -144,7 +152,10 @@ def _load(model: bytes, addition: bytes, threads: int) -> onnxruntime.InferenceS
 
 
 def _extra_output(name: str) -> bytes:
-    """Bytes that add an output when appended to a model: protobuf merges a second occurrence of an embedded message into the first."""
+    """
+    Bytes that add an output when appended to a model: protobuf merges a second occurrence of an embedded message into
+    the first.
+    """
     return _encode_field(_GRAPH_OF_MODEL, _encode_field(_OUTPUT_OF_GRAPH, _encode_field(_NAME_OF_VALUE, name.encode())))
 
 

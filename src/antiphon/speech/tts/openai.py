@@ -1,7 +1,8 @@
 """
 A voice on a server with `POST /v1/audio/speech`, such as OpenAI's, Kokoro-FastAPI, LocalAI or vLLM.
 
-Audio is passed on as it arrives. The API doesn't report word times, so they are estimated from the server's speaking rate so far.
+Audio is passed on as it arrives. The API doesn't report word times, so they are estimated from the server's speaking
+rate so far.
 """
 
 import asyncio
@@ -172,7 +173,10 @@ def _sniff_wav(head: bytes, content_type: str) -> WavStream | None:
 
 
 class _WordTimer:
-    """Gives words to audio without word times: a word goes with the first chunk of its audio, the other chunks have no text."""
+    """
+    Gives words to audio without word times: a word goes with the first chunk of its audio, the other chunks have no
+    text.
+    """
 
     def __init__(self, words: Sequence[str], rate: SpeakingRate, speed: float) -> None:
         self._words = words

@@ -44,7 +44,8 @@ class _Voice:
         text, speed = job.request.text, job.request.speed
         phonemes = self._phonemes(text)
         sound, samples = self._sound(phonemes, job) if any(map(str.isalpha, phonemes)) else (np.zeros(0, np.float32), None)
-        # The model's own `length_scale` isn't used for speed: each phoneme and gap keeps at least one unit, so 4x comes out as 2x.
+        # The model's own `length_scale` isn't used for speed: each phoneme and gap keeps at least one unit, so 4x comes
+        # out as 2x.
         sound = change_tempo(sound, speed, self._rates_hz[0])
         return encode_speech(text, sound, phonemes, samples, gain=self._gain, rates_hz=self._rates_hz, speed=speed)
 

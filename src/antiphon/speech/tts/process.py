@@ -1,7 +1,8 @@
 """
 The server's end of a voice in a process of its own. The process is replaced when it dies and killed when it hangs.
 
-When a process dies, its pending requests fail; requests that come while there is no process wait for the next, which starts at once.
+When a process dies, its pending requests fail; requests that come while there is no process wait for the next, which
+starts at once.
 """
 
 import asyncio
@@ -38,8 +39,8 @@ from antiphon.subprocesses import SupervisedProcess, reap, resolve, spawn
 
 MAX_IN_FLIGHT = 2
 """
-Sentences of one answer that the process has at a time: one is synthesized while the one before it plays. With more, one answer would keep
-the others waiting.
+Sentences of one answer that the process has at a time: one is synthesized while the one before it plays. With more, one
+answer would keep the others waiting.
 """
 
 

@@ -1,8 +1,8 @@
 """
 Changes the tempo of speech and keeps its pitch.
 
-WSOLA (waveform similarity overlap-add): short frames of the sound are added up at another distance, and each frame is taken where it best
-continues the one before.
+WSOLA (waveform similarity overlap-add): short frames of the sound are added up at another distance, and each frame is
+taken where it best continues the one before.
 
 Source: W. Verhelst, M. Roelands, "An overlap-add technique based on waveform similarity (WSOLA)", ICASSP 1993.
 """

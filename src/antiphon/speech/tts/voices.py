@@ -1,8 +1,8 @@
 """
 The voices that antiphon speaks with itself, each in a process of its own.
 
-Kokoro's are slower than Piper's and nicer to hear: one model, and a small file for each voice. Piper's are quick and in many languages:
-each is a pair of files, `NAME.onnx` and `NAME.onnx.json`.
+Kokoro's are slower than Piper's and nicer to hear: one model, and a small file for each voice. Piper's are quick and in
+many languages: each is a pair of files, `NAME.onnx` and `NAME.onnx.json`.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -21,8 +21,8 @@ KOKORO_DEFAULT_VOICE = "af_heart"
 
 KOKORO_LANGUAGES = "abefhip"
 """
-First letters of the names of voices whose language has a phonemizer here: the keys of `kokoro_child.LANGUAGES`, which the server doesn't
-import because it needs onnxruntime.
+First letters of the names of voices whose language has a phonemizer here: the keys of `kokoro_child.LANGUAGES`, which
+the server doesn't import because it needs onnxruntime.
 """
 
 PIPER_PROGRAM = ("-m", "antiphon.speech.tts.piper_child")
