@@ -16,8 +16,7 @@ from pathlib import Path
 sys.path.append(str(Path(__file__).parent))
 
 from antiphon.errors import ApiError
-from antiphon.speech.tts.kokoro import kokoro_synthesizer
-from antiphon.speech.tts.piper import piper_synthesizer
+from antiphon.speech.tts.voices import kokoro_synthesizer, piper_synthesizer
 from measuring import cpu_ns, memory_mb
 
 TRIES = 5

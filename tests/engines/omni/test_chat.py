@@ -18,7 +18,7 @@ PNG = "data:image/png;base64," + base64.b64encode(b"\x89PNG\r\n\x1a\n and more")
 
 
 def text(client, id="resp_1"):
-    return "".join(word.text for word in client.told.of(events.TextDelta, events.AudioTranscriptDelta) if word.id == id)
+    return "".join(word.text for word in client.log.of(events.TextDelta, events.AudioTranscriptDelta) if word.id == id)
 
 
 @pytest.mark.parametrize(("kind", "options"), KINDS)
@@ -26,10 +26,10 @@ def test_questions_are_answered_in_their_order(kind, options):
     async def scenario():
         async with facing(worker := kind(), "chat", **options) as client:
             client.tell(ask("resp_1", "one"), ask("resp_2", "two"))
-            assert await client.told.end_of("resp_2") == events.ResponseEnded("resp_2")
+            assert await client.log.end_of("resp_2") == events.ResponseEnded("resp_2")
             assert text(client) == "You said: one "
             assert text(client, "resp_2") == "You said: two "
-            used, _ = client.told.of(events.Usage)
+            used, _ = client.log.of(events.Usage)
             assert (used.input_tokens, used.output_tokens) == (50, 3)
             assert {payload["mode"] for payload in worker.inits} == {"turn_based"}
             assert worker.sessions == (2 if kind is Native else 1)
@@ -57,7 +57,7 @@ def test_all_that_was_said_reaches_the_model_as_it_was_said():
                 engine_history.Message("user", (engine_history.VideoPart("AAAA", 2),)),
             )
             client.tell(commands.Respond(id="resp_1", history=history, instructions="You are a cat."))
-            await client.told.end_of("resp_1")
+            await client.log.end_of("resp_1")
             (asked,) = worker.asked
             said = [(message["role"], message["content"]) for message in asked["messages"]]
             assert said[:5] == [
@@ -82,10 +82,10 @@ def test_an_answer_is_spoken_with_the_voice_it_is_asked_for_at_the_rate_it_is_as
     async def scenario():
         async with facing(worker := Worker(), "chat") as client:
             client.tell(ask(voice=Voice(rate_hz=8_000, reference=loud(100))))
-            await client.told.end_of("resp_1")
+            await client.log.end_of("resp_1")
             assert text(client) == "You said: Hi "
-            assert not client.told.of(events.TextDelta)
-            assert abs(sum(len(word.pcm) for word in client.told.of(events.AudioDelta)) // 2 - 3 * 800) <= 16
+            assert not client.log.of(events.TextDelta)
+            assert abs(sum(len(word.pcm) for word in client.log.of(events.AudioDelta)) // 2 - 3 * 800) <= 16
             assert worker.inits[0]["use_tts"] is True
             assert worker.asked[0]["tts"]["enabled"] is True
             assert len(floats_of(worker.asked[0]["tts"]["ref_audio_data"])) == 1600
@@ -98,7 +98,7 @@ def test_an_answer_that_is_as_long_as_it_may_be_ends_for_its_length():
         async with facing(worker := Worker(), "chat") as client:
             extra = {"length_penalty": 1.3, "max_slice_nums": 4, "seed": 1}
             client.tell(ask(text="Count", sampling=Sampling(max_tokens=5, extra=extra)))
-            assert await client.told.end_of("resp_1") == events.ResponseEnded("resp_1", "length")
+            assert await client.log.end_of("resp_1") == events.ResponseEnded("resp_1", "length")
             assert worker.asked[0]["generation"] == {"max_new_tokens": 5, "length_penalty": 1.3}
             assert worker.asked[0]["image"] == {"max_slice_nums": 4}
 
@@ -110,14 +110,14 @@ def test_an_answer_that_is_cancelled_costs_its_session_and_the_next_is_answered_
     async def scenario():
         async with facing(worker := kind(recovers_s=0.05), "chat", **options) as client:
             client.tell(ask("resp_1", "Count", sampling=Sampling(max_tokens=5_000)))
-            await client.told.some(events.TextDelta)
+            await client.log.some(events.TextDelta)
             client.tell(commands.Cancel("resp_1"), ask("resp_2", "two"))
-            assert await client.told.end_of("resp_1") == events.ResponseEnded("resp_1", "cancelled")
-            assert await client.told.end_of("resp_2") == events.ResponseEnded("resp_2")
+            assert await client.log.end_of("resp_1") == events.ResponseEnded("resp_1", "cancelled")
+            assert await client.log.end_of("resp_2") == events.ResponseEnded("resp_2")
             assert text(client, "resp_2") == "You said: two "
             assert worker.sessions == 2
-            ended_at = client.told.words.index(client.told.word_ends("resp_1")[0])
-            assert not [word for word in client.told.words[ended_at + 1 :] if word.id == "resp_1"]
+            ended_at = client.log.words.index(client.log.ends("resp_1")[0])
+            assert not [word for word in client.log.words[ended_at + 1 :] if word.id == "resp_1"]
 
     played(scenario)
 
@@ -126,8 +126,8 @@ def test_a_question_that_waits_can_be_taken_back():
     async def scenario():
         async with facing(worker := Worker(creates_s=0.05), "chat") as client:
             client.tell(ask("resp_1"), ask("resp_2"), ask("resp_3"), commands.Cancel("resp_2"), commands.Cancel("resp_none"))
-            await client.told.end_of("resp_3")
-            assert client.told.word_ends("resp_2") == [events.ResponseEnded("resp_2", "cancelled")]
+            await client.log.end_of("resp_3")
+            assert client.log.ends("resp_2") == [events.ResponseEnded("resp_2", "cancelled")]
             assert len(worker.asked) == 2
 
     played(scenario)
@@ -138,12 +138,12 @@ def test_a_conversation_can_go_from_speaking_all_the_time_to_answering(kind, opt
     async def scenario():
         async with facing(worker := kind(recovers_s=0.02), **options) as client:
             client.tell(commands.StartDuplex())
-            await client.told.some(events.DuplexStarted)
+            await client.log.some(events.DuplexStarted)
             client.tell(commands.AppendAudio(loud()))
-            (sound, *_) = await client.told.some(events.AudioDelta)
+            (sound, *_) = await client.log.some(events.AudioDelta)
             client.tell(ask())
-            assert await client.told.end_of("resp_1") == events.ResponseEnded("resp_1")
-            assert client.told.word_ends(sound.id) == [events.ResponseEnded(sound.id, "cancelled")]
+            assert await client.log.end_of("resp_1") == events.ResponseEnded("resp_1")
+            assert client.log.ends(sound.id) == [events.ResponseEnded(sound.id, "cancelled")]
             assert [payload["mode"] for payload in worker.inits] == ["full_duplex", "turn_based"]
         assert not worker.breaches
 
@@ -157,10 +157,10 @@ def test_what_can_not_be_given_to_the_model_is_the_clients_mistake_and_costs_no_
                 ask("resp_1", "Hi", engine_history.AudioPart("AAAA", "wav")), ask("resp_2", "Hi", engine_history.FilePart(url="http://x/y"))
             )
             client.tell(ask("resp_3"))
-            broke = [await client.told.end_of(f"resp_{number}") for number in (1, 2)]
+            broke = [await client.log.end_of(f"resp_{number}") for number in (1, 2)]
             assert [word.status for word in broke] == [400, 400]
-            assert await client.told.end_of("resp_3") == events.ResponseEnded("resp_3")
-            assert not client.told.of(events.EngineLost)
+            assert await client.log.end_of("resp_3") == events.ResponseEnded("resp_3")
+            assert not client.log.of(events.EngineLost)
             assert worker.sessions == 1
 
     played(scenario)
@@ -175,8 +175,8 @@ def test_two_workers_have_two_conversations_and_a_third_is_told_that_they_are_bu
             async with conversing(omni, "chat") as one, conversing(omni, "chat") as other:
                 one.tell(ask())
                 other.tell(ask())
-                await one.told.end_of("resp_1")
-                await other.told.end_of("resp_1")
+                await one.log.end_of("resp_1")
+                await other.log.end_of("resp_1")
                 with pytest.raises(Exception, match="busy"):
                     async with conversing(omni, "chat"):
                         pass

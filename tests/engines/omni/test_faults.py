@@ -13,15 +13,15 @@ from antiphon.engine_api.engine import BuildContext
 from antiphon.engine_api.options import ConversationSettings, Sampling
 from antiphon.engines.omni.engine import build
 from antiphon.errors import ApiError, ServerError
-from support.engines.omni_doubles import GatewayWorker, Native, Told, Worker, ask, conversing, engine, facing, loud, played, quiet
+from support.engines.omni_doubles import EventLog, GatewayWorker, Native, Worker, ask, conversing, engine, facing, loud, played, quiet
 
 
 async def dies(worker):
-    worker.websocket._req.transport.abort()
+    worker.socket._req.transport.abort()
 
 
 async def closes(worker):
-    await worker.websocket.close(code=WSCloseCode.TRY_AGAIN_LATER)
+    await worker.socket.close(code=WSCloseCode.TRY_AGAIN_LATER)
 
 
 async def fails(worker):
@@ -34,11 +34,11 @@ async def is_silent(_worker):
 
 async def is_garbled(worker):
     for frame in ("no JSON", "[]", '{"type": 7}', '{"type": "response.output.delta", "kind": "audio", "audio": "?"}') * 5:
-        await worker.websocket.send_str(frame)
+        await worker.socket.send_str(frame)
 
 
 async def is_huge(worker):
-    await worker.websocket.send_str('{"type": "response.output.delta", "text": "' + "x" * (17 << 20) + '"}')
+    await worker.socket.send_str('{"type": "response.output.delta", "text": "' + "x" * (17 << 20) + '"}')
 
 
 BREAKS = {"dies": dies, "closes": closes, "fails": fails, "is garbled": is_garbled, "is huge": is_huge, "is silent": is_silent}
@@ -49,19 +49,19 @@ def test_a_model_that_fails_while_it_speaks_is_lost_and_its_turn_broke(fault):
     async def scenario():
         async with facing(Worker(faults={2: fault}), timeout_idle_s=0.2) as client:
             client.tell(commands.StartDuplex())
-            await client.told.some(events.DuplexStarted)
+            await client.log.some(events.DuplexStarted)
             client.tell(commands.AppendAudio(loud()))
-            (sound, *_) = await client.told.some(events.AudioDelta)
+            (sound, *_) = await client.log.some(events.AudioDelta)
             client.tell(commands.AppendAudio(loud()))
-            (lost,) = await client.told.some(events.EngineLost)
+            (lost,) = await client.log.some(events.EngineLost)
             assert lost.code == "backend_error"
             assert "secret" not in lost.message
-            (broke,) = client.told.word_ends(sound.id)
+            (broke,) = client.log.ends(sound.id)
             assert isinstance(broke, events.ResponseFailed)
-            assert client.told.words[-2:] == [broke, lost]
+            assert client.log.words[-2:] == [broke, lost]
             client.tell(commands.AppendAudio(loud()), ask())
-            assert isinstance(await client.told.end_of("resp_1"), events.ResponseFailed)
-            assert len(client.told.of(events.EngineLost)) == 1
+            assert isinstance(await client.log.end_of("resp_1"), events.ResponseFailed)
+            assert len(client.log.of(events.EngineLost)) == 1
 
     played(scenario)
 
@@ -71,12 +71,12 @@ def test_an_answer_that_fails_midway_broke_once(fault):
     async def scenario():
         async with facing(Worker(faults={1: fault}), "chat", timeout_idle_s=0.2) as client:
             client.tell(ask("resp_1"), ask("resp_2"))
-            broke = await client.told.end_of("resp_1")
+            broke = await client.log.end_of("resp_1")
             assert broke.status in (502, 504)
             assert "secret" not in broke.message
             # A worker that says itself what went wrong is still there.
-            assert isinstance(await client.told.end_of("resp_2"), events.ResponseEnded if fault is fails else events.ResponseFailed)
-            assert len(client.told.of(events.EngineLost)) == (fault is not fails)
+            assert isinstance(await client.log.end_of("resp_2"), events.ResponseEnded if fault is fails else events.ResponseFailed)
+            assert len(client.log.of(events.EngineLost)) == (fault is not fails)
 
     played(scenario)
 
@@ -86,21 +86,21 @@ def test_a_session_that_can_not_begin_is_lost(fault):
     async def scenario():
         async with facing(Worker(on_init=fault), timeout_session_s=0.2, timeout_connect_s=0.3, timeout_release_s=0.5) as client:
             client.tell(commands.StartDuplex(), commands.AppendAudio(loud()), ask())
-            await client.told.some(events.EngineLost)
-            assert isinstance(await client.told.end_of("resp_1"), events.ResponseFailed)
-            assert not client.told.of(events.DuplexStarted)
+            await client.log.some(events.EngineLost)
+            assert isinstance(await client.log.end_of("resp_1"), events.ResponseFailed)
+            assert not client.log.of(events.DuplexStarted)
 
     played(scenario)
 
 
 async def _closes_without_a_word(worker):
     worker.on_init = None
-    await worker.websocket.close()
+    await worker.socket.close()
 
 
 async def _cuts_the_connection(worker):
     worker.on_init = None
-    worker.websocket._req.transport.abort()
+    worker.socket._req.transport.abort()
 
 
 @pytest.mark.parametrize("ends", [_closes_without_a_word, _cuts_the_connection])
@@ -108,7 +108,7 @@ def test_a_native_server_that_is_still_clearing_up_is_asked_again(ends):
     async def scenario():
         async with facing(worker := Native(on_init=ends)) as client:
             client.tell(commands.StartDuplex())
-            await client.told.some(events.DuplexStarted)
+            await client.log.some(events.DuplexStarted)
             assert len(worker.inits) == 2
 
     played(scenario)
@@ -120,7 +120,7 @@ def test_why_a_session_failed_is_told_to_the_operator_and_to_nobody_else():
     async def scenario():
         async with facing(Worker(faults={1: fails}), "chat", notice=notices.append) as client:
             client.tell(ask())
-            broke = await client.told.end_of("resp_1")
+            broke = await client.log.end_of("resp_1")
             assert broke.message == "The worker ended the session (prefill_failed)."
 
     played(scenario)
@@ -134,7 +134,7 @@ def test_a_film_that_can_not_be_read_is_the_clients_mistake():
     async def scenario():
         async with facing(Worker(faults={1: refuses}), "chat") as client:
             client.tell(ask())
-            broke = await client.told.end_of("resp_1")
+            broke = await client.log.end_of("resp_1")
             assert (broke.status, broke.message) == (400, "The video could not be read.")
 
     played(scenario)
@@ -149,9 +149,9 @@ def test_sound_that_is_no_number_or_not_whole_is_silence_as_far_as_it_is_whole()
     async def scenario():
         async with facing(Worker(faults={1: speaks_badly})) as client:
             client.tell(commands.StartDuplex())
-            await client.told.some(events.DuplexStarted)
+            await client.log.some(events.DuplexStarted)
             client.tell(commands.AppendAudio(loud()))
-            sounds = await client.told.some(events.AudioDelta, count=3)
+            sounds = await client.log.some(events.AudioDelta, count=3)
             assert [word.pcm for word in sounds] == [bytes(20), bytes(4), b"\xff\x7f\x00\x80"]
 
     played(scenario)
@@ -188,7 +188,7 @@ def test_a_worker_that_turns_away_who_comes_too_early_is_asked_again():
     async def scenario():
         async with facing(worker := Early(), "chat") as client:
             client.tell(ask())
-            assert await client.told.end_of("resp_1") == events.ResponseEnded("resp_1")
+            assert await client.log.end_of("resp_1") == events.ResponseEnded("resp_1")
             assert worker.refused == 3
 
     played(scenario)
@@ -202,7 +202,7 @@ def test_a_worker_that_closes_as_it_is_asked_to_begin_is_asked_again():
     async def scenario():
         async with facing(worker := Worker(on_init=closes_once), "chat") as client:
             client.tell(ask())
-            assert await client.told.end_of("resp_1") == events.ResponseEnded("resp_1")
+            assert await client.log.end_of("resp_1") == events.ResponseEnded("resp_1")
             assert len(worker.inits) == 2
 
     played(scenario)
@@ -214,9 +214,9 @@ def test_a_client_that_is_behind_is_waited_for():
             client.conversation.pause()
             client.tell(ask(text="Count", sampling=Sampling(max_tokens=200)))
             await worker.until(lambda: worker.inits)
-            assert not client.told.words
+            assert not client.log.words
             client.conversation.resume()
-            assert await client.told.end_of("resp_1") == events.ResponseEnded("resp_1", "length")
+            assert await client.log.end_of("resp_1") == events.ResponseEnded("resp_1", "length")
 
     played(scenario)
 
@@ -238,15 +238,15 @@ def test_a_worker_that_is_not_there_gets_nobody():
 
 def test_a_worker_that_dies_before_the_session_begins_is_lost():
     async def scenario():
-        told = Told()
+        log = EventLog()
         async with contextlib.AsyncExitStack() as stack:
             server = contextlib.AsyncExitStack()
             worker = await server.enter_async_context(Worker().open())
             omni = engine(worker)
-            conversation = await stack.enter_async_context(omni.open(ConversationSettings(model="m", kind="audio"), told))
+            conversation = await stack.enter_async_context(omni.open(ConversationSettings(model="m", kind="audio"), log))
             await server.aclose()
             conversation.send(commands.StartDuplex())
-            await told.some(events.EngineLost)
+            await log.some(events.EngineLost)
         await omni.stop()
 
     played(scenario)
@@ -285,7 +285,7 @@ def test_a_worker_that_does_not_become_idle_is_not_waited_for_longer_than_is_all
             with pytest.raises(ApiError, match="busy"):
                 async with conversing(omni) as client:
                     client.tell(commands.StartDuplex())
-                    await client.told.some(events.DuplexStarted)
+                    await client.log.some(events.DuplexStarted)
                     worker.status = "duplex_active"
             with pytest.raises(ApiError, match="busy"):
                 async with conversing(omni):
@@ -308,10 +308,10 @@ def test_a_client_that_is_gone_at_any_step_leaves_a_worker_that_takes_the_next(k
                     words = [commands.StartDuplex(), commands.AppendAudio(loud()), commands.AppendAudio(loud()), ask()]
                     client.tell(*words[:steps])
                     if steps == 3:
-                        await client.told.some(events.AudioDelta)
+                        await client.log.some(events.AudioDelta)
             async with conversing(omni, "chat") as client:
                 client.tell(ask())
-                assert await client.told.end_of("resp_1") == events.ResponseEnded("resp_1")
+                assert await client.log.end_of("resp_1") == events.ResponseEnded("resp_1")
             assert not worker.refused
             await omni.stop()
 
@@ -326,7 +326,7 @@ def test_whoever_is_cancelled_while_the_worker_recovers_leaves_it_so_that_the_ne
             async def talked():
                 async with conversing(omni) as client:
                     client.tell(commands.StartDuplex())
-                    await client.told.some(events.DuplexStarted)
+                    await client.log.some(events.DuplexStarted)
                     client.tell(commands.AppendAudio(quiet()))
                     await asyncio.Event().wait()
 
@@ -346,10 +346,10 @@ def test_an_engine_that_stops_loses_its_conversations():
             omni = engine(worker)
             async with conversing(omni, "chat") as client:
                 client.tell(ask(text="Count", sampling=Sampling(max_tokens=5_000)))
-                await client.told.some(events.TextDelta)
+                await client.log.some(events.TextDelta)
                 await omni.stop()
-                assert isinstance(await client.told.end_of("resp_1"), events.ResponseFailed)
-                (lost,) = await client.told.some(events.EngineLost)
+                assert isinstance(await client.log.end_of("resp_1"), events.ResponseFailed)
+                (lost,) = await client.log.some(events.EngineLost)
                 assert lost.code == "shutdown"
 
     played(scenario)

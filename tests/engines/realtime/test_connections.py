@@ -64,7 +64,7 @@ def test_a_ga_server_is_not_told_of_the_beta():
 def test_a_server_that_refuses_the_key_breaks_the_answer_without_showing_it():
     async def refusing(session):
         await session.error("invalid_api_key", f"Incorrect API key provided: {SECRET}.")
-        await session.websocket.close(code=3000, message=b"invalid_request_error.invalid_api_key")
+        await session.socket.close(code=3000, message=b"invalid_request_error.invalid_api_key")
 
     async def scenario(conversation, heard, _server):
         conversation.send(ask("resp_1"))
@@ -77,7 +77,7 @@ def test_a_server_that_refuses_the_key_breaks_the_answer_without_showing_it():
 
 def test_a_server_that_closes_instead_of_beginning_is_named_with_its_reason():
     async def closing(session):
-        await session.websocket.close(code=4000, message=b"invalid_request_error.beta_api_shape_disabled")
+        await session.socket.close(code=4000, message=b"invalid_request_error.beta_api_shape_disabled")
 
     async def scenario(conversation, heard, _server):
         conversation.send(ask("resp_1"))
@@ -145,12 +145,12 @@ def test_sound_alone_does_not_dial_again_and_again():
         async with asyncio.timeout(20), talking(server, place) as (conversation, heard):
             conversation.send(BY_HAND)
             conversation.send(commands.AppendAudio(sound(20)))
-            await heard.text_until(lambda _: of(heard, events.EngineError))
+            await heard.until(lambda _: of(heard, events.EngineError))
             for _ in range(50):
                 conversation.send(commands.AppendAudio(sound(20)))
                 await asyncio.sleep(0)
             conversation.send(commands.CommitAudio("turn_1"))
-            await heard.text_until(lambda _: of(heard, events.InputTranscriptFailed))
+            await heard.until(lambda _: of(heard, events.InputTranscriptFailed))
         assert len(watcher.failures) == 2, "for the first sound, and for the commit"
         assert len(of(heard, events.EngineError)) == 1
 
@@ -163,7 +163,7 @@ def test_a_lost_connection_costs_the_answer_and_the_next_has_all_that_was_said()
         conversation.send(commands.AppendAudio(sound(300)))
         conversation.send(commands.CommitAudio("turn_1"))
         conversation.send(ask("resp_1", spoken("turn_1", sound(300))))
-        await heard.text_until(lambda _: of(heard, events.TextDelta) and of(heard, events.InputTranscriptDone))
+        await heard.until(lambda _: of(heard, events.TextDelta) and of(heard, events.InputTranscriptDone))
         await server.cut()
         broke = await heard.end_of()
         assert (broke.status, broke.code) == (502, "upstream_broke_off")
@@ -181,13 +181,13 @@ def test_a_lost_connection_ends_the_turn_that_is_open_and_the_clock_goes_on():
     async def scenario(conversation, heard, server):
         conversation.send(LISTEN)
         conversation.send(commands.AppendAudio(sound(500)))
-        await heard.text_until(lambda _: of(heard, events.SpeechStarted))
+        await heard.until(lambda _: of(heard, events.SpeechStarted))
         await server.cut()
-        await heard.text_until(lambda _: of(heard, events.SpeechStopped))
+        await heard.until(lambda _: of(heard, events.SpeechStopped))
         assert of(heard, events.SpeechStopped)[0].at_ms == 500
         assert of(heard, events.InputTranscriptFailed)[0].id == of(heard, events.SpeechStopped)[0].id
         conversation.send(commands.AppendAudio(sound(800)))
-        await heard.text_until(lambda _: len(of(heard, events.SpeechStopped)) == 2)
+        await heard.until(lambda _: len(of(heard, events.SpeechStopped)) == 2)
         assert [word.at_ms for word in of(heard, events.SpeechStarted)] == [200, 700]
         assert of(heard, events.SpeechStopped)[1].at_ms == 1200
         assert len({word.id for word in of(heard, events.SpeechStarted)}) == 2
@@ -199,7 +199,7 @@ def test_sound_that_is_not_committed_yet_is_sent_again_after_a_lost_connection()
     async def scenario(conversation, heard, server):
         conversation.send(BY_HAND)
         conversation.send(commands.AppendAudio(sound(300)))
-        await server.text_until(lambda: server.sessions and server.session.heard)
+        await server.until(lambda: server.sessions and server.session.heard)
         await server.cut()
         told_ms = 300
         while len(server.sessions) < 2:  # until it is noticed that there is nobody
@@ -207,7 +207,7 @@ def test_sound_that_is_not_committed_yet_is_sent_again_after_a_lost_connection()
             told_ms += 1
             await asyncio.sleep(0)
         conversation.send(commands.CommitAudio("turn_1"))
-        await heard.text_until(lambda _: of(heard, events.InputTranscriptDone))
+        await heard.until(lambda _: of(heard, events.InputTranscriptDone))
         assert server.session.heard == sound(told_ms)
 
     playing(scenario)
@@ -216,7 +216,7 @@ def test_sound_that_is_not_committed_yet_is_sent_again_after_a_lost_connection()
 def test_a_cancelled_answer_ends_once_and_says_no_more():
     async def scenario(conversation, heard, server):
         conversation.send(ask("resp_1"))
-        await heard.text_until(lambda _: of(heard, events.TextDelta))
+        await heard.until(lambda _: of(heard, events.TextDelta))
         conversation.send(commands.Cancel("resp_1"))
         conversation.send(commands.Cancel("resp_1"))
         assert await heard.end_of() == events.ResponseEnded("resp_1", "cancelled")
@@ -240,7 +240,7 @@ def test_an_answer_can_be_cancelled_before_it_was_asked_for():
 def test_what_is_asked_after_a_cancelled_answer_waits_for_its_end():
     async def scenario(conversation, heard, server):
         conversation.send(ask("resp_1"))
-        await heard.text_until(lambda _: of(heard, events.TextDelta))
+        await heard.until(lambda _: of(heard, events.TextDelta))
         server.play = hello
         conversation.send(commands.Cancel("resp_1"))
         conversation.send(ask("resp_2", said("Hi"), answered("Well"), said("No")))
@@ -260,7 +260,7 @@ def test_an_answer_that_does_not_come_or_go_on_breaks_in_time(options, play):
         conversation.send(ask("resp_1"))
         broke = await heard.end_of()
         assert (broke.status, broke.code) == (504, "upstream_timeout")
-        await server.text_until(lambda: "response.cancel" in server.session.kinds())
+        await server.until(lambda: "response.cancel" in server.session.kinds())
 
     playing(scenario, play or nothing, options=options)
 
@@ -278,9 +278,9 @@ def test_an_error_about_nothing_in_particular_is_trouble():
     async def scenario(conversation, heard, server):
         conversation.send(LISTEN)
         conversation.send(commands.AppendAudio(sound(20)))
-        await server.text_until(lambda: server.sessions and server.session.asked)
+        await server.until(lambda: server.sessions and server.session.asked)
         await server.session.error("invalid_value", "No such model.", server.session.asked[0]["event_id"])
-        await heard.text_until(lambda _: of(heard, events.EngineError))
+        await heard.until(lambda _: of(heard, events.EngineError))
         assert of(heard, events.EngineError)[0].message == "No such model."
 
     playing(scenario)
@@ -289,7 +289,7 @@ def test_an_error_about_nothing_in_particular_is_trouble():
 def test_a_paused_conversation_reads_no_more_until_it_is_resumed():
     async def scenario(conversation, heard, server):
         conversation.send(ask("resp_1"))
-        await heard.text_until(lambda _: of(heard, events.TextDelta))
+        await heard.until(lambda _: of(heard, events.TextDelta))
         conversation.pause()
         (answer,) = server.answering
         await answer.say(" now")
@@ -297,7 +297,7 @@ def test_a_paused_conversation_reads_no_more_until_it_is_resumed():
             await asyncio.sleep(0)
         assert heard.text() == "Well"
         conversation.resume()
-        await heard.text_until(lambda _: heard.text() == "Well now")
+        await heard.until(lambda _: heard.text() == "Well now")
 
     playing(scenario, silent)
 
@@ -337,10 +337,10 @@ def test_leaving_closes_the_connection_in_good_order():
         async with asyncio.timeout(20), RealtimeServer(silent).open() as server:
             async with talking(server) as (conversation, heard):
                 conversation.send(ask("resp_1"))
-                await heard.text_until(lambda _: of(heard, events.TextDelta))
+                await heard.until(lambda _: of(heard, events.TextDelta))
             count = len(heard.words)
-            await server.text_until(lambda: server.session.websocket.closed)
-            assert server.session.websocket.close_code == 1000
+            await server.until(lambda: server.session.socket.closed)
+            assert server.session.socket.close_code == 1000
             assert len(heard.words) == count
 
     run(play())

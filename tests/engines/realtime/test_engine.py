@@ -68,7 +68,7 @@ def test_a_call_is_told_with_its_arguments_and_its_result_goes_back(dialect):
         await answer.created()
         if answer.asked.get("tools"):
             await answer.call("weather", ['{"city":', '"Ulm"}'])
-        await answer.is_done()
+        await answer.done()
 
     playing(scenario, calling, dialect=dialect)
 
@@ -106,7 +106,7 @@ def test_an_answer_of_which_less_was_heard_is_cut_off_there_upstream():
     async def scenario(conversation, heard, server):
         conversation.send(ask("resp_1", voice=ALOUD))
         await heard.end_of()
-        conversation.send(ask("resp_2", said("Hi"), answered("Hello", heard_ms=80), said("Wait")))
+        conversation.send(ask("resp_2", said("Hi"), answered("Hello", played_ms=80), said("Wait")))
         await heard.end_of("resp_2")
         assert server.session.texts()[:3] == ["user: Hi", "assistant:  cut at 80", "user: Wait"]
         assert "conversation.item.delete" not in server.session.kinds()
@@ -118,13 +118,13 @@ def test_an_answer_aside_leaves_the_conversation_upstream_as_it_is():
     async def scenario(conversation, heard, server):
         conversation.send(ask("resp_1"))
         await heard.end_of()
-        conversation.send(ask("resp_2", said("Hi"), said("Which language is that?"), aside=True))
+        conversation.send(ask("resp_2", said("Hi"), said("Which language is that?"), out_of_band=True))
         await heard.end_of("resp_2")
         asked = server.session.asked[-1]["response"]
         assert asked["conversation"] == "none"
         assert [item["type"] for item in asked["input"]] == ["item_reference", "message"]
         assert server.session.texts() == ["user: Hi", "assistant: "]
-        conversation.send(ask("resp_3", said("Hi"), answered("Hello there."), aside=True))
+        conversation.send(ask("resp_3", said("Hi"), answered("Hello there."), out_of_band=True))
         await heard.end_of("resp_3")
         assert "input" not in server.session.asked[-1]["response"], "it is what the conversation is already"
 
@@ -135,11 +135,11 @@ def test_answers_at_the_same_time_are_told_apart():
     async def scenario(conversation, heard, server):
         conversation.send(ask("resp_1"))
         conversation.send(ask("resp_2", said("Sum it up")))
-        await server.text_until(lambda: len(server.answering) == 2)
+        await server.until(lambda: len(server.answering) == 2)
         first, second = server.answering
-        second.go.set_configuration()
+        second.go.set()
         await heard.end_of("resp_2")
-        first.go.set_configuration()
+        first.go.set()
         await heard.end_of("resp_1")
         assert len(of(heard, events.ResponseEnded)) == 2
         assert heard.text("resp_1") == "I am resp_1"
@@ -149,7 +149,7 @@ def test_answers_at_the_same_time_are_told_apart():
         await answer.created()
         await answer.go.wait()
         await answer.say("I am ", "resp_2" if answer.asked.get("conversation") == "none" else "resp_1")
-        await answer.is_done()
+        await answer.done()
 
     playing(scenario, named)
 
@@ -166,7 +166,7 @@ def test_an_answer_ends_as_it_ended_upstream(status, reason, ended):
     async def ending(answer):
         await answer.created()
         await answer.say("So")
-        await answer.is_done(status, reason=reason)
+        await answer.done(status, reason=reason)
 
     async def scenario(conversation, heard, _server):
         conversation.send(ask("resp_1"))
@@ -182,7 +182,7 @@ def test_an_answer_that_failed_upstream_breaks_with_its_code(code, status):
     async def failing(answer):
         if code != "server_error":
             await answer.created()  # some fail without
-        await answer.is_done("failed", error={"type": "server_error", "code": code, "message": "It can't be."})
+        await answer.done("failed", error={"type": "server_error", "code": code, "message": "It can't be."})
 
     async def scenario(conversation, heard, _server):
         conversation.send(ask("resp_1"))
@@ -207,7 +207,7 @@ def test_usage_is_told_by_kind():
 
     async def counting(answer):
         await answer.created()
-        await answer.is_done(usage=usage)
+        await answer.done(usage=usage)
 
     async def scenario(conversation, heard, _server):
         conversation.send(ask("resp_1"))
@@ -228,7 +228,7 @@ def test_a_server_that_answers_unasked_is_told_to_stop():
     async def scenario(conversation, heard, server):
         conversation.send(ask("resp_1"))
         await heard.end_of()
-        await server.text_until(lambda: "response.cancel" in server.session.kinds())
+        await server.until(lambda: "response.cancel" in server.session.kinds())
         assert server.session.asked[-1]["response_id"] == "resp_x"
         assert [type(word) for word in heard.words] == [events.TextDelta, events.TextDelta, events.Usage, events.ResponseEnded], (
             "nothing is said of it"
@@ -242,7 +242,7 @@ def test_what_a_server_answers_unasked_is_taken_for_what_is_asked_of_it_meanwhil
         await answer.created()
         await answer.session.error("conversation_already_has_active_response", "Already answering.", answer.event_id)
         await answer.say("Hello there.")
-        await answer.is_done()
+        await answer.done()
 
     async def scenario(conversation, heard, _server):
         conversation.send(ask("resp_1"))
@@ -258,9 +258,9 @@ def test_what_is_no_event_is_passed_over(nonsense):
     async def babbling(answer):
         await answer.created()
         await answer.say("Hello")
-        await answer.session.websocket.send_str(nonsense)
+        await answer.session.socket.send_str(nonsense)
         await answer.say(" there.")
-        await answer.is_done()
+        await answer.done()
 
     async def scenario(conversation, heard, _server):
         conversation.send(ask("resp_1"))
@@ -274,7 +274,7 @@ def test_an_upstream_that_only_babbles_is_left():
     async def babbling(answer):
         await answer.created()
         for _ in range(20):
-            await answer.session.websocket.send_str("{")
+            await answer.session.socket.send_str("{")
 
     async def scenario(conversation, heard, _server):
         conversation.send(ask("resp_1"))

@@ -18,7 +18,7 @@ def test_a_turn_starts_and_stops_where_the_upstream_says_and_its_words_follow(di
         conversation.send(LISTEN)
         for _ in range(10):
             conversation.send(commands.AppendAudio(sound(100)))
-        await heard.text_until(lambda _: of(heard, events.InputTranscriptDone))
+        await heard.until(lambda _: of(heard, events.InputTranscriptDone))
         (started,), (stopped,) = of(heard, events.SpeechStarted), of(heard, events.SpeechStopped)
         assert (started.at_ms, stopped.at_ms, started.id) == (200, 700, stopped.id)
         assert of(heard, events.InputTranscriptDelta, events.InputTranscriptDone) == [
@@ -34,7 +34,7 @@ def test_the_upstream_is_told_how_to_listen_and_never_to_answer_by_itself():
     async def scenario(conversation, heard, server):
         conversation.send(LISTEN)
         conversation.send(commands.AppendAudio(sound(100)))
-        await server.text_until(lambda: server.session.heard if server.sessions else None)
+        await server.until(lambda: server.session.heard if server.sessions else None)
         assert server.session.update["turn_detection"] == {
             "type": "server_vad", "threshold": 0.5, "prefix_padding_ms": 300, "silence_duration_ms": 200,
             "create_response": False, "interrupt_response": False,
@@ -62,7 +62,7 @@ def test_a_turn_that_was_heard_is_answered_from_the_upstreams_own_item():
     async def scenario(conversation, heard, server):
         conversation.send(LISTEN)
         conversation.send(commands.AppendAudio(sound(800)))
-        await heard.text_until(lambda _: of(heard, events.SpeechStopped))
+        await heard.until(lambda _: of(heard, events.SpeechStopped))
         turn_id = of(heard, events.SpeechStopped)[0].id
         conversation.send(ask("resp_1", spoken(turn_id)))
         await heard.end_of()
@@ -93,7 +93,7 @@ def test_a_turn_that_is_open_can_be_committed_by_hand():
     async def scenario(conversation, heard, server):
         conversation.send(LISTEN)
         conversation.send(commands.AppendAudio(sound(400)))
-        await heard.text_until(lambda _: of(heard, events.SpeechStarted))
+        await heard.until(lambda _: of(heard, events.SpeechStarted))
         turn_id = of(heard, events.SpeechStarted)[0].id
         conversation.send(commands.CommitAudio(turn_id))
         conversation.send(ask("resp_1", spoken(turn_id)))
@@ -109,7 +109,7 @@ def test_nothing_more_is_said_of_a_turn_that_was_dropped():
     async def scenario(conversation, heard, server):
         conversation.send(LISTEN)
         conversation.send(commands.AppendAudio(sound(400)))
-        await heard.text_until(lambda _: of(heard, events.SpeechStarted))
+        await heard.until(lambda _: of(heard, events.SpeechStarted))
         conversation.send(commands.ClearAudio())
         conversation.send(ask("resp_1"))
         await heard.end_of()
@@ -123,7 +123,7 @@ def test_a_turn_that_the_session_dropped_too_late_is_deleted_upstream():
     async def scenario(conversation, heard, server):
         conversation.send(LISTEN)
         conversation.send(commands.AppendAudio(sound(400)))
-        await heard.text_until(lambda _: of(heard, events.SpeechStarted))
+        await heard.until(lambda _: of(heard, events.SpeechStarted))
         conversation.send(commands.AppendAudio(sound(400)))  # upstream, the turn is over
         conversation.send(commands.ClearAudio())
         conversation.send(ask("resp_1"))
@@ -145,7 +145,7 @@ def test_what_upstream_fails_to_write_down_is_not_heard():
     async def scenario(conversation, heard, _server):
         conversation.send(LISTEN)
         conversation.send(commands.AppendAudio(sound(800)))
-        await heard.text_until(lambda _: of(heard, events.InputTranscriptFailed))
+        await heard.until(lambda _: of(heard, events.InputTranscriptFailed))
         conversation.send(ask("resp_1"))
         await heard.end_of()
         (missed,) = of(heard, events.InputTranscriptFailed, events.InputTranscriptDone)
@@ -158,7 +158,7 @@ def test_a_commit_that_upstream_refuses_is_not_heard_and_its_sound_is_sent_as_an
     async def scenario(conversation, heard, server):
         conversation.send(BY_HAND)
         conversation.send(commands.CommitAudio("turn_1"))
-        await heard.text_until(lambda _: of(heard, events.InputTranscriptFailed))
+        await heard.until(lambda _: of(heard, events.InputTranscriptFailed))
         conversation.send(ask("resp_1", spoken("turn_1", sound(50))))
         await heard.end_of()
         assert server.session.texts() == ["user: input_audio", "assistant: "]
@@ -209,11 +209,11 @@ def test_detection_can_be_switched_off_in_the_middle_of_a_turn():
     async def scenario(conversation, heard, server):
         conversation.send(LISTEN)
         conversation.send(commands.AppendAudio(sound(400)))
-        await heard.text_until(lambda _: of(heard, events.SpeechStarted))
+        await heard.until(lambda _: of(heard, events.SpeechStarted))
         conversation.send(BY_HAND)
         conversation.send(commands.AppendAudio(sound(400)))
         conversation.send(commands.CommitAudio("turn_1"))
-        await heard.text_until(lambda _: of(heard, events.InputTranscriptDone))
+        await heard.until(lambda _: of(heard, events.InputTranscriptDone))
         assert of(heard, events.InputTranscriptDone)[0].id == "turn_1"
         assert not of(heard, events.SpeechStopped)
 

@@ -101,7 +101,7 @@ def test_an_answer_is_cut_where_the_listening_ended_and_once():
     ours = mirror()
     placed = ours.expect(None, "item_a")
     words = placed.parts.setdefault(0, _words((0, "One"), (300, " two"), (600, " three"), sound_ms=900))
-    history = [said("One two", "assistant", heard_ms=500), said("Stop")]
+    history = [said("One two", "assistant", played_ms=500), said("Stop")]
     truncation, creation = ours.sync(history, write)
     assert (truncation.item_id, truncation.content_index, truncation.audio_end_ms) == ("item_a", 0, 500)
     assert isinstance(truncation, ConversationItemTruncate)
@@ -113,7 +113,7 @@ def test_an_answer_is_cut_where_the_listening_ended_and_once():
 def test_an_answer_whose_words_all_came_first_is_cut_all_the_same():
     ours = mirror()
     ours.expect(None, "item_a").parts[0] = _words((0, "One two three"), sound_ms=900)
-    (truncation,) = ours.sync([said("One two three", "assistant", heard_ms=100)], write)
+    (truncation,) = ours.sync([said("One two three", "assistant", played_ms=100)], write)
     assert truncation.audio_end_ms == 100
 
 

@@ -96,7 +96,7 @@ def test_time_counts_from_the_last_that_came():
 
 def test_a_cancelled_answer_aside_is_called_off_once_it_has_a_name():
     line = Line()
-    line.tell(ask("resp_1", aside=True))
+    line.tell(ask("resp_1", out_of_band=True))
     line.tell(commands.Cancel("resp_1"))
     assert not line.sent_of(ResponseCancel), "without a name it would call off what is answered in the conversation"
     (create,) = line.sent_of(ResponseCreate)
@@ -201,7 +201,7 @@ def test_whatever_comes_every_answer_ends_once_and_every_turn_that_starts_stops_
         match step:
             case ("ask", aside):
                 asked.append(f"resp_{len(asked)}")
-                line.tell(ask(asked[-1], aside=aside), now)
+                line.tell(ask(asked[-1], out_of_band=aside), now)
             case ("commit", None):
                 count += 1
                 dropped |= opened(line)

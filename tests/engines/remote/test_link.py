@@ -108,7 +108,7 @@ def test_an_end_that_hears_nothing_for_some_beats_drops_the_other():
         assert end.is_over
 
     lost, _, _ = one_end(scenario)
-    assert lost == ["nothing was heard for 10 seconds"]
+    assert lost == ["nothing came for 10 seconds"]
 
 
 def test_whatever_is_heard_shows_that_the_other_end_is_there():

@@ -196,7 +196,7 @@ def test_a_server_that_is_not_there_or_says_nothing_is_told():
         await asyncio.Event().wait()
 
     async def scenario():
-        async with speaking(answer, first_byte_s=0.2) as (mouth, _):
+        async with speaking(answer, first_byte_timeout_s=0.2) as (mouth, _):
             with pytest.raises(ApiError, match="in time") as fault:
                 await heard(mouth, "One.")
             assert fault.value.status == 504

@@ -321,16 +321,14 @@ class Native(Worker):
 # The engine before them
 
 
-class Told:
+class EventLog:
     """What an engine says, as it says it."""
 
     def __init__(self):
         self.words = []
-        self.is_telling = False
         self._changed = asyncio.Event()
 
     def __call__(self, words):
-        assert not self.is_telling, "nothing may be said from within `tell`"
         assert words
         self.words += words
         self._changed.set()
@@ -364,17 +362,13 @@ class Told:
 class Client:
     """A session that only tells and hears."""
 
-    def __init__(self, told, conversation):
-        self.told = told
+    def __init__(self, log, conversation):
+        self.log = log
         self.conversation = conversation
 
     def tell(self, *words):
         for word in words:
-            self.told.is_telling = True
-            try:
-                self.conversation.send(word)
-            finally:
-                self.told.is_telling = False
+            self.conversation.send(word)
 
 
 NOTICES = []
@@ -387,9 +381,9 @@ def engine(*workers, notice=NOTICES.append, secrets=None, **options):
 
 @contextlib.asynccontextmanager
 async def conversing(omni, kind="video"):
-    told = Told()
-    async with omni.open(ConversationSettings(model="minicpm-o", kind=kind), told) as conversation:
-        yield Client(told, conversation)
+    log = EventLog()
+    async with omni.open(ConversationSettings(model="minicpm-o", kind=kind), log) as conversation:
+        yield Client(log, conversation)
 
 
 @contextlib.asynccontextmanager

@@ -81,7 +81,7 @@ class Session:
                 event = json.loads(message.data)
                 if event["type"] != "input_audio_buffer.append":
                     self.asked.append(event)
-                self.server.mark_changed.set_configuration()
+                self.server.changed.set()
                 await getattr(self, "on_" + event["type"].replace(".", "_"))(event)
 
     def kinds(self):
@@ -128,7 +128,7 @@ class Session:
     async def on_conversation_item_create(self, event):
         item, behind = event["item"], event.get("previous_item_id")
         ids = [known["id"] for known in self.items]
-        if refusal := self.server.errors(item):
+        if refusal := self.server.refuses(item):
             await self.error(*refusal, event.get("event_id"))
             return
         assert behind in (None, "root", *ids), (behind, ids)
@@ -165,7 +165,7 @@ class Session:
             await self.error("response_cancel_not_active", "Cancellation failed: no active response found", event.get("event_id"))
         for answer in answers:
             if self.server.heeds_cancel:
-                await answer.is_done("cancelled", reason="client_cancelled")
+                await answer.done("cancelled", reason="client_cancelled")
 
     # What is said of it
 
@@ -258,7 +258,7 @@ async def hello(answer):
     """The usual answer."""
     await answer.created()
     await answer.say("Hello", " there.")
-    await answer.is_done()
+    await answer.done()
 
 
 async def as_said(session, item_id):
@@ -305,7 +305,7 @@ class RealtimeServer:
             async with asyncio.TaskGroup() as self.playing:
                 yield self
                 for answer in self.answering:
-                    answer.go.set_configuration()
+                    answer.go.set()
         finally:
             await runner.cleanup()
 
@@ -380,8 +380,8 @@ def said(text):
     return engine_history.Message("user", (engine_history.TextPart(text),))
 
 
-def answered(text, heard_ms=None):
-    return engine_history.Message("assistant", (engine_history.TextPart(text),), played_ms=heard_ms)
+def answered(text, played_ms=None):
+    return engine_history.Message("assistant", (engine_history.TextPart(text),), played_ms=played_ms)
 
 
 def spoken(turn_id, pcm=b"\1\2" * 2400, transcript=None):

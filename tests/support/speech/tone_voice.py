@@ -22,8 +22,8 @@ class Tones:
         if (self.notes / "silent").exists():
             time.sleep(600)
 
-    def speak(self, job):
-        text = job.say.text
+    def synthesize(self, job):
+        text = job.request.text
         if "crash" in text:
             os.kill(os.getpid(), signal.SIGKILL)
         if "hang" in text:

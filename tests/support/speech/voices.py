@@ -4,8 +4,7 @@ import asyncio
 import contextlib
 from pathlib import Path
 
-from antiphon.speech.tts.process import VoiceLimits
-from antiphon.speech.tts.synthesizer import ProcessSynthesizer
+from antiphon.speech.tts.process import ProcessSynthesizer, VoiceLimits
 from support.speech import tone_voice
 
 PROGRAM = (tone_voice.__file__,)

@@ -18,9 +18,8 @@ from antiphon.engine_api.options import Voice
 from antiphon.errors import ApiError
 from antiphon.speech.base import Mouth, Piece
 from antiphon.speech.dsp.resample import Resampler
-from antiphon.speech.text.aloud import synthesize_clause
 from antiphon.speech.text.clauses import ClauseSplitter
-from antiphon.speech.text.speakable import TextNormalizer
+from antiphon.speech.text.speakable import TextNormalizer, synthesize_clause
 
 OUTPUT_MS_PER_TOKEN = 50
 """How much sound is counted as a token; models that make sound of their own count about so."""

@@ -1,5 +1,5 @@
 """
-MiniCPM-o workers: models that hear, see and speak at the same time, each with one conversation at a time.
+MiniCPM-o workers: models that hear, see and speak at the same time. Each worker has one conversation at a time.
 
 `docs/reference/engine-omni.md` describes every option.
 """
@@ -34,23 +34,23 @@ DEFAULT_CAPABILITIES = Capabilities(
     temperature=False,
     top_p=False,
 )
-"""What MiniCPM-o 4.5 can do."""
+"""The capabilities of MiniCPM-o 4.5."""
 
 _REQUIRED_LIBRARIES = ("numpy", "soundfile", "soxr")
 
 
 class OmniOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """
-    What the configuration says of MiniCPM-o workers.
+    A model's table in the configuration.
 
     Attributes:
-        workers: where they are; each has one conversation at a time.
-        protocol: what they speak: `backend` is the model's own server, Python or C++, `worker` the gateway's worker before one.
-        abilities: what they can do otherwise than is usual; fields of `Capabilities`.
-        timeout_connect_s: the longest until a worker is found idle and connected.
-        timeout_session_s: the longest that a session may take to begin; some build the model's context anew for it.
-        timeout_idle_s: the longest that a worker may say nothing when it has something to do.
-        timeout_release_s: the longest that is waited for a worker to be idle again after it was left.
+        workers: the addresses of the workers.
+        protocol: `backend` is the model's own server, Python or C++; `worker` is the gateway's worker in front of one.
+        abilities: fields of `Capabilities` that differ from the default.
+        timeout_connect_s: until a worker is idle and connected.
+        timeout_session_s: until a session begins; some servers rebuild the model's context for each.
+        timeout_idle_s: that a worker may be silent while an answer is due.
+        timeout_release_s: until a worker is idle again after a conversation.
     """
 
     workers: tuple[str, ...]
@@ -70,46 +70,50 @@ def build(model: str, options: Mapping[str, Any], build_context: BuildContext) -
     An engine for the model's table in the configuration.
 
     Raises:
-        ServerError: an option is unknown, missing or wrong.
+        ServerError: an option is unknown, missing or wrong, or a library is not installed.
     """
-    chosen = _parse_options(model, options)
-    if absent := [name for name in _REQUIRED_LIBRARIES if importlib.util.find_spec(name) is None]:
-        raise ServerError(f"Model '{model}' needs {quote_list(absent)}, which are not installed. Run `pip install 'antiphon[speech]'`.")
+    omni_options = _parse_options(model, options)
+    if missing := [name for name in _REQUIRED_LIBRARIES if importlib.util.find_spec(name) is None]:
+        raise ServerError(f"Model '{model}' needs {quote_list(missing)}, which are not installed. Run `pip install 'antiphon[speech]'`.")
     from antiphon.engines.omni.worker import OmniWorker  # noqa: PLC0415 - its libraries are an extra
 
-    abilities = parse_capabilities(structs.replace(DEFAULT_CAPABILITIES, sessions=len(chosen.workers)), chosen.abilities, model)
-    places = {}
-    for address in chosen.workers:
-        upstream = UpstreamClient(model, _upstream_options(address, chosen), build_context)
-        places[urlsplit(address).netloc] = OmniWorker(address, upstream, chosen, abilities, build_context.fetch, build_context.notice)
-    return OmniEngine(places, abilities)
+    capabilities = parse_capabilities(
+        structs.replace(DEFAULT_CAPABILITIES, sessions=len(omni_options.workers)), omni_options.abilities, model
+    )
+    workers = {}
+    for address in omni_options.workers:
+        upstream = UpstreamClient(model, _upstream_options(address, omni_options), build_context)
+        workers[urlsplit(address).netloc] = OmniWorker(
+            address, upstream, omni_options, capabilities, build_context.fetch, build_context.notice
+        )
+    return OmniEngine(workers, capabilities)
 
 
 def _parse_options(model: str, options: Mapping[str, Any]) -> OmniOptions:
-    wrong = f"The options of model '{model}' are wrong: "
+    prefix = f"The options of model '{model}' are wrong: "
     if "api_key" in options:
         raise ServerError(f"Model '{model}': put the key into an environment variable, and that variable's name into `api_key_env`.")
     try:
-        chosen = msgspec.convert(dict(options), OmniOptions, strict=False)
+        omni_options = msgspec.convert(dict(options), OmniOptions, strict=False)
     except msgspec.ValidationError as error:
-        raise ServerError(f"{wrong}{error}.") from None
-    if chosen.protocol == "stream":
+        raise ServerError(f"{prefix}{error}.") from None
+    if omni_options.protocol == "stream":
         raise ServerError(
-            f"{wrong}`protocol` 'stream' (`/v1/stream/…`) is not spoken: its sound goes through files on a disk that both sides share. "
+            f"{prefix}`protocol` 'stream' (`/v1/stream/…`) is not supported: its audio goes through files on a shared disk. "
             "Start a `llama-omni-server` that has `/backend`, and leave `protocol` out."
         )
-    if not chosen.workers:
-        raise ServerError(f"{wrong}`workers` must name at least one.")
-    if len({urlsplit(address).netloc for address in chosen.workers}) < len(chosen.workers):
-        raise ServerError(f"{wrong}`workers` names the same one twice.")
+    if not omni_options.workers:
+        raise ServerError(f"{prefix}`workers` must name at least one.")
+    if len({urlsplit(address).netloc for address in omni_options.workers}) < len(omni_options.workers):
+        raise ServerError(f"{prefix}`workers` has the same address twice.")
     for name in ("timeout_connect_s", "timeout_session_s", "timeout_idle_s", "timeout_release_s"):
-        if not 0 < getattr(chosen, name) < float("inf"):
-            raise ServerError(f"{wrong}`{name}` must be more than 0, and a number.")
-    return chosen
+        if not 0 < getattr(omni_options, name) < float("inf"):
+            raise ServerError(f"{prefix}`{name}` must be a finite number above 0.")
+    return omni_options
 
 
 def _upstream_options(address: str, options: OmniOptions) -> UpstreamOptions:
-    """How a worker is reached; whether it is left alone for a while is for whoever gives out places to say."""
+    # No retries and no circuit breaker: the pool that leases the workers decides which one to leave alone.
     return UpstreamOptions(
         base_url=address.replace("ws", "http", 1) if address[:2] == "ws" else address,
         api_key_env=options.api_key_env,
@@ -128,7 +132,7 @@ class OmniEngine:
     Several workers with the same model.
 
     Attributes:
-        places: each an engine with room for one conversation, by its address.
+        workers: by address, each an engine for one conversation at a time.
     """
 
     def __init__(self, workers: "Mapping[str, OmniWorker]", capabilities: Capabilities) -> None:
@@ -136,30 +140,29 @@ class OmniEngine:
         self.workers = workers
 
     async def start(self) -> None:
-        """Nothing yet: a worker that is down must not keep this server down."""
+        pass  # a worker that is down must not keep this server down
 
     async def stop(self) -> None:
-        """Let go of everything; what is being said breaks."""
-        for place in self.workers.values():
-            await place.stop()
+        for worker in self.workers.values():
+            await worker.stop()
 
     @contextlib.asynccontextmanager
     async def open(self, settings: ConversationSettings, deliver: Deliver) -> AsyncIterator[EngineConversation]:
         """
-        A conversation with the first worker that has nothing else to do, for who does not want to wait for one.
+        A conversation with the first free worker, without waiting for one.
 
         Raises:
-            UpstreamError: there is none.
+            UpstreamError: no worker is free.
         """
-        free = (place for place in self.workers.values() if not place.is_taken)
+        free_workers = (worker for worker in self.workers.values() if not worker.is_taken)
         async with contextlib.AsyncExitStack() as stack:
-            fault: ApiError = UpstreamError("Every worker is busy.", status=503, code="worker_busy", retry_after_s=1)
-            for place in free:
+            error: ApiError = UpstreamError("Every worker is busy.", status=503, code="worker_busy", retry_after_s=1)
+            for worker in free_workers:
                 try:
-                    conversation = await stack.enter_async_context(place.open(settings, deliver))
+                    conversation = await stack.enter_async_context(worker.open(settings, deliver))
                     break
-                except ApiError as refusal:
-                    fault = refusal
+                except ApiError as open_error:
+                    error = open_error
             else:
-                raise fault
+                raise error
             yield conversation

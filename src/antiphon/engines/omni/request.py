@@ -1,4 +1,4 @@
-"""What was said so far, and how it is to be answered, as a MiniCPM-o worker takes it."""
+"""Requests in the shapes of a MiniCPM-o worker."""
 
 import asyncio
 import binascii
@@ -17,7 +17,7 @@ from antiphon.wire.upstream import minicpmo_backend
 UNKNOWN_SPEECH_TEXT = "(This was said aloud, and its words are not known.)"
 
 MAX_RECORDING_S = 10 * 60
-"""Of one recording: the model has room for 8,192 tokens."""
+"""The longest recording: the model has room for 8,192 tokens."""
 
 _ROLES: dict[engine_history.Role, Literal["system", "user", "assistant"]] = {
     "system": "system",
@@ -33,11 +33,11 @@ SESSION_CONFIG_KEYS = frozenset(
         *("listen_prob_scale", "listen_top_k", "tts_temperature", "max_tokens", "max_kv_tokens", "tts_enabled", "vision_hd"),
     }
 )
-"""What a client may set of a full-duplex session. How long its pieces of sound are, and at which rate, is not for it to say."""
+"""Settings of a full-duplex session that a client may set; chunk lengths and sample rates are not among them."""
 
 
 def build_session_payload(command: commands.StartDuplex) -> minicpmo_backend.SessionPayload:
-    """How the session is to be that `word` asks for."""
+    """The `session.init` payload for a full-duplex session."""
     config = {name: value for name, value in command.options.items() if name in SESSION_CONFIG_KEYS}
     if command.voice is None:
         config["generate_audio"] = False
@@ -51,26 +51,26 @@ def build_session_payload(command: commands.StartDuplex) -> minicpmo_backend.Ses
 
 
 def _voice_references(command: commands.StartDuplex) -> minicpmo_backend.VoiceReferences | None:
-    spoken = command.voice.reference if command.voice is not None else None
-    if command.reference_audio is None and spoken is None:
+    voice_reference = command.voice.reference if command.voice is not None else None
+    if command.reference_audio is None and voice_reference is None:
         return None
     return minicpmo_backend.VoiceReferences(
         ref_audio_base64=to_floats(command.reference_audio) if command.reference_audio is not None else None,
-        tts_ref_audio_base64=to_floats(spoken) if spoken is not None else None,
+        tts_ref_audio_base64=to_floats(voice_reference) if voice_reference is not None else None,
     )
 
 
 async def build_chat_input(request: commands.Respond, fetch: Fetch) -> minicpmo_backend.ChatInput:
     """
-    The question that `ask` is.
+    The request as a question to the model.
 
     Raises:
-        ApiError: something in it can't be given to the model.
+        ApiError: the request has content that the model can't take.
     """
     request = await inline_media(request, fetch, pass_image_urls=False, supports_files=False)
     messages = [minicpmo_backend.Message(role="system", content=request.instructions)] if request.instructions else []
-    for turn in request.history:
-        if (message := await _to_message(turn)) is not None:
+    for item in request.history:
+        if (message := await _to_message(item)) is not None:
             messages.append(message)
     extra, voice = request.sampling.extra, request.voice
     penalty = extra.get("length_penalty")
@@ -93,29 +93,29 @@ async def build_chat_input(request: commands.Respond, fetch: Fetch) -> minicpmo_
 
 
 def _max_slices(extra: dict[str, Any]) -> int:
-    given = extra.get("max_slice_nums")
-    return given if isinstance(given, int) and 1 <= given <= 9 else 1
+    count = extra.get("max_slice_nums")
+    return count if isinstance(count, int) and 1 <= count <= 9 else 1
 
 
 def _has_part(history: Sequence[engine_history.HistoryItem], part_type: type[engine_history.HistoryPart]) -> bool:
-    return any(isinstance(part, part_type) for turn in history if isinstance(turn, engine_history.Message) for part in turn.parts)
+    return any(isinstance(part, part_type) for item in history if isinstance(item, engine_history.Message) for part in item.parts)
 
 
 async def _to_message(item: engine_history.HistoryItem) -> minicpmo_backend.Message | None:
     match item:
         case engine_history.Message(role=role, parts=parts):
             contents = [await _to_content(part) for part in parts]
-        case engine_history.ToolResult(parts=parts):  # of another model's call: this one makes none
+        case engine_history.ToolResult(parts=parts):  # of another model's call: this model has no tools
             role, contents = "user", [await _to_content(part) for part in parts]
         case engine_history.ReasoningItem() | engine_history.ToolCall() | engine_history.HostedToolItem():
             return None
     if not contents:
         return None
-    (*_, last) = contents
-    is_text = len(contents) == 1 and isinstance(last, minicpmo_backend.Text)
-    return minicpmo_backend.Message(
-        role=_ROLES[role], content=last.text if is_text and isinstance(last, minicpmo_backend.Text) else contents
-    )
+    match contents:
+        case [minicpmo_backend.Text(text=text)]:
+            return minicpmo_backend.Message(role=_ROLES[role], content=text)
+        case _:
+            return minicpmo_backend.Message(role=_ROLES[role], content=contents)
 
 
 async def _to_content(part: engine_history.HistoryPart) -> minicpmo_backend.Content:
@@ -130,19 +130,19 @@ async def _to_content(part: engine_history.HistoryPart) -> minicpmo_backend.Cont
             if not pcm:
                 return minicpmo_backend.Text(text=part.transcript or UNKNOWN_SPEECH_TEXT)
             return minicpmo_backend.Audio(data=to_floats(await asyncio.to_thread(resample, pcm, rate_hz, minicpmo_backend.INPUT_RATE_HZ)))
-        case engine_history.VideoPart(inline, at_once):
-            return minicpmo_backend.Video(data=inline, stack_frames=at_once)
+        case engine_history.VideoPart(inline, stack_frames):
+            return minicpmo_backend.Video(data=inline, stack_frames=stack_frames)
         case engine_history.ImagePart() | engine_history.FilePart():
             raise ClientError("This model takes no files.", code="unsupported_value", param="input")
 
 
 def _decode_recording(inline: str) -> bytes:
-    """The sound of a recording in base64."""
+    """The samples of a recording in base64, optionally a data URL; s16le mono at `INPUT_RATE_HZ`."""
     try:
         file = binascii.a2b_base64(inline.rpartition(",")[2])
     except ValueError:
         raise ClientError("Invalid audio: expected base64.", code="invalid_value", param="input") from None
-    recording, pieces = AudioFileReader(file, MAX_RECORDING_S), []
-    while piece := recording.read():
-        pieces.append(piece)
-    return b"".join(pieces)
+    reader, chunks = AudioFileReader(file, MAX_RECORDING_S), []
+    while chunk := reader.read():
+        chunks.append(chunk)
+    return b"".join(chunks)

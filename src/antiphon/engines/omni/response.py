@@ -1,18 +1,20 @@
 """
-What a MiniCPM-o worker says, in words: of a model that speaks all the time, and of one that answers.
+The events of a MiniCPM-o worker as engine events: in full duplex, and for one question at a time.
 
-In full duplex both implementations say `listen` when a turn of the model's is over. The C++ one also ends each step in which it spoke with
-`response.done`, which is no end; and what it says aloud may come after `listen`, as it is made beside the words.
+In full duplex both servers send `listen` when a turn of the model is over. The C++ server also sends `response.done`
+after each step of speech, which is not an end; and its audio may come after `listen`, because it is made beside the
+text.
 """
 
 from collections.abc import Callable
 from typing import Any
 
+from antiphon.audio import SAMPLE_BYTES
 from antiphon.engine_api import commands, events
 from antiphon.engine_api.options import Voice
-from antiphon.engines.omni.audio import floats_to_pcm
 from antiphon.errors import ApiError
 from antiphon.speech.dsp.resample import Resampler
+from antiphon.wire.minicpmo.media import FLOAT_BYTES, from_floats
 from antiphon.wire.upstream.minicpmo_backend import OUTPUT_RATE_HZ, BackendEvent, TokenDetails, Usage
 
 EventList = list[events.EngineEvent]
@@ -21,10 +23,10 @@ TerminalEvent = events.ResponseEnded | events.ResponseFailed
 
 class OmniOutputReader:
     """
-    One answer's words and sound.
+    Reads the text and the audio of one response.
 
     Args:
-        voice: None for an answer in writing.
+        voice: None for a response in text only.
     """
 
     def __init__(self, id: str, voice: Voice | None) -> None:
@@ -33,59 +35,61 @@ class OmniOutputReader:
         self._resampler = Resampler(OUTPUT_RATE_HZ, voice.rate_hz if voice is not None else OUTPUT_RATE_HZ, live=True)
 
     def read_delta(self, event: BackendEvent) -> EventList:
-        """What a delta says."""
-        words: EventList = [events.EngineMetrics(self.id, event.metrics)] if event.metrics else []
+        """The events of a `response.output.delta`."""
+        batch: EventList = [events.EngineMetrics(self.id, event.metrics)] if event.metrics else []
         if event.text:
-            words.append(events.TextDelta(self.id, event.text) if self._voice is None else events.AudioTranscriptDelta(self.id, event.text))
+            batch.append(events.TextDelta(self.id, event.text) if self._voice is None else events.AudioTranscriptDelta(self.id, event.text))
         if event.audio and self._voice is not None and (pcm := self._resampler.process(floats_to_pcm(event.audio))):
-            words.append(events.AudioDelta(self.id, pcm))
-        return words
+            batch.append(events.AudioDelta(self.id, pcm))
+        return batch
 
     def flush(self) -> EventList:
-        """The sound that has still to come."""
+        """The audio that is left in the resampler."""
         pcm = self._resampler.flush()
         return [events.AudioDelta(self.id, pcm)] if pcm else []
 
 
 def usage_event(id: str, usage: Usage, previous: Usage | None = None) -> events.Usage:
-    """What was counted, `before` left out."""
-    now, then = usage, previous or Usage()
-    inputs, had = now.input_token_details or TokenDetails(), then.input_token_details or TokenDetails()
-    outputs, gave = now.output_token_details or TokenDetails(), then.output_token_details or TokenDetails()
+    """
+    The tokens of a response; the worker's counts are totals of the session, so those of `previous` are subtracted.
+    """
+    before = previous or Usage()
+    inputs, inputs_before = usage.input_token_details or TokenDetails(), before.input_token_details or TokenDetails()
+    outputs, outputs_before = usage.output_token_details or TokenDetails(), before.output_token_details or TokenDetails()
     return events.Usage(
         id=id,
-        input_tokens=max(0, now.input_tokens - then.input_tokens),
-        output_tokens=max(0, now.output_tokens - then.output_tokens),
-        input_audio_tokens=max(0, inputs.audio_tokens - had.audio_tokens),
-        input_image_tokens=max(0, inputs.vision_tokens - had.vision_tokens),
-        output_audio_tokens=max(0, outputs.audio_tokens - gave.audio_tokens),
+        input_tokens=max(0, usage.input_tokens - before.input_tokens),
+        output_tokens=max(0, usage.output_tokens - before.output_tokens),
+        input_audio_tokens=max(0, inputs.audio_tokens - inputs_before.audio_tokens),
+        input_image_tokens=max(0, inputs.vision_tokens - inputs_before.vision_tokens),
+        output_audio_tokens=max(0, outputs.audio_tokens - outputs_before.audio_tokens),
     )
 
 
 class OmniDuplexReader:
     """
-    The turns of a model that speaks when it wants to.
+    The turns of a model in full duplex.
 
     Args:
-        mint: gives a turn its id.
-        usage: what had been counted when the session began.
+        new_id: makes the id of a turn.
+        usage: the counts when the session began.
     """
 
     def __init__(self, voice: Voice | None, new_id: Callable[[], str], usage: Usage | None = None) -> None:
         self._voice = voice
         self._new_id = new_id
         self._turn: OmniOutputReader | None = None
-        self._worker_response_id: str | None = None  # by which the worker knows the turn
-        self._is_muted = False  # since a turn was cut off, until the model listens
-        self._cancelled_ids: set[str] = set()  # the worker's, of turns that were cut off
+        self._worker_response_id: str | None = None  # the worker's id of the turn
+        self._is_muted = False  # from a cancelled turn until the next `listen`
+        self._cancelled_ids: set[str] = set()  # the worker's ids of cancelled turns
         self._usage = self._reported_usage = usage
 
     def mute(self) -> None:
-        """The model was told to listen."""
+        """The model was told to listen; what still comes of its turn is discarded."""
         self._is_muted = True
 
     def cancel(self, id: str) -> EventList:
-        """Nothing more of that turn."""
+        """Cancel that turn; no events if it is not the current one."""
         if self._turn is None or self._turn.id != id:
             return []
         self._mark_cancelled()
@@ -94,7 +98,7 @@ class OmniDuplexReader:
         return [events.ResponseEnded(id, "cancelled")]
 
     def read(self, event: BackendEvent) -> EventList:
-        """What the worker says comes to this."""
+        """The engine events of a worker's event."""
         self._usage = event.usage or self._usage
         if event.type == "response.done":
             return [events.EngineMetrics(self._turn.id, event.metrics)] if event.metrics and self._turn is not None else []
@@ -108,7 +112,7 @@ class OmniDuplexReader:
         return self._turn.read_delta(event)
 
     def _is_stale(self, event: BackendEvent) -> bool:
-        """Whether it belongs to a turn that was cut off."""
+        """Whether it belongs to a cancelled turn."""
         return event.response_id in self._cancelled_ids if event.response_id is not None else self._is_muted and self._turn is None
 
     def _on_listen(self, event: BackendEvent) -> EventList:
@@ -116,40 +120,40 @@ class OmniDuplexReader:
         if self._is_muted and turn is not None:
             self._mark_cancelled()
         self._is_muted = False
-        words: EventList = [] if turn is None else turn.flush()
+        batch: EventList = [] if turn is None else turn.flush()
         if turn is not None and self._usage is not None:
-            words.append(usage_event(turn.id, self._usage, self._reported_usage))
+            batch.append(usage_event(turn.id, self._usage, self._reported_usage))
             self._reported_usage = self._usage
         if turn is not None:
-            words.append(events.ResponseEnded(turn.id))
+            batch.append(events.ResponseEnded(turn.id))
         if event.metrics:
-            words.append(events.EngineMetrics("", event.metrics))
-        return [*words, events.Listening()]
+            batch.append(events.EngineMetrics("", event.metrics))
+        return [*batch, events.Listening()]
 
     def _mark_cancelled(self) -> None:
         if self._worker_response_id is not None:
             self._cancelled_ids.add(self._worker_response_id)
 
     def end_turn(self) -> EventList:
-        """Another session begins."""
+        """End the current turn, because another session begins."""
         return self.cancel(self._turn.id) if self._turn is not None else []
 
     def end(self, error: ApiError) -> EventList:
-        """The session is over before its time."""
+        """The session failed."""
         turn, self._turn = self._turn, None
         return [events.ResponseFailed.from_error(turn.id, error)] if turn is not None else []
 
 
 LENGTH_REASONS = frozenset({"length", "max_tokens", "max_new_tokens"})
-"""Reasons for which an answer ends before it is whole."""
+"""The worker's reasons for a response that was cut at the token limit."""
 
 
 class OmniResponseReader:
     """
-    An answer to a question.
+    The response to one question.
 
     Attributes:
-        is_over: whether its last word was said.
+        is_over: whether its last event was read.
     """
 
     def __init__(self, request: commands.Respond) -> None:
@@ -160,7 +164,7 @@ class OmniResponseReader:
         self._has_text = False
 
     def read(self, event: BackendEvent) -> EventList:
-        """What the worker says comes to this."""
+        """The engine events of a worker's event."""
         if self.is_over or event.kind == "listen":
             return []
         if event.type == "response.done":
@@ -170,29 +174,42 @@ class OmniResponseReader:
 
     def _on_done(self, event: BackendEvent) -> EventList:
         self.is_over = True
-        # All of it once more, where it came in pieces before.
-        whole = BackendEvent("", text=None if self._has_text else event.text, audio=event.audio, metrics=event.metrics)
-        count = event.usage if event.usage is not None else _usage_from_metrics(event.metrics or {})
-        tokens = [usage_event(self.id, count)] if count is not None else []
-        is_cut = event.reason in LENGTH_REASONS or (
-            self._max_tokens is not None and count is not None and count.output_tokens >= self._max_tokens
+        # `response.done` repeats the text of the deltas.
+        last_delta = BackendEvent("", text=None if self._has_text else event.text, audio=event.audio, metrics=event.metrics)
+        usage = event.usage if event.usage is not None else _usage_from_metrics(event.metrics or {})
+        usage_events = [usage_event(self.id, usage)] if usage is not None else []
+        is_truncated = event.reason in LENGTH_REASONS or (
+            self._max_tokens is not None and usage is not None and usage.output_tokens >= self._max_tokens
         )
         return [
-            *self._output.read_delta(whole),
+            *self._output.read_delta(last_delta),
             *self._output.flush(),
-            *tokens,
-            events.ResponseEnded(self.id, "length" if is_cut else "stop"),
+            *usage_events,
+            events.ResponseEnded(self.id, "length" if is_truncated else "stop"),
         ]
 
     def end(self, final_event: TerminalEvent) -> EventList:
-        """It ends so, if it hasn't ended before."""
+        """End with this event, unless it is over already."""
         was_over, self.is_over = self.is_over, True
         return [] if was_over else [final_event]
 
 
 def _usage_from_metrics(metrics: dict[str, Any]) -> Usage | None:
-    """The tokens that can be told from what was measured: all that the model holds at the end, and those of them that it made."""
-    held, made = metrics.get("kv_cache_length"), metrics.get("n_tokens")
-    if not isinstance(held, int) or not isinstance(made, int) or made > held:
+    """The usage by a worker's metrics: the tokens in its KV cache at the end, of which `n_tokens` are output."""
+    total_tokens, output_tokens = metrics.get("kv_cache_length"), metrics.get("n_tokens")
+    if not isinstance(total_tokens, int) or not isinstance(output_tokens, int) or output_tokens > total_tokens:
         return None
-    return Usage(input_tokens=held - made, output_tokens=made)
+    return Usage(input_tokens=total_tokens - output_tokens, output_tokens=output_tokens)
+
+
+def floats_to_pcm(audio: bytes) -> bytes:
+    """
+    A worker's audio as s16le.
+
+    Args:
+        audio: float32; an incomplete last sample is dropped. Audio with a NaN or an infinity becomes silence: the rest
+            of it is noise too.
+    """
+    count = len(audio) // FLOAT_BYTES
+    pcm = from_floats(audio[: count * FLOAT_BYTES])
+    return bytes(count * SAMPLE_BYTES) if pcm is None else pcm

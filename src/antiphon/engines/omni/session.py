@@ -1,8 +1,8 @@
 """
 A connection to a MiniCPM-o worker, and the one session on it.
 
-What the worker says is told in the socket's own callback. However a connection ends, that is told once: by the worker in good order, by
-a frame that says what went wrong, by silence, or by a socket that is gone.
+Events are delivered in the socket's own callback. However a session ends (closed by the worker, by an error frame, by
+silence, or by a lost connection), its listener hears of it exactly once.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from antiphon.errors import ApiError, ClientError, UpstreamError, shorten
 from antiphon.wire.upstream.minicpmo_backend import BackendEvent, Mode, SessionInit, SessionPayload, decode_event, encode
 
 MAX_MALFORMED_MESSAGES = 16
-"""So many messages that are none, and the worker is not one to listen to."""
+"""More malformed messages than this end the session."""
 
 _CLIENT_ERROR_MESSAGES = {
     "voice_audio_decode_failed": "The reference audio could not be read.",
@@ -25,16 +25,16 @@ _CLIENT_ERROR_MESSAGES = {
     "video_decode_failed": "The video could not be read.",
     "empty_messages": "There is nothing to answer.",
 }
-"""Reasons for which a worker ends a session that was asked for what can't be."""
+"""Reasons of the worker for ending a session that are the client's fault."""
 
 
 class SessionEnd(Struct, frozen=True):
     """
-    Why there is no session any more.
+    Why a session ended.
 
     Attributes:
-        was_said: whether the worker said so itself; it is then still there.
-        may_retry: whether it may only be that it has not cleared up yet what was before.
+        is_from_worker: whether the worker ended it with a message; then the worker is still alive.
+        may_retry: whether the worker may only be cleaning up after the session before.
     """
 
     error: ApiError
@@ -43,30 +43,30 @@ class SessionEnd(Struct, frozen=True):
 
 
 class BackendSessionListener(Protocol):
-    """Who talks on a line."""
+    """Handles what comes in a session."""
 
     def on_events(self, events: Sequence[BackendEvent]) -> None:
-        """The worker said this, all of it together."""
+        """These events arrived together."""
 
     def on_session_end(self, session: "BackendSession", end: SessionEnd) -> None:
-        """Nothing more comes; told once, of a session that had begun."""
+        """A session that had begun is over; called once."""
 
 
 class BackendSession:
     """
-    A connection.
+    A connection with one session.
 
     Args:
-        mode: of the session that is meant.
-        idle_s: how long the worker may say nothing when it has something to do.
+        mode: of the session.
+        idle_timeout_s: how long the worker may be silent while an answer is due.
         note: takes lines for the operator.
 
     Attributes:
-        link: the socket.
-        has_begun: whether a session was asked for; there is then one to be closed.
-        session_id: by which the worker knows the session; None before it has begun.
-        closed: done when the worker says that the session is closed, or the connection is gone.
-        is_answering: whether more is to come without more being told.
+        websocket: the connection.
+        has_begun: whether `session.init` was sent, so that there is a session to close.
+        session_id: the worker's id of the session; None before `session.created`.
+        end_future: done when the worker has closed the session or the connection is lost.
+        is_answering: whether the worker sends events without further input, as it does while it answers a question.
     """
 
     def __init__(self, mode: Mode, idle_timeout_s: float, note: Callable[[str], None]) -> None:
@@ -88,57 +88,50 @@ class BackendSession:
 
     @property
     def is_open(self) -> bool:
-        """Whether anything told may still be heard."""
+        """Whether the session has not ended."""
         return not self.end_future.done()
 
     async def begin(self, payload: SessionPayload, timeout_s: float, listener: BackendSessionListener) -> BackendEvent | SessionEnd:
         """
-        Begin the session: what the worker says of it, or why there is none.
+        Begin the session; returns its `session.created`, or why it did not begin.
 
         Args:
-            listener: is told all that comes after that.
+            listener: gets all later events.
         """
         self.has_begun = True
-        self._write(SessionInit(payload=payload))
+        self.send(SessionInit(payload=payload), expects_reply=False)  # `timeout_s` limits this reply
         try:
             async with asyncio.timeout(timeout_s):
-                said = await asyncio.shield(self._creation_future)
+                outcome = await asyncio.shield(self._creation_future)
         except TimeoutError:
-            fault = UpstreamError(f"The worker did not begin its session in {timeout_s:g} seconds.", status=504, code="upstream_timeout")
-            said = SessionEnd(fault, is_from_worker=False)
-        if isinstance(said, BackendEvent):
-            if self.end_future.done():  # since then, before anybody listened
+            error = UpstreamError(f"The worker did not begin its session in {timeout_s:g} seconds.", status=504, code="upstream_timeout")
+            outcome = SessionEnd(error, is_from_worker=False)
+        if isinstance(outcome, BackendEvent):
+            if self.end_future.done():  # in the same batch of messages
                 return self.end_future.result()
             self._listener = listener
-        return said
+        return outcome
 
-    def send(self, message: object) -> None:
-        """Tell the worker something that it will answer."""
-        self._write(message)
-        if self._waiting_since is None:
+    def send(self, message: object, *, expects_reply: bool = True) -> None:
+        """Send a message; one that expects a reply starts the idle timeout."""
+        self.websocket.send(encode(message))
+        if expects_reply and self._waiting_since is None:
             self._start_idle_timer()
 
-    def _write(self, message: object) -> None:
-        self.websocket.send(encode(message))
-
-    def send_close(self, message: object) -> None:
-        """Tell the worker something that it need not answer."""
-        self._write(message)
-
     def detach(self) -> None:
-        """Tell the listener nothing more."""
+        """Deliver nothing more to the listener."""
         self._listener = None
         self._waiting_since = None
         self._cancel_timer()
 
     def close(self) -> None:
-        """Close the connection; nothing more is told of it."""
+        """Close the connection, without a call of the listener."""
         self.detach()
         self.websocket.close()
         self._resolve(SessionEnd(UpstreamError("The session is over."), is_from_worker=False))
 
     def pause(self) -> None:
-        """Read nothing, and let no time pass."""
+        """Stop reading; the idle timeout stands still."""
         self._is_paused = True
         self.websocket.pause()
 
@@ -149,32 +142,31 @@ class BackendSession:
             self._waiting_since = self._loop.time()
         self.websocket.resume()
 
-    # What the link says
+    # From the WebSocket
 
     def on_messages(self, messages: Sequence[bytes]) -> None:
-        """Messages came together."""
-        heard: list[BackendEvent] = []
+        batch: list[BackendEvent] = []
         for message in messages:
             try:
-                said = decode_event(message)
+                event = decode_event(message)
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 self._malformed_count += 1
                 continue
-            if said.type in ("session.closed", "error"):
-                self._notify_listener(heard)
-                self._finish(SessionEnd(self._to_error(said), is_from_worker=True))
+            if event.type in ("session.closed", "error"):
+                self._notify_listener(batch)
+                self._finish(SessionEnd(self._to_error(event), is_from_worker=True))
                 return
-            if said.type == "session.created":
-                self._on_created(said)
-            elif said.type in ("response.output.delta", "response.done"):
-                heard.append(said)
+            if event.type == "session.created":
+                self._on_created(event)
+            elif event.type in ("response.output.delta", "response.done"):
+                batch.append(event)
         self._waiting_since = None
-        self._notify_listener(heard)
+        self._notify_listener(batch)
         if self.is_answering and self.is_open:
             self._start_idle_timer()
         if self._malformed_count > MAX_MALFORMED_MESSAGES:
             self._finish(
-                SessionEnd(UpstreamError("The worker sends what is no message of its protocol.", code="upstream_malformed"), False)
+                SessionEnd(UpstreamError("The worker sends messages that are not of its protocol.", code="upstream_malformed"), False)
             )
 
     def _on_created(self, event: BackendEvent) -> None:
@@ -187,11 +179,11 @@ class BackendSession:
             self._listener.on_events(events)
 
     def on_close(self, code: int, _reason: str) -> None:
-        """The connection is gone."""
-        said = f" ({code})" if code else ""
-        fault = UpstreamError(f"The worker closed the connection{said}.", code="upstream_broke_off")
-        # Nobody says whether the C++ server sends a close frame before it hangs up; one that has died is seen to be gone when dialled.
-        self._finish(SessionEnd(fault, is_from_worker=False, may_retry=True))
+        suffix = f" ({code})" if code else ""
+        error = UpstreamError(f"The worker closed the connection{suffix}.", code="upstream_broke_off")
+        # It isn't documented whether the C++ server sends a close frame while it cleans up, so any close may be
+        # retried. A retry finds out whether the worker has died.
+        self._finish(SessionEnd(error, is_from_worker=False, may_retry=True))
 
     def _to_error(self, event: BackendEvent) -> ApiError:
         reason = event.reason if event.reason and event.reason.replace("_", "").isalnum() else "error"
@@ -214,7 +206,7 @@ class BackendSession:
         if not self.end_future.done():
             self.end_future.set_result(end)
 
-    # Time
+    # The idle timeout
 
     def _start_idle_timer(self) -> None:
         self._waiting_since = self._loop.time()
@@ -222,16 +214,16 @@ class BackendSession:
             self._timer = self._loop.call_later(self._idle_timeout_s, self._check_idle)
 
     def _check_idle(self) -> None:
-        # Frames only note the time: a timer for each would cost more than the frame.
+        # Messages only store the time: a timer for each would cost more than the message.
         self._timer = None
         if self._waiting_since is None:
             return
-        left_s = self._idle_timeout_s if self._is_paused else self._waiting_since + self._idle_timeout_s - self._loop.time()
-        if left_s > 0.001:
-            self._timer = self._loop.call_later(left_s, self._check_idle)
+        remaining_s = self._idle_timeout_s if self._is_paused else self._waiting_since + self._idle_timeout_s - self._loop.time()
+        if remaining_s > 0.001:
+            self._timer = self._loop.call_later(remaining_s, self._check_idle)
             return
-        fault = UpstreamError(f"The worker said nothing for {self._idle_timeout_s:g} seconds.", status=504, code="upstream_timeout")
-        self._finish(SessionEnd(fault, is_from_worker=False))
+        error = UpstreamError(f"The worker sent nothing for {self._idle_timeout_s:g} seconds.", status=504, code="upstream_timeout")
+        self._finish(SessionEnd(error, is_from_worker=False))
 
     def _cancel_timer(self) -> None:
         if self._timer is not None:

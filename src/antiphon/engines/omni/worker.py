@@ -1,8 +1,8 @@
 """
-One MiniCPM-o worker: who has room for one conversation at a time, and says itself when it has room for the next.
+One MiniCPM-o worker: an engine for one conversation at a time.
 
-A worker that was left takes a while to be ready again, and until then turns whoever comes away. So a place is left only when the worker
-says that it is idle, and taken only after it has said so.
+After a conversation a worker takes a while to be ready, and refuses connections until then. So a conversation is over
+only when the worker's `/health` says that it is idle, and the next one begins only after that.
 """
 
 import asyncio
@@ -27,55 +27,56 @@ from antiphon.errors import ApiError, UpstreamError
 from antiphon.wire.upstream.minicpmo_backend import Mode, SessionClose, decode_health, encode
 
 HEALTH_TIMEOUT_S = 5.0
-"""How long a worker may take to say how it is."""
+"""The timeout of `GET /health`."""
 
 POLL_DELAYS_S = (0.02, 0.05, 0.1, 0.2, 0.5)
-"""How long to wait before a worker is asked again; the last of them ever after."""
+"""Pauses between polls of `/health`; the last one repeats."""
 
 CLOSE_TIMEOUT_S = 3.0
-"""How long a worker may take to say that a session is closed."""
+"""How long a worker may take to close a session."""
 
 OmniWorkerStatus = Literal["idle", "busy", "loading", "failed", "unreachable"]
 
 _STATUS_BY_HEALTH: dict[str, OmniWorkerStatus] = {"idle": "idle", "loading": "loading", "error": "failed", "offline": "unreachable"}
 
 _STATUS_BY_FAILURE: dict[str, OmniWorkerStatus] = {"503": "loading", "timeout": "busy"}
-"""What it means that there is no health to read: a model that is at work may leave no time to answer."""
+"""The status when `/health` fails: a model at work may leave the server no time to respond."""
 
 _BUSY_REASONS = frozenset({"403", "409", "429", "503"})
-"""Answers to a handshake that mean: not now. A worker that closes before it accepts is a 403 on the wire."""
-
+"""Handshake responses that mean "not now". A FastAPI worker that closes before it accepts sends a 403."""
 
 _SAFE_SESSION_ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
-"""What may stand in an address."""
+"""Session ids that may stand in a URL."""
 
 
 class OmniWorkerOptions(Protocol):
-    """What the configuration says of how workers are spoken to."""
+    """
+    The part of `OmniOptions` that a worker needs; `engine` imports this module lazily, so not the other way round.
+    """
 
     @property
     def protocol(self) -> str:
-        """What they speak: `backend` or `worker`."""
+        """`backend` or `worker`."""
 
     @property
     def timeout_connect_s(self) -> float:
-        """The longest until a worker is found idle and connected."""
+        """Until the worker is idle and connected."""
 
     @property
     def timeout_session_s(self) -> float:
-        """The longest that a session may take to begin."""
+        """Until a session begins."""
 
     @property
     def timeout_idle_s(self) -> float:
-        """The longest that a worker may say nothing when it has something to do."""
+        """That the worker may be silent while an answer is due."""
 
     @property
     def timeout_release_s(self) -> float:
-        """The longest that is waited for a worker to be idle again."""
+        """Until the worker is idle again after a conversation."""
 
 
 class _BodyListener:
-    """Takes an answer that is one body, and has no use for it."""
+    """Discards a response's body."""
 
     def on_events(self, events: list[bytes]) -> bool:
         return True
@@ -86,16 +87,16 @@ class _BodyListener:
 
 class OmniWorker:
     """
-    A worker.
+    A worker, as an engine.
 
     Args:
         notice: takes lines for the operator.
 
     Attributes:
-        address: where it is.
-        is_taken: whether it has a conversation, or one that it has not recovered from.
-        is_native: whether it is the C++ server, as far as is known; that one is asked one question in a session.
-        session_s: the longest that a session may take to begin.
+        address: its URL.
+        is_taken: whether it has a conversation, or is still recovering from one.
+        is_native: whether it is the C++ server, by its latest `/health`; that one takes one question a session.
+        session_timeout_s: until a session begins.
     """
 
     def __init__(
@@ -120,35 +121,32 @@ class OmniWorker:
         self._is_stopped = False
 
     async def start(self) -> None:
-        """Nothing yet: a worker that is down must not keep this server down."""
+        pass  # a worker that is down must not keep this server down
 
     async def stop(self) -> None:
-        """Let go of everything; what is being said breaks."""
         self._is_stopped = True
         for conversation in tuple(self._conversations):
             conversation.abort()
         self._upstream.close()
 
     def note(self, line: str) -> None:
-        """Tell the operator."""
+        """Send a line to the operator, with secrets redacted."""
         self._notice(f"Worker {self.address}: {self._upstream.redact(ApiError(line)).message}")
 
     @contextlib.asynccontextmanager
     async def open(self, settings: ConversationSettings, deliver: Deliver) -> AsyncIterator[EngineConversation]:
         """
-        A conversation with the worker, which is there and has nothing else to do.
-
-        Leaving it returns when the worker can take the next.
+        A conversation with the worker; leaving it returns when the worker can take the next.
 
         Raises:
-            UpstreamError: the worker can't be reached, or has something else to do; on leaving: it has had long enough to be idle.
+            UpstreamError: the worker can't be reached or is busy; on leaving: it did not become idle in time.
         """
         self.is_taken = True
         is_idle = True
         try:
-            line = await self.acquire_session("full_duplex" if settings.kind in ("audio", "video") else "turn_based")
+            session = await self.acquire_session("full_duplex" if settings.kind in ("audio", "video") else "turn_based")
             async with asyncio.TaskGroup() as tasks:
-                conversation = OmniConversation(self, line, deliver, tasks)
+                conversation = OmniConversation(self, session, deliver, tasks)
                 self._conversations.add(conversation)
                 try:
                     yield conversation
@@ -161,17 +159,11 @@ class OmniWorker:
             raise _unavailable_error("busy")
 
     async def probe(self) -> None:
-        """
-        Ask the worker how it is.
-
-        Raises:
-            UpstreamError: it is not there, of no use, or has something else to do.
-        """
-        if (standing := await self.fetch_status()) != "idle":
-            raise _unavailable_error(standing)
+        if (status := await self.fetch_status()) != "idle":
+            raise _unavailable_error(status)
 
     async def fetch_status(self) -> OmniWorkerStatus:
-        """What the worker says that it does."""
+        """The worker's status by its `/health`."""
         try:
             async with asyncio.timeout(HEALTH_TIMEOUT_S):
                 body = await self._upstream.fetch("/health", HEALTH_TIMEOUT_S)
@@ -188,53 +180,45 @@ class OmniWorker:
         is_taken = health.active_session_id or health.current_session_id
         return _STATUS_BY_HEALTH.get(health.status, "busy" if is_taken else "idle")
 
-    # How a conversation gets its lines
+    # `WorkerAccess`, for conversations
 
     async def acquire_session(self, mode: Mode) -> BackendSession:
-        """
-        A line to the worker, once that has nothing else to do.
-
-        Raises:
-            UpstreamError: it doesn't come to that soon.
-        """
-        standing: OmniWorkerStatus = "unreachable"
+        status: OmniWorkerStatus = "unreachable"
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._options.timeout_connect_s):
-                for pause_s in _poll_delays_s():
-                    standing = await self.fetch_status()
-                    if standing in ("unreachable", "failed", "loading"):
+                for delay_s in _poll_delays_s():
+                    status = await self.fetch_status()
+                    if status in ("unreachable", "failed", "loading"):
                         break
-                    if standing == "idle" and (line := await self._dial(mode)) is not None:
-                        return line
-                    await asyncio.sleep(pause_s)
-        raise _unavailable_error(standing)
+                    if status == "idle" and (session := await self._dial(mode)) is not None:
+                        return session
+                    await asyncio.sleep(delay_s)
+        raise _unavailable_error(status)
 
     async def _dial(self, mode: Mode) -> BackendSession | None:
-        """A line; None where the worker has no room yet."""
-        line = BackendSession(mode, self._options.timeout_idle_s, self.note)
+        """A connection; None if the worker is still busy."""
+        session = BackendSession(mode, self._options.timeout_idle_s, self.note)
         path = "/backend" if self._options.protocol == "backend" else f"/v1/worker/{'duplex' if mode == 'full_duplex' else 'chat'}"
         failure: UpstreamFailure | None = None
-        is_up = False
+        is_connected = False
         try:
             url = self._upstream.websocket_url(path, "").removesuffix("?")
-            failure = await dial(line.websocket, url, self._upstream.headers, self._upstream.tls, self._options.timeout_connect_s)
-            is_up = failure is None
+            failure = await dial(session.websocket, url, self._upstream.headers, self._upstream.tls, self._options.timeout_connect_s)
+            is_connected = failure is None
         finally:
-            if not is_up:
-                line.close()
+            if not is_connected:
+                session.close()
         if failure is None:
-            return line
+            return session
         if failure.reason in _BUSY_REASONS:
             return None
         self._upstream.count_failure(failure.reason)
         raise self._upstream.redact(failure.error)
 
     def is_compatible(self, session: BackendSession, mode: Mode) -> bool:
-        """Whether a session of that mode may begin on the line."""
         return self._options.protocol == "backend" or session.mode == mode
 
     async def release_session(self, session: BackendSession | None) -> bool:
-        """Let the worker end the session, if there is one; whether it came to have nothing to do, or there is no worker any more."""
         if session is not None:
             session.detach()
             if session.has_begun and session.is_open and not self._is_stopped:
@@ -246,7 +230,7 @@ class OmniWorker:
         with contextlib.suppress(TimeoutError, ApiError):
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 if self._options.protocol == "worker":
-                    session.send_close(SessionClose())
+                    session.send(SessionClose(), expects_reply=False)
                     await asyncio.shield(session.end_future)
                 elif session.session_id is not None and _SAFE_SESSION_ID.fullmatch(session.session_id):
                     request = self._upstream.encode_request(
@@ -255,17 +239,17 @@ class OmniWorker:
                     await self._upstream.stream(request, _BodyListener(), lambda _exchange: None)
 
     async def _wait_until_idle(self) -> bool:
-        standing: OmniWorkerStatus = "busy"
+        status: OmniWorkerStatus = "busy"
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._options.timeout_release_s):
-                for pause_s in _poll_delays_s():
-                    standing = await self.fetch_status()
-                    if self._is_stopped or standing in ("idle", "unreachable", "failed"):
+                for delay_s in _poll_delays_s():
+                    status = await self.fetch_status()
+                    if self._is_stopped or status in ("idle", "unreachable", "failed"):
                         break
-                    await asyncio.sleep(pause_s)
-        if standing != "idle" and not self._is_stopped:
-            self.note(f"is {standing} after a session was left, and gets nobody until it is idle.")
-        return self._is_stopped or standing in ("idle", "unreachable")
+                    await asyncio.sleep(delay_s)
+        if status != "idle" and not self._is_stopped:
+            self.note(f"{status} after a session; it gets no new conversation until it is idle.")
+        return self._is_stopped or status in ("idle", "unreachable")
 
 
 def _poll_delays_s() -> Iterator[float]:
@@ -275,7 +259,7 @@ def _poll_delays_s() -> Iterator[float]:
 def _unavailable_error(status: OmniWorkerStatus) -> ApiError:
     message = {
         "unreachable": "The worker can't be reached.",
-        "failed": "The worker says that it has failed.",
+        "failed": "The worker reports that it has failed.",
         "loading": "The worker is still loading its model.",
     }.get(status, "The worker is busy.")
     return UpstreamError(message, status=503, code="worker_busy", type="service_unavailable_error", retry_after_s=1)

@@ -1,9 +1,10 @@
 """
-One client's conversation with a Realtime server: a connection when there is something to say, another when it is lost.
+One client's conversation with a Realtime server: it connects at the first command that needs a connection, and again
+after a loss.
 
-What the client's session was told stays here and in the session, so that a lost connection costs the answers that were under way and
-nothing else. A task for each connection sees to its turn, its dialling and its retries, then sleeps until it is over; all that is said
-comes from the socket's own callbacks.
+The client's configuration and uncommitted audio are kept here, so that a lost connection costs only the responses in
+progress. One task per connection waits for its slot, dials and retries, then sleeps until the connection ends; events
+are delivered from the socket's own callbacks.
 """
 
 import asyncio
@@ -28,20 +29,23 @@ from antiphon.wire.realtime.response import StatusError
 from antiphon.wire.realtime.server_events import ErrorEvent, RealtimeError, SessionCreated
 
 MAX_BACKLOG_BYTES = 16 << 20
-"""How much may wait to be sent; what is told when there is more is not taken."""
+"""Bytes that may wait to be sent; more input is refused."""
 
 MAX_PENDING_REQUESTS = 64
-"""Answers that may be asked for before there is a connection."""
+"""Responses that may be requested before there is a connection."""
 
 MAX_MALFORMED_MESSAGES = 16
-"""So many messages that are none, and the upstream is not one to listen to."""
+"""More malformed messages than this end the connection."""
 
 REDIAL_BACKOFF_S = (1.0, 30.0)
-"""How long sound alone does not dial after dialling has failed: at first, doubled each time, and at most."""
+"""
+How long audio alone does not redial after a failure: at first, doubled each time up to the maximum. Other commands
+redial at once.
+"""
 
 
 class RealtimeUpstreamAccess(Protocol):
-    """How a server is reached."""
+    """What a conversation needs of its engine."""
 
     upstream: UpstreamClient
     dialect: Dialect
@@ -49,16 +53,17 @@ class RealtimeUpstreamAccess(Protocol):
     connect_timeout_s: float
 
     def address(self, model: str) -> tuple[str, dict[str, str]]:
-        """The URL and the headers that a connection for `model` is opened with."""
+        """The URL and the headers of a connection for `model`."""
 
 
 class RealtimeUpstreamConversation:
     """
-    A conversation.
+    One client's conversation.
 
     Attributes:
-        deliver: takes the words.
+        deliver: takes the events.
         is_paused: whether the client is behind.
+        audio_log: the client's audio, across connections.
     """
 
     def __init__(self, access: RealtimeUpstreamAccess, model: str, deliver: Deliver, tasks: asyncio.TaskGroup) -> None:
@@ -70,10 +75,9 @@ class RealtimeUpstreamConversation:
         self._tasks = tasks
         self._loop = asyncio.get_running_loop()
         self._connection: _Connection | None = None
-        self._connection_task: asyncio.Task[None] | None = None
+        self._connection_task: asyncio.Task[ApiError | None] | None = None
         self._pending_commands: deque[commands.EngineCommand] = deque()
         self._pending_bytes = 0
-        self._outbox: list[engine_events.EngineEvent] = []
         self._timer: asyncio.TimerHandle | None = None
         self._backoff_s = 0.0
         self._backoff_until = 0.0
@@ -81,40 +85,36 @@ class RealtimeUpstreamConversation:
         numbers = count(1)
         self._new_turn_id = lambda: f"heard_{next(numbers)}"
 
-    # What the session does
+    # Commands
 
     def send(self, command: commands.EngineCommand) -> None:
-        """Take a word."""
         if self._connection is not None:
             if (
                 isinstance(command, commands.AppendAudio | commands.Respond)
                 and self._connection.websocket.backlog_bytes > MAX_BACKLOG_BYTES
             ):
-                raise EngineOverrun("the model server takes in what it is sent too slowly")
-            self._deliver_soon(self._connection.session.handle_command(command, self._loop.time()))
-            self._arm_timer()
+                raise EngineOverrun("the model server reads its input too slowly")
+            self.emit(self._connection.session.handle_command(command, self._loop.time()))
         elif isinstance(command, commands.Cancel):
             self._cancel_pending(command.id)
         elif self._needs_no_connection(command):
-            self._deliver_soon(self._handle_offline(command, _shutdown_error()))
+            self.emit(self._handle_offline(command, _shutdown_error()))
         else:
             self._queue_command(command)
 
     def pause(self) -> None:
-        """Read nothing, and let no time pass."""
         self.is_paused = True
         if self._connection is not None:
             self._connection.websocket.pause()
 
     def resume(self) -> None:
-        """Read on."""
         self.is_paused = False
         if self._connection is not None:
             self._connection.session.reset_timeouts(self._loop.time())
             self._connection.websocket.resume()
 
     def abort(self) -> None:
-        """Break every answer: the server stops."""
+        """Fail every response, because the server stops."""
         self._is_aborted = True
         if self._timer is not None:
             self._timer.cancel()
@@ -123,27 +123,29 @@ class RealtimeUpstreamConversation:
             self._connection_task.cancel()
 
     def close(self) -> None:
-        """Say nothing more."""
-        self.deliver = lambda _words: None
+        """End the conversation and deliver nothing more."""
+        self.deliver = lambda _events: None
         self.abort()
 
     # Before there is a connection
 
     def _needs_no_connection(self, command: commands.EngineCommand) -> bool:
-        """Whether a word is only to be noted, and no connection made for it."""
+        """Whether to handle a command without dialling for it."""
         if self._is_aborted:
             return True
         if self._connection_task is not None:
             return False
-        is_resting = self._loop.time() < self._backoff_until
-        return isinstance(command, commands.Configure | commands.ClearAudio) or (isinstance(command, commands.AppendAudio) and is_resting)
+        is_backing_off = self._loop.time() < self._backoff_until
+        return isinstance(command, commands.Configure | commands.ClearAudio) or (
+            isinstance(command, commands.AppendAudio) and is_backing_off
+        )
 
     def _queue_command(self, command: commands.EngineCommand) -> None:
         if (
             self._pending_bytes > MAX_BACKLOG_BYTES
-            or sum(isinstance(waiting, commands.Respond) for waiting in self._pending_commands) >= MAX_PENDING_REQUESTS
+            or sum(isinstance(pending, commands.Respond) for pending in self._pending_commands) >= MAX_PENDING_REQUESTS
         ):
-            raise EngineOverrun("the connection to the model server is not there yet")
+            raise EngineOverrun("the model server is not connected yet")
         if self._connection_task is None:
             self._start_connecting()
         self._pending_commands.append(command)
@@ -152,28 +154,28 @@ class RealtimeUpstreamConversation:
     def _start_connecting(self) -> None:
         self.access.upstream.concurrency_limit.reserve()
         self._connection_task = self._tasks.create_task(self._connect())
-        # Not the task's own last act: one that is cancelled before its first step does nothing at all.
+        # A callback, not a `finally` in the task: a task that is cancelled before its first step runs no code at all.
         self._connection_task.add_done_callback(self._on_disconnected)
 
     def _cancel_pending(self, id: str) -> None:
-        asked = next((word for word in self._pending_commands if isinstance(word, commands.Respond) and word.id == id), None)
-        if asked is not None:
-            self._pending_commands.remove(asked)
-            self._deliver_soon([engine_events.ResponseEnded(id, "cancelled")])
+        request = next((command for command in self._pending_commands if isinstance(command, commands.Respond) and command.id == id), None)
+        if request is not None:
+            self._pending_commands.remove(request)
+            self.emit([engine_events.ResponseEnded(id, "cancelled")])
 
     def _handle_offline(self, command: commands.EngineCommand, error: ApiError) -> list[engine_events.EngineEvent]:
-        """What a word comes to without a connection, which there is none of by `fault`."""
-        intake = self.audio_log
+        """The events of a command that is handled without a connection; `error` says why there is none."""
+        audio_log = self.audio_log
         match command:
             case commands.Configure():
-                intake.set_configuration(command)
+                audio_log.set_configuration(command)
             case commands.AppendAudio(pcm):
-                intake.append(pcm)
+                audio_log.append(pcm)
             case commands.ClearAudio():
-                intake.uncommitted_pcm.clear()
+                audio_log.uncommitted_pcm.clear()
             case commands.CommitAudio(id):
-                intake.uncommitted_pcm.clear()
-                if intake.configuration is not None and intake.configuration.transcription is not None:
+                audio_log.uncommitted_pcm.clear()
+                if audio_log.configuration is not None and audio_log.configuration.transcription is not None:
                     return [engine_events.InputTranscriptFailed(id=id, message=error.message)]
             case commands.Respond(id=id):
                 return [engine_events.ResponseFailed.from_error(id, error)]
@@ -181,111 +183,109 @@ class RealtimeUpstreamConversation:
                 pass
         return []
 
-    async def _connect(self) -> None:
+    async def _connect(self) -> ApiError | None:
+        """Connect and wait until the connection ends; returns why there was no connection."""
         upstream = self.access.upstream
         try:
             async with upstream.concurrency_limit.slot():
-                line = await upstream.connect(self._dial)
-                await line.end_of_connection
-        except ApiError as fault:
-            self._backoff_s = min(max(self._backoff_s * 2, REDIAL_BACKOFF_S[0]), REDIAL_BACKOFF_S[1])
-            self._backoff_until = self._loop.time() + self._backoff_s
-            self._fail(fault)
+                connection = await upstream.connect(self._dial)
+                await connection.end_of_connection
+        except ApiError as error:
+            return error
+        return None
 
     async def _dial(self) -> "_Connection | UpstreamFailure":
-        line = _Connection(self)
+        connection = _Connection(self)
         url, headers = self._address
         try:
-            failure = await dial(line.websocket, url, headers, self.access.upstream.tls, self.access.connect_timeout_s)
+            failure = await dial(connection.websocket, url, headers, self.access.upstream.tls, self.access.connect_timeout_s)
             if failure is not None:
                 return failure
             async with asyncio.timeout(self.access.connect_timeout_s):
-                fault = await line.session_start
+                error = await connection.session_start
         except TimeoutError:
             message = f"The model server did not begin its session in {self.access.connect_timeout_s:g} seconds."
-            fault = UpstreamError(message, status=504, code="upstream_timeout")
+            error = UpstreamError(message, status=504, code="upstream_timeout")
         finally:
-            if self._connection is not line:
-                line.websocket.close()
-        return (
-            line
-            if fault is None
-            else UpstreamFailure(fault, "refused", counts_against_upstream=fault.status >= 500 and fault.code != "upstream_credentials")
-        )
+            if self._connection is not connection:
+                connection.websocket.close()
+        if error is None:
+            return connection
+        return UpstreamFailure(error, "refused", counts_against_upstream=error.status >= 500 and error.code != "upstream_credentials")
 
-    def _on_disconnected(self, _task: asyncio.Task[None]) -> None:
+    def _on_disconnected(self, task: asyncio.Task[ApiError | None]) -> None:
         self.access.upstream.concurrency_limit.release()
         self._connection_task = None
-        if self._pending_commands and not self._is_aborted:  # told since the connection was lost
+        if not task.cancelled() and task.exception() is None and (error := task.result()) is not None:
+            self._backoff_s = min(max(self._backoff_s * 2, REDIAL_BACKOFF_S[0]), REDIAL_BACKOFF_S[1])
+            self._backoff_until = self._loop.time() + self._backoff_s
+            self._fail(error)
+        self._reconnect()
+
+    def _reconnect(self) -> None:
+        """Connect again for the commands that came since the connection was lost."""
+        if self._pending_commands and self._connection_task is None and not self._is_aborted:
             try:
                 self._start_connecting()
             except EngineOverrun as overrun:
-                self._deliver_soon(
+                self.emit(
                     self._fail_pending(UpstreamError(f"The model is overloaded: {overrun}.", status=503, code="server_is_overloaded"))
                 )
 
-    # While there is one
+    # While there is a connection
 
-    def begin_session(self, connection: "_Connection") -> RealtimeUpstreamSession:
-        """The upstream has said that its session has begun."""
+    def begin_session(self, connection: "_Connection") -> list[engine_events.EngineEvent]:
+        """Give the connection its session and the pending commands; returns the events to emit."""
         self._connection = connection
         self._backoff_s = 0.0
-        way = self.access
-        channel = RealtimeUpstreamSession(
-            connection.send, self.audio_log, self._new_turn_id, secrets.token_hex(4), way.timeouts, self._map_error, way.dialect.name
+        timeouts, dialect = self.access.timeouts, self.access.dialect
+        session = connection.session = RealtimeUpstreamSession(
+            connection.send, self.audio_log, self._new_turn_id, secrets.token_hex(4), timeouts, self._map_error, dialect.name
         )
         if self.is_paused:
             connection.websocket.pause()
         now = self._loop.time()
-        waiting, self._pending_commands, self._pending_bytes = self._pending_commands, deque(), 0
-        for word in waiting:
-            self._deliver_soon(channel.handle_command(word, now))
-        return channel
+        pending, self._pending_commands, self._pending_bytes = self._pending_commands, deque(), 0
+        return [event for command in pending for event in session.handle_command(command, now)]
 
     def _map_error(self, error: RealtimeError | StatusError | None) -> ApiError:
         return self.access.upstream.redact(to_api_error(error))
 
-    def deliver_at_once(self, events: list[engine_events.EngineEvent]) -> None:
-        """The upstream said so, all of it together."""
-        self._outbox += events
-        self._flush_outbox()
+    def emit(self, events: Sequence[engine_events.EngineEvent]) -> None:
+        """
+        Deliver events and watch the timeouts; the client may send commands from within, so callers change their state
+        before.
+        """
         self._arm_timer()
+        if events:
+            self.deliver(events)
 
     def on_connection_lost(self, connection: "_Connection", error: ApiError) -> None:
-        """The connection is gone; the next word makes another."""
+        """The connection is lost; the next command makes another."""
         if self._connection is connection:
             self.access.upstream.count_failure("broke_off")
             self._fail(error)
 
     def _fail(self, error: ApiError) -> None:
-        line, self._connection = self._connection, None
-        words = self._fail_pending(error)
-        if line is not None:
-            words = line.session.close(error) + words
-            line.websocket.close()
-            line.finish()
-        self._deliver_soon(words)
+        connection, self._connection = self._connection, None
+        batch = self._fail_pending(error)
+        if connection is not None:
+            batch = connection.session.close(error) + batch
+            connection.websocket.close()
+            connection.finish()
+        self.emit(batch)
 
     def _fail_pending(self, error: ApiError) -> list[engine_events.EngineEvent]:
-        """What comes of the words that wait for a connection that will not be."""
-        waiting, self._pending_commands, self._pending_bytes = self._pending_commands, deque(), 0
-        words = [said for word in waiting for said in self._handle_offline(word, error)]
-        if waiting and not words and not self._is_aborted:
-            words.append(engine_events.EngineError(message=error.message, code=error.code, type=error.type))
-        return words
+        """
+        The events of the pending commands, which get no connection; an `EngineError` if they have none of their own.
+        """
+        pending, self._pending_commands, self._pending_bytes = self._pending_commands, deque(), 0
+        batch = [event for command in pending for event in self._handle_offline(command, error)]
+        if pending and not batch and not self._is_aborted:
+            batch.append(engine_events.EngineError(message=error.message, code=error.code, type=error.type))
+        return batch
 
-    # When it is said
-
-    def _deliver_soon(self, events: Sequence[engine_events.EngineEvent]) -> None:
-        """Say so as soon as whoever tells something has finished."""
-        if events and not self._outbox:
-            self._loop.call_soon(self._flush_outbox)
-        self._outbox += events
-
-    def _flush_outbox(self) -> None:
-        words, self._outbox = self._outbox, []
-        if words:
-            self.deliver(words)
+    # Timeouts
 
     def _arm_timer(self) -> None:
         due_at = self._connection.session.next_deadline() if self._connection is not None else None
@@ -301,7 +301,7 @@ class RealtimeUpstreamConversation:
         now = self._loop.time()
         if self.is_paused:
             self._connection.session.reset_timeouts(now)
-        self.deliver_at_once(self._connection.session.check_timeouts(now))
+        self.emit(self._connection.session.check_timeouts(now))
 
 
 def _shutdown_error() -> ApiError:
@@ -313,10 +313,10 @@ class _Connection:
     A connection, from dialling on.
 
     Attributes:
-        link: the socket.
-        channel: set once the upstream has begun its session.
-        greeted: None when it has, else why not.
-        over: done when the connection is gone.
+        session: set at `session.created`.
+        websocket: the connection.
+        session_start: done at `session.created`, with None; else with the error.
+        end_of_connection: done when the connection is closed.
     """
 
     session: RealtimeUpstreamSession
@@ -332,17 +332,16 @@ class _Connection:
         self._time = loop.time
 
     def send(self, event: ClientEvent) -> None:
-        """Send an event upstream."""
+        """Send an event to the server."""
         self.websocket.send(self._dialect.encode_client(event))
 
     def finish(self) -> None:
-        """It is over."""
+        """The connection is over: let its task end."""
         if not self.end_of_connection.done():
             self.end_of_connection.set_result(None)
 
     def on_messages(self, messages: Sequence[bytes]) -> None:
-        """Take messages that came together."""
-        words: list[engine_events.EngineEvent] = []
+        batch: list[engine_events.EngineEvent] = []
         now = self._time()
         for message in messages:
             try:
@@ -351,22 +350,21 @@ class _Connection:
                 self._malformed_count += 1
                 continue
             if self.session_start.done():
-                words += self.session.handle_event(event, now)
+                batch += self.session.handle_event(event, now)
             elif isinstance(event, SessionCreated):
-                self.session = self._conversation.begin_session(self)
                 self.session_start.set_result(None)
+                batch += self._conversation.begin_session(self)
             elif isinstance(event, ErrorEvent) or (isinstance(event, Unknown) and event.type == "error"):
                 self.session_start.set_result(to_api_error(error_from_event(event)))
                 return
-        self._conversation.deliver_at_once(words)
+        self._conversation.emit(batch)
         if self._malformed_count > MAX_MALFORMED_MESSAGES:
-            fault = UpstreamError("The model server sends what is no message of the Realtime API.", code="upstream_malformed")
-            self._conversation.on_connection_lost(self, fault)
+            error = UpstreamError("The model server sends messages that are not of the Realtime API.", code="upstream_malformed")
+            self._conversation.on_connection_lost(self, error)
 
     def on_close(self, code: int, reason: str) -> None:
-        """The upstream closed the connection, or it broke."""
-        fault = close_error(code, reason)
+        error = close_error(code, reason)
         if self.session_start.done():
-            self._conversation.on_connection_lost(self, fault)
+            self._conversation.on_connection_lost(self, error)
         else:
-            self.session_start.set_result(fault)
+            self.session_start.set_result(error)

@@ -35,19 +35,19 @@ DEFAULT_CAPABILITIES = Capabilities(
     transcribes=True,
     noise_reduction=("near_field", "far_field"),
 )
-"""What the original can do; of other servers some can do less."""
+"""The capabilities of OpenAI's server; some other servers have fewer."""
 
 _BETA_HEADER = {"openai-beta": "realtime=v1"}
 
 
 class RealtimeOptions(UpstreamOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """
-    What the configuration says of a model behind the Realtime API.
+    A model's table in the configuration.
 
     Attributes:
-        model: its name there; None for the name that the client asked for.
-        dialect: which the server speaks.
-        abilities: what it can do otherwise than is usual; fields of `Capabilities`.
+        model: the model's name at the server; None for the name in the client's request.
+        dialect: the server's dialect of the API.
+        abilities: fields of `Capabilities` that differ from the default.
     """
 
     model: str | None = None
@@ -62,22 +62,24 @@ def build(model: str, options: Mapping[str, Any], build_context: BuildContext) -
     Raises:
         ServerError: an option is unknown, missing or wrong.
     """
-    chosen = parse_options(RealtimeOptions, model, options)
-    # `wss` and `https` say the same of where a server is.
-    chosen = structs.replace(chosen, base_url=chosen.base_url.replace("ws", "http", 1) if chosen.base_url[:2] == "ws" else chosen.base_url)
-    usual = structs.replace(DEFAULT_CAPABILITIES, temperature=chosen.dialect == "beta")
-    return RealtimeEngine(UpstreamClient(model, chosen, build_context), chosen, parse_capabilities(usual, chosen.abilities, model))
+    engine_options = parse_options(RealtimeOptions, model, options)
+    if engine_options.base_url[:2] == "ws":  # `wss` and `https` name the same server
+        engine_options = structs.replace(engine_options, base_url=engine_options.base_url.replace("ws", "http", 1))
+    # The GA dialect has no `temperature`; see `ResponseParams`.
+    default = structs.replace(DEFAULT_CAPABILITIES, temperature=engine_options.dialect == "beta")
+    capabilities = parse_capabilities(default, engine_options.abilities, model)
+    return RealtimeEngine(UpstreamClient(model, engine_options, build_context), engine_options, capabilities)
 
 
 class RealtimeEngine:
     """
-    An engine behind which a Realtime server hears and answers.
+    An engine in front of a Realtime server.
 
     Attributes:
         upstream: the server.
-        dialect: how its events stand in frames.
-        patience: how long an answer is waited for.
-        connect_s: the longest that connecting may take, and beginning a session after that.
+        dialect: encodes and decodes its events.
+        timeouts: of its responses.
+        connect_timeout_s: until a connection is open, and again until its session begins.
     """
 
     def __init__(self, upstream: UpstreamClient, options: RealtimeOptions, capabilities: Capabilities) -> None:
@@ -91,26 +93,22 @@ class RealtimeEngine:
         self._conversations: set[RealtimeUpstreamConversation] = set()
 
     async def start(self) -> None:
-        """Nothing yet: an upstream that is down must not keep this server down."""
+        pass  # an upstream that is down must not keep this server down
 
     async def list_models(self) -> Sequence[str]:
-        """The models upstream, those last known where it can't be asked."""
         return await self._models.get()
 
     async def stop(self) -> None:
-        """Let go of everything; answers under way break."""
         for conversation in tuple(self._conversations):
             conversation.abort()
         self.upstream.close()
 
     def address(self, model: str) -> tuple[str, dict[str, str]]:
-        """The URL and the headers that a connection for `model` is opened with."""
         headers = (_BETA_HEADER if self.dialect.name == "beta" else {}) | self.upstream.headers
         return self.upstream.websocket_url("/realtime", f"model={quote(self._model or model, safe='')}"), headers
 
     @contextlib.asynccontextmanager
     async def open(self, settings: ConversationSettings, deliver: Deliver) -> AsyncIterator[EngineConversation]:
-        """A conversation, with a connection of its own as soon as there is something to say."""
         async with asyncio.TaskGroup() as tasks:
             conversation = RealtimeUpstreamConversation(self, settings.model, deliver, tasks)
             self._conversations.add(conversation)

@@ -1,7 +1,6 @@
-"""What a Realtime server says is wrong, told as the API tells it."""
+"""The errors of a Realtime server as errors of this server."""
 
 from collections.abc import Callable
-from typing import Any
 
 import msgspec
 
@@ -25,7 +24,7 @@ STATUS_BY_ERROR_CODE: dict[str, int] = {
     "inference_rate_limit_exceeded": 429,
     "server_is_overloaded": 503,
 }
-"""The HTTP status that a code would have had, had it come before the upgrade."""
+"""The HTTP status for an error code, as if the error had come before the upgrade to WebSocket."""
 
 HARMLESS_ERROR_CODES = frozenset(
     {
@@ -39,16 +38,19 @@ HARMLESS_ERROR_CODES = frozenset(
         "session_expired",
     }
 )
-"""Races that were lost, where what was asked for was so already, and what the connection's end tells once more."""
+"""
+Errors of lost races, where the wanted state holds already; and `session_expired`, which the end of the connection
+reports too.
+"""
 
 ErrorMapper = Callable[[RealtimeError | StatusError | None], ApiError]
-"""The fault that an error stands for, fit to be told to a client."""
+"""Maps a server's error to one for the client, with secrets redacted."""
 
 STATUS_BY_CLOSE_CODE = {3000: 401, 1008: 403, 1013: 503}
 
 
 def to_api_error(error: RealtimeError | StatusError | None) -> ApiError:
-    """The fault that an error stands for."""
+    """The error for the client."""
     message, code, kind = _text_field(error, "message"), _text_field(error, "code") or None, _text_field(error, "type")
     if is_input_too_long(message, code):
         return input_too_long(message)
@@ -61,11 +63,11 @@ def to_api_error(error: RealtimeError | StatusError | None) -> ApiError:
 
 
 def error_from_event(event: ErrorEvent | Unknown) -> RealtimeError:
-    """The error of an event, also of one that is not in the API's shape."""
+    """The error of an event, also of one that is not in the API's shape, as some servers send."""
     if isinstance(event, ErrorEvent):
         return event.error
-    said = event.extra.get("error") or event.extra.get("message")
-    fields = said if isinstance(said, dict) else {"message": said}
+    payload = event.extra.get("error") or event.extra.get("message")
+    fields = payload if isinstance(payload, dict) else {"message": payload}
     texts = {name: text for name in ("type", "code", "message", "event_id") if isinstance(text := fields.get(name), str)}
     return RealtimeError(
         type=texts.get("type", "server_error"), code=texts.get("code"), message=texts.get("message", ""), event_id=texts.get("event_id")
@@ -73,17 +75,17 @@ def error_from_event(event: ErrorEvent | Unknown) -> RealtimeError:
 
 
 def close_error(code: int, reason: str) -> ApiError:
-    """Why the upstream closed the connection; `reason` is `type.code` where it says an error."""
+    """The error of a closed connection; the API's close reasons have the form `type.code`."""
     _, _, error_code = reason.partition(".")
     status = STATUS_BY_CLOSE_CODE.get(code) or STATUS_BY_ERROR_CODE.get(error_code)
     if status in (401, 403):
         return error_from_response(status, {}, b"")
     if status is not None:
         return error_from_response(status, {}, msgspec.json.encode({"error": {"message": reason, "code": error_code or None}}))
-    said = f" ({code}{': ' + reason if reason else ''})" if code else ""
-    return UpstreamError(f"The model server closed the connection{said}.", code="upstream_broke_off")
+    suffix = f" ({code}{': ' + reason if reason else ''})" if code else ""
+    return UpstreamError(f"The model server closed the connection{suffix}.", code="upstream_broke_off")
 
 
-def _text_field(error: Any, name: str) -> str:
+def _text_field(error: RealtimeError | StatusError | None, name: str) -> str:
     text = getattr(error, name, None)
     return text if isinstance(text, str) else ""

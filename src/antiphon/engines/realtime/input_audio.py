@@ -1,21 +1,19 @@
 """
-What an upstream hears: turns under ids of ours, times on the conversation's clock, transcripts.
+The user's turns upstream: under our ids, with times on the conversation's clock, and with their transcripts.
 
-The law: a turn that started stops, unless it is dropped; one that is over has exactly one `InputTranscriptDone` or
-`InputTranscriptFailed` where it is
-transcribed. The connection that it was heard on may be gone by then.
+The law: a turn that started stops, unless it is dropped; with transcription on, a turn that is over gets exactly one
+`InputTranscriptDone` or `InputTranscriptFailed`, also when its connection is lost.
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
 
 from msgspec import UNSET, Struct
 
 from antiphon.engine_api import events
 from antiphon.engines.realtime.items import live_turn_fingerprint
 from antiphon.engines.realtime.mirror import Mirror, MirroredItem
-from antiphon.wire.codec.types import Unknown
+from antiphon.wire.codec.types import Opt, Unknown
 from antiphon.wire.realtime.client_events import ClientEvent
 from antiphon.wire.realtime.server_events import (
     DurationUsage,
@@ -35,7 +33,7 @@ CONNECTION_LOST_MESSAGE = "The connection to the model server was lost before th
 
 
 class _PendingCommit(Struct, frozen=True):
-    """A turn that was committed by hand, until the upstream says what its item is called."""
+    """A turn that the client committed, until the server names its item."""
 
     event_id: str
     turn_id: str
@@ -44,15 +42,15 @@ class _PendingCommit(Struct, frozen=True):
 
 class InputAudioTracker:
     """
-    The hearing of one connection.
+    The turns of one connection.
 
     Args:
         mirror: takes the items that turns become.
-        mint: a new turn's id.
-        began_ms: where on the conversation's clock the connection's own begins.
+        new_id: makes the id of a turn.
+        start_ms: where the connection's clock begins on the conversation's clock.
 
     Attributes:
-        is_transcribed: whether somebody reads what was said.
+        has_transcription: whether turns are transcribed.
     """
 
     def __init__(self, mirror: Mirror, new_id: Callable[[], str], start_ms: float) -> None:
@@ -66,7 +64,7 @@ class InputAudioTracker:
         self._open_item_id = ""
 
     def commit(self, turn_id: str, event_id: str) -> None:
-        """The sound so far was committed by hand, as this turn."""
+        """The client committed the audio so far as this turn."""
         if self._open_item_id:
             item_id, self._open_item_id = self._open_item_id, ""
             self._commit_turn(item_id, turn_id)
@@ -75,34 +73,33 @@ class InputAudioTracker:
         self._expect_transcript(turn_id)
 
     def discard_open_turn(self) -> None:
-        """The turn that is open, if there is one, is none."""
+        """Forget the open turn, if there is one."""
         self._turn_ids.pop(self._open_item_id, None)
         self._open_item_id = ""
 
     def fail_commit(self, event_id: str) -> list[events.EngineEvent] | None:
-        """The upstream refused what had that id; None where that was no commit."""
+        """The server refused the event with this id; None if that was not a commit."""
         commit = next((commit for commit in self._pending_commits if commit.event_id == event_id), None)
         if commit is None:
             return None
         self._pending_commits.remove(commit)
         self._mirror.remove(commit.mirrored_item)
-        return self._fail_transcript(commit.turn_id, "The model server did not take the turn.")
+        return self._fail_transcript(commit.turn_id, "The model server refused the audio of the turn.")
 
     def close(self, now_ms: float) -> list[events.EngineEvent]:
-        """The connection is gone."""
-        words: list[events.EngineEvent] = []
+        """The connection is lost: end the open turn and fail the pending transcripts."""
+        batch: list[events.EngineEvent] = []
         if self._open_item_id:
             turn_id = self._turn_ids[self._open_item_id]
-            words.append(events.SpeechStopped(turn_id, int(now_ms)))
+            batch.append(events.SpeechStopped(turn_id, int(now_ms)))
             self._expect_transcript(turn_id)
         for turn_id in tuple(self._pending_transcripts):
-            words += self._fail_transcript(turn_id, CONNECTION_LOST_MESSAGE)
-        return words
+            batch += self._fail_transcript(turn_id, CONNECTION_LOST_MESSAGE)
+        return batch
 
-    # What the upstream says
+    # Server events
 
     def on_speech_started(self, event: InputAudioBufferSpeechStarted, out: list[events.EngineEvent]) -> None:
-        """Somebody speaks."""
         if self._open_item_id or event.item_id in self._turn_ids:
             return
         self._open_item_id = event.item_id
@@ -110,13 +107,12 @@ class InputAudioTracker:
         out.append(events.SpeechStarted(turn_id, self._to_conversation_ms(event.audio_start_ms)))
 
     def on_speech_stopped(self, event: InputAudioBufferSpeechStopped, out: list[events.EngineEvent]) -> None:
-        """Nobody speaks any more."""
         if self._open_item_id:
             self._end_turn(event.item_id, self._to_conversation_ms(event.audio_end_ms), out)
 
     def on_committed(self, event: InputAudioBufferCommitted, now_ms: float, out: list[events.EngineEvent]) -> list[ClientEvent]:
-        """The sound so far is an item; what is to be done with it."""
-        if self._open_item_id == event.item_id:  # a server that does not say first that the speech has stopped
+        """The audio so far became an item; returns what to send."""
+        if self._open_item_id == event.item_id:  # a server that sends no `speech_stopped` before
             self._end_turn(event.item_id, int(now_ms), out)
         elif event.item_id not in self._turn_ids and self._pending_commits:
             commit = self._pending_commits.popleft()
@@ -127,7 +123,6 @@ class InputAudioTracker:
         return []
 
     def on_transcript(self, event: ServerEvent | Unknown, out: list[events.EngineEvent]) -> None:
-        """Something of a transcript."""
         turn_id = self._turn_ids.get(getattr(event, "item_id", ""))
         if turn_id is None:
             return
@@ -162,7 +157,7 @@ class InputAudioTracker:
     def _to_conversation_ms(self, upstream_ms: int) -> int:
         return max(0, int(self._start_ms + upstream_ms))
 
-    # What is owed
+    # Transcripts that are due
 
     def _expect_transcript(self, turn_id: str) -> None:
         if self.has_transcription:
@@ -191,6 +186,6 @@ def _transcript_done(turn_id: str, event: InputAudioTranscriptionCompleted) -> e
     )
 
 
-def _logprobs(wire_logprobs: Any) -> tuple[events.TokenLogprob, ...]:
-    logprobs: Sequence[Logprob] = wire_logprobs or ()
+def _logprobs(wire_logprobs: Opt[list[Logprob] | None]) -> tuple[events.TokenLogprob, ...]:
+    logprobs = wire_logprobs or ()
     return tuple(events.TokenLogprob(events.TokenCandidate(each.token, each.logprob, tuple(each.bytes or ()))) for each in logprobs)

@@ -1,13 +1,11 @@
-"""
-The turns of a history as items of a Realtime conversation, and what tells one from another.
-"""
+"""The items of a history as items of a Realtime conversation, and fingerprints that tell them apart."""
 
 import base64
 import binascii
 import io
 import wave
 from collections.abc import Callable, Hashable
-from typing import Any
+from typing import Literal
 
 from antiphon.audio import SAMPLE_BYTES
 from antiphon.engine_api import history
@@ -26,17 +24,17 @@ from antiphon.wire.realtime.items import (
 )
 
 FINGERPRINT_BYTES = 256
-"""How much of the beginning and the end of a sound, besides its length, tells it from any other."""
+"""Bytes of the beginning and the end of audio that identify it, together with its length."""
 
 ItemFingerprint = Hashable
-"""What two turns have in common that would be the same item; None for a turn that is no item."""
+"""Equal for history items that are the same Realtime item; None for one that has no Realtime item."""
 
 EncodeAudio = Callable[[bytes, int], bytes]
-"""Sound (s16le, and its rate) as the upstream takes it."""
+"""Encodes audio (s16le, and its sample rate) for the server."""
 
 
 def fingerprint(item: history.HistoryItem) -> ItemFingerprint:
-    """What tells `turn` from others. Sound that was heard live is known by its turn alone, whatever is known of its words by now."""
+    """The fingerprint of an item. Live audio is identified by its turn id alone: its transcript may arrive later."""
     match item:
         case history.Message(role, parts):
             return _wire_role(role), tuple(_part_fingerprint(part) for part in parts)
@@ -49,31 +47,31 @@ def fingerprint(item: history.HistoryItem) -> ItemFingerprint:
 
 
 def live_turn_fingerprint(turn_id: str) -> ItemFingerprint:
-    """That of the turn that was heard live under this id."""
+    """The fingerprint of the live turn with this id."""
     return "user", (("turn", turn_id),)
 
 
 def assistant_fingerprint(texts: tuple[str, ...]) -> ItemFingerprint:
-    """That of the model's own words, a text for each part that has any."""
+    """The fingerprint of the model's message; `texts` are those of its parts that have any."""
     return "assistant", texts
 
 
 def call_fingerprint(call_id: str, name: str, arguments: str) -> ItemFingerprint:
-    """That of a call."""
+    """The fingerprint of a function call."""
     return "call", call_id, name, arguments
 
 
 def to_wire_item(item: history.HistoryItem, item_id: str, encode: EncodeAudio) -> Item:
     """
-    The item, to be called `item_id`, for a turn that has a likeness.
+    The Realtime item, with this id, for a history item that has a fingerprint.
 
     Raises:
-        ClientError: there is no such item.
+        ClientError: its content has no form in the Realtime API.
     """
     match item:
         case history.Message(role, parts):
-            write = _assistant_part if role == "assistant" else _input_part
-            return MessageItem(id=item_id, role=_wire_role(role), content=[write(part, encode) for part in parts])
+            write_part = _assistant_part if role == "assistant" else _input_part
+            return MessageItem(id=item_id, role=_wire_role(role), content=[write_part(part, encode) for part in parts])
         case history.ToolCall(call_id, name, arguments, _, namespace):
             return FunctionCallItem(id=item_id, call_id=call_id, name=flat_name(name, namespace), arguments=arguments)
         case history.ToolResult(call_id, parts):
@@ -82,7 +80,7 @@ def to_wire_item(item: history.HistoryItem, item_id: str, encode: EncodeAudio) -
             raise _unsupported_content(type(item).__name__)
 
 
-def _wire_role(role: history.Role) -> Any:
+def _wire_role(role: history.Role) -> Literal["system", "user", "assistant"]:
     return "system" if role == "developer" else role
 
 
@@ -107,7 +105,7 @@ def _assistant_part(part: history.HistoryPart, _encode: EncodeAudio) -> Part:
         case history.TextPart(text) | history.RefusalPart(text):
             return OutputText(text=text)
         case history.SpeechPart(transcript=transcript):
-            return OutputText(text=transcript or "")  # no server takes the model's own sound back
+            return OutputText(text=transcript or "")  # no server takes the model's audio back
         case _:
             raise _unsupported_content(type(part).__name__)
 
@@ -123,8 +121,8 @@ def _input_part(part: history.HistoryPart, encode: EncodeAudio) -> Part:
         case history.AudioPart(inline, format):
             return InputAudio(audio=encode(*_decode_wav(inline, format)))
         case history.ImagePart(url=str(url)) if not url.startswith("data:"):
-            # The upstream stands in its operator's network, and must not fetch from there whatever a client names.
-            raise ClientError("This model takes pictures as data URLs only.", code="invalid_value", param="input")
+            # The server stands in its operator's network: it must not fetch from there what a client names.
+            raise ClientError("This model takes images as data URLs only.", code="invalid_value", param="input")
         case history.ImagePart(url=str(url), detail=detail):
             return InputImage(image_url=url, detail="low" if detail == "low" else "high" if detail == "high" else "auto")
         case _:
@@ -132,7 +130,7 @@ def _input_part(part: history.HistoryPart, encode: EncodeAudio) -> Part:
 
 
 def _decode_wav(inline: str, format: str) -> tuple[bytes, int]:
-    """Samples and rate of a recording."""
+    """The samples and the sample rate of a recording."""
     try:
         with wave.open(io.BytesIO(base64.b64decode(inline, validate=True))) as file:
             if format == "wav" and file.getnchannels() == 1 and file.getsampwidth() == SAMPLE_BYTES:
@@ -140,11 +138,11 @@ def _decode_wav(inline: str, format: str) -> tuple[bytes, int]:
     except (binascii.Error, wave.Error, EOFError):
         pass
     raise ClientError(
-        f"Invalid audio: this model takes recordings as WAV, mono, 16 bits a sample, but got '{format}'.",
+        f"Invalid audio: this model takes audio as mono 16-bit WAV, but got '{format}'.",
         code="invalid_value",
         param="input",
     )
 
 
 def _unsupported_content(kind: str) -> ClientError:
-    return ClientError(f"This model takes no input of that kind ({kind}).", code="unsupported_content_type", param="input")
+    return ClientError(f"This model does not take input of the kind {kind}.", code="unsupported_content_type", param="input")

@@ -1,8 +1,9 @@
 """
-What an upstream has of a conversation: its items in order, and what makes them equal to a history.
+A mirror of the items of an upstream conversation, and the client events that make them equal to a history.
 
-Items that the upstream made itself, of sound that it heard and of what it answered, stay as they are wherever the history still has
-them: it knows more of them than words. What the history has not is deleted, what it has besides is created in its place.
+Items that the server made itself, from the user's audio and its own responses, are kept as long as the history has
+them: the server has their audio, not only their text. Items that the history lacks are deleted, and missing ones are
+created in their place.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -17,16 +18,16 @@ from antiphon.wire.realtime.client_events import ClientEvent, ConversationItemCr
 from antiphon.wire.realtime.items import InputItem, Item, ItemReference
 
 WriteItem = Callable[[engine_history.HistoryItem, str], Item]
-"""The item for a turn, of this id."""
+"""Makes the Realtime item, with this id, for a history item."""
 
 
 class PartText(Struct):
     """
-    What one part of an answer said.
+    The text of one part of a response.
 
     Attributes:
-        pieces: each with where in the part's sound, in milliseconds, it came.
-        sound_ms: how long its sound is so far; 0 for a part in writing.
+        chunks: texts, each with its offset in the part's audio in milliseconds.
+        audio_ms: the length of the part's audio so far; 0 for a text part.
     """
 
     chunks: list[tuple[float, str]] = field(default_factory=list)
@@ -34,17 +35,17 @@ class PartText(Struct):
 
     @property
     def text(self) -> str:
-        """All of the words."""
+        """The whole text."""
         return "".join(text for _, text in self.chunks)
 
     def text_until(self, at_ms: float) -> str:
-        """The words that had begun when the sound was so far."""
-        return "".join(text for begin_ms, text in self.chunks if begin_ms < at_ms)
+        """The text that had begun when so much of the audio had played."""
+        return "".join(text for start_ms, text in self.chunks if start_ms < at_ms)
 
     def truncate(self, at_ms: float) -> None:
-        """The sound ends there, and the words that had not begun go with it."""
+        """Cut the audio, and the text that had not begun by then."""
         self.audio_ms = at_ms
-        self.chunks = [piece for piece in self.chunks if piece[0] < at_ms]
+        self.chunks = [(start_ms, text) for start_ms, text in self.chunks if start_ms < at_ms]
 
 
 class MirroredItem(Struct, eq=False):
@@ -52,9 +53,9 @@ class MirroredItem(Struct, eq=False):
     An item upstream.
 
     Attributes:
-        id: None while only the upstream knows it.
-        fixed: its likeness, where that is not what `parts` say.
-        parts: of an answer, by their index.
+        id: None until the server has named it.
+        fixed_fingerprint: its fingerprint, unless `parts` give it.
+        parts: those of a response's message, by their index.
     """
 
     id: str | None = None
@@ -63,10 +64,10 @@ class MirroredItem(Struct, eq=False):
 
     @property
     def fingerprint(self) -> ItemFingerprint:
-        """What turn it is; None where it is no turn of ours."""
+        """The fingerprint of its history item; None if it has none."""
         if self.fixed_fingerprint is not None:
             return self.fixed_fingerprint
-        texts = tuple(text for _, words in sorted(self.parts.items()) if (text := words.text))
+        texts = tuple(text for _, part in sorted(self.parts.items()) if (text := part.text))
         return assistant_fingerprint(texts) if texts else None
 
 
@@ -75,7 +76,7 @@ class Mirror:
     The items of one upstream conversation.
 
     Args:
-        mint: a new item's id.
+        new_id: makes the id of an item.
     """
 
     def __init__(self, new_id: Callable[[], str]) -> None:
@@ -83,102 +84,103 @@ class Mirror:
         self._items: list[MirroredItem] = []
 
     def expect(self, fixed_fingerprint: ItemFingerprint, item_id: str | None = None) -> MirroredItem:
-        """An item is made upstream, last of all."""
-        placed = MirroredItem(item_id, fixed_fingerprint)
-        self._items.append(placed)
-        return placed
+        """Append an item that the server makes."""
+        item = MirroredItem(item_id, fixed_fingerprint)
+        self._items.append(item)
+        return item
 
     def find(self, item_id: str) -> MirroredItem | None:
-        """The item of that id."""
-        return next((placed for placed in reversed(self._items) if placed.id == item_id), None)
+        """The item with this id."""
+        return next((item for item in reversed(self._items) if item.id == item_id), None)
 
     def register(self, item_id: str) -> None:
-        """There is an item of that id, whoever made it."""
+        """Append the item with this id, unless it is known."""
         if self.find(item_id) is None:
             self._items.append(MirroredItem(item_id))
 
     def remove(self, item: MirroredItem) -> None:
-        """The item was not made after all, or is gone."""
+        """Remove an item that was deleted upstream, or was not made after all."""
         if item in self._items:
             self._items.remove(item)
 
     def assign_id(self, item: MirroredItem, item_id: str) -> list[ClientEvent]:
-        """The upstream has told what an expected item is called; what is to be done with it now."""
-        if (double := self.find(item_id)) is not None:
-            self._items.remove(double)
+        """
+        Store the id that the server gave to an expected item; returns what to send, if the item was removed meanwhile.
+        """
+        if (duplicate := self.find(item_id)) is not None:
+            self._items.remove(duplicate)
         item.id = item_id
         return [ConversationItemDelete(item_id=item_id)] if item not in self._items else []
 
     def is_in_sync(self, history: Sequence[engine_history.HistoryItem]) -> bool:
-        """Whether the conversation upstream is that history already."""
-        return [placed.fingerprint for placed in self._items] == [kind for kind, _ in _with_fingerprints(history)]
+        """Whether the conversation upstream equals the history."""
+        return [item.fingerprint for item in self._items] == [key for key, _ in _with_fingerprints(history)]
 
     def sync(self, history: Sequence[engine_history.HistoryItem], write_item: WriteItem) -> list[ClientEvent]:
         """
-        What makes the conversation upstream equal to `history`.
+        The events that make the conversation upstream equal to `history`.
 
         Raises:
-            ClientError: a turn can't be told upstream; nothing is to be done.
+            ClientError: an item has no form in the Realtime API.
         """
-        wanted = _with_fingerprints(history)
-        events = list(self._truncations(wanted))
-        have = [placed.fingerprint for placed in self._items]
-        want = [kind for kind, _ in wanted]
-        if have == want:
-            return events
+        target = _with_fingerprints(history)
+        truncations = list(self._truncations(target))
+        current_keys = [item.fingerprint for item in self._items]
+        target_keys = [key for key, _ in target]
+        if current_keys == target_keys:
+            return truncations
         items: list[MirroredItem] = []
-        gone: list[ClientEvent] = []
-        made: list[ClientEvent] = []
-        for what, start, end, first, last in SequenceMatcher(None, have, want, autojunk=False).get_opcodes():
-            old = self._items[start:end]
-            if what == "equal":
-                items += old
+        deletions: list[ClientEvent] = []
+        creations: list[ClientEvent] = []
+        for tag, start, end, first, last in SequenceMatcher(None, current_keys, target_keys, autojunk=False).get_opcodes():
+            replaced_items = self._items[start:end]
+            if tag == "equal":
+                items += replaced_items
                 continue
-            gone += [ConversationItemDelete(item_id=placed.id) for placed in old if placed.id is not None]
-            is_end = end == len(have)
-            for kind, turn in wanted[first:last]:
+            deletions += [ConversationItemDelete(item_id=item.id) for item in replaced_items if item.id is not None]
+            is_end = end == len(current_keys)
+            for key, history_item in target[first:last]:
                 item_id = self._new_id()
-                made.append(
-                    ConversationItemCreate(previous_item_id=_previous_item_id(items, is_end=is_end), item=write_item(turn, item_id))
-                )
-                items.append(MirroredItem(item_id, kind))
+                previous_item_id = _previous_item_id(items, is_end=is_end)
+                creations.append(ConversationItemCreate(previous_item_id=previous_item_id, item=write_item(history_item, item_id)))
+                items.append(MirroredItem(item_id, key))
         self._items = items
-        return events + gone + made
+        return truncations + deletions + creations
 
     def to_input_items(self, history: Sequence[engine_history.HistoryItem], write_item: WriteItem) -> list[InputItem]:
         """
-        `history` as the input of an answer that leaves the conversation upstream as it is; what is there already is only named.
+        `history` as the `input` of an out-of-band response; items that are upstream already become references.
 
         Raises:
-            ClientError: a turn can't be told upstream.
+            ClientError: an item has no form in the Realtime API.
         """
-        known = {placed.fingerprint: placed.id for placed in self._items if placed.id is not None}
+        ids = {item.fingerprint: item.id for item in self._items if item.id is not None}
         return [
-            ItemReference(id=item_id) if (item_id := known.get(kind)) is not None else write_item(turn, self._new_id())
-            for kind, turn in _with_fingerprints(history)
+            ItemReference(id=item_id) if (item_id := ids.get(key)) is not None else write_item(history_item, self._new_id())
+            for key, history_item in _with_fingerprints(history)
         ]
 
     def _truncations(self, fingerprinted_items: Sequence[tuple[ItemFingerprint, engine_history.HistoryItem]]) -> Iterator[ClientEvent]:
-        """Answers of which not all was heard, cut off where that ends."""
-        cuts = {
-            kind: turn.played_ms
-            for kind, turn in fingerprinted_items
-            if isinstance(turn, engine_history.Message) and turn.played_ms is not None
+        """Truncate the responses that were not played to their end."""
+        played_ms_by_key = {
+            key: history_item.played_ms
+            for key, history_item in fingerprinted_items
+            if isinstance(history_item, engine_history.Message) and history_item.played_ms is not None
         }
-        for placed in self._items if cuts else ():
-            for index, words in placed.parts.items():
-                heard_ms = next((cut for kind, cut in cuts.items() if kind == assistant_fingerprint((words.text_until(cut),))), None)
-                if heard_ms is not None and heard_ms < words.audio_ms and placed.id is not None:
-                    words.truncate(heard_ms)
-                    yield ConversationItemTruncate(item_id=placed.id, content_index=index, audio_end_ms=heard_ms)
+        for item in self._items if played_ms_by_key else ():
+            for index, part in item.parts.items():
+                end_ms = next((ms for key, ms in played_ms_by_key.items() if key == assistant_fingerprint((part.text_until(ms),))), None)
+                if end_ms is not None and end_ms < part.audio_ms and item.id is not None:
+                    part.truncate(end_ms)
+                    yield ConversationItemTruncate(item_id=item.id, content_index=index, audio_end_ms=end_ms)
 
 
 def _with_fingerprints(history: Sequence[engine_history.HistoryItem]) -> list[tuple[ItemFingerprint, engine_history.HistoryItem]]:
-    return [(kind, turn) for turn in history if (kind := fingerprint(turn)) is not None]
+    return [(key, item) for item in history if (key := fingerprint(item)) is not None]
 
 
 def _previous_item_id(items: Sequence[MirroredItem], *, is_end: bool) -> Opt[str]:
-    """Where an item goes: at the end wherever that is right, since that needs no item's id."""
+    """`previous_item_id` of a new item; absent at the end, because the last item may not have its id yet."""
     if is_end:
         return UNSET
     if not items:

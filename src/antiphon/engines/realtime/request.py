@@ -1,4 +1,4 @@
-"""What an upstream is asked: the words to it as events of the Realtime API."""
+"""Engine commands in the shapes of the Realtime API."""
 
 from collections.abc import Mapping, Sequence
 from struct import pack, unpack
@@ -36,29 +36,29 @@ from antiphon.wire.realtime.session import (
 )
 
 MAX_OUTPUT_TOKENS = 4096
-"""The most that a number can ask for; `inf` is more."""
+"""The API's maximum for `max_output_tokens` as a number; more is `inf`."""
 
 PCMU_RATE_HZ = 8_000
 PCM_RATE_HZ = 24_000
-"""The one rate at which servers take sound that is not as the telephone carries it."""
+"""The one sample rate of `audio/pcm` that servers take."""
 
 REASONING_EFFORTS = ("minimal", "low", "medium", "high", "xhigh")
 
 
 def input_session(configure: commands.Configure) -> Session:
-    """How the upstream is to listen. When to answer is not for it to decide."""
-    hearing = AudioInput(
+    """The `session.update` for the input. The server never responds by itself: the client's session decides when."""
+    audio_input = AudioInput(
         format=audio_format(wire_rate_hz(configure.rate_hz)),
         transcription=_transcription(configure.transcription),
         noise_reduction=_noise_reduction(configure.noise_reduction),
         turn_detection=_turn_detection(configure.turn_detection),
     )
     wants_logprobs = configure.transcription is not None and configure.transcription.logprobs
-    return Session(audio=Audio(input=hearing), include=["item.input_audio_transcription.logprobs"] if wants_logprobs else UNSET)
+    return Session(audio=Audio(input=audio_input), include=["item.input_audio_transcription.logprobs"] if wants_logprobs else UNSET)
 
 
 def output_session(request: commands.Respond, dialect: DialectName) -> Session:
-    """What an answer asks that only a session has: how fast it is spoken, and what becomes of a conversation that is too long."""
+    """The fields of a response that the API has only on the session: speed (0.25 to 1.5) and truncation (GA only)."""
     speed = request.voice.speed if request.voice is not None else 1.0
     return Session(
         audio=Audio(output=AudioOutput(speed=max(0.25, min(speed, 1.5)))),
@@ -70,16 +70,17 @@ def response_params(
     request: commands.Respond, input_items: Opt[list[InputItem]], correlation: Mapping[str, str] | None, dialect: DialectName
 ) -> ResponseParams:
     """
-    What an answer is to be.
+    The parameters of `response.create`.
 
     Args:
-        given: what it answers in place of the conversation.
-        correlation: what the upstream is to tell back with an answer that leaves its conversation as it is; None for one that doesn't.
+        input_items: the input in place of the conversation.
+        correlation: metadata that the server returns with an out-of-band response; None for a response in the
+            conversation.
     """
     names = request.tool_choice.name_set
     tools: list[Tool] = [_function_tool(tool) for tool in request.tools if names is None or tool.key in names]
     voice = request.voice
-    most, warmth = request.sampling.max_tokens, request.sampling.temperature
+    max_tokens, temperature = request.sampling.max_tokens, request.sampling.temperature
     return ResponseParams(
         conversation=UNSET if correlation is None else "none",
         input=input_items,
@@ -90,24 +91,25 @@ def response_params(
         tool_choice=_tool_choice(request.tool_choice.mode, tools),
         parallel_tool_calls=False if tools and not request.parallel_tool_calls else UNSET,
         reasoning=Reasoning(effort=request.reasoning_effort) if request.reasoning_effort in REASONING_EFFORTS else UNSET,  # type: ignore[arg-type]
-        max_output_tokens=UNSET if most is None else most if most <= MAX_OUTPUT_TOKENS else "inf",
-        temperature=UNSET if warmth is None or dialect != "beta" else max(0.6, min(warmth, 1.2)),
+        max_output_tokens=UNSET if max_tokens is None else max_tokens if max_tokens <= MAX_OUTPUT_TOKENS else "inf",
+        # Only the beta has a temperature, from 0.6 to 1.2.
+        temperature=UNSET if temperature is None or dialect != "beta" else max(0.6, min(temperature, 1.2)),
         metadata=dict(correlation) if correlation is not None else UNSET,
     )
 
 
 def wire_rate_hz(rate_hz: int) -> int:
-    """The rate on the wire of live sound that comes at that rate."""
+    """The sample rate on the wire of live audio with this rate."""
     return PCMU_RATE_HZ if rate_hz == PCMU_RATE_HZ else PCM_RATE_HZ
 
 
 def audio_format(rate_hz: int) -> Format:
-    """How sound at that rate stands on the wire."""
+    """The wire format of audio with this rate: mu-law at 8 kHz, else PCM."""
     return PcmuFormat() if rate_hz == PCMU_RATE_HZ else PcmFormat(rate=rate_hz)
 
 
 def encode_audio(pcm: bytes, rate_hz: int, wire_hz: int) -> bytes:
-    """Sound as the upstream takes it, which is told to expect it at `wire_hz`."""
+    """Audio for the server, whose session has the rate `wire_hz`."""
     if rate_hz != wire_hz:
         pcm = _resample_linear(pcm, rate_hz, wire_hz)
     return encode_ulaw(pcm) if wire_hz == PCMU_RATE_HZ else pcm
@@ -115,28 +117,28 @@ def encode_audio(pcm: bytes, rate_hz: int, wire_hz: int) -> bytes:
 
 class RealtimeAudioDecoder:
     """
-    Sound of one part of an answer, as it comes, to whole samples.
+    Decodes the audio of one part of a response into whole samples.
 
     Args:
-        rate_hz: samples a second, as asked for.
+        rate_hz: the sample rate that was requested.
     """
 
     def __init__(self, rate_hz: int) -> None:
         self._decode = decode_ulaw if rate_hz == PCMU_RATE_HZ else SampleAligner().align
 
     def decode(self, audio: bytes) -> bytes:
-        """s16le."""
+        """The next chunk as s16le."""
         return self._decode(audio)
 
 
 def _resample_linear(pcm: bytes, rate_hz: int, target_hz: int) -> bytes:
-    # Straight lines between the samples: short of a filter, and still speech to whoever transcribes it.
+    # Linear interpolation, because this engine needs no numpy: aliased, but still speech to a transcriber.
     samples = unpack(f"<{len(pcm) // SAMPLE_BYTES}h", pcm)
     count = len(samples) * target_hz // rate_hz
-    placed = (divmod(number * rate_hz, target_hz) for number in range(count))
+    positions = (divmod(number * rate_hz, target_hz) for number in range(count))
     last = len(samples) - 1
-    lines = (samples[at] + (samples[min(at + 1, last)] - samples[at]) * rest // target_hz for at, rest in placed)
-    return pack(f"<{count}h", *lines)
+    output = (samples[i] + (samples[min(i + 1, last)] - samples[i]) * remainder // target_hz for i, remainder in positions)
+    return pack(f"<{count}h", *output)
 
 
 def _turn_detection(detection: options.TurnDetection | None) -> ServerVad | SemanticVad | None:
@@ -186,7 +188,7 @@ def _audio_output(voice: options.Voice) -> ResponseAudioOutput:
 
 def _function_tool(tool: options.Tool) -> FunctionTool:
     if not isinstance(tool, options.FunctionTool):
-        raise ClientError(f"This model takes no tool of that kind ('{tool.name}').", code="unsupported_parameter", param="tools")
+        raise ClientError(f"This model does not take the tool '{tool.name}', only functions.", code="unsupported_parameter", param="tools")
     return FunctionTool(
         name=flat_name(tool.name, tool.namespace),
         description=tool.description if tool.description is not None else UNSET,

@@ -1,4 +1,4 @@
-"""One answer of an upstream: what its events say, as words."""
+"""One response of a Realtime server, as engine events."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,10 +12,10 @@ from antiphon.engines.realtime.faults import ErrorMapper
 from antiphon.engines.realtime.items import call_fingerprint
 from antiphon.engines.realtime.mirror import Mirror, MirroredItem, PartText
 from antiphon.engines.realtime.request import RealtimeAudioDecoder
+from antiphon.wire.codec.types import Unknown
 from antiphon.wire.realtime.items import FunctionCallItem, MessageItem
 from antiphon.wire.realtime.response import Response, Usage
 from antiphon.wire.realtime.server_events import (
-    ItemEvent,
     ResponseFunctionCallArgumentsDelta,
     ResponseFunctionCallArgumentsDone,
     ResponseOutputAudioDelta,
@@ -25,6 +25,15 @@ from antiphon.wire.realtime.server_events import (
     ResponseOutputItemDone,
     ResponseOutputTextDelta,
     ResponseOutputTextDone,
+    ServerEvent,
+)
+
+_ContentEvent = (
+    ResponseOutputTextDelta
+    | ResponseOutputTextDone
+    | ResponseOutputAudioTranscriptDelta
+    | ResponseOutputAudioTranscriptDone
+    | ResponseOutputAudioDelta
 )
 
 END_REASONS: dict[str, events.EndReason] = {"max_output_tokens": "length", "content_filter": "content_filter"}
@@ -32,18 +41,18 @@ END_REASONS: dict[str, events.EndReason] = {"max_output_tokens": "length", "cont
 
 class RealtimeResponseReader:
     """
-    The answer to one `Respond`.
+    Reads the response to one `Respond`.
 
     Args:
-        mirror: has the items that it leaves; None for an answer that leaves none.
+        mirror: takes the items that the response makes; None for an out-of-band response, which makes none.
 
     Attributes:
-        event_id: of the event that asked for it; "" before that.
-        response_id: what the upstream calls it, once it has begun.
-        is_cancelled: whether nobody wants to hear more of it.
-        is_over: whether its last word was said.
-        touched_at: when it was asked for, or something of it came.
-        is_delivering: whether something of it came since it was asked for.
+        event_id: of its `response.create`; "" before that is sent.
+        response_id: the server's id, from `response.created` on.
+        is_cancelled: whether the client cancelled it, or it failed; no more of its content is read.
+        is_over: whether its last event was returned.
+        last_activity_at: when it was requested, or its latest event came.
+        has_output: whether any of its events came.
     """
 
     def __init__(self, request: commands.Respond, mirror: Mirror | None, now: float) -> None:
@@ -63,36 +72,36 @@ class RealtimeResponseReader:
 
     @property
     def is_out_of_band(self) -> bool:
-        """Whether it leaves the conversation upstream as it is."""
+        """Whether it leaves the conversation upstream unchanged."""
         return self._mirror is None
 
-    def read(self, event: Any, out: list[events.EngineEvent]) -> None:
-        """Add to `words` what an event of it says, save for its end."""
+    def read(self, event: ServerEvent | Unknown, out: list[events.EngineEvent]) -> None:
+        """Add what the event says to `out`; its end is read by `end`."""
         self.has_output = True
-        if not self.is_over and (reading := _EVENT_READERS.get(type(event))) is not None:
-            reading(self, event, out)
+        if not self.is_over and (read_event := _EVENT_READERS.get(type(event))) is not None:
+            read_event(self, event, out)
 
     def end(self, response: Response, map_error: ErrorMapper) -> list[events.EngineEvent]:
-        """The last words, by what the upstream says that it came to."""
-        words: list[events.EngineEvent] = []
+        """The last events, by the response of `response.done`."""
+        batch: list[events.EngineEvent] = []
         if self.is_over:
-            return words
+            return batch
         self.is_over = True
         id, details = self.request.id, response.status_details
         if response.usage is not None:
-            words.append(_usage(id, response.usage))
+            batch.append(_usage(id, response.usage))
         match response.status:
             case "failed" if not self.is_cancelled:
-                words.append(events.ResponseFailed.from_error(id, map_error(details.error or None if details is not None else None)))
+                batch.append(events.ResponseFailed.from_error(id, map_error(details.error or None if details is not None else None)))
             case "incomplete" if not self.is_cancelled:
-                words.append(events.ResponseEnded(id, END_REASONS.get((details.reason or "") if details is not None else "", "length")))
+                batch.append(events.ResponseEnded(id, END_REASONS.get((details.reason or "") if details is not None else "", "length")))
             case "completed":
-                words.append(events.ResponseEnded(id))
+                batch.append(events.ResponseEnded(id))
             case _:
-                words.append(events.ResponseEnded(id, "cancelled"))
-        return words
+                batch.append(events.ResponseEnded(id, "cancelled"))
+        return batch
 
-    # What its events say
+    # Its events
 
     def _on_item_added(self, event: ResponseOutputItemAdded, out: list[events.EngineEvent]) -> None:
         match event.item:
@@ -101,24 +110,25 @@ class RealtimeResponseReader:
             case MessageItem(id=str(item_id)):
                 self._begin_message(item_id, out)
             case _:
-                pass  # nothing that a word tells
+                pass  # such as reasoning, which has no engine event here
 
     def _on_text_delta(self, event: ResponseOutputTextDelta | ResponseOutputAudioTranscriptDelta, out: list[events.EngineEvent]) -> None:
         if self.is_cancelled:
             return
         part = self._get_part(event, out)
         part.part_text.chunks.append((part.part_text.audio_ms, event.delta))
-        is_aloud = isinstance(event, ResponseOutputAudioTranscriptDelta) and self.request.voice is not None
-        out.append((events.AudioTranscriptDelta if is_aloud else events.TextDelta)(self.request.id, event.delta))
+        is_transcript = isinstance(event, ResponseOutputAudioTranscriptDelta) and self.request.voice is not None
+        out.append((events.AudioTranscriptDelta if is_transcript else events.TextDelta)(self.request.id, event.delta))
 
     def _on_text_done(self, event: ResponseOutputTextDone | ResponseOutputAudioTranscriptDone, out: list[events.EngineEvent]) -> None:
-        """All the words of a part: some servers say them only now, or only now all of them."""
-        is_aloud = isinstance(event, ResponseOutputAudioTranscriptDone)
-        said, text = self._get_part(event, out).part_text.text, event.transcript if is_aloud else event.text  # type: ignore[union-attr]
-        if len(text) > len(said) and text.startswith(said):
-            kind = ResponseOutputAudioTranscriptDelta if is_aloud else ResponseOutputTextDelta
-            places = {name: getattr(event, name) for name in ("event_id", "response_id", "item_id", "output_index", "content_index")}
-            self._on_text_delta(kind(**places, delta=text[len(said) :]), out)
+        """The whole text of a part; some servers send no deltas before it, or not all of them."""
+        is_transcript = isinstance(event, ResponseOutputAudioTranscriptDone)
+        streamed_text = self._get_part(event, out).part_text.text
+        text = event.transcript if isinstance(event, ResponseOutputAudioTranscriptDone) else event.text
+        if len(text) > len(streamed_text) and text.startswith(streamed_text):
+            delta_type = ResponseOutputAudioTranscriptDelta if is_transcript else ResponseOutputTextDelta
+            ids = {name: getattr(event, name) for name in ("event_id", "response_id", "item_id", "output_index", "content_index")}
+            self._on_text_delta(delta_type(**ids, delta=text[len(streamed_text) :]), out)
 
     def _on_audio_delta(self, event: ResponseOutputAudioDelta, out: list[events.EngineEvent]) -> None:
         voice = self.request.voice
@@ -132,7 +142,8 @@ class RealtimeResponseReader:
             out.append(events.AudioDelta(self.request.id, pcm))
 
     def _on_arguments_delta(self, event: ResponseFunctionCallArgumentsDelta, out: list[events.EngineEvent]) -> None:
-        # A call that nothing has begun has no name yet; what completes it says all of its arguments.
+        # Without `response.output_item.added` the call has no name yet; the event that completes it has all of its
+        # arguments.
         call = self._calls.get(event.item_id)
         if call is not None and not self.is_cancelled and not call.is_complete:
             call.arguments += event.delta
@@ -157,7 +168,7 @@ class RealtimeResponseReader:
         self._current_message_id = item_id
         self._get_mirrored_item(item_id)
 
-    def _get_part(self, event: Any, out: list[events.EngineEvent]) -> "_ContentPart":
+    def _get_part(self, event: _ContentEvent, out: list[events.EngineEvent]) -> "_ContentPart":
         key = event.item_id, event.content_index
         part = self._parts.get(key)
         if part is None:
@@ -173,8 +184,8 @@ class RealtimeResponseReader:
             self._get_mirrored_item(item_id)
             if not self.is_cancelled:
                 tool = self._tools.get(name)
-                known = (tool.name, tool.namespace) if tool is not None else (name, None)
-                out.append(events.ToolCallStarted(self.request.id, call_id, known[0], namespace=known[1]))
+                tool_name, namespace = (tool.name, tool.namespace) if tool is not None else (name, None)
+                out.append(events.ToolCallStarted(self.request.id, call_id, tool_name, namespace=namespace))
         return call
 
     def _complete_call(self, call: "_FunctionCall", item_id: str, arguments: str, out: list[events.EngineEvent]) -> None:
@@ -188,15 +199,15 @@ class RealtimeResponseReader:
         self._get_mirrored_item(item_id).fixed_fingerprint = call_fingerprint(call.call_id, call.name, call.arguments)
 
     def _get_mirrored_item(self, item_id: str) -> MirroredItem:
-        placed = self._mirrored_items.get(item_id)
-        if placed is None:
-            placed = MirroredItem(item_id) if self._mirror is None else self._mirror.find(item_id) or self._mirror.expect(None, item_id)
-            self._mirrored_items[item_id] = placed
-        return placed
+        item = self._mirrored_items.get(item_id)
+        if item is None:
+            item = MirroredItem(item_id) if self._mirror is None else self._mirror.find(item_id) or self._mirror.expect(None, item_id)
+            self._mirrored_items[item_id] = item
+        return item
 
 
 class _ContentPart:
-    """A part of a message: its words, and the way of its sound."""
+    """A part of a message: its text, and the decoder of its audio."""
 
     def __init__(self) -> None:
         self.part_text = PartText()
@@ -204,7 +215,7 @@ class _ContentPart:
 
 
 class _FunctionCall:
-    """A call, as far as it is known."""
+    """A function call so far."""
 
     def __init__(self, call_id: str, name: str) -> None:
         self.call_id = call_id
@@ -213,7 +224,7 @@ class _FunctionCall:
         self.is_complete = False
 
 
-_EVENT_READERS: dict[type[ItemEvent] | type[Any], Callable[[RealtimeResponseReader, Any, list[events.EngineEvent]], None]] = {
+_EVENT_READERS: dict[type[ServerEvent | Unknown], Callable[[RealtimeResponseReader, Any, list[events.EngineEvent]], None]] = {
     ResponseOutputItemAdded: RealtimeResponseReader._on_item_added,
     ResponseOutputTextDelta: RealtimeResponseReader._on_text_delta,
     ResponseOutputTextDone: RealtimeResponseReader._on_text_done,
@@ -227,15 +238,15 @@ _EVENT_READERS: dict[type[ItemEvent] | type[Any], Callable[[RealtimeResponseRead
 
 
 def _usage(id: str, usage: Usage) -> events.Usage:
-    given, made = usage.input_token_details or None, usage.output_token_details or None
-    cached = (given.cached_tokens_details or None) if given is not None else None
+    inputs, outputs = usage.input_token_details or None, usage.output_token_details or None
+    cached_inputs = (inputs.cached_tokens_details or None) if inputs is not None else None
     return events.Usage(
         id=id,
         input_tokens=usage.input_tokens,
         output_tokens=usage.output_tokens,
-        cached_tokens=given.cached_tokens if given is not None else 0,
-        input_audio_tokens=given.audio_tokens if given is not None else 0,
-        input_image_tokens=given.image_tokens if given is not None else 0,
-        output_audio_tokens=made.audio_tokens if made is not None else 0,
-        cached_audio_tokens=cached.audio_tokens if cached is not None else 0,
+        cached_tokens=inputs.cached_tokens if inputs is not None else 0,
+        input_audio_tokens=inputs.audio_tokens if inputs is not None else 0,
+        input_image_tokens=inputs.image_tokens if inputs is not None else 0,
+        output_audio_tokens=outputs.audio_tokens if outputs is not None else 0,
+        cached_audio_tokens=cached_inputs.audio_tokens if cached_inputs is not None else 0,
     )

@@ -1,8 +1,9 @@
 """
-One connection to a Realtime server, seen from inside: words become its client events, its server events become words.
+The session on one connection to a Realtime server: engine commands become client events, server events become engine
+events.
 
-It decides and never waits: what it sends goes to `send`, what it says is returned, and times are given to it. The upstream answers one
-thing at a time in its conversation; what is asked meanwhile is answered beside it.
+It does no I/O and reads no clock: client events go to `send`, engine events are returned, and the time is a parameter.
+A Realtime conversation has one response at a time; further requests get out-of-band responses.
 """
 
 from collections import deque
@@ -38,27 +39,27 @@ from antiphon.wire.realtime.items import InputItem, Item
 from antiphon.wire.realtime.server_events import ServerEvent
 
 CANCEL_TIMEOUT_S = 5.0
-"""How long an upstream may take to end an answer that was cancelled."""
+"""How long the server may take to end a cancelled response."""
 
 MAX_UNCOMMITTED_MS = 120_000
-"""How much sound is kept until it is committed by hand, for a connection that is lost before."""
+"""Uncommitted audio that is kept, to be sent again on the next connection."""
 
 MAX_APPEND_BYTES = 256 << 10
 
 CORRELATION_KEY = "client_event_id"
-"""The key, usual among clients, under which an answer's metadata says what asked for it."""
+"""The metadata key, customary among clients, that links a response to its `response.create`."""
 
 _DEFAULT_REQUEST = commands.Respond(id="", history=(), truncate=True)
 
 
 class AudioLog:
     """
-    What a conversation has heard, on whatever connection.
+    The client's audio, across connections.
 
     Attributes:
-        configure: how it is to be taken; None before anybody said so.
-        heard_ms: all of it: the conversation's clock.
-        held: what is not committed, where that is done by hand.
+        configuration: the latest; None before the first.
+        duration_ms: of all audio; the conversation's clock.
+        uncommitted_pcm: the audio since the last commit, while the client commits by itself (no turn detection).
     """
 
     def __init__(self) -> None:
@@ -68,22 +69,19 @@ class AudioLog:
 
     @property
     def rate_hz(self) -> int:
-        """Samples a second."""
         return self.configuration.rate_hz if self.configuration is not None else 24_000
 
     @property
     def uncommitted_ms(self) -> float:
-        """How long what is held sounds."""
         return duration_ms(len(self.uncommitted_pcm), self.rate_hz)
 
     def set_configuration(self, configuration: commands.Configure) -> None:
-        """From here on it is to be taken so."""
+        """Apply a configuration to the audio that follows."""
         if configuration.turn_detection is not None or configuration.rate_hz != self.rate_hz:
             self.uncommitted_pcm.clear()
         self.configuration = configuration
 
     def append(self, pcm: bytes) -> None:
-        """More sound."""
         self.duration_ms += duration_ms(len(pcm), self.rate_hz)
         if self.configuration is None or self.configuration.turn_detection is None:
             self.uncommitted_pcm += pcm
@@ -91,7 +89,7 @@ class AudioLog:
 
 
 class ResponseTimeouts(Struct, frozen=True):
-    """How long an answer may take to begin, and between two events of it."""
+    """How long a response may take to begin, and between two of its events."""
 
     first_event_s: float
     idle_s: float
@@ -99,15 +97,15 @@ class ResponseTimeouts(Struct, frozen=True):
 
 class RealtimeUpstreamSession:
     """
-    What is said over one connection, from its `session.created` on.
+    A session, from its `session.created` on.
 
     Args:
-        send: takes what goes upstream.
-        intake: what was heard before, and is from now on.
-        mint_turn: a new turn's id.
-        token: makes the ids of items unique.
-        judge: what an error of the upstream's is to the client.
-        dialect: which the upstream speaks.
+        send: takes the client events.
+        audio_log: the client's audio before and from now on.
+        new_turn_id: makes the id of a turn.
+        item_id_token: makes item ids unique among connections.
+        map_error: maps a server's error to one for the client.
+        dialect: the server's.
     """
 
     def __init__(
@@ -139,16 +137,16 @@ class RealtimeUpstreamSession:
         self._restore_input()
 
     def _restore_input(self) -> None:
-        intake = self._audio_log
-        if intake.configuration is not None:
-            self._configure(intake.configuration)
-        for start in range(0, len(intake.uncommitted_pcm), MAX_APPEND_BYTES):
-            self._append_audio(bytes(intake.uncommitted_pcm[start : start + MAX_APPEND_BYTES]))
+        audio_log = self._audio_log
+        if audio_log.configuration is not None:
+            self._configure(audio_log.configuration)
+        for start in range(0, len(audio_log.uncommitted_pcm), MAX_APPEND_BYTES):
+            self._append_audio(bytes(audio_log.uncommitted_pcm[start : start + MAX_APPEND_BYTES]))
 
-    # What it is told
+    # Commands
 
     def handle_command(self, command: commands.EngineCommand, now: float) -> list[engine_events.EngineEvent]:
-        """Take a word; what there is to say at once."""
+        """Send what the command needs; returns the events that follow at once."""
         match command:
             case commands.AppendAudio(pcm):
                 self._audio_log.append(pcm)
@@ -170,9 +168,9 @@ class RealtimeUpstreamSession:
             case commands.Cancel(id):
                 return self._cancel(id, now)
             case commands.Prepare():
-                pass  # a server that is told of it would answer it
+                pass  # the API has no preparation: a `response.create` would be answered
             case commands.StartDuplex() | commands.AppendImage() | commands.ForceListen():
-                pass  # its abilities say that it does no full duplex
+                pass  # by its capabilities it has no full duplex
         return []
 
     def _append_audio(self, pcm: bytes) -> None:
@@ -188,27 +186,31 @@ class RealtimeUpstreamSession:
     def _respond(self, request: commands.Respond, now: float) -> list[engine_events.EngineEvent]:
         main = self._main_response
         if main is not None and (main.is_cancelled or main.is_over) and not request.out_of_band:
-            self._waiting_requests[request.id] = request  # nearly over: then it is this one's turn
+            self._waiting_requests[request.id] = request  # it waits for `response.done`: a conversation has one response at a time
             return []
-        answer = RealtimeResponseReader(request, None if request.out_of_band or main is not None else self._mirror, now)
-        answer.event_id = self._new_event_id()
+        response = RealtimeResponseReader(request, None if request.out_of_band or main is not None else self._mirror, now)
+        response.event_id = self._new_event_id()
         try:
-            given = self._prepare_input(answer)
-        except ClientError as mistake:
-            return [engine_events.ResponseFailed.from_error(request.id, mistake)]
+            input_items = self._prepare_input(response)
+        except ClientError as error:
+            return [engine_events.ResponseFailed.from_error(request.id, error)]
         if (session := output_session(request, self._dialect)) != self._session_config:
             self._session_config = session
             self._send(SessionUpdate(event_id=self._new_event_id(), session=session))
-        self._responses[request.id] = answer
-        self._pending_responses.append(answer)
-        if not answer.is_out_of_band:
-            self._main_response = answer
-        correlation = {CORRELATION_KEY: answer.event_id} if answer.is_out_of_band else None
-        self._send(ResponseCreate(event_id=answer.event_id, response=response_params(request, given, correlation, self._dialect)))
+        self._responses[request.id] = response
+        self._pending_responses.append(response)
+        if not response.is_out_of_band:
+            self._main_response = response
+        correlation = {CORRELATION_KEY: response.event_id} if response.is_out_of_band else None
+        params = response_params(request, input_items, correlation, self._dialect)
+        self._send(ResponseCreate(event_id=response.event_id, response=params))
         return []
 
     def _prepare_input(self, response: RealtimeResponseReader) -> Opt[list[InputItem]]:
-        """What the answer is given in place of the conversation upstream, which else is made equal to its history."""
+        """
+        The input of an out-of-band response; for any other the conversation is made equal to its history, and there is
+        none.
+        """
         history = response.request.history
         if response.is_out_of_band:
             return (
@@ -216,7 +218,7 @@ class RealtimeUpstreamSession:
                 if self._main_response is None and self._mirror.is_in_sync(history)
                 else self._mirror.to_input_items(history, self._to_wire_item)
             )
-        response_params(response.request, UNSET, None, self._dialect)  # what can't be asked is found out before anything is changed
+        response_params(response.request, UNSET, None, self._dialect)  # raises for what the API can't express, before anything is sent
         for event in self._mirror.sync(history, self._to_wire_item):
             if isinstance(event, ConversationItemCreate):
                 event.event_id = self._new_event_id()
@@ -231,30 +233,31 @@ class RealtimeUpstreamSession:
     def _cancel(self, id: str, now: float) -> list[engine_events.EngineEvent]:
         if self._waiting_requests.pop(id, None) is not None:
             return [engine_events.ResponseEnded(id, "cancelled")]
-        answer = self._responses.get(id)
-        if answer is not None and not answer.is_cancelled:
-            answer.is_cancelled = True
-            answer.last_activity_at = now
-            self._send_cancel(answer)
+        response = self._responses.get(id)
+        if response is not None and not response.is_cancelled:
+            response.is_cancelled = True
+            response.last_activity_at = now
+            self._send_cancel(response)
         return []
 
     def _send_cancel(self, response: RealtimeResponseReader) -> None:
-        # One beside the conversation has no name before it has begun; it is called off then.
+        # `response.cancel` without an id cancels the response in the conversation. So an out-of-band response is
+        # cancelled when its id is known, at `response.created`.
         if response.response_id is not None or not response.is_out_of_band:
             self._send(ResponseCancel(response_id=response.response_id or UNSET))
 
-    # What it hears
+    # Server events
 
     def handle_event(self, event: ServerEvent | Unknown, now: float) -> list[engine_events.EngineEvent]:
-        """Take an event; what there is to say."""
-        words: list[engine_events.EngineEvent] = []
-        answer = self._active_responses.get(getattr(event, "response_id", ""))
-        if answer is not None:
-            answer.last_activity_at = now
-            answer.read(event, words)
-        elif (hearing := _EVENT_HANDLERS.get(type(event))) is not None:
-            hearing(self, event, now, words)
-        return words
+        """The engine events of a server event."""
+        batch: list[engine_events.EngineEvent] = []
+        response = self._active_responses.get(getattr(event, "response_id", ""))
+        if response is not None:
+            response.last_activity_at = now
+            response.read(event, batch)
+        elif (handle := _EVENT_HANDLERS.get(type(event))) is not None:
+            handle(self, event, now, batch)
+        return batch
 
     def _on_speech_started(self, event: events.InputAudioBufferSpeechStarted, _now: float, out: list[engine_events.EngineEvent]) -> None:
         self._input_audio.on_speech_started(event, out)
@@ -263,8 +266,8 @@ class RealtimeUpstreamSession:
         self._input_audio.on_speech_stopped(event, out)
 
     def _on_audio_committed(self, event: events.InputAudioBufferCommitted, _now: float, out: list[engine_events.EngineEvent]) -> None:
-        for effect in self._input_audio.on_committed(event, self._audio_log.duration_ms, out):
-            self._send(effect)
+        for client_event in self._input_audio.on_committed(event, self._audio_log.duration_ms, out):
+            self._send(client_event)
 
     def _on_transcript(self, event: ServerEvent, _now: float, out: list[engine_events.EngineEvent]) -> None:
         self._input_audio.on_transcript(event, out)
@@ -275,128 +278,134 @@ class RealtimeUpstreamSession:
             self._mirror.register(item_id)
 
     def _on_item_deleted(self, event: events.ConversationItemDeleted, _now: float, _out: list[engine_events.EngineEvent]) -> None:
-        if (placed := self._mirror.find(event.item_id)) is not None:
-            self._mirror.remove(placed)
+        if (item := self._mirror.find(event.item_id)) is not None:
+            self._mirror.remove(item)
 
     def _on_response_created(self, event: events.ResponseCreated, now: float, _out: list[engine_events.EngineEvent]) -> None:
-        response = event.response
-        if response.id in self._active_responses:
+        wire_response = event.response
+        if wire_response.id in self._active_responses:
             return
-        answer = self._match_pending(response.metadata)
-        if answer is None:
-            # Nobody asked: a server that answers by itself all the same.
-            self._send(ResponseCancel(response_id=response.id))
+        response = self._match_pending(wire_response.metadata)
+        if response is None:
+            # A server that responds without a request, although `create_response` is false.
+            self._send(ResponseCancel(response_id=wire_response.id))
             return
-        self._pending_responses.remove(answer)
-        answer.last_activity_at = now
-        answer.response_id = response.id
-        self._active_responses[response.id] = answer
-        if answer.is_cancelled and answer.is_out_of_band:
-            self._send_cancel(answer)
+        self._pending_responses.remove(response)
+        response.last_activity_at = now
+        response.response_id = wire_response.id
+        self._active_responses[wire_response.id] = response
+        if response.is_cancelled and response.is_out_of_band:
+            self._send_cancel(response)
 
     def _on_response_done(self, event: events.ResponseDone, now: float, out: list[engine_events.EngineEvent]) -> None:
-        response = event.response
-        answer = self._active_responses.pop(response.id, None)
-        if answer is None and response.status == "failed" and (answer := self._match_pending(response.metadata)) is not None:
-            self._pending_responses.remove(answer)  # some failures come before they have begun
-        if answer is not None:
-            out += answer.end(response, self._map_error)
-            out += self._finish_response(answer, now)
+        wire_response = event.response
+        response = self._active_responses.pop(wire_response.id, None)
+        if response is None and wire_response.status == "failed":
+            # Some failures come without `response.created`.
+            response = self._match_pending(wire_response.metadata)
+            if response is not None:
+                self._pending_responses.remove(response)
+        if response is not None:
+            out += response.end(wire_response, self._map_error)
+            out += self._finish_response(response, now)
 
     def _on_error(self, event: events.ErrorEvent | Unknown, now: float, out: list[engine_events.EngineEvent]) -> None:
         error = error_from_event(event)
         event_id = error.event_id or ""
-        answer = next((answer for answer in self._pending_responses if answer.event_id == event_id), None)
-        if answer is None and event_id in self._responses_by_create_id:
+        response = next((response for response in self._pending_responses if response.event_id == event_id), None)
+        if response is None and event_id in self._responses_by_create_id:
             out += self._fail_response(self._responses_by_create_id[event_id], self._map_error(error), now)
-        elif answer is None and (unheard := self._input_audio.fail_commit(event_id)) is not None:
-            out += unheard
-        elif answer is None and error.code in HARMLESS_ERROR_CODES:
+        elif response is None and (failures := self._input_audio.fail_commit(event_id)) is not None:
+            out += failures
+        elif response is None and error.code in HARMLESS_ERROR_CODES:
             return
-        elif answer is not None or (self._pending_responses and not event_id):
-            # One that says nothing of what it is about is taken to be about what is waited for.
-            answer = answer or self._pending_responses[0]
-            self._pending_responses.remove(answer)
-            out += _end_response(answer, self._map_error(error))
-            out += self._finish_response(answer, now)
+        elif response is not None or (self._pending_responses and not event_id):
+            # An error without an `event_id` is taken for one about the oldest request.
+            response = response or self._pending_responses[0]
+            self._pending_responses.remove(response)
+            out += _end_response(response, self._map_error(error))
+            out += self._finish_response(response, now)
         else:
-            fault = self._map_error(error)
-            out.append(engine_events.EngineError(message=fault.message, code=fault.code, type=fault.type))
+            api_error = self._map_error(error)
+            out.append(engine_events.EngineError(message=api_error.message, code=api_error.code, type=api_error.type))
 
     def _on_unknown(self, event: Unknown, now: float, out: list[engine_events.EngineEvent]) -> None:
         if event.type == "error":
             self._on_error(event, now, out)
 
-    def _match_pending(self, metadata: Any) -> RealtimeResponseReader | None:
-        """Which answer it is that begins: as it says itself, else the first that was asked for, one in the conversation before others."""
+    def _match_pending(self, metadata: Opt[dict[str, str] | None]) -> RealtimeResponseReader | None:
+        """
+        The request that a response belongs to: by its metadata, else the oldest one, in the conversation before
+        out-of-band.
+        """
         correlation = (metadata or {}).get(CORRELATION_KEY)
-        named = (answer for answer in self._pending_responses if answer.event_id == correlation)
-        main = (answer for answer in self._pending_responses if not answer.is_out_of_band)
-        return next(named, None) or next(main, None) or next(iter(self._pending_responses), None)
+        correlation_matches = (response for response in self._pending_responses if response.event_id == correlation)
+        main = (response for response in self._pending_responses if not response.is_out_of_band)
+        return next(correlation_matches, None) or next(main, None) or next(iter(self._pending_responses), None)
 
-    # How answers end
+    # The end of responses
 
     def _finish_response(self, response: RealtimeResponseReader, now: float) -> list[engine_events.EngineEvent]:
-        """The upstream is done with the answer; whoever waited for that has a turn."""
+        """The server is done with the response; waiting requests follow."""
         self._responses.pop(response.request.id, None)
         self._responses_by_create_id = {
-            event_id: whose for event_id, whose in self._responses_by_create_id.items() if whose is not response
+            event_id: creator for event_id, creator in self._responses_by_create_id.items() if creator is not response
         }
         if response is not self._main_response:
             return []
         self._main_response = None
-        words: list[engine_events.EngineEvent] = []
-        waiting, self._waiting_requests = self._waiting_requests, {}
-        for ask in waiting.values():
-            words += self._respond(ask, now)
-        return words
+        batch: list[engine_events.EngineEvent] = []
+        requests, self._waiting_requests = self._waiting_requests, {}
+        for request in requests.values():
+            batch += self._respond(request, now)
+        return batch
 
     def _fail_response(self, response: RealtimeResponseReader, error: ApiError, now: float) -> list[engine_events.EngineEvent]:
-        """The answer is of no use, though the upstream may not know."""
+        """Fail a response and cancel it upstream."""
         if response.is_over:
             return []
-        words = _end_response(response, error)
+        batch = _end_response(response, error)
         if not response.is_cancelled:
             response.is_cancelled = True
             response.last_activity_at = now
             self._send_cancel(response)
-        return words
+        return batch
 
     def check_timeouts(self, now: float) -> list[engine_events.EngineEvent]:
-        """End what takes too long."""
-        words: list[engine_events.EngineEvent] = []
-        for answer in [*self._pending_responses, *self._active_responses.values()]:
-            if now < self._deadline(answer) - 0.001:
+        """Fail the responses that are overdue."""
+        batch: list[engine_events.EngineEvent] = []
+        for response in [*self._pending_responses, *self._active_responses.values()]:
+            if now < self._deadline(response) - 0.001:
                 continue
-            if answer.is_cancelled:
-                words += self._expire_response(answer, now)
+            if response.is_cancelled:
+                batch += self._expire_response(response, now)
                 continue
-            phase = "fell silent in the middle of its answer" if answer.has_output else "did not begin to answer"
-            message = f"The model server {phase} for {self._deadline(answer) - answer.last_activity_at:g} seconds."
-            words += self._fail_response(answer, UpstreamError(message, status=504, code="upstream_timeout"), now)
-        return words
+            phase = "sent nothing more of its answer" if response.has_output else "did not begin to answer"
+            message = f"The model server {phase} for {self._deadline(response) - response.last_activity_at:g} seconds."
+            batch += self._fail_response(response, UpstreamError(message, status=504, code="upstream_timeout"), now)
+        return batch
 
     def next_deadline(self) -> float | None:
-        """When to look at the clock next."""
+        """When to call `check_timeouts` next."""
         return min(map(self._deadline, [*self._pending_responses, *self._active_responses.values()]), default=None)
 
     def reset_timeouts(self, now: float) -> None:
-        """The time that has passed does not count: nothing was read."""
-        for answer in [*self._pending_responses, *self._active_responses.values()]:
-            answer.last_activity_at = now
+        """Start the timeouts again, because nothing was read while the client was behind."""
+        for response in [*self._pending_responses, *self._active_responses.values()]:
+            response.last_activity_at = now
 
     def close(self, error: ApiError) -> list[engine_events.EngineEvent]:
-        """The connection is gone."""
-        words: list[engine_events.EngineEvent] = []
-        for answer in [*self._pending_responses, *self._active_responses.values()]:
-            words += _end_response(answer, error)
-        words += [engine_events.ResponseFailed.from_error(id, error) for id in self._waiting_requests]
-        return words + self._input_audio.close(self._audio_log.duration_ms)
+        """The connection is lost: end everything with this error."""
+        batch: list[engine_events.EngineEvent] = []
+        for response in [*self._pending_responses, *self._active_responses.values()]:
+            batch += _end_response(response, error)
+        batch += [engine_events.ResponseFailed.from_error(id, error) for id in self._waiting_requests]
+        return batch + self._input_audio.close(self._audio_log.duration_ms)
 
     def _deadline(self, response: RealtimeResponseReader) -> float:
-        patience = self._timeouts
-        patience_s = CANCEL_TIMEOUT_S if response.is_cancelled else patience.idle_s if response.has_output else patience.first_event_s
-        return response.last_activity_at + patience_s
+        timeouts = self._timeouts
+        timeout_s = CANCEL_TIMEOUT_S if response.is_cancelled else timeouts.idle_s if response.has_output else timeouts.first_event_s
+        return response.last_activity_at + timeout_s
 
     def _expire_response(self, response: RealtimeResponseReader, now: float) -> list[engine_events.EngineEvent]:
         if response in self._pending_responses:
@@ -409,7 +418,7 @@ class RealtimeUpstreamSession:
 
 
 def _end_response(response: RealtimeResponseReader, error: ApiError | None) -> list[engine_events.EngineEvent]:
-    """The last word of an answer that the upstream did not end."""
+    """The last event of a response that the server did not end; cancelled if `error` is None."""
     if response.is_over:
         return []
     response.is_over = True
@@ -418,7 +427,9 @@ def _end_response(response: RealtimeResponseReader, error: ApiError | None) -> l
     return [engine_events.ResponseFailed.from_error(response.request.id, error)]
 
 
-_EVENT_HANDLERS: dict[type[Any], Callable[[RealtimeUpstreamSession, Any, float, list[engine_events.EngineEvent]], None]] = {
+_EVENT_HANDLERS: dict[
+    type[ServerEvent | Unknown], Callable[[RealtimeUpstreamSession, Any, float, list[engine_events.EngineEvent]], None]
+] = {
     events.InputAudioBufferSpeechStarted: RealtimeUpstreamSession._on_speech_started,
     events.InputAudioBufferSpeechStopped: RealtimeUpstreamSession._on_speech_stopped,
     events.InputAudioBufferCommitted: RealtimeUpstreamSession._on_audio_committed,

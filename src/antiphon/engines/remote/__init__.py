@@ -1,1 +1,1 @@
-"""The engine in another process or on another machine, reached over a link."""
+"""The engine `worker`: an engine in another process or on another machine, over a link."""

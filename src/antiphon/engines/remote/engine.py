@@ -1,8 +1,8 @@
 """
-An engine at the other end of a link: in a child of the server, or on another machine.
+An engine at the other end of a link: in a child process of the server, or on another machine.
 
-What is told crosses the link as it is; what the other end says is delivered from the connection's own callback. A worker that is gone says
-no last words, so they are said here: `ResponseFailed` for every answer under way, then `EngineLost`.
+Commands and events cross the link unchanged; events are delivered from the connection's own callback. When a worker is
+lost, this end delivers the last events: `ResponseFailed` for every response in progress, then `EngineLost`.
 
 `docs/reference/engine-worker.md` says how a model gets its workers.
 """
@@ -49,30 +49,30 @@ from antiphon.wire.internal.worker_link import (
 )
 
 OPEN_TIMEOUT_S = 120.0
-"""How long a worker may take to begin a conversation; one that has to load its model anew takes a minute."""
+"""How long a worker may take to open a conversation; one that has to load its model again takes a minute."""
 
 LEAVE_TIMEOUT_S = 15.0
-"""How long it may take to leave one; then nobody knows what it is doing, and it gets nothing more to do."""
+"""How long it may take to close one; then its state is unknown, and the link is aborted."""
 
 REQUEST_TIMEOUT_S = 20.0
-"""How long it may take to answer a question."""
+"""How long it may take to answer a count or a probe."""
 
 BACKLOG_LIMIT_BYTES = 8 << 20
-"""With so much waiting for the worker it is told nothing more."""
+"""With more waiting to be sent, commands are refused."""
 
 PAUSED_OUTPUT_LIMIT_BYTES = 16 << 20
-"""The most that a worker says in a conversation that it was told to pause: some was on its way, and the rest has to wait somewhere."""
+"""The most that a worker may send in a paused conversation: some was on its way already."""
 
 _OUTPUT_EVENTS = (engine_events.TextDelta, engine_events.AudioTranscriptDelta, engine_events.AudioDelta)
-"""Words with which an engine in full duplex begins to say something."""
+"""Events with which an engine in full duplex begins a response."""
 
 
 def build(model: str, options: Mapping[str, Any], _build_context: BuildContext) -> "NoWorkerYet":
     """
-    What stands for a model whose workers join.
+    The placeholder for a model whose workers join.
 
     Raises:
-        ServerError: it has options, which are the workers' to have.
+        ServerError: there are options; they belong in the workers' configuration.
     """
     if options:
         raise ServerError(f"Model '{model}' has {quote_list(sorted(options))}; the engine 'worker' has no options: its workers bring them.")
@@ -80,25 +80,19 @@ def build(model: str, options: Mapping[str, Any], _build_context: BuildContext) 
 
 
 class NoWorkerYet:
-    """A model none of whose workers has joined; those that do are given out by the server's coordinator."""
+    """A model without workers; the server's coordinator hands out those that join."""
 
     def __init__(self, model: str) -> None:
         self.capabilities = Capabilities()
         self._model = model
 
     async def start(self) -> None:
-        """Workers come when they come."""
+        pass
 
     async def stop(self) -> None:
-        """There is nothing to let go of."""
+        pass
 
     def open(self, settings: ConversationSettings, deliver: Deliver) -> AbstractAsyncContextManager[EngineConversation]:
-        """
-        No conversation.
-
-        Raises:
-            ServerError: nobody is there.
-        """
         raise unavailable_error(f"No worker of the model '{self._model}' has joined. Please try again later.")
 
 
@@ -107,15 +101,15 @@ class RemoteEngine:
     An engine at the other end of a link.
 
     Args:
-        gone: called once with the reason, when the worker is gone, after every conversation has been told.
-        drained: called when the worker says of its own accord that it takes no more conversations.
+        on_gone: called once with the reason when the worker is lost, after every conversation has failed.
+        on_drain: called when the worker itself announces that it takes no more conversations.
         notice: takes lines for the operator.
 
     Attributes:
-        abilities: of the engine there, once it has said hello.
-        is_draining: whether it takes no more conversations, by its own will or by an operator's.
-        is_ending: whether it said that it goes when it has none.
-        end: this end of the link, for whatever carries it.
+        capabilities: those of the engine there, from its hello on.
+        is_draining: whether it takes no more conversations, by its own decision or an operator's.
+        is_ending: whether it announced that it ends when it has none left.
+        endpoint: this end of the link, for its transport.
     """
 
     def __init__(
@@ -139,26 +133,26 @@ class RemoteEngine:
 
     async def wait_for_hello(self, timeout_s: float | None = None) -> Hello:
         """
-        What the worker says it is, once it does.
+        The worker's hello.
 
         Raises:
-            ApiError: it can't be had; why it says itself.
+            ApiError: the worker is lost, could not build its engine, or sent no hello in time.
         """
         try:
             async with asyncio.timeout(timeout_s):
                 return await asyncio.shield(self._hello_future)
         except TimeoutError:
-            raise unavailable_error("The worker did not say what it is.") from None
+            raise unavailable_error("The worker did not introduce itself.") from None
 
-    # As an operator's
+    # For the operator
 
     @property
     def silent_s(self) -> float:
-        """For how long nothing has been heard of it."""
+        """Seconds since the last frame from it."""
         return self.endpoint.silent_s
 
     def drain(self) -> None:
-        """Tell it to take no more conversations, unless it has said so itself."""
+        """Tell it to take no more conversations, unless it drains already."""
         if not self.is_draining:
             self.is_draining = True
             self.endpoint.send(Drain())
@@ -170,17 +164,15 @@ class RemoteEngine:
             self.endpoint.send(Undrain())
 
     def dismiss(self) -> None:
-        """Tell it to go when it has no conversations."""
+        """Tell it to end when it has no conversations."""
         self.endpoint.send(WorkerDismissed())
 
     # As an engine
 
     async def start(self) -> None:
-        """Wait for it to be there."""
         await self.wait_for_hello()
 
     async def stop(self) -> None:
-        """Break what is being answered and hang up."""
         self._is_stopping = True
         for conversation in tuple(self._conversations.values()):
             conversation.fail(_shutdown_error(), "shutdown")
@@ -188,7 +180,7 @@ class RemoteEngine:
 
     @contextlib.asynccontextmanager
     async def open(self, settings: ConversationSettings, deliver: Deliver) -> AsyncIterator[EngineConversation]:
-        """A conversation at the other end; this returns when the engine there has left it."""
+        """A conversation at the other end; leaving it returns when the engine there has closed it."""
         if self.endpoint.is_over:
             raise _worker_gone_error()
         number = next(self._numbers)
@@ -201,33 +193,21 @@ class RemoteEngine:
             await self._leave_conversation(conversation)
 
     async def count(self, request: commands.Respond) -> int:
-        """
-        The tokens that the engine there would read `ask` as.
-
-        Raises:
-            ApiError: they can't be counted.
-        """
         return await self._request(lambda number: CountRequest(number, request))
 
     async def probe(self) -> None:
-        """
-        See whether the engine there is well.
-
-        Raises:
-            ApiError: it is not, or says nothing.
-        """
         await self._request(ProbeRequest)
 
     async def _request(self, new_frame: Callable[[int], CountRequest | ProbeRequest]) -> int:
         if self.endpoint.is_over:
             raise _worker_gone_error()
         number = next(self._numbers)
-        answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self._pending_requests[number] = answer
+        future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._pending_requests[number] = future
         try:
             self.endpoint.send(new_frame(number))
             async with asyncio.timeout(REQUEST_TIMEOUT_S):
-                return await answer
+                return await future
         except TimeoutError:
             raise UpstreamError("The model's worker did not answer in time.", status=504, code="upstream_timeout") from None
         except UnsendableFrame as error:
@@ -239,27 +219,27 @@ class RemoteEngine:
         conversation.detach()
         self.endpoint.send(CloseConversation(conversation.number))
         if not await _wait_through_cancellation(conversation.leave_future, LEAVE_TIMEOUT_S):
-            # What it does with the place nobody knows, so nobody is to have it next.
-            self.endpoint.abort("a conversation was not left in time")
+            # The state of its slot is unknown, so no other conversation may get it.
+            self.endpoint.abort("a conversation was not closed in time")
         self._conversations.pop(conversation.number, None)
 
-    # What the worker says
+    # Frames from the worker
 
     def _on_frame(self, frame: FromWorker) -> None:
         match frame:
-            case EngineEvents(number, words):
+            case EngineEvents(number, events):
                 if (conversation := self._conversations.get(number)) is not None:
-                    conversation.on_events(words)
+                    conversation.on_events(events)
             case ConversationOpened() | ConversationFailed() | ConversationClosed():
                 self._on_conversation_frame(frame)
             case RequestAnswered(number, tokens, failure):
-                if (answer := self._pending_requests.get(number)) is not None:
-                    resolve(answer, tokens if failure is None else failure.to_error())
+                if (future := self._pending_requests.get(number)) is not None:
+                    resolve(future, tokens if failure is None else failure.to_error())
             case _:
                 self._on_worker_frame(frame)
 
     def _on_worker_frame(self, frame: Heartbeat | Hello | EngineBuildFailed | ChildNotice | Drain) -> None:
-        """The worker says something of itself."""
+        """A frame about the worker itself."""
         match frame:
             case Heartbeat():
                 pass
@@ -278,7 +258,7 @@ class RemoteEngine:
                     self._on_drain()
 
     def _on_conversation_frame(self, frame: ConversationOpened | ConversationFailed | ConversationClosed) -> None:
-        """A conversation begins, breaks off or is left."""
+        """A conversation was opened, failed or was closed."""
         conversation = self._conversations.get(frame.number)
         if conversation is None:
             return
@@ -288,27 +268,27 @@ class RemoteEngine:
             case ConversationFailed(failure=failure):
                 conversation.fail(failure.to_error(), "backend_error")
             case ConversationClosed():
-                conversation.fail(_worker_gone_error(), "backend_error")  # where it had not been asked to leave
+                conversation.fail(_worker_gone_error(), "backend_error")  # no effect after `CloseConversation`
                 resolve(conversation.leave_future, None)
 
     def _on_lost(self, reason: str) -> None:
-        fault = _shutdown_error() if self._is_stopping else _worker_gone_error()
-        resolve(self._hello_future, fault)
+        error = _shutdown_error() if self._is_stopping else _worker_gone_error()
+        resolve(self._hello_future, error)
         for conversation in tuple(self._conversations.values()):
-            conversation.fail(fault, "shutdown" if self._is_stopping else "backend_error")
+            conversation.fail(error, "shutdown" if self._is_stopping else "backend_error")
             resolve(conversation.leave_future, None)
-        for answer in self._pending_requests.values():
-            resolve(answer, fault)
+        for future in self._pending_requests.values():
+            resolve(future, error)
         self._on_gone(reason)
 
 
 class _RemoteConversation:
     """
-    A conversation, as far as it is on this end.
+    The server's end of a conversation with a worker.
 
     Attributes:
-        opened: done when it has begun at the other end, or never will.
-        left: done when the engine at the other end has left it.
+        open_future: done when it is open at the other end; fails if it can't be opened.
+        leave_future: done when the engine at the other end has closed it.
     """
 
     def __init__(self, number: int, endpoint: "LinkEndpoint[FromWorker]", deliver: Deliver) -> None:
@@ -327,24 +307,23 @@ class _RemoteConversation:
 
     async def wait_until_open(self, timeout_s: float) -> None:
         """
-        Wait until it has begun.
+        Wait until it is open at the other end.
 
         Raises:
-            ApiError: it can't, or did not in time.
+            ApiError: it can't be opened, or was not in time.
         """
         try:
             async with asyncio.timeout(timeout_s):
                 await self.open_future
         except TimeoutError:
-            raise UpstreamError("The model's worker did not begin in time.", status=504, code="upstream_timeout") from None
+            raise UpstreamError("The model's worker did not open the conversation in time.", status=504, code="upstream_timeout") from None
 
     def send(self, command: commands.EngineCommand) -> None:
         if self._is_lost:
             self._refuse(command, _worker_gone_error())
             return
-        is_asking = not isinstance(command, commands.Cancel)
-        if is_asking and self._endpoint.buffer_bytes > BACKLOG_LIMIT_BYTES:
-            raise EngineOverrun("its worker is behind with reading")
+        if not isinstance(command, commands.Cancel) and self._endpoint.buffer_bytes > BACKLOG_LIMIT_BYTES:
+            raise EngineOverrun("its worker reads its input too slowly")
         try:
             self._endpoint.send(EngineCommands(self.number, (command,)))
         except UnsendableFrame as error:
@@ -364,23 +343,23 @@ class _RemoteConversation:
         self._endpoint.send(ResumeConversation(self.number))
 
     def on_events(self, events: tuple[engine_events.EngineEvent, ...]) -> None:
-        """Deliver what the engine says."""
+        """Deliver events of the engine."""
         if self._is_lost or self._is_detached or not events:
             return
         if self._is_paused:
             self._paused_bytes += sum(map(_size_bytes, events))
             if self._paused_bytes > PAUSED_OUTPUT_LIMIT_BYTES:
-                self.fail(UpstreamError("The model's worker goes on though it was told to wait."), "backend_error")
+                self.fail(UpstreamError("The model's worker sends too much while it is paused."), "backend_error")
                 return
-        for word in events:
-            if isinstance(word, engine_events.ResponseEnded | engine_events.ResponseFailed):
-                self._active_response_ids.pop(word.id, None)
-            elif self._is_duplex and isinstance(word, _OUTPUT_EVENTS):
-                self._active_response_ids[word.id] = None
+        for event in events:
+            if isinstance(event, engine_events.ResponseEnded | engine_events.ResponseFailed):
+                self._active_response_ids.pop(event.id, None)
+            elif self._is_duplex and isinstance(event, _OUTPUT_EVENTS):
+                self._active_response_ids[event.id] = None
         self._deliver(events)
 
     def fail(self, error: ApiError, code: str) -> None:
-        """There is nothing at the other end any more; said at once."""
+        """The conversation is lost at the other end: deliver its last events, once."""
         if self._is_lost:
             return
         self._is_lost = True
@@ -388,8 +367,8 @@ class _RemoteConversation:
             resolve(self.open_future, error)
             return
         if not self._is_detached:
-            broke = [engine_events.ResponseFailed.from_error(id, error) for id in self._active_response_ids]
-            self._deliver((*broke, engine_events.EngineLost(code=code, message=error.message)))
+            failures = [engine_events.ResponseFailed.from_error(id, error) for id in self._active_response_ids]
+            self._deliver((*failures, engine_events.EngineLost(code=code, message=error.message)))
 
     def detach(self) -> None:
         """Deliver nothing more."""
@@ -397,13 +376,9 @@ class _RemoteConversation:
         self.open_future.cancel()
 
     def _refuse(self, command: commands.EngineCommand, error: ApiError) -> None:
-        """Answer what nobody else can; not from within `tell`."""
-        if isinstance(command, commands.Respond):
-            asyncio.get_running_loop().call_soon(self._emit, engine_events.ResponseFailed.from_error(command.id, error))
-
-    def _emit(self, event: engine_events.EngineEvent) -> None:
-        if not self._is_detached:
-            self._deliver((event,))
+        """Fail a request that can't be sent to the worker."""
+        if isinstance(command, commands.Respond) and not self._is_detached:
+            self._deliver((engine_events.ResponseFailed.from_error(command.id, error),))
 
 
 def _size_bytes(event: engine_events.EngineEvent) -> int:
@@ -411,22 +386,22 @@ def _size_bytes(event: engine_events.EngineEvent) -> int:
 
 
 async def _wait_through_cancellation(future: "asyncio.Future[None]", timeout_s: float) -> bool:
-    """Wait for a future, also through being cancelled, which goes on afterwards; whether it came."""
+    """Wait for a future; a cancellation is raised only after the wait. Returns whether the future is done."""
     loop = asyncio.get_running_loop()
-    until = loop.time() + timeout_s
-    cancelled: asyncio.CancelledError | None = None
-    while not future.done() and (left_s := until - loop.time()) > 0:
+    deadline = loop.time() + timeout_s
+    cancellation: asyncio.CancelledError | None = None
+    while not future.done() and (remaining_s := deadline - loop.time()) > 0:
         try:
-            await asyncio.wait((future,), timeout=left_s)
+            await asyncio.wait((future,), timeout=remaining_s)
         except asyncio.CancelledError as error:
-            cancelled = error
-    if cancelled is not None:
-        raise cancelled
+            cancellation = error
+    if cancellation is not None:
+        raise cancellation
     return future.done()
 
 
 def unavailable_error(message: str, retry_after_s: float = 2) -> ApiError:
-    """Nobody is there to answer now, but soon may be."""
+    """No worker is available now; one may be soon."""
     return ServerError(message, status=503, type="service_unavailable_error", code="server_is_overloaded", retry_after_s=retry_after_s)
 
 
@@ -441,4 +416,4 @@ def _shutdown_error() -> ApiError:
 
 
 def _unsendable_error(error: UnsendableFrame) -> ApiError:
-    return ClientError(f"The model's worker can't be asked that: {error}.", code="invalid_value", status=400)
+    return ClientError(f"The request can't be sent to the model's worker: {error}.", code="invalid_value", status=400)

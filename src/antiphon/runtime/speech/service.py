@@ -207,10 +207,10 @@ class SpeechService:
         settings = self._settings
         folder = self._weights / settings.voice
         if settings.voice.startswith("kokoro"):
-            from antiphon.speech.tts.kokoro import kokoro_synthesizer  # noqa: PLC0415 - as above
+            from antiphon.speech.tts.voices import kokoro_synthesizer  # noqa: PLC0415 - as above
 
             return kokoro_synthesizer(folder, aliases=aliases, notice=self._notice)
-        from antiphon.speech.tts.piper import piper_synthesizer  # noqa: PLC0415 - as above
+        from antiphon.speech.tts.voices import piper_synthesizer  # noqa: PLC0415 - as above
 
         return piper_synthesizer((folder, *map(Path, settings.voice_folders)), aliases=aliases, notice=self._notice)
 

@@ -16,9 +16,8 @@ from antiphon.server.audio.streaming import EVENT_STREAM_TYPE, CancellableReques
 from antiphon.server.http.auth import track_response
 from antiphon.server.http.body import read_json_body
 from antiphon.speech.base import Mouth, Piece
-from antiphon.speech.text.aloud import synthesize_clause
 from antiphon.speech.text.clauses import ClauseSplitter
-from antiphon.speech.text.speakable import TextNormalizer
+from antiphon.speech.text.speakable import TextNormalizer, synthesize_clause
 from antiphon.wire.http.audio import SpeechAudioDelta, SpeechAudioDone, SpeechEvent, SpeechRequest, SpeechUsage, decode_speech_request
 
 if TYPE_CHECKING:

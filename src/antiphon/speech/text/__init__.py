@@ -1,1 +1,1 @@
-"""Text on its way to a voice: clauses, and numbers, dates and markup turned into words."""
+"""Text on its way to a voice: cut into clauses, markup removed, English numbers and dates in words."""

@@ -1,7 +1,7 @@
 """
-How English is read aloud where it isn't written as it is said: numbers, dates, money, units, abbreviations, addresses.
+Text normalization for English: numbers, dates, money, units, abbreviations and addresses in spoken words.
 
-`RULES` are tried in order at each place of a text; the first that fits says what is spoken for all that it fits.
+`RULES` are tried in order at each position of a text; the first that matches says what is spoken for its whole match.
 """
 
 import re
@@ -14,7 +14,7 @@ Match = re.Match[str]
 
 
 class Rule(NamedTuple):
-    """What it fits, and what is said for it; None where it doesn't fit after all."""
+    """A pattern, and what is spoken for a match; `verbalize` returns None to decline the match."""
 
     pattern: re.Pattern[str]
     verbalize: Callable[[Match], str | None]
@@ -177,7 +177,7 @@ _SYMBOLS = {
     "#": "",
     "|": ", ",
 }
-_MONTH_NUMBERS = {name: at for at, month in enumerate(MONTHS, 1) for name in (month, month[:3])} | {"Sept": 9}
+_MONTH_NUMBERS = {name: number for number, month in enumerate(MONTHS, 1) for name in (month, month[:3])} | {"Sept": 9}
 
 _NUMBER = r"\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?"
 _MONTH = "|".join(sorted(_MONTH_NUMBERS, key=len, reverse=True))
@@ -209,8 +209,8 @@ def _mail(match: Match) -> str:
 def _price(match: Match) -> str:
     sign, symbol, amount, scale = match[1], match[2], match[3], match[4]
     units = _CURRENCIES[symbol]
-    said = f"{number(amount)} {_SCALES[scale]} {units[1]}" if scale else money(amount, units)
-    return f"minus {said}" if sign else said
+    words = f"{number(amount)} {_SCALES[scale]} {units[1]}" if scale else money(amount, units)
+    return f"minus {words}" if sign else words
 
 
 def _iso_date(match: Match) -> str | None:
@@ -238,11 +238,11 @@ def _day_month(match: Match) -> str | None:
 
 
 def _time(match: Match) -> str | None:
-    hour, minute, second, half = int(match[1]), int(match[2]), match[3], match[4]
+    hour, minute, second, meridiem = int(match[1]), int(match[2]), match[3], match[4]
     if hour > 24 or minute > 59:
         return None
-    said = time_of_day(hour, minute, f"{half[0].lower()} m" if half else "")
-    return f"{said} and {cardinal(int(second))} seconds" if second else said
+    words = time_of_day(hour, minute, f"{meridiem[0].lower()} m" if meridiem else "")
+    return f"{words} and {cardinal(int(second))} seconds" if second else words
 
 
 def _hour(match: Match) -> str | None:
@@ -263,14 +263,14 @@ def _measure(match: Match) -> str:
 
 
 def _fraction(match: Match) -> str:
-    above, below = int(match[1]), int(match[2])
-    if (above, below) == (24, 7):
+    numerator, denominator = int(match[1]), int(match[2])
+    if (numerator, denominator) == (24, 7):
         return "twenty-four seven"
-    if (above, below) in _FRACTIONS:
-        return _FRACTIONS[above, below]
-    if above < below <= 20 and below > 2:
-        return f"{cardinal(above)} {ordinal(below) if above == 1 else plural(ordinal(below))}"
-    return f"{cardinal(above)} over {cardinal(below)}"
+    if (numerator, denominator) in _FRACTIONS:
+        return _FRACTIONS[numerator, denominator]
+    if numerator < denominator <= 20 and denominator > 2:
+        return f"{cardinal(numerator)} {ordinal(denominator) if numerator == 1 else plural(ordinal(denominator))}"
+    return f"{cardinal(numerator)} over {cardinal(denominator)}"
 
 
 def _range(match: Match) -> str:
@@ -292,8 +292,8 @@ def _abbreviation(match: Match) -> str | None:
     word, rest = match[0], match.string[match.end() :].lstrip()
     if word in _NEEDS_NUMBER and not rest[:1].isdigit():
         return None
-    ends = word.endswith(".") and word in ("etc.", "Inc.", "Ltd.", "Corp.", "Jr.", "Sr.") and not rest
-    return _ABBREVIATIONS[word] + ("." if ends else "")
+    ends_sentence = word.endswith(".") and word in ("etc.", "Inc.", "Ltd.", "Corp.", "Jr.", "Sr.") and not rest
+    return _ABBREVIATIONS[word] + ("." if ends_sentence else "")
 
 
 def _saint(match: Match) -> str:
@@ -317,59 +317,60 @@ RULES: tuple[Rule, ...] = (
     _rule(rf"(?<![\w.,])(?:{'|'.join(_PHONES)})(?<=\d)(?![\w-])", _phone),
     _rule(r"(?<!\w)['’]?((?:1\d|20)\d0|[2-9]0)['’]?s\b", _decade),
     _rule(rf"(?<![\w.])([-−]?(?:{_NUMBER}))\s?({_alternatives(_UNITS)})(?![\w/²³°])", _measure),
-    _rule(rf"(?<![\w.])([-−]?(?:{_NUMBER}))\s?%", lambda found: f"{number(found[1])} percent"),
-    _rule(r"\b(\d+)(?:st|nd|rd|th)\b", lambda found: ordinal(int(found[1]))),
+    _rule(rf"(?<![\w.])([-−]?(?:{_NUMBER}))\s?%", lambda match: f"{number(match[1])} percent"),
+    _rule(r"\b(\d+)(?:st|nd|rd|th)\b", lambda match: ordinal(int(match[1]))),
     _rule(r"\b(v)?(\d+(?:\.\d+){2,})\b", _version),
     _rule(rf"(?<![\w.,-])({_NUMBER})\s?[-–—]\s?({_NUMBER})(?![\w-]|[.,]\d)", _range),
     _rule(r"(?<![\w/.])(\d{1,3})/(\d{1,3})(?![\w/]|\.\d)", _fraction),
     _rule(r"(?<=\d)[x×*](?=\d)|(?<=\d) [x×*] (?=\d)|(?<=\w) \* (?=\w)", lambda _: " times "),
-    _rule(rf"\b({_NUMBER})[x×](?!\w)", lambda found: f"{number(found[1])} times"),
-    _rule(r"#(\d+)\b", lambda found: f"number {number(found[1])}"),
-    _rule(rf"(?<![\w.,])({_YEAR})(?!\w|[.,]\d)", lambda found: year(int(found[1]))),
-    _rule(rf"(?<![\w.])[-−](?:{_NUMBER})(?!\w)", lambda found: number(found[0])),
-    _rule(rf"(?<!\d)({_NUMBER})(?!\d)", lambda found: number(found[1])),
+    _rule(rf"\b({_NUMBER})[x×](?!\w)", lambda match: f"{number(match[1])} times"),
+    _rule(r"#(\d+)\b", lambda match: f"number {number(match[1])}"),
+    _rule(rf"(?<![\w.,])({_YEAR})(?!\w|[.,]\d)", lambda match: year(int(match[1]))),
+    _rule(rf"(?<![\w.])[-−](?:{_NUMBER})(?!\w)", lambda match: number(match[0])),
+    _rule(rf"(?<!\d)({_NUMBER})(?!\d)", lambda match: number(match[1])),
     _rule(r"\bSt\.", _saint),
     _rule(rf"(?<!\w)(?:{_alternatives(_ABBREVIATIONS)})(?!\w)", _abbreviation),
-    _rule(r"\b([CF])#", lambda found: f"{found[1]} sharp"),
+    _rule(r"\b([CF])#", lambda match: f"{match[1]} sharp"),
     _rule(r"\bC\+\+", lambda _: "C plus plus"),
-    _rule(rf"[{''.join(_VULGAR_FRACTIONS)}]", lambda found: _VULGAR_FRACTIONS[found[0]]),
+    _rule(rf"[{''.join(_VULGAR_FRACTIONS)}]", lambda match: _VULGAR_FRACTIONS[match[0]]),
     _rule(r"(?<=[a-z])/(?=[a-z])", lambda _: " or "),
     _rule(r"(?<=[A-Z])/(?=[A-Z])|(?<=\w)_(?=\w)", lambda _: " "),
     _rule(r"(?<=\w)[–—](?=\w)", lambda _: ", "),
     _rule(r"(?<=\w)/(?=\w)", lambda _: " slash "),
-    _rule(_alternatives(_SYMBOLS), lambda found: _SYMBOLS[found[0]]),
+    _rule(_alternatives(_SYMBOLS), lambda match: _SYMBOLS[match[0]]),
 )
 
 _ANY_RULE = re.compile("|".join(f"(?:{rule.pattern.pattern})" for rule in RULES))
-"""Any of the rules; most of a text fits none, and is passed over at once."""
+"""Any of the rules, in one search: most of a text matches none of them."""
 
 
 def normalize(text: str) -> Iterator[tuple[str, str]]:
-    """The text in parts, each with what is said for it; what is said as it is written stands by itself."""
-    done = at = 0
-    while (found := _ANY_RULE.search(text, at)) is not None:
-        end, said = _apply_rules(text, found.start())
-        if said is None:
-            at = found.start() + 1
+    """The text in parts, each with what is spoken for it; the two are equal for a part that no rule matches."""
+    output_end = position = 0
+    while (match := _ANY_RULE.search(text, position)) is not None:
+        start = match.start()
+        end, spoken_text = _apply_rules(text, start)
+        if spoken_text is None:
+            position = start + 1
             continue
-        if done < found.start():
-            yield text[done : found.start()], text[done : found.start()]
-        yield text[found.start() : end], _add_spaces(text, found.start(), end, said)
-        done = at = end
-    if done < len(text):
-        yield text[done:], text[done:]
+        if output_end < start:
+            yield text[output_end:start], text[output_end:start]
+        yield text[start:end], _add_spaces(text, start, end, spoken_text)
+        output_end = position = end
+    if output_end < len(text):
+        yield text[output_end:], text[output_end:]
 
 
 def _apply_rules(text: str, start: int) -> tuple[int, str | None]:
     for rule in RULES:
-        found = rule.pattern.match(text, start)
-        if found is not None and found.end() > start and (said := rule.verbalize(found)) is not None:
-            return found.end(), said
+        match = rule.pattern.match(text, start)
+        if match is not None and match.end() > start and (spoken_text := rule.verbalize(match)) is not None:
+            return match.end(), spoken_text
     return start, None
 
 
 def _add_spaces(text: str, start: int, end: int, spoken_text: str) -> str:
-    """Words apart from the letters that they stand between."""
+    """The spoken text, with spaces where it touches the letters around it."""
     before = " " if spoken_text[:1].isalnum() and text[start - 1 : start].isalnum() and start else ""
     after = " " if spoken_text[-1:].isalnum() and text[end : end + 1].isalnum() else ""
     return f"{before}{spoken_text}{after}"

@@ -17,11 +17,11 @@ _ORDINALS = {
 MONTHS = "January February March April May June July August September October November December".split()
 
 MAX_CARDINAL_DIGITS = 15
-"""Of digits; a number with more is read digit by digit."""
+"""A number with more digits is read digit by digit."""
 
 
 def cardinal(number: int) -> str:
-    """How many: `two hundred and five` is said without the `and`, as in America."""
+    """A cardinal number, the American way: without the `and` in `two hundred and five`."""
     if number < 0:
         return f"minus {cardinal(-number)}"
     if number < 20:
@@ -35,11 +35,11 @@ def cardinal(number: int) -> str:
 
 
 def ordinal(number: int) -> str:
-    """Which one: `twenty-first`."""
+    """An ordinal number: `twenty-first`."""
     words = cardinal(number)
-    cut = max(words.rfind(" "), words.rfind("-")) + 1
-    last = words[cut:]
-    return words[:cut] + (_ORDINALS.get(last) or (f"{last[:-1]}ieth" if last.endswith("y") else f"{last}th"))
+    start = max(words.rfind(" "), words.rfind("-")) + 1
+    last = words[start:]
+    return words[:start] + (_ORDINALS.get(last) or (f"{last[:-1]}ieth" if last.endswith("y") else f"{last}th"))
 
 
 def year(number: int) -> str:
@@ -53,19 +53,19 @@ def year(number: int) -> str:
 
 
 def plural(words: str) -> str:
-    """Several of what the last word says: `nineteen eighties`."""
+    """The plural of the last word: `nineteen eighties`."""
     if words.endswith("y"):
         return f"{words[:-1]}ies"
     return words + ("es" if words.endswith(("s", "x")) else "s")
 
 
 def digits(text: str) -> str:
-    """Digit by digit; whatever else there is, is left out."""
+    """The digits one by one; other characters are left out."""
     return " ".join(_UNITS[int(character)] for character in text if character.isdigit())
 
 
 def number(text: str) -> str:
-    """A number as it is written: with commas between thousands, a point, a sign, leading zeros."""
+    """A number as written: it may have commas between thousands, a decimal point, a sign and leading zeros."""
     sign, bare = ("minus ", text[1:]) if text[:1] in "-−" else ("", text)
     whole, point, fraction = bare.replace(",", "").partition(".")
     if len(whole) > MAX_CARDINAL_DIGITS or (len(whole) > 1 and whole[0] == "0"):
@@ -77,32 +77,32 @@ def number(text: str) -> str:
 
 def money(amount: str, units: tuple[str, str, str, str]) -> str:
     """
-    A price; `units` are its large and small unit, one and many of each.
+    A price; `units` are the large unit in singular and plural, then the small one.
 
-    A price in cents only is said in cents; nothing is said of no cents.
+    A price below one dollar is said in cents; zero cents are not said.
     """
     one, many, small_one, small_many = units
     whole, _, cents = amount.replace(",", "").partition(".")
     if len(cents) not in (0, 2):
         return f"{number(amount)} {many}"
-    said = [f"{number(whole)} {one if int(whole) == 1 else many}"] if int(whole) or not int(cents or 0) else []
+    parts = [f"{number(whole)} {one if int(whole) == 1 else many}"] if int(whole) or not int(cents or 0) else []
     if int(cents or 0):
-        said.append(f"{cardinal(int(cents))} {small_one if int(cents) == 1 else small_many}")
-    return " and ".join(said)
+        parts.append(f"{cardinal(int(cents))} {small_one if int(cents) == 1 else small_many}")
+    return " and ".join(parts)
 
 
 def time_of_day(hour: int, minute: int, meridiem: str) -> str:
-    """A time of day; `half` is `a m`, `p m` or nothing."""
+    """A time of day; `meridiem` is `a m`, `p m` or empty."""
     if minute:
-        said = f"{cardinal(hour)} {f'oh {_UNITS[minute]}' if minute < 10 else cardinal(minute)}"
+        words = f"{cardinal(hour)} {f'oh {_UNITS[minute]}' if minute < 10 else cardinal(minute)}"
     elif meridiem:
-        said = cardinal(hour)
+        words = cardinal(hour)
     else:
-        said = f"{cardinal(hour)} o'clock" if 0 < hour <= 12 else f"{cardinal(hour)} hundred"
-    return f"{said} {meridiem}".strip()
+        words = f"{cardinal(hour)} o'clock" if 0 < hour <= 12 else f"{cardinal(hour)} hundred"
+    return f"{words} {meridiem}".strip()
 
 
 def date(month: int, day: int, the_year: int | None = None) -> str:
     """A day: `March fifteenth, twenty twenty-six`."""
-    said = f"{MONTHS[month - 1]} {ordinal(day)}"
-    return said if the_year is None else f"{said}, {year(the_year)}"
+    words = f"{MONTHS[month - 1]} {ordinal(day)}"
+    return words if the_year is None else f"{words}, {year(the_year)}"

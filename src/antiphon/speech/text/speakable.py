@@ -1,21 +1,25 @@
 """
-Text as it is read aloud, and what was written for each part of it.
+Text normalized for reading aloud, with the source text of each part.
 
-Markdown is taken away, and English said as it is read; other languages are left to the voice. Blocks of code are named and passed over;
-of emoji nothing is said. What was written is never lost: a `Utterance` gives it all back, so that a transcript shows what the model wrote.
+Markdown is removed and English is verbalized (numbers, dates, abbreviations); other languages are left to the voice.
+Code blocks are announced and skipped, emoji are silent. No source text is lost: an `Utterance` gives all of it back, so
+that a transcript shows what the model wrote.
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator
+from contextlib import aclosing
+from typing import cast
 
 from msgspec import Struct
 
+from antiphon.speech.base import Mouth, Piece
 from antiphon.speech.text.normalize_en import normalize
 from antiphon.speech.text.numerals_en import cardinal
 
 
 class SpokenPart(Struct, frozen=True):
-    """A stretch of text as it was written, and as it is said."""
+    """A stretch of source text, and what is spoken for it."""
 
     source_text: str
     spoken_text: str
@@ -23,10 +27,10 @@ class SpokenPart(Struct, frozen=True):
 
 class Utterance:
     """
-    What is to be said, and how it was written.
+    A text to speak, and its source text.
 
     Attributes:
-        spoken: for the voice; empty where there is nothing to say.
+        spoken_text: the text for the voice; empty when there is nothing to say.
     """
 
     def __init__(self, parts: Iterable[SpokenPart]) -> None:
@@ -35,28 +39,31 @@ class Utterance:
         if not any(character.isalnum() for character in self.spoken_text):
             self.spoken_text = ""
             self._parts = [SpokenPart(self._join_source(self._parts), "")]
-        self._index = 0  # the part that is being said
-        self._offset = 0  # how many characters of it have been
+        self._index = 0  # of the part being spoken
+        self._offset = 0  # into its spoken text
 
     def consume(self, spoken_text: str) -> str:
-        """What was written for the next words that are heard; all of what is said otherwise comes with the first of its words."""
-        left = len(spoken_text)
-        written = ""
-        while left and self._index < len(self._parts):
+        """
+        The source text of the next spoken words. Source text that is verbalized comes whole, with the first of its
+        words.
+        """
+        remaining = len(spoken_text)
+        source_text = ""
+        while remaining and self._index < len(self._parts):
             part = self._parts[self._index]
-            count = min(left, len(part.spoken_text) - self._offset)
+            count = min(remaining, len(part.spoken_text) - self._offset)
             if part.spoken_text == part.source_text:
-                written += part.source_text[self._offset : self._offset + count]
+                source_text += part.source_text[self._offset : self._offset + count]
             elif self._offset == 0:
-                written += part.source_text
-            left -= count
+                source_text += part.source_text
+            remaining -= count
             self._offset += count
             if self._offset == len(part.spoken_text):
                 self._index, self._offset = self._index + 1, 0
-        return written
+        return source_text
 
     def drain(self) -> str:
-        """What was written and has not been taken."""
+        """The source text that has not been consumed."""
         parts, self._parts = self._parts[self._index :], self._parts[: self._index]
         if parts and self._offset:
             first = parts.pop(0)
@@ -74,7 +81,7 @@ _LIST_MARKER = re.compile(r"[ \t]*(?:[-*+•][ \t]+(?:\[[ xX]\][ \t]+)?|>[ \t]?)
 _LIST_NUMBER = re.compile(r"[ \t]*(\d{1,3})[.)][ \t]+")
 _TABLE_BAR = re.compile(r"[ \t]*\|[ \t]*")
 _RULE_CHARS = "|:-*_= \t\r\n"
-"""What a line is made of that parts a text, underlines a title, or parts the head of a table from its rows."""
+"""Characters of thematic breaks, setext underlines and the delimiter rows of tables: a line of only these is silent."""
 
 _LANGUAGES = {
     "": "Some",
@@ -102,7 +109,7 @@ _LANGUAGES = {
 
 _EMOJI = "\U0001f000-\U0001faff\U000e0020-\U000e007f☀-➿⬀-⯿⌀-⏿︎️‍⃣〰〽㊗㊙"
 
-# What marks up a line from within: a picture or a link, an address in brackets, a tag, code, emphasis, an escape, emoji.
+# Inline markup: an image or a link, an address in angle brackets, a tag, a footnote, code, an escape, emphasis, emoji.
 _INLINE = re.compile(
     r"!?\[(?P<text>[^\[\]\n]*)\]\((?P<target>[^()\s]*(?:\([^()\s]*\)[^()\s]*)*(?:\s+\"[^\"]*\")?)\)"
     r"|!?\[(?P<label>[^\[\]\n]+)\]\[[^\[\]\n]*\]"
@@ -118,32 +125,32 @@ _INLINE = re.compile(
 
 class TextNormalizer:
     """
-    The text of one answer made speakable, piece by piece, as `clauses` cuts it.
+    Normalizes the text of one answer, clause by clause, as `ClauseSplitter` cuts it.
 
     Args:
-        language: its code; only English is said otherwise than it is written.
+        language: the language's code; only English is verbalized.
     """
 
     def __init__(self, language: str = "en") -> None:
         self._is_english = language.lower().startswith("en")
-        self._fence = ""  # what closes the block of code that is open
-        self._is_line_start = True  # whether the next piece begins a line
-        self._is_in_row = False  # whether it goes on with the row of a table
+        self._fence = ""  # that closes the open code block
+        self._is_line_start = True  # whether the next clause begins a line
+        self._is_in_row = False  # whether it continues the row of a table
 
     def normalize(self, clause: str) -> Utterance:
-        """The next piece of the text."""
+        """The next clause, normalized."""
         return Utterance([part for line in clause.splitlines(keepends=True) for part in self._line_parts(line)])
 
     def _line_parts(self, line: str) -> Iterator[SpokenPart]:
-        begins, self._is_line_start = self._is_line_start, line.endswith("\n")
-        if begins:
+        is_line_start, self._is_line_start = self._is_line_start, line.endswith("\n")
+        if is_line_start:
             self._is_in_row = False
-        if begins and (fence := _FENCE.match(line)) is not None and self._is_fence_toggle(fence):
+        if is_line_start and (fence := _FENCE.match(line)) is not None and self._is_fence_toggle(fence):
             yield SpokenPart(line, self._announce_code(fence))
-        elif self._fence or (begins and len(line.strip()) >= 3 and not line.strip(_RULE_CHARS)):
+        elif self._fence or (is_line_start and len(line.strip()) >= 3 and not line.strip(_RULE_CHARS)):
             yield SpokenPart(line, "")
         else:
-            yield from self._text_parts(line, begins)
+            yield from self._text_parts(line, is_line_start)
 
     def _is_fence_toggle(self, fence: re.Match[str]) -> bool:
         return not self._fence or (fence[1].startswith(self._fence) and not fence[2])
@@ -161,34 +168,34 @@ class TextNormalizer:
     def _text_parts(self, line: str, is_line_start: bool) -> Iterator[SpokenPart]:
         opening, body = self._line_opening(line) if is_line_start else (SpokenPart("", ""), line)
         yield opening
-        at = 0
+        position = 0
         for bar in _TABLE_BAR.finditer(body) if self._is_in_row else ():
-            yield from self._inline_parts(body[at : bar.start()])
-            at = bar.end()
-            yield SpokenPart(bar[0], ", " if body[at:].strip() else "")
-        yield from self._inline_parts(body[at:])
+            yield from self._inline_parts(body[position : bar.start()])
+            position = bar.end()
+            yield SpokenPart(bar[0], ", " if body[position:].strip() else "")
+        yield from self._inline_parts(body[position:])
 
     def _line_opening(self, line: str) -> tuple[SpokenPart, str]:
-        """What a line begins with that is no text, and the text."""
-        spoken = ""
+        """The markup that a line begins with (heading, list marker, table bar), and the rest of the line."""
+        spoken_text = ""
         if (marker := _TABLE_BAR.match(line)) is not None:
             self._is_in_row = True
         elif (marker := _LIST_NUMBER.match(line)) is not None and self._is_english:
-            spoken = f"{cardinal(int(marker[1]))}: "
+            spoken_text = f"{cardinal(int(marker[1]))}: "
         else:
             marker = _HEADING.match(line) or _LIST_MARKER.match(line)
-        return (SpokenPart(marker[0], spoken), line[marker.end() :]) if marker else (SpokenPart("", ""), line)
+        return (SpokenPart(marker[0], spoken_text), line[marker.end() :]) if marker else (SpokenPart("", ""), line)
 
     def _inline_parts(self, text: str) -> Iterator[SpokenPart]:
-        at = 0
+        position = 0
         for mark in _INLINE.finditer(text):
-            yield from self._plain_parts(text[at : mark.start()])
+            yield from self._plain_parts(text[position : mark.start()])
             yield SpokenPart(mark[0], self._markup_speech(mark))
-            at = mark.end()
-        yield from self._plain_parts(text[at:])
+            position = mark.end()
+        yield from self._plain_parts(text[position:])
 
     def _markup_speech(self, mark: re.Match[str]) -> str:
-        """What is said of a mark: the text of a link, and of most nothing."""
+        """What is spoken for markup: the text of a link, nothing for most others."""
         if mark["escaped"]:
             return mark["escaped"]
         if mark["address"]:
@@ -197,5 +204,31 @@ class TextNormalizer:
 
     def _plain_parts(self, text: str) -> Iterator[SpokenPart]:
         if self._is_english:
-            return (SpokenPart(written, spoken) for written, spoken in normalize(text))
+            return (SpokenPart(source_text, spoken_text) for source_text, spoken_text in normalize(text))
         return iter((SpokenPart(text, text),))
+
+
+async def synthesize_clause(
+    synthesizer: Mouth, clause: str, normalizer: TextNormalizer, voice: str | None = None, speed: float = 1.0
+) -> AsyncIterator[Piece]:
+    """
+    The speech of one clause of an answer, as `ClauseSplitter` cuts it; closing the iterator stops the work.
+
+    Args:
+        normalizer: the answer's own; it remembers the clauses before.
+
+    Returns:
+        Chunks whose texts together are the source text, markup included; a chunk of text that isn't spoken has no
+        audio.
+
+    Raises:
+        ApiError: from the synthesizer.
+    """
+    utterance = normalizer.normalize(clause)
+    if utterance.spoken_text:
+        chunks = cast(AsyncGenerator[Piece, None], synthesizer.synthesize(utterance.spoken_text, voice, speed))
+        async with aclosing(chunks):
+            async for chunk in chunks:
+                yield Piece(chunk.pcm, utterance.consume(chunk.text))
+    if rest := utterance.drain():
+        yield Piece(b"", rest)

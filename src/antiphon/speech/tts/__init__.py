@@ -1,1 +1,1 @@
-"""Text to speech."""
+"""Text to speech: voices in processes of their own, and speech servers."""

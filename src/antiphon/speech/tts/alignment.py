@@ -1,8 +1,8 @@
 """
-Which words are heard where in a stretch of speech.
+Which samples of a stretch of speech each word takes.
 
-A word is what stands between white space, with the white space behind it. Where a voice says how long each of its phonemes sounds, words
-are matched with the groups of phonemes that they became; else they share the sound by what there is to say in them.
+A word is what stands between white space, with the white space behind it. Where a voice reports the duration of each
+phoneme, words are aligned with the groups of phonemes that they became; else they share the samples by their weight.
 """
 
 import re
@@ -13,54 +13,54 @@ from math import inf
 from msgspec import Struct
 
 MAX_WORDS_PER_GROUP = 4
-"""That run into one group, as those of `out of the` may."""
+"""Words that may run into one group, as `out of the` does."""
 
 MAX_GROUPS_PER_WORD = 8
-"""That one word may be, as a number written in digits is."""
+"""Groups that one word may become, as a number in digits does."""
 
 DEFAULT_S_PER_WEIGHT = 0.055
-"""What a letter takes, as voices go; the pause at a full stop is worth seven."""
+"""The duration of one letter in a typical voice; the pause at a full stop is worth seven letters."""
 
 LEARNING_RATE = 0.3
-"""The weight of the last sentence in what is known of a voice's pace."""
+"""The weight of the latest sentence in the moving average of a voice's rate."""
 
 _PAUSE_WEIGHTS = {",": 4.0, ";": 5.0, ":": 5.0, "—": 4.0, "–": 4.0, ".": 7.0, "!": 7.0, "?": 7.0, "…": 7.0}
-"""How long the pause after a word lasts that ends so, in letters."""
+"""The pause behind a word that ends in this mark, in letters."""
 
 
 class PhonemeGroup(Struct, frozen=True):
-    """Phonemes between two gaps: how many there are, and for how many samples they sound, the pause behind them included."""
+    """Phonemes between two gaps: their count, and their samples including the pause behind them."""
 
     phonemes: int
     samples: int
 
 
 def split_words(text: str) -> list[str]:
-    """The words; joined they are the text. White space before the first is part of that."""
+    """The words; joined they are the text. White space before the first word is part of it."""
     return re.findall(r"\s*\S+\s*", text) or ([text] if text else [])
 
 
 def word_weight(word: str) -> float:
-    """What there is to say in a word, in letters; a digit is a word of its own."""
+    """How long a word takes to say, in letters; a digit counts as a word of its own."""
     bare = word.rstrip()
-    spoken = sum(4.0 if character.isdigit() else 1.0 for character in bare if character.isalnum())
-    return max(spoken, 1.0) + _PAUSE_WEIGHTS.get(bare[-1:].strip("\"')”’") or bare[-2:-1], 0.0) + 1.0
+    letters = sum(4.0 if character.isdigit() else 1.0 for character in bare if character.isalnum())
+    return max(letters, 1.0) + _PAUSE_WEIGHTS.get(bare[-1:].strip("\"')”’") or bare[-2:-1], 0.0) + 1.0
 
 
 def share_samples(words: Sequence[str], samples: int) -> list[int]:
-    """How many of the samples each word gets, by its weight."""
+    """The samples of each word, by weight."""
     return scale_counts([round(100 * word_weight(word)) for word in words], samples)
 
 
 def scale_counts(counts: Sequence[int], samples: int) -> list[int]:
-    """The same shares of another length."""
+    """The same shares of another total, which they add up to exactly."""
     total = sum(counts) or 1
     ends = [round(samples * end / total) for end in accumulate(counts)]
     return [end - start for start, end in pairwise((0, *ends))]
 
 
 def group_phonemes(phonemes: Sequence[str], samples: Sequence[int]) -> list[PhonemeGroup]:
-    """Phonemes, and the samples of each, as groups; a gap counts to the group before it."""
+    """Phonemes with the samples of each, as groups; a gap belongs to the group before it."""
     groups: list[list[int]] = [[0, 0]]
     is_gap = False
     for phoneme, length in zip(phonemes, samples, strict=True):
@@ -69,7 +69,7 @@ def group_phonemes(phonemes: Sequence[str], samples: Sequence[int]) -> list[Phon
         is_gap = phoneme == " "
         groups[-1][0] += phoneme.isalpha()
         groups[-1][1] += length
-    if len(groups) > 1 and not groups[-1][0]:  # nothing but a mark or a pause
+    if len(groups) > 1 and not groups[-1][0]:  # only a mark or a pause
         pause = groups.pop()[1]
         groups[-1][1] += pause
     return [PhonemeGroup(count, length) for count, length in groups]
@@ -77,9 +77,10 @@ def group_phonemes(phonemes: Sequence[str], samples: Sequence[int]) -> list[Phon
 
 def align_words(words: Sequence[str], groups: Sequence[PhonemeGroup]) -> list[int]:
     """
-    How many samples each word gets, where `groups` are what the words became, in order.
+    The samples of each word, given the groups of phonemes that the words became, in order.
 
-    Of all ways to pair one word with several groups, or several words with one, that is taken in which lengths differ least.
+    Of all ways to pair one word with several groups, or several words with one group, this takes the one whose lengths
+    differ least.
     """
     if len(words) == len(groups):
         return [group.samples for group in groups]
@@ -88,11 +89,11 @@ def align_words(words: Sequence[str], groups: Sequence[PhonemeGroup]) -> list[in
     if pairs is None:
         return share_samples(words, total)
     result: list[int] = []
-    word_at = group_at = 0
+    word_index = group_index = 0
     for word_count, group_count in pairs:
-        sound = sum(group.samples for group in groups[group_at : group_at + group_count])
-        result += share_samples(words[word_at : word_at + word_count], sound)
-        word_at, group_at = word_at + word_count, group_at + group_count
+        samples = sum(group.samples for group in groups[group_index : group_index + group_count])
+        result += share_samples(words[word_index : word_index + word_count], samples)
+        word_index, group_index = word_index + word_count, group_index + group_count
     return result
 
 
@@ -108,7 +109,9 @@ _STEPS = (
 
 
 def _pair_words(words: Sequence[float], groups: Sequence[float]) -> list[tuple[int, int]] | None:
-    """How many words go with how many groups, from the first on, by their lengths; None where there is no way."""
+    """
+    Pairs of (words, groups), from the first on, by dynamic programming over their lengths; None if there is no pairing.
+    """
     if not words or not groups:
         return None
     per_letter = sum(groups) / sum(words)
@@ -140,20 +143,20 @@ def _trace_back(steps: dict[tuple[int, int], tuple[int, int]], end: tuple[int, i
 
 class SpeakingRate:
     """
-    How fast a voice speaks that says nothing of where its words are, learnt from what it has said.
+    The rate of a voice that doesn't report word times, learnt from its speech so far.
 
     Attributes:
-        samples_per_weight: of sound, for each unit of a word's `weight`.
+        samples_per_weight: samples for each unit of `word_weight`.
     """
 
     def __init__(self, rate_hz: int) -> None:
         self.samples_per_weight = rate_hz * DEFAULT_S_PER_WEIGHT
 
     def word_ends(self, words: Sequence[str], speed: float) -> list[int]:
-        """Where each of the words should end, in samples, at that speed."""
+        """The expected end of each word, in samples."""
         return [round(end * self.samples_per_weight / speed) for end in accumulate(word_weight(word) for word in words)]
 
     def learn(self, words: Sequence[str], speed: float, samples: int) -> None:
-        """So long the words took."""
-        seen = samples * speed / max(1.0, sum(word_weight(word) for word in words))
-        self.samples_per_weight += (seen - self.samples_per_weight) * LEARNING_RATE
+        """Adjust to the samples that these words took."""
+        new_rate = samples * speed / max(1.0, sum(word_weight(word) for word in words))
+        self.samples_per_weight += (new_rate - self.samples_per_weight) * LEARNING_RATE

@@ -1,14 +1,14 @@
 """
-The process of a voice, whatever speaks in it: it says one thing after the other, and ends when the server does.
+The main loop of a voice's process: it runs one synthesis after the other, and ends when the server does.
 
-A thread reads what is asked, so that `StopSynthesis` reaches what is being said. Standard input is the socket; standard
-output leads nowhere, as
-libraries print what they like.
+A thread reads the commands, so that `StopSynthesis` reaches the running synthesis. Standard input is the socket;
+standard output goes to /dev/null, because libraries print to it.
 """
 
 import heapq
 import itertools
 import os
+import queue
 import signal
 import socket
 import threading
@@ -33,25 +33,24 @@ from antiphon.speech.tts.link import (
 READ_BYTES = 1 << 16
 
 LOOKAHEAD_PENALTY = 8
-"""So many that are asked later may go before what is asked ahead of its time: those who wait for their first word."""
+"""Later requests that may overtake one asked ahead of its time: their listeners still wait for a first word."""
 
 
 class VoiceUnavailable(Exception):
-    """What a voice needs is not there; the message says how to get it."""
+    """The voice can't be loaded; the message says why, and what to install."""
 
 
 class SynthesisStopped(Exception):
-    """Nobody wants to hear it any more."""
+    """The job was stopped."""
 
 
 class SynthesisJob:
     """
-    Something to be said.
+    One text to synthesize.
 
     Attributes:
-        say: what was asked.
-        is_stopped: whether it need not be said any more.
-        stop: stops what is being done about it; set by who does it.
+        is_stopped: whether the result is no longer wanted.
+        stop: interrupts the running synthesis; set by the backend.
     """
 
     def __init__(self, request: Synthesize) -> None:
@@ -61,23 +60,23 @@ class SynthesisJob:
 
 
 class VoiceBackend(Protocol):
-    """What speaks."""
+    """Turns text into speech, one job at a time."""
 
     def synthesize(self, job: SynthesisJob) -> tuple[bytes, Iterable[tuple[str, int]]]:
         """
-        The sound of the job's text, and its words with the samples of each.
+        The speech (s16le mono) of the job's text, and its words with the samples of each.
 
         Raises:
-            Stopped: the job was stopped meanwhile.
+            SynthesisStopped: the job was stopped meanwhile.
         """
 
 
 class _JobQueue:
-    """What was asked and is not done, between the thread that reads and the one that speaks."""
+    """Pending jobs, between the thread that reads commands and the one that runs jobs."""
 
     def __init__(self, on_start: Callable[[StartVoice], None]) -> None:
         self._on_start = on_start
-        self._jobs: list[tuple[int, int, SynthesisJob]] = []  # each behind its rank and its number
+        self._jobs: list[tuple[int, int, SynthesisJob]] = []  # rank, request id, job
         self._arrival_numbers = itertools.count()
         self._current: SynthesisJob | None = None
         self._condition = threading.Condition()
@@ -113,31 +112,24 @@ class _JobQueue:
 
 def serve(new_backend: Callable[[StartVoice], VoiceBackend]) -> None:
     """
-    Be the process of a voice: make what speaks, then say what is asked, until the other end is gone.
+    Run a voice's process until the server closes the socket.
 
     Args:
-        make: raises `VoiceUnavailable` where it can't.
+        new_backend: loads the voice; raises `VoiceUnavailable` if it can't.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the server's to take: it may have answers to finish
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # only the server handles it: it may have answers to finish
     with socket.socket(fileno=os.dup(0)) as link:
-        begun: list[StartVoice] = []
-        has_begun = threading.Event()
-
-        def begin(message: StartVoice) -> None:
-            begun.append(message)
-            has_begun.set()
-
-        asked = _JobQueue(begin)
-        threading.Thread(target=_read_commands, args=(link, asked), name="reader", daemon=True).start()
-        has_begun.wait()
+        start_commands: queue.SimpleQueue[StartVoice] = queue.SimpleQueue()
+        jobs = _JobQueue(start_commands.put)
+        threading.Thread(target=_read_commands, args=(link, jobs), name="reader", daemon=True).start()
         try:
-            synthesiser = new_backend(begun[0])
-        except VoiceUnavailable as missing:
-            link.sendall(encode_frame(VoiceFailed(str(missing))))
+            backend = new_backend(start_commands.get())
+        except VoiceUnavailable as error:
+            link.sendall(encode_frame(VoiceFailed(str(error))))
             return
         link.sendall(encode_frame(VoiceReady()))
         while True:
-            _run_job(link, synthesiser, asked.get())
+            _run_job(link, backend, jobs.get())
 
 
 def _run_job(link: socket.socket, backend: VoiceBackend, job: SynthesisJob) -> None:
@@ -145,7 +137,7 @@ def _run_job(link: socket.socket, backend: VoiceBackend, job: SynthesisJob) -> N
         pcm, words = backend.synthesize(job)
     except SynthesisStopped:
         return
-    except Exception as error:  # a session of this process: one text that can't be said must not cost the others their voice
+    except Exception as error:  # one text that fails must not cost the others their voice
         link.sendall(encode_frame(SynthesisFailed(job.request.id, f"{type(error).__name__}: {error}")))
         return
     link.sendall(encode_frame(SynthesisDone(job.request.id, pcm, tuple(TimedWord(text, samples) for text, samples in words))))
@@ -154,8 +146,8 @@ def _run_job(link: socket.socket, backend: VoiceBackend, job: SynthesisJob) -> N
 def _read_commands(link: socket.socket, jobs: _JobQueue) -> None:
     frames = VoiceFrameReader()
     try:
-        while received := link.recv(READ_BYTES):
-            for packed in frames.feed(received):
-                jobs.handle(command_decoder.decode(packed))
+        while chunk := link.recv(READ_BYTES):
+            for payload in frames.feed(chunk):
+                jobs.handle(command_decoder.decode(payload))
     finally:
-        os._exit(0)  # the server is gone, however it went, and nobody is left to speak to
+        os._exit(0)  # the server is gone, however it ended

@@ -1,33 +1,33 @@
-"""The process of Kokoro's voices. Its phonemes are espeak's, which comes with Piper and is under the GPL; it is loaded only here."""
+"""The process of Kokoro's voices. Its phonemes come from espeak, which is in Piper and under the GPL."""
 
 import re
 import unicodedata
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from antiphon.speech.tts.child import SynthesisJob, VoiceBackend, VoiceUnavailable, serve
+from antiphon.speech.tts.child import SynthesisJob, VoiceUnavailable, serve
 from antiphon.speech.tts.link import StartVoice, Synthesize
-from antiphon.speech.tts.onnx_voice import OnnxVoiceModel, encode_speech, normalization_gain, phonemize
+from antiphon.speech.tts.onnx_voice import OnnxVoiceModel, encode_speech, fold_edges, load_phonemizer, normalization_gain, phonemize
 from antiphon.speech.tts.tempo import change_tempo
 
 RATE_HZ = 24_000
 FRAME_SAMPLES = 600
-"""Of sound to a unit of a duration."""
+"""Samples to a unit of a duration."""
 
 MAX_TOKENS = 510
 STYLE_SIZE = 256
 THREADS = 2
-"""Of which the second makes it half as fast again; a whole sentence is made before any of it is heard."""
+"""The second makes it 1.5 times as fast; a whole sentence is synthesized before any of it plays."""
 
 MAX_MODEL_SPEED = 1.5
-"""How fast the model itself speaks: asked for more it comes ever shorter of it, as each phoneme takes a unit at least."""
+"""The fastest that the model speaks accurately: above it each phoneme still takes at least one unit."""
 
 WARM_UP_TEXT = "The quick brown fox."
 
-# The model's own alphabet, which its makers published with it: the number of each symbol that speech can have.
+# The token of each symbol in the model's vocabulary, as published in its `config.json`, without symbols that espeak
+# never produces.
 _SYMBOLS = (
     {symbol: number for number, symbol in enumerate(";:,.!?", 1)}
     | {"—": 9, "…": 10, '"': 11, "(": 12, ")": 13, "“": 14, "”": 15, " ": 16, "\u0303": 17, "ʣ": 18, "ʥ": 19, "ʦ": 20, "ʨ": 21}
@@ -42,9 +42,12 @@ _SYMBOLS = (
 )
 
 LANGUAGES = {"a": "en-us", "b": "en-gb-x-rp", "e": "es", "f": "fr", "h": "hi", "i": "it", "p": "pt-br"}
-"""The language of a voice, by the first letter of its name, as espeak knows it. Japanese and Chinese need other makers of phonemes."""
+"""
+espeak's name of a voice's language, by the first letter of the voice's name. Japanese and Chinese need other
+phonemizers.
+"""
 
-# espeak's way of writing English, in the order of replacement, as the model was taught it.
+# From espeak's phonemes to those that the model was trained on, in the order of replacement.
 _ENGLISH = (
     ("n\u0329", "ᵊn"), ("l\u0329", "ᵊl"), ("\u0329", ""), ("aɪ", "I"), ("aʊ", "W"), ("eɪ", "A"), ("ɔɪ", "Y"), ("tʃ", "ʧ"), ("dʒ", "ʤ"),
     ("ʲ", "j"), ("r", "ɹ"), ("x", "k"), ("ɬ", "l"), ("ç", "k"), ("ɐ", "ə"),
@@ -56,7 +59,7 @@ _REPLACEMENTS = {"a": _AMERICAN, "b": _BRITISH}
 
 
 def to_symbols(phonemes: str, language: str) -> str:
-    """What espeak wrote, in the model's alphabet; `language` is its letter."""
+    """Espeak's phonemes in the model's symbols; `language` is a key of `LANGUAGES`."""
     text = unicodedata.normalize("NFC", phonemes)
     for old, new in _REPLACEMENTS.get(language, _OTHER_LANGUAGES):
         text = text.replace(old, new)
@@ -65,13 +68,7 @@ def to_symbols(phonemes: str, language: str) -> str:
 
 class _KokoroBackend:
     def __init__(self, start_command: StartVoice) -> None:
-        try:
-            from piper.phonemize_espeak import EspeakPhonemizer  # noqa: PLC0415 - missing, it is told instead of raised
-        except ImportError:
-            raise VoiceUnavailable(
-                "Kokoro needs espeak, which comes with Piper, which is not installed: `pip install 'antiphon[piper]'` installs it."
-            ) from None
-        self._phonemizer = EspeakPhonemizer()
+        self._phonemizer = load_phonemizer("Kokoro")
         model, *voices = map(Path, start_command.paths)
         self._rates_hz = RATE_HZ, start_command.rate_hz
         try:
@@ -97,7 +94,7 @@ class _KokoroBackend:
 
     def _sound(self, phonemes: str, job: SynthesisJob) -> tuple[np.ndarray, list[int] | None]:
         styles = self._styles[job.request.voice]
-        feeds: dict[str, Any] = {
+        feeds: dict[str, np.ndarray] = {
             "tokens": np.array([[0, *(_SYMBOLS[symbol] for symbol in phonemes), 0]], np.int64),
             "style": styles[min(len(phonemes), len(styles) - 1)],
             "speed": np.array([min(job.request.speed, MAX_MODEL_SPEED)], np.float32),
@@ -105,15 +102,8 @@ class _KokoroBackend:
         sound, durations = self._model.run(feeds, job)
         if durations is None or len(durations) != len(phonemes) + 2:
             return sound, None
-        first, *samples, last = (durations * FRAME_SAMPLES).astype(int).tolist()
-        samples[0] += first
-        samples[-1] += last
-        return sound, samples
-
-
-def _new_backend(start_command: StartVoice) -> VoiceBackend:
-    return _KokoroBackend(start_command)
+        return sound, fold_edges((durations * FRAME_SAMPLES).astype(int).tolist())
 
 
 if __name__ == "__main__":
-    serve(_new_backend)
+    serve(_KokoroBackend)

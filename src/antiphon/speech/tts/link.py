@@ -1,7 +1,7 @@
 """
-What the server and the process of a voice say to each other: typed messages, each behind its length, over a socket pair.
+The messages between the server and a voice's process: MessagePack, each behind its length, over a socket pair.
 
-A voice lives in a process of its own because of what it is made of: native code that may crash, and libraries whose licence is not ours.
+A voice runs in a process of its own because it has native code that may crash, and libraries under the GPL.
 """
 
 from collections.abc import Iterator
@@ -16,11 +16,11 @@ class _Message(Struct, frozen=True, tag=True, array_like=True):
 
 class StartVoice(_Message, frozen=True):
     """
-    To a process that has just begun: what it is to speak with.
+    The first command to a process: load the voice.
 
     Attributes:
-        paths: of its weights; what each is, is for the kind of voice to know.
-        rate_hz: of all the sound that is wanted, whatever the voice's own.
+        paths: the weights, in the order that the kind of voice expects.
+        rate_hz: the sample rate of all output, whatever the voice's own.
     """
 
     paths: tuple[str, ...]
@@ -28,21 +28,21 @@ class StartVoice(_Message, frozen=True):
 
 
 class VoiceReady(_Message, frozen=True):
-    """From a process: it has loaded its first voice and can speak."""
+    """The process has loaded its first voice and can speak."""
 
 
 class VoiceFailed(_Message, frozen=True):
-    """From a process: it can't speak, and ends; `message` says how that is mended."""
+    """The process can't speak, and ends; `message` says how to fix that."""
 
     message: str
 
 
 class Synthesize(_Message, frozen=True):
     """
-    Speak this.
+    Synthesize a text.
 
     Attributes:
-        ahead: whether the same answer has something else that is being made; then others may go before it.
+        ahead: whether another text of the same answer is still pending; then other answers may go first.
     """
 
     id: int
@@ -53,20 +53,20 @@ class Synthesize(_Message, frozen=True):
 
 
 class StopSynthesis(_Message, frozen=True):
-    """Never mind; what was asked may be answered all the same, by whoever had done it already."""
+    """Cancel a synthesis; its result may still come if it was done already."""
 
     id: int
 
 
 class TimedWord(Struct, frozen=True, array_like=True):
-    """A word with the white space behind it, and for how many samples it sounds with the pause after it."""
+    """A word with the white space behind it, and its samples including the pause after it."""
 
     text: str
     samples: int
 
 
 class SynthesisDone(_Message, frozen=True):
-    """All of what was to be said: s16le mono, and the words that are heard in it, one after the other."""
+    """The whole speech of a text: s16le mono, and its words in order."""
 
     id: int
     pcm: bytes
@@ -74,7 +74,7 @@ class SynthesisDone(_Message, frozen=True):
 
 
 class SynthesisFailed(_Message, frozen=True):
-    """It could not be said; the process is well."""
+    """A text could not be synthesized; the process goes on."""
 
     id: int
     message: str
@@ -90,24 +90,24 @@ event_decoder: msgpack.Decoder[VoiceEvent] = msgpack.Decoder(VoiceEvent)
 
 
 def encode_frame(message: VoiceCommand | VoiceEvent) -> bytes:
-    """The message as it goes over the socket."""
-    packed = _encoder.encode(message)
-    return _LENGTH.pack(len(packed)) + packed
+    """The message behind its length."""
+    payload = _encoder.encode(message)
+    return _LENGTH.pack(len(payload)) + payload
 
 
 class VoiceFrameReader:
-    """Takes apart what comes from the socket."""
+    """Splits the bytes of the socket into messages."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
 
     def feed(self, chunk: bytes) -> Iterator[bytes]:
-        """The messages that are whole with these bytes, packed."""
+        """The payloads of the messages that are now complete."""
         self._buffer += chunk
         while len(self._buffer) >= _LENGTH.size:
             end = _LENGTH.size + _LENGTH.unpack_from(self._buffer)[0]
             if len(self._buffer) < end:
                 return
-            packed = bytes(self._buffer[_LENGTH.size : end])
+            payload = bytes(self._buffer[_LENGTH.size : end])
             del self._buffer[:end]
-            yield packed
+            yield payload

@@ -1,7 +1,8 @@
 """
-A voice that is a server: any that speaks `/v1/audio/speech`, such as OpenAI's, Kokoro-FastAPI, LocalAI or vLLM.
+A voice on a server with `POST /v1/audio/speech`, such as OpenAI's, Kokoro-FastAPI, LocalAI or vLLM.
 
-Its sound is passed on as it comes. Where the words are nobody tells, so they are placed by the pace at which the server has spoken so far.
+Audio is passed on as it arrives. The API doesn't report word times, so they are estimated from the server's speaking
+rate so far.
 """
 
 import asyncio
@@ -20,33 +21,33 @@ from antiphon.speech.base import Piece
 from antiphon.speech.dsp.resample import Resampler
 from antiphon.speech.http import error_from_response, map_exceptions, new_session
 from antiphon.speech.tts.alignment import SpeakingRate, split_words
-from antiphon.speech.tts.synthesizer import resolve_voice
+from antiphon.speech.tts.process import resolve_voice
 
 SERVER_NAME = "speech server"
 
 MAX_DURATION_S = 600
-"""Of sound in one answer; no sentence takes that long, and no server is listened to for longer."""
+"""The most audio that is read from one response; no sentence takes that long."""
 
 MAX_ERROR_BYTES = 4096
-"""Of an error's body that is read."""
+"""The most that is read of an error's body."""
 
 SNIFF_BYTES = 4
-"""Of an answer, by which it is told whether it is a file."""
+"""The first bytes of a response; they tell whether it is a file."""
 
 MPEG_TYPES = ("audio/mpeg", "audio/mp3")
 
 
 class SpeechServer(Struct, frozen=True, kw_only=True):
     """
-    A server, and what it is asked for.
+    A speech server and how it is asked.
 
     Attributes:
-        base_url: up to and with the version, such as `http://127.0.0.1:8880/v1`.
-        model: what it calls the model.
-        voices: those that it is known to have; the first is used where none is wished.
-        rate_hz: of the mouth's sound; of the server's too where `format` is `pcm`, which says nothing of its rate.
-        format: what it is asked to send: s16le mono, bare or as a WAV file.
-        aliases: other names for its voices.
+        base_url: including the version, such as `http://127.0.0.1:8880/v1`.
+        model: the server's name of the model.
+        voices: the server's voices; the first is the default.
+        rate_hz: of the output, and of the server's audio if `format` is `pcm`, which has no header that says it.
+        format: what the server is asked for: s16le mono, bare or as a WAV file.
+        aliases: other names for voices.
     """
 
     base_url: str
@@ -63,11 +64,11 @@ class SpeechServer(Struct, frozen=True, kw_only=True):
 
 
 class OpenAISynthesizer:
-    """The mouth."""
+    """A `Synthesizer` in front of a speech server."""
 
     def __init__(self, server: SpeechServer) -> None:
         if not server.voices:
-            raise ServerError("A speech server needs its `voices` named: it can't be asked which it has.")
+            raise ServerError("A speech server needs `voices`: the API has no way to list them.")
         self.voices = server.voices
         self.rate_hz = server.rate_hz
         self._server = server
@@ -75,33 +76,26 @@ class OpenAISynthesizer:
         self._session: aiohttp.ClientSession | None = None
 
     async def start(self) -> None:
-        """Get ready; the server is first asked when there is something to say."""
+        # Opens no connection: a server that is down must not keep this one down.
         server = self._server
         self._session = new_session(server.api_key, server.headers, server.connect_timeout_s)
 
     async def stop(self) -> None:
-        """Give up every connection; idempotent."""
-        connections, self._session = self._session, None
-        if connections is not None:
-            await connections.close()
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
 
     async def synthesize(self, text: str, voice: str | None = None, speed: float = 1.0) -> AsyncIterator[Piece]:
-        """
-        Speak; closing the iterator hangs up.
-
-        Raises:
-            ApiError: it could not be done; a voice that is not among `voices` is a `ClientError` that names those.
-        """
         name = resolve_voice(self.voices, voice, self._server.aliases)
-        pace = self._speaking_rates.setdefault(name, SpeakingRate(self.rate_hz))
-        words = _WordTimer(split_words(text), pace, speed)
+        rate = self._speaking_rates.setdefault(name, SpeakingRate(self.rate_hz))
+        timer = _WordTimer(split_words(text), rate, speed)
         if text.strip():
-            async with self._map_exceptions(), self._request(text, name, speed) as reply:
-                async for pcm in self._pcm_chunks(reply):
-                    for piece in words.feed(pcm):
-                        yield piece
-        for piece in words.finish():
-            yield piece
+            async with self._map_exceptions(), self._request(text, name, speed) as response:
+                async for pcm in self._pcm_chunks(response):
+                    for chunk in timer.feed(pcm):
+                        yield chunk
+        for chunk in timer.finish():
+            yield chunk
 
     @asynccontextmanager
     async def _map_exceptions(self) -> AsyncIterator[None]:
@@ -119,32 +113,33 @@ class OpenAISynthesizer:
         body = {"model": server.model, "input": text, "voice": voice, "response_format": server.format, "speed": speed}
         url = f"{server.base_url.rstrip('/')}/audio/speech"
         async with asyncio.timeout(server.first_byte_timeout_s):
-            reply = await self._session.post(url, json=body, allow_redirects=False)
-        async with reply:
-            if reply.status != 200:
+            response = await self._session.post(url, json=body, allow_redirects=False)
+        async with response:
+            if response.status != 200:
                 async with asyncio.timeout(server.idle_timeout_s):
-                    complaint = await reply.content.read(MAX_ERROR_BYTES)
-                # The text is the model's.
-                raise error_from_response(SERVER_NAME, reply.status, reply.headers, complaint, is_client_input=False)
-            if reply.content_type in ("application/json", "text/html", "text/plain"):
-                raise UpstreamError(f"The speech server answered with '{reply.content_type}' instead of sound.", code="server_error")
-            yield reply
+                    error_body = await response.content.read(MAX_ERROR_BYTES)
+                # The text is the model's, so a refusal is not the client's fault.
+                raise error_from_response(SERVER_NAME, response.status, response.headers, error_body, is_client_input=False)
+            if response.content_type in ("application/json", "text/html", "text/plain"):
+                raise UpstreamError(f"The speech server answered with '{response.content_type}' instead of sound.", code="server_error")
+            yield response
 
     async def _pcm_chunks(self, response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
-        """What comes, as whole samples at our rate."""
+        """The response's audio, as whole samples at the output rate."""
         wav = WavStream() if self._server.format == "wav" else None
-        samples, resampler, left = SampleAligner(), Resampler(self.rate_hz, self.rate_hz), MAX_DURATION_S * self.rate_hz * SAMPLE_BYTES
-        is_known = wav is not None
-        async for received in self._body_chunks(response):
-            if not is_known:
-                wav, is_known = _sniff_wav(received, response.content_type), True
-            pcm = samples.align(wav.feed(received) if wav else received)
+        aligner, resampler = SampleAligner(), Resampler(self.rate_hz, self.rate_hz)
+        remaining_bytes = MAX_DURATION_S * self.rate_hz * SAMPLE_BYTES
+        is_format_known = wav is not None
+        async for chunk in self._body_chunks(response):
+            if not is_format_known:
+                wav, is_format_known = _sniff_wav(chunk, response.content_type), True
+            pcm = aligner.align(wav.feed(chunk) if wav else chunk)
             if wav and wav.rate_hz and wav.rate_hz != resampler.from_hz:
                 resampler = Resampler(wav.rate_hz, self.rate_hz)
-            if made := resampler.process(pcm):
-                yield made
-            left -= len(received)
-            if left < 0:
+            if output := resampler.process(pcm):
+                yield output
+            remaining_bytes -= len(chunk)
+            if remaining_bytes < 0:
                 raise UpstreamError(f"The speech server's answer is longer than {MAX_DURATION_S} seconds.", code="server_error")
         if wav and wav.rate_hz is None:
             raise UnplayableAudio("it is cut off in its head")
@@ -152,25 +147,25 @@ class OpenAISynthesizer:
             yield rest
 
     async def _body_chunks(self, response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
-        """What comes, the first of it long enough to tell what it is."""
-        held, least = b"", SNIFF_BYTES
-        while received := await asyncio.wait_for(response.content.readany(), self._server.idle_timeout_s):
-            held += received
-            if len(held) >= least:
-                yield held
-                held, least = b"", 0
-        if held:
-            yield held
+        """The response's body in chunks, the first at least `SNIFF_BYTES` long."""
+        buffer, min_bytes = b"", SNIFF_BYTES
+        while chunk := await asyncio.wait_for(response.content.readany(), self._server.idle_timeout_s):
+            buffer += chunk
+            if len(buffer) >= min_bytes:
+                yield buffer
+                buffer, min_bytes = b"", 0
+        if buffer:
+            yield buffer
 
 
 def _sniff_wav(head: bytes, content_type: str) -> WavStream | None:
     """
-    The file that samples were asked for and a server sends instead, as some know but one kind; None where it sends samples.
+    A reader of the WAV file that some servers send although `pcm` was asked for; None for bare samples.
 
     Raises:
-        UnplayableAudio: it is of another kind, and would be noise.
+        UnplayableAudio: it is another kind of file; as samples it would be noise.
     """
-    # What an MP3 file begins with may also be samples, and types are often wrong; hardly both.
+    # Samples may begin like an MP3 frame, and content types are often wrong; hardly ever both at once.
     is_mpeg = content_type in MPEG_TYPES and head[:1] == b"\xff" and head[1:2] >= b"\xe0"
     if is_mpeg or head.startswith((b"ID3", b"fLaC", b"OggS")):
         raise UnplayableAudio("it is encoded, and not 'pcm' as was asked for")
@@ -178,7 +173,10 @@ def _sniff_wav(head: bytes, content_type: str) -> WavStream | None:
 
 
 class _WordTimer:
-    """Gives words to sound that comes without: a word goes with the first of its sound, and its other sound has no word."""
+    """
+    Gives words to audio without word times: a word goes with the first chunk of its audio, the other chunks have no
+    text.
+    """
 
     def __init__(self, words: Sequence[str], rate: SpeakingRate, speed: float) -> None:
         self._words = words
@@ -189,20 +187,20 @@ class _WordTimer:
         self._samples = 0
 
     def feed(self, pcm: bytes) -> Iterator[Piece]:
-        """More sound, cut where words begin."""
+        """The audio, split where words begin."""
         while pcm:
             text = ""
             if self._next_word < len(self._words) and self._word_starts[self._next_word] <= self._samples:
                 text = self._words[self._next_word]
                 self._next_word += 1
-            following = self._word_starts[self._next_word] if self._next_word < len(self._words) else math.inf
-            count = int(min(len(pcm) // SAMPLE_BYTES, max(0, following - self._samples)))
+            next_start = self._word_starts[self._next_word] if self._next_word < len(self._words) else math.inf
+            count = int(min(len(pcm) // SAMPLE_BYTES, max(0, next_start - self._samples)))
             yield Piece(pcm[: count * SAMPLE_BYTES], text)
             pcm = pcm[count * SAMPLE_BYTES :]
             self._samples += count
 
     def finish(self) -> Iterator[Piece]:
-        """The words that no sound is left for."""
+        """The words that no audio is left for."""
         if self._samples:
             self._rate.learn(self._words, self._speed, self._samples)
         if self._next_word < len(self._words):

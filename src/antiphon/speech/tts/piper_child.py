@@ -1,31 +1,38 @@
-"""The process of Piper's voices. Piper is under the GPL, and this is the only place that it is loaded in."""
+"""The process of Piper's voices. Piper is under the GPL, so only processes of voices load it."""
 
 import json
 from collections.abc import Iterable
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from antiphon.speech.tts.child import SynthesisJob, VoiceBackend, VoiceUnavailable, serve
+from antiphon.speech.tts.child import SynthesisJob, VoiceUnavailable, serve
 from antiphon.speech.tts.link import StartVoice, Synthesize
-from antiphon.speech.tts.onnx_voice import OnnxVoiceModel, encode_speech, normalization_gain, phonemize
+from antiphon.speech.tts.onnx_voice import (
+    OnnxVoiceModel,
+    Phonemizer,
+    encode_speech,
+    fold_edges,
+    load_phonemizer,
+    normalization_gain,
+    phonemize,
+)
 from antiphon.speech.tts.tempo import change_tempo
 
 WARM_UP_TEXT = "The quick brown fox jumps over the lazy dog."
 HOP_SAMPLES = 256
-"""Of sound to a unit of a duration, where a voice's configuration says nothing else."""
+"""Samples to a unit of a duration, unless a voice's configuration says otherwise."""
 
 BOS, EOS, PAD = "^", "$", "_"
-"""The phonemes that a text begins and ends with, and that stands between all others."""
+"""The symbols at the beginning and the end of a text, and between all phonemes."""
 
 
 class _Voice:
-    def __init__(self, path: Path, phonemizer: Any, rate_hz: int) -> None:
+    def __init__(self, path: Path, phonemizer: Phonemizer, rate_hz: int) -> None:
         self._settings = json.loads(path.with_name(f"{path.name}.json").read_text("utf-8"))
         if self._settings.get("phoneme_type", "espeak") != "espeak":
-            raise ValueError(f"its phonemes are made by '{self._settings['phoneme_type']}', which is not here")
+            raise ValueError(f"its phoneme type '{self._settings['phoneme_type']}' is not supported")
         self._ids: dict[str, list[int]] = self._settings["phoneme_id_map"]
         self._phonemizer = phonemizer
         self._rates_hz = int(self._settings["audio"]["sample_rate"]), rate_hz
@@ -37,7 +44,8 @@ class _Voice:
         text, speed = job.request.text, job.request.speed
         phonemes = self._phonemes(text)
         sound, samples = self._sound(phonemes, job) if any(map(str.isalpha, phonemes)) else (np.zeros(0, np.float32), None)
-        # A voice gives each phoneme, and each gap, a unit at least: asked to speak four times as fast it speaks twice as fast.
+        # The model's own `length_scale` isn't used for speed: each phoneme and gap keeps at least one unit, so 4x comes
+        # out as 2x.
         sound = change_tempo(sound, speed, self._rates_hz[0])
         return encode_speech(text, sound, phonemes, samples, gain=self._gain, rates_hz=self._rates_hz, speed=speed)
 
@@ -46,32 +54,29 @@ class _Voice:
         return [phoneme for phoneme in chain.from_iterable([*sentence, " "] for sentence in sentences) if phoneme in self._ids][:-1]
 
     def _sound(self, phonemes: list[str], job: SynthesisJob) -> tuple[np.ndarray, list[int] | None]:
-        between = self._ids[PAD]
-        runs = [[*self._ids[phoneme], *between] for phoneme in (BOS, *phonemes)] + [self._ids[EOS]]
+        padding = self._ids[PAD]
+        runs = [[*self._ids[phoneme], *padding] for phoneme in (BOS, *phonemes)] + [self._ids[EOS]]
         ids = np.array([list(chain.from_iterable(runs))], np.int64)
-        usual = self._settings.get("inference", {})
-        scales = [usual.get("noise_scale", 0.667), usual.get("length_scale", 1.0), usual.get("noise_w", 0.8)]
-        feeds = {"input": ids, "input_lengths": np.array([ids.shape[1]], np.int64), "scales": np.array(scales, np.float32)}
+        inference = self._settings.get("inference", {})
+        scales = [inference.get("noise_scale", 0.667), inference.get("length_scale", 1.0), inference.get("noise_w", 0.8)]
+        feeds: dict[str, np.ndarray] = {
+            "input": ids,
+            "input_lengths": np.array([ids.shape[1]], np.int64),
+            "scales": np.array(scales, np.float32),
+        }
         if self._settings.get("num_speakers", 1) > 1:
             feeds["sid"] = np.array([self._settings.get("default_speaker_id", 0)], np.int64)
         sound, durations = self._model.run(feeds, job)
         if durations is None or len(durations) != ids.shape[1]:
             return sound, None
         ends = np.cumsum([len(run) for run in runs])
-        sums = np.add.reduceat(durations * self._settings.get("hop_length", HOP_SAMPLES), [0, *ends[:-1]]).astype(int).tolist()
-        first, *samples, last = sums
-        samples[0] += first
-        samples[-1] += last
-        return sound, samples
+        samples = np.add.reduceat(durations * self._settings.get("hop_length", HOP_SAMPLES), [0, *ends[:-1]]).astype(int).tolist()
+        return sound, fold_edges(samples)
 
 
 class _PiperBackend:
     def __init__(self, start_command: StartVoice) -> None:
-        try:
-            from piper.phonemize_espeak import EspeakPhonemizer  # noqa: PLC0415 - missing, it is told instead of raised
-        except ImportError:
-            raise VoiceUnavailable("Piper is not installed: `pip install 'antiphon[piper]'` installs it.") from None
-        self._phonemizer = EspeakPhonemizer()
+        self._phonemizer = load_phonemizer("The voice")
         self._paths = {Path(path).stem: Path(path) for path in start_command.paths}
         self._rate_hz = start_command.rate_hz
         self._voices: dict[str, _Voice] = {}
@@ -89,9 +94,5 @@ class _PiperBackend:
         return self._voices[name]
 
 
-def _new_backend(start_command: StartVoice) -> VoiceBackend:
-    return _PiperBackend(start_command)
-
-
 if __name__ == "__main__":
-    serve(_new_backend)
+    serve(_PiperBackend)

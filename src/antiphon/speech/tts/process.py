@@ -1,7 +1,8 @@
 """
-The server's end of a voice in a process of its own: it is started, asked, replaced when it dies, and killed when it hangs.
+The server's end of a voice in a process of its own. The process is replaced when it dies and killed when it hangs.
 
-What is asked of a process that dies fails; what is asked while there is none waits for the next, which is started at once.
+When a process dies, its pending requests fail; requests that come while there is no process wait for the next, which
+starts at once.
 """
 
 import asyncio
@@ -10,11 +11,16 @@ import itertools
 import signal
 import sys
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import aclosing
+from pathlib import Path
 
 from msgspec import Struct
 
-from antiphon.errors import ServerError
+from antiphon.audio import SAMPLE_BYTES
+from antiphon.errors import ServerError, invalid_value
+from antiphon.speech.base import Piece
+from antiphon.speech.text.clauses import split_sentences
 from antiphon.speech.tts.link import (
     StartVoice,
     StopSynthesis,
@@ -32,17 +38,20 @@ from antiphon.speech.tts.link import (
 from antiphon.subprocesses import SupervisedProcess, reap, resolve, spawn
 
 MAX_IN_FLIGHT = 2
-"""Of what one answer says, so much is asked for at once."""
+"""
+Sentences of one answer that the process has at a time: one is synthesized while the one before it plays. With more, one
+answer would keep the others waiting.
+"""
 
 
 class VoiceLimits(Struct, frozen=True, kw_only=True):
     """
-    How long is waited for what.
+    Timeouts and limits of a voice's process.
 
     Attributes:
-        start_s: for a process to be ready; loading takes long on a busy machine.
-        answer_s: for a process that has something to say and says nothing; then it is killed.
-        waiting: how much may be asked and not yet be said; more is refused.
+        start_timeout_s: until a process is ready; loading takes long on a busy machine.
+        response_timeout_s: that a process with pending requests may be silent before it is killed.
+        max_pending: requests that may be pending; more are refused.
     """
 
     start_timeout_s: float = 60.0
@@ -52,16 +61,16 @@ class VoiceLimits(Struct, frozen=True, kw_only=True):
 
 class _VoiceChild(asyncio.Protocol):
     """
-    One process, and what it was asked.
+    One process and its pending requests.
 
     Args:
-        command: of the process.
-        begin: what it is told first.
-        lost: called once it is gone.
+        command: the command line of the process.
+        start_command: the first message to it.
+        on_lost: called once the link is closed.
 
     Attributes:
-        ready: whether it can speak; the fault, where it never will.
-        gone: set once it is.
+        ready: done when it can speak; fails with an `ApiError` when it never will.
+        exit_event: set once the link is closed.
     """
 
     def __init__(self, command: Sequence[str], start_command: StartVoice, limits: VoiceLimits, on_lost: Callable[[], None]) -> None:
@@ -80,47 +89,38 @@ class _VoiceChild(asyncio.Protocol):
         self._watchdog: asyncio.TimerHandle | None = None
 
     async def start(self) -> None:
-        """
-        Start the process; returns when it can speak.
-
-        Raises:
-            ApiError: it can't.
-        """
         self.process = await spawn(self._command, lambda: self)
         self.send(self._start_command)
         try:
             async with asyncio.timeout(self._limits.start_timeout_s):
                 await self.ready
         except TimeoutError:
-            raise ServerError(f"The process of the voice was not ready in {self._limits.start_timeout_s:g} seconds.") from None
+            raise ServerError(f"The voice process was not ready in {self._limits.start_timeout_s:g} seconds.") from None
 
     async def stop(self, grace_s: float) -> None:
-        """See the process end: of itself when the link is closed, or by force."""
         self.close()
         if self.process is not None:
             await reap(self.process, grace_s)
 
-    # What is asked of it
+    # Requests
 
     @property
     def pending_count(self) -> int:
-        """How much it has been asked and has not answered."""
         return len(self._pending)
 
     def submit(self, request: Synthesize) -> asyncio.Future[SynthesisDone]:
-        """Have something said; whoever stops wanting it calls `drop`."""
-        answer: asyncio.Future[SynthesisDone] = self._loop.create_future()
+        """Request a synthesis; a caller that no longer wants it calls `cancel`."""
+        future: asyncio.Future[SynthesisDone] = self._loop.create_future()
         if self._transport is None:
-            resolve(answer, _process_died_error())
-            return answer
+            resolve(future, _process_died_error())
+            return future
         if not self._pending:
             self._restart_watchdog()
-        self._pending[request.id] = answer
+        self._pending[request.id] = future
         self.send(request)
-        return answer
+        return future
 
     def cancel(self, id: int, future: "asyncio.Future[SynthesisDone]") -> None:
-        """Let it stop what is not done."""
         future.cancel()
         if self._pending.pop(id, None) is not None:
             self.send(StopSynthesis(id))
@@ -128,32 +128,29 @@ class _VoiceChild(asyncio.Protocol):
                 self._cancel_watchdog()
 
     def send(self, message: VoiceCommand) -> None:
-        """Send a message; to nobody where it is gone."""
+        """Send a message; dropped when the link is closed."""
         if self._transport is not None:
             self._transport.write(encode_frame(message))
 
     def close(self) -> None:
-        """Close the link, at which it ends."""
+        """Close the link; the process then ends by itself."""
         if self._transport is not None:
             self._transport.close()
 
     def kill(self) -> None:
-        """End it whatever it does."""
         if self.process is not None:
             with contextlib.suppress(ProcessLookupError):
                 self.process.send_signal(signal.SIGKILL)
         self.close()
 
-    # What comes from it
+    # Events from the process
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # that is what a socket has
-        """The link is there."""
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # a socket's transport is one
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
-        """Some messages, or parts of them."""
-        for packed in self._frames.feed(data):
-            self._handle_event(event_decoder.decode(packed))
+        for payload in self._frames.feed(data):
+            self._handle_event(event_decoder.decode(payload))
         if self._pending:
             self._restart_watchdog()
         else:
@@ -166,19 +163,18 @@ class _VoiceChild(asyncio.Protocol):
             case VoiceFailed():
                 resolve(self.ready, ServerError(event.message))
             case SynthesisDone():
-                if (waiting := self._pending.pop(event.id, None)) is not None:
-                    resolve(waiting, event)
+                if (future := self._pending.pop(event.id, None)) is not None:
+                    resolve(future, event)
             case SynthesisFailed():
-                if (waiting := self._pending.pop(event.id, None)) is not None:
-                    resolve(waiting, ServerError(f"The voice can't say that: {event.message}.", code="server_error"))
+                if (future := self._pending.pop(event.id, None)) is not None:
+                    resolve(future, ServerError(f"The voice can't say that: {event.message}.", code="server_error"))
 
     def connection_lost(self, _error: Exception | None) -> None:
-        """It has ended, or its end of the link has."""
         self._transport = None
         self._cancel_watchdog()
-        resolve(self.ready, ServerError("The process of the voice ended before it could speak."))
-        for waiting in self._pending.values():
-            resolve(waiting, _process_died_error())
+        resolve(self.ready, ServerError("The voice process ended before it was ready."))
+        for future in self._pending.values():
+            resolve(future, _process_died_error())
         self._pending.clear()
         self.exit_event.set()
         self._on_lost()
@@ -195,12 +191,12 @@ class _VoiceChild(asyncio.Protocol):
 
 class VoiceProcess:
     """
-    A voice that is always there, whatever becomes of its process.
+    A voice whose process is replaced when it dies.
 
     Args:
         program: what Python runs: a file, or `-m` and a module.
-        begin: what it is told first.
-        notice: takes a line for the operator.
+        start_command: the first message to each process.
+        notice: takes lines for the operator.
     """
 
     def __init__(
@@ -214,20 +210,20 @@ class VoiceProcess:
         self._ids = itertools.count(1)
         command = (sys.executable, "-P", *program)
         self._process = SupervisedProcess(
-            "process of the voice", lambda lost: _VoiceChild(command, start_command, self._limits, lost), notice
+            "voice process", lambda on_lost: _VoiceChild(command, start_command, self._limits, on_lost), notice
         )
 
     @property
     def pid(self) -> int | None:
-        """Of the process; None while there is none."""
+        """The process id; None while there is no process."""
         return self._process.pid
 
     async def start(self) -> None:
         """
-        Start the process, and see that there is one from here on; returns when it can speak.
+        Start the process and keep one running; returns when it can speak.
 
         Raises:
-            ApiError: it can't.
+            ApiError: it can't speak; the message says why.
         """
         await self._process.start()
 
@@ -237,28 +233,26 @@ class VoiceProcess:
 
     async def synthesize(self, texts: Iterable[str], voice: str, speed: float) -> AsyncGenerator[SynthesisDone]:
         """
-        Have clauses or sentences said, one after the other; closing this stops the work.
-
-        While one is being taken the next is being made, and none behind it: so all who speak have their turns.
+        The speech of clauses or sentences, one after the other; closing the iterator stops the work.
 
         Raises:
-            ApiError: one could not be said, or more is being asked than can be said.
+            ApiError: a text can't be said, or too many requests are pending.
         """
         child = await self._live_child()
-        asked: deque[tuple[int, asyncio.Future[SynthesisDone]]] = deque()
+        in_flight: deque[tuple[int, asyncio.Future[SynthesisDone]]] = deque()
         try:
             for text in texts:
                 if child.pending_count >= self._limits.max_pending:
                     raise _overloaded_error()
                 id = next(self._ids)
-                asked.append((id, child.submit(Synthesize(id, text, voice, speed, ahead=bool(asked)))))
-                if len(asked) == MAX_IN_FLIGHT:
-                    yield await _next_result(asked)
-            while asked:
-                yield await _next_result(asked)
+                in_flight.append((id, child.submit(Synthesize(id, text, voice, speed, ahead=bool(in_flight)))))
+                if len(in_flight) == MAX_IN_FLIGHT:
+                    yield await _next_result(in_flight)
+            while in_flight:
+                yield await _next_result(in_flight)
         finally:
-            for id, answer in asked:
-                child.cancel(id, answer)
+            for id, future in in_flight:
+                child.cancel(id, future)
 
     async def _live_child(self) -> _VoiceChild:
         if not self._process.is_started:
@@ -270,9 +264,9 @@ class VoiceProcess:
 
 
 async def _next_result(pending: "deque[tuple[int, asyncio.Future[SynthesisDone]]]") -> SynthesisDone:
-    said = await pending[0][1]
+    result = await pending[0][1]
     pending.popleft()
-    return said
+    return result
 
 
 def _process_died_error() -> ServerError:
@@ -283,9 +277,76 @@ def _process_died_error() -> ServerError:
 
 def _overloaded_error() -> ServerError:
     return ServerError(
-        "The voice has more to say than it can. Please try again later.",
+        "The voice is overloaded. Please try again later.",
         status=503,
         type="service_unavailable_error",
         code="server_is_overloaded",
         retry_after_s=1,
     )
+
+
+def resolve_voice(voices: Sequence[str], voice: str | None, aliases: Mapping[str, str]) -> str:
+    """
+    The name of the voice with this name or alias; the first voice for None.
+
+    Raises:
+        ClientError: there is no such voice.
+    """
+    if voice is None:
+        return voices[0]
+    name = aliases.get(voice, voice)
+    if name not in voices:
+        raise invalid_value("voice", voice, [*voices, *aliases])
+    return name
+
+
+class ProcessSynthesizer:
+    """
+    A `Synthesizer` whose voices run in a process of their own.
+
+    Args:
+        program: what Python runs in the process: a file, or `-m` and a module.
+        paths: the weights, in the order that the program expects.
+        aliases: other names for the voices.
+        notice: takes lines for the operator.
+
+    Attributes:
+        process: the supervised process.
+    """
+
+    def __init__(
+        self,
+        program: Sequence[str],
+        paths: Sequence[Path],
+        *,
+        voices: Sequence[str],
+        rate_hz: int,
+        aliases: Mapping[str, str] | None = None,
+        limits: VoiceLimits | None = None,
+        notice: Callable[[str], None] = lambda _line: None,
+    ) -> None:
+        self.voices = tuple(voices)
+        self.rate_hz = rate_hz
+        self.process = VoiceProcess(program, StartVoice(tuple(map(str, paths)), rate_hz), limits, notice)
+        self._aliases = aliases or {}
+
+    async def start(self) -> None:
+        await self.process.start()
+
+    async def stop(self) -> None:
+        await self.process.stop()
+
+    async def synthesize(self, text: str, voice: str | None = None, speed: float = 1.0) -> AsyncIterator[Piece]:
+        name = resolve_voice(self.voices, voice, self._aliases)
+        async with aclosing(self.process.synthesize(split_sentences(text), name, speed)) as results:
+            async for result in results:
+                for chunk in _audio_chunks(result):
+                    yield chunk
+
+
+def _audio_chunks(result: SynthesisDone) -> Iterator[Piece]:
+    offset = 0
+    for word in result.words:
+        end = offset + word.samples * SAMPLE_BYTES
+        yield Piece(result.pcm[offset:end], word.text)
+        offset = end

@@ -1,8 +1,8 @@
 """
-Speech made faster or slower, its pitch kept.
+Changes the tempo of speech and keeps its pitch.
 
-By overlap and add of the most alike (WSOLA): short frames of the sound are laid over each other at another distance, each one taken where
-it goes on best with what is there.
+WSOLA (waveform similarity overlap-add): short frames of the sound are added up at another distance, and each frame is
+taken where it best continues the one before.
 
 Source: W. Verhelst, M. Roelands, "An overlap-add technique based on waveform similarity (WSOLA)", ICASSP 1993.
 """
@@ -10,45 +10,45 @@ Source: W. Verhelst, M. Roelands, "An overlap-add technique based on waveform si
 import numpy as np
 
 HOP_S = 0.012
-"""Between frames as they are laid; each is twice as long, two periods and more of a low voice."""
+"""The distance of frames in the output. A frame is twice as long: at least two periods of a low voice."""
 
 SEARCH_S = 0.008
-"""How far from where it should be taken a frame may be looked for: so that it finds its match, somewhat more than half a period."""
+"""How far from its exact position a frame may be taken: a little more than half a period, so that there is a match."""
 
 MIN_CHANGE = 0.01
-"""What nobody hears."""
+"""A smaller change is inaudible and is not made."""
 
 
 def change_tempo(sound: np.ndarray, tempo: float, rate_hz: int) -> np.ndarray:
     """
-    The sound, so many times as fast.
+    The sound at another tempo.
 
     Args:
         sound: samples from -1 to 1, of shape (n,).
         tempo: 2 makes it half as long.
 
     Returns:
-        As many samples as that comes to, to the sample; the same sound where the change is too little to be heard.
+        `n / tempo` samples, exactly; the sound itself if the change is below `MIN_CHANGE`.
     """
     if abs(tempo - 1) < MIN_CHANGE or not sound.size:
         return sound
     hop, reach = round(HOP_S * rate_hz), round(SEARCH_S * rate_hz)
     frame, length = 2 * hop, round(sound.size / tempo)
     window = np.hanning(frame + 1)[:-1].astype(np.float32)
-    padded = np.pad(sound.astype(np.float32), hop + reach + frame)
-    laid = np.zeros(length + 2 * frame, np.float32)
-    goes_on = padded[:0]
-    for to in range(0, length + hop, hop):
-        # The first frame stands before the sound, so that all of that is under two of them.
-        at = hop + frame + round(min(max(to - hop, 0) * tempo, sound.size))
-        at += _best_offset(padded[at : at + frame + 2 * reach], goes_on) if goes_on.size else reach
-        laid[to : to + frame] += window * padded[at : at + frame]
-        goes_on = padded[at + hop : at + hop + frame]
-    return laid[hop : hop + length]
+    padded_sound = np.pad(sound.astype(np.float32), hop + reach + frame)
+    output = np.zeros(length + 2 * frame, np.float32)
+    continuation = padded_sound[:0]
+    for target in range(0, length + hop, hop):
+        # The first frame lies before the sound, so that two frames overlap at every sample of the sound.
+        source = hop + frame + round(min(max(target - hop, 0) * tempo, sound.size))
+        source += _best_offset(padded_sound[source : source + frame + 2 * reach], continuation) if continuation.size else reach
+        output[target : target + frame] += window * padded_sound[source : source + frame]
+        continuation = padded_sound[source + hop : source + hop + frame]
+    return output[hop : hop + length]
 
 
 def _best_offset(region: np.ndarray, frame: np.ndarray) -> int:
-    """Where in the region it is most like the frame, whatever the loudness."""
+    """The offset in the region that is most similar to the frame, independent of loudness."""
     region = region[: max(region.size, frame.size)]
     powers = np.concatenate(([0.0], np.cumsum(np.square(region, dtype=np.float64))))
     levels = np.sqrt(powers[frame.size :] - powers[: -frame.size]) + 1e-6

@@ -82,7 +82,7 @@ def test_a_process_killed_from_without_is_replaced(tmp_path):
 
 def test_a_process_that_never_answers_is_killed_and_replaced(tmp_path):
     async def scenario():
-        async with started(tones(tmp_path, answer_s=0.5)) as mouth:
+        async with started(tones(tmp_path, response_timeout_s=0.5)) as mouth:
             pid = mouth.process.pid
             with pytest.raises(ApiError, match="broke off"):
                 await heard(mouth, "hang")
@@ -147,10 +147,10 @@ def test_who_waits_for_a_first_word_goes_before_who_has_one(tmp_path):
 
 def test_more_than_can_be_said_is_refused(tmp_path):
     async def scenario():
-        async with started(tones(tmp_path, waiting=1)) as mouth, asyncio.TaskGroup() as tasks:
+        async with started(tones(tmp_path, max_pending=1)) as mouth, asyncio.TaskGroup() as tasks:
             waiting = tasks.create_task(heard(mouth, "wait here."))
             await until((tmp_path / "waiting").exists)
-            with pytest.raises(ApiError, match="more to say") as refusal:
+            with pytest.raises(ApiError, match="overloaded") as refusal:
                 await heard(mouth, "One.")
             assert refusal.value.code == "server_is_overloaded"
             waiting.cancel()
@@ -159,12 +159,12 @@ def test_more_than_can_be_said_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("flaw", "said"), [("missing", "There is no tone"), ("dead", "before it could speak"), ("silent", "not ready in 2 s")]
+    ("flaw", "said"), [("missing", "There is no tone"), ("dead", "before it was ready"), ("silent", "not ready in 2 s")]
 )
 def test_a_voice_that_can_not_speak_says_so_at_the_start(tmp_path, flaw, said):
     async def scenario():
-        (tmp_path / flaw).reset_timeouts()
-        mouth = tones(tmp_path, start_s=2)
+        (tmp_path / flaw).touch()
+        mouth = tones(tmp_path, start_timeout_s=2)
         with pytest.raises(ApiError, match=said):
             await mouth.start()
         await mouth.stop()
@@ -176,7 +176,7 @@ def test_a_voice_that_can_not_be_replaced_is_tried_again(tmp_path):
     async def scenario():
         noticed = []
         async with started(tones(tmp_path, notice=noticed.append)) as mouth:
-            (tmp_path / "missing").reset_timeouts()
+            (tmp_path / "missing").touch()
             os.kill(mouth.process.pid, signal.SIGKILL)
             await until(lambda: any("There is no tone" in line for line in noticed))
             (tmp_path / "missing").unlink()

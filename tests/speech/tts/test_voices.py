@@ -1,4 +1,4 @@
-"""Piper's voices."""
+"""Voices in processes of their own: Kokoro's, then Piper's."""
 
 import asyncio
 import importlib.util
@@ -12,12 +12,54 @@ import pytest
 
 from antiphon.audio import peak
 from antiphon.errors import ApiError, ServerError
-from antiphon.speech.tts.piper import piper_synthesizer
+from antiphon.speech.tts.voices import kokoro_synthesizer, piper_synthesizer
 from support.speech.voices import heard, run, started
 
-FOLDER = Path.home() / ".cache" / "antiphon" / "models" / "piper-en-us-joe-medium"
-needs_voice = pytest.mark.skipif(
-    not FOLDER.exists() or importlib.util.find_spec("piper") is None, reason="needs the extra 'piper' and the voice piper-en-us-joe-medium"
+KOKORO_FOLDER = Path.home() / ".cache" / "antiphon" / "models" / "kokoro-82m-int8"
+needs_kokoro = pytest.mark.skipif(
+    not KOKORO_FOLDER.exists() or importlib.util.find_spec("piper") is None, reason="needs the extra 'piper' and the voice kokoro-82m-int8"
+)
+
+
+def test_voices_whose_language_can_be_spoken_are_offered_the_favourite_first(tmp_path):
+    (tmp_path / "voices").mkdir()
+    for name in ("model.onnx", "voices/am_adam.bin", "voices/af_heart.bin", "voices/jf_alpha.bin", "bf_emma.bin"):
+        (tmp_path / name).write_bytes(b"")
+    assert kokoro_synthesizer(tmp_path).voices == ("af_heart", "am_adam", "bf_emma")
+
+
+def test_a_folder_without_model_or_voice_is_refused(tmp_path):
+    with pytest.raises(ServerError, match="no Kokoro voice"):
+        kokoro_synthesizer(tmp_path)
+
+
+@needs_kokoro
+def test_every_language_is_spoken_and_words_are_in_their_places():
+    async def scenario():
+        async with started(kokoro_synthesizer(KOKORO_FOLDER)) as mouth:
+            for voice in mouth.voices:
+                pieces = await heard(mouth, "Hello there, you.", voice)
+                assert [piece.text for piece in pieces] == ["Hello ", "there, ", "you."]
+                assert all(0.03 < len(piece.pcm) / 48_000 < 2.5 for piece in pieces)
+                assert 4_000 < peak(b"".join(piece.pcm for piece in pieces)) <= 32_767
+
+    run(scenario())
+
+
+@needs_kokoro
+def test_kokoro_is_as_fast_as_is_asked_also_where_the_model_is_not():
+    async def scenario():
+        async with started(kokoro_synthesizer(KOKORO_FOLDER)) as mouth:
+            usual, fast = [sum(len(piece.pcm) for piece in await heard(mouth, "Hello there, you.", None, speed)) for speed in (1, 4)]
+            assert usual / fast == pytest.approx(4, rel=0.15)
+
+    run(scenario())
+
+
+PIPER_FOLDER = Path.home() / ".cache" / "antiphon" / "models" / "piper-en-us-joe-medium"
+needs_piper = pytest.mark.skipif(
+    not PIPER_FOLDER.exists() or importlib.util.find_spec("piper") is None,
+    reason="needs the extra 'piper' and the voice piper-en-us-joe-medium",
 )
 
 
@@ -40,7 +82,7 @@ def test_every_voice_in_the_folders_is_offered_and_the_first_sets_the_rate(tmp_p
 
 
 def test_folders_without_a_voice_are_refused(tmp_path):
-    with pytest.raises(ServerError, match="no voice of Piper's"):
+    with pytest.raises(ServerError, match="no Piper voice"):
         piper_synthesizer([tmp_path])
     (tmp_path / "a.onnx").write_bytes(b"")
     (tmp_path / "a.onnx.json").write_text("{}")
@@ -59,10 +101,10 @@ def test_weights_that_are_none_are_told_at_the_start(tmp_path):
     run(scenario())
 
 
-@needs_voice
+@needs_piper
 def test_words_are_heard_one_after_the_other_and_together_are_the_text():
     async def scenario():
-        async with started(piper_synthesizer([FOLDER])) as mouth:
+        async with started(piper_synthesizer([PIPER_FOLDER])) as mouth:
             pieces = await heard(mouth, "One of the best, in my opinion. And it was!")
             assert "".join(piece.text for piece in pieces) == "One of the best, in my opinion. And it was!"
             assert [piece.text for piece in pieces][:4] == ["One ", "of ", "the ", "best, "]
@@ -74,10 +116,10 @@ def test_words_are_heard_one_after_the_other_and_together_are_the_text():
     run(scenario())
 
 
-@needs_voice
+@needs_piper
 def test_it_is_as_fast_as_is_asked_and_text_without_words_is_a_pause():
     async def scenario():
-        async with started(piper_synthesizer([FOLDER])) as mouth:
+        async with started(piper_synthesizer([PIPER_FOLDER])) as mouth:
             lengths = {
                 speed: sum(len(piece.pcm) for piece in await heard(mouth, "The capital of France is Paris.", None, speed))
                 for speed in (0.25, 1, 1.5, 4)
@@ -90,10 +132,10 @@ def test_it_is_as_fast_as_is_asked_and_text_without_words_is_a_pause():
     run(scenario())
 
 
-@needs_voice
+@needs_piper
 def test_killed_mid_word_it_fails_what_was_being_said_and_says_the_next():
     async def scenario():
-        async with started(piper_synthesizer([FOLDER])) as mouth:
+        async with started(piper_synthesizer([PIPER_FOLDER])) as mouth:
             async with aclosing(mouth.synthesize("This goes on. " * 200)) as speaking:
                 await anext(speaking)
                 os.kill(mouth.process.pid, signal.SIGKILL)
@@ -105,10 +147,10 @@ def test_killed_mid_word_it_fails_what_was_being_said_and_says_the_next():
     run(scenario())
 
 
-@needs_voice
+@needs_piper
 def test_two_who_speak_at_once_both_get_their_own():
     async def scenario():
-        async with started(piper_synthesizer([FOLDER])) as mouth, asyncio.TaskGroup() as tasks:
+        async with started(piper_synthesizer([PIPER_FOLDER])) as mouth, asyncio.TaskGroup() as tasks:
             texts = ["Hello there. How are you?", "One two three. Four five six."]
             both = [tasks.create_task(heard(mouth, text)) for text in texts]
             for text, task in zip(texts, both, strict=True):
