@@ -178,14 +178,14 @@ class Dialogue:
         wakes_at: when the session wants to be woken.
     """
 
-    def __init__(self, mode="video", abilities=ALL, until=None, **opening):
+    def __init__(self, mode="video", capabilities=ALL, until=None, **opening):
         self.mode = mode
         self.at = BEGUN_AT
         self.pending: list[Any] = []
         self.wakes_at: float | None = None
         self.laws = Laws()
         begun = MinicpmoSessionConfig(
-            **{"model": "parrot", "abilities": abilities, "mode": mode, "session_id": ID, "instructions": "Be kind."} | opening
+            **{"model": "parrot", "capabilities": capabilities, "mode": mode, "session_id": ID, "instructions": "Be kind."} | opening
         )
         self.session = MinicpmoSession(begun, numbered())
         _begun.append(self)
