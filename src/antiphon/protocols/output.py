@@ -452,7 +452,7 @@ EVENT_HANDLERS: dict[type, Callable[[OutputMachine, Any], list[OutputStep]]] = {
     events.ReasoningBoundary: lambda response, _: (
         response._move_to(OutputKind.REASONING_ITEM) if response._kind is OutputKind.REASONING_SUMMARY else []
     ),
-    events.EncryptedReasoning: lambda response, word: response._add_encrypted_reasoning(word.sealed),
+    events.EncryptedReasoning: lambda response, word: response._add_encrypted_reasoning(word.content),
     events.AnnotationAdded: lambda response, word: response._add_annotation(word.annotation),
     events.ToolCallStarted: OutputMachine._handle_tool_call,
     events.ToolArgumentsDelta: OutputMachine._handle_tool_call,

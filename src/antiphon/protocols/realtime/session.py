@@ -443,7 +443,7 @@ def _session_expired_error(max_duration_s: float) -> ApiError:
 
 _CLIENT_HANDLERS: dict[type, Callable[[RealtimeSession, Any], None]] = {
     RealtimeSessionConfig: RealtimeSession._begin,
-    UnreadableRealtimeEvent: lambda session, garbled: session._send_error(garbled.fault, garbled.event_id),
+    UnreadableRealtimeEvent: lambda session, garbled: session._send_error(garbled.error, garbled.event_id),
     client.SessionUpdate: RealtimeSession._update_session,
     client.InputAudioBufferAppend: RealtimeSession._append_audio,
     client.InputAudioBufferCommit: RealtimeSession._commit_audio,
