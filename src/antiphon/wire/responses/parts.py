@@ -161,12 +161,6 @@ class ComputerScreenshot(Tagged, kw_only=True, tag="computer_screenshot"):
     prompt_cache_breakpoint: Maybe[PromptCacheBreakpoint] = UNSET
 
 
-class PlainText(Tagged, kw_only=True, tag="text"):
-    """Words in a conversation's item that are neither the user's nor the model's."""
-
-    text: str
-
-
 InputPart = InputText | InputImage | InputFile | InputAudio
 ToolOutputPart = InputText | OutputImage | InputFile
 OutputPart = OutputText | Refusal
