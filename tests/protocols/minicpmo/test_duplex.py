@@ -107,7 +107,7 @@ def test_no_sound_is_not_heard():
 @pytest.mark.parametrize(
     ("opening", "note"),
     [
-        ({"mode": "audio"}, "video_frames: not looked at in mode=audio"),
+        ({"mode": "audio"}, "video_frames: ignored in mode=audio"),
         ({"capabilities": can(sees=False)}, "video_frames: this model does not see"),
     ],
 )
