@@ -11,7 +11,7 @@ from antiphon.wire.responses.tools import Tool, ToolChoice
 
 
 class RetrieveQuery(Wire, kw_only=True):
-    """How a response is to be shown: whole, or its stream again, after the event `starting_after`."""
+    """How to return a response: whole, or as its stream again, after the event `starting_after`."""
 
     include: Opt[list[Includable]] = UNSET
     include_obfuscation: Opt[bool] = UNSET
@@ -20,13 +20,13 @@ class RetrieveQuery(Wire, kw_only=True):
 
 
 class IncludeQuery(Wire, kw_only=True):
-    """What is to be shown with an item."""
+    """What to include with an item."""
 
     include: Opt[list[Includable]] = UNSET
 
 
 class ItemList(Wire, kw_only=True):
-    """A page of a response's items; `last_id` is where the next begins."""
+    """A page of a response's items; the next one follows `last_id`."""
 
     object: Literal["list"] = "list"
     data: list[Item]
@@ -36,7 +36,7 @@ class ItemList(Wire, kw_only=True):
 
 
 class ResponseDeleted(Wire, kw_only=True):
-    """A response is no longer there."""
+    """A response was deleted."""
 
     id: str
     object: Literal["response"] = "response"
