@@ -1,9 +1,11 @@
 """
-The output machine of a response: which items and parts an engine's events open, fill and close, in an order that every client accepts.
+The output machine of a response: which items and parts an engine's events open, fill and close, in an order that every
+client accepts.
 
-One item is open at a time, and within it one part, so the events of two items never interleave, an item's index is its position in the
-output, and everything that opens is closed before the response ends. `OUTPUT_TRANSITIONS` is the whole law: given what is open and what
-the next event needs open, it says what closes and what opens. Protocols turn the steps into their own events.
+One item is open at a time, and within it one part, so the events of two items never interleave, an item's index is its
+position in the output, and everything that opens is closed before the response ends. `OUTPUT_TRANSITIONS` is the whole
+law: given what is open and what the next event needs open, it says what closes and what opens. Protocols turn the steps
+into their own events.
 """
 
 from collections.abc import Callable
@@ -464,7 +466,9 @@ EVENT_HANDLERS: dict[type, Callable[[OutputMachine, Any], list[OutputStep]]] = {
     events.ResponseEnded: lambda output, event: output._end_response(event.reason),
     events.ResponseFailed: lambda output, event: [*output._close_all("incomplete"), output._finish("failed", failure=event)],
 }
-"""What each event of a response does. A test fails for an engine event that is neither here nor in `NON_RESPONSE_EVENTS`."""
+"""
+What each event of a response does. A test fails for an engine event that is neither here nor in `NON_RESPONSE_EVENTS`.
+"""
 
 ENGINE_STATUS_EVENTS = frozenset(
     {events.DuplexStarted, events.Listening, events.EngineMetrics, events.QueueUpdate, events.WorkerAssigned, events.EngineLost}

@@ -1,8 +1,8 @@
 """
 The contract of a protocol machine: past-tense events in, imperative effects out.
 
-A session decides and performs nothing: it is synchronous, touches no socket, reads no clock and draws no random numbers. Times come with
-the events, and ids from its `NewId`, so that a test can replay any dialogue to the byte.
+A session decides and performs nothing: it is synchronous, touches no socket, reads no clock and draws no random
+numbers. Times come with the events, and ids from its `NewId`, so that a test can replay any dialogue to the byte.
 """
 
 from collections.abc import Callable, Sequence
@@ -47,7 +47,10 @@ class PersistFailed(Struct, frozen=True):
 
 
 class Shutdown(Struct, frozen=True):
-    """The session must end: the server stops, or the client's key was revoked. Tell the client why while it is still connected."""
+    """
+    The session must end: the server stops, or the client's key was revoked. Tell the client why while it is still
+    connected.
+    """
 
     error: ApiError
     at: float

@@ -1,8 +1,8 @@
 """
 The tokens of a response, as rate limits count them.
 
-Engines report them at the end. If a response was interrupted, or its engine doesn't count, they are estimated from the request and the
-output. Estimates are for limits only: no client sees one as `usage`.
+Engines report them at the end. If a response was interrupted, or its engine doesn't count, they are estimated from the
+request and the output. Estimates are for limits only: no client sees one as `usage`.
 """
 
 from antiphon.audio import duration_ms

@@ -26,7 +26,9 @@ WAITING_QUESTIONS_LIMIT = 8
 """How many questions may wait while another is being answered."""
 
 LENGTH_PENALTY_DEFAULT = 1.1
-"""The original's default. Its clients send it anyway, so it is left out for engines that may refuse an unknown option."""
+"""
+The original's default. Its clients send it anyway, so it is left out for engines that may refuse an unknown option.
+"""
 
 _NO_VOICE_CLONING_NOTE = "tts.ref_audio_data: this model speaks in its own voice"
 _END_REASONS: dict[str, str] = {"stop": "turn_end"}
@@ -261,7 +263,10 @@ def _with_detail(message: history.Message, slices: int | None) -> history.Messag
 
 
 def _extra(event: ChatAppend, capabilities: Capabilities) -> dict[str, Any]:
-    """Options that only this protocol's own engines know. Defaults are left out, as other engines may refuse unknown options."""
+    """
+    Options that only this protocol's own engines know. Defaults are left out, as other engines may refuse unknown
+    options.
+    """
     extra: dict[str, Any] = {}
     if event.length_penalty is not None and event.length_penalty != LENGTH_PENALTY_DEFAULT:
         extra["length_penalty"] = event.length_penalty

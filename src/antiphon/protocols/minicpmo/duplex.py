@@ -1,8 +1,9 @@
 """
-A MiniCPM-o session in full duplex: the client's audio and video go to the engine, and what the engine says goes to the client.
+A MiniCPM-o session in full duplex: the client's audio and video go to the engine, and what the engine says goes to the
+client.
 
-Responses are not requested: the engine decides when to speak. A response is what it says under one id; it ends with a `listen` event
-whose `end_of_turn` is true.
+Responses are not requested: the engine decides when to speak. A response is what it says under one id; it ends with a
+`listen` event whose `end_of_turn` is true.
 """
 
 from collections.abc import Callable
@@ -114,7 +115,8 @@ class MinicpmoDuplex:
             )
 
     def _on_listening(self, event: engine_events.Listening) -> None:
-        # An engine that ends a response may also report that it listens again, before or after that end: the client gets one `listen`.
+        # An engine that ends a response may also report that it listens again, before or after that end: the client
+        # gets one `listen`.
         if self._has_just_ended or event.id in self._open_responses:
             self._has_just_ended = False
         else:

@@ -1,9 +1,9 @@
 """
 A MiniCPM-o session: events of the client, the engine and the clock in; effects out.
 
-A session waits for a worker, begins with the client's `session.init`, and runs until something closes it: `_CLIENT_HANDLERS` and
-`_ENGINE_HANDLERS` say this as tables. Early events are deferred, not refused. An unusable event is dropped with an `error` event; an error
-that makes the session useless closes it.
+A session waits for a worker, begins with the client's `session.init`, and runs until something closes it:
+`_CLIENT_HANDLERS` and `_ENGINE_HANDLERS` say this as tables. Early events are deferred, not refused. An unusable event
+is dropped with an `error` event; an error that makes the session useless closes it.
 
 Source: OpenBMB's documentation of the Realtime API of MiniCPM-o 4.5, and what its gateway does.
 """
@@ -44,7 +44,10 @@ CLOSE_CODES: dict[str, int] = {
     "too_many_errors": 1008,
     "rate_limit_exceeded": 1013,
 }
-"""WebSocket close codes (RFC 6455 7.4) by the code of the `Close` effect's error: 1000 without an error, 1011 for any other."""
+"""
+WebSocket close codes (RFC 6455 7.4) by the code of the `Close` effect's error: 1000 without an error, 1011 for any
+other.
+"""
 
 _SHUTDOWN_CODES = frozenset({"shutdown", "server_shutting_down"})
 """Codes of `EngineLost` that mean that the server is stopping."""
@@ -333,7 +336,8 @@ class MinicpmoSession:
         return min(deadlines, key=itemgetter(0))
 
     def _schedule_wake(self) -> None:
-        # Only ever earlier: audio moves the idle deadline with every piece, and a tick that comes too early just looks again.
+        # Only ever earlier: audio moves the idle deadline with every piece, and a tick that comes too early just looks
+        # again.
         deadline = None if self.state is MinicpmoState.CLOSED else self._next_deadline()
         if deadline is not None and (self._wakes_at is None or deadline[0] < self._wakes_at):
             self._wakes_at = deadline[0]

@@ -30,7 +30,9 @@ from antiphon.wire.realtime.items import (
 )
 
 AUDIO_LIMIT_BYTES = 48 << 20
-"""How much audio a conversation keeps, some 17 minutes at 24 kHz. Beyond it, the oldest items keep their transcripts only."""
+"""
+How much audio a conversation keeps, some 17 minutes at 24 kHz. Beyond it, the oldest items keep their transcripts only.
+"""
 
 NO_RESULT_TEXT = "There is no result yet."
 """The result that a model sees for a call without one."""

@@ -164,7 +164,8 @@ class InputAudioStream:
             return False
         end_ms = min(max(event.at_ms, turn.start_ms), self.buffer.now_ms)
         self._send_speech_stopped(end_ms)
-        # If audio came faster than the engine could listen, the buffer has lost some of it; the engine still knows all of the turn.
+        # If audio came faster than the engine could listen, the buffer has lost some of it; the engine still knows all
+        # of the turn.
         length_bytes = size_bytes(end_ms - turn.start_ms, self.buffer.rate_hz)
         self._add_item(turn.item_id, event.id, self.buffer.commit_turn(turn.start_ms, end_ms), length_bytes)
         return True
@@ -223,7 +224,9 @@ class InputAudioStream:
             del self._item_ids_by_turn[next(iter(self._item_ids_by_turn))]
 
     def report_missing_transcription(self, session: AnySession) -> None:
-        """Fail the transcription of the turn just committed, if the session wants it and the engine can't transcribe."""
+        """
+        Fail the transcription of the turn just committed, if the session wants it and the engine can't transcribe.
+        """
         item_id = self._conversation.last_id
         is_requested = isinstance(audio_input(session).transcription, Transcription)
         if not is_requested or self._config.capabilities.transcribes or item_id is None:

@@ -1,8 +1,8 @@
 """
 The input audio buffer: audio that a client has sent and that is no item yet.
 
-The law: every byte that came in is committed, cleared or still buffered. The clock of the conversation is the length of all audio that came
-in, in milliseconds; the buffer always holds the end of it.
+The law: every byte that came in is committed, cleared or still buffered. The clock of the conversation is the length of
+all audio that came in, in milliseconds; the buffer always holds the end of it.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,10 @@ BUFFER_LIMIT_BYTES = 64 << 20
 """How much audio the buffer holds: some 23 minutes at 24 kHz."""
 
 LOOKBACK_MS = 4_000
-"""How much silence stays buffered while turns are detected: engines report speech late, and a turn starts with padding before it."""
+"""
+How much silence stays buffered while turns are detected: engines report speech late, and a turn starts with padding
+before it.
+"""
 
 
 class AudioCodec(NamedTuple):
@@ -125,7 +128,10 @@ class InputBuffer:
         return self._commit(len(self._buffer))
 
     def commit_turn(self, start_ms: int, end_ms: int) -> bytes:
-        """Commit the audio between two times of the clock, as far as it is buffered. What comes before it is cleared, the rest stays."""
+        """
+        Commit the audio between two times of the clock, as far as it is buffered. What comes before it is cleared, the
+        rest stays.
+        """
         buffer_start_ms = self.buffer_start_ms
         self._clear(min(len(self._buffer), size_bytes(max(0, start_ms - buffer_start_ms), self.rate_hz)))
         return self._commit(min(len(self._buffer), size_bytes(max(0, end_ms - max(start_ms, buffer_start_ms)), self.rate_hz)))

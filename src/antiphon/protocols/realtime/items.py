@@ -109,7 +109,10 @@ class ItemCommands:
         self._truncate_entry(entry, event.content_index, event.audio_end_ms)
 
     def truncate_playback(self, item_id: str, content_index: int, heard_ms: int) -> None:
-        """Truncate assistant audio that the server itself stopped playing; nothing if its item is not in the conversation (any more)."""
+        """
+        Truncate assistant audio that the server itself stopped playing; nothing if its item is not in the conversation
+        (any more).
+        """
         entry = self._conversation.find(item_id)
         if entry is not None and content_index in entry.audio_by_part:
             self._truncate_entry(entry, content_index, heard_ms)

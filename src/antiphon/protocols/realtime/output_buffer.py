@@ -1,8 +1,8 @@
 """
 The output audio buffer of a session whose server plays the audio itself, as over WebRTC: what is heard when.
 
-The law: audio plays in real time, part after part in the order in which they began, and without a pause while there is any. So it is known
-at every moment how much was heard, and the player need not report it.
+The law: audio plays in real time, part after part in the order in which they began, and without a pause while there is
+any. So it is known at every moment how much was heard, and the player need not report it.
 """
 
 from collections import deque
@@ -119,7 +119,9 @@ class OutputBuffer:
         return unheard
 
     def clear(self, at: float) -> list[UnheardPart]:
-        """Like `drop`, for `output_audio_buffer.clear`: that gets its `cleared` event even if there is nothing to drop."""
+        """
+        Like `drop`, for `output_audio_buffer.clear`: that gets its `cleared` event even if there is nothing to drop.
+        """
         if not self._started_responses:
             self._send(events.OutputAudioBufferCleared, response_id=self._last_response_id)
         return self.drop(at)

@@ -41,7 +41,10 @@ MAX_DELTA_CHARACTERS = 1_000
 """How many characters of text go into one event; longer deltas are rare, and split to keep messages small."""
 
 EVENT_LIMIT_BYTES = 900 << 10
-"""The limit of an item, a response or a session as JSON: each is sent whole in one event, and some clients accept no message over 1 MiB."""
+"""
+The limit of an item, a response or a session as JSON: each is sent whole in one event, and some clients accept no
+message over 1 MiB.
+"""
 
 ITEM_OVERHEAD_BYTES = 256
 """An upper bound of what an item or a part takes as JSON beyond its text."""
@@ -153,8 +156,8 @@ class RealtimeResponse:
                 if self._output_buffer is not None:
                     self._output_buffer.finish_response(self.plan.id, at)
             elif isinstance(step, steps.ItemDone) and step.item.call is not None and step is output_steps[-1]:
-                # Clients send a call's output and the next `response.create` as soon as the call is complete: this response must be over by
-                # then.
+                # Clients send a call's output and the next `response.create` as soon as the call is complete: this
+                # response must be over by then.
                 self._deferred_step = step
             else:
                 _STEP_HANDLERS[type(step)](self, step, at)
@@ -339,7 +342,10 @@ _EVENT_SUBSTITUTES: dict[type, Callable[[Any], engine_events.EngineEvent]] = {
     engine_events.RefusalDelta: lambda event: engine_events.TextDelta(event.id, event.text),
     engine_events.ItemBoundary: lambda event: engine_events.ItemBoundary(event.id),
 }
-"""A refusal has no form of its own here, so it is text; an engine's item ids are dropped, as they may not be new in the conversation."""
+"""
+A refusal has no form of its own here, so it is text; an engine's item ids are dropped, as they may not be new in the
+conversation.
+"""
 
 _IGNORED_EVENTS = frozenset(
     {

@@ -1,9 +1,9 @@
 """
 A Realtime session: events of the client, the engine and the clock in; effects out.
 
-At most one response is active in the conversation, and up to `MAX_OUT_OF_BAND_RESPONSES` out of band. A client event that can't be obeyed
-is answered with one `error` event and changes nothing. The wire types here are those of general availability (GA); the beta is translated
-in `wire.realtime.beta_events`.
+At most one response is active in the conversation, and up to `MAX_OUT_OF_BAND_RESPONSES` out of band. A client event
+that can't be obeyed is answered with one `error` event and changes nothing. The wire types here are those of general
+availability (GA); the beta is translated in `wire.realtime.beta_events`.
 
 Source: OpenAI's Realtime API reference and guide, and captures of what its server does.
 """
@@ -44,7 +44,9 @@ MAX_OUT_OF_BAND_RESPONSES = 16
 
 
 class UnreadableRealtimeEvent(Struct, frozen=True):
-    """The client sent a frame that is not a valid event: `error` says why; `event_id` is the client's id for it, if any."""
+    """
+    The client sent a frame that is not a valid event: `error` says why; `event_id` is the client's id for it, if any.
+    """
 
     error: ApiError
     event_id: str | None = None
@@ -184,7 +186,10 @@ class RealtimeSession:
         self._prepare_response()
 
     def _send_mcp_tool_lists(self) -> None:
-        """Report the session's new MCP servers: this server can't reach them, so each list of tools is empty and has failed."""
+        """
+        Report the session's new MCP servers: this server can't reach them, so each list of tools is empty and has
+        failed.
+        """
         tools = self._session.tools if isinstance(self._session, Session) else ()
         for tool in tools or ():
             if isinstance(tool, McpTool) and tool.server_label not in self._listed_servers:
@@ -287,7 +292,10 @@ class RealtimeSession:
                 self._send_error(error)
 
     def _prepare_response(self) -> None:
-        """Send the engine the request that will follow if the open turn ends now, so that it can start early (preemptive generation)."""
+        """
+        Send the engine the request that will follow if the open turn ends now, so that it can start early (preemptive
+        generation).
+        """
         session, turn = self._session, self._input_audio.turn
         is_useful = self._config.capabilities.foresees and turn.is_open and self._has_detection_option("create_response")
         if not is_useful or not isinstance(session, Session) or self._active_response is not None:
@@ -407,7 +415,9 @@ class RealtimeSession:
             self._idle_since_ms = self._input_audio.buffer.now_ms
 
     def _rate_limits(self) -> list[events.RateLimit]:
-        """What is left of the limits. Tokens of this event's responses are counted after it, so they are subtracted here."""
+        """
+        What is left of the limits. Tokens of this event's responses are counted after it, so they are subtracted here.
+        """
         return [_subtract_tokens(limit, self._uncounted_tokens) for limit in self._config.rate_limits()]
 
     def _send_rate_limits(self) -> None:

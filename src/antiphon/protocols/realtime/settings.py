@@ -1,8 +1,8 @@
 """
 The settings of a Realtime session: their defaults, how a client changes them, and what the engine gets of them.
 
-A change applies whole or not at all. An absent field keeps its value. Null switches off what can be off; any other field it resets to what
-it was at the start of the session.
+A change applies whole or not at all. An absent field keeps its value. Null switches off what can be off; any other
+field it resets to what it was at the start of the session.
 """
 
 from collections.abc import Callable, Sequence
@@ -115,14 +115,14 @@ def apply_patch(current: AnySession, patch: AnySession, config: RealtimeSessionC
     if isinstance(patch, Session):
         _check_model(patch, config)
     patch = structs.replace(patch, **{name: UNSET for name in SERVER_FIELDS if hasattr(patch, name)})
-    updated = _merge(current, patch, _default_session(config, "", 0))
+    session = _merge(current, patch, _default_session(config, "", 0))
     if config.has_output_buffer:
-        updated = _as_pcm(updated)
-    _check_input(updated, config)
-    if isinstance(updated, Session) and isinstance(current, Session):
-        _check_output(updated, config)
-        _check_locks(updated, current, has_spoken=has_spoken)
-    return updated
+        session = _as_pcm(session)
+    _check_input(session, config)
+    if isinstance(session, Session) and isinstance(current, Session):
+        _check_output(session, config)
+        _check_locks(session, current, has_spoken=has_spoken)
+    return session
 
 
 def has_audio_input(capabilities: Capabilities) -> bool:
@@ -222,7 +222,9 @@ _DEFAULT_VALUES: dict[type, Callable[[], Any]] = {
 
 
 def _fill_in(value: Any, previous: Any) -> Any:
-    """The value with its absent fields filled in: from the previous value of the same type, or else from the defaults."""
+    """
+    The value with its absent fields filled in: from the previous value of the same type, or else from the defaults.
+    """
     default = _DEFAULT_VALUES.get(type(value))
     if default is None:
         return value

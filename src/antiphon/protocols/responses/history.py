@@ -23,7 +23,7 @@ def to_history(items_with_paths: Sequence[ItemWithPath], context: TranslationCon
     Raises:
         ClientError: the engine can't read an item or a part of one, or tool calls and their outputs don't match.
     """
-    history = [converted for path, item in items_with_paths for converted in _history_items(item, path, context)]
+    history = [history_item for path, item in items_with_paths for history_item in _history_items(item, path, context)]
     _match_results_to_calls(history, shell_call_ids(items_with_paths))
     return tuple(history)
 
@@ -129,7 +129,10 @@ _PART_CONVERTERS: dict[type, tuple[str | None, Callable[[Any], engine_history.Hi
 
 
 def _match_results_to_calls(history: list[engine_history.HistoryItem], shell_calls: Mapping[str, str]) -> None:
-    """Check that every output follows its call and every call has an output, as the original requires. Adapts local shell ids."""
+    """
+    Check that every output follows its call and every call has an output, as the original requires. Adapts local shell
+    ids.
+    """
     open_calls: dict[str, None] = {}
     call_ids: set[str] = set()
     for index, item in enumerate(history):

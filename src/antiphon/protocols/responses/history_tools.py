@@ -1,8 +1,8 @@
 """
 Items of hosted tools in a conversation, for engines that know plain tool calls only.
 
-A client sends its whole history again, and some of it may come from another model: shell commands, patches, MCP calls. Each such item
-becomes a plain call with its result, which every model understands.
+A client sends its whole history again, and some of it may come from another model: shell commands, patches, MCP calls.
+Each such item becomes a plain call with its result, which every model understands.
 """
 
 import re

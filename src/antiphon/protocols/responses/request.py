@@ -1,8 +1,8 @@
 """
 A Responses request as a request to an engine: every field is checked against the engine's capabilities before any work.
 
-A field that the engine can't honour is refused, never ignored. Hints that don't change the response (cache keys, tiers, identifiers) are
-only echoed.
+A field that the engine can't honour is refused, never ignored. Hints that don't change the response (cache keys, tiers,
+identifiers) are only echoed.
 """
 
 from collections.abc import Callable
@@ -152,7 +152,7 @@ def _check_unsupported_fields(request: CreateRequest, _capabilities: Capabilitie
 
 
 def _check_sampling(request: CreateRequest, capabilities: Capabilities, model: str) -> None:
-    unsupported = {
+    is_unsupported_by_field = {
         "temperature": is_set(request.temperature) and not capabilities.temperature,
         "top_p": is_set(request.top_p) and not capabilities.top_p,
         "presence_penalty": bool(request.presence_penalty) and not capabilities.penalties,
@@ -160,7 +160,7 @@ def _check_sampling(request: CreateRequest, capabilities: Capabilities, model: s
         "top_logprobs": bool(request.top_logprobs) and capabilities.max_top_logprobs is None,
         "include": INCLUDE_LOGPROBS in (request.include or ()) and capabilities.max_top_logprobs is None,
     }
-    for field, is_unsupported in unsupported.items():
+    for field, is_unsupported in is_unsupported_by_field.items():
         if is_unsupported:
             raise unsupported_parameter(field, model)
     if request.top_logprobs and request.top_logprobs > (capabilities.max_top_logprobs or 0):

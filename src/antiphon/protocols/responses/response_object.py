@@ -221,7 +221,8 @@ def wire_logprobs(tokens: Iterable[events.TokenLogprob]) -> list[parts.Logprob]:
 
 def complete_input_item(item: items.Item, new_id: NewId) -> items.Item:
     """
-    The input item as `input_items` lists it: with an id and a status, a message's content as a list, and a `detail` for every image.
+    The input item as `input_items` lists it: with an id and a status, a message's content as a list, and a `detail` for
+    every image.
     """
     complete = item
     if isinstance(item, items.FunctionCallOutput | items.CustomToolCallOutput) and not isinstance(item.output, str):

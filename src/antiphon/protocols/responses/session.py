@@ -1,8 +1,9 @@
 """
 The Responses session: one request, answered with the stream of events that the original sends.
 
-`protocols.output` decides the order of events; here each of its steps becomes events of the wire, numbered from 0 without a gap, between
-the events that show the response object. It makes no difference whether the client streams: if not, it just gets the last event.
+`protocols.output` decides the order of events; here each of its steps becomes events of the wire, numbered from 0
+without a gap, between the events that show the response object. It makes no difference whether the client streams: if
+not, it just gets the last event.
 """
 
 from base64 import b64encode
@@ -53,7 +54,9 @@ Paddings = Sequence[str]
 """Random text of `PADDING_MULTIPLE` characters, of one less, and so on, down to one."""
 
 PADDING_MULTIPLE = 16
-"""Deltas are padded to a multiple of this many characters, so that the size of a packet doesn't reveal the text in it."""
+"""
+Deltas are padded to a multiple of this many characters, so that the size of a packet doesn't reveal the text in it.
+"""
 
 
 class ResponsesSession:
@@ -148,7 +151,8 @@ class ResponsesSession:
         self._has_begun = True
         effects: list[Effect] = [SendToEngine(self._respond)]
         if self._resolved_request.is_stored and self._resolved_request.request.stream:
-            # A streaming client sees the id at once and may ask for it at any time, so it is stored first. Others see it at the end only.
+            # A streaming client sees the id at once and may ask for it at any time, so it is stored first. Others see
+            # it at the end only.
             effects.append(Persist(self._record("in_progress")))
         response = self._builder.build("in_progress")
         effects.append(Send(events.ResponseCreated(sequence_number=self._next_sequence_number(), response=response)))
@@ -325,7 +329,7 @@ class ResponsesSession:
                 effects.append(Send(kind(sequence_number=self._next_sequence_number(), response_id=self._resolved_request.id)))
         effects.append(Send(_DONE_EVENTS[part.kind](self._next_sequence_number(), item, part)))
         if part.kind is OutputKind.REASONING_SUMMARY:
-            done: events.ReasoningSummaryPartDone | events.ContentPartDone = events.ReasoningSummaryPartDone(
+            event: events.ReasoningSummaryPartDone | events.ContentPartDone = events.ReasoningSummaryPartDone(
                 sequence_number=self._next_sequence_number(),
                 item_id=item.id,
                 output_index=item.index,
@@ -333,14 +337,14 @@ class ResponsesSession:
                 part=parts.SummaryText(text=part.text),
             )
         else:
-            done = events.ContentPartDone(
+            event = events.ContentPartDone(
                 sequence_number=self._next_sequence_number(),
                 item_id=item.id,
                 output_index=item.index,
                 content_index=part.index,
                 part=wire_part(part),
             )
-        effects.append(Send(done))
+        effects.append(Send(event))
 
     def _on_item_done(self, step: steps.ItemDone, _at: float, effects: list[Effect]) -> None:
         item = step.item
@@ -477,7 +481,7 @@ def to_api_error(failure: engine_events.ResponseFailed) -> ApiError:
     )
 
 
-def fail_interrupted_record(record: ResponseRecord, at: int) -> ResponseRecord:
+def fail_interrupted_record(record: ResponseRecord) -> ResponseRecord:
     """The record of a response whose server died: its status is `failed`."""
     response = decode_response(record.body)
     failure = engine_events.ResponseFailed(id=record.id, message="The server stopped before this response was finished.")

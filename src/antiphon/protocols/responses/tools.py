@@ -1,8 +1,8 @@
 """
 The tools of a request, as the engine gets them.
 
-Clients such as Codex send every tool they know with every request, whatever the model can do. A tool that the engine can't do is either
-omitted (the response lists it, the model doesn't get it, `Omissions` names it) or refused.
+Clients such as Codex send every tool they know with every request, whatever the model can do. A tool that the engine
+can't do is either omitted (the response lists it, the model doesn't get it, `Omissions` names it) or refused.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -1,8 +1,8 @@
 """
 The beta of the Realtime API, on the wire only: events of a beta peer become GA events, and the other way round.
 
-Events that the beta does not have are not sent to a beta client. Where GA sends `conversation.item.added` and then `.done`, the beta sends
-`conversation.item.created` once, when the item is added.
+Events that the beta does not have are not sent to a beta client. Where GA sends `conversation.item.added` and then
+`.done`, the beta sends `conversation.item.created` once, when the item is added.
 """
 
 from collections.abc import Callable

@@ -1,8 +1,8 @@
 """
 The beta's own shapes of sessions, responses and items, and their conversion from and to GA shapes.
 
-The beta's sessions and responses are flat where GA's are nested. It has other names for formats and modalities, and the model's parts have
-the types `text` and `audio`. Fields that the beta does not have are not sent to a beta client.
+The beta's sessions and responses are flat where GA's are nested. It has other names for formats and modalities, and the
+model's parts have the types `text` and `audio`. Fields that the beta does not have are not sent to a beta client.
 """
 
 from collections.abc import Callable, Sequence

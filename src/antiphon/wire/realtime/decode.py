@@ -73,7 +73,9 @@ def _event_fields(frame: bytes) -> dict[str, Any]:
 
 
 def find_event_id(frame: bytes) -> str | None:
-    """The client's id of the event in `frame`, for an error about it; None if it has none, or one too long to repeat."""
+    """
+    The client's id of the event in `frame`, for an error about it; None if it has none, or one too long to repeat.
+    """
     try:
         event_id = _decode_object(frame).get("event_id")
     except _DECODE_ERRORS:

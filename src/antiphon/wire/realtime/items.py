@@ -29,7 +29,10 @@ class InputText(ItemPart, kw_only=True, tag="input_text"):
 
 
 class InputAudio(ItemPart, kw_only=True, tag="input_audio"):
-    """Audio for the model; `transcript` is null until it is known. The server sends `audio` in `conversation.item.retrieved` only."""
+    """
+    Audio for the model; `transcript` is null until it is known. The server sends `audio` in
+    `conversation.item.retrieved` only.
+    """
 
     audio: Opt[bytes] = UNSET
     transcript: Maybe[str] = UNSET

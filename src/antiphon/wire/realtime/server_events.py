@@ -480,8 +480,8 @@ _reader: EventReader[ServerEvent | Unknown] = EventReader(ServerEvent | Unknown)
 
 decode_server: Callable[[bytes], ServerEvent | Unknown] = _reader.read
 """
-Decodes a server's frame; raises `ClientError` if it is not an event. An event of an unknown type, or of a known type in another shape, is
-`Unknown`.
+Decodes a server's frame; raises `ClientError` if it is not an event. An event of an unknown type, or of a known type in
+another shape, is `Unknown`.
 """
 
 encode_server: Callable[[ServerEvent], bytes] = encode

@@ -87,7 +87,8 @@ class ErrorEvent(Tagged, kw_only=True, tag="error"):
     """
     An error.
 
-    Two shapes are in use: `code`, `message` and `param` in the event itself, or within `error`. `error_event` writes both.
+    Two shapes are in use: `code`, `message` and `param` in the event itself, or within `error`. `error_event` writes
+    both.
 
     Attributes:
         status: the HTTP status that tells it best; on a WebSocket.
@@ -137,7 +138,7 @@ class ContentPartDone(PartEvent, kw_only=True, tag="response.content_part.done")
     part: StreamedPart
 
 
-# Words
+# Text
 
 
 class OutputTextDelta(PartEvent, kw_only=True, tag="response.output_text.delta"):

@@ -1,4 +1,6 @@
-"""Items of tools that are not plain functions: searches, computers, shells, patches, containers, MCP servers, programs."""
+"""
+Items of tools that are not plain functions: searches, computers, shells, patches, containers, MCP servers, programs.
+"""
 
 from typing import Annotated, Any, Literal
 

@@ -130,7 +130,8 @@ class CreateRequest(Wire, kw_only=True):
     """
     What `POST /v1/responses` takes. No field is required: what is absent may come from elsewhere.
 
-    The original does not accept null for `model`, `input`, `tools`, `tool_choice` and `text`; clients of Open Responses send it.
+    The original does not accept null for `model`, `input`, `tools`, `tool_choice` and `text`; clients of Open Responses
+    send it.
     """
 
     null_is_absent = True
