@@ -250,7 +250,7 @@ class Play:
             if isinstance(came, events.Event):
                 self.laws.see(came)
             else:
-                self.laws.told(came)
+                self.laws.check_command(came)
             if isinstance(came, commands.Respond):
                 self.asked.append(came.id)
         self.seen = len(self.dialogue.came)

@@ -187,11 +187,11 @@ class Dialogue:
         self.came: list[Any] = []
         self.wakes_at: float | None = None
         self.dialect = DIALECTS[dialect]
-        begun = RealtimeSessionConfig(
+        config = RealtimeSessionConfig(
             **{"model": "parrot", "capabilities": capabilities, "dialect": dialect, "rate_limits": lambda: LIMITS} | opening
         )
-        self.session = RealtimeSession(begun, numbered())
-        self._hear(FromClient(begun, self.at))
+        self.session = RealtimeSession(config, numbered())
+        self._hear(FromClient(config, self.at))
         if not is_new:
             self.pending.clear()
 
