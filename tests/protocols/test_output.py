@@ -36,12 +36,12 @@ def played(*words, **how):
 
 SHOWN = {
     ItemAdded: lambda step: f"+{step.item.id}",
-    PartAdded: lambda step: f"[{step.part.slot.value}",
-    TextAppended: lambda step: f"{step.part.slot.value}{step.text!r}",
+    PartAdded: lambda step: f"[{step.part.kind.value}",
+    TextAppended: lambda step: f"{step.part.kind.value}{step.text!r}",
     AudioAppended: lambda step: f"~{len(step.pcm)}",
     ArgumentsAppended: lambda step: f"call{step.text!r}",
     AnnotationAppended: lambda step: f"cite{step.index}",
-    PartDone: lambda step: f"]{step.part.slot.value}",
+    PartDone: lambda step: f"]{step.part.kind.value}",
     ItemDone: lambda step: f"-{step.item.id} {step.item.status}",
     OutputFinished: lambda step: f"= {step.outcome}" + (f" {step.reason}" if step.reason else ""),
 }
@@ -132,7 +132,7 @@ def test_words_said_aloud_and_their_sound_are_one_part():
         events.AudioDelta(ID, bytes(2)),
         events.ResponseEnded(ID),
     )
-    assert told(played(*words, is_aloud=True)) == [
+    assert told(played(*words, is_spoken=True)) == [
         "+msg_1",
         "[sound",
         "sound'Hi'",
@@ -147,7 +147,7 @@ def test_words_said_aloud_and_their_sound_are_one_part():
 
 def test_sound_may_come_before_any_word_and_no_sound_is_none():
     words = events.AudioDelta(ID, b""), events.AudioDelta(ID, bytes(2)), events.ResponseEnded(ID)
-    assert told(played(*words, is_aloud=True)) == ["+msg_1", "[sound", "~2", "]sound", "-msg_1 completed", "= completed"]
+    assert told(played(*words, is_spoken=True)) == ["+msg_1", "[sound", "~2", "]sound", "-msg_1 completed", "= completed"]
 
 
 def test_for_a_client_that_can_not_hear_what_is_spoken_is_text_and_sound_is_nothing():
@@ -157,14 +157,14 @@ def test_for_a_client_that_can_not_hear_what_is_spoken_is_text_and_sound_is_noth
 
 def test_what_is_written_beside_what_is_said_is_another_part_of_the_message():
     words = events.TextDelta(ID, "a"), events.AudioDelta(ID, bytes(2)), events.TextDelta(ID, "b"), events.ResponseEnded(ID)
-    steps = played(*words, is_aloud=True)
+    steps = played(*words, is_spoken=True)
     assert told(steps)[:9] == ["+msg_1", "[text", "text'a'", "]text", "[sound", "~2", "]sound", "[text", "text'b'"]
     assert [step.part.index for step in steps if isinstance(step, PartAdded)] == [0, 1, 2]
 
 
 def test_a_call_in_the_middle_of_sound_closes_it_and_sound_after_a_call_is_another_message():
     words = events.AudioDelta(ID, bytes(2)), events.ToolCallStarted(ID, "a", "f"), events.AudioDelta(ID, bytes(2)), events.ResponseEnded(ID)
-    steps = told(played(*words, is_aloud=True))
+    steps = told(played(*words, is_spoken=True))
     assert steps == [
         "+msg_1",
         "[sound",
@@ -183,7 +183,7 @@ def test_a_call_in_the_middle_of_sound_closes_it_and_sound_after_a_call_is_anoth
 
 
 def test_an_answer_cut_off_in_the_middle_of_sound_closes_it():
-    response = machine(is_aloud=True)
+    response = machine(is_spoken=True)
     response.apply(events.AudioDelta(ID, bytes(2)))
     assert told(response.cancel()) == ["]sound", "-msg_1 incomplete", "= cancelled"]
     assert response.cancel() == []
@@ -191,12 +191,12 @@ def test_an_answer_cut_off_in_the_middle_of_sound_closes_it():
 
 
 def test_an_answer_of_no_words_may_have_no_items():
-    assert told(played(events.ResponseEnded(ID), is_never_empty=False)) == ["= completed"]
+    assert told(played(events.ResponseEnded(ID), requires_item=False)) == ["= completed"]
 
 
 def test_what_an_engine_says_of_what_it_hears_is_no_part_of_an_answer():
     words = events.SpeechStarted(ID, 1), events.InputTranscriptDone(id=ID, transcript="Hi"), events.EngineError(message="ouch", id=ID)
-    assert played(*words, is_aloud=True) == []
+    assert played(*words, is_spoken=True) == []
 
 
 def test_calls_that_interleave_are_told_one_after_the_other():
@@ -241,7 +241,7 @@ def test_arguments_for_a_call_that_is_over_break_the_answer():
     )
     steps = played(*words)
     assert told(steps) == ["+fc_1", "-fc_1 completed", "= failed"]
-    assert "'a' went on after its end" in steps[-1].failure.message
+    assert "'a' continued after its end" in steps[-1].failure.message
 
 
 def test_an_answer_of_no_words_is_an_empty_message():
@@ -305,8 +305,8 @@ def test_the_table_of_moves_is_whole_and_keeps_parts_inside_items():
 
 
 @given(st.lists(any_word | any_sound, max_size=30), ending, st.lists(any_word | any_sound, max_size=3), st.booleans())
-def test_whatever_an_engine_says_items_nest_and_one_end_comes(words, end, after, is_aloud):
-    steps = played(*words, end, *after, is_aloud=is_aloud)
+def test_whatever_an_engine_says_items_nest_and_one_end_comes(words, end, after, is_spoken):
+    steps = played(*words, end, *after, is_spoken=is_spoken)
     open_item, open_part, added, ended = None, None, [], 0
     for step in steps:
         assert not ended, "nothing follows the end"
@@ -343,7 +343,7 @@ def test_whatever_an_engine_says_items_nest_and_one_end_comes(words, end, after,
 
 @given(st.lists(any_word | any_sound, max_size=30))
 def test_what_is_said_aloud_is_told_in_order_with_the_words_before_their_sound(words):
-    response = machine(is_aloud=True)
+    response = machine(is_spoken=True)
     steps = [step for word in [*words, events.ResponseEnded(ID)] for step in response.apply(word)]
     if steps[-1].outcome == "failed":
         return

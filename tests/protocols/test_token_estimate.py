@@ -13,16 +13,16 @@ ID = "resp_1"
 ASKED = commands.Respond(id=ID, history=(history.Message("user", (history.TextPart("four" * 10),)),))
 
 
-def response_of(*words, is_aloud=False):
+def response_of(*words, is_spoken=False):
     numbers = itertools.count(1)
-    response = OutputMachine(lambda prefix: f"{prefix}_{next(numbers)}", is_spoken=is_aloud)
+    response = OutputMachine(lambda prefix: f"{prefix}_{next(numbers)}", is_spoken=is_spoken)
     for word in words:
         response.apply(word)
     return response
 
 
-def tokens(*words, ask=ASKED, is_cancelled=False, is_aloud=False):
-    response = response_of(*words, is_aloud=is_aloud)
+def tokens(*words, ask=ASKED, is_cancelled=False, is_spoken=False):
+    response = response_of(*words, is_spoken=is_spoken)
     if is_cancelled:
         response.cancel()
     return response_tokens(response, ask, 24_000)
@@ -56,7 +56,7 @@ def test_calls_count_those_that_wait_to_be_told_as_well():
 
 def test_an_answer_aloud_counts_its_sound_and_its_words():
     spoken = (events.AudioTranscriptDelta(ID, "x" * 40), events.AudioDelta(ID, bytes(48_000)))
-    assert tokens(*spoken, is_aloud=True, is_cancelled=True) == 10 + 10 + 20
+    assert tokens(*spoken, is_spoken=True, is_cancelled=True) == 10 + 10 + 20
 
 
 def test_an_answer_that_failed_before_its_first_word_counts_nothing():

@@ -1,1 +1,1 @@
-"""The protocol machines: events in, effects out; no I/O, no clock, no dice."""
+"""The protocol machines: events in, effects out; no I/O, no clock, no random numbers."""

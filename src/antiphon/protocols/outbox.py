@@ -1,32 +1,37 @@
-"""The events and commands that a live session has decided on and not yet handed out."""
+"""The effects that a live session has decided on and not yet returned."""
 
+from collections.abc import Callable
 from typing import Any
 
 from antiphon.engine_api import commands
-from antiphon.protocols.session import Effect, NewId, Send, SendToEngine
+from antiphon.protocols.session import Effect, Send, SendToEngine
+from antiphon.wire.codec.types import Wire
 
 
-class RealtimeOutbox:
+class Outbox:
     """
     What a session does about the event that it is handling.
+
+    Args:
+        stamp: the fields that every event to the client carries, such as its id; called once for each.
 
     Attributes:
         effects: in order.
     """
 
-    def __init__(self, new_id: NewId) -> None:
+    def __init__(self, stamp: Callable[[], dict[str, Any]]) -> None:
         self.effects: list[Effect] = []
-        self._new_id = new_id
+        self._stamp = stamp
 
-    def send(self, kind: Any, **fields: Any) -> None:
-        """Send the client an event of that kind."""
-        self.effects.append(Send(kind(event_id=self._new_id("event"), **fields)))
+    def send(self, kind: Callable[..., Wire], /, **fields: Any) -> None:
+        """Send the client an event: `kind` is its class."""
+        self.effects.append(Send(kind(**fields, **self._stamp())))
 
     def send_to_engine(self, command: commands.EngineCommand) -> None:
-        """Tell the engine a word."""
+        """Send the engine a command."""
         self.effects.append(SendToEngine(command))
 
     def drain(self) -> list[Effect]:
-        """All that is to be done; from here on it is empty."""
+        """All effects so far; the outbox is empty afterwards."""
         effects, self.effects = self.effects, []
         return effects

@@ -1,9 +1,11 @@
 """
-The response: what an engine's words open, fill and close, in an order that every client accepts.
+The output machine of a response: which items and parts an engine's events open, fill and close, in an order that every
+client accepts.
 
-One item is open at a time and within it one part, so an item's events never interleave with another's, its position in the output is
-its index, and whatever was opened is closed before the response ends. `MOVES` is the whole law: for what is open now and what the next
-word needs open, what closes and what opens. Protocols turn the steps into their own events.
+One item is open at a time, and within it one part, so the events of two items never interleave, an item's index is its
+position in the output, and everything that opens is closed before the response ends. `OUTPUT_TRANSITIONS` is the whole
+law: given what is open and what the next event needs open, it says what closes and what opens. Protocols turn the steps
+into their own events.
 """
 
 from collections.abc import Callable
@@ -19,7 +21,7 @@ _REASONING_KINDS = (OutputKind.REASONING_TEXT, OutputKind.REASONING_SUMMARY, Out
 
 
 class ContentPart:
-    """A part being filled: `index` among the parts of its list (a reasoning item counts content and summary apart)."""
+    """A part being filled; `index` is its place in its list (a reasoning item counts content and summary apart)."""
 
     __slots__ = ("annotations", "chunks", "index", "kind", "logprobs")
 
@@ -32,21 +34,21 @@ class ContentPart:
 
     @property
     def text(self) -> str:
-        """All of it so far."""
+        """The text so far."""
         return "".join(self.chunks)
 
 
 class OutputItem:
     """
-    An item being filled: a message, a reasoning item, a call, or what a hosted tool does.
+    An item being filled: a message, a reasoning item, a tool call, or a hosted tool's item.
 
     Attributes:
         index: its position in the output.
-        slot: what was first open in it, which tells its kind.
-        parts: of a message or of the reasoning itself.
+        kind: what was open first in it; tells which kind of item it is.
+        parts: of a message, or of the reasoning text.
         summaries: of a reasoning item.
-        call: what began it, for a call; its arguments are in `chunks`.
-        hosted: a hosted tool's item as its engine tells it.
+        call: the event that started a tool call; its arguments are in `chunks`.
+        hosted_item: a hosted tool's item, as its engine sends it.
         phase: of a message.
     """
 
@@ -75,12 +77,12 @@ class OutputItem:
 
     @property
     def is_reasoning(self) -> bool:
-        """Whether it holds reasoning."""
+        """Whether this is a reasoning item."""
         return self.kind in _REASONING_KINDS
 
     @property
     def arguments(self) -> str:
-        """A call's arguments so far."""
+        """A tool call's arguments so far."""
         return "".join(self.chunks)
 
 
@@ -107,7 +109,7 @@ class TextAppended(Struct):
 
 
 class AudioAppended(Struct):
-    """The open part is heard further, by `pcm`; its words so far are those of all the sound up to the end of it."""
+    """The open part's audio grew by `pcm`; its text so far is the transcript of all its audio up to here."""
 
     item: OutputItem
     part: ContentPart
@@ -122,7 +124,7 @@ class ArgumentsAppended(Struct):
 
 
 class HostedToolProgressed(Struct):
-    """The hosted tool whose item is open has come further."""
+    """The hosted tool whose item is open reported progress."""
 
     item: OutputItem
     event: dict[str, Any]
@@ -145,13 +147,13 @@ class PartDone(Struct):
 
 
 class ItemDone(Struct):
-    """The open item closed; its `status` says whether whole."""
+    """The open item closed; its `status` says whether it is complete."""
 
     item: OutputItem
 
 
 class OutputFinished(Struct):
-    """The response is over. `reason` says why it is incomplete, `broke` why it failed."""
+    """The response is over. `reason` says why it is incomplete, `failure` why it failed."""
 
     outcome: Outcome
     reason: str | None = None
@@ -183,17 +185,17 @@ OUTCOMES: dict[events.EndReason, tuple[Outcome, str | None]] = {
 
 class OutputMachine:
     """
-    The machine of one response: give it the engine's words, get the steps that follow.
+    The machine of one response: it takes the engine's events and returns the steps that follow.
 
     Args:
-        is_aloud: whether the client can hear; for one that can't, what is spoken is text, and sound is nothing.
-        is_never_empty: whether an answer of no words at all still has an item, as clients that read `output[0]` need it.
+        is_spoken: whether the client gets audio; if not, transcripts become text and audio is dropped.
+        requires_item: whether a response without output still gets an empty message, for clients that read `output[0]`.
 
     Attributes:
-        items: those that have closed, in order of their index.
-        used: the token count that the engine gave last.
-        outcome: how it ended; None before.
-        sound_bytes: how much sound was said.
+        items: the closed items, in order of their index.
+        usage: the last token count from the engine.
+        outcome: how the response ended; None before.
+        audio_bytes: how much audio the output has.
     """
 
     def __init__(self, new_id: Callable[[str], str], *, is_spoken: bool = False, requires_item: bool = True) -> None:
@@ -208,25 +210,28 @@ class OutputMachine:
         self._item: OutputItem | None = None
         self._part: ContentPart | None = None
         self._next_boundary = events.ItemBoundary("")
-        # Calls that began before the open one was complete wait here, so that events of two items never mix.
+        # A call that starts before the open one is complete waits here, so that events of two items never mix.
         self._waiting_calls: dict[str, list[ToolCallEvent]] = {}
 
     @property
     def is_over(self) -> bool:
-        """Whether it has finished; it then answers every word with nothing."""
+        """Whether the response has ended; further events then have no steps."""
         return self.outcome is not None
 
     def apply(self, event: events.EngineEvent) -> list[OutputStep]:
-        """What follows from `word`; never raises."""
+        """The steps that follow from `event`; never raises."""
         if self.outcome is not None or type(event) in NON_RESPONSE_EVENTS:
             return []
         return EVENT_HANDLERS[type(event)](self, event)
 
     def append_text(self, text: str) -> OutputItem | None:
         """
-        The open message, its last part longer by `text`; None where more than that would follow, and nothing was done.
+        Append `text` to the open message's last part.
 
-        The path of nearly every token: what `take` says of it in a step is one event, and known beforehand.
+        The fast path of nearly every token: `apply` would return one `TextAppended`, which the caller can build itself.
+
+        Returns:
+            The open message, or None if more steps than that would follow: then nothing was done.
         """
         if self._kind is not OutputKind.TEXT or not text:
             return None
@@ -236,10 +241,10 @@ class OutputMachine:
         return self._item
 
     def cancel(self) -> list[OutputStep]:
-        """What follows when nobody waits for the answer any more."""
+        """The steps that end the response early, when its client has left or cancelled it."""
         return [] if self.outcome is not None else [*self._close_all("incomplete"), self._finish("cancelled")]
 
-    # What is said
+    # Text, audio, reasoning
 
     def _add_text(self, kind: OutputKind, text: str, logprobs: tuple[events.TokenLogprob, ...] = ()) -> list[OutputStep]:
         if not text and not logprobs:
@@ -268,8 +273,7 @@ class OutputMachine:
         return [*steps, AudioAppended(self._item, self._part, pcm)]
 
     def _add_encrypted_reasoning(self, encrypted_content: str) -> list[OutputStep]:
-        at_reasoning = self._kind in _REASONING_KINDS
-        steps = [] if at_reasoning else [*self._close_calls("completed"), *self._move_to(OutputKind.REASONING_ITEM)]
+        steps = [] if self._kind in _REASONING_KINDS else [*self._close_calls("completed"), *self._move_to(OutputKind.REASONING_ITEM)]
         assert self._item is not None
         self._item.encrypted_content = encrypted_content
         return steps
@@ -281,24 +285,24 @@ class OutputMachine:
         part.annotations.append(annotation)
         return [*steps, AnnotationAppended(item, part, len(part.annotations) - 1, annotation)]
 
-    # What is called
+    # Tool calls
 
     def _handle_tool_call(self, event: ToolCallEvent) -> list[OutputStep]:
         if event.call_id in self._waiting_calls:
             self._waiting_calls[event.call_id].append(event)
             return []
         open_call = self._item.call if self._item is not None else None
-        mine = open_call is not None and open_call.call_id == event.call_id
+        is_open_call = open_call is not None and open_call.call_id == event.call_id
         match event:
             case events.ToolCallStarted() if open_call is None:
                 return self._move_to(OutputKind.TOOL_CALL, event)
-            case events.ToolCallStarted() if not mine:
+            case events.ToolCallStarted() if not is_open_call:
                 self._waiting_calls[event.call_id] = [event]
                 return []
-            case events.ToolArgumentsDelta(_, _, text) if mine:
+            case events.ToolArgumentsDelta(_, _, text) if is_open_call:
                 return self._append_arguments(text)
             case events.ToolCallDone():
-                return [*self._move_to(OutputKind.NONE), *self._flush_waiting_calls()] if mine else []
+                return [*self._move_to(OutputKind.NONE), *self._flush_waiting_calls()] if is_open_call else []
             case _:
                 return self._fail_on_garbled_call(event)
 
@@ -309,14 +313,14 @@ class OutputMachine:
         return [ArgumentsAppended(self._item, text)]
 
     def _flush_waiting_calls(self) -> list[OutputStep]:
-        """The calls that waited, as far as they are complete, and the next of them as far as it came."""
+        """Replay the waiting calls, up to and including the first that is not complete yet."""
         steps: list[OutputStep] = []
         while self._waiting_calls and self._kind is OutputKind.NONE:
-            words = self._waiting_calls.pop(next(iter(self._waiting_calls)))
-            for word in words:
-                match word:
+            batch = self._waiting_calls.pop(next(iter(self._waiting_calls)))
+            for event in batch:
+                match event:
                     case events.ToolCallStarted():
-                        steps += self._move_to(OutputKind.TOOL_CALL, word)
+                        steps += self._move_to(OutputKind.TOOL_CALL, event)
                     case events.ToolArgumentsDelta(_, _, text):
                         steps += self._append_arguments(text)
                     case events.ToolCallDone():
@@ -324,7 +328,7 @@ class OutputMachine:
         return steps
 
     def _close_calls(self, status: Status) -> list[OutputStep]:
-        """Close the open call and all that wait behind it."""
+        """Close the open call and all that wait for it."""
         if self._kind is not OutputKind.TOOL_CALL:
             return []
         steps = self._move_to(OutputKind.NONE, status=status)
@@ -334,11 +338,13 @@ class OutputMachine:
         return steps
 
     def _fail_on_garbled_call(self, event: events.ToolCallStarted | events.ToolArgumentsDelta) -> list[OutputStep]:
-        what = "began twice" if isinstance(event, events.ToolCallStarted) else "went on after its end, or before its beginning"
-        broke = events.ResponseFailed(id=event.id, message=f"The model server garbled a tool call: '{event.call_id}' {what}.", status=502)
-        return [*self._close_all("incomplete"), self._finish("failed", failure=broke)]
+        what = "started twice" if isinstance(event, events.ToolCallStarted) else "continued after its end or before its start"
+        failure = events.ResponseFailed(
+            id=event.id, message=f"The model server sent an invalid tool call: '{event.call_id}' {what}.", status=502
+        )
+        return [*self._close_all("incomplete"), self._finish("failed", failure=failure)]
 
-    # What hosted tools do
+    # Hosted tools
 
     def _handle_hosted_tool(self, event: HostedToolEvent) -> list[OutputStep]:
         if isinstance(event, events.HostedToolStarted):
@@ -351,7 +357,7 @@ class OutputMachine:
         item.hosted_item = event.item
         return self._move_to(OutputKind.NONE)
 
-    # What ends
+    # The end
 
     def _begin_next_item(self, event: events.ItemBoundary) -> list[OutputStep]:
         steps = [*self._close_calls("completed"), *self._move_to(OutputKind.NONE)]
@@ -362,12 +368,12 @@ class OutputMachine:
         self.usage = usage
         return []
 
-    def _end_response(self, reason: events.EndReason) -> list[OutputStep]:
-        outcome, why = OUTCOMES[reason]
+    def _end_response(self, end_reason: events.EndReason) -> list[OutputStep]:
+        outcome, incomplete_reason = OUTCOMES[end_reason]
         steps = self._close_all("completed" if outcome == "completed" else "incomplete")
         if outcome == "completed" and not self.items and self._requires_item:
             steps += [*self._move_to(OutputKind.TEXT), *self._move_to(OutputKind.NONE)]
-        return [*steps, self._finish(outcome, why)]
+        return [*steps, self._finish(outcome, incomplete_reason)]
 
     def _close_all(self, status: Status) -> list[OutputStep]:
         return [*self._close_calls(status), *self._move_to(OutputKind.NONE, status=status)]
@@ -376,7 +382,7 @@ class OutputMachine:
         self.outcome = outcome
         return OutputFinished(outcome, reason, failure)
 
-    # What opens and closes
+    # Opening and closing
 
     def _move_to(
         self,
@@ -400,18 +406,9 @@ class OutputMachine:
         return steps
 
     def _open_item(self, kind: OutputKind, call: events.ToolCallStarted | None, hosted_item: dict[str, Any] | None) -> OutputStep:
-        given, self._next_boundary = self._next_boundary, events.ItemBoundary("")
-        id = given.item_id
-        if id is None:
-            prefix = (
-                "ctc"
-                if call is not None and call.custom
-                else ITEM_ID_PREFIXES[kind]
-                if hosted_item is None
-                else _hosted_item_prefix(hosted_item)
-            )
-            id = self._new_id(prefix)
-        self._item = OutputItem(id, len(self.items), kind, call, hosted_item, given.phase)
+        boundary, self._next_boundary = self._next_boundary, events.ItemBoundary("")
+        id = boundary.item_id if boundary.item_id is not None else self._new_id(_id_prefix(kind, call, hosted_item))
+        self._item = OutputItem(id, len(self.items), kind, call, hosted_item, boundary.phase)
         return ItemAdded(self._item)
 
     def _open_part(self, kind: OutputKind) -> OutputStep:
@@ -423,37 +420,40 @@ class OutputMachine:
 
     def _end_part(self) -> OutputStep:
         assert self._item is not None and self._part is not None
-        done = PartDone(self._item, self._part)
+        step = PartDone(self._item, self._part)
         self._part = None
-        return done
+        return step
 
     def _end_item(self, status: Status) -> OutputStep:
         assert self._item is not None
         self._item.status = status
         self.items.append(self._item)
-        done = ItemDone(self._item)
+        step = ItemDone(self._item)
         self._item = None
-        return done
+        return step
 
 
-def _hosted_item_prefix(item: dict[str, Any]) -> str:
-    """What ids of such items begin with, by the id that the engine gave this one."""
-    prefix = str(item.get("id", "")).partition("_")[0]
+def _id_prefix(kind: OutputKind, call: events.ToolCallStarted | None, hosted_item: dict[str, Any] | None) -> str:
+    if call is not None and call.custom:
+        return "ctc"
+    if hosted_item is None:
+        return ITEM_ID_PREFIXES[kind]
+    prefix = str(hosted_item.get("id", "")).partition("_")[0]  # the engine's own, such as `ws` for a web search
     return prefix if prefix.isascii() and prefix.isalpha() and len(prefix) <= 8 else ITEM_ID_PREFIXES[OutputKind.HOSTED_TOOL]
 
 
 EVENT_HANDLERS: dict[type, Callable[[OutputMachine, Any], list[OutputStep]]] = {
-    events.ItemBoundary: lambda response, word: response._begin_next_item(word),
-    events.TextDelta: lambda response, word: response._add_text(OutputKind.TEXT, word.text, word.logprobs),
-    events.RefusalDelta: lambda response, word: response._add_text(OutputKind.REFUSAL, word.text),
-    events.ReasoningDelta: lambda response, word: response._add_text(
-        OutputKind.REASONING_SUMMARY if word.summary else OutputKind.REASONING_TEXT, word.text
+    events.ItemBoundary: lambda output, event: output._begin_next_item(event),
+    events.TextDelta: lambda output, event: output._add_text(OutputKind.TEXT, event.text, event.logprobs),
+    events.RefusalDelta: lambda output, event: output._add_text(OutputKind.REFUSAL, event.text),
+    events.ReasoningDelta: lambda output, event: output._add_text(
+        OutputKind.REASONING_SUMMARY if event.summary else OutputKind.REASONING_TEXT, event.text
     ),
-    events.ReasoningBoundary: lambda response, _: (
-        response._move_to(OutputKind.REASONING_ITEM) if response._kind is OutputKind.REASONING_SUMMARY else []
+    events.ReasoningBoundary: lambda output, _: (
+        output._move_to(OutputKind.REASONING_ITEM) if output._kind is OutputKind.REASONING_SUMMARY else []
     ),
-    events.EncryptedReasoning: lambda response, word: response._add_encrypted_reasoning(word.sealed),
-    events.AnnotationAdded: lambda response, word: response._add_annotation(word.annotation),
+    events.EncryptedReasoning: lambda output, event: output._add_encrypted_reasoning(event.content),
+    events.AnnotationAdded: lambda output, event: output._add_annotation(event.annotation),
     events.ToolCallStarted: OutputMachine._handle_tool_call,
     events.ToolArgumentsDelta: OutputMachine._handle_tool_call,
     events.ToolCallDone: OutputMachine._handle_tool_call,
@@ -461,17 +461,19 @@ EVENT_HANDLERS: dict[type, Callable[[OutputMachine, Any], list[OutputStep]]] = {
     events.HostedToolProgress: OutputMachine._handle_hosted_tool,
     events.HostedToolDone: OutputMachine._handle_hosted_tool,
     events.Usage: OutputMachine._set_usage,
-    events.AudioTranscriptDelta: lambda response, word: response._add_transcript(word.text),
-    events.AudioDelta: lambda response, word: response._add_audio(word.pcm),
-    events.ResponseEnded: lambda response, word: response._end_response(word.reason),
-    events.ResponseFailed: lambda response, word: [*response._close_all("incomplete"), response._finish("failed", failure=word)],
+    events.AudioTranscriptDelta: lambda output, event: output._add_transcript(event.text),
+    events.AudioDelta: lambda output, event: output._add_audio(event.pcm),
+    events.ResponseEnded: lambda output, event: output._end_response(event.reason),
+    events.ResponseFailed: lambda output, event: [*output._close_all("incomplete"), output._finish("failed", failure=event)],
 }
-"""What each word of an answer does; a word of an engine that is missing here and in `NOT_OF_AN_ANSWER` fails a test."""
+"""
+What each event of a response does. A test fails for an engine event that is neither here nor in `NON_RESPONSE_EVENTS`.
+"""
 
 ENGINE_STATUS_EVENTS = frozenset(
     {events.DuplexStarted, events.Listening, events.EngineMetrics, events.QueueUpdate, events.WorkerAssigned, events.EngineLost}
 )
-"""What an engine says of itself."""
+"""Events about the engine itself."""
 
 NON_RESPONSE_EVENTS = ENGINE_STATUS_EVENTS.union(
     (
@@ -484,4 +486,4 @@ NON_RESPONSE_EVENTS = ENGINE_STATUS_EVENTS.union(
         events.EngineError,
     )
 )
-"""That, and what it says of what it hears."""
+"""Those, and events about the client's audio."""

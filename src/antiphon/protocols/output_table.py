@@ -10,10 +10,7 @@ Outcome = Literal["completed", "incomplete", "failed", "cancelled"]
 
 
 class OutputKind(StrEnum):
-    """
-    What is open: nothing, a part of a message (in writing, or aloud) or of a reasoning item, a reasoning item between parts, a call, a
-    hosted tool's item.
-    """
+    """What is open in the output; `REASONING_ITEM` is a reasoning item between two parts."""
 
     NONE = "nothing"
     TEXT = "text"

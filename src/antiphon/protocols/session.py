@@ -1,8 +1,8 @@
 """
 The contract of a protocol machine: past-tense events in, imperative effects out.
 
-A session decides and never does: it is synchronous, touches no socket, reads no clock and rolls no dice. Times come with the events
-and ids from the `NewId` it was given, so that a test can replay any dialogue to the byte.
+A session decides and performs nothing: it is synchronous, touches no socket, reads no clock and draws no random
+numbers. Times come with the events, and ids from its `NewId`, so that a test can replay any dialogue to the byte.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,31 +15,31 @@ from antiphon.errors import ApiError
 from antiphon.records import ResponseRecord
 
 NewId = Callable[[str], str]
-"""A fresh id for a prefix: `mint("msg")` is something like `msg_68af…`."""
+"""A fresh id for a prefix: `new_id("msg")` is something like `msg_68af…`."""
 
 
 class FromClient(Struct, frozen=True):
-    """The client said something; `at` is Unix seconds."""
+    """A message came from the client; `at` is in Unix seconds."""
 
     message: Any
     at: float
 
 
 class FromEngine(Struct, frozen=True):
-    """The engine said these, together; `at` is Unix seconds."""
+    """Events came from the engine, together; `at` is in Unix seconds."""
 
     events: Sequence[engine_events.EngineEvent]
     at: float
 
 
 class Hangup(Struct, frozen=True):
-    """The client is gone; nothing sent from now on reaches it."""
+    """The client has disconnected; nothing sent from now on reaches it."""
 
     at: float
 
 
 class PersistFailed(Struct, frozen=True):
-    """A record could not be stored; every `Send` that waited for it was dropped unsent."""
+    """A record could not be stored. Every `Send` that waited for it was dropped."""
 
     record: ResponseRecord
     error: ApiError
@@ -47,14 +47,17 @@ class PersistFailed(Struct, frozen=True):
 
 
 class Shutdown(Struct, frozen=True):
-    """The session is to end, as the server does or the key of its client; the client is to be told so, and why, while it still can be."""
+    """
+    The session must end: the server stops, or the client's key was revoked. Tell the client why while it is still
+    connected.
+    """
 
     error: ApiError
     at: float
 
 
 class Tick(Struct, frozen=True):
-    """The time that a `WakeAt` asked for has come."""
+    """The time of the last `WakeAt` has come."""
 
     at: float
 
@@ -63,37 +66,37 @@ Event = FromClient | FromEngine | Hangup | PersistFailed | Shutdown | Tick
 
 
 class Send(Struct, frozen=True):
-    """Give the client this wire event."""
+    """Send the client this wire event."""
 
     event: Any
 
 
 class SendToEngine(Struct, frozen=True):
-    """Give the engine this word."""
+    """Send the engine this command."""
 
     command: commands.EngineCommand
 
 
 class Persist(Struct, frozen=True):
-    """Store this record; no `Send` or `Close` that follows is performed before it is durable."""
+    """Store this record. No `Send` or `Close` after it is performed before the record is durable."""
 
     record: ResponseRecord
 
 
 class CountTokens(Struct, frozen=True):
-    """An answer came to so many tokens, which count against the limits of whoever is asking."""
+    """Count a response's tokens against the client's limits."""
 
     tokens: int
 
 
 class WakeAt(Struct, frozen=True):
-    """Say so when it is that late, in Unix seconds; takes the place of the last one. None: never."""
+    """Deliver a `Tick` at this time, in Unix seconds. Replaces the previous `WakeAt`; None cancels it."""
 
     at: float | None
 
 
 class Close(Struct, frozen=True):
-    """The session is over; `fault` says why where it was not the plain end."""
+    """The session is over; `error` says why if it did not end normally."""
 
     error: ApiError | None = None
 
@@ -102,7 +105,7 @@ Effect = Send | SendToEngine | Persist | CountTokens | WakeAt | Close
 
 
 class Session(Protocol):
-    """A protocol machine. Never raises, whatever arrives; after `Close` it answers every event with nothing."""
+    """A protocol machine. It never raises, whatever arrives; after `Close` it returns no more effects."""
 
     def handle(self, event: Event) -> list[Effect]:
-        """What is to be done about `event`, in order."""
+        """The effects of `event`, in the order in which to perform them."""

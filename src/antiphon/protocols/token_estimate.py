@@ -1,8 +1,8 @@
 """
-What an answer came to in tokens, as limits count it.
+The tokens of a response, as rate limits count them.
 
-An engine says so with its last word. Of an answer that was interrupted, or whose engine doesn't count, it is estimated from what was asked
-and what was said. An estimate is for limits alone: no client is told it as `usage`.
+Engines report them at the end. If a response was interrupted, or its engine doesn't count, they are estimated from the
+request and the output. Estimates are for limits only: no client sees one as `usage`.
 """
 
 from antiphon.audio import duration_ms
@@ -11,34 +11,34 @@ from antiphon.protocols.output import OutputItem, OutputMachine
 from antiphon.wire.codec.types import encode
 
 BYTES_PER_TOKEN = 4
-"""Of UTF-8: about what tokenizers make of English."""
+"""Bytes of UTF-8 in a token: about what tokenizers make of English."""
 
 INPUT_AUDIO_MS_PER_TOKEN, OUTPUT_AUDIO_MS_PER_TOKEN = 100, 50
-"""Sound, as the Realtime API counts it."""
+"""Milliseconds of audio in a token, as the Realtime API counts them."""
 
 TOKENS_PER_FILE = 256
-"""A picture or a document, which nobody here has looked into."""
+"""An image or a document; its content is not looked at."""
 
 AUDIO_FILE_BYTES_PER_TOKEN = 3_200
-"""100 ms of a recording at 16 kHz; what is compressed counts for less."""
+"""100 ms of uncompressed s16le at 16 kHz; compressed files count for less."""
 
 
 def response_tokens(output: OutputMachine, request: commands.Respond, rate_hz: int) -> int:
     """
-    Input and output of an answer that is over.
+    Input and output tokens of a response that is over.
 
     Args:
-        rate_hz: of its sound.
+        rate_hz: of its audio.
 
     Returns:
-        What the engine said; else an estimate, which is nothing for an answer that failed before it said anything, or never began.
+        What the engine reported, or else an estimate: 0 if the response failed before any output, or never began.
     """
-    if (used := output.usage) is not None:
-        return max(0, used.input_tokens) + max(0, used.output_tokens)
-    text_bytes, sound_ms = sum(map(_output_text_bytes, output.items)), duration_ms(output.audio_bytes, rate_hz)
-    if output.outcome in (None, "failed") and not text_bytes and not sound_ms:
+    if (usage := output.usage) is not None:
+        return max(0, usage.input_tokens) + max(0, usage.output_tokens)
+    text_bytes, audio_ms = sum(map(_output_text_bytes, output.items)), duration_ms(output.audio_bytes, rate_hz)
+    if output.outcome in (None, "failed") and not text_bytes and not audio_ms:
         return 0
-    return _input_tokens(request) + _text_tokens(text_bytes) + -int(-sound_ms // OUTPUT_AUDIO_MS_PER_TOKEN)
+    return _input_tokens(request) + _text_tokens(text_bytes) + -int(-audio_ms // OUTPUT_AUDIO_MS_PER_TOKEN)
 
 
 def _output_text_bytes(item: OutputItem) -> int:
@@ -47,14 +47,13 @@ def _output_text_bytes(item: OutputItem) -> int:
 
 
 def _input_tokens(request: commands.Respond) -> int:
-    parts = [part for turn in request.history for part in getattr(turn, "parts", ())]
-    texts = [request.instructions or "", *(_item_text(turn) for turn in request.history), *(getattr(part, "text", "") for part in parts)]
+    parts = [part for item in request.history for part in getattr(item, "parts", ())]
+    texts = [request.instructions or "", *(_item_text(item) for item in request.history), *(getattr(part, "text", "") for part in parts)]
     tools = sum(len(encode(tool)) for tool in (*request.tools, *request.hosted_tools))
     return _text_tokens(tools + sum(len(text.encode()) for text in texts)) + sum(map(_part_tokens, parts))
 
 
 def _item_text(history_item: history.HistoryItem) -> str:
-    """What a turn says outside of its parts."""
     match history_item:
         case history.ReasoningItem(text, summary):
             return text or "".join(summary)

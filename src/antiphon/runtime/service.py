@@ -111,7 +111,7 @@ class Service:
         self._check_exposure()
         # What is nobody's now belonged to a process that died.
         for record in await self.store.orphans():
-            await self.store.put_if_unfinished(fail_interrupted_record(record, int(time.time())))
+            await self.store.put_if_unfinished(fail_interrupted_record(record))
         if self.recorder is not None:
             await self.recorder.open()
         await self.registry.start()
@@ -153,7 +153,7 @@ class Service:
         orphans = await self.store.orphans()
         for record in orphans:
             if record.id in suspects:
-                await self.store.put_if_unfinished(fail_interrupted_record(record, int(time.time())))
+                await self.store.put_if_unfinished(fail_interrupted_record(record))
         return {record.id for record in orphans}
 
     async def _sweep(self) -> None:

@@ -173,13 +173,13 @@ def test_messages_have_pictures_and_sound_and_films():
 
 @pytest.mark.parametrize("part", [PICTURE, SOUND, FILM, {"type": "audio", "data": base64_of(b"RIFF\0\0\0\0WAVE")}])
 def test_what_the_engine_does_not_take_is_refused_by_name(part):
-    dialogue = begun(abilities=TEXT) >> ask(system({"type": "text", "text": "Hm"}), user({"type": "text", "text": "See"}, part))
+    dialogue = begun(capabilities=TEXT) >> ask(system({"type": "text", "text": "Hm"}), user({"type": "text", "text": "See"}, part))
     dialogue << error("unsupported_parameter", param="input.messages[1].content[1]")
     dialogue >> ask("Hi") << Tells(commands.Respond)
 
 
 def test_who_cannot_speak_is_not_asked_to():
-    begun(abilities=TEXT) >> ask("Hi", tts={"enabled": True}) << error("unsupported_parameter", param="input.tts.enabled")
+    begun(capabilities=TEXT) >> ask("Hi", tts={"enabled": True}) << error("unsupported_parameter", param="input.tts.enabled")
 
 
 # How it is to answer
@@ -216,8 +216,8 @@ def test_how_to_answer_is_told_as_far_as_it_is_not_usual():
     ],
 )
 def test_thinking_is_an_effort_where_the_engine_knows_efforts(efforts, thinks, effort, extra):
-    dialogue = begun(abilities=structs.replace(ALL, efforts=efforts)) >> ask("Hi", enable_thinking=thinks)
-    dialogue << Tells(commands.Respond, effort=effort, sampling=Sampling(max_tokens=256, extra=extra))
+    dialogue = begun(capabilities=structs.replace(ALL, efforts=efforts)) >> ask("Hi", enable_thinking=thinks)
+    dialogue << Tells(commands.Respond, reasoning_effort=effort, sampling=Sampling(max_tokens=256, extra=extra))
 
 
 @pytest.mark.parametrize(
@@ -237,7 +237,7 @@ def test_the_voice_to_answer_with_is_found_wherever_clients_put_it(messages, tts
 
 
 def test_that_the_voice_cannot_be_had_is_noted():
-    dialogue = begun(abilities=structs.replace(ALL, clones=False)) >> ask("Hi", tts={"enabled": True, "ref_audio_data": HALF})
+    dialogue = begun(capabilities=structs.replace(ALL, clones=False)) >> ask("Hi", tts={"enabled": True, "ref_audio_data": HALF})
     dialogue << Tells(commands.Respond, voice=Voice(rate_hz=24_000)) >> events.ResponseEnded("resp_1")
     dialogue << done(metrics={"notes": ["tts.ref_audio_data: this model speaks in its own voice"]})
 
@@ -280,7 +280,7 @@ def test_a_session_that_ends_stops_its_answer():
 
 
 def test_a_long_answer_is_no_silence_of_the_client():
-    dialogue = begun(idle_s=60, lasts_s=3600) >> ask("Hi") << Tells(commands.Respond)
+    dialogue = begun(idle_timeout_s=60, max_duration_s=3600) >> ask("Hi") << Tells(commands.Respond)
     dialogue.wait(500)
     dialogue >> events.ResponseEnded("resp_1") << done()
     dialogue.wait(59)

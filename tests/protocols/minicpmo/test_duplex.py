@@ -35,8 +35,8 @@ USAGE = {
 }
 
 
-def can(**abilities):
-    return structs.replace(ALL, **abilities)
+def can(**capabilities):
+    return structs.replace(ALL, **capabilities)
 
 
 # What the engine is told
@@ -63,21 +63,23 @@ def test_one_recording_serves_for_both_voices():
     (
         Dialogue(until="assigned")
         >> init(ref_audio_base64=HALF)
-        << Tells(commands.StartDuplex, reference=HALF_PCM, voice=Voice(rate_hz=24_000, reference=HALF_PCM))
+        << Tells(commands.StartDuplex, reference_audio=HALF_PCM, voice=Voice(rate_hz=24_000, reference=HALF_PCM))
     )
 
 
 @pytest.mark.parametrize(
-    ("abilities", "payload", "voice", "notes"),
+    ("capabilities", "payload", "voice", "notes"),
     [
         (ALL, {"use_tts": False}, None, MISSING),
         (can(audio_out=False), {}, None, ["use_tts: this model does not speak"]),
         (can(clones=False), {"ref_audio": HALF}, Voice(rate_hz=24_000), ["voice: this model speaks in its own voice"]),
     ],
 )
-def test_what_the_engine_cannot_do_is_noted(abilities, payload, voice, notes):
+def test_what_the_engine_cannot_do_is_noted(capabilities, payload, voice, notes):
     dialogue = (
-        Dialogue(abilities=abilities, until="assigned") >> init(**payload) << Tells(commands.StartDuplex, voice=voice, reference=None)
+        Dialogue(capabilities=capabilities, until="assigned")
+        >> init(**payload)
+        << Tells(commands.StartDuplex, voice=voice, reference_audio=None)
     )
     dialogue >> READY << {"type": "session.created", "metrics": {"notes": notes}}
 
@@ -105,12 +107,12 @@ def test_no_sound_is_not_heard():
 @pytest.mark.parametrize(
     ("opening", "note"),
     [
-        ({"mode": "audio"}, "video_frames: not looked at in mode=audio"),
-        ({"abilities": can(sees=False)}, "video_frames: this model does not see"),
+        ({"mode": "audio"}, "video_frames: ignored in mode=audio"),
+        ({"capabilities": can(sees=False)}, "video_frames: this model does not see"),
     ],
 )
 def test_pictures_that_nobody_looks_at_are_noted_once(opening, note):
-    dialogue = Dialogue(until="assigned", **opening) >> init() << Tells(commands.StartDuplex, sees=False) >> READY << "session.created"
+    dialogue = Dialogue(until="assigned", **opening) >> init() << Tells(commands.StartDuplex, has_video=False) >> READY << "session.created"
     for notes in ([note], MISSING):
         dialogue >> append(frames=[base64_of(jpeg())]) << commands.AppendAudio(HALF_PCM)
         dialogue >> events.Listening() << delta("listen", metrics={"notes": notes})

@@ -97,10 +97,10 @@ def play(dialogue, script):
 
 @settings(max_examples=3 * settings.default.max_examples)
 @given(st.sampled_from(["chat", "audio", "video"]), st.sampled_from([ALL, TEXT]), beginnings, scripts, st.sampled_from(ENDS), scripts)
-def test_the_laws_hold_whatever_is_said(mode, abilities, until, script, end, rest):
+def test_the_laws_hold_whatever_is_said(mode, capabilities, until, script, end, rest):
     if mode != "chat":
-        abilities = structs.replace(abilities, full_duplex=True)
-    dialogue = Dialogue(mode, abilities, until)
+        capabilities = structs.replace(capabilities, full_duplex=True)
+    dialogue = Dialogue(mode, capabilities, until)
     play(dialogue, script)
     play(dialogue, [end])
     play(dialogue, rest)

@@ -129,9 +129,9 @@ def test_close_codes_tell_the_same():
 
 
 def test_a_model_that_only_answers_can_be_had_in_chat_only():
-    dialogue = Dialogue(mode="audio", abilities=TEXT) << error("unsupported_value", param="mode") << Closes("unsupported_value")
+    dialogue = Dialogue(mode="audio", capabilities=TEXT) << error("unsupported_value", param="mode") << Closes("unsupported_value")
     dialogue >> ASSIGNED
-    Dialogue(mode="chat", abilities=TEXT) >> ASSIGNED << "session.queue_done"
+    Dialogue(mode="chat", capabilities=TEXT) >> ASSIGNED << "session.queue_done"
 
 
 # Beginning
@@ -179,7 +179,7 @@ def test_an_engine_that_does_not_get_ready_ends_the_session(word):
 
 
 def test_who_does_not_begin_gives_the_place_back():
-    dialogue = Dialogue(until="assigned", init_s=30).wait(29.9)
+    dialogue = Dialogue(until="assigned", init_timeout_s=30).wait(29.9)
     assert dialogue.pending == []
     dialogue.wait(0.1)
     dialogue << closed("init_timeout", session_id=None) << Closes()
@@ -225,7 +225,7 @@ def test_who_only_makes_mistakes_is_taken_for_broken():
 
 
 def test_a_session_is_warned_before_it_has_lasted_as_long_as_it_may():
-    dialogue = Dialogue(until="live", lasts_s=300, warning_s=30, idle_s=1_000).wait(269)
+    dialogue = Dialogue(until="live", max_duration_s=300, warning_s=30, idle_timeout_s=1_000).wait(269)
     dialogue >> events.Listening() << delta("listen", metrics={"remaining_s": MISSING})
     dialogue.wait(1) << event("session.warning", remaining_s=30.0, session_id=ID)
     dialogue >> events.Listening() << delta("listen", metrics={"remaining_s": 30.0})
@@ -234,25 +234,25 @@ def test_a_session_is_warned_before_it_has_lasted_as_long_as_it_may():
 
 
 def test_time_counts_from_when_there_was_a_place():
-    dialogue = (Dialogue(lasts_s=100, warning_s=10, init_s=1_000) >> waiting(1) << "session.queued").wait(500)
+    dialogue = (Dialogue(max_duration_s=100, warning_s=10, init_timeout_s=1_000) >> waiting(1) << "session.queued").wait(500)
     dialogue >> ASSIGNED << "session.queue_done"
     dialogue.wait(40) >> init() << Tells(commands.StartDuplex)
     dialogue >> READY << event("session.created", metrics={"remaining_s": 60.0})
 
 
 def test_no_warning_comes_where_none_is_wanted():
-    Dialogue(until="live", lasts_s=50, warning_s=0).wait(50) << closed("timeout") << Closes()
+    Dialogue(until="live", max_duration_s=50, warning_s=0).wait(50) << closed("timeout") << Closes()
 
 
 def test_who_is_silent_gives_the_place_back():
-    dialogue = Dialogue(until="live", idle_s=60).wait(59) >> append() << commands.AppendAudio(HALF_PCM)
+    dialogue = Dialogue(until="live", idle_timeout_s=60).wait(59) >> append() << commands.AppendAudio(HALF_PCM)
     dialogue.wait(59)
     dialogue >> events.Listening() << delta("listen")
     dialogue.wait(1) << closed("idle_timeout", session_id=ID) << Closes()
 
 
 def test_who_sends_too_fast_to_be_read_is_not_silent():
-    dialogue = Dialogue(until="live", idle_s=10) >> append() << commands.AppendAudio(HALF_PCM)
+    dialogue = Dialogue(until="live", idle_timeout_s=10) >> append() << commands.AppendAudio(HALF_PCM)
     (dialogue >> ClientThrottled(15)).wait(1)
     (dialogue >> ClientThrottled(2)).wait(23)  # it does not make the other shorter
     assert dialogue.pending == []
@@ -322,5 +322,5 @@ def test_a_session_whose_key_opens_nothing_any_more_says_so():
 
 
 def test_a_client_that_comes_back_is_told_that_it_did():
-    dialogue = Dialogue(until="live", lasts_s=300).wait(10)
+    dialogue = Dialogue(until="live", max_duration_s=300).wait(10)
     dialogue >> ConnectionResumed() << event("session.resumed", session_id=ID, metrics={"remaining_s": 290.0})

@@ -113,12 +113,12 @@ def test_a_session_that_writes_down_what_is_said_knows_no_answers(talk_to):
     ],
 )
 def test_an_answer_that_can_not_be_had_is_refused_by_name_and_not_begun(talk_to, response, code, param):
-    session = talk_to(abilities=TEXT) >> event("response.create", response=response, event_id="mine") << error(code, "mine", param=param)
+    session = talk_to(capabilities=TEXT) >> event("response.create", response=response, event_id="mine") << error(code, "mine", param=param)
     session >> event("response.create") << "response.created" << Tells(commands.Respond)
 
 
 def test_a_client_that_asks_twice_and_cancels_twice_is_told_and_served(talk_to):
-    session = talk_to(abilities=OMNI) >> event("response.create") << "response.created" << responds()
+    session = talk_to(capabilities=OMNI) >> event("response.create") << "response.created" << responds()
     session >> event("response.create") << error("conversation_already_has_active_response")
     session >> event("response.cancel") << commands.Cancel("resp_1") << "response.done rate_limits.updated"
     session >> event("response.cancel") << error("response_cancel_not_active")

@@ -162,8 +162,8 @@ ends = st.sampled_from([("hangup",), ("halt",), ("wait", 4_000.0)])
 class Play:
     """A session on which a script is played, under the laws."""
 
-    def __init__(self, dialect, abilities, **opening):
-        self.dialogue = Dialogue(abilities, dialect, is_new=True, **opening)
+    def __init__(self, dialect, capabilities, **opening):
+        self.dialogue = Dialogue(capabilities, dialect, is_new=True, **opening)
         self.laws = Laws()
         self.seen = 0
         self.asked = ["resp_unheard_of"]
@@ -250,7 +250,7 @@ class Play:
             if isinstance(came, events.Event):
                 self.laws.see(came)
             else:
-                self.laws.told(came)
+                self.laws.check_command(came)
             if isinstance(came, commands.Respond):
                 self.asked.append(came.id)
         self.seen = len(self.dialogue.came)
@@ -284,19 +284,19 @@ def fields_of(word):
 
 
 @pytest.mark.parametrize("dialect", ["ga", "beta"])
-@pytest.mark.parametrize("abilities", [OMNI, TEXT, READER, SPEAKER], ids=["omni", "text", "reader", "speaker"])
+@pytest.mark.parametrize("capabilities", [OMNI, TEXT, READER, SPEAKER], ids=["omni", "text", "reader", "speaker"])
 @given(scripts, ends)
-def test_the_laws_hold_whatever_is_said(dialect, abilities, script, end):
-    play = Play(dialect, abilities)
+def test_the_laws_hold_whatever_is_said(dialect, capabilities, script, end):
+    play = Play(dialect, capabilities)
     for step in script:
         play.play(step)
     play.close(end if not play.dialogue.session.end_reason else ("wait", 0))
 
 
-@pytest.mark.parametrize("abilities", [OMNI, SPEAKER], ids=["omni", "speaker"])
+@pytest.mark.parametrize("capabilities", [OMNI, SPEAKER], ids=["omni", "speaker"])
 @given(scripts)
-def test_the_laws_hold_where_the_server_plays_and_all_that_it_began_to_play_ends(abilities, script):
-    play = Play("ga", abilities, has_output_buffer=True)
+def test_the_laws_hold_where_the_server_plays_and_all_that_it_began_to_play_ends(capabilities, script):
+    play = Play("ga", capabilities, has_output_buffer=True)
     for step in script:
         play.play(step)
     while play.laws.live and not play.dialogue.session.end_reason:

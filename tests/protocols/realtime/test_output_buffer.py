@@ -62,7 +62,7 @@ def test_an_engine_that_is_slower_than_time_does_not_make_the_rest_older(talk_to
 
 
 def test_an_answer_in_writing_plays_nothing(talk_to):
-    session = answering(talk_to, events.TextDelta("resp_1", "Hi"), END, abilities=TEXT)
+    session = answering(talk_to, events.TextDelta("resp_1", "Hi"), END, capabilities=TEXT)
     assert not [each for each in session.events() if each["type"].startswith("output_audio_buffer")]
 
 

@@ -13,7 +13,7 @@ MESSAGE = {"type": "message", "role": "user", "content": [{"type": "input_text",
 
 
 def foresees(**fields):
-    return Tells(commands.Prepare, ask=responds(**fields))
+    return Tells(commands.Prepare, request=responds(**fields))
 
 
 def spoken(turn_id, pcm=b""):

@@ -15,26 +15,26 @@ OPENED = "response.output_item.added conversation.item.added response.content_pa
 DONE = "response.content_part.done conversation.item.done response.output_item.done response.done rate_limits.updated"
 
 
-def asked(talk_to, abilities=OMNI, **response):
-    return talk_to(abilities=abilities) >> event("response.create", response=response) << "response.created" << responds()
+def asked(talk_to, capabilities=OMNI, **response):
+    return talk_to(capabilities=capabilities) >> event("response.create", response=response) << "response.created" << responds()
 
 
 def test_the_first_event_tells_the_session(talk_to):
-    session = talk_to(abilities=TEXT, is_new=True)
+    session = talk_to(capabilities=TEXT, is_new=True)
     created = {"id": "sess_1", "type": "realtime", "object": "realtime.session", "model": "parrot", "expires_at": 4_600}
     session << event("session.created", session=created) >> event("response.create") << "response.created" << responds()
 
 
 def test_the_beta_tells_of_its_conversation_as_well(talk_to):
     (
-        talk_to(abilities=TEXT, dialect="beta", is_new=True)
+        talk_to(capabilities=TEXT, dialect="beta", is_new=True)
         << "session.created"
         << event("conversation.created", conversation={"id": "conv_1"})
     )
 
 
 def test_an_answer_in_writing(talk_to):
-    session = asked(talk_to, abilities=TEXT) >> events.TextDelta("resp_1", "Hi")
+    session = asked(talk_to, capabilities=TEXT) >> events.TextDelta("resp_1", "Hi")
     item = {"id": "item_1", "object": "realtime.item", "type": "message", "role": "assistant"}
     session << event(
         "response.output_item.added", response_id="resp_1", output_index=0, item={**item, "status": "in_progress", "content": []}
@@ -64,7 +64,7 @@ def test_an_answer_in_writing(talk_to):
 
 
 def test_an_answer_in_writing_in_the_beta(talk_to):
-    session = talk_to(abilities=TEXT, dialect="beta") >> event("response.create") << "response.created" << responds()
+    session = talk_to(capabilities=TEXT, dialect="beta") >> event("response.create") << "response.created" << responds()
     session << "rate_limits.updated" >> (events.TextDelta("resp_1", "Hi"), events.ResponseEnded("resp_1"))
     session << "response.output_item.added conversation.item.created response.content_part.added response.text.delta response.text.done"
     session << "response.content_part.done"
@@ -123,7 +123,7 @@ def test_what_is_written_in_an_answer_aloud_is_a_part_of_its_own(talk_to):
 
 def test_reasoning_has_no_place_and_a_refusal_is_text(talk_to):
     session = (
-        asked(talk_to, abilities=TEXT)
+        asked(talk_to, capabilities=TEXT)
         >> (events.ReasoningDelta("resp_1", "Hm."), events.EncryptedReasoning("resp_1", "x"))
         >> events.RefusalDelta("resp_1", "No.")
     )
@@ -132,7 +132,7 @@ def test_reasoning_has_no_place_and_a_refusal_is_text(talk_to):
 
 def test_an_engines_names_of_items_are_not_the_conversations(talk_to):
     wrote = {"type": "message", "role": "user", "id": "a", "content": [{"type": "input_text", "text": "Hi"}]}
-    session = talk_to(abilities=TEXT) >> event("conversation.item.create", item=wrote)
+    session = talk_to(capabilities=TEXT) >> event("conversation.item.create", item=wrote)
     session.skip() >> event("response.create") << "response.created" << responds()
     said = (
         events.ItemBoundary("resp_1", "a"),
@@ -158,7 +158,7 @@ def called(talk_to, **options):
         events.ToolArgumentsDelta("resp_1", "call_1", '{"a":'),
         events.ToolArgumentsDelta("resp_1", "call_1", "1}"),
     )
-    session = talk_to(abilities=TEXT, **options) >> event("response.create")
+    session = talk_to(capabilities=TEXT, **options) >> event("response.create")
     return session.skip() >> words
 
 
@@ -215,7 +215,7 @@ def test_the_model_goes_on_only_when_asked_and_then_finds_what_the_call_gave(tal
 
 
 def test_a_message_and_parallel_calls_are_items_one_after_the_other(talk_to):
-    session = asked(talk_to, abilities=TEXT) >> events.TextDelta("resp_1", "Wait.") << OPENED << "response.output_text.delta"
+    session = asked(talk_to, capabilities=TEXT) >> events.TextDelta("resp_1", "Wait.") << OPENED << "response.output_text.delta"
     session >> (
         events.ToolCallStarted("resp_1", "a", "f"),
         events.ToolCallStarted("resp_1", "b", "g"),
@@ -239,7 +239,7 @@ def test_a_message_and_parallel_calls_are_items_one_after_the_other(talk_to):
 
 
 def test_a_cancelled_answer_is_closed_and_stays_in_the_conversation(talk_to):
-    session = asked(talk_to, abilities=TEXT) >> events.TextDelta("resp_1", "Once") << OPENED << "response.output_text.delta"
+    session = asked(talk_to, capabilities=TEXT) >> events.TextDelta("resp_1", "Once") << OPENED << "response.output_text.delta"
     session >> event("response.cancel") << commands.Cancel("resp_1") << "response.output_text.done response.content_part.done"
     session << event("conversation.item.done", item={"status": "incomplete"}) << "response.output_item.done"
     details = {"type": "cancelled", "reason": "client_cancelled"}
@@ -286,7 +286,7 @@ def test_a_second_answer_at_once_is_refused_and_nothing_is_told_of_it(talk_to):
 def test_answers_out_of_band_run_beside_and_leave_nothing_behind(talk_to):
     session = asked(talk_to, **WRITTEN) >> event("response.create", response={"conversation": "none", "metadata": {"for": "me"}, **WRITTEN})
     aside = {"id": "resp_2", "conversation_id": None, "metadata": {"for": "me"}}
-    session << event("response.created", response=aside) << responds("resp_2", aside=True)
+    session << event("response.created", response=aside) << responds("resp_2", out_of_band=True)
     session >> (events.TextDelta("resp_2", "psst"), events.ResponseEnded("resp_2"))
     session << event("response.output_item.added", response_id="resp_2") << "response.content_part.added response.output_text.delta"
     session << "response.output_text.done response.content_part.done response.output_item.done"
@@ -326,7 +326,7 @@ def wrote(text, **fields):
 
 
 def test_input_stands_in_for_the_conversation(talk_to):
-    session = talk_to(abilities=TEXT) >> event("conversation.item.create", item=wrote("a", id="mine"))
+    session = talk_to(capabilities=TEXT) >> event("conversation.item.create", item=wrote("a", id="mine"))
     session.skip() >> event("response.create", response={"input": [wrote("b"), {"type": "item_reference", "id": "mine"}]})
     history = tuple(engine_history.Message("user", (engine_history.TextPart(text),)) for text in "ba")
     session << "response.created" << responds(history=history) >> events.ResponseEnded("resp_1")
@@ -387,7 +387,7 @@ def test_the_beta_is_told_what_an_answer_is_sampled_with(talk_to):
 
 def test_an_answer_for_which_no_tokens_are_left_fails_before_the_engine_hears_of_it(talk_to):
     spent = (RateLimit(name="tokens", limit=100, remaining=0, reset_seconds=6.0),)
-    session = talk_to(limits=lambda: spent) >> event("response.create") << "response.created"
+    session = talk_to(rate_limits=lambda: spent) >> event("response.create") << "response.created"
     details = {"type": "failed", "error": {"type": "rate_limit_error", "code": "rate_limit_exceeded"}}
     session << event("response.done", response={"status": "failed", "status_details": details})
     session << event("rate_limits.updated", rate_limits=[{"name": "tokens", "remaining": 0}])
@@ -397,7 +397,7 @@ def test_an_answer_for_which_no_tokens_are_left_fails_before_the_engine_hears_of
 def test_what_is_left_is_told_without_what_the_answer_took(talk_to):
     # The tokens of an answer are counted where it is told, and that is after the session has said what is left.
     left = (*LIMITS, RateLimit(name="tokens", limit=60, remaining=50, reset_seconds=10.0))
-    session = talk_to(abilities=TEXT, limits=lambda: left) >> event("response.create") << "response.created" << responds()
+    session = talk_to(capabilities=TEXT, rate_limits=lambda: left) >> event("response.create") << "response.created" << responds()
     session >> (events.Usage(id="resp_1", input_tokens=20, output_tokens=10), events.ResponseEnded("resp_1")) << "response.done"
     session << event("rate_limits.updated", rate_limits=[{"remaining": 9, "reset_seconds": 6.0}, {"remaining": 20, "reset_seconds": 40.0}])
     session >> event("response.create") << "response.created" << responds("resp_2")
@@ -408,14 +408,14 @@ def test_what_is_left_is_told_without_what_the_answer_took(talk_to):
 def test_who_has_used_too_much_is_told_when_there_is_something_again(talk_to):
     # Ten tokens are owed, of 60 a minute: one is there again in eleven seconds, all of them in seventy.
     owed = (RateLimit(name="tokens", limit=60, remaining=0, reset_seconds=70.0),)
-    session = talk_to(limits=lambda: owed) >> event("response.create") << "response.created"
+    session = talk_to(rate_limits=lambda: owed) >> event("response.create") << "response.created"
     message = "Rate limit reached: your limit is 60 tokens per minute. Please try again in 11.000s."
     session << event("response.done", response={"status_details": {"error": {"message": message}}}) << "rate_limits.updated"
 
 
 @pytest.mark.parametrize(("reason", "told"), [("length", "max_output_tokens"), ("content_filter", "content_filter")])
 def test_an_answer_cut_short_says_why(talk_to, reason, told):
-    session = asked(talk_to, abilities=TEXT) >> (events.TextDelta("resp_1", "On"), events.ResponseEnded("resp_1", reason)) << OPENED
+    session = asked(talk_to, capabilities=TEXT) >> (events.TextDelta("resp_1", "On"), events.ResponseEnded("resp_1", reason)) << OPENED
     session << "response.output_text.delta response.output_text.done response.content_part.done"
     session << event("conversation.item.done", item={"status": "incomplete"}) << "response.output_item.done"
     details = {"type": "incomplete", "reason": told}
@@ -441,7 +441,7 @@ def test_trouble_that_is_no_answers_is_an_error_and_the_session_goes_on(talk_to)
 
 
 def test_an_answer_too_long_to_be_told_ends_at_its_limit(talk_to):
-    session = asked(talk_to, abilities=TEXT) >> events.TextDelta("resp_1", "é" * 200_000)
+    session = asked(talk_to, capabilities=TEXT) >> events.TextDelta("resp_1", "é" * 200_000)
     session.skip() >> events.TextDelta("resp_1", "x" * 2_000_000)
     came = session.pending
     assert came.pop(0) == commands.Cancel("resp_1")
@@ -450,7 +450,7 @@ def test_an_answer_too_long_to_be_told_ends_at_its_limit(talk_to):
 
 
 def test_a_call_too_long_to_be_told_ends_at_its_limit(talk_to):
-    session = asked(talk_to, abilities=TEXT) >> (
+    session = asked(talk_to, capabilities=TEXT) >> (
         events.ToolCallStarted("resp_1", "c", "f"),
         events.ToolArgumentsDelta("resp_1", "c", "x" * 2_000_000),
     )
@@ -489,7 +489,7 @@ CLOSES = f"response.output_text.done {DONE.removesuffix(' rate_limits.updated')}
 
 def said(talk_to, **fields):
     """An answer under way: 8 bytes were asked, and 40 said."""
-    session = talk_to(abilities=TEXT, **fields) >> event("response.create", response=WRITTEN | {"instructions": "Be brief"})
+    session = talk_to(capabilities=TEXT, **fields) >> event("response.create", response=WRITTEN | {"instructions": "Be brief"})
     return session << "response.created" << responds() >> events.TextDelta("resp_1", "x" * 40) << SAYS
 
 
@@ -501,7 +501,7 @@ def test_the_tokens_of_an_answer_are_spent_as_it_ends(talk_to):
 
 def test_an_answer_that_is_cancelled_is_spent_though_no_usage_is_told(talk_to):
     left = (RateLimit(name="tokens", limit=60, remaining=50, reset_seconds=10.0),)
-    session = said(talk_to, limits=lambda: left) >> event("response.cancel") << commands.Cancel("resp_1")
+    session = said(talk_to, rate_limits=lambda: left) >> event("response.cancel") << commands.Cancel("resp_1")
     session << CLOSES.removesuffix("response.done") << event("response.done", response={"status": "cancelled", "usage": None})
     session << event("rate_limits.updated", rate_limits=[{"remaining": 50 - 12}])
     assert session.spent == [12]
@@ -519,6 +519,6 @@ def test_an_answer_under_way_when_the_server_stops_is_spent(talk_to):
 
 
 def test_an_answer_that_nothing_came_of_is_not_spent(talk_to):
-    session = asked(talk_to, abilities=TEXT, **WRITTEN) >> events.ResponseFailed(id="resp_1", message="boom")
+    session = asked(talk_to, capabilities=TEXT, **WRITTEN) >> events.ResponseFailed(id="resp_1", message="boom")
     session << "response.done rate_limits.updated"
     assert session.spent == []

@@ -64,7 +64,7 @@ def test_a_place_of_null_is_the_last(talk_to):
 
 
 def test_the_model_reads_items_in_their_order(talk_to):
-    session = holding(talk_to, "a", "b", abilities=TEXT) >> create(wrote("c"), previous_item_id="root")
+    session = holding(talk_to, "a", "b", capabilities=TEXT) >> create(wrote("c"), previous_item_id="root")
     history = tuple(engine_history.Message("user", (engine_history.TextPart(text),)) for text in "cab")
     session.skip() >> event("response.create") << "response.created" << responds(history=history)
 
@@ -114,14 +114,14 @@ def test_sound_in_an_item_is_kept_and_not_sent_back(talk_to):
 
 def test_sound_in_an_item_is_refused_where_nobody_hears(talk_to):
     part = {"type": "input_audio", "audio": "AAAA"}
-    session = talk_to(abilities=TEXT) >> create({"type": "message", "role": "user", "content": [part]})
+    session = talk_to(capabilities=TEXT) >> create({"type": "message", "role": "user", "content": [part]})
     session << error("unsupported_content_type", message="Unsupported content type: audio input is not supported with the 'parrot' model.")
 
 
-@pytest.mark.parametrize(("abilities", "is_taken"), [(OMNI, True), (TEXT, False)])
-def test_pictures_are_for_engines_that_see(talk_to, abilities, is_taken):
+@pytest.mark.parametrize(("capabilities", "is_taken"), [(OMNI, True), (TEXT, False)])
+def test_pictures_are_for_engines_that_see(talk_to, capabilities, is_taken):
     picture = {"type": "input_image", "image_url": "data:image/png;base64,AA==", "detail": "low"}
-    session = talk_to(abilities=abilities) >> create({"type": "message", "role": "user", "content": [picture]})
+    session = talk_to(capabilities=capabilities) >> create({"type": "message", "role": "user", "content": [picture]})
     if not is_taken:
         session << error("unsupported_parameter", param="item.content[0].image_url")
         return
@@ -179,7 +179,7 @@ def test_what_is_no_item_is_refused_by_name(talk_to, dialect, item, code, param)
 
 
 def test_a_deleted_item_is_gone(talk_to):
-    session = holding(talk_to, "a", "b", "c", abilities=TEXT) >> event("conversation.item.delete", item_id="b")
+    session = holding(talk_to, "a", "b", "c", capabilities=TEXT) >> event("conversation.item.delete", item_id="b")
     session << event("conversation.item.deleted", item_id="b")
     history = tuple(engine_history.Message("user", (engine_history.TextPart(text),)) for text in "ac")
     session >> event("response.create") << "response.created" << responds(history=history)
@@ -193,7 +193,7 @@ def test_what_is_not_there_can_not_be_had(talk_to, action, doing):
 
 
 def test_an_answer_whose_item_is_deleted_goes_on_without_it(talk_to):
-    session = talk_to(abilities=TEXT) >> event("response.create") << "response.created" << responds()
+    session = talk_to(capabilities=TEXT) >> event("response.create") << "response.created" << responds()
     session >> events.TextDelta("resp_1", "a")
     session.skip() >> event("conversation.item.delete", item_id="item_1") << "conversation.item.deleted"
     session >> create(wrote("b", id="item_1")) << "conversation.item.added conversation.item.done"

@@ -70,11 +70,11 @@ def test_a_beta_session_is_flat(talk_to):
 
 
 def test_an_engine_that_only_writes_answers_in_writing(talk_to):
-    assert begun(talk_to, abilities=TEXT)["output_modalities"] == ["text"]
+    assert begun(talk_to, capabilities=TEXT)["output_modalities"] == ["text"]
 
 
 def test_an_engine_that_hears_and_finds_no_turns_leaves_them_to_the_client(talk_to):
-    assert begun(talk_to, abilities=Capabilities(audio_in=True))["audio"]["input"]["turn_detection"] is None
+    assert begun(talk_to, capabilities=Capabilities(audio_in=True))["audio"]["input"]["turn_detection"] is None
 
 
 def test_a_transcription_session_has_only_what_is_heard(talk_to):
@@ -93,7 +93,7 @@ def test_a_session_may_begin_with_what_was_set_beforehand(talk_to):
 
 def test_a_session_that_was_set_to_what_can_not_be_had_is_over_at_once(talk_to):
     session = decode_session(b'{"type":"realtime","output_modalities":["audio"]}')
-    talk_to(abilities=TEXT, session=session, is_new=True) << error("unsupported_value") << Closes("unsupported_value")
+    talk_to(capabilities=TEXT, session=session, is_new=True) << error("unsupported_value") << Closes("unsupported_value")
 
 
 def test_the_engine_is_told_how_to_listen_before_anything_else(talk_to):
@@ -196,7 +196,7 @@ def test_tools_and_the_choice_of_them_reach_the_engine(talk_to):
 
 
 @pytest.mark.parametrize(
-    ("truncation", "truncate", "retain"),
+    ("truncation", "truncate", "retention"),
     [
         ("auto", True, None),
         ("disabled", False, None),
@@ -208,9 +208,9 @@ def test_tools_and_the_choice_of_them_reach_the_engine(talk_to):
         ),
     ],
 )
-def test_how_much_is_forgotten_is_for_the_engine_to_know(talk_to, truncation, truncate, retain):
+def test_how_much_is_forgotten_is_for_the_engine_to_know(talk_to, truncation, truncate, retention):
     session = talk_to().update(truncation=truncation) >> event("response.create") << "response.created"
-    session << responds(truncate=truncate, retain=retain)
+    session << responds(truncate=truncate, retention=retention)
 
 
 def test_servers_of_tools_are_listed_and_told_to_be_out_of_reach(talk_to):
@@ -328,7 +328,7 @@ def test_what_can_not_be_had_is_refused_by_name_and_nothing_has_changed(talk_to,
 
 
 @pytest.mark.parametrize(
-    ("abilities", "fields", "param"),
+    ("capabilities", "fields", "param"),
     [
         (TEXT, {"output_modalities": ["audio"]}, "session.output_modalities"),
         (Capabilities(audio_in=True), {"audio": {"input": {"turn_detection": {"type": "server_vad"}}}}, ANY),
@@ -337,9 +337,9 @@ def test_what_can_not_be_had_is_refused_by_name_and_nothing_has_changed(talk_to,
         (Capabilities(), {"reasoning": {"effort": "low"}}, "session.reasoning.effort"),
     ],
 )
-def test_what_the_engine_can_not_do_is_refused_by_name(talk_to, abilities, fields, param):
+def test_what_the_engine_can_not_do_is_refused_by_name(talk_to, capabilities, fields, param):
     (
-        talk_to(abilities=abilities)
+        talk_to(capabilities=capabilities)
         >> update(**fields)
         << event("error", error={"type": "invalid_request_error", "param": param, "event_id": "mine"})
     )
@@ -363,12 +363,12 @@ def test_oddities_that_do_no_harm_are_no_errors(talk_to):
 
 def test_an_engine_that_can_not_hear_lets_a_client_say_what_it_always_says(talk_to):
     usual = {"audio": {"input": {"turn_detection": {"type": "semantic_vad"}, "transcription": {"model": "whisper-1"}}}}
-    talk_to(abilities=TEXT) >> update(**usual) << "session.updated"
+    talk_to(capabilities=TEXT) >> update(**usual) << "session.updated"
 
 
 def test_tools_are_refused_where_none_can_be_called(talk_to):
     tool = {"type": "function", "name": "f", "parameters": {}}
-    session = talk_to(abilities=Capabilities()) >> event("response.create", response={"tools": [tool]}, event_id="mine")
+    session = talk_to(capabilities=Capabilities()) >> event("response.create", response={"tools": [tool]}, event_id="mine")
     session << error("unsupported_parameter", "mine", param="response.tools")
     (
         session

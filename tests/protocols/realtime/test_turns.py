@@ -195,19 +195,19 @@ def test_telephone_sound_reaches_the_engine_as_samples_at_its_own_rate(talk_to):
 
 def test_an_engine_that_reads_sound_and_does_not_listen_finds_it_in_the_history(talk_to):
     reader = Capabilities(audio_in=True)
-    session = talk_to(abilities=reader) >> sound(silence(200)) >> event("input_audio_buffer.commit") << TURN
+    session = talk_to(capabilities=reader) >> sound(silence(200)) >> event("input_audio_buffer.commit") << TURN
     said = history.SpeechPart(silence(200), 24_000, None, None)
     session >> event("response.create") << "response.created" << responds(history=(history.Message("user", (said,)),))
 
 
 def test_sound_for_an_engine_that_can_not_hear_is_refused_by_name(talk_to):
     message = "Unsupported content type: audio input is not supported with the 'parrot' model."
-    session = talk_to(abilities=TEXT) >> sound(silence(20)) << error("unsupported_content_type", message=message)
+    session = talk_to(capabilities=TEXT) >> sound(silence(20)) << error("unsupported_content_type", message=message)
     session >> event("input_audio_buffer.commit") << error("input_audio_buffer_commit_empty")
 
 
 def test_an_hour_of_silence_is_not_kept(talk_to):
-    session = talk_to(lasts_s=7_200).session
+    session = talk_to(max_duration_s=7_200).session
     for second in range(3_600):
         session.handle(FromClient(InputAudioBufferAppend(audio=silence(1_000)), BEGUN_AT + second))
     assert session._input_audio.buffer.now_ms == 3_600_000
@@ -338,7 +338,7 @@ def test_a_transcript_for_an_item_that_was_deleted_is_nothing(talk_to):
 
 def test_a_transcript_that_the_engine_can_not_make_fails_for_every_turn(talk_to):
     deaf = Capabilities(audio_in=True)
-    session = talk_to(abilities=deaf).update(**TRANSCRIBE) >> sound(silence(200)) >> event("input_audio_buffer.commit") << TURN
+    session = talk_to(capabilities=deaf).update(**TRANSCRIBE) >> sound(silence(200)) >> event("input_audio_buffer.commit") << TURN
     session << event("conversation.item.input_audio_transcription.failed", error={"code": "unsupported_parameter"})
 
 
@@ -400,7 +400,7 @@ def test_the_session_ends_after_its_hour(talk_to):
 
 
 def test_an_answer_under_way_when_the_hour_is_over_is_closed(talk_to):
-    session = talk_to(lasts_s=60).turn("t1").wait(60) << commands.Cancel("resp_1")
+    session = talk_to(max_duration_s=60).turn("t1").wait(60) << commands.Cancel("resp_1")
     failed = {"status": "failed", "status_details": {"type": "failed", "error": {"code": "session_expired"}}}
     session << event("response.done", response=failed)
     session << error("session_expired", message="Your session hit the maximum duration of 1 minute.") << Closes("session_expired")

@@ -17,7 +17,7 @@ from antiphon.wire.responses.request import AudioOptions, VoiceReference
 from support.protocols.responses_dialogues import ID, Dialogue, order_for, session_for
 
 SPEAKS = Capabilities(audio_out=True, voices=("low", "high"), tools=True)
-ALOUD = {"modalities": ["text", "audio"], "abilities": SPEAKS}
+ALOUD = {"modalities": ["text", "audio"], "capabilities": SPEAKS}
 
 
 def spoken(*words, **fields):
@@ -89,7 +89,7 @@ def test_what_an_engine_says_is_text_where_nobody_asked_for_sound():
 
 def test_the_engine_is_asked_to_speak_with_the_voice_that_was_asked_for():
     def voice(**fields):
-        return engine_request(order_for(**{"abilities": SPEAKS} | fields)).respond.voice
+        return engine_request(order_for(**{"capabilities": SPEAKS} | fields)).respond.voice
 
     assert voice() is None and voice(modalities=["text"]) is None
     assert voice(modalities=["text", "audio"]) == Voice(None, 24_000)
@@ -101,8 +101,8 @@ def test_the_engine_is_asked_to_speak_with_the_voice_that_was_asked_for():
 @pytest.mark.parametrize(
     ("fields", "code", "param"),
     [
-        ({"abilities": Capabilities()}, "unsupported_parameter", "modalities"),
-        ({"abilities": Capabilities(), "modalities": None, "audio": AudioOptions(voice="low")}, "unsupported_parameter", "audio"),
+        ({"capabilities": Capabilities()}, "unsupported_parameter", "modalities"),
+        ({"capabilities": Capabilities(), "modalities": None, "audio": AudioOptions(voice="low")}, "unsupported_parameter", "audio"),
         ({"modalities": ["audio"]}, "invalid_value", "modalities"),
         ({"stream": False}, None, "modalities"),
         ({"audio": AudioOptions(voice="nobody")}, "unsupported_value", "audio.voice"),
@@ -121,8 +121,8 @@ def recording(**fields):
 
 
 def test_a_recording_is_told_as_its_words_to_an_engine_that_cannot_hear():
-    def heard(abilities, **fields):
-        (turn,) = engine_request(order_for(given=(recording(**fields),), abilities=abilities)).respond.history
+    def heard(capabilities, **fields):
+        (turn,) = engine_request(order_for(given=(recording(**fields),), capabilities=capabilities)).respond.history
         return turn.parts[0]
 
     assert heard(Capabilities(), transcript="Ten of clubs.") == history.TextPart("Ten of clubs.")
@@ -133,7 +133,7 @@ def test_a_recording_is_told_as_its_words_to_an_engine_that_cannot_hear():
 
 
 def test_what_was_said_in_a_recording_is_kept_with_it():
-    told = Dialogue(session_for(given=(recording(transcript="Ten of clubs."),), abilities=Capabilities()))
+    told = Dialogue(session_for(given=(recording(transcript="Ten of clubs."),), capabilities=Capabilities()))
     told.said(events.TextDelta(ID, "Yes."), events.ResponseEnded(ID))
-    kept = [effect.record for effect in told.effects if type(effect).__name__ == "Keep"][-1]
+    kept = [effect.record for effect in told.effects if type(effect).__name__ == "Persist"][-1]
     assert b'"transcript":"Ten of clubs."' in kept.items[0].body

@@ -11,10 +11,10 @@ from antiphon.protocols.responses.tools import Omissions, TranslationContext
 from antiphon.wire.responses.items import decode_item
 
 
-def told(*written, carries=True, **abilities):
+def told(*written, carries=True, **capabilities):
     """The turns of items, and the types of those that are not told."""
     left_out = Omissions()
-    terms = TranslationContext(Capabilities(**abilities), "m", carries, left_out)
+    terms = TranslationContext(Capabilities(**capabilities), "m", carries, left_out)
     located = [(f"input[{index}]", decode_item(msgspec.json.encode(each))) for index, each in enumerate(written)]
     return to_history(located, terms), left_out.items
 

@@ -158,8 +158,8 @@ def test_every_event_of_every_kind_of_item_and_end_is_strictly_one_of_the_sdks(e
 def test_a_stored_stream_is_kept_before_it_is_announced_and_before_it_is_said_to_be_complete():
     dialogue = talk_with(engine_events.TextDelta(ID, "Hi"), engine_events.ResponseEnded(ID))
     order = [type(effect).__name__ for effect in dialogue.effects]
-    assert order[:3] == ["Tell", "Keep", "Send"]
-    assert order[-3:] == ["Keep", "Send", "Close"]
+    assert order[:3] == ["SendToEngine", "Persist", "Send"]
+    assert order[-3:] == ["Persist", "Send", "Close"]
     begun, done = dialogue.kept
     assert (begun.status, done.status) == ("in_progress", "completed")
     assert [item.direction for item in done.items] == ["input", "output"]

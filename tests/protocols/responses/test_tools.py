@@ -22,7 +22,7 @@ def namespace(name, *members):
     return {"type": "namespace", "name": name, "description": f"All of {name}.", "tools": list(members)}
 
 
-def asked(abilities=ABLE, carries=True, past=(), **fields):
+def asked(capabilities=ABLE, carries=True, past=(), **fields):
     request = decode_request(msgspec.json.encode({"input": "Hi", **fields}))
     said = items.Message(role="user", content="Hi")
     given = tuple(request.input) if isinstance(request.input, list) else (said,)
@@ -32,7 +32,7 @@ def asked(abilities=ABLE, carries=True, past=(), **fields):
         created_at=1,
         model="m",
         request=request,
-        capabilities=abilities,
+        capabilities=capabilities,
         input_items=given,
         previous_items=past,
         omit_unsupported=carries,
@@ -67,7 +67,7 @@ def test_a_tool_of_no_known_type_within_a_namespace_is_named_by_its_place():
 
 
 def test_a_model_without_functions_is_never_asked_to_do_without_those_of_its_client():
-    assert refusal(tools=[F], abilities=Capabilities()) == (400, "unsupported_parameter", "tools[0]")
+    assert refusal(tools=[F], capabilities=Capabilities()) == (400, "unsupported_parameter", "tools[0]")
 
 
 def test_a_grammar_that_is_not_enforced_is_told_in_words():
@@ -80,14 +80,14 @@ def test_a_grammar_that_is_not_enforced_is_told_in_words():
 
 
 def test_a_grammar_that_is_enforced_is_handed_on():
-    carried = asked(tools=[PATCH], abilities=Capabilities(custom_tools=True, grammars=True))
+    carried = asked(tools=[PATCH], capabilities=Capabilities(custom_tools=True, grammars=True))
     assert carried.respond.tools == (CustomTool("apply_patch", "Edits files.", "lark", "start: /x/"),)
     assert carried.omissions.grammars == []
 
 
 def test_a_tool_that_the_engine_runs_is_handed_on_as_it_came():
     tool = {"type": "web_search", "search_context_size": "low", "new": 1}
-    made = asked(tools=[tool], abilities=Capabilities(hosted=("web_search",))).respond
+    made = asked(tools=[tool], capabilities=Capabilities(hosted=("web_search",))).respond
     assert made.hosted_tools == (HostedTool("web_search", tool),)
 
 
@@ -118,7 +118,7 @@ def test_tools_that_were_added_in_the_conversation_are_offered():
 def test_a_choice_means_tools_on_offer(choice, mode, names):
     tools = [F, namespace("gh", {"type": "function", "name": "f"}), PATCH, {"type": "image_generation"}]
     able = Capabilities(tools=True, custom_tools=True, hosted=("image_generation",))
-    assert asked(tools=tools, tool_choice=choice, abilities=able).respond.tool_choice == ToolChoice(mode, names)
+    assert asked(tools=tools, tool_choice=choice, capabilities=able).respond.tool_choice == ToolChoice(mode, names)
 
 
 @pytest.mark.parametrize("carries", [True, False])

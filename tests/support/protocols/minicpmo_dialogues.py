@@ -157,15 +157,15 @@ class Laws:
         return [word.id for word in self.told if isinstance(word, commands.Respond)]
 
 
-_begun: list[Any] = []
+_dialogues: list[Any] = []
 
 
 @pytest.fixture(autouse=True)
 def all_spoken_of():
     """At the end of a test, all that came must have been spoken of."""
-    _begun.clear()
+    _dialogues.clear()
     yield
-    assert [dialogue.pending for dialogue in _begun if dialogue.pending] == []
+    assert [dialogue.pending for dialogue in _dialogues if dialogue.pending] == []
 
 
 class Dialogue:
@@ -178,18 +178,18 @@ class Dialogue:
         wakes_at: when the session wants to be woken.
     """
 
-    def __init__(self, mode="video", abilities=ALL, until=None, **opening):
+    def __init__(self, mode="video", capabilities=ALL, until=None, **opening):
         self.mode = mode
         self.at = BEGUN_AT
         self.pending: list[Any] = []
         self.wakes_at: float | None = None
         self.laws = Laws()
-        begun = MinicpmoSessionConfig(
-            **{"model": "parrot", "abilities": abilities, "mode": mode, "session_id": ID, "instructions": "Be kind."} | opening
+        config = MinicpmoSessionConfig(
+            **{"model": "parrot", "capabilities": capabilities, "mode": mode, "session_id": ID, "instructions": "Be kind."} | opening
         )
-        self.session = MinicpmoSession(begun, numbered())
-        _begun.append(self)
-        self._hear(FromClient(begun, self.at))
+        self.session = MinicpmoSession(config, numbered())
+        _dialogues.append(self)
+        self._hear(FromClient(config, self.at))
         self._go_on(until)
 
     def _go_on(self, until):

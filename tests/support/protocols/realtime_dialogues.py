@@ -178,7 +178,7 @@ class Dialogue:
         came: every event, before it was put into the client's dialect, and every word for the engine.
     """
 
-    def __init__(self, abilities=OMNI, dialect="ga", is_new=False, **opening):
+    def __init__(self, capabilities=OMNI, dialect="ga", is_new=False, **opening):
         self.at = BEGUN_AT
         self.pending: list[Any] = []
         self.log: list[dict[str, Any]] = []
@@ -187,9 +187,11 @@ class Dialogue:
         self.came: list[Any] = []
         self.wakes_at: float | None = None
         self.dialect = DIALECTS[dialect]
-        begun = RealtimeSessionConfig(**{"model": "parrot", "abilities": abilities, "dialect": dialect, "limits": lambda: LIMITS} | opening)
-        self.session = RealtimeSession(begun, numbered())
-        self._hear(FromClient(begun, self.at))
+        config = RealtimeSessionConfig(
+            **{"model": "parrot", "capabilities": capabilities, "dialect": dialect, "rate_limits": lambda: LIMITS} | opening
+        )
+        self.session = RealtimeSession(config, numbered())
+        self._hear(FromClient(config, self.at))
         if not is_new:
             self.pending.clear()
 

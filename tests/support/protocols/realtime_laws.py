@@ -22,8 +22,8 @@ WHOLE = {
 }
 
 
-class Told:
-    """A response as its events tell it."""
+class ResponseInProgress:
+    """A response as its events show it."""
 
     def __init__(self, response: Any) -> None:
         self.is_aside = response.conversation_id is None
@@ -45,7 +45,7 @@ class Laws:
     """
 
     def __init__(self) -> None:
-        self.live: dict[str, Told] = {}
+        self.live: dict[str, ResponseInProgress] = {}
         self.over: set[str] = set()
         self.order: list[str] = []
         self.undone: set[str] = set()
@@ -67,7 +67,7 @@ class Laws:
             self._is_played(event)
             return
         if response_id is not None:
-            assert response_id in self.live, "nothing is told of a response before it is created, or after it is done"
+            assert response_id in self.live, "nothing is sent of a response before it is created, or after it is done"
         name = f"_{type(event).__name__}"
         if hasattr(self, name):
             getattr(self, name)(event)
@@ -84,15 +84,15 @@ class Laws:
                 self.playing.add(id)
                 self.played.append(id)
             case events.OutputAudioBufferStopped():
-                assert id in self.over and id in self.playing, "it was played to its end after all of it had been told"
+                assert id in self.over and id in self.playing, "it was played to its end after all of it had been sent"
                 self.playing.remove(id)
             case events.OutputAudioBufferCleared():
                 assert id in self.playing or id == self.played[-1], "what is cleared is what is played, or was last"
                 self.playing.discard(id)
 
-    def told(self, word: Any) -> None:
-        """The engine was told a word."""
-        match word:
+    def check_command(self, command: Any) -> None:
+        """The engine was sent a command."""
+        match command:
             case commands.Respond(id=id):
                 assert id in self.live and id not in self.asked
                 self.asked.add(id)
@@ -109,59 +109,59 @@ class Laws:
         id, response = event.response.id, event.response
         assert id not in self.live and id not in self.over
         assert (response.status, response.output) == ("in_progress", [])
-        self.live[id] = Told(response)
-        assert sum(not told.is_aside for told in self.live.values()) <= 1, "one response at a time answers the conversation"
+        self.live[id] = ResponseInProgress(response)
+        assert sum(not record.is_aside for record in self.live.values()) <= 1, "one response at a time answers the conversation"
 
     def _ResponseDone(self, event: Any) -> None:
         response = event.response
-        told = self.live.pop(response.id)
+        record = self.live.pop(response.id)
         self.over.add(response.id)
-        assert told.item is None, "every item is closed before its response"
+        assert record.item is None, "every item is closed before its response"
         assert response.status != "in_progress"
-        assert response.output == told.output
-        assert response.metadata == told.metadata
+        assert response.output == record.output
+        assert response.metadata == record.metadata
         assert (response.status_details is None) == (response.status == "completed")
 
     def _ResponseOutputItemAdded(self, event: Any) -> None:
-        told = self.live[event.response_id]
-        assert told.item is None
-        assert event.output_index == len(told.output)
-        told.item, told.parts, told.words = event.item, 0, ""
+        record = self.live[event.response_id]
+        assert record.item is None
+        assert event.output_index == len(record.output)
+        record.item, record.parts, record.words = event.item, 0, ""
         assert event.item.status == "in_progress"
 
     def _ResponseOutputItemDone(self, event: Any) -> None:
-        told = self.live[event.response_id]
-        assert told.part is None, "every part is closed before its item"
-        assert event.item.id == told.item.id
+        record = self.live[event.response_id]
+        assert record.part is None, "every part is closed before its item"
+        assert event.item.id == record.item.id
         assert event.item.status in ("completed", "incomplete")
-        assert len(getattr(event.item, "content", [])) == told.parts
+        assert len(getattr(event.item, "content", [])) == record.parts
         assert event.item.id not in self.undone, "an item is done in the conversation first"
-        told.output.append(event.item)
-        told.item = None
+        record.output.append(event.item)
+        record.item = None
 
     def _ResponseContentPartAdded(self, event: Any) -> None:
-        told = self._at(event)
-        assert told.part is None
-        assert event.content_index == told.parts
-        told.part, told.words, told.parts = event.part.type, "", told.parts + 1
+        record = self._at(event)
+        assert record.part is None
+        assert event.content_index == record.parts
+        record.part, record.words, record.parts = event.part.type, "", record.parts + 1
 
     def _ResponseContentPartDone(self, event: Any) -> None:
-        told = self._at(event)
-        assert told.part == event.part.type
-        told.part = None
+        record = self._at(event)
+        assert record.part == event.part.type
+        record.part = None
 
-    def _at(self, event: Any) -> Told:
-        told = self.live[event.response_id]
-        assert told.item is not None
-        assert (told.item.id, len(told.output)) == (event.item_id, event.output_index)
-        return told
+    def _at(self, event: Any) -> ResponseInProgress:
+        record = self.live[event.response_id]
+        assert record.item is not None
+        assert (record.item.id, len(record.output)) == (event.item_id, event.output_index)
+        return record
 
     def _grows(self, event: Any) -> None:
-        told = self._at(event)
-        assert told.part == DELTAS.get(type(event))
+        record = self._at(event)
+        assert record.part == DELTAS.get(type(event))
         assert event.delta
         if type(event) in WORDS:
-            told.words += event.delta
+            record.words += event.delta
 
     def _is_whole(self, event: Any) -> None:
         assert getattr(event, WHOLE[type(event)]) == self._at(event).words

@@ -28,10 +28,17 @@ ALL = Capabilities(
 def order_for(**fields):
     given_items = fields.pop("given", (items.Message(role="user", content="Hi"),))
     past = fields.pop("past", ())
-    abilities = fields.pop("abilities", ALL)
+    capabilities = fields.pop("capabilities", ALL)
     request = CreateRequest(**{"stream": True, **fields})
     return ResolvedRequest(
-        id=ID, tenant="t", created_at=1000, model="m", request=request, capabilities=abilities, input_items=given_items, previous_items=past
+        id=ID,
+        tenant="t",
+        created_at=1000,
+        model="m",
+        request=request,
+        capabilities=capabilities,
+        input_items=given_items,
+        previous_items=past,
     )
 
 

@@ -1,15 +1,27 @@
 """The reader itself: depth, what is no JSON, queries."""
 
 import json
+from typing import Annotated, Literal
 
 import pytest
 from hypothesis import given, strategies as st
+from msgspec import UNSET, Meta
 
 from antiphon.errors import ClientError
 from antiphon.wire.codec.reading import DEPTH_LIMIT, Reader, check_depth, read_query
-from antiphon.wire.responses.endpoints import ListQuery, RetrieveQuery
+from antiphon.wire.codec.types import Opt, Wire
+from antiphon.wire.responses.endpoints import RetrieveQuery
 from antiphon.wire.responses.parts import InputText, OutputText, TopLogprob
-from antiphon.wire.responses.request import CreateRequest, decode_request
+from antiphon.wire.responses.request import CreateRequest, Includable, decode_request
+
+
+class ListQuery(Wire, kw_only=True):
+    """A query with values of every kind."""
+
+    after: Opt[str] = UNSET
+    include: Opt[list[Includable]] = UNSET
+    limit: Annotated[int, Meta(ge=1, le=100)] = 20
+    order: Literal["asc", "desc"] = "desc"
 
 
 def nested(depth: int, opening: str = '{"a":', closing: str = "}") -> bytes:

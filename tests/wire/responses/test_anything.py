@@ -14,7 +14,6 @@ from antiphon.wire.responses.events import decode_event
 from antiphon.wire.responses.items import decode_item
 from antiphon.wire.responses.request import decode_request
 from antiphon.wire.responses.response import decode_response
-from antiphon.wire.responses.socket import decode_client_event
 from antiphon.wire.responses.tools import decode_tool
 from support.wire.openai_samples import samples
 
@@ -25,7 +24,6 @@ KINDS: dict[str, tuple[Any, list[Any]]] = {
     "tool": (decode_tool, list(samples(original.Tool, True))),
     "event": (decode_event, list(samples(original.ResponseStreamEvent, True))),
     "response": (decode_response, list(samples(original.Response, True))),
-    "client event": (decode_client_event, list(samples(ResponsesClientEvent, False))[:60]),
 }
 NAMES = st.sampled_from(["type", "role", "content", "id", "text", "tools", "input", "output", "a"])
 LEAVES = (

@@ -1,7 +1,7 @@
 """
-A MiniCPM-o session in chat: questions, each with all of its conversation, and their answers, one after the other.
+A MiniCPM-o session in chat: questions, each with its whole conversation, and their responses, one after the other.
 
-Nothing is kept from one question to the next. A question that comes while another is answered waits for its turn.
+No question remembers another. One that arrives while another is being answered waits for its turn.
 """
 
 from collections import deque
@@ -14,7 +14,7 @@ from antiphon.engine_api import commands, events as engine_events, history
 from antiphon.engine_api.capabilities import Capabilities
 from antiphon.engine_api.options import Sampling, Voice
 from antiphon.errors import ClientError, unsupported_parameter
-from antiphon.protocols.minicpmo.opening import MinicpmoSessionConfig
+from antiphon.protocols.minicpmo.config import MinicpmoSessionConfig
 from antiphon.protocols.minicpmo.outbox import MinicpmoOutbox
 from antiphon.protocols.session import NewId
 from antiphon.wire.minicpmo import server_events as events
@@ -23,23 +23,25 @@ from antiphon.wire.minicpmo.client_events import SessionInit
 from antiphon.wire.minicpmo.media import RATE_OUT_HZ, to_floats
 
 WAITING_QUESTIONS_LIMIT = 8
-"""The most questions that wait while another is answered."""
+"""How many questions may wait while another is being answered."""
 
 LENGTH_PENALTY_DEFAULT = 1.1
-"""What the original takes where nothing is said, and its clients say all the same; not told to engines that know of none."""
+"""
+The original's default. Its clients send it anyway, so it is left out for engines that may refuse an unknown option.
+"""
 
 _NO_VOICE_CLONING_NOTE = "tts.ref_audio_data: this model speaks in its own voice"
 _END_REASONS: dict[str, str] = {"stop": "turn_end"}
-"""What clients know the ends of an answer as; others have the names that engines give them."""
+"""The original's names for end reasons; the others go by the engine's names."""
 
 
 class _ChatResponse(Struct, kw_only=True):
     """
-    A question and what came of it.
+    A question and its response so far.
 
     Attributes:
         id: of the response, for the client.
-        asked_at: in Unix seconds.
+        received_at: of the question, in Unix seconds.
     """
 
     id: str
@@ -54,10 +56,10 @@ class _ChatResponse(Struct, kw_only=True):
 
 class MinicpmoChat:
     """
-    What a session does once it has begun.
+    The part of a session that runs once it was created, in the mode `chat`.
 
     Attributes:
-        failed: why no more answers can be hoped for; here each is hoped for anew.
+        failure_message: None: a failed response does not end a chat.
     """
 
     def __init__(self, config: MinicpmoSessionConfig, init: SessionInit, outbox: MinicpmoOutbox, new_id: NewId) -> None:
@@ -71,19 +73,19 @@ class MinicpmoChat:
 
     @property
     def is_idle(self) -> bool:
-        """Whether it is the client's to say something."""
+        """Whether the session waits for the client."""
         return self._active_response is None
 
     def append(self, event: ChatAppend) -> None:
         """
-        A question.
+        Answer a question, now or after those that wait.
 
         Raises:
             ClientError: it can't be answered, or too many wait already.
         """
         if len(self._waiting_responses) >= WAITING_QUESTIONS_LIMIT:
             raise ClientError(
-                f"There are {WAITING_QUESTIONS_LIMIT} questions waiting for their answers. Wait until one of them is answered.",
+                f"{WAITING_QUESTIONS_LIMIT} questions are waiting for their responses. Wait until one of them is answered.",
                 code="too_many_inputs",
                 type="rate_limit_error",
             )
@@ -91,42 +93,42 @@ class MinicpmoChat:
         self._start_next()
 
     def handle_event(self, event: engine_events.EngineEvent) -> None:
-        """The engine said so."""
-        answer, taken = self._active_response, _EVENT_HANDLERS.get(type(event))
-        if answer is not None and taken is not None and event.id == answer.request.id:
-            taken(self, answer, event)
+        """Send the client what follows from an engine event."""
+        response, handler = self._active_response, _EVENT_HANDLERS.get(type(event))
+        if response is not None and handler is not None and event.id == response.request.id:
+            handler(self, response, event)
 
     def stop(self) -> None:
-        """The session is over."""
+        """Cancel the active response: the session is over."""
         if self._active_response is not None:
             self._outbox.send_to_engine(commands.Cancel(self._active_response.request.id))
 
     # Questions
 
     def _plan_response(self, event: ChatAppend) -> _ChatResponse:
-        abilities = self._config.capabilities
-        if event.speaks and not abilities.audio_out:
+        capabilities = self._config.capabilities
+        if event.speaks and not capabilities.audio_out:
             raise unsupported_parameter("input.tts.enabled", self._config.model)
-        told, reference, rest = _split_system_prompt(event.messages)
+        instructions, reference, rest = _split_system_prompt(event.messages)
         _check_parts(rest, len(event.messages) - len(rest), self._config)
         if not rest:
-            raise ClientError("Invalid 'input.messages': expected one to answer.", code="invalid_payload", param="input.messages")
-        if told is None:
-            told = self._init.instructions if self._init.instructions is not None else self._config.instructions
+            raise ClientError("Invalid 'input.messages': expected a message to answer.", code="invalid_payload", param="input.messages")
+        if instructions is None:
+            instructions = self._init.instructions if self._init.instructions is not None else self._config.instructions
         id = self._new_id("resp")
-        ask = commands.Respond(
+        request = commands.Respond(
             id=id,
             history=tuple(_with_detail(message, event.slices) for message in rest),
-            instructions=told,
-            sampling=Sampling(max_tokens=event.max_tokens, extra=_extra(event, abilities)),
-            reasoning_effort=_effort(event, abilities),
+            instructions=instructions,
+            sampling=Sampling(max_tokens=event.max_tokens, extra=_extra(event, capabilities)),
+            reasoning_effort=_effort(event, capabilities),
             whole=not event.streaming,
             voice=self._voice(event.voice_reference or reference) if event.speaks else None,
         )
         return _ChatResponse(
             id=event.response_id or id,
             input_id=event.input_id or self._new_id("input"),
-            request=ask,
+            request=request,
             is_streamed=event.streaming,
             received_at=self._outbox.at,
         )
@@ -143,7 +145,7 @@ class MinicpmoChat:
             self._active_response = self._waiting_responses.popleft()
             self._outbox.send_to_engine(self._active_response.request)
 
-    # Answers
+    # Responses
 
     def _on_text(
         self, response: _ChatResponse, event: engine_events.TextDelta | engine_events.AudioTranscriptDelta | engine_events.RefusalDelta
@@ -196,16 +198,7 @@ class MinicpmoChat:
         self._start_next()
 
     def _send_delta(self, response: _ChatResponse, kind: str, **fields: Any) -> None:
-        out = self._outbox
-        out.send(
-            events.OutputDelta,
-            kind=kind,
-            session_id=out.session_id,
-            response_id=response.id,
-            input_id=response.input_id,
-            metrics=out.take_metrics(),
-            **fields,
-        )
+        self._outbox.send_delta(kind, response.id, response.input_id, **fields)
 
 
 _EVENT_HANDLERS: dict[type, Callable[[MinicpmoChat, _ChatResponse, Any], None]] = {
@@ -218,51 +211,51 @@ _EVENT_HANDLERS: dict[type, Callable[[MinicpmoChat, _ChatResponse, Any], None]] 
     engine_events.ResponseEnded: MinicpmoChat._on_ended,
     engine_events.ResponseFailed: MinicpmoChat._on_failed,
 }
-"""What is made of an engine's words; of the others clients of this protocol learn nothing."""
+"""What each engine event does; this protocol has no form for the others."""
 
 
-# Of a question
+# From a question to a request
 
 _REQUIREMENTS: dict[type, Callable[[Capabilities], bool]] = {
-    history.ImagePart: lambda abilities: abilities.images,
-    history.AudioPart: lambda abilities: abilities.audio_in,
-    history.SpeechPart: lambda abilities: abilities.audio_in,
-    history.VideoPart: lambda abilities: abilities.videos,
+    history.ImagePart: lambda capabilities: capabilities.images,
+    history.AudioPart: lambda capabilities: capabilities.audio_in,
+    history.SpeechPart: lambda capabilities: capabilities.audio_in,
+    history.VideoPart: lambda capabilities: capabilities.videos,
 }
-"""What an engine must be able to do for a part of a message."""
+"""The capability that a part of a message needs."""
 
 
 def _check_parts(messages: Sequence[history.Message], first: int, config: MinicpmoSessionConfig) -> None:
     """
-    Ask whether the engine takes all that is in the messages.
+    Check that the engine can read every part of the messages.
 
     Args:
-        first: the client's number of the first of them.
+        first: the index of the first of them in the client's list.
 
     Raises:
-        ClientError: it doesn't.
+        ClientError: it can't.
     """
     for index, message in enumerate(messages, first):
-        for at, part in enumerate(message.parts):
-            takes = _REQUIREMENTS.get(type(part))
-            if takes is not None and not takes(config.capabilities):
-                raise unsupported_parameter(f"input.messages[{index}].content[{at}]", config.model)
+        for part_index, part in enumerate(message.parts):
+            is_supported = _REQUIREMENTS.get(type(part))
+            if is_supported is not None and not is_supported(config.capabilities):
+                raise unsupported_parameter(f"input.messages[{index}].content[{part_index}]", config.model)
 
 
 def _split_system_prompt(messages: Sequence[history.Message]) -> tuple[str | None, bytes | None, Sequence[history.Message]]:
-    """What stands before the conversation: what the model is told, and the recording of its voice; then the conversation."""
-    told: list[str] = []
+    """The leading system messages as instructions and a reference voice, and the messages that follow them."""
+    instructions: list[str] = []
     reference: bytes | None = None
     for index, message in enumerate(messages):
         if message.role != "system" or not all(isinstance(part, history.TextPart | history.SpeechPart) for part in message.parts):
-            return "\n\n".join(told) if told else None, reference, messages[index:]
-        told.append("\n".join(part.text for part in message.parts if isinstance(part, history.TextPart)))
+            return "\n\n".join(instructions) if instructions else None, reference, messages[index:]
+        instructions.append("\n".join(part.text for part in message.parts if isinstance(part, history.TextPart)))
         reference = next((part.pcm for part in message.parts if isinstance(part, history.SpeechPart)), reference)
     return None, None, ()
 
 
 def _with_detail(message: history.Message, slices: int | None) -> history.Message:
-    """A message whose pictures are to be looked at closely, where the client wants them cut into several."""
+    """The message, with `detail` high for its images if the client asks for more than one slice of each."""
     if slices is None or slices < 2:
         return message
     parts = tuple(history.ImagePart(url=part.url, detail="high") if isinstance(part, history.ImagePart) else part for part in message.parts)
@@ -270,7 +263,10 @@ def _with_detail(message: history.Message, slices: int | None) -> history.Messag
 
 
 def _extra(event: ChatAppend, capabilities: Capabilities) -> dict[str, Any]:
-    """What engines of this protocol's own take; without what goes without saying, as others may refuse what they don't know."""
+    """
+    Options that only this protocol's own engines know. Defaults are left out, as other engines may refuse unknown
+    options.
+    """
     extra: dict[str, Any] = {}
     if event.length_penalty is not None and event.length_penalty != LENGTH_PENALTY_DEFAULT:
         extra["length_penalty"] = event.length_penalty
@@ -284,7 +280,7 @@ def _extra(event: ChatAppend, capabilities: Capabilities) -> dict[str, Any]:
 
 
 def _effort(event: ChatAppend, capabilities: Capabilities) -> str | None:
-    """How much to reason, where an engine tells one effort from another."""
+    """The reasoning effort; None if the client left it open or the engine has no efforts."""
     if not capabilities.efforts or event.thinks is None:
         return None
     if not event.thinks:

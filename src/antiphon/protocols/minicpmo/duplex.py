@@ -1,7 +1,9 @@
 """
-A MiniCPM-o session in full duplex: what the client hears and sees goes to the engine, and what the engine says goes to the client.
+A MiniCPM-o session in full duplex: the client's audio and video go to the engine, and what the engine says goes to the
+client.
 
-Nobody asks for answers. A response is what the engine says under one id; it ends with a `listen` that says so.
+Responses are not requested: the engine decides when to speak. A response is what it says under one id; it ends with a
+`listen` event whose `end_of_turn` is true.
 """
 
 from collections.abc import Callable
@@ -11,48 +13,47 @@ from msgspec import UNSET
 
 from antiphon.engine_api import commands, events as engine_events
 from antiphon.engine_api.options import Voice
-from antiphon.protocols.minicpmo.opening import MinicpmoSessionConfig
+from antiphon.protocols.minicpmo.config import MinicpmoSessionConfig
 from antiphon.protocols.minicpmo.outbox import MinicpmoOutbox
 from antiphon.protocols.session import NewId
 from antiphon.wire.codec.types import Opt
-from antiphon.wire.minicpmo import server_events as events
 from antiphon.wire.minicpmo.client_events import DuplexAppend, Frame, SessionInit
 from antiphon.wire.minicpmo.media import RATE_IN_HZ, RATE_OUT_HZ, to_floats
 
 FAILURES_LIMIT = 3
-"""Answers that fail one after another until the session is of no use."""
+"""How many responses may fail in a row before the session is closed."""
 
 _NO_VOICE_CLONING_NOTE = "voice: this model speaks in its own voice"
 _NO_SPEECH_NOTE = "use_tts: this model does not speak"
-_AUDIO_MODE_NOTE = "video_frames: not looked at in mode=audio"
+_AUDIO_MODE_NOTE = "video_frames: ignored in mode=audio"
 _NO_VISION_NOTE = "video_frames: this model does not see"
 
 
 def start_duplex_command(config: MinicpmoSessionConfig, init: SessionInit, outbox: MinicpmoOutbox) -> commands.StartDuplex:
-    """What the engine is told to begin with."""
-    abilities, voice = config.capabilities, None
-    if (init.reference or init.voice_reference) and not abilities.clones:
+    """The command that starts the engine's conversation."""
+    capabilities, voice = config.capabilities, None
+    if (init.reference or init.voice_reference) and not capabilities.clones:
         outbox.add_note(_NO_VOICE_CLONING_NOTE)
-    if init.speaks and not abilities.audio_out:
+    if init.speaks and not capabilities.audio_out:
         outbox.add_note(_NO_SPEECH_NOTE)
-    if init.speaks and abilities.audio_out:
-        voice = Voice(rate_hz=RATE_OUT_HZ, reference=(init.voice_reference or init.reference) if abilities.clones else None)
+    if init.speaks and capabilities.audio_out:
+        voice = Voice(rate_hz=RATE_OUT_HZ, reference=(init.voice_reference or init.reference) if capabilities.clones else None)
     return commands.StartDuplex(
         instructions=init.instructions if init.instructions is not None else config.instructions,
         rate_hz=RATE_IN_HZ,
-        has_video=config.mode == "video" and abilities.sees,
+        has_video=config.mode == "video" and capabilities.sees,
         voice=voice,
-        reference_audio=init.reference if abilities.clones else None,
+        reference_audio=init.reference if capabilities.clones else None,
         options=init.options,
     )
 
 
 class MinicpmoDuplex:
     """
-    What a session does once it has begun.
+    The part of a session that runs once it was created, in the modes `audio` and `video`.
 
     Attributes:
-        failed: why no more answers can be hoped for; None while they can.
+        failure_message: why the session must be closed; None while it works.
     """
 
     def __init__(self, config: MinicpmoSessionConfig, init: SessionInit, outbox: MinicpmoOutbox, new_id: NewId) -> None:
@@ -69,11 +70,11 @@ class MinicpmoDuplex:
 
     @property
     def is_idle(self) -> bool:
-        """Whether it is the client's to say something; here it always is."""
+        """Whether the session waits for the client: here always."""
         return True
 
     def append(self, event: DuplexAppend) -> None:
-        """The client goes on."""
+        """Pass the client's audio and frames on to the engine."""
         self._input_id = event.input_id or self._new_id("input")
         self._has_just_ended = False
         if event.response_id is not None:
@@ -93,15 +94,15 @@ class MinicpmoDuplex:
             self._outbox.send_to_engine(commands.AppendImage(frame.jpeg, frame.slices or self._slices or 1))
 
     def handle_event(self, event: engine_events.EngineEvent) -> None:
-        """The engine said so."""
-        taken = _EVENT_HANDLERS.get(type(event))
-        if taken is not None:
-            taken(self, event)
+        """Send the client what follows from an engine event."""
+        handler = _EVENT_HANDLERS.get(type(event))
+        if handler is not None:
+            handler(self, event)
 
     def stop(self) -> None:
-        """The session is over; leaving the engine's conversation ends what it says."""
+        """Nothing to do at the end of the session: closing the engine's conversation ends what it says."""
 
-    # What the engine says
+    # Engine events
 
     def _on_text(self, event: engine_events.TextDelta | engine_events.AudioTranscriptDelta | engine_events.RefusalDelta) -> None:
         if event.text:
@@ -114,7 +115,8 @@ class MinicpmoDuplex:
             )
 
     def _on_listening(self, event: engine_events.Listening) -> None:
-        # An engine that ends what it said may say, too, that it listens again, before that or after it: that is told once.
+        # An engine that ends a response may also report that it listens again, before or after that end: the client
+        # gets one `listen`.
         if self._has_just_ended or event.id in self._open_responses:
             self._has_just_ended = False
         else:
@@ -140,7 +142,7 @@ class MinicpmoDuplex:
             self._has_just_ended = True
 
     def _client_response_id(self, id: str) -> str:
-        """What the client calls a response; where it is new, it has begun."""
+        """The id that the client knows a response by; a new response gets its id here."""
         response_id = self._open_responses.get(id)
         if response_id is None:
             response_id = self._open_responses[id] = self._next_response_id
@@ -148,17 +150,8 @@ class MinicpmoDuplex:
         return response_id
 
     def _send_delta(self, kind: str, response_id: str, **fields: Any) -> None:
-        out = self._outbox
         self._has_just_ended = False
-        out.send(
-            events.OutputDelta,
-            kind=kind,
-            session_id=out.session_id,
-            response_id=response_id,
-            input_id=self._input_id,
-            metrics=out.take_metrics(),
-            **fields,
-        )
+        self._outbox.send_delta(kind, response_id, self._input_id, **fields)
 
 
 _EVENT_HANDLERS: dict[type, Callable[[MinicpmoDuplex, Any], None]] = {
@@ -169,8 +162,8 @@ _EVENT_HANDLERS: dict[type, Callable[[MinicpmoDuplex, Any], None]] = {
     engine_events.Listening: MinicpmoDuplex._on_listening,
     engine_events.ResponseEnded: MinicpmoDuplex._on_ended,
     engine_events.ResponseFailed: MinicpmoDuplex._on_failed,
-    engine_events.Usage: lambda duplex, word: duplex._outbox.token_totals.update(word),
-    engine_events.EngineMetrics: lambda duplex, word: duplex._outbox.add_metrics(word.metrics),
-    engine_events.EngineError: lambda duplex, word: duplex._outbox.add_note(word.message),
+    engine_events.Usage: lambda duplex, event: duplex._outbox.token_totals.update(event),
+    engine_events.EngineMetrics: lambda duplex, event: duplex._outbox.add_metrics(event.metrics),
+    engine_events.EngineError: lambda duplex, event: duplex._outbox.add_note(event.message),
 }
-"""What is made of an engine's words; of the others clients of this protocol learn nothing."""
+"""What each engine event does; this protocol has no form for the others."""

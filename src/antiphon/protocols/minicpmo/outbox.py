@@ -1,49 +1,50 @@
-"""What a MiniCPM-o session sends: events with their time, what was measured, and what it has cost so far."""
+"""What a MiniCPM-o session sends: events with their time, metrics and token counts."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET
 
-from antiphon.engine_api import commands, events as engine_events
+from antiphon.engine_api import events as engine_events
 from antiphon.errors import ApiError
-from antiphon.protocols.session import Effect, Send, SendToEngine
+from antiphon.protocols.outbox import Outbox
+from antiphon.wire.codec.types import Opt
 from antiphon.wire.minicpmo import server_events as events
 
 
 class TokenTotals:
-    """Tokens of a session, of all its answers together."""
+    """The tokens of a session: the sum over its responses."""
 
     def __init__(self) -> None:
         self._finished_usage = engine_events.Usage(id="", input_tokens=0, output_tokens=0)
         self._open_usage: dict[str, engine_events.Usage] = {}
 
     def update(self, usage: engine_events.Usage) -> None:
-        """So much for an answer under way; takes the place of what was said of it before."""
+        """Count a response in progress; replaces its previous count."""
         self._open_usage[usage.id] = usage
 
     def finish(self, id: str) -> None:
-        """The answer is over."""
-        if (used := self._open_usage.pop(id, None)) is not None:
-            self._finished_usage = _add_usage(self._finished_usage, used)
+        """Make a response's count final."""
+        if (usage := self._open_usage.pop(id, None)) is not None:
+            self._finished_usage = _add_usage(self._finished_usage, usage)
 
-    def wire_usage(self) -> events.Usage | UnsetType:
-        """All of it, where anything was counted."""
-        used = self._finished_usage
-        for each in self._open_usage.values():
-            used = _add_usage(used, each)
-        if not used.input_tokens and not used.output_tokens:
+    def wire_usage(self) -> Opt[events.Usage]:
+        """The total as the wire has it; `UNSET` if nothing was counted."""
+        total = self._finished_usage
+        for usage in self._open_usage.values():
+            total = _add_usage(total, usage)
+        if not total.input_tokens and not total.output_tokens:
             return UNSET
-        heard, seen, said = used.input_audio_tokens, used.input_image_tokens, used.output_audio_tokens
+        audio_in, images_in, audio_out = total.input_audio_tokens, total.input_image_tokens, total.output_audio_tokens
         return events.Usage(
-            total_tokens=used.input_tokens + used.output_tokens,
-            input_tokens=used.input_tokens,
-            output_tokens=used.output_tokens,
+            total_tokens=total.input_tokens + total.output_tokens,
+            input_tokens=total.input_tokens,
+            output_tokens=total.output_tokens,
             input_token_details=events.InputTokens(
-                text_tokens=max(0, used.input_tokens - heard - seen), audio_tokens=heard, vision_tokens=seen
+                text_tokens=max(0, total.input_tokens - audio_in - images_in), audio_tokens=audio_in, vision_tokens=images_in
             ),
-            output_token_details=events.OutputTokens(text_tokens=max(0, used.output_tokens - said), audio_tokens=said),
+            output_token_details=events.OutputTokens(text_tokens=max(0, total.output_tokens - audio_out), audio_tokens=audio_out),
         )
 
 
@@ -58,21 +59,20 @@ def _add_usage(one: engine_events.Usage, other: engine_events.Usage) -> engine_e
     )
 
 
-class MinicpmoOutbox:
+class MinicpmoOutbox(Outbox):
     """
-    What a session does about the event that it is handling.
+    The effects of a MiniCPM-o session, and what its events carry beside their own fields.
 
     Attributes:
-        effects: in order.
-        at: when that is, in Unix seconds.
-        has_begun: whether the session was created; events have their time from then on.
-        ends_at: when the session will be over; None while nobody knows.
-        tells_rest_at: from when on clients are told how much of it is left.
-        spending: what the answers have cost.
+        at: the time of the event being handled, in Unix seconds.
+        has_begun: whether the session was created; events carry their time from then on.
+        ends_at: when the session will end; None before a worker is assigned.
+        shows_remaining_at: from when on metrics say how much time is left.
+        token_totals: of all responses.
     """
 
     def __init__(self, session_id: str) -> None:
-        self.effects: list[Effect] = []
+        super().__init__(self._time_stamp)
         self.at = 0.0
         self.has_begun = False
         self.session_id = session_id
@@ -83,38 +83,41 @@ class MinicpmoOutbox:
         self._pending_notes: list[str] = []
         self._all_notes: set[str] = set()
 
-    def send(self, kind: Any, /, **fields: Any) -> None:
-        """Send the client an event of that kind."""
-        self.effects.append(Send(kind(**fields, server_send_ts=self.at if self.has_begun else UNSET)))
+    def _time_stamp(self) -> dict[str, Any]:
+        return {"server_send_ts": self.at if self.has_begun else UNSET}
 
-    def send_error(self, fault: ApiError, code: str | None = None) -> None:
-        """Tell the client what went wrong; `code` takes the place of the fault's."""
-        code, param = code or fault.code or fault.type, fault.param if fault.param is not None else UNSET
-        self.send(events.ErrorEvent, error=events.Error(code=code, message=fault.message, type=fault.type, param=param))
+    def send_delta(self, kind: str, response_id: str, input_id: Opt[str], **fields: Any) -> None:
+        """Send a piece of a response, with the metrics that wait."""
+        self.send(
+            events.OutputDelta,
+            kind=kind,
+            session_id=self.session_id,
+            response_id=response_id,
+            input_id=input_id,
+            metrics=self.take_metrics(),
+            **fields,
+        )
 
-    def send_to_engine(self, command: commands.EngineCommand) -> None:
-        """Tell the engine a word."""
-        self.effects.append(SendToEngine(command))
+    def send_error(self, error: ApiError) -> None:
+        """Send the client an `error` event."""
+        param = error.param if error.param is not None else UNSET
+        wire_error = events.Error(code=error.code or error.type, message=error.message, type=error.type, param=param)
+        self.send(events.ErrorEvent, error=wire_error)
 
-    def drain(self) -> list[Effect]:
-        """All that is to be done; from here on it is empty."""
-        effects, self.effects = self.effects, []
-        return effects
-
-    # What goes with answers
+    # Metrics and notes
 
     def add_metrics(self, metrics: dict[str, Any]) -> None:
-        """What was measured goes with the next event that can carry it."""
+        """Attach metrics to the next event that can carry them."""
         self._pending_metrics.update(metrics)
 
     def add_note(self, text: str) -> None:
-        """Likewise what a person should know about the session; once."""
+        """Attach a note for the user, likewise; each text is sent once in a session."""
         if text not in self._all_notes:
             self._all_notes.add(text)
             self._pending_notes.append(text)
 
     def take_metrics(self, extra: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
-        """All that waited to be told, with `more`, and how much time is left once that is to be told."""
+        """The waiting metrics and notes with `extra`, and the remaining time once the end is near."""
         metrics, self._pending_metrics = {**self._pending_metrics, **extra}, {}
         if self._pending_notes:
             metrics["notes"], self._pending_notes = self._pending_notes, []
@@ -124,5 +127,5 @@ class MinicpmoOutbox:
 
     @property
     def remaining_s(self) -> float:
-        """How long the session may still last."""
+        """How long the session may still last, in seconds."""
         return max(0.0, round((self.ends_at or self.at) - self.at, 1))

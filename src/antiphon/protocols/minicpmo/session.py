@@ -1,9 +1,9 @@
 """
-A MiniCPM-o session: what the client, the engine and the clock say in, events and words out.
+A MiniCPM-o session: events of the client, the engine and the clock in; effects out.
 
-A session waits for a place, begins when the client says how, goes on until someone ends it, and is closed: `_CLIENT` and `_ENGINE` are
-that as tables. A client that is early is not refused: what it says is kept until it can be taken. One event that can't be used costs that
-event, and the client is told; what makes the session useless closes it.
+A session waits for a worker, begins with the client's `session.init`, and runs until something closes it:
+`_CLIENT_HANDLERS` and `_ENGINE_HANDLERS` say this as tables. Early events are deferred, not refused. An unusable event
+is dropped with an `error` event; an error that makes the session useless closes it.
 
 Source: OpenBMB's documentation of the Realtime API of MiniCPM-o 4.5, and what its gateway does.
 """
@@ -19,21 +19,21 @@ from msgspec import UNSET, Struct
 from antiphon.engine_api import events as engine_events
 from antiphon.errors import ApiError, ClientError, ServerError, UpstreamError, unsupported_value
 from antiphon.protocols.minicpmo.chat import MinicpmoChat
+from antiphon.protocols.minicpmo.config import MinicpmoSessionConfig as MinicpmoSessionConfig
 from antiphon.protocols.minicpmo.duplex import MinicpmoDuplex, start_duplex_command
-from antiphon.protocols.minicpmo.opening import MinicpmoSessionConfig as MinicpmoSessionConfig
 from antiphon.protocols.minicpmo.outbox import MinicpmoOutbox
 from antiphon.protocols.session import Close, Effect, Event, FromClient, FromEngine, Hangup, NewId, Shutdown, Tick, WakeAt
 from antiphon.wire.minicpmo import server_events as events
 from antiphon.wire.minicpmo.client_events import ChatAppend, DuplexAppend, SessionClose, SessionInit
 
 PENDING_EVENTS_LIMIT = 16
-"""The most events of an early client that are kept."""
+"""How many events that come too early are deferred."""
 
 PENDING_EVENTS_LIMIT_BYTES = 8 << 20
-"""The most sound and pictures in them."""
+"""How much audio and image data they may hold."""
 
 CLIENT_ERRORS_LIMIT = 32
-"""Events that can't be used, one after another, until the client is taken for broken."""
+"""How many unusable events in a row before the session is closed."""
 
 CLOSE_CODES: dict[str, int] = {
     "queue_full": 1013,
@@ -44,39 +44,42 @@ CLOSE_CODES: dict[str, int] = {
     "too_many_errors": 1008,
     "rate_limit_exceeded": 1013,
 }
-"""The WebSocket's close codes by the code of a `Close`'s fault. Without a fault it is 1000, with any other 1011."""
+"""
+WebSocket close codes (RFC 6455 7.4) by the code of the `Close` effect's error: 1000 without an error, 1011 for any
+other.
+"""
 
 _SHUTDOWN_CODES = frozenset({"shutdown", "server_shutting_down"})
-"""Codes of a `EngineLost` by which it is the server that goes away."""
+"""Codes of `EngineLost` that mean that the server is stopping."""
 
 _START_ERROR_CODES: dict[str, str] = {"backend_error": "session_failed"} | dict.fromkeys(_SHUTDOWN_CODES, "service_unavailable")
-"""What a client that has not begun is told of a `EngineLost`; other codes it knows by their own names."""
+"""The error codes for an `EngineLost` before the session was created, where they differ from its own."""
 
 _CLOSE_REASON = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _SERVER_CLOSE_REASONS = frozenset(
     {"timeout", "init_timeout", "idle_timeout", "backend_error", "shutdown", "too_many_errors", "unauthorized"}
 )
-"""Reasons that are the server's to give."""
+"""Close reasons that only the server gives; a client's own reason may not pose as one."""
 
 
 class UnreadableMinicpmoEvent(Struct, frozen=True):
-    """The client sent what is no event; `fault` says why."""
+    """The client sent a frame that is not a valid event; `error` says why."""
 
     error: ApiError
 
 
 class ConnectionResumed(Struct, frozen=True):
-    """The client is back on another connection."""
+    """The client resumed the session on a new connection."""
 
 
 class ClientThrottled(Struct, frozen=True):
-    """Nothing more of the client's is read for so many seconds: it sends too fast, and is not to be taken for silent."""
+    """The client sends too fast and is not read for this many seconds; that time does not count as silence."""
 
     duration_s: float
 
 
 class MinicpmoState(Enum):
-    """How far a session is."""
+    """The stages of a session, in order."""
 
     WAITING = "waiting"
     ASSIGNED = "assigned"
@@ -85,13 +88,16 @@ class MinicpmoState(Enum):
     CLOSED = "closed"
 
 
+_Deferrable = SessionInit | DuplexAppend | ChatAppend
+_FromClient = _Deferrable | SessionClose | MinicpmoSessionConfig | UnreadableMinicpmoEvent | ConnectionResumed | ClientThrottled
+
+
 class MinicpmoSession:
     """
-    The machine of one session; begun by its `Opening`, which comes as from the client.
+    The machine of one session. The first `FromClient` carries its `MinicpmoSessionConfig`, which starts it.
 
     Attributes:
-        state: how far it is.
-        has_ended: why it is over; None while it isn't.
+        end_reason: why the session ended; None before.
     """
 
     def __init__(self, config: MinicpmoSessionConfig, new_id: NewId) -> None:
@@ -102,7 +108,7 @@ class MinicpmoSession:
         self._outbox = MinicpmoOutbox(config.session_id)
         self._init = SessionInit()
         self._mode_session: MinicpmoChat | MinicpmoDuplex | None = None
-        self._pending_events: list[SessionInit | DuplexAppend | ChatAppend] = []
+        self._pending_events: list[_Deferrable] = []
         self._pending_bytes = 0
         self._has_sent_queued = False
         self._client_errors = 0
@@ -112,13 +118,12 @@ class MinicpmoSession:
         self._has_warned = False
 
     def handle(self, event: Event) -> list[Effect]:
-        """What is to be done about `event`, in order."""
         if self.state is MinicpmoState.CLOSED:
             return []
         self._outbox.at = event.at
         if isinstance(event, FromEngine):
-            for word in event.events:
-                self._handle_engine_event(word)
+            for engine_event in event.events:
+                self._handle_engine_event(engine_event)
         elif isinstance(event, FromClient):
             self._handle_client_event(event.message)
         else:
@@ -132,33 +137,33 @@ class MinicpmoSession:
                 self._wake(at)
             case Hangup():
                 self._end("client_left", None)
-            case Shutdown(fault):
-                self._close_session("shutdown" if fault.code == "server_shutting_down" else "unauthorized", fault, fault.message)
+            case Shutdown(error):
+                self._close_session("shutdown" if error.code == "server_shutting_down" else "unauthorized", error, error.message)
             case _:
                 pass
 
-    def _handle_client_event(self, message: Any) -> None:
-        taken = _ANY_STATE_HANDLERS.get(type(message)) or _CLIENT_HANDLERS[self.state].get(type(message))
-        if taken is None:
+    def _handle_client_event(self, message: _FromClient) -> None:
+        handler = _ANY_STATE_HANDLERS.get(type(message)) or _CLIENT_HANDLERS[self.state].get(type(message))
+        if handler is None:
             return
         try:
-            taken(self, message)
-        except ApiError as fault:
-            self._outbox.send_error(fault)
+            handler(self, message)
+        except ApiError as error:
+            self._outbox.send_error(error)
             self._client_errors += 1
             if self._client_errors >= CLIENT_ERRORS_LIMIT:
-                why = "Too many events one after another could not be used."
-                self._close_session("too_many_errors", ClientError(why, code="too_many_errors"), why)
+                text = "Too many invalid events in a row."
+                self._close_session("too_many_errors", ClientError(text, code="too_many_errors"), text)
         else:
             if type(message) is not ClientThrottled:
                 self._client_errors = 0
 
     def _handle_engine_event(self, event: engine_events.EngineEvent) -> None:
-        taken = _ENGINE_HANDLERS[self.state].get(type(event))
-        if taken is not None:
-            taken(self, event)
+        handler = _ENGINE_HANDLERS[self.state].get(type(event))
+        if handler is not None:
+            handler(self, event)
         elif self.state is MinicpmoState.LIVE and self._mode_session is not None:
-            if not self._mode_session.is_idle:  # the client's time to say something begins when its question was answered
+            if not self._mode_session.is_idle:  # the idle timeout starts when the client's question was answered
                 self._idle_since = self._outbox.at
             self._mode_session.handle_event(event)
             if self._mode_session.failure_message is not None:
@@ -168,9 +173,9 @@ class MinicpmoSession:
 
     def _open(self, config: MinicpmoSessionConfig) -> None:
         if config.mode != "chat" and not config.capabilities.full_duplex:
-            fault = unsupported_value("mode", config.mode, config.model, ["chat"])
-            self._outbox.send_error(fault)
-            self._end("refused", fault)
+            error = unsupported_value("mode", config.mode, config.model, ["chat"])
+            self._outbox.send_error(error)
+            self._end("refused", error)
         elif not config.is_queued:
             self._on_worker_assigned(None)
 
@@ -196,17 +201,17 @@ class MinicpmoSession:
         self._init_due_at = self._outbox.at + self._config.init_timeout_s
         self._handle_pending_events()
 
-    def _defer_event(self, message: SessionInit | DuplexAppend | ChatAppend) -> None:
-        """Until there is a place, and the engine is there, what the client says waits."""
+    def _defer_event(self, message: _Deferrable) -> None:
+        """Keep an event until a worker is assigned and its engine is ready."""
         size_bytes = _size_bytes(message)
         if len(self._pending_events) >= PENDING_EVENTS_LIMIT or self._pending_bytes + size_bytes > PENDING_EVENTS_LIMIT_BYTES:
-            raise ClientError("The session has not begun: wait for 'session.created'. This event was dropped.", code="not_ready")
+            raise ClientError("The session has not started: wait for 'session.created'. This event was dropped.", code="not_ready")
         self._pending_events.append(message)
         self._pending_bytes += size_bytes
 
     def _handle_pending_events(self) -> None:
-        kept, self._pending_events, self._pending_bytes = self._pending_events, [], 0
-        for message in kept:
+        batch, self._pending_events, self._pending_bytes = self._pending_events, [], 0
+        for message in batch:
             self._handle_client_event(message)
 
     def _on_engine_lost(self, event: engine_events.EngineLost) -> None:
@@ -215,9 +220,9 @@ class MinicpmoSession:
             code = "server_shutting_down" if is_stopping else "backend_error"
             self._close_session("shutdown" if is_stopping else "backend_error", UpstreamError(event.message, code=code), event.message)
         else:
-            fault = ServerError(event.message, code=_START_ERROR_CODES.get(event.code, event.code))
-            self._outbox.send_error(fault)
-            self._end("lost", fault)
+            error = ServerError(event.message, code=_START_ERROR_CODES.get(event.code, event.code))
+            self._outbox.send_error(error)
+            self._end("lost", error)
 
     # Beginning
 
@@ -230,41 +235,46 @@ class MinicpmoSession:
             self._outbox.send_to_engine(start_duplex_command(self._config, init, self._outbox))
 
     def _begin_with_defaults(self, message: DuplexAppend | ChatAppend) -> None:
-        """A client that begins with what it has to say wants the session as it usually is."""
+        """Begin without `session.init`, as clients may that want the defaults."""
         self._begin(SessionInit())
         self._handle_client_event(message)
 
     def _reject_second_init(self, _init: SessionInit) -> None:
-        raise ClientError("The session has begun: 'session.init' comes once.", code="unexpected_event", param="type")
+        raise ClientError("The session has started: send 'session.init' only once.", code="unexpected_event", param="type")
 
     def _on_ready(self, event: engine_events.DuplexStarted) -> None:
         self._create_session(event.metrics)
 
     def _create_session(self, metrics: dict[str, Any]) -> None:
-        out, opening = self._outbox, self._config
+        out, config = self._outbox, self._config
         self.state = MinicpmoState.LIVE
         self._idle_since = out.at
         out.has_begun = True
-        out.shows_remaining_at = (out.ends_at or out.at) - opening.warning_s
-        side = MinicpmoChat if opening.mode == "chat" else MinicpmoDuplex
-        self._mode_session = side(opening, self._init, out, self._new_id)
+        out.shows_remaining_at = (out.ends_at or out.at) - config.warning_s
+        kind = MinicpmoChat if config.mode == "chat" else MinicpmoDuplex
+        self._mode_session = kind(config, self._init, out, self._new_id)
         out.send(
             events.SessionCreated,
-            session_id=opening.session_id,
-            mode="turn_based" if opening.mode == "chat" else "full_duplex",
+            session_id=config.session_id,
+            mode="turn_based" if config.mode == "chat" else "full_duplex",
             metrics=out.take_metrics({**metrics, "remaining_s": out.remaining_s}),
-            resume_token=opening.resume_token if opening.resume_token is not None else UNSET,
+            resume_token=config.resume_token if config.resume_token is not None else UNSET,
         )
         self._handle_pending_events()
 
     def _on_start_failed(self, event: engine_events.ResponseFailed | engine_events.EngineError) -> None:
         self._on_engine_lost(engine_events.EngineLost(code="backend_error", message=event.message))
 
-    # Going on
+    # Running
 
-    def _append(self, message: Any) -> None:
-        assert self._mode_session is not None
-        self._mode_session.append(message)
+    def _append(self, message: DuplexAppend | ChatAppend) -> None:
+        match self._mode_session, message:
+            case MinicpmoChat() as chat, ChatAppend():
+                chat.append(message)
+            case MinicpmoDuplex() as duplex, DuplexAppend():
+                duplex.append(message)
+            case _:  # the connection decodes the events of its session's mode only
+                pass
         self._idle_since = self._outbox.at
 
     # Ending
@@ -276,8 +286,7 @@ class MinicpmoSession:
     def _fail_session(self, message: str) -> None:
         self._close_session("backend_error", UpstreamError(message, code="backend_error"), message)
 
-    def _close_session(self, reason: str, fault: ApiError | None, message: str | None = None) -> None:
-        """Tell the client that it is over, and end."""
+    def _close_session(self, reason: str, error: ApiError | None, message: str | None = None) -> None:
         self._outbox.send(
             events.SessionClosed,
             session_id=self._config.session_id if self._outbox.has_begun else None,
@@ -285,76 +294,77 @@ class MinicpmoSession:
             diagnostic=events.Diagnostic(message=message) if message else UNSET,
             usage=self._outbox.token_totals.wire_usage(),
         )
-        self._end(reason, fault)
+        self._end(reason, error)
 
-    def _end(self, reason: str, fault: ApiError | None) -> None:
+    def _end(self, reason: str, error: ApiError | None) -> None:
         if self._mode_session is not None:
             self._mode_session.stop()
         self.state, self.end_reason = MinicpmoState.CLOSED, reason
-        self._outbox.effects.append(Close(fault))
+        self._outbox.effects.append(Close(error))
 
     # The clock
 
     def _wake(self, at: float) -> None:
         self._wakes_at = None
-        due = self._next_deadline()
-        if due is None or at < due[0]:
+        deadline = self._next_deadline()
+        if deadline is None or at < deadline[0]:
             return
-        _, what = due
-        if what == "warning":
+        _, kind = deadline
+        if kind == "warning":
             self._warn()
         else:
-            self._close_session(what, None, _TIMEOUT_MESSAGES[what])
+            self._close_session(kind, None, _TIMEOUT_MESSAGES[kind])
 
     def _warn(self) -> None:
-        """Say once that the end is near: answers say so too, but there may be none."""
+        """Warn once that the end is near: responses carry the remaining time too, but there may be none."""
         out = self._outbox
         self._has_warned = True
         out.send(events.SessionWarning, session_id=out.session_id, remaining_s=out.remaining_s, metrics={"remaining_s": out.remaining_s})
 
     def _next_deadline(self) -> tuple[float, str] | None:
-        """What comes next of itself, and when; None while the session only waits for a place."""
-        out, opening = self._outbox, self._config
+        """The next deadline and its kind; None before a worker is assigned."""
+        out, config = self._outbox, self._config
         if out.ends_at is None:
             return None
-        dues = [(out.ends_at, "timeout")]
+        deadlines = [(out.ends_at, "timeout")]
         if self.state is MinicpmoState.ASSIGNED:
-            dues.append((self._init_due_at, "init_timeout"))
+            deadlines.append((self._init_due_at, "init_timeout"))
         if self._mode_session is not None and self._mode_session.is_idle:
-            dues.append((self._idle_since + opening.idle_timeout_s, "idle_timeout"))
+            deadlines.append((self._idle_since + config.idle_timeout_s, "idle_timeout"))
         if out.shows_remaining_at is not None and not self._has_warned:
-            dues.append((out.shows_remaining_at, "warning"))
-        return min(dues, key=itemgetter(0))
+            deadlines.append((out.shows_remaining_at, "warning"))
+        return min(deadlines, key=itemgetter(0))
 
     def _schedule_wake(self) -> None:
-        """Be woken for what comes next. Who is woken too early looks again: sound that goes on moves its end with every piece of it."""
-        due = None if self.state is MinicpmoState.CLOSED else self._next_deadline()
-        if due is not None and (self._wakes_at is None or due[0] < self._wakes_at):
-            self._wakes_at = due[0]
-            self._outbox.effects.append(WakeAt(due[0]))
+        # Only ever earlier: audio moves the idle deadline with every piece, and a tick that comes too early just looks
+        # again.
+        deadline = None if self.state is MinicpmoState.CLOSED else self._next_deadline()
+        if deadline is not None and (self._wakes_at is None or deadline[0] < self._wakes_at):
+            self._wakes_at = deadline[0]
+            self._outbox.effects.append(WakeAt(deadline[0]))
 
 
 _TIMEOUT_MESSAGES: dict[str, str] = {
     "timeout": "The session has reached its time limit.",
-    "init_timeout": "The session was not begun in time.",
-    "idle_timeout": "Nothing was said for too long.",
+    "init_timeout": "The client did not start the session in time.",
+    "idle_timeout": "The client was silent for too long.",
 }
-"""What clients are told of why the clock ended their session."""
+"""Messages for sessions that the clock ends."""
 
 
-def _size_bytes(message: SessionInit | DuplexAppend | ChatAppend) -> int:
-    """About how much there is to keep of a message."""
+def _size_bytes(message: _Deferrable) -> int:
+    """About how much memory a deferred event takes."""
     match message:
         case SessionInit(reference=reference, voice_reference=voice_reference):
             return len(reference or b"") + len(voice_reference or b"")
         case DuplexAppend(pcm=pcm, frames=frames):
             return len(pcm) + sum(len(frame.jpeg) for frame in frames)
         case ChatAppend(messages=messages):
-            held = (getattr(part, name, None) for each in messages for part in each.parts for name in part.__struct_fields__)
-            return sum(len(value) for value in held if isinstance(value, str | bytes))
+            values = (getattr(part, name, None) for each in messages for part in each.parts for name in part.__struct_fields__)
+            return sum(len(value) for value in values if isinstance(value, str | bytes))
 
 
-# What is done about what, by how far the session is
+# The handlers of each event, by the state of the session
 
 _ANY_STATE_HANDLERS: dict[type, Callable[[MinicpmoSession, Any], None]] = {
     MinicpmoSessionConfig: MinicpmoSession._open,
@@ -390,7 +400,7 @@ _CLIENT_HANDLERS: dict[MinicpmoState, dict[type, Callable[[MinicpmoSession, Any]
     },
     MinicpmoState.CLOSED: {},
 }
-"""What a client says."""
+"""Client events."""
 
 _ENGINE_HANDLERS: dict[MinicpmoState, dict[type, Callable[[MinicpmoSession, Any], None]]] = {
     MinicpmoState.WAITING: {
@@ -408,4 +418,4 @@ _ENGINE_HANDLERS: dict[MinicpmoState, dict[type, Callable[[MinicpmoSession, Any]
     MinicpmoState.LIVE: {engine_events.EngineLost: MinicpmoSession._on_engine_lost},
     MinicpmoState.CLOSED: {},
 }
-"""What an engine says of itself; of what it says to a client, the session's mode has its own table."""
+"""Engine events about the session; the tables of `chat` and `duplex` handle those of responses."""

@@ -1,10 +1,11 @@
 """
-A live conversation: its items in order, what is known of them beyond what is told, and what of them a model is given.
+A live conversation: its items in order, the audio behind them, and the history that a model gets of them.
 """
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import ceil
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from msgspec import UNSET, Struct, field, structs
@@ -12,6 +13,7 @@ from msgspec import UNSET, Struct, field, structs
 from antiphon.audio import duration_ms, size_bytes
 from antiphon.engine_api import events, history
 from antiphon.errors import ClientError, shorten
+from antiphon.wire.codec.types import Maybe
 from antiphon.wire.realtime.items import (
     FunctionCallItem,
     FunctionCallOutputItem,
@@ -24,31 +26,34 @@ from antiphon.wire.realtime.items import (
     MessageItem,
     OutputAudio,
     OutputText,
+    Part,
 )
 
 AUDIO_LIMIT_BYTES = 48 << 20
-"""How much sound a conversation remembers, some 17 minutes at 24 kHz; beyond it, the oldest items keep their words only."""
+"""
+How much audio a conversation keeps, some 17 minutes at 24 kHz. Beyond it, the oldest items keep their transcripts only.
+"""
 
 NO_RESULT_TEXT = "There is no result yet."
-"""What a model is told of a call that has not returned."""
+"""The result that a model sees for a call without one."""
 
 IMAGE_LIMIT_CHARACTERS = 64 << 10
-"""The longest URL of a picture that is sent back to whoever sent it."""
+"""The longest URL of an image that is echoed to the client."""
 
 ROOT_ITEM_ID = "root"
-"""Where a client says that an item goes first of all."""
+"""The `previous_item_id` with which a client puts an item first."""
 
 
 class ItemAudio(Struct):
     """
-    The sound of an item, from the person or the model.
+    The audio of an item, from the user or the model.
 
     Attributes:
-        pcm: s16le; empty where it is forgotten.
-        length_bytes: how much there was, forgotten or not.
-        turn_id: the engine's name for it, where it heard it live.
-        words: of an answer, each with where in the sound, in bytes, it begins.
-        cut_ms: where the client stopped listening; None where it heard all.
+        pcm: s16le; empty once it was evicted.
+        length_bytes: of all of it, evicted or not.
+        turn_id: the engine's id for it, if the engine heard it live.
+        transcript_chunks: of model audio, each with its offset in the audio, in bytes.
+        truncated_at_ms: where the client stopped listening; None if it heard all.
     """
 
     rate_hz: int
@@ -61,16 +66,16 @@ class ItemAudio(Struct):
 
     @property
     def full_length_ms(self) -> int:
-        """How long it is, a millisecond that has begun counted as one: that is how clients count it who say that they heard it all."""
+        """The whole length, rounded up: clients that report having heard everything round up too."""
         return ceil(duration_ms(self.length_bytes, self.rate_hz))
 
     @property
     def length_ms(self) -> int:
-        """How long it is to whoever listens."""
+        """The length up to where it was truncated."""
         return self.full_length_ms if self.truncated_at_ms is None else min(self.full_length_ms, self.truncated_at_ms)
 
     def append(self, pcm: bytes) -> None:
-        """More sound; what comes after the client stopped listening is only counted."""
+        """Add audio; after a truncation it is only counted."""
         self.length_bytes += len(pcm)
         if self.truncated_at_ms is not None:
             return
@@ -79,27 +84,27 @@ class ItemAudio(Struct):
         self.pcm += pcm
 
     def heard_transcript(self) -> str:
-        """The words that had begun when the client stopped listening."""
+        """The transcript up to where the client stopped listening."""
         if self.truncated_at_ms is None:
             return "".join(text for _, text in self.transcript_chunks)
         end = size_bytes(self.truncated_at_ms, self.rate_hz)
-        return "".join(text for _, text in self.transcript_chunks[: bisect_left(self.transcript_chunks, end, key=lambda word: word[0])])
+        return "".join(text for _, text in self.transcript_chunks[: bisect_left(self.transcript_chunks, end, key=itemgetter(0))])
 
     def truncate(self, at_ms: int) -> None:
-        """The client stopped listening there."""
+        """Drop the audio after `at_ms`: it was not heard."""
         self.truncated_at_ms = at_ms
         self.pcm = self.pcm[: size_bytes(at_ms, self.rate_hz)]
 
 
 class HistoryCache(NamedTuple):
     """
-    What a model was given of an item, so that a long conversation is not told anew at every answer.
+    The history that was made of an item, so that a long conversation is not converted again for every response.
 
     Attributes:
-        item: that it was made of; likewise `hears` and `sounds`, what there was to hear.
+        item: what it was made of; so are `with_audio` and `audio_state`.
     """
 
-    item: Any
+    item: Item
     with_audio: bool
     audio_state: list[tuple[str | None, int | None, int]]
     history_items: list[history.HistoryItem]
@@ -110,10 +115,10 @@ class ConversationEntry(Struct):
     An item of the conversation.
 
     Attributes:
-        item: as it was told last; replaced, never changed.
-        recordings: by the index of the content part whose sound they are.
-        is_open: whether it is still being answered; a model is not given it then.
-        given: as it was last.
+        item: as the client saw it last; replaced, never changed in place.
+        audio_by_part: by the index of the content part.
+        is_open: whether it is still being produced; it is then left out of the history.
+        history_cache: what it was converted to last.
     """
 
     item: Any
@@ -123,17 +128,17 @@ class ConversationEntry(Struct):
 
     @property
     def audio_bytes(self) -> int:
-        """The sound that is remembered of it."""
+        """How much audio is kept of it."""
         return sum(len(recording.pcm) for recording in self.audio_by_part.values())
 
 
 class ConversationItems:
-    """Items in order, each with an id of its own."""
+    """Items in order, each with a unique id."""
 
     def __init__(self) -> None:
         self._entries: dict[str, ConversationEntry] = {}
         self._order: list[str] = []
-        # Whose sound is remembered, the oldest first, and how much; what stands last may still be growing and is not counted yet.
+        # How much audio each item keeps, oldest first. Items in `_growing_ids` may still grow and are not counted yet.
         self._audio_bytes_by_item: dict[str, int] = {}
         self._audio_bytes = 0
         self._growing_ids: list[str] = []
@@ -146,7 +151,7 @@ class ConversationItems:
 
     @property
     def last_id(self) -> str | None:
-        """The id of the item that stands last."""
+        """The id of the last item."""
         return self._order[-1] if self._order else None
 
     def get(self, item_id: str, action: str) -> ConversationEntry:
@@ -154,7 +159,7 @@ class ConversationItems:
         The item of that id.
 
         Args:
-            action: what is about to be done: `delete`, `retrieve` or `truncate`.
+            action: `delete`, `retrieve` or `truncate`, for the error message.
 
         Raises:
             ClientError: there is none.
@@ -173,10 +178,10 @@ class ConversationItems:
 
     def check_position(self, item_id: str, previous_id: str | None) -> None:
         """
-        Ask whether an item of that id may stand behind another.
+        Check that an item of that id can be added after another.
 
         Raises:
-            ClientError: there is one of that id, or no such other.
+            ClientError: the id exists already, or the other item doesn't.
         """
         if item_id in self._entries:
             raise ClientError(
@@ -190,33 +195,33 @@ class ConversationItems:
 
     def add(self, entry: ConversationEntry, previous_id: str | None = None) -> str | None:
         """
-        Put an item behind another, or last of all.
+        Add an item after another, or at the end.
 
         Returns:
-            The id of the item that it stands behind; None where it stands first.
+            The id of the item before it; None if it is the first.
 
         Raises:
-            ClientError: as `check_place`.
+            ClientError: as `check_position`.
         """
         item_id = entry.item.id
         self.check_position(item_id, previous_id)
-        at = len(self._order) if previous_id is None else 0 if previous_id == ROOT_ITEM_ID else self._order.index(previous_id) + 1
+        position = len(self._order) if previous_id is None else 0 if previous_id == ROOT_ITEM_ID else self._order.index(previous_id) + 1
         self._entries[item_id] = entry
-        self._order.insert(at, item_id)
+        self._order.insert(position, item_id)
         self._growing_ids.append(item_id)
         self._evict_audio()
-        return self._order[at - 1] if at else None
+        return self._order[position - 1] if position else None
 
     def previous_id(self, item_id: str) -> str | None:
-        """The id of the item that one stands behind; None where it stands first, or is none."""
+        """The id of the item before another; None if that is the first, or does not exist."""
         if item_id not in self._entries:
             return None
-        at = self._order.index(item_id)
-        return self._order[at - 1] if at else None
+        position = self._order.index(item_id)
+        return self._order[position - 1] if position else None
 
     def delete(self, item_id: str) -> None:
         """
-        Take an item away.
+        Delete an item.
 
         Raises:
             ClientError: there is none.
@@ -229,13 +234,13 @@ class ConversationItems:
             self._growing_ids.remove(item_id)
 
     def has_call(self, call_id: str) -> bool:
-        """Whether a function was called under that id."""
+        """Whether there is a function call with that id."""
         return any(isinstance(entry.item, FunctionCallItem) and entry.item.call_id == call_id for entry in self)
 
     def has_approval_request(self, request_id: str) -> bool:
-        """Whether leave was asked for under that id."""
-        found = self._entries.get(request_id)
-        return found is not None and isinstance(found.item, McpApprovalRequestItem)
+        """Whether there is an MCP approval request with that id."""
+        entry = self._entries.get(request_id)
+        return entry is not None and isinstance(entry.item, McpApprovalRequestItem)
 
     def _evict_audio(self) -> None:
         growing = {item_id: self._entries[item_id] for item_id in self._growing_ids}
@@ -244,8 +249,8 @@ class ConversationItems:
             if not entry.is_open and (size := entry.audio_bytes):
                 self._audio_bytes_by_item[item_id] = size
                 self._audio_bytes += size
-        still_bytes = sum(growing[item_id].audio_bytes for item_id in self._growing_ids)
-        while self._audio_bytes_by_item and self._audio_bytes + still_bytes > AUDIO_LIMIT_BYTES:
+        growing_bytes = sum(growing[item_id].audio_bytes for item_id in self._growing_ids)
+        while self._audio_bytes_by_item and self._audio_bytes + growing_bytes > AUDIO_LIMIT_BYTES:
             oldest = next(iter(self._audio_bytes_by_item))
             self._audio_bytes -= self._audio_bytes_by_item.pop(oldest)
             for recording in self._entries[oldest].audio_by_part.values():
@@ -255,44 +260,44 @@ class ConversationItems:
 _ACTION_GERUNDS = {"delete": "deleting", "retrieve": "retrieving", "truncate": "truncating"}
 
 
-# What a model is given
+# History for a model
 
 
 def engine_history(entries: Iterable[ConversationEntry], *, with_audio: bool) -> tuple[history.HistoryItem, ...]:
     """
-    What has been said, for an engine.
+    The conversation for an engine, without open items.
 
     Args:
-        hears: whether it takes sound; else it is given the words of it.
+        with_audio: whether the engine takes audio; if not, it gets the transcripts.
     """
-    said: list[history.HistoryItem] = []
+    history_items: list[history.HistoryItem] = []
     for entry in entries:
         if not entry.is_open:
-            said += _entry_history(entry, with_audio=with_audio)
-    return tuple(_with_results(said))
+            history_items += _entry_history(entry, with_audio=with_audio)
+    return tuple(_with_results(history_items))
 
 
 def _entry_history(entry: ConversationEntry, *, with_audio: bool) -> list[history.HistoryItem]:
-    sounds = [(recording.transcript, recording.truncated_at_ms, len(recording.pcm)) for recording in entry.audio_by_part.values()]
-    given = entry.history_cache
-    if given is None or given.item is not entry.item or given.with_audio is not with_audio or given.audio_state != sounds:
-        given = entry.history_cache = HistoryCache(entry.item, with_audio, sounds, _convert_entry(entry, with_audio=with_audio))
-    return given.history_items
+    audio_state = [(recording.transcript, recording.truncated_at_ms, len(recording.pcm)) for recording in entry.audio_by_part.values()]
+    cache = entry.history_cache
+    if cache is None or cache.item is not entry.item or cache.with_audio is not with_audio or cache.audio_state != audio_state:
+        cache = entry.history_cache = HistoryCache(entry.item, with_audio, audio_state, _convert_entry(entry, with_audio=with_audio))
+    return cache.history_items
 
 
 def _with_results(history_items: list[history.HistoryItem]) -> Iterator[history.HistoryItem]:
     """
-    Turns in which every call has its result right behind it.
+    The history with every call's result right after the call.
 
-    A person goes on speaking while a function runs, but most models are told of a call only together with its result.
+    A user goes on speaking while a function runs, but most models accept a call only together with its result.
     """
-    results = {turn.call_id: turn for turn in history_items if isinstance(turn, history.ToolResult)}
-    called = {turn.call_id for turn in history_items if isinstance(turn, history.ToolCall)}
-    for turn in history_items:
-        if not isinstance(turn, history.ToolResult) or turn.call_id not in called:
-            yield turn
-        if isinstance(turn, history.ToolCall):
-            yield results.get(turn.call_id) or history.ToolResult(turn.call_id, (history.TextPart(NO_RESULT_TEXT),))
+    results = {item.call_id: item for item in history_items if isinstance(item, history.ToolResult)}
+    call_ids = {item.call_id for item in history_items if isinstance(item, history.ToolCall)}
+    for item in history_items:
+        if not isinstance(item, history.ToolResult) or item.call_id not in call_ids:
+            yield item
+        if isinstance(item, history.ToolCall):
+            yield results.get(item.call_id) or history.ToolResult(item.call_id, (history.TextPart(NO_RESULT_TEXT),))
 
 
 def _convert_entry(entry: ConversationEntry, *, with_audio: bool) -> list[history.HistoryItem]:
@@ -315,11 +320,11 @@ def _convert_entry(entry: ConversationEntry, *, with_audio: bool) -> list[histor
                 history.ToolCall(_text_or_empty(item.id), item.name, item.arguments),
                 history.ToolResult(_text_or_empty(item.id), (history.TextPart(outcome),)),
             ]
-        case _:  # lists of tools, and what was asked and answered about them
+        case _:  # MCP tool lists, approval requests and their answers
             return []
 
 
-def _history_part(entry: ConversationEntry, index: int, content: Any, *, with_audio: bool) -> history.HistoryPart | None:
+def _history_part(entry: ConversationEntry, index: int, content: Part, *, with_audio: bool) -> history.HistoryPart | None:
     recording = entry.audio_by_part.get(index)
     match content:
         case InputText() | OutputText():
@@ -327,64 +332,62 @@ def _history_part(entry: ConversationEntry, index: int, content: Any, *, with_au
         case InputImage():
             return history.ImagePart(url=_text_or_empty(content.image_url), detail=_text_or_empty(content.detail) or "auto")
         case InputAudio() if with_audio and recording is not None and (recording.pcm or (recording.turn_id and recording.length_bytes)):
-            # Whose sound is forgotten may yet be known to the engine that heard it.
+            # The engine that heard the turn live may still know audio that was evicted here.
             return history.SpeechPart(bytes(recording.pcm), recording.rate_hz, recording.turn_id, recording.transcript)
         case InputAudio():
-            words = (recording.transcript if recording else None) or _text_or_empty(content.transcript)
-            return history.TextPart(words) if words else None
+            text = (recording.transcript if recording else None) or _text_or_empty(content.transcript)
+            return history.TextPart(text) if text else None
         case OutputAudio():
-            words = recording.heard_transcript() if recording is not None else _text_or_empty(content.transcript)
-            return history.TextPart(words) if words else None
-        case _:
-            return None
+            text = recording.heard_transcript() if recording is not None else _text_or_empty(content.transcript)
+            return history.TextPart(text) if text else None
 
 
-def _text_or_empty(value: Any) -> str:
+def _text_or_empty(value: Maybe[str]) -> str:
     return value if isinstance(value, str) else ""
 
 
-# What a client is told
+# Items for a client
 
 
 def without_large_images(item: Item) -> Item:
-    """An item as it is told: a picture that is large is not sent back."""
+    """The item as the client sees it: large images are not sent back."""
     if not isinstance(item, MessageItem) or not any(map(_is_large, item.content)):
         return item
     content = [structs.replace(part, image_url=UNSET) if _is_large(part) else part for part in item.content]
     return structs.replace(item, content=content)
 
 
-def _is_large(part: Any) -> bool:
+def _is_large(part: Part) -> bool:
     return isinstance(part, InputImage) and len(part.image_url or "") > IMAGE_LIMIT_CHARACTERS
 
 
 def item_with_audio(entry: ConversationEntry, encode: Callable[[ItemAudio], bytes], max_bytes: int) -> Item:
     """
-    An item with its sound, as it is told on request alone.
+    The item with its audio, for `conversation.item.retrieve`.
 
     Args:
-        encode: sound as the client takes it.
-        most_bytes: of sound; what is more than that is left out, as no client takes messages without end.
+        encode: encodes audio for the client.
+        max_bytes: of audio; parts beyond it are left out, to keep the event small enough.
     """
     item = without_large_images(entry.item)
     if not isinstance(item, MessageItem) or not entry.audio_by_part:
         return item
-    contents: list[Any] = list(item.content)
-    for index, part in enumerate(item.content):  # an answer that is being said may have sound before it has content
-        sound = encode(entry.audio_by_part[index]) if index in entry.audio_by_part else b""
-        if sound and len(sound) <= max_bytes and isinstance(part, InputAudio | OutputAudio):
-            contents[index] = structs.replace(part, audio=sound)
-            max_bytes -= len(sound)
+    contents: list[Part] = list(item.content)
+    for index, part in enumerate(item.content):  # an open response may have audio before it has content
+        audio = encode(entry.audio_by_part[index]) if index in entry.audio_by_part else b""
+        if audio and len(audio) <= max_bytes and isinstance(part, InputAudio | OutputAudio):
+            contents[index] = structs.replace(part, audio=audio)
+            max_bytes -= len(audio)
     return structs.replace(item, content=contents)
 
 
-def without_audio(contents: Sequence[Any]) -> list[Any]:
-    """Content as it is kept: its sound is kept beside it, and not sent back."""
+def without_audio(contents: Sequence[Part]) -> list[Part]:
+    """The parts without their audio, which is stored beside the item and not sent back."""
     return [structs.replace(content, audio=UNSET) if isinstance(content, InputAudio | OutputAudio) else content for content in contents]
 
 
 def text_token_counts(usage: events.Usage) -> tuple[int, int]:
-    """Input and output tokens that are text: what is neither sound nor picture."""
+    """The text tokens of input and output: those that are neither audio nor images."""
     return (
         max(0, usage.input_tokens - usage.input_audio_tokens - usage.input_image_tokens),
         max(0, usage.output_tokens - usage.output_audio_tokens),

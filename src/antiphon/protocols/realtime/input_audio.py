@@ -1,7 +1,7 @@
 """
-What a Realtime session does with a person's sound: the buffer, the turns, their items and their transcripts.
+The input audio of a Realtime session: the buffer, the turns, their items and their transcripts.
 
-Where turns lie is the engine's to say; here every turn becomes one item, and its sound is in no other.
+The engine says where turns start and end; here every turn becomes one item, and no audio is in two items.
 """
 
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from msgspec import UNSET
 from antiphon.audio import size_bytes
 from antiphon.engine_api import commands, events as engine_events
 from antiphon.errors import ClientError
-from antiphon.protocols.outbox import RealtimeOutbox
+from antiphon.protocols.outbox import Outbox
 from antiphon.protocols.realtime.conversation import ConversationEntry, ConversationItems, ItemAudio
 from antiphon.protocols.realtime.input_buffer import PCM_CODEC, InputBuffer
 from antiphon.protocols.realtime.settings import (
@@ -25,6 +25,7 @@ from antiphon.protocols.realtime.settings import (
 )
 from antiphon.protocols.realtime.turn import SpeechTurn, TurnAction, TurnEvent
 from antiphon.protocols.session import NewId
+from antiphon.wire.codec.types import Opt
 from antiphon.wire.realtime import server_events as events
 from antiphon.wire.realtime.client_events import InputAudioBufferAppend
 from antiphon.wire.realtime.items import InputAudio, MessageItem, Part
@@ -32,23 +33,30 @@ from antiphon.wire.realtime.session import Transcription
 from antiphon.wire.responses.parts import Logprob
 
 APPEND_LIMIT_BYTES = 15 * (1 << 20) * 3 // 4
-"""The most sound in one event: 15 MiB of base64."""
+"""How much audio one event may have: 15 MiB of base64 (Realtime reference: `input_audio_buffer.append`)."""
 
 MAX_PENDING_TRANSCRIPTS = 64
-"""How many turns back a transcript may still come."""
+"""How many turns back a transcript may still arrive."""
+
+InputTranscriptEvent = (
+    engine_events.InputTranscriptDelta
+    | engine_events.InputTranscriptSegment
+    | engine_events.InputTranscriptDone
+    | engine_events.InputTranscriptFailed
+)
 
 
 class InputAudioStream:
     """
-    A person's sound, from the client's events and the engine's words to items of the conversation.
+    The client's audio, on its way to items of the conversation.
 
     Attributes:
-        buffer: what is no item yet.
-        turn: the one that is open, or the next.
+        buffer: the audio that is no item yet.
+        turn: the open turn, or the next.
     """
 
     def __init__(
-        self, config: RealtimeSessionConfig, session: AnySession, outbox: RealtimeOutbox, new_id: NewId, conversation: ConversationItems
+        self, config: RealtimeSessionConfig, session: AnySession, outbox: Outbox, new_id: NewId, conversation: ConversationItems
     ) -> None:
         self.buffer = InputBuffer(PCM_CODEC)
         self.turn = SpeechTurn()
@@ -64,36 +72,36 @@ class InputAudioStream:
 
     def configure(self, session: AnySession) -> None:
         """
-        The session has been set; what is heard from here on is taken so.
+        Apply the session's audio settings.
 
         Raises:
-            ClientError: the sound in the buffer stands in the way.
+            ClientError: they change the sample rate while the buffer holds audio.
         """
-        wanted = configure_command(session)
-        coding = codec_of(audio_input(session).format)
-        is_waiting = self.turn.is_open or (not self._detects_turns and self.buffer.buffered_bytes)
-        if coding.rate_hz != self.buffer.rate_hz and is_waiting:
+        command = configure_command(session)
+        codec = codec_of(audio_input(session).format)
+        holds_audio = self.turn.is_open or (not self._detects_turns and self.buffer.buffered_bytes)
+        if codec.rate_hz != self.buffer.rate_hz and holds_audio:
             raise ClientError(
                 "Cannot change the input audio format while there is audio in the input audio buffer. Commit or clear it first.",
                 code="invalid_value",
                 param="session.audio.input.format",
             )
-        self.buffer.set_codec(coding)
-        self._detects_turns = wanted.turn_detection is not None and self._engine_listens
+        self.buffer.set_codec(codec)
+        self._detects_turns = command.turn_detection is not None and self._engine_listens
         if not self._detects_turns and TurnAction.SEND_SPEECH_STOPPED in self.turn.apply(TurnEvent.DETECTION_DISABLED):
             self._send_speech_stopped(self.buffer.now_ms)
-        if self._engine_listens and wanted != self._last_configure:
-            self._last_configure = wanted
-            self._outbox.send_to_engine(wanted)
+        if self._engine_listens and command != self._last_configure:
+            self._last_configure = command
+            self._outbox.send_to_engine(command)
 
-    # What the client does
+    # Client events
 
     def append(self, event: InputAudioBufferAppend) -> None:
         """
-        More sound.
+        Buffer audio and pass it on to an engine that listens.
 
         Raises:
-            ClientError: nobody here can hear, or it is too much; none of it was taken.
+            ClientError: the model takes no audio, or it is too much; none of it was used.
         """
         if not has_audio_input(self._config.capabilities):
             raise audio_unsupported(self._config.model)
@@ -112,7 +120,7 @@ class InputAudioStream:
 
     def commit(self) -> None:
         """
-        The sound so far is a turn.
+        Make the buffered audio a turn.
 
         Raises:
             ClientError: there is too little of it.
@@ -128,7 +136,7 @@ class InputAudioStream:
         self._add_item(item_id, turn_id, pcm)
 
     def clear(self) -> None:
-        """The sound so far is dropped."""
+        """Drop the buffered audio."""
         if TurnAction.SEND_SPEECH_STOPPED in self.turn.apply(TurnEvent.AUDIO_CLEARED):
             self._send_speech_stopped(self.buffer.now_ms)
         self.buffer.clear()
@@ -136,10 +144,10 @@ class InputAudioStream:
             self._outbox.send_to_engine(commands.ClearAudio())
         self._outbox.send(events.InputAudioBufferCleared)
 
-    # What the engine says
+    # Engine events
 
     def start_turn(self, event: engine_events.SpeechStarted) -> bool:
-        """Someone speaks; whether that is news."""
+        """Open a turn; False if turn detection is off or a turn is open already."""
         if not self._detects_turns or TurnAction.SEND_SPEECH_STARTED not in self.turn.apply(TurnEvent.SPEECH_STARTED):
             return False
         turn = self.turn
@@ -150,19 +158,20 @@ class InputAudioStream:
         return True
 
     def stop_turn(self, event: engine_events.SpeechStopped) -> bool:
-        """The turn is over and an item; False where it had been over before."""
+        """Close the turn and add its item; False if it is not the open turn."""
         turn = self.turn
         if turn.id != event.id or TurnAction.COMMIT_TURN not in turn.apply(TurnEvent.SPEECH_STOPPED):
             return False
         end_ms = min(max(event.at_ms, turn.start_ms), self.buffer.now_ms)
         self._send_speech_stopped(end_ms)
-        # Of sound that came faster than it could be listened to, not all is held; the engine knows the words of it all the same.
+        # If audio came faster than the engine could listen, the buffer has lost some of it; the engine still knows all
+        # of the turn.
         length_bytes = size_bytes(end_ms - turn.start_ms, self.buffer.rate_hz)
         self._add_item(turn.item_id, event.id, self.buffer.commit_turn(turn.start_ms, end_ms), length_bytes)
         return True
 
     def time_out(self, since_ms: int) -> None:
-        """Nobody has said anything since then: an empty turn, that the model may answer."""
+        """Add an empty turn, so that the model may speak up after `idle_timeout_ms` of silence."""
         item_id = self._new_id("item")
         now_ms = self.buffer.now_ms
         self._outbox.send(
@@ -175,13 +184,10 @@ class InputAudioStream:
 
     def handle_transcript(
         self,
-        event: engine_events.InputTranscriptDelta
-        | engine_events.InputTranscriptSegment
-        | engine_events.InputTranscriptDone
-        | engine_events.InputTranscriptFailed,
+        event: InputTranscriptEvent,
         session: AnySession,
     ) -> None:
-        """Tell what was heard in a turn, if anyone wants to know and its item is still there."""
+        """Store a transcript with its item, and send it to the client if the session transcribes."""
         item_id = self._item_ids_by_turn.get(event.id)
         is_over = isinstance(event, engine_events.InputTranscriptDone | engine_events.InputTranscriptFailed)
         if is_over:
@@ -195,7 +201,7 @@ class InputAudioStream:
         if audio_input(session).transcription:
             _TRANSCRIPT_SENDERS[type(event)](self._outbox, {"item_id": item_id, "content_index": 0}, event)
 
-    # How a turn becomes an item
+    # From turns to items
 
     def _send_speech_stopped(self, at_ms: int) -> None:
         self._outbox.send(events.InputAudioBufferSpeechStopped, audio_end_ms=at_ms, item_id=self.turn.item_id)
@@ -218,22 +224,24 @@ class InputAudioStream:
             del self._item_ids_by_turn[next(iter(self._item_ids_by_turn))]
 
     def report_missing_transcription(self, session: AnySession) -> None:
-        """Tell of the turn just committed that nobody writes it down, where that was asked of an engine that can't."""
+        """
+        Fail the transcription of the turn just committed, if the session wants it and the engine can't transcribe.
+        """
         item_id = self._conversation.last_id
-        wanted = isinstance(audio_input(session).transcription, Transcription)
-        if not wanted or self._config.capabilities.transcribes or item_id is None:
+        is_requested = isinstance(audio_input(session).transcription, Transcription)
+        if not is_requested or self._config.capabilities.transcribes or item_id is None:
             return
-        word = engine_events.InputTranscriptFailed(
+        failure = engine_events.InputTranscriptFailed(
             id="",
             message=f"The model '{self._config.model}' does not transcribe.",
             code="unsupported_parameter",
             type="invalid_request_error",
         )
-        _send_transcript_failed(self._outbox, {"item_id": item_id, "content_index": 0}, word)
+        _send_transcript_failed(self._outbox, {"item_id": item_id, "content_index": 0}, failure)
 
 
 def audio_unsupported(model: str) -> ClientError:
-    """Sound was sent to a model that can't hear."""
+    """The error for audio that is sent to a model without audio input."""
     return ClientError(
         f"Unsupported content type: audio input is not supported with the '{model}' model.", code="unsupported_content_type", param="audio"
     )
@@ -249,10 +257,10 @@ def _set_transcript(entry: ConversationEntry, transcript: str) -> None:
     entry.item = MessageItem(id=item.id, object=item.object, status=item.status, role=item.role, content=content)
 
 
-# How it is told
+# Transcript events for the client
 
 
-def _wire_logprobs(logprobs: tuple[engine_events.TokenLogprob, ...]) -> Any:
+def _wire_logprobs(logprobs: tuple[engine_events.TokenLogprob, ...]) -> Opt[list[Logprob]]:
     if not logprobs:
         return UNSET
     return [
@@ -261,23 +269,23 @@ def _wire_logprobs(logprobs: tuple[engine_events.TokenLogprob, ...]) -> Any:
     ]
 
 
-def _send_transcript_delta(outbox: RealtimeOutbox, position: dict[str, Any], event: engine_events.InputTranscriptDelta) -> None:
+def _send_transcript_delta(outbox: Outbox, position: dict[str, Any], event: engine_events.InputTranscriptDelta) -> None:
     outbox.send(events.InputAudioTranscriptionDelta, **position, delta=event.text, logprobs=_wire_logprobs(event.logprobs))
 
 
-def _send_transcript_segment(outbox: RealtimeOutbox, position: dict[str, Any], event: engine_events.InputTranscriptSegment) -> None:
+def _send_transcript_segment(outbox: Outbox, position: dict[str, Any], event: engine_events.InputTranscriptSegment) -> None:
     fields = {"text": event.text, "id": f"seg_{position['item_id']}_{event.start_s:.3f}", "speaker": event.speaker}
     outbox.send(events.InputAudioTranscriptionSegment, **position, **fields, start=event.start_s, end=event.end_s)
 
 
-def _send_transcript_done(outbox: RealtimeOutbox, position: dict[str, Any], event: engine_events.InputTranscriptDone) -> None:
-    usage: Any = events.DurationUsage(seconds=event.seconds) if event.seconds is not None else _token_usage(event)
+def _send_transcript_done(outbox: Outbox, position: dict[str, Any], event: engine_events.InputTranscriptDone) -> None:
+    usage = events.DurationUsage(seconds=event.seconds) if event.seconds is not None else _token_usage(event)
     languages = [events.Language(code=code) for code in event.languages] if event.languages else UNSET
     fields = {"transcript": event.transcript, "usage": usage, "languages": languages, "logprobs": _wire_logprobs(event.logprobs)}
     outbox.send(events.InputAudioTranscriptionCompleted, **position, **fields)
 
 
-def _token_usage(event: engine_events.InputTranscriptDone) -> Any:
+def _token_usage(event: engine_events.InputTranscriptDone) -> events.TokensUsage:
     return events.TokensUsage(
         total_tokens=event.input_tokens + event.output_tokens,
         input_tokens=event.input_tokens,
@@ -288,13 +296,13 @@ def _token_usage(event: engine_events.InputTranscriptDone) -> Any:
     )
 
 
-def _send_transcript_failed(outbox: RealtimeOutbox, position: dict[str, Any], event: engine_events.InputTranscriptFailed) -> None:
+def _send_transcript_failed(outbox: Outbox, position: dict[str, Any], event: engine_events.InputTranscriptFailed) -> None:
     type = "transcription_error" if event.type == "server_error" else event.type
-    error = events.TranscriptionError(type=type, code=event.code or UNSET, message=event.message)  # a null is none of their values
+    error = events.TranscriptionError(type=type, code=event.code or UNSET, message=event.message)  # clients reject a null code
     outbox.send(events.InputAudioTranscriptionFailed, **position, error=error)
 
 
-_TRANSCRIPT_SENDERS: dict[type, Callable[[RealtimeOutbox, dict[str, Any], Any], None]] = {
+_TRANSCRIPT_SENDERS: dict[type, Callable[[Outbox, dict[str, Any], Any], None]] = {
     engine_events.InputTranscriptDelta: _send_transcript_delta,
     engine_events.InputTranscriptSegment: _send_transcript_segment,
     engine_events.InputTranscriptDone: _send_transcript_done,

@@ -1,8 +1,8 @@
 """
-The sound that a client has sent and that is no item yet.
+The input audio buffer: audio that a client has sent and that is no item yet.
 
-The law: every byte that came in is committed, cleared or held. The clock of the conversation is all that came in, in milliseconds; what
-is held is always the end of it.
+The law: every byte that came in is committed, cleared or still buffered. The clock of the conversation is the length of
+all audio that came in, in milliseconds; the buffer always holds the end of it.
 """
 
 from collections.abc import Callable
@@ -12,22 +12,24 @@ from antiphon.audio import SampleAligner, decode_alaw, decode_ulaw, duration_ms,
 from antiphon.errors import ClientError
 
 MIN_COMMIT_MS = 100
-"""The shortest sound that can be committed by hand."""
+"""The shortest audio that a client can commit (the original's limit, and its error message)."""
 
 BUFFER_LIMIT_BYTES = 64 << 20
-"""The most sound that is held: some 23 minutes at 24 kHz."""
+"""How much audio the buffer holds: some 23 minutes at 24 kHz."""
 
 LOOKBACK_MS = 4_000
-"""How much silence is held while turns are detected; speech is told a little after it has begun, and begins with its padding."""
+"""
+How much silence stays buffered while turns are detected: engines report speech late, and a turn starts with padding
+before it.
+"""
 
 
 class AudioCodec(NamedTuple):
     """
-    How sound stands on the wire.
+    How audio is coded on the wire.
 
     Attributes:
-        rate_hz: samples a second.
-        decode: to s16le; None where it is that already.
+        decode: to s16le; None if it is s16le already.
     """
 
     rate_hz: int
@@ -44,11 +46,11 @@ AUDIO_CODECS: dict[str, AudioCodec] = {
 
 class InputBuffer:
     """
-    What was heard and is not committed.
+    The buffer, as s16le mono.
 
     Attributes:
-        came_bytes: all sound that came in, as s16le; likewise `committed_bytes` and `cleared_bytes`.
-        rate_hz: samples a second of what is held.
+        received_bytes: all audio that came in; `committed_bytes` and `cleared_bytes` are what of it left again.
+        rate_hz: the sample rate of the buffered audio.
     """
 
     def __init__(self, codec: AudioCodec = PCM_CODEC) -> None:
@@ -59,34 +61,34 @@ class InputBuffer:
         self._decode = codec.decode
         self._buffer = bytearray()
         self._samples = SampleAligner()
-        # What came at an earlier rate, and where in `received_bytes` the present one began.
+        # The length of audio at earlier rates, and where in `received_bytes` the current rate began.
         self._earlier_rates_ms = 0.0
         self._rate_start_bytes = 0
 
     @property
     def buffered_bytes(self) -> int:
-        """Sound that is neither committed nor cleared; the half of a sample at its end is not counted before the other half has come."""
+        """How much audio is buffered, in whole samples."""
         return len(self._buffer)
 
     @property
     def now_ms(self) -> int:
-        """The conversation's clock: how much sound came in."""
+        """The conversation's clock: the length of all audio that came in."""
         return int(self._earlier_rates_ms + duration_ms(self.received_bytes - self._rate_start_bytes, self.rate_hz))
 
     @property
     def buffer_start_ms(self) -> int:
-        """Where on the clock what is held begins."""
+        """The time on the clock at which the buffered audio starts."""
         return int(self._earlier_rates_ms + duration_ms(self.received_bytes - self._rate_start_bytes - len(self._buffer), self.rate_hz))
 
     def append(self, audio: bytes) -> bytes:
         """
-        Hold more sound, as it is on the wire.
+        Buffer audio as it came on the wire.
 
         Returns:
-            What that is as s16le, whole samples.
+            The audio as s16le, whole samples.
 
         Raises:
-            ClientError: there is too much; none of it was taken.
+            ClientError: the buffer is full; none of it was added.
         """
         if len(self._buffer) + len(audio) > BUFFER_LIMIT_BYTES:
             raise ClientError(
@@ -100,39 +102,42 @@ class InputBuffer:
         return pcm
 
     def trim(self, keep_ms: int = LOOKBACK_MS) -> None:
-        """Clear all but the last of what is held: silence that nobody will ask for."""
+        """Clear all but the last `keep_ms`: silence that no turn can start in any more."""
         if len(self._buffer) > 2 * (keep_bytes := size_bytes(keep_ms, self.rate_hz)):
             self._clear(len(self._buffer) - keep_bytes)
 
     def clear(self) -> None:
-        """Clear all that is held."""
+        """Clear the buffer."""
         self._samples = SampleAligner()
         self._clear(len(self._buffer))
 
     def commit(self) -> bytes:
         """
-        Commit all that is held.
+        Commit the whole buffer.
 
         Raises:
-            ClientError: that is too little; it is still held.
+            ClientError: it is too short; it stays buffered.
         """
-        held_ms = duration_ms(len(self._buffer), self.rate_hz)
-        if held_ms < MIN_COMMIT_MS:
+        buffered_ms = duration_ms(len(self._buffer), self.rate_hz)
+        if buffered_ms < MIN_COMMIT_MS:
             raise ClientError(
                 f"Error committing input audio buffer: buffer too small. Expected at least {MIN_COMMIT_MS}ms of audio, "
-                f"but buffer only has {held_ms:.2f}ms of audio.",
+                f"but buffer only has {buffered_ms:.2f}ms of audio.",
                 code="input_audio_buffer_commit_empty",
             )
         return self._commit(len(self._buffer))
 
     def commit_turn(self, start_ms: int, end_ms: int) -> bytes:
-        """Commit what lies between two times of the clock, as far as it is held; what lies before is cleared, the rest still held."""
-        held_from_ms = self.buffer_start_ms
-        self._clear(min(len(self._buffer), size_bytes(max(0, start_ms - held_from_ms), self.rate_hz)))
-        return self._commit(min(len(self._buffer), size_bytes(max(0, end_ms - max(start_ms, held_from_ms)), self.rate_hz)))
+        """
+        Commit the audio between two times of the clock, as far as it is buffered. What comes before it is cleared, the
+        rest stays.
+        """
+        buffer_start_ms = self.buffer_start_ms
+        self._clear(min(len(self._buffer), size_bytes(max(0, start_ms - buffer_start_ms), self.rate_hz)))
+        return self._commit(min(len(self._buffer), size_bytes(max(0, end_ms - max(start_ms, buffer_start_ms)), self.rate_hz)))
 
     def set_codec(self, codec: AudioCodec) -> None:
-        """From here on sound comes in another coding; at another rate what is held is cleared, as one sound has one rate."""
+        """Set the codec of the audio to come. Another sample rate clears the buffer, which has one rate only."""
         self._samples = SampleAligner()
         if codec.rate_hz != self.rate_hz:
             self.clear()

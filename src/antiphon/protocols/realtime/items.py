@@ -8,7 +8,7 @@ from antiphon.audio import SampleAligner
 from antiphon.engine_api.capabilities import Capabilities
 from antiphon.engine_api.history import HistoryItem
 from antiphon.errors import ClientError, shorten, unsupported_parameter
-from antiphon.protocols.outbox import RealtimeOutbox
+from antiphon.protocols.outbox import Outbox
 from antiphon.protocols.realtime.conversation import (
     ConversationEntry,
     ConversationItems,
@@ -23,7 +23,7 @@ from antiphon.protocols.realtime.input_buffer import AudioCodec
 from antiphon.protocols.realtime.response import AUDIO_ENCODERS, EVENT_LIMIT_BYTES, without_truncated_transcripts
 from antiphon.protocols.realtime.settings import RealtimeSessionConfig, codec_of, has_audio_input
 from antiphon.protocols.session import NewId
-from antiphon.wire.codec.types import encode
+from antiphon.wire.codec.types import Maybe, Wire, encode
 from antiphon.wire.realtime import client_events as client, server_events as events
 from antiphon.wire.realtime.items import (
     FunctionCallItem,
@@ -36,13 +36,15 @@ from antiphon.wire.realtime.items import (
     McpApprovalResponseItem,
     MessageItem,
     OutputAudio,
+    Part,
 )
+from antiphon.wire.realtime.session import Format
 
 
 class ItemCommands:
-    """The client's hand on the conversation."""
+    """The client events that change or show items of the conversation."""
 
-    def __init__(self, config: RealtimeSessionConfig, outbox: RealtimeOutbox, new_id: NewId, conversation: ConversationItems) -> None:
+    def __init__(self, config: RealtimeSessionConfig, outbox: Outbox, new_id: NewId, conversation: ConversationItems) -> None:
         self._config = config
         self._outbox = outbox
         self._new_id = new_id
@@ -53,46 +55,46 @@ class ItemCommands:
         Add an item.
 
         Args:
-            coding: of the sound in it.
+            codec: of the audio in it.
 
         Raises:
-            ClientError: it can't be one, or not there; nothing was added.
+            ClientError: the item or its position is invalid; nothing was added.
         """
         previous_id = event.previous_item_id if isinstance(event.previous_item_id, str) else None
         entry = self._create_entry(event.item, codec, "item")
         self._check_references(entry.item)
         item = without_large_images(entry.item)
         check_event_size(item, "item")
-        behind = self._conversation.add(entry, previous_id)
-        self._outbox.send(events.ConversationItemAdded, previous_item_id=behind, item=item)
-        self._outbox.send(events.ConversationItemDone, previous_item_id=behind, item=item)
+        previous_id = self._conversation.add(entry, previous_id)
+        self._outbox.send(events.ConversationItemAdded, previous_item_id=previous_id, item=item)
+        self._outbox.send(events.ConversationItemDone, previous_item_id=previous_id, item=item)
 
-    def retrieve(self, event: client.ConversationItemRetrieve, format: Any) -> None:
+    def retrieve(self, event: client.ConversationItemRetrieve, format: Maybe[Format]) -> None:
         """
-        Show an item with its sound, unless that is of another rate.
+        Send an item with its audio, or without if that has another sample rate than `format`.
 
         Args:
-            format: of the person's sound, or of the model's.
+            format: of the session's input or output audio.
 
         Raises:
-            ClientError: there is none of that id.
+            ClientError: there is no item with that id.
         """
         entry = self._conversation.get(event.item_id, "retrieve")
-        room = EVENT_LIMIT_BYTES - len(encode(without_large_images(entry.item)))
-        item = item_with_audio(entry, lambda recording: _encode_audio(recording, format), room * 3 // 4)
+        free_bytes = EVENT_LIMIT_BYTES - len(encode(without_large_images(entry.item)))
+        item = item_with_audio(entry, lambda recording: _encode_audio(recording, format), free_bytes * 3 // 4)  # base64
         self._outbox.send(events.ConversationItemRetrieved, item=item)
 
     def is_assistant_item(self, item_id: str) -> bool:
-        """Whether an item is what the model said."""
+        """Whether an item is a message of the assistant."""
         entry = self._conversation.find(item_id)
         return entry is not None and getattr(entry.item, "role", None) == "assistant"
 
     def truncate(self, event: client.ConversationItemTruncate) -> None:
         """
-        The client stopped listening in the middle of an answer.
+        Truncate assistant audio at the point where the client stopped playing it.
 
         Raises:
-            ClientError: that is no answer that was heard, or it ended before.
+            ClientError: the item has no assistant audio, or less than that.
         """
         entry = self._conversation.get(event.item_id, "truncate")
         recording = entry.audio_by_part.get(event.content_index)
@@ -107,14 +109,17 @@ class ItemCommands:
         self._truncate_entry(entry, event.content_index, event.audio_end_ms)
 
     def truncate_playback(self, item_id: str, content_index: int, heard_ms: int) -> None:
-        """The server stopped playing in the middle of an answer; nothing, where that is not of the conversation or not there any more."""
+        """
+        Truncate assistant audio that the server itself stopped playing; nothing if its item is not in the conversation
+        (any more).
+        """
         entry = self._conversation.find(item_id)
         if entry is not None and content_index in entry.audio_by_part:
             self._truncate_entry(entry, content_index, heard_ms)
 
     def _truncate_entry(self, entry: ConversationEntry, content_index: int, at_ms: int) -> None:
         recording = entry.audio_by_part[content_index]
-        # Two that both stop an answer, as client and server do at an interruption, are both right: the earlier stop holds.
+        # At an interruption both client and server may truncate the same audio: the earlier position holds.
         recording.truncate(min(at_ms, recording.length_ms))
         if not entry.is_open:
             entry.item = without_truncated_transcripts(entry.item, entry)
@@ -124,30 +129,30 @@ class ItemCommands:
 
     def delete(self, event: client.ConversationItemDelete) -> None:
         """
-        Take an item out of the conversation.
+        Delete an item.
 
         Raises:
-            ClientError: there is none of that id.
+            ClientError: there is no item with that id.
         """
         self._conversation.delete(event.item_id)
         self._outbox.send(events.ConversationItemDeleted, item_id=event.item_id)
 
     def history(self, input_items: list[InputItem] | None, codec: AudioCodec) -> tuple[HistoryItem, ...]:
         """
-        What an answer reads: these items, or where none are given the conversation.
+        The history for a response: `input_items`, or the conversation if there are none.
 
         Raises:
-            ClientError: one of them can't be read.
+            ClientError: one of the items is invalid.
         """
-        hears = has_audio_input(self._config.capabilities)
+        with_audio = has_audio_input(self._config.capabilities)
         if input_items is None:
-            return engine_history(self._conversation, with_audio=hears)
-        called = {item.call_id for item in input_items if isinstance(item, FunctionCallItem)}
+            return engine_history(self._conversation, with_audio=with_audio)
+        call_ids = {item.call_id for item in input_items if isinstance(item, FunctionCallItem)}
         for index, item in enumerate(input_items):
-            if isinstance(item, FunctionCallOutputItem) and item.call_id not in called:
+            if isinstance(item, FunctionCallOutputItem) and item.call_id not in call_ids:
                 self._check_call_exists(item, f"response.input[{index}]")
         return engine_history(
-            [self._input_entry(item, codec, f"response.input[{index}]") for index, item in enumerate(input_items)], with_audio=hears
+            [self._input_entry(item, codec, f"response.input[{index}]") for index, item in enumerate(input_items)], with_audio=with_audio
         )
 
     def _input_entry(self, item: InputItem, codec: AudioCodec, path: str) -> ConversationEntry:
@@ -159,37 +164,37 @@ class ItemCommands:
         return entry
 
     def _create_entry(self, item: Item, codec: AudioCodec, path: str) -> ConversationEntry:
-        """An item of the client's as it is kept: with an id, and its sound beside it."""
-        given: dict[str, Any] = {}
+        """A client's item as the conversation stores it: with an id, and its audio beside it."""
+        changes: dict[str, Any] = {}
         if item.id is UNSET or not item.id:
-            given["id"] = self._new_id("item")
+            changes["id"] = self._new_id("item")
         if "status" in item.__struct_fields__:
-            given |= {"object": "realtime.item", "status": "completed"}
+            changes |= {"object": "realtime.item", "status": "completed"}
         if isinstance(item, FunctionCallItem) and item.call_id is UNSET:
-            given["call_id"] = self._new_id("call")
+            changes["call_id"] = self._new_id("call")
         if not isinstance(item, MessageItem):
-            return ConversationEntry(structs.replace(item, **given))
+            return ConversationEntry(structs.replace(item, **changes))
         recordings = {}
         for index, part in enumerate(item.content):
             recording = self._item_audio(part, codec, f"{path}.content[{index}]")
             if recording is not None:
                 recordings[index] = recording
         content = without_audio(item.content) if recordings else item.content
-        return ConversationEntry(structs.replace(item, **given, content=content), recordings)
+        return ConversationEntry(structs.replace(item, **changes, content=content), recordings)
 
-    def _item_audio(self, part: Any, codec: AudioCodec, path: str) -> ItemAudio | None:
-        abilities: Capabilities = self._config.capabilities
+    def _item_audio(self, part: Part, codec: AudioCodec, path: str) -> ItemAudio | None:
+        capabilities: Capabilities = self._config.capabilities
         match part:
             case OutputAudio():
                 raise ClientError(
-                    "Assistant audio can't be created: only the model makes it. Send what was said as 'output_text'.",
+                    "Assistant audio can't be created by clients. Send the transcript as 'output_text'.",
                     code="invalid_value",
                     param=f"{path}.type",
                 )
-            case InputImage() if not abilities.images:
+            case InputImage() if not capabilities.images:
                 raise unsupported_parameter(f"{path}.image_url", self._config.model)
             case InputAudio() if isinstance(part.audio, bytes):
-                if not has_audio_input(abilities):
+                if not has_audio_input(capabilities):
                     raise audio_unsupported(self._config.model)
                 pcm = SampleAligner().align(part.audio) if codec.decode is None else codec.decode(part.audio)
                 return ItemAudio(codec.rate_hz, pcm, len(pcm), None, part.transcript if isinstance(part.transcript, str) else None)
@@ -198,10 +203,10 @@ class ItemCommands:
 
     def _check_references(self, item: Item) -> None:
         """
-        Ask whether what an item answers is there.
+        Check that the call or approval request that an item answers exists.
 
         Raises:
-            ClientError: it isn't.
+            ClientError: it doesn't.
         """
         match item:
             case FunctionCallOutputItem():
@@ -222,18 +227,18 @@ class ItemCommands:
             )
 
 
-def _encode_audio(item_audio: ItemAudio, format: Any) -> bytes:
+def _encode_audio(item_audio: ItemAudio, format: Maybe[Format]) -> bytes:
     if codec_of(format).rate_hz != item_audio.rate_hz:
         return b""
     return AUDIO_ENCODERS[getattr(format, "type", "audio/pcm")](bytes(item_audio.pcm))
 
 
-def check_event_size(value: Any, path: str) -> None:
+def check_event_size(value: Wire, path: str) -> None:
     """
-    Ask whether what a client sets can be told back to it in one event.
+    Check that what a client sets fits into the one event that reports it.
 
     Raises:
-        ClientError: it is too long.
+        ClientError: it is too large.
     """
     length_bytes = len(encode(value))
     if length_bytes > EVENT_LIMIT_BYTES:

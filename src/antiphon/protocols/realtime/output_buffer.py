@@ -1,8 +1,8 @@
 """
-The output audio buffer of a session whose server plays the sound itself, as it does over WebRTC: what is heard when.
+The output audio buffer of a session whose server plays the audio itself, as over WebRTC: what is heard when.
 
-The law: sound is played at the pace of time, one part of an answer after the other in the order in which they began, and without a pause
-while there is any. So it is known at every moment how much was heard, and nobody who plays need say so.
+The law: audio plays in real time, part after part in the order in which they began, and without a pause while there is
+any. So it is known at every moment how much was heard, and the player need not report it.
 """
 
 from collections import deque
@@ -15,12 +15,12 @@ from antiphon.wire.realtime import server_events as events
 
 class BufferedPart(Struct):
     """
-    A part of an answer whose sound is played or waits to be; times are in Unix seconds.
+    A part of a response whose audio plays or waits; times are in Unix seconds.
 
     Attributes:
-        length_ms: of what there is of it.
-        ends_at: when all of that will have been played; of no meaning before its turn.
-        closed_at: when the last of it came; None before.
+        length_ms: of its audio so far.
+        ends_at: when that will have been played; without meaning before it starts to play.
+        closed_at: when its audio became complete; None before.
     """
 
     response_id: str
@@ -32,7 +32,7 @@ class BufferedPart(Struct):
 
 
 class UnheardPart(Struct, frozen=True):
-    """A part that was dropped when only so much of it had been heard."""
+    """A part that was dropped when only `heard_ms` of it had been played."""
 
     item_id: str
     content_index: int
@@ -41,10 +41,10 @@ class UnheardPart(Struct, frozen=True):
 
 class OutputBuffer:
     """
-    What is played; each call says how late it is.
+    The buffer; `at` is the time of each call, in Unix seconds.
 
     Args:
-        send: takes a kind of event and its fields.
+        send: sends the client an event, given its class and its fields.
     """
 
     def __init__(self, send: Callable[..., None]) -> None:
@@ -57,17 +57,22 @@ class OutputBuffer:
 
     @property
     def next_end_at(self) -> float | None:
-        """When the next part is through; None while nothing is or it is not known."""
+        """When the part that plays will end; None if none plays or its audio is not complete."""
         if not self._parts or self._parts[0].closed_at is None:
             return None
         return self._parts[0].ends_at
 
     def begin_response(self, response_id: str) -> None:
-        """An answer begins, which may have sound."""
+        """A response starts, which may have audio."""
         self._open_responses.add(response_id)
 
     def append_audio(self, response_id: str, item_id: str, content_index: int, length_ms: float, at: float) -> bool:
-        """More sound of a part; whether it will be played, which it is not once its answer was dropped."""
+        """
+        Add audio to a part.
+
+        Returns:
+            Whether it will be played: not once its response was dropped.
+        """
         if response_id in self._dropped_responses:
             return False
         part = self._find(item_id, content_index)
@@ -82,21 +87,21 @@ class OutputBuffer:
         return True
 
     def close_part(self, item_id: str, content_index: int, at: float) -> None:
-        """No more sound comes of a part."""
+        """The audio of a part is complete."""
         part = self._find(item_id, content_index)
         if part is not None:
             part.closed_at = at
             self.advance(at)
 
     def finish_response(self, response_id: str, at: float) -> None:
-        """An answer is over; what there is of it is still played."""
+        """A response is over; what is left of its audio still plays."""
         self._open_responses.discard(response_id)
         self._dropped_responses.discard(response_id)
         self.advance(at)
         self._stop(response_id)
 
     def advance(self, at: float) -> None:
-        """Tell what has come to its end meanwhile, and what began."""
+        """Send the events of what has ended or started to play meanwhile."""
         while self._parts and (first := self._parts[0]).closed_at is not None and first.ends_at <= at:
             self._parts.popleft()
             self._stop(first.response_id)
@@ -104,25 +109,27 @@ class OutputBuffer:
                 self._start(max(first.ends_at, first.closed_at))
 
     def drop(self, at: float) -> list[UnheardPart]:
-        """Drop all that was not heard, and what is still to come of the answers that it is of."""
+        """Drop everything not yet played, and all audio that its responses still produce."""
         unheard = [UnheardPart(part.item_id, part.content_index, self._heard_ms(part, at)) for part in self._parts]
         self._dropped_responses |= self._open_responses & {*self._started_responses, *(part.response_id for part in self._parts)}
         self._parts.clear()
-        started, self._started_responses = self._started_responses, []
-        for response_id in started:
+        response_ids, self._started_responses = self._started_responses, []
+        for response_id in response_ids:
             self._send(events.OutputAudioBufferCleared, response_id=response_id)
         return unheard
 
     def clear(self, at: float) -> list[UnheardPart]:
-        """The same because the client asks for it, which is answered even where there is nothing to drop."""
+        """
+        Like `drop`, for `output_audio_buffer.clear`: that gets its `cleared` event even if there is nothing to drop.
+        """
         if not self._started_responses:
             self._send(events.OutputAudioBufferCleared, response_id=self._last_response_id)
         return self.drop(at)
 
     def _find(self, item_id: str, content_index: int) -> BufferedPart | None:
-        # Whatever comes is of the last part, save where answers are made at the same time.
-        wanted = (item_id, content_index)
-        return next((part for part in reversed(self._parts) if (part.item_id, part.content_index) == wanted), None)
+        # Audio belongs to the last part, unless several responses are active at once.
+        key = (item_id, content_index)
+        return next((part for part in reversed(self._parts) if (part.item_id, part.content_index) == key), None)
 
     def _heard_ms(self, part: BufferedPart, at: float) -> int:
         if part is not self._parts[0]:
@@ -130,7 +137,6 @@ class OutputBuffer:
         return int(max(0.0, part.length_ms - max(0.0, part.ends_at - at) * 1000))
 
     def _start(self, at: float) -> None:
-        """It is the turn of the first part."""
         first = self._parts[0]
         first.ends_at = at + first.length_ms / 1000
         if first.response_id not in self._started_responses:
@@ -139,7 +145,7 @@ class OutputBuffer:
             self._send(events.OutputAudioBufferStarted, response_id=first.response_id)
 
     def _stop(self, response_id: str) -> None:
-        is_left = response_id in self._open_responses or any(part.response_id == response_id for part in self._parts)
-        if response_id in self._started_responses and not is_left:
+        has_more = response_id in self._open_responses or any(part.response_id == response_id for part in self._parts)
+        if response_id in self._started_responses and not has_more:
             self._started_responses.remove(response_id)
             self._send(events.OutputAudioBufferStopped, response_id=response_id)

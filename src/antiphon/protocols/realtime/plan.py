@@ -1,8 +1,9 @@
-"""What a response of a Realtime session is to be: `response.create` and the session, made into one request to the engine."""
+"""The plan of a Realtime response: `response.create` and the session, resolved into one request to the engine."""
 
+from collections.abc import Sequence
 from typing import Any
 
-from msgspec import UNSET, Struct
+from msgspec import Struct
 
 from antiphon.engine_api import commands, history as engine_history
 from antiphon.engine_api.options import FunctionTool, Retention, Sampling, Tool, ToolChoice, Voice
@@ -17,27 +18,40 @@ from antiphon.protocols.realtime.settings import (
     function_tools,
     voice_name,
 )
+from antiphon.wire.codec.fields import is_set, value_or
+from antiphon.wire.codec.types import Opt
 from antiphon.wire.realtime.response import ResponseParams
-from antiphon.wire.realtime.session import MaxOutputTokens, McpTool, Modality, RetentionRatio, Session, TokenLimits
+from antiphon.wire.realtime.session import (
+    Format,
+    MaxOutputTokens,
+    McpTool,
+    Modality,
+    RetentionRatio,
+    Session,
+    TokenLimits,
+    Tool as WireTool,
+    ToolChoice as WireToolChoice,
+    VoiceId,
+)
 from antiphon.wire.responses.tools import FunctionChoice, McpChoice
 
 
 class ResponsePlan(Struct, frozen=True, kw_only=True):
     """
-    What an answer is to be.
+    What a response will be.
 
     Attributes:
-        conversation_id: None where it is out of band: it reads the conversation and adds nothing to it.
-        format: of its sound, as the wire names it.
-        temperature: None where none was asked for.
-        respond: what the engine is told.
+        conversation_id: None if it is out of band: it may read the conversation and adds nothing to it.
+        format: of its audio.
+        temperature: None if none was requested.
+        respond: the request to the engine.
     """
 
     id: str
     conversation_id: str | None
     modalities: list[Modality]
-    voice: Any
-    format: Any
+    voice: str | VoiceId
+    format: Format
     max_output_tokens: MaxOutputTokens
     temperature: float | None
     metadata: dict[str, str] | None
@@ -53,84 +67,79 @@ def plan_response(
     conversation_id: str | None,
 ) -> ResponsePlan:
     """
-    What an answer is to be, by the session's settings and what is asked for this one alone.
+    Resolve a response from the session's settings and the parameters for this response alone.
 
     Raises:
-        ClientError: it can't be had.
+        ClientError: the engine can't do what they ask.
     """
-    if _is_set(params.prompt):
+    if is_set(params.prompt):
         raise unsupported_parameter("response.prompt", config.model)
-    modalities = _value_or(params.output_modalities, session.output_modalities)
+    modalities = _effective(params.output_modalities, session.output_modalities)
     check_modalities(modalities, config, "response.output_modalities")
-    reasoning = _value_or(params.reasoning, session.reasoning)
+    reasoning = _effective(params.reasoning, session.reasoning)
     check_effort(reasoning, config, "response.reasoning.effort")
-    output = getattr(_value_or(params.audio, None), "output", None)
-    voice = _value_or(getattr(output, "voice", None), audio_output(session).voice)
+    output = getattr(value_or(params.audio, None), "output", None)
+    voice = _effective(getattr(output, "voice", None), audio_output(session).voice)
     check_voice(voice, config, "response.audio.output.voice")
-    format = _value_or(None if config.has_output_buffer else getattr(output, "format", None), audio_output(session).format)
-    tools = _value_or(params.tools, session.tools)
-    most = _value_or(params.max_output_tokens, session.max_output_tokens)
-    temperature = _value_or(params.temperature, session.temperature)
+    format = _effective(None if config.has_output_buffer else getattr(output, "format", None), audio_output(session).format)
+    tools = _effective(params.tools, session.tools)
+    max_output_tokens = _effective(params.max_output_tokens, session.max_output_tokens)
+    temperature = _effective(params.temperature, session.temperature)
     effort = getattr(reasoning, "effort", None)
     respond = commands.Respond(
         id=id,
         history=history,
-        instructions=_value_or(params.instructions, session.instructions) or None,
+        instructions=_effective(params.instructions, session.instructions) or None,
         tools=_tools(tools, config, _param_path(params, "tools")),
-        tool_choice=_tool_choice(_value_or(params.tool_choice, session.tool_choice), tools, _param_path(params, "tool_choice")),
-        parallel_tool_calls=_value_or(params.parallel_tool_calls, session.parallel_tool_calls) is not False,
-        sampling=Sampling(temperature=temperature, max_tokens=most if isinstance(most, int) else None),
+        tool_choice=_tool_choice(_effective(params.tool_choice, session.tool_choice), tools, _param_path(params, "tool_choice")),
+        parallel_tool_calls=_effective(params.parallel_tool_calls, session.parallel_tool_calls) is not False,
+        sampling=Sampling(temperature=temperature, max_tokens=max_output_tokens if isinstance(max_output_tokens, int) else None),
         truncate=session.truncation != "disabled" and config.capabilities.truncation,
         reasoning_effort=effort if isinstance(effort, str) else None,
         voice=_voice(voice, format, session) if list(modalities) == ["audio"] else None,
         retention=_retention(session.truncation),
         out_of_band=conversation_id is None,
     )
-    metadata = _value_or(params.metadata, None)
+    metadata = value_or(params.metadata, None)
     return ResponsePlan(
         id=id,
         conversation_id=conversation_id,
         modalities=list(modalities),
         voice=voice,
         format=format,
-        max_output_tokens=most,
+        max_output_tokens=max_output_tokens,
         temperature=temperature,
         metadata=metadata,
         respond=respond,
     )
 
 
-def _is_set(value: Any) -> bool:
-    return value is not None and value is not UNSET
-
-
-def _value_or(value: Any, default: Any) -> Any:
-    if _is_set(value):
-        return value
-    return default if default is not UNSET else None
+def _effective(value: Any, session_value: Any) -> Any:
+    """The response's own setting, or the session's; None if neither is set."""
+    return value_or(value, value_or(session_value, None))
 
 
 def _param_path(params: ResponseParams, name: str) -> str:
-    """Where the client set that: for this answer alone, or for all of them."""
-    return f"response.{name}" if _is_set(getattr(params, name)) else f"session.{name}"
+    """Where the client set a field, for error messages: in this response or in the session."""
+    return f"response.{name}" if is_set(getattr(params, name)) else f"session.{name}"
 
 
-def _tools(tools: Any, config: RealtimeSessionConfig, path: str) -> tuple[Tool, ...]:
-    offered = function_tools(tools)
-    if offered and not config.capabilities.tools:
+def _tools(tools: Sequence[WireTool] | None, config: RealtimeSessionConfig, path: str) -> tuple[Tool, ...]:
+    functions = function_tools(tools)
+    if functions and not config.capabilities.tools:
         raise unsupported_parameter(path, config.model)
-    return tuple(FunctionTool(tool.name, _value_or(tool.description, None), _value_or(tool.parameters, None)) for tool in offered)
+    return tuple(FunctionTool(tool.name, value_or(tool.description, None), value_or(tool.parameters, None)) for tool in functions)
 
 
-def _tool_choice(choice: Any, tools: Any, path: str) -> ToolChoice:
+def _tool_choice(choice: WireToolChoice | None, tools: Sequence[WireTool] | None, path: str) -> ToolChoice:
     match choice:
         case FunctionChoice(name=name):
             if name not in [tool.name for tool in function_tools(tools)]:
-                raise _no_such_choice(name, path)
+                raise _choice_not_found(name, path)
             return ToolChoice("required", (name,))
         case McpChoice(server_label=label):
             if not any(isinstance(tool, McpTool) and tool.server_label == label for tool in tools or ()):
-                raise _no_such_choice(label, path)
+                raise _choice_not_found(label, path)
             raise ClientError("MCP tools are not available on this server.", code="unsupported_value", param=path)
         case "none" | "auto" | "required":
             return ToolChoice(choice)
@@ -138,18 +147,18 @@ def _tool_choice(choice: Any, tools: Any, path: str) -> ToolChoice:
             return ToolChoice()
 
 
-def _no_such_choice(name: str, path: str) -> ClientError:
+def _choice_not_found(name: str, path: str) -> ClientError:
     return ClientError(f"Tool choice '{shorten(name)}' not found in 'tools' parameter.", code="invalid_value", param=path)
 
 
-def _voice(voice: Any, format: Any, session: Session) -> Voice:
+def _voice(voice: str | VoiceId, format: Format, session: Session) -> Voice:
     speed = audio_output(session).speed
     return Voice(voice_name(voice), codec_of(format).rate_hz, float(speed) if isinstance(speed, int | float) else 1.0)
 
 
-def _retention(truncation: Any) -> Retention | None:
+def _retention(truncation: Opt[str | RetentionRatio]) -> Retention | None:
     if not isinstance(truncation, RetentionRatio):
         return None
     limits = truncation.token_limits
-    most = limits.post_instructions if isinstance(limits, TokenLimits) else None
-    return Retention(truncation.retention_ratio, most if isinstance(most, int) else None)
+    max_tokens = limits.post_instructions if isinstance(limits, TokenLimits) else None
+    return Retention(truncation.retention_ratio, max_tokens if isinstance(max_tokens, int) else None)

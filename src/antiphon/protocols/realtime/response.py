@@ -1,5 +1,5 @@
 """
-One answer of a Realtime session: what it is to be, and the events that tell it, from `response.created` to `response.done`.
+One response of a Realtime session: its events, from `response.created` to `response.done`.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -11,7 +11,7 @@ from msgspec import UNSET
 from antiphon.audio import duration_ms, encode_alaw, encode_ulaw, size_bytes
 from antiphon.engine_api import commands, events as engine_events
 from antiphon.protocols import output as steps, output_table
-from antiphon.protocols.outbox import RealtimeOutbox
+from antiphon.protocols.outbox import Outbox
 from antiphon.protocols.output_table import OutputKind
 from antiphon.protocols.realtime.conversation import ConversationEntry, ConversationItems, ItemAudio, text_token_counts
 from antiphon.protocols.realtime.output_buffer import OutputBuffer
@@ -20,7 +20,7 @@ from antiphon.protocols.realtime.settings import codec_of, voice_name
 from antiphon.protocols.session import NewId
 from antiphon.protocols.token_estimate import response_tokens
 from antiphon.wire.realtime import server_events as events
-from antiphon.wire.realtime.items import AudioContent, FunctionCallItem, MessageItem, OutputAudio, OutputText, Part, TextContent
+from antiphon.wire.realtime.items import AudioContent, FunctionCallItem, Item, MessageItem, OutputAudio, OutputText, Part, TextContent
 from antiphon.wire.realtime.response import (
     CachedTokensDetails,
     InputTokenDetails,
@@ -28,45 +28,51 @@ from antiphon.wire.realtime.response import (
     Response,
     ResponseAudio,
     ResponseAudioOutput,
+    ResponseStatus,
     StatusDetails,
     StatusError,
     Usage,
 )
 
 MAX_DELTA_MS = 200
-"""The most sound in one event; some clients take no message over 1 MiB, and a player wants to begin."""
+"""How much audio goes into one event: some clients accept no message over 1 MiB, and a player wants to start early."""
 
 MAX_DELTA_CHARACTERS = 1_000
-"""The most characters of words in one event; more is rare, and split so that no message is large."""
+"""How many characters of text go into one event; longer deltas are rare, and split to keep messages small."""
 
 EVENT_LIMIT_BYTES = 900 << 10
-"""The most JSON of an item, an answer or a session; each is told in one event, and some clients take no message over 1 MiB."""
+"""
+The limit of an item, a response or a session as JSON: each is sent whole in one event, and some clients accept no
+message over 1 MiB.
+"""
 
 ITEM_OVERHEAD_BYTES = 256
-"""What an item or a part of it takes beyond its words, at most."""
+"""An upper bound of what an item or a part takes as JSON beyond its text."""
 
 AUDIO_ENCODERS: dict[str, Callable[[bytes], bytes]] = {"audio/pcm": bytes, "audio/pcmu": encode_ulaw, "audio/pcma": encode_alaw}
-"""From s16le to what stands on the wire."""
+"""From s16le to the bytes on the wire."""
+
+CancelReason = Literal["turn_detected", "client_cancelled"]
 
 
 class RealtimeResponse:
     """
-    An answer under way.
+    A response, from its creation to its end.
 
     Args:
-        conversation: what its items are added to; None where it is out of band.
-        playout: what plays its sound; None where the client does.
+        conversation: where its items are added; None if it is out of band.
+        output_buffer: plays its audio; None if the client does.
 
     Attributes:
-        has_sounded: whether any of it was heard.
-        sound_ms: how much sound was sent.
-        sounded_at: when the first of it was; 0 before.
+        has_audio: whether it has audio so far.
+        audio_ms: how much audio it has.
+        audio_started_at: when the first of it came, in Unix seconds; 0 before.
     """
 
     def __init__(
         self,
         plan: ResponsePlan,
-        outbox: RealtimeOutbox,
+        outbox: Outbox,
         new_id: NewId,
         conversation: ConversationItems | None,
         output_buffer: OutputBuffer | None = None,
@@ -80,7 +86,7 @@ class RealtimeResponse:
         self._output_buffer = output_buffer
         self._is_spoken = list(plan.modalities) == ["audio"]
         self._output_machine = steps.OutputMachine(lambda _prefix: new_id("item"), is_spoken=self._is_spoken, requires_item=False)
-        self._output: list[Any] = []
+        self._output: list[MessageItem | FunctionCallItem] = []
         self._entry = ConversationEntry(None)
         self._rate_hz = codec_of(plan.format).rate_hz
         self._encode = AUDIO_ENCODERS[getattr(plan.format, "type", "audio/pcm")]
@@ -91,40 +97,45 @@ class RealtimeResponse:
 
     @property
     def tokens(self) -> int:
-        """What it came to, input and output; estimated where the engine has not said."""
+        """Input and output tokens; estimated if the engine did not report them."""
         return response_tokens(self._output_machine, self.plan.respond, self._rate_hz)
 
     def begin(self) -> None:
-        """Say that it has begun, and tell the engine."""
+        """Send `response.created`, and the request to the engine."""
         if self._output_buffer is not None:
             self._output_buffer.begin_response(self.plan.id)
         self._outbox.send(events.ResponseCreated, response=self._response_object("in_progress", None))
         self._outbox.send_to_engine(self.plan.respond)
 
     def refuse(self, failure: engine_events.ResponseFailed, at: float) -> None:
-        """Say that it has begun and failed; the engine is told nothing."""
+        """Send a response that failed at once; the engine gets no request."""
         self._outbox.send(events.ResponseCreated, response=self._response_object("in_progress", None))
         self.handle_event(failure, at)
 
     def handle_event(self, event: engine_events.EngineEvent, at: float) -> bool:
-        """Tell what follows from a word of the engine; whether it is over."""
+        """
+        Send the client what follows from an engine event.
+
+        Returns:
+            Whether the response is over.
+        """
         event = self._limit_length(_EVENT_SUBSTITUTES[type(event)](event) if type(event) in _EVENT_SUBSTITUTES else event)
         if type(event) not in _IGNORED_EVENTS:
             self._perform(self._output_machine.apply(event), at)
         return self._output_machine.is_over
 
-    def cancel(self, reason: Literal["turn_detected", "client_cancelled"], at: float) -> None:
-        """End it here, closing all that is open."""
+    def cancel(self, reason: CancelReason, at: float) -> None:
+        """End the response now and close everything that is open."""
         self._outbox.send_to_engine(commands.Cancel(self.plan.id))
         self._perform(self._output_machine.cancel(), at, reason)
 
     def abandon(self) -> None:
-        """End it where nobody is there any more to be told."""
+        """End the response without telling the client, which has left."""
         self._outbox.send_to_engine(commands.Cancel(self.plan.id))
         self._output_machine.cancel()
 
     def _limit_length(self, event: engine_events.EngineEvent) -> engine_events.EngineEvent:
-        """The word, or the end of an answer that has become too long to be told whole."""
+        """The event itself, or the end of a response that has grown too long for `response.done`."""
         text = getattr(event, "text", None)
         if text is None:
             return event
@@ -134,7 +145,7 @@ class RealtimeResponse:
         self._outbox.send_to_engine(commands.Cancel(self.plan.id))
         return engine_events.ResponseEnded(self.plan.id, "length")
 
-    # What follows from the engine's words
+    # Steps of the output machine
 
     def _perform(self, output_steps: Sequence[steps.OutputStep], at: float, cancelled_by: str | None = None) -> None:
         if self._deferred_step is not None:
@@ -145,7 +156,8 @@ class RealtimeResponse:
                 if self._output_buffer is not None:
                     self._output_buffer.finish_response(self.plan.id, at)
             elif isinstance(step, steps.ItemDone) and step.item.call is not None and step is output_steps[-1]:
-                # Clients answer a call, and ask for the next response, as soon as it is complete: that has to find this response over.
+                # Clients send a call's output and the next `response.create` as soon as the call is complete: this
+                # response must be over by then.
                 self._deferred_step = step
             else:
                 _STEP_HANDLERS[type(step)](self, step, at)
@@ -170,13 +182,13 @@ class RealtimeResponse:
 
     def _on_text_appended(self, step: steps.TextAppended, _at: float) -> None:
         index = step.part.index
-        kind: Any = events.ResponseOutputTextDelta
+        kind: type[events.PartEvent] = events.ResponseOutputTextDelta
         if step.part.kind is OutputKind.AUDIO:
             kind = events.ResponseOutputAudioTranscriptDelta
             recording = self._entry.audio_by_part[index]
             recording.transcript_chunks.append((recording.length_bytes, step.text))
-        for at in range(0, len(step.text), MAX_DELTA_CHARACTERS):
-            self._outbox.send(kind, **self._position, content_index=index, delta=step.text[at : at + MAX_DELTA_CHARACTERS])
+        for start in range(0, len(step.text), MAX_DELTA_CHARACTERS):
+            self._outbox.send(kind, **self._position, content_index=index, delta=step.text[start : start + MAX_DELTA_CHARACTERS])
 
     def _on_audio_appended(self, step: steps.AudioAppended, at: float) -> None:
         if not self.has_audio:
@@ -184,32 +196,32 @@ class RealtimeResponse:
         self._entry.audio_by_part[step.part.index].append(step.pcm)
         length_ms = duration_ms(len(step.pcm), self._rate_hz)
         self.audio_ms += length_ms
-        playout = self._output_buffer
-        if playout is not None and not playout.append_audio(self.plan.id, self._position["item_id"], step.part.index, length_ms, at):
+        buffer = self._output_buffer
+        if buffer is not None and not buffer.append_audio(self.plan.id, self._position["item_id"], step.part.index, length_ms, at):
             return
-        for pcm in _split(step.pcm, self._max_delta_bytes):
+        for pcm in _chunks(step.pcm, self._max_delta_bytes):
             self._outbox.send(events.ResponseOutputAudioDelta, **self._position, content_index=step.part.index, delta=self._encode(pcm))
 
     def _on_arguments_appended(self, step: steps.ArgumentsAppended, _at: float) -> None:
         assert step.item.call is not None
-        for at in range(0, len(step.text), MAX_DELTA_CHARACTERS):
-            delta = step.text[at : at + MAX_DELTA_CHARACTERS]
+        for start in range(0, len(step.text), MAX_DELTA_CHARACTERS):
+            delta = step.text[start : start + MAX_DELTA_CHARACTERS]
             self._outbox.send(events.ResponseFunctionCallArgumentsDelta, **self._position, call_id=step.item.call.call_id, delta=delta)
 
     def _on_part_done(self, step: steps.PartDone, at: float) -> None:
-        place = {**self._position, "content_index": step.part.index}
+        position = {**self._position, "content_index": step.part.index}
         text = step.part.text
         part: AudioContent | TextContent
         if step.part.kind is OutputKind.AUDIO:
             if self._output_buffer is not None:
                 self._output_buffer.close_part(self._position["item_id"], step.part.index, at)
-            self._outbox.send(events.ResponseOutputAudioDone, **place)
-            self._outbox.send(events.ResponseOutputAudioTranscriptDone, **place, transcript=text)
+            self._outbox.send(events.ResponseOutputAudioDone, **position)
+            self._outbox.send(events.ResponseOutputAudioTranscriptDone, **position, transcript=text)
             part = AudioContent(transcript=text)
         else:
-            self._outbox.send(events.ResponseOutputTextDone, **place, text=text)
+            self._outbox.send(events.ResponseOutputTextDone, **position, text=text)
             part = TextContent(text=text)
-        self._outbox.send(events.ResponseContentPartDone, **place, part=part)
+        self._outbox.send(events.ResponseContentPartDone, **position, part=part)
 
     def _on_item_done(self, step: steps.ItemDone, _at: float) -> None:
         item = self._wire_item(step.item, step.item.status)
@@ -220,7 +232,7 @@ class RealtimeResponse:
         entry, conversation = self._entry, self._conversation
         entry.is_open = False
         entry.item = without_truncated_transcripts(item, entry)
-        if conversation is not None and conversation.find(item.id) is entry:
+        if conversation is not None and conversation.find(step.item.id) is entry:
             self._outbox.send(events.ConversationItemDone, previous_item_id=conversation.previous_id(step.item.id), item=item)
         self._outbox.send(events.ResponseOutputItemDone, response_id=self.plan.id, output_index=step.item.index, item=item)
 
@@ -239,9 +251,9 @@ class RealtimeResponse:
                 pass
         self._outbox.send(events.ResponseDone, response=self._response_object(step.outcome, details))
 
-    # How it looks
+    # Wire objects
 
-    def _response_object(self, status: Any, details: StatusDetails | None) -> Response:
+    def _response_object(self, status: ResponseStatus, details: StatusDetails | None) -> Response:
         plan = self.plan
         return Response(
             object="realtime.response",
@@ -258,7 +270,7 @@ class RealtimeResponse:
             metadata=plan.metadata,
         )
 
-    def _wire_item(self, item: steps.OutputItem, status: output_table.Status) -> Any:
+    def _wire_item(self, item: steps.OutputItem, status: output_table.Status) -> MessageItem | FunctionCallItem:
         if item.call is not None:
             return FunctionCallItem(
                 id=item.id,
@@ -275,21 +287,25 @@ class RealtimeResponse:
         return MessageItem(id=item.id, object="realtime.item", status=status, role="assistant", content=content)
 
 
-def without_truncated_transcripts(item: Any, entry: ConversationEntry) -> Any:
-    """An item as it is kept: where the client stopped listening, what was said is not known to the word, so that no transcript is left."""
-    cut = [index for index, recording in entry.audio_by_part.items() if recording.truncated_at_ms is not None]
-    if not cut:
+def without_truncated_transcripts(item: Item, entry: ConversationEntry) -> Item:
+    """
+    The item without the transcripts of truncated audio.
+
+    Which of the words the user heard is not known (Realtime reference: `conversation.item.truncate`).
+    """
+    truncated_parts = [index for index, recording in entry.audio_by_part.items() if recording.truncated_at_ms is not None]
+    if not truncated_parts or not isinstance(item, MessageItem):
         return item
-    content: list[Part] = [OutputAudio() if index in cut else part for index, part in enumerate(item.content)]
+    content: list[Part] = [OutputAudio() if index in truncated_parts else part for index, part in enumerate(item.content)]
     return MessageItem(id=item.id, object=item.object, status=item.status, role=item.role, content=content)
 
 
-def _split(pcm: bytes, max_bytes: int) -> Iterator[bytes]:
+def _chunks(pcm: bytes, max_bytes: int) -> Iterator[bytes]:
     if len(pcm) <= max_bytes:
         yield pcm
         return
-    for at in range(0, len(pcm), max_bytes):
-        yield pcm[at : at + max_bytes]
+    for start in range(0, len(pcm), max_bytes):
+        yield pcm[start : start + max_bytes]
 
 
 def _usage(usage: engine_events.Usage | None) -> Usage | None:
@@ -323,10 +339,13 @@ _STEP_HANDLERS: dict[type, Callable[[RealtimeResponse, Any, float], None]] = {
 }
 
 _EVENT_SUBSTITUTES: dict[type, Callable[[Any], engine_events.EngineEvent]] = {
-    engine_events.RefusalDelta: lambda word: engine_events.TextDelta(word.id, word.text),
-    engine_events.ItemBoundary: lambda word: engine_events.ItemBoundary(word.id),
+    engine_events.RefusalDelta: lambda event: engine_events.TextDelta(event.id, event.text),
+    engine_events.ItemBoundary: lambda event: engine_events.ItemBoundary(event.id),
 }
-"""What the protocol has no form of its own for; and items, whose names an engine can't know to be new in the conversation."""
+"""
+A refusal has no form of its own here, so it is text; an engine's item ids are dropped, as they may not be new in the
+conversation.
+"""
 
 _IGNORED_EVENTS = frozenset(
     {
@@ -339,4 +358,4 @@ _IGNORED_EVENTS = frozenset(
         engine_events.HostedToolDone,
     }
 )
-"""What the protocol has no place for."""
+"""Events that this protocol has no form for."""

@@ -1,8 +1,9 @@
 """
-A Realtime session: what the client, the engine and the clock say in, events and words out.
+A Realtime session: events of the client, the engine and the clock in; effects out.
 
-At most one answer is under way in the conversation, and any number up to `MOST_ASIDE` out of band. Whatever is asked that can't be done is
-answered by one `error` event, and nothing has changed. The wire here is that of general availability; the beta's is translated outside.
+At most one response is active in the conversation, and up to `MAX_OUT_OF_BAND_RESPONSES` out of band. A client event
+that can't be obeyed is answered with one `error` event and changes nothing. The wire types here are those of general
+availability (GA); the beta is translated in `wire.realtime.beta_events`.
 
 Source: OpenAI's Realtime API reference and guide, and captures of what its server does.
 """
@@ -15,13 +16,13 @@ from msgspec import UNSET, Struct, structs
 
 from antiphon.engine_api import commands, events as engine_events, history as engine_history
 from antiphon.errors import ApiError, ClientError, ServerError
-from antiphon.protocols.outbox import RealtimeOutbox
+from antiphon.protocols.outbox import Outbox
 from antiphon.protocols.realtime.conversation import ConversationEntry, ConversationItems
-from antiphon.protocols.realtime.input_audio import InputAudioStream
+from antiphon.protocols.realtime.input_audio import InputAudioStream, InputTranscriptEvent
 from antiphon.protocols.realtime.items import ItemCommands, check_event_size
 from antiphon.protocols.realtime.output_buffer import OutputBuffer, UnheardPart
 from antiphon.protocols.realtime.plan import plan_response
-from antiphon.protocols.realtime.response import RealtimeResponse
+from antiphon.protocols.realtime.response import CancelReason, RealtimeResponse
 from antiphon.protocols.realtime.settings import (
     AnySession,
     RealtimeSessionConfig,
@@ -36,14 +37,16 @@ from antiphon.protocols.session import Close, CountTokens, Effect, Event, FromCl
 from antiphon.wire.realtime import client_events as client, server_events as events
 from antiphon.wire.realtime.items import McpListToolsItem
 from antiphon.wire.realtime.response import ResponseParams
-from antiphon.wire.realtime.session import McpTool, ServerVad, Session
+from antiphon.wire.realtime.session import McpTool, ServerVad, Session, VoiceId
 
 MAX_OUT_OF_BAND_RESPONSES = 16
-"""The most answers out of band at once."""
+"""How many responses out of band may be active at once."""
 
 
 class UnreadableRealtimeEvent(Struct, frozen=True):
-    """The client sent what is no event: `fault` says why, `event_id` which of its events it was, if it said so."""
+    """
+    The client sent a frame that is not a valid event: `error` says why; `event_id` is the client's id for it, if any.
+    """
 
     error: ApiError
     event_id: str | None = None
@@ -51,17 +54,17 @@ class UnreadableRealtimeEvent(Struct, frozen=True):
 
 class RealtimeSession:
     """
-    The machine of one session; begun by its `Opening`, which comes as from the client.
+    The machine of one session. The first `FromClient` carries its `RealtimeSessionConfig`, which starts it.
 
     Attributes:
-        has_ended: why it is over; None while it isn't.
+        end_reason: why the session ended; None before.
     """
 
     def __init__(self, config: RealtimeSessionConfig, new_id: NewId) -> None:
         self.end_reason: str | None = None
         self._config = config
         self._new_id = new_id
-        self._outbox = RealtimeOutbox(new_id)
+        self._outbox = Outbox(lambda: {"event_id": new_id("event")})
         self._conversation = ConversationItems()
         self._item_commands = ItemCommands(config, self._outbox, new_id, self._conversation)
         self._session: AnySession
@@ -81,7 +84,6 @@ class RealtimeSession:
         self._next_response_id: str | None = None
 
     def handle(self, event: Event) -> list[Effect]:
-        """What is to be done about `event`, in order."""
         if self.end_reason is not None:
             return []
         self._now = event.at
@@ -89,8 +91,8 @@ class RealtimeSession:
         if self._output_buffer is not None:
             self._output_buffer.advance(event.at)
         if isinstance(event, FromEngine):
-            for word in event.events:
-                self._handle_engine_event(word)
+            for engine_event in event.events:
+                self._handle_engine_event(engine_event)
         elif isinstance(event, FromClient):
             self._handle_client_event(event.message)
         else:
@@ -104,33 +106,33 @@ class RealtimeSession:
                 self._wake(at)
             case Hangup():
                 self._end("client_left", None)
-            case Shutdown(fault):
-                self._fail_all(engine_events.ResponseFailed.from_error("", fault))
-                self._end("halted", fault)
+            case Shutdown(error):
+                self._fail_all(engine_events.ResponseFailed.from_error("", error))
+                self._end("halted", error)
             case _:
                 pass
 
-    # The frame
+    # Client events and errors
 
-    def _handle_client_event(self, message: Any) -> None:
+    def _handle_client_event(self, message: client.ClientEvent | RealtimeSessionConfig | UnreadableRealtimeEvent) -> None:
         try:
             _CLIENT_HANDLERS[type(message)](self, message)
-        except ApiError as fault:
+        except ApiError as error:
             event_id = getattr(message, "event_id", None)
-            self._send_error(fault, event_id if isinstance(event_id, str) else None)
+            self._send_error(error, event_id if isinstance(event_id, str) else None)
 
-    def _send_error(self, fault: ApiError, event_id: str | None = None) -> None:
-        error = events.RealtimeError(type=fault.type, code=fault.code, message=fault.message, param=fault.param, event_id=event_id)
-        self._outbox.send(events.ErrorEvent, error=error)
+    def _send_error(self, error: ApiError, event_id: str | None = None) -> None:
+        wire_error = events.RealtimeError(type=error.type, code=error.code, message=error.message, param=error.param, event_id=event_id)
+        self._outbox.send(events.ErrorEvent, error=wire_error)
 
     def _begin(self, config: RealtimeSessionConfig) -> None:
         self._ends_at = self._now + config.max_duration_s
         try:
             self._session = initial_session(config, self._new_id("sess"), int(self._ends_at))
             check_event_size(self._session, "session")
-        except ClientError as mistake:
-            self._send_error(mistake)
-            self._end("refused", mistake)
+        except ClientError as error:
+            self._send_error(error)
+            self._end("refused", error)
             return
         self._input_audio = InputAudioStream(config, self._session, self._outbox, self._new_id, self._conversation)
         self._outbox.send(events.SessionCreated, session=self._session)
@@ -139,65 +141,67 @@ class RealtimeSession:
             self._outbox.send(events.ConversationCreated, conversation=conversation)
         self._send_mcp_tool_lists()
 
-    def _end(self, reason: str, fault: ApiError | None) -> None:
-        for answer in self._responses.values():
-            answer.abandon()
-            self._count_tokens(answer)
+    def _end(self, reason: str, error: ApiError | None) -> None:
+        for response in self._responses.values():
+            response.abandon()
+            self._count_tokens(response)
         self._responses.clear()
         self._active_response = None
         self.end_reason = reason
-        self._outbox.effects.append(Close(fault))
+        self._outbox.effects.append(Close(error))
 
     def _wake(self, at: float) -> None:
         self._wakes_at = None
         if at >= self._ends_at:
-            fault = _session_expired_error(self._config.max_duration_s)
-            self._fail_all(engine_events.ResponseFailed.from_error("", fault))
-            self._send_error(fault)
-            self._end("session_expired", fault)
+            error = _session_expired_error(self._config.max_duration_s)
+            self._fail_all(engine_events.ResponseFailed.from_error("", error))
+            self._send_error(error)
+            self._end("session_expired", error)
         elif self._idle_at is not None and at >= self._idle_at:
             self._idle_at = None
             self._input_audio.time_out(self._idle_since_ms)
             self._respond_to_turn()
 
     def _schedule_wake(self) -> None:
-        """Be woken for what comes first: the end of the session, of the client's patience, or of what is played."""
         if self.end_reason is not None:
             return
-        due_at = self._ends_at if self._idle_at is None else min(self._idle_at, self._ends_at)
-        if self._output_buffer is not None and (played_at := self._output_buffer.next_end_at) is not None:
-            due_at = min(due_at, played_at)
-        if due_at != self._wakes_at:
-            self._wakes_at = due_at
-            self._outbox.effects.append(WakeAt(due_at))
+        wakes_at = self._ends_at if self._idle_at is None else min(self._idle_at, self._ends_at)
+        if self._output_buffer is not None and (part_ends_at := self._output_buffer.next_end_at) is not None:
+            wakes_at = min(wakes_at, part_ends_at)
+        if wakes_at != self._wakes_at:
+            self._wakes_at = wakes_at
+            self._outbox.effects.append(WakeAt(wakes_at))
 
     # The session
 
     def _update_session(self, event: client.SessionUpdate) -> None:
-        wanted = apply_patch(self._session, event.session, self._config, has_spoken=self._has_audio_output)
-        check_event_size(wanted, "session")
-        self._input_audio.configure(wanted)
-        self._session = wanted
+        session = apply_patch(self._session, event.session, self._config, has_spoken=self._has_audio_output)
+        check_event_size(session, "session")
+        self._input_audio.configure(session)
+        self._session = session
         if self._idle_timeout_ms() is None:
             self._idle_at = None
-        self._outbox.send(events.SessionUpdated, session=wanted)
+        self._outbox.send(events.SessionUpdated, session=session)
         self._send_mcp_tool_lists()
         self._prepare_response()
 
     def _send_mcp_tool_lists(self) -> None:
-        """Tell what tools the session's MCP servers have. There is nobody yet who asks them, and the client is to know that."""
+        """
+        Report the session's new MCP servers: this server can't reach them, so each list of tools is empty and has
+        failed.
+        """
         tools = self._session.tools if isinstance(self._session, Session) else ()
         for tool in tools or ():
             if isinstance(tool, McpTool) and tool.server_label not in self._listed_servers:
                 self._listed_servers.add(tool.server_label)
                 item = McpListToolsItem(id=self._new_id("mcpl"), server_label=tool.server_label, tools=[])
-                place = {"previous_item_id": self._conversation.add(ConversationEntry(item)), "item": item}
-                self._outbox.send(events.ConversationItemAdded, **place)
+                fields = {"previous_item_id": self._conversation.add(ConversationEntry(item)), "item": item}
+                self._outbox.send(events.ConversationItemAdded, **fields)
                 self._outbox.send(events.McpListToolsInProgress, item_id=item.id)
                 self._outbox.send(events.McpListToolsFailed, item_id=item.id)
-                self._outbox.send(events.ConversationItemDone, **place)
+                self._outbox.send(events.ConversationItemDone, **fields)
 
-    # Sound
+    # Audio
 
     def _append_audio(self, event: client.InputAudioBufferAppend) -> None:
         self._input_audio.append(event)
@@ -214,8 +218,8 @@ class RealtimeSession:
             self._truncate_unheard(self._output_buffer.clear(self._now))
             return
         raise ClientError(
-            "The server has no output audio buffer here: it has one over WebRTC and SIP only. Send 'response.cancel', stop playing, and "
-            "say with 'conversation.item.truncate' how much was heard.",
+            "The server has an output audio buffer over WebRTC and SIP only. Here, send 'response.cancel', stop the playback, and "
+            "report how much was heard with 'conversation.item.truncate'.",
             code="invalid_value",
             param="type",
         )
@@ -233,7 +237,7 @@ class RealtimeSession:
         self._prepare_response()
 
     def _interrupt(self) -> None:
-        """Fall silent: first what is heard, then what is being made."""
+        """The user speaks: stop the playback, then the response."""
         if self._output_buffer is not None:
             self._truncate_unheard(self._output_buffer.drop(self._now))
         if self._active_response is not None:
@@ -245,7 +249,7 @@ class RealtimeSession:
             if self._has_detection_option("create_response"):
                 self._respond_to_turn()
 
-    def _on_input_transcript(self, event: Any) -> None:
+    def _on_input_transcript(self, event: InputTranscriptEvent) -> None:
         self._input_audio.handle_transcript(event, self._session)
 
     def _has_detection_option(self, name: str) -> bool:
@@ -277,28 +281,31 @@ class RealtimeSession:
         self._item_commands.delete(event)
         self._prepare_response()
 
-    # Answers
+    # Responses
 
     def _respond_to_turn(self) -> None:
-        """Answer a turn that has just ended, where the session is one that answers."""
+        """Create a response to a turn that has just ended, unless the session only transcribes."""
         if isinstance(self._session, Session):
             try:
                 self._respond(ResponseParams())
-            except ApiError as fault:  # nobody asked, so there is no event to name
-                self._send_error(fault)
+            except ApiError as error:  # no client event asked for it, so there is no event id to name
+                self._send_error(error)
 
     def _prepare_response(self) -> None:
-        """Tell the engine what it will be asked when the open turn ends, so that it can begin."""
+        """
+        Send the engine the request that will follow if the open turn ends now, so that it can start early (preemptive
+        generation).
+        """
         session, turn = self._session, self._input_audio.turn
-        is_of_use = self._config.capabilities.foresees and turn.is_open and self._has_detection_option("create_response")
-        if not is_of_use or not isinstance(session, Session) or self._active_response is not None:
+        is_useful = self._config.capabilities.foresees and turn.is_open and self._has_detection_option("create_response")
+        if not is_useful or not isinstance(session, Session) or self._active_response is not None:
             return
         self._next_response_id = self._next_response_id or self._new_id("resp")
-        said = engine_history.Message("user", (engine_history.SpeechPart(b"", self._input_audio.buffer.rate_hz, turn.id),))
-        history = (*self._item_commands.history(None, codec_of(audio_input(session).format)), said)
-        with suppress(ApiError):  # what can't be had is told when it is asked
-            planned = plan_response(self._next_response_id, ResponseParams(), session, self._config, history, self._conversation_id)
-            self._outbox.send_to_engine(commands.Prepare(planned.respond))
+        open_turn = engine_history.Message("user", (engine_history.SpeechPart(b"", self._input_audio.buffer.rate_hz, turn.id),))
+        history = (*self._item_commands.history(None, codec_of(audio_input(session).format)), open_turn)
+        with suppress(ApiError):  # an error is reported when the response is really created
+            plan = plan_response(self._next_response_id, ResponseParams(), session, self._config, history, self._conversation_id)
+            self._outbox.send_to_engine(commands.Prepare(plan.respond))
 
     def _create_response(self, event: client.ResponseCreate) -> None:
         self._respond(event.response if isinstance(event.response, ResponseParams) else ResponseParams())
@@ -307,38 +314,39 @@ class RealtimeSession:
         session = self._session
         if not isinstance(session, Session):
             raise ClientError("Responses are not available in transcription sessions.", code="invalid_value", param="type")
-        is_aside = params.conversation == "none"
-        self._check_active_responses(is_out_of_band=is_aside)
-        given = params.input if isinstance(params.input, list) else None
-        history = self._item_commands.history(given, codec_of(audio_input(session).format))
-        conversation_id = None if is_aside else self._conversation_id
-        response_id = (None if is_aside else self._next_response_id) or self._new_id("resp")
-        planned = plan_response(response_id, params, session, self._config, history, conversation_id)
-        self._check_voice(planned.voice, session)
-        answer = RealtimeResponse(planned, self._outbox, self._new_id, None if is_aside else self._conversation, self._output_buffer)
-        self._responses[planned.id] = answer
-        if not is_aside:
-            self._active_response, self._next_response_id = answer, None
+        is_out_of_band = params.conversation == "none"
+        self._check_active_responses(is_out_of_band=is_out_of_band)
+        input_items = params.input if isinstance(params.input, list) else None
+        history = self._item_commands.history(input_items, codec_of(audio_input(session).format))
+        conversation_id = None if is_out_of_band else self._conversation_id
+        response_id = (None if is_out_of_band else self._next_response_id) or self._new_id("resp")
+        plan = plan_response(response_id, params, session, self._config, history, conversation_id)
+        self._check_voice(plan.voice, session)
+        response = RealtimeResponse(plan, self._outbox, self._new_id, None if is_out_of_band else self._conversation, self._output_buffer)
+        self._responses[plan.id] = response
+        if not is_out_of_band:
+            self._active_response, self._next_response_id = response, None
             self._idle_at = None
-        if (spent := self._rate_limit_failure(planned.id)) is None:
-            answer.begin()
+        failure = self._rate_limit_failure(plan.id)
+        if failure is None:
+            response.begin()
         else:
-            answer.refuse(spent, self._now)
+            response.refuse(failure, self._now)
         if self._config.dialect == "beta":
             self._send_rate_limits()
-        if spent is not None:
-            self._on_response_finished(answer)
+        if failure is not None:
+            self._on_response_finished(response)
 
     def _rate_limit_failure(self, id: str) -> engine_events.ResponseFailed | None:
-        """Why there may be no more answers for now: those before have used up what there was."""
+        """The failure of a response for which no tokens are left; None if there are some."""
         limit = next((limit for limit in self._rate_limits() if limit.name == "tokens" and limit.remaining == 0), None)
         if limit is None:
             return None
-        most = limit.limit or 1
-        wait_s = (limit.reset_seconds or 0.0) - (most - 1) * 60 / most  # until the first is there again, not all of them
+        tokens = limit.limit or 1
+        wait_s = (limit.reset_seconds or 0.0) - (tokens - 1) * 60 / tokens  # until the first token is back, not all of them
         return engine_events.ResponseFailed(
             id=id,
-            message=f"Rate limit reached: your limit is {most} tokens per minute. Please try again in {max(0.0, wait_s):.3f}s.",
+            message=f"Rate limit reached: your limit is {tokens} tokens per minute. Please try again in {max(0.0, wait_s):.3f}s.",
             status=429,
             code="rate_limit_exceeded",
             type="rate_limit_error",
@@ -358,7 +366,7 @@ class RealtimeSession:
                 code="too_many_active_responses",
             )
 
-    def _check_voice(self, voice: Any, session: Session) -> None:
+    def _check_voice(self, voice: str | VoiceId, session: Session) -> None:
         if self._has_audio_output and voice_name(voice) != voice_name(audio_output(session).voice):
             raise ClientError(
                 "Cannot update a conversation's voice if assistant audio is present.",
@@ -367,20 +375,20 @@ class RealtimeSession:
             )
 
     def _cancel_response(self, event: client.ResponseCancel) -> None:
-        answer = self._active_response if event.response_id in (UNSET, None) else self._responses.get(str(event.response_id))
-        if answer is None:
+        response = self._active_response if event.response_id in (UNSET, None) else self._responses.get(str(event.response_id))
+        if response is None:
             raise ClientError("Cancellation failed: no active response found", code="response_cancel_not_active")
-        self._cancel(answer, "client_cancelled")
+        self._cancel(response, "client_cancelled")
 
-    def _cancel(self, response: RealtimeResponse, reason: Any) -> None:
+    def _cancel(self, response: RealtimeResponse, reason: CancelReason) -> None:
         response.cancel(reason, self._now)
         self._on_response_finished(response)
 
     def _fail_all(self, failure: engine_events.ResponseFailed) -> None:
-        for answer in tuple(self._responses.values()):
-            self._outbox.send_to_engine(commands.Cancel(answer.plan.id))
-            answer.handle_event(failure, self._now)
-            self._count_tokens(answer)
+        for response in tuple(self._responses.values()):
+            self._outbox.send_to_engine(commands.Cancel(response.plan.id))
+            response.handle_event(failure, self._now)
+            self._count_tokens(response)
         self._responses.clear()
         self._active_response = None
 
@@ -401,29 +409,31 @@ class RealtimeSession:
     def _start_idle_timer(self, response: RealtimeResponse) -> None:
         idle_ms = self._idle_timeout_ms()
         if idle_ms is not None and not self._input_audio.turn.is_open:
-            # Sound is made faster than it is heard: the client is quiet from when the last of it was played.
+            # Audio is generated faster than it plays: the client's silence begins when the last of it was played.
             unplayed_s = max(0.0, response.audio_started_at + response.audio_ms / 1000 - self._now) if response.has_audio else 0.0
             self._idle_at = self._now + unplayed_s + idle_ms / 1000
             self._idle_since_ms = self._input_audio.buffer.now_ms
 
     def _rate_limits(self) -> list[events.RateLimit]:
-        """What may still be used. Answers are counted when this is done, so those that end just now are taken off here."""
+        """
+        What is left of the limits. Tokens of this event's responses are counted after it, so they are subtracted here.
+        """
         return [_subtract_tokens(limit, self._uncounted_tokens) for limit in self._config.rate_limits()]
 
     def _send_rate_limits(self) -> None:
         self._outbox.send(events.RateLimitsUpdated, rate_limits=self._rate_limits())
 
-    # What the engine says
+    # Engine events
 
     def _handle_engine_event(self, event: engine_events.EngineEvent) -> None:
-        heard = _ENGINE_HANDLERS.get(type(event))
-        if heard is not None:
-            heard(self, event)
-        elif (answer := self._responses.get(event.id)) is not None:
-            is_over = answer.handle_event(event, self._now)
-            self._has_audio_output = self._has_audio_output or answer.has_audio
+        handler = _ENGINE_HANDLERS.get(type(event))
+        if handler is not None:
+            handler(self, event)
+        elif (response := self._responses.get(event.id)) is not None:
+            is_over = response.handle_event(event, self._now)
+            self._has_audio_output = self._has_audio_output or response.has_audio
             if is_over:
-                self._on_response_finished(answer)
+                self._on_response_finished(response)
 
     def _on_engine_error(self, event: engine_events.EngineError) -> None:
         self._send_error(ServerError(event.message, code=event.code, type=event.type))
@@ -443,7 +453,7 @@ def _session_expired_error(max_duration_s: float) -> ApiError:
 
 _CLIENT_HANDLERS: dict[type, Callable[[RealtimeSession, Any], None]] = {
     RealtimeSessionConfig: RealtimeSession._begin,
-    UnreadableRealtimeEvent: lambda session, garbled: session._send_error(garbled.fault, garbled.event_id),
+    UnreadableRealtimeEvent: lambda session, event: session._send_error(event.error, event.event_id),
     client.SessionUpdate: RealtimeSession._update_session,
     client.InputAudioBufferAppend: RealtimeSession._append_audio,
     client.InputAudioBufferCommit: RealtimeSession._commit_audio,
@@ -456,7 +466,7 @@ _CLIENT_HANDLERS: dict[type, Callable[[RealtimeSession, Any], None]] = {
     client.ResponseCreate: RealtimeSession._create_response,
     client.ResponseCancel: RealtimeSession._cancel_response,
 }
-"""What each event of a client does; one that is missing here fails a test."""
+"""What each client event does. A test fails for one that is missing."""
 
 _ENGINE_HANDLERS: dict[type, Callable[[RealtimeSession, Any], None]] = {
     engine_events.SpeechStarted: RealtimeSession._on_speech_started,
@@ -467,4 +477,4 @@ _ENGINE_HANDLERS: dict[type, Callable[[RealtimeSession, Any], None]] = {
     engine_events.InputTranscriptFailed: RealtimeSession._on_input_transcript,
     engine_events.EngineError: RealtimeSession._on_engine_error,
 }
-"""What each word about the hearing does; all others are of an answer."""
+"""What each engine event about the client's audio does; the others belong to a response."""

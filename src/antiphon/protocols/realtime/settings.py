@@ -1,8 +1,8 @@
 """
-The settings of a Realtime session: what it begins with, how a client changes them, and what of them is the engine's business.
+The settings of a Realtime session: their defaults, how a client changes them, and what the engine gets of them.
 
-A change is taken whole or not at all. A field that is absent is left as it is; null switches off what can be off and puts the instructions
-back to what they were at the beginning, and of everything else it is read as absent.
+A change applies whole or not at all. An absent field keeps its value. Null switches off what can be off; any other
+field it resets to what it was at the start of the session.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,21 +14,26 @@ from antiphon.engine_api import commands, options
 from antiphon.engine_api.capabilities import Capabilities
 from antiphon.errors import ClientError, shorten, unsupported_parameter, unsupported_value
 from antiphon.protocols.realtime.input_buffer import AUDIO_CODECS, AudioCodec
-from antiphon.wire.codec.types import Wire
+from antiphon.wire.codec.types import Maybe, Opt, Wire
 from antiphon.wire.realtime.server_events import RateLimit
 from antiphon.wire.realtime.session import (
     Audio,
     AudioInput,
     AudioOutput,
+    Format,
     FunctionTool,
+    Modality,
     NoiseReduction,
     PcmFormat,
+    Reasoning,
     RetentionRatio,
     SemanticVad,
     ServerVad,
     Session,
+    Tool,
     Transcription,
     TranscriptionSession,
+    TurnDetection,
     VoiceId,
 )
 
@@ -37,36 +42,35 @@ T = TypeVar("T", bound=Wire)
 AnySession = Session | TranscriptionSession
 
 DEFAULT_VOICE = "alloy"
-"""What the voice is called where an engine goes by no names."""
+"""The name of the voice of engines that have no voice names."""
 
 BETA_TEMPERATURE_DEFAULT = 0.8
-"""What the beta samples with where nothing else is asked, and says so; there is no such setting any more."""
+"""The beta's default, which it reports. In GA there is no such setting any more."""
 
 NULLABLE_FIELDS = frozenset(
     {"turn_detection", "transcription", "noise_reduction", "tracing", "prompt", "include", "reasoning", "temperature"}
 )
-"""What null switches off; of everything else it makes what it was at the beginning."""
+"""The fields that null switches off; it resets all others to their defaults."""
 
 SERVER_FIELDS = ("id", "object", "expires_at", "model")
-"""What the server says and no client sets."""
+"""The fields that only the server sets."""
 
 
 class RealtimeSessionConfig(Struct, frozen=True, kw_only=True):
     """
-    What a session begins with.
+    The configuration of a session.
 
     Attributes:
-        model: the name that the client asked for.
-        abilities: of its engine.
-        dialect: the client's; it tells of a conversation, and the limits earlier, in `beta`.
-        is_transcription: whether it only writes down what is said.
-        session: what is set from the beginning, as by a client.
-        lasts_s: seconds after which it is over.
-        instructions: what the model is told where the client says nothing else.
-        limits: what may still be used, whenever it is asked.
-        has_model: whether the server has a model of that name; a client that names one it doesn't have only says what it usually says.
-        has_output_buffer: whether the server plays the sound itself, and hears the client's; how sound is coded is then not the client's
-            to say here.
+        model: the name that the client requested.
+        capabilities: of its engine.
+        dialect: the client's. In `beta` the session also sends `conversation.created`, and rate limits at the start of a response.
+        is_transcription: whether the session only transcribes.
+        session: settings to start with, as if a client had sent them.
+        max_duration_s: how long the session may last.
+        instructions: the default instructions.
+        rate_limits: returns what is left of the client's limits.
+        has_model: whether the server has a model of that name; names of unknown models in `session.update` are ignored.
+        has_output_buffer: whether the server itself plays audio, as over WebRTC; the client can then set no audio formats.
     """
 
     model: str
@@ -83,15 +87,15 @@ class RealtimeSessionConfig(Struct, frozen=True, kw_only=True):
 
 def initial_session(config: RealtimeSessionConfig, session_id: str, expires_at: int) -> AnySession:
     """
-    The whole session as it is told first.
+    The whole session, as `session.created` shows it.
 
     Raises:
-        ClientError: `opening.session` asks for what can't be had.
+        ClientError: the engine can't do what `config.session` asks.
     """
-    begun = _default_session(config, session_id, expires_at)
+    session = _default_session(config, session_id, expires_at)
     if config.session is None:
-        return begun
-    return apply_patch(begun, config.session, config, has_spoken=False)
+        return session
+    return apply_patch(session, config.session, config, has_spoken=False)
 
 
 def apply_patch(current: AnySession, patch: AnySession, config: RealtimeSessionConfig, *, has_spoken: bool) -> AnySession:
@@ -99,44 +103,43 @@ def apply_patch(current: AnySession, patch: AnySession, config: RealtimeSessionC
     The whole session after a change.
 
     Args:
-        has_spoken: whether the client has heard the voice, which then stays.
+        has_spoken: whether there is assistant audio; the voice can't change after it.
 
     Raises:
-        ClientError: it can't be had; nothing has changed.
+        ClientError: the change is impossible.
     """
     if type(patch) is not type(current):
-        asked, has = ("transcription", "realtime") if isinstance(patch, TranscriptionSession) else ("realtime", "transcription")
-        raise ClientError(
-            f"Passing a {asked} session update event to a {has} session is not allowed.", code="invalid_value", param="session.type"
-        )
+        names = ("transcription", "realtime") if isinstance(patch, TranscriptionSession) else ("realtime", "transcription")
+        message = "Passing a {} session update event to a {} session is not allowed.".format(*names)
+        raise ClientError(message, code="invalid_value", param="session.type")
     if isinstance(patch, Session):
         _check_model(patch, config)
     patch = structs.replace(patch, **{name: UNSET for name in SERVER_FIELDS if hasattr(patch, name)})
-    wanted = _merge(current, patch, _default_session(config, "", 0))
+    session = _merge(current, patch, _default_session(config, "", 0))
     if config.has_output_buffer:
-        wanted = _as_pcm(wanted)
-    _check_input(wanted, config)
-    if isinstance(wanted, Session) and isinstance(current, Session):
-        _check_output(wanted, config)
-        _check_locks(wanted, current, has_spoken=has_spoken)
-    return wanted
+        session = _as_pcm(session)
+    _check_input(session, config)
+    if isinstance(session, Session) and isinstance(current, Session):
+        _check_output(session, config)
+        _check_locks(session, current, has_spoken=has_spoken)
+    return session
 
 
 def has_audio_input(capabilities: Capabilities) -> bool:
-    """Whether the sound of a person is of any use to an engine."""
+    """Whether an engine takes audio, in the history or live."""
     return capabilities.audio_in or capabilities.listens
 
 
-# What it begins with
+# Defaults
 
 
 def _default_session(config: RealtimeSessionConfig, session_id: str, expires_at: int) -> AnySession:
-    abilities = config.capabilities
-    can_detect = bool(abilities.turn_detection) or not has_audio_input(abilities)
-    sound_in = AudioInput(
+    capabilities = config.capabilities
+    can_detect = bool(capabilities.turn_detection) or not has_audio_input(capabilities)
+    audio_in = AudioInput(
         format=PcmFormat(rate=24_000),
         noise_reduction=None,
-        transcription=Transcription() if config.is_transcription and abilities.transcribes else None,
+        transcription=Transcription() if config.is_transcription and capabilities.transcribes else None,
         turn_detection=default_vad() if can_detect else None,
     )
     if config.is_transcription:
@@ -144,23 +147,23 @@ def _default_session(config: RealtimeSessionConfig, session_id: str, expires_at:
             id=session_id,
             object="realtime.transcription_session",
             expires_at=expires_at,
-            audio=Audio(input=sound_in),
+            audio=Audio(input=audio_in),
             include=None,
         )
-    voice = abilities.voices[0] if abilities.voices else DEFAULT_VOICE
+    voice = capabilities.voices[0] if capabilities.voices else DEFAULT_VOICE
     return Session(
         id=session_id,
         object="realtime.session",
         model=config.model,
         expires_at=expires_at,
-        output_modalities=["audio"] if abilities.audio_out else ["text"],
+        output_modalities=["audio"] if capabilities.audio_out else ["text"],
         instructions=config.instructions or "",
-        audio=Audio(input=sound_in, output=AudioOutput(format=PcmFormat(rate=24_000), voice=voice, speed=1.0)),
+        audio=Audio(input=audio_in, output=AudioOutput(format=PcmFormat(rate=24_000), voice=voice, speed=1.0)),
         tools=[],
         tool_choice="auto",
         parallel_tool_calls=True,
         max_output_tokens="inf",
-        temperature=BETA_TEMPERATURE_DEFAULT if config.dialect == "beta" and abilities.temperature else UNSET,
+        temperature=BETA_TEMPERATURE_DEFAULT if config.dialect == "beta" and capabilities.temperature else UNSET,
         tracing=None,
         truncation="auto",
         prompt=None,
@@ -169,7 +172,7 @@ def _default_session(config: RealtimeSessionConfig, session_id: str, expires_at:
 
 
 def default_vad() -> ServerVad:
-    """Turn detection by silence, as it is where nothing else was asked."""
+    """Turn detection by silence, with all defaults (Realtime reference: `turn_detection`)."""
     return ServerVad(
         threshold=0.5,
         prefix_padding_ms=300,
@@ -180,28 +183,28 @@ def default_vad() -> ServerVad:
     )
 
 
-# What changes
+# Changes
 
 
-def _merge(current: T, patch: Any, default: Any) -> T:
+def _merge(current: T, patch: Wire, default: Wire) -> T:
     changes: dict[str, Any] = {}
     for name in patch.__struct_fields__:
         value = getattr(patch, name)
         if value is UNSET:
             continue
-        was, usual = getattr(current, name), getattr(default, name)
+        current_value, default_value = getattr(current, name), getattr(default, name)
         if isinstance(value, Audio | AudioInput | AudioOutput):
-            if was is not UNSET:  # a session that only transcribes says nothing, and how it would sound is passed over
-                changes[name] = _merge(was, value, usual)
+            if current_value is not UNSET:  # a transcription session has no `audio.output`, so that part of a patch is ignored
+                changes[name] = _merge(current_value, value, default_value)
         elif value is None:
-            changes[name] = None if name in NULLABLE_FIELDS else usual
+            changes[name] = None if name in NULLABLE_FIELDS else default_value
         else:
-            changes[name] = _fill_in(value, was)
+            changes[name] = _fill_in(value, current_value)
     return structs.replace(current, **changes)
 
 
 def _as_pcm(session: AnySession) -> AnySession:
-    """The session with its sound coded as it is inside of the server."""
+    """The session with the server's own audio format, which WebRTC sessions report."""
     pcm = PcmFormat(rate=24_000)
     audio = Audio(input=structs.replace(audio_input(session), format=pcm))
     if isinstance(session, Session):
@@ -215,59 +218,61 @@ _DEFAULT_VALUES: dict[type, Callable[[], Any]] = {
     PcmFormat: lambda: PcmFormat(rate=24_000),
     NoiseReduction: lambda: NoiseReduction(strength=1.0),
 }
-"""What objects are made whole from, so that a client reads what is in effect."""
+"""Defaults for objects whose fields a client may leave out: the session shows the values in effect."""
 
 
 def _fill_in(value: Any, previous: Any) -> Any:
-    """A value with what it leaves open as it was, where that was of its kind, or else as it usually is."""
-    whole = _DEFAULT_VALUES.get(type(value))
-    if whole is None:
+    """
+    The value with its absent fields filled in: from the previous value of the same type, or else from the defaults.
+    """
+    default = _DEFAULT_VALUES.get(type(value))
+    if default is None:
         return value
-    base = previous if type(previous) is type(value) else whole()
-    given = {name: each for name in value.__struct_fields__ if (each := getattr(value, name)) is not UNSET}
-    return structs.replace(base, **given)
+    base = previous if type(previous) is type(value) else default()
+    changes = {name: each for name in value.__struct_fields__ if (each := getattr(value, name)) is not UNSET}
+    return structs.replace(base, **changes)
 
 
-# What can't be had
+# Checks
 
 
 def _check_model(patch: Session, config: RealtimeSessionConfig) -> None:
     if isinstance(patch.model, str) and patch.model != config.model and config.has_model(patch.model):
         raise ClientError(
-            f"Cannot update a conversation's model: it is '{config.model}' from its beginning. Connect anew for '{shorten(patch.model)}'.",
+            f"Cannot update a conversation's model: it is '{config.model}'. Open a new session for '{shorten(patch.model)}'.",
             code="cannot_update_model",
             param="session.model",
         )
 
 
 def _check_input(session: AnySession, config: RealtimeSessionConfig) -> None:
-    sound = audio_input(session)
-    abilities = config.capabilities
-    if not has_audio_input(abilities):
-        return  # what is said of sound has no effect, and sound itself is refused
-    detection = sound.turn_detection
-    if isinstance(detection, ServerVad | SemanticVad) and detection.type not in abilities.turn_detection:
-        raise _unsupported_error("session.audio.input.turn_detection.type", detection.type, config.model, abilities.turn_detection)
-    if isinstance(sound.transcription, Transcription) and abilities.transcribes:
-        _check_transcription(sound.transcription, config)
-    reduction = sound.noise_reduction
-    if isinstance(reduction, NoiseReduction) and reduction.type and reduction.type not in abilities.noise_reduction:
-        raise _unsupported_error("session.audio.input.noise_reduction.type", reduction.type, config.model, abilities.noise_reduction)
+    audio = audio_input(session)
+    capabilities = config.capabilities
+    if not has_audio_input(capabilities):
+        return  # audio settings have no effect, and audio itself is refused
+    detection = audio.turn_detection
+    if isinstance(detection, ServerVad | SemanticVad) and detection.type not in capabilities.turn_detection:
+        raise _unsupported_error("session.audio.input.turn_detection.type", detection.type, config.model, capabilities.turn_detection)
+    if isinstance(audio.transcription, Transcription) and capabilities.transcribes:
+        _check_transcription(audio.transcription, config)
+    reduction = audio.noise_reduction
+    if isinstance(reduction, NoiseReduction) and reduction.type and reduction.type not in capabilities.noise_reduction:
+        raise _unsupported_error("session.audio.input.noise_reduction.type", reduction.type, config.model, capabilities.noise_reduction)
 
 
 def _check_transcription(transcription: Transcription, config: RealtimeSessionConfig) -> None:
-    path, abilities = "session.audio.input.transcription", config.capabilities
+    path, capabilities = "session.audio.input.transcription", config.capabilities
     for language in expected_languages(transcription):
-        if abilities.languages and language.partition("-")[0].lower() not in abilities.languages:
-            raise unsupported_value(f"{path}.language", language, config.model, abilities.languages)
-    if transcription.keywords and not abilities.takes_prompt:
+        if capabilities.languages and language.partition("-")[0].lower() not in capabilities.languages:
+            raise unsupported_value(f"{path}.language", language, config.model, capabilities.languages)
+    if transcription.keywords and not capabilities.takes_prompt:
         raise unsupported_parameter(f"{path}.keywords", config.model)
-    if transcription.prompt and not abilities.takes_prompt:
+    if transcription.prompt and not capabilities.takes_prompt:
         raise unsupported_parameter(f"{path}.prompt", config.model)
 
 
 def expected_languages(transcription: Transcription) -> tuple[str, ...]:
-    """The languages that are expected, as codes."""
+    """The codes of the languages that the client expects."""
     return tuple(transcription.languages or ()) or ((transcription.language,) if isinstance(transcription.language, str) else ())
 
 
@@ -275,23 +280,23 @@ def _unsupported_error(param: str, value: object, model: str, supported: Sequenc
     return unsupported_value(param, value, model, supported) if supported else unsupported_parameter(param, model)
 
 
-def check_modalities(modalities: Any, config: RealtimeSessionConfig, path: str) -> None:
+def check_modalities(modalities: Opt[list[Modality]] | None, config: RealtimeSessionConfig, path: str) -> None:
     """
-    Ask whether the model can answer so.
+    Check that the model can answer in these modalities.
 
     Raises:
         ClientError: it can't.
     """
-    if list(modalities) == ["audio"] and not config.capabilities.audio_out:
+    if modalities == ["audio"] and not config.capabilities.audio_out:
         raise unsupported_value(path, "audio", config.model, ["text"])
 
 
-def check_voice(voice: Any, config: RealtimeSessionConfig, path: str) -> None:
+def check_voice(voice: Maybe[str | VoiceId], config: RealtimeSessionConfig, path: str) -> None:
     """
-    Ask whether the model has that voice.
+    Check that the model has that voice.
 
     Raises:
-        ClientError: it has others.
+        ClientError: it hasn't.
     """
     name, voices = voice_name(voice), config.capabilities.voices
     if config.capabilities.audio_out and voices and name not in voices:
@@ -308,12 +313,12 @@ def _check_output(session: Session, config: RealtimeSessionConfig) -> None:
         raise unsupported_value("session.truncation.type", "retention_ratio", config.model, ["auto", "disabled"])
 
 
-def check_effort(reasoning: Any, config: RealtimeSessionConfig, path: str) -> None:
+def check_effort(reasoning: Maybe[Reasoning], config: RealtimeSessionConfig, path: str) -> None:
     """
-    Ask whether the model can reason so much.
+    Check that the model has that reasoning effort.
 
     Raises:
-        ClientError: it can't.
+        ClientError: it hasn't.
     """
     effort = getattr(reasoning, "effort", None)
     if isinstance(effort, str) and effort not in config.capabilities.efforts:
@@ -321,7 +326,7 @@ def check_effort(reasoning: Any, config: RealtimeSessionConfig, path: str) -> No
 
 
 def _check_locks(updated_session: Session, current_session: Session, *, has_spoken: bool) -> None:
-    # Clients send the voice they have with every update, so only another one is refused.
+    # Clients repeat their voice in every update, so only a different one is refused.
     if has_spoken and voice_name(audio_output(updated_session).voice) != voice_name(audio_output(current_session).voice):
         raise ClientError(
             "Cannot update a conversation's voice if assistant audio is present.",
@@ -334,49 +339,49 @@ def _check_locks(updated_session: Session, current_session: Session, *, has_spok
         )
 
 
-# What is read of it
+# Reading a session
 
 
 def audio_input(session: AnySession) -> AudioInput:
-    """How the session hears; always there in a whole one."""
+    """The session's `audio.input`, which a whole session always has."""
     assert isinstance(session.audio, Audio) and isinstance(session.audio.input, AudioInput)
     return session.audio.input
 
 
 def audio_output(session: Session) -> AudioOutput:
-    """How the session speaks; always there in a whole one."""
+    """The session's `audio.output`, which a whole session always has."""
     assert isinstance(session.audio, Audio) and isinstance(session.audio.output, AudioOutput)
     return session.audio.output
 
 
-def codec_of(format: Any) -> AudioCodec:
-    """How sound stands on the wire; as it usually does where that is left open."""
+def codec_of(format: Maybe[Format]) -> AudioCodec:
+    """The codec of an audio format; PCM if the format is not set."""
     return AUDIO_CODECS[getattr(format, "type", "audio/pcm")]
 
 
-def voice_name(voice: Any) -> str:
-    """The name of a voice, however it was given."""
+def voice_name(voice: Maybe[str | VoiceId]) -> str:
+    """The name of a voice, in either of its two forms."""
     return str(voice.id) if isinstance(voice, VoiceId) else str(voice)
 
 
-def function_tools(tools: Any) -> list[FunctionTool]:
-    """Those tools that the client runs."""
+def function_tools(tools: Maybe[Sequence[Tool]]) -> list[FunctionTool]:
+    """The tools that the client itself runs."""
     return [tool for tool in tools or () if isinstance(tool, FunctionTool)]
 
 
 def configure_command(session: AnySession) -> commands.Configure:
-    """What the engine is told of how to listen."""
-    sound = audio_input(session)
+    """The command that configures how the engine listens."""
+    audio = audio_input(session)
     include = session.include or ()
     return commands.Configure(
-        rate_hz=codec_of(sound.format).rate_hz,
-        turn_detection=_engine_turn_detection(sound.turn_detection),
-        transcription=_engine_transcription(sound.transcription, logprobs="item.input_audio_transcription.logprobs" in include),
-        noise_reduction=_engine_noise_reduction(sound.noise_reduction),
+        rate_hz=codec_of(audio.format).rate_hz,
+        turn_detection=_engine_turn_detection(audio.turn_detection),
+        transcription=_engine_transcription(audio.transcription, logprobs="item.input_audio_transcription.logprobs" in include),
+        noise_reduction=_engine_noise_reduction(audio.noise_reduction),
     )
 
 
-def _engine_turn_detection(detection: Any) -> options.TurnDetection | None:
+def _engine_turn_detection(detection: Maybe[TurnDetection]) -> options.TurnDetection | None:
     match detection:
         case ServerVad():
             names = ("threshold", "prefix_padding_ms", "silence_duration_ms")
@@ -387,7 +392,7 @@ def _engine_turn_detection(detection: Any) -> options.TurnDetection | None:
             return None
 
 
-def _engine_transcription(transcription: Any, *, logprobs: bool) -> options.Transcription | None:
+def _engine_transcription(transcription: Maybe[Transcription], *, logprobs: bool) -> options.Transcription | None:
     if not isinstance(transcription, Transcription):
         return None
     return options.Transcription(
@@ -400,7 +405,7 @@ def _engine_transcription(transcription: Any, *, logprobs: bool) -> options.Tran
     )
 
 
-def _engine_noise_reduction(noise_reduction: Any) -> options.NoiseReduction | None:
+def _engine_noise_reduction(noise_reduction: Maybe[NoiseReduction]) -> options.NoiseReduction | None:
     if not isinstance(noise_reduction, NoiseReduction) or not isinstance(noise_reduction.type, str):
         return None
     return options.NoiseReduction(noise_reduction.type, noise_reduction.strength if isinstance(noise_reduction.strength, float) else 1.0)

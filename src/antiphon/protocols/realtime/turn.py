@@ -1,7 +1,7 @@
 """
-Whose turn it is, as far as the person is concerned: silent, or speaking. `MOVES` is the whole law.
+The user's turn: silent or speaking. `TURN_TRANSITIONS` is the whole law.
 
-Speech is open exactly while a turn is; what an engine says of speech out of turn is nothing.
+Speech is open exactly while a turn is; engine events about any other speech are ignored.
 """
 
 from enum import Enum, StrEnum
@@ -10,14 +10,14 @@ from msgspec import Struct
 
 
 class TurnState(StrEnum):
-    """What the person does."""
+    """What the user does."""
 
     SILENT = "silent"
     SPEAKING = "speaking"
 
 
 class TurnEvent(Enum):
-    """What has happened to the person's turn."""
+    """What happened to the user's turn."""
 
     SPEECH_STARTED = "started"
     SPEECH_STOPPED = "stopped"
@@ -27,7 +27,7 @@ class TurnEvent(Enum):
 
 
 class TurnAction(Enum):
-    """What follows for the client."""
+    """What follows from it."""
 
     SEND_SPEECH_STARTED = "tell start"
     SEND_SPEECH_STOPPED = "tell stop"
@@ -47,10 +47,10 @@ TURN_TRANSITIONS: dict[TurnState, dict[TurnEvent, tuple[TurnState, tuple[TurnAct
     TurnState.SPEAKING: {
         TurnEvent.SPEECH_STARTED: (TurnState.SPEAKING, _NO_ACTIONS),
         TurnEvent.SPEECH_STOPPED: (TurnState.SILENT, (TurnAction.SEND_SPEECH_STOPPED, TurnAction.COMMIT_TURN)),
-        # Committed by hand in the middle of speech: the turn ends here, and all that was said of it holds.
+        # The client committed in the middle of speech: the turn ends here, with the ids that it was announced under.
         TurnEvent.AUDIO_COMMITTED: (TurnState.SILENT, (TurnAction.SEND_SPEECH_STOPPED, TurnAction.COMMIT_TURN)),
         TurnEvent.AUDIO_CLEARED: (TurnState.SILENT, (TurnAction.SEND_SPEECH_STOPPED,)),
-        # Nobody listens for its end any more; the sound stays in the buffer, for the client to commit.
+        # Its end can't be detected any more; the audio stays in the buffer, for the client to commit.
         TurnEvent.DETECTION_DISABLED: (TurnState.SILENT, (TurnAction.SEND_SPEECH_STOPPED,)),
     },
 }
@@ -58,12 +58,12 @@ TURN_TRANSITIONS: dict[TurnState, dict[TurnEvent, tuple[TurnState, tuple[TurnAct
 
 class SpeechTurn(Struct):
     """
-    The person's turn that is open, or the next.
+    The user's open turn, or the next one.
 
     Attributes:
-        id: what the engine calls it; "" while none is open.
-        item_id: what its item will be called.
-        start_ms: where it starts on the conversation's clock.
+        id: the engine's id for it; "" before the first.
+        item_id: the id that its item will have.
+        start_ms: where it starts, in all audio received so far.
     """
 
     state: TurnState = TurnState.SILENT
@@ -73,10 +73,10 @@ class SpeechTurn(Struct):
 
     @property
     def is_open(self) -> bool:
-        """Whether the person is speaking."""
+        """Whether the user is speaking."""
         return self.state is TurnState.SPEAKING
 
     def apply(self, event: TurnEvent) -> tuple[TurnAction, ...]:
-        """What follows from `sign`."""
-        self.state, steps = TURN_TRANSITIONS[self.state][event]
-        return steps
+        """The actions that follow from `event`."""
+        self.state, actions = TURN_TRANSITIONS[self.state][event]
+        return actions

@@ -1,6 +1,4 @@
-"""
-The conversation so far: from the Responses API's items to turns that any engine understands.
-"""
+"""The conversation so far: from the Responses API's items to a history that any engine understands."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -12,44 +10,46 @@ from antiphon.protocols.responses.history_tools import hosted_history_item, plai
 from antiphon.protocols.responses.tools import TranslationContext
 from antiphon.wire.responses import items, parts
 
+AnyPart = parts.MessagePart | parts.ToolOutputPart
+
 ItemWithPath = tuple[str, items.Item]
-"""An item, and where the client finds it in what it sent: `input[3]`."""
+"""An item, and its path in the request for error messages: `input[3]`."""
 
 
 def to_history(items_with_paths: Sequence[ItemWithPath], context: TranslationContext) -> tuple[engine_history.HistoryItem, ...]:
     """
-    Items as turns, in order.
+    The items as history, in order.
 
     Raises:
-        ClientError: the engine can't take an item or a part of one, or calls and their outputs don't pair up.
+        ClientError: the engine can't read an item or a part of one, or tool calls and their outputs don't match.
     """
-    history = [turn for path, item in items_with_paths for turn in _history_items(item, path, context)]
+    history = [history_item for path, item in items_with_paths for history_item in _history_items(item, path, context)]
     _match_results_to_calls(history, shell_call_ids(items_with_paths))
     return tuple(history)
 
 
 def _history_items(item: items.Item, path: str, context: TranslationContext) -> Iterable[engine_history.HistoryItem]:
-    read = _ITEM_READERS.get(type(item))
-    if read is not None:
-        return (read(item, lambda content, below: _parts(content, f"{path}.{below}", context.capabilities, context.model)),)
-    if (kept := hosted_history_item(item, context.capabilities)) is not None:
-        return (kept,)
+    convert = _ITEM_CONVERTERS.get(type(item))
+    if convert is not None:
+        return (convert(item, lambda content, field: _parts(content, f"{path}.{field}", context.capabilities, context.model)),)
+    if (hosted_item := hosted_history_item(item, context.capabilities)) is not None:
+        return (hosted_item,)
     if type(item) in _UNSUPPORTED_ITEMS or not context.omit_unsupported:
         raise unsupported_value(path, item.type, context.model, _SUPPORTED_ITEM_TYPES)
-    said = plain_history_items(item, context.capabilities)
-    if not said and not isinstance(item, items.AdditionalTools):
+    plain_items = plain_history_items(item, context.capabilities)
+    if not plain_items and not isinstance(item, items.AdditionalTools):
         context.omissions.items.append(item.type)
-    return said
+    return plain_items
 
 
-ReadParts = Callable[[Any, str], tuple[engine_history.HistoryPart, ...]]
+ConvertParts = Callable[[str | Sequence[AnyPart], str], tuple[engine_history.HistoryPart, ...]]
 
 
-def _message(item: items.Message, read: ReadParts) -> engine_history.HistoryItem:
-    return engine_history.Message(item.role, read(item.content, "content"), item.phase or None)
+def _message(item: items.Message, convert_parts: ConvertParts) -> engine_history.HistoryItem:
+    return engine_history.Message(item.role, convert_parts(item.content, "content"), item.phase or None)
 
 
-def _reasoning(item: items.Reasoning, _read: ReadParts) -> engine_history.HistoryItem:
+def _reasoning(item: items.Reasoning, _convert_parts: ConvertParts) -> engine_history.HistoryItem:
     return engine_history.ReasoningItem(
         text="".join(part.text for part in item.content or ()),
         summary=tuple(part.text for part in item.summary),
@@ -57,19 +57,19 @@ def _reasoning(item: items.Reasoning, _read: ReadParts) -> engine_history.Histor
     )
 
 
-def _function_call(item: items.FunctionCall, _read: ReadParts) -> engine_history.HistoryItem:
+def _function_call(item: items.FunctionCall, _convert_parts: ConvertParts) -> engine_history.HistoryItem:
     return engine_history.ToolCall(item.call_id, item.name, item.arguments, namespace=item.namespace or None)
 
 
-def _custom_call(item: items.CustomToolCall, _read: ReadParts) -> engine_history.HistoryItem:
+def _custom_call(item: items.CustomToolCall, _convert_parts: ConvertParts) -> engine_history.HistoryItem:
     return engine_history.ToolCall(item.call_id, item.name, item.input, custom=True, namespace=item.namespace or None)
 
 
-def _tool_result(item: items.FunctionCallOutput | items.CustomToolCallOutput, read: ReadParts) -> engine_history.HistoryItem:
-    return engine_history.ToolResult(item.call_id or "", read(item.output, "output"))
+def _tool_result(item: items.FunctionCallOutput | items.CustomToolCallOutput, convert_parts: ConvertParts) -> engine_history.HistoryItem:
+    return engine_history.ToolResult(item.call_id or "", convert_parts(item.output, "output"))
 
 
-_ITEM_READERS: dict[type, Callable[[Any, ReadParts], engine_history.HistoryItem]] = {
+_ITEM_CONVERTERS: dict[type, Callable[[Any, ConvertParts], engine_history.HistoryItem]] = {
     items.Message: _message,
     items.Reasoning: _reasoning,
     items.FunctionCall: _function_call,
@@ -77,15 +77,15 @@ _ITEM_READERS: dict[type, Callable[[Any, ReadParts], engine_history.HistoryItem]
     items.CustomToolCall: _custom_call,
     items.CustomToolCallOutput: _tool_result,
 }
-"""The items that every engine understands; the others belong to tools that this server doesn't run."""
+"""The items that every engine understands. Others belong to tools that this server doesn't run."""
 
 _UNSUPPORTED_ITEMS = (items.Compaction, items.CompactionTrigger, items.ConfigurationUpdate)
-"""Items without which the conversation would be another."""
+"""Items that change the meaning of the conversation if they are left out, so they are always refused."""
 
 _SUPPORTED_ITEM_TYPES = ("message", "reasoning", "function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output")
 
 
-def _parts(content: str | Sequence[Any], path: str, capabilities: Capabilities, model: str) -> tuple[engine_history.HistoryPart, ...]:
+def _parts(content: str | Sequence[AnyPart], path: str, capabilities: Capabilities, model: str) -> tuple[engine_history.HistoryPart, ...]:
     if isinstance(content, str):
         return (engine_history.TextPart(content),)
     return tuple(_part(part, f"{path}[{index}]", capabilities, model) for index, part in enumerate(content))
@@ -94,20 +94,20 @@ def _parts(content: str | Sequence[Any], path: str, capabilities: Capabilities, 
 SILENT_RECORDING_TEXT = "(A recording in which nothing is said.)"
 
 
-def _part(part: Any, path: str, capabilities: Capabilities, model: str) -> engine_history.HistoryPart:
+def _part(part: AnyPart, path: str, capabilities: Capabilities, model: str) -> engine_history.HistoryPart:
     if type(part) is parts.InputAudio and isinstance(part.transcript, str) and not capabilities.audio_in:
         return engine_history.TextPart(part.transcript or SILENT_RECORDING_TEXT)
-    needed, read = _PART_READERS[type(part)]
-    if needed is not None and not getattr(capabilities, needed):
+    capability, convert = _PART_CONVERTERS[type(part)]
+    if capability is not None and not getattr(capabilities, capability):
         raise ClientError(
             f"Unsupported parameter: '{path}' is not supported with the '{model}' model, which takes no {part.type}.",
             code="unsupported_parameter",
             param=path,
         )
-    return read(part)
+    return convert(part)
 
 
-_PART_READERS: dict[type, tuple[str | None, Callable[[Any], engine_history.HistoryPart]]] = {
+_PART_CONVERTERS: dict[type, tuple[str | None, Callable[[Any], engine_history.HistoryPart]]] = {
     parts.InputText: (None, lambda part: engine_history.TextPart(part.text)),
     parts.OutputText: (None, lambda part: engine_history.TextPart(part.text)),
     parts.Refusal: (None, lambda part: engine_history.RefusalPart(part.refusal)),
@@ -125,27 +125,31 @@ _PART_READERS: dict[type, tuple[str | None, Callable[[Any], engine_history.Histo
     ),
     parts.InputAudio: ("audio_in", lambda part: engine_history.AudioPart(part.input_audio.data, part.input_audio.format)),
 }
-"""For each content part the ability that it needs, and its reading."""
+"""For each content part the capability that it needs, and its conversion."""
 
 
 def _match_results_to_calls(history: list[engine_history.HistoryItem], shell_calls: Mapping[str, str]) -> None:
-    """Every output answers a call that was made before it, and every call has its output, as the original insists."""
+    """
+    Check that every output follows its call and every call has an output, as the original requires. Adapts local shell
+    ids.
+    """
     open_calls: dict[str, None] = {}
-    made: set[str] = set()
-    for place, turn in enumerate(history):
-        match turn:
+    call_ids: set[str] = set()
+    for index, item in enumerate(history):
+        match item:
             case engine_history.ToolCall(call_id):
-                made.add(call_id)
+                call_ids.add(call_id)
                 open_calls[call_id] = None
-            case engine_history.ToolResult(call_id, parts) if call_id not in made:
-                if (meant := shell_calls.get(call_id)) not in made:
+            case engine_history.ToolResult(call_id, parts) if call_id not in call_ids:
+                shell_call_id = shell_calls.get(call_id, "")
+                if shell_call_id not in call_ids:
                     raise ClientError(f"No tool call found for function call output with call_id {call_id}.", param="input")
-                history[place] = engine_history.ToolResult(str(meant), parts)
-                open_calls.pop(str(meant), None)
+                history[index] = engine_history.ToolResult(shell_call_id, parts)
+                open_calls.pop(shell_call_id, None)
             case engine_history.ToolResult(call_id):
                 open_calls.pop(call_id, None)
             case engine_history.HostedToolItem({"call_id": str(call_id)}):
-                made.add(call_id)
+                call_ids.add(call_id)
             case _:
                 pass
     for call_id in open_calls:

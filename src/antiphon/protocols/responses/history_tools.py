@@ -1,8 +1,8 @@
 """
-What other tools left in a conversation, for engines that know plain calls only.
+Items of hosted tools in a conversation, for engines that know plain tool calls only.
 
-A client replays its whole history, and some of it may come from another model: a shell's command, a patch, what an MCP server gave.
-Each such item that says what was done is told as a call with its result, which every model understands.
+A client sends its whole history again, and some of it may come from another model: shell commands, patches, MCP calls.
+Each such item becomes a plain call with its result, which every model understands.
 """
 
 import re
@@ -22,7 +22,7 @@ _ITEM_TYPE_SUFFIX = re.compile(r"_(call|output|call_output|list_tools|approval_r
 
 
 def hosted_history_item(item: Tagged, capabilities: Capabilities) -> history.HostedToolItem | None:
-    """The item as it is, for an engine that has its tool."""
+    """The item unchanged, for an engine that has its tool; None for others."""
     family = _ITEM_TYPE_SUFFIX.sub("", item.type)
     if not family or not any(kind.startswith(family) for kind in capabilities.hosted):
         return None
@@ -30,12 +30,12 @@ def hosted_history_item(item: Tagged, capabilities: Capabilities) -> history.Hos
 
 
 def plain_history_items(item: Tagged, capabilities: Capabilities) -> HistoryItems:
-    """What a model can be told of the item; nothing where there is nothing to tell."""
+    """The item as plain calls and results; empty if it has no such form."""
     return _CONVERTERS[type(item)](item, capabilities) if type(item) in _CONVERTERS else ()
 
 
 def shell_call_ids(conversation: Sequence[tuple[str, items.Item]]) -> Mapping[str, str]:
-    """The call id of each local shell's call by its item's id: its output names one or the other."""
+    """The call id of each local shell call by its item's id: outputs may name either (see `LocalShellCallOutput`)."""
     return {item.id: item.call_id for _, item in conversation if isinstance(item, calls.LocalShellCall)}
 
 
@@ -88,8 +88,8 @@ def _code_interpreter_call(item: calls.CodeInterpreterCall) -> HistoryItems:
 def _file_search_call(item: calls.FileSearchCall) -> HistoryItems:
     if not item.results:
         return ()
-    found = encode(item.results).decode()
-    return (_call(item.id, "file_search", {"queries": item.queries}), _result(item.id, found))
+    results = encode(item.results).decode()
+    return (_call(item.id, "file_search", {"queries": item.queries}), _result(item.id, results))
 
 
 _CONVERTERS: dict[type, Callable[[Any, Capabilities], HistoryItems]] = {

@@ -1,13 +1,13 @@
 """
-What a Responses request asks of an engine: every field checked against what the engine can do, before any work.
+A Responses request as a request to an engine: every field is checked against the engine's capabilities before any work.
 
-What can't be done is said, never ignored. Hints that change nothing in the answer (cache keys, tiers, identifiers) are only echoed.
+A field that the engine can't honour is refused, never ignored. Hints that don't change the response (cache keys, tiers,
+identifiers) are only echoed.
 """
 
 from collections.abc import Callable
-from typing import Any
 
-from msgspec import UNSET, Struct
+from msgspec import Struct
 
 from antiphon.engine_api import commands, events
 from antiphon.engine_api.capabilities import Capabilities
@@ -15,6 +15,7 @@ from antiphon.engine_api.options import JsonObject, JsonSchema, Sampling, Voice
 from antiphon.errors import ClientError, invalid_modalities, unsupported_parameter, unsupported_value
 from antiphon.protocols.responses.history import ItemWithPath, to_history
 from antiphon.protocols.responses.tools import Omissions, TranslationContext, build_engine_tools, requested_tools, tool_choice
+from antiphon.wire.codec.fields import is_set as is_set, value_or
 from antiphon.wire.responses import items
 from antiphon.wire.responses.request import CreateRequest, VoiceReference
 
@@ -22,7 +23,7 @@ INCLUDE_LOGPROBS = "message.output_text.logprobs"
 INCLUDE_ENCRYPTED_REASONING = "reasoning.encrypted_content"
 
 AUDIO_FORMATS = ("pcm16", "wav")
-"""What sound can be sent as while it is made: s16le mono at `SOUND_RATE_HZ`, bare or behind a head."""
+"""The formats that can be streamed: s16le mono at `AUDIO_RATE_HZ`, raw or after a WAV header."""
 
 AUDIO_RATE_HZ = 24_000
 
@@ -32,11 +33,12 @@ class ResolvedRequest(Struct, frozen=True, kw_only=True):
     A request with everything that it refers to.
 
     Attributes:
-        id: of the response to be.
-        model: the name it is asked under.
-        given: the items that come with this request.
-        past: the items of the conversation before it, oldest first.
-        carries: whether tools and items that the engine can't do are carried rather than refused.
+        id: of the response that it creates.
+        model: the name that the client requested.
+        created_at: in Unix seconds.
+        input_items: the items in this request.
+        previous_items: the items of the conversation before it, oldest first.
+        omit_unsupported: whether unsupported tools and items are left out (see `Omissions`) rather than refused.
     """
 
     id: str
@@ -56,50 +58,45 @@ class ResolvedRequest(Struct, frozen=True, kw_only=True):
 
     @property
     def is_spoken(self) -> bool:
-        """Whether the answer is to be spoken."""
+        """Whether the response has audio."""
         return has_audio_output(self.request)
 
     @property
     def audio_format(self) -> str:
-        """As what its sound is sent."""
+        """The format of its audio."""
         return (self.request.audio.format or AUDIO_FORMATS[0]) if self.request.audio else AUDIO_FORMATS[0]
 
 
 def has_audio_output(request: CreateRequest) -> bool:
-    """Whether an answer is asked for that is spoken, too."""
+    """Whether the request asks for audio beside text."""
     return "audio" in request.modalities if request.modalities else bool(request.audio)
 
 
 class EngineRequest(Struct, frozen=True):
-    """A request in the engine's words, and what of it those words leave out."""
+    """The command for the engine, and what it leaves out of the client's request."""
 
     respond: commands.Respond
     omissions: Omissions
 
 
-def is_set(value: Any) -> bool:
-    """Whether a field was set to something: neither absent nor null."""
-    return value is not UNSET and value is not None
-
-
 def engine_request(resolved_request: ResolvedRequest) -> EngineRequest:
     """
-    The request in the engine's words.
+    Translate the request for its engine.
 
     Raises:
         ClientError: the engine can't do what a field asks, or fields contradict each other.
     """
-    request, abilities = resolved_request.request, resolved_request.capabilities
+    request, capabilities = resolved_request.request, resolved_request.capabilities
     for check in _CHECKS:
-        check(request, abilities, resolved_request.model)
-    terms = TranslationContext(abilities, resolved_request.model, resolved_request.omit_unsupported, Omissions())
+        check(request, capabilities, resolved_request.model)
+    context = TranslationContext(capabilities, resolved_request.model, resolved_request.omit_unsupported, Omissions())
     instructions, prelude = _instructions(request)
-    located: list[ItemWithPath] = [
+    items_with_paths: list[ItemWithPath] = [
         *prelude,
         *(("previous_response_id", item) for item in resolved_request.previous_items),
         *((f"input[{index}]", item) for index, item in enumerate(resolved_request.input_items)),
     ]
-    history = to_history(located, terms)
+    history = to_history(items_with_paths, context)
     if not history and instructions is None:
         raise ClientError(
             "One of 'input' or 'previous_response_id' or 'prompt' or 'conversation' must be provided.",
@@ -108,30 +105,30 @@ def engine_request(resolved_request: ResolvedRequest) -> EngineRequest:
         )
     reasoning = request.reasoning or None
     text = request.text or None
-    made = build_engine_tools(tuple(requested_tools(request, located)), terms)
+    engine_tools = build_engine_tools(tuple(requested_tools(request, items_with_paths)), context)
     respond = commands.Respond(
         id=resolved_request.id,
         whole=request.stream is not True,
         history=history,
         instructions=instructions,
-        tools=tuple(made.tools),
-        hosted_tools=tuple(made.hosted_tools),
-        namespaces=made.namespaces,
-        tool_choice=tool_choice(request, made),
+        tools=tuple(engine_tools.tools),
+        hosted_tools=tuple(engine_tools.hosted_tools),
+        namespaces=engine_tools.namespaces,
+        tool_choice=tool_choice(request, engine_tools),
         parallel_tool_calls=request.parallel_tool_calls is not False,
         sampling=_sampling(request),
         format=_engine_format(text.format or None) if text else None,
         truncate=request.truncation == "auto",
         reasoning_effort=(reasoning.effort or None) if reasoning else None,
-        reasoning_summary=_requested_summary(request) if abilities.summaries else None,
+        reasoning_summary=_requested_summary(request) if capabilities.summaries else None,
         encrypt_reasoning=INCLUDE_ENCRYPTED_REASONING in (request.include or ()),
         verbosity=(text.verbosity or None) if text else None,
         voice=Voice(_requested_voice(request), AUDIO_RATE_HZ) if resolved_request.is_spoken else None,
     )
-    return EngineRequest(respond, terms.omissions)
+    return EngineRequest(respond, context.omissions)
 
 
-# What is refused
+# Checks
 
 _UNSUPPORTED_FIELDS = (
     "access_programs",
@@ -141,7 +138,7 @@ _UNSUPPORTED_FIELDS = (
     "moderation",
     "prompt",
 )
-"""Fields that ask for something this server does not do."""
+"""Fields whose features this server does not have."""
 
 
 def _check_unsupported_fields(request: CreateRequest, _capabilities: Capabilities, model: str) -> None:
@@ -155,7 +152,7 @@ def _check_unsupported_fields(request: CreateRequest, _capabilities: Capabilitie
 
 
 def _check_sampling(request: CreateRequest, capabilities: Capabilities, model: str) -> None:
-    asked = {
+    is_unsupported_by_field = {
         "temperature": is_set(request.temperature) and not capabilities.temperature,
         "top_p": is_set(request.top_p) and not capabilities.top_p,
         "presence_penalty": bool(request.presence_penalty) and not capabilities.penalties,
@@ -163,8 +160,8 @@ def _check_sampling(request: CreateRequest, capabilities: Capabilities, model: s
         "top_logprobs": bool(request.top_logprobs) and capabilities.max_top_logprobs is None,
         "include": INCLUDE_LOGPROBS in (request.include or ()) and capabilities.max_top_logprobs is None,
     }
-    for field, refused in asked.items():
-        if refused:
+    for field, is_unsupported in is_unsupported_by_field.items():
+        if is_unsupported:
             raise unsupported_parameter(field, model)
     if request.top_logprobs and request.top_logprobs > (capabilities.max_top_logprobs or 0):
         raise ClientError(
@@ -183,7 +180,7 @@ def _check_reasoning(request: CreateRequest, capabilities: Capabilities, model: 
         raise unsupported_parameter("reasoning.effort", model)
     if effort and capabilities.efforts and effort not in capabilities.efforts:
         raise unsupported_value("reasoning.effort", effort, model, capabilities.efforts)
-    # `auto` leaves it to the model, also whether; Codex sends it to every one.
+    # `auto` lets the model decide whether to summarise at all; Codex sends it to every model.
     if _requested_summary(request) not in (None, "auto") and not capabilities.summaries:
         raise unsupported_parameter("reasoning.summary", model)
 
@@ -195,9 +192,9 @@ def _check_text(request: CreateRequest, capabilities: Capabilities, model: str) 
     if verbosity and verbosity not in (capabilities.verbosities or ("medium",)):
         raise unsupported_value("text.verbosity", verbosity, model, capabilities.verbosities or ("medium",))
     kind = request.text.format.type if request.text.format else "text"
-    able = {"text": True, "json_object": capabilities.json_object, "json_schema": capabilities.json_schema}
-    if not able[kind]:
-        raise unsupported_value("text.format.type", kind, model, [name for name, can in able.items() if can])
+    formats = {"text": True, "json_object": capabilities.json_object, "json_schema": capabilities.json_schema}
+    if not formats[kind]:
+        raise unsupported_value("text.format.type", kind, model, [name for name, is_supported in formats.items() if is_supported])
 
 
 def _check_audio(request: CreateRequest, capabilities: Capabilities, model: str) -> None:
@@ -209,7 +206,7 @@ def _check_audio(request: CreateRequest, capabilities: Capabilities, model: str)
     if not capabilities.audio_out:
         raise unsupported_parameter(field, model)
     if not request.stream:
-        raise ClientError(f"Sound is only sent in streams: '{field}' asks for it, which needs 'stream' to be true.", param=field)
+        raise ClientError(f"Audio is only sent in streams: '{field}' needs 'stream' to be true.", param=field)
     voice, kind = _requested_voice(request), request.audio.format if request.audio else None
     if voice and capabilities.voices and voice not in capabilities.voices:
         raise unsupported_value("audio.voice", voice, model, capabilities.voices)
@@ -237,11 +234,11 @@ _CHECKS: tuple[Callable[[CreateRequest, Capabilities, str], None], ...] = (
 )
 
 
-# What is said before everything
+# Instructions
 
 
 def _instructions(request: CreateRequest) -> tuple[str | None, list[ItemWithPath]]:
-    """Instructions as text, or, where they came as items, as the beginning of the conversation."""
+    """Instructions as text; if they came as items, as the start of the conversation instead."""
     if not request.instructions:
         return None, []
     if isinstance(request.instructions, str):
@@ -249,27 +246,23 @@ def _instructions(request: CreateRequest) -> tuple[str | None, list[ItemWithPath
     return None, [(f"instructions[{index}]", item) for index, item in enumerate(request.instructions)]
 
 
-# How the answer is made
+# How the answer is engine_tools
 
 
 def _sampling(request: CreateRequest) -> Sampling:
     wants_logprobs = bool(request.top_logprobs) or INCLUDE_LOGPROBS in (request.include or ())
     return Sampling(
-        temperature=_or_none(request.temperature),
-        top_p=_or_none(request.top_p),
-        presence_penalty=_or_none(request.presence_penalty),
-        frequency_penalty=_or_none(request.frequency_penalty),
+        temperature=value_or(request.temperature, None),
+        top_p=value_or(request.top_p, None),
+        presence_penalty=value_or(request.presence_penalty, None),
+        frequency_penalty=value_or(request.frequency_penalty, None),
         max_tokens=min(request.max_output_tokens, events.MAX_TOKENS) if request.max_output_tokens else None,
         top_logprobs=(request.top_logprobs or 0) if wants_logprobs else None,
         extra=dict(request.extra or {}),
     )
 
 
-def _or_none(value: Any) -> Any:
-    return value if is_set(value) else None
-
-
-def _engine_format(text_format: Any) -> JsonObject | JsonSchema | None:
+def _engine_format(text_format: items.AnswerFormat | None) -> JsonObject | JsonSchema | None:
     match text_format:
         case items.JsonObjectFormat():
             return JsonObject()

@@ -1,8 +1,9 @@
 """
-The Responses session: one request answered, as the stream of events that the original sends.
+The Responses session: one request, answered with the stream of events that the original sends.
 
-The order of events comes from `protocols.response`; here each of its steps becomes the wire's events, numbered from 0 without a gap,
-and the response object that frames them. Whether the client streams makes no difference: one that doesn't just waits for the last event.
+`protocols.output` decides the order of events; here each of its steps becomes events of the wire, numbered from 0
+without a gap, between the events that show the response object. It makes no difference whether the client streams: if
+not, it just gets the last event.
 """
 
 from base64 import b64encode
@@ -44,15 +45,18 @@ from antiphon.protocols.session import (
 )
 from antiphon.protocols.token_estimate import response_tokens
 from antiphon.records import ResponseRecord
-from antiphon.wire.codec.types import Extra, Unknown, encode
-from antiphon.wire.responses import events
+from antiphon.wire.codec.types import Extra, Opt, Unknown, encode
+from antiphon.wire.responses import events, parts
+from antiphon.wire.responses.events import StreamEvent
 from antiphon.wire.responses.response import decode_response
 
 Paddings = Sequence[str]
-"""Noise of `PAD` characters, of one less, and so on, down to one."""
+"""Random text of `PADDING_MULTIPLE` characters, of one less, and so on, down to one."""
 
 PADDING_MULTIPLE = 16
-"""Deltas are padded to a multiple of this many characters, so that the size of a packet doesn't tell the word in it."""
+"""
+Deltas are padded to a multiple of this many characters, so that the size of a packet doesn't reveal the text in it.
+"""
 
 
 class ResponsesSession:
@@ -60,19 +64,19 @@ class ResponsesSession:
     The machine of one response.
 
     Args:
-        noise: source of `obfuscation`; None for none.
+        paddings: the values of `obfuscation`; None for none.
 
     Attributes:
-        left_out: what of the request the model is not given.
+        omissions: what of the request the model does not get.
 
     Raises:
-        ClientError: from the constructor alone, when the request asks for what can't be done.
+        ClientError: from the constructor only: the engine can't do what the request asks.
     """
 
     def __init__(self, resolved_request: ResolvedRequest, new_id: NewId, paddings: Paddings | None = None) -> None:
-        asked = engine_request(resolved_request)
-        self.omissions = asked.omissions
-        self._engine_request = asked.respond
+        translated_request = engine_request(resolved_request)
+        self.omissions = translated_request.omissions
+        self._respond = translated_request.respond
         self._resolved_request = resolved_request
         self._builder = ResponseBuilder(resolved_request, new_id)
         self._output = steps.OutputMachine(new_id, is_spoken=resolved_request.is_spoken)
@@ -87,27 +91,26 @@ class ResponsesSession:
 
     @property
     def tokens(self) -> int:
-        """What the response came to, input and output; estimated where the engine has not said."""
-        return response_tokens(self._output, self._engine_request, AUDIO_RATE_HZ)
+        """Input and output tokens; estimated if the engine did not report them."""
+        return response_tokens(self._output, self._respond, AUDIO_RATE_HZ)
 
     def handle(self, event: Event) -> list[Effect]:
-        """What is to be done about `event`, in order."""
         if not isinstance(event, FromEngine):
             return self._handle_control_event(event)
         if self._is_closed:
             return []
         effects: list[Effect] = []
-        response, noise = self._output, self._paddings
-        for word in event.events:
-            # Nearly every word; the rest of it costs less than a call would.
+        output, paddings = self._output, self._paddings
+        for engine_event in event.events:
+            # The path of nearly every token, inline to save the calls.
             if (
-                type(word) is engine_events.TextDelta
-                and not word.logprobs
-                and (item := response.append_text(text := word.text)) is not None
+                type(engine_event) is engine_events.TextDelta
+                and not engine_event.logprobs
+                and (item := output.append_text(text := engine_event.text)) is not None
             ):
                 number = self._sequence_number
                 self._sequence_number = number + 1
-                if not self._is_streaming:  # nobody would see it
+                if not self._is_streaming:  # the event would be dropped
                     continue
                 delta = events.OutputTextDelta(
                     sequence_number=number,
@@ -116,11 +119,11 @@ class ResponsesSession:
                     content_index=len(item.parts) - 1,
                     delta=text,
                     logprobs=[],
-                    obfuscation=msgspec.UNSET if noise is None else noise[len(text) % PADDING_MULTIPLE],
+                    obfuscation=msgspec.UNSET if paddings is None else paddings[len(text) % PADDING_MULTIPLE],
                 )
                 effects.append(Send(delta))
                 continue
-            for step in response.apply(word):
+            for step in output.apply(engine_event):
                 _STEP_HANDLERS[type(step)](self, step, event.at, effects)
         return effects
 
@@ -132,32 +135,33 @@ class ResponsesSession:
                 return self._begin()
             case Hangup(at):
                 return self._abandon(at)
-            case PersistFailed(record, fault, at):
-                return self._on_persist_failed(record, fault, at)
-            case Tick():  # none was asked for
+            case PersistFailed(record, error, at):
+                return self._on_persist_failed(record, error, at)
+            case Tick():  # this session sets no timer
                 return []
-            case Shutdown(fault, at):
-                broke = FromEngine([engine_events.ResponseFailed.from_error(self._resolved_request.id, fault)], at)
-                return [SendToEngine(commands.Cancel(self._resolved_request.id)), *self.handle(broke)]
+            case Shutdown(error, at):
+                failure = FromEngine([engine_events.ResponseFailed.from_error(self._resolved_request.id, error)], at)
+                return [SendToEngine(commands.Cancel(self._resolved_request.id)), *self.handle(failure)]
 
-    # The frame
+    # The response object
 
     def _begin(self) -> list[Effect]:
         if self._has_begun:
             return []
         self._has_begun = True
-        effects: list[Effect] = [SendToEngine(self._engine_request)]
+        effects: list[Effect] = [SendToEngine(self._respond)]
         if self._resolved_request.is_stored and self._resolved_request.request.stream:
-            # Who was told an id can ask for it ever after; who waits for the whole answer is not told before it is there.
+            # A streaming client sees the id at once and may ask for it at any time, so it is stored first. Others see
+            # it at the end only.
             effects.append(Persist(self._record("in_progress")))
-        opened = self._builder.build("in_progress")
-        self._send(effects, events.ResponseCreated(sequence_number=self._next_sequence_number(), response=opened))
-        self._send(effects, events.ResponseInProgress(sequence_number=self._next_sequence_number(), response=opened))
+        response = self._builder.build("in_progress")
+        effects.append(Send(events.ResponseCreated(sequence_number=self._next_sequence_number(), response=response)))
+        effects.append(Send(events.ResponseInProgress(sequence_number=self._next_sequence_number(), response=response)))
         return effects
 
     def _on_output_finished(self, step: steps.OutputFinished, at: float, effects: list[Effect]) -> None:
         if step.outcome == "cancelled" and not self._has_client_left:
-            # Nobody here asked for that, and the client waits for an end.
+            # The engine cancelled on its own, and the client still waits for the response: that is a failure.
             step = steps.OutputFinished(
                 "failed",
                 failure=engine_events.ResponseFailed(id=self._resolved_request.id, message="The model was stopped before it had finished."),
@@ -166,15 +170,15 @@ class ResponsesSession:
         if self._resolved_request.is_stored:
             effects.append(Persist(self._record(step.outcome)))
         self._terminal_sequence_number = self._sequence_number
-        fault = None
+        error = None
         if step.failure is not None:
-            fault = to_api_error(step.failure)
-            self._send(effects, self._error_event(fault))
+            error = to_api_error(step.failure)
+            effects.append(Send(self._error_event(error)))
         if step.outcome != "cancelled":
             terminal = _TERMINAL_EVENTS[step.outcome]
-            self._send(effects, terminal(sequence_number=self._next_sequence_number(), response=self._builder.build(step.outcome)))
+            effects.append(Send(terminal(sequence_number=self._next_sequence_number(), response=self._builder.build(step.outcome))))
         self._is_closed = True
-        effects.append(Close(fault))
+        effects.append(Close(error))
 
     def _abandon(self, at: float) -> list[Effect]:
         self._has_client_left = True
@@ -186,23 +190,23 @@ class ResponsesSession:
                 self._builder.output.append(wire_item(step.item))
         return effects
 
-    def _on_persist_failed(self, record: ResponseRecord, fault: ApiError, at: float) -> list[Effect]:
-        """The store failed: nothing may be promised that won't be found again."""
-        if record.status == "in_progress":  # nothing has left yet, whatever the engine has said since
+    def _on_persist_failed(self, record: ResponseRecord, error: ApiError, at: float) -> list[Effect]:
+        """The store failed: don't promise the client a response that it can't retrieve."""
+        if record.status == "in_progress":  # the client has got nothing yet, whatever the engine has sent since
             self._is_closed = True
-            return [SendToEngine(commands.Cancel(self._resolved_request.id)), Close(fault)]
+            return [SendToEngine(commands.Cancel(self._resolved_request.id)), Close(error)]
         # The terminal event was never sent, so its number is still free.
         self._sequence_number = self._terminal_sequence_number
-        broke = engine_events.ResponseFailed(id=self._resolved_request.id, message=fault.message)
-        self._builder.finish(steps.OutputFinished("failed", failure=broke), self._output.usage, at)
+        failure = engine_events.ResponseFailed(id=self._resolved_request.id, message=error.message)
+        self._builder.finish(steps.OutputFinished("failed", failure=failure), self._output.usage, at)
         effects: list[Effect] = []
-        self._send(effects, self._error_event(fault))
-        self._send(effects, events.ResponseFailed(sequence_number=self._next_sequence_number(), response=self._builder.build("failed")))
-        return [*effects, Close(fault)]
+        effects.append(Send(self._error_event(error)))
+        effects.append(Send(events.ResponseFailed(sequence_number=self._next_sequence_number(), response=self._builder.build("failed"))))
+        return [*effects, Close(error)]
 
-    def _error_event(self, fault: ApiError) -> events.ErrorEvent:
-        code = fault.code or "server_error"
-        return events.error_event(self._next_sequence_number(), message=fault.message, type=fault.type, code=code, param=fault.param)
+    def _error_event(self, error: ApiError) -> events.ErrorEvent:
+        code = error.code or "server_error"
+        return events.error_event(self._next_sequence_number(), message=error.message, type=error.type, code=code, param=error.param)
 
     def _record(self, status: str) -> ResponseRecord:
         return ResponseRecord(
@@ -221,45 +225,45 @@ class ResponsesSession:
         self._sequence_number = number + 1
         return number
 
-    def _send(self, effects: list[Effect], event: Any) -> None:
-        effects.append(Send(event))
-
-    def _padding_for(self, text: str) -> Any:
+    def _padding_for(self, text: str) -> Opt[str]:
         return msgspec.UNSET if self._paddings is None else self._paddings[len(text) % PADDING_MULTIPLE]
 
-    # What opens, grows and closes
+    # Steps of the output machine
 
     def _on_item_added(self, step: steps.ItemAdded, _at: float, effects: list[Effect]) -> None:
-        self._send(
-            effects,
-            events.OutputItemAdded(
-                sequence_number=self._next_sequence_number(), output_index=step.item.index, item=empty_wire_item(step.item)
-            ),
+        effects.append(
+            Send(
+                events.OutputItemAdded(
+                    sequence_number=self._next_sequence_number(), output_index=step.item.index, item=empty_wire_item(step.item)
+                )
+            )
         )
 
     def _on_part_added(self, step: steps.PartAdded, _at: float, effects: list[Effect]) -> None:
         item, part = step.item, step.part
         if part.kind is OutputKind.REASONING_SUMMARY:
-            self._send(
-                effects,
-                events.ReasoningSummaryPartAdded(
+            effects.append(
+                Send(
+                    events.ReasoningSummaryPartAdded(
+                        sequence_number=self._next_sequence_number(),
+                        item_id=item.id,
+                        output_index=item.index,
+                        summary_index=part.index,
+                        part=parts.SummaryText(text=""),
+                    )
+                )
+            )
+            return
+        effects.append(
+            Send(
+                events.ContentPartAdded(
                     sequence_number=self._next_sequence_number(),
                     item_id=item.id,
                     output_index=item.index,
-                    summary_index=part.index,
+                    content_index=part.index,
                     part=empty_wire_part(part),
-                ),
+                )
             )
-            return
-        self._send(
-            effects,
-            events.ContentPartAdded(
-                sequence_number=self._next_sequence_number(),
-                item_id=item.id,
-                output_index=item.index,
-                content_index=part.index,
-                part=empty_wire_part(part),
-            ),
         )
 
     def _on_text_appended(self, step: steps.TextAppended, _at: float, effects: list[Effect]) -> None:
@@ -267,78 +271,88 @@ class ResponsesSession:
         self._sequence_number = number + 1
         effects.append(Send(_DELTA_EVENTS[step.part.kind](number, step.item, step.part, step, self._padding_for(step.text))))
         if step.part.kind is OutputKind.AUDIO:
-            self._send(
-                effects,
-                events.AudioTranscriptDelta(
-                    sequence_number=self._next_sequence_number(), response_id=self._resolved_request.id, delta=step.text
-                ),
+            effects.append(
+                Send(
+                    events.AudioTranscriptDelta(
+                        sequence_number=self._next_sequence_number(), response_id=self._resolved_request.id, delta=step.text
+                    )
+                )
             )
 
     def _on_audio_appended(self, step: steps.AudioAppended, _at: float, effects: list[Effect]) -> None:
-        sound = b64encode(self._wav_header + step.pcm).decode()
+        delta = b64encode(self._wav_header + step.pcm).decode()
         self._wav_header = b""
-        self._send(
-            effects, events.AudioDelta(sequence_number=self._next_sequence_number(), response_id=self._resolved_request.id, delta=sound)
+        effects.append(
+            Send(events.AudioDelta(sequence_number=self._next_sequence_number(), response_id=self._resolved_request.id, delta=delta))
         )
 
     def _on_arguments_appended(self, step: steps.ArgumentsAppended, _at: float, effects: list[Effect]) -> None:
         item = step.item
         kind = events.CustomToolCallInputDelta if _is_custom(item) else events.FunctionCallArgumentsDelta
-        self._send(
-            effects,
-            kind(
-                sequence_number=self._next_sequence_number(),
-                item_id=item.id,
-                output_index=item.index,
-                delta=step.text,
-                obfuscation=self._padding_for(step.text),
-            ),
+        effects.append(
+            Send(
+                kind(
+                    sequence_number=self._next_sequence_number(),
+                    item_id=item.id,
+                    output_index=item.index,
+                    delta=step.text,
+                    obfuscation=self._padding_for(step.text),
+                )
+            )
         )
 
     def _on_hosted_tool_progressed(self, step: steps.HostedToolProgressed, _at: float, effects: list[Effect]) -> None:
-        place: dict[str, Any] = {"sequence_number": self._next_sequence_number(), "output_index": step.item.index}
+        fields: dict[str, Any] = {"sequence_number": self._next_sequence_number(), "output_index": step.item.index}
         if "item_id" in step.event:
-            place["item_id"] = step.item.id
-        self._send(effects, Unknown(extra=Extra({**step.event, **place})))
+            fields["item_id"] = step.item.id
+        effects.append(Send(Unknown(extra=Extra({**step.event, **fields}))))
 
     def _on_annotation_appended(self, step: steps.AnnotationAppended, _at: float, effects: list[Effect]) -> None:
-        cited: Any = step.annotation
-        self._send(
-            effects,
-            events.AnnotationAdded(
-                sequence_number=self._next_sequence_number(),
-                item_id=step.item.id,
-                output_index=step.item.index,
-                content_index=step.part.index,
-                annotation_index=step.index,
-                annotation=cited,
-            ),
+        annotation: Any = step.annotation
+        effects.append(
+            Send(
+                events.AnnotationAdded(
+                    sequence_number=self._next_sequence_number(),
+                    item_id=step.item.id,
+                    output_index=step.item.index,
+                    content_index=step.part.index,
+                    annotation_index=step.index,
+                    annotation=annotation,
+                )
+            )
         )
 
     def _on_part_done(self, step: steps.PartDone, _at: float, effects: list[Effect]) -> None:
         item, part = step.item, step.part
         if part.kind is OutputKind.AUDIO:
             for kind in (events.AudioDone, events.AudioTranscriptDone):
-                self._send(effects, kind(sequence_number=self._next_sequence_number(), response_id=self._resolved_request.id))
-        self._send(effects, _DONE_EVENTS[part.kind](self._next_sequence_number(), item, part))
-        whole = wire_part(part)
+                effects.append(Send(kind(sequence_number=self._next_sequence_number(), response_id=self._resolved_request.id)))
+        effects.append(Send(_DONE_EVENTS[part.kind](self._next_sequence_number(), item, part)))
         if part.kind is OutputKind.REASONING_SUMMARY:
-            done: Any = events.ReasoningSummaryPartDone(
-                sequence_number=self._next_sequence_number(), item_id=item.id, output_index=item.index, summary_index=part.index, part=whole
+            event: events.ReasoningSummaryPartDone | events.ContentPartDone = events.ReasoningSummaryPartDone(
+                sequence_number=self._next_sequence_number(),
+                item_id=item.id,
+                output_index=item.index,
+                summary_index=part.index,
+                part=parts.SummaryText(text=part.text),
             )
         else:
-            done = events.ContentPartDone(
-                sequence_number=self._next_sequence_number(), item_id=item.id, output_index=item.index, content_index=part.index, part=whole
+            event = events.ContentPartDone(
+                sequence_number=self._next_sequence_number(),
+                item_id=item.id,
+                output_index=item.index,
+                content_index=part.index,
+                part=wire_part(part),
             )
-        self._send(effects, done)
+        effects.append(Send(event))
 
     def _on_item_done(self, step: steps.ItemDone, _at: float, effects: list[Effect]) -> None:
         item = step.item
         if item.call is not None:
-            self._send(effects, _tool_call_done_event(self._next_sequence_number(), item))
-        shown = wire_item(item)
-        self._builder.output.append(shown)
-        self._send(effects, events.OutputItemDone(sequence_number=self._next_sequence_number(), output_index=item.index, item=shown))
+            effects.append(Send(_tool_call_done_event(self._next_sequence_number(), item)))
+        done_item = wire_item(item)
+        self._builder.output.append(done_item)
+        effects.append(Send(events.OutputItemDone(sequence_number=self._next_sequence_number(), output_index=item.index, item=done_item)))
 
 
 _STEP_HANDLERS: dict[type, Callable[[ResponsesSession, Any, float, list[Effect]], None]] = {
@@ -354,14 +368,19 @@ _STEP_HANDLERS: dict[type, Callable[[ResponsesSession, Any, float, list[Effect]]
     steps.OutputFinished: ResponsesSession._on_output_finished,
 }
 
-_TERMINAL_EVENTS: dict[output_table.Outcome, Any] = {
+_TERMINAL_EVENTS: dict[output_table.Outcome, type[events.ResponseEvent]] = {
     "completed": events.ResponseCompleted,
     "incomplete": events.ResponseIncomplete,
     "failed": events.ResponseFailed,
 }
 
 
-def _text_delta_event(number: int, item: OutputItem, part: ContentPart, step: steps.TextAppended, padding: Any) -> Any:
+_DeltaFactory = Callable[[int, OutputItem, ContentPart, steps.TextAppended, Opt[str]], StreamEvent]
+
+
+def _text_delta_event(
+    number: int, item: OutputItem, part: ContentPart, step: steps.TextAppended, padding: Opt[str]
+) -> events.OutputTextDelta:
     return events.OutputTextDelta(
         sequence_number=number,
         item_id=item.id,
@@ -373,8 +392,8 @@ def _text_delta_event(number: int, item: OutputItem, part: ContentPart, step: st
     )
 
 
-def _part_delta_factory(kind: Any) -> Callable[[int, OutputItem, ContentPart, steps.TextAppended, Any], Any]:
-    def delta(number: int, item: OutputItem, part: ContentPart, step: steps.TextAppended, padding: Any) -> Any:
+def _part_delta_factory(kind: Callable[..., StreamEvent]) -> _DeltaFactory:
+    def delta(number: int, item: OutputItem, part: ContentPart, step: steps.TextAppended, padding: Opt[str]) -> StreamEvent:
         return kind(
             sequence_number=number,
             item_id=item.id,
@@ -387,7 +406,7 @@ def _part_delta_factory(kind: Any) -> Callable[[int, OutputItem, ContentPart, st
     return delta
 
 
-def _summary_delta_event(number: int, item: OutputItem, part: ContentPart, step: steps.TextAppended, padding: Any) -> Any:
+def _summary_delta_event(number: int, item: OutputItem, part: ContentPart, step: steps.TextAppended, padding: Opt[str]) -> StreamEvent:
     return events.ReasoningSummaryTextDelta(
         sequence_number=number,
         item_id=item.id,
@@ -398,7 +417,7 @@ def _summary_delta_event(number: int, item: OutputItem, part: ContentPart, step:
     )
 
 
-_DELTA_EVENTS: dict[OutputKind, Callable[[int, OutputItem, ContentPart, steps.TextAppended, Any], Any]] = {
+_DELTA_EVENTS: dict[OutputKind, _DeltaFactory] = {
     OutputKind.TEXT: _text_delta_event,
     OutputKind.AUDIO: _text_delta_event,
     OutputKind.REFUSAL: _part_delta_factory(events.RefusalDelta),
@@ -407,7 +426,7 @@ _DELTA_EVENTS: dict[OutputKind, Callable[[int, OutputItem, ContentPart, steps.Te
 }
 
 
-def _text_done_event(number: int, item: OutputItem, part: ContentPart) -> Any:
+def _text_done_event(number: int, item: OutputItem, part: ContentPart) -> StreamEvent:
     return events.OutputTextDone(
         sequence_number=number,
         item_id=item.id,
@@ -418,7 +437,7 @@ def _text_done_event(number: int, item: OutputItem, part: ContentPart) -> Any:
     )
 
 
-_DONE_EVENTS: dict[OutputKind, Callable[[int, OutputItem, ContentPart], Any]] = {
+_DONE_EVENTS: dict[OutputKind, Callable[[int, OutputItem, ContentPart], StreamEvent]] = {
     OutputKind.TEXT: _text_done_event,
     OutputKind.AUDIO: _text_done_event,
     OutputKind.REFUSAL: lambda number, item, part: events.RefusalDone(
@@ -437,7 +456,7 @@ def _is_custom(item: OutputItem) -> bool:
     return item.call is not None and item.call.custom
 
 
-def _tool_call_done_event(number: int, item: OutputItem) -> Any:
+def _tool_call_done_event(number: int, item: OutputItem) -> StreamEvent:
     if _is_custom(item):
         return events.CustomToolCallInputDone(sequence_number=number, item_id=item.id, output_index=item.index, input=item.arguments)
     assert item.call is not None
@@ -451,7 +470,7 @@ def _tool_call_done_event(number: int, item: OutputItem) -> Any:
 
 
 def to_api_error(failure: engine_events.ResponseFailed) -> ApiError:
-    """What the engine's failure is to the client."""
+    """The engine's failure as an error for the client."""
     return UpstreamError(
         failure.message,
         code=failure.code,
@@ -462,9 +481,9 @@ def to_api_error(failure: engine_events.ResponseFailed) -> ApiError:
     )
 
 
-def fail_interrupted_record(record: ResponseRecord, at: int) -> ResponseRecord:
-    """What is to be kept of a response whose server died over it: it failed, and says so."""
-    shown = decode_response(record.body)
-    broke = engine_events.ResponseFailed(id=record.id, message="The server stopped before this response was finished.")
-    shown = msgspec.structs.replace(shown, status="failed", error=response_error(broke), completed_at=None)
-    return msgspec.structs.replace(record, status="failed", body=encode(shown))
+def fail_interrupted_record(record: ResponseRecord) -> ResponseRecord:
+    """The record of a response whose server died: its status is `failed`."""
+    response = decode_response(record.body)
+    failure = engine_events.ResponseFailed(id=record.id, message="The server stopped before this response was finished.")
+    response = msgspec.structs.replace(response, status="failed", error=response_error(failure), completed_at=None)
+    return msgspec.structs.replace(record, status="failed", body=encode(response))

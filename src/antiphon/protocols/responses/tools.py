@@ -1,8 +1,8 @@
 """
-The tools of a request, as the engine is offered them.
+The tools of a request, as the engine gets them.
 
-Clients such as Codex send every tool they know with every request, whatever the model behind it can do. What an engine can't do is
-either carried, which means that the response lists it, the model is not offered it, and `Omissions` says so; or it is refused.
+Clients such as Codex send every tool they know with every request, whatever the model can do. A tool that the engine
+can't do is either omitted (the response lists it, the model doesn't get it, `Omissions` names it) or refused.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,6 +15,7 @@ from msgspec import Struct, UnsetType, field
 from antiphon.engine_api.capabilities import Capabilities
 from antiphon.engine_api.options import CustomTool, FunctionTool, HostedTool, Tool, ToolChoice
 from antiphon.errors import ClientError, unsupported_parameter
+from antiphon.wire.codec.fields import value_or
 from antiphon.wire.codec.types import Tagged, encode
 from antiphon.wire.responses import items, tools
 from antiphon.wire.responses.hosted_calls import ToolSearchOutput
@@ -23,12 +24,12 @@ from antiphon.wire.responses.request import CreateRequest
 
 class Omissions(Struct):
     """
-    What the model is not given of a request that was taken.
+    What of an accepted request the model does not get.
 
     Attributes:
-        tools: the types of the tools that it is not offered.
-        grammars: the names of custom tools whose grammar it is only told.
-        items: the types of the items that it is not told.
+        tools: the types of omitted tools.
+        grammars: the names of custom tools whose grammar is described to the model but not enforced.
+        items: the types of omitted items.
     """
 
     tools: list[str] = field(default_factory=list)
@@ -38,11 +39,11 @@ class Omissions(Struct):
 
 class TranslationContext(Struct, frozen=True):
     """
-    The terms on which a model is given what a request has.
+    What the translation of a request needs to know.
 
     Attributes:
-        carries: whether what the engine can't do is carried rather than refused.
-        left_out: gathers what is carried.
+        omit_unsupported: whether unsupported tools and items are omitted rather than refused.
+        omissions: collects what is omitted.
     """
 
     capabilities: Capabilities
@@ -52,7 +53,7 @@ class TranslationContext(Struct, frozen=True):
 
 
 class EngineTools(Struct):
-    """What the engine is offered; the fields of `Respond`."""
+    """The tools for the engine, in the fields of `Respond`."""
 
     tools: list[Tool] = field(default_factory=list)
     hosted_tools: list[HostedTool] = field(default_factory=list)
@@ -61,27 +62,27 @@ class EngineTools(Struct):
 
 def build_engine_tools(tools_with_paths: Sequence[tuple[str, tools.Tool]], context: TranslationContext) -> EngineTools:
     """
-    The offer of these tools.
+    Translate tools for the engine.
 
     Args:
-        located: each with the place where the client finds it: `tools[3]`.
+        tools_with_paths: each with its path in the request: `tools[3]`.
 
     Raises:
-        ClientError: the engine can't do one, and it is not to be carried.
+        ClientError: the engine can't do one, and it must not be omitted.
     """
-    made = EngineTools()
+    engine_tools = EngineTools()
     for path, tool in tools_with_paths:
         if isinstance(tool, tools.NamespaceTool) and tool.type not in context.capabilities.hosted:
-            made.namespaces[tool.name] = tool.description
+            engine_tools.namespaces[tool.name] = tool.description
             for index, member in enumerate(tool.tools):
-                _add_tool(member, f"{path}.tools[{index}]", tool.name, context, made)
+                _add_tool(member, f"{path}.tools[{index}]", tool.name, context, engine_tools)
         else:
-            _add_tool(tool, path, None, context, made)
-    return made
+            _add_tool(tool, path, None, context, engine_tools)
+    return engine_tools
 
 
 def requested_tools(request: CreateRequest, conversation: Sequence[tuple[str, items.Item]]) -> Iterator[tuple[str, tools.Tool]]:
-    """Every tool that the model may use: those of the request, and those that were added in the conversation."""
+    """Every tool that the model may use: those of the request, and those added in the conversation."""
     yield from ((f"tools[{index}]", tool) for index, tool in enumerate(request.tools or ()))
     for path, item in conversation:
         if isinstance(item, items.AdditionalTools | ToolSearchOutput):
@@ -91,8 +92,8 @@ def requested_tools(request: CreateRequest, conversation: Sequence[tuple[str, it
 def _add_tool(tool: tools.Tool, path: str, namespace: str | None, context: TranslationContext, engine_tools: EngineTools) -> None:
     match tool:
         case tools.FunctionTool() if context.capabilities.tools:
-            described = FunctionTool(tool.name, tool.description or None, tool.parameters or None, _or_none(tool.strict), namespace)
-            engine_tools.tools.append(described)
+            function = FunctionTool(tool.name, tool.description or None, tool.parameters or None, value_or(tool.strict, None), namespace)
+            engine_tools.tools.append(function)
         case tools.CustomTool() if context.capabilities.custom_tools:
             engine_tools.tools.append(_custom_tool(tool, path, namespace, context))
         case _ if tool.type in context.capabilities.hosted:
@@ -100,8 +101,8 @@ def _add_tool(tool: tools.Tool, path: str, namespace: str | None, context: Trans
         case _ if context.omit_unsupported and not isinstance(tool, tools.FunctionTool):
             context.omissions.tools.append(tool.type)
         case _:
-            what = f"'{path}' is not supported with the '{context.model}' model, which has no tool of type '{tool.type}'"
-            raise ClientError(f"Unsupported parameter: {what}.", code="unsupported_parameter", param=path)
+            reason = f"'{path}' is not supported with the '{context.model}' model, which has no tool of type '{tool.type}'"
+            raise ClientError(f"Unsupported parameter: {reason}.", code="unsupported_parameter", param=path)
 
 
 def _custom_tool(tool: tools.CustomTool, path: str, namespace: str | None, context: TranslationContext) -> CustomTool:
@@ -114,12 +115,8 @@ def _custom_tool(tool: tools.CustomTool, path: str, namespace: str | None, conte
     if not context.omit_unsupported:
         raise unsupported_parameter(f"{path}.format", context.model)
     context.omissions.grammars.append(tool.name)
-    told = f"The input must match this {syntax} grammar:\n{grammar}"
-    return CustomTool(tool.name, f"{description}\n\n{told}" if description else told, namespace=namespace)
-
-
-def _or_none(value: bool | UnsetType | None) -> bool | None:
-    return None if isinstance(value, UnsetType) else value
+    hint = f"The input must match this {syntax} grammar:\n{grammar}"
+    return CustomTool(tool.name, f"{description}\n\n{hint}" if description else hint, namespace=namespace)
 
 
 # Choosing
@@ -127,10 +124,10 @@ def _or_none(value: bool | UnsetType | None) -> bool | None:
 
 def tool_choice(request: CreateRequest, engine_tools: EngineTools) -> ToolChoice:
     """
-    Whether and which of the tools on offer are to be called.
+    The request's tool choice.
 
     Raises:
-        ClientError: the request chooses one that is not on offer.
+        ClientError: it chooses a tool that the request does not have.
     """
     match request.tool_choice:
         case "none" | "auto" as mode:
@@ -153,26 +150,26 @@ def _to_dict(choice: Tagged) -> dict[str, Any]:
 
 
 def _selected_tool_keys(choices: Iterable[Mapping[str, Any]], engine_tools: EngineTools) -> tuple[str, ...]:
-    """The tools that are chosen, each once; found in one walk over those on offer, as there may be thousands of both."""
-    offered: dict[tuple[str | None, ...], dict[str, None]] = {(tool.type,): {tool.type: None} for tool in engine_tools.hosted_tools}
+    """The keys of the chosen tools, each once. One pass over the tools, as there may be thousands of both."""
+    keys_by_choice: dict[tuple[str | None, ...], dict[str, None]] = {(tool.type,): {tool.type: None} for tool in engine_tools.hosted_tools}
     for tool in engine_tools.tools:
         for name, namespace in product((tool.name, tool.key), (None, tool.namespace)):
-            offered.setdefault((name, namespace), {})[tool.key] = None
+            keys_by_choice.setdefault((name, namespace), {})[tool.key] = None
     keys: dict[str, None] = {}
-    for meant in dict.fromkeys(map(_choice_key, choices)):
-        if meant not in offered:
-            raise _choice_not_found(str(meant[0]))
-        keys |= offered[meant]
+    for choice_key in dict.fromkeys(map(_choice_key, choices)):
+        if choice_key not in keys_by_choice:
+            raise _choice_not_found(str(choice_key[0]))
+        keys |= keys_by_choice[choice_key]
     return tuple(keys)
 
 
 def _choice_key(choice: Mapping[str, Any]) -> tuple[str | None, ...]:
-    """What a choice means: a `name`, in every namespace or in the one it says; without a name, a `type`."""
+    """What a choice selects: a `name`, in any namespace or in its own; without a name, a `type`."""
     kind, name, namespace = choice.get("type"), choice.get("name"), choice.get("namespace")
-    meant = (kind,) if name is None or kind == "mcp" else (name, namespace)
-    if not all(part is None or isinstance(part, str) for part in meant):
+    key = (kind,) if name is None or kind == "mcp" else (name, namespace)
+    if not all(part is None or isinstance(part, str) for part in key):
         raise _choice_not_found(str(name or kind))
-    return meant
+    return key
 
 
 def _choice_not_found(name: str) -> ClientError:

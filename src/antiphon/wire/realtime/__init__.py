@@ -1,1 +1,1 @@
-"""The OpenAI Realtime API's types, in its beta and its GA dialect."""
+"""The OpenAI Realtime API's wire types, in its GA and beta dialects."""

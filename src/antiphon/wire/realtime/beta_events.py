@@ -1,8 +1,8 @@
 """
-The beta of the Realtime API, on the wire only: what a beta peer says becomes the events of today, and the other way round.
+The beta of the Realtime API, on the wire only: events of a beta peer become GA events, and the other way round.
 
-An event that the beta does not have is not told to a beta client. Where today an item is first added and then done, the beta has it
-created, once: when it is added.
+Events that the beta does not have are not sent to a beta client. Where GA sends `conversation.item.added` and then
+`.done`, the beta sends `conversation.item.created` once, when the item is added.
 """
 
 from collections.abc import Callable
@@ -35,17 +35,17 @@ _Converter = Callable[[Any], Any]
 
 
 def _copy_as(kind: type[Tagged]) -> _Converter:
-    """Another event with the same fields."""
+    """Converts an event to another kind with the same fields."""
     names = [each.name for each in msgspec.structs.fields(kind)]
     return lambda event: kind(**{name: getattr(event, name) for name in names})
 
 
 def _convert(event: Any, converters: dict[type[Any], _Converter]) -> Any:
-    change = converters.get(type(event))
-    return event if change is None else change(event)
+    convert = converters.get(type(event))
+    return event if convert is None else convert(event)
 
 
-# What a client says
+# Client events
 
 
 class SessionUpdate(client.Event, kw_only=True, tag="session.update"):
@@ -55,13 +55,13 @@ class SessionUpdate(client.Event, kw_only=True, tag="session.update"):
 
 
 class TranscriptionSessionUpdate(client.Event, kw_only=True, tag="transcription_session.update"):
-    """Change the session, which only writes down what is heard."""
+    """Change a session that only transcribes."""
 
     session: FlatSession
 
 
 class ResponseCreate(client.Event, kw_only=True, tag="response.create"):
-    """Answer."""
+    """Create a response."""
 
     response: Opt[FlatParams] = UNSET
 
@@ -129,18 +129,18 @@ _CLIENT_TO_BETA: dict[type[Any], _Converter] = {
 
 def decode_client(frame: bytes) -> client.ClientEvent:
     """
-    What a beta client says in a frame, as an event of today.
+    Decode a beta client's frame as a GA event.
 
     Raises:
-        ClientError: it is no event of the beta's.
+        ClientError: it is not a valid event of the beta.
     """
     event = _client_reader.read(frame)
     if type(event) is client.InputAudioBufferAppend:
         return event
     check_depth(frame)
-    nested: client.ClientEvent = _convert(event, _CLIENT_TO_GA)
-    client.check_event(nested)
-    return nested
+    ga_event: client.ClientEvent = _convert(event, _CLIENT_TO_GA)
+    client.check_event(ga_event)
+    return ga_event
 
 
 def encode_client(event: client.ClientEvent) -> bytes:
@@ -148,11 +148,11 @@ def encode_client(event: client.ClientEvent) -> bytes:
     return encode(_convert(event, _CLIENT_TO_BETA))
 
 
-# What a server says
+# Server events
 
 
 class SessionCreated(server.Event, kw_only=True, tag="session.created"):
-    """The session as it begins."""
+    """The session at its start."""
 
     session: FlatSession
 
@@ -164,19 +164,19 @@ class SessionUpdated(server.Event, kw_only=True, tag="session.updated"):
 
 
 class TranscriptionSessionCreated(server.Event, kw_only=True, tag="transcription_session.created"):
-    """The session as it begins, as some servers of the beta say it."""
+    """The session at its start; sent by some beta servers."""
 
     session: FlatSession
 
 
 class TranscriptionSessionUpdated(server.Event, kw_only=True, tag="transcription_session.updated"):
-    """The whole session, which only writes down what is heard, after a change."""
+    """A session that only transcribes, whole, after a change."""
 
     session: FlatSession
 
 
 class ResponseCreated(server.Event, kw_only=True, tag="response.created"):
-    """A response was begun."""
+    """A response was created."""
 
     response: FlatResponse
 
@@ -196,19 +196,19 @@ class ResponseTextDone(server.ResponseOutputTextDone, kw_only=True, tag="respons
 
 
 class ResponseAudioTranscriptDelta(server.ResponseOutputAudioTranscriptDelta, kw_only=True, tag="response.audio_transcript.delta"):
-    """More of the words of the sound."""
+    """More of the transcript of the audio."""
 
 
 class ResponseAudioTranscriptDone(server.ResponseOutputAudioTranscriptDone, kw_only=True, tag="response.audio_transcript.done"):
-    """All the words of the sound."""
+    """The whole transcript of the audio."""
 
 
 class ResponseAudioDelta(server.ResponseOutputAudioDelta, kw_only=True, tag="response.audio.delta"):
-    """More of the sound."""
+    """More audio."""
 
 
 class ResponseAudioDone(server.ResponseOutputAudioDone, kw_only=True, tag="response.audio.done"):
-    """There is no more sound."""
+    """The audio is complete."""
 
 
 class FunctionCallArgumentsDone(server.ItemEvent, kw_only=True, tag="response.function_call_arguments.done"):
@@ -268,7 +268,7 @@ def _to_beta_session_updated(event: server.SessionUpdated) -> Tagged:
     return kind(event_id=event.event_id, session=flat_session(event.session))
 
 
-# An error about what the protocol's machine keeps names today's fields and types.
+# The session machine works with GA types, so its errors name GA fields; a beta client gets the beta's names.
 _BETA_PATHS = (
     (".audio.input.turn_detection", ".turn_detection"),
     (".audio.input.transcription", ".input_audio_transcription"),
@@ -300,14 +300,14 @@ def _to_beta_error(event: server.ErrorEvent) -> server.ErrorEvent:
 
 
 def _to_beta_transcription_failed(event: server.InputAudioTranscriptionFailed) -> server.InputAudioTranscriptionFailed:
-    # The beta says what an error names, if nothing; clients of today take no null there.
+    # The beta always has `param` in this error, null if there is none; GA clients reject a null there.
     param = None if event.error.param is UNSET else event.error.param
     return msgspec.structs.replace(event, error=msgspec.structs.replace(event.error, param=param))
 
 
 def _to_beta_item_created(event: server.ConversationItemAdded) -> server.ConversationItemCreated:
-    created: server.ConversationItemCreated = _copy_as(server.ConversationItemCreated)(_with_flat_item(event))
-    return created
+    item_created: server.ConversationItemCreated = _copy_as(server.ConversationItemCreated)(_with_flat_item(event))
+    return item_created
 
 
 _BETA_KINDS: dict[type[Tagged], type[Tagged]] = {
@@ -321,7 +321,7 @@ _BETA_KINDS: dict[type[Tagged], type[Tagged]] = {
 }
 
 _SERVER_TO_BETA: dict[type[Any], _Converter] = {
-    **{kind: _copy_as(renamed) for kind, renamed in _BETA_KINDS.items()},
+    **{kind: _copy_as(beta_kind) for kind, beta_kind in _BETA_KINDS.items()},
     server.SessionCreated: _to_beta_session_created,
     server.SessionUpdated: _to_beta_session_updated,
     server.ErrorEvent: _to_beta_error,
@@ -355,13 +355,13 @@ _GA_ONLY_EVENTS = frozenset(
 
 
 def _to_ga_session_created(event: SessionCreated) -> server.SessionCreated:
-    only_heard = event.session.object == "realtime.transcription_session"
-    nested = nested_transcription_session(event.session) if only_heard else nested_session(event.session)
-    return server.SessionCreated(event_id=event.event_id, session=nested)
+    only_transcribes = event.session.object == "realtime.transcription_session"
+    session = nested_transcription_session(event.session) if only_transcribes else nested_session(event.session)
+    return server.SessionCreated(event_id=event.event_id, session=session)
 
 
 _SERVER_TO_GA: dict[type[Any], _Converter] = {
-    **{renamed: _copy_as(kind) for kind, renamed in _BETA_KINDS.items() if kind is not server.ResponseFunctionCallArgumentsDone},
+    **{beta_kind: _copy_as(kind) for kind, beta_kind in _BETA_KINDS.items() if kind is not server.ResponseFunctionCallArgumentsDone},
     FunctionCallArgumentsDone: lambda event: server.ResponseFunctionCallArgumentsDone(
         **{name: getattr(event, name) for name in event.__struct_fields__}
     ),
@@ -380,16 +380,16 @@ _SERVER_TO_GA: dict[type[Any], _Converter] = {
 
 
 def encode_server(event: server.ServerEvent) -> bytes | None:
-    """JSON of a server's event, for a beta client; None where the beta has no such event."""
+    """JSON of a server's event, for a beta client; None if the beta has no such event."""
     return None if type(event) in _GA_ONLY_EVENTS else encode(_convert(event, _SERVER_TO_BETA))
 
 
 def decode_server(frame: bytes) -> server.ServerEvent | Unknown:
     """
-    What a beta server says in a frame, as an event of today; one that is not as this version knows it is `Unknown`.
+    Decode a beta server's frame as a GA event; `Unknown` if it does not fit this version's types.
 
     Raises:
-        ClientError: it is no event.
+        ClientError: it is not an event.
     """
     event: server.ServerEvent | Unknown = _convert(_server_reader.read(frame), _SERVER_TO_GA)
     return event

@@ -1,8 +1,8 @@
 """
-The shapes that the beta of the Realtime API has of its own: sessions, responses and items, and how they stand to those of today.
+The beta's own shapes of sessions, responses and items, and their conversion from and to GA shapes.
 
-The beta's sessions and responses are flat where today's are nested, it has other names for formats and modalities, and what the model
-says is `text` and `audio` in an item. What the beta has no name for is not told to a beta client.
+The beta's sessions and responses are flat where GA's are nested. It has other names for formats and modalities, and the
+model's parts have the types `text` and `audio`. Fields that the beta does not have are not sent to a beta client.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,6 +14,7 @@ from msgspec import UNSET, field
 
 from antiphon import errors
 from antiphon.wire.codec.types import Extra, Maybe, Opt, Unknown, Wire
+from antiphon.wire.realtime.base import RealtimeObject
 from antiphon.wire.realtime.items import InputItem, Item, MessageItem, OutputAudio, OutputText, Part
 from antiphon.wire.realtime.response import (
     Response,
@@ -57,16 +58,14 @@ I = TypeVar("I", bound=InputItem | Unknown)  # noqa: E741 - an item
 FlatFormat = Literal["pcm16", "g711_ulaw", "g711_alaw"]
 
 
-class FlatSession(Wire, kw_only=True):
+class FlatSession(RealtimeObject, kw_only=True):
     """
     A session, of either kind.
 
     Attributes:
-        type: of today's sessions; taken, and means nothing.
-        client_secret: told by the HTTP endpoints alone.
+        type: a field of GA sessions; accepted and ignored.
+        client_secret: only in the HTTP endpoints.
     """
-
-    null_is_absent = True
 
     object: Opt[str] = UNSET
     id: Opt[str] = UNSET
@@ -91,10 +90,8 @@ class FlatSession(Wire, kw_only=True):
     type: Maybe[Any] = UNSET
 
 
-class FlatParams(Wire, kw_only=True):
-    """What a client asks of one response; `max_output_tokens` is an old name."""
-
-    null_is_absent = True
+class FlatParams(RealtimeObject, kw_only=True):
+    """The parameters of one response; `max_output_tokens` is an old name of `max_response_output_tokens`."""
 
     conversation: Opt[Literal["auto", "none"]] = UNSET
     input: Opt[list[InputItem]] = UNSET
@@ -110,10 +107,8 @@ class FlatParams(Wire, kw_only=True):
     metadata: Opt[Metadata] = UNSET
 
 
-class FlatResponse(Wire, kw_only=True):
-    """A response. What it has no value for is told as null."""
-
-    null_is_absent = True
+class FlatResponse(RealtimeObject, kw_only=True):
+    """A response. Fields without a value are null."""
 
     object: Literal["realtime.response"] = "realtime.response"
     id: str
@@ -131,23 +126,23 @@ class FlatResponse(Wire, kw_only=True):
 
 
 class FlatText(OutputText, kw_only=True, tag="text"):
-    """Words of the model."""
+    """Text of the model."""
 
 
 class FlatAudio(OutputAudio, kw_only=True, tag="audio"):
-    """Sound of the model, and its words."""
+    """Audio of the model, and its transcript."""
 
 
-# What is given, and what isn't
+# Fields that may be absent
 
 
 def _convert_if_set(value: Any, convert: Callable[[Any], Any]) -> Any:
-    """`change(value)`, or what stands in its place."""
+    """`convert(value)`; absent and null stay as they are."""
     return value if value is None or value is UNSET else convert(value)
 
 
 def _unset_if_empty(group: W) -> Opt[W]:
-    """`group`, unless there is nothing in it."""
+    """`group`, or `UNSET` if all its fields are absent."""
     return UNSET if group == type(group)() else group
 
 
@@ -157,9 +152,9 @@ def _field_names(kind: type[Wire]) -> frozenset[str]:
 
 
 def _remaining_extra(extra: Opt[Extra], kind: type[Wire]) -> Opt[Extra]:
-    """What nobody has a name for; what `kind` has one for would be there twice."""
-    left = {name: value for name, value in (extra or {}).items() if name not in _field_names(kind)}
-    return Extra(left) if left else UNSET
+    """The unknown fields, without those that `kind` knows: they would be written twice."""
+    remaining = {name: value for name, value in (extra or {}).items() if name not in _field_names(kind)}
+    return Extra(remaining) if remaining else UNSET
 
 
 # Values
@@ -200,10 +195,10 @@ def _flat_turn_detection(detection: TurnDetection) -> TurnDetection:
 
 def check_beta_modalities(modalities: Opt[list[Modality]], path: str) -> None:
     """
-    Refuse a combination of modalities that no answer has; sound alone stands for sound and its words.
+    Check that a response can have this combination of modalities; `audio` alone means audio and its transcript.
 
     Raises:
-        ClientError: it is one.
+        ClientError: it can't.
     """
     if modalities is not UNSET and (not modalities or len(set(modalities)) < len(modalities)):
         raise errors.invalid_modalities(path, modalities, _MODALITIES)
@@ -213,7 +208,7 @@ def check_beta_modalities(modalities: Opt[list[Modality]], path: str) -> None:
 
 
 def nested_session(flat: FlatSession) -> Session:
-    """The session, or the patch of one, that `flat` is."""
+    """The GA form of a session or a patch of one."""
     return Session(
         object=flat.object,
         id=flat.id,
@@ -233,7 +228,7 @@ def nested_session(flat: FlatSession) -> Session:
 
 
 def nested_transcription_session(flat: FlatSession) -> TranscriptionSession:
-    """The transcription session, or the patch of one, that `flat` is."""
+    """The GA form of a transcription session or a patch of one."""
     return TranscriptionSession(
         object=flat.object,
         id=flat.id,
@@ -258,16 +253,16 @@ def _nested_output(flat: FlatSession) -> AudioOutput:
 
 
 def flat_session(session: AnySession) -> FlatSession:
-    """The session as the beta tells it."""
-    heard = (session.audio or Audio()).input or AudioInput()
+    """The session in the beta's form."""
+    audio_in = (session.audio or Audio()).input or AudioInput()
     flat = FlatSession(
         object=session.object,
         id=session.id,
         expires_at=session.expires_at,
-        input_audio_format=_convert_if_set(heard.format, _flat_format),
-        input_audio_transcription=heard.transcription,
-        input_audio_noise_reduction=heard.noise_reduction,
-        turn_detection=_convert_if_set(heard.turn_detection, _flat_turn_detection),
+        input_audio_format=_convert_if_set(audio_in.format, _flat_format),
+        input_audio_transcription=audio_in.transcription,
+        input_audio_noise_reduction=audio_in.noise_reduction,
+        turn_detection=_convert_if_set(audio_in.turn_detection, _flat_turn_detection),
         include=session.include,
         extra=_remaining_extra(session.extra, FlatSession),
     )
@@ -275,15 +270,15 @@ def flat_session(session: AnySession) -> FlatSession:
 
 
 def _with_output_fields(flat: FlatSession, session: Session) -> FlatSession:
-    spoken = (session.audio or Audio()).output or AudioOutput()
+    audio_out = (session.audio or Audio()).output or AudioOutput()
     return msgspec.structs.replace(
         flat,
         model=session.model,
         modalities=_convert_if_set(session.output_modalities, _flat_modalities),
         instructions=session.instructions,
-        voice=_convert_if_set(spoken.voice, _flat_voice),
-        speed=spoken.speed,
-        output_audio_format=_convert_if_set(spoken.format, _flat_format),
+        voice=_convert_if_set(audio_out.voice, _flat_voice),
+        speed=audio_out.speed,
+        output_audio_format=_convert_if_set(audio_out.format, _flat_format),
         tools=session.tools,
         tool_choice=session.tool_choice,
         temperature=session.temperature,
@@ -296,7 +291,7 @@ def _with_output_fields(flat: FlatSession, session: Session) -> FlatSession:
 
 
 def nested_params(flat: FlatParams) -> ResponseParams:
-    """What `flat` asks for."""
+    """The parameters in GA form."""
     output = ResponseAudioOutput(format=_convert_if_set(flat.output_audio_format, _nested_format), voice=flat.voice)
     return ResponseParams(
         conversation=flat.conversation,
@@ -314,7 +309,7 @@ def nested_params(flat: FlatParams) -> ResponseParams:
 
 
 def flat_params(params: ResponseParams) -> FlatParams:
-    """What is asked, as the beta asks it."""
+    """The parameters in the beta's form."""
     output = (params.audio or ResponseAudio()).output or ResponseAudioOutput()
     return FlatParams(
         conversation=params.conversation,
@@ -333,7 +328,7 @@ def flat_params(params: ResponseParams) -> FlatParams:
 
 
 def nested_response(flat: FlatResponse) -> Response:
-    """The response that `flat` is."""
+    """The response in GA form."""
     output = ResponseAudioOutput()
     if flat.output_audio_format is not None:
         output.format = _nested_format(flat.output_audio_format)
@@ -356,7 +351,7 @@ def nested_response(flat: FlatResponse) -> Response:
 
 
 def flat_response(response: Response) -> FlatResponse:
-    """The response as the beta tells it."""
+    """The response in the beta's form."""
     output = (response.audio or ResponseAudio()).output or ResponseAudioOutput()
     return FlatResponse(
         id=response.id,
@@ -375,11 +370,11 @@ def flat_response(response: Response) -> FlatResponse:
     )
 
 
-# Items; the way back is that `OutputText` and `OutputAudio` are read by the beta's types of them as well
+# Items; nothing converts them back, as `OutputText` and `OutputAudio` also accept the beta's types
 
 
 def flat_item(item: I) -> I:
-    """The item as the beta tells it."""
+    """The item in the beta's form."""
     if not isinstance(item, MessageItem):
         return item
     return msgspec.structs.replace(item, content=[_flat_part(each) for each in item.content])

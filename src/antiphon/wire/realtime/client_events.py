@@ -1,4 +1,4 @@
-"""What a client of a Realtime session says."""
+"""The events of a Realtime client."""
 
 from collections.abc import Callable
 from typing import Annotated
@@ -6,17 +6,16 @@ from typing import Annotated
 from msgspec import UNSET, Meta
 
 from antiphon.wire.codec.reading import check_depth
-from antiphon.wire.codec.types import Opt, Tagged, encode
+from antiphon.wire.codec.types import Opt, encode
+from antiphon.wire.realtime.base import RealtimeTagged
 from antiphon.wire.realtime.decode import EVENT_ID_LENGTH, EventReader, find_event_id as find_event_id
 from antiphon.wire.realtime.items import Item, ItemId, check_item
 from antiphon.wire.realtime.response import ResponseParams, check_params
 from antiphon.wire.realtime.session import Session, TranscriptionSession, check_session
 
 
-class Event(Tagged, kw_only=True):
-    """What every event may have: an id of the client's own, which errors about the event tell."""
-
-    null_is_absent = True
+class Event(RealtimeTagged, kw_only=True):
+    """The base of all events: `event_id` is the client's own id, which errors about the event repeat."""
 
     event_id: Opt[Annotated[str, Meta(max_length=EVENT_ID_LENGTH)]] = UNSET
 
@@ -28,38 +27,38 @@ class SessionUpdate(Event, kw_only=True, tag="session.update"):
 
 
 class InputAudioBufferAppend(Event, kw_only=True, tag="input_audio_buffer.append"):
-    """More sound."""
+    """Add input audio."""
 
     audio: bytes
 
 
 class InputAudioBufferCommit(Event, kw_only=True, tag="input_audio_buffer.commit"):
-    """The sound so far is a turn."""
+    """Make the buffered audio a turn."""
 
 
 class InputAudioBufferClear(Event, kw_only=True, tag="input_audio_buffer.clear"):
-    """Drop the sound so far."""
+    """Drop the buffered audio."""
 
 
 class OutputAudioBufferClear(Event, kw_only=True, tag="output_audio_buffer.clear"):
-    """Drop the sound that was not played yet; where the server plays it."""
+    """Stop the playback and drop the rest, if the server plays the audio."""
 
 
 class ConversationItemCreate(Event, kw_only=True, tag="conversation.item.create"):
-    """Put an item after `previous_item_id`: at the end without one, at the beginning for `root`."""
+    """Add an item after `previous_item_id`: at the end without one, first for `root`."""
 
     previous_item_id: Opt[str] = UNSET
     item: Item
 
 
 class ConversationItemRetrieve(Event, kw_only=True, tag="conversation.item.retrieve"):
-    """Show an item, its sound too."""
+    """Get an item with its audio."""
 
     item_id: ItemId
 
 
 class ConversationItemTruncate(Event, kw_only=True, tag="conversation.item.truncate"):
-    """Cut off the model's sound at `audio_end_ms`, because the rest was not heard."""
+    """Truncate the model's audio at `audio_end_ms`: the rest was not heard."""
 
     item_id: ItemId
     content_index: Annotated[int, Meta(ge=0)]
@@ -67,19 +66,19 @@ class ConversationItemTruncate(Event, kw_only=True, tag="conversation.item.trunc
 
 
 class ConversationItemDelete(Event, kw_only=True, tag="conversation.item.delete"):
-    """Take an item out of the conversation."""
+    """Delete an item."""
 
     item_id: ItemId
 
 
 class ResponseCreate(Event, kw_only=True, tag="response.create"):
-    """Answer."""
+    """Create a response."""
 
     response: Opt[ResponseParams] = UNSET
 
 
 class ResponseCancel(Event, kw_only=True, tag="response.cancel"):
-    """Stop answering; without a `response_id`, what is answered in the conversation."""
+    """Cancel a response; without a `response_id`, the active one in the conversation."""
 
     response_id: Opt[str] = UNSET
 
@@ -103,10 +102,10 @@ _reader: EventReader[ClientEvent] = EventReader(ClientEvent)
 
 def check_event(event: ClientEvent) -> None:
     """
-    Refuse what the types of an event can't tell to be wrong.
+    Check what the types of an event can't express.
 
     Raises:
-        ClientError: there is something wrong with it.
+        ClientError: the event is invalid.
     """
     if isinstance(event, SessionUpdate):
         check_session(event.session)
@@ -118,13 +117,13 @@ def check_event(event: ClientEvent) -> None:
 
 def decode_client(frame: bytes) -> ClientEvent:
     """
-    The event in a frame that a client sent.
+    Decode a client's frame.
 
     Raises:
-        ClientError: it is none.
+        ClientError: it is not a valid event.
     """
     event = _reader.read(frame)
-    if type(event) is not InputAudioBufferAppend:  # fifty of which come in a second, and none of which is nested
+    if type(event) is not InputAudioBufferAppend:  # some fifty a second, and never nested
         check_depth(frame)
         check_event(event)
     return event

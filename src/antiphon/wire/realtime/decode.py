@@ -1,4 +1,4 @@
-"""A Realtime event is one JSON object to a frame, told by its `type`: how a frame is read, and what is wrong with one that is none."""
+"""Reads Realtime events: one JSON object in each frame, of the kind that its `type` names."""
 
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar, cast, get_args
@@ -12,7 +12,7 @@ from antiphon.wire.codec.types import Extra, Tagged, Unknown
 E = TypeVar("E", bound=Tagged)
 
 EVENT_ID_LENGTH = 512
-"""The most characters of an event's id: errors tell it back."""
+"""How long a client's event id may be, in characters: errors repeat it."""
 
 
 _decode_object: Callable[[bytes], dict[str, Any]] = msgspec.json.Decoder(dict[str, Any]).decode
@@ -21,10 +21,10 @@ _DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 class EventReader(Generic[E]):
     """
-    Reads the events of one side; made once, used for ever.
+    Reads the events of one side; build it once.
 
     Args:
-        kind: the union of them; with `Unknown` in it, an event that is not as its type has it is `Unknown`, not a mistake.
+        kind: the union of all events. If `Unknown` is in it, an event that doesn't fit its type is `Unknown` instead of an error.
     """
 
     def __init__(self, kind: Any) -> None:
@@ -36,10 +36,10 @@ class EventReader(Generic[E]):
 
     def read(self, frame: bytes) -> E:
         """
-        The event in `frame`.
+        Decode a frame.
 
         Raises:
-            ClientError: it is none.
+            ClientError: it is not a valid event.
         """
         try:
             return self._decode(frame)
@@ -73,7 +73,9 @@ def _event_fields(frame: bytes) -> dict[str, Any]:
 
 
 def find_event_id(frame: bytes) -> str | None:
-    """The client's own id of the event in `frame`, for the error about it; None where it has none that can be told back."""
+    """
+    The client's id of the event in `frame`, for an error about it; None if it has none, or one too long to repeat.
+    """
     try:
         event_id = _decode_object(frame).get("event_id")
     except _DECODE_ERRORS:

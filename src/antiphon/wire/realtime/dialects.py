@@ -1,4 +1,4 @@
-"""The dialects of the Realtime API: each reads and writes the same events."""
+"""The dialects of the Realtime API, GA and beta: both read and write the same events."""
 
 from collections.abc import Callable
 from typing import Literal, NamedTuple
@@ -13,14 +13,12 @@ DialectName = Literal["ga", "beta"]
 
 class Dialect(NamedTuple):
     """
-    How events stand in frames.
+    How a dialect codes events in frames.
 
     Attributes:
-        name: of the dialect.
-        decode_client: the event in a client's frame; raises `ClientError`.
-        encode_client: JSON of a client's event.
-        encode_server: JSON of a server's event; None where the dialect has no such event.
-        decode_server: the event in a server's frame, `Unknown` where it is not as this version knows it; raises `ClientError`.
+        decode_client: decodes a client's frame; raises `ClientError`.
+        encode_server: returns None if the dialect has no such event.
+        decode_server: decodes a server's frame; `Unknown` if it does not fit this version's types; raises `ClientError`.
     """
 
     name: DialectName

@@ -1,4 +1,4 @@
-"""What the endpoints beside a Realtime session's WebSocket take and give: secrets that open sessions, in both dialects."""
+"""The bodies of the endpoints that create client secrets for Realtime sessions, in both dialects."""
 
 from typing import Annotated, Literal
 
@@ -6,6 +6,7 @@ from msgspec import UNSET, Meta, structs
 
 from antiphon.wire.codec.reading import Reader, check_depth
 from antiphon.wire.codec.types import Opt, Wire, encode
+from antiphon.wire.realtime.base import RealtimeObject
 from antiphon.wire.realtime.beta_shapes import (
     FlatSession,
     check_beta_modalities,
@@ -18,19 +19,15 @@ from antiphon.wire.realtime.session import AnySession, Session, TranscriptionSes
 EXPIRY_DEFAULT_S, BETA_EXPIRY_DEFAULT_S = 600, 60
 
 
-class ExpiresAfter(Wire, kw_only=True):
-    """When a secret ends: so many seconds after it was made."""
-
-    null_is_absent = True
+class ExpiresAfter(RealtimeObject, kw_only=True):
+    """When a secret expires: so many seconds after its creation."""
 
     anchor: Opt[Literal["created_at"]] = UNSET
     seconds: Opt[Annotated[int, Meta(ge=10, le=7200)]] = UNSET
 
 
-class ClientSecretRequest(Wire, kw_only=True):
-    """A secret that is to be made, and what its sessions begin with."""
-
-    null_is_absent = True
+class ClientSecretRequest(RealtimeObject, kw_only=True):
+    """A request for a secret, and the settings that its sessions start with."""
 
     expires_after: Opt[ExpiresAfter] = UNSET
     session: Opt[AnySession] = UNSET
@@ -44,10 +41,8 @@ class ClientSecret(Wire, kw_only=True):
     session: AnySession
 
 
-class BetaExpiry(Wire, kw_only=True):
-    """When a secret of the beta ends."""
-
-    null_is_absent = True
+class BetaExpiry(RealtimeObject, kw_only=True):
+    """When a secret of the beta expires."""
 
     expires_after: Opt[ExpiresAfter] = UNSET
 
@@ -60,7 +55,7 @@ class BetaSecret(Wire, kw_only=True):
 
 
 class BetaSessionRequest(FlatSession, kw_only=True):
-    """A session of the beta for which a secret is to be made."""
+    """A request for a secret, in the form of the beta: the session's settings."""
 
     client_secret: Opt[BetaExpiry] = UNSET
 
@@ -76,7 +71,7 @@ _beta_reader: Reader[BetaSessionRequest] = Reader(BetaSessionRequest)
 
 
 class SecretOptions(Wire, kw_only=True):
-    """What a request for a secret comes to."""
+    """The session's settings and the secret's lifetime in seconds, in either dialect."""
 
     session: AnySession
     lasts_s: int
@@ -84,10 +79,10 @@ class SecretOptions(Wire, kw_only=True):
 
 def decode_secret_request(body: bytes) -> SecretOptions:
     """
-    The request in `body`; an empty object asks for all as it is by default.
+    Decode a request for a secret; an empty object asks for the defaults.
 
     Raises:
-        ClientError: it is none; `param` says where.
+        ClientError: it is invalid; `param` says where.
     """
     check_depth(body)
     request = _reader.read(body)
@@ -98,10 +93,10 @@ def decode_secret_request(body: bytes) -> SecretOptions:
 
 def decode_beta_session_request(body: bytes) -> SecretOptions:
     """
-    The request in `body`, for a session in the form of the beta.
+    Decode a beta request for a session.
 
     Raises:
-        ClientError: it is none; `param` says where.
+        ClientError: it is invalid; `param` says where.
     """
     flat = _decode_beta_request(body)
     check_beta_modalities(flat.modalities, "modalities")
@@ -110,10 +105,10 @@ def decode_beta_session_request(body: bytes) -> SecretOptions:
 
 def decode_beta_transcription_request(body: bytes) -> SecretOptions:
     """
-    The request in `body`, for a session in the form of the beta that only transcribes.
+    Decode a beta request for a session that only transcribes.
 
     Raises:
-        ClientError: it is none; `param` says where.
+        ClientError: it is invalid; `param` says where.
     """
     flat = _decode_beta_request(body)
     return _secret_options(flat, nested_transcription_session(flat))
@@ -125,8 +120,8 @@ def _decode_beta_request(body: bytes) -> BetaSessionRequest:
 
 
 def _secret_options(flat: BetaSessionRequest, session: Session | TranscriptionSession) -> SecretOptions:
-    asked = UNSET if flat.client_secret is UNSET else flat.client_secret.expires_after
-    return SecretOptions(session=session, lasts_s=_expiry_s(asked, BETA_EXPIRY_DEFAULT_S))
+    expires_after = UNSET if flat.client_secret is UNSET else flat.client_secret.expires_after
+    return SecretOptions(session=session, lasts_s=_expiry_s(expires_after, BETA_EXPIRY_DEFAULT_S))
 
 
 def _expiry_s(expires_after: Opt[ExpiresAfter], default: int) -> int:

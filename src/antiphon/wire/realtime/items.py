@@ -1,7 +1,7 @@
 """
-What a Realtime conversation is made of: items, and the parts of messages.
+The items of a Realtime conversation, and the parts of messages.
 
-Absent fields are never written as null: clients that check types drop such an item without a word. Sound is base64 on the wire.
+Absent fields are never written as null: clients that check types silently drop such items. Audio is base64 on the wire.
 """
 
 from typing import Annotated, Literal
@@ -10,6 +10,7 @@ from msgspec import UNSET, Meta
 
 from antiphon import errors
 from antiphon.wire.codec.types import Maybe, Opt, Tagged
+from antiphon.wire.realtime.base import RealtimeTagged
 from antiphon.wire.responses.hosted_calls import McpListedTool
 
 Status = Literal["in_progress", "completed", "incomplete"]
@@ -17,34 +18,35 @@ Role = Literal["system", "user", "assistant"]
 ItemId = Annotated[str, Meta(max_length=512)]
 
 
-class ItemPart(Tagged, kw_only=True):
+class ItemPart(RealtimeTagged, kw_only=True):
     """A part of a message."""
-
-    null_is_absent = True
 
 
 class InputText(ItemPart, kw_only=True, tag="input_text"):
-    """Words for the model."""
+    """Text for the model."""
 
     text: str
 
 
 class InputAudio(ItemPart, kw_only=True, tag="input_audio"):
-    """Sound for the model. `transcript` is null until it is known; `audio` comes from the client, and back when it retrieves the item."""
+    """
+    Audio for the model; `transcript` is null until it is known. The server sends `audio` in
+    `conversation.item.retrieved` only.
+    """
 
     audio: Opt[bytes] = UNSET
     transcript: Maybe[str] = UNSET
 
 
 class InputImage(ItemPart, kw_only=True, tag="input_image"):
-    """A picture, as a data URL."""
+    """An image, as a data URL."""
 
     image_url: Opt[str] = UNSET
     detail: Opt[Literal["auto", "low", "high"]] = UNSET
 
 
 class OutputText(ItemPart, kw_only=True, tag="output_text"):
-    """Words of the model; the beta's type of it is read as well."""
+    """Text of the model. Its type in the beta is accepted too."""
 
     aliases = ("text",)
 
@@ -52,7 +54,7 @@ class OutputText(ItemPart, kw_only=True, tag="output_text"):
 
 
 class OutputAudio(ItemPart, kw_only=True, tag="output_audio"):
-    """Sound of the model, there only when the item was retrieved, and its words; the beta's type of it is read as well."""
+    """Audio of the model, present in retrieved items only, and its transcript. Its type in the beta is accepted too."""
 
     aliases = ("audio",)
 
@@ -63,23 +65,21 @@ class OutputAudio(ItemPart, kw_only=True, tag="output_audio"):
 Part = InputText | InputAudio | InputImage | OutputText | OutputAudio
 
 
-class ConversationItem(Tagged, kw_only=True):
+class ConversationItem(RealtimeTagged, kw_only=True):
     """What every item may have."""
-
-    null_is_absent = True
 
     id: Opt[ItemId] = UNSET
 
 
 class ItemWithStatus(ConversationItem, kw_only=True):
-    """An item that says how far it is."""
+    """An item with a status."""
 
     object: Opt[Literal["realtime.item"]] = UNSET
     status: Opt[Status] = UNSET
 
 
 class MessageItem(ItemWithStatus, kw_only=True, tag="message"):
-    """Something said."""
+    """A message."""
 
     role: Role
     content: list[Part]
@@ -94,7 +94,7 @@ class FunctionCallItem(ItemWithStatus, kw_only=True, tag="function_call"):
 
 
 class FunctionCallOutputItem(ItemWithStatus, kw_only=True, tag="function_call_output"):
-    """What a function gave."""
+    """The output of a function."""
 
     call_id: str
     output: str
@@ -108,7 +108,7 @@ class McpListToolsItem(ConversationItem, kw_only=True, tag="mcp_list_tools"):
 
 
 class McpProtocolError(Tagged, kw_only=True, tag="protocol_error"):
-    """The server broke the protocol, or says that we did."""
+    """A protocol error of either side."""
 
     code: int
     message: str
@@ -128,7 +128,7 @@ class McpHttpError(Tagged, kw_only=True, tag="http_error"):
 
 
 class McpCallItem(ConversationItem, kw_only=True, tag="mcp_call"):
-    """A call of a server's tool, with what it gave."""
+    """A call of an MCP server's tool, with its result."""
 
     server_label: str
     name: str
@@ -147,7 +147,7 @@ class McpApprovalRequestItem(ConversationItem, kw_only=True, tag="mcp_approval_r
 
 
 class McpApprovalResponseItem(ConversationItem, kw_only=True, tag="mcp_approval_response"):
-    """The user's answer."""
+    """The user's answer to an approval request."""
 
     approval_request_id: str
     approve: bool
@@ -172,21 +172,17 @@ Item = (
 InputItem = Item | ItemReference
 
 
-# Parts as the events of a response show them; they have names of their own
+# Parts in the events of a response, where their types have other names
 
 
-class TextContent(Tagged, kw_only=True, tag="text"):
-    """Words of the model."""
-
-    null_is_absent = True
+class TextContent(RealtimeTagged, kw_only=True, tag="text"):
+    """Text of the model."""
 
     text: str = ""
 
 
-class AudioContent(Tagged, kw_only=True, tag="audio"):
-    """Sound of the model, and its words."""
-
-    null_is_absent = True
+class AudioContent(RealtimeTagged, kw_only=True, tag="audio"):
+    """Audio of the model, and its transcript."""
 
     transcript: Opt[str] = UNSET
     audio: Opt[bytes] = UNSET
@@ -195,7 +191,7 @@ class AudioContent(Tagged, kw_only=True, tag="audio"):
 StreamedPart = TextContent | AudioContent
 
 
-# Whose parts are whose
+# The parts of each role
 
 _PARTS_BY_ROLE: dict[Role, tuple[type[Part], ...]] = {
     "system": (InputText,),
@@ -206,22 +202,21 @@ _PARTS_BY_ROLE: dict[Role, tuple[type[Part], ...]] = {
 
 def check_item(item: InputItem, path: str) -> None:
     """
-    Refuse what no item that a client sends can be: another role's parts, or parts with nothing in them.
+    Check that a client's item has only parts of its role, and no empty parts.
 
     Args:
-        item: as it was read.
-        path: where it stands, for error messages.
+        path: of the item in the event, for error messages.
 
     Raises:
-        ClientError: it is such an item.
+        ClientError: it is invalid.
     """
     if not isinstance(item, MessageItem):
         return
     for index, part in enumerate(item.content):
-        place = f"{path}.content[{index}]"
+        part_path = f"{path}.content[{index}]"
         if not isinstance(part, _PARTS_BY_ROLE[item.role]):
-            raise errors.invalid_value(place, part.type, [str(kind.__struct_config__.tag) for kind in _PARTS_BY_ROLE[item.role]])
+            raise errors.invalid_value(part_path, part.type, [str(kind.__struct_config__.tag) for kind in _PARTS_BY_ROLE[item.role]])
         if isinstance(part, InputImage) and part.image_url is UNSET:
-            raise errors.missing_parameter(f"{place}.image_url")
+            raise errors.missing_parameter(f"{part_path}.image_url")
         if isinstance(part, InputAudio) and part.audio is UNSET and not part.transcript:
-            raise errors.missing_parameter(f"{place}.audio")
+            raise errors.missing_parameter(f"{part_path}.audio")

@@ -1,4 +1,4 @@
-"""A response of a Realtime session: as it is asked for, and as it is told."""
+"""A response of a Realtime session: its parameters, and the object that shows it."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -6,6 +6,7 @@ from typing import Literal
 from msgspec import UNSET, field
 
 from antiphon.wire.codec.types import Maybe, Opt, Unknown, Wire
+from antiphon.wire.realtime.base import RealtimeObject
 from antiphon.wire.realtime.items import InputItem, Item, check_item
 from antiphon.wire.realtime.session import (
     Format,
@@ -24,34 +25,28 @@ from antiphon.wire.responses.request import Metadata
 ResponseStatus = Literal["in_progress", "completed", "cancelled", "failed", "incomplete"]
 
 
-class ResponseAudioOutput(Wire, kw_only=True):
-    """How the answer sounds."""
-
-    null_is_absent = True
+class ResponseAudioOutput(RealtimeObject, kw_only=True):
+    """The format and voice of the response's audio."""
 
     format: Opt[Format] = UNSET
     voice: Opt[str | VoiceId] = UNSET
 
 
-class ResponseAudio(Wire, kw_only=True):
-    """The answer's sound."""
-
-    null_is_absent = True
+class ResponseAudio(RealtimeObject, kw_only=True):
+    """The response's audio settings."""
 
     output: Opt[ResponseAudioOutput] = UNSET
 
 
-class ResponseParams(Wire, kw_only=True):
+class ResponseParams(RealtimeObject, kw_only=True):
     """
-    What a client asks of one response; what is absent is as the session has it.
+    The parameters of one response; absent ones are the session's.
 
     Attributes:
         conversation: `none` for a response that leaves no items in the conversation.
-        input: in place of the conversation; empty for none at all.
-        temperature: known to the beta alone.
+        input: replaces the conversation; an empty list is an empty context.
+        temperature: only in the beta.
     """
-
-    null_is_absent = True
 
     conversation: Opt[Literal["auto", "none"]] = UNSET
     input: Opt[list[InputItem]] = UNSET
@@ -70,17 +65,17 @@ class ResponseParams(Wire, kw_only=True):
 
 def check_params(params: ResponseParams, path: str = "response") -> None:
     """
-    Refuse what the types of `params` can't tell to be wrong.
+    Check what the types of `params` can't express.
 
     Raises:
-        ClientError: there is something wrong with them.
+        ClientError: a value is invalid.
     """
     check_modalities(params.output_modalities, f"{path}.output_modalities")
     for index, item in enumerate(params.input or ()):
         check_item(item, f"{path}.input[{index}]")
 
 
-# What came of it
+# The response object
 
 
 class StatusError(Wire, kw_only=True):
@@ -91,36 +86,30 @@ class StatusError(Wire, kw_only=True):
     message: Maybe[str] = UNSET
 
 
-class StatusDetails(Wire, kw_only=True):
+class StatusDetails(RealtimeObject, kw_only=True):
     """
-    Why a response is not whole. Upstreams have more reasons than the original names, and readers must bear them.
+    Why a response is not complete. Upstreams have more reasons than the original, so any string is accepted.
 
     Attributes:
         type: the response's status.
         reason: `turn_detected` or `client_cancelled`; `max_output_tokens` or `content_filter`.
     """
 
-    null_is_absent = True
-
     type: Opt[str] = UNSET
     reason: Opt[str] = UNSET
     error: Opt[StatusError] = UNSET
 
 
-class CachedTokensDetails(Wire, kw_only=True):
+class CachedTokensDetails(RealtimeObject, kw_only=True):
     """Cached tokens, by kind."""
-
-    null_is_absent = True
 
     text_tokens: int = 0
     audio_tokens: int = 0
     image_tokens: int = 0
 
 
-class InputTokenDetails(Wire, kw_only=True):
+class InputTokenDetails(RealtimeObject, kw_only=True):
     """Input tokens, by kind."""
-
-    null_is_absent = True
 
     text_tokens: int = 0
     audio_tokens: int = 0
@@ -129,19 +118,15 @@ class InputTokenDetails(Wire, kw_only=True):
     cached_tokens_details: Opt[CachedTokensDetails] = UNSET
 
 
-class OutputTokenDetails(Wire, kw_only=True):
+class OutputTokenDetails(RealtimeObject, kw_only=True):
     """Output tokens, by kind."""
-
-    null_is_absent = True
 
     text_tokens: int = 0
     audio_tokens: int = 0
 
 
-class Usage(Wire, kw_only=True):
+class Usage(RealtimeObject, kw_only=True):
     """Tokens counted."""
-
-    null_is_absent = True
 
     total_tokens: int = 0
     input_tokens: int = 0
@@ -150,17 +135,15 @@ class Usage(Wire, kw_only=True):
     output_token_details: Opt[OutputTokenDetails] = UNSET
 
 
-class Response(Wire, kw_only=True):
+class Response(RealtimeObject, kw_only=True):
     """
-    A response. What it has no value for is told as null: clients have failed for a field that was not there.
+    A response. Fields without a value are null, not absent: clients have failed on absent fields.
 
     Attributes:
-        output: items in the order made.
-        conversation_id: None for a response that leaves nothing in the conversation.
-        temperature: known to the beta alone.
+        output: items in the order in which they were produced.
+        conversation_id: None for a response out of band.
+        temperature: only in the beta.
     """
-
-    null_is_absent = True
 
     object: Literal["realtime.response"] = "realtime.response"
     id: str

@@ -1,4 +1,4 @@
-"""What the server of a Realtime session says; fields stand in the order in which the original writes them."""
+"""The events of a Realtime server; the fields are in the order in which the original writes them."""
 
 from collections.abc import Callable
 from typing import Literal
@@ -6,6 +6,7 @@ from typing import Literal
 from msgspec import UNSET
 
 from antiphon.wire.codec.types import Maybe, Opt, Tagged, Unknown, Wire, encode
+from antiphon.wire.realtime.base import RealtimeObject, RealtimeTagged
 from antiphon.wire.realtime.decode import EventReader
 from antiphon.wire.realtime.items import Item, StreamedPart
 from antiphon.wire.realtime.response import Response
@@ -15,10 +16,8 @@ from antiphon.wire.responses.parts import Logprob as Logprob
 AnyItem = Item | Unknown
 
 
-class Event(Tagged, kw_only=True):
-    """What every event has: an id of the server's."""
-
-    null_is_absent = True
+class Event(RealtimeTagged, kw_only=True):
+    """The base of all events: `event_id` is the server's id."""
 
     event_id: str
 
@@ -27,7 +26,7 @@ class Event(Tagged, kw_only=True):
 
 
 class SessionCreated(Event, kw_only=True, tag="session.created"):
-    """The session as it begins; the first event."""
+    """The session at its start; the first event."""
 
     session: Session | TranscriptionSession
 
@@ -38,10 +37,8 @@ class SessionUpdated(Event, kw_only=True, tag="session.updated"):
     session: Session | TranscriptionSession
 
 
-class RealtimeError(Wire, kw_only=True):
+class RealtimeError(RealtimeObject, kw_only=True):
     """What went wrong; `event_id` is the client's own id of the event that it is about."""
-
-    null_is_absent = True
 
     type: str
     code: str | None = None
@@ -51,15 +48,13 @@ class RealtimeError(Wire, kw_only=True):
 
 
 class ErrorEvent(Event, kw_only=True, tag="error"):
-    """Something went wrong; mostly, the session goes on."""
+    """An error; in most cases the session goes on."""
 
     error: RealtimeError
 
 
-class RateLimit(Wire, kw_only=True):
-    """What is left of a limit, and how long until all of it is there again."""
-
-    null_is_absent = True
+class RateLimit(RealtimeObject, kw_only=True):
+    """What is left of a limit, and how many seconds until all of it is available again."""
 
     name: Opt[Literal["requests", "tokens"]] = UNSET
     limit: Opt[int] = UNSET
@@ -68,7 +63,7 @@ class RateLimit(Wire, kw_only=True):
 
 
 class RateLimitsUpdated(Event, kw_only=True, tag="rate_limits.updated"):
-    """What is left, once a response's tokens are set aside."""
+    """What is left of the limits after a response's tokens are subtracted."""
 
     rate_limits: list[RateLimit]
 
@@ -76,48 +71,46 @@ class RateLimitsUpdated(Event, kw_only=True, tag="rate_limits.updated"):
 # The conversation
 
 
-class Conversation(Wire, kw_only=True):
+class Conversation(RealtimeObject, kw_only=True):
     """The conversation of a session."""
-
-    null_is_absent = True
 
     id: Opt[str] = UNSET
     object: Opt[Literal["realtime.conversation"]] = UNSET
 
 
 class ConversationCreated(Event, kw_only=True, tag="conversation.created"):
-    """There is a conversation."""
+    """The conversation was created."""
 
     conversation: Conversation
 
 
 class PositionedItemEvent(Event, kw_only=True):
-    """An event of an item, and of the one before it; None for the first."""
+    """An event of an item; `previous_item_id` is None for the first."""
 
     previous_item_id: str | None = None
     item: AnyItem
 
 
 class ConversationItemCreated(PositionedItemEvent, kw_only=True, tag="conversation.item.created"):
-    """An item is in the conversation, as the beta says it."""
+    """An item was added; only in the beta."""
 
 
 class ConversationItemAdded(PositionedItemEvent, kw_only=True, tag="conversation.item.added"):
-    """An item is in the conversation, and may not be whole yet."""
+    """An item was added; it may not be complete yet."""
 
 
 class ConversationItemDone(PositionedItemEvent, kw_only=True, tag="conversation.item.done"):
-    """An item in the conversation is whole."""
+    """An item in the conversation is complete."""
 
 
 class ConversationItemRetrieved(Event, kw_only=True, tag="conversation.item.retrieved"):
-    """An item as it was asked for, with its sound."""
+    """The item that the client retrieved, with its audio."""
 
     item: AnyItem
 
 
 class ConversationItemTruncated(Event, kw_only=True, tag="conversation.item.truncated"):
-    """The sound of an item ends at `audio_end_ms`; its words are gone."""
+    """The audio of an item was truncated at `audio_end_ms`; its transcript is removed."""
 
     item_id: str
     content_index: int
@@ -125,27 +118,23 @@ class ConversationItemTruncated(Event, kw_only=True, tag="conversation.item.trun
 
 
 class ConversationItemDeleted(Event, kw_only=True, tag="conversation.item.deleted"):
-    """An item is gone."""
+    """An item was deleted."""
 
     item_id: str
 
 
-# What was heard
+# Input audio
 
 
-class TokenDetails(Wire, kw_only=True):
+class TokenDetails(RealtimeObject, kw_only=True):
     """Tokens of a transcription's input, by kind."""
-
-    null_is_absent = True
 
     text_tokens: Opt[int] = UNSET
     audio_tokens: Opt[int] = UNSET
 
 
-class TokensUsage(Tagged, kw_only=True, tag="tokens"):
-    """A transcription that is paid for by its tokens."""
-
-    null_is_absent = True
+class TokensUsage(RealtimeTagged, kw_only=True, tag="tokens"):
+    """A transcription that is billed by tokens."""
 
     total_tokens: int
     input_tokens: int
@@ -154,7 +143,7 @@ class TokensUsage(Tagged, kw_only=True, tag="tokens"):
 
 
 class DurationUsage(Tagged, kw_only=True, tag="duration"):
-    """A transcription that is paid for by its length."""
+    """A transcription that is billed by duration."""
 
     seconds: float
 
@@ -175,14 +164,14 @@ class TranscriptionError(Wire, kw_only=True):
 
 
 class InputAudioTranscriptionEvent(Event, kw_only=True):
-    """An event of the words of the part at `content_index` of an item."""
+    """An event of the transcript of the part at `content_index` of an item."""
 
     item_id: str
     content_index: int
 
 
 class InputAudioTranscriptionDelta(InputAudioTranscriptionEvent, kw_only=True, tag="conversation.item.input_audio_transcription.delta"):
-    """More of what was heard."""
+    """More of the transcript."""
 
     content_index: int = 0
     delta: str = ""
@@ -202,7 +191,7 @@ class InputAudioTranscriptionSegment(InputAudioTranscriptionEvent, kw_only=True,
 class InputAudioTranscriptionCompleted(
     InputAudioTranscriptionEvent, kw_only=True, tag="conversation.item.input_audio_transcription.completed"
 ):
-    """All that was heard."""
+    """The whole transcript."""
 
     transcript: str
     usage: TokensUsage | DurationUsage
@@ -211,38 +200,38 @@ class InputAudioTranscriptionCompleted(
 
 
 class InputAudioTranscriptionFailed(InputAudioTranscriptionEvent, kw_only=True, tag="conversation.item.input_audio_transcription.failed"):
-    """What was heard could not be written down."""
+    """The transcription failed."""
 
     error: TranscriptionError
 
 
 class InputAudioBufferCommitted(Event, kw_only=True, tag="input_audio_buffer.committed"):
-    """The sound so far is to be the item `item_id`."""
+    """The buffered audio becomes the item `item_id`."""
 
     previous_item_id: str | None = None
     item_id: str
 
 
 class InputAudioBufferCleared(Event, kw_only=True, tag="input_audio_buffer.cleared"):
-    """The sound so far is dropped."""
+    """The buffered audio was dropped."""
 
 
 class InputAudioBufferSpeechStarted(Event, kw_only=True, tag="input_audio_buffer.speech_started"):
-    """Someone speaks, in what is to be the item `item_id`; milliseconds of all the session's sound."""
+    """The user speaks, in the future item `item_id`; milliseconds of all audio of the session."""
 
     audio_start_ms: int
     item_id: str
 
 
 class InputAudioBufferSpeechStopped(Event, kw_only=True, tag="input_audio_buffer.speech_stopped"):
-    """Nobody speaks any more."""
+    """The user stopped speaking."""
 
     audio_end_ms: int
     item_id: str
 
 
 class InputAudioBufferTimeoutTriggered(Event, kw_only=True, tag="input_audio_buffer.timeout_triggered"):
-    """Nobody spoke for as long as `idle_timeout_ms`."""
+    """The user was silent for `idle_timeout_ms`."""
 
     audio_start_ms: int
     audio_end_ms: int
@@ -256,32 +245,32 @@ class InputAudioBufferDtmfEventReceived(Tagged, kw_only=True, tag="input_audio_b
     received_at: int
 
 
-# What is played, where the server plays it
+# Output audio, if the server plays it
 
 
 class OutputAudioBufferEvent(Event, kw_only=True):
-    """An event of a response's sound."""
+    """An event of the playback of a response."""
 
     response_id: str
 
 
 class OutputAudioBufferStarted(OutputAudioBufferEvent, kw_only=True, tag="output_audio_buffer.started"):
-    """It is being played."""
+    """The playback started."""
 
 
 class OutputAudioBufferStopped(OutputAudioBufferEvent, kw_only=True, tag="output_audio_buffer.stopped"):
-    """It was played."""
+    """The playback ended."""
 
 
 class OutputAudioBufferCleared(OutputAudioBufferEvent, kw_only=True, tag="output_audio_buffer.cleared"):
-    """The rest of it is dropped."""
+    """The rest of the audio was dropped."""
 
 
 # The response
 
 
 class ResponseCreated(Event, kw_only=True, tag="response.created"):
-    """A response was begun."""
+    """A response was created."""
 
     response: Response
 
@@ -301,11 +290,11 @@ class OutputItemEvent(Event, kw_only=True):
 
 
 class ResponseOutputItemAdded(OutputItemEvent, kw_only=True, tag="response.output_item.added"):
-    """An item was begun."""
+    """An item started."""
 
 
 class ResponseOutputItemDone(OutputItemEvent, kw_only=True, tag="response.output_item.done"):
-    """An item is over."""
+    """An item is complete, or was cut off."""
 
 
 class ItemEvent(Event, kw_only=True):
@@ -323,13 +312,13 @@ class PartEvent(ItemEvent, kw_only=True):
 
 
 class ResponseContentPartAdded(PartEvent, kw_only=True, tag="response.content_part.added"):
-    """A part was begun."""
+    """A part started."""
 
     part: StreamedPart
 
 
 class ResponseContentPartDone(PartEvent, kw_only=True, tag="response.content_part.done"):
-    """A part is over."""
+    """A part is complete, or was cut off."""
 
     part: StreamedPart
 
@@ -347,25 +336,25 @@ class ResponseOutputTextDone(PartEvent, kw_only=True, tag="response.output_text.
 
 
 class ResponseOutputAudioTranscriptDelta(PartEvent, kw_only=True, tag="response.output_audio_transcript.delta"):
-    """More of the words of the sound."""
+    """More of the transcript of the audio."""
 
     delta: str
 
 
 class ResponseOutputAudioTranscriptDone(PartEvent, kw_only=True, tag="response.output_audio_transcript.done"):
-    """All the words of the sound."""
+    """The whole transcript of the audio."""
 
     transcript: str
 
 
 class ResponseOutputAudioDelta(PartEvent, kw_only=True, tag="response.output_audio.delta"):
-    """More of the sound."""
+    """More audio."""
 
     delta: bytes
 
 
 class ResponseOutputAudioDone(PartEvent, kw_only=True, tag="response.output_audio.done"):
-    """There is no more sound."""
+    """The audio is complete."""
 
 
 class ResponseFunctionCallArgumentsDelta(ItemEvent, kw_only=True, tag="response.function_call_arguments.delta"):
@@ -376,7 +365,7 @@ class ResponseFunctionCallArgumentsDelta(ItemEvent, kw_only=True, tag="response.
 
 
 class ResponseFunctionCallArgumentsDone(ItemEvent, kw_only=True, tag="response.function_call_arguments.done"):
-    """The whole arguments of a call; `name` is empty where the server does not tell it again."""
+    """The whole arguments of a call; `name` is empty if the server does not repeat it."""
 
     call_id: str
     name: str = ""
@@ -433,7 +422,7 @@ class McpListToolsCompleted(McpListToolsEvent, kw_only=True, tag="mcp_list_tools
 
 
 class McpListToolsFailed(McpListToolsEvent, kw_only=True, tag="mcp_list_tools.failed"):
-    """The server's tools could not be had."""
+    """The server's tools could not be listed."""
 
 
 ServerEvent = (
@@ -487,12 +476,12 @@ ServerEvent = (
 
 _reader: EventReader[ServerEvent | Unknown] = EventReader(ServerEvent | Unknown)
 
-# On the way of every delta, therefore without a function around them.
+# On the path of every delta, so without a function around them.
 
 decode_server: Callable[[bytes], ServerEvent | Unknown] = _reader.read
 """
-The event in a frame that a server sent; raises `ClientError` when it is none. One that is not as this version knows it is `Unknown`:
-of a type that it does not know, or of a known type and another shape.
+Decodes a server's frame; raises `ClientError` if it is not an event. An event of an unknown type, or of a known type in
+another shape, is `Unknown`.
 """
 
 encode_server: Callable[[ServerEvent], bytes] = encode

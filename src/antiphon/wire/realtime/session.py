@@ -1,7 +1,7 @@
 """
-How a Realtime session is set: as a patch that a client sends, and as the whole that it is told.
+The settings of a Realtime session: the patch that a client sends, and the whole session that the server reports.
 
-In a patch an absent field keeps what is set and a null one clears it, where there is something to clear; elsewhere null is absent.
+In a patch an absent field keeps its value, and null clears it where it can be cleared; elsewhere null means absent.
 """
 
 from typing import Annotated, Any, Literal
@@ -10,7 +10,8 @@ from msgspec import UNSET, Meta
 
 from antiphon import errors
 from antiphon.wire.codec.reading import Reader, check_depth
-from antiphon.wire.codec.types import Maybe, Opt, Tagged, Wire, encode
+from antiphon.wire.codec.types import Maybe, Opt, Wire, encode
+from antiphon.wire.realtime.base import RealtimeObject, RealtimeTagged
 from antiphon.wire.responses import tools as responses_tools
 from antiphon.wire.responses.request import Prompt as Prompt
 
@@ -30,48 +31,38 @@ Tool = FunctionTool | McpTool
 ToolChoice = Literal["none", "auto", "required"] | ToolChoiceFunction | ToolChoiceMcp
 
 MODALITIES: tuple[list[Modality], ...] = (["text"], ["audio"])
-"""What an answer can be; sound always comes with its words."""
+"""The possible output of a response; audio always comes with its transcript."""
 
 
-# Sound
+# Audio
 
 
-class PcmFormat(Tagged, kw_only=True, tag="audio/pcm"):
+class PcmFormat(RealtimeTagged, kw_only=True, tag="audio/pcm"):
     """s16le mono; 24 kHz is the only rate."""
-
-    null_is_absent = True
 
     rate: Opt[Annotated[int, Meta(ge=24_000, le=24_000)]] = UNSET
 
 
-class PcmuFormat(Tagged, kw_only=True, tag="audio/pcmu"):
+class PcmuFormat(RealtimeTagged, kw_only=True, tag="audio/pcmu"):
     """G.711 mu-law at 8 kHz."""
 
-    null_is_absent = True
 
-
-class PcmaFormat(Tagged, kw_only=True, tag="audio/pcma"):
+class PcmaFormat(RealtimeTagged, kw_only=True, tag="audio/pcma"):
     """G.711 A-law at 8 kHz."""
-
-    null_is_absent = True
 
 
 Format = PcmFormat | PcmuFormat | PcmaFormat
 
 
-class NoiseReduction(Wire, kw_only=True):
-    """What is done against noise; more `strength` takes away more."""
-
-    null_is_absent = True
+class NoiseReduction(RealtimeObject, kw_only=True):
+    """Noise reduction; a higher `strength` removes more."""
 
     type: Opt[Literal["near_field", "far_field"]] = UNSET
     strength: Opt[Ratio] = UNSET
 
 
-class Transcription(Wire, kw_only=True):
-    """How what is heard is written down."""
-
-    null_is_absent = True
+class Transcription(RealtimeObject, kw_only=True):
+    """How input audio is transcribed."""
 
     model: Opt[str] = UNSET
     language: Opt[str] = UNSET
@@ -81,10 +72,8 @@ class Transcription(Wire, kw_only=True):
     delay: Opt[Literal["minimal", "low", "medium", "high", "xhigh"]] = UNSET
 
 
-class ServerVad(Tagged, kw_only=True, tag="server_vad"):
-    """Turns end by silence; after `idle_timeout_ms` of it the model speaks up."""
-
-    null_is_absent = True
+class ServerVad(RealtimeTagged, kw_only=True, tag="server_vad"):
+    """Turns end with silence; after `idle_timeout_ms` of it the model speaks up."""
 
     threshold: Opt[Ratio] = UNSET
     prefix_padding_ms: Opt[DurationMs] = UNSET
@@ -94,10 +83,8 @@ class ServerVad(Tagged, kw_only=True, tag="server_vad"):
     interrupt_response: Opt[bool] = UNSET
 
 
-class SemanticVad(Tagged, kw_only=True, tag="semantic_vad"):
-    """Turns end by what was said."""
-
-    null_is_absent = True
+class SemanticVad(RealtimeTagged, kw_only=True, tag="semantic_vad"):
+    """Turns end when what was said is complete."""
 
     eagerness: Opt[Literal["low", "medium", "high", "auto"]] = UNSET
     create_response: Opt[bool] = UNSET
@@ -107,10 +94,8 @@ class SemanticVad(Tagged, kw_only=True, tag="semantic_vad"):
 TurnDetection = ServerVad | SemanticVad
 
 
-class AudioInput(Wire, kw_only=True):
-    """What becomes of the client's sound. Without `turn_detection` the client says itself where turns end."""
-
-    null_is_absent = True
+class AudioInput(RealtimeObject, kw_only=True):
+    """How input audio is processed. Without `turn_detection` the client commits turns itself."""
 
     format: Opt[Format] = UNSET
     transcription: Maybe[Transcription] = UNSET
@@ -119,25 +104,21 @@ class AudioInput(Wire, kw_only=True):
 
 
 class VoiceId(Wire, kw_only=True):
-    """A voice that was made for somebody."""
+    """A custom voice, by its id."""
 
     id: str
 
 
-class AudioOutput(Wire, kw_only=True):
-    """How the model sounds."""
-
-    null_is_absent = True
+class AudioOutput(RealtimeObject, kw_only=True):
+    """The format, voice and speed of output audio."""
 
     format: Opt[Format] = UNSET
     voice: Opt[str | VoiceId] = UNSET
     speed: Opt[Speed] = UNSET
 
 
-class Audio(Wire, kw_only=True):
-    """Sound, both ways."""
-
-    null_is_absent = True
+class Audio(RealtimeObject, kw_only=True):
+    """Audio settings, input and output."""
 
     input: Opt[AudioInput] = UNSET
     output: Opt[AudioOutput] = UNSET
@@ -146,51 +127,41 @@ class Audio(Wire, kw_only=True):
 # The rest
 
 
-class TracingConfig(Wire, kw_only=True):
-    """How the session is called where it is traced."""
-
-    null_is_absent = True
+class TracingConfig(RealtimeObject, kw_only=True):
+    """How the session is named in traces."""
 
     workflow_name: Opt[str] = UNSET
     group_id: Opt[str] = UNSET
     metadata: Opt[dict[str, Any]] = UNSET
 
 
-class TokenLimits(Wire, kw_only=True):
-    """How many tokens may stand after the instructions."""
-
-    null_is_absent = True
+class TokenLimits(RealtimeObject, kw_only=True):
+    """How many tokens may follow the instructions."""
 
     post_instructions: Opt[Annotated[int, Meta(ge=0)]] = UNSET
 
 
-class RetentionRatio(Tagged, kw_only=True, tag="retention_ratio"):
-    """How much of the conversation is left when it is truncated."""
-
-    null_is_absent = True
+class RetentionRatio(RealtimeTagged, kw_only=True, tag="retention_ratio"):
+    """How much of the conversation to keep when it is truncated."""
 
     retention_ratio: Ratio
     token_limits: Opt[TokenLimits] = UNSET
 
 
-class Reasoning(Wire, kw_only=True):
-    """How much the model reasons."""
-
-    null_is_absent = True
+class Reasoning(RealtimeObject, kw_only=True):
+    """The reasoning effort."""
 
     effort: Opt[Literal["minimal", "low", "medium", "high", "xhigh"]] = UNSET
 
 
-class Session(Tagged, kw_only=True, tag="realtime"):
+class Session(RealtimeTagged, kw_only=True, tag="realtime"):
     """
-    A session in which the model answers. Fields stand in the order in which the original writes them.
+    A session in which the model responds. The fields are in the order in which the original writes them.
 
     Attributes:
-        object, id, expires_at: told by the server alone; Unix seconds.
-        temperature: known to the beta alone.
+        object, id, expires_at: set by the server only; Unix seconds.
+        temperature: only in the beta.
     """
-
-    null_is_absent = True
 
     object: Opt[str] = UNSET
     id: Opt[str] = UNSET
@@ -211,10 +182,8 @@ class Session(Tagged, kw_only=True, tag="realtime"):
     include: Maybe[list[Includable]] = UNSET
 
 
-class TranscriptionSession(Tagged, kw_only=True, tag="transcription"):
-    """A session in which what is heard is written down, and nobody answers."""
-
-    null_is_absent = True
+class TranscriptionSession(RealtimeTagged, kw_only=True, tag="transcription"):
+    """A session that only transcribes."""
 
     object: Opt[str] = UNSET
     id: Opt[str] = UNSET
@@ -230,10 +199,10 @@ _reader: Reader[AnySession] = Reader(AnySession)
 
 def check_session(session: AnySession, path: str = "session") -> None:
     """
-    Refuse a combination of modalities that no answer has.
+    Check that a response can have this combination of modalities.
 
     Raises:
-        ClientError: it asks for one.
+        ClientError: it can't.
     """
     if isinstance(session, Session):
         check_modalities(session.output_modalities, f"{path}.output_modalities")
@@ -241,10 +210,10 @@ def check_session(session: AnySession, path: str = "session") -> None:
 
 def check_modalities(modalities: Opt[list[Modality]], path: str) -> None:
     """
-    Refuse a combination of modalities that no answer has.
+    Check that a response can have this combination of modalities.
 
     Raises:
-        ClientError: it is one.
+        ClientError: it can't.
     """
     if modalities is not UNSET and modalities not in MODALITIES:
         raise errors.invalid_modalities(path, modalities, MODALITIES)
@@ -252,14 +221,14 @@ def check_modalities(modalities: Opt[list[Modality]], path: str) -> None:
 
 def decode_session(body: bytes, path: str = "session") -> AnySession:
     """
-    The session in `body`, which a client sent.
+    Decode a session that a client sent.
 
     Args:
         body: JSON.
-        path: where it stands, for error messages.
+        path: of the session in the request, for error messages.
 
     Raises:
-        ClientError: it is none.
+        ClientError: it is invalid.
     """
     check_depth(body)
     session = _reader.read(body, path)

@@ -1,74 +1,17 @@
-"""What the endpoints around `POST /v1/responses` take and give: lists, counts, compaction, conversations."""
+"""What the endpoints beside `POST /v1/responses` take and return: queries, lists, token counts."""
 
-from typing import Annotated, Any, Literal
+from typing import Literal
 
-from msgspec import UNSET, Meta
+from msgspec import UNSET
 
-from antiphon.wire.codec.types import Maybe, Opt, Tagged, Unknown, Wire
-from antiphon.wire.responses.hosted_calls import (
-    ApplyPatchCall,
-    ApplyPatchCallOutput,
-    CodeInterpreterCall,
-    ComputerCall,
-    ComputerCallOutput,
-    FileSearchCall,
-    ImageGenerationCall,
-    LocalShellCall,
-    LocalShellCallOutput,
-    McpApprovalRequest,
-    McpApprovalResponse,
-    McpCall,
-    McpListTools,
-    Program,
-    ProgramOutput,
-    ShellCall,
-    ShellCallOutput,
-    Status,
-    ToolSearchCall,
-    ToolSearchOutput,
-    WebSearchCall,
-)
-from antiphon.wire.responses.items import (
-    AdditionalTools,
-    AnyRole,
-    Compaction,
-    ConfigurationUpdate,
-    CustomToolCall,
-    CustomToolCallOutput,
-    FunctionCall,
-    FunctionCallOutput,
-    Item,
-    Reasoning,
-)
-from antiphon.wire.responses.parts import (
-    ComputerScreenshot,
-    InputFile,
-    InputImage,
-    InputText,
-    OutputText,
-    PlainText,
-    ReasoningText,
-    Refusal,
-    SummaryText,
-)
-from antiphon.wire.responses.request import (
-    ConversationReference,
-    ImageOptions,
-    Includable,
-    Items,
-    Metadata,
-    PromptCacheOptions,
-    ReasoningOptions,
-    TextOptions,
-)
-from antiphon.wire.responses.response import ResponseImage, ResponseUsage
+from antiphon.wire.codec.types import Maybe, Opt, Wire
+from antiphon.wire.responses.items import Item
+from antiphon.wire.responses.request import ConversationReference, Includable, Items, ReasoningOptions, TextOptions
 from antiphon.wire.responses.tools import Tool, ToolChoice
-
-# Queries, for `reading.read_query`
 
 
 class RetrieveQuery(Wire, kw_only=True):
-    """How a response is to be shown: whole, or its stream again, after the event `starting_after`."""
+    """How to return a response: whole, or as its stream again, after the event `starting_after`."""
 
     include: Opt[list[Includable]] = UNSET
     include_obfuscation: Opt[bool] = UNSET
@@ -76,26 +19,14 @@ class RetrieveQuery(Wire, kw_only=True):
     stream: Opt[bool] = UNSET
 
 
-class ListQuery(Wire, kw_only=True):
-    """Which items of a list are to be shown: at most `limit`, after the item with the id `after`."""
-
-    after: Opt[str] = UNSET
-    include: Opt[list[Includable]] = UNSET
-    limit: Annotated[int, Meta(ge=1, le=100)] = 20
-    order: Literal["asc", "desc"] = "desc"
-
-
 class IncludeQuery(Wire, kw_only=True):
-    """What is to be shown with an item."""
+    """What to include with an item."""
 
     include: Opt[list[Includable]] = UNSET
-
-
-# Of responses
 
 
 class ItemList(Wire, kw_only=True):
-    """A page of a response's items; `last_id` is where the next begins."""
+    """A page of a response's items; the next one follows `last_id`."""
 
     object: Literal["list"] = "list"
     data: list[Item]
@@ -105,7 +36,7 @@ class ItemList(Wire, kw_only=True):
 
 
 class ResponseDeleted(Wire, kw_only=True):
-    """A response is no longer there."""
+    """A response was deleted."""
 
     id: str
     object: Literal["response"] = "response"
@@ -134,121 +65,3 @@ class InputTokens(Wire, kw_only=True):
 
     input_tokens: int
     object: Literal["response.input_tokens"] = "response.input_tokens"
-
-
-class CompactRequest(Wire, kw_only=True):
-    """A context to be compacted."""
-
-    model: str
-    image: Opt[ImageOptions] = UNSET
-    input: Maybe[str | Items] = UNSET
-    instructions: Maybe[str] = UNSET
-    previous_response_id: Maybe[str] = UNSET
-    prompt_cache_key: Maybe[str] = UNSET
-    prompt_cache_options: Maybe[PromptCacheOptions] = UNSET
-    prompt_cache_retention: Maybe[Literal["in_memory", "24h"]] = UNSET
-    service_tier: Maybe[Literal["auto", "default", "fast", "flex", "priority"]] = UNSET
-
-
-class CompactedResponse(Wire, kw_only=True):
-    """A compacted context: the user's messages, then one compaction item; `created_at` is in Unix seconds."""
-
-    id: str
-    object: Literal["response.compaction"] = "response.compaction"
-    created_at: int
-    output: list[Item]
-    usage: ResponseUsage
-    image: Maybe[ResponseImage] = UNSET
-
-
-# Of conversations
-
-
-class ConversationRequest(Wire, kw_only=True):
-    """A conversation to be made."""
-
-    items: Maybe[Annotated[list[Item], Meta(max_length=20)]] = UNSET
-    metadata: Maybe[Metadata] = UNSET
-
-
-class ConversationUpdate(Wire, kw_only=True):
-    """What is to be changed about a conversation."""
-
-    metadata: Metadata | None
-
-
-class ItemsRequest(Wire, kw_only=True):
-    """Items to be added to a conversation."""
-
-    items: Annotated[list[Item], Meta(max_length=20)]
-
-
-class Conversation(Wire, kw_only=True):
-    """A conversation; `created_at` is in Unix seconds."""
-
-    id: str
-    object: Literal["conversation"] = "conversation"
-    created_at: int
-    metadata: Any
-
-
-class ConversationDeleted(Wire, kw_only=True):
-    """A conversation is no longer there; its items still are."""
-
-    id: str
-    object: Literal["conversation.deleted"] = "conversation.deleted"
-    deleted: bool = True
-
-
-class ConversationMessage(Tagged, kw_only=True, tag="message"):
-    """Something said in a conversation, by anyone."""
-
-    id: str
-    status: Status
-    content: list[InputText | OutputText | PlainText | SummaryText | ReasoningText | Refusal | InputImage | ComputerScreenshot | InputFile]
-    role: AnyRole
-    phase: Maybe[Literal["commentary", "final_answer"]] = UNSET
-
-
-ConversationItem = (
-    ConversationMessage
-    | FunctionCall
-    | FunctionCallOutput
-    | FileSearchCall
-    | WebSearchCall
-    | ImageGenerationCall
-    | ComputerCall
-    | ComputerCallOutput
-    | ToolSearchCall
-    | ToolSearchOutput
-    | AdditionalTools
-    | ConfigurationUpdate
-    | Reasoning
-    | Program
-    | ProgramOutput
-    | Compaction
-    | CodeInterpreterCall
-    | LocalShellCall
-    | LocalShellCallOutput
-    | ShellCall
-    | ShellCallOutput
-    | ApplyPatchCall
-    | ApplyPatchCallOutput
-    | McpListTools
-    | McpApprovalRequest
-    | McpApprovalResponse
-    | McpCall
-    | CustomToolCall
-    | CustomToolCallOutput
-    | Unknown
-)
-
-
-class ConversationItemList(Wire, kw_only=True):
-    """A page of a conversation's items; `last_id` is where the next begins."""
-
-    object: Literal["list"] = "list"
-    data: list[ConversationItem]
-    first_id: str | None
-    last_id: str | None
-    has_more: bool

@@ -1,4 +1,4 @@
-"""What a response says of itself while it is made: the events of its stream."""
+"""The events of a response's stream."""
 
 from collections.abc import Callable
 from typing import Literal
@@ -43,29 +43,29 @@ class PartEvent(ItemEvent, kw_only=True):
 
 
 class ResponseEvent(Event, kw_only=True):
-    """An event that shows the response as it stands."""
+    """An event with the response as it is now."""
 
     response: Response
 
 
 class ResponseQueued(ResponseEvent, kw_only=True, tag="response.queued"):
-    """The response waits for its turn."""
+    """The response is queued."""
 
 
 class ResponseCreated(ResponseEvent, kw_only=True, tag="response.created"):
-    """The response was begun."""
+    """The response was created."""
 
 
 class ResponseInProgress(ResponseEvent, kw_only=True, tag="response.in_progress"):
-    """The response is being made."""
+    """The response is in progress."""
 
 
 class ResponseCompleted(ResponseEvent, kw_only=True, tag="response.completed"):
-    """The response is whole."""
+    """The response is complete."""
 
 
 class ResponseIncomplete(ResponseEvent, kw_only=True, tag="response.incomplete"):
-    """The response ended before it was whole."""
+    """The response ended before it was complete."""
 
 
 class ResponseFailed(ResponseEvent, kw_only=True, tag="response.failed"):
@@ -85,9 +85,10 @@ class ErrorDetail(Wire, kw_only=True):
 
 class ErrorEvent(Tagged, kw_only=True, tag="error"):
     """
-    Something went wrong.
+    An error.
 
-    Two shapes are in use: `code`, `message` and `param` in the event itself, or within `error`. `error_event` writes both.
+    Two shapes are in use: `code`, `message` and `param` in the event itself, or within `error`. `error_event` writes
+    both.
 
     Attributes:
         status: the HTTP status that tells it best; on a WebSocket.
@@ -103,7 +104,7 @@ class ErrorEvent(Tagged, kw_only=True, tag="error"):
 
 
 def error_event(sequence_number: int, *, message: str, type: str, code: str | None = None, param: str | None = None) -> ErrorEvent:
-    """The event of an error, in both shapes; a profile leaves out the one that it does not use."""
+    """The event of an error, in both shapes; a profile drops the one that it does not use."""
     detail = ErrorDetail(type=type, code=code, message=message, param=param)
     return ErrorEvent(sequence_number=sequence_number, code=code, message=message, param=param, error=detail)
 
@@ -112,7 +113,7 @@ def error_event(sequence_number: int, *, message: str, type: str, code: str | No
 
 
 class OutputItemAdded(Event, kw_only=True, tag="response.output_item.added"):
-    """An item was begun."""
+    """An item started."""
 
     output_index: int
     item: Item
@@ -126,7 +127,7 @@ class OutputItemDone(Event, kw_only=True, tag="response.output_item.done"):
 
 
 class ContentPartAdded(PartEvent, kw_only=True, tag="response.content_part.added"):
-    """A part was begun."""
+    """A part started."""
 
     part: StreamedPart
 
@@ -137,7 +138,7 @@ class ContentPartDone(PartEvent, kw_only=True, tag="response.content_part.done")
     part: StreamedPart
 
 
-# Words
+# Text
 
 
 class OutputTextDelta(PartEvent, kw_only=True, tag="response.output_text.delta"):
@@ -189,7 +190,7 @@ class ReasoningTextDone(PartEvent, kw_only=True, tag="response.reasoning_text.do
 
 
 class ReasoningSummaryPartAdded(ItemEvent, kw_only=True, tag="response.reasoning_summary_part.added"):
-    """A part of the summary was begun."""
+    """A part of the summary started."""
 
     summary_index: int
     part: Typed[SummaryText]
@@ -219,27 +220,27 @@ class ReasoningSummaryTextDone(ItemEvent, kw_only=True, tag="response.reasoning_
 
 
 class AudioDelta(Event, kw_only=True, tag="response.audio.delta"):
-    """More of the sound, in base64."""
+    """More audio, in base64."""
 
     response_id: Opt[str] = UNSET
     delta: str
 
 
 class AudioDone(Event, kw_only=True, tag="response.audio.done"):
-    """The sound is whole."""
+    """The audio is complete."""
 
     response_id: Opt[str] = UNSET
 
 
 class AudioTranscriptDelta(Event, kw_only=True, tag="response.audio.transcript.delta"):
-    """More of what is said in the sound."""
+    """More of the audio's transcript."""
 
     response_id: Opt[str] = UNSET
     delta: str
 
 
 class AudioTranscriptDone(Event, kw_only=True, tag="response.audio.transcript.done"):
-    """What is said in the sound is whole."""
+    """The audio's transcript is complete."""
 
     response_id: Opt[str] = UNSET
 
@@ -324,7 +325,7 @@ class FileSearchCallCompleted(ItemEvent, kw_only=True, tag="response.file_search
 
 
 class WebSearchCallInProgress(ItemEvent, kw_only=True, tag="response.web_search_call.in_progress"):
-    """A search of the web was begun."""
+    """A web search started."""
 
 
 class WebSearchCallSearching(ItemEvent, kw_only=True, tag="response.web_search_call.searching"):
@@ -336,7 +337,7 @@ class WebSearchCallCompleted(ItemEvent, kw_only=True, tag="response.web_search_c
 
 
 class CodeInterpreterCallInProgress(ItemEvent, kw_only=True, tag="response.code_interpreter_call.in_progress"):
-    """A run of code was begun."""
+    """A run of code started."""
 
 
 class CodeInterpreterCallInterpreting(ItemEvent, kw_only=True, tag="response.code_interpreter_call.interpreting"):
@@ -361,15 +362,15 @@ class CodeInterpreterCallCodeDone(ItemEvent, kw_only=True, tag="response.code_in
 
 
 class ImageGenerationCallInProgress(ItemEvent, kw_only=True, tag="response.image_generation_call.in_progress"):
-    """A picture was begun."""
+    """The generation of an image started."""
 
 
 class ImageGenerationCallGenerating(ItemEvent, kw_only=True, tag="response.image_generation_call.generating"):
-    """A picture is being made."""
+    """The image is being generated."""
 
 
 class ImageGenerationCallPartialImage(ItemEvent, kw_only=True, tag="response.image_generation_call.partial_image"):
-    """A picture as far as it goes, in base64."""
+    """The image so far, in base64."""
 
     partial_image_b64: str
     partial_image_index: int
@@ -380,7 +381,7 @@ class ImageGenerationCallPartialImage(ItemEvent, kw_only=True, tag="response.ima
 
 
 class ImageGenerationCallCompleted(ItemEvent, kw_only=True, tag="response.image_generation_call.completed"):
-    """A picture is done."""
+    """The image is complete."""
 
 
 class CommandEvent(Event, kw_only=True):
@@ -391,7 +392,7 @@ class CommandEvent(Event, kw_only=True):
 
 
 class ShellCallCommandAdded(CommandEvent, kw_only=True, tag="response.shell_call_command.added"):
-    """A shell command was begun."""
+    """A shell command started."""
 
     command: str
 
@@ -410,21 +411,21 @@ class ShellCallCommandDone(CommandEvent, kw_only=True, tag="response.shell_call_
 
 
 class ShellOutputDelta(Wire, kw_only=True):
-    """More of what a command writes."""
+    """More of a command's output."""
 
     stderr: Maybe[str] = UNSET
     stdout: Maybe[str] = UNSET
 
 
 class ShellCallOutputContentDelta(ItemEvent, kw_only=True, tag="response.shell_call_output_content.delta"):
-    """More of what a shell command gives."""
+    """More of a shell command's output."""
 
     command_index: int
     delta: ShellOutputDelta
 
 
 class ShellCallOutputContentDone(ItemEvent, kw_only=True, tag="response.shell_call_output_content.done"):
-    """All that a shell command gave."""
+    """The whole output of a shell command."""
 
     command_index: int
     output: list[ShellOutput]
@@ -499,10 +500,10 @@ StreamEvent = (
 
 _reader: Reader[StreamEvent] = Reader(StreamEvent)
 
-# On the way of every token, therefore without a function around them.
+# On the path of every token, so without a function around them.
 
 decode_event: Callable[[bytes], StreamEvent] = _reader.read
-"""The event in a body that a server sent; raises `ClientError` when it is none."""
+"""Decodes a server's event; raises `ClientError` if it is not one."""
 
 encode_event: Callable[[StreamEvent], bytes] = encode
-"""JSON of an event, as the original writes it; `profiles` knows the other ways."""
+"""JSON of an event, as the original writes it; `profiles` has the other forms."""

@@ -1,4 +1,6 @@
-"""Items of tools that are not plain functions: searches, computers, shells, patches, containers, MCP servers, programs."""
+"""
+Items of tools that are not plain functions: searches, computers, shells, patches, containers, MCP servers, programs.
+"""
 
 from typing import Annotated, Any, Literal
 
@@ -18,7 +20,7 @@ class DirectCaller(Tagged, kw_only=True, tag="direct"):
 
 
 class ProgramCaller(Tagged, kw_only=True, tag="program"):
-    """A program of the model's called the tool."""
+    """A program written by the model called the tool."""
 
     caller_id: str
 
@@ -69,7 +71,7 @@ class OpenPageAction(Tagged, kw_only=True, tag="open_page"):
 
 
 class FindAction(Tagged, kw_only=True, tag="find_in_page"):
-    """A pattern was looked for in a page."""
+    """A page was searched for a pattern."""
 
     pattern: str
     url: str
@@ -84,7 +86,7 @@ class WebSearchCall(Tagged, kw_only=True, tag="web_search_call"):
 
 
 class ToolSearchCall(Tagged, kw_only=True, tag="tool_search_call"):
-    """A look-up of tools."""
+    """A search for tools."""
 
     arguments: Any
     id: Maybe[str] = UNSET
@@ -105,11 +107,11 @@ class ToolSearchOutput(Tagged, kw_only=True, tag="tool_search_output"):
     created_by: Maybe[str] = UNSET
 
 
-# Computers; places are in pixels from the top left
+# Computers; positions are in pixels from the top left
 
 
 class Click(Tagged, kw_only=True, tag="click"):
-    """A press of a button; `keys` are held meanwhile."""
+    """A click of a button, while `keys` are pressed."""
 
     button: Literal["left", "right", "wheel", "back", "forward"]
     x: int
@@ -126,14 +128,14 @@ class DoubleClick(Tagged, kw_only=True, tag="double_click"):
 
 
 class Point(Wire, kw_only=True):
-    """A place on the screen."""
+    """A position on the screen."""
 
     x: int
     y: int
 
 
 class Drag(Tagged, kw_only=True, tag="drag"):
-    """A pull along a path."""
+    """A drag along a path."""
 
     path: list[Point]
     keys: Maybe[list[str]] = UNSET
@@ -146,7 +148,7 @@ class Keypress(Tagged, kw_only=True, tag="keypress"):
 
 
 class Move(Tagged, kw_only=True, tag="move"):
-    """The pointer goes elsewhere."""
+    """The pointer moves."""
 
     x: int
     y: int
@@ -154,11 +156,11 @@ class Move(Tagged, kw_only=True, tag="move"):
 
 
 class Screenshot(Tagged, kw_only=True, tag="screenshot"):
-    """A look at the screen."""
+    """A screenshot."""
 
 
 class Scroll(Tagged, kw_only=True, tag="scroll"):
-    """A turn of the wheel at a place."""
+    """A scroll at a position."""
 
     scroll_x: int
     scroll_y: int
@@ -234,10 +236,10 @@ class LocalShellCall(Tagged, kw_only=True, tag="local_shell_call"):
 
 class LocalShellCallOutput(Tagged, kw_only=True, tag="local_shell_call_output"):
     """
-    What the command gave.
+    The output of a local shell command.
 
     Attributes:
-        id: the specification has the call named by it, and knows no `call_id`; in OpenAI's guide `call_id` names the call.
+        id: of the call, by the specification, which has no `call_id`; OpenAI's guide names the call by `call_id`.
     """
 
     id: Maybe[str] = UNSET
@@ -277,7 +279,7 @@ class ShellExit(Tagged, kw_only=True, tag="exit"):
 
 
 class ShellOutput(Wire, kw_only=True):
-    """What one command gave."""
+    """The output of one command."""
 
     outcome: ShellTimeout | ShellExit
     stderr: str
@@ -286,7 +288,7 @@ class ShellOutput(Wire, kw_only=True):
 
 
 class ShellCallOutput(Tagged, kw_only=True, tag="shell_call_output"):
-    """What the commands gave, in order; `max_output_length` counts characters."""
+    """The outputs of the commands, in order; `max_output_length` counts characters."""
 
     call_id: CallId
     output: list[ShellOutput]
@@ -349,7 +351,7 @@ class LogsOutput(Tagged, kw_only=True, tag="logs"):
 
 
 class ImageOutput(Tagged, kw_only=True, tag="image"):
-    """A picture that code made."""
+    """An image that code made."""
 
     url: str
 
@@ -365,14 +367,14 @@ class CodeInterpreterCall(Tagged, kw_only=True, tag="code_interpreter_call"):
 
 
 class ModerationDetails(Wire, kw_only=True):
-    """Why a picture was refused."""
+    """Why an image was refused."""
 
     categories: list[str]
     moderation_stage: Literal["input", "output", "unknown"]
 
 
 class ImageGenerationError(Wire, kw_only=True):
-    """Why there is no picture."""
+    """Why there is no image."""
 
     code: Maybe[str] = UNSET
     message: str
@@ -382,7 +384,7 @@ class ImageGenerationError(Wire, kw_only=True):
 
 
 class SvgUsage(Wire, kw_only=True):
-    """Tokens that a drawing took."""
+    """Tokens used for an SVG image."""
 
     input_tokens: int
     model: str
@@ -392,7 +394,7 @@ class SvgUsage(Wire, kw_only=True):
 
 
 class ImageGenerationCall(Tagged, kw_only=True, tag="image_generation_call"):
-    """The making of a picture; `result` is the picture in base64."""
+    """The generation of an image; `result` is the image in base64."""
 
     id: str
     result: Maybe[str] = UNSET
@@ -408,7 +410,7 @@ class ImageGenerationCall(Tagged, kw_only=True, tag="image_generation_call"):
 
 
 class Program(Tagged, kw_only=True, tag="program"):
-    """A program of the model's that calls tools."""
+    """A program, written by the model, that calls tools."""
 
     id: str
     call_id: CallId
@@ -417,7 +419,7 @@ class Program(Tagged, kw_only=True, tag="program"):
 
 
 class ProgramOutput(Tagged, kw_only=True, tag="program_output"):
-    """What the program gave."""
+    """The result of a program."""
 
     id: str
     call_id: CallId
@@ -429,7 +431,7 @@ class ProgramOutput(Tagged, kw_only=True, tag="program_output"):
 
 
 class McpListedTool(Wire, kw_only=True):
-    """A tool as its server tells of it."""
+    """A tool as its server describes it."""
 
     input_schema: Any
     name: str
@@ -438,7 +440,7 @@ class McpListedTool(Wire, kw_only=True):
 
 
 class McpListTools(Tagged, kw_only=True, tag="mcp_list_tools"):
-    """The tools of a server, or why they could not be had."""
+    """The tools of a server, or why they could not be listed."""
 
     id: str
     server_label: str
@@ -456,7 +458,7 @@ class McpApprovalRequest(Tagged, kw_only=True, tag="mcp_approval_request"):
 
 
 class McpApprovalResponse(Tagged, kw_only=True, tag="mcp_approval_response"):
-    """The user's answer."""
+    """The user's answer to an approval request."""
 
     approval_request_id: str
     approve: bool
@@ -465,7 +467,7 @@ class McpApprovalResponse(Tagged, kw_only=True, tag="mcp_approval_response"):
 
 
 class McpProtocolError(Tagged, kw_only=True, tag="mcp_protocol_error"):
-    """The server broke the protocol, or says that we did."""
+    """A protocol error of either side."""
 
     code: int
     message: str
@@ -485,7 +487,7 @@ class HttpError(Tagged, kw_only=True, tag="http_error"):
 
 
 class McpCall(Tagged, kw_only=True, tag="mcp_call"):
-    """A call of a server's tool, with what it gave."""
+    """A call of an MCP server's tool, with its result."""
 
     id: str
     arguments: str

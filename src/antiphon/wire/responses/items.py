@@ -1,4 +1,4 @@
-"""What a conversation is made of: items, as the client sends them and as the model makes them."""
+"""The items of a conversation, from the client and from the model."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, get_args
@@ -42,7 +42,7 @@ ToolOutput = LongText | list[ToolOutputPart]
 
 
 class Message(Tagged, kw_only=True, tag="message"):
-    """Something said. Only what the model said has an `id`, a `status` and a `phase`."""
+    """A message. Only the model's messages have an `id`, a `status` and a `phase`."""
 
     id: Maybe[str] = UNSET
     status: Maybe[Status] = UNSET
@@ -57,7 +57,7 @@ class Message(Tagged, kw_only=True, tag="message"):
 
 
 class Reasoning(Tagged, kw_only=True, tag="reasoning"):
-    """The model's reasoning: summaries of it, its own words, and what only its maker can read."""
+    """The model's reasoning: summaries, the text itself, and an encrypted form for the service that made it."""
 
     null_is_absent = True
 
@@ -83,7 +83,7 @@ class FunctionCall(Tagged, kw_only=True, tag="function_call"):
 
 
 class FunctionCallOutput(Tagged, kw_only=True, tag="function_call_output"):
-    """What a function gave."""
+    """The output of a function."""
 
     id: Maybe[str] = UNSET
     status: Maybe[Status] = UNSET
@@ -110,7 +110,7 @@ class CustomToolCall(Tagged, kw_only=True, tag="custom_tool_call"):
 
 
 class CustomToolCallOutput(Tagged, kw_only=True, tag="custom_tool_call_output"):
-    """What a tool that takes text gave."""
+    """The output of a tool that takes text."""
 
     id: Maybe[str] = UNSET
     status: Maybe[Status] = UNSET
@@ -121,13 +121,13 @@ class CustomToolCallOutput(Tagged, kw_only=True, tag="custom_tool_call_output"):
 
 
 class ItemReference(Tagged, kw_only=True, tag="item_reference"):
-    """An item that is stored, by its id."""
+    """A reference to a stored item, by its id."""
 
     id: str
 
     @classmethod
     def takes_untyped(cls, fields: Mapping[str, Any]) -> bool:
-        """Whether an object with these fields but no `type` is a reference: it has an id and says nothing."""
+        """Whether an object with these fields but no `type` is a reference: it has an id and no content."""
         return "id" in fields and not fields.keys() & {"role", "content"}
 
 
@@ -140,11 +140,11 @@ class AdditionalTools(Tagged, kw_only=True, tag="additional_tools"):
 
 
 class JsonObjectFormat(Tagged, kw_only=True, tag="json_object"):
-    """The answer is a JSON object."""
+    """The output is a JSON object."""
 
 
 class JsonSchemaFormat(Tagged, kw_only=True, tag="json_schema"):
-    """The answer is JSON that a schema allows; `strict` asks for a guarantee."""
+    """The output is JSON that matches a schema; `strict` asks for a guarantee."""
 
     name: Annotated[str, Meta(min_length=1, max_length=64, pattern=r"^[a-zA-Z0-9_-]+\Z")]
     schema: dict[str, object]
@@ -162,13 +162,13 @@ class EffortUpdate(Wire, kw_only=True):
 
 
 class FormatUpdate(Wire, kw_only=True):
-    """The shape of answers from here on."""
+    """The output format from here on."""
 
     format: AnswerFormat
 
 
 class ConfigurationUpdate(Tagged, kw_only=True, tag="configuration_update"):
-    """Settings that hold from here on."""
+    """Settings that apply from here on."""
 
     id: Maybe[str] = UNSET
     reasoning: Maybe[EffortUpdate] = UNSET
@@ -176,7 +176,7 @@ class ConfigurationUpdate(Tagged, kw_only=True, tag="configuration_update"):
 
 
 class Compaction(Tagged, kw_only=True, tag="compaction"):
-    """What came before, in a form that only its maker can read."""
+    """The conversation before it, compacted and encrypted by the service that made it."""
 
     id: Maybe[str] = UNSET
     encrypted_content: Annotated[str, Meta(max_length=20_971_520)]
@@ -184,7 +184,7 @@ class Compaction(Tagged, kw_only=True, tag="compaction"):
 
 
 class CompactionTrigger(Tagged, kw_only=True, tag="compaction_trigger"):
-    """Asks that what came before be compacted."""
+    """Asks to compact the conversation before it."""
 
     id: Maybe[str] = UNSET
 
@@ -231,29 +231,29 @@ _ALLOWED_PARTS: dict[bool, tuple[type[Tagged], ...]] = {True: get_args(OutputPar
 
 def check_message(message: Message, path: str) -> None:
     """
-    Refuse parts that `message` can't have: only the model's words can be the assistant's, and nobody else's.
+    Check that a message has only parts of its role: output parts for the assistant, input parts for the others.
 
     Raises:
-        ClientError: there is one.
+        ClientError: it has others.
     """
     if isinstance(message.content, str):
         return
-    allowed = _ALLOWED_PARTS[message.role == "assistant"]
+    allowed_kinds = _ALLOWED_PARTS[message.role == "assistant"]
     for index, part in enumerate(message.content):
-        if type(part) not in allowed:
-            raise errors.invalid_value(f"{path}.content[{index}]", part.type, [str(kind.__struct_config__.tag) for kind in allowed])
+        if type(part) not in allowed_kinds:
+            raise errors.invalid_value(f"{path}.content[{index}]", part.type, [str(kind.__struct_config__.tag) for kind in allowed_kinds])
 
 
 def decode_item(body: bytes, path: str = "item") -> Item:
     """
-    The item in `body`, which a client sent.
+    Decode a client's item.
 
     Args:
         body: JSON.
-        path: where it stands, for error messages.
+        path: of the item in the request, for error messages.
 
     Raises:
-        ClientError: it is none.
+        ClientError: it is invalid.
     """
     check_depth(body)
     item = _reader.read(body, path)

@@ -1,4 +1,4 @@
-"""What messages, tool outputs and reasoning are made of: content parts, annotations, log probabilities."""
+"""Content parts of messages, tool outputs and reasoning; annotations; log probabilities."""
 
 from typing import Annotated, Literal
 
@@ -19,18 +19,18 @@ class PromptCacheBreakpoint(Wire, kw_only=True):
     ttl: Maybe[Literal["30m", "12h"]] = UNSET
 
 
-# What goes in
+# Input
 
 
 class InputText(Tagged, kw_only=True, tag="input_text"):
-    """Words for the model."""
+    """Text for the model."""
 
     text: LongText
     prompt_cache_breakpoint: Maybe[PromptCacheBreakpoint] = UNSET
 
 
 class InputImage(Tagged, kw_only=True, tag="input_image"):
-    """A picture in a message: `image_url` is an http(s) or data URL, `file_id` names an uploaded file."""
+    """An image in a message: `image_url` is an http(s) or data URL, `file_id` names an uploaded file."""
 
     detail: ImageDetail = "auto"
     file_id: Maybe[str] = UNSET
@@ -39,13 +39,13 @@ class InputImage(Tagged, kw_only=True, tag="input_image"):
 
 
 class OutputImage(InputImage, kw_only=True, tag="input_image"):
-    """A picture in a tool's output, where `detail` may be absent."""
+    """An image in a tool's output, where `detail` may be absent."""
 
     detail: Maybe[ImageDetail] = UNSET  # type: ignore[assignment]  # wider than in a message, as the original has it
 
 
 class InputFile(Tagged, kw_only=True, tag="input_file"):
-    """A document: by address, by uploaded file, or whole in base64 (`file_data`)."""
+    """A document: by URL, by uploaded file, or whole in base64 (`file_data`)."""
 
     detail: Maybe[Literal["auto", "low", "high"]] = UNSET
     file_data: Maybe[FileBase64] = UNSET
@@ -56,20 +56,20 @@ class InputFile(Tagged, kw_only=True, tag="input_file"):
 
 
 class AudioClip(Wire, kw_only=True):
-    """Sound as a whole file, `data` in base64."""
+    """An audio file, `data` in base64."""
 
     data: str
     format: Literal["mp3", "wav"]
 
 
 class InputAudio(Tagged, kw_only=True, tag="input_audio"):
-    """Sound for the model; `transcript` is what is said in it, where that is known."""
+    """Audio for the model; `transcript` is what is said in it, if known."""
 
     input_audio: AudioClip
     transcript: Maybe[str] = UNSET
 
 
-# What comes out
+# Output
 
 
 class FileCitation(Tagged, kw_only=True, tag="file_citation"):
@@ -127,7 +127,7 @@ class Logprob(Wire, kw_only=True):
 
 
 class OutputText(Tagged, kw_only=True, tag="output_text"):
-    """Words of the model."""
+    """Text of the model."""
 
     annotations: list[Annotation] = field(default_factory=list)
     text: LongText
@@ -135,13 +135,13 @@ class OutputText(Tagged, kw_only=True, tag="output_text"):
 
 
 class Refusal(Tagged, kw_only=True, tag="refusal"):
-    """Words with which the model declines."""
+    """The text of a refusal."""
 
     refusal: str
 
 
 class SummaryText(Tagged, kw_only=True, tag="summary_text"):
-    """An account of the model's reasoning."""
+    """A summary of the model's reasoning."""
 
     text: str
 
@@ -153,18 +153,12 @@ class ReasoningText(Tagged, kw_only=True, tag="reasoning_text"):
 
 
 class ComputerScreenshot(Tagged, kw_only=True, tag="computer_screenshot"):
-    """What a computer shows, after an action."""
+    """A computer's screen, after an action."""
 
     detail: Maybe[ImageDetail] = UNSET
     file_id: Maybe[str] = UNSET
     image_url: Maybe[ImageUrl] = UNSET
     prompt_cache_breakpoint: Maybe[PromptCacheBreakpoint] = UNSET
-
-
-class PlainText(Tagged, kw_only=True, tag="text"):
-    """Words in a conversation's item that are neither the user's nor the model's."""
-
-    text: str
 
 
 InputPart = InputText | InputImage | InputFile | InputAudio

@@ -1,5 +1,5 @@
 """
-How events are written: what one flavour of the API does differently from another is a row here.
+How events are written: each profile says how one flavour of the API differs from another.
 
 Source: the OpenAI API's streams; the Open Responses specification of 2026-04-24.
 """
@@ -22,8 +22,8 @@ class Profile(NamedTuple):
     Attributes:
         event_line: what the `event:` line of a server-sent event says: the event's `type`, or always `message`.
         done_marker: whether `data: [DONE]` ends a stream.
-        event_names: the `type` of events that go by another name.
-        error_shape: where the `error` event says what went wrong: in itself, in its `error`, or in both.
+        event_names: other names for the `type` of some events.
+        error_shape: where the `error` event has its details: in itself, in its `error`, or in both.
     """
 
     name: str
@@ -58,13 +58,13 @@ _SHAPE_CHANGES: dict[ErrorShape, dict[str, UnsetType]] = {
 
 class EventEncoder:
     """
-    Writes events as a profile has them; made once for each profile.
+    Writes events in the form of a profile; build one for each profile.
 
     Args:
         profile: a row of `PROFILES`.
 
     Attributes:
-        end: what a stream of server-sent events ends with, after its last event.
+        stream_end: what follows the last server-sent event of a stream.
     """
 
     def __init__(self, profile: Profile) -> None:
@@ -97,7 +97,7 @@ class EventEncoder:
             event = structs.replace(event, **_SHAPE_CHANGES[self.profile.error_shape])
         json = encode(event)
         if name := self.profile.event_names.get(event.type):
-            # The type is what every event begins with.
+            # Every event starts with its type.
             json = json.replace(f'"type":"{event.type}"'.encode(), f'"type":"{name}"'.encode(), 1)
         return json
 

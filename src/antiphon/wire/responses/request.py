@@ -35,7 +35,7 @@ class VoiceReference(Wire, kw_only=True):
 
 
 class AudioOptions(Wire, kw_only=True):
-    """How an answer sounds, and as what its sound is sent."""
+    """The voice and format of the response's audio."""
 
     voice: Maybe[str | VoiceReference] = UNSET
     format: Maybe[Literal["wav", "aac", "mp3", "flac", "opus", "pcm16"]] = UNSET
@@ -48,7 +48,7 @@ class AccessPrograms(Wire, kw_only=True):
 
 
 class ContextManagement(Wire, kw_only=True):
-    """What is done about a context that grows; `type` is `compaction`, thresholds count tokens."""
+    """How a growing context is managed; `type` is `compaction`, thresholds count tokens."""
 
     type: str
     compact_threshold: Maybe[Annotated[int, Meta(ge=1000)]] = UNSET
@@ -61,33 +61,33 @@ class ConversationReference(Wire, kw_only=True):
 
 
 class ImageOptions(Wire, kw_only=True):
-    """Whether pictures in the context are compressed."""
+    """Whether images in the context are compressed."""
 
     context_compression: Opt[Literal["auto", "enabled", "disabled"]] = UNSET
 
 
 class ModerationRule(Wire, kw_only=True):
-    """Whether what is found is told or stopped."""
+    """Whether findings are only scored, or block the response."""
 
     mode: Literal["score", "block"]
 
 
 class ModerationPolicy(Wire, kw_only=True):
-    """What moderation does about the input and the output."""
+    """The moderation rules for input and output."""
 
     input: Maybe[ModerationRule] = UNSET
     output: Maybe[ModerationRule] = UNSET
 
 
 class Moderation(Wire, kw_only=True):
-    """The moderation model, and what it may do."""
+    """The moderation model and its policy."""
 
     model: str
     policy: Maybe[ModerationPolicy] = UNSET
 
 
 class Prompt(Wire, kw_only=True):
-    """A stored prompt, and what to put in its places."""
+    """A stored prompt, and the values of its variables."""
 
     id: str
     variables: Maybe[dict[str, str | InputText | InputImage | InputFile]] = UNSET
@@ -104,7 +104,7 @@ class PromptCacheOptions(Wire, kw_only=True):
 
 
 class ReasoningOptions(Wire, kw_only=True):
-    """How much the model reasons, and what is told of it; `generate_summary` is the old name of `summary`."""
+    """The reasoning effort and its summary; `generate_summary` is the old name of `summary`."""
 
     context: Maybe[Literal["auto", "current_turn", "all_turns"]] = UNSET
     effort: Maybe[Effort] = UNSET
@@ -114,13 +114,13 @@ class ReasoningOptions(Wire, kw_only=True):
 
 
 class StreamOptions(Wire, kw_only=True):
-    """Whether deltas carry a random `obfuscation`, so that their sizes tell nothing."""
+    """Whether deltas carry a random `obfuscation`, so that their sizes reveal nothing."""
 
     include_obfuscation: Opt[bool] = UNSET
 
 
 class TextOptions(Wire, kw_only=True):
-    """The shape and the length of the answer."""
+    """The format and verbosity of the output."""
 
     format: Maybe[AnswerFormat] = UNSET
     verbosity: Maybe[Literal["low", "medium", "high"]] = UNSET
@@ -130,7 +130,8 @@ class CreateRequest(Wire, kw_only=True):
     """
     What `POST /v1/responses` takes. No field is required: what is absent may come from elsewhere.
 
-    Null is none of the original's values for `model`, `input`, `tools`, `tool_choice` and `text`; clients of Open Responses send it.
+    The original does not accept null for `model`, `input`, `tools`, `tool_choice` and `text`; clients of Open Responses
+    send it.
     """
 
     null_is_absent = True
@@ -179,10 +180,10 @@ _reader: Reader[CreateRequest] = Reader(CreateRequest)
 
 def decode_request(body: bytes) -> CreateRequest:
     """
-    The request in `body`.
+    Decode a request.
 
     Raises:
-        ClientError: it is none; `param` says where.
+        ClientError: it is invalid; `param` says where.
     """
     check_depth(body)
     request = _reader.read(body)
@@ -192,10 +193,10 @@ def decode_request(body: bytes) -> CreateRequest:
 
 def check_request(request: CreateRequest) -> None:
     """
-    Refuse what no single field shows: fields that exclude each other, and parts of messages that are not their role's.
+    Check what no single field shows: fields that exclude each other, and parts that don't fit their message's role.
 
     Raises:
-        ClientError: there is such a thing.
+        ClientError: the request is invalid.
     """
     for path, items in (("input", request.input), ("instructions", request.instructions)):
         if isinstance(items, list):
@@ -209,5 +210,5 @@ def check_request(request: CreateRequest) -> None:
 
 
 def encode_request(request: CreateRequest) -> bytes:
-    """JSON of a request, with all that its client sent beyond the protocol."""
+    """JSON of a request, with the fields that its client sent beyond the protocol."""
     return encode(request)

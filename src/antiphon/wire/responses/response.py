@@ -1,4 +1,4 @@
-"""The response object: what was asked, what came of it, what it took."""
+"""The response object: the request's settings, the output, the usage."""
 
 from typing import Literal
 
@@ -14,13 +14,13 @@ ResponseStatus = Literal["completed", "failed", "in_progress", "cancelled", "que
 
 
 class MisalignmentSteer(Wire, kw_only=True):
-    """What to say to the model so that it goes on."""
+    """A message with which the model can go on."""
 
     message: str
 
 
 class Misalignment(Wire, kw_only=True):
-    """What about the model's doings was stopped."""
+    """Why the model was stopped for misalignment."""
 
     detailed_explanation: Maybe[str] = UNSET
     error_type: Maybe[str] = UNSET
@@ -29,7 +29,7 @@ class Misalignment(Wire, kw_only=True):
 
 
 class ResponseError(Wire, kw_only=True):
-    """Why the response failed. The original names some twenty codes; upstreams have more, and readers must bear them."""
+    """Why the response failed. The original has some twenty codes; upstreams have more, so any string is accepted."""
 
     code: str
     message: str
@@ -39,12 +39,12 @@ class ResponseError(Wire, kw_only=True):
 
 
 class IncompleteDetails(Wire, kw_only=True):
-    """Why the response is not whole."""
+    """Why the response is not complete."""
 
     reason: Maybe[Literal["max_output_tokens", "max_messages", "content_filter", "steered"]] = UNSET
 
 
-# What it took
+# Usage
 
 
 class CacheWriteTokensDetails(Wire, kw_only=True):
@@ -55,7 +55,7 @@ class CacheWriteTokensDetails(Wire, kw_only=True):
 
 
 class InputTokensDetails(Wire, kw_only=True):
-    """Input tokens that the prompt cache gave and took."""
+    """Input tokens read from and written to the prompt cache."""
 
     cache_write_tokens: int = 0
     cached_tokens: int
@@ -79,21 +79,21 @@ class ResponseUsage(Wire, kw_only=True):
 
 
 class ImageTokens(Wire, kw_only=True):
-    """Tokens of pictures and of text."""
+    """Tokens of images and of text."""
 
     image_tokens: int
     text_tokens: int
 
 
 class CachedImageTokens(Wire, kw_only=True):
-    """Cached tokens of pictures and of text."""
+    """Cached tokens of images and of text."""
 
     cached_image_tokens: int
     cached_text_tokens: int
 
 
 class ImageGenerationUsage(Wire, kw_only=True):
-    """Tokens that the making of pictures took."""
+    """Tokens used to generate images."""
 
     input_tokens: int
     input_tokens_details: ImageTokens
@@ -111,30 +111,30 @@ class WebSearchUsage(Wire, kw_only=True):
 
 
 class ToolUsage(Wire, kw_only=True):
-    """What hosted tools took."""
+    """The usage of hosted tools."""
 
     image_gen: ImageGenerationUsage
     web_search: WebSearchUsage
 
 
-# What the server made of the request
+# The request's settings, as they were applied
 
 
 class ResponseReasoning(ReasoningOptions, kw_only=True):
-    """How the model reasoned; `effort` and `summary` are always told."""
+    """How the model reasoned; `effort` and `summary` are always written."""
 
     effort: Effort | None = None
     summary: Literal["auto", "concise", "detailed"] | None = None
 
 
 class ResponseImage(Wire, kw_only=True):
-    """Whether pictures in the context were compressed."""
+    """Whether images in the context were compressed."""
 
     context_compression: Literal["enabled", "disabled"]
 
 
 class InputTransformation(Wire, kw_only=True):
-    """An item of the input that the model was not shown, and why."""
+    """An input item that was removed from the model's context, and why."""
 
     id: str
     action: Literal["removed"]
@@ -175,7 +175,7 @@ class ResponsePromptCacheOptions(Wire, kw_only=True):
 
 
 class CacheMiss(Tagged, kw_only=True, tag="cache_miss"):
-    """The prompt cache did not serve, and why."""
+    """The prompt cache missed, and why."""
 
     cache_missed_tokens: int
     reason: Literal[
@@ -193,15 +193,15 @@ class CacheMiss(Tagged, kw_only=True, tag="cache_miss"):
 
 
 class CacheHit(Tagged, kw_only=True, tag="cache_hit"):
-    """The prompt cache served."""
+    """The prompt cache hit."""
 
 
 class ComparisonResponseNotFound(Tagged, kw_only=True, tag="comparison_response_not_found"):
-    """The response to compare with is not there."""
+    """The response to compare with was not found."""
 
 
 class CacheUnavailable(Tagged, kw_only=True, tag="unavailable"):
-    """Nothing is known of the prompt cache."""
+    """There is no information about the prompt cache."""
 
 
 PromptCacheDiagnostics = CacheMiss | CacheHit | ComparisonResponseNotFound | CacheUnavailable
@@ -209,12 +209,12 @@ PromptCacheDiagnostics = CacheMiss | CacheHit | ComparisonResponseNotFound | Cac
 
 class Response(Wire, kw_only=True):
     """
-    A response. Fields stand in the order in which the original writes them; absent ones are not written.
+    A response. The fields are in the order in which the original writes them; absent ones are not written.
 
     Attributes:
         created_at: Unix seconds.
         completed_at: Unix seconds, None until it is completed.
-        output: in the order made.
+        output: in the order in which it was produced.
     """
 
     id: str
@@ -266,10 +266,10 @@ _reader: Reader[Response] = Reader(Response)
 
 def decode_response(body: bytes) -> Response:
     """
-    The response in `body`, which a server sent.
+    Decode a server's response.
 
     Raises:
-        ClientError: it is none.
+        ClientError: it is invalid.
     """
     return _reader.read(body)
 

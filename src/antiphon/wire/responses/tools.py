@@ -30,11 +30,11 @@ class FunctionTool(Tagged, kw_only=True, tag="function"):
 
 
 class TextFormat(Tagged, kw_only=True, tag="text"):
-    """Free text: of a custom tool's input, or of an answer."""
+    """Free text: of a custom tool's input, or of the output."""
 
 
 class GrammarFormat(Tagged, kw_only=True, tag="grammar"):
-    """Text that a grammar allows."""
+    """Text that matches a grammar."""
 
     definition: str
     syntax: Literal["lark", "regex"]
@@ -60,7 +60,7 @@ class NamespaceTool(Tagged, kw_only=True, tag="namespace"):
 
 
 class ToolSearchTool(Tagged, kw_only=True, tag="tool_search"):
-    """Looks up tools whose loading was deferred."""
+    """Finds tools whose loading was deferred."""
 
     description: Maybe[str] = UNSET
     execution: Maybe[Literal["server", "client"]] = UNSET
@@ -149,7 +149,7 @@ Filter = Equal | NotEqual | Greater | GreaterOrEqual | Less | LessOrEqual | In |
 
 
 class HybridSearch(Wire, kw_only=True):
-    """The weights of meaning and of words when results are ranked by both."""
+    """The weights of embeddings and of text when results are ranked by both."""
 
     embedding_weight: float
     text_weight: float
@@ -259,7 +259,7 @@ class McpTool(Tagged, kw_only=True, tag="mcp"):
 
 
 class DomainSecret(Wire, kw_only=True):
-    """A secret that requests to a domain carry."""
+    """A secret for requests to a domain."""
 
     domain: str
     name: str
@@ -349,34 +349,34 @@ class ContainerReference(Tagged, kw_only=True, tag="container_reference"):
 
 
 class ShellTool(Tagged, kw_only=True, tag="shell"):
-    """A shell, here or there."""
+    """A shell, in a container or on the client's machine."""
 
     allowed_callers: Callers = UNSET
     environment: Maybe[NewContainer | LocalEnvironment | ContainerReference] = UNSET
 
 
 class ImageMask(Wire, kw_only=True):
-    """Where a picture may change."""
+    """Where an image may change."""
 
     file_id: Maybe[str] = UNSET
     image_url: Maybe[str] = UNSET
 
 
 class SvgReasoning(Wire, kw_only=True):
-    """How much a model reasons over a drawing."""
+    """The reasoning effort for an SVG image."""
 
     effort: Maybe[Effort] = UNSET
 
 
 class SvgOptions(Wire, kw_only=True):
-    """The model that draws vector pictures."""
+    """The model that generates SVG images."""
 
     model: Maybe[str] = UNSET
     reasoning: Maybe[SvgReasoning] = UNSET
 
 
 class ImageGenerationTool(Tagged, kw_only=True, tag="image_generation"):
-    """Makes pictures; `size` is `WIDTHxHEIGHT` in pixels, or `auto`."""
+    """Generates images; `size` is `WIDTHxHEIGHT` in pixels, or `auto`."""
 
     action: Maybe[Literal["generate", "edit", "auto"]] = UNSET
     background: Maybe[Literal["transparent", "opaque", "auto"]] = UNSET
@@ -422,14 +422,14 @@ _reader: Reader[Tool] = Reader(Tool)
 
 def decode_tool(body: bytes, path: str = "tool") -> Tool:
     """
-    The tool in `body`.
+    Decode a tool.
 
     Args:
         body: JSON.
-        path: where it stands, for error messages.
+        path: of the tool in the request, for error messages.
 
     Raises:
-        ClientError: it is none.
+        ClientError: it is invalid.
     """
     check_depth(body)
     return _reader.read(body, path)
@@ -440,11 +440,11 @@ def encode_tool(tool: Tool) -> bytes:
     return encode(tool)
 
 
-# Choosing
+# Tool choices
 
 
 class AllowedToolsChoice(Tagged, kw_only=True, tag="allowed_tools"):
-    """Only these tools, each told by its `type` and what names it; `required` asks for at least one call."""
+    """Only these tools, each given by its `type` and its name; `required` asks for at least one call."""
 
     mode: Literal["auto", "required"] = "auto"  # which Open Responses does not require
     tools: list[dict[str, Any]]
@@ -482,7 +482,7 @@ class ShellChoice(Tagged, kw_only=True, tag="shell"):
 
 
 class HostedChoice(Tagged, kw_only=True):
-    """A call of a tool that the server runs, told by its `type` alone."""
+    """A call of a tool that the server runs, given by its `type` alone."""
 
 
 class FileSearchChoice(HostedChoice, kw_only=True, tag="file_search"):
@@ -510,7 +510,7 @@ class ComputerUsePreviewChoice(HostedChoice, kw_only=True, tag="computer_use_pre
 
 
 class ImageGenerationChoice(HostedChoice, kw_only=True, tag="image_generation"):
-    """A picture."""
+    """An image."""
 
 
 class CodeInterpreterChoice(HostedChoice, kw_only=True, tag="code_interpreter"):
