@@ -76,7 +76,7 @@ async def test_closing_finishes_what_was_asked(file: Path) -> None:
 
 _WRITES_UNTIL_KILLED = """
 import asyncio, sys
-from antiphon.stores.sql.store import Sql
+from antiphon.stores.sql.store import SqlStore
 sys.path.insert(0, sys.argv[2])
 from support.stores.responses import response
 
@@ -86,7 +86,7 @@ async def write(store, worker):
         print(f"resp_{worker}_{number}", flush=True)
 
 async def main():
-    store = Sql(f"sqlite:///{sys.argv[1]}")
+    store = SqlStore(f"sqlite:///{sys.argv[1]}")
     await store.open()
     async with asyncio.TaskGroup() as group:
         for worker in range(10):
