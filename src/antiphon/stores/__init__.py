@@ -1,1 +1,1 @@
-"""Where responses and items are kept."""
+"""Storage of responses, items, keys, client secrets and session records, and of recorded files."""

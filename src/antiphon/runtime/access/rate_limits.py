@@ -161,12 +161,10 @@ class LocalAllowance:
         self._meter = meter
 
     async def begin_request(self) -> None:
-        """Count a request."""
         self._meter.begin_request()
 
     @asynccontextmanager
     async def track_response(self, tokens: Callable[[], int]) -> AsyncIterator[None]:
-        """An answer under way."""
         self._meter.begin_stream()
         try:
             yield
@@ -174,15 +172,12 @@ class LocalAllowance:
             self._meter.end_stream(tokens())
 
     def count_tokens(self, tokens: int) -> None:
-        """Count what something came to that is not over yet."""
         self._meter.count_tokens(tokens)
 
     async def states(self) -> Mapping[LimitKind, LimitState]:
-        """What is left of each limit that the key has."""
         return self._meter.states()
 
     def last_known_states(self) -> Mapping[LimitKind, LimitState]:
-        """What is left of each limit that the key has."""
         return self._meter.states()
 
 

@@ -79,17 +79,14 @@ class RecordingTap:
         self._record_event = recorder.record_event
 
     def on_client_event(self, event: Any) -> None:
-        """The client said this."""
         if self.truncation_reason is None:
             self._record_event(self, IN, event)
 
     def on_server_event(self, event: Any) -> None:
-        """The client is told this."""
         if self.truncation_reason is None:
             self._record_event(self, OUT, event)
 
     def end(self, reason: str) -> None:
-        """The session is over; `reason` is one of few words."""
         self._recorder.end(self, reason)
 
 
