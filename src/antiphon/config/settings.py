@@ -1,5 +1,5 @@
 """
-What can be set, section by section, as `antiphon.config.load` reads it.
+The settings by section, as `antiphon.config.load` reads them.
 
 `docs/reference/configuration.md` has a heading for every setting.
 """
@@ -22,7 +22,7 @@ _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#@\s]+")
 
 
 def _split_commas(names: Any) -> Any:
-    """Names as the environment has them, separated by commas, or as a list."""
+    """A list of names, or names separated by commas as in environment variables."""
     return [name.strip() for name in names.split(",") if name.strip()] if isinstance(names, str) else names
 
 
@@ -30,7 +30,7 @@ _Names = Annotated[tuple[str, ...], BeforeValidator(_split_commas)]
 
 
 class ServerSettings(BaseModel, frozen=True, extra="forbid"):
-    """Where the server listens, to whom, and how long it waits for whom."""
+    """Where the server listens, who may use it, and how long it waits for clients."""
 
     host: str = Field(default="127.0.0.1", min_length=1, description="Address to listen on.")
     port: int = Field(default=8642, ge=0, le=65535, description="TCP port to listen on; 0 takes any free one.")
@@ -51,9 +51,9 @@ class ServerSettings(BaseModel, frozen=True, extra="forbid"):
     @field_validator("allowed_origins")
     @classmethod
     def _validate_origins(cls, origins: tuple[str, ...]) -> tuple[str, ...]:
-        wrong = [origin for origin in origins if origin != "*" and not _ORIGIN.fullmatch(origin)]
-        if wrong:
-            raise ValueError(f"expected origins such as 'https://chat.example.com', without a path, or '*'; got {quote_list(wrong)}")
+        invalid = [origin for origin in origins if origin != "*" and not _ORIGIN.fullmatch(origin)]
+        if invalid:
+            raise ValueError(f"expected origins such as 'https://chat.example.com', without a path, or '*'; got {quote_list(invalid)}")
         return origins
 
     @field_validator("fetch_networks")
@@ -68,7 +68,7 @@ class ServerSettings(BaseModel, frozen=True, extra="forbid"):
 
 
 class ResponsesSettings(BaseModel, frozen=True, extra="forbid"):
-    """How the Responses API is spoken."""
+    """The Responses API."""
 
     profile: Literal["openai", "openresponses"] = Field(default="openai", description="Whose encoding is followed where sources disagree.")
     obfuscation: bool = Field(default=True, description="Pad stream events, so that their sizes don't tell the text.")
@@ -78,7 +78,7 @@ class ResponsesSettings(BaseModel, frozen=True, extra="forbid"):
 
 
 class CallsSettings(BaseModel, frozen=True, extra="forbid"):
-    """Where calls over WebRTC come in."""
+    """The addresses of WebRTC calls."""
 
     addresses: _Names = Field(
         default=(), description="Addresses that callers are told, where they are not those that the server listens on."
@@ -87,7 +87,7 @@ class CallsSettings(BaseModel, frozen=True, extra="forbid"):
 
     @property
     def port_range(self) -> range:
-        """The ports; empty for any."""
+        """The ports; empty for any port."""
         if self.ports is None:
             return range(0)
         first, _, last = self.ports.partition("-")
@@ -112,12 +112,12 @@ class CallsSettings(BaseModel, frozen=True, extra="forbid"):
 
 
 def _is_port_range(ports: str) -> bool:
-    matched = _PORTS.fullmatch(ports)
-    return matched is not None and 1024 <= int(matched[1]) <= int(matched[2]) <= 65535
+    match = _PORTS.fullmatch(ports)
+    return match is not None and 1024 <= int(match[1]) <= int(match[2]) <= 65535
 
 
 class RealtimeSettings(BaseModel, frozen=True, extra="forbid"):
-    """How the Realtime API is spoken, and how much of it."""
+    """The Realtime API, and its limits."""
 
     dialect: Literal["auto", "ga", "beta"] = Field(
         default="auto", description="The dialect spoken; `auto`: the one that the client asks for."
@@ -134,11 +134,11 @@ class RealtimeSettings(BaseModel, frozen=True, extra="forbid"):
 
 
 VAD_MODEL, TURN_MODEL = "silero-vad", "smart-turn-v3.2"
-"""The models that tell when someone speaks, and when they are done."""
+"""The models that detect speech, and the end of a turn."""
 
 
 class SpeechSettings(BaseModel, frozen=True, extra="forbid"):
-    """Ears and a voice for models that only read and write."""
+    """Transcription and speech synthesis for models that only read and write text."""
 
     enabled: bool | None = Field(default=None, description="Whether models get ears and a voice; unset: where all they need is here.")
     speculation: bool = Field(default=True, description="Begin with an answer while the silence after a turn is still being counted.")
@@ -156,24 +156,24 @@ class SpeechSettings(BaseModel, frozen=True, extra="forbid"):
     @field_validator("voice_aliases")
     @classmethod
     def _validate_voice_aliases(cls, aliases: tuple[str, ...]) -> tuple[str, ...]:
-        if wrong := [alias for alias in aliases if alias.count("=") != 1]:
-            raise ValueError(f"expected pairs such as 'nova=en_US-joe-medium'; got {quote_list(wrong)}")
+        if invalid := [alias for alias in aliases if alias.count("=") != 1]:
+            raise ValueError(f"expected pairs such as 'nova=en_US-joe-medium'; got {quote_list(invalid)}")
         return aliases
 
     @property
     def voice_by_alias(self) -> Mapping[str, str]:
-        """Voices by the other names that were given to them."""
+        """Voices by their aliases."""
         return dict(alias.split("=") for alias in self.voice_aliases)
 
     @property
     def catalogue_models(self) -> tuple[str, ...]:
-        """The models of the catalogue that this takes."""
+        """The models of the catalogue that these settings need."""
         parts = ((self.ears, self.ears_url), (self.voice, self.voice_url))
         return (VAD_MODEL, TURN_MODEL, *(model for model, url in parts if url is None))
 
 
 class StoreSettings(BaseModel, frozen=True, extra="forbid"):
-    """Where responses are kept."""
+    """Where responses are stored."""
 
     url: str = Field(default="sqlite", min_length=1, description="`sqlite` for a file in the home folder, `memory`, or an SQLAlchemy URL.")
 
@@ -187,7 +187,7 @@ class LoggingSettings(BaseModel, frozen=True, extra="forbid"):
 
 
 class MinicpmoSettings(BaseModel, frozen=True, extra="forbid"):
-    """How the MiniCPM-o protocol is spoken, and how much of it."""
+    """The MiniCPM-o protocol, and its limits."""
 
     model: str | None = Field(default=None, min_length=1, description="The model of sessions that name none; unset: the first.")
     instructions: str = Field(
@@ -205,7 +205,7 @@ class MinicpmoSettings(BaseModel, frozen=True, extra="forbid"):
 
 
 class QueueSettings(BaseModel, frozen=True, extra="forbid"):
-    """How people wait for models of which there are few."""
+    """The queue for models whose workers are all busy."""
 
     size: int = Field(default=1000, ge=0, description="The most that wait at the same time.")
     waiting_per_key: int = Field(default=0, ge=0, description="The most that wait with the same key; 0 for no limit.")
@@ -216,18 +216,18 @@ class QueueSettings(BaseModel, frozen=True, extra="forbid"):
     @field_validator("priorities")
     @classmethod
     def _validate_priorities(cls, priorities: tuple[str, ...]) -> tuple[str, ...]:
-        if wrong := [each for each in priorities if not _PRIORITY.fullmatch(each)]:
-            raise ValueError(f"expected kinds or keys with a number, such as 'chat=1'; got {quote_list(wrong)}")
+        if invalid := [each for each in priorities if not _PRIORITY.fullmatch(each)]:
+            raise ValueError(f"expected kinds or keys with a number, such as 'chat=1'; got {quote_list(invalid)}")
         return priorities
 
     @property
     def priority_by_name(self) -> Mapping[str, float]:
-        """Priorities by kind or key."""
+        """The priorities, by kind or key."""
         return {name: float(number) for name, _, number in (each.rpartition("=") for each in self.priorities)}
 
 
 class WorkerSettings(BaseModel, frozen=True, extra="forbid"):
-    """Engines in processes of their own, here and on other machines."""
+    """Engines in other processes, on this and other machines."""
 
     key_env: str = Field(default="ANTIPHON_WORKER_KEY", min_length=1, description="The variable with the key that workers join with.")
     embedded: Literal["process", "thread"] = Field(default="process", description="Where the embedded models run.")

@@ -1,1 +1,1 @@
-"""Who may do what, and how much of it: API keys, client secrets, rate limits."""
+"""Who may use the server, and how much: keys, client secrets and rate limits."""

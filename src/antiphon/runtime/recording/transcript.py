@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from antiphon.records import SessionRecord
 from antiphon.runtime.recording.answers import AnswerReader, RecordedAnswer
@@ -26,10 +26,10 @@ class TranscriptTurn(Struct):
         reason: of the model, how the response ended; None if it didn't.
     """
 
-    role: TurnRole
+    role: TurnRole = field(name="who")  # the names in the JSON of `antiphon sessions show --json`
     text: str
     at_s: float
-    latency_s: float | None = None
+    latency_s: float | None = field(name="first_s", default=None)
     reason: str | None = None
 
     @property
