@@ -62,8 +62,8 @@ class ModelEntry(BaseModel, frozen=True, extra="forbid", json_schema_extra=_desc
         origin_folder: the folder that relative paths in `options` start from: the folder of the configuration file.
     """
 
-    name: str = Field(min_length=1, description="What clients put into `model`.")
-    engine: str = Field(min_length=1, description="What answers, such as `local` or `scripted`.")
+    name: str = Field(min_length=1, description="The name that clients use in `model`.")
+    engine: str = Field(min_length=1, description="The engine that answers, such as `local` or `scripted`.")
     sessions: int | None = Field(
         default=None, ge=1, description="The most conversations at once that MiniCPM-o clients may have with it; unset: the engine's own."
     )
@@ -80,7 +80,7 @@ class Config(BaseModel, frozen=True, extra="forbid"):
         models_dir: the absolute folder of model files, which can be downloaded again.
     """
 
-    home: Path = Field(description="Folder of what the server keeps.")
+    home: Path = Field(description="Folder of the server's own data.")
     models_dir: Path = Field(description="Folder of model weights.")
     server: ServerSettings = ServerSettings()
     responses: ResponsesSettings = ResponsesSettings()

@@ -94,8 +94,8 @@ class MemoryStore:
         ]
 
     async def put_if_unfinished(self, record: ResponseRecord) -> bool:
-        stored = self._records.get(record.id)
-        if stored is None or stored.status not in UNFINISHED_STATUSES:
+        old = self._records.get(record.id)
+        if old is None or old.status not in UNFINISHED_STATUSES:
             return False
         await self.put(record)
         return True

@@ -49,7 +49,7 @@ class Npm:
 
     def _download(self, package: str, scratch: Path, advance: BytesCallback) -> Path:
         if shutil.which(self._program) is None:
-            raise SourceUnavailable(f"npm, which downloads {package}, is not installed")
+            raise SourceUnavailable(f"there is no npm on this machine to download {package}")
         command = (self._program, "pack", package, "--ignore-scripts", "--loglevel=error", "--cache", str(scratch / "cache"))
         code, errors = download(command, scratch, advance, os.environ | {"TMPDIR": str(scratch)})
         if code != 0:

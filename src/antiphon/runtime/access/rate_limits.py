@@ -195,9 +195,9 @@ def format_duration(seconds: float) -> str:
 
 
 def _rate_limit_error(kind: LimitKind, bucket: Bucket, wait_s: float) -> ClientError:
-    used = bucket.limit - bucket.state().remaining
+    used_units = bucket.limit - bucket.state().remaining
     return ClientError(
-        f"Rate limit reached on {_TEXTS[kind]}: Limit {bucket.limit}, Used {used}, Requested 1. "
+        f"Rate limit reached on {_TEXTS[kind]}: Limit {bucket.limit}, Used {used_units}, Requested 1. "
         f"Please try again in {format_duration(wait_s)}.",
         status=429,
         type=_TYPES[kind],

@@ -64,7 +64,7 @@ class PendingRecordings:
     def bytes(self) -> int:
         """The size of all of them."""
         with self._lock:
-            return sum(filed.record.bytes for filed in self._recordings.values())
+            return sum(recording.record.bytes for recording in self._recordings.values())
 
     @property
     def recordings(self) -> Sequence[SpooledRecording]:

@@ -168,24 +168,23 @@ def _speech_interval_s(questions: Sequence[RecordedQuestion], ends_s: Sequence[f
 
 
 def _compare_turn(
-    question: str | None, speech_s: tuple[float, float] | None, recorded: TurnAnswer | None, replayed: TurnAnswer | None
+    question: str | None, speech_s: tuple[float, float] | None, old_answer: TurnAnswer | None, new_answer: TurnAnswer | None
 ) -> TurnComparison:
+    old_words, new_words = (split_words(answer.text) if answer is not None else () for answer in (old_answer, new_answer))
     return TurnComparison(
         asked=question,
         speech_s=speech_s,
-        recorded=recorded,
-        replayed=replayed,
-        change={name: _difference(getattr(replayed, name, None), getattr(recorded, name, None)) for name in (*LATENCIES, "sound_ms")},
-        same=recorded is not None and replayed is not None and recorded.text == replayed.text,
-        words=len(split_words(recorded.text)) if recorded is not None else 0,
-        word_errors=count_word_errors(
-            split_words(recorded.text if recorded is not None else ""), split_words(replayed.text if replayed is not None else "")
-        ),
+        recorded=old_answer,
+        replayed=new_answer,
+        change={name: _difference(getattr(old_answer, name, None), getattr(new_answer, name, None)) for name in (*LATENCIES, "sound_ms")},
+        same=old_answer is not None and new_answer is not None and old_answer.text == new_answer.text,
+        words=len(old_words),
+        word_errors=count_word_errors(old_words, new_words),
     )
 
 
-def _difference(replayed: float | None, recorded: float | None) -> float | None:
-    return None if replayed is None or recorded is None else round(replayed - recorded, 1)
+def _difference(old: float | None, new: float | None) -> float | None:
+    return None if old is None or new is None else round(new - old, 1)
 
 
 def split_words(text: str) -> Sequence[str]:
@@ -193,12 +192,12 @@ def split_words(text: str) -> Sequence[str]:
     return _WORD.findall(text.lower().replace("’", "'"))
 
 
-def count_word_errors(recorded: Sequence[str], replayed: Sequence[str]) -> int:
+def count_word_errors(old_words: Sequence[str], new_words: Sequence[str]) -> int:
     """The word-level edit distance: deletions, insertions and replacements."""
-    row = list(range(len(replayed) + 1))
-    for count, word in enumerate(recorded, start=1):
+    row = list(range(len(new_words) + 1))
+    for count, word in enumerate(old_words, start=1):
         diagonal, row[0] = row[0], count
-        for column, other in enumerate(replayed, start=1):
+        for column, other in enumerate(new_words, start=1):
             diagonal, row[column] = row[column], min(row[column] + 1, row[column - 1] + 1, diagonal + (word != other))
     return row[-1]
 

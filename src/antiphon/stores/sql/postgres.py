@@ -69,8 +69,8 @@ class PostgresBackend:
         # libpq's `sslmode` is asyncpg's `ssl`.
         query = {"ssl" if key == "sslmode" else key: value for key, value in url.query.items()}
         if unknown := query.keys() - _PARAMETERS:
-            names, known = quote_list(sorted(unknown)), quote_list(sorted(_PARAMETERS))
-            raise ServerError(f"`store.url` has the parameter {names}, which is not known. Known are {known}.")
+            names, all_names = quote_list(sorted(unknown)), quote_list(sorted(_PARAMETERS))
+            raise ServerError(f"`store.url` has the parameter {names}, which is not known. Known are {all_names}.")
         return url.set(drivername=self.driver, query=query)
 
     def prepare(self, engine: AsyncEngine) -> None:
