@@ -313,7 +313,7 @@ def _validate(settings: Mapping[tuple[str, ...], _Setting], user_home: str | Non
     try:
         return Config.model_validate(tree)
     except ValidationError as error:
-        raise ConfigError("\n".join(_error_line(mistake, settings) for mistake in error.errors())) from None
+        raise ConfigError("\n".join(_error_line(details, settings) for details in error.errors())) from None
 
 
 def _set_nested(tree: dict[str, Any], setting: _Setting, value: Any) -> None:

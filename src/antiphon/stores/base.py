@@ -71,7 +71,7 @@ class ClientSecretStore(Protocol):
 
 
 class SessionStore(Protocol):
-    """Records of recorded sessions. A tenant of None stands for all tenants: for the operator."""
+    """Records of recorded sessions. A tenant of None means all tenants, for the operator."""
 
     async def put(self, session: SessionRecord) -> None:
         """Store a session, replacing an earlier record of it."""

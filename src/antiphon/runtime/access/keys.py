@@ -244,7 +244,7 @@ def hash_secret(secret: str) -> bytes:
 def _no_key_error() -> ClientError:
     return ClientError(
         "You didn't provide an API key. You need to provide your API key in an Authorization header using Bearer auth "
-        "(i.e. Authorization: Bearer YOUR_KEY). Whoever runs this server makes keys with `antiphon keys create`.",
+        "(i.e. Authorization: Bearer YOUR_KEY). The operator of this server creates keys with `antiphon keys create`.",
         status=401,
     )
 
@@ -252,7 +252,7 @@ def _no_key_error() -> ClientError:
 def wrong_key_error(secret: str) -> ClientError:
     """The key is not valid."""
     return ClientError(
-        f"Incorrect API key provided: {_mask(secret)}. Whoever runs this server makes keys with `antiphon keys create`.",
+        f"Incorrect API key provided: {_mask(secret)}. The operator of this server creates keys with `antiphon keys create`.",
         status=401,
         code="invalid_api_key",
     )

@@ -149,7 +149,7 @@ def _append(path: Path, content: bytes) -> None:
     if not content:
         return
     path.parent.mkdir(mode=0o700, exist_ok=True)
-    # Opened for each write: recorded sessions keep no file open, as a process may open only so many.
+    # Opened for each write: recorded sessions keep no file open, as the number of open files is limited.
     with path.open("ab", buffering=0) as file:
         rest = memoryview(content)
         while rest:

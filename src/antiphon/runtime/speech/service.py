@@ -83,7 +83,7 @@ class SpeechService:
         if self._stack is None and self.missing_reason is None:
             self._stack = self._build_stack()
         if self._stack is None:
-            raise ServerError(f"This server has no ears and no voice: {self.missing_reason}", status=501, code="speech_not_available")
+            raise ServerError(f"Speech is not available on this server: {self.missing_reason}", status=501, code="speech_not_available")
         return self._stack
 
     async def load(self) -> "SpeechStack":
@@ -137,7 +137,7 @@ class SpeechService:
         capabilities = engine.capabilities
         if capabilities.listens or (capabilities.audio_out and not capabilities.hears_speech) or self.missing_reason is not None:
             return engine
-        # Weak references: the wrapper of a worker that has left goes with it. While it lives it holds its engine, so the id stays unique.
+        # Weak references: the wrapper is freed with its worker. While it lives it holds its engine, so the id stays unique.
         wrapper = self._wrapped_engines.get(id(engine))
         if wrapper is None:
             wrapper = self._wrapped_engines[id(engine)] = self._build_cascade(engine)
