@@ -1,7 +1,7 @@
 """
-Sound as bytes: G.711 both ways, lengths and times, levels, and the header of a WAV file.
+Audio as bytes: G.711 both ways, durations, levels, and WAV headers.
 
-Sound is s16le mono (pulse code, 16 bits a sample, the low byte first) wherever nothing else is said.
+Audio is s16le mono (PCM, 16 bits a sample, low byte first) unless a docstring says otherwise.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from antiphon.errors import ClientError
 
 SAMPLE_BYTES = 2
 POSITIVE = 0x80
-"""The bit of both laws that says a sample is not negative; the codes of a sample and of its one's complement differ in it alone."""
+"""The bit of both laws for samples that are not negative; the codes of a sample and of its one's complement differ only in it."""
 
 
 class _Law(NamedTuple):
@@ -22,8 +22,8 @@ class _Law(NamedTuple):
     One of the two laws of G.711, as tables.
 
     Attributes:
-        low: the low byte of the sample that each code stands for; likewise `high`.
-        codes: the code of every sample, by its bits read as a number without a sign.
+        low: the low byte of the sample for each code; `high` is the high byte.
+        codes: the code of every sample, by its bits read as an unsigned number.
     """
 
     low: bytes
@@ -38,26 +38,26 @@ class _Law(NamedTuple):
 
     def encode(self, pcm: bytes) -> bytes:
         numbers = _unpack_samples("H", pcm)
-        # An itemgetter of one item gives the item, not a tuple of one.
+        # An itemgetter of one item returns the item, not a tuple of one.
         return bytes(itemgetter(*numbers)(self.codes)) if len(numbers) > 1 else bytes(self.codes[number] for number in numbers)
 
 
 def _build_law(magnitude: Callable[[int], int], codes: bytes) -> _Law:
     """
-    A law from both halves of its definition.
+    A law from the two halves of its definition.
 
     Args:
-        magnitude: of the sample that a code stands for.
-        codes: of the samples 0 to 32,767.
+        magnitude: the magnitude of the sample for a code.
+        codes: the codes of the samples 0 to 32,767.
     """
-    decoded = pack("<256h", *(magnitude(code) if code & POSITIVE else -magnitude(code) for code in range(256)))
-    return _Law(decoded[::2], decoded[1::2], codes + bytes(code ^ POSITIVE for code in reversed(codes)))
+    samples = pack("<256h", *(magnitude(code) if code & POSITIVE else -magnitude(code) for code in range(256)))
+    return _Law(samples[::2], samples[1::2], codes + bytes(code ^ POSITIVE for code in reversed(codes)))
 
 
 @cache
 def _build_ulaw() -> _Law:
-    # Eight segments of sixteen steps, each segment's steps twice as wide as those of the one before. The bias puts the first value in
-    # the middle of its step, half of which lies below zero; what is louder than the last step is as loud as that.
+    # Eight segments of sixteen steps; a segment's steps are twice as wide as those of the one before. The bias of 0x84 puts the first
+    # value in the middle of its step, half of which lies below zero. Louder samples are clipped to the last step.
     def magnitude(code: int) -> int:
         return ((((~code & 0x0F) << 3) + 0x84) << ((~code & 0x70) >> 4)) - 0x84
 
@@ -67,7 +67,7 @@ def _build_ulaw() -> _Law:
 
 @cache
 def _build_alaw() -> _Law:
-    # The first two segments have steps of one width. Every other bit is sent inverted, so that silence has edges on the line.
+    # The first two segments have steps of the same width. Every other bit is inverted, so that silence has edges on the line.
     def magnitude(code: int) -> int:
         segment, step = divmod((code ^ 0x55) & 0x7F, 16)
         return ((step << 4) + (0x108 if segment else 0x08)) << max(0, segment - 1)
@@ -78,10 +78,10 @@ def _build_alaw() -> _Law:
 
 def decode_ulaw(sound: bytes) -> bytes:
     """
-    Sound that the telephone brought, in America and Japan.
+    Decode mu-law, the telephone's encoding in America and Japan.
 
     Args:
-        sound: mu-law at 8 kHz, one byte a sample; any length, not kept.
+        sound: mu-law at 8 kHz, one byte a sample, any length.
 
     Returns:
         s16le, twice as many bytes.
@@ -93,10 +93,10 @@ def decode_ulaw(sound: bytes) -> bytes:
 
 def encode_ulaw(pcm: bytes) -> bytes:
     """
-    Sound as the telephone carries it, in America and Japan.
+    Encode as mu-law, the telephone's encoding in America and Japan.
 
     Args:
-        pcm: s16le mono at 8 kHz, any length; not kept.
+        pcm: s16le mono at 8 kHz, any length.
 
     Returns:
         mu-law, one byte a sample: half as many bytes.
@@ -111,10 +111,10 @@ def encode_ulaw(pcm: bytes) -> bytes:
 
 def decode_alaw(sound: bytes) -> bytes:
     """
-    Sound that the telephone brought, in most of the world.
+    Decode A-law, the telephone's encoding in most of the world.
 
     Args:
-        sound: A-law at 8 kHz, one byte a sample; any length, not kept.
+        sound: A-law at 8 kHz, one byte a sample, any length.
 
     Returns:
         s16le, twice as many bytes.
@@ -126,10 +126,10 @@ def decode_alaw(sound: bytes) -> bytes:
 
 def encode_alaw(pcm: bytes) -> bytes:
     """
-    Sound as the telephone carries it, in most of the world.
+    Encode as A-law, the telephone's encoding in most of the world.
 
     Args:
-        pcm: s16le mono at 8 kHz, any length; not kept.
+        pcm: s16le mono at 8 kHz, any length.
 
     Returns:
         A-law, one byte a sample: half as many bytes.
@@ -143,30 +143,30 @@ def encode_alaw(pcm: bytes) -> bytes:
 
 
 def duration_ms(pcm_bytes: int, rate_hz: int) -> float:
-    """How long so many bytes sound, in milliseconds."""
+    """The duration of that many bytes, in milliseconds."""
     return pcm_bytes * 1000 / (SAMPLE_BYTES * rate_hz)
 
 
 def size_bytes(ms: float, rate_hz: int) -> int:
-    """The bytes of so many milliseconds; whole samples, rounded down."""
+    """The bytes of that many milliseconds: whole samples, rounded down."""
     return int(ms * rate_hz / 1000) * SAMPLE_BYTES
 
 
 def peak(pcm: bytes | memoryview) -> int:
-    """The furthest that any of the samples is from silence, 0 to 32,768."""
+    """The largest magnitude of any sample, 0 to 32,768."""
     numbers = _unpack_samples("h", pcm)
     return max(max(numbers), -min(numbers)) if numbers else 0
 
 
 class SampleAligner:
-    """Makes whole samples of pieces of any length: half of one waits for its other half."""
+    """Cuts chunks of any length at whole samples: half a sample waits for its other half."""
 
     def __init__(self) -> None:
         self._half = b""
 
-    def align(self, piece: bytes) -> bytes:
-        """The samples that are whole with `piece`."""
-        pcm = self._half + piece if self._half else piece
+    def align(self, chunk: bytes) -> bytes:
+        """The samples that `chunk` completes."""
+        pcm = self._half + chunk if self._half else chunk
         if len(pcm) % SAMPLE_BYTES == 0:
             self._half = b""
             return pcm
@@ -177,12 +177,12 @@ class SampleAligner:
 _HEADER = Struct("<4sI4s4sIHHIIHH4sI")
 
 WAV_HEADER_BYTES = _HEADER.size
-"""How long the head of a WAV file is that is made here."""
+"""The size of the headers made here."""
 
 
 def wav_file(pcm: bytes, rate_hz: int) -> bytes:
     """
-    The sound as a WAV file.
+    The audio as a WAV file.
 
     Args:
         pcm: s16le mono.
@@ -193,15 +193,15 @@ def wav_file(pcm: bytes, rate_hz: int) -> bytes:
 
 
 def wav_header(rate_hz: int, sound_bytes: int, channels: int = 1) -> bytes:
-    """What stands before so much sound in a WAV file."""
+    """The header of a WAV file with that many bytes of audio."""
     return _build_wav_header(rate_hz, sound_bytes + _HEADER.size - 8, sound_bytes, channels)
 
 
 def streaming_wav_header(rate_hz: int) -> bytes:
     """
-    What stands before the sound of a WAV file that is sent while it is made: all but how long it will be.
+    The header of a WAV file whose length is not known yet, because it is sent while it is made.
 
-    Its two lengths are the largest there are, by which players know that the sound goes on to the end of the file.
+    Both of its lengths are the largest possible: players take that as "up to the end of the file".
     """
     return _build_wav_header(rate_hz, _UNKNOWN_SIZE, _UNKNOWN_SIZE)
 

@@ -1,7 +1,7 @@
 """
-Faults, split by whose they are: the client's, the upstream's, ours.
+Errors, split by who caused them: the client, the upstream, or this server.
 
-A fault carries what the wire needs (status, type, code, message, param); each protocol renders it in its own shape. Texts follow
+An error carries what the wire needs (status, type, code, message, param); each protocol renders it in its own shape. Texts follow
 the original API, so that a user who searches for one finds help.
 """
 
@@ -10,23 +10,23 @@ from math import isnan
 from typing import Any, Literal
 
 MAX_RETRY_AFTER_S = 86_400 * 365
-"""Beyond that nobody tries again."""
+"""One year: longer waits are cut to it."""
 
 
 class ApiError(Exception):
     """
-    Something that ends a request, with what the client is told.
+    An error that ends a request, with what the client is told.
 
-    A worker or an upstream may have said what is in it, and may lie: a status that is no error's is left out, and so are seconds that no
-    header can say.
+    Its values may come from a worker or an upstream, which may be wrong: a status outside 400 to 599 is ignored, and so are seconds that
+    no `Retry-After` header can hold.
 
     Attributes:
-        message: for a person; names what was expected and what came.
-        code: the wire's machine-readable code, or None.
+        message: for people; names what was expected and what was received.
+        code: the machine-readable code on the wire, or None.
         param: path of the offending field, such as `input[0].content[1].type`, or None.
         status: the HTTP status.
-        type: the wire's error family.
-        retry_after_s: seconds after which trying again may help, or None.
+        type: the error family on the wire.
+        retry_after_s: seconds after which a retry may help, or None.
     """
 
     status = 500
@@ -56,14 +56,14 @@ class ApiError(Exception):
 
 
 class ClientError(ApiError):
-    """The request can't be served as it stands; nothing was done."""
+    """The request can't be served as it is; nothing was done."""
 
     status = 400
     type = "invalid_request_error"
 
 
 class UpstreamError(ApiError):
-    """The engine, or the server behind it, failed, refused or fell silent."""
+    """The engine, or the server behind it, failed, refused or stopped answering."""
 
     status = 502
     type = "server_error"
@@ -74,7 +74,7 @@ class ServerError(ApiError):
 
 
 def quote_list(values: Iterable[str], conjunction: str = "and") -> str:
-    """Values quoted and joined as the original's messages do: `'a', 'b', and 'c'`."""
+    """Values quoted and joined as in the original's messages: `'a', 'b', and 'c'`."""
     quoted = [f"'{value}'" for value in values]
     if len(quoted) < 3:
         return f" {conjunction} ".join(quoted)
@@ -82,7 +82,7 @@ def quote_list(values: Iterable[str], conjunction: str = "and") -> str:
 
 
 def shorten(value: object, max_length: int = 100) -> str:
-    """A client's value for a message, cut short where it is long."""
+    """A client's value for a message, shortened to `max_length` characters."""
     text = str(value)
     return text if len(text) <= max_length else f"{text[:max_length]}…"
 
@@ -96,7 +96,7 @@ def unparsable_json(reason: str) -> ClientError:
 
 
 def nesting_too_deep(limit: int) -> ClientError:
-    """Objects and arrays in the body stand within more than `limit` others."""
+    """Objects and arrays in the body are nested more than `limit` levels deep."""
     return ClientError(f"We could not parse the JSON body of your request: it is nested more than {limit} levels deep.")
 
 
@@ -123,9 +123,9 @@ def invalid_value(param: str | None, value: object, supported: Iterable[str]) ->
 
 
 def invalid_type(param: str | None, expected: str, actual: str) -> ClientError:
-    """A field, or with no `param` the whole body, has the wrong JSON type; `expected` and `got` come with their article."""
-    place = f" for '{param}'" if param else ""
-    return ClientError(f"Invalid type{place}: expected {expected}, but got {actual} instead.", code="invalid_type", param=param)
+    """A field, or without `param` the whole body, has the wrong JSON type; `expected` and `actual` come with their article."""
+    target = f" for '{param}'" if param else ""
+    return ClientError(f"Invalid type{target}: expected {expected}, but got {actual} instead.", code="invalid_type", param=param)
 
 
 def below_minimum(param: str, kind: Literal["integer", "decimal"], minimum: float, value: object) -> ClientError:
@@ -147,19 +147,19 @@ def above_maximum(param: str, kind: Literal["integer", "decimal"], maximum: floa
 
 
 def too_short(param: str, kind: Literal["string", "array"], minimum: int, length: int) -> ClientError:
-    """A string or an array is shorter than `least`."""
+    """A string or an array is shorter than `minimum`."""
     article = "a" if kind == "string" else "an"
-    flaw, code = (f"{kind} too short", f"{kind}_below_min_length") if length else (f"empty {kind}", f"empty_{kind}")
-    came = f"{article} {kind} with length {length}" if length else f"an empty {kind}"
+    problem, code = (f"{kind} too short", f"{kind}_below_min_length") if length else (f"empty {kind}", f"empty_{kind}")
+    actual = f"{article} {kind} with length {length}" if length else f"an empty {kind}"
     return ClientError(
-        f"Invalid '{param}': {flaw}. Expected {article} {kind} with minimum length {minimum}, but got {came} instead.",
+        f"Invalid '{param}': {problem}. Expected {article} {kind} with minimum length {minimum}, but got {actual} instead.",
         code=code,
         param=param,
     )
 
 
 def too_long(param: str, kind: Literal["string", "array"], maximum: int, length: int) -> ClientError:
-    """A string or an array is longer than `most`."""
+    """A string or an array is longer than `maximum`."""
     article = "a" if kind == "string" else "an"
     return ClientError(
         f"Invalid '{param}': {kind} too long. "
@@ -170,7 +170,7 @@ def too_long(param: str, kind: Literal["string", "array"], maximum: int, length:
 
 
 def too_many_properties(param: str, maximum: int, count: int) -> ClientError:
-    """An object has more than `most` properties."""
+    """An object has more than `maximum` properties."""
     return ClientError(
         f"Invalid '{param}': too many properties. "
         f"Expected an object with at most {maximum} properties, but got an object with {count} properties instead.",
@@ -180,7 +180,7 @@ def too_many_properties(param: str, maximum: int, count: int) -> ClientError:
 
 
 def property_name_too_long(param: str, name: str, maximum: int) -> ClientError:
-    """An object has a property whose name is longer than `most`."""
+    """A property's name is longer than `maximum`."""
     return ClientError(
         f"Invalid property name in '{param}': '{shorten(name)}' is too long. "
         f"Expected a string with maximum length {maximum}, but got a string with length {len(name)} instead.",
@@ -190,7 +190,7 @@ def property_name_too_long(param: str, name: str, maximum: int) -> ClientError:
 
 
 def pattern_mismatch(param: str, pattern: str) -> ClientError:
-    """A string is not of the required form."""
+    """A string does not match the required pattern."""
     return ClientError(
         f"Invalid '{param}': string does not match pattern. Expected a string that matches the pattern '{pattern}'.",
         code="invalid_value",
@@ -199,7 +199,7 @@ def pattern_mismatch(param: str, pattern: str) -> ClientError:
 
 
 def invalid_base64(param: str) -> ClientError:
-    """A string is not whole, padded base64."""
+    """A string is not complete, padded base64."""
     return ClientError(f"Invalid '{param}'. Expected base64-encoded audio bytes but got invalid bytes.", code="invalid_value", param=param)
 
 
@@ -214,7 +214,7 @@ def invalid_event(message: str) -> ClientError:
 
 
 def invalid_modalities(param: str, modalities: Iterable[str], supported: Iterable[Iterable[str]]) -> ClientError:
-    """A combination of modalities that can't be had."""
+    """A combination of modalities that is not supported."""
     combinations = " and ".join(str(list(each)) for each in supported)
     return ClientError(
         f"Invalid modalities: {list(modalities)}. Supported combinations are: {combinations}.", code="invalid_value", param=param
@@ -222,14 +222,14 @@ def invalid_modalities(param: str, modalities: Iterable[str], supported: Iterabl
 
 
 def unsupported_parameter(param: str, model: str) -> ClientError:
-    """The field asks for what this model's engine can't do."""
+    """The field requests what this model's engine can't do."""
     return ClientError(
         f"Unsupported parameter: '{param}' is not supported with the '{model}' model.", code="unsupported_parameter", param=param
     )
 
 
 def unsupported_value(param: str, value: object, model: str, supported: Iterable[str]) -> ClientError:
-    """The field is known, but this model's engine serves only other values of it."""
+    """The field is known, but this model's engine supports only other values of it."""
     return ClientError(
         f"Unsupported value: '{value}' is not supported with the '{model}' model. Supported values are: {quote_list(supported)}.",
         code="unsupported_value",
@@ -238,9 +238,9 @@ def unsupported_value(param: str, value: object, model: str, supported: Iterable
 
 
 def model_not_found(name: str, available: Iterable[str]) -> ClientError:
-    """No configured model answers to that name."""
-    have = quote_list(available)
-    hint = f" This server has {have}." if have else " This server has no models configured."
+    """No configured model has that name."""
+    names = quote_list(available)
+    hint = f" This server has {names}." if names else " This server has no models configured."
     return ClientError(
         f"The model `{shorten(name)}` does not exist or you do not have access to it.{hint}",
         code="model_not_found",
@@ -250,7 +250,7 @@ def model_not_found(name: str, available: Iterable[str]) -> ClientError:
 
 
 def response_not_found(response_id: str) -> ClientError:
-    """No such response, or not this tenant's."""
+    """There is no such response, or it is another tenant's."""
     return ClientError(f"Response with id '{shorten(response_id)}' not found.", status=404)
 
 
@@ -262,7 +262,7 @@ def previous_response_not_found(response_id: str) -> ClientError:
 
 
 def context_length_exceeded(window: int, input_tokens: int) -> ClientError:
-    """The input, in tokens, does not fit the model's context window and `truncation` forbids dropping any."""
+    """The input does not fit the model's context window, and `truncation` forbids dropping any of it; both in tokens."""
     return ClientError(
         "Your input exceeds the context window of this model. Please adjust your input and try again. "
         f"(This model's maximum context length is {window} tokens; your input is {input_tokens} tokens.)",

@@ -1,6 +1,4 @@
-"""
-What a store keeps, free of any protocol: bodies are bytes that only their protocol reads.
-"""
+"""What a store holds, independent of any protocol: only the protocol reads the bytes of a body."""
 
 from typing import Literal
 
@@ -16,7 +14,7 @@ class ItemRecord(Struct, frozen=True, kw_only=True):
     Attributes:
         id: unique within its tenant; what `item_reference` and the pagination cursors name.
         direction: whether the client sent it with this response, or this response produced it.
-        body: the item as JSON, as it is to be shown again.
+        body: the item as JSON, as clients are shown it.
     """
 
     id: str
@@ -26,17 +24,17 @@ class ItemRecord(Struct, frozen=True, kw_only=True):
 
 class ResponseRecord(Struct, frozen=True, kw_only=True):
     """
-    One stored response, with the items that it added to its conversation.
+    One stored response, with the items it added to its conversation.
 
     Attributes:
         id: unique; begins with `resp_`.
-        tenant: whose it is; every look-up names it.
+        tenant: its owner; every look-up names it.
         created_at: Unix seconds.
         status: as on the wire; `in_progress` until it has ended.
-        model: the name that the client asked for.
-        previous_response_id: the response that it continues, or None.
+        model: the name that the client requested.
+        previous_response_id: the response it continues, or None.
         body: the response object as JSON.
-        items: input in the order given, then output in the order made; none of the ancestors' items.
+        items: its input in order, then its output in order; none of its ancestors' items.
     """
 
     id: str
@@ -51,23 +49,23 @@ class ResponseRecord(Struct, frozen=True, kw_only=True):
 
 class KeyRecord(Struct, frozen=True, kw_only=True):
     """
-    One API key. The key itself is nowhere: only its hash is kept.
+    One API key. Only its hash is stored, never the key itself.
 
     Attributes:
         id: unique; begins with `key_`.
         hash: the whole SHA-256 of the key.
-        prefix: how the key begins, for people to tell keys apart.
-        name: what its owner calls it.
+        prefix: the first characters of the key, for people to tell keys apart.
+        name: its owner's name for it.
         tenant: whose responses it reaches.
-        scopes: what it may do.
+        scopes: what it permits.
         created_at: Unix seconds, as all times here.
-        expires_at: from when on it opens nothing, or None.
-        revoked_at: since when it opens nothing, or None.
-        last_used_at: a recent use, to the minute; None where there was none.
+        expires_at: when it becomes invalid, or None.
+        revoked_at: when it was revoked, or None.
+        last_used_at: its last use, to the minute; None if it was never used.
         requests_per_minute: the limit, or None for none.
         tokens_per_minute: the limit, or None for none; input and output count.
-        streams: how many answers it may have under way at the same time, or None for any number.
-        record: which of its sessions are recorded, in the words of `recording.when`; None for those that the server records.
+        streams: how many responses may be in progress at the same time, or None for any number.
+        record: which of its sessions are recorded, a value of `recording.when`; None for the server's own rule.
     """
 
     id: str
@@ -86,20 +84,20 @@ class KeyRecord(Struct, frozen=True, kw_only=True):
     record: str | None = None
 
     def is_live(self, at: float) -> bool:
-        """Whether it opens anything at that time."""
+        """Whether it is valid at that time, in Unix seconds."""
         return self.revoked_at is None and (self.expires_at is None or at < self.expires_at)
 
 
 class ClientSecretRecord(Struct, frozen=True, kw_only=True):
     """
-    A secret that opens Realtime sessions for a while, for a client that is not trusted with a key. The secret itself is nowhere.
+    A short-lived secret that opens Realtime sessions, for a client that is not trusted with a key. Only its hash is stored.
 
     Attributes:
         hash: the whole SHA-256 of the secret.
-        key_id: the key that it was made with, which has to live as long; None where none was needed.
-        session: what its sessions begin with, as JSON.
+        key_id: the key it was created with, without which it is invalid; None where no key was needed.
+        session: the initial configuration of its sessions, as JSON.
         created_at: Unix seconds, as all times here.
-        expires_at: from when on it opens nothing; what it has opened goes on.
+        expires_at: when it becomes invalid; sessions that it has opened go on.
     """
 
     hash: bytes
@@ -114,22 +112,22 @@ SessionState = Literal["live", "kept", "interrupted"]
 
 class SessionRecord(Struct, frozen=True, kw_only=True):
     """
-    One recorded session; the recording itself is elsewhere.
+    One recorded session; the recording's files are elsewhere.
 
     Attributes:
-        id: unique; what the client knows the session by.
-        tenant: whose it is; every look-up names it.
-        key_id: the key that it was opened with; None where none was needed.
-        protocol: in which it was held, such as `realtime`.
-        mode: which kind of session of that protocol.
-        model: the one that answered.
+        id: unique; the client knows the session by it.
+        tenant: its owner; every look-up names it.
+        key_id: the key it was opened with; None where no key was needed.
+        protocol: `realtime` or `minicpmo`.
+        mode: the kind of session in that protocol.
+        model: the model that answered.
         created_at: Unix seconds, as all times here.
-        state: `live` while it is recorded, `kept` when it has ended, `interrupted` where its server died first.
+        state: `live` while it is recorded, `kept` after its end, `interrupted` if its server died first.
         ended_at: None while it is live.
-        duration_ms: from its beginning to its end.
-        reason: why it ended, in one of few words; None while it is live.
-        bytes: of all its files.
-        truncated: why the recording ends before the session; None where it doesn't.
+        duration_ms: from its start to its end.
+        reason: why it ended, a short code; None while it is live.
+        bytes: the size of all its files.
+        truncated: why the recording is shorter than the session; None if it isn't.
     """
 
     id: str

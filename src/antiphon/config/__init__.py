@@ -1,1 +1,1 @@
-"""The settings: what they are, and how they are read from files, the environment and flags."""
+"""The settings, and loading them from files, the environment and flags."""

@@ -1,5 +1,5 @@
 """
-What can be set, section by section, as `antiphon.config.load` reads it.
+The settings by section, as `antiphon.config.load` reads them.
 
 `docs/reference/configuration.md` has a heading for every setting.
 """
@@ -22,7 +22,7 @@ _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#@\s]+")
 
 
 def _split_commas(names: Any) -> Any:
-    """Names as the environment has them, separated by commas, or as a list."""
+    """A list of names, or names separated by commas as in environment variables."""
     return [name.strip() for name in names.split(",") if name.strip()] if isinstance(names, str) else names
 
 
@@ -30,30 +30,32 @@ _Names = Annotated[tuple[str, ...], BeforeValidator(_split_commas)]
 
 
 class ServerSettings(BaseModel, frozen=True, extra="forbid"):
-    """Where the server listens, to whom, and how long it waits for whom."""
+    """Where the server listens, who may use it, and how long it waits for clients."""
 
     host: str = Field(default="127.0.0.1", min_length=1, description="Address to listen on.")
     port: int = Field(default=8642, ge=0, le=65535, description="TCP port to listen on; 0 takes any free one.")
-    require_keys: bool | None = Field(default=None, description="Whether every request needs an API key; unset: once one has been made.")
-    allowed_hosts: _Names = Field(default=(), description="Names by which the server may be addressed, besides its own.")
+    require_keys: bool | None = Field(
+        default=None, description="Whether every request needs an API key; unset: once a key has been created."
+    )
+    allowed_hosts: _Names = Field(default=(), description="Host names of the server, besides its own.")
     allowed_origins: _Names = Field(default=(), description="Web origins whose pages may use the server.")
-    processes: int = Field(default=1, ge=1, le=256, description="Processes that share the work.")
-    drain_s: float = Field(default=30, ge=0, description="Seconds that answers under way get to finish when the server is to stop.")
-    connections: int = Field(default=8192, ge=1, description="The most connections open at once.")
+    processes: int = Field(default=1, ge=1, le=256, description="The number of server processes.")
+    drain_s: float = Field(default=30, ge=0, description="Seconds that responses in progress have to finish when the server stops.")
+    connections: int = Field(default=8192, ge=1, description="The most open connections.")
     connections_per_address: int = Field(default=0, ge=0, description="The most connections from one address; 0 for no limit.")
-    head_timeout_s: float = Field(default=10, gt=0, description="Seconds in which a request's head must have come.")
-    body_timeout_s: float = Field(default=30, gt=0, description="Seconds in which more of a request's body must have come.")
+    head_timeout_s: float = Field(default=10, gt=0, description="Seconds within which a request's head must arrive.")
+    body_timeout_s: float = Field(default=30, gt=0, description="Seconds within which more of a request's body must arrive.")
     keep_alive_s: float = Field(default=75, gt=0, description="Seconds that an idle connection is kept open.")
-    slow_reader_s: float = Field(default=30, gt=0, description="Seconds that a client may be behind with reading its answer.")
-    heartbeat_s: float = Field(default=15, gt=0, description="Seconds of silence after which a stream is sent a comment.")
+    slow_reader_s: float = Field(default=30, gt=0, description="Seconds that a client may take to read what was sent.")
+    heartbeat_s: float = Field(default=15, gt=0, description="Seconds of silence after which a stream gets a comment.")
     fetch_networks: _Names = Field(default=(), description="Networks that URLs in requests may lead to, besides the public internet.")
 
     @field_validator("allowed_origins")
     @classmethod
     def _validate_origins(cls, origins: tuple[str, ...]) -> tuple[str, ...]:
-        wrong = [origin for origin in origins if origin != "*" and not _ORIGIN.fullmatch(origin)]
-        if wrong:
-            raise ValueError(f"expected origins such as 'https://chat.example.com', without a path, or '*'; got {quote_list(wrong)}")
+        invalid = [origin for origin in origins if origin != "*" and not _ORIGIN.fullmatch(origin)]
+        if invalid:
+            raise ValueError(f"expected origins such as 'https://chat.example.com', without a path, or '*'; got {quote_list(invalid)}")
         return origins
 
     @field_validator("fetch_networks")
@@ -68,26 +70,25 @@ class ServerSettings(BaseModel, frozen=True, extra="forbid"):
 
 
 class ResponsesSettings(BaseModel, frozen=True, extra="forbid"):
-    """How the Responses API is spoken."""
+    """The Responses API."""
 
-    profile: Literal["openai", "openresponses"] = Field(default="openai", description="Whose encoding is followed where sources disagree.")
-    obfuscation: bool = Field(default=True, description="Pad stream events, so that their sizes don't tell the text.")
+    profile: Literal["openai", "openresponses"] = Field(default="openai", description="Whose format to follow where they differ.")
+    obfuscation: bool = Field(default=True, description="Pad stream events, so that their sizes don't reveal the text.")
     unavailable_tools: Literal["carry", "refuse"] = Field(
-        default="carry", description="What becomes of tools that a model's engine can't do: listed but not offered to it, or refused."
+        default="carry",
+        description="What to do with tools that an engine doesn't support: list them but don't offer them to it, or refuse.",
     )
 
 
 class CallsSettings(BaseModel, frozen=True, extra="forbid"):
-    """Where calls over WebRTC come in."""
+    """The addresses of WebRTC calls."""
 
-    addresses: _Names = Field(
-        default=(), description="Addresses that callers are told, where they are not those that the server listens on."
-    )
-    ports: str | None = Field(default=None, description="UDP ports to use, such as `50000-50099`; unset: any that are free.")
+    addresses: _Names = Field(default=(), description="Addresses to tell callers, if they differ from those the server listens on.")
+    ports: str | None = Field(default=None, description="UDP ports to use, such as `50000-50099`; unset: any free ones.")
 
     @property
     def port_range(self) -> range:
-        """The ports; empty for any."""
+        """The ports; empty for any port."""
         if self.ports is None:
             return range(0)
         first, _, last = self.ports.partition("-")
@@ -112,68 +113,66 @@ class CallsSettings(BaseModel, frozen=True, extra="forbid"):
 
 
 def _is_port_range(ports: str) -> bool:
-    matched = _PORTS.fullmatch(ports)
-    return matched is not None and 1024 <= int(matched[1]) <= int(matched[2]) <= 65535
+    match = _PORTS.fullmatch(ports)
+    return match is not None and 1024 <= int(match[1]) <= int(match[2]) <= 65535
 
 
 class RealtimeSettings(BaseModel, frozen=True, extra="forbid"):
-    """How the Realtime API is spoken, and how much of it."""
+    """The Realtime API, and its limits."""
 
     dialect: Literal["auto", "ga", "beta"] = Field(
-        default="auto", description="The dialect spoken; `auto`: the one that the client asks for."
+        default="auto", description="The dialect to speak; `auto`: the one that the client requests."
     )
     auth_failure: Literal["http", "event"] = Field(
-        default="http", description="How a client is refused: by an HTTP status before its WebSocket is accepted, or by an event on it."
+        default="http", description="How to refuse a client: with an HTTP status instead of a WebSocket, or with an event on the WebSocket."
     )
     sessions: int = Field(default=2048, ge=1, description="The most sessions open at once.")
     session_minutes: float = Field(default=60, gt=0, description="Minutes after which a session ends.")
-    instructions: str | None = Field(default=None, description="What the model is told in sessions that tell it nothing.")
-    transcription_model: str | None = Field(
-        default=None, min_length=1, description="The model that transcribes in sessions that do just that."
-    )
+    instructions: str | None = Field(default=None, description="Instructions for sessions that have none.")
+    transcription_model: str | None = Field(default=None, min_length=1, description="The model of transcription sessions.")
 
 
 VAD_MODEL, TURN_MODEL = "silero-vad", "smart-turn-v3.2"
-"""The models that tell when someone speaks, and when they are done."""
+"""The models that detect speech, and the end of a turn."""
 
 
 class SpeechSettings(BaseModel, frozen=True, extra="forbid"):
-    """Ears and a voice for models that only read and write."""
+    """Transcription and speech synthesis for models that only read and write text."""
 
-    enabled: bool | None = Field(default=None, description="Whether models get ears and a voice; unset: where all they need is here.")
-    speculation: bool = Field(default=True, description="Begin with an answer while the silence after a turn is still being counted.")
-    ears: str = Field(default="moonshine-tiny-en", min_length=1, description="What writes down what is said.")
+    enabled: bool | None = Field(default=None, description="Whether text models get speech; unset: if all it needs is installed.")
+    speculation: bool = Field(default=True, description="Start the response before it is certain that the turn has ended.")
+    ears: str = Field(default="moonshine-tiny-en", min_length=1, description="The model that transcribes.")
     ears_url: str | None = Field(default=None, description="A server that has it, such as `http://127.0.0.1:8000/v1`.")
     ears_key_env: str | None = Field(default=None, description="The environment variable with that server's key.")
-    ears_languages: _Names = Field(default=(), description="Languages that the server's model understands, as codes; none for any.")
-    voice: str = Field(default="piper-en-us-joe-medium", min_length=1, description="What speaks.")
+    ears_languages: _Names = Field(default=(), description="Languages that this server's model understands, as codes; empty for any.")
+    voice: str = Field(default="piper-en-us-joe-medium", min_length=1, description="The model that speaks.")
     voice_url: str | None = Field(default=None, description="A server that has it, such as `http://127.0.0.1:8880/v1`.")
     voice_key_env: str | None = Field(default=None, description="The environment variable with that server's key.")
-    voices: _Names = Field(default=(), description="Voices that the server has.")
-    voice_folders: _Names = Field(default=(), description="Folders with more voices of Piper's.")
+    voices: _Names = Field(default=(), description="Voices that this server has.")
+    voice_folders: _Names = Field(default=(), description="Folders with more Piper voices.")
     voice_aliases: _Names = Field(default=(), description="Other names for voices, as `nova=en_US-joe-medium`.")
 
     @field_validator("voice_aliases")
     @classmethod
     def _validate_voice_aliases(cls, aliases: tuple[str, ...]) -> tuple[str, ...]:
-        if wrong := [alias for alias in aliases if alias.count("=") != 1]:
-            raise ValueError(f"expected pairs such as 'nova=en_US-joe-medium'; got {quote_list(wrong)}")
+        if invalid := [alias for alias in aliases if alias.count("=") != 1]:
+            raise ValueError(f"expected pairs such as 'nova=en_US-joe-medium'; got {quote_list(invalid)}")
         return aliases
 
     @property
     def voice_by_alias(self) -> Mapping[str, str]:
-        """Voices by the other names that were given to them."""
+        """Voices by their aliases."""
         return dict(alias.split("=") for alias in self.voice_aliases)
 
     @property
     def catalogue_models(self) -> tuple[str, ...]:
-        """The models of the catalogue that this takes."""
+        """The models of the catalogue that these settings need."""
         parts = ((self.ears, self.ears_url), (self.voice, self.voice_url))
         return (VAD_MODEL, TURN_MODEL, *(model for model, url in parts if url is None))
 
 
 class StoreSettings(BaseModel, frozen=True, extra="forbid"):
-    """Where responses are kept."""
+    """Where responses are stored."""
 
     url: str = Field(default="sqlite", min_length=1, description="`sqlite` for a file in the home folder, `memory`, or an SQLAlchemy URL.")
 
@@ -181,76 +180,76 @@ class StoreSettings(BaseModel, frozen=True, extra="forbid"):
 class LoggingSettings(BaseModel, frozen=True, extra="forbid"):
     """What is logged, and how."""
 
-    level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="The least severity that is logged.")
+    level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="The lowest level to log.")
     format: Literal["auto", "console", "json"] = Field(default="auto", description="`auto`: `console` on a terminal, else `json`.")
-    content: bool = Field(default=False, description="Log what is asked and answered, for debugging.")
+    content: bool = Field(default=False, description="Log the content of requests and responses, for debugging.")
 
 
 class MinicpmoSettings(BaseModel, frozen=True, extra="forbid"):
-    """How the MiniCPM-o protocol is spoken, and how much of it."""
+    """The MiniCPM-o protocol, and its limits."""
 
     model: str | None = Field(default=None, min_length=1, description="The model of sessions that name none; unset: the first.")
-    instructions: str = Field(
-        default="You are a helpful assistant.", description="What the model is told in sessions that tell it nothing."
-    )
+    instructions: str = Field(default="You are a helpful assistant.", description="Instructions for sessions that have none.")
     video_s: float = Field(default=300, gt=0, description="Seconds after which a video session ends.")
     audio_s: float = Field(default=600, gt=0, description="Seconds after which an audio session ends.")
     chat_s: float = Field(default=3600, gt=0, description="Seconds after which a chat session ends.")
-    warning_s: float = Field(default=30, ge=0, description="Seconds before the end from which on a session is told how many are left.")
-    init_s: float = Field(default=30, gt=0, description="Seconds in which a client that has its turn must begin.")
-    idle_s: float = Field(default=60, gt=0, description="Seconds that a session may be without sound or pictures.")
+    warning_s: float = Field(default=30, ge=0, description="Seconds before its end from which a session is told how many are left.")
+    init_s: float = Field(default=30, gt=0, description="Seconds within which a client must start once it is served.")
+    idle_s: float = Field(default=60, gt=0, description="Seconds that a session may be without audio or video.")
     chat_idle_s: float = Field(default=300, gt=0, description="Seconds that a chat session may be without a question.")
-    resume_s: float = Field(default=20, ge=0, description="Seconds that a session waits for a client that lost its network; 0: none does.")
+    resume_s: float = Field(default=20, ge=0, description="Seconds that a session waits for a client that lost its network; 0: not at all.")
     presets: str | None = Field(default=None, min_length=1, description="Folder of presets and voices; unset: in the home folder.")
 
 
 class QueueSettings(BaseModel, frozen=True, extra="forbid"):
-    """How people wait for models of which there are few."""
+    """The queue for models whose workers are all busy."""
 
-    size: int = Field(default=1000, ge=0, description="The most that wait at the same time.")
-    waiting_per_key: int = Field(default=0, ge=0, description="The most that wait with the same key; 0 for no limit.")
-    serving_per_key: int = Field(default=0, ge=0, description="The most that are served with the same key; 0 for no limit.")
+    size: int = Field(default=1000, ge=0, description="The most clients that wait.")
+    waiting_per_key: int = Field(default=0, ge=0, description="The most clients that wait with the same key; 0 for no limit.")
+    serving_per_key: int = Field(default=0, ge=0, description="The most clients that are served with the same key; 0 for no limit.")
     priorities: _Names = Field(default=(), description="Who goes first, as `chat=1,key_68af=2`: kinds or keys; a higher number goes first.")
-    update_s: float = Field(default=3, gt=0, description="Seconds after which someone who waits is told so again.")
+    update_s: float = Field(default=3, gt=0, description="Seconds between two updates to a client that waits.")
 
     @field_validator("priorities")
     @classmethod
     def _validate_priorities(cls, priorities: tuple[str, ...]) -> tuple[str, ...]:
-        if wrong := [each for each in priorities if not _PRIORITY.fullmatch(each)]:
-            raise ValueError(f"expected kinds or keys with a number, such as 'chat=1'; got {quote_list(wrong)}")
+        if invalid := [each for each in priorities if not _PRIORITY.fullmatch(each)]:
+            raise ValueError(f"expected kinds or keys with a number, such as 'chat=1'; got {quote_list(invalid)}")
         return priorities
 
     @property
     def priority_by_name(self) -> Mapping[str, float]:
-        """Priorities by kind or key."""
+        """The priorities, by kind or key."""
         return {name: float(number) for name, _, number in (each.rpartition("=") for each in self.priorities)}
 
 
 class WorkerSettings(BaseModel, frozen=True, extra="forbid"):
-    """Engines in processes of their own, here and on other machines."""
+    """Engines in other processes, on this and other machines."""
 
-    key_env: str = Field(default="ANTIPHON_WORKER_KEY", min_length=1, description="The variable with the key that workers join with.")
+    key_env: str = Field(
+        default="ANTIPHON_WORKER_KEY", min_length=1, description="The environment variable with the key for workers to join."
+    )
     embedded: Literal["process", "thread"] = Field(default="process", description="Where the embedded models run.")
-    probe_s: float = Field(default=5, gt=0, description="Seconds between looks at a worker that has nothing to do.")
-    failures: int = Field(default=3, ge=1, description="Failures one after another until a worker gets nobody for a while.")
-    quarantine_s: float = Field(default=60, gt=0, description="Seconds of that while.")
+    probe_s: float = Field(default=5, gt=0, description="Seconds between health checks of an idle worker.")
+    failures: int = Field(default=3, ge=1, description="Consecutive failures after which a worker is quarantined.")
+    quarantine_s: float = Field(default=60, gt=0, description="Seconds that a quarantined worker gets no clients.")
 
 
 class RecordingSettings(BaseModel, frozen=True, extra="forbid"):
     """Recordings of sessions."""
 
     when: Literal["never", "consent", "always"] = Field(
-        default="never", description="Which sessions are recorded: none, those that ask for it, or all; a key may say more."
+        default="never", description="Which sessions to record: none, those that request it, or all; a key may have its own rule."
     )
     url: str | None = Field(
-        default=None, min_length=1, description="Where recordings are kept: a folder or `s3://…`; unset: in the home folder."
+        default=None, min_length=1, description="Where to store recordings: a folder or `s3://…`; unset: in the home folder."
     )
     days: float = Field(default=30, ge=0, description="Days after which a recording is deleted; 0: never.")
     most_gb: float = Field(default=10, ge=0, description="Gigabytes after which the oldest recordings are deleted; 0: never.")
     spool_gb: float = Field(
-        default=10, ge=0, description="Gigabytes for recordings that can't be put where they are kept, and go the oldest first; 0: any."
+        default=10, ge=0, description="Gigabytes for recordings that can't be stored yet; beyond it the oldest are deleted; 0: no limit."
     )
-    free_gb: float = Field(default=1, ge=0, description="Gigabytes of the home folder's disk that recordings leave free; 0: none.")
+    free_gb: float = Field(default=1, ge=0, description="Gigabytes to leave free on the home folder's disk; 0: none.")
 
     @property
     def spool_bytes(self) -> int:

@@ -11,21 +11,21 @@ from antiphon.records import ClientSecretRecord, Direction, ItemRecord, KeyRecor
 SortOrder = Literal["asc", "desc"]
 
 UNFINISHED_STATUSES = ("in_progress", "queued")
-"""What a response says while somebody works on it, or is to."""
+"""The statuses of a response that a server works on, or is about to."""
 
 MAX_CHAIN_LENGTH = 10_000
-"""Responses in one conversation: far beyond any model's context window, and what a damaged store can make us read at most."""
+"""The most responses in one conversation: far beyond any context window, and a bound on what a damaged store makes us read."""
 
 
 class ItemPage(Struct, frozen=True):
-    """A slice of a list: the items, and whether more follow in the direction that was asked."""
+    """One page of a list of items, and whether more follow in the order asked for."""
 
     items: tuple[ItemRecord, ...]
     has_more: bool
 
 
 class SessionPage(Struct, frozen=True):
-    """A slice of a list of sessions, and whether more follow in the direction that was asked."""
+    """One page of a list of sessions, and whether more follow in the order asked for."""
 
     sessions: tuple[SessionRecord, ...]
     has_more: bool
@@ -40,41 +40,41 @@ class MissingAncestor(LookupError):
 
 
 def chain_too_long_error(response_id: str) -> ServerError:
-    """The conversation that ends in this response has more of them than a store reads at once."""
+    """The conversation that ends in this response is longer than `MAX_CHAIN_LENGTH`."""
     return ServerError(f"The conversation of response '{response_id}' is longer than {MAX_CHAIN_LENGTH} responses.")
 
 
 class KeyStore(Protocol):
-    """Where API keys are kept; of all tenants, as whoever looks doesn't know yet whose it is."""
+    """API keys of all tenants: who looks one up doesn't know its tenant yet."""
 
     async def add(self, key: KeyRecord) -> None:
-        """Keep a new key."""
+        """Store a new key."""
 
     async def all(self) -> Sequence[KeyRecord]:
-        """Every key, revoked ones too, the oldest first."""
+        """Every key, revoked ones too, oldest first."""
 
     async def revoke(self, key_id: str, at: int) -> bool:
-        """Have a key open nothing from now on; whether there was such a key, not revoked before."""
+        """Revoke a key; returns whether there was one that had not been revoked."""
 
     async def mark_used(self, last_used_at: Mapping[str, int]) -> None:
-        """Keep when keys were used last, by their ids; never an earlier time than is kept already."""
+        """Store when keys were last used, by id; a time before the stored one changes nothing."""
 
 
 class ClientSecretStore(Protocol):
-    """Where client secrets are kept; of all tenants, as whoever looks doesn't know yet whose it is."""
+    """Client secrets of all tenants: who looks one up doesn't know its tenant yet."""
 
     async def add(self, secret: ClientSecretRecord) -> None:
-        """Keep a new secret, and forget those that had expired when it was made."""
+        """Store a new secret, and delete those that had expired when it was made."""
 
     async def find(self, hash: bytes) -> ClientSecretRecord | None:
         """The secret with that hash, expired or not; None where there is none."""
 
 
 class SessionStore(Protocol):
-    """Where it is kept which sessions were recorded. A tenant of None stands for all of them: for who looks after the server."""
+    """Records of recorded sessions. A tenant of None means all tenants, for the operator."""
 
     async def put(self, session: SessionRecord) -> None:
-        """Keep a session, in place of an earlier record of it."""
+        """Store a session, replacing an earlier record of it."""
 
     async def get(self, tenant: str | None, session_id: str) -> SessionRecord | None:
         """The session with that id, or None."""
@@ -84,8 +84,8 @@ class SessionStore(Protocol):
         A page of the sessions.
 
         Args:
-            after: id of the session before the page, in the order asked; None for the first page.
-            limit: at most so many, 1 or more.
+            after: id of the session before the page, in that order; None for the first page.
+            limit: the most sessions in the page, at least 1.
             order: `asc` is the order in which they began.
 
         Raises:
@@ -93,59 +93,64 @@ class SessionStore(Protocol):
         """
 
     async def delete(self, tenant: str | None, session_id: str) -> bool:
-        """Forget a session; whether there was one."""
+        """Delete a session's record; returns whether there was one."""
 
     async def oldest(self, limit: int) -> Sequence[SessionRecord]:
-        """So many of the sessions that have ended, at most, of all tenants; the oldest first."""
+        """At most `limit` sessions of all tenants that have ended, oldest first."""
 
     async def live(self) -> Sequence[SessionRecord]:
-        """The sessions that say that they are live, of all tenants; the oldest first."""
+        """The sessions of all tenants with the state `live`, oldest first."""
 
     async def total_bytes(self) -> int:
-        """What all recordings come to."""
+        """The bytes of all recordings together."""
 
 
 class Store(Protocol):
     """
-    Where responses and their items are kept. Every look-up names the tenant; another tenant's id is as good as none.
+    Responses and their items. Every look-up names the tenant; another tenant's id finds nothing.
 
-    Whatever a method wrote is durable when it returns: it survives the death of this process at any later moment.
+    What a method wrote is durable when it returns: it survives the death of this process at any later moment.
     """
 
     @property
     def keys(self) -> KeyStore:
-        """The API keys, kept in the same place."""
+        """The API keys, in the same place."""
 
     @property
     def client_secrets(self) -> ClientSecretStore:
-        """The client secrets, kept in the same place."""
+        """The client secrets, in the same place."""
 
     @property
     def sessions(self) -> SessionStore:
-        """Which sessions were recorded, kept in the same place."""
+        """The records of recorded sessions, in the same place."""
 
     async def open(self) -> None:
-        """Connect and bring the schema up to date; once, before anything else."""
+        """
+        Connect and bring the schema up to date; once, before anything else.
+
+        Raises:
+            ServerError: the database can't be used; the message says what to do about it.
+        """
 
     async def close(self) -> None:
-        """Finish what was asked and let go; idempotent."""
+        """Finish pending writes and disconnect; idempotent."""
 
     async def put(self, record: ResponseRecord) -> None:
-        """Keep `record` with its items, replacing all of an earlier record with the same id."""
+        """Store `record` with its items, replacing all of an earlier record with the same id."""
 
     async def get(self, tenant: str, response_id: str) -> ResponseRecord | None:
         """The record with all its items, or None."""
 
     async def delete(self, tenant: str, response_id: str) -> bool:
-        """Forget a response and its items; whether there was one."""
+        """Delete a response and its items; returns whether there was one."""
 
     async def chain(self, tenant: str, response_id: str) -> Sequence[ResponseRecord]:
         """
-        The response and all that it continues, oldest first; empty when there is no such response.
+        The response and all its ancestors, oldest first; empty when there is no such response.
 
         Raises:
-            MissingAncestor: one of them was deleted, so that the conversation can't be told whole.
-            ServerError: there are more than `LONGEST_CHAIN`.
+            MissingAncestor: one of them was deleted, so the conversation is not complete.
+            ServerError: there are more than `MAX_CHAIN_LENGTH`.
         """
 
     async def item(self, tenant: str, item_id: str) -> ItemRecord | None:
@@ -159,8 +164,8 @@ class Store(Protocol):
 
         Args:
             direction: which of its items.
-            after: id of the item before the page, in the order asked; None for the first page.
-            limit: at most so many, 1 or more.
+            after: id of the item before the page, in that order; None for the first page.
+            limit: the most items in the page, at least 1.
             order: `asc` is the order of the conversation.
 
         Returns:
@@ -172,11 +177,11 @@ class Store(Protocol):
 
     async def orphans(self) -> Sequence[ResponseRecord]:
         """
-        Every tenant's records that say `in_progress` or `queued` though no living server works on them, in the order they were put.
+        Unfinished records of every tenant that no living server works on, in the order they were put.
 
-        Who puts such a record works on it until its store is closed or its process dies. Where a store can't be shared by several
-        servers, all that was put before this one opened it is nobody's.
+        A server works on the records it has put until its store is closed or its process dies. In a store that several servers can't
+        share, everything put before this server opened it is an orphan.
         """
 
     async def put_if_unfinished(self, record: ResponseRecord) -> bool:
-        """Put `record` in place of one that says `in_progress` or `queued`; whether it still said so, else nothing is done."""
+        """Replace an unfinished record by `record`; returns False, and changes nothing, where the stored one is not unfinished."""

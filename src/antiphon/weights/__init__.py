@@ -1,1 +1,1 @@
-"""Model files as data: a catalogue, fetching, and verifying by sha256 before anything is loaded."""
+"""Model weights: a catalogue, downloads, and verification by SHA-256 before anything is loaded."""

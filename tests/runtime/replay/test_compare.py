@@ -6,9 +6,9 @@ from array import array
 import pytest
 
 from antiphon.audio import wav_file
+from antiphon.runtime.recording.answers import find_answers, find_transcripts
 from antiphon.runtime.recording.files import EventLine
 from antiphon.runtime.recording.mixing import PcmAudio
-from antiphon.runtime.replay.answers import find_answers, find_transcripts
 from antiphon.runtime.replay.compare import Spread, compare, count_word_errors, split_words, summarize
 from antiphon.runtime.replay.questions import find_questions, find_speech
 from support.runtime.recorded_sessions import recording

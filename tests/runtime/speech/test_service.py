@@ -56,7 +56,7 @@ def test_without_weights_an_engine_is_left_as_it_is_and_the_reason_is_known(tmp_
     assert speech.with_speech(within) is within
     assert speech.missing_reason is not None
     assert f"antiphon models pull {' '.join(MODELS)}" in speech.missing_reason
-    with pytest.raises(ServerError, match="no ears and no voice") as refused:
+    with pytest.raises(ServerError, match="Speech is not available on this server") as refused:
         asyncio.run(speech.load())
     assert (refused.value.status, refused.value.code) == (501, "speech_not_available")
 

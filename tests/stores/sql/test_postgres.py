@@ -49,12 +49,12 @@ async def test_a_server_leaves_what_another_works_on_until_that_one_is_gone(post
 
 _WORKS_UNTIL_KILLED = """
 import asyncio, sys
-from antiphon.stores.sql.store import Sql
+from antiphon.stores.sql.store import SqlStore
 sys.path.insert(0, sys.argv[2])
 from support.stores.responses import response
 
 async def main():
-    store = Sql(sys.argv[1])
+    store = SqlStore(sys.argv[1])
     await store.open()
     await store.put(response("resp_1", "in_progress"))
     await store.put(response("resp_2", "completed"))

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.stores.sql.sqlite import explain_sqlite_error, make_private_file
+from antiphon.stores.sql.sqlite import SqliteBackend, make_private_file
 
 
 def test_a_full_disk_is_told_as_such() -> None:
@@ -15,7 +15,9 @@ def test_a_full_disk_is_told_as_such() -> None:
     with pytest.raises(sqlite3.OperationalError) as full:
         database.execute("INSERT INTO words VALUES (?)", ("a" * 100_000,))
     database.close()
-    assert explain_sqlite_error(full.value) == "can't be written: the disk is full. Free some space; what was stored before is safe"
+    assert (
+        SqliteBackend().explain_error(full.value) == "can't be written: the disk is full. Free some space; what was stored before is safe"
+    )
 
 
 def test_a_detailed_error_is_told_as_its_kind(tmp_path: Path) -> None:
@@ -25,12 +27,11 @@ def test_a_detailed_error_is_told_as_its_kind(tmp_path: Path) -> None:
     with pytest.raises(sqlite3.OperationalError) as read_only:
         database.execute("CREATE TABLE words (word TEXT)")
     database.close()
-    assert "it is read-only" in str(explain_sqlite_error(read_only.value))
+    assert "it is read-only" in str(SqliteBackend().explain_error(read_only.value))
 
 
 def test_an_error_of_another_kind_is_not_explained() -> None:
-    assert explain_sqlite_error(OverflowError()) is None
-    assert explain_sqlite_error(None) is None
+    assert SqliteBackend().explain_error(OverflowError()) is None
 
 
 def test_a_file_that_is_there_is_left_as_it_is(tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ async def test_closing_finishes_what_was_asked(file: Path) -> None:
 
 _WRITES_UNTIL_KILLED = """
 import asyncio, sys
-from antiphon.stores.sql.store import Sql
+from antiphon.stores.sql.store import SqlStore
 sys.path.insert(0, sys.argv[2])
 from support.stores.responses import response
 
@@ -86,7 +86,7 @@ async def write(store, worker):
         print(f"resp_{worker}_{number}", flush=True)
 
 async def main():
-    store = Sql(f"sqlite:///{sys.argv[1]}")
+    store = SqlStore(f"sqlite:///{sys.argv[1]}")
     await store.open()
     async with asyncio.TaskGroup() as group:
         for worker in range(10):
@@ -255,9 +255,9 @@ async def test_a_closed_store_takes_nothing_more(file: Path) -> None:
         ("scroll", "neither `sqlite`, `memory` nor an SQLAlchemy URL"),
         ("sqlite://", "names no file: sqlite://. For a store in memory, set it to `memory`"),
         ("sqlite:///:memory:", "names no file"),
-        ("scroll://alexandria/library", "not supported: scroll. There are sqlite and postgresql"),
+        ("scroll://alexandria/library", "not supported: scroll. Supported are sqlite and postgresql"),
         ("postgresql://h", "names no database: postgresql://h"),
-        ("postgres://u:secret@h/d?sslmode=require&colour=red", "has the parameter 'colour'; there are 'host', "),
+        ("postgres://u:secret@h/d?sslmode=require&colour=red", "has the parameter 'colour', which is not known. Known are 'host', "),
     ],
 )
 async def test_a_url_that_leads_nowhere_is_told(url: str, told: str) -> None:

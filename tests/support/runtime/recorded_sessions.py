@@ -44,6 +44,7 @@ class Desk:
 
     def __init__(self, folder, place=None, room=NO_LIMITS, blobs=BlobStore, now=time.time, **settings):
         self.noticed = []
+        self.rounds = 0
         self.folder = folder
         self.store = MemoryStore()
         self.metrics = Metrics()

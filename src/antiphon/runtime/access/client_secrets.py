@@ -1,7 +1,7 @@
 """
-Client secrets: what a server with a key gives to a browser or a phone, so that it can open Realtime sessions by itself, for a while.
+Client secrets: short-lived secrets that a server with a key gives to a browser or a phone to open Realtime sessions with.
 
-A secret stands for the key that it was made with, and falls with it; it opens nothing but sessions.
+A secret stands for the key it was created with, and becomes invalid with it; it opens nothing but sessions.
 """
 
 import hmac
@@ -14,20 +14,20 @@ from msgspec import Struct
 from antiphon.errors import ClientError
 from antiphon.records import ClientSecretRecord
 from antiphon.runtime.access.keys import Caller, Keyring, hash_secret, wrong_key_error
-from antiphon.stores.base import ClientSecretStore as Kept
+from antiphon.stores.base import ClientSecretStore
 
 PREFIX = "ek_"
 
 
 class NewClientSecret(Struct, frozen=True):
-    """A new secret, which can't be had again; `expires_at` is in Unix seconds."""
+    """A new secret, whose value can't be read again; `expires_at` is in Unix seconds."""
 
     value: str
     expires_at: int
 
 
 class ClientSecretGrant(Struct, frozen=True, eq=False):
-    """Who comes with a secret, and what their session begins with, as JSON."""
+    """The caller that a secret stands for, and the initial configuration of its session, as JSON."""
 
     caller: Caller
     session: bytes
@@ -41,39 +41,39 @@ class ClientSecretIssuer:
         clock: Unix seconds.
     """
 
-    def __init__(self, store: Kept, keyring: Keyring, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, store: ClientSecretStore, keyring: Keyring, clock: Callable[[], float] = time.time) -> None:
         self._store = store
         self._keyring = keyring
         self._clock = clock
 
     async def create(self, caller: Caller, session: bytes, lifetime_s: int) -> NewClientSecret:
-        """A secret that opens sessions for whoever has it, as if they were `caller`."""
+        """A new secret that opens sessions on behalf of `caller`."""
         now = int(self._clock())
-        made = NewClientSecret(f"{PREFIX}{secrets.token_hex(32)}", now + lifetime_s)
+        secret = NewClientSecret(f"{PREFIX}{secrets.token_hex(32)}", now + lifetime_s)
         key_id = None if caller.key is None else caller.key.id
         await self._store.add(
-            ClientSecretRecord(hash=hash_secret(made.value), key_id=key_id, session=session, created_at=now, expires_at=made.expires_at)
+            ClientSecretRecord(hash=hash_secret(secret.value), key_id=key_id, session=session, created_at=now, expires_at=secret.expires_at)
         )
-        return made
+        return secret
 
     async def redeem(self, secret: str) -> ClientSecretGrant:
         """
-        What a secret opens.
+        What a secret grants.
 
         Raises:
-            ClientError: 401; it is unknown, has expired, or the key that it was made with opens nothing any more.
+            ClientError: 401; it is unknown, has expired, or the key it was created with is no longer valid.
         """
-        wanted = hash_secret(secret)
-        found = await self._store.find(wanted)
-        if found is None or not hmac.compare_digest(found.hash, wanted):
+        digest = hash_secret(secret)
+        record = await self._store.find(digest)
+        if record is None or not hmac.compare_digest(record.hash, digest):
             raise wrong_key_error(secret)
-        if self._clock() >= found.expires_at:
+        if self._clock() >= record.expires_at:
             raise ClientError(
-                "The client secret has expired. Ask for a new one with `POST /v1/realtime/client_secrets`.",
+                "The client secret has expired. Create a new one with `POST /v1/realtime/client_secrets`.",
                 status=401,
                 code="invalid_api_key",
             )
-        caller = await self._keyring.caller_for_key(found.key_id)
+        caller = await self._keyring.caller_for_key(record.key_id)
         if caller is None:
             raise wrong_key_error(secret)
-        return ClientSecretGrant(caller, found.session)
+        return ClientSecretGrant(caller, record.session)

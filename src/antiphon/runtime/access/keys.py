@@ -1,8 +1,8 @@
 """
-Who may use the server: keys made, known and revoked.
+Who may use the server: API keys and their scopes.
 
-All keys are held in memory as they were in the store a moment ago. So a wrong key costs no look-up, however many are tried, and one
-that is revoked, here or by another process, opens nothing after `FRESH_S`.
+All keys are cached in memory, no older than `REFRESH_S`. So a wrong key costs no look-up in the store, however many are tried, and a
+key that is revoked, here or by another process, stops working after `REFRESH_S`.
 """
 
 import asyncio
@@ -27,33 +27,33 @@ SCOPES: dict[Scope, str] = {
     "responses:read": "read stored responses and their items",
     "models:read": "list the models",
     "realtime": "hold Realtime sessions, and make secrets that open them",
-    "audio": "have recordings written down, and texts read aloud",
+    "audio": "transcribe audio, and turn text into speech",
     "sessions": "see and delete recordings of sessions",
     "admin": "see how the server is doing",
 }
 DEFAULT_SCOPES: tuple[Scope, ...] = ("responses:write", "responses:read", "models:read", "realtime", "audio", "sessions")
 
 REFRESH_S = 2.0
-"""How old what is known of the keys may be."""
+"""The greatest age of the cached keys."""
 
 EARLY_REFRESHES_PER_MINUTE = 60
-"""How often the keys are read anew, fresh or not, because one is not found or there are none: it may have just been made."""
+"""How often an unknown key, or the lack of any, makes us read the keys early: one may have just been created."""
 
 LAST_USED_INTERVAL_S = 60.0
-"""How often the last uses are written down."""
+"""Seconds between two writes of the times of last use."""
 
 ANONYMOUS_TENANT = ""
-"""The tenant of whoever needs no key."""
+"""The tenant of requests that need no key."""
 
 
 class Caller(Struct, frozen=True, eq=False):
     """
-    Who is asking.
+    Who sends a request.
 
     Attributes:
-        tenant: whose responses they reach.
-        key: their key; None where none was needed.
-        allowance: what the key may use; None without a key.
+        tenant: whose responses it reaches.
+        key: its key; None where none was needed.
+        allowance: the key's limits; None without a key.
     """
 
     tenant: str
@@ -74,7 +74,7 @@ def make_key(
     record: str | None = None,
 ) -> tuple[KeyRecord, str]:
     """
-    A new key, to be kept by whoever asked; and the key itself, which can't be had again.
+    The record of a new key, to be stored by the caller, and the key itself, which can't be read again.
 
     Raises:
         ServerError: there is no such scope.
@@ -101,13 +101,13 @@ def make_key(
 
 class Keyring:
     """
-    The keys that a server knows.
+    The API keys of a server.
 
     Args:
-        required: whether a key is needed; None: from when there has ever been one.
+        is_required: whether requests need a key; None: once a key has been created.
         clock: Unix seconds.
-        pace: seconds from any origin, for the limits.
-        allow: what a key may use, where that is counted elsewhere than here.
+        monotonic: seconds from any origin, for refreshes and limits.
+        new_allowance: makes a key's allowance, where another process counts it.
     """
 
     def __init__(
@@ -131,29 +131,29 @@ class Keyring:
         self._refresh_lock = asyncio.Lock()
 
     async def open(self) -> None:
-        """Read the keys; once the store is open."""
+        """Read the keys; call it once the store is open."""
         await self._refresh(0)
 
     async def close(self) -> None:
-        """Write down the last uses; while the store is still open."""
+        """Write the times of last use; call it while the store is still open."""
         await self._write_last_used()
 
     @property
     def has_live_key(self) -> bool:
-        """Whether there is a key that opens anything."""
+        """Whether there is a valid key."""
         return any(key.is_live(self._clock()) for key in self._keys_by_hash.values())
 
     @property
     def is_open(self) -> bool:
-        """Whether no key is needed, as far as is known."""
+        """Whether requests need no key, as far as is known."""
         return self._is_required is False or (self._is_required is None and not self._keys_by_hash)
 
     async def authenticate(self, secret: str | None) -> Caller:
         """
-        Who presents `secret`.
+        The caller that presents `secret`.
 
         Raises:
-            ClientError: 401; a key is needed, and this is none.
+            ClientError: 401; a key is needed, and this is not a valid one.
         """
         if self._is_required is False:
             return Caller(ANONYMOUS_TENANT)
@@ -170,7 +170,12 @@ class Keyring:
         return self._new_caller(key)
 
     async def caller_for_key(self, key_id: str | None) -> Caller | None:
-        """Who asks with what was made with this key, or without any for None; None where that would not be let in any more."""
+        """
+        The caller of a client secret or call that was created with this key, or for None without a key.
+
+        Returns:
+            None where that key is no longer valid, or a key is needed now.
+        """
         if self._is_required is not False:
             await self._refresh(REFRESH_S)
         if self.is_open:
@@ -179,7 +184,7 @@ class Keyring:
         return self._new_caller(key) if key is not None and key.is_live(self._clock()) else None
 
     async def inactive_keys(self, key_ids: Collection[str]) -> Collection[str]:
-        """Those of the keys that open nothing any more."""
+        """Those of the keys that are no longer valid."""
         await self._refresh(REFRESH_S)
         now = self._clock()
         return set(key_ids) - {key.id for key in self._keys_by_hash.values() if key.is_live(now)}
@@ -189,9 +194,9 @@ class Keyring:
         return Caller(key.tenant, key, self._allowance(key))
 
     def _find(self, secret: str) -> KeyRecord | None:
-        wanted = hash_secret(secret)
-        key = self._keys_by_hash.get(wanted)
-        return key if key is not None and hmac.compare_digest(key.hash, wanted) else None
+        digest = hash_secret(secret)
+        key = self._keys_by_hash.get(digest)
+        return key if key is not None and hmac.compare_digest(key.hash, digest) else None
 
     def _allowance(self, key: KeyRecord) -> Allowance:
         if key.id not in self._allowances:
@@ -204,34 +209,34 @@ class Keyring:
             await self._refresh(0)
 
     async def _refresh(self, max_age_s: float) -> None:
-        """Read the keys again where what is known of them is older than that."""
+        """Read the keys again if the cache is older than that."""
         if self._monotonic() - self._read_at < max_age_s:
             return
         async with self._refresh_lock:
-            if self._monotonic() - self._read_at < max_age_s:  # while we waited, someone else read them
+            if self._monotonic() - self._read_at < max_age_s:  # another task has read them meanwhile
                 return
             if self._monotonic() - self._written_at >= LAST_USED_INTERVAL_S:
                 await self._write_last_used()
-            known = {key.hash: key for key in await self._keys.all()}
+            keys_by_hash = {key.hash: key for key in await self._keys.all()}
             self._read_at = self._monotonic()
-            self._keys_by_hash = known
-            live = {key.id for key in known.values()}
-            self._allowances = {key_id: allowance for key_id, allowance in self._allowances.items() if key_id in live}
+            self._keys_by_hash = keys_by_hash
+            ids = {key.id for key in keys_by_hash.values()}
+            self._allowances = {key_id: allowance for key_id, allowance in self._allowances.items() if key_id in ids}
 
     async def _write_last_used(self) -> None:
-        used, self._last_used_at = self._last_used_at, {}
+        last_used_at, self._last_used_at = self._last_used_at, {}
         self._written_at = self._monotonic()
         try:
-            await self._keys.mark_used(used)
-        except ServerError:  # a store that can't be written fails those who must write, and who only reads is none of them
-            self._last_used_at = used | self._last_used_at
+            await self._keys.mark_used(last_used_at)
+        except ServerError:  # requests that only read go on while the store can't be written; tried again later
+            self._last_used_at = last_used_at | self._last_used_at
 
 
 def hash_secret(secret: str) -> bytes:
     """
-    What is kept of a key, or of another secret of ours.
+    The hash under which a key or a client secret is stored.
 
-    A plain hash is enough, as each is 256 random bits: there is no dictionary to try.
+    A plain SHA-256 is enough: our secrets are 256 random bits, which no dictionary contains.
     """
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).digest()
 
@@ -239,21 +244,21 @@ def hash_secret(secret: str) -> bytes:
 def _no_key_error() -> ClientError:
     return ClientError(
         "You didn't provide an API key. You need to provide your API key in an Authorization header using Bearer auth "
-        "(i.e. Authorization: Bearer YOUR_KEY). Whoever runs this server makes keys with `antiphon keys create`.",
+        "(i.e. Authorization: Bearer YOUR_KEY). The operator of this server creates keys with `antiphon keys create`.",
         status=401,
     )
 
 
 def wrong_key_error(secret: str) -> ClientError:
-    """The key that came opens nothing."""
+    """The key is not valid."""
     return ClientError(
-        f"Incorrect API key provided: {_mask(secret)}. Whoever runs this server makes keys with `antiphon keys create`.",
+        f"Incorrect API key provided: {_mask(secret)}. The operator of this server creates keys with `antiphon keys create`.",
         status=401,
         code="invalid_api_key",
     )
 
 
 def _mask(secret: str) -> str:
-    """Enough of a key for its owner to know which one it is, and for nobody to use it."""
+    """A few characters of a key: enough for its owner to recognize it, too few to use it."""
     ends = f"{secret[:3]}...{secret[-4:]}"
     return ends if len(secret) >= 20 and ends.isascii() and ends.isprintable() else "***"

@@ -1,8 +1,8 @@
 """
-How much a key may use: requests and tokens a minute, and answers under way.
+How much a key may use: requests and tokens a minute, and responses in progress.
 
-Requests and tokens come from buckets that fill steadily. What an answer will cost is known only when it is over, so tokens are taken
-then, and a bucket may owe some: until it has made up for them, nothing more is begun.
+Requests and tokens come from buckets that fill steadily. The tokens of a response are known only at its end and taken then, so that a
+bucket's level may be negative: until it is positive again, no request begins.
 """
 
 import math
@@ -22,7 +22,7 @@ _TYPES: dict[LimitKind, str] = {"requests": "rate_limit_error", "tokens": "token
 
 
 class LimitState(Struct, frozen=True):
-    """A bucket as a client is told of it; `full_in_s` is how long it takes to be full again."""
+    """A bucket as clients see it; `full_in_s` is the time until it is full again."""
 
     limit: int
     remaining: int
@@ -31,9 +31,9 @@ class LimitState(Struct, frozen=True):
 
 class Bucket:
     """
-    So many units a minute, all of which may be used at once.
+    A token bucket: a number of units a minute, all of which may be used at once.
 
-    It counts in whole numbers, of which a unit has `_UNIT`: so many as come in a nanosecond at one unit a minute. Nothing is rounded away.
+    It counts in integers, to lose nothing by rounding. A unit is `_UNIT` of them: one a nanosecond makes one unit a minute.
 
     Args:
         clock: seconds, from any origin.
@@ -57,21 +57,21 @@ class Bucket:
         return self._level
 
     def wait_s(self, units: int) -> float:
-        """How long until so many are there; 0 when they are."""
+        """Seconds until that many units are there; 0 if they are."""
         return max(0, min(units, self.limit) * self._UNIT - self._fill()) / self.limit / 1e9
 
     def take(self, units: int) -> None:
-        """Use some, there or not."""
+        """Take units, even if they are not there."""
         self._level = self._fill() - units * self._UNIT
 
     def state(self) -> LimitState:
-        """What is left."""
+        """What is left of the limit."""
         level = self._fill()
         return LimitState(self.limit, max(0, level // self._UNIT), (self.limit * self._UNIT - level) / self.limit / 1e9)
 
 
 class Meter:
-    """What one key has used of what it may."""
+    """The usage of one key."""
 
     def __init__(self, key: KeyRecord, clock: Callable[[], float]) -> None:
         limits: dict[LimitKind, int | None] = {"requests": key.requests_per_minute, "tokens": key.tokens_per_minute}
@@ -94,7 +94,7 @@ class Meter:
 
     def begin_stream(self) -> None:
         """
-        Count an answer as under way, until `end_stream`.
+        Count a response as in progress, until `end_stream`.
 
         Raises:
             ClientError: `rate_limit_exceeded`; it was not counted.
@@ -111,22 +111,22 @@ class Meter:
         self._streams += 1
 
     def end_stream(self, tokens: int) -> None:
-        """An answer is over, and came to so many tokens."""
+        """End a response that used that many tokens."""
         self._streams -= 1
         self.count_tokens(tokens)
 
     def count_tokens(self, tokens: int) -> None:
-        """Count tokens, there or not."""
+        """Count tokens, even beyond the limit."""
         if "tokens" in self._buckets:
             self._buckets["tokens"].take(tokens)
 
     def states(self) -> dict[LimitKind, LimitState]:
-        """What is left of each limit that the key has."""
+        """What is left of each of the key's limits."""
         return {kind: bucket.state() for kind, bucket in self._buckets.items()}
 
 
 class Allowance(Protocol):
-    """What a key may use, wherever that is counted."""
+    """The limits of a key, in whichever process its usage is counted."""
 
     async def begin_request(self) -> None:
         """
@@ -138,35 +138,33 @@ class Allowance(Protocol):
 
     def track_response(self, tokens: Callable[[], int]) -> AbstractAsyncContextManager[None]:
         """
-        An answer under way; `tokens` is called at its end, and says what it came to.
+        Count a response while it is in progress; `tokens` is called at its end for the tokens it used.
 
         Raises:
-            ClientError: `rate_limit_exceeded`, when it is entered.
+            ClientError: `rate_limit_exceeded`, on entering.
         """
 
     def count_tokens(self, tokens: int) -> None:
-        """Count what something came to that is not over yet, such as one of a session's answers."""
+        """Count tokens of something that is still in progress, such as one response of a session."""
 
     async def states(self) -> Mapping[LimitKind, LimitState]:
-        """What is left of each limit that the key has."""
+        """What is left of each of the key's limits."""
 
     def last_known_states(self) -> Mapping[LimitKind, LimitState]:
-        """The same as far as is known without asking anyone."""
+        """The same without asking another process: as last known."""
 
 
 class LocalAllowance:
-    """An allowance that this process counts for itself."""
+    """An allowance that this process counts."""
 
     def __init__(self, meter: Meter) -> None:
         self._meter = meter
 
     async def begin_request(self) -> None:
-        """Count a request."""
         self._meter.begin_request()
 
     @asynccontextmanager
     async def track_response(self, tokens: Callable[[], int]) -> AsyncIterator[None]:
-        """An answer under way."""
         self._meter.begin_stream()
         try:
             yield
@@ -174,35 +172,32 @@ class LocalAllowance:
             self._meter.end_stream(tokens())
 
     def count_tokens(self, tokens: int) -> None:
-        """Count what something came to that is not over yet."""
         self._meter.count_tokens(tokens)
 
     async def states(self) -> Mapping[LimitKind, LimitState]:
-        """What is left of each limit that the key has."""
         return self._meter.states()
 
     def last_known_states(self) -> Mapping[LimitKind, LimitState]:
-        """What is left of each limit that the key has."""
         return self._meter.states()
 
 
 def format_duration(seconds: float) -> str:
-    """A time as the original writes it: `12ms`, `7.66s`, `6m0s`, `1h0m0s`."""
+    """A duration as in the original's messages: `12ms`, `7.66s`, `6m0s`, `1h0m0s`."""
     milliseconds = math.ceil(seconds * 1000)
     if milliseconds < 1000:
         return f"{milliseconds}ms"
     minutes, rest = divmod(milliseconds, 60_000)
     hours, minutes = divmod(minutes, 60)
-    told = f"{rest / 1000:.3f}".rstrip("0").rstrip(".") + "s"
+    seconds_text = f"{rest / 1000:.3f}".rstrip("0").rstrip(".") + "s"
     if hours:
-        return f"{hours}h{minutes}m{told}"
-    return f"{minutes}m{told}" if minutes else told
+        return f"{hours}h{minutes}m{seconds_text}"
+    return f"{minutes}m{seconds_text}" if minutes else seconds_text
 
 
 def _rate_limit_error(kind: LimitKind, bucket: Bucket, wait_s: float) -> ClientError:
-    used = bucket.limit - bucket.state().remaining
+    used_units = bucket.limit - bucket.state().remaining
     return ClientError(
-        f"Rate limit reached on {_TEXTS[kind]}: Limit {bucket.limit}, Used {used}, Requested 1. "
+        f"Rate limit reached on {_TEXTS[kind]}: Limit {bucket.limit}, Used {used_units}, Requested 1. "
         f"Please try again in {format_duration(wait_s)}.",
         status=429,
         type=_TYPES[kind],

@@ -1,1 +1,1 @@
-"""Recording live sessions."""
+"""Recording of live sessions: their events, audio and images."""

@@ -1,35 +1,38 @@
 """
-An event as it is recorded: plain values, and its sound and pictures apart, in files.
+How an event is recorded: as plain values, with its audio and images in files beside it.
 
-A line of `events.jsonl` is `{"seq", "at_s", "direction", "event"}`. In place of each piece of sound stands where it went:
-`{"$media": "in.wav", "offset": 640, "bytes": 640, "form": "pcm"}`, in bytes of the sound itself; in place of a picture its file.
+A line of `events.jsonl` is `{"seq", "at_s", "direction", "event"}`. Each chunk of audio is replaced by a reference to it:
+`{"$media": "in.wav", "offset": 640, "bytes": 640, "form": "pcm"}`, counted in bytes of PCM without the WAV header; an image by its file.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from itertools import chain
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Final, Literal, NamedTuple
 
 import msgspec
 from msgspec import Meta, Struct, field
 
-from antiphon.audio import decode_alaw, decode_ulaw
+from antiphon.audio import decode_alaw, decode_ulaw, encode_alaw, encode_ulaw
 from antiphon.runtime.recording.minicpmo import EVENT_ENCODERS, AudioAttachment, JpegImage
 from antiphon.wire.codec.types import EXTRA_NAME, Extra
 from antiphon.wire.minicpmo.client_events import DuplexAppend
-from antiphon.wire.minicpmo.media import from_floats
+from antiphon.wire.minicpmo.media import from_floats, to_floats
 from antiphon.wire.minicpmo.server_events import OutputDelta
 from antiphon.wire.realtime.client_events import InputAudioBufferAppend
 from antiphon.wire.realtime.server_events import ResponseOutputAudioDelta
 
 MEDIA_KEY = "$media"
-"""What stands where sound or a picture was."""
+"""The key that marks a reference to audio or to an image."""
 
-IN, OUT = "in", "out"
+EventDirection = Literal["in", "out"]
+
+IN: Final = "in"
+OUT: Final = "out"
 """From the client, and to it."""
 
 
 class AudioEncoding(NamedTuple):
-    """How sound is written on the wire, and how many samples a second it has."""
+    """How audio is encoded on the wire, and its sample rate."""
 
     name: str
     rate_hz: int
@@ -38,7 +41,7 @@ class AudioEncoding(NamedTuple):
 PCM_16, PCM_24, FLOAT32_24 = AudioEncoding("pcm", 16_000), AudioEncoding("pcm", 24_000), AudioEncoding("float32", 24_000)
 
 ENCODINGS = {"audio/pcm": PCM_24, "audio/pcmu": AudioEncoding("pcmu", 8_000), "audio/pcma": AudioEncoding("pcma", 8_000)}
-"""By their names in a Realtime session."""
+"""By the name of the format in a Realtime session."""
 
 TO_PCM: dict[str, Callable[[bytes], bytes]] = {
     "pcm": bytes,
@@ -46,11 +49,16 @@ TO_PCM: dict[str, Callable[[bytes], bytes]] = {
     "pcma": decode_alaw,
     "float32": lambda floats: from_floats(floats) or b"",
 }
-"""By the form's name: s16le of it."""
+"""Decoders to s16le, by the encoding's name."""
 
-INITIAL_ENCODINGS: dict[str, dict[str, AudioEncoding]] = {"realtime": {IN: PCM_24, OUT: PCM_24}, "minicpmo": {IN: PCM_16, OUT: FLOAT32_24}}
-"""By protocol: the sound of its sessions until they say otherwise."""
+FROM_PCM: dict[str, Callable[[bytes], bytes]] = {"pcm": bytes, "pcmu": encode_ulaw, "pcma": encode_alaw, "float32": to_floats}
+"""Encoders from s16le, by the encoding's name."""
 
+INITIAL_ENCODINGS: dict[str, dict[EventDirection, AudioEncoding]] = {
+    "realtime": {IN: PCM_24, OUT: PCM_24},
+    "minicpmo": {IN: PCM_16, OUT: FLOAT32_24},
+}
+"""By protocol and direction: the encoding that sessions start with."""
 
 _MEDIA_SIZES: dict[type, Callable[[Any], int]] = {
     InputAudioBufferAppend: lambda event: len(event.audio),
@@ -60,19 +68,19 @@ _MEDIA_SIZES: dict[type, Callable[[Any], int]] = {
 }
 
 _EVENT_BYTES = 300
-"""What an event takes besides its sound, more or less."""
+"""Roughly the memory of an event without its media."""
 
 
 def event_size_bytes(event: Any) -> int:
-    """What an event takes while it waits to be written, more or less."""
+    """Roughly the memory of an event that waits to be written."""
     measure = _MEDIA_SIZES.get(type(event))
     return _EVENT_BYTES if measure is None else _EVENT_BYTES + measure(event)
 
 
 def event_to_builtins(event: Any) -> Any:
-    """An event as it is on the wire, save that sound is bytes."""
-    if (write := EVENT_ENCODERS.get(type(event))) is not None:
-        return write(event)
+    """An event as on the wire, but with its audio as bytes."""
+    if (encode := EVENT_ENCODERS.get(type(event))) is not None:
+        return encode(event)
     return msgspec.to_builtins(event, builtin_types=(bytes,), enc_hook=_encode_unknown)
 
 
@@ -83,31 +91,31 @@ def _encode_unknown(value: Any) -> Any:
 
 
 def created_session_id(event: dict[str, Any]) -> str | None:
-    """The session's id, in the event that says that it has begun."""
+    """The session's id, if the event is `session.created` of either protocol."""
     if event.get("type") != "session.created":
         return None
-    told = event.get("session", event)
-    found = told.get("id") or told.get("session_id")
-    return found if isinstance(found, str) else None
+    session = event.get("session", event)
+    session_id = session.get("id") or session.get("session_id")
+    return session_id if isinstance(session_id, str) else None
 
 
 _ENCODING_EVENTS = frozenset(("session.created", "session.updated", "response.created"))
 
 
-def audio_encodings(event: dict[str, Any]) -> dict[str, AudioEncoding]:
-    """The forms of sound that an event sets, by direction."""
+def audio_encodings(event: Mapping[str, Any]) -> dict[EventDirection, AudioEncoding]:
+    """The audio encodings that an event sets, by direction."""
     if event.get("type") not in _ENCODING_EVENTS:
         return {}
     audio = (event.get("session") or event.get("response") or {}).get("audio")
     if not isinstance(audio, dict):
         return {}
-    found = {direction: audio.get(side) for direction, side in ((IN, "input"), (OUT, "output"))}
-    named = {direction: (side.get("format") or {}).get("type") for direction, side in found.items() if isinstance(side, dict)}
-    return {direction: ENCODINGS[name] for direction, name in named.items() if name in ENCODINGS}
+    sides: dict[EventDirection, Any] = {IN: audio.get("input"), OUT: audio.get("output")}
+    names = {direction: (side.get("format") or {}).get("type") for direction, side in sides.items() if isinstance(side, dict)}
+    return {direction: ENCODINGS[name] for direction, name in names.items() if name in ENCODINGS}
 
 
 class MediaSinks:
-    """Who takes the media of an event; each returns what is to stand in their place."""
+    """Takes the media of an event: each callback stores one and returns the reference that replaces it."""
 
     def __init__(
         self, audio: Callable[[bytes], Any], image: Callable[[JpegImage], Any], attachment: Callable[[AudioAttachment], Any]
@@ -116,19 +124,19 @@ class MediaSinks:
 
 
 def extract_media(value: Any, sinks: MediaSinks) -> Any:
-    """Plain values without their media."""
+    """Plain values with each medium replaced by what its sink returns."""
     kind = type(value)
     if kind is dict:
-        told = {name: extract_media(each, sinks) for name, each in value.items() if name != EXTRA_NAME}
-        return told | (value[EXTRA_NAME] if EXTRA_NAME in value else {})
+        fields = {name: extract_media(each, sinks) for name, each in value.items() if name != EXTRA_NAME}
+        return fields | value.get(EXTRA_NAME, {})
     if kind is list:
         return [extract_media(each, sinks) for each in value]
-    take = sinks.by_type.get(kind)
-    return value if take is None else take(value)
+    sink = sinks.by_type.get(kind)
+    return value if sink is None else sink(value)
 
 
 class MediaReference(Struct, frozen=True):
-    """What stands where sound or a picture was."""
+    """Where the audio or the image of an event is."""
 
     file: str = field(name=MEDIA_KEY)
     bytes: Annotated[int, Meta(ge=0)]
@@ -137,7 +145,7 @@ class MediaReference(Struct, frozen=True):
 
 
 def parse_media(value: dict[str, Any]) -> MediaReference | None:
-    """The media that stood here; None where none did: a client may have said something that looks much like it."""
+    """The reference that `value` is, or None: a client may have sent something that looks much like one."""
     if MEDIA_KEY not in value:
         return None
     try:
@@ -147,19 +155,19 @@ def parse_media(value: dict[str, Any]) -> MediaReference | None:
 
 
 def find_media(value: Any) -> Iterable[MediaReference]:
-    """All media that stood somewhere in plain values."""
+    """All references to media within plain values."""
     if isinstance(value, dict):
-        found = parse_media(value)
-        return (found,) if found is not None else chain.from_iterable(map(find_media, value.values()))
+        reference = parse_media(value)
+        return (reference,) if reference is not None else chain.from_iterable(map(find_media, value.values()))
     return chain.from_iterable(map(find_media, value)) if isinstance(value, list) else ()
 
 
 def restore_media(value: Any, load: Callable[[MediaReference], Any]) -> Any:
-    """Plain values with their media in them again; what `content` has none for stays as it is."""
+    """Plain values with their media put back; a reference for which `load` returns None stays."""
     if isinstance(value, dict):
-        found = parse_media(value)
-        told = None if found is None else load(found)
-        return told if told is not None else {name: restore_media(each, load) for name, each in value.items()}
+        reference = parse_media(value)
+        media = None if reference is None else load(reference)
+        return media if media is not None else {name: restore_media(each, load) for name, each in value.items()}
     if isinstance(value, list):
         return [restore_media(each, load) for each in value]
     return value

@@ -1,14 +1,14 @@
 """
-The files of one recording while it is made, and what is done with those of a server that died.
+The files of one recording while it is made, and their repair after a server died.
 
-Files only grow, and each is whole at any moment but for its tail: a line that has no end, half a sample. `mend` cuts that off, so that
-what was written can be read and played whenever the process was killed. `meta.json` has its final size from the beginning and is
-written over in place: it can still say what happened when the disk is full.
+Files only grow, and each is complete at any moment except for its tail: a line without its end, half a sample. `repair` cuts that off,
+so that what was written can be read and played whenever the process was killed. `meta.json` has its final size from the start and is
+overwritten in place: it can still be updated when the disk is full.
 """
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,17 @@ from msgspec import Struct
 
 from antiphon.audio import SAMPLE_BYTES, WAV_HEADER_BYTES, streaming_wav_header, wav_file, wav_header
 from antiphon.records import SessionRecord
-from antiphon.runtime.recording import events as recorded
-from antiphon.runtime.recording.events import MEDIA_KEY, TO_PCM, AudioEncoding, MediaSinks
+from antiphon.runtime.recording.events import (
+    IN,
+    MEDIA_KEY,
+    OUT,
+    TO_PCM,
+    AudioEncoding,
+    EventDirection,
+    MediaSinks,
+    audio_encodings,
+    extract_media,
+)
 from antiphon.runtime.recording.minicpmo import AudioAttachment, JpegImage
 
 META, EVENTS = "meta.json", "events.jsonl"
@@ -32,9 +41,9 @@ class EventLine(Struct, frozen=True):
 
     Attributes:
         seq: 1 for the first.
-        at_s: seconds after the recording began.
+        at_s: seconds after the start of the recording.
         direction: `in` from the client, `out` to it.
-        event: as on the wire, save for its media.
+        event: as on the wire, with references in place of its media.
     """
 
     seq: int
@@ -50,17 +59,17 @@ _encode = msgspec.json.Encoder().encode
 
 class RecordingFiles:
     """
-    What is written of one session.
+    Writes the files of one session.
 
     Args:
-        folder: of its own; made with the first write.
-        forms: of the sound of both directions.
+        folder: its own folder; created by `begin`.
+        encodings: of the audio in each direction.
 
     Attributes:
-        bytes: what was written.
+        bytes: how much was written.
     """
 
-    def __init__(self, folder: Path, encodings: dict[str, AudioEncoding]) -> None:
+    def __init__(self, folder: Path, encodings: Mapping[EventDirection, AudioEncoding]) -> None:
         self.folder = folder
         self.bytes = 0
         self._encodings = dict(encodings)
@@ -69,49 +78,47 @@ class RecordingFiles:
         self._track_counts: dict[str, int] = {}
         self._seq = self._image_count = self._attachment_count = 0
         self._media_sinks = {
-            direction: MediaSinks(partial(self._add_audio, direction), self._add_image, self._add_attachment)
-            for direction in (recorded.IN, recorded.OUT)
+            direction: MediaSinks(partial(self._add_audio, direction), self._add_image, self._add_attachment) for direction in (IN, OUT)
         }
 
     def begin(self, record: SessionRecord) -> None:
-        """Make the folder, and say in it whose recording this is."""
+        """Create the folder, with the session's record in it."""
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_meta(self.folder, record)
 
-    def add(self, at_s: float, direction: str, event: dict[str, Any]) -> None:
-        """Take an event; it is written with the next `write`."""
-        self._encodings.update(recorded.audio_encodings(event))
-        told = recorded.extract_media(event, self._media_sinks[direction])
+    def add(self, at_s: float, direction: EventDirection, event: dict[str, Any]) -> None:
+        """Add an event; the next `write` writes it."""
+        self._encodings.update(audio_encodings(event))
         self._seq += 1
-        line = EventLine(self._seq, round(at_s, 4), direction, told)
+        line = EventLine(self._seq, round(at_s, 4), direction, extract_media(event, self._media_sinks[direction]))
         self._pending.setdefault(EVENTS, []).append(_encode(line) + b"\n")
 
     def write(self) -> None:
         """
-        Append what was taken, sound before the lines that speak of it.
+        Append what was added: audio before the lines that refer to it.
 
         Raises:
-            OSError: as much as there was room for was written.
+            OSError: the disk is full; as much as it has room for was written.
         """
-        waiting, self._pending = self._pending, {}
-        lines = waiting.pop(EVENTS, ())
-        for name, pieces in (*waiting.items(), (EVENTS, lines)):
-            content = b"".join(pieces)
+        pending, self._pending = self._pending, {}
+        lines = pending.pop(EVENTS, ())
+        for name, chunks in (*pending.items(), (EVENTS, lines)):
+            content = b"".join(chunks)
             _append(self.folder / name, content)
             self.bytes += len(content)
 
-    def _add_audio(self, direction: str, chunk: bytes) -> dict[str, Any]:
-        form = self._encodings[direction]
-        lane = self._tracks.get(direction)
-        if lane is None or lane.rate_hz != form.rate_hz:
-            lane = self._tracks[direction] = self._new_track(direction, form.rate_hz)
-        pcm = TO_PCM[form.name](chunk)
-        offset, lane.bytes = lane.bytes, lane.bytes + len(pcm)
-        self._pending.setdefault(lane.name, []).append(pcm)
-        return {MEDIA_KEY: lane.name, "offset": offset, "bytes": len(pcm), "form": form.name}
+    def _add_audio(self, direction: EventDirection, chunk: bytes) -> dict[str, Any]:
+        encoding = self._encodings[direction]
+        track = self._tracks.get(direction)
+        if track is None or track.rate_hz != encoding.rate_hz:
+            track = self._tracks[direction] = self._new_track(direction, encoding.rate_hz)
+        pcm = TO_PCM[encoding.name](chunk)
+        offset, track.bytes = track.bytes, track.bytes + len(pcm)
+        self._pending.setdefault(track.name, []).append(pcm)
+        return {MEDIA_KEY: track.name, "offset": offset, "bytes": len(pcm), "form": encoding.name}
 
-    def _new_track(self, direction: str, rate_hz: int) -> "_AudioTrack":
-        """One more file of sound: a WAV file has one rate from end to end."""
+    def _new_track(self, direction: EventDirection, rate_hz: int) -> "_AudioTrack":
+        """Start another audio file: a WAV file has a single sample rate."""
         count = self._track_counts[direction] = self._track_counts.get(direction, 0) + 1
         name = f"{direction}.wav" if count == 1 else f"{direction}-{count}.wav"
         self._pending.setdefault(name, []).append(streaming_wav_header(rate_hz))
@@ -131,7 +138,7 @@ class RecordingFiles:
 
 
 class _AudioTrack(Struct):
-    """A file of sound, and how much is in it."""
+    """An audio file, and the bytes of PCM in it."""
 
     name: str
     rate_hz: int
@@ -142,7 +149,7 @@ def _append(path: Path, content: bytes) -> None:
     if not content:
         return
     path.parent.mkdir(mode=0o700, exist_ok=True)
-    # Opened for this one write: a session that is recorded keeps no file open, of which a process may have but so many.
+    # Opened for each write: recorded sessions keep no file open, as the number of open files is limited.
     with path.open("ab", buffering=0) as file:
         rest = memoryview(content)
         while rest:
@@ -151,10 +158,10 @@ def _append(path: Path, content: bytes) -> None:
 
 def write_meta(folder: Path, record: SessionRecord) -> None:
     """
-    Say what is known of the session, in place of what was said before.
+    Write a session's record, replacing an earlier one.
 
     Raises:
-        OSError: the disk is full, and there was none before.
+        OSError: the disk is full, and there was no record before.
     """
     file = os.open(folder / META, os.O_RDWR | os.O_CREAT, 0o600)
     try:
@@ -165,16 +172,16 @@ def write_meta(folder: Path, record: SessionRecord) -> None:
 
 def decode_record(meta: bytes) -> SessionRecord:
     """
-    What `meta.json` says.
+    The record in a `meta.json`.
 
     Raises:
-        msgspec.DecodeError: it is none.
+        msgspec.DecodeError: it is not a record.
     """
     return _record_decoder.decode(meta)
 
 
 def read_meta(folder: Path) -> SessionRecord | None:
-    """What is known of the session; None where that can't be read."""
+    """The session's record; None where it can't be read."""
     try:
         return decode_record((folder / META).read_bytes())
     except (OSError, msgspec.DecodeError):
@@ -183,10 +190,10 @@ def read_meta(folder: Path) -> SessionRecord | None:
 
 def repair(folder: Path) -> int:
     """
-    Make a recording whole as far as it goes: whole lines, whole samples, and the length of its sound where players look for it.
+    Cut a recording's files at whole lines and whole samples, and write the lengths of its audio into the WAV headers.
 
     Returns:
-        The bytes of all its files.
+        The size of all its files in bytes.
     """
     events = folder / EVENTS
     if events.exists():
@@ -198,36 +205,36 @@ def repair(folder: Path) -> int:
 
 def _repair_wav(path: Path) -> None:
     size = path.stat().st_size
-    sound_bytes = (size - WAV_HEADER_BYTES) // SAMPLE_BYTES * SAMPLE_BYTES
-    if sound_bytes <= 0:
+    pcm_bytes = (size - WAV_HEADER_BYTES) // SAMPLE_BYTES * SAMPLE_BYTES
+    if pcm_bytes <= 0:
         path.unlink()
         return
-    os.truncate(path, WAV_HEADER_BYTES + sound_bytes)
+    os.truncate(path, WAV_HEADER_BYTES + pcm_bytes)
     with path.open("r+b", buffering=0) as file:
         rate_hz = int.from_bytes(file.read(WAV_HEADER_BYTES)[24:28], "little")
         file.seek(0)
-        file.write(wav_header(rate_hz, sound_bytes))
+        file.write(wav_header(rate_hz, pcm_bytes))
 
 
 def decode_lines(content: bytes) -> Iterator[EventLine]:
-    """The events of a recording, in order; a line that has no end is none."""
+    """The events of a recording, in order; an incomplete last line is left out."""
     for line in content.split(b"\n")[:-1]:
         yield _line_decoder.decode(line)
 
 
 def last_event_s(folder: Path) -> float:
     """
-    When the last event of a dead process's recording was, in seconds after its beginning.
+    When the last event of a dead process's recording was, in seconds after its start.
 
-    Events end where a line can't be read: a machine that lost its power leaves zeros where it had not come to write what was there.
+    The file is cut before the first line that can't be read: after a loss of power there may be zeros in place of what was not written.
     """
     path = folder / EVENTS
     if not path.exists():
         return 0.0
-    whole_bytes, at_s = 0, 0.0
+    good_bytes, at_s = 0, 0.0
     with path.open("r+b") as file, contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):
         for line in file:
             at_s = _line_decoder.decode(line).at_s
-            whole_bytes += len(line)
-    os.truncate(path, whole_bytes)
+            good_bytes += len(line)
+    os.truncate(path, good_bytes)
     return at_s

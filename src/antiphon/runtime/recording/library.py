@@ -1,4 +1,4 @@
-"""Recordings that have been made: found, read, deleted, and forgotten in time."""
+"""The recordings of ended sessions: listing, reading, deleting and expiring them."""
 
 import re
 import time
@@ -16,12 +16,12 @@ from antiphon.stores.blobs import Blob, BlobStore
 DAY_S, GB = 86_400, 10**9
 
 LIVE_TIMEOUT_S = 2 * DAY_S
-"""After how long a session that says it is live is taken for one whose server has died, and its spool with it."""
+"""The age from which a `live` session counts as lost: its server died, and its spool is gone."""
 
 _BATCH_SIZE = 100
 
 _ID = re.compile(r"[A-Za-z0-9_-]{1,100}", re.ASCII)
-"""What an id can be: it is part of a path."""
+"""What an id may look like: it becomes part of a path."""
 
 
 class RecordingLibrary:
@@ -29,7 +29,7 @@ class RecordingLibrary:
     The recordings of a server.
 
     Args:
-        settings: how long they are kept.
+        settings: how long recordings are kept, and how many.
         clock: Unix seconds.
     """
 
@@ -43,10 +43,10 @@ class RecordingLibrary:
 
     async def page(self, tenant: str | None, *, after: str | None, limit: int, order: SortOrder) -> SessionPage:
         """
-        A page of the sessions of a tenant, or of all.
+        A page of a tenant's sessions, or of all sessions.
 
         Raises:
-            ClientError: `after` is none of them.
+            ClientError: `after` is not one of them.
         """
         try:
             return await self._sessions.page(tenant, after=after, limit=limit, order=order)
@@ -55,33 +55,33 @@ class RecordingLibrary:
 
     async def find(self, tenant: str | None, session_id: str) -> SessionRecord:
         """
-        A session.
+        A session by its id.
 
         Raises:
-            ClientError: there is none, or it is another tenant's.
+            ClientError: 404; there is none, or it is another tenant's.
         """
-        found = await self._sessions.get(tenant, session_id) if _ID.fullmatch(session_id) else None
-        if found is None:
+        session = await self._sessions.get(tenant, session_id) if _ID.fullmatch(session_id) else None
+        if session is None:
             raise ClientError(f"Session with id '{shorten(session_id)}' not found.", status=404, code="session_not_found")
-        return found
+        return session
 
     async def files(self, session: SessionRecord) -> Sequence[Blob]:
         """
-        What there is of a session.
+        A session's files.
 
         Raises:
-            ClientError: it has not ended.
+            ClientError: 409; the session has not ended.
         """
         if session.state == "live":
-            raise ClientError("The session has not ended; its recording is there when it has.", status=409, code="session_is_live")
+            raise ClientError("The session has not ended; its recording can be read when it has.", status=409, code="session_is_live")
         return await self._blobs.list_files(session.id)
 
     async def file(self, session: SessionRecord, name: str) -> Blob:
         """
-        One of its files.
+        One file of a session.
 
         Raises:
-            ClientError: there is none of that name.
+            ClientError: 404; there is no file of that name.
         """
         for blob in await self.files(session):
             if blob.name == name:
@@ -89,11 +89,11 @@ class RecordingLibrary:
         raise ClientError(f"The session has no file '{shorten(name)}'.", status=404, code="file_not_found")
 
     def chunks(self, session: SessionRecord, file: Blob, start: int = 0, end: int | None = None) -> AsyncIterator[bytes]:
-        """A file from `start` up to `end`, piece by piece."""
+        """A file's bytes from `start` up to `end`, in chunks."""
         return self._blobs.read_chunks(f"{session.id}/{file.name}", start, end)
 
     async def events(self, session: SessionRecord) -> Blob:
-        """The file that has the events."""
+        """The file with the session's events."""
         return await self.file(session, EVENTS)
 
     async def delete(self, tenant: str | None, session_id: str) -> None:
@@ -108,17 +108,17 @@ class RecordingLibrary:
         await self._delete_recording(session)
 
     async def expire(self) -> None:
-        """Delete what is too old, and the oldest while all of them are too much; what is live for ever is not."""
+        """Delete recordings that are too old, then the oldest while all together are too large; end sessions that were lost."""
         await self._end_lost_sessions()
         settings = self._settings
         before = self._clock() - settings.days * DAY_S if settings.days else -1.0
-        too_much = await self._sessions.total_bytes() - settings.most_gb * GB if settings.most_gb else 0.0
+        excess_bytes = await self._sessions.total_bytes() - settings.most_gb * GB if settings.most_gb else 0.0
         while batch := await self._sessions.oldest(_BATCH_SIZE):
             for session in batch:
-                if too_much <= 0 and (session.ended_at or 0) > before:
+                if excess_bytes <= 0 and (session.ended_at or 0) > before:
                     return
                 await self._delete_recording(session)
-                too_much -= session.bytes
+                excess_bytes -= session.bytes
 
     async def _end_lost_sessions(self) -> None:
         now = int(self._clock())
@@ -127,6 +127,6 @@ class RecordingLibrary:
                 await self._sessions.put(structs.replace(session, state="interrupted", ended_at=now, reason="lost"))
 
     async def _delete_recording(self, session: SessionRecord) -> None:
-        # In this order, so that a file is never without a record by which it is found.
+        # Files first, so that there is never a file without a record to find it by.
         await self._blobs.delete_folder(session.id)
         await self._sessions.delete(None, session.id)

@@ -1,4 +1,4 @@
-"""What a client of a MiniCPM-o session said, as it is on the wire again: the server has it in other shapes, and a recording is replayed."""
+"""A MiniCPM-o client's events in the shape of the wire again: the decoder changes their shape, and a replay sends them as they came."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -8,14 +8,14 @@ from antiphon.wire.minicpmo.client_events import ChatAppend, DuplexAppend, Sessi
 
 
 class AudioAttachment(NamedTuple):
-    """Sound that was not said into the session: the recording of a voice, or a part of a question; s16le."""
+    """Audio that is not the session's own stream: a reference voice, or a part of a question; s16le."""
 
     pcm: bytes
     rate_hz: int
 
 
 class JpegImage(NamedTuple):
-    """What was seen, as a JPEG file."""
+    """A video frame, as a JPEG file."""
 
     jpeg: bytes
 
@@ -24,7 +24,6 @@ _REFERENCE_HZ = 16_000
 
 
 def _without_none(**fields: Any) -> dict[str, Any]:
-    """Those of the fields that say something."""
     return {name: value for name, value in fields.items() if value is not None}
 
 
@@ -42,7 +41,7 @@ def _encode_init(event: SessionInit) -> dict[str, Any]:
 
 def _encode_append(event: DuplexAppend) -> dict[str, Any]:
     slices = [frame.slices for frame in event.frames]
-    said = _without_none(
+    content = _without_none(
         audio=event.pcm,
         video_frames=[JpegImage(frame.jpeg) for frame in event.frames] or None,
         max_slice_nums=slices if any(slices) else None,
@@ -50,11 +49,11 @@ def _encode_append(event: DuplexAppend) -> dict[str, Any]:
         input_id=event.input_id,
         response_id=event.response_id,
     )
-    return {"type": "input.append", "input": said}
+    return {"type": "input.append", "input": content}
 
 
 def _encode_chat(event: ChatAppend) -> dict[str, Any]:
-    asked = _without_none(
+    content = _without_none(
         messages=[
             {"role": message.role, "content": [_PART_ENCODERS[type(part)](part) for part in message.parts]} for message in event.messages
         ],
@@ -67,7 +66,7 @@ def _encode_chat(event: ChatAppend) -> dict[str, Any]:
         input_id=event.input_id,
         response_id=event.response_id,
     )
-    return {"type": "input.append", "input": asked}
+    return {"type": "input.append", "input": content}
 
 
 _PART_ENCODERS: dict[type, Callable[[Any], dict[str, Any]]] = {
@@ -84,4 +83,4 @@ EVENT_ENCODERS: dict[type, Callable[[Any], dict[str, Any]]] = {
     ChatAppend: _encode_chat,
     SessionClose: lambda event: {"type": "session.close", **_without_none(reason=event.reason)},
 }
-"""By its type: an event as it is on the wire, save that sound and pictures are bytes."""
+"""By type of event: its shape on the wire, with audio and images as bytes."""

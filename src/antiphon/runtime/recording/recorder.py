@@ -1,15 +1,15 @@
 """
-The recorder: writes down what is said in sessions, beside them and never in their way.
+The recorder: writes the events of sessions to disk without slowing the sessions down.
 
-A session's tap only notes each event, with its time, in one list of the whole process. A thread writes them, a few times a second, into a
-folder for each session in the *spool*, on the local disk. When the session has ended its folder goes to where recordings are kept, and its
-record into the store. A process holds a lock on its part of the spool; what is found without one was a process's that died, and is
-mended and kept as `interrupted`.
+A session's tap only queues each event with its time, in one queue of the whole process. A thread writes the queue, a few times a second,
+into a folder for each session in the *spool*, on the local disk. When a session has ended, its folder goes to the blob store, and its
+record into the store. A process holds a lock on its part of the spool; a part without a lock belonged to a process that died: its
+recordings are repaired and stored as `interrupted`.
 
-Where recordings are kept may be away for ever. What waits for it has a bound, beyond which the oldest is deleted: so the newest are there
-when it is back, as by the rule by which recordings are deleted where they are kept.
+The blob store may be unavailable for any length of time. What waits for it is limited: beyond the limit the oldest recording is deleted,
+as in the blob store itself, so that the newest are there when it is back.
 
-Whatever goes wrong ends the recording and nothing else: the session's record says why it is shorter than the session.
+An error ends the recording and nothing else: the session's record says why the recording is shorter than the session.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from typing import Any
 from antiphon.errors import ApiError
 from antiphon.records import KeyRecord, SessionRecord
 from antiphon.runtime.core.metrics import Metrics
-from antiphon.runtime.recording.events import IN, OUT
+from antiphon.runtime.recording.events import IN, OUT, EventDirection
 from antiphon.runtime.recording.spool import (
     DROPPED_FOR_AGE,
     DROPPED_FOR_SPACE,
@@ -34,18 +34,18 @@ from antiphon.runtime.recording.spool import (
     adopt_abandoned,
     repair_recordings,
 )
-from antiphon.runtime.recording.writer import DISK_TOO_SLOW, QueuedEvent, RecordingWriter
+from antiphon.runtime.recording.writer import DISK_TOO_SLOW, QueuedEnd, QueuedEvent, RecordingWriter
 from antiphon.stores.base import SessionStore
 from antiphon.stores.blobs import BlobStore
 
 SWEEP_S = 600.0
-"""How often old recordings are looked for."""
+"""Seconds between two searches for old recordings."""
 
 RETRY_S = 60.0
-"""How often what could not be kept is tried again. One try may take most of it, so nothing is tried between."""
+"""Seconds between two tries to store pending recordings. One try may take most of that, so there is none in between."""
 
 CLOSE_TIMEOUT_S = 5.0
-"""How long the end of a server waits for what is being kept; the rest waits for the next start."""
+"""How long a stopping server waits for recordings to be stored; the rest waits for the next start."""
 
 
 def should_record(policy: str, key: KeyRecord | None, *, is_requested: bool) -> bool:
@@ -53,8 +53,8 @@ def should_record(policy: str, key: KeyRecord | None, *, is_requested: bool) -> 
     Whether a session is recorded.
 
     Args:
-        when: as the server is configured; a key's own rule goes before it.
-        asks: whether the client wants it.
+        policy: the server's rule, `recording.when`; a key's own rule takes precedence.
+        is_requested: whether the client asked for it.
     """
     rule = key.record if key is not None and key.record is not None else policy
     return rule == "always" or (rule == "consent" and is_requested)
@@ -62,13 +62,13 @@ def should_record(policy: str, key: KeyRecord | None, *, is_requested: bool) -> 
 
 class RecordingTap:
     """
-    The tap on one session.
+    Records the events of one session.
 
     Args:
-        record: all but the session's id, which is learned from the event that tells it.
+        record: without the session's id, which comes with `session.created`.
 
     Attributes:
-        truncated: why nothing more is recorded; None while all is.
+        truncation_reason: why nothing more is recorded; None while everything is.
     """
 
     def __init__(self, recorder: "Recorder", record: SessionRecord) -> None:
@@ -79,17 +79,14 @@ class RecordingTap:
         self._record_event = recorder.record_event
 
     def on_client_event(self, event: Any) -> None:
-        """The client said this."""
         if self.truncation_reason is None:
             self._record_event(self, IN, event)
 
     def on_server_event(self, event: Any) -> None:
-        """The client is told this."""
         if self.truncation_reason is None:
             self._record_event(self, OUT, event)
 
     def end(self, reason: str) -> None:
-        """The session is over; `reason` is one of few words."""
         self._recorder.end(self, reason)
 
 
@@ -98,15 +95,15 @@ class Recorder:
     All recordings that one process makes.
 
     Args:
-        spool: the folder for what is being recorded.
-        sweep: deletes old recordings.
-        room: what the spool may take.
-        notice: takes a line for the operator.
+        spool: the folder of recordings that are in progress or wait to be stored.
+        expire: deletes old recordings from the blob store.
+        limits: of the spool.
+        notice: called with a line for the operator.
         now: Unix seconds.
 
     Attributes:
-        waiting: what has ended and is not kept yet.
-        closing_s: how long `close` waits for it to be kept.
+        pending: recordings that have ended and are not stored yet.
+        close_timeout_s: how long `close` waits for them to be stored.
     """
 
     def __init__(
@@ -132,7 +129,7 @@ class Recorder:
         self.close_timeout_s = CLOSE_TIMEOUT_S
         self._writer = RecordingWriter(spool, now, self._enqueue_from_thread, self._drop_from_thread, self.pending, limits)
         self._inherited_spools: Sequence[SpoolLock] = ()
-        self._to_store: asyncio.Queue[SpooledRecording | None] = asyncio.Queue()  # two for each session, as in the next
+        self._to_store: asyncio.Queue[SpooledRecording | None] = asyncio.Queue()  # two entries a session, as in the next
         self._to_persist: asyncio.Queue[SpooledRecording | None] = asyncio.Queue()
         self._is_storage_down = self._is_dropping = False
         self._last_truncation: str | None = None
@@ -140,39 +137,39 @@ class Recorder:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def open(self) -> None:
-        """Begin to keep what has ended, here or in a process that died; once the store is open."""
+        """Start to store ended recordings, also those of processes that died; call it once the store is open."""
         self._loop = asyncio.get_running_loop()
         self._inherited_spools = await asyncio.to_thread(adopt_abandoned, self._spool)
-        for part in self._inherited_spools:
-            for filed in await asyncio.to_thread(repair_recordings, part, self._now):
-                self.pending.add(filed)
-                self._to_store.put_nowait(filed)
+        for spool_lock in self._inherited_spools:
+            for recording in await asyncio.to_thread(repair_recordings, spool_lock, self._now):
+                self.pending.add(recording)
+                self._to_store.put_nowait(recording)
         await asyncio.to_thread(self._writer.make_room)
         # They live from `open` to `close`, longer than any one session's task group.
         self._tasks = (
             asyncio.create_task(self._store_records(), name="recorder"),  # noqa: TID251
-            asyncio.create_task(self._persist_all(), name="recorder: keeping"),  # noqa: TID251
+            asyncio.create_task(self._persist_all(), name="recorder: storing"),  # noqa: TID251
         )
 
     async def close(self) -> None:
-        """Keep what has ended, as far as that goes soon, and stop; while the store is still open. Idempotent."""
+        """Store ended recordings for up to `close_timeout_s`, and stop; call it while the store is still open. Idempotent."""
         tasks, self._tasks = self._tasks, ()
         if not tasks:
             return
         await asyncio.to_thread(self._writer.stop)
         self._to_store.put_nowait(None)
-        telling, keeping = tasks
-        await telling
+        store_task, persist_task = tasks
+        await store_task
         with contextlib.suppress(TimeoutError):
-            # What is moved within a machine is moved to its end: the process could not end before it.
+            # A move within this machine has no timeout: its thread would keep the process alive anyway.
             async with asyncio.timeout(None if self._blobs.is_local else self.close_timeout_s):
-                await keeping
+                await persist_task
         self._writer.release()
-        for part in self._inherited_spools:
-            part.release()
+        for spool_lock in self._inherited_spools:
+            spool_lock.release()
 
     def tap(self, *, tenant: str, key_id: str | None, protocol: str, mode: str, model: str) -> RecordingTap:
-        """Record a session; it begins when its id is told, and must be ended."""
+        """A tap that records a session from `session.created` on; its `end` must be called."""
         return RecordingTap(
             self,
             SessionRecord(
@@ -180,16 +177,16 @@ class Recorder:
             ),
         )
 
-    def record_event(self, recording: RecordingTap, direction: str, event: Any) -> None:
-        """Have an event written, unless too much waits already."""
+    def record_event(self, recording: RecordingTap, direction: EventDirection, event: Any) -> None:
+        """Queue an event to be written; a full queue ends the recording."""
         if not self._writer.enqueue(QueuedEvent(recording, time.monotonic(), direction, event)):
             recording.truncation_reason = DISK_TOO_SLOW
 
     def end(self, recording: RecordingTap, reason: str) -> None:
-        """Have the end written."""
-        self._writer.enqueue_end(QueuedEvent(recording, time.monotonic(), None, reason))
+        """Queue the end of a recording."""
+        self._writer.enqueue_end(QueuedEnd(recording, time.monotonic(), reason))
 
-    # Keeping what has ended
+    # Storing ended recordings
 
     def _enqueue_from_thread(self, recording: SpooledRecording) -> None:
         assert self._loop is not None
@@ -200,32 +197,32 @@ class Recorder:
         self._loop.call_soon_threadsafe(self._drop, record)
 
     def _drop(self, record: SessionRecord) -> None:
-        """Say that a recording was deleted before it could be kept; its record stays, so that its owner is told, too."""
+        """Report that a recording was deleted before it could be stored; its record stays, so that its owner can see it."""
         self._metrics.recordings["dropped"] += 1
         self._metrics.recordings_waiting_bytes = self.pending.bytes
         if record.truncated == DROPPED_FOR_SPACE and not self._is_dropping:
             self._is_dropping = True
             self._notice(
-                f"Recordings that can't be kept are deleted, the oldest first, from {record.id} on: they have come to recording.spool_gb."
+                f"Recordings that can't be stored have reached recording.spool_gb: the oldest are deleted, beginning with {record.id}."
             )
         self._to_store.put_nowait(SpooledRecording(record, None))
 
     async def _store_records(self) -> None:
-        """Put records into the store that have no files; the others follow, so that none is put after that of its end."""
-        while (filed := await self._to_store.get()) is not None:
-            if filed.folder is not None:
-                self._notice_truncation(filed.record)
-                self._to_persist.put_nowait(filed)
+        """Store records without files; those with files go on to `_persist_all`, so that a session's last record comes last."""
+        while (recording := await self._to_store.get()) is not None:
+            if recording.folder is not None:
+                self._notice_truncation(recording.record)
+                self._to_persist.put_nowait(recording)
                 continue
-            # One that goes on is put again at its end; of one that was deleted the store says that it is live until it is given up.
+            # A failure does little harm: a live session is stored again at its end, and a deleted one expires as lost.
             with contextlib.suppress(ApiError):
-                await self._sessions.put(filed.record)
+                await self._sessions.put(recording.record)
         self._to_persist.put_nowait(None)
 
     def _notice_truncation(self, record: SessionRecord) -> None:
-        """Tell the operator that recordings are cut short; once, until one is whole or there is another reason."""
-        told, self._last_truncation = self._last_truncation, record.truncated
-        if record.truncated not in (None, told):
+        """Tell the operator that recordings are cut short: at the first one, and when the reason changes."""
+        previous, self._last_truncation = self._last_truncation, record.truncated
+        if record.truncated not in (None, previous):
             self._notice(f"The recording of {record.id} ends before its session: {record.truncated}.")
 
     async def _persist_all(self) -> None:
@@ -234,7 +231,7 @@ class Recorder:
         while True:
             try:
                 async with asyncio.timeout_at(min(sweep_at, retry_at)):
-                    filed = await self._to_persist.get()
+                    recording = await self._to_persist.get()
             except TimeoutError:
                 if loop.time() >= sweep_at:
                     await self.sweep()
@@ -242,23 +239,23 @@ class Recorder:
                 await self.retry_pending()
                 retry_at = loop.time() + RETRY_S
                 continue
-            if filed is None:
+            if recording is None:
                 return
-            await self._persist(filed)
+            await self._persist(recording)
 
     async def sweep(self) -> None:
-        """Delete what is too old, where it is kept and where it waits for that."""
+        """Delete recordings that are too old, pending or stored."""
         before = self._now() - self.limits.max_age_s
         while self.limits.max_age_s and (record := await asyncio.to_thread(self.pending.drop_oldest, DROPPED_FOR_AGE, before)) is not None:
             self._drop(record)
-        with contextlib.suppress(ApiError):  # it is tried again
+        with contextlib.suppress(ApiError):  # tried again by the next sweep
             await self._expire()
 
     async def retry_pending(self) -> None:
-        """Keep what could not be kept, one after another, up to the first that still can't."""
+        """Try to store pending recordings, one after another, up to the first failure."""
         self._is_storage_down = False
-        for filed in self.pending.recordings:
-            await self._persist(filed)
+        for recording in self.pending.recordings:
+            await self._persist(recording)
             if self._is_storage_down:
                 return
 
@@ -273,7 +270,7 @@ class Recorder:
         self._metrics.recordings_waiting_bytes = self.pending.bytes
 
     async def _try_persist(self, record: SessionRecord, folder: Path) -> bool:
-        """Whether a recording could be kept; else, with a full disk or a store that is away, its files stay where they are."""
+        """Store a recording; returns False, and leaves its files, where the disk is full or a store is unavailable."""
         try:
             await self._blobs.put_folder(folder, record.id)
             await self._sessions.put(record)

@@ -1,9 +1,9 @@
 """
-Where recordings are while they are made: a folder for each, in the part of the spool that their process holds.
+The spool: a folder for each recording that is in progress or waits to be stored.
 
-A process holds a lock on its part for as long as it lives. A part without one was a process's that has died.
+Each process has its own part of the spool and holds a lock on it while it lives. A part without a lock belonged to a process that died.
 
-What has ended waits here until it is kept elsewhere, which may be never: so there is a bound to what may wait.
+Ended recordings wait here until they are stored elsewhere, which may be never: so there is a limit to what may wait.
 """
 
 import contextlib
@@ -23,12 +23,12 @@ from antiphon.runtime.recording import files
 
 _LOCK, _SPOOL_PREFIX = "lock", "spool"
 
-DROPPED_FOR_SPACE = "deleted before it could be kept, as too much waited"
-DROPPED_FOR_AGE = "deleted before it could be kept, as it was too old"
+DROPPED_FOR_SPACE = "deleted before it could be stored, as too many recordings waited"
+DROPPED_FOR_AGE = "deleted before it could be stored, as it was too old"
 
 
 class SpooledRecording(NamedTuple):
-    """A session's record to be kept, and the folder of its files; None while it is live."""
+    """A session's record to be stored, and the folder of its files; None while it is live."""
 
     record: SessionRecord
     folder: Path | None
@@ -36,12 +36,12 @@ class SpooledRecording(NamedTuple):
 
 class SpoolLimits(NamedTuple):
     """
-    How much a process may write, and for how long; 0 of anything is no bound.
+    Limits of a process's part of the spool; 0 is no limit.
 
     Attributes:
-        most_bytes: of all recordings in its part, those that wait included.
-        free_bytes: what is to be left of the disk.
-        most_s: how long what has ended may wait.
+        max_bytes: of all its recordings, pending ones included.
+        min_free_bytes: free space to leave on the disk.
+        max_age_s: how long ended recordings may wait.
     """
 
     max_bytes: int = 0
@@ -53,7 +53,7 @@ NO_LIMITS = SpoolLimits()
 
 
 class PendingRecordings:
-    """What has ended and is not kept yet; for any thread."""
+    """Recordings that have ended and are not stored yet; safe for threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -62,24 +62,24 @@ class PendingRecordings:
 
     @property
     def bytes(self) -> int:
-        """What all of it comes to."""
+        """The size of all of them."""
         with self._lock:
-            return sum(filed.record.bytes for filed in self._recordings.values())
+            return sum(recording.record.bytes for recording in self._recordings.values())
 
     @property
     def recordings(self) -> Sequence[SpooledRecording]:
-        """What waits, in the order in which it is to be tried."""
+        """The recordings in the order in which to try them."""
         with self._lock:
             return tuple(self._recordings.values())
 
     def add(self, recording: SpooledRecording) -> None:
-        """One more has ended."""
+        """Add a recording that has ended."""
         assert recording.folder is not None
         with self._lock:
             self._recordings[recording.folder] = recording
 
     def claim(self, folder: Path) -> bool:
-        """Begin to keep one, which is not dropped meanwhile; False where it is gone, or somebody is at it."""
+        """Reserve a recording to store it, so that it is not dropped; False where it is gone or already reserved."""
         with self._lock:
             if folder not in self._recordings or folder in self._claimed_folders:
                 return False
@@ -87,26 +87,27 @@ class PendingRecordings:
             return True
 
     def release(self, folder: Path, *, is_persisted: bool) -> None:
-        """It is kept; or it could not be, and is tried again after all others: what is wrong may be wrong with it alone."""
+        """End a reservation: the recording is stored, or goes to the end of the queue, as the error may be its own."""
         with self._lock:
             self._claimed_folders.discard(folder)
-            filed = self._recordings.pop(folder)
+            recording = self._recordings.pop(folder)
             if not is_persisted:
-                self._recordings[folder] = filed
+                self._recordings[folder] = recording
 
     def drop_oldest(self, reason: str, before: float = math.inf) -> SessionRecord | None:
         """
-        Delete the one that ended first.
+        Delete the recording that ended first, unless it is being stored.
 
         Args:
-            before: Unix seconds; one that ended later is not deleted.
+            reason: why, for its record.
+            before: Unix seconds; a recording that ended later is not deleted.
 
         Returns:
-            Its record, as it is to be kept without files, or None where there is none to delete.
+            Its record without files, to be stored; None where nothing was deleted.
         """
         with self._lock:
-            there = [filed for folder, filed in self._recordings.items() if folder not in self._claimed_folders]
-            oldest = min(there, key=lambda filed: filed.record.ended_at or 0, default=None)
+            unclaimed = [recording for folder, recording in self._recordings.items() if folder not in self._claimed_folders]
+            oldest = min(unclaimed, key=lambda recording: recording.record.ended_at or 0, default=None)
             if oldest is None or oldest.folder is None or (oldest.record.ended_at or 0) >= before:
                 return None
             del self._recordings[oldest.folder]
@@ -115,7 +116,7 @@ class PendingRecordings:
 
 
 class SpoolLock:
-    """A process's part of the spool; the operating system lets go of it however the process ends."""
+    """A process's part of the spool; the operating system releases the lock however the process ends."""
 
     def __init__(self, folder: Path, lock: IO[bytes]) -> None:
         self.folder = folder
@@ -124,29 +125,29 @@ class SpoolLock:
     @classmethod
     def create(cls, spool: Path) -> "SpoolLock":
         """
-        A new one.
+        A new part of the spool.
 
         Raises:
             OSError: the disk is full, or can't be written.
         """
         name = new_id(_SPOOL_PREFIX)
-        hidden = spool / f".{name}"  # so that no other process finds it before there is a lock on it
-        hidden.mkdir(mode=0o700, parents=True)
-        lock = (hidden / _LOCK).open("wb")
+        hidden_folder = spool / f".{name}"  # so that no other process finds it before it is locked
+        hidden_folder.mkdir(mode=0o700, parents=True)
+        lock = (hidden_folder / _LOCK).open("wb")
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return cls(hidden.rename(spool / name), lock)
+        return cls(hidden_folder.rename(spool / name), lock)
 
     def release(self) -> None:
-        """Let go of it. What could not be kept stays in it, for the next start."""
+        """Release it. Recordings that could not be stored stay in it for the next start."""
         (self.folder / _LOCK).unlink(missing_ok=True)
-        with contextlib.suppress(OSError):  # there is something in it
+        with contextlib.suppress(OSError):  # it is not empty
             self.folder.rmdir()
         self._lock.close()
 
 
 def adopt_abandoned(spool: Path) -> Sequence[SpoolLock]:
-    """The parts of processes that have died; they are this one's now."""
-    found = []
+    """The parts of processes that died, now locked by this process."""
+    spool_locks = []
     for folder in sorted(spool.glob(f"{_SPOOL_PREFIX}_*")):
         with contextlib.suppress(OSError):
             lock = (folder / _LOCK).open("ab")
@@ -155,32 +156,32 @@ def adopt_abandoned(spool: Path) -> Sequence[SpoolLock]:
             except OSError:  # its process lives
                 lock.close()
                 continue
-            found.append(SpoolLock(folder, lock))
-    return found
+            spool_locks.append(SpoolLock(folder, lock))
+    return spool_locks
 
 
 def repair_recordings(spool_lock: SpoolLock, now: Callable[[], float]) -> Sequence[SpooledRecording]:
-    """The recordings in a part, as whole as they can be made."""
-    found = []
+    """The recordings of a part of the spool, repaired."""
+    recordings = []
     for folder in sorted(folder for folder in spool_lock.folder.iterdir() if folder.is_dir()):
-        with contextlib.suppress(OSError):  # one that can't be read or written stays for the next start, and keeps no other
-            found.append(_repair_recording(folder, now))
-    return [filed for filed in found if filed is not None]
+        with contextlib.suppress(OSError):  # one that can't be read or written stays for the next start
+            recordings.append(_repair_recording(folder, now))
+    return [recording for recording in recordings if recording is not None]
 
 
 def _repair_recording(folder: Path, now: Callable[[], float]) -> SpooledRecording | None:
     record = files.read_meta(folder)
-    if record is None:  # its process died before it had said whose it is
+    if record is None:  # its process died before it wrote whose it is
         shutil.rmtree(folder, ignore_errors=True)
         return None
-    lasted_s = files.last_event_s(folder)
+    duration_s = files.last_event_s(folder)
     size_bytes = files.repair(folder)
     if record.state == "live":
         record = structs.replace(
             record,
             state="interrupted",
-            ended_at=min(int(now()), record.created_at + int(lasted_s)),
-            duration_ms=round(1000 * lasted_s),
+            ended_at=min(int(now()), record.created_at + int(duration_s)),
+            duration_ms=round(1000 * duration_s),
             reason="interrupted",
         )
     record = structs.replace(record, bytes=size_bytes)

@@ -1,12 +1,13 @@
-"""Who said what in a recording, and how soon: for people to read, and to compare two recordings by."""
+"""The transcript of a recording: who said what, and how soon the model answered."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from antiphon.records import SessionRecord
-from antiphon.runtime.recording.events import IN
+from antiphon.runtime.recording.answers import AnswerReader, RecordedAnswer
+from antiphon.runtime.recording.events import IN, OUT
 from antiphon.runtime.recording.files import EventLine
 
 TurnRole = Literal["person", "model"]
@@ -16,24 +17,24 @@ _SPEECH_MARK, _AUDIO_MARK, _IMAGE_MARK = "(said something)", "(sound)", "(pictur
 
 class TranscriptTurn(Struct):
     """
-    What one side said.
+    What one side said in a turn.
 
     Attributes:
-        at_s: when it began to be said, or to be answered.
-        first_s: of an answer, how long it took from the end of the question to the first of it; None where nothing came, and in full
-            duplex, where nobody says when a question ends.
-        reason: of an answer, how it ended; None where it didn't.
+        at_s: when it began.
+        latency_s: of the model, the time from the end of the question to the first output; None without output, and in full duplex,
+            where no event says when a question ends.
+        reason: of the model, how the response ended; None if it didn't.
     """
 
-    role: TurnRole
+    role: TurnRole = field(name="who")  # the names in the JSON of `antiphon sessions show --json`
     text: str
     at_s: float
-    latency_s: float | None = None
+    latency_s: float | None = field(name="first_s", default=None)
     reason: str | None = None
 
     @property
     def has_text(self) -> bool:
-        """Whether the text is what was said, and does not only stand for it."""
+        """Whether the text is what was said, not just a placeholder."""
         return self.text != _SPEECH_MARK
 
 
@@ -46,10 +47,11 @@ def read_turns(lines: Iterable[EventLine]) -> list[TranscriptTurn]:
 
 
 class _TurnReader:
-    """Reads events of either protocol."""
+    """Collects the turns in events of either protocol."""
 
     def __init__(self) -> None:
         self.turns: list[TranscriptTurn] = []
+        self._answers = AnswerReader()
         self._model_turns: dict[str, TranscriptTurn] = {}
         self._spoken_turns: dict[str, TranscriptTurn] = {}
         self._speech_started_at_s: dict[str, float] = {}
@@ -66,20 +68,16 @@ class _TurnReader:
             "input_audio_buffer.speech_stopped": self._on_question,
             "input_audio_buffer.committed": self._on_committed,
             "conversation.item.input_audio_transcription.completed": self._on_transcript,
-            "response.created": self._on_response_created,
-            "response.output_text.delta": lambda event: self._add_text(event["response_id"], event["delta"]),
-            "response.output_audio_transcript.delta": lambda event: self._add_text(event["response_id"], event["delta"]),
-            "response.output_audio.delta": lambda event: self._add_text(event["response_id"], ""),
-            "response.output.delta": self._on_output,
-            "response.done": self._on_response_done,
         }
 
     def read(self, line: EventLine) -> None:
-        """One more event."""
+        """Read the next event."""
         self._at_s = line.at_s
-        read = (self._client_handlers if line.direction == IN else self._server_handlers).get(line.event.get("type"))
-        if read is not None:
-            read(line.event)
+        handle = (self._client_handlers if line.direction == IN else self._server_handlers).get(line.event.get("type"))
+        if handle is not None:
+            handle(line.event)
+        if line.direction == OUT and (answer := self._answers.read(line.at_s, line.event)) is not None:
+            self._on_answer(answer)
 
     def _on_question(self, _event: Any) -> None:
         self._question_at_s = self._at_s
@@ -111,38 +109,19 @@ class _TurnReader:
         if event["item_id"] in self._spoken_turns and event.get("transcript"):
             self._spoken_turns[event["item_id"]].text = event["transcript"]
 
-    def _model_turn(self, response_id: str) -> TranscriptTurn:
-        if response_id not in self._model_turns:
-            answer = self._model_turns[response_id] = TranscriptTurn("model", "", self._at_s)
-            self.turns.append(answer)
-        return self._model_turns[response_id]
-
-    def _on_response_created(self, event: Any) -> None:
-        self._model_turn(event["response"]["id"])
-
-    def _add_text(self, response_id: str, text: str) -> None:
-        answer = self._model_turn(response_id)
-        answer.text += text
-        if answer.latency_s is None and self._question_at_s is not None:
-            answer.latency_s = round(self._at_s - self._question_at_s, 4)
-
-    def _on_output(self, event: Any) -> None:
-        if event["kind"] != "listen":
-            self._add_text(event["response_id"], event.get("text") or "")
-        elif event.get("end_of_turn") and event["response_id"] in self._model_turns:
-            self._model_turns[event["response_id"]].reason = "interrupted" if event.get("interrupted") else "end_of_turn"
-
-    def _on_response_done(self, event: Any) -> None:
-        told = event.get("response", event)
-        answer = self._model_turn(told.get("id") or told["response_id"])
-        answer.reason = told.get("status") or told.get("reason")
-        if not answer.text and told.get("text"):
-            self._add_text(told["response_id"], told["text"])
+    def _on_answer(self, answer: RecordedAnswer) -> None:
+        turn = self._model_turns.get(answer.id)
+        if turn is None:
+            turn = self._model_turns[answer.id] = TranscriptTurn("model", "", answer.at_s)
+            self.turns.append(turn)
+        turn.text, turn.reason = answer.text, answer.reason
+        if turn.latency_s is None and answer.first_output_s == self._at_s and self._question_at_s is not None:
+            turn.latency_s = round(self._at_s - self._question_at_s, 4)
 
 
 def _message_text(content: Sequence[Any]) -> str:
-    """The words of a message; what it has besides is only named."""
-    named = {
+    """The text of a message, with placeholders for its images and audio."""
+    marks = {
         "image": _IMAGE_MARK,
         "image_url": _IMAGE_MARK,
         "input_image": _IMAGE_MARK,
@@ -150,19 +129,19 @@ def _message_text(content: Sequence[Any]) -> str:
         "audio": _AUDIO_MARK,
         "input_audio": _AUDIO_MARK,
     }
-    said = (part.get("text") or part.get("transcript") or named.get(part.get("type"), "") for part in content)
-    return " ".join(text for text in said if text)
+    texts = (part.get("text") or part.get("transcript") or marks.get(part.get("type"), "") for part in content)
+    return " ".join(text for text in texts if text)
 
 
 _ROLE_NAMES: dict[TurnRole, str] = {"person": "Person", "model": "Model"}
 
 
 def render_transcript(record: SessionRecord, turns: Iterable[TranscriptTurn]) -> str:
-    """A session for people to read, in Markdown."""
+    """A session in Markdown, for people to read."""
     facts = f"{record.protocol}, {record.mode}, model `{record.model}`, {record.duration_ms / 1000:.1f} s, ended: {record.reason or '?'}"
     ends = [f"The recording ends before the session: {record.truncated}."] if record.truncated else []
-    told = [f"**{_format_time(turn.at_s)} {_ROLE_NAMES[turn.role]}**{_latency_note(turn)}: {turn.text or '(nothing)'}" for turn in turns]
-    return "\n\n".join([f"# Session {record.id}", facts, *told, *ends]) + "\n"
+    lines = [f"**{_format_time(turn.at_s)} {_ROLE_NAMES[turn.role]}**{_latency_note(turn)}: {turn.text or '(nothing)'}" for turn in turns]
+    return "\n\n".join([f"# Session {record.id}", facts, *lines, *ends]) + "\n"
 
 
 def _latency_note(turn: TranscriptTurn) -> str:

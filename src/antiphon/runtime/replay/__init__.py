@@ -1,1 +1,1 @@
-"""Replaying recorded sessions, and comparing what comes of it."""
+"""Replaying recorded sessions, and comparing the replay with the recording."""

@@ -1,8 +1,8 @@
 """
-When a person had finished speaking, in a recording and wherever it is said again.
+When the person finished speaking, in a recording and in its replay.
 
-Nobody says so in full duplex, and a server that listens for it says so when it has noticed, which is part of what is to be measured. So it
-is read from the sound: by its loudness, and the same in both sessions, as the sound is the same.
+In full duplex no event says so, and where a server detects it, its delay is part of what is measured. So it is read from the audio, by
+its loudness, which is the same in both sessions.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,34 +12,31 @@ from msgspec import Struct
 from antiphon.audio import SAMPLE_BYTES, peak, size_bytes
 from antiphon.runtime.recording.events import IN, MediaReference, find_media
 from antiphon.runtime.recording.files import EventLine
-from antiphon.runtime.recording.mixing import PcmAudio, read_wav
+from antiphon.runtime.recording.mixing import MAX_JITTER_S, PcmAudio, read_wav
 
 _STEP_MS = 20
 _SILENCE_DIVISOR = 20
-"""Sound below this part of the loudest is no speech."""
+"""Audio quieter than the peak divided by this is no speech."""
 
 _MIN_PEAK = 200
-"""Nor is what is fainter than this."""
+"""Audio whose peak is below this has no speech."""
 
 _CLICK_STEPS, _PAUSE_STEPS = 5, 20
-"""What is shorter than a click is no speech; what is shorter than a pause ends none."""
-
-_MAX_JITTER_S = 0.3
-"""How much sooner than it sounds a piece may come and still be taken for sound at its pace."""
+"""Sounds shorter than a click are no speech; gaps shorter than a pause don't end it."""
 
 _QUESTION_EVENTS = ("response.create", "input_audio_buffer.commit")
 
 
 class RecordedQuestion(Struct, frozen=True):
     """
-    The end of something that a client said, to which an answer may come.
+    The end of something that a client said and that may be answered.
 
     Attributes:
-        nth: of the client's events, counted from 0: the one in which it ends.
-        rest_s: how much of that event's sound comes after it.
-        length_s: how long that event's sound is.
-        before: the client's event with sound before that one; None where there is none.
-        lasts_s: how long the speech was; None where it is an event that ends it.
+        event_index: the client event in which it ends, counted from 0.
+        trailing_s: how much of that event's audio comes after the end.
+        audio_s: the duration of that event's audio.
+        previous_index: the client event with the audio before that one; None if there is none.
+        speech_s: the duration of the speech; None where an event such as `response.create` is the end.
     """
 
     event_index: int
@@ -50,51 +47,51 @@ class RecordedQuestion(Struct, frozen=True):
 
     def end_at_s(self, sent_at_s: Sequence[float]) -> float | None:
         """
-        When it ended; None where it was not said.
+        When it ended; None where the event was not sent.
 
-        A microphone has a piece of sound once it is over: so what ends in its middle ended before it was sent. Of what was sent sooner
-        than it sounds, the end is when it was sent.
+        A microphone has a chunk of audio once it is over, so speech that ends within a chunk ended before the chunk was sent. For audio
+        that is sent faster than it plays, the end is when it was sent.
 
         Args:
-            said_at_s: when each of the client's events was said.
+            sent_at_s: when each of the client's events was sent.
         """
         if self.event_index >= len(sent_at_s):
             return None
         at_s = sent_at_s[self.event_index]
         before_s = sent_at_s[self.previous_index] if self.previous_index is not None else 0.0
-        is_at_pace = at_s - self.audio_s >= before_s - _MAX_JITTER_S
+        is_at_pace = at_s - self.audio_s >= before_s - MAX_JITTER_S
         return at_s - self.trailing_s if is_at_pace else at_s
 
 
 class _AudioEvent(Struct, frozen=True):
-    """A piece of sound in an event of the client's."""
+    """Audio in a client event."""
 
     event_index: int
     media: MediaReference
 
 
 def find_questions(lines: Sequence[EventLine], files: Mapping[str, bytes]) -> Sequence[RecordedQuestion]:
-    """What the client of a recording said that may be answered, in its order."""
-    pieces: list[_AudioEvent] = []
-    found: list[RecordedQuestion] = []
-    for nth, line in enumerate(line for line in lines if line.direction == IN):
+    """What the client of a recording said and that may be answered, in order."""
+    audio_events: list[_AudioEvent] = []
+    questions: list[RecordedQuestion] = []
+    for index, line in enumerate(line for line in lines if line.direction == IN):
         if line.event.get("type") in _QUESTION_EVENTS or (line.event.get("input") or {}).get("messages"):
-            found.append(RecordedQuestion(nth))
+            questions.append(RecordedQuestion(index))
         elif (media := _audio_media(line)) is not None:
-            pieces.append(_AudioEvent(nth, media))
-    lanes = {piece.media.file: read_wav(files[piece.media.file]) for piece in pieces if piece.media.file in files}
-    for name, sound in lanes.items():
-        found.extend(_speech_ends([piece for piece in pieces if piece.media.file == name], sound))
-    return sorted(found, key=lambda ask: ask.event_index)
+            audio_events.append(_AudioEvent(index, media))
+    tracks = {event.media.file: read_wav(files[event.media.file]) for event in audio_events if event.media.file in files}
+    for name, track in tracks.items():
+        questions.extend(_speech_ends([event for event in audio_events if event.media.file == name], track))
+    return sorted(questions, key=lambda question: question.event_index)
 
 
 def speech_intervals(lines: Sequence[EventLine], files: Mapping[str, bytes]) -> Sequence[tuple[float, float]]:
-    """When the person of a recording began to speak, in seconds after its beginning, and for how long."""
-    said_at_s = [line.at_s for line in lines if line.direction == IN]
+    """When the person of a recording spoke: seconds after its start, and the duration, of each speech."""
+    sent_at_s = [line.at_s for line in lines if line.direction == IN]
     return [
-        (max(0.0, ends_s - ask.speech_s), ask.speech_s)
-        for ask in find_questions(lines, files)
-        if ask.speech_s is not None and (ends_s := ask.end_at_s(said_at_s)) is not None
+        (max(0.0, end_s - question.speech_s), question.speech_s)
+        for question in find_questions(lines, files)
+        if question.speech_s is not None and (end_s := question.end_at_s(sent_at_s)) is not None
     ]
 
 
@@ -103,31 +100,35 @@ def _audio_media(line: EventLine) -> MediaReference | None:
 
 
 def _speech_ends(audio_events: Sequence[_AudioEvent], audio: PcmAudio) -> Iterator[RecordedQuestion]:
-    """The ends of all that was said in one file."""
-    second = SAMPLE_BYTES * audio.rate_hz
-    at = 0
-    for begins, ends in find_speech(audio):
-        while at < len(audio_events) - 1 and audio_events[at].media.offset + audio_events[at].media.bytes < ends:
-            at += 1
-        media = audio_events[at].media
-        rest_s = max(0, media.offset + media.bytes - ends) / second
-        before = audio_events[at - 1].event_index if at else None
-        yield RecordedQuestion(audio_events[at].event_index, rest_s, media.bytes / second, before, (ends - begins) / second)
+    """The ends of all speech in one file."""
+    bytes_per_s = SAMPLE_BYTES * audio.rate_hz
+    index = 0
+    for begin, end in find_speech(audio):
+        while index < len(audio_events) - 1 and audio_events[index].media.offset + audio_events[index].media.bytes < end:
+            index += 1
+        media = audio_events[index].media
+        yield RecordedQuestion(
+            event_index=audio_events[index].event_index,
+            trailing_s=max(0, media.offset + media.bytes - end) / bytes_per_s,
+            audio_s=media.bytes / bytes_per_s,
+            previous_index=audio_events[index - 1].event_index if index else None,
+            speech_s=(end - begin) / bytes_per_s,
+        )
 
 
 def find_speech(audio: PcmAudio) -> Sequence[tuple[int, int]]:
-    """Where in the sound someone speaks, from byte to byte; a short pause is part of it."""
+    """The byte ranges of the audio in which someone speaks, short pauses included."""
     step = size_bytes(_STEP_MS, audio.rate_hz)
-    peaks = [peak(audio.pcm[at : at + step]) for at in range(0, len(audio.pcm) - step + 1, step)]
+    peaks = [peak(audio.pcm[offset : offset + step]) for offset in range(0, len(audio.pcm) - step + 1, step)]
     if not peaks or max(peaks) < _MIN_PEAK:
         return []
     loudest, floor = max(peaks), sorted(peaks)[len(peaks) // 10]
-    # A noisy line is never as quiet as a part of its loudest; speech without a pause has no floor of its own.
+    # The noise floor matters on a noisy line, which never gets quiet; speech without pauses has no noise floor, hence the limit.
     threshold = max(loudest / _SILENCE_DIVISOR, min(2 * floor, loudest / 4))
-    found: list[tuple[int, int]] = []
-    for at in (at for at, level in enumerate(peaks) if level >= threshold):
-        if found and at - found[-1][1] < _PAUSE_STEPS:
-            found[-1] = (found[-1][0], at + 1)
+    spans: list[tuple[int, int]] = []
+    for index in (index for index, level in enumerate(peaks) if level >= threshold):
+        if spans and index - spans[-1][1] < _PAUSE_STEPS:
+            spans[-1] = (spans[-1][0], index + 1)
         else:
-            found.append((at, at + 1))
-    return [(step * begins, step * ends) for begins, ends in found if ends - begins >= _CLICK_STEPS]
+            spans.append((index, index + 1))
+    return [(step * begin, step * end) for begin, end in spans if end - begin >= _CLICK_STEPS]

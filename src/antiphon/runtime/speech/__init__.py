@@ -1,1 +1,1 @@
-"""The speech models that the server has loaded, and what uses them."""
+"""The speech models of the server, and their use by other parts of it."""

@@ -1,7 +1,9 @@
 """
-The ears and the voice of a server: which they are, whether they are here, and when they are loaded.
+The server's speech models: which they are, whether they are installed, and when they are loaded.
 
-They are loaded for the first conversation that needs them: many servers only ever answer in writing.
+They are loaded for the first conversation that needs them: many servers only ever answer in text.
+
+Imports within functions are of modules that need the optional extra `speech`, or that load slowly, as aiohttp does.
 """
 
 import asyncio
@@ -14,6 +16,7 @@ from weakref import WeakValueDictionary
 from antiphon.config.settings import TURN_MODEL, VAD_MODEL, SpeechSettings
 from antiphon.engine_api.engine import Engine
 from antiphon.errors import ApiError, ServerError, quote_list
+from antiphon.speech.tts.voices import kokoro_synthesizer, piper_synthesizer
 from antiphon.weights import catalogue, fetch, verify
 
 if TYPE_CHECKING:
@@ -23,24 +26,25 @@ if TYPE_CHECKING:
     from antiphon.speech.base import Ear, Mouth
 
 KNOWN_VOICES = ("alloy", "ash", "ballad", "coral", "echo", "sage", "shimmer", "verse", "marin", "cedar")
-"""Voices that clients ask for unless they are told otherwise; where a mouth has none of that name, its first one answers to it."""
+"""OpenAI's voices, which clients request by default; a synthesizer without one of them uses its first voice instead."""
 
 _FILE_LIBRARIES = ("soundfile", "python_multipart")
-"""What files of sound, and uploads of them, take beside what ears and a voice do."""
+"""The libraries that audio files and their uploads need, beside those of the speech models."""
 
 
 class SpeechService:
     """
-    What hears and speaks for all models that only read and write.
+    Transcription and speech synthesis for all models that only read and write text.
 
     Args:
         weights: the folder of verified model files.
-        notice: takes lines for the operator.
-        parts: those to hear and to speak with, where that is not for the settings to say.
-        count: is told of answers that are begun before they are asked for, as `cascade.Count`.
+        secrets: values of environment variables, by name.
+        notice: called with a line for the operator.
+        stack: the speech models to use in place of those in the settings.
+        count_speculation: called with the outcome of each speculative response.
 
     Attributes:
-        missing: why there is none, and how to get it; None where there is.
+        missing_reason: why there is no speech, and how to get it; None where there is.
     """
 
     def __init__(
@@ -70,7 +74,7 @@ class SpeechService:
     @property
     def stack(self) -> "SpeechStack":
         """
-        The ears and the voice, ready or not.
+        The speech models, loaded or not.
 
         Raises:
             ServerError: there are none.
@@ -78,97 +82,101 @@ class SpeechService:
         if self._stack is None and self.missing_reason is None:
             self._stack = self._build_stack()
         if self._stack is None:
-            raise ServerError(f"This server has no ears and no voice: {self.missing_reason}", status=501, code="speech_not_available")
+            raise ServerError(f"Speech is not available on this server: {self.missing_reason}", status=501, code="speech_not_available")
         return self._stack
 
     async def load(self) -> "SpeechStack":
         """
-        The ears and the voice, loaded.
+        The speech models, loaded.
 
         Raises:
             ApiError: there are none, or they can't be loaded.
         """
-        parts = self.stack
+        stack = self.stack
         async with self._load_lock:
             if not self._is_loaded:
                 if self._owns_stack:
                     await asyncio.to_thread(_verify_weights, self._settings, self._weights)
-                await parts.start()
+                await stack.start()
                 self._is_loaded = True
-        return parts
+        return stack
 
     @property
     def audio_files(self) -> "AudioFiles":
         """
-        What reads and writes files of sound.
+        Reads and writes audio files.
 
         Raises:
-            ServerError: what that takes is not installed.
+            ServerError: its libraries are not installed.
         """
         if self._audio_files is None:
-            absent = [name for name in _FILE_LIBRARIES if importlib.util.find_spec(name) is None]
-            if absent:
+            missing = [name for name in _FILE_LIBRARIES if importlib.util.find_spec(name) is None]
+            if missing:
                 raise ServerError(
-                    f"Files of sound can't be read: {quote_list(absent)} are not installed. Run `make install`, or "
+                    f"Audio files can't be read: {quote_list(missing)} are not installed. Run `make install`, or "
                     "`pip install 'antiphon[speech]'`.",
                     status=501,
                     code="speech_not_available",
                 )
-            from antiphon.speech.audio_files.decode import AudioFiles  # noqa: PLC0415 - as in `_cascade`
+            from antiphon.speech.audio_files.decode import AudioFiles  # noqa: PLC0415 - extra `speech`
 
             self._audio_files = AudioFiles()
         return self._audio_files
 
     async def stop(self) -> None:
-        """Let go of everything; idempotent."""
+        """Unload everything; idempotent."""
         if self._audio_files is not None:
             await self._audio_files.stop()
-        if self._stack is not None:  # some of them may be loaded, though not all could be
+        if self._stack is not None:  # some of it may be loaded, even if loading failed
             self._is_loaded = False
             await self._stack.stop()
 
     def with_speech(self, engine: Engine) -> Engine:
-        """The engine with ears and a voice; as it is where it has its own, or there are none."""
-        abilities = engine.capabilities
-        if abilities.listens or (abilities.audio_out and not abilities.hears_speech) or self.missing_reason is not None:
+        """The engine with speech around it, or the engine itself where it has its own or there is none."""
+        capabilities = engine.capabilities
+        if capabilities.listens or (capabilities.audio_out and not capabilities.hears_speech) or self.missing_reason is not None:
             return engine
-        # Workers come and go, and what was put around them goes with them. While it is there it keeps its engine, and the id is that one's.
-        around = self._wrapped_engines.get(id(engine))
-        if around is None:
-            around = self._wrapped_engines[id(engine)] = self._build_cascade(engine)
-        return around
+        # Weak references: the wrapper is freed with its worker. While it lives it holds its engine, so the id stays unique.
+        wrapper = self._wrapped_engines.get(id(engine))
+        if wrapper is None:
+            wrapper = self._wrapped_engines[id(engine)] = self._build_cascade(engine)
+        return wrapper
 
     def _build_cascade(self, engine: Engine) -> Engine:
-        from antiphon.engines.cascade.engine import Cascade  # noqa: PLC0415 - its libraries take a while to load, and many servers need none
+        from antiphon.engines.cascade.engine import Cascade  # noqa: PLC0415 - extra `speech`
 
-        async def ready() -> None:
+        async def ensure_ready() -> None:
             await self.load()
 
         try:
             return Cascade(
-                engine, self.stack, ensure_ready=ready, speculates=self._settings.speculation, count_speculation=self._count_speculation
+                engine,
+                self.stack,
+                ensure_ready=ensure_ready,
+                speculates=self._settings.speculation,
+                count_speculation=self._count_speculation,
             )
         except ServerError:
             return engine
 
     def _build_stack(self) -> "SpeechStack | None":
-        from antiphon.engines.cascade.parts import SpeechStack  # noqa: PLC0415 - as above
-        from antiphon.speech.dsp import noise  # noqa: PLC0415 - as above
-        from antiphon.speech.turn_detection import smart_turn, vad  # noqa: PLC0415 - as above
+        from antiphon.engines.cascade.parts import SpeechStack  # noqa: PLC0415 - extra `speech`
+        from antiphon.speech.dsp import noise  # noqa: PLC0415 - extra `speech`
+        from antiphon.speech.turn_detection import smart_turn, vad  # noqa: PLC0415 - extra `speech`
 
         try:
-            mouth, voices = self._build_synthesizer()
+            synthesizer, voices = self._build_synthesizer()
             return SpeechStack(
                 vad=vad.SileroVad(self._model_path(VAD_MODEL)),
                 smart_turn=smart_turn.SmartTurn(self._model_path(TURN_MODEL)),
                 transcriber=self._build_transcriber(),
-                synthesizer=mouth,
+                synthesizer=synthesizer,
                 noise_reduction=noise.available_kinds(),
                 voices=voices,
             )
-        except ApiError as fault:
-            self.missing_reason = fault.message
-            self._notice(f"There are no ears and no voice: {fault.message}")
+        except ApiError as error:
+            self.missing_reason = error.message
+            self._notice(f"Speech is not available: {error.message}")
             return None
 
     def _model_path(self, model: str) -> Path:
@@ -177,56 +185,52 @@ class SpeechService:
     def _build_transcriber(self) -> "Ear":
         settings, model = self._settings, self._settings.ears
         if settings.ears_url is not None:
-            from antiphon.speech.stt.openai import OpenAITranscriber, TranscriptionServer  # noqa: PLC0415 - as above
+            from antiphon.speech.stt.openai import OpenAITranscriber, TranscriptionServer  # noqa: PLC0415 - loads aiohttp
 
             key = self._secrets.get(settings.ears_key_env or "")
             server = TranscriptionServer(base_url=settings.ears_url, model=model, languages=settings.ears_languages, api_key=key)
             return OpenAITranscriber(server)
         if model.startswith("whisper"):
-            from antiphon.speech.stt.whisper import WhisperTranscriber  # noqa: PLC0415 - as above
+            from antiphon.speech.stt.whisper import WhisperTranscriber  # noqa: PLC0415 - extra `speech`
 
             return WhisperTranscriber(self._weights / model, name=model)
-        from antiphon.speech.stt.moonshine import MoonshineTranscriber  # noqa: PLC0415 - as above
+        from antiphon.speech.stt.moonshine import MoonshineTranscriber  # noqa: PLC0415 - extra `speech`
 
         return MoonshineTranscriber(self._weights / model, name=model)
 
     def _build_synthesizer(self) -> "tuple[Mouth, tuple[str, ...]]":
-        settings, given = self._settings, self._settings.voice_by_alias
+        settings, voice_by_alias = self._settings, self._settings.voice_by_alias
         if settings.voice_url is not None:
-            from antiphon.speech.tts.openai import OpenAISynthesizer, SpeechServer  # noqa: PLC0415 - as above
+            from antiphon.speech.tts.openai import OpenAISynthesizer, SpeechServer  # noqa: PLC0415 - loads aiohttp
 
             key = self._secrets.get(settings.voice_key_env or "")
             names = settings.voices or KNOWN_VOICES
-            server = SpeechServer(base_url=settings.voice_url, model=settings.voice, voices=names, api_key=key, aliases=dict(given))
-            return OpenAISynthesizer(server), (*names, *given)
-        found = self._build_voice_process({})
-        aliases = dict.fromkeys((name for name in KNOWN_VOICES if name not in found.voices), found.voices[0]) | dict(given)
-        return self._build_voice_process(aliases), (*found.voices, *aliases)
+            server = SpeechServer(
+                base_url=settings.voice_url, model=settings.voice, voices=names, api_key=key, aliases=dict(voice_by_alias)
+            )
+            return OpenAISynthesizer(server), (*names, *voice_by_alias)
+        voices = self._build_voice_process({}).voices
+        aliases = dict.fromkeys((name for name in KNOWN_VOICES if name not in voices), voices[0]) | dict(voice_by_alias)
+        return self._build_voice_process(aliases), (*voices, *aliases)
 
     def _build_voice_process(self, aliases: Mapping[str, str]) -> "Mouth":
         settings = self._settings
         folder = self._weights / settings.voice
         if settings.voice.startswith("kokoro"):
-            from antiphon.speech.tts.voices import kokoro_synthesizer  # noqa: PLC0415 - as above
-
             return kokoro_synthesizer(folder, aliases=aliases, notice=self._notice)
-        from antiphon.speech.tts.voices import piper_synthesizer  # noqa: PLC0415 - as above
-
         return piper_synthesizer((folder, *map(Path, settings.voice_folders)), aliases=aliases, notice=self._notice)
 
 
 def _verify_weights(settings: SpeechSettings, weights: Path) -> None:
-    """Refuse to load what was altered since it was fetched."""
     for name in settings.catalogue_models:
         if paths := verify.altered_files(catalogue.find(name), weights / name):
             raise ServerError(
-                f"The model '{name}' is not what it should be: {paths[0]} is missing, or was altered. Run `antiphon models pull {name}`.",
+                f"The files of the model '{name}' are damaged: {paths[0]} is missing or has changed. Run `antiphon models pull {name}`.",
                 code="weights_unavailable",
             )
 
 
 def _required_modules(settings: SpeechSettings) -> Iterator[str]:
-    """The modules that are needed, as they are set; found, and not loaded."""
     yield from ("numpy", "onnxruntime", "soundfile", "soxr")
     if settings.voice_url is None:
         yield "piper"
@@ -235,18 +239,18 @@ def _required_modules(settings: SpeechSettings) -> Iterator[str]:
 
 
 def missing_modules(settings: SpeechSettings) -> list[str]:
-    """The modules that are needed, as they are set, and are not here."""
+    """The modules that the settings need and that are not installed; none is imported."""
     return [name for name in _required_modules(settings) if importlib.util.find_spec(name) is None]
 
 
 def missing_reason(settings: SpeechSettings, weights: Path) -> str | None:
-    """Why there can be no ears and no voice, and how to get them; None where there can."""
+    """Why there can be no speech, and what to do about it; None where there can."""
     if settings.enabled is False:
         return "`speech.enabled` is off."
-    if absent := missing_modules(settings):
-        return f"these are not installed: {', '.join(absent)}. Run `make install`, or `pip install 'antiphon[speech,piper]'`."
-    here = {model.name for model in fetch.installed_models(weights) if model.is_complete}
-    away = [name for name in settings.catalogue_models if name not in here]
-    if away:
-        return f"these models are not here: {', '.join(away)}. Run `antiphon models pull {' '.join(away)}`."
+    if modules := missing_modules(settings):
+        return f"these are not installed: {', '.join(modules)}. Run `make install`, or `pip install 'antiphon[speech,piper]'`."
+    complete = {model.name for model in fetch.installed_models(weights) if model.is_complete}
+    missing = [name for name in settings.catalogue_models if name not in complete]
+    if missing:
+        return f"these models are not here: {', '.join(missing)}. Run `antiphon models pull {' '.join(missing)}`."
     return None

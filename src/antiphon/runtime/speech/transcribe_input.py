@@ -1,4 +1,4 @@
-"""Recordings in requests, written down for models that can't hear."""
+"""Transcribes the audio in requests for models that can't hear."""
 
 import binascii
 
@@ -13,19 +13,19 @@ from antiphon.wire.responses.parts import InputAudio
 
 async def transcribe_item(item: items.Item, path: str, speech: SpeechService) -> items.Item:
     """
-    The item, with what is said in each of its recordings where that was not known; as such it is also kept.
+    The item with a transcript in each of its audio parts; it is stored like this, too.
 
     Args:
-        path: where the client finds it in what it sent.
+        path: of the item in the request, such as `input[0]`, for errors.
 
     Raises:
-        ApiError: a recording can't be read, or not be written down.
+        ApiError: a part can't be read or transcribed.
     """
     if not isinstance(item, items.Message) or isinstance(item.content, str):
         return item
     content = [
-        await _transcribe_part(part, f"{path}.content[{place}]", speech) if type(part) is InputAudio else part
-        for place, part in enumerate(item.content)
+        await _transcribe_part(part, f"{path}.content[{index}]", speech) if type(part) is InputAudio else part
+        for index, part in enumerate(item.content)
     ]
     return structs.replace(item, content=content)
 
@@ -40,20 +40,20 @@ async def _transcribe_part(part: InputAudio, path: str, speech: SpeechService) -
         raise invalid_base64(param) from None
     try:
         return structs.replace(part, transcript=await transcribe_file(file, speech))
-    except ClientError as mistake:
-        raise ClientError(mistake.message, code=mistake.code, param=param, status=mistake.status) from None
+    except ClientError as error:
+        raise ClientError(error.message, code=error.code, param=param, status=error.status) from None
 
 
 async def transcribe_file(file: bytes, speech: SpeechService) -> str:
     """
-    What the ears hear in a recording, of any kind that `speech` can read.
+    The transcript of an audio file in any format that `speech` can read.
 
     Raises:
-        ApiError: there are no ears, or it can't be read.
+        ApiError: there is no transcriber, or the file can't be read.
     """
-    from antiphon.speech.stt.long_form import join_text, transcribe_long  # noqa: PLC0415 - its libraries take a while to load, and many servers need none
+    from antiphon.speech.stt.long_form import join_text, transcribe_long  # noqa: PLC0415 - extra `speech`
 
-    parts = await speech.load()
-    if parts.transcriber is None:
-        raise ServerError("This server has no ears.", status=501, code="speech_not_available")
-    return join_text([passage async for passage in transcribe_long(parts.transcriber, speech.audio_files.decode(file), Transcription())])
+    stack = await speech.load()
+    if stack.transcriber is None:
+        raise ServerError("This server can't transcribe audio.", status=501, code="speech_not_available")
+    return join_text([passage async for passage in transcribe_long(stack.transcriber, speech.audio_files.decode(file), Transcription())])

@@ -1,1 +1,1 @@
-"""The store in a SQL database: SQLite or PostgreSQL."""
+"""The store in a SQL database, SQLite or PostgreSQL."""

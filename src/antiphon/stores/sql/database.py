@@ -1,6 +1,4 @@
-"""
-The database behind a SQL store: its connections, its tables brought up to date, and its errors told in words.
-"""
+"""The database behind a SQL store: its connections, its migrations, and its errors in plain words."""
 
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
@@ -16,19 +14,19 @@ from antiphon.stores.sql.postgres import PostgresBackend
 from antiphon.stores.sql.schema import NewerSchema, migrate
 from antiphon.stores.sql.sqlite import SqliteBackend
 
-_POOL_SIZE = 9  # reads that can be under way at the same time, the writer, and what tells that this server lives
+_POOL_SIZE = 9  # concurrent reads, the writer, and the connection that shows other servers that this one lives
 
 
 class DatabaseBackend(Protocol):
     """
-    What is peculiar to one kind of database; all statements are common to them.
+    What differs between kinds of database. They share all statements.
 
     Attributes:
         driver: SQLAlchemy's name for it, with the asyncio driver.
-        engine_options: of SQLAlchemy's engine.
+        engine_options: options of SQLAlchemy's engine.
         write_options: execution options of a transaction that writes.
-        is_nobodys: the condition on an unfinished response that no living server works on it.
-        living: the numbers of servers that live, where the database itself doesn't know.
+        is_orphaned: the condition that no living server works on an unfinished response.
+        live_servers: the numbers of living servers, where the database itself doesn't know them.
     """
 
     driver: str
@@ -38,7 +36,7 @@ class DatabaseBackend(Protocol):
     live_servers: Sequence[int]
 
     def display_name(self, url: URL) -> str:
-        """The database for people, without a password."""
+        """The database as shown to people, without a password."""
 
     def driver_url(self, url: URL) -> URL:
         """
@@ -49,19 +47,19 @@ class DatabaseBackend(Protocol):
         """
 
     def prepare(self, engine: AsyncEngine) -> None:
-        """Make the database where that is ours to do, and have every connection set up as it must be."""
+        """Create the database if that is our task, and have every new connection set up."""
 
     async def register(self, engine: AsyncEngine) -> int:
-        """Let other servers know that this one lives, until `leave` or its death; its number among them. Repeat it to stay known."""
+        """Show other servers that this one lives, until `unregister` or its death; returns its number. Call it again to stay known."""
 
     async def unregister(self) -> None:
-        """Live no more, for other servers; idempotent."""
+        """Show other servers that this one has stopped; idempotent."""
 
     def explain_error(self, error: BaseException) -> str | None:
-        """What is wrong with the database and what to do, as the end of a sentence about it; None where the error isn't known."""
+        """What is wrong and what to do, as the end of a sentence about the database; None for an unknown error."""
 
     def is_systemic(self, error: Exception) -> bool:
-        """Whether what failed with this error would have failed whatever was written."""
+        """Whether any other write would have failed with this error too."""
 
 
 _BACKENDS: dict[str, Callable[[Sequence[int]], DatabaseBackend]] = {
@@ -80,19 +78,19 @@ class Database:
     """
 
     def __init__(self, url: str, server_numbers: Sequence[int] = ()) -> None:
-        parsed = _parse_url(url)
-        self.backend = _BACKENDS[parsed.drivername.partition("+")[0]](server_numbers)
-        self._display_name = self.backend.display_name(parsed)
-        self._engine = _create_engine(self.backend.driver_url(parsed), self.backend)
+        database_url = _parse_url(url)
+        self.backend = _BACKENDS[database_url.drivername.partition("+")[0]](server_numbers)
+        self._display_name = self.backend.display_name(database_url)
+        self._engine = _create_engine(self.backend.driver_url(database_url), self.backend)
         self._write_engine = self._engine.execution_options(**self.backend.write_options)
         self.server_number = 0
 
     async def open(self) -> None:
         """
-        Connect, bring the schema up to date, and be known to other servers.
+        Connect, bring the schema up to date, and register with other servers.
 
         Raises:
-            ServerError: the database can't be used, with what to do about it.
+            ServerError: the database can't be used; the message says what to do about it.
         """
         try:
             with self.translate_errors():
@@ -105,12 +103,12 @@ class Database:
             raise
 
     async def register(self) -> None:
-        """Stay known to other servers as living."""
+        """Show other servers that this one still lives."""
         with self.translate_errors():
             self.server_number = await self.backend.register(self._engine)
 
     async def close(self) -> None:
-        """Let go; idempotent."""
+        """Disconnect; idempotent."""
         await self.backend.unregister()
         await self._engine.dispose()
 
@@ -123,13 +121,25 @@ class Database:
 
     @asynccontextmanager
     async def write_transaction(self) -> AsyncIterator[AsyncConnection]:
-        """A transaction, durable when it is left without an error. Errors are the database's own: see `telling`."""
+        """A transaction, committed on leaving without an error. It raises the database's own errors; `write` translates them."""
         async with self._write_engine.begin() as connection:
             yield connection
 
+    @asynccontextmanager
+    async def write(self) -> AsyncIterator[AsyncConnection]:
+        """
+        A transaction, committed on leaving without an error.
+
+        Raises:
+            ServerError: the database failed.
+        """
+        with self.translate_errors():
+            async with self.write_transaction() as connection:
+                yield connection
+
     @contextmanager
     def translate_errors(self) -> Iterator[None]:
-        """Turn the database's errors into faults that say what, where, and what to do."""
+        """Turn the database's errors into a `ServerError` that says what failed, where, and what to do."""
         try:
             yield
         except NewerSchema as error:
@@ -139,12 +149,11 @@ class Database:
             ) from error
         except (SQLAlchemyError, OSError, OverflowError, ValueError) as error:
             cause = (error.orig if isinstance(error, StatementError) else None) or error  # without the statement, which explains nothing
-            told = self.backend.explain_error(cause) or _explain_unknown_error(cause)
-            raise ServerError(f"The store at {self._display_name} {told}.") from error
+            explanation = self.backend.explain_error(cause) or _explain_unknown_error(cause)
+            raise ServerError(f"The store at {self._display_name} {explanation}.") from error
 
 
 def _explain_unknown_error(cause: BaseException) -> str:
-    """The end of a sentence about an error that no backend knows."""
     if isinstance(cause, OSError):
         return f"can't be opened: {cause.strerror or cause}"
     return f"failed: {cause}"
@@ -152,19 +161,21 @@ def _explain_unknown_error(cause: BaseException) -> str:
 
 def _parse_url(url: str) -> URL:
     try:
-        parsed = make_url(url)
+        database_url = make_url(url)
     except ArgumentError:
         raise ServerError(
             "`store.url` is neither `sqlite`, `memory` nor an SQLAlchemy URL, such as sqlite:////folder/file.sqlite3."
         ) from None
-    if parsed.drivername.partition("+")[0] not in _BACKENDS:
-        raise ServerError(f"`store.url` asks for a database that is not supported: {parsed.drivername}. There are sqlite and postgresql.")
-    return parsed
+    if database_url.drivername.partition("+")[0] not in _BACKENDS:
+        raise ServerError(
+            f"`store.url` asks for a database that is not supported: {database_url.drivername}. Supported are sqlite and postgresql."
+        )
+    return database_url
 
 
 def _create_engine(url: URL, backend: DatabaseBackend) -> AsyncEngine:
     try:
-        # Parameters are hidden because they are people's words, and errors end up in logs.
+        # `hide_parameters`: they hold what people said, and errors end up in logs.
         return create_async_engine(url, pool_size=_POOL_SIZE, max_overflow=0, hide_parameters=True, **backend.engine_options)
     except ModuleNotFoundError as error:
-        raise ServerError(f"`store.url` asks for {url.drivername}, whose driver is not installed: pip install {error.name}.") from None
+        raise ServerError(f"`store.url` needs {url.drivername}, but its driver is not installed: pip install {error.name}.") from None

@@ -1,8 +1,8 @@
 """
-Group commit: writes that wait at the same time become durable in one transaction.
+Group commit: all writes that wait at the same time are committed in one transaction.
 
-A commit costs far more than the rows in it. While one batch is being committed the next gathers, so the busier the server, the
-larger the batches, and a write never waits for company.
+A commit costs far more than the rows in it. While one batch is committed, the next one gathers: the busier the server, the larger
+the batches, and a write never waits for others to join it.
 """
 
 import asyncio
@@ -19,12 +19,12 @@ WriteT = TypeVar("WriteT")
 
 class GroupCommit(Generic[WriteT]):
     """
-    The one writer of a store.
+    The only writer of a store.
 
     Args:
-        commit: writes a batch in one transaction, all or nothing, and returns what to tell each of its callers.
-        is_common: whether a failed batch would fail in the same way with any other writes. If not, one write spoilt it for all, and
-            each is tried by itself.
+        commit: writes a batch in one transaction, all or nothing, and returns the result of each write.
+        is_systemic: whether a failed batch would have failed with any other writes. If not, one write is at fault, and each is
+            tried by itself.
     """
 
     def __init__(self, commit: Callable[[Sequence[WriteT]], Awaitable[Sequence[bool]]], is_systemic: Callable[[Exception], bool]) -> None:
@@ -35,12 +35,12 @@ class GroupCommit(Generic[WriteT]):
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin to write; before the first `write`."""
+        """Start the task that writes; call it before the first `write`."""
         # It lives from the store's `open` to its `close`, longer than any one caller's task group.
         self._task = asyncio.create_task(self._run(), name="store writer")  # noqa: TID251
 
     async def stop(self) -> None:
-        """Write what is waiting, and end; idempotent."""
+        """Finish the pending writes, and stop; idempotent."""
         task, self._task = self._task, None
         self._wake.set()
         if task:
@@ -48,18 +48,18 @@ class GroupCommit(Generic[WriteT]):
 
     async def write(self, write: WriteT) -> bool:
         """
-        What `commit` said of this write, once it is durable. A caller that is cancelled doesn't take its write back.
+        The result of this write, once it is durable. Cancelling the caller doesn't cancel the write.
 
         Raises:
             ServerError: the store is closed.
-            Exception: what `commit` raised.
+            Exception: `commit` raised it.
         """
         if self._task is None:
             raise ServerError("The store is closed.", status=503)
-        written = asyncio.get_running_loop().create_future()
-        self._pending_writes.append((write, written))
+        result: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._pending_writes.append((write, result))
         self._wake.set()
-        return bool(await written)
+        return await result
 
     async def _run(self) -> None:
         while self._task or self._pending_writes:
@@ -70,16 +70,16 @@ class GroupCommit(Generic[WriteT]):
 
     async def _commit_batch(self, batch: Sequence[tuple[WriteT, "asyncio.Future[bool]"]]) -> None:
         try:
-            answers = await self._commit([write for write, _ in batch])
-        except Exception as error:  # whatever it is, it belongs to the callers; the writer serves the next ones
+            results = await self._commit([write for write, _ in batch])
+        except Exception as error:  # it belongs to the callers; the writer goes on with the next batch
             if len(batch) > 1 and not self._is_systemic(error):
                 for one in batch:
                     await self._commit_batch([one])
                 return
-            for _, written in batch:
-                if not written.done():
-                    written.set_exception(error)
+            for _, result in batch:
+                if not result.done():
+                    result.set_exception(error)
         else:
-            for (_, written), answer in zip(batch, answers, strict=True):
-                if not written.done():  # its caller was cancelled
-                    written.set_result(answer)
+            for (_, result), value in zip(batch, results, strict=True):
+                if not result.done():  # else its caller was cancelled
+                    result.set_result(value)

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msgspec.structs import asdict
-from sqlalchemy import BigInteger, Row, bindparam, case, func, insert, select, update
+from sqlalchemy import BigInteger, Executable, Row, bindparam, case, func, insert, select, update
 
 from antiphon.records import KeyRecord
 from antiphon.stores.sql.database import Database
@@ -24,34 +24,29 @@ _MARK_USED = (
 
 
 class SqlKeyStore:
-    """The keys that are kept beside the responses."""
+    """The API keys of a database."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def add(self, key: KeyRecord) -> None:
-        """Keep a new key."""
         await self._write(_ADD, asdict(key) | {"scopes": " ".join(key.scopes)})
 
     async def all(self) -> Sequence[KeyRecord]:
-        """Every key, the oldest first."""
         async with self._database.read_connection() as connection:
             return [_key(row) for row in await connection.execute(_ALL)]
 
     async def revoke(self, key_id: str, at: int) -> bool:
-        """Have a key open nothing from now on; whether there was such a key, not revoked before."""
         return await self._write(_REVOKE, {"key_id": key_id, "at": at}) > 0
 
     async def mark_used(self, last_used_at: Mapping[str, int]) -> None:
-        """Keep when keys were used last."""
         if last_used_at:
             await self._write(_MARK_USED, [{"key_id": key_id, "at": at} for key_id, at in sorted(last_used_at.items())])
 
-    async def _write(self, statement: Any, values: Any) -> int:
-        """How many rows it came to."""
-        with self._database.translate_errors():
-            async with self._database.write_transaction() as connection:
-                return (await connection.execute(statement, values)).rowcount
+    async def _write(self, statement: Executable, values: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> int:
+        """Execute a statement; returns how many rows it changed."""
+        async with self._database.write() as connection:
+            return (await connection.execute(statement, values)).rowcount
 
 
 def _key(row: Row[Any]) -> KeyRecord:

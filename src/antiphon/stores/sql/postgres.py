@@ -1,6 +1,4 @@
-"""
-What is peculiar to PostgreSQL: what its transactions see, how servers that share one know of each other, and what its errors mean.
-"""
+"""PostgreSQL: what its transactions see, how servers that share a database know of each other, and what its errors mean."""
 
 import secrets
 from collections.abc import Mapping, Sequence
@@ -14,15 +12,15 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from antiphon.errors import ServerError, quote_list
 from antiphon.stores.sql.schema import responses
 
-_LOCK_CLASS_ID = 0x616E7469  # our family of advisory locks in the database, so that another program's are not taken for ours
+_LOCK_CLASS_ID = 0x616E7469  # marks our advisory locks among those of other programs
 
-# Every server holds the lock of its number for as long as it lives; the database lets go of it when the connection ends.
+# Every server holds the lock of its number while it lives; PostgreSQL releases it when the connection ends.
 _LIVE_SERVERS = text(
     "SELECT objid::bigint AS number FROM pg_locks WHERE locktype = 'advisory' AND granted AND objsubid = 2 "
     f"AND classid = {_LOCK_CLASS_ID} AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
 ).columns(column("number", BigInteger))
 
-_PARAMETERS = {"host", "passfile", "password", "port", "ssl", "target_session_attrs", "user"}  # of the URL; all are asyncpg's own
+_PARAMETERS = {"host", "passfile", "password", "port", "ssl", "target_session_attrs", "user"}  # asyncpg's own parameters of a URL
 
 _BAD_CREDENTIALS = "can't be opened: the user or the password is wrong. Correct them in `store.url`"
 _STARTING = "can't be used: the database server is starting or stopping. Try again in a moment"
@@ -40,7 +38,7 @@ _EXPLANATIONS = {
     "57P02": _STARTING,
     "57P03": _STARTING,
 }
-_SYSTEMIC_CODES = ("08", "25006", "28", "53", "57", "58")  # kinds of trouble that any write would meet
+_SYSTEMIC_CODES = ("08", "25006", "28", "53", "57", "58")  # classes of errors that any write would meet
 
 
 class PostgresBackend:
@@ -49,11 +47,11 @@ class PostgresBackend:
     driver = "postgresql+asyncpg"
     engine_options: Mapping[str, Any] = {
         "isolation_level": "REPEATABLE READ",  # several queries of one read see one state
-        "pool_pre_ping": True,  # a connection that the server has closed is replaced, not met
-        # A server whose machine is gone is taken for dead after a minute.
+        "pool_pre_ping": True,  # replaces a connection that the server has closed
+        # A server whose machine is gone counts as dead after a minute.
         "connect_args": {"server_settings": {"tcp_keepalives_idle": "30", "tcp_keepalives_interval": "10", "tcp_keepalives_count": "3"}},
     }
-    write_options: Mapping[str, Any] = {"isolation_level": "READ COMMITTED"}  # waits for another's write instead of failing after it
+    write_options: Mapping[str, Any] = {"isolation_level": "READ COMMITTED"}  # waits for another server's write instead of failing after it
     is_orphaned: ColumnElement[bool] = responses.c.owner.is_(None) | responses.c.owner.not_in(_LIVE_SERVERS)
 
     live_servers: Sequence[int] = ()  # the database knows
@@ -63,23 +61,23 @@ class PostgresBackend:
         self._server_number = 0
 
     def display_name(self, url: URL) -> str:
-        """The URL with the password hidden."""
         return url.render_as_string(hide_password=True)
 
     def driver_url(self, url: URL) -> URL:
-        """The URL as asyncpg takes it; libpq's `sslmode` is asyncpg's `ssl`."""
         if not url.database:
             raise ServerError(f"`store.url` names no database: {self.display_name(url)}.")
+        # libpq's `sslmode` is asyncpg's `ssl`.
         query = {"ssl" if key == "sslmode" else key: value for key, value in url.query.items()}
         if unknown := query.keys() - _PARAMETERS:
-            raise ServerError(f"`store.url` has the parameter {quote_list(sorted(unknown))}; there are {quote_list(sorted(_PARAMETERS))}.")
+            names, all_names = quote_list(sorted(unknown)), quote_list(sorted(_PARAMETERS))
+            raise ServerError(f"`store.url` has the parameter {names}, which is not known. Known are {all_names}.")
         return url.set(drivername=self.driver, query=query)
 
     def prepare(self, engine: AsyncEngine) -> None:
-        """Nothing: the database is its operator's to make."""
+        """Do nothing: the operator creates the database."""
 
     async def register(self, engine: AsyncEngine) -> int:
-        """Hold the lock of a number; the same number, unless another server has taken it since the connection broke."""
+        # The same number again, unless another server has taken it since the connection broke.
         if self._lock_connection is not None:
             try:
                 await self._lock_connection.execute(select(1))
@@ -99,27 +97,24 @@ class PostgresBackend:
         return self._server_number
 
     async def unregister(self) -> None:
-        """Let go of the lock, with the connection that holds it."""
-        known, self._lock_connection = self._lock_connection, None
-        if known is not None:
-            await known.invalidate()
-            await known.close()
+        connection, self._lock_connection = self._lock_connection, None
+        if connection is not None:
+            await connection.invalidate()
+            await connection.close()
 
     def explain_error(self, error: BaseException) -> str | None:
-        """What the server's error code means."""
         return _EXPLANATIONS.get(_sqlstate(error))
 
     def is_systemic(self, error: Exception) -> bool:
-        """Whether the server or the way to it failed, and not one write."""
         cause = error.orig if isinstance(error, DBAPIError) else error
         return isinstance(error, OSError | InterfaceError) or _sqlstate(cause).startswith(_SYSTEMIC_CODES)
 
 
 def _random_server_number() -> int:
-    """A number for a server; the lock's second key is 32 bits with a sign."""
+    """A positive number that fits the lock's second key, a signed 32-bit integer."""
     return secrets.randbelow((1 << 31) - 1) + 1
 
 
 def _sqlstate(error: BaseException | None) -> str:
-    """The five characters by which PostgreSQL tells errors apart; empty where the error is not the server's."""
+    """PostgreSQL's five-character error code; empty for an error that is not the server's."""
     return str(getattr(error, "sqlstate", None) or "")

@@ -1,4 +1,4 @@
-"""Which sessions were recorded, in a SQL database."""
+"""Records of recorded sessions in a SQL database."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,74 +9,65 @@ from sqlalchemy import ColumnElement, Row, bindparam, delete, func, insert, sele
 from antiphon.records import SessionRecord
 from antiphon.stores.base import SessionPage, SortOrder, UnknownCursor
 from antiphon.stores.sql.database import Database
-from antiphon.stores.sql.schema import sessions
+from antiphon.stores.sql.schema import is_impossible_id, sessions
 
 _COLUMNS = [column for column in sessions.c if column.name != "number"]
 _ADD = insert(sessions)
-_UPDATE = update(sessions).where(sessions.c.id == bindparam("which"))
+_UPDATE = update(sessions).where(sessions.c.id == bindparam("session_id"))
 _OLDEST = select(*_COLUMNS).where(sessions.c.state != "live").order_by(sessions.c.number).limit(bindparam("limit"))
 _LIVE = select(*_COLUMNS).where(sessions.c.state == "live").order_by(sessions.c.number)
 _TOTAL = select(func.coalesce(func.sum(sessions.c.bytes), 0))
 
 
 class SqlSessionStore:
-    """The sessions that are kept beside the responses."""
+    """The records of sessions of a database."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def put(self, session: SessionRecord) -> None:
-        """Keep a session, in place of an earlier record of it."""
         values: dict[str, Any] = asdict(session)
-        with self._database.translate_errors():
-            async with self._database.write_transaction() as connection:
-                changed = await connection.execute(_UPDATE.values(values), {"which": session.id})
-                if not changed.rowcount:
-                    await connection.execute(_ADD, values)
+        async with self._database.write() as connection:
+            result = await connection.execute(_UPDATE.values(values), {"session_id": session.id})
+            if not result.rowcount:
+                await connection.execute(_ADD, values)
 
     async def get(self, tenant: str | None, session_id: str) -> SessionRecord | None:
-        """The session with that id, or None."""
-        if "\0" in session_id:  # PostgreSQL keeps no text with a NUL, and fails when asked for one
+        if is_impossible_id(session_id):
             return None
         async with self._database.read_connection() as connection:
             row = (await connection.execute(select(*_COLUMNS).where(*_tenant_filter(tenant), sessions.c.id == session_id))).first()
         return _session(row) if row else None
 
     async def page(self, tenant: str | None, *, after: str | None, limit: int, order: SortOrder) -> SessionPage:
-        """A page of the sessions."""
         number = sessions.c.number
-        wanted = select(*_COLUMNS).where(*_tenant_filter(tenant)).order_by(number if order == "asc" else number.desc()).limit(limit + 1)
+        query = select(*_COLUMNS).where(*_tenant_filter(tenant)).order_by(number if order == "asc" else number.desc()).limit(limit + 1)
         async with self._database.read_connection() as connection:
             if after is not None:
                 cursor = select(number).where(*_tenant_filter(tenant), sessions.c.id == after)
-                start = None if "\0" in after else await connection.scalar(cursor)
+                start = None if is_impossible_id(after) else await connection.scalar(cursor)
                 if start is None:
                     raise UnknownCursor(after)
-                wanted = wanted.where(number > start if order == "asc" else number < start)
-            rows = (await connection.execute(wanted)).all()
+                query = query.where(number > start if order == "asc" else number < start)
+            rows = (await connection.execute(query)).all()
         return SessionPage(tuple(_session(row) for row in rows[:limit]), has_more=len(rows) > limit)
 
     async def delete(self, tenant: str | None, session_id: str) -> bool:
-        """Forget a session; whether there was one."""
-        if "\0" in session_id:
+        if is_impossible_id(session_id):
             return False
-        with self._database.translate_errors():
-            async with self._database.write_transaction() as connection:
-                gone = await connection.execute(delete(sessions).where(*_tenant_filter(tenant), sessions.c.id == session_id))
-        return gone.rowcount > 0
+        async with self._database.write() as connection:
+            result = await connection.execute(delete(sessions).where(*_tenant_filter(tenant), sessions.c.id == session_id))
+        return result.rowcount > 0
 
     async def oldest(self, limit: int) -> Sequence[SessionRecord]:
-        """So many of the sessions that have ended, the oldest first."""
         async with self._database.read_connection() as connection:
             return [_session(row) for row in await connection.execute(_OLDEST, {"limit": limit})]
 
     async def live(self) -> Sequence[SessionRecord]:
-        """The sessions that say that they are live, the oldest first."""
         async with self._database.read_connection() as connection:
             return [_session(row) for row in await connection.execute(_LIVE)]
 
     async def total_bytes(self) -> int:
-        """What all recordings come to."""
         async with self._database.read_connection() as connection:
             return int(await connection.scalar(_TOTAL) or 0)
 

@@ -1,11 +1,10 @@
 """
-The tables of the SQL store as they are now; `migrations` has the way here from every earlier form.
+The current tables of the SQL store; `migrations` leads here from every earlier schema.
 
-Bodies are bytes and never looked into, so no database needs to know JSON.
+Bodies are bytes that no query looks into, so the database needs no JSON support.
 """
 
 from pathlib import Path
-from typing import Any
 
 from alembic.operations import Operations
 from alembic.runtime.migration import MigrationContext, MigrationStep, RevisionStep
@@ -37,12 +36,12 @@ metadata = MetaData(
     }
 )
 
-_Number = BigInteger().with_variant(Integer, "sqlite")  # SQLite numbers rows by itself only where the type is INTEGER
+_Number = BigInteger().with_variant(Integer, "sqlite")  # SQLite numbers rows only where the type is INTEGER
 
 responses = Table(
     "responses",
     metadata,
-    Column("number", _Number, primary_key=True),  # rises with every put: what is newest has the highest
+    Column("number", _Number, primary_key=True),  # rises with every put: the newest has the highest
     Column("id", Text, nullable=False, unique=True),
     Column("tenant", Text, nullable=False),
     Column("created_at", BigInteger, nullable=False),
@@ -50,10 +49,10 @@ responses = Table(
     Column("model", Text, nullable=False),
     Column("previous_response_id", Text),
     Column("body", LargeBinary, nullable=False),
-    Column("owner", BigInteger),  # the server that works on it, by the number it has in the store while it lives
+    Column("owner", BigInteger),  # the number of the server that works on it
 )
 
-# Nearly all responses are finished, so their index stays tiny. It serves only queries that have this very text, without parameters.
+# Nearly all responses are finished, so this partial index stays tiny. It serves only queries with this very text, without parameters.
 is_unfinished = responses.c.status.in_([literal_column("'in_progress'"), literal_column("'queued'")])
 Index("ix_responses_unfinished", responses.c.number, sqlite_where=is_unfinished, postgresql_where=is_unfinished)
 
@@ -120,20 +119,25 @@ sessions = Table(
 )
 
 
+def is_impossible_id(id: str) -> bool:
+    """Whether no row can have that id: PostgreSQL stores no text with a NUL, and raises an error for a query with one."""
+    return "\0" in id
+
+
 class NewerSchema(RuntimeError):
-    """The database was brought up to date by a later version of this program; `args[0]` is its revision."""
+    """A later version of antiphon has migrated the database; `args[0]` is its revision."""
 
 
 def migrate(connection: Connection) -> None:
     """
-    Make or migrate the tables, within the connection's transaction.
+    Create or migrate the tables, within the connection's transaction.
 
     Raises:
-        NewerSchema: nothing was changed.
+        NewerSchema: the database is newer; nothing was changed.
     """
     scripts = ScriptDirectory(_MIGRATIONS, version_locations=[_MIGRATIONS])
 
-    def steps(current: Any, _context: MigrationContext) -> list[RevisionStep]:
+    def steps(current: tuple[str, ...], _context: MigrationContext) -> list[RevisionStep]:
         ahead = [*scripts.iterate_revisions("heads", current, implicit_base=True)]
         return [MigrationStep.upgrade_from_script(scripts.revision_map, revision) for revision in reversed(ahead)]
 

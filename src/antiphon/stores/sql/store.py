@@ -1,6 +1,4 @@
-"""
-A store in a SQL database: SQLite by default, or PostgreSQL.
-"""
+"""A store in a SQL database: SQLite by default, or PostgreSQL."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -24,23 +22,23 @@ from antiphon.stores.sql.database import Database
 from antiphon.stores.sql.group_commit import GroupCommit
 from antiphon.stores.sql.keys import SqlKeyStore
 from antiphon.stores.sql.recordings import SqlSessionStore
-from antiphon.stores.sql.schema import is_unfinished, items, responses
+from antiphon.stores.sql.schema import is_impossible_id, is_unfinished, items, responses
 
 
 class PutRecord(Struct, frozen=True):
-    """Keep a record."""
+    """Store a record."""
 
     record: ResponseRecord
 
 
 class PutRecordIfUnfinished(Struct, frozen=True):
-    """Keep a record in place of an unfinished one."""
+    """Replace an unfinished record."""
 
     record: ResponseRecord
 
 
 class DeleteRecord(Struct, frozen=True):
-    """Forget a response."""
+    """Delete a response."""
 
     tenant: str
     response_id: str
@@ -50,7 +48,7 @@ StoreWrite = PutRecord | PutRecordIfUnfinished | DeleteRecord
 
 
 class StoredStatus(NamedTuple):
-    """What a batch of writes needs to know of a response."""
+    """The owner and the status of a stored response."""
 
     tenant: str
     status: str
@@ -61,7 +59,7 @@ class SqlStore:
     The store behind an SQLAlchemy URL, such as `sqlite:////var/lib/antiphon/antiphon.sqlite3`.
 
     Args:
-        numbers: where several processes are one server, a number for each, this one's first; drawn by whoever starts them.
+        server_numbers: where several processes are one server, the number of each, this one's first; their supervisor draws them.
 
     Raises:
         ServerError: the URL can't be used.
@@ -78,57 +76,43 @@ class SqlStore:
         self._writer: GroupCommit[StoreWrite] = GroupCommit(self._commit, self._database.backend.is_systemic)
 
     async def open(self) -> None:
-        """
-        Connect and bring the schema up to date; once, before anything else.
-
-        Raises:
-            ServerError: the database can't be used, with what to do about it.
-        """
         await self._database.open()
         self._writer.start()
 
     async def close(self) -> None:
-        """Finish what was asked and let go; idempotent."""
         await self._writer.stop()
         await self._database.close()
 
     async def put(self, record: ResponseRecord) -> None:
-        """Keep `record` with its items, replacing all of an earlier record with the same id."""
         with self._database.translate_errors():
             await self._writer.write(PutRecord(record))
 
     async def put_if_unfinished(self, record: ResponseRecord) -> bool:
-        """Put `record` in place of an unfinished one; whether there was one."""
         with self._database.translate_errors():
             return await self._writer.write(PutRecordIfUnfinished(record))
 
     async def delete(self, tenant: str, response_id: str) -> bool:
-        """Forget a response and its items; whether there was one."""
-        if _is_impossible_id(response_id):
+        if is_impossible_id(response_id):
             return False
         with self._database.translate_errors():
             return await self._writer.write(DeleteRecord(tenant, response_id))
 
     async def get(self, tenant: str, response_id: str) -> ResponseRecord | None:
-        """The record with all its items, or None."""
-        found = await self._load_records(_ONE_QUERY, {"id": response_id, "tenant": tenant})
-        return found[0] if found else None
+        records = await self._load_records(_ONE_QUERY, {"id": response_id, "tenant": tenant})
+        return records[0] if records else None
 
     async def chain(self, tenant: str, response_id: str) -> Sequence[ResponseRecord]:
-        """The response and all that it continues, oldest first."""
-        found = await self._load_records(_CHAIN_QUERY, {"id": response_id, "tenant": tenant})
-        if found and (missing := found[0].previous_response_id) is not None:
-            raise chain_too_long_error(response_id) if len(found) == MAX_CHAIN_LENGTH else MissingAncestor(missing)
-        return found
+        records = await self._load_records(_CHAIN_QUERY, {"id": response_id, "tenant": tenant})
+        if records and (missing := records[0].previous_response_id) is not None:
+            raise chain_too_long_error(response_id) if len(records) == MAX_CHAIN_LENGTH else MissingAncestor(missing)
+        return records
 
     async def orphans(self) -> Sequence[ResponseRecord]:
-        """Every tenant's unfinished records that no living server works on, in the order they were put."""
-        await self._database.register()  # so that this server is among the living
+        await self._database.register()  # so that this server counts as living
         return await self._load_records(self._orphans_query, {"living": self._database.backend.live_servers})
 
     async def item(self, tenant: str, item_id: str) -> ItemRecord | None:
-        """One item by its id; the one put last where the id was used more than once."""
-        if _is_impossible_id(item_id):
+        if is_impossible_id(item_id):
             return None
         async with self._database.read_connection() as connection:
             row = (await connection.execute(_SELECT_ITEM, {"tenant": tenant, "id": item_id})).first()
@@ -137,105 +121,98 @@ class SqlStore:
     async def list_items(
         self, tenant: str, response_id: str, *, direction: Direction, after: str | None, limit: int, order: SortOrder
     ) -> ItemPage | None:
-        """A page of a response's items."""
         async with self._database.read_connection() as connection:
-            mine = {"id": response_id, "tenant": tenant}
-            number = None if _is_impossible_id(response_id) else await connection.scalar(_ONE_QUERY.numbers, mine)
+            key = {"id": response_id, "tenant": tenant}
+            number = None if is_impossible_id(response_id) else await connection.scalar(_ONE_QUERY.numbers, key)
             if number is None:
                 return None
             page, cursor, start = _PAGE_QUERIES[order]
-            of = {"number": number, "direction": direction}
+            filters = {"number": number, "direction": direction}
             if after is not None:
-                start = None if _is_impossible_id(after) else await connection.scalar(cursor, of | {"id": after})
+                start = None if is_impossible_id(after) else await connection.scalar(cursor, filters | {"id": after})
             if start is None:
                 raise UnknownCursor(after)
-            rows = (await connection.execute(page, of | {"start": start, "limit": limit + 1})).all()
+            rows = (await connection.execute(page, filters | {"start": start, "limit": limit + 1})).all()
         return ItemPage(tuple(_item(row) for row in rows[:limit]), has_more=len(rows) > limit)
 
     async def _load_records(self, query: "_RecordQuery", values: Mapping[str, Any]) -> Sequence[ResponseRecord]:
-        """The wanted records with their items, from one state of the database."""
-        if _is_impossible_id(str(values.get("id"))):
+        """The records of a query with their items, from one state of the database."""
+        if is_impossible_id(str(values.get("id"))):
             return ()
         async with self._database.read_connection() as connection:
-            found = (await connection.execute(query.responses, values)).all()
-            theirs = (await connection.execute(query.items, values)).all() if found else ()
-        sorted_out: dict[int, list[ItemRecord]] = {row.number: [] for row in found}
-        for row in theirs:
-            sorted_out[row.response_number].append(_item(row))
-        return [_record(row, sorted_out[row.number]) for row in found]
+            rows = (await connection.execute(query.responses, values)).all()
+            item_rows = (await connection.execute(query.items, values)).all() if rows else ()
+        items_by_response: dict[int, list[ItemRecord]] = {row.number: [] for row in rows}
+        for row in item_rows:
+            items_by_response[row.response_number].append(_item(row))
+        return [_record(row, items_by_response[row.number]) for row in rows]
 
     async def _commit(self, writes: Sequence[StoreWrite]) -> Sequence[bool]:
-        """Write a batch in one transaction, and say what came of each."""
-        touched = {write.response_id if isinstance(write, DeleteRecord) else write.record.id for write in writes}
+        """Write a batch in one transaction; returns the result of each write."""
+        ids = {write.response_id if isinstance(write, DeleteRecord) else write.record.id for write in writes}
         async with self._database.write_transaction() as connection:
-            rows = await connection.execute(_SELECT_STATUS, {"ids": [*touched]})
-            gone, kept, answers = fold_writes(writes, {row.id: StoredStatus(row.tenant, row.status) for row in rows})
-            if gone:
-                await connection.execute(_DELETE, {"ids": [*gone]})
-            if kept:
-                await _insert_records(connection, kept, self._database.server_number)
-        return answers
+            rows = await connection.execute(_SELECT_STATUS, {"ids": [*ids]})
+            deleted_ids, new_records, results = fold_writes(writes, {row.id: StoredStatus(row.tenant, row.status) for row in rows})
+            if deleted_ids:
+                await connection.execute(_DELETE, {"ids": [*deleted_ids]})
+            if new_records:
+                await _insert_records(connection, new_records, self._database.server_number)
+        return results
 
 
 def fold_writes(writes: Iterable[StoreWrite], existing: Mapping[str, StoredStatus]) -> tuple[set[str], list[ResponseRecord], list[bool]]:
     """
-    What a batch of writes comes to, so that each response is written once.
+    What a batch of writes changes, so that each response is written once.
 
     Args:
-        stored: of each response that the batch touches and the database has.
+        existing: the stored status of each response of the batch that the database has.
 
     Returns:
-        The responses to remove from the database, the records to insert then in this order, and the answer to each write.
+        The ids to delete from the database, the records to insert after that in this order, and the result of each write.
     """
-    kept: dict[str, ResponseRecord] = {}
-    gone: set[str] = set()
+    new_records: dict[str, ResponseRecord] = {}
+    deleted_ids: set[str] = set()
 
-    def at_this_point(response_id: str) -> ResponseRecord | StoredStatus | None:
-        return kept.get(response_id) or (None if response_id in gone else existing.get(response_id))
+    def current(response_id: str) -> ResponseRecord | StoredStatus | None:
+        return new_records.get(response_id) or (None if response_id in deleted_ids else existing.get(response_id))
 
-    def keep(record: ResponseRecord) -> None:
-        kept.pop(record.id, None)  # the order is that of the last put
-        kept[record.id] = record
-        gone.add(record.id)
+    def put(record: ResponseRecord) -> None:
+        new_records.pop(record.id, None)  # the order is that of the last put
+        new_records[record.id] = record
+        deleted_ids.add(record.id)
 
-    answers = []
+    results = []
     for write in writes:
         match write:
             case PutRecord(record):
-                keep(record)
-                answers.append(True)
+                put(record)
+                results.append(True)
             case PutRecordIfUnfinished(record):
-                there = at_this_point(record.id)
-                answers.append(there is not None and there.status in UNFINISHED_STATUSES)
-                if answers[-1]:
-                    keep(record)
+                old = current(record.id)
+                results.append(old is not None and old.status in UNFINISHED_STATUSES)
+                if results[-1]:
+                    put(record)
             case DeleteRecord(tenant, response_id):
-                there = at_this_point(response_id)
-                answers.append(there is not None and there.tenant == tenant)
-                if answers[-1]:
-                    kept.pop(response_id, None)
-                    gone.add(response_id)
-    return gone & existing.keys(), [*kept.values()], answers
+                old = current(response_id)
+                results.append(old is not None and old.tenant == tenant)
+                if results[-1]:
+                    new_records.pop(response_id, None)
+                    deleted_ids.add(response_id)
+    return deleted_ids & existing.keys(), [*new_records.values()], results
 
 
 # To and from the tables
 
 
-def _is_impossible_id(id: str) -> bool:
-    """Whether nothing can have that id: PostgreSQL keeps no text with a NUL, and fails when asked for one."""
-    return "\0" in id
-
-
 async def _insert_records(connection: AsyncConnection, records: Sequence[ResponseRecord], server_number: int) -> None:
-    """Add records that are not in the database, with their items; the server numbered `me` works on those that are unfinished."""
+    """Add new records with their items; the server of that number owns the unfinished ones."""
     columns = [name for name in responses.c.keys() if name not in ("number", "owner")]
     rows = [
         {name: getattr(record, name) for name in columns} | {"owner": server_number if record.status in UNFINISHED_STATUSES else None}
         for record in records
     ]
-    added = await connection.execute(_INSERT, rows)
-    numbers = {row.id: row.number for row in added}
-    theirs = [
+    numbers = {row.id: row.number for row in await connection.execute(_INSERT, rows)}
+    item_rows = [
         {
             "response_number": numbers[record.id],
             "position": position,
@@ -247,8 +224,8 @@ async def _insert_records(connection: AsyncConnection, records: Sequence[Respons
         for record in records
         for position, item in enumerate(record.items)
     ]
-    if theirs:
-        await connection.execute(insert(items), theirs)
+    if item_rows:
+        await connection.execute(insert(items), item_rows)
 
 
 def _record(row: Row[Any], item_records: Iterable[ItemRecord]) -> ResponseRecord:
@@ -268,12 +245,12 @@ def _item(row: Row[Any]) -> ItemRecord:
     return ItemRecord(id=row.id, direction=row.direction, body=row.body)
 
 
-# What is asked of the database: built once, as building a statement costs more than running it
+# Statements, built once: building one costs more than running it
 
 
 class _RecordQuery:
     """
-    The questions for some responses and for their items.
+    The queries for some responses and for their items.
 
     Args:
         numbers: a query for the numbers of the responses, and a `rank` to sort them by.
@@ -281,14 +258,14 @@ class _RecordQuery:
 
     def __init__(self, numbers: Select[Any]) -> None:
         self.numbers = numbers
-        wanted = numbers.subquery("wanted")
-        self.responses = select(responses).join(wanted, wanted.c.number == responses.c.number).order_by(wanted.c.rank)
-        self.items = select(items).join(wanted, wanted.c.number == items.c.response_number).order_by(wanted.c.rank, items.c.position)
+        ranks = numbers.subquery("ranks")
+        self.responses = select(responses).join(ranks, ranks.c.number == responses.c.number).order_by(ranks.c.rank)
+        self.items = select(items).join(ranks, ranks.c.number == items.c.response_number).order_by(ranks.c.rank, items.c.position)
 
 
 def _select_one() -> Select[Any]:
-    mine = (responses.c.id == bindparam("id"), responses.c.tenant == bindparam("tenant"))
-    return select(responses.c.number, literal(0).label("rank")).where(*mine)
+    conditions = (responses.c.id == bindparam("id"), responses.c.tenant == bindparam("tenant"))
+    return select(responses.c.number, literal(0).label("rank")).where(*conditions)
 
 
 def _select_chain() -> Select[Any]:
@@ -317,7 +294,7 @@ _SELECT_ITEM = (
 _SELECT_RESPONSE_ITEMS = select(items).where(items.c.response_number == bindparam("number"), items.c.direction == bindparam("direction"))
 _SELECT_CURSOR = _SELECT_RESPONSE_ITEMS.where(items.c.id == bindparam("id"))
 _PAGE_QUERIES: dict[SortOrder, tuple[Select[Any], Select[Any], int | None]] = {
-    # Where several items have the cursor's id, the last of them in the order asked, so that following the cursors always ends.
+    # Of several items with the cursor's id the last in the order asked for, so that following the cursors always ends.
     "asc": (
         _SELECT_RESPONSE_ITEMS.where(items.c.position > bindparam("start")).order_by(items.c.position).limit(bindparam("limit")),
         _SELECT_CURSOR.with_only_columns(func.max(items.c.position)),
@@ -330,7 +307,7 @@ _PAGE_QUERIES: dict[SortOrder, tuple[Select[Any], Select[Any], int | None]] = {
     ),
 }
 
-# Locked in one order, so that servers which share the database never wait for each other in a circle.
+# Rows are locked in one order, so that servers that share the database never deadlock.
 _SELECT_STATUS = (
     select(responses.c.id, responses.c.tenant, responses.c.status)
     .where(responses.c.id.in_(bindparam("ids", expanding=True)))

@@ -1,0 +1,159 @@
+"""The responses in a recorded session of either protocol: their text, the duration of their audio, and their times."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from msgspec import Struct
+
+from antiphon.audio import SAMPLE_BYTES
+from antiphon.runtime.recording.events import INITIAL_ENCODINGS, OUT, PCM_24, AudioEncoding, audio_encodings, parse_media
+from antiphon.runtime.recording.files import EventLine
+
+_SAMPLE_WIDTHS = {"pcm": 2, "pcmu": 1, "pcma": 1, "float32": 4}
+"""The bytes of a sample on the wire, by the encoding's name."""
+
+_TEXT_EVENTS = ("response.output_text.delta", "response.output_audio_transcript.delta")
+_TRANSCRIPTION_PREFIX = "conversation.item.input_audio_transcription."
+
+
+class RecordedAnswer(Struct):
+    """
+    A response, or in a transcription session a transcript.
+
+    Attributes:
+        id: of the response; in a transcription session, of the item.
+        at_s: when it began: at `response.created`, or in full duplex at the first output that is not listening.
+        first_text_s: when its first text came, on the session's clock; None without text. `first_audio_s` is the same for audio.
+        audio_ms: the duration of all its audio, played or not.
+        reason: how it ended; None if it didn't.
+    """
+
+    id: str
+    at_s: float
+    text: str = ""
+    first_text_s: float | None = None
+    first_audio_s: float | None = None
+    audio_ms: float = 0.0
+    reason: str | None = None
+
+    @property
+    def first_output_s(self) -> float | None:
+        """When its first text or audio came; None if nothing came."""
+        return min((at_s for at_s in (self.first_text_s, self.first_audio_s) if at_s is not None), default=None)
+
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether the person interrupted it."""
+        return self.reason in ("interrupted", "cancelled")
+
+    def add_text(self, text: str, at_s: float) -> None:
+        """Append text that came at that time."""
+        self.text += text
+        self.first_text_s = at_s if self.first_text_s is None else self.first_text_s
+
+
+def find_answers(lines: Iterable[EventLine], protocol: str, rates_hz: Mapping[str, int]) -> list[RecordedAnswer]:
+    """
+    The responses of a session, in the order in which they began.
+
+    Args:
+        lines: with audio as references, as recorded, or in base64, as on the wire.
+        rates_hz: sample rates by audio file.
+    """
+    reader = AnswerReader(INITIAL_ENCODINGS[protocol][OUT], rates_hz)
+    for line in lines:
+        if line.direction == OUT:
+            reader.read(line.at_s, line.event)
+    return list(reader.answers.values())
+
+
+def find_transcripts(lines: Iterable[EventLine]) -> list[RecordedAnswer]:
+    """The transcripts of a transcription session, which has no other responses."""
+    answers: dict[str, RecordedAnswer] = {}
+    for line in lines:
+        event, kind = line.event, str(line.event.get("type"))
+        if line.direction != OUT or not kind.startswith(_TRANSCRIPTION_PREFIX):
+            continue
+        answer = answers.setdefault(event["item_id"], RecordedAnswer(event["item_id"], line.at_s))
+        text = event.get("delta") or ("" if answer.text else event.get("transcript"))
+        if text:
+            answer.add_text(text, line.at_s)
+        if not kind.endswith("delta"):
+            answer.reason = kind.removeprefix(_TRANSCRIPTION_PREFIX)
+    return list(answers.values())
+
+
+class AnswerReader:
+    """
+    Collects the responses in a server's events.
+
+    Args:
+        encoding: of the audio until an event sets another; only durations depend on it.
+        rates_hz: sample rates by audio file; only durations depend on them.
+
+    Attributes:
+        answers: by the id of the response, in the order in which they began.
+    """
+
+    def __init__(self, encoding: AudioEncoding = PCM_24, rates_hz: Mapping[str, int] | None = None) -> None:
+        self.answers: dict[str, RecordedAnswer] = {}
+        self._encoding = encoding
+        self._rates_hz = rates_hz or {}
+
+    def read(self, at_s: float, event: Mapping[str, Any]) -> RecordedAnswer | None:
+        """Read the next event; returns the response that it belongs to."""
+        self._encoding = audio_encodings(event).get(OUT, self._encoding)
+        kind = event.get("type")
+        if kind == "response.created":
+            return self._answer(event["response"]["id"], at_s)
+        if kind in _TEXT_EVENTS:
+            answer = self._answer(event["response_id"], at_s)
+            answer.add_text(event["delta"], at_s)
+            return answer
+        if kind == "response.output_audio.delta":
+            answer = self._answer(event["response_id"], at_s)
+            self._add_audio(answer, event["delta"], at_s)
+            return answer
+        if kind == "response.output.delta":
+            return self._read_output(event, at_s)
+        return self._read_done(event, at_s) if kind == "response.done" else None
+
+    def _answer(self, response_id: str, at_s: float) -> RecordedAnswer:
+        return self.answers.setdefault(response_id, RecordedAnswer(response_id, at_s))
+
+    def _add_audio(self, answer: RecordedAnswer, audio: Any, at_s: float) -> None:
+        answer.audio_ms += 1000 * self._duration_s(audio)
+        answer.first_audio_s = at_s if answer.first_audio_s is None else answer.first_audio_s
+
+    def _duration_s(self, audio: Any) -> float:
+        if isinstance(audio, str):  # base64
+            size_bytes = len(audio) * 3 // 4 - audio[-2:].count("=")
+            return size_bytes / (_SAMPLE_WIDTHS[self._encoding.name] * self._encoding.rate_hz)
+        media = parse_media(audio)
+        return media.bytes / (SAMPLE_BYTES * self._rates_hz.get(media.file, self._encoding.rate_hz)) if media is not None else 0.0
+
+    def _read_output(self, event: Mapping[str, Any], at_s: float) -> RecordedAnswer | None:
+        """MiniCPM-o: more output, or that the model listens, which may end a response in full duplex."""
+        response_id = event["response_id"]
+        if event["kind"] == "listen":
+            answer = self.answers.get(response_id)
+            if answer is not None and event.get("end_of_turn"):
+                answer.reason = "interrupted" if event.get("interrupted") else "end_of_turn"
+            return answer
+        answer = self._answer(response_id, at_s)
+        if event.get("text"):
+            answer.add_text(event["text"], at_s)
+        if event.get("audio"):
+            self._add_audio(answer, event["audio"], at_s)
+        return answer
+
+    def _read_done(self, event: Mapping[str, Any], at_s: float) -> RecordedAnswer:
+        """The end of a response. In MiniCPM-o's chat mode without streaming it has the whole output."""
+        response = event.get("response", event)
+        answer = self._answer(response.get("id") or response["response_id"], at_s)
+        if not answer.text and response.get("text"):
+            answer.add_text(response["text"], at_s)
+        if not answer.audio_ms and response.get("audio") and "response" not in event:
+            self._add_audio(answer, response["audio"], at_s)
+        answer.reason = response.get("status") or response.get("reason")
+        return answer
