@@ -11,7 +11,7 @@ from antiphon.config.load import load
 from antiphon.server.processes.run import serve
 home, flags = pathlib.Path(sys.argv[1]), json.loads(sys.argv[2])
 config = load(flags, None, {"HOME": str(home)}, home, etc=home / "none.toml").config
-serve(config, ready=lambda url, _is_open: print(url, flush=True))
+serve(config, on_ready=lambda url, _is_open: print(url, flush=True))
 """
 
 
