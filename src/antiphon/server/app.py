@@ -1,4 +1,4 @@
-"""The ASGI application: every surface's routes under one roof."""
+"""The ASGI application: the routes of all surfaces."""
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -22,8 +22,8 @@ from antiphon.server.workers import join
 
 
 def routes(service: Service) -> list[Route]:
-    """Every route of every surface."""
-    # Routes are tried in their order: those of the most requests come first.
+    """All routes."""
+    # Starlette tries routes in order, so those with the most requests come first.
     surfaces = (
         responses,
         shared_address,
@@ -39,12 +39,12 @@ def routes(service: Service) -> list[Route]:
         join,
         docs_page,
     )
-    described = [route for surface in surfaces for route in surface.routes(service)]
-    return [*described, *document.routes(service, described)]
+    all_routes = [route for surface in surfaces for route in surface.routes(service)]
+    return [*all_routes, *document.routes(service, all_routes)]
 
 
 def build(service: Service) -> ASGIApp:
-    """The application that serves `service`, which its caller opens and closes."""
+    """The application that serves `service`. The caller opens and closes the service."""
     app = Starlette(
         routes=routes(service),
         exception_handlers={

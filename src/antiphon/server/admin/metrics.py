@@ -1,4 +1,4 @@
-"""`GET /metrics`: what is counted, as Prometheus reads it. `docs/reference/metrics.md` has a row for every name."""
+"""`GET /metrics` in Prometheus text format. `docs/reference/metrics.md` has a row for every name."""
 
 import itertools
 import os
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 LabelledValues: TypeAlias = Mapping[Any, T]
-"""Numbers by the values of their labels, as tuples."""
+"""Metric values by their label values, as a tuple."""
 
 HTTP_LABELS = ("http_route", "http_request_method", "http_response_status_code")
 MODEL_LABEL = "gen_ai_request_model"
 
 
 def routes(service: Service) -> list[Route]:
-    """`/metrics`."""
+    """The route `/metrics`."""
 
     async def metrics(_request: Request) -> Response:
-        from prometheus_client import exposition  # noqa: PLC0415 - takes 50 ms to load, and many servers are never asked
+        from prometheus_client import exposition  # noqa: PLC0415 - loads in 50 ms, and many servers are never scraped
 
         registry = _registry(await _sum_processes(service))
         return Response(exposition.generate_latest(registry), headers={"content-type": exposition.CONTENT_TYPE_PLAIN_0_0_4})
@@ -42,7 +42,7 @@ def routes(service: Service) -> list[Route]:
 
 
 async def _sum_processes(service: Service) -> ServerTotals:
-    """What all processes of the server have counted together."""
+    """The totals of all processes of this server."""
     mine = service.metrics.snapshot()
     return ServerTotals(mine, (os.getpid(),), 0) if service.peers is None else await service.peers.totals(mine)
 
@@ -57,20 +57,17 @@ def _registry(totals: ServerTotals) -> "CollectorRegistry":
 
 
 def _process_collector(pids: Sequence[int], exited_cpu_s: float) -> "Collector":
-    """What the system tells of the processes, added up; the time of their start is that of the first."""
+    """CPU, memory and file numbers, added up over all processes; the start time is the earliest one."""
     from prometheus_client import ProcessCollector, core  # noqa: PLC0415 - as above
     from prometheus_client.registry import Collector  # noqa: PLC0415 - as above
 
-    class Told(Collector):
-        """The processes, at the moment they are asked for."""
-
+    class ProcessTotals(Collector):
         def collect(self) -> Iterator[core.Metric]:
-            """Every family of numbers."""
             each = [ProcessCollector(pid=partial(int, pid), registry=None).collect() for pid in pids]
-            found: defaultdict[str, list[core.Metric]] = defaultdict(list)
+            families_by_name: defaultdict[str, list[core.Metric]] = defaultdict(list)
             for family in itertools.chain(*each):
-                found[family.name].append(family)
-            for name, families in found.items():
+                families_by_name[family.name].append(family)
+            for name, families in families_by_name.items():
                 values = [sample.value for family in families for sample in family.samples]
                 if name == "process_cpu_seconds":
                     values.append(exited_cpu_s)
@@ -78,25 +75,25 @@ def _process_collector(pids: Sequence[int], exited_cpu_s: float) -> "Collector":
                 first.samples = [first.samples[0]._replace(value=min(values) if name == "process_start_time_seconds" else sum(values))]
                 yield first
 
-    return Told()
+    return ProcessTotals()
 
 
 class _Families:
-    """Families of numbers, as Prometheus' client has them; it is loaded when they are asked for."""
+    """Builds metric families of Prometheus' client, which is loaded only when `/metrics` is called."""
 
     def __init__(self, core: Any) -> None:
         self._core = core
 
     def counter(self, name: str, documentation: str, labels: tuple[str, ...], values: LabelledValues[float]) -> "Metric":
-        """What only rises."""
+        """A counter with one sample for each label tuple."""
         return self._with_samples(self._core.CounterMetricFamily(name, documentation, labels=labels), values)
 
     def gauge(self, name: str, documentation: str, labels: tuple[str, ...], values: LabelledValues[float]) -> "Metric":
-        """What rises and falls."""
+        """A gauge with one sample for each label tuple."""
         return self._with_samples(self._core.GaugeMetricFamily(name, documentation, labels=labels), values)
 
     def histogram(self, name: str, documentation: str, labels: tuple[str, ...], values: LabelledValues[Histogram]) -> "Metric":
-        """How values are spread."""
+        """A histogram for each label tuple."""
         family: Metric = self._core.HistogramMetricFamily(name, documentation, labels=labels)
         for key, value in values.items():
             family.add_metric(key, _buckets(value), value.total)  # type: ignore[attr-defined]  # of this kind of family
@@ -105,8 +102,8 @@ class _Families:
     def _with_samples(self, family: Any, values: LabelledValues[float]) -> "Metric":
         for key, value in values.items():
             family.add_metric(key, value)
-        filled: Metric = family
-        return filled
+        metric: Metric = family
+        return metric
 
 
 def _server_collector(metrics: Snapshot) -> "Collector":
@@ -115,15 +112,12 @@ def _server_collector(metrics: Snapshot) -> "Collector":
 
     families = _Families(core)
 
-    class Told(Collector):
-        """The server's numbers, at the moment they are asked for."""
-
+    class ServerCollector(Collector):
         def collect(self) -> Iterator["Metric"]:
-            """Every family of numbers."""
-            for told in (_http, _responses, _sessions, _minicpmo, _queue, _backends):
-                yield from told(metrics, families)
+            for collect_part in (_http, _responses, _sessions, _minicpmo, _queue, _backends):
+                yield from collect_part(metrics, families)
 
-    return Told()
+    return ServerCollector()
 
 
 def _http(metrics: Snapshot, families: _Families) -> Iterator["Metric"]:
@@ -208,7 +202,7 @@ def _by_label(values: Mapping[str, T]) -> LabelledValues[T]:
 
 
 def _buckets(values: Histogram) -> list[tuple[str, float]]:
-    """Counts up to each bound, as Prometheus has them."""
+    """Cumulative counts by upper bound, as Prometheus expects them."""
     total = 0
     buckets = []
     for bound, count in zip((*map(str, values.bounds), "+Inf"), values.counts, strict=True):

@@ -19,10 +19,10 @@ def minicpmo_taps(
     service: Service, model: ServedModel, caller: Caller, recordings: Sequence[RecordingTap]
 ) -> tuple[MinicpmoSessionMetrics, Tap]:
     """What counts a session, and all that listens in on it."""
-    spend = caller.allowance.count_tokens if caller.allowance else lambda _tokens: None
-    counted = MinicpmoSessionMetrics(service.metrics, service.metrics.label(model.name, model.family), spend)
-    taps: list[Tap] = [counted, *recordings, *([EventLogTap()] if service.config.logging.content else [])]
-    return counted, combine(taps)
+    count_tokens = caller.allowance.count_tokens if caller.allowance else lambda _tokens: None
+    counts = MinicpmoSessionMetrics(service.metrics, service.metrics.label(model.name, model.family), count_tokens)
+    taps: list[Tap] = [counts, *recordings, *([EventLogTap()] if service.config.logging.content else [])]
+    return counts, combine(taps)
 
 
 @contextlib.contextmanager
@@ -41,7 +41,7 @@ def log_minicpmo_session(
         ServerError: there are too many.
     """
     check_session_limit(service)
-    metrics, begun_at = service.metrics, time.perf_counter()
+    metrics, started_at = service.metrics, time.perf_counter()
     metrics.minicpmo_sessions[mode] += 1
     try:
         yield
@@ -55,7 +55,7 @@ def log_minicpmo_session(
             model=model.name,
             mode=mode,
             end=client.end_reason,
-            seconds=round(time.perf_counter() - begun_at, 1),
+            seconds=round(time.perf_counter() - started_at, 1),
             events_in=counts.events_in,
             events_out=counts.events_out,
             responses=counts.responses,

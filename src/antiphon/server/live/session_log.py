@@ -31,9 +31,9 @@ class HasEndReason(Protocol):
 
 def realtime_taps(service: Service, model: ServedModel, recordings: Sequence[RecordingTap] = ()) -> tuple[RealtimeSessionMetrics, Tap]:
     """What counts a session, and all that listens in on it."""
-    counted = RealtimeSessionMetrics(service.metrics, service.metrics.label(model.name, model.family))
-    taps: list[Tap] = [counted, *recordings, *([EventLogTap()] if service.config.logging.content else [])]
-    return counted, combine(taps)
+    counts = RealtimeSessionMetrics(service.metrics, service.metrics.label(model.name, model.family))
+    taps: list[Tap] = [counts, *recordings, *([EventLogTap()] if service.config.logging.content else [])]
+    return counts, combine(taps)
 
 
 @contextlib.contextmanager
@@ -52,7 +52,7 @@ def log_realtime_session(
         ServerError: there are too many.
     """
     check_session_limit(service)
-    metrics, begun_at = service.metrics, time.perf_counter()
+    metrics, started_at = service.metrics, time.perf_counter()
     metrics.sessions += 1
     try:
         yield
@@ -66,7 +66,7 @@ def log_realtime_session(
             model=model.name,
             dialect=session_config.dialect,
             end=client.end_reason,
-            seconds=round(time.perf_counter() - begun_at, 1),
+            seconds=round(time.perf_counter() - started_at, 1),
             events_in=counts.events_in,
             events_out=counts.events_out,
             responses=counts.responses,

@@ -11,13 +11,13 @@ from typing import Any
 
 import msgspec
 from starlette.requests import Request
-from starlette.responses import Response as Reply
+from starlette.responses import Response as HttpResponse
 from starlette.routing import Route
 
 from antiphon import __version__
 from antiphon.runtime.service import Service
 from antiphon.server.http.auth import GuardedRoute
-from antiphon.server.openapi import operations as table
+from antiphon.server.openapi import operations as operations
 from antiphon.server.openapi.operations import OPERATIONS, Error, Health, Operation
 from antiphon.server.openapi.schemas import Schema, Schemas, build_schemas, reference
 from antiphon.wire.responses.events import StreamEvent
@@ -28,17 +28,17 @@ JSON_TYPE = "application/json"
 
 def routes(service: Service, others: Sequence[Route]) -> list[Route]:
     """`/openapi.json`, which describes itself and `others`."""
-    made: dict[bool, bytes] = {}
+    documents: dict[bool, bytes] = {}
 
-    async def openapi(_request: Request) -> Reply:
+    async def openapi(_request: Request) -> HttpResponse:
         is_open = service.keyring.is_open
-        if is_open not in made:
+        if is_open not in documents:
             profile = PROFILES[service.config.responses.profile]
-            made[is_open] = msgspec.json.encode(document([*others, described], profile, is_open=is_open))
-        return Reply(made[is_open], media_type=JSON_TYPE)
+            documents[is_open] = msgspec.json.encode(document([*others, own_route], profile, is_open=is_open))
+        return HttpResponse(documents[is_open], media_type=JSON_TYPE)
 
-    described = GuardedRoute("/openapi.json", openapi, service=service, access="public", methods=["GET"])
-    return [described]
+    own_route = GuardedRoute("/openapi.json", openapi, service=service, access="public", methods=["GET"])
+    return [own_route]
 
 
 def document(all_routes: Iterable[Route], profile: Profile, *, is_open: bool) -> Schema:
@@ -53,13 +53,13 @@ def document(all_routes: Iterable[Route], profile: Profile, *, is_open: bool) ->
     Raises:
         KeyError: one has no row.
     """
-    operations = {(method, path): (route, OPERATIONS[method, path]) for method, path, route in _operations(all_routes)}
-    told = [told for _, told in operations.values()]
-    gives = {kind for each in told for kind in (each.response_type, each.event_type) if _is_type(kind)} | {Error, Health}
-    schemas = build_schemas([each.request_type for each in told if each.request_type], list(gives), profile.event_names)
+    rows = {(method, path): (route, OPERATIONS[method, path]) for method, path, route in _operations(all_routes)}
+    described = [each for _, each in rows.values()]
+    gives = {kind for each in described for kind in (each.response_type, each.event_type) if _is_type(kind)} | {Error, Health}
+    schemas = build_schemas([each.request_type for each in described if each.request_type], list(gives), profile.event_names)
     writer = _DocumentWriter(schemas, profile, is_open=is_open, examples=_examples())
     paths: dict[str, Schema] = {}
-    for (method, path), (route, row) in operations.items():
+    for (method, path), (route, row) in rows.items():
         paths.setdefault(path, {})[method.lower()] = writer.operation(path, route, row)
     return {
         "openapi": "3.2.0",
@@ -70,13 +70,13 @@ def document(all_routes: Iterable[Route], profile: Profile, *, is_open: bool) ->
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "servers": [{"url": "/"}],
-        "tags": [{"name": name, "description": text} for name, text in table.TAGS.items()],
+        "tags": [{"name": name, "description": text} for name, text in operations.TAGS.items()],
         "paths": paths,
         "components": {
             "schemas": schemas.components,
             "headers": {
                 name: {"description": each.description, "required": each.is_required, "schema": each.schema}
-                for name, each in table.HEADERS.items()
+                for name, each in operations.HEADERS.items()
             },
             "securitySchemes": {
                 "bearer": {"type": "http", "scheme": "bearer", "description": "A key of `antiphon keys create`."},
@@ -114,16 +114,16 @@ class _DocumentWriter:
     def operation(self, path: str, route: Route, operation: Operation) -> Schema:
         """One route with one method."""
         scope = route.access if isinstance(route, GuardedRoute) and route.access not in ("probe", "public") else None
-        in_path = [
+        path_parameters = [
             {"name": name, "in": "path", "required": True, "description": "Its id.", "schema": {"type": "string", "minLength": 1}}
             for name in re.findall(r"{(\w+)}", path)
         ]
-        described: Schema = {
+        result: Schema = {
             "operationId": operation.id,
             "tags": [operation.tag],
             "summary": operation.summary,
             **({"description": operation.description} if operation.description else {}),
-            "parameters": [*in_path, *operation.query],
+            "parameters": [*path_parameters, *operation.query],
             "responses": {str(status): answer for status, answer in self._responses(route, operation, scope)},
             "security": self._security(scope),
         }
@@ -131,8 +131,8 @@ class _DocumentWriter:
             examples = self._examples.get(operation.id, {}).get("request")
             content = {operation.request_media_type: self._media_type(operation.request_type, examples)}
             content |= {media_type: {"schema": {"type": "string"}} for media_type in operation.extra_request_media_types}
-            described["requestBody"] = {"required": True, "content": content}
-        return described
+            result["requestBody"] = {"required": True, "content": content}
+        return result
 
     def _security(self, scope: str | None) -> list[Schema]:
         if scope is None:
@@ -148,7 +148,9 @@ class _DocumentWriter:
                 _response(operation.status, "As asked.", self._contents(operation), operation, scope) | _links(operation),
             )
         is_probe = isinstance(route, GuardedRoute) and route.access == "probe"
-        shared = table.COMMON_ERRORS | ({} if is_probe else table.GUARDED_ERRORS) | (table.AUTHENTICATION_ERRORS if scope else {})
+        shared = (
+            operations.COMMON_ERRORS | ({} if is_probe else operations.GUARDED_ERRORS) | (operations.AUTHENTICATION_ERRORS if scope else {})
+        )
         for status, when in sorted((shared | dict(operation.errors)).items()):
             is_health = operation.response_type is Health and status in operation.errors
             schema = {"anyOf": [reference("Health"), reference("Error")]} if is_health else reference("Error")
@@ -158,8 +160,8 @@ class _DocumentWriter:
             )
 
     def _examples_for(self, operation: Operation, status: int) -> Schema:
-        shown = self._examples.get(operation.id, {}).get("answers", {}).get(str(status)) or self._examples["errors"].get(str(status))
-        return {"examples": _examples_by_name(shown)} if shown else {}
+        examples = self._examples.get(operation.id, {}).get("answers", {}).get(str(status)) or self._examples["errors"].get(str(status))
+        return {"examples": _examples_by_name(examples)} if examples else {}
 
     def _contents(self, operation: Operation) -> Schema:
         contents: Schema = {}
@@ -183,14 +185,14 @@ class _DocumentWriter:
         """A stream of events, each of them as what its fields hold."""
         json: Schema = {"type": "string", "contentMediaType": JSON_TYPE, "contentSchema": self._schemas.by_type[operation.event_type]}
         fields: Schema = {"event": {"type": "string", "description": "The event's `type`."}, "data": json}
-        required = ["event", "data"]
+        required_fields = ["event", "data"]
         if self._profile.done_marker and operation.event_type is StreamEvent:
             fields["data"] = {"anyOf": [json, {"const": "[DONE]"}]}
-            required = ["data"]
+            required_fields = ["data"]
         events = self._examples[operation.id]["events"]
         text = "".join(f"event: {event['type']}\ndata: {msgspec.json.encode(event).decode()}\n\n" for event in events)
         return {
-            "itemSchema": {"type": "object", "required": required, "properties": fields},
+            "itemSchema": {"type": "object", "required": required_fields, "properties": fields},
             "examples": {"text": {"summary": "In two pieces", "serializedValue": text}},
         }
 
@@ -208,7 +210,7 @@ def _links(operation: Operation) -> Schema:
 def _response(status: int, description: str, content: Schema, operation: Operation, scope: str | None) -> Schema:
     headers = [
         name
-        for name, header in table.HEADERS.items()
+        for name, header in operations.HEADERS.items()
         if status in (header.statuses or (status,))
         and header.operation_id in (None, operation.id)
         and (scope or not name.startswith("x-ratelimit"))

@@ -83,15 +83,23 @@ def build_schemas(request_types: Sequence[Any], response_types: Sequence[Any], e
         renamed: the `type` under which an object is sent, where it is not its own.
     """
     kinds = sorted({*request_types, *response_types}, key=str)
-    made, found = _shorten_names(msgspec.json.schema_components(kinds, schema_hook=_schema_hook, ref_template=REF_PREFIX + "{name}"))
-    schemas = {kind: _clean(schema) for kind, schema in zip(kinds, made, strict=True)}
-    known = {name: _clean(schema) for name, schema in found.items() if name not in (Unknown.__name__, Nothing.__name__)}
-    known |= _named_unions(known.keys(), event_names)
-    taken = _reachable([schemas[kind] for kind in request_types], known)
-    forgiving = {name for kind in _wire_types_in(request_types) if kind.null_is_absent and (name := _component_name(kind, known)) in taken}
-    for name in forgiving:
-        _allow_nulls(known[name])
-    return Schemas(schemas, {name: _complete_schema(name, schema, name in taken, event_names) for name, schema in sorted(known.items())})
+    type_schemas, components = _shorten_names(
+        msgspec.json.schema_components(kinds, schema_hook=_schema_hook, ref_template=REF_PREFIX + "{name}")
+    )
+    schemas = {kind: _clean(schema) for kind, schema in zip(kinds, type_schemas, strict=True)}
+    components = {name: _clean(schema) for name, schema in components.items() if name not in (Unknown.__name__, Nothing.__name__)}
+    components |= _named_unions(components.keys(), event_names)
+    request_names = _reachable([schemas[kind] for kind in request_types], components)
+    nullable = {
+        name
+        for kind in _wire_types_in(request_types)
+        if kind.null_is_absent and (name := _component_name(kind, components)) in request_names
+    }
+    for name in nullable:
+        _allow_nulls(components[name])
+    return Schemas(
+        schemas, {name: _complete_schema(name, schema, name in request_names, event_names) for name, schema in sorted(components.items())}
+    )
 
 
 def _shorten_names(schemas: Any) -> Any:
@@ -121,10 +129,10 @@ def _clean(node: Any) -> Any:
         return node
     if "discriminator" in node:
         return _resolve_union(node)
-    cleaned = {key: _clean(value) for key, value in node.items()}
-    if EXTRA_NAME in cleaned.get("properties", ()):
-        del cleaned["properties"][EXTRA_NAME], cleaned["additionalProperties"]
-    return cleaned
+    result = {key: _clean(value) for key, value in node.items()}
+    if EXTRA_NAME in result.get("properties", ()):
+        del result["properties"][EXTRA_NAME], result["additionalProperties"]
+    return result
 
 
 def _resolve_union(schema: Schema) -> Schema:
@@ -165,12 +173,12 @@ def _tag(kind: type[Tagged]) -> str:
 
 def _other_member(tags: Iterable[str], untyped_items: Sequence[type]) -> Schema:
     """What an open union takes beside the types it knows."""
-    told = "Of a type that this version doesn't know; it is kept as it came."
-    new = {"type": "object", "required": ["type"], "properties": {"type": {"type": "string", "not": {"enum": sorted(tags)}}}}
+    description = "Of a type that this version doesn't know; it is kept as it came."
+    other = {"type": "object", "required": ["type"], "properties": {"type": {"type": "string", "not": {"enum": sorted(tags)}}}}
     if not untyped_items:
-        return {"description": told, **new}
-    plain = {"properties": {"type": {"type": "null"}}, "anyOf": [reference(kind.__name__) for kind in untyped_items]}
-    return {"description": f"{told} Or it leaves out its type.", "anyOf": [new, plain]}
+        return {"description": description, **other}
+    untyped = {"properties": {"type": {"type": "null"}}, "anyOf": [reference(kind.__name__) for kind in untyped_items]}
+    return {"description": f"{description} Or it leaves out its type.", "anyOf": [other, untyped]}
 
 
 # Objects
@@ -178,15 +186,15 @@ def _other_member(tags: Iterable[str], untyped_items: Sequence[type]) -> Schema:
 
 def _wire_types_in(kinds: Iterable[Any]) -> set[type[Wire]]:
     """The wire types that annotations are made of, at any depth."""
-    found: set[type[Wire]] = set()
-    waiting = list(kinds)
-    while waiting:
-        kind = waiting.pop()
-        if isinstance(kind, type) and issubclass(kind, Wire) and kind not in found:
-            found.add(kind)
-            waiting += get_type_hints(kind).values()
-        waiting += get_args(kind)
-    return found
+    wire_types: set[type[Wire]] = set()
+    pending = list(kinds)
+    while pending:
+        kind = pending.pop()
+        if isinstance(kind, type) and issubclass(kind, Wire) and kind not in wire_types:
+            wire_types.add(kind)
+            pending += get_type_hints(kind).values()
+        pending += get_args(kind)
+    return wire_types
 
 
 def _component_name(kind: type[Wire], components: Mapping[str, Schema]) -> str:
@@ -197,9 +205,9 @@ def _component_name(kind: type[Wire], components: Mapping[str, Schema]) -> str:
 
 def _allow_nulls(schema: Schema) -> None:
     """Let null stand for each field that may be absent."""
-    for field, told in schema["properties"].items():
+    for field, field_schema in schema["properties"].items():
         if field not in schema.get("required", ()):
-            schema["properties"][field] = {"anyOf": [told, {"type": "null"}]}
+            schema["properties"][field] = {"anyOf": [field_schema, {"type": "null"}]}
 
 
 def _complete_schema(name: str, schema: Schema, is_request: bool, event_names: Mapping[str, str]) -> Schema:
@@ -218,25 +226,25 @@ def _complete_schema(name: str, schema: Schema, is_request: bool, event_names: M
     tags = fields.get("type", {}).get("enum", ())
     if any(tag in event_names for tag in tags):
         fields["type"]["enum"] = [event_names[tag] for tag in tags]
-    filled = [field for field, told in fields.items() if "default" in told]
+    defaulted = [field for field, field_schema in fields.items() if "default" in field_schema]
     if is_request:
-        for field in filled:  # a null stands for the default
+        for field in defaulted:  # a null stands for the default
             fields[field] = {"anyOf": [fields[field], {"type": "null"}]}
     else:
-        always = {*schema.get("required", ()), *filled, *_ALWAYS_PRESENT_FIELDS.get(name, ())}
+        always = {*schema.get("required", ()), *defaulted, *_ALWAYS_PRESENT_FIELDS.get(name, ())}
         schema |= {"required": [field for field in fields if field in always]} if always else {}
     return schema
 
 
 def _reachable(schemas: Iterable[Schema], components: Mapping[str, Schema]) -> set[str]:
     """The names of the components that these schemas are made of."""
-    reached: set[str] = set()
-    waiting = list(schemas)
-    while waiting:
-        new = set(_referenced_names(waiting.pop())) - reached
-        reached |= new
-        waiting += [components[name] for name in new]
-    return reached
+    names: set[str] = set()
+    pending = list(schemas)
+    while pending:
+        new = set(_referenced_names(pending.pop())) - names
+        names |= new
+        pending += [components[name] for name in new]
+    return names
 
 
 def _referenced_names(node: Any) -> Iterator[str]:

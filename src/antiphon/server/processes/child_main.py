@@ -49,8 +49,8 @@ class ServerProcess:
         with socket.socket(fileno=setup.listener) as listener:
             try:
                 await serve_on(listener, settings, self._on_ready, lambda line: self.link.send(OperatorNotice(line)), self._peers)
-            except ApiError as fault:
-                self.link.send(ProcessFailed(fault.message))
+            except ApiError as error:
+                self.link.send(ProcessFailed(error.message))
                 return 1
         return 0
 

@@ -35,11 +35,11 @@ class HttpServer(uvicorn.Server):
 
     def __init__(self, service: Service, on_ready: Callable[[], None]) -> None:
         settings = service.config.server
-        door = ConnectionLimiter(settings, service.metrics, raise_file_limit(settings.connections))
+        limiter = ConnectionLimiter(settings, service.metrics, raise_file_limit(settings.connections))
         super().__init__(
             uvicorn.Config(
                 build(service),
-                http=functools.partial(ServerConnection, door),  # type: ignore[arg-type]  # called like the class that is asked for
+                http=functools.partial(ServerConnection, limiter),  # type: ignore[arg-type]  # called like the class that is asked for
                 ws="none",
                 loop="none",
                 lifespan="off",
@@ -87,19 +87,19 @@ class HttpServer(uvicorn.Server):
 
     async def _wait_until_idle(self) -> None:
         loop = asyncio.get_running_loop()
-        begun_at = loop.time()
+        started_at = loop.time()
         if active := self.service.metrics.active:
             logs.get().info("draining", requests=active, deadline_s=self._drain_s)
-        while self._is_busy() and not self.force_exit and loop.time() < begun_at + self._drain_s:  # noqa: ASYNC110 - a signal sets no event
+        while self._is_busy() and not self.force_exit and loop.time() < started_at + self._drain_s:  # noqa: ASYNC110 - a signal sets no event
             await asyncio.sleep(POLL_S)
 
     def _is_busy(self) -> bool:
         """Whether an answer is under way, here or in another process of the server, so that others are still to be told to go elsewhere."""
-        siblings = self.service.peers
-        if self.service.metrics.active or siblings is None:
+        peers = self.service.peers
+        if self.service.metrics.active or peers is None:
             return self.service.metrics.active > 0
-        siblings.mark_idle()
-        return not siblings.are_idle
+        peers.mark_idle()
+        return not peers.are_idle
 
 
 def serve(config: Config, *, on_ready: Callable[[str, bool], None], notice: Callable[[str], None] = lambda _line: None) -> None:
@@ -116,12 +116,12 @@ def serve(config: Config, *, on_ready: Callable[[str, bool], None], notice: Call
     logs.configure(config.logging)
     with open_listener(config.server.host, config.server.port) as listener:
 
-        def begun(server: HttpServer) -> None:
+        def report_ready(server: HttpServer) -> None:
             tune_gc()
             on_ready(base_url(listener), server.service.keyring.is_open)
 
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(serve_on(listener, config, begun, notice))
+            runner.run(serve_on(listener, config, report_ready, notice))
 
 
 def tune_gc() -> None:
@@ -150,22 +150,22 @@ def background_server(config: Config, *, is_persistent: bool = False) -> Iterato
         ApiError: as `serve`.
     """
     logs.configure(config.logging)
-    started: queue.SimpleQueue[HttpServer | BaseException] = queue.SimpleQueue()
-    here = {"host": "127.0.0.1"} | ({} if is_persistent else {"require_keys": None})
-    place = config.store if is_persistent else config.store.model_copy(update={"url": "memory"})
-    near = config.model_copy(update={"store": place, "server": config.server.model_copy(update=here)})
+    outcome: queue.SimpleQueue[HttpServer | BaseException] = queue.SimpleQueue()
+    server_settings = {"host": "127.0.0.1"} | ({} if is_persistent else {"require_keys": None})
+    store_settings = config.store if is_persistent else config.store.model_copy(update={"url": "memory"})
+    local_config = config.model_copy(update={"store": store_settings, "server": config.server.model_copy(update=server_settings)})
 
-    def work(listener: socket.socket) -> None:
+    def run(listener: socket.socket) -> None:
         try:
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-                runner.run(serve_on(listener, near, started.put, lambda _line: None))
+                runner.run(serve_on(listener, local_config, outcome.put, lambda _line: None))
         except BaseException as error:
-            started.put(error)
+            outcome.put(error)
 
     with open_listener("127.0.0.1", 0) as listener:
-        thread = threading.Thread(target=work, args=(listener,), name="antiphon", daemon=True)
+        thread = threading.Thread(target=run, args=(listener,), name="antiphon", daemon=True)
         thread.start()
-        server = started.get()
+        server = outcome.get()
         if isinstance(server, BaseException):
             raise server
         try:

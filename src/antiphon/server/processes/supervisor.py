@@ -261,8 +261,8 @@ class Supervisor:
             case ProcessReady(is_open):
                 child.mark_ready()
                 self._report_ready(is_open)
-            case ProcessFailed(message=complaint):
-                child.failure_message = complaint
+            case ProcessFailed(message=text):
+                child.failure_message = text
             case OperatorNotice(line) if line not in self._reported_notices:  # once, not once a process
                 self._reported_notices.add(line)
                 self._notice(line)
@@ -290,15 +290,15 @@ class Supervisor:
             for child in self._children.values():
                 if child is not requester and child.ready_at is not None:
                     tasks.create_task(self._update_count(child))
-        gone = resource.getrusage(resource.RUSAGE_CHILDREN)
+        exited = resource.getrusage(resource.RUSAGE_CHILDREN)
         pids = (os.getpid(), *(child.process.pid for child in self._children.values()))
-        reply(ServerTotals(self._ledger.total(), pids, gone.ru_utime + gone.ru_stime))
+        reply(ServerTotals(self._ledger.total(), pids, exited.ru_utime + exited.ru_stime))
 
     async def _update_count(self, child: ServerChild) -> None:
         with contextlib.suppress(ApiError):  # what it told the last time will do
-            counted = await child.link.request(GetSnapshot(), COUNT_TIMEOUT_S)
-            assert isinstance(counted, ProcessSnapshot)
-            self._ledger.set_snapshot(child.number, counted.snapshot)
+            answer = await child.link.request(GetSnapshot(), COUNT_TIMEOUT_S)
+            assert isinstance(answer, ProcessSnapshot)
+            self._ledger.set_snapshot(child.number, answer.snapshot)
 
 
 def serve(config: Config, *, on_ready: Callable[[str, bool], None], notice: Callable[[str], None] = lambda _line: None) -> None:
@@ -319,9 +319,9 @@ def serve(config: Config, *, on_ready: Callable[[str, bool], None], notice: Call
         if model.engine == "local":
             notice(f"Each of the {processes} processes loads its own copy of '{model.name}'.")
     logs.configure(config.logging)
-    with contextlib.ExitStack() as held:
-        listeners = held.enter_context(open_listeners(processes, config.server.host, config.server.port))
-        locks = [] if config.has_shared_store else [held.enter_context(home_lock(config.home))]
+    with contextlib.ExitStack() as stack:
+        listeners = stack.enter_context(open_listeners(processes, config.server.host, config.server.port))
+        locks = [] if config.has_shared_store else [stack.enter_context(home_lock(config.home))]
         address = base_url(listeners[0])
         asyncio.run(_supervise(config, listeners, locks, lambda is_open: on_ready(address, is_open), notice))
 
@@ -338,9 +338,9 @@ def check_shareable(config: Config) -> None:
         raise ServerError(
             f"{processes} processes can't share a store in memory: set `store.url` to `sqlite` or a database, or `server.processes` to 1."
         )
-    if scarce := [model.name for model in config.models if model.engine in POOLED]:
+    if pooled := [model.name for model in config.models if model.engine in POOLED]:
         raise ServerError(
-            f"{processes} processes can't share the workers of {quote_list(scarce)}, as each would have a queue of its own: "
+            f"{processes} processes can't share the workers of {quote_list(pooled)}, as each would have a queue of its own: "
             "set `server.processes` to 1."
         )
 

@@ -1,8 +1,8 @@
 """
-A Realtime session's client: what comes on its WebSocket as events for the session, and the session's events as frames.
+The client of a Realtime session: turns WebSocket frames into the session's events, and back.
 
-The engine is opened, and the session begun, before the WebSocket is accepted: what fails until then is a plain HTTP error. What the
-session says meanwhile waits here.
+The engine and the session are opened before the WebSocket is accepted, so that what fails until then is a plain HTTP error. Events that
+the session sends meanwhile wait here.
 """
 
 from collections.abc import Awaitable, Callable
@@ -21,15 +21,15 @@ CLOSE_BY_ERROR_CODE = {
     "server_shutting_down": (1012, "stopped"),
     "invalid_api_key": (3000, "revoked"),
 }
-"""By the fault's code: the WebSocket's code, and what the end is counted as."""
+"""By error code: the WebSocket close code, and the end reason for metrics."""
 
 
 class RealtimeClient:
     """
-    One session's client.
+    The client of one session.
 
     Attributes:
-        end: why the session ended, in one of few words.
+        end_reason: why the session ended, as a metrics label.
     """
 
     def __init__(self, dialect: Dialect, tap: Tap) -> None:
@@ -43,30 +43,29 @@ class RealtimeClient:
         self._pending_close: tuple[int, str] | None = None
 
     async def accept(self, driver: ClientListener, upgrade: Callable[["RealtimeClient"], Awaitable[ServerWebSocket]]) -> None:
-        """Accept the WebSocket, and send what has waited for it."""
+        """Accept the WebSocket, and send the events that waited for it."""
         self._driver = driver
-        socket = await upgrade(self)
-        self._websocket = socket
+        websocket = await upgrade(self)
+        self._websocket = websocket
         for frame in self._early_frames:
-            socket.send(frame)
+            websocket.send(frame)
         self._early_frames.clear()
-        socket.flush()
+        websocket.flush()
         if self._pending_close is None:
-            socket.resume_reading()
+            websocket.resume_reading()
         else:
-            socket.close(*self._pending_close)
+            websocket.close(*self._pending_close)
 
     async def wait_closed(self) -> None:
-        """Return when the WebSocket has closed; at once where it was never accepted."""
+        """Wait until the WebSocket has closed; returns at once where it was never accepted."""
         if self._websocket is not None:
             await self._websocket.wait_closed()
 
     # As the driver sees it
 
     def send(self, event: Any) -> None:
-        """Take an event for the client; a dialect may have no such event."""
         frame = self._encode(event)
-        if frame is None:
+        if frame is None:  # the dialect has no such event
             return
         self._tap.on_server_event(event)
         if self._websocket is None:
@@ -75,41 +74,35 @@ class RealtimeClient:
             self._websocket.send(frame)
 
     def flush(self) -> None:
-        """What was sent may leave, in one write."""
         if self._websocket is not None:
             self._websocket.flush()
 
-    def close(self, fault: ApiError | None) -> None:
-        """The session is over."""
-        code, self.end_reason = (1000, "left") if fault is None else CLOSE_BY_ERROR_CODE.get(fault.code or "", (1011, "failed"))
-        self._pending_close = code, close_reason(fault.message if fault else "")
+    def close(self, error: ApiError | None) -> None:
+        code, self.end_reason = (1000, "left") if error is None else CLOSE_BY_ERROR_CODE.get(error.code or "", (1011, "failed"))
+        self._pending_close = code, close_reason(error.message if error else "")
         if self._websocket is not None:
             self._websocket.close(*self._pending_close)
 
     # As the socket sees it
 
     def on_text(self, text: bytes) -> None:
-        """The client sent a frame."""
         assert self._driver is not None
         try:
             event: Any = self._decode(text)
-        except ClientError as mistake:
-            self._driver.receive_from_client(UnreadableRealtimeEvent(mistake, find_event_id(text)))
+        except ClientError as error:
+            self._driver.receive_from_client(UnreadableRealtimeEvent(error, find_event_id(text)))
             return
         self._tap.on_client_event(event)
         self._driver.receive_from_client(event)
 
     def on_disconnect(self) -> None:
-        """The client has gone, or was closed."""
         if self._driver is not None:
             self._driver.hang_up()
 
     def pause(self) -> None:
-        """The client is behind."""
         if self._driver is not None:
             self._driver.pause()
 
     def resume(self) -> None:
-        """The client has caught up."""
         if self._driver is not None:
             self._driver.resume()

@@ -1,4 +1,4 @@
-"""The Responses API over HTTP: create whole or streamed, retrieve, delete, and list input items."""
+"""The Responses API over HTTP: create, retrieve, delete, and list input items."""
 
 import functools
 import time
@@ -35,7 +35,7 @@ from antiphon.wire.responses.request import CreateRequest, decode_request
 
 
 def routes(service: Service) -> list[Route]:
-    """Everything under `/v1/responses`."""
+    """All routes under `/v1/responses`."""
     encoding = EventEncoder(PROFILES[service.config.responses.profile])
     return [
         GuardedRoute("/v1/responses", _CreateEndpoint(service, encoding), service=service, access="responses:write", methods=["POST"]),
@@ -48,14 +48,14 @@ def routes(service: Service) -> list[Route]:
 
 
 class _CreateEndpoint:
-    """`POST /v1/responses`, as a bare ASGI endpoint: a stream writes to its transport."""
+    """`POST /v1/responses`, a bare ASGI endpoint because a stream writes to the transport."""
 
     def __init__(self, service: Service, encoding: EventEncoder) -> None:
         self._service = service
         self._encoding = encoding
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        begun_at = time.perf_counter()
+        started_at = time.perf_counter()
         body = await read_json_body(Request(scope, receive))
         self._service.live_sessions.check_admission()
         if self._service.config.logging.content:
@@ -63,23 +63,25 @@ class _CreateEndpoint:
         request = decode_request(body)
         model = self._service.registry.find(request.model or None)
         tenant = request_caller(scope).tenant
-        carries = self._service.config.responses.unavailable_tools == "carry"
-        order = await resolve_request(request, model, self._service.store, tenant, omit_unsupported=carries, speech=self._service.speech)
-        session = ResponsesSession(order, new_id, self._padding(request))
-        told = omission_headers(session.omissions)
-        if told:
+        omit_unsupported = self._service.config.responses.unavailable_tools == "carry"
+        resolved = await resolve_request(
+            request, model, self._service.store, tenant, omit_unsupported=omit_unsupported, speech=self._service.speech
+        )
+        session = ResponsesSession(resolved, new_id, self._padding(request))
+        omitted_headers = omission_headers(session.omissions)
+        if omitted_headers:
             log_omissions(session.omissions, model.name)
         settings = conversation_settings(scope, model.name, "responses")
         async with track_response(scope, lambda: session.tokens):
             heartbeat_s = self._service.config.server.heartbeat_s
-            client = EventStream(self._encoding, scope, send, heartbeat_s, told) if request.stream else ResponseCollector()
+            client = EventStream(self._encoding, scope, send, heartbeat_s, omitted_headers) if request.stream else ResponseCollector()
             driver = Driver(session, client, self._service.store, metrics=self._service.metrics)
-            with self._service.live_sessions.track(driver), measure_response(self._service, model, client, begun_at):
+            with self._service.live_sessions.track(driver), measure_response(self._service, model, client, started_at):
                 with connection.from_scope(scope).notify(driver):
-                    engine = model.live_engine if order.is_spoken else model.engine
-                    reply = await _run_session(client, functools.partial(driver.run, engine, settings, order))
+                    engine = model.live_engine if resolved.is_spoken else model.engine
+                    reply = await _run_session(client, functools.partial(driver.run, engine, settings, resolved))
         if reply is not None:  # after its tokens were counted, so that its headers say what is left
-            reply.headers.update(told)
+            reply.headers.update(omitted_headers)
             await reply(scope, receive, send)
         if isinstance(client, EventStream):
             self._service.metrics.stream_events += client.event_count
@@ -113,9 +115,9 @@ class ResponseCollector:
     def flush(self) -> None:
         """Nothing leaves before the end."""
 
-    def close(self, fault: ApiError | None) -> None:
+    def close(self, error: ApiError | None) -> None:
         """Nothing more comes."""
-        self.error = fault
+        self.error = error
 
     def response(self) -> Response:
         """The answer over HTTP."""

@@ -57,7 +57,7 @@ class ConnectionLimiter:
 
     def acquire(self, address: str) -> ApiError | None:
         """Count a connection; or why there may not be one more."""
-        most_here = self.settings.connections_per_address
+        limit = self.settings.connections_per_address
         if self.metrics.connections >= self._max_connections:
             self.metrics.dropped["connection_limit"] += 1
             return ServerError(
@@ -67,10 +67,10 @@ class ConnectionLimiter:
                 code="server_is_overloaded",
                 retry_after_s=1,
             )
-        if most_here and self._open_by_address[address] >= most_here:
+        if limit and self._open_by_address[address] >= limit:
             self.metrics.dropped["address_limit"] += 1
             return ClientError(
-                f"There are too many connections from your address: the limit is {most_here}.",
+                f"There are too many connections from your address: the limit is {limit}.",
                 status=429,
                 type="rate_limit_error",
                 code="rate_limit_exceeded",
@@ -129,9 +129,9 @@ def raise_file_limit(connections: int) -> int:
         How many connections it has room for, at most `connections`.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = connections + RESERVED_FILES
-    if soft != resource.RLIM_INFINITY and soft < needed:
-        soft = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+    file_count = connections + RESERVED_FILES
+    if soft != resource.RLIM_INFINITY and soft < file_count:
+        soft = file_count if hard == resource.RLIM_INFINITY else min(file_count, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     return connections if soft == resource.RLIM_INFINITY else min(connections, max(1, soft - RESERVED_FILES))
 

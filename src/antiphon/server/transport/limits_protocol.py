@@ -67,9 +67,9 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         """A client has connected, if there is room."""
         super().connection_made(transport)
         address = self.client[0] if self.client else ""
-        if (fault := self._limiter.acquire(address)) is not None:
+        if (error := self._limiter.acquire(address)) is not None:
             self.connections.discard(self)
-            transport.write(_error_response(fault))
+            transport.write(_error_response(error))
             transport.close()
             return
         self._address = address
@@ -145,8 +145,8 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self._is_upgrade = self.parser.should_upgrade()
         if self._is_upgrade and method == b"CONNECT":
             raise self._record_parse_error(ClientError("Not allowed to CONNECT.", status=405))
-        if flaw := _request_error(self.url, self.headers, version):
-            raise self._record_parse_error(ClientError(flaw))
+        if problem := _request_error(self.url, self.headers, version):
+            raise self._record_parse_error(ClientError(problem))
         self._enter_phase(Phase.BODY)
         is_handshake_whole = self._is_upgrade and is_handshake(method.decode(), version, self.headers)
         self._is_upgrade = self._is_upgrade and not is_handshake_whole
@@ -228,10 +228,10 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         if self._head_bytes > limits.HEAD_LIMIT_BYTES:
             raise self._record_parse_error(_head_too_large_error())
 
-    def _record_parse_error(self, fault: ApiError) -> ApiError:
+    def _record_parse_error(self, error: ApiError) -> ApiError:
         """The parser wraps what its callbacks raise; this is kept beside it."""
-        self._parse_error = fault
-        return fault
+        self._parse_error = error
+        return error
 
     # Waiting
 
@@ -242,12 +242,12 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         settings = self._limiter.settings
         self._arm_timer(self._phase_started_at + (settings.head_timeout_s if phase is Phase.HEAD else settings.body_timeout_s))
 
-    def _arm_timer(self, at: float) -> None:
+    def _arm_timer(self, due_at: float) -> None:
         if self._timer is not None:
-            if self._timer.when() <= at:
+            if self._timer.when() <= due_at:
                 return
             self._timer.cancel()
-        self._timer = self.loop.call_at(at, self._check_deadlines)
+        self._timer = self.loop.call_at(due_at, self._check_deadlines)
 
     def _check_deadlines(self) -> None:
         self._timer = None
@@ -305,9 +305,9 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             self.drop_reason = reason
             self._limiter.metrics.dropped[reason] += 1
 
-    def refuse(self, fault: ApiError) -> None:
+    def refuse(self, error: ApiError) -> None:
         """Tell the client what is wrong with what it sends, if that can still be told, and read nothing more of it."""
-        self.count_drop("large_head" if fault.status == 431 else "malformed")
+        self.count_drop("large_head" if error.status == 431 else "malformed")
         self._refused_at = self.loop.time()
         if self._is_responding and self.cycle.more_body and not self.cycle.response_started and not self.pipeline:
             # The application has the flawed request already: to it, the client is gone.
@@ -317,7 +317,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             # In the middle of another answer, or after this one's, a word more would be taken for what it is not.
             self.transport.close()
             return
-        self.transport.write(_error_response(fault))
+        self.transport.write(_error_response(error))
         self.transport.write_eof()
         self.flow.resume_reading()
         self._arm_timer(self._refused_at + LINGER_S)
@@ -353,15 +353,15 @@ def _head_too_large_error() -> ApiError:
     )
 
 
-def _error_response(fault: ApiError) -> bytes:
+def _error_response(error: ApiError) -> bytes:
     """A whole answer, after which the connection is closed."""
-    body = msgspec.json.encode(fault.body())
+    body = msgspec.json.encode(error.body())
     lines = [
-        f"HTTP/1.1 {fault.status} {HTTPStatus(fault.status).phrase}",
+        f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}",
         "content-type: application/json",
         f"content-length: {len(body)}",
         f"x-request-id: {new_id('req')}",
-        *([] if fault.retry_after_s is None else [f"retry-after: {max(1, round(fault.retry_after_s))}"]),
+        *([] if error.retry_after_s is None else [f"retry-after: {max(1, round(error.retry_after_s))}"]),
         "connection: close",
         "",
         "",

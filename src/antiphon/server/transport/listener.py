@@ -40,10 +40,10 @@ def open_listeners(processes: int, host: str, port: int) -> Iterator[Sequence[so
     if port:  # whoever shares an address doesn't see that another has it already: so it is first asked for without
         with _open_listener(host, port):
             pass
-    with contextlib.ExitStack() as held:
-        first = held.enter_context(_open_listener(host, port, is_shared=True))
-        taken = first.getsockname()[1]
-        yield [first, *(held.enter_context(_open_listener(host, taken, is_shared=True)) for _ in range(processes - 1))]
+    with contextlib.ExitStack() as stack:
+        first = stack.enter_context(_open_listener(host, port, is_shared=True))
+        port_number = first.getsockname()[1]
+        yield [first, *(stack.enter_context(_open_listener(host, port_number, is_shared=True)) for _ in range(processes - 1))]
 
 
 def base_url(listener: socket.socket) -> str:
@@ -65,11 +65,11 @@ def _open_listener(host: str, port: int, *, is_shared: bool = False) -> Iterator
             listener.bind((host, port))
         except OSError as error:
             in_use = error.errno == errno.EADDRINUSE
-            mend = (
+            advice = (
                 "Stop what uses the port, or choose another with --port or ANTIPHON_PORT."
                 if in_use
                 else "Choose another with --host or --port."
             )
-            raise ServerError(f"Can't listen on {host}:{port}: {error.strerror or error}. {mend}") from None
+            raise ServerError(f"Can't listen on {host}:{port}: {error.strerror or error}. {advice}") from None
         listener.setblocking(False)
         yield listener

@@ -163,14 +163,14 @@ class ServerWebSocket:
         out = self._out
         if not out:
             return
-        line = self._connection
-        if line.is_overfull:
-            line.drop("backlog")
+        connection = self._connection
+        if connection.is_overfull:
+            connection.drop("backlog")
             # What has come with this already asks for answers that nobody will read, each of which may be large.
             self._is_closing = True
             self._reader.mute()
-        elif not line.transport.is_closing():
-            line.transport.write(b"".join(out))
+        elif not connection.transport.is_closing():
+            connection.transport.write(b"".join(out))
         out.clear()
 
     def close(self, code: int = frames.NORMAL, reason: str = "") -> None:
@@ -190,9 +190,9 @@ class ServerWebSocket:
     def resume_reading(self) -> None:
         """Tell of what comes."""
         self._is_reading_paused = False
-        held, self._after_handshake = self._after_handshake, b""
-        if held:
-            self.receive(held)
+        pending, self._after_handshake = self._after_handshake, b""
+        if pending:
+            self.receive(pending)
         self._resume_transport()
 
     @property
@@ -286,12 +286,12 @@ class ServerWebSocket:
     # Reading as fast as is fair
 
     def _check_rate(self) -> None:
-        frames_come = self._reader.frames
-        owed_s = self._bucket.consume(frames_come - self._counted_frames, self._uncounted_bytes)
-        self._counted_frames, self._uncounted_bytes = frames_come, 0
-        if owed_s and self._throttle_timer is None and not self._is_closing:
+        frame_count = self._reader.frames
+        delay_s = self._bucket.consume(frame_count - self._counted_frames, self._uncounted_bytes)
+        self._counted_frames, self._uncounted_bytes = frame_count, 0
+        if delay_s and self._throttle_timer is None and not self._is_closing:
             self._pause_transport()
-            self._throttle_timer = asyncio.get_running_loop().call_later(owed_s, self._on_throttle_end)
+            self._throttle_timer = asyncio.get_running_loop().call_later(delay_s, self._on_throttle_end)
 
     def _on_throttle_end(self) -> None:
         self._throttle_timer = None
@@ -383,8 +383,8 @@ def handshake_headers(headers: Headers, subprotocol: str | None) -> list[tuple[b
     if len(keys) != 1 or not _is_key(keys[0]):
         raise ClientError("A WebSocket handshake must have one header Sec-WebSocket-Key with 16 bytes in base64.")
     accept = base64.b64encode(hashlib.sha1(keys[0] + _MAGIC, usedforsecurity=False).digest())
-    chosen = [] if subprotocol is None else [(b"sec-websocket-protocol", subprotocol.encode())]
-    return [(b"upgrade", b"websocket"), (b"connection", b"upgrade"), (b"sec-websocket-accept", accept), *chosen]
+    protocol_headers = [] if subprotocol is None else [(b"sec-websocket-protocol", subprotocol.encode())]
+    return [(b"upgrade", b"websocket"), (b"connection", b"upgrade"), (b"sec-websocket-accept", accept), *protocol_headers]
 
 
 def _is_key(value: bytes) -> bool:

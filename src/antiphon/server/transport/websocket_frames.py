@@ -138,14 +138,14 @@ class FrameReader(WSListener):
 
     def _feed_in_pieces(self, chunk: bytes) -> None:
         """Feed in pieces: the parser doubles its buffer when a piece fills it, though there be no frame that needs the room."""
-        at = 0
-        while at < len(chunk) and not self._is_over and self._fake_transport.refusal is None:
+        offset = 0
+        while offset < len(chunk) and not self._is_over and self._fake_transport.refusal is None:
             room = self._parser.get_buffer(0)
-            piece = chunk[at : at + len(room) * 7 // 8]
+            part = chunk[offset : offset + len(room) * 7 // 8]
             self._tail_bytes = -1
-            room[: len(piece)] = piece
-            self._parser.buffer_updated(len(piece))
-            at += len(piece)
+            room[: len(part)] = part
+            self._parser.buffer_updated(len(part))
+            offset += len(part)
 
     def _report_refusal(self) -> None:
         assert self._fake_transport.refusal is not None
@@ -338,8 +338,8 @@ def close_frame(code: int | None, reason: str = "") -> bytes:
 
 def _truncate_reason(reason: str) -> bytes:
     whole = reason.encode()
-    most = _CONTROL_LIMIT_BYTES - 2
-    return whole if len(whole) <= most else whole[:most].decode(errors="ignore").encode()
+    limit_bytes = _CONTROL_LIMIT_BYTES - 2
+    return whole if len(whole) <= limit_bytes else whole[:limit_bytes].decode(errors="ignore").encode()
 
 
 def ping_frame() -> bytes:

@@ -65,18 +65,18 @@ async def run_call(service: Service, scope: Scope, call_id: str, request: CallRe
 
 
 async def _run(service: Service, scope: Scope, call_id: str, request: CallRequest, answer: "asyncio.Future[str]") -> None:
-    opening, caller, playing = request.session_config, request_caller(scope), PlaybackQueue()
-    recordings = realtime_recording_taps(service, scope, opening)
-    counted, tap = realtime_taps(service, request.model, recordings)
-    client = CallClient(DIALECTS[opening.dialect], tap, playing, accepts_audio=has_audio_input(opening.capabilities))
+    session_config, caller, playback = request.session_config, request_caller(scope), PlaybackQueue()
+    recordings = realtime_recording_taps(service, scope, session_config)
+    counts, tap = realtime_taps(service, request.model, recordings)
+    client = CallClient(DIALECTS[session_config.dialect], tap, playback, accepts_audio=has_audio_input(session_config.capabilities))
     call = Call(call_id, caller.tenant, client, tap)
-    with log_realtime_session(service, request.model, opening, client, counted, recordings):
+    with log_realtime_session(service, request.model, session_config, client, counts, recordings):
         network = await build_network(service.config)
         async with asyncio.TaskGroup() as tasks:
-            peer = CallPeer(network, playing, client)
+            peer = CallPeer(network, playback, client)
             try:
-                told = await peer.answer(request.offer, tasks)
-                await _drive(service, scope, call, client, request, lambda: answer.set_result(told))
+                sdp = await peer.answer(request.offer, tasks)
+                await _drive(service, scope, call, client, request, lambda: answer.set_result(sdp))
                 await peer.drain()
             finally:
                 await peer.close()
@@ -91,14 +91,14 @@ async def _drive(
     )
     call.driver = driver
 
-    async def meanwhile() -> None:
+    async def begin() -> None:
         client.begin(driver)
         on_started()
 
     with service.live_sessions.track(driver, request_caller(scope).key), service.calls.track(call):
         try:
             await driver.run(
-                request.model.live_engine, conversation_settings(scope, request.model.name, "realtime"), request.session_config, meanwhile
+                request.model.live_engine, conversation_settings(scope, request.model.name, "realtime"), request.session_config, begin
             )
         except Exception:  # where a session ends
             call.close(ServerError("The server had an error, and the session can't go on."))

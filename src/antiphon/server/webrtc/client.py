@@ -93,9 +93,9 @@ class CallClient:
             # Not at once: the session is in the middle of deciding.
             asyncio.get_running_loop().call_soon(self.on_disconnect)
 
-    def close(self, fault: ApiError | None) -> None:
+    def close(self, error: ApiError | None) -> None:
         """The session is over; whoever holds the connection closes it."""
-        self.end_reason = "left" if fault is None else CLOSE_BY_ERROR_CODE.get(fault.code or "", (0, "failed"))[1]
+        self.end_reason = "left" if error is None else CLOSE_BY_ERROR_CODE.get(error.code or "", (0, "failed"))[1]
         self._has_left = True
 
     def _is_repeated(self, event: events.ErrorEvent) -> bool:
@@ -137,8 +137,8 @@ class CallClient:
         assert self._driver is not None
         try:
             event: Any = self._decode(text)
-        except ClientError as mistake:
-            self._driver.receive_from_client(UnreadableRealtimeEvent(mistake, find_event_id(text)))
+        except ClientError as error:
+            self._driver.receive_from_client(UnreadableRealtimeEvent(error, find_event_id(text)))
             return
         self._tap.on_client_event(event)
         self._driver.receive_from_client(event)

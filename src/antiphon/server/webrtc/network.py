@@ -48,15 +48,15 @@ class Network:
         """Have a connection listen here, where it would look for addresses by itself."""
 
         async def candidates(component: int, addresses: list[str], timeout: int = 5) -> list[Candidate]:
-            found: list[Candidate] = []
+            result: list[Candidate] = []
             for host in self._hosts:
                 protocol = await self._listen(connection, host)
                 connection._protocols.append(protocol)
                 port = protocol.transport.get_extra_info("sockname")[1]
-                told = [_candidate(component, address, port) for address in self._announced_addresses or (host,)]
-                protocol.local_candidate = told[0]
-                found += told
-            return found
+                announced = [_candidate(component, address, port) for address in self._announced_addresses or (host,)]
+                protocol.local_candidate = announced[0]
+                result += announced
+            return result
 
         gathering: Any = connection
         gathering.get_component_candidates = candidates
@@ -64,16 +64,16 @@ class Network:
     async def _listen(self, connection: Connection, host: str) -> StunProtocol:
         loop = asyncio.get_running_loop()
         for port in random.sample(self._ports, len(self._ports)) or [0]:
-            with contextlib.ExitStack() as held:
-                bound = held.enter_context(socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_DGRAM))
-                bound.setblocking(False)
-                bound.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
+            with contextlib.ExitStack() as stack:
+                udp_socket = stack.enter_context(socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_DGRAM))
+                udp_socket.setblocking(False)
+                udp_socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
                 try:
-                    bound.bind((host, port))
+                    udp_socket.bind((host, port))
                 except OSError:
                     continue
-                _, protocol = await loop.create_datagram_endpoint(lambda: StunProtocol(connection), sock=bound)
-                held.pop_all()
+                _, protocol = await loop.create_datagram_endpoint(lambda: StunProtocol(connection), sock=udp_socket)
+                stack.pop_all()
                 return protocol
         raise ServerError(
             f"No UDP port of {host} is free for one more call. Please try again later.",
@@ -94,8 +94,8 @@ async def _hosts(host: str, *, is_announced: bool) -> list[str]:
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
-        found = await asyncio.get_running_loop().getaddrinfo(host, None, family=socket.AF_INET, type=socket.SOCK_DGRAM)
-        return [str(found[0][4][0])]
+        addresses = await asyncio.get_running_loop().getaddrinfo(host, None, family=socket.AF_INET, type=socket.SOCK_DGRAM)
+        return [str(addresses[0][4][0])]
     if is_announced or not address.is_unspecified:
         return [host]
     is_ipv6 = address.version == 6  # which takes what comes by IPv4 as well

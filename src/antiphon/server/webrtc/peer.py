@@ -97,8 +97,8 @@ class CallPeer:
         if channel is None or not channel.bufferedAmount:
             return
         has_left = asyncio.Event()
-        channel.statuses("bufferedamountlow", has_left.set)
-        channel.statuses("close", has_left.set)
+        channel.on("bufferedamountlow", has_left.set)
+        channel.on("close", has_left.set)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(DRAIN_S):
                 await has_left.wait()
@@ -120,12 +120,12 @@ class CallPeer:
     def _start_media(self, tasks: asyncio.TaskGroup) -> None:
         """Hear and speak on the first audio section, and have no part in what else is offered."""
         transceivers = self._connection.getTransceivers()
-        voice = next(each for each in transceivers if each.kind == "audio")
+        audio_transceiver = next(each for each in transceivers if each.kind == "audio")
         for each in transceivers:
-            each.direction = "sendrecv" if each is voice else "inactive"
-        voice.sender.replaceTrack(cast(Any, self._output_track))  # has all that is used of a track
-        if voice.receiver.track is not None:
-            self._receive_task = tasks.create_task(self._receive_audio(voice.receiver.track))
+            each.direction = "sendrecv" if each is audio_transceiver else "inactive"
+        audio_transceiver.sender.replaceTrack(cast(Any, self._output_track))  # has all that is used of a track
+        if audio_transceiver.receiver.track is not None:
+            self._receive_task = tasks.create_task(self._receive_audio(audio_transceiver.receiver.track))
         transports = {each.receiver.transport for each in transceivers}
         if self._connection.sctp is not None:
             transports.add(self._connection.sctp.transport)
@@ -144,8 +144,8 @@ class CallPeer:
             channel.close()
             return
         self._channel = channel
-        channel.statuses("message", self._on_message)
-        channel.statuses("close", self._listener.on_disconnect)
+        channel.on("message", self._on_message)
+        channel.on("close", self._listener.on_disconnect)
         self._listener.on_channel(channel)
 
     def _on_message(self, message: str | bytes) -> None:

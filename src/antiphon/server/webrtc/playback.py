@@ -51,18 +51,18 @@ class PlaybackQueue:
 
     def take(self, count: int) -> bytes:
         """The next so many bytes; fewer where there are no more yet."""
-        taken = b""
-        while self._parts and len(taken) < count:
-            first = self._parts[0]
-            piece = bytes(first.pcm[: count - len(taken)])
-            del first.pcm[: len(piece)]
-            taken += piece
-            if not first.pcm:
-                if first.is_open:
+        pcm = b""
+        while self._parts and len(pcm) < count:
+            part = self._parts[0]
+            chunk = bytes(part.pcm[: count - len(pcm)])
+            del part.pcm[: len(chunk)]
+            pcm += chunk
+            if not part.pcm:
+                if part.is_open:
                     break
                 self._parts.popleft()
-        self._queued_bytes -= len(taken)
-        return taken
+        self._queued_bytes -= len(pcm)
+        return pcm
 
     def _find(self, key: tuple[str, int]) -> CallPlaybackPart | None:
         return next((part for part in reversed(self._parts) if part.key == key), None)

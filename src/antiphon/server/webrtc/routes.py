@@ -57,31 +57,31 @@ def routes(service: Service) -> list[Route]:
             call.driver.hang_up()
         return Response("", media_type="text/plain")
 
-    async def of_sip(request: Request) -> Response:
+    async def sip_action(request: Request) -> Response:
         service.calls.find(request.path_params["id"], request_caller(request.scope).tenant)
         action = request.url.path.rpartition("/")[2]
         raise ClientError(f"Only calls over SIP can be asked to {action}; this one came over WebRTC.", code="call_not_sip")
 
-    acting = {"hangup": hang_up, **dict.fromkeys(SIP_ACTIONS, of_sip)}
+    actions = {"hangup": hang_up, **dict.fromkeys(SIP_ACTIONS, sip_action)}
     return [
         RealtimeRoute(PATH, create, service=service, access="realtime", methods=["POST"]),
         *(
-            GuardedRoute(f"{PATH}/{{id}}/{action}", act, service=service, access="realtime", methods=["POST"])
-            for action, act in acting.items()
+            GuardedRoute(f"{PATH}/{{id}}/{action}", endpoint, service=service, access="realtime", methods=["POST"])
+            for action, endpoint in actions.items()
         ),
     ]
 
 
 async def _create_call(service: Service, request: Request) -> Response:
     """Begin the call that is asked for; the answer to its offer."""
-    wanted = await _parse_call_request(service, request)
+    call_request = await _parse_call_request(service, request)
     # WebRTC's library takes a third of a second to load, in which nobody else would be served.
     await asyncio.to_thread(importlib.import_module, "antiphon.server.webrtc.call")
     from antiphon.server.webrtc.call import run_call  # noqa: PLC0415 - as above, and it is an extra
 
     call_id = new_id("rtc")
     answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-    service.calls.start(run_call(service, request.scope, call_id, wanted, answer), call_id)
+    service.calls.start(run_call(service, request.scope, call_id, call_request, answer), call_id)
     return Response(await answer, 201, {"location": f"{PATH}/{call_id}"}, media_type=SDP_TYPE)
 
 
@@ -110,7 +110,7 @@ async def _parse_call_request(service: Service, request: Request) -> WebRtcCallR
             raise ClientError("The client secret says already what the session is.", code="invalid_value", param="session")
         session = decode_session(request.scope[PRESET_SCOPE_KEY])
     model, is_transcription = select_model(query, session, service)
-    opening = build_session_config(
+    session_config = build_session_config(
         service,
         model,
         request_caller(request.scope),
@@ -119,8 +119,8 @@ async def _parse_call_request(service: Service, request: Request) -> WebRtcCallR
         dialect=negotiate_dialect(query, headers, service.config.realtime.dialect, "ga"),
         has_output_buffer=True,
     )
-    initial_session(opening, new_id("sess"), 0)  # a caller who is answered is not told any more that there can't be such a session
-    return WebRtcCallRequest(offer, model, opening)
+    initial_session(session_config, new_id("sess"), 0)  # a caller who is answered is not told any more that there can't be such a session
+    return WebRtcCallRequest(offer, model, session_config)
 
 
 def _parse_body(content_type: str, body: bytes) -> tuple[str, AnySession | None]:

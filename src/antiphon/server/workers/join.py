@@ -52,8 +52,8 @@ class WorkerRoute(GuardedRoute):
             ClientError: no worker may join, or this one has not the key, or is a web page.
         """
         config = self.service.config
-        expected, given = config.secrets.get(config.workers.key_env, "").strip(), credential(headers)
-        if given is None:
+        expected, key = config.secrets.get(config.workers.key_env, "").strip(), credential(headers)
+        if key is None:
             raise ClientError("Workers join with a key, as bearer token.", status=401, code="invalid_api_key")
         if not expected:
             raise ClientError(
@@ -63,7 +63,7 @@ class WorkerRoute(GuardedRoute):
             )
         if "origin" in headers:
             raise ClientError("A worker is no web page.", status=403, code="origin_not_allowed")
-        if not hmac.compare_digest(_digest(given), _digest(expected)):
+        if not hmac.compare_digest(_digest(key), _digest(expected)):
             raise ClientError("That is not the key that workers join with.", status=401, code="invalid_api_key")
         if headers.get(VERSION_HEADER, str(VERSION)) != str(VERSION):
             raise _version_mismatch(headers[VERSION_HEADER])
@@ -109,9 +109,9 @@ class _JoinEndpoint:
             self._check(hello)
             if link.engine.endpoint.is_over:  # since it said so; nobody is to be given a place with it
                 raise unavailable_error("The worker is gone.")
-        except ApiError as fault:
-            reason = link.end_reason if link.engine.endpoint.is_over else fault.message
-            link.refuse(fault)
+        except ApiError as error:
+            reason = link.end_reason if link.engine.endpoint.is_over else error.message
+            link.refuse(error)
             logs.get().warning("worker_refused", address=client[0] if client else "", reason=reason)
             await link.websocket.wait_closed()
             return
@@ -145,10 +145,10 @@ class _JoinEndpoint:
         """
         if hello.version != VERSION:
             raise _version_mismatch(hello.version)
-        known = [model.name for model in self._service.config.models if model.engine == "worker"]
-        if hello.model not in known:
-            have = f"The models that workers may join for are {quote_list(known)}." if known else 'No model has `engine = "worker"`.'
-            raise ClientError(f"This server awaits no workers for the model '{hello.model}'. {have}")
+        models = [model.name for model in self._service.config.models if model.engine == "worker"]
+        if hello.model not in models:
+            advice = f"The models that workers may join for are {quote_list(models)}." if models else 'No model has `engine = "worker"`.'
+            raise ClientError(f"This server awaits no workers for the model '{hello.model}'. {advice}")
         if not hello.kinds:
             raise ClientError("It takes no kind of conversation.")
 
@@ -186,10 +186,10 @@ class _WorkerConnection:
         self.on_lost: Callable[[], object] = lambda: None
         self.engine = RemoteEngine(on_gone=self._on_link_end, on_drain=self._on_engine_drained)
 
-    def refuse(self, fault: ApiError) -> None:
+    def refuse(self, error: ApiError) -> None:
         """Tell the worker why it is not taken, and hang up."""
-        self.engine.endpoint.send(JoinRefused(fault.message))
-        self.engine.endpoint.abort(fault.message)
+        self.engine.endpoint.send(JoinRefused(error.message))
+        self.engine.endpoint.abort(error.message)
 
     def _on_link_end(self, reason: str) -> None:
         self.end_reason = reason
