@@ -1,7 +1,8 @@
 """
 `GET /docs`: the OpenAPI document as a page. It loads nothing from other hosts and runs only its own script.
 
-`GET /` redirects browsers to it. Other clients get a 404 there, because some of them probe `/` to guess what server this is.
+`GET /` redirects browsers to it. Other clients get a 404 there, because some of them probe `/` to guess what server
+this is.
 """
 
 import base64

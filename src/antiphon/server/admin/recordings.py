@@ -1,7 +1,8 @@
 """
 Recorded sessions over HTTP: list, show, read files, download as zip, delete.
 
-A key with the scope `sessions` sees its tenant's sessions. With the scope `admin` as well, it sees those of all tenants.
+A key with the scope `sessions` sees its tenant's sessions. With the scope `admin` as well, it sees those of all
+tenants.
 """
 
 import re
@@ -159,7 +160,8 @@ def parse_range(header: str | None, size_bytes: int) -> range | None:
     The byte range of a `Range` header.
 
     Returns:
-        An empty range where the file has none of the bytes; None to send the whole file, also for forms that we don't support.
+        An empty range where the file has none of the bytes; None to send the whole file, also for forms that we don't
+        support.
 
     Source: RFC 9110 section 14.2, by which a server may ignore the header.
     """

@@ -1,7 +1,8 @@
 """
 Speech over HTTP: `POST /v1/audio/transcriptions` and `POST /v1/audio/speech`, by the ears and the voice of the server.
 
-There is one of each, so that a client's name for it only has to be one that clients use; see `docs/reference/audio-api.md`.
+There is one of each, so that a client's name for it only has to be one that clients use; see
+`docs/reference/audio-api.md`.
 """
 
 from starlette.routing import Route

@@ -1,8 +1,8 @@
 """
 A response that is sent in chunks while it is made. It waits where the client does not read.
 
-What fails before the first chunk is a plain HTTP error. After that, a response of bytes is cut off, because a regular end would make it
-look complete; an event stream sends an `error` event.
+What fails before the first chunk is a plain HTTP error. After that, a response of bytes is cut off, because a regular
+end would make it look complete; an event stream sends an `error` event.
 """
 
 import asyncio

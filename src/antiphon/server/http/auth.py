@@ -28,8 +28,8 @@ from antiphon.server.http.errors import on_api_error, on_exception_group, on_htt
 
 Access = Literal["probe", "public", "worker"] | keys.Scope
 """
-Who may use a route. `probe`: everyone, under any host name; `public`: everyone; `worker`: holders of the workers' key; otherwise keys with
-that scope.
+Who may use a route. `probe`: everyone, under any host name; `public`: everyone; `worker`: holders of the workers' key;
+otherwise keys with that scope.
 """
 
 _EXCEPTION_HANDLERS = {ApiError: on_api_error, ExceptionGroup: on_exception_group, HTTPException: on_http_exception}
@@ -145,8 +145,8 @@ def token_counter(scope: Scope) -> Callable[[int], None]:
 
 def credential(headers: Headers) -> str | None:
     """
-    The key that comes with a request: as bearer token, in `api-key`, or as WebSocket subprotocol, because browsers can't set headers on a
-    WebSocket.
+    The key that comes with a request: as bearer token, in `api-key`, or as WebSocket subprotocol, because browsers
+    can't set headers on a WebSocket.
     """
     kind, _, token = headers.get("authorization", "").partition(" ")
     if kind.lower() == "bearer" and token.strip():
@@ -194,7 +194,8 @@ def _verify_origin(headers: Headers, settings: ServerSettings, *, needs_key: boo
     The web origin that may read the response, if the request comes from a page.
 
     Raises:
-        ClientError: the host name is not this server's (a defence against DNS rebinding), or the page's origin is not allowed.
+        ClientError: the host name is not this server's (a defence against DNS rebinding), or the page's origin is not
+            allowed.
     """
     host = headers.get("host", "")
     if not _is_allowed_host(_host_name(host), settings):

@@ -24,7 +24,8 @@ async def read_json_body(request: Request) -> bytes:
 
 async def read_body(request: Request, limit_bytes: int = BODY_LIMIT_BYTES) -> bytes:
     """
-    The whole body. One that is too large is read and dropped up to `DISCARD_LIMIT_BYTES`, so that the client reads the error.
+    The whole body. One that is too large is read and dropped up to `DISCARD_LIMIT_BYTES`, so that the client reads the
+    error.
 
     Raises:
         ClientError: it is, or its `content-length` says that it is, larger than the limit.

@@ -1,8 +1,8 @@
 """
 The client of a MiniCPM-o session: turns WebSocket frames into the session's events, and back.
 
-A client that loses its connection can resume on another one. Meanwhile the session goes on, and its frames are buffered. A client that
-closes on purpose, or before the session began, ends the session at once.
+A client that loses its connection can resume on another one. Meanwhile the session goes on, and its frames are
+buffered. A client that closes on purpose, or before the session began, ends the session at once.
 """
 
 import asyncio
@@ -163,7 +163,8 @@ class MinicpmoClient:
         Go on with another WebSocket.
 
         Args:
-            after_seq: `seq` of the last frame that the client received; None for all that were sent before the connection was lost.
+            after_seq: `seq` of the last frame that the client received; None for all that were sent before the
+                connection was lost.
 
         Returns:
             False where frames that the client lacks are no longer buffered.

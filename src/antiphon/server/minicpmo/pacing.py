@@ -7,13 +7,17 @@ BURST_S = 10.0
 """How much audio may come at once, for a network that stalled and catches up."""
 
 MAX_SPEED = 2.0
-"""Speed of audio beyond the burst. What comes faster than real time waits in the engine, so this limits that queue too."""
+"""
+Speed of audio beyond the burst. What comes faster than real time waits in the engine, so this limits that queue too.
+"""
 
 IMAGE_COST_S = 0.1
 """Audio that an image counts as, where less came with it: clients send one or a few images a second."""
 
 MAX_TOO_FAST_S = 15.0
-"""How long a client may stay too fast: one that replays a recording is only slowed down, one that never stops is dropped."""
+"""
+How long a client may stay too fast: one that replays a recording is only slowed down, one that never stops is dropped.
+"""
 
 
 class AudioPacer:

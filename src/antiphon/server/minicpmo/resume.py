@@ -1,8 +1,8 @@
 """
 Resuming: the frames that a client may have missed, and the sessions that can be resumed.
 
-A session is found by its secret token, and only by its own tenant. Frames are numbered from 1. Some that were sent while the client was
-connected are kept too, because frames in transit are lost with the connection.
+A session is found by its secret token, and only by its own tenant. Frames are numbered from 1. Some that were sent
+while the client was connected are kept too, because frames in transit are lost with the connection.
 """
 
 from collections import deque
@@ -50,7 +50,10 @@ class ResendBuffer:
         return self.last_seq - len(self._frames) > self._disconnect_seq
 
     def frames_after(self, seq: int | None) -> list[bytes] | None:
-        """The frames after `seq`, or, without one, those since the connection was lost; None where some of them were dropped."""
+        """
+        The frames after `seq`, or, without one, those since the connection was lost; None where some of them were
+        dropped.
+        """
         missed_count = self.last_seq - (self._disconnect_seq if seq is None else seq)
         if not 0 <= missed_count <= len(self._frames):
             return None

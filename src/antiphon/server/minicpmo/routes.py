@@ -1,8 +1,8 @@
 """
 `GET /v1/realtime?mode=`: opens and resumes MiniCPM-o sessions.
 
-The key is checked before the WebSocket is accepted. Other errors are reported on it, as an `error` event and a close code, because browsers
-show a page nothing of a failed handshake.
+The key is checked before the WebSocket is accepted. Other errors are reported on it, as an `error` event and a close
+code, because browsers show a page nothing of a failed handshake.
 """
 
 from msgspec import Struct
@@ -98,7 +98,8 @@ def parse_session_request(query: QueryParams) -> MinicpmoSessionRequest:
 
 def select_model(service: Service, request: MinicpmoSessionRequest) -> ServedModel:
     """
-    The model to use: the requested one if the server has it, else the configured one, else the first that supports the mode.
+    The model to use: the requested one if the server has it, else the configured one, else the first that supports the
+    mode.
 
     An unknown name is no error, because clients name the model that they were written for.
 

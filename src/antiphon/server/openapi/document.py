@@ -1,7 +1,7 @@
 """
-`GET /openapi.json`: what each route takes and gives, from the types that read and write it.
+`GET /openapi.json`: describes all routes, from the types that read and write their bodies.
 
-Every route has a row in `openapi_operations.OPERATIONS`; one without can't be described, and a test says so.
+Every route needs a row in `operations.OPERATIONS`; a test checks that.
 """
 
 import re
@@ -27,7 +27,7 @@ JSON_TYPE = "application/json"
 
 
 def routes(service: Service, others: Sequence[Route]) -> list[Route]:
-    """`/openapi.json`, which describes itself and `others`."""
+    """The route `/openapi.json`, which describes itself and `others`."""
     documents: dict[bool, bytes] = {}
 
     async def openapi(_request: Request) -> HttpResponse:
@@ -43,15 +43,15 @@ def routes(service: Service, others: Sequence[Route]) -> list[Route]:
 
 def document(all_routes: Iterable[Route], profile: Profile, *, is_open: bool) -> Schema:
     """
-    The OpenAPI document of these routes.
+    The OpenAPI document.
 
     Args:
-        all_routes: each has its row in the table.
+        all_routes: each must have a row in `OPERATIONS`.
         profile: how events are written.
         is_open: whether no key is needed.
 
     Raises:
-        KeyError: one has no row.
+        KeyError: a route has no row.
     """
     rows = {(method, path): (route, OPERATIONS[method, path]) for method, path, route in _operations(all_routes)}
     described = [each for _, each in rows.values()]
@@ -98,12 +98,12 @@ def _is_type(annotation: Any) -> bool:
 
 
 def _examples() -> Any:
-    """By operation: `request`s and `answers`, and for a stream its `events`; each by a name."""
+    """Examples by operation id: `request`s, `answers` and, for a stream, its `events`."""
     return msgspec.json.decode(files("antiphon.server.openapi").joinpath("examples.json").read_bytes())
 
 
 class _DocumentWriter:
-    """Writes operations down."""
+    """Writes operations."""
 
     def __init__(self, schemas: Schemas, profile: Profile, *, is_open: bool, examples: Mapping[str, Any]) -> None:
         self._schemas = schemas
@@ -182,7 +182,7 @@ class _DocumentWriter:
         return {"schema": self._schemas.by_type[annotation], **({"examples": _examples_by_name(examples)} if examples else {})}
 
     def _event_stream(self, operation: Operation) -> Schema:
-        """A stream of events, each of them as what its fields hold."""
+        """An event stream, as OpenAPI 3.2 describes it: a schema for each event."""
         json: Schema = {"type": "string", "contentMediaType": JSON_TYPE, "contentSchema": self._schemas.by_type[operation.event_type]}
         fields: Schema = {"event": {"type": "string", "description": "The event's `type`."}, "data": json}
         required_fields = ["event", "data"]
@@ -198,7 +198,7 @@ class _DocumentWriter:
 
 
 def _examples_by_name(examples: Mapping[str, Any]) -> Schema:
-    """Examples by their summaries, as OpenAPI has them."""
+    """Examples, named after their summaries."""
     return {re.sub(r"\W+", "_", summary.lower()): {"summary": summary, "value": value} for summary, value in examples.items()}
 
 

@@ -1,8 +1,8 @@
 """
-JSON Schemas of the wire types, as they hold between a client and this server.
+JSON Schemas of the wire types.
 
-msgspec tells what it would read and write; these differ from that where the wire does: fields that no type knows are kept, a union may
-be open to types of tomorrow, and an item may leave out its type.
+They start from msgspec's schemas and add what those can't express: unknown fields are kept, some unions accept unknown
+types, and an input item may omit its type.
 """
 
 import re
@@ -31,10 +31,10 @@ _UNIONS: Mapping[str, Any] = {
     "Tool": Tool,
     "ToolOutputPart": ToolOutputPart,
 }
-"""Unions that have a name in the document; they occur more than once, are open, or are part of what no type says."""
+"""Unions that get a name in the document: because they are open, or used more than once."""
 
 _UNTYPED_ITEMS = (Message, ItemReference)
-"""Items that are known for what they are without their `type`."""
+"""Items that may omit their `type`."""
 
 _ALWAYS_PRESENT_FIELDS = {
     "Response": (
@@ -43,7 +43,7 @@ _ALWAYS_PRESENT_FIELDS = {
         "top_logprobs top_p truncation usage user"
     ).split()
 }
-"""Fields that this server always writes, though other servers may not."""
+"""Fields that this server always writes, although the type allows to omit them."""
 
 _INPUT_ALTERNATIVES = [
     {"required": ["input"], "properties": {"input": {"type": ["string", "array"], "minItems": 1}}},
@@ -57,16 +57,16 @@ _PARTS_BY_ROLE = [
 ]
 
 _ANY_OF = {"CreateRequest": _INPUT_ALTERNATIVES, "InputTokensRequest": _INPUT_ALTERNATIVES, "Message": _PARTS_BY_ROLE}
-"""What fields must hold together; no single one shows it."""
+"""Rules across several fields."""
 
 
 class Schemas(NamedTuple):
     """
-    What the document says of types.
+    Schemas for the document.
 
     Attributes:
-        of: the schema of each type that was asked for.
-        components: schemas by name, to which others refer.
+        by_type: the schema of each requested type.
+        components: the named schemas that others refer to.
     """
 
     by_type: Mapping[Any, Schema]
@@ -78,9 +78,9 @@ def build_schemas(request_types: Sequence[Any], response_types: Sequence[Any], e
     The schemas of wire types.
 
     Args:
-        takes: types that clients send.
-        gives: types that the server sends.
-        renamed: the `type` under which an object is sent, where it is not its own.
+        request_types: what clients send.
+        response_types: what the server sends.
+        event_names: event types that are sent under another name, with that name.
     """
     kinds = sorted({*request_types, *response_types}, key=str)
     type_schemas, components = _shorten_names(
@@ -103,7 +103,7 @@ def build_schemas(request_types: Sequence[Any], response_types: Sequence[Any], e
 
 
 def _shorten_names(schemas: Any) -> Any:
-    """Schemas without the modules that msgspec puts before types which share a name."""
+    """Removes the module names that msgspec adds where two types share a name."""
     json = msgspec.json.encode(schemas)
     return msgspec.json.decode(
         re.sub(rb"antiphon\.wire\.(\w+)\.\w+\.", lambda module: b"Realtime" if module[1] == b"realtime" else b"", json)
@@ -115,12 +115,12 @@ def _schema_hook(kind: Any) -> Schema:
 
 
 def reference(name: str) -> Schema:
-    """A schema that stands elsewhere in the document."""
+    """A reference to a component."""
     return {"$ref": REF_PREFIX + name}
 
 
 def _clean(node: Any) -> Any:
-    """A schema with references to the unions that have a name, and without what msgspec needs to keep unknown fields."""
+    """A schema with references to the named unions, and without msgspec's field for unknown fields."""
     if isinstance(node, list):
         return [_clean(each) for each in node]
     if isinstance(node, str):
@@ -150,7 +150,7 @@ def _resolve_union(schema: Schema) -> Schema:
 
 
 def _named_unions(component_names: Iterable[str], event_names: Mapping[str, str]) -> Iterator[tuple[str, Schema]]:
-    """The unions all of whose types are known, and what else each is open to."""
+    """The schemas of the named unions whose members are all in use."""
     component_names = {*component_names, Unknown.__name__}
     for name, union in _UNIONS.items():
         kinds = get_args(union)
@@ -172,7 +172,7 @@ def _tag(kind: type[Tagged]) -> str:
 
 
 def _other_member(tags: Iterable[str], untyped_items: Sequence[type]) -> Schema:
-    """What an open union takes beside the types it knows."""
+    """The member of an open union that stands for unknown types."""
     description = "Of a type that this version doesn't know; it is kept as it came."
     other = {"type": "object", "required": ["type"], "properties": {"type": {"type": "string", "not": {"enum": sorted(tags)}}}}
     if not untyped_items:
@@ -185,7 +185,7 @@ def _other_member(tags: Iterable[str], untyped_items: Sequence[type]) -> Schema:
 
 
 def _wire_types_in(kinds: Iterable[Any]) -> set[type[Wire]]:
-    """The wire types that annotations are made of, at any depth."""
+    """The wire types that annotations consist of, at any depth."""
     wire_types: set[type[Wire]] = set()
     pending = list(kinds)
     while pending:
@@ -198,20 +198,20 @@ def _wire_types_in(kinds: Iterable[Any]) -> set[type[Wire]]:
 
 
 def _component_name(kind: type[Wire], components: Mapping[str, Schema]) -> str:
-    """What a type is called in the document: two may share a name."""
+    """A type's name in the document: Realtime types with an ambiguous name get a prefix."""
     longer = f"Realtime{kind.__name__}"
     return longer if "realtime" in kind.__module__ and longer in components else kind.__name__
 
 
 def _allow_nulls(schema: Schema) -> None:
-    """Let null stand for each field that may be absent."""
+    """Allow null for each optional field."""
     for field, field_schema in schema["properties"].items():
         if field not in schema.get("required", ()):
             schema["properties"][field] = {"anyOf": [field_schema, {"type": "null"}]}
 
 
 def _complete_schema(name: str, schema: Schema, is_request: bool, event_names: Mapping[str, str]) -> Schema:
-    """An object's schema, with what holds for it on this server's wire."""
+    """Adds this server's rules to an object's schema."""
     fields = schema.get("properties", {})
     if name in {kind.__name__ for kind in _UNTYPED_ITEMS}:
         schema["required"].remove("type")
@@ -228,7 +228,7 @@ def _complete_schema(name: str, schema: Schema, is_request: bool, event_names: M
         fields["type"]["enum"] = [event_names[tag] for tag in tags]
     defaulted = [field for field, field_schema in fields.items() if "default" in field_schema]
     if is_request:
-        for field in defaulted:  # a null stands for the default
+        for field in defaulted:  # null means the default
             fields[field] = {"anyOf": [fields[field], {"type": "null"}]}
     else:
         always = {*schema.get("required", ()), *defaulted, *_ALWAYS_PRESENT_FIELDS.get(name, ())}
@@ -237,7 +237,7 @@ def _complete_schema(name: str, schema: Schema, is_request: bool, event_names: M
 
 
 def _reachable(schemas: Iterable[Schema], components: Mapping[str, Schema]) -> set[str]:
-    """The names of the components that these schemas are made of."""
+    """The names of all components that these schemas refer to, directly or not."""
     names: set[str] = set()
     pending = list(schemas)
     while pending:

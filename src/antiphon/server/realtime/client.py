@@ -1,8 +1,8 @@
 """
 The client of a Realtime session: turns WebSocket frames into the session's events, and back.
 
-The engine and the session are opened before the WebSocket is accepted, so that what fails until then is a plain HTTP error. Events that
-the session sends meanwhile wait here.
+The engine and the session are opened before the WebSocket is accepted, so that what fails until then is a plain HTTP
+error. Events that the session sends meanwhile wait here.
 """
 
 from collections.abc import Awaitable, Callable

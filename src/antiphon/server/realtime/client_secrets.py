@@ -1,7 +1,8 @@
 """
 Client secrets: `POST /v1/realtime/client_secrets`, and the two session endpoints of the beta.
 
-The session in the request is validated here, so that an error reaches the server that creates the secret, and not the browser that uses it.
+The session in the request is validated here, so that an error reaches the server that creates the secret, and not the
+browser that uses it.
 """
 
 from collections.abc import Callable

@@ -2,7 +2,8 @@
 `GET /v1/realtime`: opens Realtime sessions.
 
 Everything is checked before the WebSocket is accepted and before an engine is opened. A refusal is an HTTP error. With
-`realtime.auth_failure = "event"` it is what OpenAI does: the WebSocket is accepted, gets one `error` event, and is closed.
+`realtime.auth_failure = "event"` it is what OpenAI does: the WebSocket is accepted, gets one `error` event, and is
+closed.
 """
 
 from collections.abc import Callable

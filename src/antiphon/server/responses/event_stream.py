@@ -1,8 +1,8 @@
 """
 Server-sent events: a session's client that writes straight to the transport.
 
-The response's head waits for the first output of the engine, for a second at most. A request that fails before that gets a plain HTTP
-error, which every SDK understands and retries, instead of a stream that breaks.
+The response's head waits for the first output of the engine, for a second at most. A request that fails before that
+gets a plain HTTP error, which every SDK understands and retries, instead of a stream that breaks.
 """
 
 import asyncio
@@ -67,7 +67,9 @@ class EventStream:
         self._is_quiet = False
 
     def flush(self) -> None:
-        """Encode the pending events and write them as one chunk. Those before the end of the body leave together with it."""
+        """
+        Encode the pending events and write them as one chunk. Those before the end of the body leave together with it.
+        """
         batch, out = self._pending_events, self._out
         if batch:
             self._encode_sse_into(batch, out)

@@ -157,7 +157,8 @@ def _cancel(service: Service) -> Any:
         response_id = request.path_params["id"]
         if await service.store.get(request_caller(request.scope).tenant, response_id) is None:
             raise response_not_found(response_id)
-        # Whoever waits for an answer cancels it by leaving; only background responses go on alone, and there are none yet.
+        # Whoever waits for an answer cancels it by leaving; only background responses go on alone, and there are none
+        # yet.
         raise ClientError("Cannot cancel a synchronous response.")
 
     return cancel

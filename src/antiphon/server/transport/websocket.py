@@ -1,8 +1,7 @@
 """
-A WebSocket on a connection that came in over HTTP: the handshake, and what is sent, heard and not put up with after it.
+The server's side of a WebSocket: handshake, messages, heartbeats, limits and close.
 
-Everything that arrives is handled in the connection's own callback: messages are told in their order, and whoever takes long holds up
-nothing but itself.
+Everything that arrives is handled synchronously, in the callback of the connection, so messages stay in order.
 """
 
 import asyncio
@@ -19,19 +18,19 @@ from antiphon.server.transport.limits import DISCARD_LIMIT_BYTES, TokenBucket
 VERSION = b"13"
 
 CLOSE_S = 5.0
-"""How long the other side gets to answer a Close."""
+"""How long the client may take to answer a Close."""
 
 LINGER_S = 2.0
-"""How long a client that was refused may go on sending: cut off at once, it would not read why."""
+"""How long a refused client may go on sending; with an immediate close, it would not read why."""
 
 MAX_UNANSWERED_HEARTBEATS = 2
-"""How many heartbeats' time a client has to answer a Ping, or to say anything else."""
+"""Heartbeats after which a client is dropped that sends nothing, not even a Pong."""
 
 PROBE_S = 0.25
-"""How often a client that is not read is written to: only writing finds out that its connection is no more."""
+"""How often we write to a client while we don't read from it: only a write then notices a lost connection."""
 
 RATE_CHECK_BYTES = 16 << 10
-"""How much comes before it is looked whether it comes too fast: each look costs as much as reading a frame."""
+"""Bytes between two checks of the rate: a check costs as much as reading a frame."""
 
 _MAGIC = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 
@@ -39,59 +38,59 @@ Headers = Sequence[tuple[bytes, bytes]]
 
 
 class WebSocketListener(Protocol):
-    """Whoever a WebSocket is for."""
+    """Receives a WebSocket's messages."""
 
     def on_text(self, text: bytes) -> None:
-        """A message of text, whole and valid UTF-8."""
+        """A text message, complete and valid UTF-8."""
 
     def on_disconnect(self) -> None:
-        """Nothing that is sent from now on reaches the client; told once, however it came to that."""
+        """From now on nothing reaches the client. Called once, whatever the cause."""
 
     def pause(self) -> None:
-        """The client is behind with reading."""
+        """The write buffer is full: send less."""
 
     def resume(self) -> None:
-        """The client has caught up."""
+        """The write buffer has drained."""
 
 
 class WebSocketTransport(Protocol):
-    """The connection, as its WebSocket sees it."""
+    """The connection below a WebSocket."""
 
     transport: asyncio.Transport
 
     @property
     def heartbeat_s(self) -> float:
-        """Seconds of silence after which a client is asked whether it is there."""
+        """Seconds of silence after which the client gets a Ping."""
 
     @property
     def is_overfull(self) -> bool:
-        """Whether more waits for the client than for any that it is worth waiting for."""
+        """Whether the write buffer is over its limit."""
 
     def pause_reading(self) -> None:
-        """Read nothing more for now."""
+        """Stop reading from the socket."""
 
     def resume_reading(self) -> None:
-        """Read on."""
+        """Read from the socket again."""
 
     def count_drop(self, reason: str) -> None:
-        """The connection ends, and why."""
+        """Count why the connection ends."""
 
     def drop(self, reason: str) -> None:
-        """Close at once; counted."""
+        """Close at once, and count why."""
 
 
 class ServerWebSocket:
     """
-    An open WebSocket. Nothing is read before `resume_reading` is called for the first time, so that its owner can get ready.
+    An open WebSocket. It reads nothing before the first `resume_reading`, so that its owner can get ready.
 
     Args:
-        behind_head: what came with the handshake's head already.
-        on_binary: takes messages of bytes; without it they are refused.
-        limit_bytes: the most that a message may have.
+        after_handshake: bytes that arrived together with the handshake.
+        on_binary: takes binary messages; without it they are refused.
+        limit_bytes: the largest message that the client may send.
 
     Attributes:
-        close_code: with which either side closed first, `NO_CODE` for a Close without one; None as long as none did, for ever where the
-            connection was just lost.
+        close_code: of the first Close, from either side; `NO_STATUS` for one without a code; None before, and where the
+            connection was lost without a Close.
     """
 
     __slots__ = (
@@ -149,24 +148,24 @@ class ServerWebSocket:
     # For its owner
 
     def send(self, text: bytes) -> None:
-        """Send a message of text; it leaves at the next `flush`."""
+        """Queue a text message for the next `flush`."""
         if not self._is_closing:
             self._out += (frames.text_header(len(text)), text)
 
     def send_binary(self, content: bytes) -> None:
-        """Send a message of bytes; it leaves at the next `flush`."""
+        """Queue a binary message for the next `flush`."""
         if not self._is_closing:
             self._out += (frames.binary_header(len(content)), content)
 
     def flush(self) -> None:
-        """What was sent leaves, in one write; a client that lets too much wait is dropped instead."""
+        """Send what is queued in one write; a client whose backlog is over the limit is dropped instead."""
         out = self._out
         if not out:
             return
         connection = self._connection
         if connection.is_overfull:
             connection.drop("backlog")
-            # What has come with this already asks for answers that nobody will read, each of which may be large.
+            # Messages that came with this one would produce more output that nobody reads.
             self._is_closing = True
             self._reader.mute()
         elif not connection.transport.is_closing():
@@ -174,7 +173,7 @@ class ServerWebSocket:
         out.clear()
 
     def close(self, code: int = frames.NORMAL, reason: str = "") -> None:
-        """Send what was sent and a Close; the connection ends when it is answered, or is not for too long."""
+        """Send what is queued and a Close; the connection ends when the client answers, or after `CLOSE_S`."""
         if self._is_closing:
             return
         self._send_close(code, reason)
@@ -182,13 +181,13 @@ class ServerWebSocket:
         self._resume_transport()
 
     def pause_reading(self) -> None:
-        """Tell of nothing more for now, but for what is here already; the client is to feel it."""
+        """Stop reading. Messages that have arrived already are still delivered."""
         if not self._is_closing:
             self._is_reading_paused = True
             self._pause_transport()
 
     def resume_reading(self) -> None:
-        """Tell of what comes."""
+        """Start reading, or go on."""
         self._is_reading_paused = False
         pending, self._after_handshake = self._after_handshake, b""
         if pending:
@@ -207,7 +206,7 @@ class ServerWebSocket:
     # The connection's callbacks
 
     def receive(self, chunk: bytes) -> None:
-        """The client has sent something."""
+        """Bytes from the client."""
         self._silent_heartbeats = 0
         if self._is_discarding:
             self._discard(chunk)
@@ -220,15 +219,12 @@ class ServerWebSocket:
             self._check_rate()
 
     def pause(self) -> None:
-        """The client is behind with reading."""
         self._listener.pause()
 
     def resume(self) -> None:
-        """The client has caught up."""
         self._listener.resume()
 
     def hang_up(self) -> None:
-        """The connection has ended."""
         self._is_closing = True
         for timer in (self._heartbeat_timer, self._abort_timer, self._throttle_timer, self._probe_timer):
             if timer is not None:
@@ -242,7 +238,6 @@ class ServerWebSocket:
     # What came in
 
     def on_binary(self, content: bytes) -> None:
-        """A message of bytes."""
         if self._is_closing:
             return
         if self._on_binary is None:
@@ -251,12 +246,11 @@ class ServerWebSocket:
             self._on_binary(content)
 
     def on_ping(self, payload: bytes) -> None:
-        """The client asks whether anyone is there."""
         if not self._is_closing:
             self._out.append(frames.pong_frame(payload))
 
     def on_close(self, code: int | None) -> None:
-        """The client has closed, or agrees to be; the server is the one to drop the connection (RFC 6455 section 7.1.1)."""
+        """Answer a Close, or get the answer to ours. The server ends the TCP connection (RFC 6455 section 7.1.1)."""
         if not self._is_closing:
             self.close_code = frames.NO_STATUS if code is None else code
             self._send_close(code)
@@ -265,7 +259,7 @@ class ServerWebSocket:
         self._notify_disconnect()
 
     def on_protocol_error(self, code: int, reason: str) -> None:
-        """What the client sends can't be read on; it is told, and what it is still sending is read and dropped, so that it reads why."""
+        """Close with that code, and drop what still arrives, so that the client gets to read the Close."""
         self._connection.count_drop(
             "large_message" if code == frames.TOO_BIG else "defect" if code == frames.INTERNAL_ERROR else "malformed"
         )
@@ -309,7 +303,7 @@ class ServerWebSocket:
     # Whether anyone is there
 
     def _probe(self) -> None:
-        """Write to a client that is not read something that it need not answer (RFC 6455 section 5.5.3)."""
+        """Send an unsolicited Pong, which needs no answer (RFC 6455 section 5.5.3)."""
         self._probe_timer = None
         if not self._is_closing and (self._is_reading_paused or self._throttle_timer is not None):
             self._out.append(frames.pong_frame(b""))
@@ -317,7 +311,7 @@ class ServerWebSocket:
             self._probe_timer = asyncio.get_running_loop().call_later(PROBE_S, self._probe)
 
     def _check_heartbeat(self) -> None:
-        """Ask a silent client whether it is there. While nothing is read of it, its silence is not its own."""
+        """Ping a silent client. While we are not reading, its silence does not count."""
         is_read = not self._is_reading_paused and self._throttle_timer is None
         self._silent_heartbeats = self._silent_heartbeats + 1 if is_read else 0
         if self._silent_heartbeats > 1 + MAX_UNANSWERED_HEARTBEATS:
@@ -352,7 +346,7 @@ class ServerWebSocket:
 
 
 def is_handshake(method: str, version: str, headers: Headers) -> bool:
-    """Whether a request asks for a WebSocket, and has no body that could be taken for frames."""
+    """Whether a request is a WebSocket handshake without a body, which could be taken for frames."""
     names = {name for name, _ in headers}
     return (
         method == "GET"
@@ -369,10 +363,10 @@ def _tokens(headers: Headers, field_name: bytes) -> set[bytes]:
 
 def handshake_headers(headers: Headers, subprotocol: str | None) -> list[tuple[bytes, bytes]]:
     """
-    The headers of a 101 to a handshake.
+    The headers of the 101 response to a handshake.
 
     Raises:
-        ClientError: the handshake is not in order.
+        ClientError: the handshake is invalid.
 
     Source: RFC 6455 section 4.2.
     """
@@ -395,5 +389,5 @@ def _is_key(value: bytes) -> bool:
 
 
 def upgrade_required(message: str) -> ClientError:
-    """What is asked for can only be had over a WebSocket."""
+    """The address works only over a WebSocket."""
     return ClientError(message, status=426, code="upgrade_required")

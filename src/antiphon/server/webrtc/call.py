@@ -1,4 +1,4 @@
-"""A whole call: its connection, its session, and the order in which they begin and end."""
+"""A WebRTC call: its connection, its session, and their lifetimes."""
 
 import asyncio
 from collections.abc import Callable
@@ -43,15 +43,15 @@ class CallRequest(Protocol):
 
 async def run_call(service: Service, scope: Scope, call_id: str, request: CallRequest, answer: "asyncio.Future[str]") -> None:
     """
-    A call, from its offer to its end.
+    Run a call from its offer to its end.
 
     Args:
-        scope: of the request that began it, and that the call outlives.
-        answer: to the offer; where there is none, why.
+        scope: of the request that started it; the call outlives the request.
+        answer: gets the SDP answer, or the error.
     """
-    service.metrics.active += 1  # as with any session, the server waits for it when it is to stop
+    service.metrics.active += 1  # the server waits for it when it stops, as for any session
     try:
-        async with track_response(scope, lambda: 0):  # the tokens of its answers are counted as each of them ends
+        async with track_response(scope, lambda: 0):  # tokens are counted as each response ends
             await _run(service, scope, call_id, request, answer)
     except Exception as error:  # where a session ends
         if answer.done():
@@ -85,7 +85,7 @@ async def _run(service: Service, scope: Scope, call_id: str, request: CallReques
 async def _drive(
     service: Service, scope: Scope, call: Call, client: CallClient, request: CallRequest, on_started: Callable[[], None]
 ) -> None:
-    """The call's session."""
+    """Run the call's session."""
     driver = Driver(
         RealtimeSession(request.session_config, new_id), call, service.store, metrics=service.metrics, count_tokens=token_counter(scope)
     )

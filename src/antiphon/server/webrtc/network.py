@@ -1,8 +1,9 @@
 """
-Where the sound of calls comes in and leaves: UDP ports of the addresses that the server listens on, and of no other.
+UDP sockets for the media of calls, only on the addresses that the server listens on.
 
-The server sends nothing to an address that a client only names: it waits for the client's checks, which show that they were made with
-the call's password, and answers where they come from. So no call makes the server knock at other machines' doors.
+The server never sends to candidates that a client merely names. It waits for the client's connectivity checks, which
+prove that the client knows the call's password (RFC 8445), and answers to their source. So a call can't make the server
+send packets to other machines.
 """
 
 import asyncio
@@ -26,12 +27,12 @@ DISCARD_PORT = 9
 
 class Network:
     """
-    The addresses of a server's calls.
+    The addresses for calls.
 
     Args:
-        hosts: those to listen on; only one where others are announced.
-        announced: those that clients are told; empty for the same.
-        ports: those to use; empty for any.
+        hosts: to listen on; only one where other addresses are announced.
+        announced_addresses: what clients get instead of `hosts`; empty for the same.
+        ports: to use; empty for any.
     """
 
     def __init__(self, hosts: Sequence[str], announced_addresses: Sequence[str] = (), ports: Sequence[int] = ()) -> None:
@@ -41,11 +42,11 @@ class Network:
 
     @property
     def placeholder_candidate(self) -> str:
-        """A candidate of a client that says nothing of where it is; without any, connecting fails before the client has tried."""
+        """A stand-in for the candidates of a client; without any, aioice fails before the client has tried."""
         return f"candidate:1 1 udp 1 {self._hosts[0]} {DISCARD_PORT} typ host"
 
     def bind(self, connection: Connection) -> None:
-        """Have a connection listen here, where it would look for addresses by itself."""
+        """Replace aioice's search for local addresses by our own sockets."""
 
         async def candidates(component: int, addresses: list[str], timeout: int = 5) -> list[Candidate]:
             result: list[Candidate] = []
@@ -85,7 +86,7 @@ class Network:
 
 
 async def build_network(config: Config) -> Network:
-    """The addresses of a server as it is configured."""
+    """The addresses from the configuration."""
     calls = config.calls
     return Network(await _hosts(config.server.host, is_announced=bool(calls.addresses)), calls.addresses, calls.port_range)
 
@@ -98,7 +99,7 @@ async def _hosts(host: str, *, is_announced: bool) -> list[str]:
         return [str(addresses[0][4][0])]
     if is_announced or not address.is_unspecified:
         return [host]
-    is_ipv6 = address.version == 6  # which takes what comes by IPv4 as well
+    is_ipv6 = address.version == 6  # an IPv6 socket takes IPv4 as well
     return [*get_host_addresses(use_ipv4=True, use_ipv6=is_ipv6)] or ["127.0.0.1"]
 
 

@@ -1,8 +1,8 @@
 """
-Calls over WebRTC: `POST /v1/realtime/calls`, and what can be done to a call by its id.
+Calls over WebRTC: `POST /v1/realtime/calls`, and actions on a call by its id.
 
-A call is a Realtime session whose sound comes and goes as sound. It outlives the request that began it: the answer to that is sent once the
-engine is there and the call's sockets are open, so that what fails until then is a plain HTTP error.
+A call is a Realtime session with audio tracks. It outlives the request that starts it. That request is answered once
+the engine and the call's sockets are open, so that what fails until then is a plain HTTP error.
 """
 
 import asyncio
@@ -33,17 +33,17 @@ PATH = "/v1/realtime/calls"
 SDP_TYPE = "application/sdp"
 
 OFFER_LIMIT_BYTES = 512 << 10
-"""The longest body: an offer, and the session that it is to begin with."""
+"""The largest body: an offer and a session."""
 
 SIP_ACTIONS = ("accept", "reject", "refer")
 
 AIORTC_MISSING = (
-    "This server can't take calls: aiortc is not installed. Run `pip install 'antiphon[webrtc]'`, or talk to the WebSocket at /v1/realtime."
+    "This server can't take calls: aiortc is not installed. Run `pip install 'antiphon[webrtc]'`, or use the WebSocket at /v1/realtime."
 )
 
 
 def routes(service: Service) -> list[Route]:
-    """Everything under `/v1/realtime/calls`."""
+    """All routes under `/v1/realtime/calls`."""
 
     async def create(request: Request) -> Response:
         service.live_sessions.check_admission()
@@ -73,9 +73,9 @@ def routes(service: Service) -> list[Route]:
 
 
 async def _create_call(service: Service, request: Request) -> Response:
-    """Begin the call that is asked for; the answer to its offer."""
+    """Start a call, and answer its offer."""
     call_request = await _parse_call_request(service, request)
-    # WebRTC's library takes a third of a second to load, in which nobody else would be served.
+    # aiortc takes a third of a second to load, so it is imported in a thread.
     await asyncio.to_thread(importlib.import_module, "antiphon.server.webrtc.call")
     from antiphon.server.webrtc.call import run_call  # noqa: PLC0415 - as above, and it is an extra
 
@@ -85,11 +85,11 @@ async def _create_call(service: Service, request: Request) -> Response:
     return Response(await answer, 201, {"location": f"{PATH}/{call_id}"}, media_type=SDP_TYPE)
 
 
-# What is asked for
+# The request
 
 
 class WebRtcCallRequest(NamedTuple):
-    """What a call is to be."""
+    """A validated request for a call."""
 
     offer: str
     model: ServedModel
@@ -98,16 +98,16 @@ class WebRtcCallRequest(NamedTuple):
 
 async def _parse_call_request(service: Service, request: Request) -> WebRtcCallRequest:
     """
-    What the call is to be.
+    The validated request.
 
     Raises:
-        ClientError: that can't be had.
+        ClientError: it is invalid.
     """
     query, headers = QueryParams(request.scope["query_string"]), Headers(scope=request.scope)
     offer, session = _parse_body(headers.get("content-type", SDP_TYPE), await read_body(request, OFFER_LIMIT_BYTES))
     if PRESET_SCOPE_KEY in request.scope:
         if session is not None:
-            raise ClientError("The client secret says already what the session is.", code="invalid_value", param="session")
+            raise ClientError("The client secret already defines the session.", code="invalid_value", param="session")
         session = decode_session(request.scope[PRESET_SCOPE_KEY])
     model, is_transcription = select_model(query, session, service)
     session_config = build_session_config(
@@ -119,12 +119,12 @@ async def _parse_call_request(service: Service, request: Request) -> WebRtcCallR
         dialect=negotiate_dialect(query, headers, service.config.realtime.dialect, "ga"),
         has_output_buffer=True,
     )
-    initial_session(session_config, new_id("sess"), 0)  # a caller who is answered is not told any more that there can't be such a session
+    initial_session(session_config, new_id("sess"), 0)  # only to validate: after the SDP answer there is no way to report an error
     return WebRtcCallRequest(offer, model, session_config)
 
 
 def _parse_body(content_type: str, body: bytes) -> tuple[str, AnySession | None]:
-    """The offer, and the session that stands beside it in a form."""
+    """The offer, and the session if the body is a form with one."""
     kind = content_type.partition(";")[0].strip().lower()
     if kind == SDP_TYPE:
         return _decode_offer(body), None
@@ -141,7 +141,7 @@ def _parse_body(content_type: str, body: bytes) -> tuple[str, AnySession | None]
 
 
 def _form_fields(content_type: str, body: bytes) -> dict[str, bytes]:
-    """The fields of a form by their names."""
+    """The fields of a form by name."""
     head = f"content-type: {content_type}\r\n\r\n".encode("latin-1", "replace")
     form = message_from_bytes(head + body, policy=HTTP)
     parts = {part.get_param("name", header="content-disposition"): part.get_payload(decode=True) for part in form.iter_parts()}
