@@ -9,7 +9,7 @@ from starlette.types import ASGIApp
 from antiphon.errors import ApiError
 from antiphon.runtime.service import Service
 from antiphon.server import shared_address
-from antiphon.server.admin import docs_page, health, metrics, models, queue, recordings
+from antiphon.server.admin import docs_page, health, metrics, queue, recordings
 from antiphon.server.audio import routes as audio
 from antiphon.server.http.access_log import AccessLogMiddleware
 from antiphon.server.http.errors import on_api_error, on_client_disconnect, on_exception_group, on_http_exception, on_unexpected_error
@@ -31,9 +31,8 @@ def routes(service: Service) -> list[Route]:
         realtime_calls,
         presets,
         audio,
-        models,
-        recordings,
         health,
+        recordings,
         metrics,
         queue,
         join,

@@ -78,7 +78,7 @@ class Worker:
 
     async def _run(self, url, key, hello, engine, more):
         self._loop = asyncio.get_running_loop()
-        self._joining = WorkerClient(engine, hello, url, key, self._notice, **({"patience": QUICK} | more))
+        self._joining = WorkerClient(engine, hello, url, key, self._notice, **({"timeouts": QUICK} | more))
         self._begun.set()
         await self._joining.run()
 
@@ -131,7 +131,7 @@ def test_nobody_joins_a_server_that_has_no_key_for_it(tmp_path):
             for sent in ("any", KEY):
                 status, error = refused(url, authorization=f"Bearer {sent}")
                 assert (status, error["code"]) == (403, "no_workers")
-                assert "No workers may join" in error["message"]
+                assert "accepts no workers" in error["message"]
             for sent in ({}, {"authorization": "Bearer "}):
                 assert refused(url, **sent)[0] == 401
 
@@ -356,7 +356,7 @@ def test_a_worker_that_ends_with_its_last_session_can_not_be_resumed(base_url):
 def test_a_worker_that_is_told_to_stop_while_it_dials_ends_at_once():
     with socket.create_server(("127.0.0.1", 0)) as silent:
         patience = JoinTimeouts(connect_s=600)
-        with joined(f"http://127.0.0.1:{silent.getsockname()[1]}", patience=patience) as worker:
+        with joined(f"http://127.0.0.1:{silent.getsockname()[1]}", timeouts=patience) as worker:
             connection, _ = silent.accept()
             worker.stop()
             connection.close()

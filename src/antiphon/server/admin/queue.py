@@ -7,7 +7,6 @@ They are for the operator. A ticket's own path is also open to its owner; other 
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -18,10 +17,10 @@ from antiphon.runtime.access.keys import Scope
 from antiphon.runtime.scheduling.base import TicketView, WorkerView
 from antiphon.runtime.scheduling.eta import EMA_ALPHA
 from antiphon.runtime.service import Service
-from antiphon.server.http.auth import GuardedRoute, request_caller
+from antiphon.server.http.auth import EndpointFunction, GuardedRoute, guarded_routes, request_caller
 from antiphon.server.http.errors import json_response
 from antiphon.server.transport import logs
-from antiphon.wire.codec.types import encode
+from antiphon.wire.codec.types import Wire, encode
 from antiphon.wire.http import queue as wire
 
 _REQUEST_TYPES = {"audio": "audio_duplex", "video": "omni_duplex"}
@@ -31,7 +30,7 @@ _REQUEST_TYPES = {"audio": "audio_duplex", "video": "omni_duplex"}
 def routes(service: Service) -> list[Route]:
     """All routes of queue and workers."""
     endpoints = _QueueEndpoints(service)
-    rows: Sequence[tuple[str, str, Any, Scope]] = (
+    rows: Sequence[tuple[str, str, EndpointFunction, Scope]] = (
         ("GET", "/status", endpoints.status, "admin"),
         ("GET", "/queue", endpoints.queue, "admin"),
         ("GET", "/api/queue", endpoints.queue, "admin"),
@@ -44,7 +43,7 @@ def routes(service: Service) -> list[Route]:
     )
     ticket_methods = (("GET", endpoints.ticket), ("DELETE", endpoints.cancel))
     return [
-        *(GuardedRoute(path, endpoint, service=service, access=access, methods=[method]) for method, path, endpoint, access in rows),
+        *guarded_routes(service, rows),
         *(
             _TicketRoute("/api/queue/{id}", endpoint, service=service, access="realtime", methods=[method])
             for method, endpoint in ticket_methods
@@ -149,7 +148,7 @@ class _QueueEndpoints:
         id = request.path_params["id"]
         return self._change_worker(request, "worker_removed", self._coordinator.remove_worker, lambda: wire.WorkerRemoved(worker_id=id))
 
-    def _change_worker(self, request: Request, event: str, change: Callable[[str], bool], build_body: Callable[[], Any]) -> Response:
+    def _change_worker(self, request: Request, event: str, change: Callable[[str], bool], build_body: Callable[[], Wire]) -> Response:
         id = self._find_worker(request).worker.id
         change(id)
         logs.get().info(event, worker=id)
@@ -188,7 +187,7 @@ class _QueueEndpoints:
         raise ClientError(f"Worker '{shorten(id)}' not found.", status=404, code="worker_not_found")
 
 
-def _json_response(body: Any) -> Response:
+def _json_response(body: Wire) -> Response:
     return json_response(encode(body))
 
 

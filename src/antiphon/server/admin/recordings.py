@@ -7,7 +7,7 @@ tenants.
 
 import re
 import zipfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from msgspec import UNSET
@@ -19,7 +19,7 @@ from antiphon.errors import ClientError
 from antiphon.records import SessionRecord
 from antiphon.runtime.recording.library import RecordingLibrary
 from antiphon.runtime.service import Service
-from antiphon.server.http.auth import GuardedRoute, request_caller
+from antiphon.server.http.auth import EndpointFunction, guarded_routes, request_caller
 from antiphon.server.http.errors import error_response, json_response
 from antiphon.server.http.paging import page_limit, page_order
 from antiphon.stores.blobs import Blob
@@ -34,21 +34,21 @@ _MEDIA_TYPES = {"json": "application/json", "jsonl": EVENTS_TYPE, "wav": "audio/
 _PRIVATE_HEADERS = {"x-content-type-options": "nosniff", "cache-control": "private, no-store"}
 """Recordings are private: no cache keeps them, and no browser guesses another type for them."""
 
-EndpointFunction = Callable[[Request], Awaitable[Response]]
-
 
 def routes(service: Service) -> list[Route]:
     """All routes under `/v1/sessions`."""
     recordings = service.recordings
-    rows: Sequence[tuple[str, str, EndpointFunction]] = (
-        (PATH, "GET", _list(recordings)),
-        (f"{PATH}/{{id}}", "GET", _show(recordings)),
-        (f"{PATH}/{{id}}", "DELETE", _delete(recordings)),
-        (f"{PATH}/{{id}}/events", "GET", _events(recordings)),
-        (f"{PATH}/{{id}}/files/{{name:path}}", "GET", _file(recordings)),
-        (f"{PATH}/{{id}}/download", "GET", _download(recordings)),
+    return guarded_routes(
+        service,
+        [
+            ("GET", PATH, _list(recordings), "sessions"),
+            ("GET", f"{PATH}/{{id}}", _show(recordings), "sessions"),
+            ("DELETE", f"{PATH}/{{id}}", _delete(recordings), "sessions"),
+            ("GET", f"{PATH}/{{id}}/events", _events(recordings), "sessions"),
+            ("GET", f"{PATH}/{{id}}/files/{{name:path}}", _file(recordings), "sessions"),
+            ("GET", f"{PATH}/{{id}}/download", _download(recordings), "sessions"),
+        ],
     )
-    return [GuardedRoute(path, endpoint, service=service, access="sessions", methods=[method]) for path, method, endpoint in rows]
 
 
 def _visible_tenant(request: Request) -> str | None:

@@ -9,9 +9,8 @@ from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
 from antiphon.audio import duration_ms
-from antiphon.errors import ServerError, unsupported_parameter, unsupported_value
+from antiphon.errors import ServerError, model_not_found, unsupported_parameter, unsupported_value
 from antiphon.runtime.service import Service
-from antiphon.server.audio import models as audio_models
 from antiphon.server.audio.streaming import EVENT_STREAM_TYPE, CancellableRequest, HttpResponseWriter, write_all
 from antiphon.server.http.auth import track_response
 from antiphon.server.http.body import read_json_body
@@ -23,6 +22,9 @@ from antiphon.wire.http.audio import SpeechAudioDelta, SpeechAudioDone, SpeechEv
 
 if TYPE_CHECKING:
     from antiphon.engines.cascade.parts import SpeechStack
+
+MODEL_ALIASES = ("tts-1", "tts-1-hd", "gpt-4o-mini-tts", "gpt-4o-mini-tts-2025-12-15")
+"""OpenAI's models. Clients name them, and get the server's voice."""
 
 MS_PER_TOKEN = 50
 """Audio that counts as one token, as in conversations."""
@@ -66,7 +68,8 @@ def _check_request(request: SpeechRequest, model: str) -> None:
     Raises:
         ClientError: the request asks for it.
     """
-    audio_models.check_model(request.model, model, audio_models.SPEECH_MODELS)
+    if request.model not in (models := (model, *MODEL_ALIASES)):
+        raise model_not_found(request.model, models)
     if request.instructions:
         raise unsupported_parameter("instructions", request.model)
     formats = (*FORMATS, *(["aac"] if importlib.util.find_spec("av") else []))

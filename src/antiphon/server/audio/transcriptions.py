@@ -10,9 +10,8 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from antiphon.engine_api.options import Transcription as TranscriptionOptions
-from antiphon.errors import ServerError, mutually_exclusive, unsupported_parameter, unsupported_value
+from antiphon.errors import ServerError, model_not_found, mutually_exclusive, unsupported_parameter, unsupported_value
 from antiphon.runtime.service import Service
-from antiphon.server.audio import models as audio_models
 from antiphon.server.audio.form import read_form
 from antiphon.server.audio.streaming import EVENT_STREAM_TYPE, CancellableRequest, HttpResponseWriter, write_all
 from antiphon.server.http.auth import track_response
@@ -36,6 +35,15 @@ from antiphon.wire.http.audio import (
 if TYPE_CHECKING:
     from antiphon.engines.cascade.parts import SpeechStack
     from antiphon.speech.stt.long_form import TranscriptChunk
+
+MODEL_ALIASES = (
+    "whisper-1",
+    "gpt-transcribe",
+    "gpt-4o-transcribe",
+    "gpt-4o-mini-transcribe",
+    "gpt-4o-mini-transcribe-2025-12-15",
+)
+"""OpenAI's models. Clients name them, and get the server's transcriber."""
 
 TOKENS_PER_S = 20
 """Tokens that a second of audio counts as, as in conversations."""
@@ -79,7 +87,8 @@ def _check_request(request: TranscriptionRequest, model: str) -> None:
     Raises:
         ClientError: the request asks for it.
     """
-    audio_models.check_model(request.model, model, audio_models.TRANSCRIPTION_MODELS)
+    if request.model not in (models := (model, *MODEL_ALIASES)):
+        raise model_not_found(request.model, models)
     formats = STREAMING_FORMATS if request.stream else FORMATS
     if request.response_format not in formats:
         raise unsupported_value("response_format", request.response_format, request.model, formats)

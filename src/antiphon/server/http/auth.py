@@ -6,16 +6,16 @@ The route that matched decides, never the path as text, and before any of the bo
 
 import contextlib
 import ipaddress
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Literal
+from typing import Literal, TypeAlias
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from antiphon.config.settings import ServerSettings
 from antiphon.engine_api.options import ConversationKind, ConversationSettings
@@ -31,6 +31,8 @@ Access = Literal["probe", "public", "worker"] | keys.Scope
 Who may use a route. `probe`: everyone, under any host name; `public`: everyone; `worker`: holders of the workers' key;
 otherwise keys with that scope.
 """
+
+EndpointFunction: TypeAlias = Callable[[Request], Awaitable[Response]]
 
 _EXCEPTION_HANDLERS = {ApiError: on_api_error, ExceptionGroup: on_exception_group, HTTPException: on_http_exception}
 
@@ -56,7 +58,7 @@ class GuardedRoute(Route):
     """
 
     def __init__(
-        self, path: str, endpoint: Callable[..., Any], *, service: Service, access: Access, methods: Sequence[str] | None = None
+        self, path: str, endpoint: EndpointFunction | ASGIApp, *, service: Service, access: Access, methods: Sequence[str] | None = None
     ) -> None:
         super().__init__(path, endpoint, methods=methods)
         self.access = access
@@ -109,6 +111,11 @@ class GuardedRoute(Route):
         if caller.allowance is not None:
             await caller.allowance.begin_request()
         scope[_CALLER_SCOPE_KEY] = caller
+
+
+def guarded_routes(service: Service, rows: Iterable[tuple[str, str, EndpointFunction | ASGIApp, Access]]) -> list[Route]:
+    """A route for each row of method, path, endpoint and access."""
+    return [GuardedRoute(path, endpoint, service=service, access=access, methods=[method]) for method, path, endpoint, access in rows]
 
 
 def request_caller(scope: Scope) -> Caller:

@@ -55,14 +55,19 @@ def _allowed_methods(request: Request) -> list[str]:
 async def on_exception_group(request: Request, error: Exception) -> Response:
     """An `ApiError` that a task group raised; other errors are raised again."""
     assert isinstance(error, ExceptionGroup)
-    faults, rest = error.split(ApiError)
-    if faults is None or rest is not None:
+    errors, rest = error.split(ApiError)
+    if errors is None or rest is not None:
         raise error
-    first: BaseException = faults
-    while isinstance(first, BaseExceptionGroup):
+    return await on_api_error(request, first_error(errors))
+
+
+def first_error(group: ExceptionGroup[ApiError]) -> ApiError:
+    """The first of the errors in a group, at any depth."""
+    first: Exception = group
+    while isinstance(first, ExceptionGroup):
         first = first.exceptions[0]
     assert isinstance(first, ApiError)
-    return await on_api_error(request, first)
+    return first
 
 
 async def on_client_disconnect(_request: Request, _error: Exception) -> Response:

@@ -2,6 +2,8 @@
 
 from typing import Any, Protocol
 
+from antiphon.errors import ServerError
+
 REASON_LIMIT_BYTES = 123
 """RFC 6455 5.5: a control frame carries 125 bytes, and the code takes two."""
 
@@ -25,3 +27,8 @@ class ClientListener(Protocol):
 def close_reason(text: str) -> str:
     """`text`, cut to what a close frame can carry."""
     return text.encode()[:REASON_LIMIT_BYTES].decode(errors="ignore")
+
+
+def session_failed(code: str | None = None) -> ServerError:
+    """A bug ended the session; its traceback is in the log."""
+    return ServerError("The server had an error, and the session can't go on.", code=code)

@@ -19,13 +19,10 @@ from antiphon.server.live.client import ClientListener, close_reason
 from antiphon.server.minicpmo.pacing import AudioPacer
 from antiphon.server.minicpmo.resume import MISSED_LIMIT_BYTES, SENT_LIMIT_BYTES, ResendBuffer, ResumableSessions
 from antiphon.server.transport.websocket import ServerWebSocket
-from antiphon.server.transport.websocket_frames import INTERNAL_ERROR, NORMAL, SERVICE_RESTART, TOO_BIG, UNSUPPORTED
+from antiphon.server.transport.websocket_frames import INTERNAL_ERROR, NORMAL, POLICY_VIOLATION, SERVICE_RESTART, TOO_BIG, UNSUPPORTED
 from antiphon.wire.minicpmo.client_events import DuplexAppend, Mode, SessionClose, decode_client
 from antiphon.wire.minicpmo.media import RATE_IN_HZ
 from antiphon.wire.minicpmo.server_events import Error, ErrorEvent, ServerEvent, SessionClosed, SessionCreated, encode_server
-
-POLICY_VIOLATION = 1008
-"""RFC 6455 7.4.1: the client asked for or did something that is not allowed."""
 
 WEBSOCKET_CLOSE_CODES = CLOSE_CODES | {"server_is_overloaded": 1013}
 """WebSocket close codes by error code."""
@@ -290,7 +287,7 @@ class MinicpmoClient:
         self._throttle_timer = asyncio.get_running_loop().call_later(delay_s, on_delay_end)
 
     def _terminate_flood(self) -> None:
-        message = "Sound or pictures come faster than they could be taken in, and for too long."
+        message = "Audio or images arrive faster than they can be processed, for too long."
         self.terminate(ClientError(message, code="rate_limit_exceeded", type="rate_limit_error"), POLICY_VIOLATION)
 
     def _resume_reading(self) -> None:

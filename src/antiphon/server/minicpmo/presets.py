@@ -8,7 +8,6 @@ import asyncio
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from msgspec import UNSET
 from starlette.requests import Request
@@ -22,7 +21,7 @@ from antiphon.runtime.core import presets
 from antiphon.runtime.core.ids import new_id
 from antiphon.runtime.core.presets import PresetFolder
 from antiphon.runtime.service import Service
-from antiphon.server.http.auth import GuardedRoute
+from antiphon.server.http.auth import EndpointFunction, guarded_routes
 from antiphon.server.http.body import read_json_body
 from antiphon.server.http.errors import json_response
 from antiphon.server.transport import logs
@@ -36,7 +35,7 @@ MAX_VOICE_S = 60
 def routes(service: Service) -> list[Route]:
     """All routes of presets and voices."""
     endpoints = _PresetEndpoints(service)
-    rows: Sequence[tuple[str, str, Any, Scope]] = (
+    rows: Sequence[tuple[str, str, EndpointFunction, Scope]] = (
         ("GET", "/api/presets", endpoints.list_presets, "realtime"),
         ("GET", "/api/presets/{mode}/{id}/audio", endpoints.preset_audio, "realtime"),
         ("GET", "/api/default_ref_audio", endpoints.default_voice, "realtime"),
@@ -46,7 +45,7 @@ def routes(service: Service) -> list[Route]:
         ("DELETE", "/api/assets/ref_audio/{id}", endpoints.delete_voice, "admin"),
         ("GET", "/api/frontend_defaults", endpoints.frontend_defaults, "realtime"),
     )
-    return [GuardedRoute(path, endpoint, service=service, access=access, methods=[method]) for method, path, endpoint, access in rows]
+    return guarded_routes(service, rows)
 
 
 class _PresetEndpoints:

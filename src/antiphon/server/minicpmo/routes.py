@@ -10,7 +10,7 @@ from starlette.datastructures import Headers, QueryParams
 from starlette.types import Scope, Send
 
 from antiphon.engine_api.options import ConversationSettings
-from antiphon.errors import ApiError, ClientError, ServerError, invalid_value, shorten
+from antiphon.errors import ApiError, ClientError, invalid_value, shorten
 from antiphon.protocols.minicpmo.session import MinicpmoSession, MinicpmoSessionConfig
 from antiphon.runtime.access.keys import Caller
 from antiphon.runtime.core.driver import Driver
@@ -19,8 +19,10 @@ from antiphon.runtime.registry import ServedModel
 from antiphon.runtime.scheduling.pool import no_worker_error
 from antiphon.runtime.service import Service
 from antiphon.server.http.auth import request_caller, track_response
+from antiphon.server.http.errors import first_error
 from antiphon.server.live import recording
-from antiphon.server.live.minicpmo_log import log_minicpmo_session, minicpmo_taps
+from antiphon.server.live.client import session_failed
+from antiphon.server.live.session_log import log_minicpmo_session, minicpmo_taps
 from antiphon.server.live.subprotocols import BETA_SUBPROTOCOL, SUBPROTOCOL, asks_for_beta, offered_subprotocols, select_subprotocol
 from antiphon.server.minicpmo.client import Attachment, MinicpmoClient
 from antiphon.server.minicpmo.resume import ResumableSessions, session_not_found
@@ -151,7 +153,7 @@ class MinicpmoEndpoint:
             else:
                 await self._open_session(scope, attachment, request)
         except* ApiError as errors:
-            attachment.refuse(_first_error(errors))
+            attachment.refuse(first_error(errors))
         await attachment.websocket.wait_closed()
 
     def _resume(self, attachment: Attachment, request: MinicpmoSessionRequest, token: str, caller: Caller) -> None:
@@ -195,9 +197,9 @@ class MinicpmoEndpoint:
             try:
                 await driver.run(model.duplex_engine, settings, session_config, read)
             except* ApiError as errors:
-                client.fail(_first_error(errors))
+                client.fail(first_error(errors))
             except* Exception as errors:  # where a session ends
-                client.fail(ServerError("The server had an error, and the session can't go on.", code="session_failed"))
+                client.fail(session_failed(code="session_failed"))
                 raise errors
 
 
@@ -230,11 +232,3 @@ async def _upgrade(scope: Scope, send: Send, attachment: Attachment, limit_bytes
         bucket=TokenBucket(EVENTS_PER_S, bytes_per_s=BYTES_PER_S),
         limit_bytes=limit_bytes,
     )
-
-
-def _first_error(errors: ExceptionGroup[ApiError]) -> ApiError:
-    first: Exception = errors
-    while isinstance(first, ExceptionGroup):
-        first = first.exceptions[0]
-    assert isinstance(first, ApiError)
-    return first

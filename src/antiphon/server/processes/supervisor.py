@@ -320,7 +320,7 @@ def serve(config: Config, *, on_ready: Callable[[str, bool], None], notice: Call
         listeners = stack.enter_context(open_listeners(processes, config.server.host, config.server.port))
         locks = [] if config.has_shared_store else [stack.enter_context(home_lock(config.home))]
         address = base_url(listeners[0])
-        asyncio.run(_supervise(config, listeners, locks, lambda is_open: on_ready(address, is_open), notice))
+        asyncio.run(Supervisor(config, listeners, locks, lambda is_open: on_ready(address, is_open), notice).run())
 
 
 def check_shareable(config: Config) -> None:
@@ -340,16 +340,6 @@ def check_shareable(config: Config) -> None:
             f"{processes} processes can't share the workers of {quote_list(pooled)}, as each would have a queue of its own: "
             "set `server.processes` to 1."
         )
-
-
-async def _supervise(
-    config: Config,
-    listeners: Sequence[socket.socket],
-    locks: Sequence[int],
-    on_ready: Callable[[bool], None],
-    notice: Callable[[str], None],
-) -> None:
-    await Supervisor(config, listeners, locks, on_ready, notice).run()
 
 
 def _new_process_number() -> int:

@@ -13,7 +13,7 @@ from antiphon.protocols.realtime.session import UnreadableRealtimeEvent
 from antiphon.runtime.core.taps import Tap
 from antiphon.server.live.client import ClientListener, close_reason
 from antiphon.server.transport.websocket import ServerWebSocket
-from antiphon.wire.realtime.client_events import find_event_id
+from antiphon.wire.realtime.client_events import ClientEvent, find_event_id
 from antiphon.wire.realtime.dialects import Dialect
 
 CLOSE_BY_ERROR_CODE = {
@@ -22,6 +22,17 @@ CLOSE_BY_ERROR_CODE = {
     "invalid_api_key": (3000, "revoked"),
 }
 """By error code: the WebSocket close code, and the end reason for metrics."""
+
+
+def deliver_event(text: bytes, decode: Callable[[bytes], ClientEvent], tap: Tap, driver: ClientListener) -> None:
+    """Decode a client's event and pass it on; an invalid one becomes the session's event for that."""
+    try:
+        event = decode(text)
+    except ClientError as error:
+        driver.receive_from_client(UnreadableRealtimeEvent(error, find_event_id(text)))
+        return
+    tap.on_client_event(event)
+    driver.receive_from_client(event)
 
 
 class RealtimeClient:
@@ -87,13 +98,7 @@ class RealtimeClient:
 
     def on_text(self, text: bytes) -> None:
         assert self._driver is not None
-        try:
-            event: Any = self._decode(text)
-        except ClientError as error:
-            self._driver.receive_from_client(UnreadableRealtimeEvent(error, find_event_id(text)))
-            return
-        self._tap.on_client_event(event)
-        self._driver.receive_from_client(event)
+        deliver_event(text, self._decode, self._tap, self._driver)
 
     def on_disconnect(self) -> None:
         if self._driver is not None:

@@ -12,7 +12,7 @@ from starlette.datastructures import Headers, QueryParams
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from antiphon.errors import ClientError, ServerError
+from antiphon.errors import ClientError
 from antiphon.protocols.realtime.session import RealtimeSession
 from antiphon.protocols.realtime.settings import RealtimeSessionConfig
 from antiphon.runtime.access.client_secrets import PREFIX
@@ -22,7 +22,7 @@ from antiphon.runtime.core.ids import new_id
 from antiphon.runtime.registry import ServedModel
 from antiphon.runtime.service import Service
 from antiphon.server.http.auth import GuardedRoute, conversation_settings, credential, request_caller, token_counter, track_response
-from antiphon.server.live.client import close_reason
+from antiphon.server.live.client import close_reason, session_failed
 from antiphon.server.live.recording import realtime_recording_taps
 from antiphon.server.live.session_log import log_realtime_session, realtime_taps
 from antiphon.server.live.subprotocols import select_subprotocol
@@ -83,7 +83,7 @@ class RealtimeRoute(GuardedRoute):
 
     async def _refuse_on_websocket(self, error: ClientError, scope: Scope, send: Send) -> None:
         body = RealtimeError(type=error.type, code=error.code or "invalid_api_key", message=error.message, param=error.param, event_id=None)
-        websocket = await _upgrade(scope, send, _NullListener())
+        websocket = await _upgrade(scope, send, None)
         frame = DIALECTS["ga"].encode_server(ErrorEvent(event_id=new_id("event"), error=body))  # the same in both dialects
         assert frame is not None
         websocket.send(frame)
@@ -96,23 +96,7 @@ def _is_reportable(error: ClientError, scope: Scope) -> bool:
     return connection.is_handshake(scope) and error.code not in _CROSS_SITE_CODES
 
 
-class _NullListener:
-    """Who listens on a WebSocket that is closed at once."""
-
-    def on_text(self, text: bytes) -> None:
-        """Nobody cares."""
-
-    def on_disconnect(self) -> None:
-        """Nobody cares."""
-
-    def pause(self) -> None:
-        """There is nothing to hold back."""
-
-    def resume(self) -> None:
-        """There is nothing to go on with."""
-
-
-async def _upgrade(scope: Scope, send: Send, listener: WebSocketListener) -> ServerWebSocket:
+async def _upgrade(scope: Scope, send: Send, listener: WebSocketListener | None) -> ServerWebSocket:
     return await connection.from_scope(scope).upgrade(send, listener, subprotocol=select_subprotocol(Headers(scope=scope)))
 
 
@@ -181,7 +165,7 @@ class _RealtimeEndpoint:
             try:
                 await driver.run(model.live_engine, settings, session_config, accept)
             except Exception:  # where a session ends
-                client.close(ServerError("The server had an error, and the session can't go on."))
+                client.close(session_failed())
                 await client.wait_closed()
                 raise
             await client.wait_closed()

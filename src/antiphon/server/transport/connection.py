@@ -92,7 +92,7 @@ class ServerConnection(LimitedHttpProtocol):
     async def upgrade(
         self,
         send: Send,
-        listener: WebSocketListener,
+        listener: WebSocketListener | None,
         *,
         subprotocol: str | None = None,
         headers: Headers = (),

@@ -31,6 +31,12 @@ each.
 Chunk extensions have no meaning here, and no limit of their own (RFC 9112 7.1.1).
 """
 
+LINGER_S = 2.0
+"""
+How long a refused client may go on sending before it is cut off: with an immediate close, it would not read the error
+(RFC 9112 9.6).
+"""
+
 UNSENT_LIMIT_BYTES = 128 << 10
 """Unsent bytes that the kernel buffers for one client (`TCP_NOTSENT_LOWAT`); by default it takes megabytes."""
 
@@ -61,13 +67,7 @@ class ConnectionLimiter:
         limit = self.settings.connections_per_address
         if self.metrics.connections >= self._max_connections:
             self.metrics.dropped["connection_limit"] += 1
-            return ServerError(
-                "The server has too many connections. Please try again later.",
-                status=503,
-                type="service_unavailable_error",
-                code="server_is_overloaded",
-                retry_after_s=1,
-            )
+            return overloaded_error("The server has too many connections. Please try again later.")
         if limit and self._open_by_address[address] >= limit:
             self.metrics.dropped["address_limit"] += 1
             return ClientError(
@@ -135,6 +135,11 @@ def raise_file_limit(connections: int) -> int:
         soft = file_count if hard == resource.RLIM_INFINITY else min(file_count, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     return connections if soft == resource.RLIM_INFINITY else min(connections, max(1, soft - RESERVED_FILES))
+
+
+def overloaded_error(message: str) -> ServerError:
+    """The server has no room for more of something; trying again soon may help."""
+    return ServerError(message, status=503, type="service_unavailable_error", code="server_is_overloaded", retry_after_s=1)
 
 
 def body_too_large(limit_bytes: int = BODY_LIMIT_BYTES) -> ClientError:

@@ -21,9 +21,6 @@ from antiphon.server.transport import limits
 from antiphon.server.transport.limits import ConnectionLimiter
 from antiphon.server.transport.websocket import is_handshake
 
-LINGER_S = 2.0
-"""RFC 9112 9.6: how long a refused client may go on sending; with an immediate close, it would not read the error."""
-
 
 class Phase(enum.Enum):
     """What the connection is receiving."""
@@ -257,7 +254,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     def _deadlines(self) -> Iterator[tuple[float, str]]:
         settings = self._limiter.settings
         if self._refused_at is not None:
-            yield self._refused_at + LINGER_S, "refused"
+            yield self._refused_at + limits.LINGER_S, "refused"
         elif self._phase is Phase.HEAD:
             yield self._phase_started_at + settings.head_timeout_s, "slow_head"
         elif self._phase is Phase.BODY:
@@ -310,7 +307,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self.transport.write(_error_response(error))
         self.transport.write_eof()
         self.flow.resume_reading()
-        self._arm_timer(self._refused_at + LINGER_S)
+        self._arm_timer(self._refused_at + limits.LINGER_S)
 
 
 def _request_error(target: bytes, headers: Sequence[tuple[bytes, bytes]], version: str) -> str | None:

@@ -13,15 +13,12 @@ from typing import Protocol
 
 from antiphon.errors import ClientError
 from antiphon.server.transport import websocket_frames as frames
-from antiphon.server.transport.limits import DISCARD_LIMIT_BYTES, TokenBucket
+from antiphon.server.transport.limits import DISCARD_LIMIT_BYTES, LINGER_S, TokenBucket
 
 VERSION = b"13"
 
 CLOSE_S = 5.0
 """How long the client may take to answer a Close."""
-
-LINGER_S = 2.0
-"""How long a refused client may go on sending; with an immediate close, it would not read why."""
 
 MAX_UNANSWERED_HEARTBEATS = 2
 """Heartbeats after which a client is dropped that sends nothing, not even a Pong."""
@@ -84,6 +81,7 @@ class ServerWebSocket:
     An open WebSocket. It reads nothing before the first `resume_reading`, so that its owner can get ready.
 
     Args:
+        listener: receives its messages; None to ignore them.
         after_handshake: bytes that arrived together with the handshake.
         on_binary: takes binary messages; without it they are refused.
         limit_bytes: the largest message that the client may send.
@@ -120,7 +118,7 @@ class ServerWebSocket:
     def __init__(
         self,
         connection: WebSocketTransport,
-        listener: WebSocketListener,
+        listener: WebSocketListener | None,
         bucket: TokenBucket,
         after_handshake: bytes = b"",
         on_binary: Callable[[bytes], None] | None = None,
@@ -131,7 +129,7 @@ class ServerWebSocket:
         self._listener = listener
         self._on_binary = on_binary
         self._bucket = bucket
-        self._reader = frames.FrameReader(self, listener.on_text, limit_bytes)
+        self._reader = frames.FrameReader(self, frames.ignore_text if listener is None else listener.on_text, limit_bytes)
         self._out: list[bytes] = []
         self._after_handshake = after_handshake
         self._is_reading_paused = True
@@ -194,11 +192,6 @@ class ServerWebSocket:
             self.receive(pending)
         self._resume_transport()
 
-    @property
-    def is_overfull(self) -> bool:
-        """Whether more waits for the client than for any that it is worth waiting for."""
-        return self._connection.is_overfull
-
     async def wait_closed(self) -> None:
         """Wait until the connection has ended."""
         await asyncio.shield(self._closed_future)
@@ -219,10 +212,12 @@ class ServerWebSocket:
             self._check_rate()
 
     def pause(self) -> None:
-        self._listener.pause()
+        if self._listener is not None:
+            self._listener.pause()
 
     def resume(self) -> None:
-        self._listener.resume()
+        if self._listener is not None:
+            self._listener.resume()
 
     def hang_up(self) -> None:
         self._is_closing = True
@@ -339,7 +334,8 @@ class ServerWebSocket:
     def _notify_disconnect(self) -> None:
         if not self._is_disconnected:
             self._is_disconnected = True
-            self._listener.on_disconnect()
+            if self._listener is not None:
+                self._listener.on_disconnect()
 
 
 # The handshake

@@ -24,16 +24,8 @@ BUFFER_BYTES = 2048
 LARGE_FRAME_BYTES = 64 << 10
 """After a larger frame, the parser is replaced, because it never shrinks its buffer."""
 
-NORMAL, GOING_AWAY, PROTOCOL_ERROR, UNSUPPORTED, INVALID_TEXT, TOO_BIG, INTERNAL_ERROR, SERVICE_RESTART = (
-    1000,
-    1001,
-    1002,
-    1003,
-    1007,
-    1009,
-    1011,
-    1012,
-)
+NORMAL, PROTOCOL_ERROR, UNSUPPORTED, INVALID_TEXT, POLICY_VIOLATION, TOO_BIG = 1000, 1002, 1003, 1007, 1008, 1009
+INTERNAL_ERROR, SERVICE_RESTART = 1011, 1012
 
 NO_STATUS = 1005
 """Stands for a Close without a code (RFC 6455 section 7.4.1)."""
@@ -159,7 +151,7 @@ class FrameReader(WSListener):
 
     def mute(self) -> None:
         """Ignore text messages from now on; a Close is still read."""
-        self._on_text = _ignore_text
+        self._on_text = ignore_text
 
     def end(self) -> None:
         """Read nothing more."""
@@ -295,8 +287,8 @@ class _Log:
 _NO_SOCKET, _LOG = _NoSocket(), _Log()
 
 
-def _ignore_text(_text: bytes) -> None:
-    pass
+def ignore_text(_text: bytes) -> None:
+    """Drops a message."""
 
 
 def _is_utf8(text: bytes) -> bool:

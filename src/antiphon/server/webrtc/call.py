@@ -2,19 +2,18 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import Protocol
 
 from starlette.types import Scope
 
 from antiphon.errors import ServerError
 from antiphon.protocols.realtime.session import RealtimeSession
-from antiphon.protocols.realtime.settings import RealtimeSessionConfig, has_audio_input
+from antiphon.protocols.realtime.settings import has_audio_input
 from antiphon.runtime.core.calls import Call
 from antiphon.runtime.core.driver import Driver
 from antiphon.runtime.core.ids import new_id
-from antiphon.runtime.registry import ServedModel
 from antiphon.runtime.service import Service
 from antiphon.server.http.auth import conversation_settings, request_caller, token_counter, track_response
+from antiphon.server.live.client import session_failed
 from antiphon.server.live.recording import realtime_recording_taps
 from antiphon.server.live.session_log import log_realtime_session, realtime_taps
 from antiphon.server.transport import logs
@@ -22,23 +21,8 @@ from antiphon.server.webrtc.client import CallClient
 from antiphon.server.webrtc.network import build_network
 from antiphon.server.webrtc.peer import CallPeer
 from antiphon.server.webrtc.playback import PlaybackQueue
+from antiphon.server.webrtc.request import CallRequest
 from antiphon.wire.realtime.dialects import DIALECTS
-
-
-class CallRequest(Protocol):
-    """What a call is to be."""
-
-    @property
-    def offer(self) -> str:
-        """The client's, in SDP."""
-
-    @property
-    def model(self) -> ServedModel:
-        """The one that answers."""
-
-    @property
-    def session_config(self) -> RealtimeSessionConfig:
-        """What the session begins with."""
 
 
 async def run_call(service: Service, scope: Scope, call_id: str, request: CallRequest, answer: "asyncio.Future[str]") -> None:
@@ -101,5 +85,5 @@ async def _drive(
                 request.model.live_engine, conversation_settings(scope, request.model.name, "realtime"), request.session_config, begin
             )
         except Exception:  # where a session ends
-            call.close(ServerError("The server had an error, and the session can't go on."))
+            call.close(session_failed())
             raise

@@ -8,16 +8,15 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from antiphon.errors import ApiError, ClientError
-from antiphon.protocols.realtime.session import UnreadableRealtimeEvent
+from antiphon.errors import ApiError
 from antiphon.runtime.core.driver import Driver
 from antiphon.runtime.core.ids import new_id
 from antiphon.runtime.core.taps import Tap
-from antiphon.server.realtime.client import CLOSE_BY_ERROR_CODE
+from antiphon.server.realtime.client import CLOSE_BY_ERROR_CODE, deliver_event
 from antiphon.server.transport.limits import BACKLOG_LIMIT_BYTES
 from antiphon.server.webrtc.playback import PlaybackQueue
 from antiphon.wire.realtime import server_events as events
-from antiphon.wire.realtime.client_events import InputAudioBufferAppend, find_event_id
+from antiphon.wire.realtime.client_events import InputAudioBufferAppend
 from antiphon.wire.realtime.dialects import Dialect
 
 MESSAGE_LIMIT_BYTES = 256 << 10
@@ -133,13 +132,7 @@ class CallClient:
 
     def on_text(self, text: bytes) -> None:
         assert self._driver is not None
-        try:
-            event: Any = self._decode(text)
-        except ClientError as error:
-            self._driver.receive_from_client(UnreadableRealtimeEvent(error, find_event_id(text)))
-            return
-        self._tap.on_client_event(event)
-        self._driver.receive_from_client(event)
+        deliver_event(text, self._decode, self._tap, self._driver)
 
     def on_audio(self, pcm: bytes) -> None:
         if self._driver is None or not self._accepts_audio:

@@ -19,7 +19,7 @@ from aioice.candidate import candidate_foundation, candidate_priority
 from aioice.ice import StunProtocol, get_host_addresses
 
 from antiphon.config.load import Config
-from antiphon.errors import ServerError
+from antiphon.server.transport.limits import overloaded_error
 
 RECEIVE_BUFFER_BYTES = 256 << 10
 DISCARD_PORT = 9
@@ -76,13 +76,7 @@ class Network:
                 _, protocol = await loop.create_datagram_endpoint(lambda: StunProtocol(connection), sock=udp_socket)
                 stack.pop_all()
                 return protocol
-        raise ServerError(
-            f"No UDP port of {host} is free for one more call. Please try again later.",
-            status=503,
-            type="service_unavailable_error",
-            code="server_is_overloaded",
-            retry_after_s=1,
-        )
+        raise overloaded_error(f"No UDP port of {host} is free for one more call. Please try again later.")
 
 
 async def build_network(config: Config) -> Network:

@@ -10,7 +10,6 @@ import importlib
 import importlib.util
 from email import message_from_bytes
 from email.policy import HTTP
-from typing import NamedTuple
 
 from starlette.datastructures import Headers, QueryParams
 from starlette.requests import Request
@@ -18,14 +17,14 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from antiphon.errors import ClientError, ServerError, missing_parameter, shorten
-from antiphon.protocols.realtime.settings import RealtimeSessionConfig, initial_session
+from antiphon.protocols.realtime.settings import initial_session
 from antiphon.runtime.core.ids import new_id
-from antiphon.runtime.registry import ServedModel
 from antiphon.runtime.service import Service
 from antiphon.server.http.auth import GuardedRoute, request_caller
 from antiphon.server.http.body import read_body
 from antiphon.server.realtime.negotiation import build_session_config, negotiate_dialect, select_model
 from antiphon.server.realtime.routes import PRESET_SCOPE_KEY, RealtimeRoute
+from antiphon.server.webrtc.request import CallRequest
 from antiphon.wire.realtime.session import AnySession, decode_session
 
 PATH = "/v1/realtime/calls"
@@ -88,15 +87,7 @@ async def _create_call(service: Service, request: Request) -> Response:
 # The request
 
 
-class WebRtcCallRequest(NamedTuple):
-    """A validated request for a call."""
-
-    offer: str
-    model: ServedModel
-    session_config: RealtimeSessionConfig
-
-
-async def _parse_call_request(service: Service, request: Request) -> WebRtcCallRequest:
+async def _parse_call_request(service: Service, request: Request) -> CallRequest:
     """
     The validated request.
 
@@ -120,7 +111,7 @@ async def _parse_call_request(service: Service, request: Request) -> WebRtcCallR
         has_output_buffer=True,
     )
     initial_session(session_config, new_id("sess"), 0)  # only to validate: after the SDP answer there is no way to report an error
-    return WebRtcCallRequest(offer, model, session_config)
+    return CallRequest(offer, model, session_config)
 
 
 def _parse_body(content_type: str, body: bytes) -> tuple[str, AnySession | None]:

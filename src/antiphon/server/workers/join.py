@@ -25,6 +25,7 @@ from antiphon.server.live.client import close_reason
 from antiphon.server.transport import connection, logs
 from antiphon.server.transport.limits import TokenBucket
 from antiphon.server.transport.websocket import ServerWebSocket
+from antiphon.server.transport.websocket_frames import POLICY_VIOLATION
 from antiphon.wire.internal.worker_link import PATH, VERSION, VERSION_HEADER, Hello, JoinAccepted, JoinRefused
 
 HELLO_TIMEOUT_S = 10.0
@@ -32,9 +33,6 @@ HELLO_TIMEOUT_S = 10.0
 
 MESSAGES_PER_S, BYTES_PER_S = 100_000, 256 << 20
 """How fast a worker is read: it may send the output for hundreds of clients."""
-
-POLICY_VIOLATION = 1008
-"""Close code for refused workers, and for links that break the protocol."""
 
 
 def routes(service: Service) -> list[Route]:
