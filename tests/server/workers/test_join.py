@@ -155,7 +155,7 @@ def test_the_key_may_be_in_a_file(tmp_path):
 
 def test_a_worker_with_a_wrong_key_says_so_once_and_tries_again(base_url):
     with joined(base_url, key="wrong") as worker:
-        worker.until("not the key")
+        worker.until("is not this server's key")
         assert len(worker.notices) == 1
 
 
@@ -268,7 +268,7 @@ def test_a_worker_that_the_operator_drains_says_how_many_are_left_and_stays_with
 
 
 def test_a_worker_that_is_to_end_when_drained_does_after_its_last_session(base_url):
-    with joined(base_url, engine=slow(), exits=True) as worker:
+    with joined(base_url, engine=slow(), exits_when_drained=True) as worker:
         worker.until("Joined")
         with answering(base_url):
             told(base_url, "POST", f"/workers/{far(base_url)['worker_id']}/drain")
@@ -341,7 +341,7 @@ def test_a_worker_that_joined_drained_is_resumed_as_any_other(tmp_path):
 
 
 def test_a_worker_that_ends_with_its_last_session_can_not_be_resumed(base_url):
-    with joined(base_url, engine=slow(), exits=True) as worker:
+    with joined(base_url, engine=slow(), exits_when_drained=True) as worker:
         worker.until("Joined")
         with answering(base_url):
             at = f"/workers/{far(base_url)['worker_id']}"
@@ -385,7 +385,7 @@ def raw_worker(base_url):
         (frame(BINARY, b"\xff\xff\xff\xff"), "limit"),
         (frame(BINARY, b"\0\0\0\3\x93\xa4H"), "makes no sense"),
         (frame(BINARY, struct.pack("!I", 6) + b"\x91\xa4Shou"), "makes no sense"),
-        (frame(TEXT, b"hello"), "bytes"),
+        (frame(TEXT, b"hello"), "binary"),
     ],
     ids=["oversized", "no frame", "truncated", "text"],
 )
@@ -479,7 +479,7 @@ import json, pathlib, sys
 from antiphon.config.load import load
 from antiphon.server.processes.run import serve
 home, flags, key = pathlib.Path(sys.argv[1]), json.loads(sys.argv[2]), sys.argv[3]
-config = load(flags, None, {"HOME": str(home), "ANTIPHON_WORKER_KEY": key}, home, etc=home / "none.toml").config
+config = load(flags, None, {"HOME": str(home), "ANTIPHON_WORKER_KEY": key}, home, system_file=home / "none.toml").config
 serve(config, on_ready=lambda url, _is_open: print(url, flush=True))
 """
 
