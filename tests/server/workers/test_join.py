@@ -201,7 +201,7 @@ def test_a_worker_that_can_not_be_used_is_told_why(base_url, hello, why):
 def test_a_worker_of_another_version_is_told_so_before_it_says_anything(base_url):
     status, error = refused(base_url, **{"authorization": f"Bearer {KEY}", VERSION_HEADER: "99"})
     assert (status, error["code"]) == (409, "another_version")
-    assert f"version 99 of the link, and this server {VERSION}" in error["message"]
+    assert f"version 99 of the link, this server version {VERSION}" in error["message"]
     assert refused(base_url, **{"authorization": "Bearer wrong", VERSION_HEADER: "99"})[0] == 401
 
 

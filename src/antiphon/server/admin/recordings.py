@@ -8,7 +8,7 @@ tenants.
 import re
 import zipfile
 from collections.abc import AsyncIterator, Sequence
-from typing import Any
+from typing import IO, cast
 
 from msgspec import UNSET
 from starlette.requests import Request
@@ -197,8 +197,8 @@ class _ZipBuffer:
 
 async def _zip_stream(recordings: RecordingLibrary, session: SessionRecord, files: Sequence[Blob]) -> AsyncIterator[bytes]:
     """A zip file, built while it is sent. Nothing is compressed: that would block the event loop."""
-    buffer: Any = _ZipBuffer()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
+    buffer = _ZipBuffer()
+    with zipfile.ZipFile(cast(IO[bytes], buffer), "w", zipfile.ZIP_STORED) as archive:
         for file in files:
             with archive.open(zipfile.ZipInfo(f"{session.id}/{file.name}"), "w", force_zip64=True) as entry:
                 async for chunk in recordings.chunks(session, file):

@@ -8,7 +8,6 @@ end would make it look complete; an event stream sends an `error` event.
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
-from typing import Any
 
 import msgspec
 from starlette.types import Scope, Send
@@ -132,7 +131,7 @@ def _encode_sse(event_type: str, json: bytes) -> bytes:
     return b"event: %b\ndata: %b\n\n" % (event_type.encode(), json)
 
 
-async def write_all(writer: HttpResponseWriter, items: AsyncIterator[Any]) -> None:
+async def write_all(writer: HttpResponseWriter, items: AsyncIterator[bytes] | AsyncIterator[Tagged]) -> None:
     """
     Send a whole response: bytes as they are, events as server-sent events.
 

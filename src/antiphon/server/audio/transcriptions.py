@@ -92,13 +92,13 @@ def _check_request(request: TranscriptionRequest, model: str) -> None:
     formats = STREAMING_FORMATS if request.stream else FORMATS
     if request.response_format not in formats:
         raise unsupported_value("response_format", request.response_format, request.model, formats)
-    unsupported = {
+    unsupported_params = {
         "include": bool(request.include),
         "temperature": bool(request.temperature),
         "known_speaker_names": bool(request.known_speaker_names),
         "known_speaker_references": bool(request.known_speaker_references),
     }
-    for param, is_set in unsupported.items():
+    for param, is_set in unsupported_params.items():
         if is_set:
             raise unsupported_parameter(param, request.model)
     if request.chunking_strategy not in (UNSET, "", "auto"):

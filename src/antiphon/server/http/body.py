@@ -59,10 +59,10 @@ def _check_content_type(content_type: str | None) -> None:
     """
     if content_type is None or _JSON_TYPE.fullmatch(content_type.partition(";")[0].strip().lower()):
         return
-    got = shorten(content_type)
+    shown_type = shorten(content_type)
     raise ClientError(
-        f"Unsupported content type: '{got}'. This API method only accepts 'application/json' requests, but you specified the header "
-        f"'Content-Type: {got}'. Please try again with a supported content type.",
+        f"Unsupported content type: '{shown_type}'. This API method only accepts 'application/json' requests, but you specified the header "
+        f"'Content-Type: {shown_type}'. Please try again with a supported content type.",
         code="unsupported_content_type",
     )
 

@@ -15,7 +15,7 @@ from antiphon.runtime.registry import ServedModel
 from antiphon.runtime.service import Service
 from antiphon.server.transport import logs
 from antiphon.server.transport.limits import overloaded_error
-from antiphon.wire.codec.types import encode
+from antiphon.wire.codec.types import Tagged, encode
 from antiphon.wire.minicpmo.client_events import Mode
 
 MAX_LOGGED_CHARS = 10_000
@@ -147,6 +147,6 @@ class EventLogTap:
         _log_event("answered", event)
 
 
-def _log_event(message: str, event: Any) -> None:
+def _log_event(message: str, event: Tagged) -> None:
     if not event.type.endswith((".append", ".delta")):
         logs.get().info(message, content=shorten(encode(event).decode(), MAX_LOGGED_CHARS))

@@ -8,7 +8,6 @@ buffered. A client that closes on purpose, or before the session began, ends the
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 from msgspec import UNSET
 
@@ -189,7 +188,7 @@ class MinicpmoClient:
 
     # As the driver sees it
 
-    def send(self, event: Any) -> None:
+    def send(self, event: ServerEvent) -> None:
         if type(event) is SessionCreated:
             self._on_session_created(event)
         elif type(event) is SessionClosed:
@@ -253,7 +252,7 @@ class MinicpmoClient:
             )
             return
         try:
-            event: Any = decode_client(text, self.mode)
+            event = decode_client(text, self.mode)
         except ClientError as error:
             self._driver.receive_from_client(UnreadableMinicpmoEvent(error))
             return

@@ -54,9 +54,9 @@ def document(all_routes: Iterable[Route], profile: Profile, *, is_open: bool) ->
         KeyError: a route has no row.
     """
     rows = {(method, path): (route, OPERATIONS[method, path]) for method, path, route in _operations(all_routes)}
-    described = [each for _, each in rows.values()]
-    gives = {kind for each in described for kind in (each.response_type, each.event_type) if _is_type(kind)} | {Error, Health}
-    schemas = build_schemas([each.request_type for each in described if each.request_type], list(gives), profile.event_names)
+    all_operations = [each for _, each in rows.values()]
+    gives = {kind for each in all_operations for kind in (each.response_type, each.event_type) if _is_type(kind)} | {Error, Health}
+    schemas = build_schemas([each.request_type for each in all_operations if each.request_type], list(gives), profile.event_names)
     writer = _DocumentWriter(schemas, profile, is_open=is_open, examples=_examples())
     paths: dict[str, Schema] = {}
     for (method, path), (route, row) in rows.items():

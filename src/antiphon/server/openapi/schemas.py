@@ -174,11 +174,11 @@ def _tag(kind: type[Tagged]) -> str:
 def _other_member(tags: Iterable[str], untyped_items: Sequence[type]) -> Schema:
     """The member of an open union that stands for unknown types."""
     description = "Of a type that this version doesn't know; it is kept as it came."
-    other = {"type": "object", "required": ["type"], "properties": {"type": {"type": "string", "not": {"enum": sorted(tags)}}}}
+    unknown_type = {"type": "object", "required": ["type"], "properties": {"type": {"type": "string", "not": {"enum": sorted(tags)}}}}
     if not untyped_items:
-        return {"description": description, **other}
-    untyped = {"properties": {"type": {"type": "null"}}, "anyOf": [reference(kind.__name__) for kind in untyped_items]}
-    return {"description": f"{description} Or it leaves out its type.", "anyOf": [other, untyped]}
+        return {"description": description, **unknown_type}
+    untyped_member = {"properties": {"type": {"type": "null"}}, "anyOf": [reference(kind.__name__) for kind in untyped_items]}
+    return {"description": f"{description} Or it leaves out its type.", "anyOf": [unknown_type, untyped_member]}
 
 
 # Objects
@@ -226,12 +226,12 @@ def _complete_schema(name: str, schema: Schema, is_request: bool, event_names: M
     tags = fields.get("type", {}).get("enum", ())
     if any(tag in event_names for tag in tags):
         fields["type"]["enum"] = [event_names[tag] for tag in tags]
-    defaulted = [field for field, field_schema in fields.items() if "default" in field_schema]
+    default_fields = [field for field, field_schema in fields.items() if "default" in field_schema]
     if is_request:
-        for field in defaulted:  # null means the default
+        for field in default_fields:  # null means the default
             fields[field] = {"anyOf": [fields[field], {"type": "null"}]}
     else:
-        always = {*schema.get("required", ()), *defaulted, *_ALWAYS_PRESENT_FIELDS.get(name, ())}
+        always = {*schema.get("required", ()), *default_fields, *_ALWAYS_PRESENT_FIELDS.get(name, ())}
         schema |= {"required": [field for field in fields if field in always]} if always else {}
     return schema
 

@@ -287,9 +287,9 @@ class Supervisor:
             for child in self._children.values():
                 if child is not requester and child.ready_at is not None:
                     tasks.create_task(self._update_count(child))
-        exited = resource.getrusage(resource.RUSAGE_CHILDREN)
+        usage = resource.getrusage(resource.RUSAGE_CHILDREN)
         pids = (os.getpid(), *(child.process.pid for child in self._children.values()))
-        reply(ServerTotals(self._ledger.total(), pids, exited.ru_utime + exited.ru_stime))
+        reply(ServerTotals(self._ledger.total(), pids, usage.ru_utime + usage.ru_stime))
 
     async def _update_count(self, child: ServerChild) -> None:
         with contextlib.suppress(ApiError):  # its previous metrics will do
@@ -335,9 +335,9 @@ def check_shareable(config: Config) -> None:
         raise ServerError(
             f"{processes} processes can't share a store in memory: set `store.url` to `sqlite` or a database, or `server.processes` to 1."
         )
-    if pooled := [model.name for model in config.models if model.engine in POOLED]:
+    if pooled_models := [model.name for model in config.models if model.engine in POOLED]:
         raise ServerError(
-            f"{processes} processes can't share the workers of {quote_list(pooled)}, as each would have a queue of its own: "
+            f"{processes} processes can't share the workers of {quote_list(pooled_models)}, as each would have a queue of its own: "
             "set `server.processes` to 1."
         )
 

@@ -6,7 +6,6 @@ error. Events that the session sends meanwhile wait here.
 """
 
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 from antiphon.errors import ApiError, ClientError
 from antiphon.protocols.realtime.session import UnreadableRealtimeEvent
@@ -15,6 +14,7 @@ from antiphon.server.live.client import ClientListener, close_reason
 from antiphon.server.transport.websocket import ServerWebSocket
 from antiphon.wire.realtime.client_events import ClientEvent, find_event_id
 from antiphon.wire.realtime.dialects import Dialect
+from antiphon.wire.realtime.server_events import ServerEvent
 
 CLOSE_BY_ERROR_CODE = {
     "session_expired": (1001, "expired"),
@@ -74,7 +74,7 @@ class RealtimeClient:
 
     # As the driver sees it
 
-    def send(self, event: Any) -> None:
+    def send(self, event: ServerEvent) -> None:
         frame = self._encode(event)
         if frame is None:  # the dialect has no such event
             return

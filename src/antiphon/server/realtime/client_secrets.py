@@ -6,7 +6,6 @@ browser that uses it.
 """
 
 from collections.abc import Callable
-from typing import Any
 
 from msgspec import structs
 from starlette.requests import Request
@@ -19,7 +18,7 @@ from antiphon.runtime.access.client_secrets import NewClientSecret
 from antiphon.runtime.access.keys import Caller
 from antiphon.runtime.core.ids import new_id
 from antiphon.runtime.service import Service
-from antiphon.server.http.auth import GuardedRoute, request_caller
+from antiphon.server.http.auth import EndpointFunction, GuardedRoute, request_caller
 from antiphon.server.http.body import read_json_body
 from antiphon.server.http.errors import json_response
 from antiphon.server.realtime.negotiation import build_session_config, conversation_model, transcription_model
@@ -40,7 +39,7 @@ SESSION_LIMIT_BYTES = 256 << 10
 def routes(service: Service) -> list[Route]:
     """All routes that create secrets."""
 
-    def endpoint_for(decode: Callable[[bytes], SecretOptions], encode: Callable[[str, int, AnySession], bytes]) -> Callable[[Request], Any]:
+    def endpoint_for(decode: Callable[[bytes], SecretOptions], encode: Callable[[str, int, AnySession], bytes]) -> EndpointFunction:
         async def create(request: Request) -> Response:
             options = decode(await read_json_body(request))
             secret, session = await _create_secret(service, request_caller(request.scope), options)
@@ -70,9 +69,9 @@ async def _create_secret(service: Service, caller: Caller, request: SecretOption
         service, model, caller, session=session, is_transcription=isinstance(session, TranscriptionSession)
     )
     initial = initial_session(session_config, new_id("sess"), 0)  # it has not begun, so it has no expiry
-    stored = encode_session(structs.replace(session, model=model.name) if isinstance(session, Session) else session)
-    if len(stored) > SESSION_LIMIT_BYTES:
+    session_json = encode_session(structs.replace(session, model=model.name) if isinstance(session, Session) else session)
+    if len(session_json) > SESSION_LIMIT_BYTES:
         raise ClientError(
             f"The session is too large. The limit is {SESSION_LIMIT_BYTES} bytes.", status=413, code="request_too_large", param="session"
         )
-    return await service.client_secrets.create(caller, stored, request.lasts_s), initial
+    return await service.client_secrets.create(caller, session_json, request.lasts_s), initial

@@ -52,15 +52,15 @@ PRESET_SCOPE_KEY = "antiphon.preset"
 """Key in the ASGI scope for the session that the client secret carries."""
 
 
-def routes(service: Service, shared: Callable[[ASGIApp], ASGIApp] = lambda open: open) -> list[Route]:
+def routes(service: Service, wrap_shared: Callable[[ASGIApp], ASGIApp] = lambda open: open) -> list[Route]:
     """
     The WebSocket routes, one for each path.
 
     Args:
-        shared: wraps the endpoint of the path that another protocol shares.
+        wrap_shared: wraps the endpoint of the path that another protocol shares.
     """
     endpoints: dict[str, ASGIApp] = {path: _RealtimeEndpoint(service, dialect) for path, dialect in DIALECT_BY_PATH.items()}
-    endpoints[SHARED_PATH] = shared(endpoints[SHARED_PATH])
+    endpoints[SHARED_PATH] = wrap_shared(endpoints[SHARED_PATH])
     return [RealtimeRoute(path, endpoint, service=service, access="realtime", methods=["GET"]) for path, endpoint in endpoints.items()]
 
 

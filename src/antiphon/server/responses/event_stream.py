@@ -9,13 +9,13 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from types import MappingProxyType
-from typing import Any
 
 from starlette.types import Scope, Send
 
 from antiphon.errors import ApiError
 from antiphon.server.responses.metrics import OPENING_EVENTS
 from antiphon.server.transport import connection
+from antiphon.wire.responses.events import StreamEvent
 from antiphon.wire.responses.profiles import EventEncoder
 
 MAX_HEAD_DELAY_S = 1.0
@@ -50,16 +50,16 @@ class EventStream:
         self.is_open = False
         self.event_count = 0
         self.first_token_at: float | None = None
-        self.last_event: Any = None
+        self.last_event: StreamEvent | None = None
         self._encode_sse_into = encoding.encode_sse_into
         self._stream_end = encoding.stream_end
         self._connection = connection.from_scope(scope)
         self._send_asgi = send
         self._headers = [*HEADERS, *((name.encode(), value.encode()) for name, value in headers.items())]
         self._out = bytearray()
-        self._pending_events: list[Any] = []
+        self._pending_events: list[StreamEvent] = []
         # A plain list append, so that an event costs no call of ours; `flush` encodes them in one batch.
-        self.send: Callable[[Any], None] = self._pending_events.append
+        self.send: Callable[[StreamEvent], None] = self._pending_events.append
         self._ready_to_open = asyncio.Event()
         self._heartbeat_s = heartbeat_s
         self._heartbeat_timer: asyncio.TimerHandle | None = None

@@ -41,10 +41,10 @@ def routes(service: Service) -> list[Route]:
             raise ClientError(f"Counting tokens is not supported with the '{model.name}' model.", code="unsupported_model", param="model")
         omit_unsupported = service.config.responses.unavailable_tools == "carry"
         tenant = request_caller(request.scope).tenant
-        resolved = await resolve_request(
+        resolved_request = await resolve_request(
             create_request, model, service.store, tenant, omit_unsupported=omit_unsupported, speech=service.speech
         )
-        counted_request = engine_request(resolved)
+        counted_request = engine_request(resolved_request)
         count = await cast(CountingEngine, model.engine).count(counted_request.respond)
         return json_response(encode(InputTokens(input_tokens=count)), headers=omission_headers(counted_request.omissions))
 

@@ -3,7 +3,7 @@
 import contextlib
 import time
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import Protocol
 
 from antiphon.errors import ApiError
 from antiphon.runtime.registry import ServedModel
@@ -17,6 +17,7 @@ from antiphon.wire.responses.events import (
     ResponseIncomplete,
     ResponseInProgress,
     ResponseQueued,
+    StreamEvent,
 )
 
 OPENING_EVENTS = (ResponseCreated, ResponseQueued, ResponseInProgress)
@@ -36,7 +37,7 @@ class ResponseOutcome(Protocol):
     """
 
     first_token_at: float | None
-    last_event: Any
+    last_event: StreamEvent | None
     error: ApiError | None
 
 

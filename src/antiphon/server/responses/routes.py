@@ -3,7 +3,6 @@
 import functools
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
 
 import msgspec
 from starlette.requests import Request
@@ -30,6 +29,7 @@ from antiphon.stores.base import UnknownCursor
 from antiphon.wire.codec.reading import read_query
 from antiphon.wire.codec.types import encode
 from antiphon.wire.responses.endpoints import IncludeQuery, RetrieveQuery
+from antiphon.wire.responses.events import StreamEvent
 from antiphon.wire.responses.profiles import PROFILES, EventEncoder
 from antiphon.wire.responses.request import CreateRequest, decode_request
 
@@ -69,10 +69,10 @@ class _CreateEndpoint:
         model = self._service.registry.find(request.model or None)
         tenant = request_caller(scope).tenant
         omit_unsupported = self._service.config.responses.unavailable_tools == "carry"
-        resolved = await resolve_request(
+        resolved_request = await resolve_request(
             request, model, self._service.store, tenant, omit_unsupported=omit_unsupported, speech=self._service.speech
         )
-        session = ResponsesSession(resolved, new_id, self._padding(request))
+        session = ResponsesSession(resolved_request, new_id, self._padding(request))
         omitted_headers = omission_headers(session.omissions)
         if omitted_headers:
             log_omissions(session.omissions, model.name)
@@ -83,8 +83,8 @@ class _CreateEndpoint:
             driver = Driver(session, client, self._service.store, metrics=self._service.metrics)
             with self._service.live_sessions.track(driver), measure_response(self._service, model, client, started_at):
                 with connection.from_scope(scope).notify(driver):
-                    engine = model.live_engine if resolved.is_spoken else model.engine
-                    reply = await _run_session(client, functools.partial(driver.run, engine, settings, resolved))
+                    engine = model.live_engine if resolved_request.is_spoken else model.engine
+                    reply = await _run_session(client, functools.partial(driver.run, engine, settings, resolved_request))
         if reply is not None:  # only now, when its tokens are counted, do its headers show the remaining limits
             reply.headers.update(omitted_headers)
             await reply(scope, receive, send)
@@ -110,10 +110,10 @@ class ResponseCollector:
 
     def __init__(self) -> None:
         self.first_token_at: float | None = None  # no stream, so no first token
-        self.last_event: Any = None
+        self.last_event: StreamEvent | None = None
         self.error: ApiError | None = None
 
-    def send(self, event: Any) -> None:
+    def send(self, event: StreamEvent) -> None:
         self.last_event = event
 
     def flush(self) -> None:

@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
-from starlette.types import Send
+from starlette.types import Scope, Send
 
 from antiphon.server.transport import websocket
 from antiphon.server.transport.limits import BACKLOG_LIMIT_BYTES, TokenBucket
@@ -183,12 +183,12 @@ class ServerConnection(LimitedHttpProtocol):
             self._listener.resume()
 
 
-def is_handshake(scope: Any) -> bool:
+def is_handshake(scope: Scope) -> bool:
     """Whether a request is a WebSocket handshake, so that it may `upgrade`."""
     return websocket.is_handshake(scope["method"], scope["http_version"], scope["headers"])
 
 
-def from_scope(scope: Any) -> ServerConnection:
+def from_scope(scope: Scope) -> ServerConnection:
     """The connection that a request came in on."""
     connection: ServerConnection = scope["extensions"][SCOPE_KEY]
     return connection

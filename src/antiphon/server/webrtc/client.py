@@ -76,14 +76,14 @@ class CallClient:
 
     # As the driver sees it
 
-    def send(self, event: Any) -> None:
+    def send(self, event: events.ServerEvent) -> None:
         """Send an event. Audio goes to playback instead of the channel."""
         kind = type(event)
         if (play := self._playback_actions.get(kind)) is not None:
             play(event)
         if kind is events.ResponseOutputAudioDelta:
             self._tap.on_server_event(event)
-        elif kind is not events.ErrorEvent or not self._is_repeated(event):
+        elif not isinstance(event, events.ErrorEvent) or not self._is_repeated(event):
             self._send_event(event)
 
     def flush(self) -> None:
@@ -102,7 +102,7 @@ class CallClient:
         was_full, self._is_buffer_full = self._is_buffer_full, event.error.code == BUFFER_FULL
         return was_full and self._is_buffer_full
 
-    def _send_event(self, event: Any) -> None:
+    def _send_event(self, event: events.ServerEvent) -> None:
         frame = self._encode(event)
         if frame is None:
             return

@@ -54,9 +54,9 @@ class Network:
                 protocol = await self._listen(connection, host)
                 connection._protocols.append(protocol)
                 port = protocol.transport.get_extra_info("sockname")[1]
-                announced = [_candidate(component, address, port) for address in self._announced_addresses or (host,)]
-                protocol.local_candidate = announced[0]
-                result += announced
+                host_candidates = [_candidate(component, address, port) for address in self._announced_addresses or (host,)]
+                protocol.local_candidate = host_candidates[0]
+                result += host_candidates
             return result
 
         gathering: Any = connection

@@ -129,9 +129,10 @@ class InputAudioReceiver:
         self._next_pts: int | None = None
         self._last_at = 0.0
 
-    def receive(self, frame: Any) -> None:
+    def receive(self, frame: av.AudioFrame) -> None:
         """A decoded frame; its `pts` counts samples at `RTP_RATE_HZ`."""
-        pts: int = frame.pts
+        pts = frame.pts
+        assert pts is not None, "decoded audio has a time"
         if self._next_pts is not None and pts > self._next_pts:
             self._on_audio(bytes(size_bytes(min(MAX_GAP_S, (pts - self._next_pts) / RTP_RATE_HZ) * 1000, RATE_HZ)))
         self._next_pts = pts + frame.samples
