@@ -123,78 +123,86 @@ def _server_collector(metrics: Snapshot) -> "Collector":
 def _http(metrics: Snapshot, families: _Families) -> Iterator["Metric"]:
     yield families.histogram(
         "http_server_request_duration_seconds",
-        "Requests, from their head to the end of their answer.",
+        "Duration of requests, from their head to the end of the response.",
         HTTP_LABELS,
         {(route, method, str(status)): value for (route, method, status), value in metrics.requests.items()},
     )
-    yield families.gauge("http_server_active_requests", "Requests under way.", (), {(): metrics.active})
-    yield families.gauge("antiphon_connections", "Connections open.", (), {(): metrics.connections})
+    yield families.gauge("http_server_active_requests", "Requests in progress.", (), {(): metrics.active})
+    yield families.gauge("antiphon_connections", "Open connections.", (), {(): metrics.connections})
     yield families.counter("antiphon_dropped_connections", "Connections closed by the server.", ("reason",), _by_label(metrics.dropped))
 
 
 def _responses(metrics: Snapshot, families: _Families) -> Iterator["Metric"]:
-    yield families.counter("antiphon_stream_events", "Events sent to clients that stream.", (), {(): metrics.stream_events})
-    yield families.counter("antiphon_tokens", "Tokens of answers.", (MODEL_LABEL, "gen_ai_token_type"), metrics.tokens)
-    yield families.counter("antiphon_audio_tokens", "Those that were sound.", (MODEL_LABEL, "gen_ai_token_type"), metrics.audio_tokens)
+    yield families.counter("antiphon_stream_events", "Events sent in streamed responses.", (), {(): metrics.stream_events})
+    yield families.counter("antiphon_tokens", "Tokens of responses.", (MODEL_LABEL, "gen_ai_token_type"), metrics.tokens)
+    yield families.counter("antiphon_audio_tokens", "Audio tokens of responses.", (MODEL_LABEL, "gen_ai_token_type"), metrics.audio_tokens)
     yield families.histogram(
         "gen_ai_server_time_to_first_token_seconds",
-        "From a request's head to the first event that says something.",
+        "Time from a request's head to the first event with output.",
         (MODEL_LABEL,),
         _by_label(metrics.first_token),
     )
     yield families.histogram(
-        "gen_ai_server_request_duration_seconds", "Answers, from a request's head to their end.", (MODEL_LABEL, "outcome"), metrics.answers
+        "gen_ai_server_request_duration_seconds",
+        "Duration of responses, from the request's head to their end.",
+        (MODEL_LABEL, "outcome"),
+        metrics.answers,
     )
 
 
 def _sessions(metrics: Snapshot, families: _Families) -> Iterator["Metric"]:
-    yield families.gauge("antiphon_realtime_sessions", "Realtime sessions open.", (), {(): metrics.sessions})
-    yield families.counter("antiphon_realtime_sessions_ended", "Realtime sessions ended.", (MODEL_LABEL, "reason"), metrics.sessions_ended)
+    yield families.gauge("antiphon_realtime_sessions", "Open Realtime sessions.", (), {(): metrics.sessions})
+    yield families.counter("antiphon_realtime_sessions_ended", "Ended Realtime sessions.", (MODEL_LABEL, "reason"), metrics.sessions_ended)
     yield families.counter("antiphon_realtime_events", "Events of Realtime sessions.", ("direction",), _by_label(metrics.session_events))
     yield families.counter(
-        "antiphon_realtime_responses", "Answers in Realtime sessions.", (MODEL_LABEL, "status"), metrics.session_responses
+        "antiphon_realtime_responses", "Responses in Realtime sessions.", (MODEL_LABEL, "status"), metrics.session_responses
     )
     yield families.counter(
-        "antiphon_realtime_sound_seconds", "Sound of Realtime sessions.", ("direction",), _by_label(metrics.session_sound_s)
+        "antiphon_realtime_sound_seconds", "Audio of Realtime sessions, in seconds.", ("direction",), _by_label(metrics.session_sound_s)
     )
     yield families.histogram(
         "antiphon_realtime_first_sound_seconds",
-        "From the end of speech to the first sound after it.",
+        "Time from the end of speech to the first audio of the response.",
         (MODEL_LABEL,),
         _by_label(metrics.first_sound),
     )
     yield families.counter(
-        "antiphon_speculations", "Answers begun before the person's turn was over.", ("outcome",), _by_label(metrics.speculations)
+        "antiphon_speculations", "Responses started before the user's turn was over.", ("outcome",), _by_label(metrics.speculations)
     )
 
 
 def _minicpmo(metrics: Snapshot, families: _Families) -> Iterator["Metric"]:
-    yield families.gauge("antiphon_minicpmo_sessions", "MiniCPM-o sessions open.", ("mode",), _by_label(metrics.minicpmo_sessions))
+    yield families.gauge("antiphon_minicpmo_sessions", "Open MiniCPM-o sessions.", ("mode",), _by_label(metrics.minicpmo_sessions))
     yield families.counter(
-        "antiphon_minicpmo_sessions_ended", "MiniCPM-o sessions ended.", (MODEL_LABEL, "mode", "reason"), metrics.minicpmo_sessions_ended
+        "antiphon_minicpmo_sessions_ended", "Ended MiniCPM-o sessions.", (MODEL_LABEL, "mode", "reason"), metrics.minicpmo_sessions_ended
     )
     yield families.counter(
-        "antiphon_minicpmo_resumes", "Clients that came back to their session.", ("outcome",), _by_label(metrics.minicpmo_resumes)
+        "antiphon_minicpmo_resumes", "Attempts to resume a MiniCPM-o session.", ("outcome",), _by_label(metrics.minicpmo_resumes)
     )
 
 
 def _queue(metrics: Snapshot, families: _Families) -> Iterator["Metric"]:
-    yield families.gauge("antiphon_queue_waiting", "Conversations that wait for a place.", (MODEL_LABEL,), _by_label(metrics.queue_waiting))
-    yield families.gauge("antiphon_queue_serving", "Conversations that have a place.", (MODEL_LABEL,), _by_label(metrics.queue_serving))
-    yield families.histogram("antiphon_queue_wait_seconds", "Until there was a place.", (MODEL_LABEL,), _by_label(metrics.queue_waits))
-    yield families.counter("antiphon_queue_tickets", "Tickets that ended.", (MODEL_LABEL, "kind", "outcome"), metrics.queue_tickets)
-    yield families.gauge("antiphon_workers", "Workers by their state.", (MODEL_LABEL, "state"), metrics.workers)
+    yield families.gauge("antiphon_queue_waiting", "Conversations waiting for a worker.", (MODEL_LABEL,), _by_label(metrics.queue_waiting))
+    yield families.gauge(
+        "antiphon_queue_serving", "Conversations being served by a worker.", (MODEL_LABEL,), _by_label(metrics.queue_serving)
+    )
+    yield families.histogram("antiphon_queue_wait_seconds", "Time until a worker was free.", (MODEL_LABEL,), _by_label(metrics.queue_waits))
+    yield families.counter("antiphon_queue_tickets", "Ended tickets.", (MODEL_LABEL, "kind", "outcome"), metrics.queue_tickets)
+    yield families.gauge("antiphon_workers", "Workers by state.", (MODEL_LABEL, "state"), metrics.workers)
 
 
 def _backends(metrics: Snapshot, families: _Families) -> Iterator["Metric"]:
     yield families.counter("antiphon_store_writes", "Responses written to the store.", ("outcome",), _by_label(metrics.store_writes))
-    yield families.counter("antiphon_recordings", "Recordings of sessions that ended.", ("outcome",), _by_label(metrics.recordings))
+    yield families.counter("antiphon_recordings", "Recordings of ended sessions.", ("outcome",), _by_label(metrics.recordings))
     waiting_bytes = {(): metrics.recordings_waiting_bytes}
-    yield families.gauge("antiphon_recordings_waiting_bytes", "Recordings that could not be kept yet.", (), waiting_bytes)
-    yield families.gauge("antiphon_upstream_state", "Processes by its breaker's state.", ("upstream", "state"), metrics.upstreams)
-    yield families.counter(
-        "antiphon_upstream_failures", "Upstreams that did not answer as they should.", ("upstream", "reason"), metrics.upstream_failures
+    yield families.gauge("antiphon_recordings_waiting_bytes", "Recordings that wait to be stored, in bytes.", (), waiting_bytes)
+    yield families.gauge(
+        "antiphon_upstream_state",
+        "Server processes by the state of the upstream's circuit breaker.",
+        ("upstream", "state"),
+        metrics.upstreams,
     )
+    yield families.counter("antiphon_upstream_failures", "Failed requests to upstreams.", ("upstream", "reason"), metrics.upstream_failures)
 
 
 def _by_label(values: Mapping[str, T]) -> LabelledValues[T]:

@@ -89,7 +89,7 @@ class _SpeechSynthesis:
         from antiphon.speech.audio_files import encode  # noqa: PLC0415 - its libraries take a while to load, and many servers need none
 
         if stack.synthesizer is None:
-            raise ServerError("This server has no voice.", status=501, code="speech_not_available")
+            raise ServerError("This server has no text to speech.", status=501, code="speech_not_available")
         self._synthesizer: Mouth = stack.synthesizer
         self._request = request
         self._audio_files = service.speech.audio_files

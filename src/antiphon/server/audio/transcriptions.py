@@ -121,7 +121,7 @@ class _TranscriptionJob:
 
     def __init__(self, request: TranscriptionRequest, stack: "SpeechStack") -> None:
         if stack.transcriber is None:
-            raise ServerError("This server has no ears.", status=501, code="speech_not_available")
+            raise ServerError("This server has no speech recognition.", status=501, code="speech_not_available")
         self._transcriber: Ear = stack.transcriber
         self._request = request
         self._options = _transcription_options(request)

@@ -295,7 +295,7 @@ class ServerWebSocket:
         if self._probe_timer is None:
             self._probe_timer = asyncio.get_running_loop().call_later(PROBE_S, self._probe)
 
-    # Whether anyone is there
+    # Heartbeats
 
     def _probe(self) -> None:
         """Send an unsolicited Pong, which needs no answer (RFC 6455 section 5.5.3)."""
