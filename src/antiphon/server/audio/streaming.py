@@ -123,6 +123,7 @@ class HttpResponseWriter:
         if self._has_begun:
             return
         self._has_begun = True
+        # nginx would buffer the stream without the last one
         headers = [(b"content-type", self._media_type.encode()), (b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no")]
         await self._send({"type": "http.response.start", "status": 200, "headers": headers})
 

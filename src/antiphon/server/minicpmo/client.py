@@ -83,7 +83,7 @@ class Attachment:
         self.websocket.flush()
         self.websocket.close(close_code_for(error), close_reason(error.message))
 
-    # As the socket sees it
+    # WebSocketListener
 
     def on_text(self, text: bytes) -> None:
         if self._client is not None:
@@ -186,7 +186,7 @@ class MinicpmoClient:
             attachment.websocket.close(*self._pending_close)
         return True
 
-    # As the driver sees it
+    # Called by the driver
 
     def send(self, event: ServerEvent) -> None:
         if type(event) is SessionCreated:
@@ -242,7 +242,7 @@ class MinicpmoClient:
             websocket.flush()
             websocket.close(close_code_for(error), close_reason(error.message))
 
-    # As its WebSocket sees it
+    # Called by the attachment
 
     def on_text(self, text: bytes) -> None:
         assert self._driver is not None

@@ -72,7 +72,7 @@ class RealtimeClient:
         if self._websocket is not None:
             await self._websocket.wait_closed()
 
-    # As the driver sees it
+    # Called by the driver
 
     def send(self, event: ServerEvent) -> None:
         frame = self._encode(event)
@@ -94,7 +94,7 @@ class RealtimeClient:
         if self._websocket is not None:
             self._websocket.close(*self._pending_close)
 
-    # As the socket sees it
+    # WebSocketListener
 
     def on_text(self, text: bytes) -> None:
         assert self._driver is not None

@@ -19,11 +19,12 @@ from antiphon.wire.responses.events import StreamEvent
 from antiphon.wire.responses.profiles import EventEncoder
 
 MAX_HEAD_DELAY_S = 1.0
+"""After this, the head is sent even if the engine is still silent."""
 
 HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
-    (b"x-accel-buffering", b"no"),
+    (b"x-accel-buffering", b"no"),  # nginx would buffer the stream
 ]
 
 

@@ -30,6 +30,7 @@ RATE_CHECK_BYTES = 16 << 10
 """Bytes between two checks of the rate: a check costs as much as reading a frame."""
 
 _MAGIC = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
+"""RFC 6455 section 1.3."""
 
 Headers = Sequence[tuple[bytes, bytes]]
 
@@ -196,7 +197,7 @@ class ServerWebSocket:
         """Wait until the connection has ended."""
         await asyncio.shield(self._closed_future)
 
-    # The connection's callbacks
+    # Callbacks of the connection
 
     def receive(self, chunk: bytes) -> None:
         """Bytes from the client."""
@@ -230,7 +231,7 @@ class ServerWebSocket:
         if not self._closed_future.done():
             self._closed_future.set_result(None)
 
-    # What came in
+    # Callbacks of the reader
 
     def on_binary(self, content: bytes) -> None:
         if self._is_closing:
@@ -272,7 +273,7 @@ class ServerWebSocket:
         if self._discarded_bytes > DISCARD_LIMIT_BYTES:
             self._connection.transport.abort()
 
-    # Reading as fast as is fair
+    # Rate limit
 
     def _check_rate(self) -> None:
         frame_count = self._reader.frames
@@ -342,7 +343,11 @@ class ServerWebSocket:
 
 
 def is_handshake(method: str, version: str, headers: Headers) -> bool:
-    """Whether a request is a WebSocket handshake without a body, which could be taken for frames."""
+    """
+    Whether a request is a WebSocket handshake without a body, which could be taken for frames.
+
+    Source: RFC 6455 section 4.2.1.
+    """
     names = {name for name, _ in headers}
     return (
         method == "GET"

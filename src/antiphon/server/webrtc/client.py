@@ -74,7 +74,7 @@ class CallClient:
         if self._has_left:
             driver.hang_up()
 
-    # As the driver sees it
+    # Called by the driver
 
     def send(self, event: events.ServerEvent) -> None:
         """Send an event. Audio goes to playback instead of the channel."""
@@ -122,7 +122,7 @@ class CallClient:
         elif self._channel.readyState == "open":
             self._channel.send(frame.decode())
 
-    # As its connection sees it
+    # CallListener
 
     def on_channel(self, channel: DataChannel) -> None:
         self._channel = channel

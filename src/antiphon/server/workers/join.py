@@ -215,7 +215,7 @@ class _WorkerConnection:
     def resume(self) -> None:
         self.engine.endpoint.resume()
 
-    # Transport of the link
+    # Called by the link
 
     def write(self, chunk: bytes) -> None:
         self.websocket.send_binary(chunk)
