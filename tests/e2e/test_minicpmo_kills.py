@@ -64,7 +64,7 @@ async def served(behind):
     """How it goes on for somebody who waited."""
     await behind.begin()
     await behind.say("input.append", input={"audio": SILENCE})
-    await behind.text_until("listen")
+    await behind.until("listen")
     await behind.say("session.close", reason="user_stop")
     assert await behind.fate() == "`session.closed` `user_stop`, 1000"
     return "is served"
@@ -87,7 +87,7 @@ def seen(what, client, behind, after):
 async def bring_to(client, step):
     """Have a session come as far as that."""
     if step == "has its turn":
-        await client.text_until("session.queue_done")
+        await client.until("session.queue_done")
         return
     await client.begin()
     if step == "is being answered":
@@ -101,7 +101,7 @@ async def test_the_worker_is_killed(gateway, step):
         await joined(gateway)
         async with peer(gateway) as client, peer(gateway) as behind:
             await bring_to(client, step)
-            await behind.text_until("session.queued")
+            await behind.until("session.queued")
             process.kill()
             fate = await client.fate()
             held.enter_context(gateway.worker())
@@ -117,7 +117,7 @@ async def test_a_worker_is_killed_and_another_is_there(gateway):
             await gateway.settled("/workers", lambda told: sum(each["model"] == "far" for each in told["workers"]) == 2)
             async with peer(gateway) as other, peer(gateway) as behind:
                 await other.begin()
-                await behind.text_until("session.queued")
+                await behind.until("session.queued")
                 one.kill()
                 fate = await client.fate()
                 await other.say("session.close", reason="user_stop")
@@ -142,7 +142,7 @@ async def test_a_worker_is_told_to_stop(gateway):
         await joined(gateway)
         async with peer(gateway) as client, peer(gateway) as behind:
             await client.begin()
-            await behind.text_until("session.queued")
+            await behind.until("session.queued")
             process.send_signal(signal.SIGTERM)
             await gateway.settled("/workers", lambda told: any(each["status"] == "draining" for each in told["workers"]))
             await client.speak()
@@ -165,7 +165,7 @@ async def test_the_gateway_is_told_to_stop(mortal):
         await joined(mortal)
         async with peer(mortal) as client, peer(mortal) as behind:
             await client.begin()
-            await behind.text_until("session.queued")
+            await behind.until("session.queued")
             process.send_signal(signal.SIGTERM)
             fates = [await client.fate(), await behind.fate()]
         assert process.wait(timeout=PATIENCE_S) == 0
@@ -180,7 +180,7 @@ async def test_the_gateway_is_killed_and_started_again(mortal):
             async with peer(mortal, resumable="1") as client, peer(mortal) as behind:
                 created = await client.begin()
                 await client.speak()
-                await behind.text_until("session.queued")
+                await behind.until("session.queued")
                 await mortal.settled(f"/v1/sessions/{created['session_id']}", lambda told: told["status"] == "live")
                 await mortal.wrote_sound()
                 process.kill()
@@ -208,9 +208,9 @@ async def test_the_disk_is_full_while_a_session_is_recorded(mortal):
             resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (LARGEST_FILE_BYTES, LARGEST_FILE_BYTES))
             sound = {"type": "audio", "data": base64.b64encode(bytes(4 * LARGEST_FILE_BYTES)).decode()}
             await client.say("input.append", input={"messages": [{"role": "user", "content": [sound]}]})
-            await client.text_until("response.done")
+            await client.until("response.done")
             await client.say("input.append", input={"messages": [{"role": "user", "content": "Hello"}]})
-            assert (await client.text_until("response.done"))["text"] == "Hello"
+            assert (await client.until("response.done"))["text"] == "Hello"
             await client.say("session.close", reason="user_stop")
             fate = await client.fate()
         async with peer(mortal, "near") as behind:
@@ -234,7 +234,7 @@ async def begins(client):
 
 async def listens(client):
     await begins(client)
-    await client.text_until("session.created")
+    await client.until("session.created")
 
 
 async def is_answered(client):
@@ -267,14 +267,14 @@ async def test_a_client_is_gone(gateway, step, how):
         client = await held.enter_async_context(peer(gateway, "near"))
         await client.hear()
         behind = await held.enter_async_context(peer(gateway, "near"))
-        await behind.text_until("session.queued")
+        await behind.until("session.queued")
         await STEPS[step](client)
         if how == "network lost":
             client.vanish()
         else:
             await client.ws.close(code=1001)
         if step == "waits":
-            assert (await behind.text_until("session.queue_update"))["position"] == 1
+            assert (await behind.until("session.queue_update"))["position"] == 1
             await first.say("session.close", reason="user_stop")
         seen(f"{how} while the client {step}", "-", await served(behind), await free(gateway))
 
@@ -286,9 +286,9 @@ async def test_a_client_comes_back(gateway):
         last = client.events[-1]["seq"]
         client.vanish()
     async with peer(gateway, "near") as behind:
-        await behind.text_until("session.queued")
+        await behind.until("session.queued")
         async with peer(gateway, "near", resume=created["resume_token"], after=last) as again:
-            await again.text_until("session.resumed")
+            await again.until("session.resumed")
             assert [event["seq"] for event in again.events] == list(range(last + 1, last + 1 + len(again.events)))
             await again.say("session.close", reason="user_stop")
             fate = f"`session.resumed` after what it missed; {await again.fate()}"

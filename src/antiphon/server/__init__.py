@@ -1,1 +1,1 @@
-"""Sockets and HTTP: routes, limits, and the transports that carry a session's events."""
+"""The HTTP server: routes, limits, WebSockets and WebRTC calls."""

@@ -1,4 +1,4 @@
-"""The ASGI application: every surface's routes under one roof."""
+"""The ASGI application: the routes of all surfaces."""
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -9,7 +9,7 @@ from starlette.types import ASGIApp
 from antiphon.errors import ApiError
 from antiphon.runtime.service import Service
 from antiphon.server import shared_address
-from antiphon.server.admin import docs_page, health, metrics, models, queue, recordings
+from antiphon.server.admin import docs_page, health, metrics, queue, recordings
 from antiphon.server.audio import routes as audio
 from antiphon.server.http.access_log import AccessLogMiddleware
 from antiphon.server.http.errors import on_api_error, on_client_disconnect, on_exception_group, on_http_exception, on_unexpected_error
@@ -22,8 +22,8 @@ from antiphon.server.workers import join
 
 
 def routes(service: Service) -> list[Route]:
-    """Every route of every surface."""
-    # Routes are tried in their order: those of the most requests come first.
+    """All routes."""
+    # Starlette tries routes in order, so those with the most requests come first.
     surfaces = (
         responses,
         shared_address,
@@ -31,20 +31,19 @@ def routes(service: Service) -> list[Route]:
         realtime_calls,
         presets,
         audio,
-        models,
-        recordings,
         health,
+        recordings,
         metrics,
         queue,
         join,
         docs_page,
     )
-    described = [route for surface in surfaces for route in surface.routes(service)]
-    return [*described, *document.routes(service, described)]
+    all_routes = [route for surface in surfaces for route in surface.routes(service)]
+    return [*all_routes, *document.routes(service, all_routes)]
 
 
 def build(service: Service) -> ASGIApp:
-    """The application that serves `service`, which its caller opens and closes."""
+    """The application that serves `service`. The caller opens and closes the service."""
     app = Starlette(
         routes=routes(service),
         exception_handlers={

@@ -1,7 +1,7 @@
 """
-`GET /v1/realtime`: the address that the OpenAI Realtime API and the MiniCPM-o protocol share.
+`GET /v1/realtime`: the path that the OpenAI Realtime API and the MiniCPM-o protocol share.
 
-A client that shows that it means MiniCPM-o's protocol gets that, everybody else the Realtime API.
+`is_minicpmo_request` decides which one a client speaks.
 """
 
 from starlette.datastructures import Headers, QueryParams
@@ -16,7 +16,7 @@ from antiphon.server.transport import connection
 
 
 def routes(service: Service) -> list[Route]:
-    """The WebSocket of both protocols, by each of its addresses."""
+    """The WebSocket routes of both protocols."""
     return realtime.routes(service, lambda open: _SharedAddress(open, minicpmo.MinicpmoEndpoint(service)))
 
 
@@ -30,8 +30,8 @@ class _SharedAddress:
         if not minicpmo.is_minicpmo_request(query, Headers(scope=scope), has_secret=has_secret):
             await self._realtime_open(scope, receive, send)
             return
-        if has_secret:  # it holds the model and the settings of its sessions, which this protocol would pass over
-            message = "A session of the MiniCPM-o protocol is opened with an API key, not with a client secret."
+        if has_secret:  # its model and settings would be ignored by this protocol
+            message = "A MiniCPM-o session needs an API key; a client secret can't open one."
             raise ClientError(message, status=403, code="key_required")
         if not connection.is_handshake(scope):
             minicpmo.parse_session_request(query)

@@ -114,9 +114,9 @@ def test_with_stream_each_stretch_is_told_and_then_all_of_them(served):
 
 def test_wishes_reach_the_ear(timed):
     transcribed(timed, language="en", prompt="Emma")
-    assert (timed.transcriber.wishes[-1].languages, timed.transcriber.wishes[-1].prompt) == (("en",), "Emma")
+    assert (timed.ear.wishes[-1].languages, timed.ear.wishes[-1].prompt) == (("en",), "Emma")
     transcribed(timed, languages=["en", "fr"], keywords=["Woodhouse", "Highbury"])
-    assert (timed.transcriber.wishes[-1].languages, timed.transcriber.wishes[-1].keywords) == (("en", "fr"), ("Woodhouse", "Highbury"))
+    assert (timed.ear.wishes[-1].languages, timed.ear.wishes[-1].keywords) == (("en", "fr"), ("Woodhouse", "Highbury"))
 
 
 @pytest.mark.parametrize(

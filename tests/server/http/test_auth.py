@@ -116,7 +116,7 @@ def test_the_routes_that_need_no_key_are_these():
     open_to_all = {route.path: route.access for route in all_routes() if route.access in ("probe", "public")}
     assert {path for path, access in open_to_all.items() if access == "probe"} == {"/livez", "/readyz", "/health"}
     assert {path for path, access in open_to_all.items() if access == "public"} <= {"/version", "/openapi.json", "/docs", "/"}
-    assert set(get_args(auth.keyring.Scope)) == SCOPES.keys()
+    assert set(get_args(auth.keys.Scope)) == SCOPES.keys()
 
 
 def test_every_route_with_a_key_refuses_who_has_none(door):

@@ -43,7 +43,7 @@ async def test_a_session_ends_with_the_key_that_opened_it(tmp_path):
             assert await store.keys.revoke(records[0].id, int(time.time()))
             for peer in (talking, with_secret, expired):
                 assert await peer.end() == (3000, "The API key that this session was opened with was revoked, or has expired.")
-            closed = (await chatting.text_until("session.closed"))[-1]
+            closed = (await chatting.until("session.closed"))[-1]
             assert closed["reason"] == "unauthorized"
             assert (await chatting.end())[0] == 1008
             assert (await other.hear())["type"] == "session.created"

@@ -69,7 +69,7 @@ async def spoken(url, **connection):
     async with connected(url, model="parrot", **connection) as peer:
         session_id = (await peer.hear())["session"]["id"]
         await peer.say("session.update", session=IN_WRITING["ga"])
-        await peer.text_until("session.updated")
+        await peer.until("session.updated")
         await peer.say("input_audio_buffer.append", audio=base64.b64encode(SECOND).decode())
         await peer.ask("Hi")
     return session_id
@@ -156,9 +156,9 @@ async def test_a_call_is_recorded_with_what_was_heard_and_said(url):
     from support.server.caller import calling  # noqa: PLC0415 - it needs what may not be there
 
     async with calling(url, model="parrot", record="1") as call:
-        session_id = (await call.text_until("session.created"))[-1]["session"]["id"]
+        session_id = (await call.until("session.created"))[-1]["session"]["id"]
         call.tones.speak(600)
-        await call.text_until("response.done")
+        await call.until("response.done")
     session = await settled(url, session_id)
     assert {"in.wav", "out.wav"} <= {file["name"] for file in session["files"]}
 
@@ -242,7 +242,7 @@ async def test_a_recording_whose_server_was_killed_is_there_after_the_next_start
         async with connected(url, model="parrot") as peer:
             session_id = (await peer.hear())["session"]["id"]
             await peer.say("session.update", session=IN_WRITING["ga"])
-            await peer.text_until("session.updated")
+            await peer.until("session.updated")
             await peer.ask("Hi")
             spool = tmp_path / ".local" / "share" / "antiphon" / "recording"
             while not any(b"response.done" in path.read_bytes() for path in spool.rglob("events.jsonl")):  # noqa: ASYNC110 - a server sets no event

@@ -55,7 +55,7 @@ class Driver:
     def __init__(self):
         self.heard, self.is_gone, self.hang_ups, self.client = [], False, 0, None
 
-    def hear(self, message):
+    def receive_from_client(self, message):
         self.heard.append(message)
 
     def hang_up(self):

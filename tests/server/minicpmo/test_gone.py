@@ -38,15 +38,15 @@ async def waits(peer, position):
 async def is_free(url, model, mode="audio"):
     """The next client gets the place."""
     async with asyncio.timeout(FREED_S), opened(url, mode=mode, model=model) as peer:
-        await peer.text_until("session.queue_done")
+        await peer.until("session.queue_done")
 
 
 async def after_queue_done(peer):
-    await peer.text_until("session.queue_done")
+    await peer.until("session.queue_done")
 
 
 async def while_it_begins(peer):
-    await peer.text_until("session.queue_done")
+    await peer.until("session.queue_done")
     await peer.say("session.init", payload={})
 
 
@@ -89,7 +89,7 @@ async def test_a_client_that_leaves_on_purpose_holds_no_place_though_it_could_co
     with served(tmp_path, **{"minicpmo.resume_s": 60}) as url:
         async with opened(url, mode="audio", model="one", resumable="1") as peer:
             await step(peer)
-            await peer.websocket.close()
+            await peer.socket.close()
             await is_free(url, "one")
 
 
@@ -119,14 +119,14 @@ async def test_a_client_that_is_gone_while_it_waits_is_nobody_in_the_queue(tmp_p
             async with opened(url, mode="audio", model="one") as last:
                 await waits(last, 2)
                 if is_polite:
-                    await waiting.websocket.close()
+                    await waiting.socket.close()
                 else:
                     waiting.vanish()
                 async with asyncio.timeout(FREED_S):
                     await waits(last, 1)
-                await serving.websocket.close()
+                await serving.socket.close()
                 async with asyncio.timeout(FREED_S):
-                    await last.text_until("session.queue_done")
+                    await last.until("session.queue_done")
 
 
 @pytest.mark.parametrize("is_polite", [False, True], ids=["vanishes", "closes"])
@@ -138,7 +138,7 @@ async def test_an_answer_in_chat_ends_with_its_client(tmp_path, is_polite):
             await peer.say("input.append", input=sing)
             await peer.deltas("text")
             if is_polite:
-                await peer.websocket.close()
+                await peer.socket.close()
             else:
                 peer.vanish()
             await is_free(url, "long", "chat")
@@ -152,4 +152,4 @@ async def test_the_place_of_who_could_come_back_is_held_for_that_long_and_then_f
             async with opened(url, mode="audio", model="one") as following:
                 await waits(following, 1)
                 async with asyncio.timeout(0.5 + FREED_S):
-                    await following.text_until("session.queue_done")
+                    await following.until("session.queue_done")

@@ -86,10 +86,10 @@ async def test_a_client_of_realtime_talks_to_the_model_itself(tmp_path):
         async with connected(url, model="minicpm-o") as peer:
             await peer.hear()
             await peer.say("session.update", session=UNREAD)
-            await peer.text_until("session.updated")
+            await peer.until("session.updated")
             for turns in (1, 2):
                 await append(peer, recording("cards_001") + silence(1))
-                events = await peer.text_until("response.done")
+                events = await peer.until("response.done")
                 check_whole(events)
                 assert events[-1]["response"]["status"] == "completed"
                 assert words_of(events).startswith("You said:")
@@ -109,12 +109,12 @@ async def test_what_was_said_to_the_model_is_written_down_for_who_wants_to_read_
         async with connected(url, model="minicpm-o") as peer:
             await peer.hear()
             await peer.say("session.update", session=TRANSCRIBED)
-            await peer.text_until("session.updated")
+            await peer.until("session.updated")
             await append(peer, recording("cards_001") + silence(1))
-            events = await peer.text_until("conversation.item.input_audio_transcription.completed")
+            events = await peer.until("conversation.item.input_audio_transcription.completed")
             assert plain(events[-1]["transcript"]) == ["ten", "of", "clubs"]
             if not worker.asked:
-                await peer.text_until("response.done")
+                await peer.until("response.done")
             (part,) = worker.asked[0]["messages"][-1]["content"]
             assert part["type"] == "audio"
 
@@ -125,16 +125,16 @@ async def test_an_answer_that_is_interrupted_stops_and_the_next_turn_is_answered
         async with connected(url, model="minicpm-o") as peer:
             await peer.hear()
             await peer.say("session.update", session=BY_HAND)
-            await peer.text_until("session.updated")
+            await peer.until("session.updated")
             text = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Count"}]}
             await peer.say("conversation.item.create", item=text)
             await peer.say("response.create")
-            await peer.text_until("response.output_audio.delta")
+            await peer.until("response.output_audio.delta")
             await peer.say("response.cancel")
-            events = await peer.text_until("response.done")
+            events = await peer.until("response.done")
             assert events[-1]["response"]["status"] == "cancelled"
             await peer.say("response.create", response={"input": [], "instructions": "Say hello."})
-            events = await peer.text_until("response.done")
+            events = await peer.until("response.done")
             assert events[-1]["response"]["status"] == "completed", events[-1]
             assert worker.sessions == 2
 
@@ -144,7 +144,7 @@ async def test_a_session_goes_on_with_another_place_when_its_worker_was_lost(tmp
     with serving(tmp_path, **{"workers.failures": 100}) as (worker, url):
 
         async def dies(worker):
-            worker.websocket._req.transport.abort()
+            worker.socket._req.transport.abort()
 
         worker.faults = {1: dies}
         async with connected(url, model="minicpm-o") as peer:

@@ -59,8 +59,8 @@ async def test_what_was_missed_comes_in_order_and_then_that_the_session_goes_on(
         seen = (await first.deltas("text"))[-1]["seq"]
         first.vanish()
     async with opened(url, mode="chat", resume=token, after=str(seen)) as second:
-        heard = await second.text_until("session.resumed")
-        heard += await second.text_until("response.done")
+        heard = await second.until("session.resumed")
+        heard += await second.until("response.done")
         assert [event["seq"] for event in heard] == list(range(seen + 1, seen + 1 + len(heard)))
         assert heard[-1]["text"] == "la " * 400
         assert "".join(event.get("text", "") for event in heard[:-1]).count("la") == 400 - (seen - 1)
@@ -73,13 +73,13 @@ async def test_the_session_is_the_same_one_and_goes_on_as_before(url):
         await first.deltas("listen")
         first.vanish()
     async with opened(url, mode="audio", resume=created["resume_token"]) as second:
-        resumed = (await second.text_until("session.resumed"))[-1]
+        resumed = (await second.until("session.resumed"))[-1]
         assert resumed["session_id"] == created["session_id"]
         for audio in (BUZZ, SILENCE, SILENCE):
             await second.hear_sound(audio)
         await second.deltas("audio")
         await second.say("session.close", reason="user_stop")
-        assert (await second.text_until("session.closed"))[-1]["reason"] == "user_stop"
+        assert (await second.until("session.closed"))[-1]["reason"] == "user_stop"
     assert await refused(url, created["resume_token"], mode="audio") == ("session_not_found", 1008)
 
 
@@ -146,7 +146,7 @@ async def test_a_session_that_ended_meanwhile_says_how(tmp_path):
             first.vanish()
         counted(url, ("antiphon_minicpmo_sessions", "chat"), 0)
         async with opened(url, mode="chat", resume=token) as second:
-            assert (await second.text_until("session.closed"))[-1]["reason"] == "timeout"
+            assert (await second.until("session.closed"))[-1]["reason"] == "timeout"
             assert (await second.end())[0] == 1000
 
 

@@ -61,7 +61,7 @@ async def test_somebody_who_speaks_is_answered_in_words_and_sound(url, mode):
         heard = await peer.deltas("audio")
         assert {"listen", "text", "audio"} == {event["kind"] for event in heard}
         await peer.say("session.close", reason="user_stop")
-        assert (await peer.text_until("session.closed"))[-1]["reason"] == "user_stop"
+        assert (await peer.until("session.closed"))[-1]["reason"] == "user_stop"
         assert (await peer.end())[0] == 1000
 
 
@@ -81,8 +81,8 @@ async def test_every_event_from_the_beginning_on_has_its_number(url):
 async def test_who_closes_its_websocket_is_answered_with_the_same(url):
     async with opened(url, mode="audio") as peer:
         await peer.begin()
-        await peer.websocket.close()
-        assert peer.websocket.close_code == 1000
+        await peer.socket.close()
+        assert peer.socket.close_code == 1000
 
 
 # Which protocol
@@ -212,7 +212,7 @@ async def test_more_sessions_than_there_may_be_are_told_to_try_again_later(tmp_p
 async def test_bytes_are_refused_in_words(url):
     async with opened(url, mode="audio") as peer:
         await peer.hear()
-        await peer.websocket.send_bytes(b"\0\1")
+        await peer.socket.send_bytes(b"\0\1")
         event = await peer.hear()
         assert (event["type"], event["error"]["code"]) == ("error", "invalid_payload")
         assert (await peer.end())[0] == 1003
@@ -225,7 +225,7 @@ async def test_an_event_that_is_too_large_closes_the_session(url):
         assert [(await peer.hear())["type"], (await peer.end())[0]] == ["error", 1009]
     async with opened(url, mode="audio") as peer:
         await peer.hear()
-        await peer.websocket.send_str(json.dumps({"type": "session.init", "payload": {"x": "A" * (13 << 20)}}))
+        await peer.socket.send_str(json.dumps({"type": "session.init", "payload": {"x": "A" * (13 << 20)}}))
         assert (await peer.end())[0] == 1009
 
 
@@ -254,7 +254,7 @@ async def test_when_the_server_stops_a_session_is_told_and_closed_with_1012(tmp_
         async with opened(url, mode="chat") as peer:
             await peer.begin()
             process.send_signal(signal.SIGTERM)
-            closed = (await peer.text_until("session.closed"))[-1]
+            closed = (await peer.until("session.closed"))[-1]
             assert closed["reason"] == "shutdown"
             assert (await peer.end())[0] == 1012
 

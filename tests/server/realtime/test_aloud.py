@@ -88,7 +88,7 @@ class Talking:
         self.peer = await self._connection.__aenter__()
         await self.peer.hear()
         await self.peer.say("session.update", session=self._session)
-        await self.peer.text_until("session.updated")
+        await self.peer.until("session.updated")
         return self.peer
 
     async def __aexit__(self, *error):
@@ -108,7 +108,7 @@ async def transcript_of(pcm, rate_hz=RATE_HZ):
 async def test_what_a_person_says_is_understood_and_the_answer_is_understood_when_it_is_heard(url, name):
     async with Talking(url) as peer:
         await append(peer, silence(0.5) + recording(name) + silence(1))
-        events = await peer.text_until("response.done")
+        events = await peer.until("response.done")
     check_whole(events)
     (heard,) = [event["transcript"] for event in events if event["type"].endswith("input_audio_transcription.completed")]
     assert errors_between(plain(heard), WORDS[name].split()) <= 1
@@ -120,7 +120,7 @@ async def test_what_a_person_says_is_understood_and_the_answer_is_understood_whe
 async def test_a_model_on_this_machine_answers_a_spoken_question_aloud(url):
     async with Talking(url, "smol") as peer:
         await append(peer, recording("cards_001") + silence(1))
-        events = await peer.text_until("response.done")
+        events = await peer.until("response.done")
     check_whole(events)
     assert events[-1]["response"]["status"] == "completed"
     assert len(sound_of(events)) > RATE_HZ
@@ -136,7 +136,7 @@ async def test_words_are_told_while_the_person_still_speaks(url):
             await append(peer, pcm[at : at + RATE_HZ // 5])
             await asyncio.sleep(0.03)  # three times as fast as people speak: sound that comes at once is heard at once
         await append(peer, silence(1))
-        events = await peer.text_until("response.done")
+        events = await peer.until("response.done")
     told = kinds(events)
     delta = "conversation.item.input_audio_transcription.delta"
     assert told.index(delta) < told.index("input_audio_buffer.speech_stopped")
@@ -148,13 +148,13 @@ async def test_words_are_told_while_the_person_still_speaks(url):
 async def test_an_answer_that_is_cut_short_is_remembered_up_to_the_word_that_was_playing(url, upstream):
     async with Talking(url, "teller") as peer:
         await append(peer, recording("cards_001") + silence(1))
-        events = await peer.text_until("response.done")
+        events = await peer.until("response.done")
         item = next(event["item"] for event in events if event["type"] == "response.output_item.done")
         await peer.say("conversation.item.truncate", item_id=item["id"], content_index=0, audio_end_ms=2_000)
-        await peer.text_until("conversation.item.truncated")
+        await peer.until("conversation.item.truncated")
         heard = plain(await transcript_of(sound_of(events)[: 2 * 2 * RATE_HZ]))
         await append(peer, recording("cards_005") + silence(1))
-        await peer.text_until("response.done")
+        await peer.until("response.done")
     (told,) = [message["content"] for message in upstream[1][-1]["messages"] if message["role"] == "assistant"]
     assert STORY.startswith(told)
     assert 4 <= len(plain(told)) <= 12
@@ -172,7 +172,7 @@ async def test_a_telephone_is_understood_and_answered(url):
     }
     async with Talking(url, session=session) as peer:
         await append_ulaw(peer, silence(0.5, 8_000) + recording("cards_005", 8_000) + silence(1, 8_000))
-        events = await peer.text_until("response.done")
+        events = await peer.until("response.done")
     check_whole(events)
     (heard,) = [event["transcript"] for event in events if event["type"].endswith("input_audio_transcription.completed")]
     assert errors_between(plain(heard), WORDS["cards_005"].split()) <= 3
@@ -201,12 +201,12 @@ def voice_processes():
 async def test_a_voice_that_is_killed_in_the_middle_of_a_word_fails_that_answer_and_says_the_next(url):
     async with Talking(url, "teller") as peer:
         await append(peer, recording("cards_001") + silence(1))
-        await peer.text_until("response.output_audio.delta")
+        await peer.until("response.output_audio.delta")
         (voice,) = voice_processes()
         os.kill(voice, signal.SIGKILL)
-        first = (await peer.text_until("response.done"))[-1]["response"]
+        first = (await peer.until("response.done"))[-1]["response"]
         await append(peer, recording("cards_001") + silence(1))
-        second = (await peer.text_until("response.done"))[-1]["response"]
+        second = (await peer.until("response.done"))[-1]["response"]
     assert first["status"] == "failed"
     assert first["status_details"]["error"]["message"] == "The voice broke off. Please try again."
     assert second["status"] == "completed"
@@ -215,7 +215,7 @@ async def test_a_voice_that_is_killed_in_the_middle_of_a_word_fails_that_answer_
 async def test_a_minute_of_silence_is_no_turn(url):
     async with Talking(url) as peer:
         await append(peer, silence(60) + recording("cards_001") + silence(1))
-        events = await peer.text_until("response.done")
+        events = await peer.until("response.done")
     (started,) = [event for event in events if event["type"] == "input_audio_buffer.speech_started"]
     assert 59_500 < started["audio_start_ms"] < 60_500
     assert errors_between(plain(words_of(events)), ["you", "said", *WORDS["cards_001"].split()]) <= 1
@@ -233,9 +233,9 @@ async def test_music_is_not_answered_with_made_up_words(url):
 async def test_two_people_at_once_are_one_turn_that_is_answered(url):
     async with Talking(url) as peer:
         await append(peer, mixed(recording("cards_005"), silence(0.4) + recording("lv_0890")) + silence(1))
-        events = await peer.text_until("response.done")
+        events = await peer.until("response.done")
         while events[-1]["response"]["status"] == "cancelled":
-            events = await peer.text_until("response.done")
+            events = await peer.until("response.done")
     assert events[-1]["response"]["status"] == "completed"
 
 
@@ -245,11 +245,11 @@ async def test_ten_minutes_that_come_at_once_are_heard_while_others_are_answered
     async with Talking(url) as flooding, Talking(url) as other:
         await append(flooding, pcm, piece=1 << 20)
         await append(other, recording("cards_005") + silence(1))
-        events = await other.text_until("response.done")
+        events = await other.until("response.done")
         assert errors_between(plain(words_of(events)), ["you", "said", *WORDS["cards_005"].split()]) <= 2
         heard = [await heard_as(flooding) for _ in range(turns)]
         assert sum(errors_between(plain(each), WORDS["cards_001"].split()) for each in heard) <= turns // 4
-        while (done := (await flooding.text_until("response.done"))[-1]["response"])["status"] == "cancelled":
+        while (done := (await flooding.until("response.done"))[-1]["response"])["status"] == "cancelled":
             pass
         assert done["status"] == "completed"
 
@@ -260,5 +260,5 @@ async def test_turns_committed_by_hand_are_answered_when_that_is_asked(url):
             await append(peer, recording("cards_001"))
             await peer.say("input_audio_buffer.commit")
             await peer.say("response.create")
-            events = await peer.text_until("response.done")
+            events = await peer.until("response.done")
             assert errors_between(plain(words_of(events)), ["you", "said", *WORDS["cards_001"].split()]) <= 1

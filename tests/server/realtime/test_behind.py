@@ -58,7 +58,7 @@ async def test_a_call_goes_there_and_its_result_comes_back(url, upstream):
         assert (call["name"], call["call_id"], call["arguments"]) == ("get_weather", "call_w1", '{"city":"Paris"}')
         await peer.say("conversation.item.create", item={"type": "function_call_output", "call_id": "call_w1", "output": "rain"})
         await peer.say("response.create")
-        done = (await peer.text_until("response.done"))[-1]
+        done = (await peer.until("response.done"))[-1]
         assert done["response"]["output"][0]["content"][0]["text"] == "The tool says rain"
 
 
@@ -72,7 +72,7 @@ async def test_somebody_who_speaks_is_heard_written_down_and_answered_aloud(url,
         await peer.hear()
         await peer.say("session.update", session={"type": "realtime", "audio": {"input": {"transcription": {"model": "whisper-1"}}}})
         await say(peer, SILENCE + BUZZ + SILENCE)
-        events = await peer.text_until("response.done")
+        events = await peer.until("response.done")
         told = kinds(events)
         order = ["speech_started", "speech_stopped", "committed"]
         assert [kind.rpartition(".")[2] for kind in told if kind.startswith("input_audio_buffer.")] == order
@@ -88,13 +88,13 @@ async def test_a_barge_in_cuts_off_the_answer_and_the_next_turn_is_answered(url,
     async with connected(url, model=f"{upstream}-talker") as peer:
         await peer.hear()
         await say(peer, BUZZ + SILENCE)
-        first = await peer.text_until("response.output_audio.delta")
+        first = await peer.until("response.output_audio.delta")
         await say(peer, BUZZ)
-        cut = (await peer.text_until("response.done"))[-1]["response"]
+        cut = (await peer.until("response.done"))[-1]["response"]
         assert (cut["status"], cut["status_details"]["reason"]) == ("cancelled", "turn_detected")
         item_id = first[-1]["item_id"]
         await peer.say("conversation.item.truncate", item_id=item_id, content_index=0, audio_end_ms=50)
-        await peer.text_until("conversation.item.truncated")
+        await peer.until("conversation.item.truncated")
         await say(peer, SILENCE)
-        done = (await peer.text_until("response.done"))[-1]["response"]
+        done = (await peer.until("response.done"))[-1]["response"]
         assert done["status"] == "completed"

@@ -102,7 +102,7 @@ async def test_a_frame_that_is_no_event_is_an_error_and_the_session_goes_on(url)
             ('{"type":"sing","event_id":"evt_7"}', "invalid_value"),
             ('{"type":"input_audio_buffer.append","audio":"abc"}', None),
         ]:
-            await peer.websocket.send_str(frame)
+            await peer.socket.send_str(frame)
             event = await peer.hear()
             assert event["type"] == "error" and event["event_id"] and event["error"]["type"] == "invalid_request_error", frame
             assert code is None or event["error"]["code"] == code, frame
@@ -114,7 +114,7 @@ async def test_a_frame_that_is_no_event_is_an_error_and_the_session_goes_on(url)
 async def test_bytes_are_not_taken(url):
     async with connected(url) as peer:
         await peer.hear()
-        await peer.websocket.send_bytes(b"\x00\x01")
+        await peer.socket.send_bytes(b"\x00\x01")
         assert (await peer.end())[0] == 1003
 
 
@@ -123,8 +123,8 @@ async def test_a_client_that_vanishes_midway_ends_the_answer(url):
         await peer.hear()
         await peer.say("session.update", session=IN_WRITING["ga"])
         await peer.say("response.create")
-        await peer.text_until("response.output_text.delta")
-        peer.websocket.get_extra_info("socket").shutdown(2)
+        await peer.until("response.output_text.delta")
+        peer.socket.get_extra_info("socket").shutdown(2)
     counted(url, ("antiphon_realtime_sessions",), 0.0)
     assert numbers(url)["antiphon_realtime_sessions_ended_total", "endless", "left"] == 1
 
@@ -132,7 +132,7 @@ async def test_a_client_that_vanishes_midway_ends_the_answer(url):
 async def test_a_session_is_over_when_its_time_is_up(tmp_path):
     with opened(tmp_path, **{"realtime.session_minutes": 0.001}) as url:
         async with connected(url) as peer:
-            heard = await peer.text_until("error")
+            heard = await peer.until("error")
             assert heard[-1]["error"]["code"] == "session_expired"
             assert await peer.end() == (1001, heard[-1]["error"]["message"])
 
@@ -348,10 +348,10 @@ async def test_an_answer_that_its_client_does_not_wait_for_takes_tokens_too(tmp_
             await peer.say("session.update", session=IN_WRITING["ga"])
             await peer.say("conversation.item.create", item=item)
             await peer.say("response.create")
-            await peer.text_until("response.output_text.delta")
+            await peer.until("response.output_text.delta")
             if way == "cancels":
                 await peer.say("response.cancel")
-                done, limits = (await peer.text_until("rate_limits.updated"))[-2:]
+                done, limits = (await peer.until("rate_limits.updated"))[-2:]
                 assert done["response"]["usage"] is None
                 assert limits["rate_limits"][0]["remaining"] in range(500, 751)
         while (left := tokens_left(url, key)) > 990:  # what fills up again until it takes note
@@ -417,14 +417,14 @@ async def test_sessions_go_on_while_the_server_drains_and_are_told_when_it_stops
             await peer.hear()
             await peer.say("session.update", session=IN_WRITING["ga"])
             await peer.say("response.create")
-            await peer.text_until("response.output_text.delta")
+            await peer.until("response.output_text.delta")
             process.send_signal(signal.SIGTERM)
             while await refusal_or_none(url) != 503:
                 pass
             assert kinds([await peer.hear()]) == ["response.output_text.delta"]
-            assert (await peer.text_until("response.done"))[-1]["response"]["status"] == "failed"
+            assert (await peer.until("response.done"))[-1]["response"]["status"] == "failed"
             assert (await peer.end())[0] == 1012
-            await peer.websocket.close()
+            await peer.socket.close()
         assert process.wait(10) == 0
 
 

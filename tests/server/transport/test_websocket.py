@@ -72,7 +72,7 @@ def test_frames_that_come_with_the_head_are_heard(url):
 def test_nothing_is_heard_before_the_route_is_ready(served):
     with Client(served.url, "/echo?unread", behind_head=frame(TEXT, b"early")) as client:
         client.say(b"late")
-        assert eventually(served.url, lambda: served.echoes[-1].websocket is not None)
+        assert eventually(served.url, lambda: served.echoes[-1].socket is not None)
         exchange(served.url, request(path="/none", connection="close"))
         assert served.echoes[-1].heard == []
 
@@ -149,7 +149,7 @@ def test_a_message_may_come_in_any_pieces(url):
     cut = [text[at : at + 3] for at in range(0, len(text), 3)]  # in the middle of characters
     pieces = [frame(CONTINUATION if at else TEXT, piece, is_last=at == len(cut) - 1) for at, piece in enumerate(cut)]
     with Client(url) as client:
-        client.websocket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        client.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for byte in frame(PING, b"before") + b"".join(pieces):
             client.send(bytes([byte]))
         assert [client.next(), client.next()] == [(PONG, b"before"), (TEXT, text)]
@@ -269,9 +269,9 @@ def test_a_client_that_vanishes_is_noticed_once(served, farewell):
         client.say(b"hello")
         assert client.next() == (TEXT, b"hello")
         if farewell == "reset":
-            client.websocket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         elif farewell == "half-close":
-            client.websocket.shutdown(socket.SHUT_WR)
+            client.socket.shutdown(socket.SHUT_WR)
             assert client.is_at_end()
     assert eventually(served.url, lambda: served.echoes[-1].gone)
     assert eventually(served.url, lambda: served.metrics.active <= 1)
@@ -340,7 +340,7 @@ def test_a_silent_client_is_asked_and_kept_while_it_answers(tmp_path):
 
 def test_a_client_that_answers_nothing_is_taken_for_dead(tmp_path):
     with echoing(tmp_path, heartbeat_s=0.05) as server, Client(server.url) as client:
-        heard = rest_of(client.websocket)
+        heard = rest_of(client.socket)
         assert heard == b"\x89\0" * 2
         assert eventually(server.url, lambda: server.metrics.dropped["dead_peer"] == 1)
         assert server.echoes[0].gone == 1
@@ -349,18 +349,18 @@ def test_a_client_that_answers_nothing_is_taken_for_dead(tmp_path):
 def test_a_client_that_is_not_read_is_not_taken_for_dead(tmp_path):
     with echoing(tmp_path, heartbeat_s=0.02) as held, Client(held.url) as client, Client(held.url) as silent:
         client.say(b"hold")
-        assert rest_of(silent.websocket).endswith(b"\x89\0"), "by the time that another has been dropped"
+        assert rest_of(silent.socket).endswith(b"\x89\0"), "by the time that another has been dropped"
         assert eventually(held.url, lambda: held.metrics.dropped["dead_peer"] == 1)
         assert [echo.gone for echo in held.echoes if echo.heard] == [0]
 
 
 def test_a_flood_is_not_read_faster_than_it_may_come(tmp_path):
     with echoing(tmp_path, pace=1) as server, Client(server.url) as client:  # one a second, so that a test sees none of them pass
-        client.websocket.settimeout(0.2)
+        client.socket.settimeout(0.2)
         sent = 0
         with pytest.raises(TimeoutError):
             while sent < 64 * MIB:
-                sent += client.websocket.send(frame(TEXT, b"mute") * 10_000)
+                sent += client.socket.send(frame(TEXT, b"mute") * 10_000)
         heard = len(server.echoes[0].heard)
         assert heard < 2 * sent / 10
         exchange(server.url, request(path="/none", connection="close"))
@@ -376,7 +376,7 @@ def test_a_client_that_vanishes_while_it_is_not_read_is_noticed(tmp_path, sent, 
             client.send(sent)
             assert eventually(server.url, lambda: server.echoes and server.echoes[0].heard)
             client.send(frame(TEXT, b"mute") * 10 * has_more_to_read)
-            client.websocket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         assert eventually(server.url, lambda: server.echoes[0].gone == 1)
 
 

@@ -28,7 +28,7 @@ class Noted:
     def on_close(self, code):
         self.heard.append(("close", code))
 
-    def on_flaw(self, code, reason):
+    def on_protocol_error(self, code, reason):
         self.heard.append(("flaw", code))
 
 

@@ -95,7 +95,7 @@ async def test_what_is_said_aloud_is_answered_aloud_from_the_first_event_to_the_
     async with calling(url, model="parrot") as caller:
         assert (await caller.hear())["type"] == "session.created"
         caller.tones.speak(600)
-        heard = await caller.text_until("output_audio_buffer.stopped")
+        heard = await caller.until("output_audio_buffer.stopped")
         assert kinds(heard) == [
             "input_audio_buffer.speech_started",
             "input_audio_buffer.speech_stopped",
@@ -125,7 +125,7 @@ async def test_the_sound_of_a_session_is_counted_and_none_of_it_is_told_as_event
     with opened(tmp_path) as url:
         async with calling(url, model="parrot") as caller:
             caller.tones.speak(600)
-            heard = await caller.text_until("output_audio_buffer.stopped")
+            heard = await caller.until("output_audio_buffer.stopped")
             assert not [event for event in heard if "delta" in event and event["type"] == "response.output_audio.delta"]
             counts = await asyncio.to_thread(numbers, url)
         assert counts["antiphon_realtime_sound_seconds_total", "in"] > 1
@@ -137,10 +137,10 @@ async def test_the_sound_of_a_session_is_counted_and_none_of_it_is_told_as_event
 async def test_who_breaks_in_is_heard_and_what_was_not_heard_of_the_answer_is_gone(url):
     async with calling(url, model="singer") as caller:
         await caller.say("response.create")
-        heard = await caller.text_until("response.done")
+        heard = await caller.until("response.done")
         await caller.listen_to(5)
         caller.tones.speak(600)
-        heard += await caller.text_until("conversation.item.truncated")
+        heard += await caller.until("conversation.item.truncated")
         assert of_buffer(heard) == ["started", "cleared"]
         assert kinds(heard)[-3:] == ["input_audio_buffer.speech_started", "output_audio_buffer.cleared", "conversation.item.truncated"]
         assert 100 <= heard[-1]["audio_end_ms"] < 32 * 100
@@ -149,9 +149,9 @@ async def test_who_breaks_in_is_heard_and_what_was_not_heard_of_the_answer_is_go
 async def test_a_client_may_clear_what_is_playing(url):
     async with calling(url, model="singer") as caller:
         await caller.say("response.create")
-        await caller.text_until("response.done")
+        await caller.until("response.done")
         await caller.say("output_audio_buffer.clear")
-        assert of_buffer(await caller.text_until("conversation.item.truncated")) == ["cleared"]
+        assert of_buffer(await caller.until("conversation.item.truncated")) == ["cleared"]
 
 
 async def test_a_model_that_does_not_hear_is_written_to(url):
@@ -160,15 +160,15 @@ async def test_a_model_that_does_not_hear_is_written_to(url):
         await caller.say("session.update", session=IN_WRITING["ga"])
         await caller.say("conversation.item.create", item=WRITTEN)
         await caller.say("response.create")
-        assert "error" not in kinds(await caller.text_until("response.done"))
+        assert "error" not in kinds(await caller.until("response.done"))
 
 
 async def test_what_is_no_event_is_an_error_and_the_call_goes_on(url):
     async with calling(url) as caller:
         await caller.hear()
-        caller.session.send("no JSON")
+        caller.channel.send("no JSON")
         assert (await caller.hear())["error"]["code"] == "invalid_json"
-        caller.session.send(b"\xff")
+        caller.channel.send(b"\xff")
         assert (await caller.hear())["error"]["code"] == "invalid_json"
         await caller.say("sing", event_id="evt_7")
         assert (await caller.hear())["error"]["event_id"] == "evt_7"
@@ -180,7 +180,7 @@ async def test_an_event_that_no_data_channel_takes_is_an_error_there(url):
         for _ in range(2):
             await caller.say("session.update", session={"type": "realtime", "instructions": "x" * 200_000})
         assert kinds([await caller.hear()]) == ["session.updated"]
-        await caller.text_until("session.updated")
+        await caller.until("session.updated")
         tools = [{"type": "function", "name": f"f{number}", "description": "y" * 1000} for number in range(100)]
         await caller.say("session.update", session={"type": "realtime", "tools": tools})
         assert (await caller.hear())["error"]["code"] == "event_too_large"
@@ -190,7 +190,7 @@ async def test_the_beta_is_spoken_with_who_asks_for_it(url):
     async with calling(url, model="parrot", dialect="beta") as caller:
         assert "modalities" in (await caller.hear())["session"]
         caller.tones.speak(600)
-        heard = await caller.text_until("output_audio_buffer.stopped")
+        heard = await caller.until("output_audio_buffer.stopped")
         assert {"conversation.created", "response.audio.done"} <= set(kinds(heard)) and "response.audio.delta" not in kinds(heard)
 
 
@@ -216,7 +216,7 @@ async def test_a_call_may_be_one_that_is_only_written_down(url):
     async with calling(url, intent="transcription") as caller:
         assert (await caller.hear())["session"]["type"] == "transcription"
         caller.tones.speak(600)
-        heard = await caller.text_until("conversation.item.input_audio_transcription.completed")
+        heard = await caller.until("conversation.item.input_audio_transcription.completed")
         assert "response.created" not in kinds(heard)
 
 
@@ -345,11 +345,11 @@ async def test_a_server_joins_a_call_hears_what_the_caller_does_and_has_its_say(
         for each in (caller, beside):
             assert (await each.hear())["session"]["instructions"] == "Be brief."
         await caller.say("conversation.item.create", item=WRITTEN)
-        await beside.text_until("conversation.item.done")
+        await beside.until("conversation.item.done")
         await beside.say("response.create")
-        mirrored = await beside.text_until("output_audio_buffer.stopped")
+        mirrored = await beside.until("output_audio_buffer.stopped")
         assert "response.output_audio.delta" not in kinds(mirrored)
-        assert kinds(mirrored) == kinds(await caller.text_until("output_audio_buffer.stopped"))[2:]
+        assert kinds(mirrored) == kinds(await caller.until("output_audio_buffer.stopped"))[2:]
 
 
 async def test_who_leaves_a_call_that_they_joined_does_not_end_it_and_a_call_that_ends_is_told(url):
@@ -375,7 +375,7 @@ async def test_who_leaves_a_call_that_they_joined_does_not_end_it_and_a_call_tha
 async def test_a_call_is_over_when_its_time_is_up(tmp_path):
     with opened(tmp_path, **{"realtime.session_minutes": 0.02}) as url:
         async with calling(url) as caller:
-            assert (await caller.text_until("error"))[-1]["error"]["code"] == "session_expired"
+            assert (await caller.until("error"))[-1]["error"]["code"] == "session_expired"
             await asyncio.wait_for(caller.ended.wait(), 20)
         await over(url)
         assert numbers(url)["antiphon_realtime_sessions_ended_total", "parrot", "expired"] == 1
@@ -407,7 +407,7 @@ async def test_nothing_is_left_of_calls_however_they_ended(url):
         for _ in range(3):
             async with calling(url, model="singer") as caller:
                 await caller.say("response.create")
-                await caller.text_until("output_audio_buffer.started")
+                await caller.until("output_audio_buffer.started")
             async with calling(url) as caller:
                 await hung_up(url, caller.call_id)
                 await caller.ended.wait()

@@ -78,7 +78,7 @@ class Worker:
 
     async def _run(self, url, key, hello, engine, more):
         self._loop = asyncio.get_running_loop()
-        self._joining = WorkerClient(engine, hello, url, key, self._notice, **({"patience": QUICK} | more))
+        self._joining = WorkerClient(engine, hello, url, key, self._notice, **({"timeouts": QUICK} | more))
         self._begun.set()
         await self._joining.run()
 
@@ -131,7 +131,7 @@ def test_nobody_joins_a_server_that_has_no_key_for_it(tmp_path):
             for sent in ("any", KEY):
                 status, error = refused(url, authorization=f"Bearer {sent}")
                 assert (status, error["code"]) == (403, "no_workers")
-                assert "No workers may join" in error["message"]
+                assert "accepts no workers" in error["message"]
             for sent in ({}, {"authorization": "Bearer "}):
                 assert refused(url, **sent)[0] == 401
 
@@ -150,18 +150,18 @@ def test_a_web_page_is_no_worker(base_url):
 def test_the_key_may_be_in_a_file(tmp_path):
     (tmp_path / "key").write_text(f"{KEY}\n")
     with background_server(configured(tmp_path, ANTIPHON_WORKER_KEY_FILE=str(tmp_path / "key"))) as url, joined(url) as worker:
-        worker.text_until("Joined")
+        worker.until("Joined")
 
 
 def test_a_worker_with_a_wrong_key_says_so_once_and_tries_again(base_url):
     with joined(base_url, key="wrong") as worker:
-        worker.text_until("not the key")
+        worker.until("is not this server's key")
         assert len(worker.notices) == 1
 
 
 def test_a_server_that_is_not_there_is_told_of_in_words():
     with joined(f"http://127.0.0.1:{free_port()}") as worker:
-        worker.text_until("could not be joined: nothing listens there.")
+        worker.until("could not be joined: nothing listens there.")
 
 
 # What joins
@@ -169,14 +169,14 @@ def test_a_server_that_is_not_there_is_told_of_in_words():
 
 def test_a_model_is_answered_by_the_worker_that_joined_for_it(base_url):
     with joined(base_url) as worker:
-        worker.text_until("Joined")
+        worker.until("Joined")
         assert asked(base_url) == (200, "Hi")
 
 
 def test_several_workers_answer_for_one_model(base_url):
     with joined(base_url) as one, joined(base_url) as other:
-        one.text_until("Joined")
-        other.text_until("Joined")
+        one.until("Joined")
+        other.until("Joined")
         one.drain()
         one.stop()
         assert asked(base_url) == (200, "Hi")
@@ -194,20 +194,20 @@ def test_several_workers_answer_for_one_model(base_url):
 )
 def test_a_worker_that_can_not_be_used_is_told_why(base_url, hello, why):
     with joined(base_url, hello=hello) as worker:
-        worker.text_until(why)
+        worker.until(why)
         assert not any("Joined" in line for line in worker.notices)
 
 
 def test_a_worker_of_another_version_is_told_so_before_it_says_anything(base_url):
     status, error = refused(base_url, **{"authorization": f"Bearer {KEY}", VERSION_HEADER: "99"})
     assert (status, error["code"]) == (409, "another_version")
-    assert f"version 99 of the link, and this server {VERSION}" in error["message"]
+    assert f"version 99 of the link, this server version {VERSION}" in error["message"]
     assert refused(base_url, **{"authorization": "Bearer wrong", VERSION_HEADER: "99"})[0] == 401
 
 
 def test_a_worker_whose_hello_makes_no_sense_hears_why(base_url):
     with joined(base_url, hello=structs.replace(HELLO, kinds=("phone",))) as worker:
-        worker.text_until("could not be joined: a frame that makes no sense")
+        worker.until("could not be joined: a frame that makes no sense")
 
 
 # An operator
@@ -246,7 +246,7 @@ def slow():
 
 def test_a_worker_is_seen_with_what_it_is_and_whom_it_serves(base_url):
     with joined(base_url, hello=structs.replace(HELLO, program="1.2.3"), engine=slow()) as worker:
-        worker.text_until("Joined")
+        worker.until("Joined")
         with answering(base_url):
             seen = far(base_url)
             assert (seen["version"], seen["kinds"], seen["slots"]) == ("1.2.3", list(HELLO.kinds), 2)
@@ -257,32 +257,32 @@ def test_a_worker_is_seen_with_what_it_is_and_whom_it_serves(base_url):
 
 def test_a_worker_that_the_operator_drains_says_how_many_are_left_and_stays_without_any(base_url):
     with joined(base_url, engine=slow()) as worker:
-        worker.text_until("Joined")
+        worker.until("Joined")
         with answering(base_url):
             told(base_url, "POST", f"/workers/{far(base_url)['worker_id']}/drain")
-            worker.text_until("drains this worker")
-            worker.text_until("Draining: 1 session left.")
-        worker.text_until("Drained: no sessions left. This worker stays joined")
+            worker.until("drains this worker")
+            worker.until("Draining: 1 session left.")
+        worker.until("Drained: no sessions left. This worker stays joined")
         assert (far(base_url)["status"], far(base_url)["taken"]) == ("draining", 0)
         assert asked(base_url)[1]["code"] == "worker_busy"
 
 
 def test_a_worker_that_is_to_end_when_drained_does_after_its_last_session(base_url):
-    with joined(base_url, engine=slow(), exits=True) as worker:
-        worker.text_until("Joined")
+    with joined(base_url, engine=slow(), exits_when_drained=True) as worker:
+        worker.until("Joined")
         with answering(base_url):
             told(base_url, "POST", f"/workers/{far(base_url)['worker_id']}/drain")
-            worker.text_until("Draining: 1 session left.")
+            worker.until("Draining: 1 session left.")
         worker.ended()
         assert worker.notices[-1] == "Drained: no sessions left."
 
 
 def test_a_worker_that_the_operator_removes_ends_after_its_last_session(base_url):
     with joined(base_url, engine=slow()) as worker:
-        worker.text_until("Joined")
+        worker.until("Joined")
         with answering(base_url):
             told(base_url, "DELETE", f"/workers/{far(base_url)['worker_id']}")
-            worker.text_until("has removed this worker")
+            worker.until("has removed this worker")
             assert not [each for each in told(base_url, "GET", "/workers")["workers"] if each["model"] == "far"]
         worker.ended()
 
@@ -293,11 +293,11 @@ def test_a_worker_that_was_drained_is_so_still_when_it_joins_again(tmp_path):
     with contextlib.ExitStack() as held:
         with serving(tmp_path, port):
             worker = held.enter_context(joined(base_url))
-            worker.text_until("Joined")
+            worker.until("Joined")
             told(base_url, "POST", f"/workers/{far(base_url)['worker_id']}/drain")
-            worker.text_until("Drained")
+            worker.until("Drained")
         with serving(tmp_path, port):
-            worker.text_until("and takes no sessions, as it was drained")
+            worker.until("and takes no sessions, as it was drained")
             while not any(each["status"] == "draining" for each in told(base_url, "GET", "/workers")["workers"]):
                 pass
             assert asked(base_url)[1]["code"] == "worker_busy"
@@ -309,15 +309,15 @@ def test_a_worker_that_is_resumed_answers_again_also_when_it_joins_again(tmp_pat
     with contextlib.ExitStack() as held:
         with serving(tmp_path, port):
             worker = held.enter_context(joined(base_url))
-            worker.text_until("Joined")
+            worker.until("Joined")
             told(base_url, "POST", f"/workers/{far(base_url)['worker_id']}/drain")
-            worker.text_until("Drained")
+            worker.until("Drained")
             assert asked(base_url)[1]["code"] == "worker_busy"
             assert told(base_url, "POST", f"/workers/{far(base_url)['worker_id']}/resume")["status"] == "idle"
             assert asked(base_url) == (200, "Hi")
-            worker.text_until("resumes this worker: sessions are taken again.")
+            worker.until("resumes this worker: sessions are taken again.")
         with serving(tmp_path, port):
-            worker.text_until("Joined", 2)
+            worker.until("Joined", 2)
             assert far(base_url)["status"] == "idle"
             assert asked(base_url) == (200, "Hi")
         assert not [line for line in worker.notices if "as it was drained" in line]
@@ -329,11 +329,11 @@ def test_a_worker_that_joined_drained_is_resumed_as_any_other(tmp_path):
     with contextlib.ExitStack() as held:
         with serving(tmp_path, port):
             worker = held.enter_context(joined(base_url))
-            worker.text_until("Joined")
+            worker.until("Joined")
             told(base_url, "POST", f"/workers/{far(base_url)['worker_id']}/drain")
-            worker.text_until("Drained")
+            worker.until("Drained")
         with serving(tmp_path, port):
-            worker.text_until("as it was drained")
+            worker.until("as it was drained")
             while not [each for each in told(base_url, "GET", "/workers")["workers"] if each["model"] == "far"]:
                 pass
             told(base_url, "POST", f"/workers/{far(base_url)['worker_id']}/resume")
@@ -341,12 +341,12 @@ def test_a_worker_that_joined_drained_is_resumed_as_any_other(tmp_path):
 
 
 def test_a_worker_that_ends_with_its_last_session_can_not_be_resumed(base_url):
-    with joined(base_url, engine=slow(), exits=True) as worker:
-        worker.text_until("Joined")
+    with joined(base_url, engine=slow(), exits_when_drained=True) as worker:
+        worker.until("Joined")
         with answering(base_url):
             at = f"/workers/{far(base_url)['worker_id']}"
             told(base_url, "POST", f"{at}/drain")
-            worker.text_until("Draining: 1 session left.")
+            worker.until("Draining: 1 session left.")
             while (answer := told(base_url, "POST", f"{at}/resume")).get("error", {}).get("code") != "worker_ending":
                 assert answer["status"] in ("busy", "draining"), "until its word that it ends is here"
             assert far(base_url)["status"] == "draining"
@@ -356,7 +356,7 @@ def test_a_worker_that_ends_with_its_last_session_can_not_be_resumed(base_url):
 def test_a_worker_that_is_told_to_stop_while_it_dials_ends_at_once():
     with socket.create_server(("127.0.0.1", 0)) as silent:
         patience = JoinTimeouts(connect_s=600)
-        with joined(f"http://127.0.0.1:{silent.getsockname()[1]}", patience=patience) as worker:
+        with joined(f"http://127.0.0.1:{silent.getsockname()[1]}", timeouts=patience) as worker:
             connection, _ = silent.accept()
             worker.stop()
             connection.close()
@@ -369,7 +369,7 @@ def test_a_server_that_hangs_up_instead_of_answering_is_dialled_again():
             connection, _ = server.accept()
             with connection:
                 assert connection.recv(1 << 16).startswith(b"GET")
-        worker.text_until("could not be joined: it hung up instead of answering.")
+        worker.until("could not be joined: it hung up instead of answering.")
 
 
 # What goes wrong
@@ -385,7 +385,7 @@ def raw_worker(base_url):
         (frame(BINARY, b"\xff\xff\xff\xff"), "limit"),
         (frame(BINARY, b"\0\0\0\3\x93\xa4H"), "makes no sense"),
         (frame(BINARY, struct.pack("!I", 6) + b"\x91\xa4Shou"), "makes no sense"),
-        (frame(TEXT, b"hello"), "bytes"),
+        (frame(TEXT, b"hello"), "binary"),
     ],
     ids=["oversized", "no frame", "truncated", "text"],
 )
@@ -427,8 +427,8 @@ def test_a_worker_that_goes_in_the_middle_of_an_answer_fails_that_one_and_the_ne
         thread.start()
         client.next()  # a conversation is opened
         worker = held.enter_context(joined(base_url))
-        worker.text_until("Joined")
-        client.websocket.close()
+        worker.until("Joined")
+        client.socket.close()
         thread.join(20)
         assert asked(base_url) == (200, "Hi")
         assert answers == [(200, "Hi")], "what had not been told to anyone is told to another"
@@ -453,7 +453,7 @@ def test_whoever_waits_gets_no_place_with_workers_that_are_gone(base_url):
         waiting.start()
         until_measured(base_url, 'antiphon_queue_waiting{gen_ai_request_model="far"} 1.0', waiting)
         for worker, thread in zip((first, second), served, strict=True):
-            worker.websocket.close()
+            worker.socket.close()
             thread.join(20)
         held.enter_context(joined(base_url))
         waiting.join(20)
@@ -467,7 +467,7 @@ def test_a_worker_joins_again_when_its_server_is_back(tmp_path):
         for number in (1, 2):
             with serving(tmp_path, port) as server:
                 worker = worker or held.enter_context(joined(f"http://127.0.0.1:{port}"))
-                worker.text_until("Joined", number)
+                worker.until("Joined", number)
                 assert asked(f"http://127.0.0.1:{port}") == (200, "Hi")
                 server.send_signal(signal.SIGKILL if number == 1 else signal.SIGTERM)
                 assert server.wait(10) == (-signal.SIGKILL if number == 1 else 0), "a worker keeps no server from stopping"
@@ -479,8 +479,8 @@ import json, pathlib, sys
 from antiphon.config.load import load
 from antiphon.server.processes.run import serve
 home, flags, key = pathlib.Path(sys.argv[1]), json.loads(sys.argv[2]), sys.argv[3]
-config = load(flags, None, {"HOME": str(home), "ANTIPHON_WORKER_KEY": key}, home, etc=home / "none.toml").config
-serve(config, ready=lambda url, _is_open: print(url, flush=True))
+config = load(flags, None, {"HOME": str(home), "ANTIPHON_WORKER_KEY": key}, home, system_file=home / "none.toml").config
+serve(config, on_ready=lambda url, _is_open: print(url, flush=True))
 """
 
 

@@ -145,7 +145,7 @@ class Peer:
 
     def vanish(self):
         """Cut the connection, without a word."""
-        self.ws._output.connection.transport.abort()
+        self.ws._response.connection.transport.abort()
 
 
 @contextlib.asynccontextmanager

@@ -67,7 +67,7 @@ async def append_ulaw(peer, pcm):
 
 async def heard_as(peer):
     """The transcript of the next turn."""
-    return (await peer.text_until("conversation.item.input_audio_transcription.completed"))[-1]["transcript"]
+    return (await peer.until("conversation.item.input_audio_transcription.completed"))[-1]["transcript"]
 
 
 def sound_of(events, kind="response.output_audio.delta"):

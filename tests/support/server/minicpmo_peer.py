@@ -47,7 +47,7 @@ class Duplex(Peer):
 
     def vanish(self):
         """Cut the connection, without a word."""
-        self.socket._output.connection.transport.abort()
+        self.socket._response.connection.transport.abort()
 
 
 @asynccontextmanager

@@ -10,8 +10,8 @@ import json, pathlib, sys
 from antiphon.config.load import load
 from antiphon.server.processes.run import serve
 home, flags = pathlib.Path(sys.argv[1]), json.loads(sys.argv[2])
-config = load(flags, None, {"HOME": str(home)}, home, etc=home / "none.toml").config
-serve(config, ready=lambda url, _is_open: print(url, flush=True))
+config = load(flags, None, {"HOME": str(home)}, home, system_file=home / "none.toml").config
+serve(config, on_ready=lambda url, _is_open: print(url, flush=True))
 """
 
 

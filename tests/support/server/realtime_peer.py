@@ -74,7 +74,7 @@ async def talked(url, text="Hi", dialect="ga", **connection):
     async with connected(url, **connection) as peer:
         first = await peer.hear()
         await peer.say("session.update", session=IN_WRITING[dialect])
-        return [first, *await peer.text_until("session.updated"), *await peer.ask(text)]
+        return [first, *await peer.until("session.updated"), *await peer.ask(text)]
 
 
 def kinds(events):

@@ -51,7 +51,7 @@ class Echo:
         self.socket.send_binary(content)
         self.socket.flush()
 
-    def on_gone(self):
+    def on_disconnect(self):
         self.gone += 1
 
     def pause(self):

@@ -47,7 +47,7 @@ class Ear:
     async def stop(self):
         pass
 
-    def check(self, wish):
+    def check_options(self, wish):
         check_options(wish, "beep", languages=self.languages, takes_prompt=self.takes_prompt, has_word_times=self.has_times)
 
     async def transcribe(self, pcm, wish):
@@ -90,7 +90,7 @@ class Mouth:
     async def stop(self):
         pass
 
-    async def say(self, text, voice=None, speed=1.0):
+    async def synthesize(self, text, voice=None, speed=1.0):
         self.said.append((text, voice, speed))
         if voice not in (None, "alloy", *self.voices):
             raise invalid_value("voice", voice, self.voices)

@@ -1,1 +1,1 @@
-"""The routes for operators: health, metrics, queue, recordings, documentation."""
+"""Routes for operators: health, models, metrics, queue, recordings, documentation."""

@@ -1,7 +1,8 @@
 """
-`GET /docs`: the OpenAPI document as a page, which loads nothing from anywhere else and runs nothing but its own script.
+`GET /docs`: the OpenAPI document as a page. It loads nothing from other hosts and runs only its own script.
 
-`GET /` leads a browser there; to all others there is nothing, as clients of some protocols ask it for what they take a server for.
+`GET /` redirects browsers to it. Other clients get a 404 there, because some of them probe `/` to guess what server
+this is.
 """
 
 import base64
@@ -19,7 +20,7 @@ from antiphon.server.http.auth import GuardedRoute
 
 
 def routes(service: Service) -> list[Route]:
-    """`/docs`, and `/`."""
+    """The routes `/docs` and `/`."""
     page = files("antiphon.server.admin").joinpath("docs_page.html").read_text()
     headers = {
         "content-security-policy": _content_security_policy(page),
@@ -42,13 +43,13 @@ def routes(service: Service) -> list[Route]:
 
 
 def _accepts_html(request: Request) -> bool:
-    """Whether the client says that it takes HTML; that it takes anything says nothing."""
-    accepted = ",".join(request.headers.getlist("accept")).split(",")
-    return any(media_range.partition(";")[0].strip().lower() == "text/html" for media_range in accepted)
+    """Whether the `Accept` header names HTML; `*/*` does not count, as programs send it too."""
+    media_ranges = ",".join(request.headers.getlist("accept")).split(",")
+    return any(media_range.partition(";")[0].strip().lower() == "text/html" for media_range in media_ranges)
 
 
 def _content_security_policy(page: str) -> str:
-    """What the page may do: run and wear what is in it, and ask this server."""
+    """Allows only the scripts and styles inside the page, and requests to this server."""
     return "; ".join(
         [
             "default-src 'none'",

@@ -1,4 +1,4 @@
-"""`GET /metrics`: what is counted, as Prometheus reads it. `docs/reference/metrics.md` has a row for every name."""
+"""`GET /metrics` in Prometheus text format. `docs/reference/metrics.md` has a row for every name."""
 
 import itertools
 import os
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 LabelledValues: TypeAlias = Mapping[Any, T]
-"""Numbers by the values of their labels, as tuples."""
+"""Metric values by their label values, as a tuple."""
 
 HTTP_LABELS = ("http_route", "http_request_method", "http_response_status_code")
 MODEL_LABEL = "gen_ai_request_model"
 
 
 def routes(service: Service) -> list[Route]:
-    """`/metrics`."""
+    """The route `/metrics`."""
 
     async def metrics(_request: Request) -> Response:
-        from prometheus_client import exposition  # noqa: PLC0415 - takes 50 ms to load, and many servers are never asked
+        from prometheus_client import exposition  # noqa: PLC0415 - loads in 50 ms, and many servers are never scraped
 
         registry = _registry(await _sum_processes(service))
         return Response(exposition.generate_latest(registry), headers={"content-type": exposition.CONTENT_TYPE_PLAIN_0_0_4})
@@ -42,7 +42,7 @@ def routes(service: Service) -> list[Route]:
 
 
 async def _sum_processes(service: Service) -> ServerTotals:
-    """What all processes of the server have counted together."""
+    """The totals of all processes of this server."""
     mine = service.metrics.snapshot()
     return ServerTotals(mine, (os.getpid(),), 0) if service.peers is None else await service.peers.totals(mine)
 
@@ -57,20 +57,17 @@ def _registry(totals: ServerTotals) -> "CollectorRegistry":
 
 
 def _process_collector(pids: Sequence[int], exited_cpu_s: float) -> "Collector":
-    """What the system tells of the processes, added up; the time of their start is that of the first."""
+    """CPU, memory and file numbers, added up over all processes; the start time is the earliest one."""
     from prometheus_client import ProcessCollector, core  # noqa: PLC0415 - as above
     from prometheus_client.registry import Collector  # noqa: PLC0415 - as above
 
-    class Told(Collector):
-        """The processes, at the moment they are asked for."""
-
+    class ProcessTotals(Collector):
         def collect(self) -> Iterator[core.Metric]:
-            """Every family of numbers."""
             each = [ProcessCollector(pid=partial(int, pid), registry=None).collect() for pid in pids]
-            found: defaultdict[str, list[core.Metric]] = defaultdict(list)
+            families_by_name: defaultdict[str, list[core.Metric]] = defaultdict(list)
             for family in itertools.chain(*each):
-                found[family.name].append(family)
-            for name, families in found.items():
+                families_by_name[family.name].append(family)
+            for name, families in families_by_name.items():
                 values = [sample.value for family in families for sample in family.samples]
                 if name == "process_cpu_seconds":
                     values.append(exited_cpu_s)
@@ -78,25 +75,25 @@ def _process_collector(pids: Sequence[int], exited_cpu_s: float) -> "Collector":
                 first.samples = [first.samples[0]._replace(value=min(values) if name == "process_start_time_seconds" else sum(values))]
                 yield first
 
-    return Told()
+    return ProcessTotals()
 
 
 class _Families:
-    """Families of numbers, as Prometheus' client has them; it is loaded when they are asked for."""
+    """Builds metric families of Prometheus' client, which is loaded only when `/metrics` is called."""
 
     def __init__(self, core: Any) -> None:
         self._core = core
 
     def counter(self, name: str, documentation: str, labels: tuple[str, ...], values: LabelledValues[float]) -> "Metric":
-        """What only rises."""
+        """A counter with one sample for each label tuple."""
         return self._with_samples(self._core.CounterMetricFamily(name, documentation, labels=labels), values)
 
     def gauge(self, name: str, documentation: str, labels: tuple[str, ...], values: LabelledValues[float]) -> "Metric":
-        """What rises and falls."""
+        """A gauge with one sample for each label tuple."""
         return self._with_samples(self._core.GaugeMetricFamily(name, documentation, labels=labels), values)
 
     def histogram(self, name: str, documentation: str, labels: tuple[str, ...], values: LabelledValues[Histogram]) -> "Metric":
-        """How values are spread."""
+        """A histogram for each label tuple."""
         family: Metric = self._core.HistogramMetricFamily(name, documentation, labels=labels)
         for key, value in values.items():
             family.add_metric(key, _buckets(value), value.total)  # type: ignore[attr-defined]  # of this kind of family
@@ -105,8 +102,8 @@ class _Families:
     def _with_samples(self, family: Any, values: LabelledValues[float]) -> "Metric":
         for key, value in values.items():
             family.add_metric(key, value)
-        filled: Metric = family
-        return filled
+        metric: Metric = family
+        return metric
 
 
 def _server_collector(metrics: Snapshot) -> "Collector":
@@ -115,92 +112,97 @@ def _server_collector(metrics: Snapshot) -> "Collector":
 
     families = _Families(core)
 
-    class Told(Collector):
-        """The server's numbers, at the moment they are asked for."""
-
+    class ServerCollector(Collector):
         def collect(self) -> Iterator["Metric"]:
-            """Every family of numbers."""
-            for told in (_http, _responses, _sessions, _minicpmo, _queue, _backends):
-                yield from told(metrics, families)
+            for collect_part in (_http, _responses, _sessions, _minicpmo, _queue, _backends):
+                yield from collect_part(metrics, families)
 
-    return Told()
+    return ServerCollector()
 
 
 def _http(metrics: Snapshot, families: _Families) -> Iterator["Metric"]:
     yield families.histogram(
         "http_server_request_duration_seconds",
-        "Requests, from their head to the end of their answer.",
+        "Duration of requests, from their head to the end of the response.",
         HTTP_LABELS,
         {(route, method, str(status)): value for (route, method, status), value in metrics.requests.items()},
     )
-    yield families.gauge("http_server_active_requests", "Requests under way.", (), {(): metrics.active})
-    yield families.gauge("antiphon_connections", "Connections open.", (), {(): metrics.connections})
+    yield families.gauge("http_server_active_requests", "Requests in progress.", (), {(): metrics.active})
+    yield families.gauge("antiphon_connections", "Open connections.", (), {(): metrics.connections})
     yield families.counter("antiphon_dropped_connections", "Connections closed by the server.", ("reason",), _by_label(metrics.dropped))
 
 
 def _responses(metrics: Snapshot, families: _Families) -> Iterator["Metric"]:
-    yield families.counter("antiphon_stream_events", "Events sent to clients that stream.", (), {(): metrics.stream_events})
-    yield families.counter("antiphon_tokens", "Tokens of answers.", (MODEL_LABEL, "gen_ai_token_type"), metrics.tokens)
-    yield families.counter("antiphon_audio_tokens", "Those that were sound.", (MODEL_LABEL, "gen_ai_token_type"), metrics.audio_tokens)
+    yield families.counter("antiphon_stream_events", "Events sent in streamed responses.", (), {(): metrics.stream_events})
+    yield families.counter("antiphon_tokens", "Tokens of responses.", (MODEL_LABEL, "gen_ai_token_type"), metrics.tokens)
+    yield families.counter("antiphon_audio_tokens", "Audio tokens of responses.", (MODEL_LABEL, "gen_ai_token_type"), metrics.audio_tokens)
     yield families.histogram(
         "gen_ai_server_time_to_first_token_seconds",
-        "From a request's head to the first event that says something.",
+        "Time from a request's head to the first event with output.",
         (MODEL_LABEL,),
         _by_label(metrics.first_token),
     )
     yield families.histogram(
-        "gen_ai_server_request_duration_seconds", "Answers, from a request's head to their end.", (MODEL_LABEL, "outcome"), metrics.answers
+        "gen_ai_server_request_duration_seconds",
+        "Duration of responses, from the request's head to their end.",
+        (MODEL_LABEL, "outcome"),
+        metrics.answers,
     )
 
 
 def _sessions(metrics: Snapshot, families: _Families) -> Iterator["Metric"]:
-    yield families.gauge("antiphon_realtime_sessions", "Realtime sessions open.", (), {(): metrics.sessions})
-    yield families.counter("antiphon_realtime_sessions_ended", "Realtime sessions ended.", (MODEL_LABEL, "reason"), metrics.sessions_ended)
+    yield families.gauge("antiphon_realtime_sessions", "Open Realtime sessions.", (), {(): metrics.sessions})
+    yield families.counter("antiphon_realtime_sessions_ended", "Ended Realtime sessions.", (MODEL_LABEL, "reason"), metrics.sessions_ended)
     yield families.counter("antiphon_realtime_events", "Events of Realtime sessions.", ("direction",), _by_label(metrics.session_events))
     yield families.counter(
-        "antiphon_realtime_responses", "Answers in Realtime sessions.", (MODEL_LABEL, "status"), metrics.session_responses
+        "antiphon_realtime_responses", "Responses in Realtime sessions.", (MODEL_LABEL, "status"), metrics.session_responses
     )
     yield families.counter(
-        "antiphon_realtime_sound_seconds", "Sound of Realtime sessions.", ("direction",), _by_label(metrics.session_sound_s)
+        "antiphon_realtime_sound_seconds", "Audio of Realtime sessions, in seconds.", ("direction",), _by_label(metrics.session_sound_s)
     )
     yield families.histogram(
         "antiphon_realtime_first_sound_seconds",
-        "From the end of speech to the first sound after it.",
+        "Time from the end of speech to the first audio of the response.",
         (MODEL_LABEL,),
         _by_label(metrics.first_sound),
     )
     yield families.counter(
-        "antiphon_speculations", "Answers begun before the person's turn was over.", ("outcome",), _by_label(metrics.speculations)
+        "antiphon_speculations", "Responses started before the user's turn was over.", ("outcome",), _by_label(metrics.speculations)
     )
 
 
 def _minicpmo(metrics: Snapshot, families: _Families) -> Iterator["Metric"]:
-    yield families.gauge("antiphon_minicpmo_sessions", "MiniCPM-o sessions open.", ("mode",), _by_label(metrics.minicpmo_sessions))
+    yield families.gauge("antiphon_minicpmo_sessions", "Open MiniCPM-o sessions.", ("mode",), _by_label(metrics.minicpmo_sessions))
     yield families.counter(
-        "antiphon_minicpmo_sessions_ended", "MiniCPM-o sessions ended.", (MODEL_LABEL, "mode", "reason"), metrics.minicpmo_sessions_ended
+        "antiphon_minicpmo_sessions_ended", "Ended MiniCPM-o sessions.", (MODEL_LABEL, "mode", "reason"), metrics.minicpmo_sessions_ended
     )
     yield families.counter(
-        "antiphon_minicpmo_resumes", "Clients that came back to their session.", ("outcome",), _by_label(metrics.minicpmo_resumes)
+        "antiphon_minicpmo_resumes", "Attempts to resume a MiniCPM-o session.", ("outcome",), _by_label(metrics.minicpmo_resumes)
     )
 
 
 def _queue(metrics: Snapshot, families: _Families) -> Iterator["Metric"]:
-    yield families.gauge("antiphon_queue_waiting", "Conversations that wait for a place.", (MODEL_LABEL,), _by_label(metrics.queue_waiting))
-    yield families.gauge("antiphon_queue_serving", "Conversations that have a place.", (MODEL_LABEL,), _by_label(metrics.queue_serving))
-    yield families.histogram("antiphon_queue_wait_seconds", "Until there was a place.", (MODEL_LABEL,), _by_label(metrics.queue_waits))
-    yield families.counter("antiphon_queue_tickets", "Tickets that ended.", (MODEL_LABEL, "kind", "outcome"), metrics.queue_tickets)
-    yield families.gauge("antiphon_workers", "Workers by their state.", (MODEL_LABEL, "state"), metrics.workers)
+    yield families.gauge("antiphon_queue_waiting", "Conversations waiting for a worker.", (MODEL_LABEL,), _by_label(metrics.queue_waiting))
+    yield families.gauge(
+        "antiphon_queue_serving", "Conversations being served by a worker.", (MODEL_LABEL,), _by_label(metrics.queue_serving)
+    )
+    yield families.histogram("antiphon_queue_wait_seconds", "Time until a worker was free.", (MODEL_LABEL,), _by_label(metrics.queue_waits))
+    yield families.counter("antiphon_queue_tickets", "Ended tickets.", (MODEL_LABEL, "kind", "outcome"), metrics.queue_tickets)
+    yield families.gauge("antiphon_workers", "Workers by state.", (MODEL_LABEL, "state"), metrics.workers)
 
 
 def _backends(metrics: Snapshot, families: _Families) -> Iterator["Metric"]:
     yield families.counter("antiphon_store_writes", "Responses written to the store.", ("outcome",), _by_label(metrics.store_writes))
-    yield families.counter("antiphon_recordings", "Recordings of sessions that ended.", ("outcome",), _by_label(metrics.recordings))
+    yield families.counter("antiphon_recordings", "Recordings of ended sessions.", ("outcome",), _by_label(metrics.recordings))
     waiting_bytes = {(): metrics.recordings_waiting_bytes}
-    yield families.gauge("antiphon_recordings_waiting_bytes", "Recordings that could not be kept yet.", (), waiting_bytes)
-    yield families.gauge("antiphon_upstream_state", "Processes by its breaker's state.", ("upstream", "state"), metrics.upstreams)
-    yield families.counter(
-        "antiphon_upstream_failures", "Upstreams that did not answer as they should.", ("upstream", "reason"), metrics.upstream_failures
+    yield families.gauge("antiphon_recordings_waiting_bytes", "Recordings that wait to be stored, in bytes.", (), waiting_bytes)
+    yield families.gauge(
+        "antiphon_upstream_state",
+        "Server processes by the state of the upstream's circuit breaker.",
+        ("upstream", "state"),
+        metrics.upstreams,
     )
+    yield families.counter("antiphon_upstream_failures", "Failed requests to upstreams.", ("upstream", "reason"), metrics.upstream_failures)
 
 
 def _by_label(values: Mapping[str, T]) -> LabelledValues[T]:
@@ -208,7 +210,7 @@ def _by_label(values: Mapping[str, T]) -> LabelledValues[T]:
 
 
 def _buckets(values: Histogram) -> list[tuple[str, float]]:
-    """Counts up to each bound, as Prometheus has them."""
+    """Cumulative counts by upper bound, as Prometheus expects them."""
     total = 0
     buckets = []
     for bound, count in zip((*map(str, values.bounds), "+Inf"), values.counts, strict=True):

@@ -1,13 +1,12 @@
 """
-Queue and workers, at the addresses that MiniCPM-o's pages and clients know them by.
+Queue and workers, at the paths that MiniCPM-o's pages and clients use.
 
-All of them are for whoever runs the server, but for a ticket's own address, which is for its owner, too; to others it is not there.
+They are for the operator. A ticket's own path is also open to its owner; other callers get a 404.
 """
 
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -18,47 +17,49 @@ from antiphon.runtime.access.keys import Scope
 from antiphon.runtime.scheduling.base import TicketView, WorkerView
 from antiphon.runtime.scheduling.eta import EMA_ALPHA
 from antiphon.runtime.service import Service
-from antiphon.server.http.auth import GuardedRoute, request_caller
+from antiphon.server.http.auth import EndpointFunction, GuardedRoute, guarded_routes, request_caller
 from antiphon.server.http.errors import json_response
 from antiphon.server.transport import logs
-from antiphon.wire.codec.types import encode
+from antiphon.wire.codec.types import Wire, encode
 from antiphon.wire.http import queue as wire
 
 _REQUEST_TYPES = {"audio": "audio_duplex", "video": "omni_duplex"}
-"""Kinds of conversation by the names that the pages have for them, where those differ."""
+"""Conversation kinds whose name in MiniCPM-o's pages differs from ours."""
 
 
 def routes(service: Service) -> list[Route]:
-    """Everything about queue and workers."""
-    desk = _QueueEndpoints(service)
-    rows: Sequence[tuple[str, str, Any, Scope]] = (
-        ("GET", "/status", desk.status, "admin"),
-        ("GET", "/queue", desk.queue, "admin"),
-        ("GET", "/api/queue", desk.queue, "admin"),
-        ("GET", "/api/config/eta", desk.eta, "admin"),
-        ("GET", "/workers", desk.workers, "admin"),
-        ("GET", "/workers/{id}", desk.worker, "admin"),
-        ("POST", "/workers/{id}/drain", desk.drain, "admin"),
-        ("POST", "/workers/{id}/resume", desk.resume, "admin"),
-        ("DELETE", "/workers/{id}", desk.remove, "admin"),
+    """All routes of queue and workers."""
+    endpoints = _QueueEndpoints(service)
+    rows: Sequence[tuple[str, str, EndpointFunction, Scope]] = (
+        ("GET", "/status", endpoints.status, "admin"),
+        ("GET", "/queue", endpoints.queue, "admin"),
+        ("GET", "/api/queue", endpoints.queue, "admin"),
+        ("GET", "/api/config/eta", endpoints.eta, "admin"),
+        ("GET", "/workers", endpoints.workers, "admin"),
+        ("GET", "/workers/{id}", endpoints.worker, "admin"),
+        ("POST", "/workers/{id}/drain", endpoints.drain, "admin"),
+        ("POST", "/workers/{id}/resume", endpoints.resume, "admin"),
+        ("DELETE", "/workers/{id}", endpoints.remove, "admin"),
     )
-    tickets = (("GET", desk.ticket), ("DELETE", desk.cancel))
+    ticket_methods = (("GET", endpoints.ticket), ("DELETE", endpoints.cancel))
     return [
-        *(GuardedRoute(path, endpoint, service=service, access=access, methods=[method]) for method, path, endpoint, access in rows),
-        *(_TicketRoute("/api/queue/{id}", endpoint, service=service, access="realtime", methods=[method]) for method, endpoint in tickets),
+        *guarded_routes(service, rows),
+        *(
+            _TicketRoute("/api/queue/{id}", endpoint, service=service, access="realtime", methods=[method])
+            for method, endpoint in ticket_methods
+        ),
     ]
 
 
 class _TicketRoute(GuardedRoute):
-    """A ticket's own address: for its owner, and for whoever runs the server, who may have a key for nothing else."""
+    """A ticket: open to its owner, and to the operator, whose key may have only the scope `admin`."""
 
     def is_open_to(self, scopes: Sequence[str]) -> bool:
-        """Whether a key with these scopes may use it."""
         return "admin" in scopes or super().is_open_to(scopes)
 
 
 class _QueueEndpoints:
-    """Queue and workers, as they are asked for."""
+    """The endpoint functions."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -67,11 +68,11 @@ class _QueueEndpoints:
     async def status(self, _request: Request) -> Response:
         """`GET /status`."""
         workers = self._coordinator.workers()
-        serving = [_ticket(seen) for seen in self._coordinator.serving_tickets()]
+        serving = [_ticket(view) for view in self._coordinator.serving_tickets()]
         in_duplex = {ticket.worker_id for ticket in serving if ticket.kind in _REQUEST_TYPES}
 
         def count(state: wire.WorkerStatus) -> int:
-            return sum(seen.state == state for seen in workers)
+            return sum(view.state == state for view in workers)
 
         return _json_response(
             wire.GatewayStatus(
@@ -79,7 +80,7 @@ class _QueueEndpoints:
                 total_workers=len(workers),
                 idle_workers=count("idle"),
                 busy_workers=count("busy"),
-                duplex_workers=sum(seen.state == "busy" and seen.worker.id in in_duplex for seen in workers),
+                duplex_workers=sum(view.state == "busy" and view.worker.id in in_duplex for view in workers),
                 draining_workers=count("draining"),
                 error_workers=count("quarantined"),
                 offline_workers=count("offline"),
@@ -91,7 +92,7 @@ class _QueueEndpoints:
 
     async def queue(self, _request: Request) -> Response:
         """`GET /queue` and `GET /api/queue`."""
-        tickets = [_ticket(seen) for seen in self._coordinator.tickets()]
+        tickets = [_ticket(view) for view in self._coordinator.tickets()]
         return _json_response(
             wire.QueueStatus(
                 now=time.time(),
@@ -108,10 +109,10 @@ class _QueueEndpoints:
 
     async def cancel(self, request: Request) -> Response:
         """`DELETE /api/queue/{id}`."""
-        seen = self._visible_ticket(request)
-        if not self._coordinator.cancel(seen.id):
-            raise ClientError(f"Ticket '{seen.id}' waits no longer: it has its place.", status=409, code="ticket_served")
-        return _json_response(wire.TicketCancelled(ticket_id=seen.id))
+        view = self._visible_ticket(request)
+        if not self._coordinator.cancel(view.id):
+            raise ClientError(f"Ticket '{view.id}' waits no longer: it has its place.", status=409, code="ticket_served")
+        return _json_response(wire.TicketCancelled(ticket_id=view.id))
 
     async def eta(self, _request: Request) -> Response:
         """`GET /api/config/eta`."""
@@ -124,7 +125,7 @@ class _QueueEndpoints:
     async def workers(self, _request: Request) -> Response:
         """`GET /workers`."""
         sessions = self._tickets_by_worker()
-        workers = [_worker(seen, sessions[seen.worker.id]) for seen in self._coordinator.workers()]
+        workers = [_worker(view, sessions[view.worker.id]) for view in self._coordinator.workers()]
         return _json_response(wire.WorkerList(now=time.time(), total=len(workers), workers=workers))
 
     async def worker(self, request: Request) -> Response:
@@ -147,59 +148,59 @@ class _QueueEndpoints:
         id = request.path_params["id"]
         return self._change_worker(request, "worker_removed", self._coordinator.remove_worker, lambda: wire.WorkerRemoved(worker_id=id))
 
-    def _change_worker(self, request: Request, event: str, change: Callable[[str], bool], build_body: Callable[[], Any]) -> Response:
+    def _change_worker(self, request: Request, event: str, change: Callable[[str], bool], build_body: Callable[[], Wire]) -> Response:
         id = self._find_worker(request).worker.id
         change(id)
         logs.get().info(event, worker=id)
         return _json_response(build_body())
 
     def _worker_entry(self, request: Request) -> wire.WorkerStatusEntry:
-        seen = self._find_worker(request)
-        return _worker(seen, self._tickets_by_worker()[seen.worker.id])
+        view = self._find_worker(request)
+        return _worker(view, self._tickets_by_worker()[view.worker.id])
 
     def _tickets_by_worker(self) -> Mapping[str, list[wire.QueueTicket]]:
-        """Who is served, by the worker's id."""
+        """Tickets being served, by their worker's id."""
         sessions: defaultdict[str, list[wire.QueueTicket]] = defaultdict(list)
-        for seen in self._coordinator.serving_tickets():
-            sessions[seen.worker_id or ""].append(_ticket(seen))
+        for view in self._coordinator.serving_tickets():
+            sessions[view.worker_id or ""].append(_ticket(view))
         return sessions
 
     def _visible_ticket(self, request: Request) -> TicketView:
         """
-        The ticket that is asked for.
+        The ticket in the request's path.
 
         Raises:
-            ClientError: there is no such, as far as whoever asks may know.
+            ClientError: there is no such ticket, or the caller may not see it.
         """
         id, caller = request.path_params["id"], request_caller(request.scope)
-        seen = self._coordinator.ticket(id)
+        view = self._coordinator.ticket(id)
         may_see_all = caller.key is None or "admin" in caller.key.scopes
-        if seen is None or not (may_see_all or seen.requirements.tenant == caller.tenant):
+        if view is None or not (may_see_all or view.requirements.tenant == caller.tenant):
             raise ClientError(f"Ticket '{shorten(id)}' not found.", status=404, code="ticket_not_found")
-        return seen
+        return view
 
     def _find_worker(self, request: Request) -> WorkerView:
         id = request.path_params["id"]
-        for seen in self._coordinator.workers():
-            if seen.worker.id == id:
-                return seen
+        for view in self._coordinator.workers():
+            if view.worker.id == id:
+                return view
         raise ClientError(f"Worker '{shorten(id)}' not found.", status=404, code="worker_not_found")
 
 
-def _json_response(body: Any) -> Response:
+def _json_response(body: Wire) -> Response:
     return json_response(encode(body))
 
 
 def _ticket(view: TicketView) -> wire.QueueTicket:
-    wants = view.requirements
+    requirements = view.requirements
     return wire.QueueTicket(
         ticket_id=view.id,
         status=view.state,
-        model=wants.model,
-        kind=wants.kind,
-        request_type=_REQUEST_TYPES.get(wants.kind, wants.kind),
-        tenant=wants.tenant,
-        key_id=wants.key_id or None,
+        model=requirements.model,
+        kind=requirements.kind,
+        request_type=_REQUEST_TYPES.get(requirements.kind, requirements.kind),
+        tenant=requirements.tenant,
+        key_id=requirements.key_id or None,
         enqueued_at=view.enqueued_at,
         position=view.position,
         estimated_wait_s=None if view.wait_s is None else round(view.wait_s, 1),

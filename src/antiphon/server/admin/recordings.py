@@ -1,13 +1,14 @@
 """
-Recorded sessions over HTTP: list, show, read their files, download all of them, delete.
+Recorded sessions over HTTP: list, show, read files, download as zip, delete.
 
-Whoever has a key of the tenant's with the scope `sessions` reaches them; a key that has the scope `admin` too reaches those of all tenants.
+A key with the scope `sessions` sees its tenant's sessions. With the scope `admin` as well, it sees those of all
+tenants.
 """
 
 import re
 import zipfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import Any
+from collections.abc import AsyncIterator, Sequence
+from typing import IO, cast
 
 from msgspec import UNSET
 from starlette.requests import Request
@@ -18,7 +19,7 @@ from antiphon.errors import ClientError
 from antiphon.records import SessionRecord
 from antiphon.runtime.recording.library import RecordingLibrary
 from antiphon.runtime.service import Service
-from antiphon.server.http.auth import GuardedRoute, request_caller
+from antiphon.server.http.auth import EndpointFunction, guarded_routes, request_caller
 from antiphon.server.http.errors import error_response, json_response
 from antiphon.server.http.paging import page_limit, page_order
 from antiphon.stores.blobs import Blob
@@ -31,27 +32,27 @@ EVENTS_TYPE = "application/x-ndjson"
 _MEDIA_TYPES = {"json": "application/json", "jsonl": EVENTS_TYPE, "wav": "audio/wav", "jpg": "image/jpeg"}
 
 _PRIVATE_HEADERS = {"x-content-type-options": "nosniff", "cache-control": "private, no-store"}
-"""What people said stays in no cache, and is shown as nothing but what it is."""
-
-EndpointFunction = Callable[[Request], Awaitable[Response]]
+"""Recordings are private: no cache keeps them, and no browser guesses another type for them."""
 
 
 def routes(service: Service) -> list[Route]:
-    """Everything under `/v1/sessions`."""
+    """All routes under `/v1/sessions`."""
     recordings = service.recordings
-    served: Sequence[tuple[str, str, EndpointFunction]] = (
-        (PATH, "GET", _list(recordings)),
-        (f"{PATH}/{{id}}", "GET", _show(recordings)),
-        (f"{PATH}/{{id}}", "DELETE", _delete(recordings)),
-        (f"{PATH}/{{id}}/events", "GET", _events(recordings)),
-        (f"{PATH}/{{id}}/files/{{name:path}}", "GET", _file(recordings)),
-        (f"{PATH}/{{id}}/download", "GET", _download(recordings)),
+    return guarded_routes(
+        service,
+        [
+            ("GET", PATH, _list(recordings), "sessions"),
+            ("GET", f"{PATH}/{{id}}", _show(recordings), "sessions"),
+            ("DELETE", f"{PATH}/{{id}}", _delete(recordings), "sessions"),
+            ("GET", f"{PATH}/{{id}}/events", _events(recordings), "sessions"),
+            ("GET", f"{PATH}/{{id}}/files/{{name:path}}", _file(recordings), "sessions"),
+            ("GET", f"{PATH}/{{id}}/download", _download(recordings), "sessions"),
+        ],
     )
-    return [GuardedRoute(path, serve, service=service, access="sessions", methods=[method]) for path, method, serve in served]
 
 
 def _visible_tenant(request: Request) -> str | None:
-    """Whose sessions whoever asks may see; None for everybody's."""
+    """The tenant whose sessions the caller may see; None for all tenants."""
     caller = request_caller(request.scope)
     return None if caller.key is not None and "admin" in caller.key.scopes else caller.tenant
 
@@ -60,9 +61,9 @@ def _list(recordings: RecordingLibrary) -> EndpointFunction:
     async def list_sessions(request: Request) -> Response:
         query = request.query_params
         page = await recordings.page(_visible_tenant(request), after=query.get("after"), limit=page_limit(query), order=page_order(query))
-        shown = [_to_wire(session) for session in page.sessions]
-        first_id, last_id = (shown[0].id, shown[-1].id) if shown else (None, None)
-        return json_response(encode(RecordedSessionList(data=shown, first_id=first_id, last_id=last_id, has_more=page.has_more)))
+        sessions = [_to_wire(session) for session in page.sessions]
+        first_id, last_id = (sessions[0].id, sessions[-1].id) if sessions else (None, None)
+        return json_response(encode(RecordedSessionList(data=sessions, first_id=first_id, last_id=last_id, has_more=page.has_more)))
 
     return list_sessions
 
@@ -137,7 +138,7 @@ def _to_wire(session: SessionRecord, files: Sequence[Blob] = ()) -> RecordedSess
 
 
 def _file_response(recordings: RecordingLibrary, session: SessionRecord, file: Blob, request: Request) -> Response:
-    """A file, or the part of it that is asked for."""
+    """The file, or the byte range that the request asks for."""
     span = parse_range(request.headers.get("range"), file.bytes)
     headers = _PRIVATE_HEADERS | {"accept-ranges": "bytes"}
     if span is None:
@@ -156,15 +157,19 @@ def _file_response(recordings: RecordingLibrary, session: SessionRecord, file: B
 
 def parse_range(header: str | None, size_bytes: int) -> range | None:
     """
-    What a `Range` header asks for: empty where there is nothing of it; None for all, as where it asks for what we don't do.
+    The byte range of a `Range` header.
 
-    Source: RFC 9110 section 14.2, by which a server may pass over the header.
+    Returns:
+        An empty range where the file has none of the bytes; None to send the whole file, also for forms that we don't
+        support.
+
+    Source: RFC 9110 section 14.2, by which a server may ignore the header.
     """
     match = re.fullmatch(r"bytes=(\d{0,15})-(\d{0,15})", header or "", re.ASCII)
     if match is None or match.groups() == ("", ""):
         return None
     first, last = match.groups()
-    if not first:  # so many of the last
+    if not first:  # a suffix range: the last bytes
         return range(max(0, size_bytes - int(last)), size_bytes)
     if last and int(last) < int(first):
         return None
@@ -172,32 +177,31 @@ def parse_range(header: str | None, size_bytes: int) -> range | None:
 
 
 class _ZipBuffer:
-    """Takes what a zip file is made of, until it is sent."""
+    """Collects the zip writer's output until it is sent."""
 
     def __init__(self) -> None:
         self._pending = bytearray()
 
-    def write(self, piece: bytes) -> int:
-        """Take a piece."""
-        self._pending += piece
-        return len(piece)
+    def write(self, chunk: bytes) -> int:
+        self._pending += chunk
+        return len(chunk)
 
     def flush(self) -> None:
-        """Nothing is held back."""
+        """Nothing to do; zipfile calls it."""
 
     def take(self) -> bytes:
-        """All since the last time."""
-        taken, self._pending = bytes(self._pending), bytearray()
-        return taken
+        """Everything written since the last call."""
+        pending, self._pending = bytes(self._pending), bytearray()
+        return pending
 
 
 async def _zip_stream(recordings: RecordingLibrary, session: SessionRecord, files: Sequence[Blob]) -> AsyncIterator[bytes]:
-    """A zip file of all of them, made while it is sent; nothing is compressed, as that would keep the others waiting."""
-    out: Any = _ZipBuffer()
-    with zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as archive:
+    """A zip file, built while it is sent. Nothing is compressed: that would block the event loop."""
+    buffer = _ZipBuffer()
+    with zipfile.ZipFile(cast(IO[bytes], buffer), "w", zipfile.ZIP_STORED) as archive:
         for file in files:
             with archive.open(zipfile.ZipInfo(f"{session.id}/{file.name}"), "w", force_zip64=True) as entry:
-                async for piece in recordings.chunks(session, file):
-                    entry.write(piece)
-                    yield out.take()
-    yield out.take()
+                async for chunk in recordings.chunks(session, file):
+                    entry.write(chunk)
+                    yield buffer.take()
+    yield buffer.take()

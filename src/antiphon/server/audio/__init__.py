@@ -1,1 +1,1 @@
-"""The routes below `/v1/audio`."""
+"""Routes under `/v1/audio`."""

@@ -12,23 +12,23 @@ from antiphon.errors import ClientError, missing_parameter, shorten
 from antiphon.server.http.body import read_body
 
 FILE_LIMIT_BYTES = 25 << 20
-"""As upstream."""
+"""The same as OpenAI's."""
 
 FORM_LIMIT_BYTES = FILE_LIMIT_BYTES + (256 << 10)
 FIELD_LIMIT_BYTES = 64 << 10
 MAX_FIELDS = 128
 
 _CHUNK_BYTES = 256 << 10
-"""Of a form that is read before the loop has its turn."""
+"""How much of a form is parsed before other tasks get a turn."""
 
 
 class UploadForm(NamedTuple):
     """
-    A form.
+    A parsed form.
 
     Attributes:
-        fields: names and values, in their order.
-        file: what came as `file`.
+        fields: names and values, in order.
+        file: content of the part named `file`.
     """
 
     fields: list[tuple[str, str]]
@@ -36,15 +36,15 @@ class UploadForm(NamedTuple):
 
 
 class _InMemoryParser(MultiPartParser):
-    spool_max_size = 2 * FILE_LIMIT_BYTES  # never reached: what is uploaded is read once, and leaves no trace on a disk
+    spool_max_size = 2 * FILE_LIMIT_BYTES  # never reached: uploads stay in memory and are never written to disk
 
 
 async def read_form(request: Request) -> UploadForm:
     """
-    The form that is a request's body.
+    The request's body as a form.
 
     Raises:
-        ClientError: it is none, has no file, or is too large.
+        ClientError: it is not a form, has no file, or is too large.
     """
     content_type = request.headers.get("content-type", "")
     if content_type.partition(";")[0].strip().lower() != "multipart/form-data":
@@ -75,6 +75,6 @@ async def read_form(request: Request) -> UploadForm:
 
 
 async def _chunks(body: bytes) -> AsyncGenerator[bytes, None]:
-    for at in range(0, len(body), _CHUNK_BYTES):
-        yield body[at : at + _CHUNK_BYTES]
+    for offset in range(0, len(body), _CHUNK_BYTES):
+        yield body[offset : offset + _CHUNK_BYTES]
         await asyncio.sleep(0)

@@ -1,7 +1,7 @@
 """
-Speech over HTTP: `POST /v1/audio/transcriptions` and `POST /v1/audio/speech`, by the ears and the voice of the server.
+`POST /v1/audio/transcriptions` and `POST /v1/audio/speech`, with the transcriber and the voice of the server.
 
-There is one of each, so that a client's name for it only has to be one that clients use; see `docs/reference/audio-api.md`.
+There is one of each, so any model name of OpenAI's means it; see `docs/reference/audio-api.md`.
 """
 
 from starlette.routing import Route
@@ -14,7 +14,7 @@ from antiphon.server.http.auth import GuardedRoute
 
 
 def routes(service: Service) -> list[Route]:
-    """Everything under `/v1/audio`."""
+    """All routes under `/v1/audio`."""
     endpoints: dict[str, ASGIApp] = {
         "/v1/audio/transcriptions": TranscriptionEndpoint(service),
         "/v1/audio/speech": SpeechEndpoint(service),

@@ -1,4 +1,4 @@
-"""`POST /v1/audio/speech`: a text read aloud, sent while it is made."""
+"""`POST /v1/audio/speech`: reads a text aloud and streams the audio while it is made."""
 
 import importlib.util
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -9,9 +9,8 @@ from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
 from antiphon.audio import duration_ms
-from antiphon.errors import ServerError, unsupported_parameter, unsupported_value
+from antiphon.errors import ServerError, model_not_found, unsupported_parameter, unsupported_value
 from antiphon.runtime.service import Service
-from antiphon.server.audio import models as audio_models
 from antiphon.server.audio.streaming import EVENT_STREAM_TYPE, CancellableRequest, HttpResponseWriter, write_all
 from antiphon.server.http.auth import track_response
 from antiphon.server.http.body import read_json_body
@@ -23,39 +22,41 @@ from antiphon.wire.http.audio import SpeechAudioDelta, SpeechAudioDone, SpeechEv
 if TYPE_CHECKING:
     from antiphon.engines.cascade.parts import SpeechStack
 
+MODEL_ALIASES = ("tts-1", "tts-1-hd", "gpt-4o-mini-tts", "gpt-4o-mini-tts-2025-12-15")
+"""OpenAI's models. Clients name them, and get the server's voice."""
+
 MS_PER_TOKEN = 50
-"""Sound that is counted as a token, as in conversations."""
+"""Audio that counts as one token, as in conversations."""
 
 CHARACTERS_PER_TOKEN = 4
 
 FORMATS = ("mp3", "opus", "flac", "wav", "pcm")
-"""And `aac`, where what that takes is installed."""
+"""And `aac`, where PyAV is installed."""
 
 DEFAULT_VOICE_ALIASES = ("fable", "onyx", "nova")
-"""Voices that clients know from this route alone; where there is none of that name, the voice that is there speaks."""
+"""Voices that only this route has at OpenAI. Where the server has none of that name, its own voice speaks."""
 
 
 class SpeechEndpoint:
-    """The endpoint, as a bare ASGI application: its answer is written as it is made."""
+    """A bare ASGI endpoint, so that it can stream its answer."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request."""
         service = self._service
         body = await read_json_body(Request(scope, receive))
         service.live_sessions.check_admission()
-        parts = service.speech.stack
+        stack = service.speech.stack
         request = decode_speech_request(body)
         _check_request(request, service.config.speech.voice)
-        reading = _SpeechSynthesis(service, request, parts)
+        synthesis = _SpeechSynthesis(service, request, stack)
 
         async def work() -> None:
             await service.speech.load()
-            await write_all(HttpResponseWriter(scope, send, reading.media_type), reading.body())
+            await write_all(HttpResponseWriter(scope, send, synthesis.media_type), synthesis.body())
 
-        async with track_response(scope, lambda: reading.usage.total_tokens):
+        async with track_response(scope, lambda: synthesis.usage.total_tokens):
             await CancellableRequest().run(scope, service.live_sessions, work)
 
 
@@ -64,9 +65,10 @@ def _check_request(request: SpeechRequest, model: str) -> None:
     Refuse what the voice can't do.
 
     Raises:
-        ClientError: it is asked for.
+        ClientError: the request asks for it.
     """
-    audio_models.check_model(request.model, model, audio_models.SPEECH_MODELS)
+    if request.model not in (models := (model, *MODEL_ALIASES)):
+        raise model_not_found(request.model, models)
     if request.instructions:
         raise unsupported_parameter("instructions", request.model)
     formats = (*FORMATS, *(["aac"] if importlib.util.find_spec("av") else []))
@@ -86,7 +88,7 @@ class _SpeechSynthesis:
         from antiphon.speech.audio_files import encode  # noqa: PLC0415 - its libraries take a while to load, and many servers need none
 
         if stack.synthesizer is None:
-            raise ServerError("This server has no voice.", status=501, code="speech_not_available")
+            raise ServerError("This server has no text to speech.", status=501, code="speech_not_available")
         self._synthesizer: Mouth = stack.synthesizer
         self._request = request
         self._audio_files = service.speech.audio_files
@@ -99,13 +101,13 @@ class _SpeechSynthesis:
 
     @property
     def usage(self) -> SpeechUsage:
-        """What it came to so far."""
-        read = -(-len(self._request.input) // CHARACTERS_PER_TOKEN)
-        said = round(self._audio_ms / MS_PER_TOKEN)
-        return SpeechUsage(input_tokens=read, output_tokens=said, total_tokens=read + said)
+        """Usage so far."""
+        input_tokens = -(-len(self._request.input) // CHARACTERS_PER_TOKEN)
+        output_tokens = round(self._audio_ms / MS_PER_TOKEN)
+        return SpeechUsage(input_tokens=input_tokens, output_tokens=output_tokens, total_tokens=input_tokens + output_tokens)
 
     def body(self) -> AsyncIterator[bytes] | AsyncIterator[SpeechEvent]:
-        """The file, or events with it."""
+        """The audio file in chunks, or events with its chunks."""
         return self._events() if self.media_type == EVENT_STREAM_TYPE else self._file()
 
     async def _events(self) -> AsyncIterator[SpeechEvent]:
@@ -131,12 +133,12 @@ class _SpeechSynthesis:
         clauses, speakable = ClauseSplitter(), TextNormalizer()
         resampler = Resampler(self._synthesizer.rate_hz, self._rate_hz, live=True)
         for clause in (*clauses.feed(self._request.input), *clauses.flush()):
-            said = cast(
+            chunks = cast(
                 AsyncGenerator[Piece, None], synthesize_clause(self._synthesizer, clause, speakable, self._voice, self._request.speed)
             )
-            async with aclosing(said):
-                async for piece in said:
-                    if pcm := resampler.process(piece.pcm):
+            async with aclosing(chunks):
+                async for chunk in chunks:
+                    if pcm := resampler.process(chunk.pcm):
                         yield pcm
-        if rest := resampler.flush():
-            yield rest
+        if tail := resampler.flush():
+            yield tail

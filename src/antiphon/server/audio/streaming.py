@@ -1,14 +1,13 @@
 """
-An answer that is made while it is sent, piece by piece, through the server underneath: it waits where the client does not read.
+A response that is sent in chunks while it is made. It waits where the client does not read.
 
-Whatever fails before the first piece is a plain HTTP error. After it, an answer of bytes is broken off, as one that ends would pass for
-whole; a stream of events says what failed.
+What fails before the first chunk is a plain HTTP error. After that, a response of bytes is cut off, because a regular
+end would make it look complete; an event stream sends an `error` event.
 """
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
-from typing import Any
 
 import msgspec
 from starlette.types import Scope, Send
@@ -26,7 +25,7 @@ class CancellableRequest:
     Work for a client that may leave, in a server that may stop.
 
     Attributes:
-        fault: why the server ended it; None where it did not.
+        error: why the server ended it; None where it did not.
     """
 
     def __init__(self) -> None:
@@ -36,33 +35,31 @@ class CancellableRequest:
 
     async def run(self, scope: Scope, live_sessions: LiveSessions, work: Callable[[], Awaitable[None]]) -> None:
         """
-        Do the work, until it is done or nobody waits for it.
+        Do the work until it is done, the client has gone, or the server stops.
 
         Raises:
-            ApiError: the work's, or that the server stops.
+            ApiError: raised by the work, or because the server stops.
         """
 
-        async def held() -> None:
+        async def run_work() -> None:
             await work()
 
         async with asyncio.TaskGroup() as tasks:
-            self._task = tasks.create_task(held())
-            line = connection.from_scope(scope)
-            with line.notify(self), live_sessions.track(self):
+            self._task = tasks.create_task(run_work())
+            client = connection.from_scope(scope)
+            with client.notify(self), live_sessions.track(self):
                 await asyncio.wait([self._task])
-                if self.error is not None and line.cycle.response_started:
-                    line.drop("broken_off")
+                if self.error is not None and client.cycle.response_started:
+                    client.drop("broken_off")
                     await self._client_gone.wait()
         if self.error is not None and not self._client_gone.is_set():
             raise self.error
 
-    def shut_down(self, fault: ApiError) -> None:
-        """The server stops."""
-        self.error = fault
+    def shut_down(self, error: ApiError) -> None:
+        self.error = error
         self._cancel()
 
     def hang_up(self) -> None:
-        """The client is gone."""
         self._client_gone.set()
         self._cancel()
 
@@ -71,18 +68,18 @@ class CancellableRequest:
             self._task.cancel()
 
     def pause(self) -> None:
-        """The client is behind; whoever sends to it waits of itself."""
+        """Nothing to do: the ASGI `send` waits by itself."""
 
     def resume(self) -> None:
-        """The client has caught up."""
+        """Nothing to do."""
 
 
 class HttpResponseWriter:
     """
-    The way to one client.
+    Writes a chunked response to one client.
 
     Args:
-        media_type: of the answer; with `EVENTS` it can tell of a failure.
+        media_type: of the response; one of `EVENT_STREAM_TYPE` can carry an error.
     """
 
     def __init__(self, scope: Scope, send: Send, media_type: str) -> None:
@@ -92,41 +89,41 @@ class HttpResponseWriter:
         self._has_begun = False
 
     async def send_event(self, event: Tagged) -> None:
-        """Send an event."""
         await self.send_chunk(_encode_sse(event.type, encode(event)))
 
     async def send_chunk(self, chunk: bytes) -> None:
-        """Send more of the answer; its head goes before the first."""
+        """Send a chunk; the head goes before the first."""
         if not chunk:
             return
         await self._send_head()
         await self._send({"type": "http.response.body", "body": chunk, "more_body": True})
 
     async def end(self) -> None:
-        """The answer is whole."""
+        """Finish the response."""
         await self._send_head()
         await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def fail(self, fault: ApiError) -> None:
+    async def fail(self, error: ApiError) -> None:
         """
-        Tell of a failure.
+        Report an error.
 
         Raises:
-            ApiError: that one, where nothing was sent yet.
+            ApiError: that error, where nothing was sent yet.
         """
         if not self._has_begun:
-            raise fault
+            raise error
         if self._media_type == EVENT_STREAM_TYPE:
-            await self.send_chunk(_encode_sse("error", msgspec.json.encode(fault.body())))
+            await self.send_chunk(_encode_sse("error", msgspec.json.encode(error.body())))
             await self.end()
             return
         self._connection.drop("broken_off")
-        await asyncio.Event().wait()  # until that is known, which ends this
+        await asyncio.Event().wait()  # until the lost connection cancels this task
 
     async def _send_head(self) -> None:
         if self._has_begun:
             return
         self._has_begun = True
+        # nginx would buffer the stream without the last one
         headers = [(b"content-type", self._media_type.encode()), (b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no")]
         await self._send({"type": "http.response.start", "status": 200, "headers": headers})
 
@@ -135,18 +132,18 @@ def _encode_sse(event_type: str, json: bytes) -> bytes:
     return b"event: %b\ndata: %b\n\n" % (event_type.encode(), json)
 
 
-async def write_all(writer: HttpResponseWriter, items: AsyncIterator[Any]) -> None:
+async def write_all(writer: HttpResponseWriter, items: AsyncIterator[bytes] | AsyncIterator[Tagged]) -> None:
     """
-    Send all of an answer: bytes as they are, events framed.
+    Send a whole response: bytes as they are, events as server-sent events.
 
     Raises:
         ApiError: it failed before anything was sent.
     """
     try:
-        async with aclosing(items) as each:  # type: ignore[type-var]  # a generator's
-            async for piece in each:
-                await (writer.send_chunk(piece) if isinstance(piece, bytes) else writer.send_event(piece))
-    except ApiError as fault:
-        await writer.fail(fault)
+        async with aclosing(items) as stream:  # type: ignore[type-var]  # a generator's
+            async for item in stream:
+                await (writer.send_chunk(item) if isinstance(item, bytes) else writer.send_event(item))
+    except ApiError as error:
+        await writer.fail(error)
     else:
         await writer.end()

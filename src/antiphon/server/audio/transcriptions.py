@@ -1,4 +1,4 @@
-"""`POST /v1/audio/transcriptions`: a recording written down, whole or as it is heard."""
+"""`POST /v1/audio/transcriptions`: transcribes a recording, whole or as a stream."""
 
 import math
 from collections.abc import AsyncIterator
@@ -9,10 +9,9 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from antiphon.engine_api.options import Transcription as Wish
-from antiphon.errors import ServerError, mutually_exclusive, unsupported_parameter, unsupported_value
+from antiphon.engine_api.options import Transcription as TranscriptionOptions
+from antiphon.errors import ServerError, model_not_found, mutually_exclusive, unsupported_parameter, unsupported_value
 from antiphon.runtime.service import Service
-from antiphon.server.audio import models as audio_models
 from antiphon.server.audio.form import read_form
 from antiphon.server.audio.streaming import EVENT_STREAM_TYPE, CancellableRequest, HttpResponseWriter, write_all
 from antiphon.server.http.auth import track_response
@@ -37,61 +36,70 @@ if TYPE_CHECKING:
     from antiphon.engines.cascade.parts import SpeechStack
     from antiphon.speech.stt.long_form import TranscriptChunk
 
+MODEL_ALIASES = (
+    "whisper-1",
+    "gpt-transcribe",
+    "gpt-4o-transcribe",
+    "gpt-4o-mini-transcribe",
+    "gpt-4o-mini-transcribe-2025-12-15",
+)
+"""OpenAI's models. Clients name them, and get the server's transcriber."""
+
 TOKENS_PER_S = 20
-"""Tokens that a second of sound is counted as, as in conversations."""
+"""Tokens that a second of audio counts as, as in conversations."""
 
 FORMATS = ("json", "text", "srt", "verbose_json", "vtt")
 STREAMING_FORMATS = ("json", "text")
 
 
 class TranscriptionEndpoint:
-    """The endpoint, as a bare ASGI application: its answer may be written as it is made."""
+    """A bare ASGI endpoint, so that it can stream its answer."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request."""
         service = self._service
         service.live_sessions.check_admission()
-        parts = service.speech.stack
-        recordings = service.speech.audio_files
+        stack = service.speech.stack
+        audio_files = service.speech.audio_files
         form = await read_form(Request(scope, receive))
         request = read_transcription_form(form.fields)
         _check_request(request, service.config.speech.ears)
-        writing = _TranscriptionJob(request, parts)
+        job = _TranscriptionJob(request, stack)
 
         async def work() -> None:
             await service.speech.load()
-            writing.start(recordings.decode(form.file))
+            job.start(audio_files.decode(form.file))
             if request.stream:
-                await write_all(HttpResponseWriter(scope, send, EVENT_STREAM_TYPE), writing.events())
+                await write_all(HttpResponseWriter(scope, send, EVENT_STREAM_TYPE), job.events())
             else:
-                await (await writing.response())(scope, receive, send)
+                await (await job.response())(scope, receive, send)
 
-        async with track_response(scope, lambda: writing.tokens):
+        async with track_response(scope, lambda: job.tokens):
             await CancellableRequest().run(scope, service.live_sessions, work)
 
 
 def _check_request(request: TranscriptionRequest, model: str) -> None:
     """
-    Refuse what no ear does, whichever it is.
+    Refuse what no transcriber supports.
 
     Raises:
-        ClientError: it is asked for.
+        ClientError: the request asks for it.
     """
-    audio_models.check_model(request.model, model, audio_models.TRANSCRIPTION_MODELS)
+    if request.model not in (models := (model, *MODEL_ALIASES)):
+        raise model_not_found(request.model, models)
     formats = STREAMING_FORMATS if request.stream else FORMATS
     if request.response_format not in formats:
         raise unsupported_value("response_format", request.response_format, request.model, formats)
-    refused = {
+    unsupported_params = {
         "include": bool(request.include),
         "temperature": bool(request.temperature),
         "known_speaker_names": bool(request.known_speaker_names),
         "known_speaker_references": bool(request.known_speaker_references),
     }
-    for param, is_refused in refused.items():
-        if is_refused:
+    for param, is_set in unsupported_params.items():
+        if is_set:
             raise unsupported_parameter(param, request.model)
     if request.chunking_strategy not in (UNSET, "", "auto"):
         raise unsupported_value("chunking_strategy", request.chunking_strategy, request.model, ["auto"])
@@ -99,8 +107,8 @@ def _check_request(request: TranscriptionRequest, model: str) -> None:
         raise mutually_exclusive("languages", ("language", "languages"))
 
 
-def _transcription_options(request: TranscriptionRequest) -> Wish:
-    return Wish(
+def _transcription_options(request: TranscriptionRequest) -> TranscriptionOptions:
+    return TranscriptionOptions(
         languages=tuple(request.languages or ()) or ((request.language,) if request.language else ()),
         prompt=request.prompt or None,
         keywords=tuple(request.keywords or ()),
@@ -109,11 +117,11 @@ def _transcription_options(request: TranscriptionRequest) -> Wish:
 
 
 class _TranscriptionJob:
-    """One recording, written down."""
+    """Transcribes one recording."""
 
     def __init__(self, request: TranscriptionRequest, stack: "SpeechStack") -> None:
         if stack.transcriber is None:
-            raise ServerError("This server has no ears.", status=501, code="speech_not_available")
+            raise ServerError("This server has no speech recognition.", status=501, code="speech_not_available")
         self._transcriber: Ear = stack.transcriber
         self._request = request
         self._options = _transcription_options(request)
@@ -121,10 +129,13 @@ class _TranscriptionJob:
 
     def start(self, audio: AsyncIterator[bytes]) -> None:
         """
-        The recording that is to be written down.
+        Start transcribing.
+
+        Args:
+            audio: the recording, decoded.
 
         Raises:
-            ClientError: the ear can't do what is wished.
+            ClientError: the transcriber doesn't support an option.
         """
         from antiphon.speech.stt.long_form import transcribe_long  # noqa: PLC0415 - its libraries take a while to load, and many servers need none
 
@@ -133,8 +144,8 @@ class _TranscriptionJob:
 
     @property
     def tokens(self) -> int:
-        """What it is counted as."""
-        return math.ceil(self._duration_s * TOKENS_PER_S) + sum(passage.transcript.tokens for passage in self._chunks)
+        """Usage, for the rate limits."""
+        return math.ceil(self._duration_s * TOKENS_PER_S) + sum(chunk.transcript.tokens for chunk in self._chunks)
 
     @property
     def _duration_s(self) -> float:
@@ -142,20 +153,20 @@ class _TranscriptionJob:
 
     @property
     def _text(self) -> str:
-        return " ".join(passage.transcript.text for passage in self._chunks if passage.transcript.text)
+        return " ".join(chunk.transcript.text for chunk in self._chunks if chunk.transcript.text)
 
     async def events(self) -> AsyncIterator[TranscriptTextDelta | TranscriptTextDone]:
-        """What is said, a stretch at a time, and then all of it."""
-        async for passage in self._chunk_stream:
-            if passage.transcript.text:
-                yield TranscriptTextDelta(delta=(" " if self._text else "") + passage.transcript.text)
-            self._chunks.append(passage)
+        """The transcript in deltas, and then whole."""
+        async for chunk in self._chunk_stream:
+            if chunk.transcript.text:
+                yield TranscriptTextDelta(delta=(" " if self._text else "") + chunk.transcript.text)
+            self._chunks.append(chunk)
         yield TranscriptTextDone(text=self._text)
 
     async def response(self) -> Response:
-        """All that is said, in the form that was asked for."""
-        async for passage in self._chunk_stream:
-            self._chunks.append(passage)
+        """The whole transcript in the requested format."""
+        async for chunk in self._chunk_stream:
+            self._chunks.append(chunk)
         match self._request.response_format:
             case "text":
                 return PlainTextResponse(self._text + "\n")
@@ -174,17 +185,17 @@ class _TranscriptionJob:
 
     @property
     def _segments(self) -> list[TimedText]:
-        return [segment for passage in self._chunks for segment in passage.segments]
+        return [segment for chunk in self._chunks for segment in chunk.segments]
 
     def _verbose(self) -> VerboseTranscription:
-        wanted = self._request.timestamp_granularities or ["segment"]
-        heard_in = next((passage.transcript.language for passage in self._chunks if passage.transcript.language), None)
+        granularities = self._request.timestamp_granularities or ["segment"]
+        language = next((chunk.transcript.language for chunk in self._chunks if chunk.transcript.language), None)
         return VerboseTranscription(
-            language=heard_in or next(iter(self._options.languages), ""),
+            language=language or next(iter(self._options.languages), ""),
             duration=round(self._duration_s, 3),
             text=self._text,
-            segments=_segments(self._segments) if "segment" in wanted else UNSET,
-            words=[_word(word) for passage in self._chunks for word in passage.words] if "word" in wanted else UNSET,
+            segments=_segments(self._segments) if "segment" in granularities else UNSET,
+            words=[_word(word) for chunk in self._chunks for word in chunk.words] if "word" in granularities else UNSET,
             usage=self._usage,
         )
 

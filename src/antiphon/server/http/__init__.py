@@ -1,1 +1,1 @@
-"""What all HTTP routes share: authentication, reading bodies, errors, paging."""
+"""Shared by all HTTP routes: authentication, request bodies, errors, paging, access log."""

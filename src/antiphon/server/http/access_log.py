@@ -1,4 +1,4 @@
-"""What is known of every request: its id, its line in the log, and what it adds to the numbers."""
+"""Request ids, the access log, and request metrics."""
 
 import time
 from collections.abc import Sequence
@@ -13,52 +13,51 @@ from antiphon.runtime.service import Service
 from antiphon.server.transport import connection, logs
 
 CLIENT_CLOSED_REQUEST = 499
-"""The status of a request whose client left before it was answered; the one that nginx gives it."""
+"""Logged when the client left before the response began; the number is nginx's."""
 
 SWITCHING_PROTOCOLS = 101
-"""The status of a request that became a WebSocket; its line comes when that ends."""
+"""Status of a request that became a WebSocket, which is logged when it ends."""
 
 PROBE_PATHS = ("/livez", "/readyz", "/health", "/metrics")
-"""Routes that machines ask all the time: their lines are for debugging."""
+"""Paths that monitors poll: logged at level debug."""
 
 
 class AccessLogMiddleware:
-    """Gives every request an id and a line in the log, and its answer the headers that SDKs look for."""
+    """Gives every request an id and a log line, and every response the headers that SDKs look for."""
 
     def __init__(self, app: ASGIApp, service: Service) -> None:
         self._app = app
         self._service = service
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """An ASGI application around another."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         request_id = new_id("req")
-        # The request has its task, and the task its context: nothing is to be unbound.
+        # Every request has a task, and so a context, of its own: no need to unbind.
         structlog.contextvars.bind_contextvars(request_id=request_id)
-        reply = _ResponseSender(send, request_id, self._service.live_sessions)
+        sender = _ResponseSender(send, request_id, self._service.live_sessions)
         self._service.metrics.active += 1
         try:
-            await self._app(scope, receive, reply)
+            await self._app(scope, receive, sender)
         except Exception:  # where a request ends
             logs.get().exception("defect")
         finally:
             self._service.metrics.active -= 1
-            self._record_request(scope, reply.status, time.perf_counter() - reply.started_at)
+            self._record_request(scope, sender.status, time.perf_counter() - sender.started_at)
 
     def _record_request(self, scope: Scope, status: int, elapsed_s: float) -> None:
         route = getattr(scope.get("route"), "path", "none")
         self._service.metrics.requests[route, scope["method"], status].observe(elapsed_s)
-        told: dict[str, Any] = {"method": scope["method"], "path": scope["path"], "status": status, "ms": round(elapsed_s * 1000, 1)}
+        fields: dict[str, Any] = {"method": scope["method"], "path": scope["path"], "status": status, "ms": round(elapsed_s * 1000, 1)}
         if (dropped := connection.from_scope(scope).drop_reason) is not None:
-            told["dropped"] = dropped
+            fields["dropped"] = dropped
         log = logs.get()
-        (log.debug if route in PROBE_PATHS else log.info)("request", **told)
+        (log.debug if route in PROBE_PATHS else log.info)("request", **fields)
 
 
 class _ResponseSender:
-    """The way to the client, with the headers that every answer has."""
+    """An ASGI `send` that adds the headers of every response."""
 
     def __init__(self, send: Send, request_id: str, live_sessions: LiveSessions) -> None:
         self.started_at = time.perf_counter()
@@ -68,7 +67,6 @@ class _ResponseSender:
         self._live_sessions = live_sessions
 
     async def __call__(self, message: Message) -> None:
-        """An ASGI `send`."""
         if message["type"] == "http.response.start":
             self.status = message["status"]
             message["headers"] = [*message.get("headers", ()), *self._headers()]

@@ -1,21 +1,21 @@
 """
-Who may use which route: the host they ask for, the page they come from, their key, its scope and its limits.
+Who may use a route: checks the host, the origin, the key, its scope and its limits.
 
-All of it is decided by the route that was matched, never by the path as text, and before a byte of the body is read.
+The route that matched decides, never the path as text, and before any of the body is read.
 """
 
 import contextlib
 import ipaddress
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Literal
+from typing import Literal, TypeAlias
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from antiphon.config.settings import ServerSettings
 from antiphon.engine_api.options import ConversationKind, ConversationSettings
@@ -28,9 +28,11 @@ from antiphon.server.http.errors import on_api_error, on_exception_group, on_htt
 
 Access = Literal["probe", "public", "worker"] | keys.Scope
 """
-Who may use a route: `probe`, whoever asks, by any name; `public`, whoever asks; `worker`, whoever has the key of workers; else a key with
-that scope.
+Who may use a route. `probe`: everyone, under any host name; `public`: everyone; `worker`: holders of the workers' key;
+otherwise keys with that scope.
 """
+
+EndpointFunction: TypeAlias = Callable[[Request], Awaitable[Response]]
 
 _EXCEPTION_HANDLERS = {ApiError: on_api_error, ExceptionGroup: on_exception_group, HTTPException: on_http_exception}
 
@@ -49,60 +51,61 @@ _EXPOSED_HEADERS = (
 
 class GuardedRoute(Route):
     """
-    A route that says who may use it.
+    A route that checks who may use it.
 
     Args:
-        access: who.
-
-    Attributes:
-        service: what it serves.
+        access: who may.
     """
 
     def __init__(
-        self, path: str, endpoint: Callable[..., Any], *, service: Service, access: Access, methods: Sequence[str] | None = None
+        self, path: str, endpoint: EndpointFunction | ASGIApp, *, service: Service, access: Access, methods: Sequence[str] | None = None
     ) -> None:
         super().__init__(path, endpoint, methods=methods)
         self.access = access
         self.service = service
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a request that matched, or refuse it."""
+        """Serve a matched request, or refuse it."""
         headers = Headers(scope=scope)
-        reply = _ResponseSender(send)
+        sender = _ResponseSender(send)
         try:
             if self.access != "probe":
-                reply.origin = _verify_origin(headers, self.service.config.server, needs_key=self.access != "public")
-            if reply.origin and scope["method"] == "OPTIONS":
-                await Response(status_code=204, headers=_preflight_headers(headers))(scope, receive, reply)
+                sender.origin = _verify_origin(headers, self.service.config.server, needs_key=self.access != "public")
+            if sender.origin and scope["method"] == "OPTIONS":
+                await Response(status_code=204, headers=_preflight_headers(headers))(scope, receive, sender)
                 return
             if self.access not in ("probe", "public"):
-                await self._authorize(scope, headers, reply)
-            await super().handle(scope, receive, reply)
-        except (ApiError, ExceptionGroup, HTTPException) as error:  # handled here, so that the answer gets its headers
-            if reply.has_begun:
+                await self._authorize(scope, headers, sender)
+            await super().handle(scope, receive, sender)
+        except (
+            ApiError,
+            ExceptionGroup,
+            HTTPException,
+        ) as error:  # handled here, so that the response gets its CORS and rate limit headers
+            if sender.has_begun:
                 raise
-            await self.refuse(error, scope, receive, reply)
+            await self.refuse(error, scope, receive, sender)
 
     async def refuse(self, error: Exception, scope: Scope, receive: Receive, send: Send) -> None:
-        """Tell the client why it is not served."""
-        tell = next(tell for kind, tell in _EXCEPTION_HANDLERS.items() if isinstance(error, kind))
-        await (await tell(Request(scope), error))(scope, receive, send)
+        """Send the error to the client."""
+        respond = next(respond for kind, respond in _EXCEPTION_HANDLERS.items() if isinstance(error, kind))
+        await (await respond(Request(scope), error))(scope, receive, send)
 
     async def identify(self, scope: Scope, headers: Headers) -> Caller:
         """
-        Who is asking.
+        The caller.
 
         Raises:
-            ClientError: 401; a key is needed, and none came, or a wrong one.
+            ClientError: 401; the key is missing or wrong.
         """
         return await self.service.keyring.authenticate(credential(headers))
 
     def is_open_to(self, scopes: Sequence[str]) -> bool:
-        """Whether a key with these scopes may use it."""
+        """Whether a key with these scopes may use the route."""
         return self.access in scopes
 
-    async def _authorize(self, scope: Scope, headers: Headers, reply: "_ResponseSender") -> None:
-        caller = reply.caller = await self.identify(scope, headers)
+    async def _authorize(self, scope: Scope, headers: Headers, sender: "_ResponseSender") -> None:
+        caller = sender.caller = await self.identify(scope, headers)
         if caller.key is not None and not self.is_open_to(caller.key.scopes):
             raise _missing_scope_error(self.access)
         if caller.allowance is not None:
@@ -110,54 +113,61 @@ class GuardedRoute(Route):
         scope[_CALLER_SCOPE_KEY] = caller
 
 
+def guarded_routes(service: Service, rows: Iterable[tuple[str, str, EndpointFunction | ASGIApp, Access]]) -> list[Route]:
+    """A route for each row of method, path, endpoint and access."""
+    return [GuardedRoute(path, endpoint, service=service, access=access, methods=[method]) for method, path, endpoint, access in rows]
+
+
 def request_caller(scope: Scope) -> Caller:
-    """Who is asking, on a route that needs a key."""
+    """The caller, on a route that needs a key."""
     caller: Caller = scope[_CALLER_SCOPE_KEY]
     return caller
 
 
 def conversation_settings(scope: Scope, model: str, kind: ConversationKind) -> ConversationSettings:
-    """What a conversation of whoever is asking is opened with."""
+    """Settings for a new conversation of the caller's."""
     caller = request_caller(scope)
     return ConversationSettings(model=model, tenant=caller.tenant, kind=kind, key_id=caller.key.id if caller.key else "")
 
 
 def track_response(scope: Scope, total_tokens: Callable[[], int]) -> AbstractAsyncContextManager[None]:
     """
-    An answer under way, counted against the limits of the key.
+    Count a running response against the limits of the key.
 
     Args:
-        tokens: called at the end; what the answer came to.
+        total_tokens: called at the end for the tokens of the response.
 
     Raises:
-        ClientError: when it is entered; as many are under way as the key may have.
+        ClientError: on entering; the key has its maximum of running responses.
     """
     allowance = request_caller(scope).allowance
     return contextlib.nullcontext() if allowance is None else allowance.track_response(total_tokens)
 
 
 def token_counter(scope: Scope) -> Callable[[int], None]:
-    """What takes the tokens of a session's answers, as each of them ends, from the limits of the key."""
+    """Takes the tokens of each of a session's responses off the limits of the key."""
     allowance = request_caller(scope).allowance
     return (lambda _tokens: None) if allowance is None else allowance.count_tokens
 
 
 def credential(headers: Headers) -> str | None:
     """
-    The key that comes with a request, whichever way: as bearer token, in `api-key`, or among the WebSocket subprotocols, as browsers
-    can send no headers there.
+    The key that comes with a request: as bearer token, in `api-key`, or as WebSocket subprotocol, because browsers
+    can't set headers on a WebSocket.
     """
     kind, _, token = headers.get("authorization", "").partition(" ")
     if kind.lower() == "bearer" and token.strip():
         return token.strip()
     if key := headers.get("api-key", "").strip():
         return key
-    offered = [name.strip() for name in headers.get("sec-websocket-protocol", "").split(",")]
-    return next((name.removeprefix(API_KEY_SUBPROTOCOL_PREFIX) for name in offered if name.startswith(API_KEY_SUBPROTOCOL_PREFIX)), None)
+    subprotocols = [name.strip() for name in headers.get("sec-websocket-protocol", "").split(",")]
+    return next(
+        (name.removeprefix(API_KEY_SUBPROTOCOL_PREFIX) for name in subprotocols if name.startswith(API_KEY_SUBPROTOCOL_PREFIX)), None
+    )
 
 
 class _ResponseSender:
-    """The way to the client, which gives every answer the headers that it shares with all others to this caller."""
+    """An ASGI `send` that adds the rate limit and CORS headers."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
@@ -166,7 +176,6 @@ class _ResponseSender:
         self.has_begun = False
 
     async def __call__(self, message: Message) -> None:
-        """An ASGI `send`."""
         if message["type"] == "http.response.start":
             self.has_begun = True
             headers = MutableHeaders(scope=message)
@@ -184,16 +193,16 @@ class _ResponseSender:
         await self._send(message)
 
 
-# Where the request says that it goes, and where from
+# Host and origin
 
 
 def _verify_origin(headers: Headers, settings: ServerSettings, *, needs_key: bool) -> str | None:
     """
-    The web origin whose page may read the answer, if it was asked for by one.
+    The web origin that may read the response, if the request comes from a page.
 
     Raises:
-        ClientError: the request was addressed to another name than ours, so that a page could have made its own name lead here; or
-            it is from a page that is not allowed.
+        ClientError: the host name is not this server's (a defence against DNS rebinding), or the page's origin is not
+            allowed.
     """
     host = headers.get("host", "")
     if not _is_allowed_host(_host_name(host), settings):
@@ -216,16 +225,16 @@ def _verify_origin(headers: Headers, settings: ServerSettings, *, needs_key: boo
 
 def _is_allowed_host(name: str, settings: ServerSettings) -> bool:
     """
-    Whether a host name is one of this server's.
+    Whether a host name is this server's.
 
-    An address is always: rebinding needs a name that first leads elsewhere.
+    IP addresses always are: DNS rebinding needs a name.
     """
     if name == "localhost" or name.endswith(".localhost") or name == settings.host.lower():
         return True
     with contextlib.suppress(ValueError):
         ipaddress.ip_address(name)
         return True
-    return any(_host_matches(name, allowed.lower()) for allowed in settings.allowed_hosts)
+    return any(_host_matches(name, pattern.lower()) for pattern in settings.allowed_hosts)
 
 
 def _host_matches(name: str, pattern: str) -> bool:
@@ -235,7 +244,7 @@ def _host_matches(name: str, pattern: str) -> bool:
 
 
 def _host_name(host: str) -> str:
-    """The `Host` header without its port, and an IPv6 address without its brackets."""
+    """The `Host` header without port and without the brackets of an IPv6 address."""
     if host.startswith("["):
         return host[1:].partition("]")[0].lower()
     return host.partition(":")[0].lower().rstrip(".")
@@ -250,18 +259,18 @@ def _cross_site_error(source: str) -> ClientError:
 
 
 def _preflight_headers(headers: Headers) -> Mapping[str, str]:
-    """What a page of an allowed origin may send."""
-    asked = headers.get("access-control-request-headers")
+    """What pages of an allowed origin may send."""
+    request_headers = headers.get("access-control-request-headers")
     return {
         "access-control-allow-methods": _ALLOWED_METHODS,
         "access-control-max-age": str(_PREFLIGHT_AGE_S),
-    } | ({"access-control-allow-headers": asked} if asked else {})
+    } | ({"access-control-allow-headers": request_headers} if request_headers else {})
 
 
 def _missing_scope_error(scope: str) -> ClientError:
     return ClientError(
         f"You have insufficient permissions for this operation. Missing scopes: {scope}. "
-        "Whoever runs this server makes keys with other scopes with `antiphon keys create --scopes`.",
+        "The operator of this server creates keys with other scopes with `antiphon keys create --scopes`.",
         status=403,
         code="insufficient_permissions",
     )

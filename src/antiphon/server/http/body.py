@@ -1,4 +1,4 @@
-"""Reading the body of a request."""
+"""Reads request bodies."""
 
 import re
 
@@ -12,11 +12,10 @@ _JSON_TYPE = re.compile(r"application/([\w.-]+\+)?json")
 
 async def read_json_body(request: Request) -> bytes:
     """
-    The request's whole body.
+    The whole body of a JSON request.
 
     Raises:
-        ClientError: it says that it is no JSON, or compressed; or it is larger than the cap, or says that it will be, and none of it was
-            kept.
+        ClientError: its content type is not JSON, it is compressed, or it is larger than the limit.
     """
     _check_content_type(request.headers.get("content-type"))
     _check_content_encoding(request.headers.get("content-encoding"))
@@ -25,12 +24,13 @@ async def read_json_body(request: Request) -> bytes:
 
 async def read_body(request: Request, limit_bytes: int = BODY_LIMIT_BYTES) -> bytes:
     """
-    The request's whole body, whatever it is.
+    The whole body. One that is too large is read and dropped up to `DISCARD_LIMIT_BYTES`, so that the client reads the
+    error.
 
     Raises:
-        ClientError: it is larger than the cap, or says that it will be, and none of it was kept.
+        ClientError: it is, or its `content-length` says that it is, larger than the limit.
     """
-    declared_bytes = int(request.headers.get("content-length", 0))  # digits, or the parser had refused it
+    declared_bytes = int(request.headers.get("content-length", 0))  # the HTTP parser accepts digits only
     if declared_bytes > DISCARD_LIMIT_BYTES or (declared_bytes > limit_bytes and "expect" in request.headers):
         raise body_too_large(limit_bytes)
     chunks: list[bytes] = []
@@ -52,27 +52,27 @@ async def read_body(request: Request, limit_bytes: int = BODY_LIMIT_BYTES) -> by
 
 def _check_content_type(content_type: str | None) -> None:
     """
-    Refuse what is not sent as JSON, in the original's words and with its status, which is not 415.
+    Refuse other content types than JSON. A missing one is accepted. Like OpenAI, the status is 400 and not 415.
 
     Raises:
-        ClientError: it is sent as something else; nothing said about it is none.
+        ClientError: it is another type.
     """
     if content_type is None or _JSON_TYPE.fullmatch(content_type.partition(";")[0].strip().lower()):
         return
-    asked = shorten(content_type)
+    shown_type = shorten(content_type)
     raise ClientError(
-        f"Unsupported content type: '{asked}'. This API method only accepts 'application/json' requests, but you specified the header "
-        f"'Content-Type: {asked}'. Please try again with a supported content type.",
+        f"Unsupported content type: '{shown_type}'. This API method only accepts 'application/json' requests, but you specified the header "
+        f"'Content-Type: {shown_type}'. Please try again with a supported content type.",
         code="unsupported_content_type",
     )
 
 
 def _check_content_encoding(coding: str | None) -> None:
     """
-    Refuse what is compressed, by its name: read as it is, it would be taken for broken JSON.
+    Refuse compressed bodies by name; otherwise they would be reported as invalid JSON.
 
     Raises:
-        ClientError: it is.
+        ClientError: the body is compressed.
     """
     if coding is None or coding.strip().lower() in ("", "identity"):
         return

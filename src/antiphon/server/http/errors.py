@@ -1,4 +1,4 @@
-"""What every HTTP answer shares: JSON, errors in the original's shape, and the body with its cap."""
+"""JSON responses, and errors in the shape of the OpenAI API."""
 
 from typing import Any
 
@@ -12,65 +12,70 @@ from antiphon.errors import ApiError, ClientError, shorten
 
 
 def json_response(body: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    """An answer in JSON; `body` is plain values, or JSON already."""
+    """A JSON response; `body` is plain values or encoded JSON."""
     content = body if isinstance(body, bytes) else msgspec.json.encode(body)
     return Response(content, status, headers, media_type="application/json")
 
 
-def error_response(fault: ApiError) -> Response:
-    """A fault in the shape that OpenAI's SDKs read."""
+def error_response(error: ApiError) -> Response:
+    """An error in the shape that OpenAI's SDKs read."""
     headers = {}
-    if fault.retry_after_s is not None:
-        headers["retry-after"] = str(max(1, round(fault.retry_after_s)))
-    if fault.status == 426:  # which must say to what (RFC 9110 section 15.5.22), and RFC 6455 section 4.4 wants the version
+    if error.retry_after_s is not None:
+        headers["retry-after"] = str(max(1, round(error.retry_after_s)))
+    if error.status == 426:  # RFC 9110 15.5.22: 426 must name the protocol; RFC 6455 4.4: and the version
         headers |= {"upgrade": "websocket", "connection": "upgrade", "sec-websocket-version": "13"}
-    return json_response(fault.body(), fault.status, headers)
+    return json_response(error.body(), error.status, headers)
 
 
-async def on_api_error(_request: Request, fault: Exception) -> Response:
-    """A `ApiError` that a route raised."""
-    assert isinstance(fault, ApiError)
-    return error_response(fault)
+async def on_api_error(_request: Request, error: Exception) -> Response:
+    """An `ApiError` that a route raised."""
+    assert isinstance(error, ApiError)
+    return error_response(error)
 
 
 async def on_http_exception(request: Request, error: Exception) -> Response:
-    """No such route, or not with that method."""
+    """No such path, or not with this method."""
     assert isinstance(error, HTTPException)
     path = shorten(request.scope["path"])
     texts = {404: f"Invalid URL ({request.method} {path})", 405: f"Not allowed to {request.method} on {path}."}
     message = texts.get(error.status_code, str(error.detail))
-    fault = ClientError(message, status=error.status_code, code="unknown_url" if error.status_code == 404 else None)
-    reply = error_response(fault)
+    api_error = ClientError(message, status=error.status_code, code="unknown_url" if error.status_code == 404 else None)
+    reply = error_response(api_error)
     if error.status_code == 405:
         reply.headers["allow"] = ", ".join(_allowed_methods(request))
     return reply
 
 
 def _allowed_methods(request: Request) -> list[str]:
-    """What can be done at the address; each method may have its own route."""
-    found = [route for route in request.app.routes if isinstance(route, Route) and route.matches(request.scope)[0] is not Match.NONE]
-    return sorted({method for route in found if route.path == found[0].path for method in route.methods or ()})
+    """The methods of all routes with this path."""
+    routes = [route for route in request.app.routes if isinstance(route, Route) and route.matches(request.scope)[0] is not Match.NONE]
+    return sorted({method for route in routes if route.path == routes[0].path for method in route.methods or ()})
 
 
 async def on_exception_group(request: Request, error: Exception) -> Response:
-    """What tasks that ran together raised: one's `ApiError`, or a defect."""
+    """An `ApiError` that a task group raised; other errors are raised again."""
     assert isinstance(error, ExceptionGroup)
-    faults, rest = error.split(ApiError)
-    if faults is None or rest is not None:
+    errors, rest = error.split(ApiError)
+    if errors is None or rest is not None:
         raise error
-    first: BaseException = faults
-    while isinstance(first, BaseExceptionGroup):
+    return await on_api_error(request, first_error(errors))
+
+
+def first_error(group: ExceptionGroup[ApiError]) -> ApiError:
+    """The first of the errors in a group, at any depth."""
+    first: Exception = group
+    while isinstance(first, ExceptionGroup):
         first = first.exceptions[0]
     assert isinstance(first, ApiError)
-    return await on_api_error(request, first)
+    return first
 
 
 async def on_client_disconnect(_request: Request, _error: Exception) -> Response:
-    """The client left before its request was whole; nobody reads this but the log."""
+    """The client left before its request was complete; only the log sees this."""
     return Response(status_code=499)
 
 
 async def on_unexpected_error(_request: Request, _error: Exception) -> Response:
-    """Something that should not have happened; its trace is logged, never sent."""
-    fault = ApiError("The server had an error while processing your request. Please try again; if it persists, see the server's log.")
-    return error_response(fault)
+    """A bug; the traceback is logged, never sent."""
+    error = ApiError("The server had an error while processing your request. Please try again; if it persists, see the server's log.")
+    return error_response(error)

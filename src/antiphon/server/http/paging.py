@@ -1,4 +1,4 @@
-"""How lists are asked for: `limit`, `after` and `order`, as in OpenAI's API."""
+"""Paging parameters of lists: `limit`, `after` and `order`, as in OpenAI's API."""
 
 import re
 
@@ -12,10 +12,10 @@ DEFAULT_LIMIT, MAX_LIMIT = 20, 100
 
 def page_limit(query: QueryParams) -> int:
     """
-    How many at most.
+    The parameter `limit`.
 
     Raises:
-        ClientError: that is no number, or out of range.
+        ClientError: it is not a number, or out of range.
     """
     text = query.get("limit", str(DEFAULT_LIMIT))
     if not re.fullmatch(r"-?\d{1,9}", text, re.ASCII):
@@ -38,14 +38,14 @@ def _out_of_range(side: str, bounds: str, value: int, code: str) -> ClientError:
 
 def page_order(query: QueryParams) -> SortOrder:
     """
-    In which order.
+    The parameter `order`.
 
     Raises:
-        ClientError: there is no such order.
+        ClientError: it is neither `asc` nor `desc`.
     """
     orders: tuple[SortOrder, ...] = ("asc", "desc")
-    named = query.get("order", "desc")
-    order = next((order for order in orders if order == named), None)
+    value = query.get("order", "desc")
+    order = next((order for order in orders if order == value), None)
     if order is None:
-        raise invalid_value("order", named, orders)
+        raise invalid_value("order", value, orders)
     return order

@@ -1,1 +1,1 @@
-"""What the routes of all live protocols share."""
+"""Shared by the live protocols: client, session log, recording, subprotocols."""

@@ -1,27 +1,34 @@
-"""What the clients of all live protocols have in common."""
+"""What the clients of all live protocols share."""
 
 from typing import Any, Protocol
 
+from antiphon.errors import ServerError
+
 REASON_LIMIT_BYTES = 123
-"""The most that a WebSocket's close frame has room for, after its code."""
+"""RFC 6455 5.5: a control frame carries 125 bytes, and the code takes two."""
 
 
 class ClientListener(Protocol):
-    """Whoever takes what the client says and does: its session's driver, as a rule."""
+    """Receives a client's events; normally the driver of its session."""
 
     def receive_from_client(self, message: Any) -> None:
-        """The client said something."""
+        """The client sent an event."""
 
     def hang_up(self) -> None:
-        """The client is gone."""
+        """The client has gone."""
 
     def pause(self) -> None:
-        """The client is behind."""
+        """The client reads too slowly: send less."""
 
     def resume(self) -> None:
-        """The client has caught up."""
+        """The client reads again."""
 
 
 def close_reason(text: str) -> str:
-    """A text as a close frame has room for it."""
+    """`text`, cut to what a close frame can carry."""
     return text.encode()[:REASON_LIMIT_BYTES].decode(errors="ignore")
+
+
+def session_failed(code: str | None = None) -> ServerError:
+    """A bug ended the session; its traceback is in the log."""
+    return ServerError("The server had an error, and the session can't go on.", code=code)

@@ -1,4 +1,4 @@
-"""Which sessions are recorded."""
+"""Decides which sessions are recorded."""
 
 from collections.abc import Sequence
 
@@ -17,17 +17,17 @@ _TRUE_VALUES = ("1", "yes", "true")
 
 
 def wants_recording(scope: Scope) -> bool:
-    """Whether a client wants its session to be recorded."""
+    """Whether the client asks for a recording."""
     header, query = Headers(scope=scope).get(RECORD_HEADER, ""), QueryParams(scope["query_string"]).get(RECORD_QUERY, "")
     return header.strip().lower() in _TRUE_VALUES or query.lower() in _TRUE_VALUES
 
 
 def recording_taps(service: Service, caller: Caller, *, protocol: str, mode: str, model: str, is_requested: bool) -> Sequence[RecordingTap]:
     """
-    What records a session: one tap, or none. It is to be told of the session's end.
+    The taps that record a session: one or none. They must be told when the session ends.
 
     Args:
-        wanted: whether the client asks for it.
+        is_requested: whether the client asks for it.
     """
     if service.recorder is None or not should_record(service.config.recording.when, caller.key, is_requested=is_requested):
         return ()
@@ -36,7 +36,7 @@ def recording_taps(service: Service, caller: Caller, *, protocol: str, mode: str
 
 
 def realtime_recording_taps(service: Service, scope: Scope, session_config: RealtimeSessionConfig) -> Sequence[RecordingTap]:
-    """What records a Realtime session, as its request and its key want it."""
+    """The taps that record a Realtime session."""
     mode = "transcription" if session_config.is_transcription else "conversation"
     return recording_taps(
         service, request_caller(scope), protocol="realtime", mode=mode, model=session_config.model, is_requested=wants_recording(scope)

@@ -1,39 +1,55 @@
-"""What is counted and logged of a Realtime session, however its client is connected."""
+"""Metrics, log lines and taps of live sessions."""
 
 import contextlib
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
-from antiphon.errors import ServerError, shorten
+from antiphon.errors import shorten
 from antiphon.protocols.realtime.settings import RealtimeSessionConfig
+from antiphon.runtime.access.keys import Caller
+from antiphon.runtime.core.session_metrics import MinicpmoSessionMetrics
 from antiphon.runtime.core.taps import RealtimeSessionMetrics, Tap, combine
 from antiphon.runtime.recording.recorder import RecordingTap
 from antiphon.runtime.registry import ServedModel
 from antiphon.runtime.service import Service
 from antiphon.server.transport import logs
-from antiphon.wire.codec.types import encode
+from antiphon.server.transport.limits import overloaded_error
+from antiphon.wire.codec.types import Tagged, encode
+from antiphon.wire.minicpmo.client_events import Mode
 
 MAX_LOGGED_CHARS = 10_000
-"""The most characters of an event that are logged: some carry sound."""
+"""Characters of an event that are logged: some carry audio."""
 
 
 class HasEndReason(Protocol):
     """
-    Whose session it is.
+    The client of a session.
 
     Attributes:
-        end: why it ended, in one of few words.
+        end_reason: why the session ended, as a metrics label.
     """
 
     end_reason: str
 
 
 def realtime_taps(service: Service, model: ServedModel, recordings: Sequence[RecordingTap] = ()) -> tuple[RealtimeSessionMetrics, Tap]:
-    """What counts a session, and all that listens in on it."""
-    counted = RealtimeSessionMetrics(service.metrics, service.metrics.label(model.name, model.family))
-    taps: list[Tap] = [counted, *recordings, *([EventLogTap()] if service.config.logging.content else [])]
-    return counted, combine(taps)
+    """The tap that counts a Realtime session, and all of its taps as one."""
+    counts = RealtimeSessionMetrics(service.metrics, service.metrics.label(model.name, model.family))
+    return counts, combine([counts, *recordings, *_content_taps(service)])
+
+
+def minicpmo_taps(
+    service: Service, model: ServedModel, caller: Caller, recordings: Sequence[RecordingTap]
+) -> tuple[MinicpmoSessionMetrics, Tap]:
+    """The tap that counts a MiniCPM-o session, and all of its taps as one."""
+    count_tokens = caller.allowance.count_tokens if caller.allowance else lambda _tokens: None
+    counts = MinicpmoSessionMetrics(service.metrics, service.metrics.label(model.name, model.family), count_tokens)
+    return counts, combine([counts, *recordings, *_content_taps(service)])
+
+
+def _content_taps(service: Service) -> Sequence[Tap]:
+    return [EventLogTap()] if service.config.logging.content else []
 
 
 @contextlib.contextmanager
@@ -46,27 +62,68 @@ def log_realtime_session(
     recordings: Sequence[RecordingTap] = (),
 ) -> Iterator[None]:
     """
-    Count a session from its beginning to its end, and log that; what records it is told of the end.
+    Count a Realtime session from beginning to end, log it, and end its recordings.
 
     Raises:
-        ServerError: there are too many.
+        ServerError: there are too many sessions.
     """
-    check_session_limit(service)
-    metrics, begun_at = service.metrics, time.perf_counter()
-    metrics.sessions += 1
+    with _log_session(service, model, client, counts, recordings, dialect=session_config.dialect):
+        metrics = service.metrics
+        metrics.sessions += 1
+        try:
+            yield
+        finally:
+            metrics.sessions -= 1
+            metrics.sessions_ended[metrics.label(model.name, model.family), client.end_reason] += 1
+
+
+@contextlib.contextmanager
+def log_minicpmo_session(
+    service: Service,
+    model: ServedModel,
+    mode: Mode,
+    client: HasEndReason,
+    counts: MinicpmoSessionMetrics,
+    recordings: Sequence[RecordingTap],
+) -> Iterator[None]:
+    """
+    Count a MiniCPM-o session from beginning to end, log it, and end its recordings.
+
+    Raises:
+        ServerError: there are too many sessions.
+    """
+    with _log_session(service, model, client, counts, recordings, mode=mode):
+        metrics = service.metrics
+        metrics.minicpmo_sessions[mode] += 1
+        try:
+            yield
+        finally:
+            metrics.minicpmo_sessions[mode] -= 1
+            metrics.minicpmo_sessions_ended[metrics.label(model.name, model.family), mode, client.end_reason] += 1
+
+
+@contextlib.contextmanager
+def _log_session(
+    service: Service,
+    model: ServedModel,
+    client: HasEndReason,
+    counts: RealtimeSessionMetrics | MinicpmoSessionMetrics,
+    recordings: Sequence[RecordingTap],
+    **fields: str,
+) -> Iterator[None]:
+    _check_session_limit(service)
+    started_at = time.perf_counter()
     try:
         yield
     finally:
         for recording in recordings:
             recording.end(client.end_reason)
-        metrics.sessions -= 1
-        metrics.sessions_ended[metrics.label(model.name, model.family), client.end_reason] += 1
         logs.get().info(
             "session",
             model=model.name,
-            dialect=session_config.dialect,
+            **fields,
             end=client.end_reason,
-            seconds=round(time.perf_counter() - begun_at, 1),
+            seconds=round(time.perf_counter() - started_at, 1),
             events_in=counts.events_in,
             events_out=counts.events_out,
             responses=counts.responses,
@@ -74,36 +131,22 @@ def log_realtime_session(
         )
 
 
-def check_session_limit(service: Service) -> None:
-    """
-    Ask whether there may be one more session, of whichever protocol.
-
-    Raises:
-        ServerError: there are too many.
-    """
+def _check_session_limit(service: Service) -> None:
     metrics = service.metrics
     if metrics.sessions + sum(metrics.minicpmo_sessions.values()) >= service.config.realtime.sessions:
-        raise ServerError(
-            "The server has too many sessions. Please try again later.",
-            status=503,
-            type="service_unavailable_error",
-            code="server_is_overloaded",
-            retry_after_s=1,
-        )
+        raise overloaded_error("The server has too many sessions. Please try again later.")
 
 
 class EventLogTap:
-    """Logs what is said, word for word; sound and the pieces of what is told whole are left out."""
+    """Logs the events of a session, except for audio and deltas, which would repeat what is logged whole."""
 
     def on_client_event(self, event: Any) -> None:
-        """The client said this."""
         _log_event("asked", event)
 
     def on_server_event(self, event: Any) -> None:
-        """The client is told this."""
         _log_event("answered", event)
 
 
-def _log_event(message: str, event: Any) -> None:
+def _log_event(message: str, event: Tagged) -> None:
     if not event.type.endswith((".append", ".delta")):
         logs.get().info(message, content=shorten(encode(event).decode(), MAX_LOGGED_CHARS))

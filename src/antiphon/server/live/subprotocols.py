@@ -1,4 +1,4 @@
-"""The WebSocket subprotocols that a client offers, and what they tell."""
+"""WebSocket subprotocols that clients offer."""
 
 from starlette.datastructures import Headers
 
@@ -9,16 +9,16 @@ SUBPROTOCOL = "realtime"
 
 
 def asks_for_beta(headers: Headers) -> bool:
-    """Whether a client says that it speaks the beta's dialect."""
+    """Whether the client asks for the beta dialect."""
     features = [feature.strip() for line in headers.getlist("openai-beta") for feature in line.split(",")]
     return BETA_HEADER in features or BETA_SUBPROTOCOL in offered_subprotocols(headers)
 
 
 def select_subprotocol(headers: Headers) -> str | None:
     """
-    The one of the subprotocols offered that is selected; None where none was offered.
+    The subprotocol to answer with; None where none was offered.
 
-    Browsers close a WebSocket whose server selects none of those that they offered. A key is never told back.
+    Browsers close a WebSocket whose server selects none of those offered. A key is never echoed.
     """
     names = offered_subprotocols(headers)
     if SUBPROTOCOL in names:
@@ -27,6 +27,6 @@ def select_subprotocol(headers: Headers) -> str | None:
 
 
 def offered_subprotocols(headers: Headers) -> list[str]:
-    """The subprotocols that a client offers."""
+    """All subprotocols that the client offers."""
     lines = headers.getlist("sec-websocket-protocol")
     return [name.strip() for line in lines for name in line.split(",") if name.strip()]

@@ -1,1 +1,1 @@
-"""The routes of the MiniCPM-o Realtime protocol."""
+"""Routes of the MiniCPM-o protocol: its WebSocket, presets and voices."""

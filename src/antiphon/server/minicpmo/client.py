@@ -1,14 +1,13 @@
 """
-A MiniCPM-o session's client: what comes on its WebSocket as events for the session, and the session's events as frames.
+The client of a MiniCPM-o session: turns WebSocket frames into the session's events, and back.
 
-A client may lose its WebSocket and come back on another: the session goes on meanwhile, hears nothing, and what it says is kept. A client
-that leaves on purpose, or never began, is gone at once.
+A client that loses its connection can resume on another one. Meanwhile the session goes on, and its frames are
+buffered. A client that closes on purpose, or before the session began, ends the session at once.
 """
 
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 from msgspec import UNSET
 
@@ -19,48 +18,45 @@ from antiphon.server.live.client import ClientListener, close_reason
 from antiphon.server.minicpmo.pacing import AudioPacer
 from antiphon.server.minicpmo.resume import MISSED_LIMIT_BYTES, SENT_LIMIT_BYTES, ResendBuffer, ResumableSessions
 from antiphon.server.transport.websocket import ServerWebSocket
-from antiphon.server.transport.websocket_frames import INTERNAL_ERROR, NORMAL, SERVICE_RESTART, TOO_BIG, UNSUPPORTED
+from antiphon.server.transport.websocket_frames import INTERNAL_ERROR, NORMAL, POLICY_VIOLATION, SERVICE_RESTART, TOO_BIG, UNSUPPORTED
 from antiphon.wire.minicpmo.client_events import DuplexAppend, Mode, SessionClose, decode_client
 from antiphon.wire.minicpmo.media import RATE_IN_HZ
 from antiphon.wire.minicpmo.server_events import Error, ErrorEvent, ServerEvent, SessionClosed, SessionCreated, encode_server
 
-POLICY_VIOLATION = 1008
-"""The code of a WebSocket that is closed because of what its client asks or does."""
-
 WEBSOCKET_CLOSE_CODES = CLOSE_CODES | {"server_is_overloaded": 1013}
-"""Codes of closing by the fault's."""
+"""WebSocket close codes by error code."""
 
 PROXY_CLOSE_CODES = (1012, 1013, 1014)
-"""Codes with which a proxy closes that goes away: its client has not."""
+"""Close codes of a proxy that restarts: the client itself is still there and may resume."""
 
 APPEND_LIMIT_BYTES = 1 << 20
-"""The largest event in audio once the session has begun: what is long are recordings of voices, with which it begins."""
+"""The largest event of an audio session after `session.init`; only that one carries long recordings of voices."""
 
 AUDIO_BYTES_PER_S = 2 * RATE_IN_HZ
 
 COUNTED_END_REASONS = ("user_stop", "timeout", "init_timeout", "idle_timeout", "backend_error", "shutdown", "unauthorized")
-"""Reasons that are counted under their own name; a client's may be anything."""
+"""Reasons with a metrics label of their own. Clients can send any reason, so others count as `left`."""
 
 
-def close_code_for(fault: ApiError | None) -> int:
-    """The code with which a WebSocket closes."""
-    if fault is None:
+def close_code_for(error: ApiError | None) -> int:
+    """The WebSocket close code for an error."""
+    if error is None:
         return NORMAL
-    return WEBSOCKET_CLOSE_CODES.get(fault.code or "", POLICY_VIOLATION if isinstance(fault, ClientError) else INTERNAL_ERROR)
+    return WEBSOCKET_CLOSE_CODES.get(error.code or "", POLICY_VIOLATION if isinstance(error, ClientError) else INTERNAL_ERROR)
 
 
-def error_event(fault: ApiError) -> ErrorEvent:
-    """The event that says what is wrong."""
-    param = fault.param if fault.param is not None else UNSET
-    return ErrorEvent(error=Error(code=fault.code or "session_failed", message=fault.message, type=fault.type, param=param))
+def error_event(error: ApiError) -> ErrorEvent:
+    """The `error` event for an error."""
+    param = error.param if error.param is not None else UNSET
+    return ErrorEvent(error=Error(code=error.code or "session_failed", message=error.message, type=error.type, param=param))
 
 
 class Attachment:
     """
-    One WebSocket of a client, of which it may have several, one after another.
+    One WebSocket of a client. When a client resumes, it gets a new one.
 
     Attributes:
-        socket: the WebSocket, once it is accepted.
+        websocket: set once it is accepted.
     """
 
     def __init__(self) -> None:
@@ -69,68 +65,62 @@ class Attachment:
         self._is_disconnected = False
 
     async def accept(self, upgrade: Callable[["Attachment"], Awaitable[ServerWebSocket]]) -> None:
-        """Accept the WebSocket. Nothing is read of it yet."""
+        """Accept the WebSocket. Reading starts later, with `resume_reading`."""
         self.websocket = await upgrade(self)
 
     def attach(self, client: "MinicpmoClient") -> None:
-        """Whatever comes, comes for `owner`, until it is let go."""
+        """Pass everything that arrives on to `client`, until `detach`."""
         self._client = client
         if self._is_disconnected:
             client.on_disconnect(self)
 
     def detach(self) -> None:
-        """What comes is for nobody any more."""
         self._client = None
 
-    def refuse(self, fault: ApiError) -> None:
-        """Say what is wrong, and close."""
-        self.websocket.send(encode_server(error_event(fault)))
+    def refuse(self, error: ApiError) -> None:
+        """Send the error, and close."""
+        self.websocket.send(encode_server(error_event(error)))
         self.websocket.flush()
-        self.websocket.close(close_code_for(fault), close_reason(fault.message))
+        self.websocket.close(close_code_for(error), close_reason(error.message))
 
-    # As the socket sees it
+    # WebSocketListener
 
     def on_text(self, text: bytes) -> None:
-        """The client sent a frame."""
         if self._client is not None:
             self._client.on_text(text)
 
     def on_binary(self, _content: bytes) -> None:
-        """The client sent bytes, of which the protocol has none."""
+        """Refuse it: the protocol has only text frames."""
         if self._client is not None:
-            mistake = ClientError("Events must be JSON in text frames; a binary frame came.", code="invalid_payload")
-            self._client.terminate(mistake, UNSUPPORTED)
+            error = ClientError("Events must be JSON in text frames; a binary frame came.", code="invalid_payload")
+            self._client.terminate(error, UNSUPPORTED)
 
     def on_disconnect(self) -> None:
-        """The client has gone, or was closed."""
         self._is_disconnected = True
         if self._client is not None:
             self._client.on_disconnect(self)
 
     def pause(self) -> None:
-        """The client is behind."""
         if self._client is not None:
             self._client.pause()
 
     def resume(self) -> None:
-        """The client has caught up."""
         if self._client is not None:
             self._client.resume()
 
 
 class MinicpmoClient:
     """
-    One session's client.
+    The client of one session.
 
     Args:
-        resumable: where it can be found when it is away.
-        resume_s: how long the session waits for it; 0: it doesn't.
-        pace: how fast it may send sound, where that is not the usual.
+        sessions: where the session is registered while it can be resumed.
+        resume_s: how long the session waits for a lost client; 0: not at all.
+        pacer: limits how fast audio may come; None for the usual limits.
 
     Attributes:
-        end: why the session ended, in one of few words.
-        mode: of the session.
-        tenant: whose session it is.
+        end_reason: why the session ended, as a metrics label.
+        tenant: owner of the session.
     """
 
     def __init__(
@@ -159,33 +149,34 @@ class MinicpmoClient:
         self._has_begun = False
 
     def start(self, attachment: Attachment, driver: ClientListener) -> None:
-        """Talk on that WebSocket, to that driver."""
+        """Connect a WebSocket and a driver."""
         self._driver = driver
         self._attachment = attachment
         attachment.attach(self)
 
     def reattach(self, attachment: Attachment, after_seq: int | None) -> bool:
         """
-        Go on, on another WebSocket.
+        Go on with another WebSocket.
 
         Args:
-            after: the number of the last frame that it has seen; None for all that were sent while it had a WebSocket.
+            after_seq: `seq` of the last frame that the client received; None for all that were sent before the
+                connection was lost.
 
         Returns:
-            Whether it can: nothing is missing of what it has not seen.
+            False where frames that the client lacks are no longer buffered.
         """
         assert self._resend_buffer is not None and self._driver is not None
-        if self._attachment is not None:  # its end has not been noticed here
+        if self._attachment is not None:  # we have not noticed yet that it was lost
             self._resend_buffer.mark_disconnected()
-        missed = self._resend_buffer.frames_after(after_seq)
-        if missed is None:
+        frames = self._resend_buffer.frames_after(after_seq)
+        if frames is None:
             return False
         if self._attachment is not None:
             self._detach(self._attachment).close(SERVICE_RESTART, "The session goes on on another connection.")
             self.resume()
         self._cancel_resume_timer()
         self._attachment = attachment
-        for frame in missed:
+        for frame in frames:
             attachment.websocket.send(frame)
         attachment.attach(self)
         if self._pending_close is None:
@@ -195,10 +186,9 @@ class MinicpmoClient:
             attachment.websocket.close(*self._pending_close)
         return True
 
-    # As the driver sees it
+    # Called by the driver
 
-    def send(self, event: Any) -> None:
-        """Take an event for the client."""
+    def send(self, event: ServerEvent) -> None:
         if type(event) is SessionCreated:
             self._on_session_created(event)
         elif type(event) is SessionClosed:
@@ -208,14 +198,13 @@ class MinicpmoClient:
             self._attachment.websocket.send(frame)
 
     def _encode_event(self, event: ServerEvent) -> bytes:
-        """The event as it is sent; who listens in has heard it."""
         self._tap.on_server_event(event)
         frame = encode_server(event)
         return frame if self._resend_buffer is None else self._resend_buffer.append(frame)
 
-    def _send_error(self, websocket: ServerWebSocket, fault: ApiError) -> None:
-        """Say what went wrong, past the session: as the last event, and like the others with the time once the session has begun."""
-        event = error_event(fault)
+    def _send_error(self, websocket: ServerWebSocket, error: ApiError) -> None:
+        """Send an error that does not come from the session. It is the last event."""
+        event = error_event(error)
         event.server_send_ts = time.time() if self._has_begun else UNSET
         websocket.send(self._encode_event(event))
 
@@ -227,38 +216,35 @@ class MinicpmoClient:
             self._resumable_sessions.add(self._resume_token, self)
 
     def flush(self) -> None:
-        """What was sent may leave, in one write."""
         if self._attachment is not None:
             self._attachment.websocket.flush()
             if self._resend_buffer is not None:
                 self._resend_buffer.trim(SENT_LIMIT_BYTES)
         elif self._resend_buffer is not None and self._resend_buffer.trim(MISSED_LIMIT_BYTES) and self._resume_token is not None:
-            # Not at once: the session is in the middle of deciding.
+            # Not now: `flush` is called while the session is being advanced.
             asyncio.get_running_loop().call_soon(self._expire)
 
-    def close(self, fault: ApiError | None) -> None:
-        """The session is over."""
-        if fault is not None and self.end_reason == "left":
+    def close(self, error: ApiError | None) -> None:
+        if error is not None and self.end_reason == "left":
             self.end_reason = "failed"
-        self._pending_close = close_code_for(fault), close_reason(fault.message if fault else "")
+        self._pending_close = close_code_for(error), close_reason(error.message if error else "")
         if self._attachment is not None:
             self._revoke_token()
             self._attachment.websocket.close(*self._pending_close)
 
-    def fail(self, fault: ApiError) -> None:
-        """There is no session, or it can't go on."""
+    def fail(self, error: ApiError) -> None:
+        """Report that the session could not start or go on, and close."""
         self.end_reason = "failed"
         self._revoke_token()
         if self._attachment is not None:
-            socket = self._detach(self._attachment)
-            self._send_error(socket, fault)
-            socket.flush()
-            socket.close(close_code_for(fault), close_reason(fault.message))
+            websocket = self._detach(self._attachment)
+            self._send_error(websocket, error)
+            websocket.flush()
+            websocket.close(close_code_for(error), close_reason(error.message))
 
-    # As its WebSocket sees it
+    # Called by the attachment
 
     def on_text(self, text: bytes) -> None:
-        """The client sent a frame."""
         assert self._driver is not None
         if self.mode == "audio" and self._has_begun and len(text) > APPEND_LIMIT_BYTES:
             self.terminate(
@@ -266,9 +252,9 @@ class MinicpmoClient:
             )
             return
         try:
-            event: Any = decode_client(text, self.mode)
-        except ClientError as mistake:
-            self._driver.receive_from_client(UnreadableMinicpmoEvent(mistake))
+            event = decode_client(text, self.mode)
+        except ClientError as error:
+            self._driver.receive_from_client(UnreadableMinicpmoEvent(error))
             return
         self._tap.on_client_event(event)
         if type(event) is SessionClose:
@@ -283,7 +269,7 @@ class MinicpmoClient:
             self._resume_token = None
 
     def _throttle(self, wait_s: float) -> None:
-        """Read no faster than is fair; whoever never stops is dropped."""
+        """Pause reading for `wait_s`; end the session of a client that has been too fast for too long."""
         if not wait_s or self._attachment is None:
             return
         assert self._driver is not None
@@ -293,37 +279,37 @@ class MinicpmoClient:
         if self._throttle_timer is not None:
             self._throttle_timer.cancel()
         self._attachment.websocket.pause_reading()
-        # What came at once may be more than could be taken in before patience ends.
+        # One burst alone can be more than may be processed within the patience.
         patience_s = self._pacer.patience_s
-        held_s, then = (wait_s, self._resume_reading) if wait_s <= patience_s else (patience_s, self._terminate_flood)
-        self._driver.receive_from_client(ClientThrottled(held_s))
-        self._throttle_timer = asyncio.get_running_loop().call_later(held_s, then)
+        delay_s, on_delay_end = (wait_s, self._resume_reading) if wait_s <= patience_s else (patience_s, self._terminate_flood)
+        self._driver.receive_from_client(ClientThrottled(delay_s))
+        self._throttle_timer = asyncio.get_running_loop().call_later(delay_s, on_delay_end)
 
     def _terminate_flood(self) -> None:
-        why = "Sound or pictures come faster than they could be taken in, and for too long."
-        self.terminate(ClientError(why, code="rate_limit_exceeded", type="rate_limit_error"), POLICY_VIOLATION)
+        message = "Audio or images arrive faster than they can be processed, for too long."
+        self.terminate(ClientError(message, code="rate_limit_exceeded", type="rate_limit_error"), POLICY_VIOLATION)
 
     def _resume_reading(self) -> None:
         self._throttle_timer = None
         if self._attachment is not None:
             self._attachment.websocket.resume_reading()
 
-    def terminate(self, mistake: ClientError, code: int) -> None:
-        """End the session because of what its client does."""
+    def terminate(self, error: ClientError, code: int) -> None:
+        """End the session because of the client's fault."""
         assert self._driver is not None and self._attachment is not None, "what it does comes on a WebSocket"
         self.end_reason = "refused"
-        socket = self._detach(self._attachment)
-        self._send_error(socket, mistake)
-        socket.close(code, close_reason(mistake.message))
+        websocket = self._detach(self._attachment)
+        self._send_error(websocket, error)
+        websocket.close(code, close_reason(error.message))
         self._revoke_token()
         self._driver.hang_up()
 
     def on_disconnect(self, attachment: Attachment) -> None:
-        """That WebSocket is no more."""
+        """A WebSocket has closed. If its client may resume, wait for it."""
         if attachment is not self._attachment:
             return
-        socket = self._detach(attachment)
-        is_lost = socket.close_code is None or socket.close_code in PROXY_CLOSE_CODES
+        websocket = self._detach(attachment)
+        is_lost = websocket.close_code is None or websocket.close_code in PROXY_CLOSE_CODES
         if is_lost and self._resume_token is not None and self._pending_close is None and self._resend_buffer is not None:
             self._resend_buffer.mark_disconnected()
             self._resume_timer = asyncio.get_running_loop().call_later(self._resume_s, self._expire)
@@ -332,7 +318,6 @@ class MinicpmoClient:
             self._expire()
 
     def _detach(self, attachment: Attachment) -> ServerWebSocket:
-        """Have nothing more to do with that WebSocket."""
         attachment.detach()
         self._attachment = None
         if self._throttle_timer is not None:
@@ -346,7 +331,7 @@ class MinicpmoClient:
             self._resume_timer = None
 
     def _expire(self) -> None:
-        """The client is not coming back."""
+        """The client did not come back in time, or missed too much: end the session."""
         assert self._driver is not None
         if self._attachment is not None:
             return
@@ -356,11 +341,9 @@ class MinicpmoClient:
         self._driver.hang_up()
 
     def pause(self) -> None:
-        """The client is behind."""
         if self._driver is not None:
             self._driver.pause()
 
     def resume(self) -> None:
-        """The client has caught up, or is not there to wait for."""
         if self._driver is not None:
             self._driver.resume()

@@ -1,27 +1,31 @@
-"""How fast a client may send sound and pictures: as fast as it is spoken, and in bursts."""
+"""Limits how fast a client may send audio and images: in real time, with bursts."""
 
 import time
 from collections.abc import Callable
 
 BURST_S = 10.0
-"""How much sound may come at once, so that a network that stalled catches up."""
+"""How much audio may come at once, for a network that stalled and catches up."""
 
 MAX_SPEED = 2.0
-"""How fast sound may come beyond that. What comes faster than it is spoken waits in the engine, so that this bounds that, too."""
+"""
+Speed of audio beyond the burst. What comes faster than real time waits in the engine, so this limits that queue too.
+"""
 
 IMAGE_COST_S = 0.1
-"""A picture comes with at least so much sound, or counts as much: clients send one or a few a second."""
+"""Audio that an image counts as, where less came with it: clients send one or a few images a second."""
 
 MAX_TOO_FAST_S = 15.0
-"""How long a client may go on sending faster: who replays a recording is slowed to the pace, and who never stops is no client."""
+"""
+How long a client may stay too fast: one that replays a recording is only slowed down, one that never stops is dropped.
+"""
 
 
 class AudioPacer:
     """
-    The sound of one session, against the clock.
+    The audio of one session against the clock.
 
     Args:
-        clock: for durations, in seconds.
+        clock: in seconds, for durations.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -31,10 +35,10 @@ class AudioPacer:
         self._too_fast_since: float | None = None
 
     def consume(self, audio_s: float, images: int = 0) -> float:
-        """Count what came together; for how many seconds no more may come."""
+        """Count what arrived together; returns for how many seconds to stop reading."""
         now = self._clock()
-        came_s = max(audio_s, images * IMAGE_COST_S)
-        self._ahead_s = max(0.0, self._ahead_s - (now - self._updated_at) * MAX_SPEED) + came_s
+        cost_s = max(audio_s, images * IMAGE_COST_S)
+        self._ahead_s = max(0.0, self._ahead_s - (now - self._updated_at) * MAX_SPEED) + cost_s
         self._updated_at = now
         if self._ahead_s <= BURST_S:
             self._too_fast_since = None
@@ -45,7 +49,7 @@ class AudioPacer:
 
     @property
     def patience_s(self) -> float:
-        """How much longer the client may go on being too fast."""
+        """How much longer the client may stay too fast."""
         return MAX_TOO_FAST_S if self._too_fast_since is None else MAX_TOO_FAST_S - (self._clock() - self._too_fast_since)
 
     @property

@@ -1,14 +1,13 @@
 """
-Presets and voices, at the addresses that MiniCPM-o's pages know them by, all under `/api`.
+Presets and voices under `/api`, at the paths that MiniCPM-o's pages use.
 
-Sound is kept as files and given as what a session takes for a voice: float32 mono at 16 kHz, in base64.
+Audio is stored as files and returned in the form that sessions take for a voice: float32 mono at 16 kHz, in base64.
 """
 
 import asyncio
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from msgspec import UNSET
 from starlette.requests import Request
@@ -22,7 +21,7 @@ from antiphon.runtime.core import presets
 from antiphon.runtime.core.ids import new_id
 from antiphon.runtime.core.presets import PresetFolder
 from antiphon.runtime.service import Service
-from antiphon.server.http.auth import GuardedRoute
+from antiphon.server.http.auth import EndpointFunction, guarded_routes
 from antiphon.server.http.body import read_json_body
 from antiphon.server.http.errors import json_response
 from antiphon.server.transport import logs
@@ -34,23 +33,23 @@ MAX_VOICE_S = 60
 
 
 def routes(service: Service) -> list[Route]:
-    """Everything under `/api` that has to do with presets and voices."""
-    shelf = _PresetEndpoints(service)
-    rows: Sequence[tuple[str, str, Any, Scope]] = (
-        ("GET", "/api/presets", shelf.list_presets, "realtime"),
-        ("GET", "/api/presets/{mode}/{id}/audio", shelf.preset_audio, "realtime"),
-        ("GET", "/api/default_ref_audio", shelf.default_voice, "realtime"),
-        ("GET", "/api/assets/ref_audio", shelf.list_voices, "realtime"),
-        ("POST", "/api/assets/ref_audio", shelf.upload_voice, "admin"),
-        ("GET", "/api/assets/ref_audio/{id}", shelf.get_voice, "realtime"),
-        ("DELETE", "/api/assets/ref_audio/{id}", shelf.delete_voice, "admin"),
-        ("GET", "/api/frontend_defaults", shelf.frontend_defaults, "realtime"),
+    """All routes of presets and voices."""
+    endpoints = _PresetEndpoints(service)
+    rows: Sequence[tuple[str, str, EndpointFunction, Scope]] = (
+        ("GET", "/api/presets", endpoints.list_presets, "realtime"),
+        ("GET", "/api/presets/{mode}/{id}/audio", endpoints.preset_audio, "realtime"),
+        ("GET", "/api/default_ref_audio", endpoints.default_voice, "realtime"),
+        ("GET", "/api/assets/ref_audio", endpoints.list_voices, "realtime"),
+        ("POST", "/api/assets/ref_audio", endpoints.upload_voice, "admin"),
+        ("GET", "/api/assets/ref_audio/{id}", endpoints.get_voice, "realtime"),
+        ("DELETE", "/api/assets/ref_audio/{id}", endpoints.delete_voice, "admin"),
+        ("GET", "/api/frontend_defaults", endpoints.frontend_defaults, "realtime"),
     )
-    return [GuardedRoute(path, endpoint, service=service, access=access, methods=[method]) for method, path, endpoint, access in rows]
+    return guarded_routes(service, rows)
 
 
 class _PresetEndpoints:
-    """Presets and voices, as they are asked for."""
+    """The endpoint functions."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -59,20 +58,20 @@ class _PresetEndpoints:
 
     async def list_presets(self, _request: Request) -> Response:
         """`GET /api/presets`."""
-        found = await asyncio.to_thread(self._folder.presets)
-        told: wire.Presets = {}
-        for mode, each in found.items():
-            told[mode] = [await self._to_wire(mode, preset_id, preset) for preset_id, preset in each]
-        return json_response(encode(told))
+        presets_by_mode = await asyncio.to_thread(self._folder.presets)
+        body: wire.Presets = {}
+        for mode, presets_of_mode in presets_by_mode.items():
+            body[mode] = [await self._to_wire(mode, preset_id, preset) for preset_id, preset in presets_of_mode]
+        return json_response(encode(body))
 
     async def _to_wire(self, mode: str, preset_id: str, preset: presets.Preset) -> wire.Preset:
-        """A preset without its sounds."""
+        """The preset without its audio."""
         content: list[wire.PresetTextPart | wire.PresetAudioPart] = []
-        for piece in preset.system_content:
-            if piece.audio is None:
-                content.append(wire.PresetTextPart(text=piece.text or ""))
+        for part in preset.system_content:
+            if part.audio is None:
+                content.append(wire.PresetTextPart(text=part.text or ""))
             else:
-                content.append(wire.PresetAudioPart(name=piece.audio, path=piece.audio, duration=await self._duration_s(mode, piece.audio)))
+                content.append(wire.PresetAudioPart(name=part.audio, path=part.audio, duration=await self._duration_s(mode, part.audio)))
         name = preset.ref_audio
         return wire.Preset(
             id=preset_id,
@@ -85,11 +84,11 @@ class _PresetEndpoints:
         )
 
     async def _duration_s(self, mode: str, name: str) -> float:
-        """Of a file of sound, in seconds; 0 for one that is missing or can't be read, which whoever asks for it is told."""
+        """Duration of an audio file; 0 and a warning in the log where it is missing or unreadable."""
         try:
             pcm = await self._decode_audio(await asyncio.to_thread(self._folder.read_audio, mode, name))
-        except ClientError as mistake:
-            logs.get().warning("preset", sound=f"{mode}/{name}", reason=mistake.message)
+        except ClientError as error:
+            logs.get().warning("preset", sound=f"{mode}/{name}", reason=error.message)
             return 0.0
         return _pcm_duration_s(pcm)
 
@@ -97,12 +96,12 @@ class _PresetEndpoints:
         """`GET /api/presets/{mode}/{id}/audio`."""
         mode = request.path_params["mode"]
         preset = await asyncio.to_thread(self._folder.preset, mode, request.path_params["id"])
-        told = wire.PresetAudio()
+        body = wire.PresetAudio()
         if preset.audio_names:
-            told.system_content_audio = [await self._pcm_file(mode, name) for name in preset.audio_names]
+            body.system_content_audio = [await self._pcm_file(mode, name) for name in preset.audio_names]
         if preset.ref_audio is not None:
-            told.ref_audio = await self._pcm_file(mode, preset.ref_audio)
-        return json_response(encode(told))
+            body.ref_audio = await self._pcm_file(mode, preset.ref_audio)
+        return json_response(encode(body))
 
     async def _pcm_file(self, mode: str, name: str) -> wire.PcmFile:
         pcm = await self._decode_audio(await asyncio.to_thread(self._folder.read_audio, mode, name))
@@ -115,13 +114,13 @@ class _PresetEndpoints:
 
     async def get_voice(self, request: Request) -> Response:
         """`GET /api/assets/ref_audio/{id}`."""
-        told, file = await asyncio.to_thread(self._folder.voice, request.path_params["id"])
-        return _reference_response(told.name, await self._decode_audio(file))
+        voice, file = await asyncio.to_thread(self._folder.voice, request.path_params["id"])
+        return _reference_response(voice.name, await self._decode_audio(file))
 
     async def list_voices(self, _request: Request) -> Response:
         """`GET /api/assets/ref_audio`."""
-        found = [_voice(each) for each in await asyncio.to_thread(self._folder.voices)]
-        return json_response(encode(wire.VoiceList(total=len(found), ref_audios=found)))
+        voices = [_voice(each) for each in await asyncio.to_thread(self._folder.voices)]
+        return json_response(encode(wire.VoiceList(total=len(voices), ref_audios=voices)))
 
     async def upload_voice(self, request: Request) -> Response:
         """`POST /api/assets/ref_audio`."""
@@ -131,13 +130,13 @@ class _PresetEndpoints:
                 f"The voice is larger than {wire.MAX_UPLOAD_BYTES} bytes.", status=413, code="request_too_large", param="audio_base64"
             )
         pcm = await self._decode_audio(upload.audio_base64, "audio_base64")
-        told = await asyncio.to_thread(self._folder.save_voice, new_id("ref"), upload.name, pcm)
-        return json_response(encode(wire.VoiceUploadResult(id=told.id, name=told.name)))
+        voice = await asyncio.to_thread(self._folder.save_voice, new_id("ref"), upload.name, pcm)
+        return json_response(encode(wire.VoiceUploadResult(id=voice.id, name=voice.name)))
 
     async def delete_voice(self, request: Request) -> Response:
         """`DELETE /api/assets/ref_audio/{id}`."""
-        told = await asyncio.to_thread(self._folder.delete_voice, request.path_params["id"])
-        return json_response(encode(wire.VoiceUploadResult(id=told.id, name=told.name)))
+        voice = await asyncio.to_thread(self._folder.delete_voice, request.path_params["id"])
+        return json_response(encode(wire.VoiceUploadResult(id=voice.id, name=voice.name)))
 
     async def frontend_defaults(self, _request: Request) -> Response:
         """`GET /api/frontend_defaults`."""
@@ -145,20 +144,20 @@ class _PresetEndpoints:
 
     async def _decode_audio(self, file: bytes, param: str = "file") -> bytes:
         """
-        The sound in a file: s16le mono at 16 kHz.
+        An audio file as s16le mono at 16 kHz.
 
         Raises:
             ClientError: it can't be read, or is too long.
-            ServerError: what reads it is not installed.
+            ServerError: the library that reads it is not installed.
         """
         pcm = bytearray()
         try:
-            async for piece in self._service.speech.audio_files.decode(file):
-                pcm += piece
+            async for chunk in self._service.speech.audio_files.decode(file):
+                pcm += chunk
                 if _pcm_duration_s(pcm) > MAX_VOICE_S:
-                    raise ClientError(f"The sound is longer than {MAX_VOICE_S} seconds.", code="audio_too_long", param=param)
-        except ClientError as mistake:
-            mistake.param = param
+                    raise ClientError(f"The audio is longer than {MAX_VOICE_S} seconds.", code="audio_too_long", param=param)
+        except ClientError as error:
+            error.param = param
             raise
         return bytes(pcm)
 
@@ -173,5 +172,5 @@ def _reference_response(name: str, pcm: bytes) -> Response:
 
 
 def _voice(voice: presets.SavedVoice) -> wire.Voice:
-    made = datetime.fromtimestamp(voice.created_at, UTC).isoformat(timespec="seconds")
-    return wire.Voice(id=voice.id, name=voice.name, duration_ms=voice.duration_ms, created_at=made)
+    created_at = datetime.fromtimestamp(voice.created_at, UTC).isoformat(timespec="seconds")
+    return wire.Voice(id=voice.id, name=voice.name, duration_ms=voice.duration_ms, created_at=created_at)

@@ -1,8 +1,8 @@
 """
-What a client that lost its network comes back to: the frames that it may have missed, and the sessions that wait for theirs.
+Resuming: the frames that a client may have missed, and the sessions that can be resumed.
 
-A session is found by a token that only its client was told, and only by whoever it belongs to. Frames are numbered from 1; of those that
-were sent while a client was there some are kept, too, as what is on its way is lost with a connection.
+A session is found by its secret token, and only by its own tenant. Frames are numbered from 1. Some that were sent
+while the client was connected are kept too, because frames in transit are lost with the connection.
 """
 
 from collections import deque
@@ -11,10 +11,10 @@ from typing import Generic, Protocol, TypeVar
 from antiphon.errors import ClientError
 
 SENT_LIMIT_BYTES = 3 << 19
-"""What is kept of what was sent while the client was there: more than is on its way, or waits for a client that is behind."""
+"""Kept of what was sent to a connected client: more than can be in transit or in the write buffer."""
 
 MISSED_LIMIT_BYTES = 4 << 20
-"""What is kept while it is away; with more than that, it has missed too much."""
+"""Kept while the client is away; if it misses more, it can't resume."""
 
 
 class ResendBuffer:
@@ -22,7 +22,7 @@ class ResendBuffer:
     The last frames of a session, numbered in the order in which they were sent.
 
     Attributes:
-        last: the number of the last one.
+        last_seq: number of the latest frame.
     """
 
     def __init__(self) -> None:
@@ -32,35 +32,36 @@ class ResendBuffer:
         self._disconnect_seq = 0
 
     def append(self, frame: bytes) -> bytes:
-        """The frame, a JSON object, with the next number as its `seq`."""
+        """The frame, a JSON object, with its number added as `seq`."""
         self.last_seq += 1
-        numbered = b'%b,"seq":%d}' % (frame[:-1], self.last_seq)
-        self._frames.append(numbered)
-        self._size_bytes += len(numbered)
-        return numbered
+        numbered_frame = b'%b,"seq":%d}' % (frame[:-1], self.last_seq)
+        self._frames.append(numbered_frame)
+        self._size_bytes += len(numbered_frame)
+        return numbered_frame
 
     def mark_disconnected(self) -> None:
-        """The connection is lost; without other word from the client, it has seen what was sent so far."""
+        """The connection is lost. Unless the client says otherwise, it received everything up to here."""
         self._disconnect_seq = self.last_seq
 
     def trim(self, limit_bytes: int) -> bool:
-        """Let go of the oldest frames beyond that; whether one was that the client has not been sent."""
+        """Drop the oldest frames beyond the limit; returns whether one of them was never sent."""
         while self._size_bytes > limit_bytes:
             self._size_bytes -= len(self._frames.popleft())
         return self.last_seq - len(self._frames) > self._disconnect_seq
 
     def frames_after(self, seq: int | None) -> list[bytes] | None:
         """
-        The frames behind that one, or without a number, those since the connection was lost; None where not all of them are here.
+        The frames after `seq`, or, without one, those since the connection was lost; None where some of them were
+        dropped.
         """
-        missed = self.last_seq - (self._disconnect_seq if seq is None else seq)
-        if not 0 <= missed <= len(self._frames):
+        missed_count = self.last_seq - (self._disconnect_seq if seq is None else seq)
+        if not 0 <= missed_count <= len(self._frames):
             return None
-        return list(self._frames)[len(self._frames) - missed :]
+        return list(self._frames)[len(self._frames) - missed_count :]
 
 
 class HasTenant(Protocol):
-    """What belongs to someone."""
+    """Something that belongs to a tenant."""
 
     tenant: str
 
@@ -69,7 +70,7 @@ T = TypeVar("T", bound=HasTenant)
 
 
 class ResumableSessions(Generic[T]):
-    """Sessions, or whatever stands for them, by their tokens."""
+    """Sessions that can be resumed, by token."""
 
     def __init__(self) -> None:
         self._sessions: dict[str, T] = {}
@@ -78,19 +79,17 @@ class ResumableSessions(Generic[T]):
         return len(self._sessions)
 
     def add(self, token: str, session: T) -> None:
-        """A session may be come back to from now on."""
         self._sessions[token] = session
 
     def remove(self, token: str) -> None:
-        """It may not any more."""
         self._sessions.pop(token, None)
 
     def find(self, token: str, tenant: str) -> T:
         """
-        The session of that token.
+        The session with that token.
 
         Raises:
-            ClientError: there is none, or it is another tenant's, which is the same to whoever asks.
+            ClientError: there is none, or it is another tenant's; the caller can't tell which.
         """
         session = self._sessions.get(token)
         if session is None or session.tenant != tenant:
@@ -99,9 +98,9 @@ class ResumableSessions(Generic[T]):
 
 
 def session_not_found() -> ClientError:
-    """There is nothing to come back to."""
+    """No session can be resumed with that token."""
     return ClientError(
-        "There is no such session, or it has waited too long, or what was missed of it is too much.",
+        "There is no such session, or it waited too long for its client, or the client missed too much of it.",
         code="session_not_found",
         param="resume",
         status=404,

@@ -1,8 +1,8 @@
 """
-`GET /v1/realtime?mode=`: who may open which MiniCPM-o session, and who comes back to one.
+`GET /v1/realtime?mode=`: opens and resumes MiniCPM-o sessions.
 
-Who may be here at all is decided before the WebSocket is accepted, as everywhere. All else is told on it: an `error` event, and then a
-Close whose code says what kind of error it is, as a page in a browser learns nothing else.
+The key is checked before the WebSocket is accepted. Other errors are reported on it, as an `error` event and a close
+code, because browsers show a page nothing of a failed handshake.
 """
 
 from msgspec import Struct
@@ -10,7 +10,7 @@ from starlette.datastructures import Headers, QueryParams
 from starlette.types import Scope, Send
 
 from antiphon.engine_api.options import ConversationSettings
-from antiphon.errors import ApiError, ClientError, ServerError, invalid_value, shorten
+from antiphon.errors import ApiError, ClientError, invalid_value, shorten
 from antiphon.protocols.minicpmo.session import MinicpmoSession, MinicpmoSessionConfig
 from antiphon.runtime.access.keys import Caller
 from antiphon.runtime.core.driver import Driver
@@ -19,8 +19,10 @@ from antiphon.runtime.registry import ServedModel
 from antiphon.runtime.scheduling.pool import no_worker_error
 from antiphon.runtime.service import Service
 from antiphon.server.http.auth import request_caller, track_response
+from antiphon.server.http.errors import first_error
 from antiphon.server.live import recording
-from antiphon.server.live.minicpmo_log import log_minicpmo_session, minicpmo_taps
+from antiphon.server.live.client import session_failed
+from antiphon.server.live.session_log import log_minicpmo_session, minicpmo_taps
 from antiphon.server.live.subprotocols import BETA_SUBPROTOCOL, SUBPROTOCOL, asks_for_beta, offered_subprotocols, select_subprotocol
 from antiphon.server.minicpmo.client import Attachment, MinicpmoClient
 from antiphon.server.minicpmo.resume import ResumableSessions, session_not_found
@@ -34,23 +36,23 @@ MINICPMO_SUBPROTOCOL = "map.realtime"
 """The subprotocol that MiniCPM-o's SDK offers."""
 
 OPENAI_PARAMETERS = ("model", "deployment", "intent", "call_id", "dialect")
-"""Parameters of the OpenAI Realtime API, which has the same address."""
+"""Parameters of the OpenAI Realtime API, which shares this path."""
 
 EVENT_LIMIT_BYTES: dict[Mode, int] = {"audio": 12 << 20, "video": MESSAGE_LIMIT_BYTES, "chat": MESSAGE_LIMIT_BYTES}
-"""The most that an event may have; in audio, two recordings of voices of a minute each."""
+"""The largest event. In audio sessions: two recordings of voices of a minute each."""
 
 EVENTS_PER_S, BYTES_PER_S = 100, 4 << 20
-"""How fast events are read: four times what a camera and a microphone send."""
+"""How fast events are read: four times what a camera and a microphone produce."""
 
 
 class MinicpmoSessionRequest(Struct, frozen=True, kw_only=True):
     """
-    What the address asks for.
+    The parameters of the URL.
 
     Attributes:
-        is_resumable: whether the client means to come back where it loses its network.
-        resume: the token of the session to come back to.
-        after: the number of the last event that the client has seen of it.
+        is_resumable: whether the client will resume after it loses its network.
+        resume_token: the session to resume.
+        after_seq: number of the last event that the client received.
     """
 
     mode: Mode
@@ -62,28 +64,28 @@ class MinicpmoSessionRequest(Struct, frozen=True, kw_only=True):
 
 def is_minicpmo_request(query: QueryParams, headers: Headers, *, has_secret: bool) -> bool:
     """
-    Whether a client wants this protocol, of the two that are spoken at the address.
+    Whether the client speaks this protocol, of the two at this path.
 
     Args:
-        has_secret: whether it comes with a client secret, which only the other protocol has.
+        has_secret: whether it comes with a client secret, which only the Realtime API has.
     """
     if "mode" in query:
         return True
-    is_others = has_secret or any(name in query for name in OPENAI_PARAMETERS)
-    return not is_others and not asks_for_beta(headers) and not {SUBPROTOCOL, BETA_SUBPROTOCOL} & set(offered_subprotocols(headers))
+    is_realtime = has_secret or any(name in query for name in OPENAI_PARAMETERS)
+    return not is_realtime and not asks_for_beta(headers) and not {SUBPROTOCOL, BETA_SUBPROTOCOL} & set(offered_subprotocols(headers))
 
 
 def parse_session_request(query: QueryParams) -> MinicpmoSessionRequest:
     """
-    What an address asks for.
+    The parameters of the URL.
 
     Raises:
-        ClientError: there is no such thing.
+        ClientError: one is invalid.
     """
-    named = query.get("mode", "video")
-    mode = next((mode for mode in MODES if mode == named), None)
+    value = query.get("mode", "video")
+    mode = next((mode for mode in MODES if mode == value), None)
     if mode is None:
-        raise invalid_value("mode", named, MODES)
+        raise invalid_value("mode", value, MODES)
     after = query.get("after")
     if after is not None and not (after.isascii() and after.isdigit() and len(after) < 16):
         raise ClientError(f"Invalid 'after': expected a number, but got '{shorten(after)}'.", code="invalid_value", param="after")
@@ -98,22 +100,23 @@ def parse_session_request(query: QueryParams) -> MinicpmoSessionRequest:
 
 def select_model(service: Service, request: MinicpmoSessionRequest) -> ServedModel:
     """
-    The model that answers: the one that was asked for if there is such a one, else the configured one, else the first that can.
+    The model to use: the requested one if the server has it, else the configured one, else the first that supports the
+    mode.
 
-    Clients name the model that they were written for, whatever the server has.
+    An unknown name is no error, because clients name the model that they were written for.
 
     Raises:
-        ClientError: it can't, or none can.
+        ClientError: the model doesn't support the mode, or none does.
     """
     registry = service.registry
-    own = request.model if request.model is not None and registry.has(request.model) else service.config.minicpmo.model
-    if own is not None:
-        model = registry.find(own)
+    name = request.model if request.model is not None and registry.has(request.model) else service.config.minicpmo.model
+    if name is not None:
+        model = registry.find(name)
         if supports_mode(model, request.mode):
             return model
         if not model.duplex_engine.has_worker:
             raise no_worker_error()
-        raise _model_not_found(f"The model '{own}' can't do mode={request.mode}", request.mode)
+        raise _model_not_found(f"The model '{name}' can't do mode={request.mode}", request.mode)
     for model in registry.all():
         if not model.name.endswith("*") and supports_mode(model, request.mode):
             return model
@@ -121,37 +124,37 @@ def select_model(service: Service, request: MinicpmoSessionRequest) -> ServedMod
 
 
 def supports_mode(model: ServedModel, mode: Mode) -> bool:
-    """Whether a model answers in that mode."""
+    """Whether a model supports the mode."""
     return mode == "chat" or model.duplex_engine.capabilities.full_duplex
 
 
 def _model_not_found(message: str, mode: Mode) -> ClientError:
-    needs = "" if mode == "chat" else ": it takes one that hears and speaks"
+    needs = "" if mode == "chat" else ": it needs one that hears and speaks"
     return ClientError(f"{message}{needs}.", code="model_not_found", param="mode", status=404)
 
 
 class MinicpmoEndpoint:
-    """The side of the address that is MiniCPM-o's, as a bare ASGI endpoint: it takes the connection over."""
+    """A bare ASGI endpoint that takes the connection over."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
         self._resumable_sessions: ResumableSessions[MinicpmoClient] = ResumableSessions()
 
     async def __call__(self, scope: Scope, send: Send) -> None:
-        """One WebSocket, from its handshake to its end."""
-        query, line = QueryParams(scope["query_string"]), Attachment()
-        # What is to be told of a wrong mode is told on a WebSocket, too.
+        """Serve one WebSocket, from its handshake to its end."""
+        query, attachment = QueryParams(scope["query_string"]), Attachment()
+        # A wrong mode is reported on the WebSocket too, so it needs a limit here.
         limit_bytes = next((EVENT_LIMIT_BYTES[mode] for mode in MODES if mode == query.get("mode")), MESSAGE_LIMIT_BYTES)
-        await line.accept(lambda line: _upgrade(scope, send, line, limit_bytes))
+        await attachment.accept(lambda attachment: _upgrade(scope, send, attachment, limit_bytes))
         try:
-            wanted = parse_session_request(query)
-            if wanted.resume_token is not None:
-                self._resume(line, wanted, wanted.resume_token, request_caller(scope))
+            request = parse_session_request(query)
+            if request.resume_token is not None:
+                self._resume(attachment, request, request.resume_token, request_caller(scope))
             else:
-                await self._open_session(scope, line, wanted)
-        except* ApiError as faults:
-            line.refuse(_first_error(faults))
-        await line.websocket.wait_closed()
+                await self._open_session(scope, attachment, request)
+        except* ApiError as errors:
+            attachment.refuse(first_error(errors))
+        await attachment.websocket.wait_closed()
 
     def _resume(self, attachment: Attachment, request: MinicpmoSessionRequest, token: str, caller: Caller) -> None:
         client = self._resumable_sessions.find(token, caller.tenant)
@@ -162,28 +165,28 @@ class MinicpmoEndpoint:
         attachment.websocket.resume_reading()
 
     async def _open_session(self, scope: Scope, attachment: Attachment, request: MinicpmoSessionRequest) -> None:
-        """The whole session, on whichever WebSockets its client comes."""
+        """Run a new session, over all WebSockets of its client."""
         service, caller = self._service, request_caller(scope)
         service.live_sessions.check_admission()
         model = select_model(service, request)
-        async with track_response(scope, lambda: 0):  # the tokens of its answers are counted as each of them ends
-            wants_record = recording.wants_recording(scope)
+        async with track_response(scope, lambda: 0):  # tokens are counted as each response ends
+            is_requested = recording.wants_recording(scope)
             recordings = recording.recording_taps(
-                service, caller, protocol="minicpmo", mode=request.mode, model=model.name, is_requested=wants_record
+                service, caller, protocol="minicpmo", mode=request.mode, model=model.name, is_requested=is_requested
             )
-            counted, tap = minicpmo_taps(service, model, caller, recordings)
-            # A client that would not come back would hold a place that others wait for.
+            counts, tap = minicpmo_taps(service, model, caller, recordings)
+            # A client that can't resume must not keep its place while others queue for it.
             resume_s = service.config.minicpmo.resume_s if request.is_resumable else 0
             client = MinicpmoClient(request.mode, caller.tenant, tap, self._resumable_sessions, resume_s)
-            with log_minicpmo_session(service, model, request.mode, client, counted, recordings):
+            with log_minicpmo_session(service, model, request.mode, client, counts, recordings):
                 await self._run_session(attachment, model, request, client, caller)
 
     async def _run_session(
         self, attachment: Attachment, model: ServedModel, request: MinicpmoSessionRequest, client: MinicpmoClient, caller: Caller
     ) -> None:
         service, key = self._service, caller.key
-        opening = build_session_config(service, model, request)
-        driver = Driver(MinicpmoSession(opening, new_id), client, service.store, metrics=service.metrics)
+        session_config = build_session_config(service, model, request)
+        driver = Driver(MinicpmoSession(session_config, new_id), client, service.store, metrics=service.metrics)
         settings = ConversationSettings(model=model.name, tenant=caller.tenant, kind=request.mode, key_id=key.id if key else "")
         client.start(attachment, driver)
 
@@ -192,18 +195,18 @@ class MinicpmoEndpoint:
 
         with service.live_sessions.track(driver, key):
             try:
-                await driver.run(model.duplex_engine, settings, opening, read)
-            except* ApiError as faults:
-                client.fail(_first_error(faults))
-            except* Exception as defects:  # where a session ends
-                client.fail(ServerError("The server had an error, and the session can't go on.", code="session_failed"))
-                raise defects
+                await driver.run(model.duplex_engine, settings, session_config, read)
+            except* ApiError as errors:
+                client.fail(first_error(errors))
+            except* Exception as errors:  # where a session ends
+                client.fail(session_failed(code="session_failed"))
+                raise errors
 
 
 def build_session_config(service: Service, model: ServedModel, request: MinicpmoSessionRequest) -> MinicpmoSessionConfig:
-    """What a session of that model begins with, as the server is configured."""
+    """The configuration of a new session."""
     settings, mode = service.config.minicpmo, request.mode
-    lasts_s = {"chat": settings.chat_s, "audio": settings.audio_s, "video": settings.video_s}[mode]
+    max_duration_s = {"chat": settings.chat_s, "audio": settings.audio_s, "video": settings.video_s}[mode]
     return MinicpmoSessionConfig(
         model=model.name,
         capabilities=model.duplex_engine.capabilities,
@@ -211,7 +214,7 @@ def build_session_config(service: Service, model: ServedModel, request: Minicpmo
         session_id=new_id("sess"),
         resume_token=new_id("resume") if settings.resume_s and request.is_resumable else None,
         instructions=settings.instructions,
-        max_duration_s=lasts_s,
+        max_duration_s=max_duration_s,
         warning_s=settings.warning_s,
         init_timeout_s=settings.init_s,
         idle_timeout_s=settings.chat_idle_s if mode == "chat" else settings.idle_s,
@@ -229,11 +232,3 @@ async def _upgrade(scope: Scope, send: Send, attachment: Attachment, limit_bytes
         bucket=TokenBucket(EVENTS_PER_S, bytes_per_s=BYTES_PER_S),
         limit_bytes=limit_bytes,
     )
-
-
-def _first_error(faults: ExceptionGroup[ApiError]) -> ApiError:
-    first: Exception = faults
-    while isinstance(first, ExceptionGroup):
-        first = first.exceptions[0]
-    assert isinstance(first, ApiError)
-    return first

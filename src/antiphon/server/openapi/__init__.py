@@ -1,1 +1,1 @@
-"""The server's OpenAPI document."""
+"""The OpenAPI document."""

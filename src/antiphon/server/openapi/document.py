@@ -1,7 +1,7 @@
 """
-`GET /openapi.json`: what each route takes and gives, from the types that read and write it.
+`GET /openapi.json`: describes all routes, from the types that read and write their bodies.
 
-Every route has a row in `openapi_operations.OPERATIONS`; one without can't be described, and a test says so.
+Every route needs a row in `operations.OPERATIONS`; a test checks that.
 """
 
 import re
@@ -11,13 +11,13 @@ from typing import Any
 
 import msgspec
 from starlette.requests import Request
-from starlette.responses import Response as Reply
+from starlette.responses import Response as HttpResponse
 from starlette.routing import Route
 
 from antiphon import __version__
 from antiphon.runtime.service import Service
 from antiphon.server.http.auth import GuardedRoute
-from antiphon.server.openapi import operations as table
+from antiphon.server.openapi import operations as operations
 from antiphon.server.openapi.operations import OPERATIONS, Error, Health, Operation
 from antiphon.server.openapi.schemas import Schema, Schemas, build_schemas, reference
 from antiphon.wire.responses.events import StreamEvent
@@ -27,39 +27,39 @@ JSON_TYPE = "application/json"
 
 
 def routes(service: Service, others: Sequence[Route]) -> list[Route]:
-    """`/openapi.json`, which describes itself and `others`."""
-    made: dict[bool, bytes] = {}
+    """The route `/openapi.json`, which describes itself and `others`."""
+    documents: dict[bool, bytes] = {}
 
-    async def openapi(_request: Request) -> Reply:
+    async def openapi(_request: Request) -> HttpResponse:
         is_open = service.keyring.is_open
-        if is_open not in made:
+        if is_open not in documents:
             profile = PROFILES[service.config.responses.profile]
-            made[is_open] = msgspec.json.encode(document([*others, described], profile, is_open=is_open))
-        return Reply(made[is_open], media_type=JSON_TYPE)
+            documents[is_open] = msgspec.json.encode(document([*others, own_route], profile, is_open=is_open))
+        return HttpResponse(documents[is_open], media_type=JSON_TYPE)
 
-    described = GuardedRoute("/openapi.json", openapi, service=service, access="public", methods=["GET"])
-    return [described]
+    own_route = GuardedRoute("/openapi.json", openapi, service=service, access="public", methods=["GET"])
+    return [own_route]
 
 
 def document(all_routes: Iterable[Route], profile: Profile, *, is_open: bool) -> Schema:
     """
-    The OpenAPI document of these routes.
+    The OpenAPI document.
 
     Args:
-        all_routes: each has its row in the table.
+        all_routes: each must have a row in `OPERATIONS`.
         profile: how events are written.
         is_open: whether no key is needed.
 
     Raises:
-        KeyError: one has no row.
+        KeyError: a route has no row.
     """
-    operations = {(method, path): (route, OPERATIONS[method, path]) for method, path, route in _operations(all_routes)}
-    told = [told for _, told in operations.values()]
-    gives = {kind for each in told for kind in (each.response_type, each.event_type) if _is_type(kind)} | {Error, Health}
-    schemas = build_schemas([each.request_type for each in told if each.request_type], list(gives), profile.event_names)
+    rows = {(method, path): (route, OPERATIONS[method, path]) for method, path, route in _operations(all_routes)}
+    all_operations = [each for _, each in rows.values()]
+    gives = {kind for each in all_operations for kind in (each.response_type, each.event_type) if _is_type(kind)} | {Error, Health}
+    schemas = build_schemas([each.request_type for each in all_operations if each.request_type], list(gives), profile.event_names)
     writer = _DocumentWriter(schemas, profile, is_open=is_open, examples=_examples())
     paths: dict[str, Schema] = {}
-    for (method, path), (route, row) in operations.items():
+    for (method, path), (route, row) in rows.items():
         paths.setdefault(path, {})[method.lower()] = writer.operation(path, route, row)
     return {
         "openapi": "3.2.0",
@@ -70,13 +70,13 @@ def document(all_routes: Iterable[Route], profile: Profile, *, is_open: bool) ->
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "servers": [{"url": "/"}],
-        "tags": [{"name": name, "description": text} for name, text in table.TAGS.items()],
+        "tags": [{"name": name, "description": text} for name, text in operations.TAGS.items()],
         "paths": paths,
         "components": {
             "schemas": schemas.components,
             "headers": {
                 name: {"description": each.description, "required": each.is_required, "schema": each.schema}
-                for name, each in table.HEADERS.items()
+                for name, each in operations.HEADERS.items()
             },
             "securitySchemes": {
                 "bearer": {"type": "http", "scheme": "bearer", "description": "A key of `antiphon keys create`."},
@@ -98,12 +98,12 @@ def _is_type(annotation: Any) -> bool:
 
 
 def _examples() -> Any:
-    """By operation: `request`s and `answers`, and for a stream its `events`; each by a name."""
+    """Examples by operation id: `request`s, `answers` and, for a stream, its `events`."""
     return msgspec.json.decode(files("antiphon.server.openapi").joinpath("examples.json").read_bytes())
 
 
 class _DocumentWriter:
-    """Writes operations down."""
+    """Writes operations."""
 
     def __init__(self, schemas: Schemas, profile: Profile, *, is_open: bool, examples: Mapping[str, Any]) -> None:
         self._schemas = schemas
@@ -114,16 +114,16 @@ class _DocumentWriter:
     def operation(self, path: str, route: Route, operation: Operation) -> Schema:
         """One route with one method."""
         scope = route.access if isinstance(route, GuardedRoute) and route.access not in ("probe", "public") else None
-        in_path = [
+        path_parameters = [
             {"name": name, "in": "path", "required": True, "description": "Its id.", "schema": {"type": "string", "minLength": 1}}
             for name in re.findall(r"{(\w+)}", path)
         ]
-        described: Schema = {
+        result: Schema = {
             "operationId": operation.id,
             "tags": [operation.tag],
             "summary": operation.summary,
             **({"description": operation.description} if operation.description else {}),
-            "parameters": [*in_path, *operation.query],
+            "parameters": [*path_parameters, *operation.query],
             "responses": {str(status): answer for status, answer in self._responses(route, operation, scope)},
             "security": self._security(scope),
         }
@@ -131,8 +131,8 @@ class _DocumentWriter:
             examples = self._examples.get(operation.id, {}).get("request")
             content = {operation.request_media_type: self._media_type(operation.request_type, examples)}
             content |= {media_type: {"schema": {"type": "string"}} for media_type in operation.extra_request_media_types}
-            described["requestBody"] = {"required": True, "content": content}
-        return described
+            result["requestBody"] = {"required": True, "content": content}
+        return result
 
     def _security(self, scope: str | None) -> list[Schema]:
         if scope is None:
@@ -148,7 +148,9 @@ class _DocumentWriter:
                 _response(operation.status, "As asked.", self._contents(operation), operation, scope) | _links(operation),
             )
         is_probe = isinstance(route, GuardedRoute) and route.access == "probe"
-        shared = table.COMMON_ERRORS | ({} if is_probe else table.GUARDED_ERRORS) | (table.AUTHENTICATION_ERRORS if scope else {})
+        shared = (
+            operations.COMMON_ERRORS | ({} if is_probe else operations.GUARDED_ERRORS) | (operations.AUTHENTICATION_ERRORS if scope else {})
+        )
         for status, when in sorted((shared | dict(operation.errors)).items()):
             is_health = operation.response_type is Health and status in operation.errors
             schema = {"anyOf": [reference("Health"), reference("Error")]} if is_health else reference("Error")
@@ -158,8 +160,8 @@ class _DocumentWriter:
             )
 
     def _examples_for(self, operation: Operation, status: int) -> Schema:
-        shown = self._examples.get(operation.id, {}).get("answers", {}).get(str(status)) or self._examples["errors"].get(str(status))
-        return {"examples": _examples_by_name(shown)} if shown else {}
+        examples = self._examples.get(operation.id, {}).get("answers", {}).get(str(status)) or self._examples["errors"].get(str(status))
+        return {"examples": _examples_by_name(examples)} if examples else {}
 
     def _contents(self, operation: Operation) -> Schema:
         contents: Schema = {}
@@ -180,23 +182,23 @@ class _DocumentWriter:
         return {"schema": self._schemas.by_type[annotation], **({"examples": _examples_by_name(examples)} if examples else {})}
 
     def _event_stream(self, operation: Operation) -> Schema:
-        """A stream of events, each of them as what its fields hold."""
+        """An event stream, as OpenAPI 3.2 describes it: a schema for each event."""
         json: Schema = {"type": "string", "contentMediaType": JSON_TYPE, "contentSchema": self._schemas.by_type[operation.event_type]}
         fields: Schema = {"event": {"type": "string", "description": "The event's `type`."}, "data": json}
-        required = ["event", "data"]
+        required_fields = ["event", "data"]
         if self._profile.done_marker and operation.event_type is StreamEvent:
             fields["data"] = {"anyOf": [json, {"const": "[DONE]"}]}
-            required = ["data"]
+            required_fields = ["data"]
         events = self._examples[operation.id]["events"]
         text = "".join(f"event: {event['type']}\ndata: {msgspec.json.encode(event).decode()}\n\n" for event in events)
         return {
-            "itemSchema": {"type": "object", "required": required, "properties": fields},
+            "itemSchema": {"type": "object", "required": required_fields, "properties": fields},
             "examples": {"text": {"summary": "In two pieces", "serializedValue": text}},
         }
 
 
 def _examples_by_name(examples: Mapping[str, Any]) -> Schema:
-    """Examples by their summaries, as OpenAPI has them."""
+    """Examples, named after their summaries."""
     return {re.sub(r"\W+", "_", summary.lower()): {"summary": summary, "value": value} for summary, value in examples.items()}
 
 
@@ -208,7 +210,7 @@ def _links(operation: Operation) -> Schema:
 def _response(status: int, description: str, content: Schema, operation: Operation, scope: str | None) -> Schema:
     headers = [
         name
-        for name, header in table.HEADERS.items()
+        for name, header in operations.HEADERS.items()
         if status in (header.statuses or (status,))
         and header.operation_id in (None, operation.id)
         and (scope or not name.startswith("x-ratelimit"))

@@ -1,4 +1,4 @@
-"""What each route does, takes, gives and refuses: the table from which `/openapi.json` is written."""
+"""The operation of each route, from which `/openapi.json` is written."""
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, NamedTuple
@@ -72,22 +72,18 @@ class Document(msgspec.Struct):
 
 class Operation(NamedTuple):
     """
-    What a route does.
+    The description of one route and method.
 
     Attributes:
-        id: what generated clients call it.
-        tag: what it belongs to.
-        gives: the type of its answer, or the media type where that is no JSON; None where there is never one.
-        takes: the type of its body; None for none.
-        takes_as: the media type of that.
-        also_takes: media types of bodies that are plain text.
-        also_gives: media types of answers that are as good as the one of `gives`, where others are asked for.
-        status: of its answer, where that is not 200.
-        streams: the type of each event where the answer may be a stream.
-        refuses: statuses of its own with which it answers, and when.
+        id: the operation id; generated clients name their methods after it.
+        response_type: type of the response, or its media type where it is not JSON; None where there is never one.
+        request_type: type of the body.
+        event_type: type of each event, where the response may be a stream.
+        errors: statuses besides the common ones, and when they occur.
         query: its parameters, as OpenAPI has them.
-        told: more than its summary says.
-        leads_to: operations that take the `id` of what this one gives, and under which name.
+        description: more than the summary.
+        links: operations that take the `id` in this response, with the name of their parameter.
+        status: of the response.
     """
 
     id: str
@@ -533,26 +529,26 @@ COMMON_ERRORS = {
     500: "A defect of the server, or its store can't be used.",
     503: "There are too many connections.",
 }
-"""What any request may be answered, whatever it asks for."""
+"""Errors of every route."""
 
 GUARDED_ERRORS = {
     403: "The key may not do that, or the page that asks is another site's.",
     421: "The request is for another host.",
 }
-"""What any request may be answered but the probes'."""
+"""Errors of every route but the probes."""
 
 AUTHENTICATION_ERRORS = {401: "The key is missing or wrong."}
-"""What a request may be answered that needs a key."""
+"""Errors of routes that need a key."""
 
 
 class Header(NamedTuple):
     """
-    A header of answers.
+    A response header.
 
     Attributes:
-        on: the statuses whose answers have it; empty for all.
-        of: the operation whose answers have it; None for all.
-        always: whether they always have it.
+        statuses: the statuses that have it; empty for all.
+        operation_id: the operation that has it; None for all.
+        is_required: whether it is always there.
     """
 
     description: str
@@ -591,4 +587,4 @@ HEADERS = {
         "Types of items that the model was not told.", _NAMES, statuses=(200,), operation_id="createResponse"
     ),
 }
-"""Those of the limits are there for a key that has limits."""
+"""The `x-ratelimit` headers are sent for keys with limits."""

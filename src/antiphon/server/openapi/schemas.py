@@ -1,8 +1,8 @@
 """
-JSON Schemas of the wire types, as they hold between a client and this server.
+JSON Schemas of the wire types.
 
-msgspec tells what it would read and write; these differ from that where the wire does: fields that no type knows are kept, a union may
-be open to types of tomorrow, and an item may leave out its type.
+They start from msgspec's schemas and add what those can't express: unknown fields are kept, some unions accept unknown
+types, and an input item may omit its type.
 """
 
 import re
@@ -31,10 +31,10 @@ _UNIONS: Mapping[str, Any] = {
     "Tool": Tool,
     "ToolOutputPart": ToolOutputPart,
 }
-"""Unions that have a name in the document; they occur more than once, are open, or are part of what no type says."""
+"""Unions that get a name in the document: because they are open, or used more than once."""
 
 _UNTYPED_ITEMS = (Message, ItemReference)
-"""Items that are known for what they are without their `type`."""
+"""Items that may omit their `type`."""
 
 _ALWAYS_PRESENT_FIELDS = {
     "Response": (
@@ -43,7 +43,7 @@ _ALWAYS_PRESENT_FIELDS = {
         "top_logprobs top_p truncation usage user"
     ).split()
 }
-"""Fields that this server always writes, though other servers may not."""
+"""Fields that this server always writes, although the type allows to omit them."""
 
 _INPUT_ALTERNATIVES = [
     {"required": ["input"], "properties": {"input": {"type": ["string", "array"], "minItems": 1}}},
@@ -57,16 +57,16 @@ _PARTS_BY_ROLE = [
 ]
 
 _ANY_OF = {"CreateRequest": _INPUT_ALTERNATIVES, "InputTokensRequest": _INPUT_ALTERNATIVES, "Message": _PARTS_BY_ROLE}
-"""What fields must hold together; no single one shows it."""
+"""Rules across several fields."""
 
 
 class Schemas(NamedTuple):
     """
-    What the document says of types.
+    Schemas for the document.
 
     Attributes:
-        of: the schema of each type that was asked for.
-        components: schemas by name, to which others refer.
+        by_type: the schema of each requested type.
+        components: the named schemas that others refer to.
     """
 
     by_type: Mapping[Any, Schema]
@@ -78,24 +78,32 @@ def build_schemas(request_types: Sequence[Any], response_types: Sequence[Any], e
     The schemas of wire types.
 
     Args:
-        takes: types that clients send.
-        gives: types that the server sends.
-        renamed: the `type` under which an object is sent, where it is not its own.
+        request_types: what clients send.
+        response_types: what the server sends.
+        event_names: event types that are sent under another name, with that name.
     """
     kinds = sorted({*request_types, *response_types}, key=str)
-    made, found = _shorten_names(msgspec.json.schema_components(kinds, schema_hook=_schema_hook, ref_template=REF_PREFIX + "{name}"))
-    schemas = {kind: _clean(schema) for kind, schema in zip(kinds, made, strict=True)}
-    known = {name: _clean(schema) for name, schema in found.items() if name not in (Unknown.__name__, Nothing.__name__)}
-    known |= _named_unions(known.keys(), event_names)
-    taken = _reachable([schemas[kind] for kind in request_types], known)
-    forgiving = {name for kind in _wire_types_in(request_types) if kind.null_is_absent and (name := _component_name(kind, known)) in taken}
-    for name in forgiving:
-        _allow_nulls(known[name])
-    return Schemas(schemas, {name: _complete_schema(name, schema, name in taken, event_names) for name, schema in sorted(known.items())})
+    type_schemas, components = _shorten_names(
+        msgspec.json.schema_components(kinds, schema_hook=_schema_hook, ref_template=REF_PREFIX + "{name}")
+    )
+    schemas = {kind: _clean(schema) for kind, schema in zip(kinds, type_schemas, strict=True)}
+    components = {name: _clean(schema) for name, schema in components.items() if name not in (Unknown.__name__, Nothing.__name__)}
+    components |= _named_unions(components.keys(), event_names)
+    request_names = _reachable([schemas[kind] for kind in request_types], components)
+    nullable = {
+        name
+        for kind in _wire_types_in(request_types)
+        if kind.null_is_absent and (name := _component_name(kind, components)) in request_names
+    }
+    for name in nullable:
+        _allow_nulls(components[name])
+    return Schemas(
+        schemas, {name: _complete_schema(name, schema, name in request_names, event_names) for name, schema in sorted(components.items())}
+    )
 
 
 def _shorten_names(schemas: Any) -> Any:
-    """Schemas without the modules that msgspec puts before types which share a name."""
+    """Removes the module names that msgspec adds where two types share a name."""
     json = msgspec.json.encode(schemas)
     return msgspec.json.decode(
         re.sub(rb"antiphon\.wire\.(\w+)\.\w+\.", lambda module: b"Realtime" if module[1] == b"realtime" else b"", json)
@@ -107,12 +115,12 @@ def _schema_hook(kind: Any) -> Schema:
 
 
 def reference(name: str) -> Schema:
-    """A schema that stands elsewhere in the document."""
+    """A reference to a component."""
     return {"$ref": REF_PREFIX + name}
 
 
 def _clean(node: Any) -> Any:
-    """A schema with references to the unions that have a name, and without what msgspec needs to keep unknown fields."""
+    """A schema with references to the named unions, and without msgspec's field for unknown fields."""
     if isinstance(node, list):
         return [_clean(each) for each in node]
     if isinstance(node, str):
@@ -121,10 +129,10 @@ def _clean(node: Any) -> Any:
         return node
     if "discriminator" in node:
         return _resolve_union(node)
-    cleaned = {key: _clean(value) for key, value in node.items()}
-    if EXTRA_NAME in cleaned.get("properties", ()):
-        del cleaned["properties"][EXTRA_NAME], cleaned["additionalProperties"]
-    return cleaned
+    result = {key: _clean(value) for key, value in node.items()}
+    if EXTRA_NAME in result.get("properties", ()):
+        del result["properties"][EXTRA_NAME], result["additionalProperties"]
+    return result
 
 
 def _resolve_union(schema: Schema) -> Schema:
@@ -142,7 +150,7 @@ def _resolve_union(schema: Schema) -> Schema:
 
 
 def _named_unions(component_names: Iterable[str], event_names: Mapping[str, str]) -> Iterator[tuple[str, Schema]]:
-    """The unions all of whose types are known, and what else each is open to."""
+    """The schemas of the named unions whose members are all in use."""
     component_names = {*component_names, Unknown.__name__}
     for name, union in _UNIONS.items():
         kinds = get_args(union)
@@ -164,46 +172,46 @@ def _tag(kind: type[Tagged]) -> str:
 
 
 def _other_member(tags: Iterable[str], untyped_items: Sequence[type]) -> Schema:
-    """What an open union takes beside the types it knows."""
-    told = "Of a type that this version doesn't know; it is kept as it came."
-    new = {"type": "object", "required": ["type"], "properties": {"type": {"type": "string", "not": {"enum": sorted(tags)}}}}
+    """The member of an open union that stands for unknown types."""
+    description = "Of a type that this version doesn't know; it is kept as it came."
+    unknown_type = {"type": "object", "required": ["type"], "properties": {"type": {"type": "string", "not": {"enum": sorted(tags)}}}}
     if not untyped_items:
-        return {"description": told, **new}
-    plain = {"properties": {"type": {"type": "null"}}, "anyOf": [reference(kind.__name__) for kind in untyped_items]}
-    return {"description": f"{told} Or it leaves out its type.", "anyOf": [new, plain]}
+        return {"description": description, **unknown_type}
+    untyped_member = {"properties": {"type": {"type": "null"}}, "anyOf": [reference(kind.__name__) for kind in untyped_items]}
+    return {"description": f"{description} Or it leaves out its type.", "anyOf": [unknown_type, untyped_member]}
 
 
 # Objects
 
 
 def _wire_types_in(kinds: Iterable[Any]) -> set[type[Wire]]:
-    """The wire types that annotations are made of, at any depth."""
-    found: set[type[Wire]] = set()
-    waiting = list(kinds)
-    while waiting:
-        kind = waiting.pop()
-        if isinstance(kind, type) and issubclass(kind, Wire) and kind not in found:
-            found.add(kind)
-            waiting += get_type_hints(kind).values()
-        waiting += get_args(kind)
-    return found
+    """The wire types that annotations consist of, at any depth."""
+    wire_types: set[type[Wire]] = set()
+    pending = list(kinds)
+    while pending:
+        kind = pending.pop()
+        if isinstance(kind, type) and issubclass(kind, Wire) and kind not in wire_types:
+            wire_types.add(kind)
+            pending += get_type_hints(kind).values()
+        pending += get_args(kind)
+    return wire_types
 
 
 def _component_name(kind: type[Wire], components: Mapping[str, Schema]) -> str:
-    """What a type is called in the document: two may share a name."""
+    """A type's name in the document: Realtime types with an ambiguous name get a prefix."""
     longer = f"Realtime{kind.__name__}"
     return longer if "realtime" in kind.__module__ and longer in components else kind.__name__
 
 
 def _allow_nulls(schema: Schema) -> None:
-    """Let null stand for each field that may be absent."""
-    for field, told in schema["properties"].items():
+    """Allow null for each optional field."""
+    for field, field_schema in schema["properties"].items():
         if field not in schema.get("required", ()):
-            schema["properties"][field] = {"anyOf": [told, {"type": "null"}]}
+            schema["properties"][field] = {"anyOf": [field_schema, {"type": "null"}]}
 
 
 def _complete_schema(name: str, schema: Schema, is_request: bool, event_names: Mapping[str, str]) -> Schema:
-    """An object's schema, with what holds for it on this server's wire."""
+    """Adds this server's rules to an object's schema."""
     fields = schema.get("properties", {})
     if name in {kind.__name__ for kind in _UNTYPED_ITEMS}:
         schema["required"].remove("type")
@@ -218,25 +226,25 @@ def _complete_schema(name: str, schema: Schema, is_request: bool, event_names: M
     tags = fields.get("type", {}).get("enum", ())
     if any(tag in event_names for tag in tags):
         fields["type"]["enum"] = [event_names[tag] for tag in tags]
-    filled = [field for field, told in fields.items() if "default" in told]
+    default_fields = [field for field, field_schema in fields.items() if "default" in field_schema]
     if is_request:
-        for field in filled:  # a null stands for the default
+        for field in default_fields:  # null means the default
             fields[field] = {"anyOf": [fields[field], {"type": "null"}]}
     else:
-        always = {*schema.get("required", ()), *filled, *_ALWAYS_PRESENT_FIELDS.get(name, ())}
+        always = {*schema.get("required", ()), *default_fields, *_ALWAYS_PRESENT_FIELDS.get(name, ())}
         schema |= {"required": [field for field in fields if field in always]} if always else {}
     return schema
 
 
 def _reachable(schemas: Iterable[Schema], components: Mapping[str, Schema]) -> set[str]:
-    """The names of the components that these schemas are made of."""
-    reached: set[str] = set()
-    waiting = list(schemas)
-    while waiting:
-        new = set(_referenced_names(waiting.pop())) - reached
-        reached |= new
-        waiting += [components[name] for name in new]
-    return reached
+    """The names of all components that these schemas refer to, directly or not."""
+    names: set[str] = set()
+    pending = list(schemas)
+    while pending:
+        new = set(_referenced_names(pending.pop())) - names
+        names |= new
+        pending += [components[name] for name in new]
+    return names
 
 
 def _referenced_names(node: Any) -> Iterator[str]:

@@ -1,1 +1,1 @@
-"""The processes of `serve`: one, or several under a supervisor."""
+"""The processes of `antiphon serve`: one, or several under a supervisor."""

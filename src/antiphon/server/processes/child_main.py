@@ -1,4 +1,4 @@
-"""One of several processes that serve, from its first line to its last; `supervisor.py` starts it with a link as its standard input."""
+"""The main program of one of several server processes. `supervisor.py` starts it with a link as its standard input."""
 
 import asyncio
 import contextlib
@@ -27,11 +27,11 @@ from antiphon.server.processes.run import HttpServer, serve_on, tune_gc
 from antiphon.server.transport import logs
 
 SETUP_TIMEOUT_S = 10.0
-"""How long a process waits to be told what it is to be."""
+"""How long a process waits for its configuration."""
 
 
 class ServerProcess:
-    """The process, as its supervisor sees it."""
+    """The process, with its link to the supervisor."""
 
     def __init__(self) -> None:
         self.link = SupervisorLink(self._receive, self._on_link_lost)
@@ -40,7 +40,7 @@ class ServerProcess:
         self._server: HttpServer | None = None
 
     async def serve(self) -> int:
-        """Serve as the supervisor says; the exit code."""
+        """Serve as the supervisor configures; returns the exit code."""
         async with asyncio.timeout(SETUP_TIMEOUT_S):
             setup = await self._setup_message
         settings = config.unpack(setup.config)
@@ -49,8 +49,8 @@ class ServerProcess:
         with socket.socket(fileno=setup.listener) as listener:
             try:
                 await serve_on(listener, settings, self._on_ready, lambda line: self.link.send(OperatorNotice(line)), self._peers)
-            except ApiError as fault:
-                self.link.send(ProcessFailed(fault.message))
+            except ApiError as error:
+                self.link.send(ProcessFailed(error.message))
                 return 1
         return 0
 
@@ -71,14 +71,14 @@ class ServerProcess:
                 pass
 
     def _on_link_lost(self) -> None:
-        """The supervisor is gone. Whoever starts the server anew finds the port and the folder taken until this process is gone too."""
+        """The supervisor is gone: stop, because its restart needs the port and the home folder."""
         if self._server is None:
             os._exit(1)
         self._server.stop_now()
 
 
 async def _main() -> int:
-    # Under another number, as whatever reads the standard input must not read this.
+    # Moved to another file descriptor, so that nothing else reads the link as standard input.
     with socket.socket(fileno=os.dup(0)) as link:
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         link.setblocking(False)
@@ -91,7 +91,7 @@ async def _main() -> int:
 
 
 def main() -> None:
-    """Serve until a signal, or the supervisor's end."""
+    """Serve until a signal, or until the supervisor is gone."""
     code = 1
     with contextlib.suppress(KeyboardInterrupt), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         code = runner.run(_main())

@@ -1,4 +1,4 @@
-"""Serving: the socket, the process's signals, and the order in which things start and stop."""
+"""Serving in one process: the socket, signals, start and shutdown."""
 
 import asyncio
 import contextlib
@@ -22,24 +22,24 @@ from antiphon.server.transport.limits import ConnectionLimiter, raise_file_limit
 from antiphon.server.transport.listener import base_url, open_listener
 
 GRACEFUL_SHUTDOWN_S = 1
-"""How long answers that were cut off at the deadline get to say so."""
+"""How long responses that are cut off at the deadline get to send their error."""
 
 POLL_S = 0.05
 
 GC_THRESHOLDS = (10_000, 20, 20)
-"""How many more objects there are before each of the collector's rounds; answers leave hardly any garbage behind that needs one."""
+"""Less frequent than the defaults: responses leave hardly any garbage that needs the collector."""
 
 
 class HttpServer(uvicorn.Server):
-    """The HTTP server, saying when it accepts, and finishing what is under way at a signal."""
+    """uvicorn, with a callback when it accepts, and with our rules for shutdown."""
 
     def __init__(self, service: Service, on_ready: Callable[[], None]) -> None:
         settings = service.config.server
-        door = ConnectionLimiter(settings, service.metrics, raise_file_limit(settings.connections))
+        limiter = ConnectionLimiter(settings, service.metrics, raise_file_limit(settings.connections))
         super().__init__(
             uvicorn.Config(
                 build(service),
-                http=functools.partial(ServerConnection, door),  # type: ignore[arg-type]  # called like the class that is asked for
+                http=functools.partial(ServerConnection, limiter),  # type: ignore[arg-type]  # called like the class that uvicorn expects
                 ws="none",
                 loop="none",
                 lifespan="off",
@@ -48,7 +48,7 @@ class HttpServer(uvicorn.Server):
                 server_header=False,
                 proxy_headers=False,
                 timeout_graceful_shutdown=GRACEFUL_SHUTDOWN_S,
-                timeout_keep_alive=settings.keep_alive_s,  # type: ignore[arg-type]  # only ever given to `call_later`
+                timeout_keep_alive=settings.keep_alive_s,  # type: ignore[arg-type]  # only passed to `call_later`
                 backlog=2048,
             )
         )
@@ -57,27 +57,27 @@ class HttpServer(uvicorn.Server):
         self._drain_s = settings.drain_s
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Accept, and say so."""
         await super().startup(sockets)
         self._on_ready()
 
     def handle_exit(self, sig: int, frame: object) -> None:
-        """A signal: finish what is under way; at the second one, don't."""
+        """First signal: finish requests under way. Second signal: stop at once."""
         self.service.live_sessions.is_draining = True
         if self.should_exit:
             self.force_exit = True
         self.should_exit = True
 
     def stop_now(self) -> None:
-        """Wait for nothing that is under way; it is still told."""
+        """Stop without waiting for requests under way; their clients still get an error."""
         self._drain_s = 0
         self.should_exit = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """
-        Stop when the last answer is finished, or the time for it is over.
+        Stop when the last request has finished, or the drain time is over.
 
-        Until then the server still accepts, so that it can say that it takes no new work, and that another should be asked.
+        Until then the server still accepts connections, to answer that it takes no new work, so that load balancers
+        move on.
         """
         self.service.live_sessions.is_draining = True
         await self._wait_until_idle()
@@ -87,27 +87,27 @@ class HttpServer(uvicorn.Server):
 
     async def _wait_until_idle(self) -> None:
         loop = asyncio.get_running_loop()
-        begun_at = loop.time()
+        started_at = loop.time()
         if active := self.service.metrics.active:
             logs.get().info("draining", requests=active, deadline_s=self._drain_s)
-        while self._is_busy() and not self.force_exit and loop.time() < begun_at + self._drain_s:  # noqa: ASYNC110 - a signal sets no event
+        while self._is_busy() and not self.force_exit and loop.time() < started_at + self._drain_s:  # noqa: ASYNC110 - a signal sets no event
             await asyncio.sleep(POLL_S)
 
     def _is_busy(self) -> bool:
-        """Whether an answer is under way, here or in another process of the server, so that others are still to be told to go elsewhere."""
-        siblings = self.service.peers
-        if self.service.metrics.active or siblings is None:
+        """Whether a request is under way, here or in another process of this server."""
+        peers = self.service.peers
+        if self.service.metrics.active or peers is None:
             return self.service.metrics.active > 0
-        siblings.mark_idle()
-        return not siblings.are_idle
+        peers.mark_idle()
+        return not peers.are_idle
 
 
 def serve(config: Config, *, on_ready: Callable[[str, bool], None], notice: Callable[[str], None] = lambda _line: None) -> None:
     """
-    Serve until a signal; what is under way is finished first.
+    Serve until a signal; requests under way are finished first.
 
     Args:
-        ready: called with the base address, and whether no key is needed, once requests are answered.
+        on_ready: called with the base URL, and whether no key is needed, once the server accepts.
         notice: takes lines for the operator.
 
     Raises:
@@ -116,19 +116,20 @@ def serve(config: Config, *, on_ready: Callable[[str, bool], None], notice: Call
     logs.configure(config.logging)
     with open_listener(config.server.host, config.server.port) as listener:
 
-        def begun(server: HttpServer) -> None:
+        def report_ready(server: HttpServer) -> None:
             tune_gc()
             on_ready(base_url(listener), server.service.keyring.is_open)
 
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(serve_on(listener, config, begun, notice))
+            runner.run(serve_on(listener, config, report_ready, notice))
 
 
 def tune_gc() -> None:
     """
-    Leave what is loaded now out of the garbage collector's rounds; for a process that does nothing but serve.
+    Exclude everything loaded so far from garbage collection; for a process that only serves.
 
-    The modules alone are some hundred thousand objects, and looking through them again and again was a tenth of what a request cost.
+    The modules alone are some hundred thousand objects, and scanning them repeatedly took a tenth of the cost of a
+    request.
     """
     gc.collect()
     gc.freeze()
@@ -141,31 +142,31 @@ def background_server(config: Config, *, is_persistent: bool = False) -> Iterato
     The same server in a thread, on a free loopback port.
 
     Args:
-        is_lasting: whether it has the store and the keys that are configured; else it forgets everything at the end, and needs none.
+        is_persistent: whether it uses the configured store and keys; else its store is in memory, and it needs no key.
 
     Yields:
-        Its base address.
+        Its base URL.
 
     Raises:
         ApiError: as `serve`.
     """
     logs.configure(config.logging)
-    started: queue.SimpleQueue[HttpServer | BaseException] = queue.SimpleQueue()
-    here = {"host": "127.0.0.1"} | ({} if is_persistent else {"require_keys": None})
-    place = config.store if is_persistent else config.store.model_copy(update={"url": "memory"})
-    near = config.model_copy(update={"store": place, "server": config.server.model_copy(update=here)})
+    outcome: queue.SimpleQueue[HttpServer | BaseException] = queue.SimpleQueue()
+    server_settings = {"host": "127.0.0.1"} | ({} if is_persistent else {"require_keys": None})
+    store_settings = config.store if is_persistent else config.store.model_copy(update={"url": "memory"})
+    local_config = config.model_copy(update={"store": store_settings, "server": config.server.model_copy(update=server_settings)})
 
-    def work(listener: socket.socket) -> None:
+    def run(listener: socket.socket) -> None:
         try:
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-                runner.run(serve_on(listener, near, started.put, lambda _line: None))
+                runner.run(serve_on(listener, local_config, outcome.put, lambda _line: None))
         except BaseException as error:
-            started.put(error)
+            outcome.put(error)
 
     with open_listener("127.0.0.1", 0) as listener:
-        thread = threading.Thread(target=work, args=(listener,), name="antiphon", daemon=True)
+        thread = threading.Thread(target=run, args=(listener,), name="antiphon", daemon=True)
         thread.start()
-        server = started.get()
+        server = outcome.get()
         if isinstance(server, BaseException):
             raise server
         try:

@@ -1,8 +1,8 @@
 """
-Several processes that are one server: they are started, watched, replaced when they die, and stopped together.
+Runs several processes as one server: starts, watches, replaces and stops them.
 
-Each is a fresh interpreter that accepts on the same address. What must be one for all of them is kept here, and asked for over a link to
-each: how much of its limits a key has used, and what was counted. The home folder is held here too.
+Each is a fresh interpreter that accepts on the same address. State that they must share lives here, and they request it
+over a link each: how much of its limits a key has used, and metrics. The supervisor also locks the home folder.
 """
 
 import asyncio
@@ -48,42 +48,42 @@ from antiphon.server.transport.listener import base_url, open_listeners
 PROGRAM = "from antiphon.server.processes.child_main import main; main()"
 
 RESTART_DELAYS_S = (0.0, 0.25, 0.5, 1.0, 2.0)
-"""How long to wait before a process is replaced that died at once, after one, two and more such deaths in a row."""
+"""How long to wait before replacing a process, by the number of quick deaths in a row."""
 
 MIN_UPTIME_S = 5.0
-"""A process that has served for less died at once."""
+"""A process that served for less died quickly."""
 
 COUNT_TIMEOUT_S = 2.0
-"""How long a process may take to say what it has counted."""
+"""How long a process may take to send its metrics."""
 
 KILL_DELAY_S = 5.0
-"""How much longer than the drain a process may take to end."""
+"""How much longer than the drain time a process may take to end."""
 
 
 class RestartPolicy:
-    """When a process that died is replaced."""
+    """Decides whether and when a dead process is replaced."""
 
     def __init__(self) -> None:
         self._consecutive_deaths = 0
 
     def delay_s(self, uptime_s: float) -> float | None:
-        """How long to wait after one that served for `lived_s`; None: there is no use in more."""
+        """How long to wait after a process that served for `uptime_s`; None: give up."""
         self._consecutive_deaths = self._consecutive_deaths + 1 if uptime_s < MIN_UPTIME_S else 0
         return RESTART_DELAYS_S[self._consecutive_deaths] if self._consecutive_deaths < len(RESTART_DELAYS_S) else None
 
 
 class ServerChild:
     """
-    A process that serves.
+    A server process.
 
     Attributes:
-        number: its own in the store.
+        number: identifies it in the store.
         link: to it.
-        begun: set once it accepts, or is gone.
-        begun_at: when it accepted, by the loop's clock; None before.
-        gone: set once nothing more comes from it.
-        complaint: what it said was wrong before it ended.
-        is_idle: whether it has nothing under way, and takes no more.
+        ready_event: set once it accepts, or its link is lost.
+        ready_at: when it accepted, by the loop's clock.
+        lost_event: set once its link is lost.
+        failure_message: its own explanation of why it ended.
+        is_idle: whether it is stopping and has nothing under way.
     """
 
     def __init__(
@@ -99,7 +99,6 @@ class ServerChild:
         self.is_idle = False
 
     def mark_ready(self) -> None:
-        """It accepts."""
         self.ready_at = asyncio.get_running_loop().time()
         self.ready_event.set()
 
@@ -114,7 +113,7 @@ class ServerChild:
         return f"Process {self.process.pid} of the server {how}."
 
     def send_signal(self, number: int) -> None:
-        """Send it a signal, if it is still there."""
+        """Send it a signal, if it still runs."""
         with contextlib.suppress(ProcessLookupError):
             self.process.send_signal(number)
 
@@ -128,9 +127,9 @@ class Supervisor:
     Starts, watches and stops the processes of a server.
 
     Args:
-        listeners: what each of them accepts on.
-        locks: file descriptors that each of them keeps open for as long as it lives.
-        ready: called once all of them accept, with whether they need no key.
+        listeners: one socket for each process.
+        locks: file descriptors that every process keeps open.
+        on_ready: called once all of them accept, with whether no key is needed.
         notice: takes lines for the operator.
     """
 
@@ -162,7 +161,7 @@ class Supervisor:
         Serve until a signal.
 
         Raises:
-            ApiError: a process can't start, or dies whenever it is started.
+            ApiError: a process can't start, or keeps dying.
         """
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, self.stop)
@@ -173,7 +172,7 @@ class Supervisor:
             raise self._error
 
     def stop(self) -> None:
-        """Have every process finish what is under way; at the second call, not even that."""
+        """Have every process finish what is under way; when called again, stop at once."""
         if not self._stop_event.is_set():
             asyncio.get_running_loop().call_later(self._config.server.drain_s + KILL_DELAY_S, self._signal_all, signal.SIGKILL)
         self._stop_event.set()
@@ -187,21 +186,18 @@ class Supervisor:
         self._error = self._error or ServerError(message)
         self.stop()
 
-    # One process after the other
+    # Keeping one process running
 
     async def _keep_running(self, slot: int) -> None:
-        """Keep a process running."""
         restarts = RestartPolicy()
         while not self._stop_event.is_set():
             child = await self._run_child(slot)
             if self._stop_event.is_set():
                 return
             if not self._is_serving:
-                self._fail(child.failure_message or f"{child.exit_message()} It had not begun to serve.")
+                self._fail(child.failure_message or f"{child.exit_message()} It never began to serve.")
             elif (pause_s := restarts.delay_s(child.uptime_s())) is None:
-                self._fail(
-                    f"{child.failure_message or child.exit_message()} It was replaced {len(RESTART_DELAYS_S) - 1} times, each time in vain."
-                )
+                self._fail(f"{child.failure_message or child.exit_message()} Replacing it {len(RESTART_DELAYS_S) - 1} times did not help.")
             else:
                 logs.get().error(
                     "process_died", pid=child.process.pid, message=child.failure_message or child.exit_message(), restart_in_s=pause_s
@@ -210,9 +206,10 @@ class Supervisor:
                     await asyncio.wait_for(self._stop_event.wait(), pause_s)
 
     async def _run_child(self, slot: int) -> ServerChild:
-        """Start a process, and see it end."""
-        # While one is being replaced no other is, so that the numbers it is told stay those of the living until it has asked the store
-        # whose process died. At first all start together: should one of them die then, the server doesn't start.
+        """Start a process, and wait until it ends."""
+        # One replacement at a time: the new process asks the store which responses belong to dead processes, so the
+        # process numbers it gets must stay valid until it has. At first all start together; if one dies then, the
+        # server doesn't start.
         async with self._start_lock if self._is_serving else contextlib.nullcontext():
             if self._is_serving:
                 self._numbers[slot] = _new_process_number()
@@ -233,7 +230,7 @@ class Supervisor:
                 *(sys.executable, "-P", "-c", PROGRAM),
                 stdin=theirs.fileno(),
                 pass_fds=(listener, *self._locks),
-                process_group=0,  # Ctrl-C is for us alone, who pass it on
+                process_group=0,  # Ctrl-C reaches only us, and we pass it on
             )
         number, *others = self._numbers[slot:] + self._numbers[:slot]
         child = self._children[slot] = ServerChild(process, number, self._receive)
@@ -245,7 +242,7 @@ class Supervisor:
             child.send_signal(signal.SIGTERM)
         return child
 
-    # What they say
+    # Messages from the processes
 
     def _receive(self, child: ServerChild, message: SupervisorMessage, reply: SendReply) -> None:
         match message:
@@ -261,9 +258,9 @@ class Supervisor:
             case ProcessReady(is_open):
                 child.mark_ready()
                 self._report_ready(is_open)
-            case ProcessFailed(message=complaint):
-                child.failure_message = complaint
-            case OperatorNotice(line) if line not in self._reported_notices:  # once, not once a process
+            case ProcessFailed(message=text):
+                child.failure_message = text
+            case OperatorNotice(line) if line not in self._reported_notices:  # once, not once for each process
                 self._reported_notices.add(line)
                 self._notice(line)
             case ProcessIdle():
@@ -279,7 +276,7 @@ class Supervisor:
             self._on_ready(is_open)
 
     def _release_idle(self) -> None:
-        """Let processes end that have nothing to do: all together, or one that was told to end by someone else."""
+        """Let idle processes end: all together, or one that somebody else told to stop."""
         idle = [child for child in self._children.values() if child.is_idle]
         if not self._stop_event.is_set() or len(idle) == len(self._children):
             for child in idle:
@@ -290,28 +287,28 @@ class Supervisor:
             for child in self._children.values():
                 if child is not requester and child.ready_at is not None:
                     tasks.create_task(self._update_count(child))
-        gone = resource.getrusage(resource.RUSAGE_CHILDREN)
+        usage = resource.getrusage(resource.RUSAGE_CHILDREN)
         pids = (os.getpid(), *(child.process.pid for child in self._children.values()))
-        reply(ServerTotals(self._ledger.total(), pids, gone.ru_utime + gone.ru_stime))
+        reply(ServerTotals(self._ledger.total(), pids, usage.ru_utime + usage.ru_stime))
 
     async def _update_count(self, child: ServerChild) -> None:
-        with contextlib.suppress(ApiError):  # what it told the last time will do
-            counted = await child.link.request(GetSnapshot(), COUNT_TIMEOUT_S)
-            assert isinstance(counted, ProcessSnapshot)
-            self._ledger.set_snapshot(child.number, counted.snapshot)
+        with contextlib.suppress(ApiError):  # its previous metrics will do
+            answer = await child.link.request(GetSnapshot(), COUNT_TIMEOUT_S)
+            assert isinstance(answer, ProcessSnapshot)
+            self._ledger.set_snapshot(child.number, answer.snapshot)
 
 
 def serve(config: Config, *, on_ready: Callable[[str, bool], None], notice: Callable[[str], None] = lambda _line: None) -> None:
     """
-    Serve from as many processes as are configured, until a signal; what is under way is finished first.
+    Serve from several processes until a signal; requests under way are finished first.
 
     Args:
-        ready: called with the base address, and whether no key is needed, once all of them answer.
+        on_ready: called with the base URL, and whether no key is needed, once all processes accept.
         notice: takes lines for the operator.
 
     Raises:
-        ApiError: the address is taken or not allowed, the store can't be used or shared, or an engine can't start; or a process died
-            whenever it was started.
+        ApiError: the address is taken or not allowed, the store can't be used or shared, an engine can't start, or a
+            process keeps dying.
     """
     check_shareable(config)
     processes = config.server.processes
@@ -319,42 +316,32 @@ def serve(config: Config, *, on_ready: Callable[[str, bool], None], notice: Call
         if model.engine == "local":
             notice(f"Each of the {processes} processes loads its own copy of '{model.name}'.")
     logs.configure(config.logging)
-    with contextlib.ExitStack() as held:
-        listeners = held.enter_context(open_listeners(processes, config.server.host, config.server.port))
-        locks = [] if config.has_shared_store else [held.enter_context(home_lock(config.home))]
+    with contextlib.ExitStack() as stack:
+        listeners = stack.enter_context(open_listeners(processes, config.server.host, config.server.port))
+        locks = [] if config.has_shared_store else [stack.enter_context(home_lock(config.home))]
         address = base_url(listeners[0])
-        asyncio.run(_supervise(config, listeners, locks, lambda is_open: on_ready(address, is_open), notice))
+        asyncio.run(Supervisor(config, listeners, locks, lambda is_open: on_ready(address, is_open), notice).run())
 
 
 def check_shareable(config: Config) -> None:
     """
-    See whether several processes can be one server with this configuration.
+    Check that several processes can share this configuration.
 
     Raises:
-        ServerError: they can't, with what each would have to itself.
+        ServerError: they can't.
     """
     processes = config.server.processes
     if config.database_url is None:
         raise ServerError(
             f"{processes} processes can't share a store in memory: set `store.url` to `sqlite` or a database, or `server.processes` to 1."
         )
-    if scarce := [model.name for model in config.models if model.engine in POOLED]:
+    if pooled_models := [model.name for model in config.models if model.engine in POOLED]:
         raise ServerError(
-            f"{processes} processes can't share the workers of {quote_list(scarce)}, as each would have a queue of its own: "
+            f"{processes} processes can't share the workers of {quote_list(pooled_models)}, as each would have a queue of its own: "
             "set `server.processes` to 1."
         )
 
 
-async def _supervise(
-    config: Config,
-    listeners: Sequence[socket.socket],
-    locks: Sequence[int],
-    on_ready: Callable[[bool], None],
-    notice: Callable[[str], None],
-) -> None:
-    await Supervisor(config, listeners, locks, on_ready, notice).run()
-
-
 def _new_process_number() -> int:
-    """A number for a process in the store, unlike those of all before it."""
+    """A number for a process in the store, different from all earlier ones."""
     return secrets.randbits(62)

@@ -1,1 +1,1 @@
-"""The routes of the Realtime API."""
+"""Routes of the Realtime API: its WebSocket and client secrets."""

@@ -1,35 +1,46 @@
 """
-A Realtime session's client: what comes on its WebSocket as events for the session, and the session's events as frames.
+The client of a Realtime session: turns WebSocket frames into the session's events, and back.
 
-The engine is opened, and the session begun, before the WebSocket is accepted: what fails until then is a plain HTTP error. What the
-session says meanwhile waits here.
+The engine and the session are opened before the WebSocket is accepted, so that what fails until then is a plain HTTP
+error. Events that the session sends meanwhile wait here.
 """
 
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 from antiphon.errors import ApiError, ClientError
 from antiphon.protocols.realtime.session import UnreadableRealtimeEvent
 from antiphon.runtime.core.taps import Tap
 from antiphon.server.live.client import ClientListener, close_reason
 from antiphon.server.transport.websocket import ServerWebSocket
-from antiphon.wire.realtime.client_events import find_event_id
+from antiphon.wire.realtime.client_events import ClientEvent, find_event_id
 from antiphon.wire.realtime.dialects import Dialect
+from antiphon.wire.realtime.server_events import ServerEvent
 
 CLOSE_BY_ERROR_CODE = {
     "session_expired": (1001, "expired"),
     "server_shutting_down": (1012, "stopped"),
     "invalid_api_key": (3000, "revoked"),
 }
-"""By the fault's code: the WebSocket's code, and what the end is counted as."""
+"""By error code: the WebSocket close code, and the end reason for metrics."""
+
+
+def deliver_event(text: bytes, decode: Callable[[bytes], ClientEvent], tap: Tap, driver: ClientListener) -> None:
+    """Decode a client's event and pass it on; an invalid one becomes the session's event for that."""
+    try:
+        event = decode(text)
+    except ClientError as error:
+        driver.receive_from_client(UnreadableRealtimeEvent(error, find_event_id(text)))
+        return
+    tap.on_client_event(event)
+    driver.receive_from_client(event)
 
 
 class RealtimeClient:
     """
-    One session's client.
+    The client of one session.
 
     Attributes:
-        end: why the session ended, in one of few words.
+        end_reason: why the session ended, as a metrics label.
     """
 
     def __init__(self, dialect: Dialect, tap: Tap) -> None:
@@ -43,30 +54,29 @@ class RealtimeClient:
         self._pending_close: tuple[int, str] | None = None
 
     async def accept(self, driver: ClientListener, upgrade: Callable[["RealtimeClient"], Awaitable[ServerWebSocket]]) -> None:
-        """Accept the WebSocket, and send what has waited for it."""
+        """Accept the WebSocket, and send the events that waited for it."""
         self._driver = driver
-        socket = await upgrade(self)
-        self._websocket = socket
+        websocket = await upgrade(self)
+        self._websocket = websocket
         for frame in self._early_frames:
-            socket.send(frame)
+            websocket.send(frame)
         self._early_frames.clear()
-        socket.flush()
+        websocket.flush()
         if self._pending_close is None:
-            socket.resume_reading()
+            websocket.resume_reading()
         else:
-            socket.close(*self._pending_close)
+            websocket.close(*self._pending_close)
 
     async def wait_closed(self) -> None:
-        """Return when the WebSocket has closed; at once where it was never accepted."""
+        """Wait until the WebSocket has closed; returns at once where it was never accepted."""
         if self._websocket is not None:
             await self._websocket.wait_closed()
 
-    # As the driver sees it
+    # Called by the driver
 
-    def send(self, event: Any) -> None:
-        """Take an event for the client; a dialect may have no such event."""
+    def send(self, event: ServerEvent) -> None:
         frame = self._encode(event)
-        if frame is None:
+        if frame is None:  # the dialect has no such event
             return
         self._tap.on_server_event(event)
         if self._websocket is None:
@@ -75,41 +85,29 @@ class RealtimeClient:
             self._websocket.send(frame)
 
     def flush(self) -> None:
-        """What was sent may leave, in one write."""
         if self._websocket is not None:
             self._websocket.flush()
 
-    def close(self, fault: ApiError | None) -> None:
-        """The session is over."""
-        code, self.end_reason = (1000, "left") if fault is None else CLOSE_BY_ERROR_CODE.get(fault.code or "", (1011, "failed"))
-        self._pending_close = code, close_reason(fault.message if fault else "")
+    def close(self, error: ApiError | None) -> None:
+        code, self.end_reason = (1000, "left") if error is None else CLOSE_BY_ERROR_CODE.get(error.code or "", (1011, "failed"))
+        self._pending_close = code, close_reason(error.message if error else "")
         if self._websocket is not None:
             self._websocket.close(*self._pending_close)
 
-    # As the socket sees it
+    # WebSocketListener
 
     def on_text(self, text: bytes) -> None:
-        """The client sent a frame."""
         assert self._driver is not None
-        try:
-            event: Any = self._decode(text)
-        except ClientError as mistake:
-            self._driver.receive_from_client(UnreadableRealtimeEvent(mistake, find_event_id(text)))
-            return
-        self._tap.on_client_event(event)
-        self._driver.receive_from_client(event)
+        deliver_event(text, self._decode, self._tap, self._driver)
 
     def on_disconnect(self) -> None:
-        """The client has gone, or was closed."""
         if self._driver is not None:
             self._driver.hang_up()
 
     def pause(self) -> None:
-        """The client is behind."""
         if self._driver is not None:
             self._driver.pause()
 
     def resume(self) -> None:
-        """The client has caught up."""
         if self._driver is not None:
             self._driver.resume()

@@ -1,4 +1,4 @@
-"""What a Realtime session begins with: from the address, its headers, the configuration, and what a client secret carries."""
+"""Model, dialect and initial settings of a Realtime session: from the URL, headers, configuration and client secret."""
 
 from collections.abc import Callable, Sequence
 
@@ -25,7 +25,7 @@ def build_session_config(
     dialect: DialectName = "ga",
     has_output_buffer: bool = False,
 ) -> RealtimeSessionConfig:
-    """What a session of that model begins with, as the server is configured."""
+    """The configuration of a new session."""
     settings = service.config.realtime
     return RealtimeSessionConfig(
         model=model.name,
@@ -43,10 +43,10 @@ def build_session_config(
 
 def select_model(query: QueryParams, preset: AnySession | None, service: Service) -> tuple[ServedModel, bool]:
     """
-    The model of a session, and whether the session is one that only transcribes; what a client secret carries goes before the address.
+    The model of a session, and whether it only transcribes. A client secret takes precedence over the URL.
 
     Raises:
-        ClientError: the address asks for what there isn't.
+        ClientError: there is no such model or intent.
     """
     _check_query(query)
     if preset is None and query.get("intent") == "transcription":
@@ -60,18 +60,18 @@ def select_model(query: QueryParams, preset: AnySession | None, service: Service
 
 def conversation_model(service: Service, preset: Session | None, name: str | None = None) -> ServedModel:
     """
-    The model that answers: the preset's, else that of that name, else the first.
+    The model that answers: the preset's, else the named one, else the first.
 
     Raises:
         ClientError: `model_not_found`.
     """
-    own = preset.model if preset is not None else None
-    return service.registry.find(own or name)
+    preset_name = preset.model if preset is not None else None
+    return service.registry.find(preset_name or name)
 
 
 def transcription_model(service: Service) -> ServedModel:
     """
-    The model that transcribes in sessions that do just that.
+    The model for sessions that only transcribe.
 
     Raises:
         ClientError: there is none.
@@ -82,7 +82,7 @@ def transcription_model(service: Service) -> ServedModel:
         if model.live_engine.capabilities.transcribes and not model.name.endswith("*"):
             return model
     raise ClientError(
-        "This server has no model that transcribes, so that there can be no transcription sessions.",
+        "This server has no model that transcribes, so it has no transcription sessions.",
         code="model_not_found",
         param="intent",
         status=404,
@@ -90,10 +90,9 @@ def transcription_model(service: Service) -> ServedModel:
 
 
 def _check_query(query: QueryParams) -> None:
-    """Refuse addresses of what there isn't."""
     if "mode" in query:
         raise ClientError(
-            "The parameter 'mode' is of MiniCPM-o's protocol, which this server speaks at /v1/realtime.",
+            "The parameter 'mode' belongs to MiniCPM-o's protocol, which this server speaks at /v1/realtime.",
             code="unknown_parameter",
             param="mode",
         )
@@ -103,25 +102,25 @@ def _check_query(query: QueryParams) -> None:
 
 def negotiate_dialect(query: QueryParams, headers: Headers, config_dialect: str, default: str) -> DialectName:
     """
-    The dialect of a session: as the address says, else the configuration, else the client's header or subprotocol.
+    The dialect of a session: from the URL, else the configuration, else the client's header or subprotocol.
 
     Args:
-        configured: a dialect, or `auto` for the client's choice.
-        otherwise: the dialect with a client that asks for none.
+        config_dialect: the configured dialect; `auto` lets the client choose.
+        default: the dialect for clients that don't choose.
 
     Raises:
-        ClientError: the address names a dialect that there isn't.
+        ClientError: the URL names an unknown dialect.
     """
-    named = query.get("dialect", config_dialect)
-    if named not in ("ga", "beta", "auto"):
-        raise invalid_value("dialect", named, ("ga", "beta"))
-    if named == "auto":
-        named = "beta" if asks_for_beta(headers) else default
-    return "beta" if named == "beta" else "ga"
+    value = query.get("dialect", config_dialect)
+    if value not in ("ga", "beta", "auto"):
+        raise invalid_value("dialect", value, ("ga", "beta"))
+    if value == "auto":
+        value = "beta" if asks_for_beta(headers) else default
+    return "beta" if value == "beta" else "ga"
 
 
 def _rate_limits(caller: Caller) -> Callable[[], Sequence[RateLimit]]:
-    """What is left to whoever asks, as far as is known at any moment."""
+    """Returns the remaining limits of the caller, as last known."""
     allowance = caller.allowance
     if allowance is None:
         return lambda: ()

@@ -1,8 +1,9 @@
 """
-`GET /v1/realtime`: who may open which Realtime session, in which dialect, and what is counted of it.
+`GET /v1/realtime`: opens Realtime sessions.
 
-All is decided before the WebSocket is accepted and before an engine is touched. A refusal is an HTTP error, or, where
-`realtime.auth_failure` says so, what the original does: the WebSocket is accepted, told one `error` event, and closed.
+Everything is checked before the WebSocket is accepted and before an engine is opened. A refusal is an HTTP error. With
+`realtime.auth_failure = "event"` it is what OpenAI does: the WebSocket is accepted, gets one `error` event, and is
+closed.
 """
 
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from starlette.datastructures import Headers, QueryParams
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from antiphon.errors import ClientError, ServerError
+from antiphon.errors import ClientError
 from antiphon.protocols.realtime.session import RealtimeSession
 from antiphon.protocols.realtime.settings import RealtimeSessionConfig
 from antiphon.runtime.access.client_secrets import PREFIX
@@ -21,7 +22,7 @@ from antiphon.runtime.core.ids import new_id
 from antiphon.runtime.registry import ServedModel
 from antiphon.runtime.service import Service
 from antiphon.server.http.auth import GuardedRoute, conversation_settings, credential, request_caller, token_counter, track_response
-from antiphon.server.live.client import close_reason
+from antiphon.server.live.client import close_reason, session_failed
 from antiphon.server.live.recording import realtime_recording_taps
 from antiphon.server.live.session_log import log_realtime_session, realtime_taps
 from antiphon.server.live.subprotocols import select_subprotocol
@@ -34,104 +35,84 @@ from antiphon.wire.realtime.dialects import DIALECTS
 from antiphon.wire.realtime.server_events import ErrorEvent, RealtimeError
 from antiphon.wire.realtime.session import decode_session
 
-# Azure's clients know the API by these; the last is that of its preview, which spoke beta.
+# The paths with /openai are those of Azure's clients; the last one is Azure's preview, which spoke the beta dialect.
 DIALECT_BY_PATH = {"/v1/realtime": "ga", "/openai/v1/realtime": "ga", "/openai/realtime": "beta"}
-"""Addresses of the API, and the dialect that is spoken there with a client that asks for none."""
+"""Paths of the API, and the dialect at each for clients that don't ask for one."""
 
 SHARED_PATH = "/v1/realtime"
-"""The address that MiniCPM-o's protocol has, too."""
+"""The path that MiniCPM-o's protocol uses too."""
 
 UNAUTHORIZED_CODE, REFUSED_CODE = 3000, 4000
-"""Codes of WebSockets that are closed because of who asks, or of what they ask."""
+"""WebSocket close codes for a bad key, and for a bad request."""
 
 _CROSS_SITE_CODES = ("host_not_allowed", "origin_not_allowed")
-"""Refusals that a page of another site is told, which is to learn nothing."""
+"""Refusals of pages of other sites: no WebSocket for them, so that the page can't read why."""
 
 PRESET_SCOPE_KEY = "antiphon.preset"
-"""Where a request carries the session that its client secret holds."""
+"""Key in the ASGI scope for the session that the client secret carries."""
 
 
-def routes(service: Service, shared: Callable[[ASGIApp], ASGIApp] = lambda open: open) -> list[Route]:
+def routes(service: Service, wrap_shared: Callable[[ASGIApp], ASGIApp] = lambda open: open) -> list[Route]:
     """
-    The WebSocket, by each of its addresses.
+    The WebSocket routes, one for each path.
 
     Args:
-        shared: makes of this endpoint the one of the address that another protocol has, too.
+        wrap_shared: wraps the endpoint of the path that another protocol shares.
     """
     endpoints: dict[str, ASGIApp] = {path: _RealtimeEndpoint(service, dialect) for path, dialect in DIALECT_BY_PATH.items()}
-    endpoints[SHARED_PATH] = shared(endpoints[SHARED_PATH])
+    endpoints[SHARED_PATH] = wrap_shared(endpoints[SHARED_PATH])
     return [RealtimeRoute(path, endpoint, service=service, access="realtime", methods=["GET"]) for path, endpoint in endpoints.items()]
 
 
 class RealtimeRoute(GuardedRoute):
-    """A route that client secrets open too, and that may refuse on the WebSocket."""
+    """A route that also accepts client secrets, and that may report refusals on the WebSocket."""
 
     async def identify(self, scope: Scope, headers: Headers) -> Caller:
-        """Who is asking: whoever has a key, or a client secret that was made with one."""
         secret = credential(headers)
         if secret is None or not secret.startswith(PREFIX):
             return await super().identify(scope, headers)
-        opened = await self.service.client_secrets.redeem(secret)
-        scope[PRESET_SCOPE_KEY] = opened.session
-        return opened.caller
+        client_secret = await self.service.client_secrets.redeem(secret)
+        scope[PRESET_SCOPE_KEY] = client_secret.session
+        return client_secret.caller
 
     async def refuse(self, error: Exception, scope: Scope, receive: Receive, send: Send) -> None:
-        """Tell the client why it is not served."""
         if self.service.config.realtime.auth_failure == "event" and isinstance(error, ClientError) and _is_reportable(error, scope):
             await self._refuse_on_websocket(error, scope, send)
         else:
             await super().refuse(error, scope, receive, send)
 
-    async def _refuse_on_websocket(self, mistake: ClientError, scope: Scope, send: Send) -> None:
-        told = RealtimeError(
-            type=mistake.type, code=mistake.code or "invalid_api_key", message=mistake.message, param=mistake.param, event_id=None
-        )
-        socket = await _upgrade(scope, send, _NullListener())
-        frame = DIALECTS["ga"].encode_server(ErrorEvent(event_id=new_id("event"), error=told))  # the same in both
+    async def _refuse_on_websocket(self, error: ClientError, scope: Scope, send: Send) -> None:
+        body = RealtimeError(type=error.type, code=error.code or "invalid_api_key", message=error.message, param=error.param, event_id=None)
+        websocket = await _upgrade(scope, send, None)
+        frame = DIALECTS["ga"].encode_server(ErrorEvent(event_id=new_id("event"), error=body))  # the same in both dialects
         assert frame is not None
-        socket.send(frame)
-        socket.flush()
-        socket.close(UNAUTHORIZED_CODE if mistake.status == 401 else REFUSED_CODE, close_reason(f"{told.type}.{told.code}"))
-        await socket.wait_closed()
+        websocket.send(frame)
+        websocket.flush()
+        websocket.close(UNAUTHORIZED_CODE if error.status == 401 else REFUSED_CODE, close_reason(f"{body.type}.{body.code}"))
+        await websocket.wait_closed()
 
 
-def _is_reportable(mistake: ClientError, scope: Scope) -> bool:
-    return connection.is_handshake(scope) and mistake.code not in _CROSS_SITE_CODES
+def _is_reportable(error: ClientError, scope: Scope) -> bool:
+    return connection.is_handshake(scope) and error.code not in _CROSS_SITE_CODES
 
 
-class _NullListener:
-    """Who listens on a WebSocket that is closed at once."""
-
-    def on_text(self, text: bytes) -> None:
-        """Nobody cares."""
-
-    def on_disconnect(self) -> None:
-        """Nobody cares."""
-
-    def pause(self) -> None:
-        """There is nothing to hold back."""
-
-    def resume(self) -> None:
-        """There is nothing to go on with."""
-
-
-async def _upgrade(scope: Scope, send: Send, listener: WebSocketListener) -> ServerWebSocket:
+async def _upgrade(scope: Scope, send: Send, listener: WebSocketListener | None) -> ServerWebSocket:
     return await connection.from_scope(scope).upgrade(send, listener, subprotocol=select_subprotocol(Headers(scope=scope)))
 
 
 def check_handshake(scope: Scope) -> None:
     """
-    Refuse a request that is none for a WebSocket.
+    Refuse a request that is not a WebSocket handshake.
 
     Raises:
-        ClientError: it is not.
+        ClientError: it is not one.
     """
     if not connection.is_handshake(scope):
         raise upgrade_required("This address is for WebSockets: the request must ask for an upgrade to one.")
 
 
 class _RealtimeEndpoint:
-    """`GET /v1/realtime`, as a bare ASGI endpoint: it takes the connection over."""
+    """A bare ASGI endpoint that takes the connection over."""
 
     def __init__(self, service: Service, default_dialect: str) -> None:
         self._service = service
@@ -144,37 +125,35 @@ class _RealtimeEndpoint:
             await self._open_session(scope, send)
 
     async def _open_session(self, scope: Scope, send: Send) -> None:
-        """Hold a session of its own."""
-        model, opening = self._resolve_session(scope)
+        model, session_config = self._resolve_session(scope)
         check_handshake(scope)
         self._service.live_sessions.check_admission()
-        async with track_response(scope, lambda: 0):  # the tokens of its answers are counted as each of them ends
-            recordings = realtime_recording_taps(self._service, scope, opening)
-            counted, tap = realtime_taps(self._service, model, recordings)
-            client = RealtimeClient(DIALECTS[opening.dialect], tap)
-            with log_realtime_session(self._service, model, opening, client, counted, recordings):
-                await self._run_session(scope, send, model, opening, client)
+        async with track_response(scope, lambda: 0):  # tokens are counted as each response ends
+            recordings = realtime_recording_taps(self._service, scope, session_config)
+            counts, tap = realtime_taps(self._service, model, recordings)
+            client = RealtimeClient(DIALECTS[session_config.dialect], tap)
+            with log_realtime_session(self._service, model, session_config, client, counts, recordings):
+                await self._run_session(scope, send, model, session_config, client)
 
     async def _join_call(self, scope: Scope, send: Send, call_id: str) -> None:
-        """Have a part in a call, until either ends."""
+        """Join a call as a second client, until either ends."""
         caller = request_caller(scope)
         if PRESET_SCOPE_KEY in scope:
-            raise ClientError("A call can be joined with an API key only, not with a client secret.", status=403, code="key_required")
+            raise ClientError("Joining a call needs an API key; a client secret does not allow it.", status=403, code="key_required")
         call = self._service.calls.find(call_id, caller.tenant)
         check_handshake(scope)
         query, headers = QueryParams(scope["query_string"]), Headers(scope=scope)
         client = sideband_client(
             call, DIALECTS[negotiate_dialect(query, headers, self._service.config.realtime.dialect, self._default_dialect)]
         )
-        beside = SidebandListener(call, client)
-        with call.attach(client), self._service.live_sessions.track(beside, caller.key):
-            await client.accept(beside, lambda listener: _upgrade(scope, send, listener))
+        listener = SidebandListener(call, client)
+        with call.attach(client), self._service.live_sessions.track(listener, caller.key):
+            await client.accept(listener, lambda listener: _upgrade(scope, send, listener))
             await client.wait_closed()
 
     async def _run_session(
         self, scope: Scope, send: Send, model: ServedModel, session_config: RealtimeSessionConfig, client: RealtimeClient
     ) -> None:
-        """The whole session."""
         session, service = RealtimeSession(session_config, new_id), self._service
         driver = Driver(session, client, service.store, metrics=service.metrics, count_tokens=token_counter(scope))
         settings = conversation_settings(scope, model.name, "realtime")
@@ -186,17 +165,17 @@ class _RealtimeEndpoint:
             try:
                 await driver.run(model.live_engine, settings, session_config, accept)
             except Exception:  # where a session ends
-                client.close(ServerError("The server had an error, and the session can't go on."))
+                client.close(session_failed())
                 await client.wait_closed()
                 raise
             await client.wait_closed()
 
     def _resolve_session(self, scope: Scope) -> tuple[ServedModel, RealtimeSessionConfig]:
         """
-        The model that is asked for, and what the session begins with.
+        The model and the initial configuration of the session.
 
         Raises:
-            ClientError: there is no such thing.
+            ClientError: the request asks for something that does not exist.
         """
         query, headers = QueryParams(scope["query_string"]), Headers(scope=scope)
         preset = decode_session(scope[PRESET_SCOPE_KEY]) if PRESET_SCOPE_KEY in scope else None

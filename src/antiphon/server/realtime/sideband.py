@@ -1,7 +1,7 @@
 """
-`GET /v1/realtime?call_id=`: a server's WebSocket beside a call, on which it hears and says what the caller does.
+`GET /v1/realtime?call_id=`: a second client of a call, usually the app's server, which gets and sends the same events.
 
-It ends with the call, and the call not with it.
+It is closed when the call ends. When it leaves, the call goes on.
 """
 
 from typing import Any
@@ -14,45 +14,42 @@ from antiphon.wire.realtime.dialects import Dialect
 
 
 class SidebandListener:
-    """What a client beside a call may do to it: talk."""
+    """Passes events on to the call, but never ends or slows it."""
 
     def __init__(self, call: Call, client: RealtimeClient) -> None:
         self._call = call
         self._client = client
 
     def receive_from_client(self, message: Any) -> None:
-        """The client said something."""
         if self._call.driver is not None:
             self._call.driver.receive_from_client(message)
 
     def hang_up(self) -> None:
-        """The client is gone, and the call goes on."""
+        """Nothing to do: the call goes on."""
 
     def pause(self) -> None:
-        """The client is behind, which is no reason for the caller to wait; its connection is cut when it is too far."""
+        """Nothing to do: the call doesn't wait; a client that falls too far behind is dropped by its connection."""
 
     def resume(self) -> None:
-        """The client has caught up."""
+        """Nothing to do."""
 
-    def shut_down(self, fault: ApiError) -> None:
-        """The client may have no part in the call any more."""
-        self._client.close(fault)
+    def shut_down(self, error: ApiError) -> None:
+        self._client.close(error)
 
 
 class _ClientEventTap:
-    """Hears what a client beside a call says; what it is told was counted when the caller was told."""
+    """Counts only the client's events: the server's were counted for the call already."""
 
     def __init__(self, tap: Tap) -> None:
         self._tap = tap
 
     def on_client_event(self, event: Any) -> None:
-        """The client said this."""
         self._tap.on_client_event(event)
 
     def on_server_event(self, event: Any) -> None:
-        """The client is told this."""
+        pass
 
 
 def sideband_client(call: Call, dialect: Dialect) -> RealtimeClient:
-    """One more client of a call."""
+    """Another client for a call."""
     return RealtimeClient(dialect, _ClientEventTap(call.tap))

@@ -1,1 +1,1 @@
-"""The routes of the Responses API."""
+"""Routes of the Responses API."""

@@ -1,4 +1,4 @@
-"""`POST /v1/responses/input_tokens`: how many tokens an input would take, counted by the engine that would read it."""
+"""`POST /v1/responses/input_tokens`: the number of tokens of an input, counted by the engine that would read it."""
 
 from typing import cast
 
@@ -25,26 +25,28 @@ _reader: Reader[InputTokensRequest] = Reader(InputTokensRequest)
 
 
 def routes(service: Service) -> list[Route]:
-    """`/v1/responses/input_tokens`."""
+    """The route `/v1/responses/input_tokens`."""
 
     async def input_tokens(request: Request) -> Response:
         body = await read_json_body(request)
         service.live_sessions.check_admission()
         check_depth(body)
-        asked = _reader.read(body)
-        to_create = _to_create_request(asked)
-        check_request(to_create)
-        model = service.registry.find(to_create.model or None)
-        if is_set(asked.personality):
+        options = _reader.read(body)
+        create_request = _to_create_request(options)
+        check_request(create_request)
+        model = service.registry.find(create_request.model or None)
+        if is_set(options.personality):
             raise unsupported_parameter("personality", model.name)
         if not model.engine.capabilities.counts_tokens:
             raise ClientError(f"Counting tokens is not supported with the '{model.name}' model.", code="unsupported_model", param="model")
-        carries = service.config.responses.unavailable_tools == "carry"
+        omit_unsupported = service.config.responses.unavailable_tools == "carry"
         tenant = request_caller(request.scope).tenant
-        order = await resolve_request(to_create, model, service.store, tenant, omit_unsupported=carries, speech=service.speech)
-        counted = engine_request(order)
-        count = await cast(CountingEngine, model.engine).count(counted.respond)
-        return json_response(encode(InputTokens(input_tokens=count)), headers=omission_headers(counted.omissions))
+        resolved_request = await resolve_request(
+            create_request, model, service.store, tenant, omit_unsupported=omit_unsupported, speech=service.speech
+        )
+        counted_request = engine_request(resolved_request)
+        count = await cast(CountingEngine, model.engine).count(counted_request.respond)
+        return json_response(encode(InputTokens(input_tokens=count)), headers=omission_headers(counted_request.omissions))
 
     return [GuardedRoute("/v1/responses/input_tokens", input_tokens, service=service, access="responses:write", methods=["POST"])]
 
@@ -53,6 +55,6 @@ _SHARED_FIELDS = tuple(name for name in InputTokensRequest.__struct_fields__ if 
 
 
 def _to_create_request(request: InputTokensRequest) -> CreateRequest:
-    """The request for a response to the same input."""
+    """The equivalent request for a response."""
     fields = {name: getattr(request, name) for name in _SHARED_FIELDS}
     return CreateRequest(**{name: value for name, value in fields.items() if value is not UNSET and value is not None})

@@ -1,9 +1,9 @@
-"""What every answer adds to the numbers, and to the log where content is wanted there."""
+"""Metrics of responses, and their content in the log where that is enabled."""
 
 import contextlib
 import time
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import Protocol
 
 from antiphon.errors import ApiError
 from antiphon.runtime.registry import ServedModel
@@ -17,32 +17,33 @@ from antiphon.wire.responses.events import (
     ResponseIncomplete,
     ResponseInProgress,
     ResponseQueued,
+    StreamEvent,
 )
 
 OPENING_EVENTS = (ResponseCreated, ResponseQueued, ResponseInProgress)
-"""Events that say nothing yet of how it went."""
+"""Events without output."""
 
 TERMINAL_EVENTS = (ResponseCompleted, ResponseIncomplete, ResponseFailed)
 
 
 class ResponseOutcome(Protocol):
     """
-    A client that remembers what it was told.
+    A client that remembers how its response went.
 
     Attributes:
-        first_at: when the first event came that says something, by the clock for durations; None before.
-        last: the latest event; None before the first.
-        fault: what it was closed with.
+        first_token_at: when the first event with output came, by `time.perf_counter`.
+        last_event: the latest event.
+        error: what it was closed with.
     """
 
     first_token_at: float | None
-    last_event: Any
+    last_event: StreamEvent | None
     error: ApiError | None
 
 
 @contextlib.contextmanager
 def measure_response(service: Service, model: ServedModel, client: ResponseOutcome, started_at: float) -> Iterator[None]:
-    """Count an answer at its end, however it ends."""
+    """Count a response when it ends, in whichever way."""
     try:
         yield
     finally:

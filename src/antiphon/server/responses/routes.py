@@ -1,9 +1,8 @@
-"""The Responses API over HTTP: create whole or streamed, retrieve, delete, and list input items."""
+"""The Responses API over HTTP: create, retrieve, delete, and list input items."""
 
 import functools
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
 
 import msgspec
 from starlette.requests import Request
@@ -17,7 +16,7 @@ from antiphon.runtime.core.driver import Driver
 from antiphon.runtime.core.ids import new_id, padding
 from antiphon.runtime.resolve_request import resolve_request
 from antiphon.runtime.service import Service
-from antiphon.server.http.auth import GuardedRoute, conversation_settings, request_caller, track_response
+from antiphon.server.http.auth import EndpointFunction, conversation_settings, guarded_routes, request_caller, track_response
 from antiphon.server.http.body import read_json_body
 from antiphon.server.http.errors import error_response, json_response
 from antiphon.server.http.paging import page_limit, page_order
@@ -30,32 +29,38 @@ from antiphon.stores.base import UnknownCursor
 from antiphon.wire.codec.reading import read_query
 from antiphon.wire.codec.types import encode
 from antiphon.wire.responses.endpoints import IncludeQuery, RetrieveQuery
+from antiphon.wire.responses.events import StreamEvent
 from antiphon.wire.responses.profiles import PROFILES, EventEncoder
 from antiphon.wire.responses.request import CreateRequest, decode_request
 
 
 def routes(service: Service) -> list[Route]:
-    """Everything under `/v1/responses`."""
+    """All routes under `/v1/responses`."""
     encoding = EventEncoder(PROFILES[service.config.responses.profile])
     return [
-        GuardedRoute("/v1/responses", _CreateEndpoint(service, encoding), service=service, access="responses:write", methods=["POST"]),
-        *input_tokens.routes(service),  # before `{id}`, which it would also be
-        GuardedRoute("/v1/responses/{id}", _retrieve(service), service=service, access="responses:read", methods=["GET"]),
-        GuardedRoute("/v1/responses/{id}", _delete(service), service=service, access="responses:write", methods=["DELETE"]),
-        GuardedRoute("/v1/responses/{id}/cancel", _cancel(service), service=service, access="responses:write", methods=["POST"]),
-        GuardedRoute("/v1/responses/{id}/input_items", _input_items(service), service=service, access="responses:read", methods=["GET"]),
+        *guarded_routes(service, [("POST", "/v1/responses", _CreateEndpoint(service, encoding), "responses:write")]),
+        *input_tokens.routes(service),  # before `{id}`, which matches it too
+        *guarded_routes(
+            service,
+            [
+                ("GET", "/v1/responses/{id}", _retrieve(service), "responses:read"),
+                ("DELETE", "/v1/responses/{id}", _delete(service), "responses:write"),
+                ("POST", "/v1/responses/{id}/cancel", _cancel(service), "responses:write"),
+                ("GET", "/v1/responses/{id}/input_items", _input_items(service), "responses:read"),
+            ],
+        ),
     ]
 
 
 class _CreateEndpoint:
-    """`POST /v1/responses`, as a bare ASGI endpoint: a stream writes to its transport."""
+    """`POST /v1/responses`, a bare ASGI endpoint because a stream writes to the transport."""
 
     def __init__(self, service: Service, encoding: EventEncoder) -> None:
         self._service = service
         self._encoding = encoding
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        begun_at = time.perf_counter()
+        started_at = time.perf_counter()
         body = await read_json_body(Request(scope, receive))
         self._service.live_sessions.check_admission()
         if self._service.config.logging.content:
@@ -63,35 +68,37 @@ class _CreateEndpoint:
         request = decode_request(body)
         model = self._service.registry.find(request.model or None)
         tenant = request_caller(scope).tenant
-        carries = self._service.config.responses.unavailable_tools == "carry"
-        order = await resolve_request(request, model, self._service.store, tenant, omit_unsupported=carries, speech=self._service.speech)
-        session = ResponsesSession(order, new_id, self._padding(request))
-        told = omission_headers(session.omissions)
-        if told:
+        omit_unsupported = self._service.config.responses.unavailable_tools == "carry"
+        resolved_request = await resolve_request(
+            request, model, self._service.store, tenant, omit_unsupported=omit_unsupported, speech=self._service.speech
+        )
+        session = ResponsesSession(resolved_request, new_id, self._padding(request))
+        omitted_headers = omission_headers(session.omissions)
+        if omitted_headers:
             log_omissions(session.omissions, model.name)
         settings = conversation_settings(scope, model.name, "responses")
         async with track_response(scope, lambda: session.tokens):
             heartbeat_s = self._service.config.server.heartbeat_s
-            client = EventStream(self._encoding, scope, send, heartbeat_s, told) if request.stream else ResponseCollector()
+            client = EventStream(self._encoding, scope, send, heartbeat_s, omitted_headers) if request.stream else ResponseCollector()
             driver = Driver(session, client, self._service.store, metrics=self._service.metrics)
-            with self._service.live_sessions.track(driver), measure_response(self._service, model, client, begun_at):
+            with self._service.live_sessions.track(driver), measure_response(self._service, model, client, started_at):
                 with connection.from_scope(scope).notify(driver):
-                    engine = model.live_engine if order.is_spoken else model.engine
-                    reply = await _run_session(client, functools.partial(driver.run, engine, settings, order))
-        if reply is not None:  # after its tokens were counted, so that its headers say what is left
-            reply.headers.update(told)
+                    engine = model.live_engine if resolved_request.is_spoken else model.engine
+                    reply = await _run_session(client, functools.partial(driver.run, engine, settings, resolved_request))
+        if reply is not None:  # only now, when its tokens are counted, do its headers show the remaining limits
+            reply.headers.update(omitted_headers)
             await reply(scope, receive, send)
         if isinstance(client, EventStream):
             self._service.metrics.stream_events += client.event_count
 
     def _padding(self, request: CreateRequest) -> Sequence[str] | None:
         options = request.stream_options
-        wanted = options.include_obfuscation is not False if options else True
-        return padding() if request.stream and wanted and self._service.config.responses.obfuscation else None
+        is_enabled = options.include_obfuscation is not False if options else True
+        return padding() if request.stream and is_enabled and self._service.config.responses.obfuscation else None
 
 
 async def _run_session(client: "EventStream | ResponseCollector", run: Callable[..., Awaitable[None]]) -> Response | None:
-    """Run a session; what is left to say when it is over, or None when it was streamed."""
+    """Runs a session; the response that is still to be sent, or None where it was streamed."""
     if isinstance(client, ResponseCollector):
         await run()
         return client.response()
@@ -99,34 +106,32 @@ async def _run_session(client: "EventStream | ResponseCollector", run: Callable[
 
 
 class ResponseCollector:
-    """The client of a response that is not streamed: it waits for the last event."""
+    """The client of a response that is not streamed: it keeps the last event."""
 
     def __init__(self) -> None:
-        self.first_token_at: float | None = None  # there is no first token: it came with the last
-        self.last_event: Any = None
+        self.first_token_at: float | None = None  # no stream, so no first token
+        self.last_event: StreamEvent | None = None
         self.error: ApiError | None = None
 
-    def send(self, event: Any) -> None:
-        """Remember the event; the terminal one carries all."""
+    def send(self, event: StreamEvent) -> None:
         self.last_event = event
 
     def flush(self) -> None:
-        """Nothing leaves before the end."""
+        """Nothing is sent before the end."""
 
-    def close(self, fault: ApiError | None) -> None:
-        """Nothing more comes."""
-        self.error = fault
+    def close(self, error: ApiError | None) -> None:
+        self.error = error
 
     def response(self) -> Response:
-        """The answer over HTTP."""
+        """The HTTP response."""
         if self.error is not None:
             return error_response(self.error)
         if not isinstance(self.last_event, TERMINAL_EVENTS):
-            return Response(status_code=499)  # the client hung up: nobody reads this
+            return Response(status_code=499)  # the client hung up; only the log sees this
         return json_response(encode(self.last_event.response))
 
 
-def _retrieve(service: Service) -> Any:
+def _retrieve(service: Service) -> EndpointFunction:
     async def retrieve(request: Request) -> Response:
         if read_query(RetrieveQuery, request.query_params.multi_items()).stream:
             raise ClientError(
@@ -140,7 +145,7 @@ def _retrieve(service: Service) -> Any:
     return retrieve
 
 
-def _delete(service: Service) -> Any:
+def _delete(service: Service) -> EndpointFunction:
     async def delete(request: Request) -> Response:
         response_id = request.path_params["id"]
         if not await service.store.delete(request_caller(request.scope).tenant, response_id):
@@ -150,22 +155,22 @@ def _delete(service: Service) -> Any:
     return delete
 
 
-def _cancel(service: Service) -> Any:
+def _cancel(service: Service) -> EndpointFunction:
     async def cancel(request: Request) -> Response:
         response_id = request.path_params["id"]
         if await service.store.get(request_caller(request.scope).tenant, response_id) is None:
             raise response_not_found(response_id)
-        # Whoever waits for an answer cancels it by leaving; only background responses go on alone, and there are none yet.
+        # A synchronous response is cancelled by closing its connection; there are no background responses yet.
         raise ClientError("Cannot cancel a synchronous response.")
 
     return cancel
 
 
-def _input_items(service: Service) -> Any:
+def _input_items(service: Service) -> EndpointFunction:
     async def input_items(request: Request) -> Response:
         response_id = request.path_params["id"]
         query = request.query_params
-        read_query(IncludeQuery, query.multi_items())  # only to refuse what can't be included: nothing is ever left out
+        read_query(IncludeQuery, query.multi_items())  # only to validate: everything is always included
         tenant = request_caller(request.scope).tenant
         after = query.get("after")
         try:

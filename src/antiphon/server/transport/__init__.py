@@ -1,1 +1,1 @@
-"""Sockets: the HTTP/1.1 connection with its limits, WebSockets, logs."""
+"""Sockets: listeners, HTTP connections with limits, WebSockets, logs."""

@@ -1,4 +1,4 @@
-"""What every connection shares: who may come in, how long each is waited for, and what is counted."""
+"""Limits that all connections share, and their counters."""
 
 import resource
 import time
@@ -12,7 +12,7 @@ from antiphon.runtime.core.metrics import Metrics
 BODY_LIMIT_BYTES = 32 << 20
 
 DISCARD_LIMIT_BYTES = 2 * BODY_LIMIT_BYTES
-"""How much of a body that nobody wants is read and dropped, so that its sender is through with sending and reads why it was refused."""
+"""How much of a refused body is read and dropped: many clients read the error only after they have sent everything."""
 
 MIN_BODY_BYTES_PER_S = 1024
 
@@ -21,31 +21,38 @@ HEAD_LIMIT_BYTES = 64 << 10
 HEAD_LIMIT_FIELDS = 100
 
 BACKLOG_LIMIT_BYTES = 1 << 20
-"""The most that waits for a client who is behind already; an engine that goes on all the same costs its client the connection."""
+"""Limit of the write buffer of a slow client; if the engine still goes on, the connection is dropped."""
 
 FRAMING_LIMIT_BYTES, FRAMING_LIMIT_FACTOR = 64 << 10, 8
 """
-How much a body may take to be sent: so many bytes, and so many for each of its own, which is enough for chunks of one byte each.
+Limit of a chunked body's framing: a constant, and a factor on the body's bytes, which is enough for chunks of one byte
+each.
 
-Extensions of chunks mean nothing to anyone, and have no end of their own.
+Chunk extensions have no meaning here, and no limit of their own (RFC 9112 7.1.1).
+"""
+
+LINGER_S = 2.0
+"""
+How long a refused client may go on sending before it is cut off: with an immediate close, it would not read the error
+(RFC 9112 9.6).
 """
 
 UNSENT_LIMIT_BYTES = 128 << 10
-"""The most that the system holds ready for one client beyond what is on its way; of its own it would take megabytes."""
+"""Unsent bytes that the kernel buffers for one client (`TCP_NOTSENT_LOWAT`); by default it takes megabytes."""
 
 MESSAGES_PER_S, MESSAGE_BYTES_PER_S, BURST_S = 2_000, 32 << 20, 2.0
-"""How fast one WebSocket is read, and how much of it comes at once: forty times what a microphone sends."""
+"""How fast one WebSocket is read, and how large a burst may be: forty times what a microphone sends."""
 
 RESERVED_FILES = 128
-"""Open files that are not connections from clients: the store, the log, engines and their upstreams."""
+"""Open files besides client connections: the store, the log, engines and their upstreams."""
 
 
 class ConnectionLimiter:
     """
-    Counts connections in and out; one for a server.
+    Counts connections; one for each server process.
 
     Attributes:
-        settings: the limits that are set.
+        settings: the configured limits.
         metrics: where dropped connections are counted.
     """
 
@@ -56,21 +63,15 @@ class ConnectionLimiter:
         self._open_by_address: Counter[str] = Counter()
 
     def acquire(self, address: str) -> ApiError | None:
-        """Count a connection; or why there may not be one more."""
-        most_here = self.settings.connections_per_address
+        """Count a new connection; returns an error where there are too many."""
+        limit = self.settings.connections_per_address
         if self.metrics.connections >= self._max_connections:
             self.metrics.dropped["connection_limit"] += 1
-            return ServerError(
-                "The server has too many connections. Please try again later.",
-                status=503,
-                type="service_unavailable_error",
-                code="server_is_overloaded",
-                retry_after_s=1,
-            )
-        if most_here and self._open_by_address[address] >= most_here:
+            return overloaded_error("The server has too many connections. Please try again later.")
+        if limit and self._open_by_address[address] >= limit:
             self.metrics.dropped["address_limit"] += 1
             return ClientError(
-                f"There are too many connections from your address: the limit is {most_here}.",
+                f"There are too many connections from your address: the limit is {limit}.",
                 status=429,
                 type="rate_limit_error",
                 code="rate_limit_exceeded",
@@ -81,7 +82,7 @@ class ConnectionLimiter:
         return None
 
     def release(self, address: str) -> None:
-        """A connection that had entered has ended."""
+        """A counted connection has ended."""
         self.metrics.connections -= 1
         self._open_by_address[address] -= 1
         if not self._open_by_address[address]:
@@ -90,10 +91,10 @@ class ConnectionLimiter:
 
 class TokenBucket:
     """
-    How fast a client may send: a bucket of seconds, which every message and every byte empties and time fills.
+    Limits how fast a client may send: messages and bytes fill a backlog of seconds, which time drains.
 
     Args:
-        clock: for durations, in seconds.
+        clock: in seconds, for durations.
         bytes_per_s: of all messages together.
     """
 
@@ -112,7 +113,7 @@ class TokenBucket:
         self._updated_at = clock()
 
     def consume(self, messages: int, size_bytes: int) -> float:
-        """Count what came; for how many seconds no more may come."""
+        """Count what arrived; returns for how many seconds to stop reading."""
         now = self._clock()
         self._backlog_s = (
             max(0.0, self._backlog_s - (now - self._updated_at)) + messages * self._s_per_message + size_bytes * self._s_per_byte
@@ -123,19 +124,24 @@ class TokenBucket:
 
 def raise_file_limit(connections: int) -> int:
     """
-    Let this process open as many files as it may and needs.
+    Raise this process's limit of open files as far as needed and allowed.
 
     Returns:
         How many connections it has room for, at most `connections`.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = connections + RESERVED_FILES
-    if soft != resource.RLIM_INFINITY and soft < needed:
-        soft = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+    file_count = connections + RESERVED_FILES
+    if soft != resource.RLIM_INFINITY and soft < file_count:
+        soft = file_count if hard == resource.RLIM_INFINITY else min(file_count, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     return connections if soft == resource.RLIM_INFINITY else min(connections, max(1, soft - RESERVED_FILES))
 
 
+def overloaded_error(message: str) -> ServerError:
+    """The server has no room for more of something; trying again soon may help."""
+    return ServerError(message, status=503, type="service_unavailable_error", code="server_is_overloaded", retry_after_s=1)
+
+
 def body_too_large(limit_bytes: int = BODY_LIMIT_BYTES) -> ClientError:
-    """A request's body is over the cap."""
+    """The request's body is over the limit."""
     return ClientError(f"The request body is too large. The limit is {limit_bytes} bytes.", status=413, code="request_too_large")

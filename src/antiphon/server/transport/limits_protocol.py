@@ -1,8 +1,8 @@
 """
-What an HTTP connection does not put up with: heads without end, bodies that don't come, answers that nobody reads, broken framing.
+Limits and deadlines of an HTTP connection: size of the head, slow senders, slow readers, broken framing.
 
-The server underneath parses and answers; it has neither caps nor timers of its own. There is one timer a connection, set for the
-nearest deadline: a deadline that moves on, as it does with every piece of a body, costs nothing until the timer looks again.
+uvicorn has none of these. Each connection has one timer, set for its nearest deadline. When a deadline moves, as it
+does with every chunk of a body, the timer is not touched; it checks again when it fires.
 """
 
 import asyncio
@@ -21,12 +21,9 @@ from antiphon.server.transport import limits
 from antiphon.server.transport.limits import ConnectionLimiter
 from antiphon.server.transport.websocket import is_handshake
 
-LINGER_S = 2.0
-"""How long a refused client may go on sending before it is cut off: closed at once, it would not read why."""
-
 
 class Phase(enum.Enum):
-    """What a connection waits for its client to send."""
+    """What the connection is receiving."""
 
     NOTHING = enum.auto()
     HEAD = enum.auto()
@@ -35,10 +32,10 @@ class Phase(enum.Enum):
 
 class LimitedHttpProtocol(HttpToolsProtocol):
     """
-    An HTTP connection within limits.
+    An HTTP connection with limits.
 
     Attributes:
-        dropped: why the server closed it on its own, once it has.
+        drop_reason: why the server closed it, once it has.
     """
 
     def __init__(self, limiter: ConnectionLimiter, *args: Any, **kwargs: Any) -> None:
@@ -61,22 +58,20 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self._body_bytes = 0
         self._discarded_bytes = 0
 
-    # The transport's callbacks
+    # Callbacks of the transport
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in the parent
-        """A client has connected, if there is room."""
         super().connection_made(transport)
         address = self.client[0] if self.client else ""
-        if (fault := self._limiter.acquire(address)) is not None:
+        if (error := self._limiter.acquire(address)) is not None:
             self.connections.discard(self)
-            transport.write(_error_response(fault))
+            transport.write(_error_response(error))
             transport.close()
             return
         self._address = address
         self._enter_phase(Phase.HEAD)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The client has gone, or was closed."""
         if self._timer is not None:
             self._timer.cancel()
         self._unset_keepalive_if_required()
@@ -85,7 +80,6 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """The client has sent something."""
         if self._refused_at is not None or self._address is None:
             self._discard(data)
             return
@@ -101,37 +95,33 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             if self._phase is Phase.HEAD and self._head_bytes + self._unparsed_bytes > limits.HEAD_LIMIT_BYTES:
                 self.refuse(_head_too_large_error())
             elif self._phase is Phase.BODY and self._unparsed_bytes > self._framing_limit_bytes:
-                self.refuse(ClientError("The request's chunks carry too little for what they take."))
+                self.refuse(ClientError("The request's chunks have too much overhead for what they carry."))
         except httptools.HttpParserError as error:
             self.refuse(self._parse_error or ClientError(f"The request is not valid HTTP: {error}."))
 
     def pause_writing(self) -> None:
-        """The transport's buffer is above its high-water mark."""
         super().pause_writing()
         self._write_paused_at = self.loop.time()
         self._arm_timer(self._write_paused_at + self._limiter.settings.slow_reader_s)
 
     def resume_writing(self) -> None:
-        """The transport's buffer has drained."""
         super().resume_writing()
         self._write_paused_at = None
 
-    # The parser's callbacks; what one raises ends the parsing
+    # Callbacks of the parser; an exception ends the parsing
 
     def on_message_begin(self) -> None:
-        """A request begins."""
         super().on_message_begin()
         self._header_count = self._head_bytes = self._discarded_bytes = 0
         if self._phase is not Phase.HEAD:
             self._enter_phase(Phase.HEAD)
 
     def on_url(self, url: bytes) -> None:
-        """A piece of the address."""
         super().on_url(url)
         self._count_head_bytes(len(url))
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """One field; those behind a body are counted and dropped, or they could pass for the head's."""
+        """A header field. Trailer fields are counted and dropped: else they could pass for headers (RFC 9110 6.5.1)."""
         self._header_count += 1
         self._count_head_bytes(len(name) + len(value) + 4)
         if self._header_count > limits.HEAD_LIMIT_FIELDS:
@@ -140,25 +130,23 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        """The head is whole: the request goes to the application."""
         method, version = self.parser.get_method(), self.parser.get_http_version()
         self._is_upgrade = self.parser.should_upgrade()
         if self._is_upgrade and method == b"CONNECT":
             raise self._record_parse_error(ClientError("Not allowed to CONNECT.", status=405))
-        if flaw := _request_error(self.url, self.headers, version):
-            raise self._record_parse_error(ClientError(flaw))
+        if problem := _request_error(self.url, self.headers, version):
+            raise self._record_parse_error(ClientError(problem))
         self._enter_phase(Phase.BODY)
         is_handshake_whole = self._is_upgrade and is_handshake(method.decode(), version, self.headers)
         self._is_upgrade = self._is_upgrade and not is_handshake_whole
         if not self._is_upgrade:
             super().on_headers_complete()
         if is_handshake_whole:
-            # Whatever becomes of it, what follows is not to be taken for a request.
+            # Whether it is accepted or not, what follows must not be parsed as a request.
             self.cycle.keep_alive = False
             self._after_handshake = bytearray()
 
     def on_body(self, body: bytes) -> None:
-        """A piece of the body."""
         self._progress_at = self.loop.time()
         self._body_bytes += len(body)
         if self.cycle.response_complete:
@@ -166,19 +154,18 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """The request is whole."""
         self._phase = Phase.NOTHING
         self._unparsed_bytes = 0
         if not self._is_upgrade:
             super().on_message_complete()
 
     def on_response_complete(self) -> None:
-        """The request is answered."""
         super().on_response_complete()
-        if self._phase is not Phase.NOTHING:  # not idle: the next request is coming
+        if self._phase is not Phase.NOTHING:  # not idle: the next request has begun
             self._unset_keepalive_if_required()
         if self.expect_100_continue and self.cycle.response_complete and self.cycle.more_body:
-            # Whether the body still comes is the client's choice (RFC 9110 section 10.1.1), so nobody can tell it from the next request.
+            # RFC 9110 10.1.1: the client may or may not send the body now, so what follows could be either body or
+            # request.
             self.transport.close()
 
     def _discard(self, data: bytes) -> None:
@@ -199,14 +186,14 @@ class LimitedHttpProtocol(HttpToolsProtocol):
                 self._buffer_after_handshake(rest)
 
     def _buffer_after_handshake(self, data: bytes) -> None:
-        """Keep what comes behind a handshake until that is answered; what is not here yet need not come sooner."""
+        """Keep bytes that follow a handshake until it is answered."""
         assert self._after_handshake is not None
         self._after_handshake += data
         self.flow.pause_reading()
 
     def _head_without_upgrade(self) -> bytes:
         """
-        The request as if it had not asked to change the protocol, which a server may ignore; the parser would leave its body out.
+        The request without its upgrade, which a server may ignore; with it, the parser would skip the body.
 
         Source: RFC 9110 section 7.8. Java's HTTP client asks for h2c with every first request.
         """
@@ -228,10 +215,10 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         if self._head_bytes > limits.HEAD_LIMIT_BYTES:
             raise self._record_parse_error(_head_too_large_error())
 
-    def _record_parse_error(self, fault: ApiError) -> ApiError:
-        """The parser wraps what its callbacks raise; this is kept beside it."""
-        self._parse_error = fault
-        return fault
+    def _record_parse_error(self, error: ApiError) -> ApiError:
+        """Remember the error, because the parser wraps what its callbacks raise."""
+        self._parse_error = error
+        return error
 
     # Waiting
 
@@ -242,20 +229,20 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         settings = self._limiter.settings
         self._arm_timer(self._phase_started_at + (settings.head_timeout_s if phase is Phase.HEAD else settings.body_timeout_s))
 
-    def _arm_timer(self, at: float) -> None:
+    def _arm_timer(self, due_at: float) -> None:
         if self._timer is not None:
-            if self._timer.when() <= at:
+            if self._timer.when() <= due_at:
                 return
             self._timer.cancel()
-        self._timer = self.loop.call_at(at, self._check_deadlines)
+        self._timer = self.loop.call_at(due_at, self._check_deadlines)
 
     def _check_deadlines(self) -> None:
         self._timer = None
         if self._phase is not Phase.NOTHING and (self.flow.read_paused or (self._phase is Phase.HEAD and self._is_responding)):
-            # It is this side that does not go on.
+            # We are the ones who wait, so the deadline starts anew.
             self._enter_phase(self._phase)
             if self._phase is Phase.BODY:
-                self._unparsed_bytes = 0  # as the body's own, which it is measured against
+                self._unparsed_bytes = 0  # like `_body_bytes`, which it is compared with
         due_at, reason = min(self._deadlines(), default=(None, ""))
         if due_at is None:
             return
@@ -267,7 +254,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     def _deadlines(self) -> Iterator[tuple[float, str]]:
         settings = self._limiter.settings
         if self._refused_at is not None:
-            yield self._refused_at + LINGER_S, "refused"
+            yield self._refused_at + limits.LINGER_S, "refused"
         elif self._phase is Phase.HEAD:
             yield self._phase_started_at + settings.head_timeout_s, "slow_head"
         elif self._phase is Phase.BODY:
@@ -278,7 +265,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
 
     @property
     def _latest_cycle(self) -> RequestResponseCycle | None:
-        """The latest request and its answer; None before the first."""
+        """The latest request with its response; None before the first."""
         return self.cycle
 
     @property
@@ -295,39 +282,39 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             self.drop(reason)
 
     def drop(self, reason: str) -> None:
-        """Close at once; what has not left never will. `reason` is one of few words, and counted."""
+        """Close at once and lose unsent data. `reason` is a metrics label."""
         self.count_drop(reason)
         self.transport.abort()
 
     def count_drop(self, reason: str) -> None:
-        """Note why the connection ends; the first reason is it."""
+        """Count why the connection ends; only the first reason counts."""
         if self.drop_reason is None:
             self.drop_reason = reason
             self._limiter.metrics.dropped[reason] += 1
 
-    def refuse(self, fault: ApiError) -> None:
-        """Tell the client what is wrong with what it sends, if that can still be told, and read nothing more of it."""
-        self.count_drop("large_head" if fault.status == 431 else "malformed")
+    def refuse(self, error: ApiError) -> None:
+        """Send the error where that is still possible, and read nothing more."""
+        self.count_drop("large_head" if error.status == 431 else "malformed")
         self._refused_at = self.loop.time()
         if self._is_responding and self.cycle.more_body and not self.cycle.response_started and not self.pipeline:
-            # The application has the flawed request already: to it, the client is gone.
+            # The application already runs with this request: to it, the client disconnects.
             self.cycle.disconnected = True
             self.cycle.message_event.set()
         elif self._is_responding or self.pipeline or (self._latest_cycle is not None and self._latest_cycle.more_body):
-            # In the middle of another answer, or after this one's, a word more would be taken for what it is not.
+            # Within or after another response, an error would be read as part of that one.
             self.transport.close()
             return
-        self.transport.write(_error_response(fault))
+        self.transport.write(_error_response(error))
         self.transport.write_eof()
         self.flow.resume_reading()
-        self._arm_timer(self._refused_at + LINGER_S)
+        self._arm_timer(self._refused_at + limits.LINGER_S)
 
 
 def _request_error(target: bytes, headers: Sequence[tuple[bytes, bytes]], version: str) -> str | None:
     """
-    Why a head is refused that the parser lets pass.
+    Why a head is refused that the parser accepts.
 
-    Source: RFC 9112 sections 3.2 (one host, and the target's comes first), 6.1 (codings) and 2.3 (versions).
+    Source: RFC 9112 sections 3.2 (exactly one host), 6.1 (transfer codings) and 2.3 (versions).
     """
     hosts = [value for name, value in headers if name == b"host"]
     codings = [value.lower() for name, value in headers if name == b"transfer-encoding"]
@@ -353,15 +340,15 @@ def _head_too_large_error() -> ApiError:
     )
 
 
-def _error_response(fault: ApiError) -> bytes:
-    """A whole answer, after which the connection is closed."""
-    body = msgspec.json.encode(fault.body())
+def _error_response(error: ApiError) -> bytes:
+    """A complete response, after which the connection is closed."""
+    body = msgspec.json.encode(error.body())
     lines = [
-        f"HTTP/1.1 {fault.status} {HTTPStatus(fault.status).phrase}",
+        f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}",
         "content-type: application/json",
         f"content-length: {len(body)}",
         f"x-request-id: {new_id('req')}",
-        *([] if fault.retry_after_s is None else [f"retry-after: {max(1, round(fault.retry_after_s))}"]),
+        *([] if error.retry_after_s is None else [f"retry-after: {max(1, round(error.retry_after_s))}"]),
         "connection: close",
         "",
         "",

@@ -1,4 +1,4 @@
-"""The socket that the server listens on."""
+"""Listening sockets."""
 
 import contextlib
 import errno
@@ -13,10 +13,10 @@ from antiphon.server.transport.limits import UNSENT_LIMIT_BYTES
 @contextlib.contextmanager
 def open_listener(host: str, port: int) -> Iterator[socket.socket]:
     """
-    A socket on that address, which nobody listens on yet.
+    A socket bound to the address, not yet listening.
 
     Raises:
-        ServerError: the address is taken or is none.
+        ServerError: the address is taken or invalid.
     """
     with _open_listener(host, port) as listener:
         yield listener
@@ -25,29 +25,30 @@ def open_listener(host: str, port: int) -> Iterator[socket.socket]:
 @contextlib.contextmanager
 def open_listeners(processes: int, host: str, port: int) -> Iterator[Sequence[socket.socket]]:
     """
-    A socket on that address for each of several processes.
+    A socket for each of several processes, all bound to the same address.
 
-    Linux spreads connections over sockets that share an address by the clients' addresses. Were there one socket for all, whoever wakes
-    up first would take all the connections that come at the same moment; so it is where the system doesn't spread them.
+    Linux spreads connections over sockets that share an address (`SO_REUSEPORT`). With a single socket, the first
+    process to wake up would take all connections that arrive together. Other systems don't spread, so there the
+    processes share one socket.
 
     Raises:
-        ServerError: the address is taken or is none.
+        ServerError: the address is taken or invalid.
     """
     if sys.platform != "linux":
         with _open_listener(host, port) as alone:
             yield [alone] * processes
         return
-    if port:  # whoever shares an address doesn't see that another has it already: so it is first asked for without
+    if port:  # with SO_REUSEPORT, bind does not fail on an address in use: so check without it first
         with _open_listener(host, port):
             pass
-    with contextlib.ExitStack() as held:
-        first = held.enter_context(_open_listener(host, port, is_shared=True))
-        taken = first.getsockname()[1]
-        yield [first, *(held.enter_context(_open_listener(host, taken, is_shared=True)) for _ in range(processes - 1))]
+    with contextlib.ExitStack() as stack:
+        first = stack.enter_context(_open_listener(host, port, is_shared=True))
+        port_number = first.getsockname()[1]
+        yield [first, *(stack.enter_context(_open_listener(host, port_number, is_shared=True)) for _ in range(processes - 1))]
 
 
 def base_url(listener: socket.socket) -> str:
-    """The address as clients write it."""
+    """The URL of the server for clients."""
     host, port = listener.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
@@ -65,11 +66,11 @@ def _open_listener(host: str, port: int, *, is_shared: bool = False) -> Iterator
             listener.bind((host, port))
         except OSError as error:
             in_use = error.errno == errno.EADDRINUSE
-            mend = (
+            advice = (
                 "Stop what uses the port, or choose another with --port or ANTIPHON_PORT."
                 if in_use
                 else "Choose another with --host or --port."
             )
-            raise ServerError(f"Can't listen on {host}:{port}: {error.strerror or error}. {mend}") from None
+            raise ServerError(f"Can't listen on {host}:{port}: {error.strerror or error}. {advice}") from None
         listener.setblocking(False)
         yield listener

@@ -1,4 +1,7 @@
-"""Logs: readable lines on a terminal, JSON lines elsewhere; no keys ever, and no prompts or answers unless asked for."""
+"""
+Logging: readable lines on a terminal, JSON lines elsewhere. Never keys; prompts and answers only where
+`logging.content` is set.
+"""
 
 import logging
 import sys
@@ -9,7 +12,7 @@ from antiphon.config.settings import LoggingSettings
 
 
 def configure(settings: LoggingSettings) -> None:
-    """Send what this process logs to standard error, in the format and from the level that the configuration asks."""
+    """Log to standard error, with the configured format and level."""
     pretty = settings.format == "console" or (settings.format == "auto" and sys.stderr.isatty())
     renderer: structlog.typing.Processor = structlog.dev.ConsoleRenderer(pad_event_to=0) if pretty else structlog.processors.JSONRenderer()
     structlog.configure(

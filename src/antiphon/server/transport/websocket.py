@@ -1,8 +1,7 @@
 """
-A WebSocket on a connection that came in over HTTP: the handshake, and what is sent, heard and not put up with after it.
+The server's side of a WebSocket: handshake, messages, heartbeats, limits and close.
 
-Everything that arrives is handled in the connection's own callback: messages are told in their order, and whoever takes long holds up
-nothing but itself.
+Everything that arrives is handled synchronously, in the callback of the connection, so messages stay in order.
 """
 
 import asyncio
@@ -14,84 +13,83 @@ from typing import Protocol
 
 from antiphon.errors import ClientError
 from antiphon.server.transport import websocket_frames as frames
-from antiphon.server.transport.limits import DISCARD_LIMIT_BYTES, TokenBucket
+from antiphon.server.transport.limits import DISCARD_LIMIT_BYTES, LINGER_S, TokenBucket
 
 VERSION = b"13"
 
 CLOSE_S = 5.0
-"""How long the other side gets to answer a Close."""
-
-LINGER_S = 2.0
-"""How long a client that was refused may go on sending: cut off at once, it would not read why."""
+"""How long the client may take to answer a Close."""
 
 MAX_UNANSWERED_HEARTBEATS = 2
-"""How many heartbeats' time a client has to answer a Ping, or to say anything else."""
+"""Heartbeats after which a client is dropped that sends nothing, not even a Pong."""
 
 PROBE_S = 0.25
-"""How often a client that is not read is written to: only writing finds out that its connection is no more."""
+"""How often we write to a client while we don't read from it: only a write then notices a lost connection."""
 
 RATE_CHECK_BYTES = 16 << 10
-"""How much comes before it is looked whether it comes too fast: each look costs as much as reading a frame."""
+"""Bytes between two checks of the rate: a check costs as much as reading a frame."""
 
 _MAGIC = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
+"""RFC 6455 section 1.3."""
 
 Headers = Sequence[tuple[bytes, bytes]]
 
 
 class WebSocketListener(Protocol):
-    """Whoever a WebSocket is for."""
+    """Receives a WebSocket's messages."""
 
     def on_text(self, text: bytes) -> None:
-        """A message of text, whole and valid UTF-8."""
+        """A text message, complete and valid UTF-8."""
 
     def on_disconnect(self) -> None:
-        """Nothing that is sent from now on reaches the client; told once, however it came to that."""
+        """From now on nothing reaches the client. Called once, whatever the cause."""
 
     def pause(self) -> None:
-        """The client is behind with reading."""
+        """The write buffer is full: send less."""
 
     def resume(self) -> None:
-        """The client has caught up."""
+        """The write buffer has drained."""
 
 
 class WebSocketTransport(Protocol):
-    """The connection, as its WebSocket sees it."""
+    """The connection below a WebSocket."""
 
     transport: asyncio.Transport
 
     @property
     def heartbeat_s(self) -> float:
-        """Seconds of silence after which a client is asked whether it is there."""
+        """Seconds of silence after which the client gets a Ping."""
 
     @property
     def is_overfull(self) -> bool:
-        """Whether more waits for the client than for any that it is worth waiting for."""
+        """Whether the write buffer is over its limit."""
 
     def pause_reading(self) -> None:
-        """Read nothing more for now."""
+        """Stop reading from the socket."""
 
     def resume_reading(self) -> None:
-        """Read on."""
+        """Read from the socket again."""
 
     def count_drop(self, reason: str) -> None:
-        """The connection ends, and why."""
+        """Count why the connection ends."""
 
     def drop(self, reason: str) -> None:
-        """Close at once; counted."""
+        """Close at once, and count why."""
 
 
 class ServerWebSocket:
     """
-    An open WebSocket. Nothing is read before `resume_reading` is called for the first time, so that its owner can get ready.
+    An open WebSocket. It reads nothing before the first `resume_reading`, so that its owner can get ready.
 
     Args:
-        behind_head: what came with the handshake's head already.
-        on_binary: takes messages of bytes; without it they are refused.
-        limit_bytes: the most that a message may have.
+        listener: receives its messages; None to ignore them.
+        after_handshake: bytes that arrived together with the handshake.
+        on_binary: takes binary messages; without it they are refused.
+        limit_bytes: the largest message that the client may send.
 
     Attributes:
-        close_code: with which either side closed first, `NO_CODE` for a Close without one; None as long as none did, for ever where the
-            connection was just lost.
+        close_code: of the first Close, from either side; `NO_STATUS` for one without a code; None before, and where the
+            connection was lost without a Close.
     """
 
     __slots__ = (
@@ -121,7 +119,7 @@ class ServerWebSocket:
     def __init__(
         self,
         connection: WebSocketTransport,
-        listener: WebSocketListener,
+        listener: WebSocketListener | None,
         bucket: TokenBucket,
         after_handshake: bytes = b"",
         on_binary: Callable[[bytes], None] | None = None,
@@ -132,7 +130,7 @@ class ServerWebSocket:
         self._listener = listener
         self._on_binary = on_binary
         self._bucket = bucket
-        self._reader = frames.FrameReader(self, listener.on_text, limit_bytes)
+        self._reader = frames.FrameReader(self, frames.ignore_text if listener is None else listener.on_text, limit_bytes)
         self._out: list[bytes] = []
         self._after_handshake = after_handshake
         self._is_reading_paused = True
@@ -149,32 +147,32 @@ class ServerWebSocket:
     # For its owner
 
     def send(self, text: bytes) -> None:
-        """Send a message of text; it leaves at the next `flush`."""
+        """Queue a text message for the next `flush`."""
         if not self._is_closing:
             self._out += (frames.text_header(len(text)), text)
 
     def send_binary(self, content: bytes) -> None:
-        """Send a message of bytes; it leaves at the next `flush`."""
+        """Queue a binary message for the next `flush`."""
         if not self._is_closing:
             self._out += (frames.binary_header(len(content)), content)
 
     def flush(self) -> None:
-        """What was sent leaves, in one write; a client that lets too much wait is dropped instead."""
+        """Send what is queued in one write; a client whose backlog is over the limit is dropped instead."""
         out = self._out
         if not out:
             return
-        line = self._connection
-        if line.is_overfull:
-            line.drop("backlog")
-            # What has come with this already asks for answers that nobody will read, each of which may be large.
+        connection = self._connection
+        if connection.is_overfull:
+            connection.drop("backlog")
+            # Messages that came with this one would produce more output that nobody reads.
             self._is_closing = True
             self._reader.mute()
-        elif not line.transport.is_closing():
-            line.transport.write(b"".join(out))
+        elif not connection.transport.is_closing():
+            connection.transport.write(b"".join(out))
         out.clear()
 
     def close(self, code: int = frames.NORMAL, reason: str = "") -> None:
-        """Send what was sent and a Close; the connection ends when it is answered, or is not for too long."""
+        """Send what is queued and a Close; the connection ends when the client answers, or after `CLOSE_S`."""
         if self._is_closing:
             return
         self._send_close(code, reason)
@@ -182,32 +180,27 @@ class ServerWebSocket:
         self._resume_transport()
 
     def pause_reading(self) -> None:
-        """Tell of nothing more for now, but for what is here already; the client is to feel it."""
+        """Stop reading. Messages that have arrived already are still delivered."""
         if not self._is_closing:
             self._is_reading_paused = True
             self._pause_transport()
 
     def resume_reading(self) -> None:
-        """Tell of what comes."""
+        """Start reading, or go on."""
         self._is_reading_paused = False
-        held, self._after_handshake = self._after_handshake, b""
-        if held:
-            self.receive(held)
+        pending, self._after_handshake = self._after_handshake, b""
+        if pending:
+            self.receive(pending)
         self._resume_transport()
-
-    @property
-    def is_overfull(self) -> bool:
-        """Whether more waits for the client than for any that it is worth waiting for."""
-        return self._connection.is_overfull
 
     async def wait_closed(self) -> None:
         """Wait until the connection has ended."""
         await asyncio.shield(self._closed_future)
 
-    # The connection's callbacks
+    # Callbacks of the connection
 
     def receive(self, chunk: bytes) -> None:
-        """The client has sent something."""
+        """Bytes from the client."""
         self._silent_heartbeats = 0
         if self._is_discarding:
             self._discard(chunk)
@@ -220,15 +213,14 @@ class ServerWebSocket:
             self._check_rate()
 
     def pause(self) -> None:
-        """The client is behind with reading."""
-        self._listener.pause()
+        if self._listener is not None:
+            self._listener.pause()
 
     def resume(self) -> None:
-        """The client has caught up."""
-        self._listener.resume()
+        if self._listener is not None:
+            self._listener.resume()
 
     def hang_up(self) -> None:
-        """The connection has ended."""
         self._is_closing = True
         for timer in (self._heartbeat_timer, self._abort_timer, self._throttle_timer, self._probe_timer):
             if timer is not None:
@@ -239,10 +231,9 @@ class ServerWebSocket:
         if not self._closed_future.done():
             self._closed_future.set_result(None)
 
-    # What came in
+    # Callbacks of the reader
 
     def on_binary(self, content: bytes) -> None:
-        """A message of bytes."""
         if self._is_closing:
             return
         if self._on_binary is None:
@@ -251,12 +242,11 @@ class ServerWebSocket:
             self._on_binary(content)
 
     def on_ping(self, payload: bytes) -> None:
-        """The client asks whether anyone is there."""
         if not self._is_closing:
             self._out.append(frames.pong_frame(payload))
 
     def on_close(self, code: int | None) -> None:
-        """The client has closed, or agrees to be; the server is the one to drop the connection (RFC 6455 section 7.1.1)."""
+        """Answer a Close, or get the answer to ours. The server ends the TCP connection (RFC 6455 section 7.1.1)."""
         if not self._is_closing:
             self.close_code = frames.NO_STATUS if code is None else code
             self._send_close(code)
@@ -265,7 +255,7 @@ class ServerWebSocket:
         self._notify_disconnect()
 
     def on_protocol_error(self, code: int, reason: str) -> None:
-        """What the client sends can't be read on; it is told, and what it is still sending is read and dropped, so that it reads why."""
+        """Close with that code, and drop what still arrives, so that the client gets to read the Close."""
         self._connection.count_drop(
             "large_message" if code == frames.TOO_BIG else "defect" if code == frames.INTERNAL_ERROR else "malformed"
         )
@@ -283,15 +273,15 @@ class ServerWebSocket:
         if self._discarded_bytes > DISCARD_LIMIT_BYTES:
             self._connection.transport.abort()
 
-    # Reading as fast as is fair
+    # Rate limit
 
     def _check_rate(self) -> None:
-        frames_come = self._reader.frames
-        owed_s = self._bucket.consume(frames_come - self._counted_frames, self._uncounted_bytes)
-        self._counted_frames, self._uncounted_bytes = frames_come, 0
-        if owed_s and self._throttle_timer is None and not self._is_closing:
+        frame_count = self._reader.frames
+        delay_s = self._bucket.consume(frame_count - self._counted_frames, self._uncounted_bytes)
+        self._counted_frames, self._uncounted_bytes = frame_count, 0
+        if delay_s and self._throttle_timer is None and not self._is_closing:
             self._pause_transport()
-            self._throttle_timer = asyncio.get_running_loop().call_later(owed_s, self._on_throttle_end)
+            self._throttle_timer = asyncio.get_running_loop().call_later(delay_s, self._on_throttle_end)
 
     def _on_throttle_end(self) -> None:
         self._throttle_timer = None
@@ -306,10 +296,10 @@ class ServerWebSocket:
         if self._probe_timer is None:
             self._probe_timer = asyncio.get_running_loop().call_later(PROBE_S, self._probe)
 
-    # Whether anyone is there
+    # Heartbeats
 
     def _probe(self) -> None:
-        """Write to a client that is not read something that it need not answer (RFC 6455 section 5.5.3)."""
+        """Send an unsolicited Pong, which needs no answer (RFC 6455 section 5.5.3)."""
         self._probe_timer = None
         if not self._is_closing and (self._is_reading_paused or self._throttle_timer is not None):
             self._out.append(frames.pong_frame(b""))
@@ -317,7 +307,7 @@ class ServerWebSocket:
             self._probe_timer = asyncio.get_running_loop().call_later(PROBE_S, self._probe)
 
     def _check_heartbeat(self) -> None:
-        """Ask a silent client whether it is there. While nothing is read of it, its silence is not its own."""
+        """Ping a silent client. While we are not reading, its silence does not count."""
         is_read = not self._is_reading_paused and self._throttle_timer is None
         self._silent_heartbeats = self._silent_heartbeats + 1 if is_read else 0
         if self._silent_heartbeats > 1 + MAX_UNANSWERED_HEARTBEATS:
@@ -345,14 +335,19 @@ class ServerWebSocket:
     def _notify_disconnect(self) -> None:
         if not self._is_disconnected:
             self._is_disconnected = True
-            self._listener.on_disconnect()
+            if self._listener is not None:
+                self._listener.on_disconnect()
 
 
 # The handshake
 
 
 def is_handshake(method: str, version: str, headers: Headers) -> bool:
-    """Whether a request asks for a WebSocket, and has no body that could be taken for frames."""
+    """
+    Whether a request is a WebSocket handshake without a body, which could be taken for frames.
+
+    Source: RFC 6455 section 4.2.1.
+    """
     names = {name for name, _ in headers}
     return (
         method == "GET"
@@ -369,10 +364,10 @@ def _tokens(headers: Headers, field_name: bytes) -> set[bytes]:
 
 def handshake_headers(headers: Headers, subprotocol: str | None) -> list[tuple[bytes, bytes]]:
     """
-    The headers of a 101 to a handshake.
+    The headers of the 101 response to a handshake.
 
     Raises:
-        ClientError: the handshake is not in order.
+        ClientError: the handshake is invalid.
 
     Source: RFC 6455 section 4.2.
     """
@@ -383,8 +378,8 @@ def handshake_headers(headers: Headers, subprotocol: str | None) -> list[tuple[b
     if len(keys) != 1 or not _is_key(keys[0]):
         raise ClientError("A WebSocket handshake must have one header Sec-WebSocket-Key with 16 bytes in base64.")
     accept = base64.b64encode(hashlib.sha1(keys[0] + _MAGIC, usedforsecurity=False).digest())
-    chosen = [] if subprotocol is None else [(b"sec-websocket-protocol", subprotocol.encode())]
-    return [(b"upgrade", b"websocket"), (b"connection", b"upgrade"), (b"sec-websocket-accept", accept), *chosen]
+    protocol_headers = [] if subprotocol is None else [(b"sec-websocket-protocol", subprotocol.encode())]
+    return [(b"upgrade", b"websocket"), (b"connection", b"upgrade"), (b"sec-websocket-accept", accept), *protocol_headers]
 
 
 def _is_key(value: bytes) -> bool:
@@ -395,5 +390,5 @@ def _is_key(value: bytes) -> bool:
 
 
 def upgrade_required(message: str) -> ClientError:
-    """What is asked for can only be had over a WebSocket."""
+    """The address works only over a WebSocket."""
     return ClientError(message, status=426, code="upgrade_required")

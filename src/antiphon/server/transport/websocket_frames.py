@@ -1,8 +1,8 @@
 """
 WebSocket frames in and out, without a socket.
 
-picows cuts frames apart and unmasks them, and refuses those with a flaw of their own. What it leaves to its user is here: messages in
-several frames, their order, UTF-8, reserved bits, close codes and the cap on a message.
+picows splits, unmasks and checks single frames. This module adds what it leaves to its user: fragmented messages, frame
+order, UTF-8, reserved bits, close codes and the size limit of messages.
 
 Source: RFC 6455 sections 5 to 7.
 """
@@ -19,27 +19,19 @@ from antiphon.server.transport import logs
 MESSAGE_LIMIT_BYTES = 16 << 20
 
 BUFFER_BYTES = 2048
-"""What the parser begins with, and the least it takes: a frame of 20 ms of speech fits."""
+"""Initial and smallest buffer of the parser: a frame with 20 ms of speech fits."""
 
 LARGE_FRAME_BYTES = 64 << 10
-"""A frame larger than this has left the parser with a buffer that is too large to keep."""
+"""After a larger frame, the parser is replaced, because it never shrinks its buffer."""
 
-NORMAL, GOING_AWAY, PROTOCOL_ERROR, UNSUPPORTED, INVALID_TEXT, TOO_BIG, INTERNAL_ERROR, SERVICE_RESTART = (
-    1000,
-    1001,
-    1002,
-    1003,
-    1007,
-    1009,
-    1011,
-    1012,
-)
+NORMAL, PROTOCOL_ERROR, UNSUPPORTED, INVALID_TEXT, POLICY_VIOLATION, TOO_BIG = 1000, 1002, 1003, 1007, 1008, 1009
+INTERNAL_ERROR, SERVICE_RESTART = 1011, 1012
 
 NO_STATUS = 1005
-"""What stands for the code of a Close that has none (RFC 6455 section 7.4.1)."""
+"""Stands for a Close without a code (RFC 6455 section 7.4.1)."""
 
 _KNOWN_CODES = frozenset({1000, 1001, 1002, 1003, 1007, 1008, 1009, 1010, 1011, 1012, 1013, 1014})
-"""Those below 3000 that a Close may carry."""
+"""Codes below 3000 that a Close may carry (RFC 6455 7.4 and its IANA registry)."""
 
 _CONTROL_LIMIT_BYTES = 125
 
@@ -47,37 +39,38 @@ _HANDSHAKE = (
     b"GET / HTTP/1.1\r\nUpgrade: websocket\r\nConnection: upgrade\r\n"
     b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
 )
-"""The parser won't read a frame before it has seen one of these; the client's own was answered elsewhere."""
+"""The parser wants a handshake before frames. The client's own was answered already, so it gets this one."""
 
 _TEXT, _BINARY, _CONTINUATION = WSMsgType.TEXT, WSMsgType.BINARY, WSMsgType.CONTINUATION
 
 
 class FrameListener(Protocol):
-    """Whoever frames come for."""
+    """Receives what the reader reads."""
 
     def on_binary(self, content: bytes) -> None:
-        """A whole message of bytes."""
+        """A complete binary message."""
 
     def on_ping(self, payload: bytes) -> None:
         """A Ping, to be answered."""
 
     def on_close(self, code: int | None) -> None:
-        """A Close, with its code if it had one. Nothing comes after it."""
+        """A Close, with its code if it has one. Nothing follows."""
 
     def on_protocol_error(self, code: int, reason: str) -> None:
-        """What came can't be read, or must not be; nothing comes after it. `code` is the one to close with."""
+        """Invalid or refused input; nothing follows. `code` is the one to close with."""
 
 
 class FrameReader(WSListener):
     """
-    Reads what a client sends.
+    Reads the frames that a client sends.
 
     Args:
-        on_text: takes a whole message of text, which is valid UTF-8. Apart from `told`, as nearly all there is goes that way.
-        limit_bytes: the most that a message may have.
+        on_text: takes complete text messages, as valid UTF-8. Separate from `listener`, because nearly all messages go
+            this way.
+        limit_bytes: the largest message.
 
     Attributes:
-        frames: how many have come.
+        frames: number of frames read.
     """
 
     __slots__ = (
@@ -110,7 +103,7 @@ class FrameReader(WSListener):
 
     def _start_parser(self) -> None:
         self._fake_transport = _FakeTransport()
-        # No handshake timeout, pings, pongs or names: the connection has its own.
+        # Without handshake timeout and pings of its own: the connection has them.
         self._parser: Any = WSProtocol(
             None, None, False, lambda _request: self, _LOG, True, None, False, 0, 0, 1, False, self._limit_bytes, None, BUFFER_BYTES
         )
@@ -118,7 +111,7 @@ class FrameReader(WSListener):
         self._feed_in_pieces(_HANDSHAKE)
 
     def feed(self, chunk: bytes) -> None:
-        """Read what has come, and tell of every message that is whole with it."""
+        """Read a chunk, and deliver every message that it completes."""
         if self._is_over:
             return
         if self._has_large_buffer:
@@ -137,15 +130,15 @@ class FrameReader(WSListener):
             self._start_parser()
 
     def _feed_in_pieces(self, chunk: bytes) -> None:
-        """Feed in pieces: the parser doubles its buffer when a piece fills it, though there be no frame that needs the room."""
-        at = 0
-        while at < len(chunk) and not self._is_over and self._fake_transport.refusal is None:
+        """Feed in parts, because the parser doubles its buffer whenever a part fills it, needed or not."""
+        offset = 0
+        while offset < len(chunk) and not self._is_over and self._fake_transport.refusal is None:
             room = self._parser.get_buffer(0)
-            piece = chunk[at : at + len(room) * 7 // 8]
+            part = chunk[offset : offset + len(room) * 7 // 8]
             self._tail_bytes = -1
-            room[: len(piece)] = piece
-            self._parser.buffer_updated(len(piece))
-            at += len(piece)
+            room[: len(part)] = part
+            self._parser.buffer_updated(len(part))
+            offset += len(part)
 
     def _report_refusal(self) -> None:
         assert self._fake_transport.refusal is not None
@@ -157,8 +150,8 @@ class FrameReader(WSListener):
         self._listener.on_protocol_error(code, reason)
 
     def mute(self) -> None:
-        """Take no more text for anyone; a Close may still come."""
-        self._on_text = _ignore_text
+        """Ignore text messages from now on; a Close is still read."""
+        self._on_text = ignore_text
 
     def end(self) -> None:
         """Read nothing more."""
@@ -166,7 +159,7 @@ class FrameReader(WSListener):
         self._parts = bytearray()
 
     def release(self) -> None:
-        """Let go of the parser and of whom text is for, which refer back to here; not while the parser is at work."""
+        """Drop the references to parser and listener, which form cycles; not from within the parser."""
         self.end()
         self.mute()
         self._parser = None
@@ -174,7 +167,7 @@ class FrameReader(WSListener):
     # What the parser calls
 
     def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
-        """One frame."""
+        """A frame from the parser."""
         if self._is_over:
             return
         self.frames += 1
@@ -236,10 +229,10 @@ class FrameReader(WSListener):
 
 class _FakeTransport:
     """
-    What the parser takes for its transport: nothing that it writes leaves.
+    The transport of the parser; nothing that is written to it is sent.
 
     Attributes:
-        refusal: code and reason of the Close that it would have sent.
+        refusal: code and reason of the Close that the parser wanted to send.
     """
 
     __slots__ = ("refusal",)
@@ -248,20 +241,19 @@ class _FakeTransport:
         self.refusal: tuple[int, str] | None = None
 
     def write(self, out: bytes) -> None:
-        """Take an answer to a handshake, or a Close."""
+        """The parser's handshake response, or its Close."""
         if out[0] == 0x88 and self.refusal is None:
             self.refusal = int.from_bytes(out[2:4], "big"), bytes(out[4:]).decode()
 
     def get_extra_info(self, name: str) -> Any:
-        """A socket, and encryption: with it the parser would not write past its transport."""
+        """Claims encryption: else the parser would write to the socket directly."""
         return {"socket": _NO_SOCKET, "ssl_object": True}.get(name)
 
     def get_write_buffer_size(self) -> int:
-        """Nothing waits."""
         return 0
 
     def close(self) -> None:
-        """The connection ends elsewhere."""
+        pass
 
     abort = close
 
@@ -278,7 +270,7 @@ class _NoSocket:
 
 
 class _Log:
-    """The parser's log: of all that it says only a defect in what it called is worth a line."""
+    """The parser's log; only exceptions in our callbacks are logged."""
 
     def isEnabledFor(self, _level: int) -> bool:
         return False
@@ -295,8 +287,8 @@ class _Log:
 _NO_SOCKET, _LOG = _NoSocket(), _Log()
 
 
-def _ignore_text(_text: bytes) -> None:
-    pass
+def ignore_text(_text: bytes) -> None:
+    """Drops a message."""
 
 
 def _is_utf8(text: bytes) -> bool:
@@ -311,7 +303,7 @@ def _is_utf8(text: bytes) -> bool:
 
 
 def frame_header(message_type: WSMsgType, size_bytes: int) -> bytes:
-    """What goes before the payload of a whole message or control frame."""
+    """The header of an unfragmented frame."""
     first = 0x80 | message_type.value
     if size_bytes < 126:
         return bytes((first, size_bytes))
@@ -321,25 +313,25 @@ def frame_header(message_type: WSMsgType, size_bytes: int) -> bytes:
 
 
 def text_header(size_bytes: int) -> bytes:
-    """What goes before a message of text."""
+    """The header of a text message."""
     return frame_header(_TEXT, size_bytes)
 
 
 def binary_header(size_bytes: int) -> bytes:
-    """What goes before a message of bytes."""
+    """The header of a binary message."""
     return frame_header(_BINARY, size_bytes)
 
 
 def close_frame(code: int | None, reason: str = "") -> bytes:
-    """A Close; a reason that is too long is cut short."""
+    """A Close; a reason that is too long is cut."""
     payload = b"" if code is None else code.to_bytes(2, "big") + _truncate_reason(reason)
     return frame_header(WSMsgType.CLOSE, len(payload)) + payload
 
 
 def _truncate_reason(reason: str) -> bytes:
     whole = reason.encode()
-    most = _CONTROL_LIMIT_BYTES - 2
-    return whole if len(whole) <= most else whole[:most].decode(errors="ignore").encode()
+    limit_bytes = _CONTROL_LIMIT_BYTES - 2
+    return whole if len(whole) <= limit_bytes else whole[:limit_bytes].decode(errors="ignore").encode()
 
 
 def ping_frame() -> bytes:

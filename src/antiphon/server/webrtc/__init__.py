@@ -1,1 +1,1 @@
-"""Realtime sessions over WebRTC."""
+"""Realtime sessions over WebRTC: calls."""

@@ -1,20 +1,19 @@
-"""A whole call: its connection, its session, and the order in which they begin and end."""
+"""A WebRTC call: its connection, its session, and their lifetimes."""
 
 import asyncio
 from collections.abc import Callable
-from typing import Protocol
 
 from starlette.types import Scope
 
 from antiphon.errors import ServerError
 from antiphon.protocols.realtime.session import RealtimeSession
-from antiphon.protocols.realtime.settings import RealtimeSessionConfig, has_audio_input
+from antiphon.protocols.realtime.settings import has_audio_input
 from antiphon.runtime.core.calls import Call
 from antiphon.runtime.core.driver import Driver
 from antiphon.runtime.core.ids import new_id
-from antiphon.runtime.registry import ServedModel
 from antiphon.runtime.service import Service
 from antiphon.server.http.auth import conversation_settings, request_caller, token_counter, track_response
+from antiphon.server.live.client import session_failed
 from antiphon.server.live.recording import realtime_recording_taps
 from antiphon.server.live.session_log import log_realtime_session, realtime_taps
 from antiphon.server.transport import logs
@@ -22,36 +21,21 @@ from antiphon.server.webrtc.client import CallClient
 from antiphon.server.webrtc.network import build_network
 from antiphon.server.webrtc.peer import CallPeer
 from antiphon.server.webrtc.playback import PlaybackQueue
+from antiphon.server.webrtc.request import CallRequest
 from antiphon.wire.realtime.dialects import DIALECTS
-
-
-class CallRequest(Protocol):
-    """What a call is to be."""
-
-    @property
-    def offer(self) -> str:
-        """The client's, in SDP."""
-
-    @property
-    def model(self) -> ServedModel:
-        """The one that answers."""
-
-    @property
-    def session_config(self) -> RealtimeSessionConfig:
-        """What the session begins with."""
 
 
 async def run_call(service: Service, scope: Scope, call_id: str, request: CallRequest, answer: "asyncio.Future[str]") -> None:
     """
-    A call, from its offer to its end.
+    Run a call from its offer to its end.
 
     Args:
-        scope: of the request that began it, and that the call outlives.
-        answer: to the offer; where there is none, why.
+        scope: of the request that started it; the call outlives the request.
+        answer: gets the SDP answer, or the error.
     """
-    service.metrics.active += 1  # as with any session, the server waits for it when it is to stop
+    service.metrics.active += 1  # the server waits for it when it stops, as for any session
     try:
-        async with track_response(scope, lambda: 0):  # the tokens of its answers are counted as each of them ends
+        async with track_response(scope, lambda: 0):  # tokens are counted as each response ends
             await _run(service, scope, call_id, request, answer)
     except Exception as error:  # where a session ends
         if answer.done():
@@ -65,18 +49,18 @@ async def run_call(service: Service, scope: Scope, call_id: str, request: CallRe
 
 
 async def _run(service: Service, scope: Scope, call_id: str, request: CallRequest, answer: "asyncio.Future[str]") -> None:
-    opening, caller, playing = request.session_config, request_caller(scope), PlaybackQueue()
-    recordings = realtime_recording_taps(service, scope, opening)
-    counted, tap = realtime_taps(service, request.model, recordings)
-    client = CallClient(DIALECTS[opening.dialect], tap, playing, accepts_audio=has_audio_input(opening.capabilities))
+    session_config, caller, playback = request.session_config, request_caller(scope), PlaybackQueue()
+    recordings = realtime_recording_taps(service, scope, session_config)
+    counts, tap = realtime_taps(service, request.model, recordings)
+    client = CallClient(DIALECTS[session_config.dialect], tap, playback, accepts_audio=has_audio_input(session_config.capabilities))
     call = Call(call_id, caller.tenant, client, tap)
-    with log_realtime_session(service, request.model, opening, client, counted, recordings):
+    with log_realtime_session(service, request.model, session_config, client, counts, recordings):
         network = await build_network(service.config)
         async with asyncio.TaskGroup() as tasks:
-            peer = CallPeer(network, playing, client)
+            peer = CallPeer(network, playback, client)
             try:
-                told = await peer.answer(request.offer, tasks)
-                await _drive(service, scope, call, client, request, lambda: answer.set_result(told))
+                sdp = await peer.answer(request.offer, tasks)
+                await _drive(service, scope, call, client, request, lambda: answer.set_result(sdp))
                 await peer.drain()
             finally:
                 await peer.close()
@@ -85,21 +69,21 @@ async def _run(service: Service, scope: Scope, call_id: str, request: CallReques
 async def _drive(
     service: Service, scope: Scope, call: Call, client: CallClient, request: CallRequest, on_started: Callable[[], None]
 ) -> None:
-    """The call's session."""
+    """Run the call's session."""
     driver = Driver(
         RealtimeSession(request.session_config, new_id), call, service.store, metrics=service.metrics, count_tokens=token_counter(scope)
     )
     call.driver = driver
 
-    async def meanwhile() -> None:
+    async def begin() -> None:
         client.begin(driver)
         on_started()
 
     with service.live_sessions.track(driver, request_caller(scope).key), service.calls.track(call):
         try:
             await driver.run(
-                request.model.live_engine, conversation_settings(scope, request.model.name, "realtime"), request.session_config, meanwhile
+                request.model.live_engine, conversation_settings(scope, request.model.name, "realtime"), request.session_config, begin
             )
         except Exception:  # where a session ends
-            call.close(ServerError("The server had an error, and the session can't go on."))
+            call.close(session_failed())
             raise

@@ -1,37 +1,36 @@
 """
-Whoever called: the session's events on the data channel, its sound on the track, and both the other way.
+The client of a call: events on the data channel, audio on the tracks, in both directions.
 
-What the session says before the channel is there waits for it.
+Events that the session sends before the channel is open wait here.
 """
 
 import asyncio
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from antiphon.errors import ApiError, ClientError
-from antiphon.protocols.realtime.session import UnreadableRealtimeEvent
+from antiphon.errors import ApiError
 from antiphon.runtime.core.driver import Driver
 from antiphon.runtime.core.ids import new_id
 from antiphon.runtime.core.taps import Tap
-from antiphon.server.realtime.client import CLOSE_BY_ERROR_CODE
+from antiphon.server.realtime.client import CLOSE_BY_ERROR_CODE, deliver_event
 from antiphon.server.transport.limits import BACKLOG_LIMIT_BYTES
 from antiphon.server.webrtc.playback import PlaybackQueue
 from antiphon.wire.realtime import server_events as events
-from antiphon.wire.realtime.client_events import InputAudioBufferAppend, find_event_id
+from antiphon.wire.realtime.client_events import InputAudioBufferAppend
 from antiphon.wire.realtime.dialects import Dialect
 
 MESSAGE_LIMIT_BYTES = 256 << 10
-"""The longest message on the channel; it is what both sides' libraries take."""
+"""The largest message on the channel that the libraries of both sides accept."""
 
 BUFFER_FULL = "input_audio_buffer_full"
 
 
 class DataChannel(Protocol):
-    """A data channel, as far as it is of use."""
+    """The part of a WebRTC data channel that is used."""
 
     @property
     def readyState(self) -> str:
-        """Where it stands between its opening and its end."""
+        """`connecting`, `open`, `closing` or `closed`."""
 
     @property
     def bufferedAmount(self) -> int:
@@ -43,13 +42,13 @@ class DataChannel(Protocol):
 
 class CallClient:
     """
-    One call's client.
+    The client of one call.
 
     Args:
-        hears: whether its sound is of any use to the session.
+        accepts_audio: whether the session takes audio input.
 
     Attributes:
-        end: why the session ended, in one of few words.
+        end_reason: why the session ended, as a metrics label.
     """
 
     def __init__(self, dialect: Dialect, tap: Tap, playback: PlaybackQueue, *, accepts_audio: bool) -> None:
@@ -70,40 +69,40 @@ class CallClient:
         }
 
     def begin(self, driver: Driver) -> None:
-        """Be the client of a session; which is over where the client has gone already."""
+        """Connect the driver; hang up where the client has gone already."""
         self._driver = driver
         if self._has_left:
             driver.hang_up()
 
-    # As the driver sees it
+    # Called by the driver
 
-    def send(self, event: Any) -> None:
-        """Take an event for the client; sound is played, and not told."""
+    def send(self, event: events.ServerEvent) -> None:
+        """Send an event. Audio goes to playback instead of the channel."""
         kind = type(event)
         if (play := self._playback_actions.get(kind)) is not None:
             play(event)
         if kind is events.ResponseOutputAudioDelta:
             self._tap.on_server_event(event)
-        elif kind is not events.ErrorEvent or not self._is_repeated(event):
+        elif not isinstance(event, events.ErrorEvent) or not self._is_repeated(event):
             self._send_event(event)
 
     def flush(self) -> None:
-        """What was sent leaves by itself; a client that lets too much wait is given up."""
+        """Events were sent already; a client with too large a backlog is dropped."""
         if self._channel is not None and self._channel.bufferedAmount > BACKLOG_LIMIT_BYTES:
-            # Not at once: the session is in the middle of deciding.
+            # Not now: `flush` is called while the session is being advanced.
             asyncio.get_running_loop().call_soon(self.on_disconnect)
 
-    def close(self, fault: ApiError | None) -> None:
-        """The session is over; whoever holds the connection closes it."""
-        self.end_reason = "left" if fault is None else CLOSE_BY_ERROR_CODE.get(fault.code or "", (0, "failed"))[1]
+    def close(self, error: ApiError | None) -> None:
+        """The session is over; `run_call` closes the connection."""
+        self.end_reason = "left" if error is None else CLOSE_BY_ERROR_CODE.get(error.code or "", (0, "failed"))[1]
         self._has_left = True
 
     def _is_repeated(self, event: events.ErrorEvent) -> bool:
-        """Whether an error was told before; of sound that nobody commits there would be one with every piece more."""
+        """Whether this error repeats the last one: with a full input buffer, every further packet would report it."""
         was_full, self._is_buffer_full = self._is_buffer_full, event.error.code == BUFFER_FULL
         return was_full and self._is_buffer_full
 
-    def _send_event(self, event: Any) -> None:
+    def _send_event(self, event: events.ServerEvent) -> None:
         frame = self._encode(event)
         if frame is None:
             return
@@ -123,28 +122,19 @@ class CallClient:
         elif self._channel.readyState == "open":
             self._channel.send(frame.decode())
 
-    # As its connection sees it
+    # CallListener
 
     def on_channel(self, channel: DataChannel) -> None:
-        """Events may be sent."""
         self._channel = channel
         for frame in self._early_frames:
             channel.send(frame)
         self._early_frames.clear()
 
     def on_text(self, text: bytes) -> None:
-        """The client sent a message."""
         assert self._driver is not None
-        try:
-            event: Any = self._decode(text)
-        except ClientError as mistake:
-            self._driver.receive_from_client(UnreadableRealtimeEvent(mistake, find_event_id(text)))
-            return
-        self._tap.on_client_event(event)
-        self._driver.receive_from_client(event)
+        deliver_event(text, self._decode, self._tap, self._driver)
 
     def on_audio(self, pcm: bytes) -> None:
-        """The client was heard."""
         if self._driver is None or not self._accepts_audio:
             return
         event = InputAudioBufferAppend(audio=pcm)
@@ -152,7 +142,6 @@ class CallClient:
         self._driver.receive_from_client(event)
 
     def on_disconnect(self) -> None:
-        """Nothing reaches the client any more."""
         was_there, self._has_left = not self._has_left, True
         if was_there and self._driver is not None:
             self._driver.hang_up()

@@ -1,8 +1,9 @@
 """
-Where the sound of calls comes in and leaves: UDP ports of the addresses that the server listens on, and of no other.
+UDP sockets for the media of calls, only on the addresses that the server listens on.
 
-The server sends nothing to an address that a client only names: it waits for the client's checks, which show that they were made with
-the call's password, and answers where they come from. So no call makes the server knock at other machines' doors.
+The server never sends to candidates that a client merely names. It waits for the client's connectivity checks, which
+prove that the client knows the call's password (RFC 8445), and answers to their source. So a call can't make the server
+send packets to other machines.
 """
 
 import asyncio
@@ -18,7 +19,7 @@ from aioice.candidate import candidate_foundation, candidate_priority
 from aioice.ice import StunProtocol, get_host_addresses
 
 from antiphon.config.load import Config
-from antiphon.errors import ServerError
+from antiphon.server.transport.limits import overloaded_error
 
 RECEIVE_BUFFER_BYTES = 256 << 10
 DISCARD_PORT = 9
@@ -26,12 +27,12 @@ DISCARD_PORT = 9
 
 class Network:
     """
-    The addresses of a server's calls.
+    The addresses for calls.
 
     Args:
-        hosts: those to listen on; only one where others are announced.
-        announced: those that clients are told; empty for the same.
-        ports: those to use; empty for any.
+        hosts: to listen on; only one where other addresses are announced.
+        announced_addresses: what clients get instead of `hosts`; empty for the same.
+        ports: to use; empty for any.
     """
 
     def __init__(self, hosts: Sequence[str], announced_addresses: Sequence[str] = (), ports: Sequence[int] = ()) -> None:
@@ -41,22 +42,22 @@ class Network:
 
     @property
     def placeholder_candidate(self) -> str:
-        """A candidate of a client that says nothing of where it is; without any, connecting fails before the client has tried."""
+        """A stand-in for the candidates of a client; without any, aioice fails before the client has tried."""
         return f"candidate:1 1 udp 1 {self._hosts[0]} {DISCARD_PORT} typ host"
 
     def bind(self, connection: Connection) -> None:
-        """Have a connection listen here, where it would look for addresses by itself."""
+        """Replace aioice's search for local addresses by our own sockets."""
 
         async def candidates(component: int, addresses: list[str], timeout: int = 5) -> list[Candidate]:
-            found: list[Candidate] = []
+            result: list[Candidate] = []
             for host in self._hosts:
                 protocol = await self._listen(connection, host)
                 connection._protocols.append(protocol)
                 port = protocol.transport.get_extra_info("sockname")[1]
-                told = [_candidate(component, address, port) for address in self._announced_addresses or (host,)]
-                protocol.local_candidate = told[0]
-                found += told
-            return found
+                host_candidates = [_candidate(component, address, port) for address in self._announced_addresses or (host,)]
+                protocol.local_candidate = host_candidates[0]
+                result += host_candidates
+            return result
 
         gathering: Any = connection
         gathering.get_component_candidates = candidates
@@ -64,28 +65,22 @@ class Network:
     async def _listen(self, connection: Connection, host: str) -> StunProtocol:
         loop = asyncio.get_running_loop()
         for port in random.sample(self._ports, len(self._ports)) or [0]:
-            with contextlib.ExitStack() as held:
-                bound = held.enter_context(socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_DGRAM))
-                bound.setblocking(False)
-                bound.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
+            with contextlib.ExitStack() as stack:
+                udp_socket = stack.enter_context(socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_DGRAM))
+                udp_socket.setblocking(False)
+                udp_socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
                 try:
-                    bound.bind((host, port))
+                    udp_socket.bind((host, port))
                 except OSError:
                     continue
-                _, protocol = await loop.create_datagram_endpoint(lambda: StunProtocol(connection), sock=bound)
-                held.pop_all()
+                _, protocol = await loop.create_datagram_endpoint(lambda: StunProtocol(connection), sock=udp_socket)
+                stack.pop_all()
                 return protocol
-        raise ServerError(
-            f"No UDP port of {host} is free for one more call. Please try again later.",
-            status=503,
-            type="service_unavailable_error",
-            code="server_is_overloaded",
-            retry_after_s=1,
-        )
+        raise overloaded_error(f"No UDP port of {host} is free for one more call. Please try again later.")
 
 
 async def build_network(config: Config) -> Network:
-    """The addresses of a server as it is configured."""
+    """The addresses from the configuration."""
     calls = config.calls
     return Network(await _hosts(config.server.host, is_announced=bool(calls.addresses)), calls.addresses, calls.port_range)
 
@@ -94,11 +89,11 @@ async def _hosts(host: str, *, is_announced: bool) -> list[str]:
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
-        found = await asyncio.get_running_loop().getaddrinfo(host, None, family=socket.AF_INET, type=socket.SOCK_DGRAM)
-        return [str(found[0][4][0])]
+        addresses = await asyncio.get_running_loop().getaddrinfo(host, None, family=socket.AF_INET, type=socket.SOCK_DGRAM)
+        return [str(addresses[0][4][0])]
     if is_announced or not address.is_unspecified:
         return [host]
-    is_ipv6 = address.version == 6  # which takes what comes by IPv4 as well
+    is_ipv6 = address.version == 6  # an IPv6 socket takes IPv4 as well
     return [*get_host_addresses(use_ipv4=True, use_ipv6=is_ipv6)] or ["127.0.0.1"]
 
 

@@ -1,8 +1,8 @@
 """
-The sound of a call as it is on the line, which is Opus in packets of 20 ms, and as it is in the session: s16le mono at 24 kHz.
+Converts between the audio of a call, Opus in packets of 20 ms, and that of the session, s16le mono at 24 kHz.
 
-Opus is coded at the session's rate, which it knows, and on the event loop: a packet takes a tenth of a millisecond, and handing it to a
-thread would take longer.
+Opus supports 24 kHz, so nothing is resampled for output. It runs on the event loop: a packet takes 0.1 ms, less than
+handing it to a thread.
 """
 
 import asyncio
@@ -27,20 +27,20 @@ SILENT_PACKET = bytes((0xF8, 0xFF, 0xFE))
 """20 ms of silence, in Opus."""
 
 TAIL_PACKETS = 2
-"""How many packets of silence are coded after sound, so that what the coder looked ahead for is heard."""
+"""Packets of silence that are encoded after audio, because the encoder's look-ahead delays its end."""
 
 MAX_LATE_S = 0.2
-"""How late a packet may be and be made up for; later than that, the machine has been standing still."""
+"""How late a packet may be for the next ones to catch up; beyond that, the schedule starts anew."""
 
 SILENCE_AFTER_S = 0.2
-"""How long nothing comes in before it is taken for silence; a microphone may be switched off in the middle of a turn, which is to end."""
+"""After this long without input, silence is assumed: a muted microphone must still end the turn."""
 
 MAX_GAP_S = 1.0
-"""The most silence that stands for packets that were lost."""
+"""The most silence inserted for lost packets."""
 
 
 class OpusEncoder:
-    """Opus from sound."""
+    """Encodes PCM to Opus."""
 
     def __init__(self) -> None:
         self._codec: Any = av.CodecContext.create("libopus", "w")
@@ -54,10 +54,10 @@ class OpusEncoder:
 
     def encode(self, pcm: bytes) -> bytes:
         """
-        20 ms on the line.
+        A packet of 20 ms.
 
         Args:
-            pcm: as long or shorter; what is missing is silence.
+            pcm: 20 ms or less; the rest is silence.
         """
         frame = av.AudioFrame(format="s16", layout="mono", samples=PACKET_SAMPLES)
         frame.planes[0].update(pcm.ljust(PACKET_BYTES, b"\0"))
@@ -70,10 +70,10 @@ class OpusEncoder:
 
 class OutputAudioTrack:
     """
-    The track that the server sends: what is playing, at the pace of time, and silence where nothing is.
+    The track that the server sends: playback in real time, and silence in between.
 
     Args:
-        ticks: called with every packet.
+        on_tick: called with every packet.
     """
 
     kind = "audio"
@@ -88,7 +88,7 @@ class OutputAudioTrack:
         self._due_at: float | None = None
 
     async def recv(self) -> Any:
-        """The next packet, when its time has come."""
+        """The next packet, when it is due."""
         now = asyncio.get_running_loop().time()
         if self._due_at is None or self._due_at < now - MAX_LATE_S:
             self._due_at = now
@@ -102,7 +102,7 @@ class OutputAudioTrack:
         return packet
 
     def stop(self) -> None:
-        """Nothing is sent any more."""
+        """Nothing to do; aiortc calls it."""
 
     def _next_packet(self) -> bytes:
         pcm = self._playback.take(PACKET_BYTES)
@@ -117,10 +117,10 @@ class OutputAudioTrack:
 
 class InputAudioReceiver:
     """
-    The client's sound, as a session hears it: without gaps, so that its clock is true.
+    The client's audio without gaps, so that the session's clock stays correct.
 
     Args:
-        heard: takes it, piece by piece.
+        on_audio: takes the audio in pieces.
     """
 
     def __init__(self, on_audio: Callable[[bytes], None]) -> None:
@@ -129,9 +129,10 @@ class InputAudioReceiver:
         self._next_pts: int | None = None
         self._last_at = 0.0
 
-    def receive(self, frame: Any) -> None:
-        """A frame as it was decoded; its time counts samples of the line."""
-        pts: int = frame.pts
+    def receive(self, frame: av.AudioFrame) -> None:
+        """A decoded frame; its `pts` counts samples at `RTP_RATE_HZ`."""
+        pts = frame.pts
+        assert pts is not None, "decoded audio has a time"
         if self._next_pts is not None and pts > self._next_pts:
             self._on_audio(bytes(size_bytes(min(MAX_GAP_S, (pts - self._next_pts) / RTP_RATE_HZ) * 1000, RATE_HZ)))
         self._next_pts = pts + frame.samples
@@ -140,7 +141,7 @@ class InputAudioReceiver:
             self._on_audio(bytes(part.planes[0])[: 2 * part.samples])
 
     def tick(self) -> None:
-        """20 ms have passed; where nothing came for a while, they were silent."""
+        """20 ms have passed; if no input came for a while, add 20 ms of silence."""
         if self._next_pts is None or asyncio.get_running_loop().time() < self._last_at + SILENCE_AFTER_S:
             return
         self._next_pts += RTP_PACKET_SAMPLES

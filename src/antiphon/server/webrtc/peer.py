@@ -1,7 +1,8 @@
 """
-One call's connection: WebRTC as the original has it, with one audio track each way and one data channel, which the client makes.
+The WebRTC connection of a call. As in OpenAI's API, it has one audio track each way, and a data channel that the client
+opens.
 
-Its library is loaded with this module. What it is given is text from outside, and it says what is wrong with that by any exception.
+Importing this module loads aiortc. Given an invalid offer, aiortc raises all kinds of exceptions.
 """
 
 import asyncio
@@ -20,39 +21,39 @@ from antiphon.server.webrtc.playback import PlaybackQueue
 CHANNEL_LABEL = "oai-events"
 
 CONNECT_S = 30.0
-"""How long a client has to connect once it was answered."""
+"""How long a client may take to connect after the answer."""
 
 DRAIN_S = 1.0
-"""How long what was said last may take to leave."""
+"""How long the last events may take to be sent."""
 
 CLOSE_S = 5.0
 
 MAX_SECTIONS = 8
-"""The most media sections in an offer; one is for sound and one for events, and each could have sockets of its own."""
+"""Media sections allowed in an offer. Audio and events need two, and each section could open sockets."""
 
 
 class CallListener(Protocol):
-    """Whoever a call's connection is for."""
+    """Receives what arrives on the connection."""
 
     def on_channel(self, channel: DataChannel) -> None:
-        """Events may be sent."""
+        """The data channel is open."""
 
     def on_text(self, text: bytes) -> None:
-        """The client has sent a message on the channel."""
+        """A message on the data channel."""
 
     def on_audio(self, pcm: bytes) -> None:
-        """The client has been heard: s16le at 24 kHz."""
+        """Audio from the client: s16le at 24 kHz."""
 
     def on_disconnect(self) -> None:
-        """Nothing reaches the client any more; may be told more than once."""
+        """The client is no longer reachable; may be called more than once."""
 
 
 class CallPeer:
     """
-    The connection.
+    The connection of one call.
 
     Args:
-        playing: what the client is to hear.
+        playback: audio for the client.
     """
 
     def __init__(self, network: Network, playback: PlaybackQueue, listener: CallListener) -> None:
@@ -69,13 +70,13 @@ class CallPeer:
 
     async def answer(self, offer: str, tasks: asyncio.TaskGroup) -> str:
         """
-        The answer to a client's offer; the client is waited for from here on.
+        The SDP answer to a client's offer. From here on, the client has `CONNECT_S` to connect.
 
         Args:
-            tasks: has what listens to the client.
+            tasks: runs the task that receives the client's audio.
 
         Raises:
-            ClientError: it is no offer, or one of something else.
+            ClientError: the offer is invalid, or has no audio.
         """
         connection = self._connection
         try:
@@ -86,46 +87,46 @@ class CallPeer:
             await connection.setLocalDescription(await connection.createAnswer())
         except ApiError:
             raise
-        except Exception as error:  # an offer can be wrong in ways that its reader has no names for
+        except Exception as error:  # aiortc has no common exception for invalid offers
             raise invalid_offer() from error
         self._deadline = asyncio.get_running_loop().call_later(CONNECT_S, self._on_deadline)
         return str(connection.localDescription.sdp)
 
     async def drain(self) -> None:
-        """Give what was sent last a moment to leave."""
+        """Wait a moment until the last events are sent."""
         channel = self._channel
         if channel is None or not channel.bufferedAmount:
             return
         has_left = asyncio.Event()
-        channel.statuses("bufferedamountlow", has_left.set)
-        channel.statuses("close", has_left.set)
+        channel.on("bufferedamountlow", has_left.set)
+        channel.on("close", has_left.set)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(DRAIN_S):
                 await has_left.wait()
 
     async def close(self) -> None:
-        """End the connection, and let go of everything; idempotent."""
+        """Close the connection and its sockets; idempotent."""
         if self._deadline is not None:
             self._deadline.cancel()
         if self._receive_task is not None:
             self._receive_task.cancel()
-        closing = asyncio.ensure_future(self._connection.close())  # noqa: TID251 - waited for here, and not cut off halfway
-        # Of a connection that an offer has left half made, the library misses the other half.
+        closing = asyncio.ensure_future(self._connection.close())  # noqa: TID251 - awaited here, and shielded so that it completes
+        # aiortc raises AttributeError for connections that a bad offer left incomplete.
         with contextlib.suppress(TimeoutError, AttributeError):
             async with asyncio.timeout(CLOSE_S):
                 await asyncio.shield(closing)
 
-    # What it is made of
+    # Media
 
     def _start_media(self, tasks: asyncio.TaskGroup) -> None:
-        """Hear and speak on the first audio section, and have no part in what else is offered."""
+        """Use the first audio section in both directions, and decline the others."""
         transceivers = self._connection.getTransceivers()
-        voice = next(each for each in transceivers if each.kind == "audio")
+        audio_transceiver = next(each for each in transceivers if each.kind == "audio")
         for each in transceivers:
-            each.direction = "sendrecv" if each is voice else "inactive"
-        voice.sender.replaceTrack(cast(Any, self._output_track))  # has all that is used of a track
-        if voice.receiver.track is not None:
-            self._receive_task = tasks.create_task(self._receive_audio(voice.receiver.track))
+            each.direction = "sendrecv" if each is audio_transceiver else "inactive"
+        audio_transceiver.sender.replaceTrack(cast(Any, self._output_track))  # has the members that aiortc uses
+        if audio_transceiver.receiver.track is not None:
+            self._receive_task = tasks.create_task(self._receive_audio(audio_transceiver.receiver.track))
         transports = {each.receiver.transport for each in transceivers}
         if self._connection.sctp is not None:
             transports.add(self._connection.sctp.transport)
@@ -137,15 +138,15 @@ class CallPeer:
             while True:
                 self._audio_receiver.receive(await track.recv())
 
-    # What happens
+    # Events
 
     def _on_channel(self, channel: Any) -> None:
         if channel.label != CHANNEL_LABEL or self._channel is not None:
             channel.close()
             return
         self._channel = channel
-        channel.statuses("message", self._on_message)
-        channel.statuses("close", self._listener.on_disconnect)
+        channel.on("message", self._on_message)
+        channel.on("close", self._listener.on_disconnect)
         self._listener.on_channel(channel)
 
     def _on_message(self, message: str | bytes) -> None:
@@ -163,16 +164,16 @@ class CallPeer:
 
 
 def invalid_offer(hint: str = "Please try again with a WHIP-compliant offer.") -> ClientError:
-    """What came is no offer of a call."""
+    """The SDP offer is invalid."""
     return ClientError(f"Invalid SDP offer. {hint}", code="invalid_offer")
 
 
 def _replace_candidates(offer: str, placeholder: str) -> str:
     """
-    An offer without the addresses where the client says that it is, as those that matter show by themselves.
+    The offer without its candidates; see `network` for why.
 
     Args:
-        nobody: the candidate that takes their place.
+        placeholder: the candidate that takes their place.
     """
     lines: list[str] = []
     sections = []
@@ -183,7 +184,7 @@ def _replace_candidates(offer: str, placeholder: str) -> str:
         elif not line.startswith(("a=candidate:", "a=end-of-candidates")):
             lines.append(line)
     if not any(section.startswith("m=audio ") for section in sections):
-        raise invalid_offer("Expected an audio section, in which the client is heard and hears.")
+        raise invalid_offer("Expected an audio section.")
     if len(sections) > MAX_SECTIONS:
         raise invalid_offer(f"Expected at most {MAX_SECTIONS} media sections, but got {len(sections)}.")
     return "\r\n".join(lines) + "\r\n"

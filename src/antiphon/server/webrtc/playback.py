@@ -1,7 +1,7 @@
 """
-The sound that waits to be played in a call: part by part in the order in which they began, each to its end before the next.
+Audio that waits to be played in a call. Parts play one after another, in the order in which they began.
 
-`protocols.playout` tells the client of it, from the same events and by the same order.
+`protocols/realtime/output_buffer.py` reports playback to the client, from the same events and in the same order.
 """
 
 from collections import deque
@@ -9,11 +9,11 @@ from collections import deque
 from msgspec import Struct
 
 MAX_QUEUED_BYTES = 64 << 20
-"""The most sound that waits, some 23 minutes; what is made beyond it is not played."""
+"""Limit of the queue, about 23 minutes; audio beyond it is dropped."""
 
 
 class CallPlaybackPart(Struct):
-    """One part: what of it has not been played, and whether more may come."""
+    """The unplayed audio of one content part, and whether more may come."""
 
     key: tuple[str, int]
     pcm: bytearray
@@ -21,14 +21,14 @@ class CallPlaybackPart(Struct):
 
 
 class PlaybackQueue:
-    """A queue of sound; s16le at one rate."""
+    """A queue of s16le audio."""
 
     def __init__(self) -> None:
         self._parts: deque[CallPlaybackPart] = deque()
         self._queued_bytes = 0
 
     def append(self, key: tuple[str, int], pcm: bytes) -> None:
-        """More sound of the part at that place: an item, and an index in its content."""
+        """Add audio of a part; the key is item id and content index."""
         if self._queued_bytes + len(pcm) > MAX_QUEUED_BYTES:
             return
         part = self._find(key)
@@ -39,30 +39,29 @@ class PlaybackQueue:
         self._queued_bytes += len(pcm)
 
     def close_part(self, key: tuple[str, int]) -> None:
-        """No more comes of it."""
+        """The part is complete."""
         part = self._find(key)
         if part is not None:
             part.is_open = False
 
     def clear(self) -> None:
-        """Drop everything."""
         self._parts.clear()
         self._queued_bytes = 0
 
     def take(self, count: int) -> bytes:
-        """The next so many bytes; fewer where there are no more yet."""
-        taken = b""
-        while self._parts and len(taken) < count:
-            first = self._parts[0]
-            piece = bytes(first.pcm[: count - len(taken)])
-            del first.pcm[: len(piece)]
-            taken += piece
-            if not first.pcm:
-                if first.is_open:
+        """The next `count` bytes, or fewer where no more are there yet."""
+        pcm = b""
+        while self._parts and len(pcm) < count:
+            part = self._parts[0]
+            chunk = bytes(part.pcm[: count - len(pcm)])
+            del part.pcm[: len(chunk)]
+            pcm += chunk
+            if not part.pcm:
+                if part.is_open:
                     break
                 self._parts.popleft()
-        self._queued_bytes -= len(taken)
-        return taken
+        self._queued_bytes -= len(pcm)
+        return pcm
 
     def _find(self, key: tuple[str, int]) -> CallPlaybackPart | None:
         return next((part for part in reversed(self._parts) if part.key == key), None)

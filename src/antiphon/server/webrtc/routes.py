@@ -1,8 +1,8 @@
 """
-Calls over WebRTC: `POST /v1/realtime/calls`, and what can be done to a call by its id.
+Calls over WebRTC: `POST /v1/realtime/calls`, and actions on a call by its id.
 
-A call is a Realtime session whose sound comes and goes as sound. It outlives the request that began it: the answer to that is sent once the
-engine is there and the call's sockets are open, so that what fails until then is a plain HTTP error.
+A call is a Realtime session with audio tracks. It outlives the request that starts it. That request is answered once
+the engine and the call's sockets are open, so that what fails until then is a plain HTTP error.
 """
 
 import asyncio
@@ -10,7 +10,6 @@ import importlib
 import importlib.util
 from email import message_from_bytes
 from email.policy import HTTP
-from typing import NamedTuple
 
 from starlette.datastructures import Headers, QueryParams
 from starlette.requests import Request
@@ -18,14 +17,14 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from antiphon.errors import ClientError, ServerError, missing_parameter, shorten
-from antiphon.protocols.realtime.settings import RealtimeSessionConfig, initial_session
+from antiphon.protocols.realtime.settings import initial_session
 from antiphon.runtime.core.ids import new_id
-from antiphon.runtime.registry import ServedModel
 from antiphon.runtime.service import Service
 from antiphon.server.http.auth import GuardedRoute, request_caller
 from antiphon.server.http.body import read_body
 from antiphon.server.realtime.negotiation import build_session_config, negotiate_dialect, select_model
 from antiphon.server.realtime.routes import PRESET_SCOPE_KEY, RealtimeRoute
+from antiphon.server.webrtc.request import CallRequest
 from antiphon.wire.realtime.session import AnySession, decode_session
 
 PATH = "/v1/realtime/calls"
@@ -33,17 +32,17 @@ PATH = "/v1/realtime/calls"
 SDP_TYPE = "application/sdp"
 
 OFFER_LIMIT_BYTES = 512 << 10
-"""The longest body: an offer, and the session that it is to begin with."""
+"""The largest body: an offer and a session."""
 
 SIP_ACTIONS = ("accept", "reject", "refer")
 
 AIORTC_MISSING = (
-    "This server can't take calls: aiortc is not installed. Run `pip install 'antiphon[webrtc]'`, or talk to the WebSocket at /v1/realtime."
+    "This server can't take calls: aiortc is not installed. Run `pip install 'antiphon[webrtc]'`, or use the WebSocket at /v1/realtime."
 )
 
 
 def routes(service: Service) -> list[Route]:
-    """Everything under `/v1/realtime/calls`."""
+    """All routes under `/v1/realtime/calls`."""
 
     async def create(request: Request) -> Response:
         service.live_sessions.check_admission()
@@ -57,60 +56,52 @@ def routes(service: Service) -> list[Route]:
             call.driver.hang_up()
         return Response("", media_type="text/plain")
 
-    async def of_sip(request: Request) -> Response:
+    async def sip_action(request: Request) -> Response:
         service.calls.find(request.path_params["id"], request_caller(request.scope).tenant)
         action = request.url.path.rpartition("/")[2]
         raise ClientError(f"Only calls over SIP can be asked to {action}; this one came over WebRTC.", code="call_not_sip")
 
-    acting = {"hangup": hang_up, **dict.fromkeys(SIP_ACTIONS, of_sip)}
+    actions = {"hangup": hang_up, **dict.fromkeys(SIP_ACTIONS, sip_action)}
     return [
         RealtimeRoute(PATH, create, service=service, access="realtime", methods=["POST"]),
         *(
-            GuardedRoute(f"{PATH}/{{id}}/{action}", act, service=service, access="realtime", methods=["POST"])
-            for action, act in acting.items()
+            GuardedRoute(f"{PATH}/{{id}}/{action}", endpoint, service=service, access="realtime", methods=["POST"])
+            for action, endpoint in actions.items()
         ),
     ]
 
 
 async def _create_call(service: Service, request: Request) -> Response:
-    """Begin the call that is asked for; the answer to its offer."""
-    wanted = await _parse_call_request(service, request)
-    # WebRTC's library takes a third of a second to load, in which nobody else would be served.
+    """Start a call, and answer its offer."""
+    call_request = await _parse_call_request(service, request)
+    # aiortc takes a third of a second to load, so it is imported in a thread.
     await asyncio.to_thread(importlib.import_module, "antiphon.server.webrtc.call")
     from antiphon.server.webrtc.call import run_call  # noqa: PLC0415 - as above, and it is an extra
 
     call_id = new_id("rtc")
     answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-    service.calls.start(run_call(service, request.scope, call_id, wanted, answer), call_id)
+    service.calls.start(run_call(service, request.scope, call_id, call_request, answer), call_id)
     return Response(await answer, 201, {"location": f"{PATH}/{call_id}"}, media_type=SDP_TYPE)
 
 
-# What is asked for
+# The request
 
 
-class WebRtcCallRequest(NamedTuple):
-    """What a call is to be."""
-
-    offer: str
-    model: ServedModel
-    session_config: RealtimeSessionConfig
-
-
-async def _parse_call_request(service: Service, request: Request) -> WebRtcCallRequest:
+async def _parse_call_request(service: Service, request: Request) -> CallRequest:
     """
-    What the call is to be.
+    The validated request.
 
     Raises:
-        ClientError: that can't be had.
+        ClientError: it is invalid.
     """
     query, headers = QueryParams(request.scope["query_string"]), Headers(scope=request.scope)
     offer, session = _parse_body(headers.get("content-type", SDP_TYPE), await read_body(request, OFFER_LIMIT_BYTES))
     if PRESET_SCOPE_KEY in request.scope:
         if session is not None:
-            raise ClientError("The client secret says already what the session is.", code="invalid_value", param="session")
+            raise ClientError("The client secret already defines the session.", code="invalid_value", param="session")
         session = decode_session(request.scope[PRESET_SCOPE_KEY])
     model, is_transcription = select_model(query, session, service)
-    opening = build_session_config(
+    session_config = build_session_config(
         service,
         model,
         request_caller(request.scope),
@@ -119,12 +110,12 @@ async def _parse_call_request(service: Service, request: Request) -> WebRtcCallR
         dialect=negotiate_dialect(query, headers, service.config.realtime.dialect, "ga"),
         has_output_buffer=True,
     )
-    initial_session(opening, new_id("sess"), 0)  # a caller who is answered is not told any more that there can't be such a session
-    return WebRtcCallRequest(offer, model, opening)
+    initial_session(session_config, new_id("sess"), 0)  # only to validate: after the SDP answer there is no way to report an error
+    return CallRequest(offer, model, session_config)
 
 
 def _parse_body(content_type: str, body: bytes) -> tuple[str, AnySession | None]:
-    """The offer, and the session that stands beside it in a form."""
+    """The offer, and the session if the body is a form with one."""
     kind = content_type.partition(";")[0].strip().lower()
     if kind == SDP_TYPE:
         return _decode_offer(body), None
@@ -141,7 +132,7 @@ def _parse_body(content_type: str, body: bytes) -> tuple[str, AnySession | None]
 
 
 def _form_fields(content_type: str, body: bytes) -> dict[str, bytes]:
-    """The fields of a form by their names."""
+    """The fields of a form by name."""
     head = f"content-type: {content_type}\r\n\r\n".encode("latin-1", "replace")
     form = message_from_bytes(head + body, policy=HTTP)
     parts = {part.get_param("name", header="content-disposition"): part.get_payload(decode=True) for part in form.iter_parts()}

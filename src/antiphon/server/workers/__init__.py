@@ -1,1 +1,1 @@
-"""The route by which workers join."""
+"""The route by which remote workers join."""

@@ -1,8 +1,9 @@
 """
-`GET /v1/workers/join`: a worker on another machine dials in, says what it is, and gets conversations until it goes.
+`GET /v1/workers/join`: a worker on another machine connects, introduces itself, and serves conversations until it
+leaves.
 
-Whoever may join may answer as a model of this server and hears what its clients say. So there is no such route without a key of its own,
-which no client has.
+A worker answers as a model of this server, and sees what clients say. So joining needs a key of its own, which clients
+don't have, and is refused where none is configured.
 """
 
 import hashlib
@@ -24,47 +25,46 @@ from antiphon.server.live.client import close_reason
 from antiphon.server.transport import connection, logs
 from antiphon.server.transport.limits import TokenBucket
 from antiphon.server.transport.websocket import ServerWebSocket
+from antiphon.server.transport.websocket_frames import POLICY_VIOLATION
 from antiphon.wire.internal.worker_link import PATH, VERSION, VERSION_HEADER, Hello, JoinAccepted, JoinRefused
 
 HELLO_TIMEOUT_S = 10.0
-"""How long a worker may take to say what it is."""
+"""How long a worker may take to introduce itself."""
 
 MESSAGES_PER_S, BYTES_PER_S = 100_000, 256 << 20
-"""How fast a worker is read: it says what hundreds of clients are told."""
-
-POLICY_VIOLATION = 1008
-"""The code that WebSockets are closed with of workers that cannot be taken, and of links that cannot go on."""
+"""How fast a worker is read: it may send the output for hundreds of clients."""
 
 
 def routes(service: Service) -> list[Route]:
-    """The WebSocket that workers join by."""
+    """The route that workers join by."""
     return [WorkerRoute(PATH, _JoinEndpoint(service), service=service, access="worker", methods=["GET"])]
 
 
 class WorkerRoute(GuardedRoute):
-    """A route for whoever has the workers' key."""
+    """A route for holders of the workers' key."""
 
     async def identify(self, scope: Scope, headers: Headers) -> Caller:
         """
-        A worker, if that is who asks.
+        The worker.
 
         Raises:
-            ClientError: no worker may join, or this one has not the key, or is a web page.
+            ClientError: workers can't join, the key is wrong, the version differs, or the request comes from a web
+                page.
         """
         config = self.service.config
-        expected, given = config.secrets.get(config.workers.key_env, "").strip(), credential(headers)
-        if given is None:
-            raise ClientError("Workers join with a key, as bearer token.", status=401, code="invalid_api_key")
+        expected, key = config.secrets.get(config.workers.key_env, "").strip(), credential(headers)
+        if key is None:
+            raise ClientError("Workers need a key, as bearer token.", status=401, code="invalid_api_key")
         if not expected:
             raise ClientError(
-                f"No workers may join this server. Its operator allows it by a key in the variable {config.workers.key_env}.",
+                f"This server accepts no workers. Its operator can allow them with a key in the variable {config.workers.key_env}.",
                 status=403,
                 code="no_workers",
             )
         if "origin" in headers:
-            raise ClientError("A worker is no web page.", status=403, code="origin_not_allowed")
-        if not hmac.compare_digest(_digest(given), _digest(expected)):
-            raise ClientError("That is not the key that workers join with.", status=401, code="invalid_api_key")
+            raise ClientError("Web pages can't join as workers.", status=403, code="origin_not_allowed")
+        if not hmac.compare_digest(_digest(key), _digest(expected)):
+            raise ClientError("The key is not this server's key for workers.", status=401, code="invalid_api_key")
         if headers.get(VERSION_HEADER, str(VERSION)) != str(VERSION):
             raise _version_mismatch(headers[VERSION_HEADER])
         return Caller(ANONYMOUS_TENANT)
@@ -76,14 +76,14 @@ def _digest(key: str) -> bytes:
 
 def _version_mismatch(version: object) -> ClientError:
     return ClientError(
-        f"It speaks version {shorten(version)} of the link, and this server {VERSION}: both need the same antiphon.",
+        f"The worker speaks version {shorten(version)} of the link, this server version {VERSION}: install the same antiphon on both.",
         status=409,
         code="another_version",
     )
 
 
 class _JoinEndpoint:
-    """The route, as a bare ASGI endpoint: it takes the connection over."""
+    """A bare ASGI endpoint that takes the connection over."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -96,7 +96,7 @@ class _JoinEndpoint:
         )
         link.engine.endpoint.connect(link)
         link.websocket.resume_reading()
-        # A worker is no answer under way: a server that stops waits for the conversations with it, not for it.
+        # A worker is not a request under way: a stopping server waits for its conversations, not for it.
         self._service.metrics.active -= 1
         try:
             await self._serve(link, connection.from_scope(scope).client)
@@ -107,18 +107,18 @@ class _JoinEndpoint:
         try:
             hello = await link.engine.wait_for_hello(HELLO_TIMEOUT_S)
             self._check(hello)
-            if link.engine.endpoint.is_over:  # since it said so; nobody is to be given a place with it
+            if link.engine.endpoint.is_over:  # it left right after its hello
                 raise unavailable_error("The worker is gone.")
-        except ApiError as fault:
-            reason = link.end_reason if link.engine.endpoint.is_over else fault.message
-            link.refuse(fault)
+        except ApiError as error:
+            reason = link.end_reason if link.engine.endpoint.is_over else error.message
+            link.refuse(error)
             logs.get().warning("worker_refused", address=client[0] if client else "", reason=reason)
             await link.websocket.wait_closed()
             return
         worker = _build_worker(hello, link.engine, client)
         id, coordinator = worker.id, self._service.coordinator
         link.on_drained = lambda: self._on_worker_drained(id)
-        # Before those who had a place with it give it back: else whoever waits would be given a place with nobody.
+        # Runs before its conversations release their places: else waiting clients would be assigned to a lost worker.
         link.on_lost = lambda: coordinator.remove_worker(id)
         link.engine.endpoint.send(JoinAccepted(id))
         coordinator.add_worker(worker)
@@ -132,25 +132,24 @@ class _JoinEndpoint:
             logs.get().info("worker_left", worker=id, model=hello.model, reason=link.end_reason, draining=link.engine.is_draining)
 
     def _on_worker_drained(self, id: str) -> None:
-        """The worker takes no more conversations."""
         self._service.coordinator.drain(id)
         logs.get().info("worker_draining", worker=id)
 
     def _check(self, hello: Hello) -> None:
         """
-        See whether the worker can be one of this server's.
+        Check that the worker fits this server.
 
         Raises:
-            ClientError: it can't, with what it takes.
+            ClientError: it does not.
         """
         if hello.version != VERSION:
             raise _version_mismatch(hello.version)
-        known = [model.name for model in self._service.config.models if model.engine == "worker"]
-        if hello.model not in known:
-            have = f"The models that workers may join for are {quote_list(known)}." if known else 'No model has `engine = "worker"`.'
-            raise ClientError(f"This server awaits no workers for the model '{hello.model}'. {have}")
+        models = [model.name for model in self._service.config.models if model.engine == "worker"]
+        if hello.model not in models:
+            advice = f"Workers may join for {quote_list(models)}." if models else 'No model has `engine = "worker"`.'
+            raise ClientError(f"This server accepts no workers for the model '{hello.model}'. {advice}")
         if not hello.kinds:
-            raise ClientError("It takes no kind of conversation.")
+            raise ClientError("The worker supports no kind of conversation.")
 
 
 def _build_worker(hello: Hello, engine: RemoteEngine, client: tuple[str, int] | None) -> Worker:
@@ -169,13 +168,13 @@ def _build_worker(hello: Hello, engine: RemoteEngine, client: tuple[str, int] | 
 
 class _WorkerConnection:
     """
-    The WebSocket of a worker: what carries its link, and whoever listens on it.
+    The WebSocket of a worker: carries its link.
 
     Attributes:
         engine: the worker.
         on_drained: called when the worker takes no more conversations.
-        on_lost: called when there is no worker any more.
-        reason: why the link ended.
+        on_lost: called when the worker is gone.
+        end_reason: why the link ended.
     """
 
     websocket: ServerWebSocket
@@ -186,10 +185,10 @@ class _WorkerConnection:
         self.on_lost: Callable[[], object] = lambda: None
         self.engine = RemoteEngine(on_gone=self._on_link_end, on_drain=self._on_engine_drained)
 
-    def refuse(self, fault: ApiError) -> None:
-        """Tell the worker why it is not taken, and hang up."""
-        self.engine.endpoint.send(JoinRefused(fault.message))
-        self.engine.endpoint.abort(fault.message)
+    def refuse(self, error: ApiError) -> None:
+        """Send the error, and hang up."""
+        self.engine.endpoint.send(JoinRefused(error.message))
+        self.engine.endpoint.abort(error.message)
 
     def _on_link_end(self, reason: str) -> None:
         self.end_reason = reason
@@ -198,35 +197,29 @@ class _WorkerConnection:
     def _on_engine_drained(self) -> None:
         self.on_drained()
 
-    # As the socket sees it
+    # WebSocketListener
 
     def on_text(self, _text: bytes) -> None:
-        """No worker sends text."""
-        self.engine.endpoint.abort("a message of text, and frames are bytes")
+        self.engine.endpoint.abort("it sent a text message; frames must be binary")
 
     def receive(self, content: bytes) -> None:
-        """Some frames, or parts of them."""
+        """Binary data: frames, or parts of them."""
         self.engine.endpoint.receive(content)
 
     def on_disconnect(self) -> None:
-        """The worker is gone."""
         self.engine.endpoint.connection_lost()
 
     def pause(self) -> None:
-        """The worker reads slower than is written."""
         self.engine.endpoint.pause()
 
     def resume(self) -> None:
-        """The worker has caught up."""
         self.engine.endpoint.resume()
 
-    # As the link sees it
+    # Called by the link
 
     def write(self, chunk: bytes) -> None:
-        """Send these bytes."""
         self.websocket.send_binary(chunk)
         self.websocket.flush()
 
     def close(self, reason: str) -> None:
-        """Hang up."""
         self.websocket.close(POLICY_VIOLATION, close_reason(reason))
