@@ -200,7 +200,7 @@ async def test_that_the_server_stops_is_told_once():
 
 async def test_a_model_can_what_its_first_worker_can_as_often_as_anybody_comes():
     class Counting(Stage):
-        abilities = Capabilities(sees=True, sessions=1)
+        capabilities = Capabilities(sees=True, sessions=1)
 
         async def count(self, ask):
             return 7

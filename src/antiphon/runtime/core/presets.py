@@ -218,7 +218,7 @@ def _list_files(folder: Path) -> list[Path]:
 def _decode_preset(file: Path) -> Preset:
     text = _read(file, PRESET_LIMIT_BYTES).decode()
     preset: Any = msgspec.toml.decode(text, type=Preset)
-    names = [*preset.sounds, *([preset.ref_audio] if preset.ref_audio else [])]
+    names = [*preset.audio_names, *([preset.ref_audio] if preset.ref_audio else [])]
     if wrong := [name for name in names if not _AUDIO_NAME.fullmatch(name)]:
         raise ValueError(f"expected the name of a file of sound, such as 'anna.wav', and not {wrong[0]!r}")
     if any((each.text is None) is (each.audio is None) for each in preset.system_content):

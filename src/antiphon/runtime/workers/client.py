@@ -159,7 +159,7 @@ class WorkerClient:
         """Open the WebSocket, or say why it can't be."""
         patience_s = self._timeouts.connect_s
         try:
-            async with asyncio.timeout(None) as self._dialling:  # which is for `stop` to set
+            async with asyncio.timeout(None) as self._connect_timeout:  # which is for `stop` to set
                 return await _dial(transport, self._url + PATH, self._key, patience_s)
         except TimeoutError:
             return f"it did not answer in {patience_s:g} seconds."

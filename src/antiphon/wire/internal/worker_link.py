@@ -15,7 +15,7 @@ from antiphon.engine_api.options import ConversationKind, ConversationSettings
 from antiphon.errors import ApiError, ClientError, ServerError
 from antiphon.wire.codec.length_prefix import FRAME_LIMIT_BYTES, add_length_prefix
 
-VERSION = 2
+VERSION = 3
 """Of these frames; both ends must have the same."""
 
 PATH = "/v1/workers/join"
