@@ -25,7 +25,7 @@ from antiphon.engine_api.engine import (
 from antiphon.engine_api.options import ConversationKind
 from antiphon.errors import model_not_found
 from antiphon.runtime.core.engine_types import ENGINES, NATIVE_ENGINES, load_builder
-from antiphon.runtime.scheduling.base import POOLED, Coordinator, Worker
+from antiphon.runtime.scheduling.base import POOLED_ENGINES, Coordinator, Worker
 from antiphon.runtime.scheduling.engine import QueuedEngine
 from antiphon.runtime.scheduling.local import LocalCoordinator
 from antiphon.runtime.workers.child_engine import embedded_engine
@@ -114,7 +114,7 @@ class ModelRegistry:
             for address, place in engine.workers.items():
                 id, most = self._new_worker_id(entry.name), entry.sessions or place.capabilities.sessions or 1
                 self._coordinator.add_worker(Worker(id=id, model=entry.name, engine=place, slots=most, address=address))
-        elif entry.engine not in POOLED:
+        elif entry.engine not in POOLED_ENGINES:
             id, slots = self._new_worker_id(entry.name), entry.sessions or engine.capabilities.sessions
             self._coordinator.add_worker(Worker(id=id, model=entry.name, engine=engine, kinds=_MINICPMO_KINDS, slots=slots))
             return ServedModel(entry.name, engine, created_at, with_speech, duplex)

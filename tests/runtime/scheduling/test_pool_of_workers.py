@@ -191,7 +191,14 @@ def test_what_a_worker_was_before_it_came_back_does_not_count():
 
 
 def test_nothing_comes_of_what_cant_happen_to_a_worker():
-    assert {event for table in TRANSITIONS.values() for event in table} == {"drain", "resume", "quarantine", "lose", "release", "find"}
+    assert {event for table in TRANSITIONS.values() for event in table} == {
+        "drain",
+        "resume",
+        "quarantine",
+        "go_offline",
+        "release",
+        "go_online",
+    }
     pool = WorkerPool()
     pool.add_worker(worker("w"), 0)
     pool.drain("w")

@@ -91,7 +91,7 @@ def test_a_killed_process_ends_its_own_conversations_and_no_others_and_is_replac
             async with answering(one, "resp_4") as heard:
                 assert heard.words
             assert one.pid != killed
-        assert notices == [f"The process of the model 'm', {killed}, was killed by SIGKILL and is replaced."]
+        assert notices == [f"The process of the model 'm', {killed}, was killed by SIGKILL; it is being replaced."]
 
     play(scenario)
 
@@ -253,7 +253,7 @@ def test_notices_of_a_process_are_its_servers(tmp_path):
             assert notices == [f"m is made in {tmp_path} with {{'key_env': 'MINE'}}, ['MINE']"]
 
     before = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = str(tmp_path)
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(tmp_path), before or ""])
     try:
         play(scenario)
     finally:

@@ -14,7 +14,7 @@ from antiphon.engines.remote.engine import BACKLOG_LIMIT_BYTES, PAUSED_OUTPUT_LI
 from antiphon.engines.scripted.engine import ScriptedEngine
 from antiphon.engines.scripted.script import Script
 from antiphon.errors import ApiError, ClientError, ServerError
-from antiphon.runtime.workers.server import MAX_QUESTIONS
+from antiphon.runtime.workers.server import MAX_REQUESTS
 from antiphon.wire.internal.worker_link import (
     VERSION,
     CloseConversation,
@@ -347,8 +347,8 @@ def test_questions_are_answered_by_the_engine_and_fail_as_it_does():
 def test_more_questions_than_there_is_room_for_are_refused():
     async def scenario():
         async with linked(Engine()) as (remote, _), asyncio.TaskGroup() as tasks:
-            hanging = [tasks.create_task(remote.count(ask("x", instructions="hang"))) for _ in range(MAX_QUESTIONS)]
-            await turns_of_the_loop(lambda: len(remote._pending_requests) == MAX_QUESTIONS)
+            hanging = [tasks.create_task(remote.count(ask("x", instructions="hang"))) for _ in range(MAX_REQUESTS)]
+            await turns_of_the_loop(lambda: len(remote._pending_requests) == MAX_REQUESTS)
             with pytest.raises(ApiError) as refused:
                 await remote.count(ask("x"))
             assert refused.value.code == "worker_busy"

@@ -86,7 +86,6 @@ def test_an_answer_that_is_cancelled_before_its_recording_is_written_down_ends_o
         conversation.send(ask("resp_1", "silence"))
         await asyncio.sleep(0)
         conversation.send(commands.Cancel("resp_1"))
-        assert not heard.words, "not from within send"
         assert (await heard.end_of("resp_1")).reason == "cancelled"
         conversation.send(commands.Cancel("resp_1"))
         conversation.send(ask("resp_2", "after"))
