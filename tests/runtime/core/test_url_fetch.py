@@ -218,7 +218,7 @@ def test_what_is_too_large_is_not_read_to_its_end():
         (b"HTTP/1.1 200 OK\r\ncontent-type: text/html\r\ncontent-length: 0\r\n\r\n", "it is of type 'text/html'."),
         (
             b"HTTP/1.1 200 OK\r\ncontent-type: image/png\r\ncontent-encoding: gzip\r\ncontent-length: 0\r\n\r\n",
-            "it is compressed, though that was not asked for.",
+            "it is compressed, although that was not requested.",
         ),
         (b"garbage\r\n\r\n", "the server could not be reached."),
         (b"HTTP/1.1 200 OK\r\ncontent-type: image/png\r\ncontent-length: 9\r\n\r\nhalf", "the server could not be reached."),
