@@ -249,6 +249,16 @@ def model_not_found(name: str, available: Iterable[str]) -> ClientError:
     )
 
 
+def overloaded(message: str, *, code: str = "server_is_overloaded", retry_after_s: float | None = 1) -> ServerError:
+    """The server has no room for the request now (503); `retry_after_s` says when to try again."""
+    return ServerError(message, status=503, type="service_unavailable_error", code=code, retry_after_s=retry_after_s)
+
+
+def shutting_down(code: str = "server_shutting_down") -> ServerError:
+    """The server is about to stop (503); another one, or the same one restarted, may answer in a few seconds."""
+    return overloaded("The server is shutting down. Please try again.", code=code, retry_after_s=5)
+
+
 def response_not_found(response_id: str) -> ClientError:
     """There is no such response, or it is another tenant's."""
     return ClientError(f"Response with id '{shorten(response_id)}' not found.", status=404)

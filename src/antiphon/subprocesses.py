@@ -1,33 +1,51 @@
-"""Processes of our own, each at the other end of a socket that is its standard input: started, ended, and replaced when they die."""
+"""Child processes, each with a socket to us as its standard input: started, stopped, and replaced when they die."""
 
 import asyncio
 import contextlib
 import itertools
+import random
 import signal
 import socket
 import subprocess
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from antiphon.errors import ApiError
 
 T = TypeVar("T")
 
 RESTART_DELAYS_S = (0.0, 0.25, 1.0, 5.0, 15.0)
-"""How long to wait before a process is replaced, after one, two and more that died soon."""
+"""How long to wait before a process is replaced, after one, two and more early exits."""
 
 EARLY_EXIT_S = 10.0
-"""A process that was there for less died soon."""
+"""A process that lived shorter than this exited early."""
 
 TERMINATE_GRACE_S = 2.0
-"""How long a process may take to end that was told to, before it is killed."""
+"""How long a process that was told to end may take before it is killed."""
 
 EXIT_GRACE_S = 0.5
-"""How long one may take to end that has closed its link, or been silent."""
+"""How long a process that closed its link, or did not answer, may take to end."""
+
+
+class Backoff(NamedTuple):
+    """
+    Delays between tries, growing with each failure.
+
+    Attributes:
+        delays_s: after no failure, one, two and so on; the last is used for all further failures.
+        jitter: part of each delay, from 0 to 1, that is random, so that many clients don't come back at the same moment.
+    """
+
+    delays_s: Sequence[float]
+    jitter: float = 0.0
+
+    def delay_s(self, failures: int) -> float:
+        """Seconds to wait after so many failures in a row."""
+        return self.delays_s[min(failures, len(self.delays_s) - 1)] * random.uniform(1 - self.jitter, 1)
 
 
 async def spawn(command: Sequence[str], protocol: Callable[[], asyncio.BaseProtocol]) -> asyncio.subprocess.Process:
-    """A process, and `protocol` at this end of its socket."""
+    """Start a process, with `protocol` at our end of its socket."""
     ours, theirs = socket.socketpair()
     process = None
     try:
@@ -36,7 +54,7 @@ async def spawn(command: Sequence[str], protocol: Callable[[], asyncio.BaseProto
                 *command,
                 stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL,
-                start_new_session=True,  # Ctrl-C is for us alone, who may have answers to finish
+                start_new_session=True,  # Ctrl-C is for this process alone, which may have responses to finish
             )
         ours.setblocking(False)
         await asyncio.get_running_loop().create_connection(protocol, sock=ours)
@@ -49,7 +67,7 @@ async def spawn(command: Sequence[str], protocol: Callable[[], asyncio.BaseProto
 
 
 async def reap(process: asyncio.subprocess.Process, grace_s: float) -> None:
-    """See a process end: of itself, as it does when its socket is closed, or by force."""
+    """Wait for a process to end, as it does when its socket is closed, or kill it after `grace_s`."""
     try:
         async with asyncio.timeout(grace_s):
             await process.wait()
@@ -63,55 +81,56 @@ async def start_replacement(
     start: Callable[[], Awaitable[T]], deaths: int, on_error: Callable[[ApiError], None], delays_s: Sequence[float] = RESTART_DELAYS_S
 ) -> T:
     """
-    The next process that can be started, however long that takes.
+    Start a process, again and again until that works.
 
     Args:
-        deaths: how many have died soon, one after the other.
-        failed: is told of each that could not be started.
+        deaths: early exits in a row before this.
+        on_error: called with each failure to start.
     """
-    for number in itertools.count(max(0, deaths - 1)):
-        await asyncio.sleep(delays_s[min(number, len(delays_s) - 1)])
+    backoff = Backoff(delays_s)
+    for failures in itertools.count(max(0, deaths - 1)):
+        await asyncio.sleep(backoff.delay_s(failures))
         try:
             return await start()
-        except ApiError as fault:
-            on_error(fault)
-    raise AssertionError("counting has no end")
+        except ApiError as error:
+            on_error(error)
+    raise AssertionError("the loop has no end")
 
 
 def resolve(future: "asyncio.Future[T]", result: T | ApiError) -> None:
-    """Give a future its outcome, or the fault that is its, unless it has one or nobody waits for it any more."""
+    """Give a future its result or its error, unless it already has one or was cancelled."""
     if future.done():
         return
     if isinstance(result, ApiError):
         future.set_exception(result)
-        future.exception()  # it is known, whether or not someone asks
+        future.exception()  # marks it as retrieved: nobody may await it any more, and asyncio would log that
     else:
         future.set_result(result)
 
 
 def exit_reason(process: asyncio.subprocess.Process) -> str:
-    """What has become of a process that is no more, for people, behind its name."""
+    """How a process ended, as a verb phrase to put behind its name in a message."""
     code = process.returncode or 0
     return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
 
 
 class ChildProcess(Protocol):
     """
-    One process, and what is at our end of its socket.
+    One process, and our end of its socket.
 
     Attributes:
         process: None before it is started.
-        gone: set once it is of no more use.
+        exit_event: set once the process is of no more use, even if it still runs.
     """
 
     process: asyncio.subprocess.Process | None
     exit_event: asyncio.Event
 
     async def start(self) -> None:
-        """Start it; returns when it can be asked, or raises a `ApiError`."""
+        """Start it; returns when it answers requests, or raises `ApiError`."""
 
     async def stop(self, grace_s: float) -> None:
-        """See it end, of itself or by force; idempotent."""
+        """End it, by force after `grace_s`; idempotent."""
 
 
 C = TypeVar("C", bound=ChildProcess)
@@ -119,16 +138,16 @@ C = TypeVar("C", bound=ChildProcess)
 
 class SupervisedProcess(Generic[C]):
     """
-    A process that is always there: when it dies, the next is started.
+    A process that is replaced whenever it dies.
 
     Args:
         name: of the process, such as `process of the voice`.
-        make: makes one that is not begun yet, and calls what it is given once it is gone.
+        make: makes one that is not started yet; it calls its argument once it is lost.
         notice: takes lines for the operator.
-        pauses_s: before a process is replaced, after one, two and more that died soon.
+        delays_s: before a process is replaced, after one, two and more early exits.
 
     Attributes:
-        child: the latest; None before `start` and behind `stop`.
+        child: the latest; None before `start` and after `stop`.
     """
 
     def __init__(
@@ -148,37 +167,37 @@ class SupervisedProcess(Generic[C]):
 
     @property
     def pid(self) -> int | None:
-        """Of the process; None while there is none."""
+        """The process id; None while there is no process."""
         return self.child.process.pid if self.child is not None and self.child.process is not None else None
 
     @property
     def is_started(self) -> bool:
-        """Whether it has been started, and not been stopped."""
+        """Whether it was started and not stopped since."""
         return self._supervisor_task is not None
 
     async def start(self) -> None:
         """
-        Start the process, and see that there is one from here on; returns when it can be asked.
+        Start the process and its supervision; returns when it answers requests.
 
         Raises:
-            ApiError: it can't.
+            ApiError: it could not be started.
         """
         child = await self._start_child()
-        self._supervisor_task = asyncio.create_task(self._supervise(child), name=f"keeper of the {self._name}")  # noqa: TID251 - ours, ended by `stop`
+        self._supervisor_task = asyncio.create_task(self._supervise(child), name=f"supervisor of the {self._name}")  # noqa: TID251 - owned here, ended by `stop`
 
     async def stop(self) -> None:
         """End the process; idempotent."""
-        keeper, self._supervisor_task = self._supervisor_task, None
-        if keeper is not None:
-            keeper.cancel()
-            await asyncio.wait((keeper,))
+        supervisor, self._supervisor_task = self._supervisor_task, None
+        if supervisor is not None:
+            supervisor.cancel()
+            await asyncio.wait((supervisor,))
         child, self.child = self.child, None
         if child is not None:
             self._is_ready.clear()
             await asyncio.shield(child.stop(TERMINATE_GRACE_S))
 
     async def wait_ready(self, timeout_s: float) -> C | None:
-        """The process that there is; None where there is none in that time, or none is kept."""
+        """The running process; None if none is ready in that time, or this is stopped."""
         if not self._is_ready.is_set() and self.is_started:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(timeout_s):
@@ -186,20 +205,19 @@ class SupervisedProcess(Generic[C]):
         return self.child if self._is_ready.is_set() else None
 
     async def _supervise(self, child: C) -> None:
-        """One process after the other, until this is cancelled."""
         loop = asyncio.get_running_loop()
         deaths = 0
         while True:
-            up_at = loop.time()
+            start_s = loop.time()
             await child.exit_event.wait()
             await asyncio.shield(child.stop(EXIT_GRACE_S))
             assert child.process is not None
-            deaths = deaths + 1 if loop.time() - up_at < EARLY_EXIT_S else 0
-            self._notice(f"The {self._name}, {child.process.pid}, {exit_reason(child.process)} and is replaced.")
+            deaths = deaths + 1 if loop.time() - start_s < EARLY_EXIT_S else 0
+            self._notice(f"The {self._name}, {child.process.pid}, {exit_reason(child.process)}; it is being replaced.")
             child = await start_replacement(self._start_child, deaths, self._on_restart_error, self._delays_s)
 
-    def _on_restart_error(self, fault: ApiError) -> None:
-        self._notice(f"The {self._name} could not be replaced: {fault.message}")
+    def _on_restart_error(self, error: ApiError) -> None:
+        self._notice(f"The {self._name} could not be replaced: {error.message}")
 
     async def _start_child(self) -> C:
         child = self._make(self._is_ready.clear)

@@ -10,7 +10,7 @@ from msgspec import Struct
 from antiphon.engine_api import commands, events
 from antiphon.engine_api.capabilities import Capabilities
 from antiphon.engine_api.options import ConversationSettings
-from antiphon.errors import ApiError, ClientError, ServerError
+from antiphon.errors import ApiError, ClientError, overloaded
 
 Deliver = Callable[[Sequence[events.EngineEvent]], None]
 """
@@ -25,13 +25,15 @@ class EngineOverrun(RuntimeError):
 
     def api_error(self) -> ApiError:
         """The same, as whoever asked is told it."""
-        return ServerError(
-            f"The model is overloaded: {self}. Please try again later.",
-            status=503,
-            type="service_unavailable_error",
-            code="server_is_overloaded",
-            retry_after_s=1,
-        )
+        return overloaded(f"The model is overloaded: {self}. Please try again later.")
+
+
+def overrun_event(command: commands.EngineCommand, error: EngineOverrun) -> events.EngineEvent:
+    """The event that tells a session that the engine had no room for its command: the response's failure, or an error beside it."""
+    api_error = error.api_error()
+    if isinstance(command, commands.Respond | commands.Cancel):
+        return events.ResponseFailed.from_error(command.id, api_error)
+    return events.EngineError(message=api_error.message, code=api_error.code)
 
 
 class EngineConversation(Protocol):

@@ -1,4 +1,4 @@
-"""The models that this server has: which engine answers for which name."""
+"""The models of this server: which engine answers for which name."""
 
 import asyncio
 import itertools
@@ -25,7 +25,7 @@ from antiphon.engine_api.engine import (
 from antiphon.engine_api.options import ConversationKind
 from antiphon.errors import model_not_found
 from antiphon.runtime.core.engine_types import ENGINES, NATIVE_ENGINES, load_builder
-from antiphon.runtime.scheduling.base import POOLED, Coordinator, Worker
+from antiphon.runtime.scheduling.base import POOLED_ENGINES, Coordinator, Worker
 from antiphon.runtime.scheduling.engine import QueuedEngine
 from antiphon.runtime.scheduling.local import LocalCoordinator
 from antiphon.runtime.workers.child_engine import embedded_engine
@@ -41,13 +41,13 @@ _MINICPMO_KINDS: tuple[ConversationKind, ...] = ("chat", "audio", "video")
 
 class ServedModel(Struct, frozen=True, eq=False):
     """
-    A model under the name that clients ask for.
+    A model under the name that clients use.
 
     Attributes:
-        engine: answers in writing.
-        around: gives an engine ears and a voice where it has none of its own.
-        duplex: answers clients of the MiniCPM-o protocol, when they have a place.
-        family: the configured name that ends in `*` and stands for this one; None for a model with a name of its own.
+        engine: answers requests.
+        with_speech: adds speech recognition and a voice to an engine that lacks them.
+        duplex_engine: answers MiniCPM-o clients, which wait for a worker first.
+        family: the configured name with `*` that this name belongs to; None for a model configured by its own name.
     """
 
     name: str
@@ -59,21 +59,21 @@ class ServedModel(Struct, frozen=True, eq=False):
 
     @property
     def live_engine(self) -> Engine:
-        """What answers in live conversations."""
+        """The engine for live conversations."""
         return self.with_speech(self.engine)
 
 
 class ModelRegistry:
     """
-    Models by name; the first is the one that answers when a request names none.
+    Models by name; the first answers requests that name none.
 
     Args:
-        around: gives an engine ears and a voice where it has none of its own.
-        native_in: where engines of native code run.
-        coordinator: gives out the places of those of which there are few.
+        with_speech: adds speech recognition and a voice to an engine that lacks them.
+        native_mode: where engines with native code run.
+        coordinator: leases the workers of engines with a limited number of them.
 
     Raises:
-        ServerError: an entry names no engine that there is, or its options are wrong.
+        ServerError: an entry names an unknown engine, or its options are wrong.
     """
 
     def __init__(
@@ -96,40 +96,40 @@ class ModelRegistry:
         self._duplex_engines: OrderedDict[int, Engine] = OrderedDict()
         self._image_reader: OcrReader | None = None
         for entry in entries:
-            place = BuildContext(
+            context = BuildContext(
                 weights_folder=weights, base_folder=entry.origin_folder, notice=notice, secrets=secrets, observer=observer, fetch=fetch
             )
-            engine = load_builder(entry.engine)(entry.name, entry.options, place)
+            engine = load_builder(entry.engine)(entry.name, entry.options, context)
             if entry.engine in NATIVE_ENGINES and native_mode == "process":
-                engine = embedded_engine(ENGINES[entry.engine], entry.name, entry.options, place, engine.capabilities)
+                engine = embedded_engine(ENGINES[entry.engine], entry.name, entry.options, context, engine.capabilities)
             self._engines.append(engine)
             self._models[entry.name] = self._build_model(entry, engine, created_at, with_speech)
 
     def _build_model(self, entry: ModelEntry, engine: Engine, created_at: int, with_speech: Callable[[Engine], Engine]) -> ServedModel:
-        """What answers for an entry; an engine of several workers, or of those that join, does so when one of them has a place."""
-        duplex = self._queued_engine(
+        """The model of an entry; conversations with an engine that has workers wait for one of them."""
+        duplex_engine = self._queued_engine(
             entry.name, lambda worker: self._cached_duplex(worker if worker.capabilities.full_duplex else with_speech(worker))
         )
         if isinstance(engine, WorkerPoolEngine):
-            for address, place in engine.workers.items():
-                id, most = self._new_worker_id(entry.name), entry.sessions or place.capabilities.sessions or 1
-                self._coordinator.add_worker(Worker(id=id, model=entry.name, engine=place, slots=most, address=address))
-        elif entry.engine not in POOLED:
-            id, slots = self._new_worker_id(entry.name), entry.sessions or engine.capabilities.sessions
-            self._coordinator.add_worker(Worker(id=id, model=entry.name, engine=engine, kinds=_MINICPMO_KINDS, slots=slots))
-            return ServedModel(entry.name, engine, created_at, with_speech, duplex)
-        live = self._queued_engine(entry.name, with_speech)
-        return ServedModel(entry.name, self._queued_engine(entry.name), created_at, lambda _engine: live, duplex)
+            for address, worker in engine.workers.items():
+                id, slots = self._new_worker_id(entry.name), entry.sessions or worker.capabilities.sessions or 1
+                self._coordinator.add_worker(Worker(id=id, model=entry.name, engine=worker, slots=slots, address=address))
+        elif entry.engine not in POOLED_ENGINES:
+            id, limit = self._new_worker_id(entry.name), entry.sessions or engine.capabilities.sessions
+            self._coordinator.add_worker(Worker(id=id, model=entry.name, engine=engine, kinds=_MINICPMO_KINDS, slots=limit))
+            return ServedModel(entry.name, engine, created_at, with_speech, duplex_engine)
+        live_engine = self._queued_engine(entry.name, with_speech)
+        return ServedModel(entry.name, self._queued_engine(entry.name), created_at, lambda _engine: live_engine, duplex_engine)
 
     def _queued_engine(self, model: str, wrap: Callable[[Engine], Engine] = lambda engine: engine) -> QueuedEngine:
-        queued = QueuedEngine(self._coordinator, model, wrap)
-        self._engines.insert(0, queued)  # to be stopped before what it is about
-        return queued
+        engine = QueuedEngine(self._coordinator, model, wrap)
+        self._engines.insert(0, engine)  # stopped before the engines of its workers
+        return engine
 
     def _cached_duplex(self, engine: Engine) -> Engine:
-        """The engine in full duplex, where it is not and can be made so; workers come and go, and the last few are remembered."""
+        """The engine as a full-duplex one; the latest are remembered, as workers come and go."""
         if id(engine) not in self._duplex_engines:
-            self._duplex_engines[id(engine)] = self._as_full_duplex(engine)  # which has the engine, so that no other has its id
+            self._duplex_engines[id(engine)] = self._as_full_duplex(engine)  # holds the engine, so that its id stays unique
             if len(self._duplex_engines) > MAX_DUPLEX_ENGINES:
                 self._duplex_engines.popitem(last=False)
         return self._duplex_engines[id(engine)]
@@ -145,7 +145,7 @@ class ModelRegistry:
         return DuplexAdapter(engine, self._image_reader)
 
     def _new_worker_id(self, model: str) -> str:
-        """One that can stand in an address."""
+        """An unused id that needs no quoting in a URL."""
         name = re.sub(r"[^A-Za-z0-9._-]+", "-", model)
         id = next(f"{name}-{number}" for number in itertools.count(1) if f"{name}-{number}" not in self._worker_ids)
         self._worker_ids.add(id)
@@ -153,16 +153,16 @@ class ModelRegistry:
 
     async def start(self) -> None:
         """
-        Make every engine ready to answer.
+        Start every engine.
 
         Raises:
-            ApiError: one can't, with what it needs.
+            ApiError: one can't start; says what it needs.
         """
         for engine in self._engines:
             await engine.start()
 
     async def stop(self) -> None:
-        """Let every engine go; idempotent."""
+        """Stop every engine; idempotent."""
         for engine in self._engines:
             await engine.stop()
         if self._image_reader is not None:
@@ -173,13 +173,13 @@ class ModelRegistry:
         return list(self._models.values())
 
     async def list_models(self) -> list[ServedModel]:
-        """Every model that can be asked for by name, in the order configured: for a family, those that its upstream says it has."""
+        """Every model that requests can name, in the order configured; for a family, those that its upstream lists."""
         async with asyncio.TaskGroup() as tasks:
             members = [tasks.create_task(self._members(model)) for model in self._models.values()]
-        found: dict[str, ServedModel] = {}
+        models: dict[str, ServedModel] = {}
         for model in (model for task in members for model in task.result()):
-            found.setdefault(model.name, model)
-        return list(found.values())
+            models.setdefault(model.name, model)
+        return list(models.values())
 
     async def _members(self, model: ServedModel) -> list[ServedModel]:
         if not model.name.endswith("*"):
@@ -189,17 +189,17 @@ class ModelRegistry:
 
     def find(self, name: str | None) -> ServedModel:
         """
-        The model of that name, or when no name is given the first that has one of its own.
+        The model of that name; without a name, the first that is configured without `*`.
 
-        A configured name that ends in `*` stands for every name that begins so, and answers under the name that was asked; an
-        exact name goes before it, and a longer one before a shorter.
+        A configured name that ends in `*` stands for every name that begins so, and the model has the requested name. An exact name wins
+        over it, and a longer pattern over a shorter one.
 
         Raises:
             ClientError: `model_not_found`.
         """
         if name is None:
-            name = next((known for known in self._models if not known.endswith("*")), "")
-        if name.endswith("*"):  # a family's own name is nobody's
+            name = next((each for each in self._models if not each.endswith("*")), "")
+        if name.endswith("*"):  # the pattern itself is no model
             raise model_not_found(name, self._models)
         if (exact := self._models.get(name)) is not None:
             return exact
@@ -213,6 +213,6 @@ class ModelRegistry:
         return bool(name) and not name.endswith("*") and (name in self._models or self._find_family(name) is not None)
 
     def _find_family(self, name: str) -> ServedModel | None:
-        """The family that answers for a name."""
-        families = [known for known in self._models if known.endswith("*") and name.startswith(known[:-1])]
+        """The longest pattern that matches a name."""
+        families = [each for each in self._models if each.endswith("*") and name.startswith(each[:-1])]
         return self._models[max(families, key=len)] if families else None

@@ -1,6 +1,5 @@
 """
-From a decoded request to an order: the model found, everything loaded that the request refers to, and recordings written down for a
-model that can't hear.
+From a decoded request to a resolved one: everything that it refers to is loaded, and audio is transcribed for a model that takes none.
 """
 
 import time
@@ -32,32 +31,32 @@ async def resolve_request(
     speech: SpeechService | None = None,
 ) -> ResolvedRequest:
     """
-    The order for a request to `model`.
+    Resolve a request to `model`.
 
     Args:
-        carries: whether tools that its engine can't do are carried rather than refused.
-        speech: hears for an engine that can't.
+        omit_unsupported: whether tools that the engine can't use are left out rather than refused.
+        speech: transcribes audio for an engine that takes none.
 
     Raises:
-        ClientError: it refers to a response or an item that is not there, or has a recording that can't be read.
+        ClientError: it refers to a response or an item that does not exist, or has audio that can't be decoded.
     """
-    abilities = model.engine.capabilities
-    given_items = tuple([await _resolve_reference(item, store, tenant) for item in _input_items(request)])
-    past = await _load_history(request, store, tenant)
-    if speech is not None and speech.missing_reason is None and not abilities.audio_in:
-        given_items = tuple([await transcribe_item(item, f"input[{place}]", speech) for place, item in enumerate(given_items)])
-        past = tuple([await transcribe_item(item, "previous_response_id", speech) for item in past])
+    capabilities = model.engine.capabilities
+    input_items = tuple([await _resolve_reference(item, store, tenant) for item in _input_items(request)])
+    previous_items = await _load_history(request, store, tenant)
+    if speech is not None and speech.missing_reason is None and not capabilities.audio_in:
+        input_items = tuple([await transcribe_item(item, f"input[{index}]", speech) for index, item in enumerate(input_items)])
+        previous_items = tuple([await transcribe_item(item, "previous_response_id", speech) for item in previous_items])
     if has_audio_output(request):
-        abilities = structs.replace(model.live_engine.capabilities, audio_in=abilities.audio_in)
+        capabilities = structs.replace(model.live_engine.capabilities, audio_in=capabilities.audio_in)
     return ResolvedRequest(
         id=new_id("resp"),
         tenant=tenant,
         created_at=int(time.time()),
         model=model.name,
         request=request,
-        capabilities=abilities,
-        input_items=given_items,
-        previous_items=past,
+        capabilities=capabilities,
+        input_items=input_items,
+        previous_items=previous_items,
         omit_unsupported=omit_unsupported,
     )
 
@@ -65,12 +64,12 @@ async def resolve_request(
 def _input_items(request: CreateRequest) -> Sequence[items.Item]:
     if isinstance(request.input, str):
         return [items.Message(role="user", content=[InputText(text=request.input)])]
-    given_items = request.input or []
-    for place, item in enumerate(given_items):
+    input_items = request.input or []
+    for index, item in enumerate(input_items):
         item_id = item.extra.get("id") if isinstance(item, Unknown) else getattr(item, "id", None)
         if "\0" in str(item_id):
-            raise pattern_mismatch(f"input[{place}].id", r"^[^\x00]+$")  # which not every database could keep
-    return given_items
+            raise pattern_mismatch(f"input[{index}].id", r"^[^\x00]+$")  # PostgreSQL stores no NUL in text
+    return input_items
 
 
 async def _resolve_reference(item: items.Item, store: Store, tenant: str) -> items.Item:
@@ -89,9 +88,9 @@ async def _load_history(request: CreateRequest, store: Store, tenant: str) -> tu
     assert isinstance(previous_id, str)
     try:
         chain = await store.chain(tenant, previous_id)
-    except MissingAncestor as missing:
-        raise previous_response_not_found(str(missing)) from None
+    except MissingAncestor as error:
+        raise previous_response_not_found(str(error)) from None
     if not chain:
         raise previous_response_not_found(previous_id)
-    told: list[ItemRecord] = [record for response in chain for record in response.items]
-    return tuple(items.decode_item(record.body) for record in told)
+    records: list[ItemRecord] = [record for response in chain for record in response.items]
+    return tuple(items.decode_item(record.body) for record in records)

@@ -1,4 +1,4 @@
-"""All that a running server has: its models and its store, opened and closed in order."""
+"""Everything a running server needs, opened and closed in order: models, store, keys, recordings."""
 
 import asyncio
 import contextlib
@@ -30,26 +30,26 @@ from antiphon.stores.memory import MemoryStore
 from antiphon.stores.sql.store import SqlStore
 
 SWEEP_S = 10.0
-"""How often a shared store is searched for responses whose server has died."""
+"""How often a shared store is searched for responses whose server died."""
 
 
 class Service:
     """
-    Models, store and settings, as every surface uses them.
+    The parts of a running server, as all routes use them.
 
     Attributes:
-        calls: those under way.
-        coordinator: gives out the places of models of which there are few.
-        is_ready: whether all that is needed is there.
-        live: the sessions under way.
-        metrics: what is counted in this process.
-        recorder: writes sessions down; None where the store forgets, as nobody would find the recordings.
-        recordings: those that were made.
-        speech: what hears and speaks for models that only read and write.
-        siblings: what it has in common with the other processes of the server; None where there are none.
+        calls: the calls under way.
+        coordinator: leases the workers of models.
+        is_ready: whether everything has started.
+        live_sessions: the sessions under way.
+        metrics: of this process.
+        peers: the other processes of the server; None for a single one.
+        recorder: records sessions; None with a store in memory, as nobody would find the recordings after a restart.
+        recordings: the finished recordings.
+        speech: speech recognition and voices for models that only handle text.
 
     Raises:
-        ApiError: the configuration names an engine or an option that there isn't.
+        ApiError: the configuration names an unknown engine or option.
     """
 
     def __init__(self, config: Config, notice: Callable[[str], None], peers: PeerProcesses | None = None) -> None:
@@ -79,37 +79,37 @@ class Service:
             config.workers.embedded,
             self.coordinator,
         )
-        needs_keys = True if self._is_exposed else config.server.require_keys
-        self.keyring = Keyring(self.store.keys, needs_keys, new_allowance=peers.allowance if peers else None)
+        requires_keys = True if self._is_exposed else config.server.require_keys
+        self.keyring = Keyring(self.store.keys, requires_keys, new_allowance=peers.allowance if peers else None)
         self.client_secrets = ClientSecretIssuer(self.store.client_secrets, self.keyring)
         blobs = BlobStore(config.recordings_location, notice)
         self.recordings = RecordingLibrary(self.store.sessions, blobs, config.recording)
         self.recorder: Recorder | None = None
         if config.database_url is not None:
             recording = config.recording
-            room = SpoolLimits(-(-recording.spool_bytes // config.server.processes), recording.free_bytes, recording.days * DAY_S)
-            spool = config.home / "recording"
-            self.recorder = Recorder(spool, blobs, self.store.sessions, self.metrics, self.recordings.expire, room, notice)
+            limits = SpoolLimits(-(-recording.spool_bytes // config.server.processes), recording.free_bytes, recording.days * DAY_S)
+            folder = config.home / "recording"
+            self.recorder = Recorder(folder, blobs, self.store.sessions, self.metrics, self.recordings.expire, limits, notice)
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
     def _is_exposed(self) -> bool:
-        """Whether other machines reach the server."""
+        """Whether other machines can reach the server."""
         return not is_loopback(self.config.server.host)
 
     async def open(self) -> None:
         """
-        Make everything ready.
+        Start everything.
 
         Raises:
-            ApiError: the store can't be used or is another server's, or an engine can't start.
+            ApiError: the store can't be used or is in use by another server, or an engine can't start.
         """
         if self.peers is None and self.config.database_url is not None and not self.config.has_shared_store:
             self._exit_stack.enter_context(home_lock(self.config.home))
         await self.store.open()
         await self.keyring.open()
         self._check_exposure()
-        # What is nobody's now belonged to a process that died.
+        # Unfinished responses without an owner were left by a process that died.
         for record in await self.store.orphans():
             await self.store.put_if_unfinished(fail_interrupted_record(record))
         if self.recorder is not None:
@@ -123,7 +123,7 @@ class Service:
         self.is_ready = True
 
     async def close(self) -> None:
-        """Let go of everything; idempotent."""
+        """Stop everything; idempotent."""
         self.is_ready = False
         tasks, self._tasks = self._tasks, []
         for task in tasks:
@@ -144,11 +144,11 @@ class Service:
         Fail the responses that another server left unfinished.
 
         Args:
-            suspects: ids that were nobody's a while ago. One look is not enough: a server whose connection to the store broke is
-                nobody for a moment.
+            suspects: ids without an owner at the last call. One look is not enough: a server that lost its connection to the store
+                is not registered there for a moment.
 
         Returns:
-            The suspects of the next time.
+            The suspects for the next call.
         """
         orphans = await self.store.orphans()
         for record in orphans:
@@ -160,36 +160,36 @@ class Service:
         suspects: Collection[str] = ()
         while True:
             await asyncio.sleep(SWEEP_S)
-            with contextlib.suppress(ApiError):  # a store that fails is told by the requests that it fails
+            with contextlib.suppress(ApiError):  # requests report a store that fails
                 suspects = await self.fail_orphans(suspects)
 
     async def _watch_keys(self) -> None:
-        """A session lasts for an hour; the key that it was opened with may not."""
+        """End sessions whose key was revoked: they may last for an hour."""
         while True:
             await asyncio.sleep(REFRESH_S)
             if key_ids := self.live_sessions.key_ids:
-                with contextlib.suppress(ApiError):  # as above
+                with contextlib.suppress(ApiError):  # likewise
                     self.live_sessions.revoke(await self.keyring.inactive_keys(key_ids))
 
     def _check_exposure(self) -> None:
         server = self.config.server
         if self._is_exposed and (server.require_keys is False or not self.keyring.has_live_key):
             raise ServerError(
-                f"Refusing to listen on {server.host}: without API keys anyone who reaches that address could use this server. "
-                "Make one with `antiphon keys create`, or listen on 127.0.0.1."
+                f"Refusing to listen on {server.host}: without API keys, anyone who can reach that address could use this server. "
+                "Create a key with `antiphon keys create`, or listen on 127.0.0.1."
             )
         check_key_store(self.config)
 
 
 def check_key_store(config: Config) -> None:
     """
-    See whether keys that are needed can be kept.
+    Check that the store can hold keys if they are required.
 
     Raises:
-        ServerError: they can't.
+        ServerError: it can't.
     """
     if config.server.require_keys and config.database_url is None:
-        raise ServerError("`server.require_keys` needs a store that lasts, as keys are kept there; `store.url` is `memory`.")
+        raise ServerError("`server.require_keys` needs a store that lasts, as it holds the keys, but `store.url` is `memory`.")
 
 
 def _lazy_fetch(networks: Collection[str]) -> Fetch:
@@ -202,7 +202,7 @@ def _lazy_fetch(networks: Collection[str]) -> Fetch:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches an address."""
+    """Whether an address can only be reached from this machine."""
     with contextlib.suppress(ValueError):
         return ipaddress.ip_address(host).is_loopback
     return host == "localhost"

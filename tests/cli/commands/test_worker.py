@@ -66,9 +66,9 @@ def test_what_the_engine_has_against_its_options_is_told_before_it_dials(antipho
 def test_ears_are_put_around_an_engine_only_where_it_has_none_and_they_are_here(antiphon, home):
     done = antiphon(*JOIN, "--speech", ANTIPHON_WORKER_KEY="key")
     assert done.code == 1
-    assert "ears of its own" in done.err
+    assert "its own speech recognition" in done.err
     mute = "abilities={audio_in = false, audio_out = false, listens = false}"
     done = antiphon(*JOIN, "--speech", "--option", mute, ANTIPHON_WORKER_KEY="key", ANTIPHON_MODELS=str(home / "none"))
     assert done.code == 1
-    assert "no ears and no voice here" in done.err
+    assert "Speech is not available here" in done.err
     assert "antiphon models pull" in done.err

@@ -13,7 +13,7 @@ class Session:
     def __init__(self) -> None:
         self.ends: list[str | None] = []
 
-    def halt(self, fault: ApiError) -> None:
+    def shut_down(self, fault: ApiError) -> None:
         self.ends.append(fault.code)
 
 

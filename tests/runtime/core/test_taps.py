@@ -4,7 +4,8 @@ import pytest
 from msgspec import UNSET
 
 from antiphon.runtime.core.metrics import Metrics
-from antiphon.runtime.core.taps import RealtimeSessionMetrics, combine
+from antiphon.runtime.core.session_metrics import RealtimeSessionMetrics
+from antiphon.runtime.core.taps import combine
 from antiphon.wire.realtime import server_events as server
 from antiphon.wire.realtime.client_events import InputAudioBufferAppend, InputAudioBufferCommit
 from antiphon.wire.realtime.response import InputTokenDetails, OutputTokenDetails, Response, ResponseAudio, ResponseAudioOutput, Usage

@@ -113,7 +113,7 @@ def fetched(path="picture", pages=None, host=None, resolve=None, url=None, **lim
     async def run():
         async with Site("127.0.0.1", **(pages or {"picture": PNG})).open() as site:
             extra = {} if resolve is None else {"resolve": resolve}
-            return await fetch(url or site.url(path, host), "input[0]", FetchLimits(**({"allowed": HERE} | limits)), **extra), site
+            return await fetch(url or site.url(path, host), "input[0]", FetchLimits(**({"allowed_networks": HERE} | limits)), **extra), site
 
     return asyncio.run(run())
 
@@ -158,7 +158,7 @@ def test_a_name_with_any_address_inside_is_refused(addresses):
     "host", ["localhost", "127.0.0.2", "127.2", "2130706434", "0x7f000002", "0177.0.0.2", "[::1]", "[::ffff:7f00:2]", "127.0.0.2."]
 )
 def test_the_inside_is_refused_however_it_is_written(host):
-    assert refused(host=host, allowed=()) in ("its address is not public.", "it is not a valid URL.")
+    assert refused(host=host, allowed_networks=()) in ("its address is not public.", "it is not a valid URL.")
 
 
 def test_no_socket_is_made_for_the_inside_whatever_else_has_failed():
@@ -206,9 +206,9 @@ def endless():
 
 
 def test_what_is_too_large_is_not_read_to_its_end():
-    assert refused("a", {"a": endless()}, most_bytes=100_000) == "it is larger than 100000 bytes."
+    assert refused("a", {"a": endless()}, max_bytes=100_000) == "it is larger than 100000 bytes."
     declared = b"HTTP/1.1 200 OK\r\ncontent-type: image/png\r\ncontent-length: 999999999\r\n\r\n"
-    assert refused("a", {"a": declared}, most_bytes=100_000) == "it is larger than 100000 bytes."
+    assert refused("a", {"a": declared}, max_bytes=100_000) == "it is larger than 100000 bytes."
 
 
 @pytest.mark.parametrize(
@@ -218,7 +218,7 @@ def test_what_is_too_large_is_not_read_to_its_end():
         (b"HTTP/1.1 200 OK\r\ncontent-type: text/html\r\ncontent-length: 0\r\n\r\n", "it is of type 'text/html'."),
         (
             b"HTTP/1.1 200 OK\r\ncontent-type: image/png\r\ncontent-encoding: gzip\r\ncontent-length: 0\r\n\r\n",
-            "it is compressed, though that was not asked for.",
+            "it is compressed, although that was not requested.",
         ),
         (b"garbage\r\n\r\n", "the server could not be reached."),
         (b"HTTP/1.1 200 OK\r\ncontent-type: image/png\r\ncontent-length: 9\r\n\r\nhalf", "the server could not be reached."),

@@ -91,7 +91,7 @@ async def test_an_answer_finds_its_question_among_many() -> None:
 
 async def test_a_question_that_nobody_answers_is_given_up() -> None:
     async with linked() as ends:
-        with pytest.raises(ServerError, match="lost touch"):
+        with pytest.raises(ServerError, match="lost their connection"):
             await ends.near.request(GetSnapshot(), timeout_s=0)
 
 
@@ -101,9 +101,9 @@ async def test_questions_fail_when_the_other_end_is_gone() -> None:
         while not ends.got:  # noqa: ASYNC110 - the other end sets no event
             await asyncio.sleep(0)
         ends.far.close()
-        with pytest.raises(ServerError, match="lost touch"):
+        with pytest.raises(ServerError, match="lost their connection"):
             await waiting
-        with pytest.raises(ServerError, match="lost touch"):
+        with pytest.raises(ServerError, match="lost their connection"):
             await ends.near.request(GetSnapshot())
         ends.near.send(OperatorNotice("to nobody"))
 

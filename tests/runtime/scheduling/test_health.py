@@ -47,7 +47,7 @@ async def meanwhile(pool, engine, happens):
         tasks.create_task(HealthChecker(pool, 3600, lambda _id: None).check_all())
         await engine.is_asked.wait()
         happens()
-        engine.may_say.set_configuration()
+        engine.may_say.set()
     return [each.state for each in pool.workers()]
 
 

@@ -142,8 +142,8 @@ async def test_those_whose_place_stays_the_same_are_told_so_now_and_then():
         second = visit()
         async with asyncio.timeout(10):
             while len(second.told) < 5:
-                second.mark_changed.clear()
-                await second.mark_changed.wait()
+                second.changed.clear()
+                await second.changed.wait()
         assert set(second.told) == {(1, 1, None)}
         await first.leave()
         await (await second.served()).leave()

@@ -191,7 +191,14 @@ def test_what_a_worker_was_before_it_came_back_does_not_count():
 
 
 def test_nothing_comes_of_what_cant_happen_to_a_worker():
-    assert {event for table in TRANSITIONS.values() for event in table} == {"drain", "resume", "quarantine", "lose", "release", "find"}
+    assert {event for table in TRANSITIONS.values() for event in table} == {
+        "drain",
+        "resume",
+        "quarantine",
+        "go_offline",
+        "release",
+        "go_online",
+    }
     pool = WorkerPool()
     pool.add_worker(worker("w"), 0)
     pool.drain("w")
@@ -263,7 +270,7 @@ def test_a_key_whose_tickets_wait_no_longer_may_have_others():
     assert pool.request_lease("mine too", wants(key="me"), 5).state == "queued"
 
 
-@pytest.mark.parametrize(("what", "state"), [("drain", "draining"), ("lose", "offline")])
+@pytest.mark.parametrize(("what", "state"), [("drain", "draining"), ("mark_offline", "offline")])
 def test_a_worker_that_gets_nobody_anyway_is_not_put_aside_and_then_back(what, state):
     pool = WorkerPool(PoolRules(max_failures=1, quarantine_s=60))
     pool.add_worker(worker("w"), 0)
@@ -410,20 +417,20 @@ class History(RuleBasedStateMachine):
 
     def is_held(self, ticket):
         key = ticket.requirements.key_id
-        return bool(key) and sum(other.requirements.key_id == key for other in self.serving) >= self.rules.serving_per_key
+        return bool(key) and sum(other.requirements.key_id == key for other in self.serving) >= self.rules.max_serving_per_key
 
     @precondition(lambda self: self.waiting)
     @rule(choice=st.randoms())
     def give_up(self, choice):
-        ticket = choice.tool_choice(self.waiting)
+        ticket = choice.choice(self.waiting)
         self.waiting.remove(ticket)
         self.ended.append(ticket)
         self.given(self.pool.end_ticket(ticket, self.now, outcome="gave_up"))
 
-    @precondition(lambda self: self.serving_counts)
+    @precondition(lambda self: self.serving)
     @rule(choice=st.randoms(), outcome=st.sampled_from(["served", "failed", "gave_up"]), comes_again=st.booleans())
     def leave(self, choice, outcome, comes_again):
-        ticket = choice.tool_choice(self.serving)
+        ticket = choice.choice(self.serving)
         self.serving.remove(ticket)
         self.given(self.pool.end_ticket(ticket, self.now, outcome=outcome))
         if not comes_again:
@@ -441,11 +448,11 @@ class History(RuleBasedStateMachine):
     def offer(self, id, model, kinds, slots):
         self.given(self.pool.add_worker(worker(id, model, kinds, slots), self.now))
 
-    @rule(id=st.sampled_from("uvw"), what=st.sampled_from(["withdraw", "drain", "lose"]))
+    @rule(id=st.sampled_from("uvw"), what=st.sampled_from(["remove_worker", "drain", "mark_offline"]))
     def goes(self, id, what):
         getattr(self.pool, what)(id)
 
-    @rule(id=st.sampled_from("uvw"), what=st.sampled_from(["find", "resume"]))
+    @rule(id=st.sampled_from("uvw"), what=st.sampled_from(["mark_online", "resume"]))
     def is_back(self, id, what):
         self.given(getattr(self.pool, what)(id, self.now))
 
@@ -483,13 +490,15 @@ class History(RuleBasedStateMachine):
     @invariant()
     def limits_hold(self):
         for key in self.KEYS[1:]:
-            assert sum(ticket.requirements.key_id == key for ticket in self.serving) <= self.rules.serving_per_key
+            assert sum(ticket.requirements.key_id == key for ticket in self.serving) <= self.rules.max_serving_per_key
 
     @invariant()
     def nobody_waits_whom_a_worker_with_room_could_serve(self):
         for each in self.pool.workers():
-            room = each.worker.slots is None or each.lease_count < (1 if each.failure_count >= self.rules.failures else each.worker.slots)
-            if each.condition != "well" or not room or (each.failure_count >= self.rules.failures and each.lease_count):
+            room = each.worker.slots is None or each.lease_count < (
+                1 if each.failure_count >= self.rules.max_failures else each.worker.slots
+            )
+            if each.condition != "well" or not room or (each.failure_count >= self.rules.max_failures and each.lease_count):
                 continue
             for ticket in self.waiting:
                 fits = ticket.requirements.model == each.worker.model and ticket.requirements.kind in each.worker.kinds

@@ -86,12 +86,12 @@ def test_a_killed_process_ends_its_own_conversations_and_no_others_and_is_replac
                 assert isinstance(await first.end_of("resp_1"), events.ResponseFailed)
                 assert isinstance(await second.end_of("resp_2"), events.ResponseFailed)
                 count = len(third.words)
-                await third.text_until(lambda words: len(words) > count + 5)
+                await third.until(lambda words: len(words) > count + 5)
                 assert not third.of(events.ResponseFailed, events.EngineLost)
             async with answering(one, "resp_4") as heard:
                 assert heard.words
             assert one.pid != killed
-        assert notices == [f"The process of the model 'm', {killed}, was killed by SIGKILL and is replaced."]
+        assert notices == [f"The process of the model 'm', {killed}, was killed by SIGKILL; it is being replaced."]
 
     play(scenario)
 
@@ -143,7 +143,7 @@ def test_whoever_asks_a_process_that_has_just_been_killed_is_answered_by_the_nex
 
 def test_what_is_asked_while_there_is_no_process_fails_when_there_is_none_soon():
     async def scenario():
-        async with running(child(back_s=0.01, pauses_s=(60.0,))) as engine:
+        async with running(child(restart_s=0.01, backoff_s=(60.0,))) as engine:
             heard = Heard()
             async with engine.open(SETTINGS, heard) as conversation:
                 os.kill(engine.pid, signal.SIGKILL)
@@ -174,7 +174,7 @@ def test_a_process_that_is_silent_is_killed_and_replaced():
 
 def test_while_a_process_is_being_replaced_whoever_asks_waits_a_moment_and_then_is_told_when_to_try_again():
     async def scenario():
-        async with running(child(back_s=0.01, pauses_s=(60.0,))) as engine:
+        async with running(child(restart_s=0.01, backoff_s=(60.0,))) as engine:
             async with answering(engine, "resp_1") as heard:
                 os.kill(engine.pid, signal.SIGKILL)
                 await heard.end_of("resp_1")
@@ -240,7 +240,7 @@ def test_notices_of_a_process_are_its_servers(tmp_path):
             from antiphon.engines.scripted import engine as scripted
 
             def build(model, options, place):
-                place.notice(f"{model} is made in {place.base} with {options}, {sorted(place.secrets)}")
+                place.notice(f"{model} is made in {place.base_folder} with {options}, {sorted(place.secrets)}")
                 return scripted.build(model, {}, place)
         """)
     )
@@ -253,7 +253,7 @@ def test_notices_of_a_process_are_its_servers(tmp_path):
             assert notices == [f"m is made in {tmp_path} with {{'key_env': 'MINE'}}, ['MINE']"]
 
     before = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = str(tmp_path)
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(tmp_path), before or ""])
     try:
         play(scenario)
     finally:
@@ -265,13 +265,13 @@ def test_notices_of_a_process_are_its_servers(tmp_path):
 SERVER = """
     import asyncio, sys
     from pathlib import Path
-    from antiphon.engine_api.engine import Place
+    from antiphon.engine_api.engine import BuildContext
     from antiphon.engines.scripted.engine import build
-    from antiphon.runtime.workers.child_engine import embedded
+    from antiphon.runtime.workers.child_engine import embedded_engine
 
     async def main():
-        place = Place(weights=Path(), base=Path())
-        engine = embedded("antiphon.engines.scripted.engine", "m", {}, place, build("m", {}, place).abilities)
+        place = BuildContext(weights_folder=Path(), base_folder=Path())
+        engine = embedded_engine("antiphon.engines.scripted.engine", "m", {}, place, build("m", {}, place).capabilities)
         await engine.start()
         print(engine.pid, flush=True)
         await asyncio.Event().wait()

@@ -56,7 +56,7 @@ def test_a_worker_that_is_drained_takes_nobody_and_hangs_up_after_the_last():
 def test_a_worker_that_is_drained_but_does_not_hang_up_is_there_with_nobody_until_it_is_resumed():
     async def scenario():
         left = []
-        async with bare_server(ScriptedEngine(Script()), freed=left.append) as (serving, bare):
+        async with bare_server(ScriptedEngine(Script()), on_closed=left.append) as (serving, bare):
             bare.send(pack_frame(OpenConversation(1, SETTINGS)))
             await bare.frame(ConversationOpened)
             serving.drain(hangs_up=False)
@@ -83,7 +83,7 @@ def test_a_worker_that_is_drained_but_does_not_hang_up_is_there_with_nobody_unti
 def test_an_operators_drain_reaches_the_worker_once_and_not_at_all_where_it_came_from_there():
     async def scenario():
         drained = []
-        async with bare_worker(drained=lambda: drained.append(True)) as (remote, bare):
+        async with bare_worker(on_drain=lambda: drained.append(True)) as (remote, bare):
             bare.send(pack_frame(HELLO))
             await remote.start()
             remote.drain()
@@ -93,7 +93,7 @@ def test_an_operators_drain_reaches_the_worker_once_and_not_at_all_where_it_came
             await bare.frame(WorkerDismissed)
             assert not any(isinstance(frame, Drain) for frame in bare.came)
             assert 0 <= remote.silent_s < 10
-        async with bare_worker(drained=lambda: drained.append(True)) as (remote, bare):
+        async with bare_worker(on_drain=lambda: drained.append(True)) as (remote, bare):
             bare.send(pack_frame(HELLO) + pack_frame(Drain()))
             await until(lambda: remote.is_draining)
             remote.drain()
@@ -108,7 +108,7 @@ def test_an_operators_drain_reaches_the_worker_once_and_not_at_all_where_it_came
 def test_a_worker_that_was_drained_is_resumed_unless_it_is_ending():
     async def scenario():
         drained = []
-        async with bare_worker(drained=lambda: drained.append(True)) as (remote, bare):
+        async with bare_worker(on_drain=lambda: drained.append(True)) as (remote, bare):
             bare.send(pack_frame(HELLO))
             await remote.start()
             remote.resume()

@@ -14,7 +14,7 @@ from antiphon.engines.remote.engine import BACKLOG_LIMIT_BYTES, PAUSED_OUTPUT_LI
 from antiphon.engines.scripted.engine import ScriptedEngine
 from antiphon.engines.scripted.script import Script
 from antiphon.errors import ApiError, ClientError, ServerError
-from antiphon.runtime.workers.server import MAX_QUESTIONS
+from antiphon.runtime.workers.server import MAX_REQUESTS
 from antiphon.wire.internal.worker_link import (
     VERSION,
     CloseConversation,
@@ -45,7 +45,7 @@ def slow(**more):
 class Engine:
     """An engine that does as it is told, and can be kept from leaving."""
 
-    abilities = Capabilities(counts_tokens=True)
+    capabilities = Capabilities(counts_tokens=True)
 
     def __init__(self):
         self.told, self.open_now, self.is_paused = [], 0, False
@@ -85,7 +85,7 @@ class Engine:
             await self.may_leave.wait()
             self.open_now -= 1
 
-    def tell(self, word):
+    def send(self, word):
         if isinstance(word, commands.Prepare):
             raise EngineOverrun("it sees enough")
         if isinstance(word, commands.Respond) and not word.history:
@@ -347,8 +347,8 @@ def test_questions_are_answered_by_the_engine_and_fail_as_it_does():
 def test_more_questions_than_there_is_room_for_are_refused():
     async def scenario():
         async with linked(Engine()) as (remote, _), asyncio.TaskGroup() as tasks:
-            hanging = [tasks.create_task(remote.count(ask("x", instructions="hang"))) for _ in range(MAX_QUESTIONS)]
-            await turns_of_the_loop(lambda: len(remote._pending_requests) == MAX_QUESTIONS)
+            hanging = [tasks.create_task(remote.count(ask("x", instructions="hang"))) for _ in range(MAX_REQUESTS)]
+            await turns_of_the_loop(lambda: len(remote._pending_requests) == MAX_REQUESTS)
             with pytest.raises(ApiError) as refused:
                 await remote.count(ask("x"))
             assert refused.value.code == "worker_busy"
@@ -364,7 +364,7 @@ def test_more_questions_than_there_is_room_for_are_refused():
 def test_a_worker_that_is_gone_breaks_what_it_was_saying_and_loses_every_conversation():
     async def scenario():
         reasons = []
-        async with bare_worker(gone=reasons.append) as (remote, bare):
+        async with bare_worker(on_gone=reasons.append) as (remote, bare):
             bare.send(pack_frame(HELLO))
             await remote.start()
             assert remote.capabilities.context_window == 77
@@ -456,7 +456,7 @@ def test_a_worker_that_does_not_say_what_it_is_is_not_waited_for():
 def test_a_server_that_is_gone_is_left_by_every_engine():
     async def scenario():
         engine, lost = Engine(), []
-        async with bare_server(engine, lost=lost.append) as (_, bare):
+        async with bare_server(engine, on_lost=lost.append) as (_, bare):
             bare.send(
                 pack_frame(OpenConversation(1, SETTINGS))
                 + pack_frame(OpenConversation(2, SETTINGS))
@@ -501,7 +501,7 @@ GARBAGE = [b"\xff\xff\xff\xff", b"\0\0\0\1\xc1", pack_frame(Hello(version=1, abi
 def test_garbage_ends_the_link_at_either_end_and_every_conversation_with_it(garbage):
     async def scenario():
         reasons, heard, engine = [], Heard(), Engine()
-        async with bare_worker(gone=reasons.append) as (remote, bare):
+        async with bare_worker(on_gone=reasons.append) as (remote, bare):
             bare.send(pack_frame(HELLO))
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(answer_opens(bare, 1))
@@ -510,7 +510,7 @@ def test_garbage_ends_the_link_at_either_end_and_every_conversation_with_it(garb
                     await heard.until(lambda words: words)
                     assert isinstance(heard.words[0], events.EngineLost)
             assert "frame" in reasons[0]
-        async with bare_server(engine, lost=reasons.append) as (_, bare):
+        async with bare_server(engine, on_lost=reasons.append) as (_, bare):
             bare.send(pack_frame(OpenConversation(1, SETTINGS)))
             await bare.frame(ConversationOpened)
             bare.send(garbage)

@@ -161,7 +161,7 @@ def test_a_worker_with_a_wrong_key_says_so_once_and_tries_again(base_url):
 
 def test_a_server_that_is_not_there_is_told_of_in_words():
     with joined(f"http://127.0.0.1:{free_port()}") as worker:
-        worker.until("could not be joined: nothing listens there.")
+        worker.until("could not be joined: nothing listens at this address.")
 
 
 # What joins
@@ -260,7 +260,7 @@ def test_a_worker_that_the_operator_drains_says_how_many_are_left_and_stays_with
         worker.until("Joined")
         with answering(base_url):
             told(base_url, "POST", f"/workers/{far(base_url)['worker_id']}/drain")
-            worker.until("drains this worker")
+            worker.until("drained this worker")
             worker.until("Draining: 1 session left.")
         worker.until("Drained: no sessions left. This worker stays joined")
         assert (far(base_url)["status"], far(base_url)["taken"]) == ("draining", 0)
@@ -282,7 +282,7 @@ def test_a_worker_that_the_operator_removes_ends_after_its_last_session(base_url
         worker.until("Joined")
         with answering(base_url):
             told(base_url, "DELETE", f"/workers/{far(base_url)['worker_id']}")
-            worker.until("has removed this worker")
+            worker.until("removed this worker")
             assert not [each for each in told(base_url, "GET", "/workers")["workers"] if each["model"] == "far"]
         worker.ended()
 
@@ -297,7 +297,7 @@ def test_a_worker_that_was_drained_is_so_still_when_it_joins_again(tmp_path):
             told(base_url, "POST", f"/workers/{far(base_url)['worker_id']}/drain")
             worker.until("Drained")
         with serving(tmp_path, port):
-            worker.until("and takes no sessions, as it was drained")
+            worker.until("but takes no sessions, as it was drained")
             while not any(each["status"] == "draining" for each in told(base_url, "GET", "/workers")["workers"]):
                 pass
             assert asked(base_url)[1]["code"] == "worker_busy"
@@ -315,7 +315,7 @@ def test_a_worker_that_is_resumed_answers_again_also_when_it_joins_again(tmp_pat
             assert asked(base_url)[1]["code"] == "worker_busy"
             assert told(base_url, "POST", f"/workers/{far(base_url)['worker_id']}/resume")["status"] == "idle"
             assert asked(base_url) == (200, "Hi")
-            worker.until("resumes this worker: sessions are taken again.")
+            worker.until("resumed this worker: it takes sessions again.")
         with serving(tmp_path, port):
             worker.until("Joined", 2)
             assert far(base_url)["status"] == "idle"
@@ -360,7 +360,7 @@ def test_a_worker_that_is_told_to_stop_while_it_dials_ends_at_once():
             connection, _ = silent.accept()
             worker.stop()
             connection.close()
-        assert worker.notices == ["Stopping: no more sessions are taken; there are no sessions."]
+        assert worker.notices == ["Stopping: this worker takes no more sessions; no sessions are running."]
 
 
 def test_a_server_that_hangs_up_instead_of_answering_is_dialled_again():
@@ -543,7 +543,7 @@ def test_a_worker_that_is_told_to_stop_cuts_short_what_takes_longer_than_it_may(
         thread.join(20)
         assert [status for status, _ in answers] == [503]
         lines = process.stderr.read().splitlines()
-        assert lines[1:] == ["antiphon: Draining: 1 session left.", "antiphon: Cut short: 1 session, as the time is over."]
+        assert lines[1:] == ["antiphon: Draining: 1 session left.", "antiphon: Time is up: 1 session cut short."]
 
 
 def test_five_hundred_workers_that_come_and_go_leave_nothing_behind(base_url):

@@ -40,7 +40,7 @@ class Stage:
         opening: set when a conversation may begin; likewise `leaving`, when it may be left.
     """
 
-    abilities = Capabilities(full_duplex=True)
+    capabilities = Capabilities(full_duplex=True)
 
     def __init__(self):
         self.opening, self.leaving = asyncio.Event(), asyncio.Event()
@@ -85,7 +85,7 @@ class Stage:
             while await self.at.get() != point:
                 pass
 
-    def tell(self, word):
+    def send(self, word):
         if self.is_full:
             raise EngineOverrun("too much is waiting")
         self.told.append(word)

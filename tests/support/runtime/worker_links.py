@@ -63,7 +63,7 @@ async def linked(engine, slots=None, **remotely):
             await plugged(theirs, serving.endpoint)
             await plugged(ours, remote.endpoint)
             serving.serve(engine)
-            serving.endpoint.send(Hello(version=VERSION, abilities=engine.abilities, slots=slots))
+            serving.endpoint.send(Hello(version=VERSION, abilities=engine.capabilities, slots=slots))
             await remote.start()
             yield remote, serving
             await remote.stop()

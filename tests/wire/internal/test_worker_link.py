@@ -67,9 +67,9 @@ def through(frame, decoder):
 def words_of(union):
     """One word of each kind, with what must be given."""
     required = {"id": "x", "text": "words", "pcm": b"\0\1", "call_id": "c", "name": "n", "item": {"a": 1}, "event": {"a": [None]}}
-    required |= {"message": "m", "code": "c", "metrics": {"kv": 1}, "annotation": {"a": 1.5}, "sealed": "s", "transcript": "t", "at_ms": 1}
+    required |= {"message": "m", "code": "c", "metrics": {"kv": 1}, "annotation": {"a": 1.5}, "content": "s", "transcript": "t", "at_ms": 1}
     required |= {"input_tokens": 1, "output_tokens": 2, "start_s": 0.5, "end_s": 1.5, "position": 1, "queue_length": 2, "jpeg": b"\xff"}
-    required |= {"ask": ASK, "history": HISTORY}
+    required |= {"request": ASK, "history": HISTORY}
     for kind in get_args(union):
         yield kind(**{field.name: required[field.name] for field in msgspec.structs.fields(kind) if field.required})
 
@@ -116,11 +116,11 @@ def test_a_frame_that_is_too_long_is_refused_before_it_has_come():
         b"\xc1",
         b"\x91" * 100_000,
         msgspec.msgpack.encode(["Shout", 1]),
-        msgspec.msgpack.encode(["Leave", "1"]),
-        msgspec.msgpack.encode(["Open", 1, {"model": 1}]),
-        msgspec.msgpack.encode(["Told", 1, [{"word": "Hear", "pcm": "text"}]]),
-        msgspec.msgpack.encode(["Told", 1, [{"word": "Sound", "id": "x", "pcm": b""}]]),
-        b"\x93\xa4Told\x01\x91\x82\xa4word\xa6Cancel\xa2id\xa2\xff\xfe",
+        msgspec.msgpack.encode(["CloseConversation", "1"]),
+        msgspec.msgpack.encode(["OpenConversation", 1, {"model": 1}]),
+        msgspec.msgpack.encode(["EngineCommands", 1, [{"word": "AppendAudio", "pcm": "text"}]]),
+        msgspec.msgpack.encode(["EngineCommands", 1, [{"word": "AudioDelta", "id": "x", "pcm": b""}]]),
+        b"\x93\xaeEngineCommands\x01\x91\x82\xa4word\xa6Cancel\xa2id\xa2\xff\xfe",
     ],
     ids=range(9),
 )

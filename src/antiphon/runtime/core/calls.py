@@ -1,7 +1,7 @@
 """
-Calls: sessions that outlive the request which began them, and that more than one client may have a part in.
+Calls: sessions that outlive the request that began them, and that several clients may share.
 
-A call's first client is whoever called. Those who join it later, over a WebSocket, hear and say the same events.
+The first client is the caller. Sideband clients join later, over a WebSocket; they send and get the same events.
 """
 
 import asyncio
@@ -14,23 +14,24 @@ from antiphon.runtime.core.driver import Driver, SessionClient
 from antiphon.runtime.core.ids import new_id
 from antiphon.runtime.core.taps import Tap
 from antiphon.wire.realtime.server_events import ResponseOutputAudioDelta, SessionCreated, SessionUpdated
+from antiphon.wire.realtime.session import Session, TranscriptionSession
 
 MAX_SIDEBAND_CLIENTS = 8
-"""The most clients that join one call."""
+"""Sideband clients of one call at the same time."""
 
 
 class Call:
     """
-    One call, which its driver takes for the client.
+    One call; to its driver it is the client.
 
     Args:
-        caller: whoever called.
+        caller: the first client.
 
     Attributes:
-        id: its name, for whoever may join or end it.
-        tenant: who may.
-        tap: hears what any of the clients says.
-        driver: of its session; there once it has begun.
+        id: by which others join or end the call.
+        tenant: whose keys may do that.
+        tap: observes the events of all clients.
+        driver: of the session; None until that begins.
     """
 
     def __init__(self, id: str, tenant: str, caller: SessionClient, tap: Tap) -> None:
@@ -40,10 +41,10 @@ class Call:
         self.driver: Driver | None = None
         self._caller = caller
         self._sideband_clients: list[SessionClient] = []
-        self._session: Any = None
+        self._session: Session | TranscriptionSession | None = None
 
     def send(self, event: Any) -> None:
-        """Take an event for all of them; sound is for whoever called alone, who hears it elsewhere."""
+        # Audio goes to the caller alone, who plays it; sideband clients only follow and control the session.
         self._caller.send(event)
         if type(event) is SessionCreated or type(event) is SessionUpdated:
             self._session = event.session
@@ -52,29 +53,26 @@ class Call:
                 client.send(event)
 
     def flush(self) -> None:
-        """What was sent may leave."""
         self._caller.flush()
         for client in self._sideband_clients:
             client.flush()
 
-    def close(self, fault: ApiError | None) -> None:
-        """The session is over."""
-        self._caller.close(fault)
+    def close(self, error: ApiError | None) -> None:
+        self._caller.close(error)
         for client in self._sideband_clients:
-            client.close(fault)
+            client.close(error)
 
     @contextlib.contextmanager
     def attach(self, client: SessionClient) -> Iterator[None]:
         """
-        Have one more client; it is first told of the session as it is.
+        Add a sideband client; it first gets `session.created` with the present session.
 
         Raises:
             ClientError: there are too many.
         """
         if len(self._sideband_clients) >= MAX_SIDEBAND_CLIENTS:
-            raise ClientError(
-                f"There are {MAX_SIDEBAND_CLIENTS} connections to this call already.", status=429, code="too_many_connections"
-            )
+            raise ClientError(f"This call already has {MAX_SIDEBAND_CLIENTS} connections.", status=429, code="too_many_connections")
+        assert self._session is not None
         client.send(SessionCreated(event_id=new_id("event"), session=self._session))
         self._sideband_clients.append(client)
         try:
@@ -84,7 +82,7 @@ class Call:
 
 
 class ActiveCalls:
-    """The calls under way in this process."""
+    """The calls of this process."""
 
     def __init__(self) -> None:
         self._calls: dict[str, Call] = {}
@@ -94,7 +92,7 @@ class ActiveCalls:
         return len(self._tasks)
 
     def start(self, coroutine: Coroutine[Any, Any, None], name: str) -> None:
-        """Have a call's work done, from here to its end."""
+        """Run a call in a task of its own."""
         # It lives longer than the request that begins it; `close` waits for it.
         task = asyncio.create_task(coroutine, name=name)  # noqa: TID251
         self._tasks.add(task)
@@ -102,7 +100,7 @@ class ActiveCalls:
 
     @contextlib.contextmanager
     def track(self, call: Call) -> Iterator[None]:
-        """Let a call be found from its beginning to its end."""
+        """Make a call findable while this is entered."""
         self._calls[call.id] = call
         try:
             yield
@@ -114,7 +112,7 @@ class ActiveCalls:
         The call of that id.
 
         Raises:
-            ClientError: 404; there is none, or it is another tenant's.
+            ClientError: 404; there is none, or it belongs to another tenant.
         """
         call = self._calls.get(call_id)
         if call is None or call.tenant != tenant:
@@ -122,7 +120,7 @@ class ActiveCalls:
         return call
 
     async def close(self) -> None:
-        """End those that are left; idempotent."""
+        """Cancel the remaining calls; idempotent."""
         for task in self._tasks:
             task.cancel()
         if self._tasks:

@@ -1,8 +1,8 @@
 """
-The driver: performs what a session decides, and is the only place where sessions, engines, stores and clients meet.
+The driver: performs a session's effects; the only place where sessions, engines, stores and clients meet.
 
-Whoever receives an event calls the session, performs the effects and is done: no queue, no task switch, no `await` on the way of a
-token. Only a `Persist` takes time; what must follow it waits in order while the engine already works.
+The callback that receives an event calls the session and performs its effects at once: a token passes no queue, no task switch and no
+`await`. Only a `Persist` takes time; effects that must follow it wait in order, while the engine already works.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
 from antiphon.engine_api import commands, events as engine_events
-from antiphon.engine_api.engine import Engine, EngineConversation, EngineOverrun
+from antiphon.engine_api.engine import Engine, EngineConversation, EngineOverrun, overrun_event
 from antiphon.engine_api.options import ConversationSettings
 from antiphon.errors import ApiError, ServerError
 from antiphon.protocols.session import (
@@ -37,23 +37,23 @@ from antiphon.runtime.core.metrics import Metrics
 from antiphon.stores.base import Store
 
 BATCH_SIZE = 256
-"""The most words that are handled, and leave, at once: a client can be told to be behind only between two writes."""
+"""Events handled, and written, at once: that a client is behind is only noticed between two writes."""
 
 MAX_PENDING_EVENTS = 16 * BATCH_SIZE
-"""With more words waiting to be handled the engine is told to wait, as by a client that is behind: it may be quicker than this process."""
+"""The engine is paused above this number of unhandled events, as by a slow client: it may be faster than this process."""
 
 
 class SessionClient(Protocol):
-    """Whoever the session talks to, as the driver sees it."""
+    """The driver's side of a client."""
 
     def send(self, event: Any) -> None:
-        """Take a wire event; it need not leave before `flush`."""
+        """Send a wire event; it may be buffered until `flush`."""
 
     def flush(self) -> None:
-        """What was sent may leave, in one write."""
+        """Write what was sent, at once."""
 
-    def close(self, fault: ApiError | None) -> None:
-        """Nothing more comes; `fault` says why where it was not the plain end."""
+    def close(self, error: ApiError | None) -> None:
+        """End the connection; `error` is why, None for a normal end."""
 
 
 class Driver:
@@ -61,7 +61,7 @@ class Driver:
     Drives one session between its client, its engine and the store, from `run` until the session closes.
 
     Args:
-        spend: takes the tokens of each answer, from sessions that say so as it ends.
+        count_tokens: takes the tokens of each response, from sessions that report them with `CountTokens`.
     """
 
     def __init__(
@@ -98,13 +98,13 @@ class Driver:
         self, engine: Engine, settings: ConversationSettings, opening: Any, meanwhile: Callable[[], Awaitable[None]] | None = None
     ) -> None:
         """
-        The whole session, begun with the client's `opening` message; returns when it has closed and all is kept.
+        Run the whole session, which begins with the client's `opening` message; returns when it has closed and all is stored.
 
         Args:
-            meanwhile: awaited once it has begun, in the same task: a task more would cost as much as several tokens.
+            meanwhile: awaited once the session has begun, in the same task: another task would cost as much as several tokens.
 
         Raises:
-            ApiError: the engine could not be reached to begin with.
+            ApiError: the engine could not be opened.
         """
         async with asyncio.TaskGroup() as self._tasks, engine.open(settings, self.deliver) as self._conversation:
             self.receive(FromClient(opening, self._clock()))
@@ -120,11 +120,11 @@ class Driver:
                 self._wake_at(None)
 
     def receive_from_client(self, message: Any) -> None:
-        """The client sent another message."""
+        """Handle another message from the client."""
         self.receive(FromClient(message, self._clock()))
 
     def deliver(self, events: Sequence[engine_events.EngineEvent]) -> None:
-        """Take events from the engine, at any time; what arrived together leaves together."""
+        """Handle events from the engine, at any time; events that came together are written together."""
         if len(events) > BATCH_SIZE or self._pending_events:
             self._postpone(events)
         elif self._is_performing:
@@ -140,57 +140,57 @@ class Driver:
             self._handle_batch()
 
     def _handle_batch(self) -> None:
-        """Handle some of what the engine said too much of at once, and the rest when others have had their turn."""
+        """Handle one batch of the waiting events; the next batch follows after other callbacks of the loop."""
         if not self._pending_events or self._is_behind:
             return
-        words = [self._pending_events.popleft() for _ in range(min(BATCH_SIZE, len(self._pending_events)))]
-        self.receive(FromEngine(words, self._clock()))
+        batch = [self._pending_events.popleft() for _ in range(min(BATCH_SIZE, len(self._pending_events)))]
+        self.receive(FromEngine(batch, self._clock()))
         self._update_backpressure()
         if self._pending_events:
             asyncio.get_running_loop().call_soon(self._handle_batch)
 
     def hang_up(self) -> None:
-        """The client is gone; where that was before `run`, the session learns so once it has begun."""
+        """Report that the client is gone; before `run`, the session is told once it has begun."""
         if self._tasks is None:
             self._has_hung_up = True
         else:
             self.receive(Hangup(self._clock()))
 
-    def shut_down(self, fault: ApiError) -> None:
-        """It is to end, and its client told why; a session whose engine is not there yet learns so when it is."""
-        self._shutdown_error = fault
+    def shut_down(self, error: ApiError) -> None:
+        """End the session and tell the client why; before the engine is open, the session is told once it is."""
+        self._shutdown_error = error
         if self._conversation is not None:
-            self.receive(Shutdown(fault, self._clock()))
+            self.receive(Shutdown(error, self._clock()))
 
     def pause(self) -> None:
-        """The client is behind."""
+        """Stop writing: the client is behind."""
         self._is_behind = True
         self._update_backpressure()
 
     def resume(self) -> None:
-        """The client has caught up."""
+        """Go on writing."""
         self._is_behind = False
         self._update_backpressure()
         self._handle_batch()
 
     def _update_backpressure(self) -> None:
-        """Have the engine wait where it is ahead of its client, or of this process, by too much."""
-        most = MAX_PENDING_EVENTS // 2 if self._is_engine_paused else MAX_PENDING_EVENTS  # so that it does not go to and fro
-        held_back = self._is_behind or len(self._pending_events) > most
-        if held_back is self._is_engine_paused or self._conversation is None:
+        """Pause the engine while it is too far ahead of its client, or of this process."""
+        limit = MAX_PENDING_EVENTS // 2 if self._is_engine_paused else MAX_PENDING_EVENTS  # apart, so that it does not toggle
+        is_paused = self._is_behind or len(self._pending_events) > limit
+        if is_paused is self._is_engine_paused or self._conversation is None:
             return
-        self._is_engine_paused = held_back
-        if held_back:
+        self._is_engine_paused = is_paused
+        if is_paused:
             self._conversation.pause()
         else:
             self._conversation.resume()
 
     def receive(self, event: Event) -> None:
         """
-        Give the session an event and perform what it decides.
+        Give the session an event and perform its effects.
 
-        What arrives meanwhile, such as an engine's answer to the command that is just being sent, is handled next: a session is never
-        entered twice.
+        Events that arrive meanwhile, such as an engine's answer to the command being sent, are handled next: a session is never entered
+        twice.
         """
         if self._is_performing:
             self._deferred_events.append(event)
@@ -219,8 +219,8 @@ class Driver:
         match effect:
             case Send(event):
                 self._client.send(event)
-            case SendToEngine(word):
-                self._send_to_engine(word)
+            case SendToEngine(command):
+                self._send_to_engine(command)
             case Persist(record):
                 assert self._tasks is not None
                 self._pending_persist = effect
@@ -229,17 +229,17 @@ class Driver:
                 self._count_tokens(tokens)
             case WakeAt(at):
                 self._wake_at(at)
-            case Close(fault):
-                self._client.close(fault)
+            case Close(error):
+                self._client.close(error)
                 self._close_event.set()
 
     def _send_to_engine(self, command: commands.EngineCommand) -> None:
-        if self._conversation is None:  # the session was over before the engine was there
+        if self._conversation is None:  # the session ended before the engine was open
             return
         try:
             self._conversation.send(command)
-        except EngineOverrun as full:
-            self.deliver((overrun_event(command, full),))
+        except EngineOverrun as error:
+            self.deliver((overrun_event(command, error),))
 
     def _wake_at(self, at: float | None) -> None:
         if self._timer is not None:
@@ -255,9 +255,9 @@ class Driver:
     async def _persist(self, record: ResponseRecord) -> None:
         try:
             await self._put(record)
-        except ApiError as fault:
-            self._persist_failed(record, fault)
-        except Exception as error:  # the session ends here, with all its client is owed
+        except ApiError as error:
+            self._persist_failed(record, error)
+        except Exception as error:  # a defect of the store must not leave the client without an end
             self._persist_failed(record, ServerError(f"The response could not be stored: {error}"))
         else:
             self._metrics.store_writes["kept"] += 1
@@ -266,23 +266,15 @@ class Driver:
             self._perform(effects)
 
     async def _put(self, record: ResponseRecord) -> None:
-        """Keep a record; what was deleted since it was announced stays deleted."""
+        """Store a record; one that was deleted since the response was announced stays deleted."""
         if not self._is_stored:
             await self._store.put(record)
             self._is_stored = True
         elif not await self._store.put_if_unfinished(record) and await self._store.get(record.tenant, record.id):
-            await self._store.put(record)  # another server had taken this one for dead, and called the response failed
+            await self._store.put(record)  # another server took this one for dead and marked the response failed
 
-    def _persist_failed(self, record: ResponseRecord, fault: ApiError) -> None:
+    def _persist_failed(self, record: ResponseRecord, error: ApiError) -> None:
         self._metrics.store_writes["failed"] += 1
         self._pending_persist = None
         self._pending_effects.clear()
-        self.receive(PersistFailed(record, fault, self._clock()))
-
-
-def overrun_event(command: commands.EngineCommand, error: EngineOverrun) -> engine_events.EngineEvent:
-    """What the session hears of a word that the engine had no room for."""
-    fault = error.api_error()
-    if isinstance(command, commands.Respond | commands.Cancel):
-        return engine_events.ResponseFailed.from_error(command.id, fault)
-    return engine_events.EngineError(message=fault.message, code=fault.code)
+        self.receive(PersistFailed(record, error, self._clock()))

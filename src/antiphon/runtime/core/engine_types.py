@@ -1,4 +1,4 @@
-"""The engines that there are, by the names that they have in the configuration."""
+"""The engines by their names in the configuration."""
 
 import importlib
 
@@ -14,19 +14,18 @@ ENGINES: dict[str, str] = {
     "scripted": "antiphon.engines.scripted.engine",
     "worker": "antiphon.engines.remote.engine",
 }
-"""Every engine by the name it has in the configuration; its module is loaded when a model asks for it."""
-
+"""The module of each engine; it is loaded when a model uses it."""
 
 NATIVE_ENGINES = frozenset({"local"})
-"""Engines that are native code in this machine's memory, and therefore have a process of their own where the settings say so."""
+"""Engines that run native code in this process, and get a process of their own if the settings say so."""
 
 
 def load_builder(engine: str) -> Build:
     """
-    What builds such an engine; only now is its module loaded.
+    Load an engine's module and return its `build`.
 
     Raises:
-        ServerError: there is none of that name.
+        ServerError: there is no engine of that name.
     """
     if engine not in ENGINES:
         raise ServerError(f"There is no engine '{engine}'; there are {quote_list(ENGINES)}.")

@@ -1,74 +1,165 @@
-"""The tap that counts a MiniCPM-o session."""
+"""The taps that count sessions: events, seconds of audio, responses and tokens."""
 
+import time
 from collections.abc import Callable
 from typing import Any
 
+from msgspec import UNSET
+
 from antiphon.runtime.core.metrics import Metrics
+from antiphon.wire.minicpmo import server_events as minicpmo
 from antiphon.wire.minicpmo.client_events import DuplexAppend
 from antiphon.wire.minicpmo.media import FLOAT_BYTES, RATE_IN_HZ, RATE_OUT_HZ
-from antiphon.wire.minicpmo.server_events import OutputDelta, ResponseDone, SessionClosed, Usage
+from antiphon.wire.realtime import server_events as realtime
+from antiphon.wire.realtime.client_events import InputAudioBufferAppend
+from antiphon.wire.realtime.response import Usage
+from antiphon.wire.realtime.session import PcmFormat
 
-IN_BYTES_PER_S, OUT_BYTES_PER_S = 2 * RATE_IN_HZ, FLOAT_BYTES * RATE_OUT_HZ
+PCM_BYTES_PER_S, G711_BYTES_PER_S = 48_000, 8_000
+
+MINICPMO_IN_BYTES_PER_S, MINICPMO_OUT_BYTES_PER_S = 2 * RATE_IN_HZ, FLOAT_BYTES * RATE_OUT_HZ
+"""Input is counted as decoded (s16le), output as sent (float32)."""
 
 
-class MinicpmoSessionMetrics:
+class SessionMetrics:
     """
-    Counts a session.
-
-    Args:
-        spend: takes the tokens of each answer.
+    What is counted of a session of either protocol; the base of one class for each.
 
     Attributes:
-        events_in: how many the client sent.
-        events_out: how many it was told.
-        responses: how many came to an end.
-        tokens: what they came to.
+        events_in: events from the client.
+        events_out: events to the client.
+        responses: responses that ended.
+        tokens: their tokens, as far as the engine reports them.
     """
 
-    def __init__(self, metrics: Metrics, model: str, count_tokens: Callable[[int], None] = lambda _tokens: None) -> None:
+    def __init__(self, metrics: Metrics, model: str) -> None:
         self.events_in = self.events_out = self.responses = self.tokens = 0
         self._metrics = metrics
         self._model = model
+
+    def on_client_event(self, _event: Any) -> None:
+        self.events_in += 1
+        self._metrics.session_events["in"] += 1
+
+    def on_server_event(self, _event: Any) -> None:
+        self.events_out += 1
+        self._metrics.session_events["out"] += 1
+
+    def _add_audio(self, direction: str, seconds: float) -> None:
+        self._metrics.session_sound_s[direction] += seconds
+
+    def _add_tokens(self, direction: str, tokens: int, audio_tokens: int) -> None:
+        self._metrics.tokens[self._model, direction] += tokens
+        self._metrics.audio_tokens[self._model, direction] += audio_tokens
+
+
+class RealtimeSessionMetrics(SessionMetrics):
+    """
+    Counts a Realtime session.
+
+    Args:
+        clock: seconds from any origin.
+    """
+
+    def __init__(self, metrics: Metrics, model: str, clock: Callable[[], float] = time.perf_counter) -> None:
+        super().__init__(metrics, model)
+        self._clock = clock
+        self._speech_end_at_s: float | None = None
+        self._in_bytes_per_s = self._out_bytes_per_s = PCM_BYTES_PER_S
+        self._observers: dict[type, Callable[[Any], None]] = {
+            realtime.SessionCreated: self._on_session,
+            realtime.SessionUpdated: self._on_session,
+            realtime.InputAudioBufferSpeechStopped: self._on_speech_stopped,
+            realtime.ResponseCreated: self._on_response_created,
+            realtime.ResponseOutputAudioDelta: self._on_audio_delta,
+            realtime.ResponseDone: self._on_response_done,
+        }
+
+    def on_client_event(self, event: Any) -> None:
+        super().on_client_event(event)
+        if type(event) is InputAudioBufferAppend:
+            self._add_audio("in", len(event.audio) / self._in_bytes_per_s)
+
+    def on_server_event(self, event: Any) -> None:
+        super().on_server_event(event)
+        if (observe := self._observers.get(type(event))) is not None:
+            observe(event)
+
+    def _on_session(self, event: realtime.SessionCreated | realtime.SessionUpdated) -> None:
+        audio = event.session.audio or None
+        self._in_bytes_per_s = _bytes_per_s(audio and audio.input and audio.input.format)
+        self._out_bytes_per_s = _bytes_per_s(audio and audio.output and audio.output.format)
+
+    def _on_response_created(self, event: realtime.ResponseCreated) -> None:
+        output = event.response.audio and event.response.audio.output
+        if output and output.format:
+            self._out_bytes_per_s = _bytes_per_s(output.format)
+
+    def _on_speech_stopped(self, _event: realtime.InputAudioBufferSpeechStopped) -> None:
+        self._speech_end_at_s = self._clock()
+
+    def _on_audio_delta(self, event: realtime.ResponseOutputAudioDelta) -> None:
+        self._add_audio("out", len(event.delta) / self._out_bytes_per_s)
+        if self._speech_end_at_s is not None:
+            self._metrics.first_sound[self._model].observe(self._clock() - self._speech_end_at_s)
+            self._speech_end_at_s = None
+
+    def _on_response_done(self, event: realtime.ResponseDone) -> None:
+        self._speech_end_at_s = None
+        self.responses += 1
+        self._metrics.session_responses[self._model, event.response.status] += 1
+        if event.response.usage is not None:
+            self._add_usage(event.response.usage)
+
+    def _add_usage(self, usage: Usage) -> None:
+        input_details, output_details = usage.input_token_details, usage.output_token_details
+        self._add_tokens("input", usage.input_tokens, 0 if input_details is UNSET else input_details.audio_tokens)
+        self._add_tokens("output", usage.output_tokens, 0 if output_details is UNSET else output_details.audio_tokens)
+        self.tokens += usage.total_tokens
+
+
+class MinicpmoSessionMetrics(SessionMetrics):
+    """
+    Counts a MiniCPM-o session.
+
+    Args:
+        count_tokens: takes the tokens of each response.
+    """
+
+    def __init__(self, metrics: Metrics, model: str, count_tokens: Callable[[int], None] = lambda _tokens: None) -> None:
+        super().__init__(metrics, model)
         self._count_tokens = count_tokens
         self._input_tokens = self._output_tokens = self._audio_in_tokens = self._audio_out_tokens = 0
 
     def on_client_event(self, event: Any) -> None:
-        """The client said this."""
-        self.events_in += 1
-        self._metrics.session_events["in"] += 1
+        super().on_client_event(event)
         if type(event) is DuplexAppend:
-            self._metrics.session_sound_s["in"] += len(event.pcm) / IN_BYTES_PER_S
+            self._add_audio("in", len(event.pcm) / MINICPMO_IN_BYTES_PER_S)
 
     def on_server_event(self, event: Any) -> None:
-        """The client is told this."""
-        self.events_out += 1
-        self._metrics.session_events["out"] += 1
-        if type(event) is OutputDelta:
-            self._on_output_delta(event)
-        elif type(event) is ResponseDone:
-            self._count_response()
-        if type(event) in (OutputDelta, ResponseDone, SessionClosed) and event.usage:
+        super().on_server_event(event)
+        if type(event) is minicpmo.OutputDelta:
+            if event.audio:
+                self._add_audio("out", len(event.audio) / MINICPMO_OUT_BYTES_PER_S)
+            if event.end_of_turn:
+                self.responses += 1
+        elif type(event) is minicpmo.ResponseDone:
+            self.responses += 1
+        if type(event) in (minicpmo.OutputDelta, minicpmo.ResponseDone, minicpmo.SessionClosed) and event.usage:
             self._add_usage(event.usage)
 
-    def _on_output_delta(self, event: OutputDelta) -> None:
-        if event.audio:
-            self._metrics.session_sound_s["out"] += len(event.audio) / OUT_BYTES_PER_S
-        if event.end_of_turn:
-            self._count_response()
-
-    def _count_response(self) -> None:
-        self.responses += 1
-
-    def _add_usage(self, usage: Usage) -> None:
-        """What the session has come to so far: each event says it of the whole of it."""
-        metrics, model = self._metrics, self._model
-        metrics.tokens[model, "input"] += usage.input_tokens - self._input_tokens
-        metrics.tokens[model, "output"] += usage.output_tokens - self._output_tokens
-        metrics.audio_tokens[model, "input"] += usage.input_token_details.audio_tokens - self._audio_in_tokens
-        metrics.audio_tokens[model, "output"] += usage.output_token_details.audio_tokens - self._audio_out_tokens
+    def _add_usage(self, usage: minicpmo.Usage) -> None:
+        """Count what is new: each event carries the totals of the session so far."""
+        audio_in, audio_out = usage.input_token_details.audio_tokens, usage.output_token_details.audio_tokens
+        self._add_tokens("input", usage.input_tokens - self._input_tokens, audio_in - self._audio_in_tokens)
+        self._add_tokens("output", usage.output_tokens - self._output_tokens, audio_out - self._audio_out_tokens)
         self._input_tokens, self._output_tokens = usage.input_tokens, usage.output_tokens
-        self._audio_in_tokens, self._audio_out_tokens = usage.input_token_details.audio_tokens, usage.output_token_details.audio_tokens
-        spent = usage.total_tokens - self.tokens
-        self.tokens = usage.total_tokens
-        if spent > 0:
-            self._count_tokens(spent)
+        self._audio_in_tokens, self._audio_out_tokens = audio_in, audio_out
+        new_tokens, self.tokens = usage.total_tokens - self.tokens, usage.total_tokens
+        if new_tokens > 0:
+            self._count_tokens(new_tokens)
+
+
+def _bytes_per_s(format: object) -> int:
+    """By a session's audio format; one that is unset or None is PCM."""
+    return PCM_BYTES_PER_S if not format or type(format) is PcmFormat else G711_BYTES_PER_S

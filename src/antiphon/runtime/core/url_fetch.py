@@ -1,8 +1,8 @@
 """
-Fetches what a client's URL names, as the client could have fetched it itself: from the public internet, and from nowhere else.
+Fetches what a client's URL names, from the public internet only: nothing that the client could not have fetched itself.
 
-A name is resolved once, every address of it is judged, and the connection goes to an address that was judged: a name that leads elsewhere
-a moment later gains nothing. Every redirect is judged as the first URL was.
+A name is resolved once, all its addresses are checked, and the connection goes to a checked address: a name that resolves differently a
+moment later (DNS rebinding) gains nothing. Each redirect is checked like the first URL.
 """
 
 import asyncio
@@ -25,23 +25,23 @@ from antiphon.errors import ClientError
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 Resolve = Callable[[str], Awaitable[Sequence[str]]]
-"""The addresses of a host's name; raises `OSError` where it has none."""
+"""The addresses of a host name; raises `OSError` if it has none."""
 
 CHUNK_BYTES = 1 << 16
 REDIRECT_STATUSES = (301, 302, 303, 307, 308)
 WEB_PORTS = (80, 443)
 FIRST_UNPRIVILEGED_PORT = 1024
-"""Below it only the web's own ports are asked: what listens there may take a request for something it is not."""
+"""Lower ports are refused except the web's: other services there might misread a request."""
 
 
 class FetchLimits(Struct, frozen=True, kw_only=True):
     """
-    What a fetch may take.
+    Limits of a fetch.
 
     Attributes:
-        content_types: what the answer's type must begin with, such as `image/`; empty for anything.
-        timeout_s: for all of it, redirects included.
-        allowed: networks that may be asked though they are not public.
+        timeout_s: for the whole fetch, redirects included.
+        content_types: prefixes of accepted types, such as `image/`; empty for any.
+        allowed_networks: networks that may be reached though they are not public.
     """
 
     max_bytes: int = 20 << 20
@@ -52,23 +52,23 @@ class FetchLimits(Struct, frozen=True, kw_only=True):
 
 
 class FetchResult(NamedTuple):
-    """What was there; `content_type` is without its parameters."""
+    """The body, and its type without parameters."""
 
     body: bytes
     content_type: str
 
 
 async def _system_resolve(host: str) -> Sequence[str]:
-    found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    return [str(address[0]) for *_, address in found]
+    addresses = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    return [str(address[0]) for *_, address in addresses]
 
 
 async def fetch(url: str, param: str, limits: FetchLimits, resolve: Resolve = _system_resolve) -> FetchResult:
     """
-    What `url` names.
+    Fetch `url`.
 
     Args:
-        param: the path of the field that it came in, for errors.
+        param: the path of the field with the URL, for errors.
 
     Raises:
         ClientError: it can't or may not be fetched.
@@ -78,26 +78,26 @@ async def fetch(url: str, param: str, limits: FetchLimits, resolve: Resolve = _s
             return await _follow_redirects(session, _parse_url(url, limits), limits)
     except TimeoutError:
         reason = f"it took longer than {limits.timeout_s:g} seconds"
-    except _FetchRefused as refused:
-        reason = str(refused)
+    except _FetchRefused as error:
+        reason = str(error)
     except aiohttp.ClientError as error:
-        # An error of the resolver comes wrapped; others say no more than that it failed, as they may tell of the inside.
+        # aiohttp wraps the resolver's errors. Others are not quoted: they may reveal something about the internal network.
         reason = str(error.__cause__) if isinstance(error.__cause__, _FetchRefused) else "the server could not be reached"
     raise ClientError(f"Failed to download '{param}': {reason}.", code="invalid_url", param=param)
 
 
 def fetcher(networks: Iterable[str]) -> Fetch:
     """A `Fetch` from the public internet, and from `networks`."""
-    allowed = tuple(ipaddress.ip_network(network) for network in networks)
+    allowed_networks = tuple(ipaddress.ip_network(network) for network in networks)
 
     async def fetch_it(url: str, param: str, content_types: tuple[str, ...]) -> FetchResult:
-        return await fetch(url, param, FetchLimits(content_types=content_types, allowed_networks=allowed))
+        return await fetch(url, param, FetchLimits(content_types=content_types, allowed_networks=allowed_networks))
 
     return fetch_it
 
 
 class _FetchRefused(OSError):
-    """Why it may not be fetched, as the end of a sentence; an `OSError`, so that a resolver may raise it."""
+    """Why a URL may not be fetched, as the end of a sentence; an `OSError`, as aiohttp expects of a resolver."""
 
 
 @asynccontextmanager
@@ -105,7 +105,7 @@ async def _open_session(limits: FetchLimits, resolve: Resolve) -> AsyncIterator[
     connector = aiohttp.TCPConnector(
         resolver=_CheckingResolver(limits, resolve), use_dns_cache=False, force_close=True, socket_factory=partial(_checked_socket, limits)
     )
-    # No proxy from the environment, no cookies from one host to another, and nothing that would unpack to more than was counted.
+    # No proxy from the environment, no cookies passed between hosts, and no compression: it would unpack to more than was counted.
     async with aiohttp.ClientSession(
         connector=connector,
         cookie_jar=aiohttp.DummyCookieJar(),
@@ -117,7 +117,7 @@ async def _open_session(limits: FetchLimits, resolve: Resolve) -> AsyncIterator[
 
 
 def _checked_socket(limits: FetchLimits, address_info: AddrInfoType) -> socket.socket:
-    """The last wall: whatever came between, no socket is made for an address that may not be asked."""
+    """The last check: whatever happened before, no socket is opened to a forbidden address."""
     address = _parse_address(str(address_info[4][0]))
     if address is None or not is_fetchable(address, limits.allowed_networks):
         raise _FetchRefused(_NOT_PUBLIC)
@@ -141,7 +141,7 @@ async def _read(reply: aiohttp.ClientResponse, limits: FetchLimits) -> FetchResu
     if limits.content_types and not reply.content_type.startswith(limits.content_types):
         raise _FetchRefused(f"it is of type '{reply.content_type}'")
     if reply.headers.get("content-encoding", "identity") != "identity":
-        raise _FetchRefused("it is compressed, though that was not asked for")
+        raise _FetchRefused("it is compressed, although that was not requested")
     body = bytearray()
     if (reply.content_length or 0) <= limits.max_bytes:
         async for chunk in reply.content.iter_chunked(CHUNK_BYTES):
@@ -154,7 +154,7 @@ async def _read(reply: aiohttp.ClientResponse, limits: FetchLimits) -> FetchResu
 
 
 def _parse_url(text: str, limits: FetchLimits, base: URL | None = None) -> URL:
-    """The URL, if its form is one that may be asked."""
+    """The URL, if its form is allowed."""
     try:
         url = base.join(URL(text)) if base else URL(text)
         host, port = url.host, url.port
@@ -167,7 +167,7 @@ def _parse_url(text: str, limits: FetchLimits, base: URL | None = None) -> URL:
     if port is None or (port not in WEB_PORTS and port < FIRST_UNPRIVILEGED_PORT):
         raise _FetchRefused("its port is not one of the web")
     address = _parse_address(host)
-    if address is None and host.replace(".", "").isdigit():  # `127.1` would be taken for an address without asking the resolver
+    if address is None and host.replace(".", "").isdigit():  # such as `127.1`: libc reads it as an address without asking the resolver
         raise _FetchRefused("it is not a valid URL")
     if address is not None and not is_fetchable(address, limits.allowed_networks):
         raise _FetchRefused(_NOT_PUBLIC)
@@ -178,21 +178,20 @@ _NOT_PUBLIC = "its address is not public"
 
 
 class _CheckingResolver(AbstractResolver):
-    """Resolves names, and refuses those of which any address may not be asked."""
+    """Resolves names, and refuses those with any forbidden address."""
 
     def __init__(self, limits: FetchLimits, resolve: Resolve) -> None:
         self._limits = limits
         self._resolve = resolve
 
     async def resolve(self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET) -> list[ResolveResult]:
-        """The addresses to connect to."""
         addresses = [ipaddress.ip_address(text) for text in await self._resolve(host)]
         if not all(is_fetchable(address, self._limits.allowed_networks) for address in addresses):
             raise _FetchRefused(_NOT_PUBLIC)
         return [_resolve_result(host, port, address) for address in addresses]
 
     async def close(self) -> None:
-        """Nothing to let go of."""
+        pass
 
 
 def _resolve_result(host: str, port: int, address: Address) -> ResolveResult:
@@ -230,9 +229,9 @@ _NON_PUBLIC_NETWORKS = tuple(
 
 def is_fetchable(address: Address, allowed_networks: Sequence[Network] = ()) -> bool:
     """
-    Whether an address is on the public internet, or in a network that is allowed all the same.
+    Whether an address is on the public internet, or in an allowed network.
 
-    An IPv6 address that carries an IPv4 address leads there, so that one is judged as well.
+    An IPv6 address that embeds an IPv4 address leads there, so that one is checked as well.
     """
     if any(address.version == network.version and address in network for network in allowed_networks):
         return True
@@ -241,9 +240,9 @@ def is_fetchable(address: Address, allowed_networks: Sequence[Network] = ()) -> 
             return is_fetchable(address.ipv4_mapped, allowed_networks)
         if address in _NAT64:
             return is_fetchable(ipaddress.IPv4Address(int(address) & 0xFFFFFFFF), allowed_networks)
-        tunnelled = [inner for inner in (address.sixtofour, *(address.teredo or ())) if inner is not None]
+        embedded_addresses = [inner for inner in (address.sixtofour, *(address.teredo or ())) if inner is not None]
         if any(address in network for network in _NON_PUBLIC_NETWORKS) or not all(
-            is_fetchable(inner, allowed_networks) for inner in tunnelled
+            is_fetchable(inner, allowed_networks) for inner in embedded_addresses
         ):
             return False
     return address.is_global and not address.is_multicast and not address.is_reserved

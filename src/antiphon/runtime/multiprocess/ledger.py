@@ -1,4 +1,4 @@
-"""What the processes of one server have used and counted, all together; the supervisor keeps it."""
+"""Usage and metrics of all processes of one server, kept by its supervisor."""
 
 import time
 from collections.abc import Callable
@@ -7,68 +7,69 @@ from antiphon.errors import ClientError
 from antiphon.records import KeyRecord
 from antiphon.runtime.access.rate_limits import Meter
 from antiphon.runtime.core.metrics import Snapshot
-from antiphon.runtime.multiprocess.link import AddTokens, BeginRequest, BeginStream, EndStream, GetLimits, LimitRefusal, LimitVerdict
+from antiphon.runtime.multiprocess.link import AddTokens, BeginRequest, BeginStream, EndStream, GetLimits, LimitVerdict
+from antiphon.wire.internal.failure import Failure
 
-LimitQuestion = BeginRequest | BeginStream | GetLimits
+LimitRequest = BeginRequest | BeginStream | GetLimits
 
 
 class UsageLedger:
     """
-    The use of every limited key, and the numbers of every process.
+    The usage of every key with limits, and the metrics of every process.
 
-    A process is known by any number that is no other's; what it had under way ends with it, what it had counted stays.
+    Each process has a unique number. Its streams end with it; what it counted stays.
 
     Args:
-        pace: seconds from any origin, for the limits.
+        monotonic: seconds from any origin, for the limits.
     """
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
-        self._meters: dict[str, Meter] = {}  # as many as there are keys with limits
+        self._meters: dict[str, Meter] = {}  # bounded by the number of keys with limits
         self._streams: dict[tuple[int, int], Meter] = {}
         self._snapshots: dict[int, Snapshot] = {}
         self._ended_total = Snapshot()
 
-    def judge(self, process: int, question: LimitQuestion) -> LimitVerdict:
-        """The answer to a process that asks for a key."""
-        meter = self._meter(question.key)
+    def judge(self, process: int, request: LimitRequest) -> LimitVerdict:
+        """The reply to a process's request about a key."""
+        meter = self._meter(request.key)
         try:
-            match question:
+            match request:
                 case BeginRequest():
                     meter.begin_request()
                 case BeginStream():
                     meter.begin_stream()
-                    self._streams[process, question.stream] = meter
+                    self._streams[process, request.stream] = meter
                 case GetLimits():
                     pass
-        except ClientError as mistake:
-            return LimitVerdict(meter.states(), LimitRefusal.of(mistake))
+        except ClientError as error:
+            return LimitVerdict(meter.states(), Failure.from_error(error))
         return LimitVerdict(meter.states())
 
     def end_stream(self, process: int, message: EndStream) -> None:
-        """An answer is over; nothing where it was never begun."""
+        """End a stream; does nothing if it was never begun."""
         if (meter := self._streams.pop((process, message.stream), None)) is not None:
             meter.end_stream(message.tokens)
 
     def add_tokens(self, message: AddTokens) -> None:
-        """Something of a key's came to so many tokens."""
+        """Count tokens of a key."""
         self._meter(message.key).count_tokens(message.tokens)
 
     def add_process(self, process: int) -> None:
-        """A process has begun."""
+        """Add a process."""
         self._snapshots[process] = Snapshot()
 
     def set_snapshot(self, process: int, snapshot: Snapshot) -> None:
-        """What a process has counted by now; nothing where it has ended meanwhile."""
+        """Take the latest metrics of a process; ignored if it has ended meanwhile."""
         if process in self._snapshots:
             self._snapshots[process] = snapshot
 
     def total(self) -> Snapshot:
-        """What all processes have counted, those that are gone as well."""
+        """The metrics of all processes, ended ones included."""
         return sum(self._snapshots.values(), self._ended_total)
 
     def remove_process(self, process: int) -> None:
-        """A process has ended."""
+        """End a process: its streams end, its counts stay."""
         for stream in [stream for owner, stream in self._streams if owner == process]:
             self.end_stream(process, EndStream(stream, 0))
         self._ended_total += self._snapshots.pop(process).without_gauges()

@@ -1,4 +1,4 @@
-"""One of several processes that are one server: what it has in common with the others, over its link to their supervisor."""
+"""What one of several server processes shares with the others, over its link to their supervisor."""
 
 import itertools
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -24,11 +24,11 @@ from antiphon.runtime.multiprocess.link import (
 
 class PeerProcesses:
     """
-    What the processes of a server have in common.
+    The other processes of this server.
 
     Attributes:
-        numbers: those of the processes in the store, this one's first.
-        are_idle: whether, when the server is to stop, no other process has anything under way any more.
+        numbers: of all processes in the store, this one's first.
+        are_idle: whether, while the server stops, no other process has anything under way.
     """
 
     def __init__(self, link: SupervisorLink, numbers: Sequence[int]) -> None:
@@ -39,29 +39,29 @@ class PeerProcesses:
         self._streams = itertools.count(1)
 
     def mark_idle(self) -> None:
-        """Let it be known that nothing is under way here any more, and that no more is taken."""
+        """Report that nothing is under way here, and nothing more will be."""
         if not self._is_idle:
             self._is_idle = True
             self._link.send(ProcessIdle())
 
     def allowance(self, key: KeyRecord) -> Allowance:
-        """What the key may use in all processes together."""
+        """The allowance of a key, shared by all processes."""
         return SharedAllowance(key, self._link, self._streams)
 
     async def totals(self, own: Snapshot) -> ServerTotals:
         """
-        What all processes have counted together.
+        The metrics of all processes together.
 
         Raises:
             ServerError: the supervisor doesn't answer.
         """
-        answer = await self._link.request(GetTotals(own))
-        assert isinstance(answer, ServerTotals)
-        return answer
+        reply = await self._link.request(GetTotals(own))
+        assert isinstance(reply, ServerTotals)
+        return reply
 
 
 class SharedAllowance:
-    """An allowance that the supervisor counts. It is asked only about limits that the key has."""
+    """An allowance that the supervisor counts; it is only asked about limits that the key has."""
 
     def __init__(self, key: KeyRecord, link: SupervisorLink, streams: "itertools.count[int]") -> None:
         self._key = key
@@ -71,50 +71,45 @@ class SharedAllowance:
         self._is_stale = False
 
     async def begin_request(self) -> None:
-        """Count a request."""
         if self._has_buckets:
             await self._request(BeginRequest(self._key))
 
     @asynccontextmanager
     async def track_response(self, tokens: Callable[[], int]) -> AsyncIterator[None]:
-        """An answer under way."""
         if self._key.streams is None and self._key.tokens_per_minute is None:
             yield
             return
-        stream, used = next(self._streams), 0
+        stream, token_count = next(self._streams), 0
         try:
             await self._request(BeginStream(self._key, stream))
             try:
                 yield
             finally:
-                used = tokens()
+                token_count = tokens()
         finally:
-            # Also where nobody heard the verdict: to end what was never begun does nothing.
-            self._link.send(EndStream(stream, used))
+            # Also if the reply was lost: ending a stream that never began does nothing.
+            self._link.send(EndStream(stream, token_count))
             self._is_stale = True
 
     def count_tokens(self, tokens: int) -> None:
-        """Count what something came to that is not over yet."""
         if self._key.tokens_per_minute is not None:
             self._link.send(AddTokens(self._key, tokens))
             self._is_stale = True
 
     async def states(self) -> Mapping[LimitKind, LimitState]:
-        """What is left of each limit that the key has."""
         if self._is_stale and self._has_buckets:
             await self._request(GetLimits(self._key))
         return self._states
 
     def last_known_states(self) -> Mapping[LimitKind, LimitState]:
-        """What was left of each limit when the supervisor was last asked."""
         return self._states
 
     @property
     def _has_buckets(self) -> bool:
         return self._key.requests_per_minute is not None or self._key.tokens_per_minute is not None
 
-    async def _request(self, question: SupervisorMessage) -> None:
-        verdict = await self._link.request(question)
+    async def _request(self, request: SupervisorMessage) -> None:
+        verdict = await self._link.request(request)
         assert isinstance(verdict, LimitVerdict)
         self._states, self._is_stale = verdict.states, False
         if verdict.refusal is not None:

@@ -1,8 +1,8 @@
 """
-The contract of a coordinator: who gets one of the few places that there are with a model, and who waits.
+The contract of a coordinator, which leases a model's limited workers to conversations.
 
-A place is had for as long as a conversation lasts. `antiphon.runtime.scheduling.engine` makes an engine of it, so that every protocol
-waits in the same way; what decides is `antiphon.runtime.scheduling.pool`.
+A lease lasts as long as its conversation. `antiphon.runtime.scheduling.engine` makes an engine of it, so that every protocol waits in the
+same way; `antiphon.runtime.scheduling.pool` decides who is next.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,19 +17,19 @@ from antiphon.engine_api.engine import Engine
 from antiphon.engine_api.options import ConversationKind
 from antiphon.runtime.core.metrics import WorkerState as WorkerState
 
-POOLED = frozenset({"omni", "worker"})
-"""Engines of which there are few: whoever wants one waits, whatever protocol they speak."""
+POOLED_ENGINES = frozenset({"omni", "worker"})
+"""Engines with a limited number of workers: conversations of every protocol wait for one."""
 
 OnQueueUpdate = Callable[[events.QueueUpdate], None]
-"""Takes how it stands with a ticket: once when it has to wait, whenever that changes, and every few seconds. Synchronous, on the loop."""
+"""Called on the event loop when a ticket has to wait, whenever its position changes, and every few seconds; must not block."""
 
 
 class Requirements(Struct, frozen=True, kw_only=True):
     """
-    What a ticket asks for.
+    What a ticket needs from a worker, and for whom.
 
     Attributes:
-        model: as configured: of a family its own name, such as `mock-*`.
+        model: as configured; for a family its own name, such as `mock-*`.
     """
 
     model: str
@@ -39,39 +39,39 @@ class Requirements(Struct, frozen=True, kw_only=True):
 
 
 class WorkerLink(Protocol):
-    """What an operator has of a worker that joined."""
+    """The operator's side of the link to a worker that joined."""
 
     @property
     def silent_s(self) -> float:
-        """For how long nothing has been heard of it."""
+        """Seconds since the worker was last heard from."""
 
     @property
     def is_ending(self) -> bool:
-        """Whether it goes of its own accord when it has nobody."""
+        """Whether the worker will leave by itself when it has no conversations."""
 
     def drain(self) -> None:
-        """Tell it that it gets nobody more."""
+        """Tell the worker that it gets no more conversations."""
 
     def resume(self) -> None:
-        """Tell it that it gets somebody again."""
+        """Tell the worker that it gets conversations again."""
 
     def dismiss(self) -> None:
-        """Tell it that it is to go when it has nobody."""
+        """Tell the worker to leave when it has no conversations."""
 
 
 class Worker(Struct, frozen=True, kw_only=True, eq=False):
     """
-    What has places with a model.
+    An engine that answers for a model, a limited number of conversations at a time.
 
     Attributes:
         id: unique among all workers.
         model: as configured.
-        engine: opened once for every place that is taken; leaving it returns when the place may be given to the next.
+        engine: `open` is entered once per lease, and left when the lease may go to the next ticket.
         kinds: of conversations that it takes.
-        slots: places; None for as many as are asked for.
-        address: where it is, for the operator; empty for one in this process.
-        link: to one that joined; None for any other. Likewise `version`, of antiphon there.
-        is_draining: whether it gets nobody from the start.
+        slots: conversations at a time; None for no limit.
+        address: where it is, for the operator; empty in this process.
+        link: to a worker that joined; None for any other. Likewise `version`, of antiphon there.
+        is_draining: whether it gets no conversations from the start.
     """
 
     id: str
@@ -86,22 +86,22 @@ class Worker(Struct, frozen=True, kw_only=True, eq=False):
 
 
 class WorkerLease(Protocol):
-    """A place that is had."""
+    """A worker's slot, held by a ticket."""
 
     @property
     def ticket_id(self) -> str:
-        """By which whoever has it waited."""
+        """The id of the ticket that holds it."""
 
     @property
     def worker(self) -> Worker:
-        """With whom."""
+        """The worker."""
 
     def mark_failed(self) -> None:
-        """The worker did not do what it should; one that does so again and again gets nobody for a while."""
+        """Count a failure of the worker; after several in a row it gets no tickets for a while."""
 
 
 class TicketView(Struct, frozen=True, kw_only=True):
-    """A ticket, as an operator sees it; times are Unix seconds."""
+    """A ticket as shown to operators; times are Unix seconds."""
 
     id: str
     requirements: Requirements
@@ -114,7 +114,7 @@ class TicketView(Struct, frozen=True, kw_only=True):
 
 
 class WorkerView(Struct, frozen=True, kw_only=True):
-    """A worker, as an operator sees it; times are Unix seconds. `silent_s` is None for one that has no link."""
+    """A worker as shown to operators; times are Unix seconds. `silent_s` is None without a link."""
 
     worker: Worker
     state: WorkerState
@@ -126,54 +126,54 @@ class WorkerView(Struct, frozen=True, kw_only=True):
 
 
 class Coordinator(Protocol):
-    """Gives out places."""
+    """Leases workers."""
 
     def lease(
         self, requirements: Requirements, on_queue_update: OnQueueUpdate, retry_of: str | None = None
     ) -> AbstractAsyncContextManager[WorkerLease]:
         """
-        A place. Entered when there is one, which may take long; whoever stops waiting (by cancelling) has no ticket any more at once.
+        A lease. Entering waits until there is one, which may take long; cancelling that removes the ticket at once.
 
         Args:
-            again: the ticket of a place that came to nothing; whoever had it waits where it would be now.
+            retry_of: the ticket of a lease whose worker failed; it keeps its rank in the queue.
 
         Raises:
-            ApiError: on entering: `queue_full`, `worker_busy` (no worker there is could ever do it), or `shutdown`.
+            ApiError: on entering: `queue_full`, `worker_busy` (no worker serves this at all), or `shutdown`.
         """
 
     def add_worker(self, worker: Worker) -> None:
-        """A worker is there; one that has left may come back under its id."""
+        """Lease a worker from now on; it replaces one with the same id."""
 
     def remove_worker(self, worker_id: str) -> bool:
-        """A worker is gone, or is to go; whoever has a place with it learns from its engine what becomes of it. Whether it was there."""
+        """Forget a worker; conversations with it go on, or fail as its engine says. Returns whether it was known."""
 
     def drain(self, worker_id: str) -> bool:
-        """Give no more places with a worker, and tell it so; whether there is such a one."""
+        """Lease a worker to nobody new, and tell it so; returns whether it is known."""
 
     def resume(self, worker_id: str) -> bool:
-        """Give places again with a worker that was drained, and tell it so; whether there is such a one."""
+        """Lease a drained worker again, and tell it so; returns whether it is known."""
 
     def cancel(self, ticket_id: str) -> bool:
-        """Have a ticket wait no longer: whoever waits gets `worker_busy`; whether there is such a one."""
+        """Fail a waiting ticket with `worker_busy`; returns whether it waited."""
 
     @property
     def waiting_count(self) -> int:
-        """How many wait."""
+        """How many tickets wait."""
 
     def ticket(self, ticket_id: str) -> TicketView | None:
-        """One ticket; None where there is no such, or it has ended."""
+        """One ticket; None if it is unknown or has ended."""
 
     def tickets(self) -> Sequence[TicketView]:
-        """All tickets: those that wait in their order, then those served."""
+        """All tickets: the waiting ones in their order, model by model, then those being served."""
 
     def serving_tickets(self) -> Sequence[TicketView]:
-        """Those who have a place."""
+        """Tickets that have a worker."""
 
     def workers(self) -> Sequence[WorkerView]:
         """All workers."""
 
     def first_worker(self, model: str) -> Worker | None:
-        """The worker of a model that has been there for longest; None where there is none."""
+        """The model's worker that was added first; None if there is none."""
 
     def capabilities(self, model: str) -> Capabilities | None:
-        """What the workers of a model can do, as the first of them says; None where there is none."""
+        """The capabilities of the model's first worker; None if there is none."""

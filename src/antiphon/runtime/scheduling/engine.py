@@ -1,11 +1,11 @@
 """
-An engine of which there are few: every conversation with it waits for a place, keeps it while it lasts, and gives it back.
+An engine in front of a limited number of workers: each conversation waits for a worker, keeps it while it lasts, and gives it back.
 
-A conversation is there at once. What it is told before it has a place is kept; then the worker's own conversation, which is open by then,
-is told it. A stay is one try at a place, in a task of its own that belongs to the engine: it ends when the worker's conversation has
-been left, whatever became of whoever opened the conversation meanwhile. So a place is given back exactly once, and never too early.
+A conversation opens at once. Commands that arrive before it has a worker are stored, and sent when the worker's own conversation is open.
+An attempt is one try to get a worker, in a task that the engine owns: it ends when the worker's conversation has been left, even if the
+client left long before. So a lease is released exactly once, and never too early.
 
-Sessions that carry their whole history take a new place when theirs is lost; the others end, as what was said is gone with the worker.
+Sessions whose requests carry their whole history get a new worker when theirs is lost; the others end, as their history is gone with it.
 """
 
 import asyncio
@@ -17,18 +17,16 @@ from msgspec import structs
 
 from antiphon.engine_api import commands, events as engine_events
 from antiphon.engine_api.capabilities import Capabilities
-from antiphon.engine_api.engine import CountingEngine, Deliver, Engine, EngineConversation, EngineOverrun
-from antiphon.engine_api.options import ConversationKind, ConversationSettings
-from antiphon.errors import ApiError, ClientError, UpstreamError
+from antiphon.engine_api.engine import CountingEngine, Deliver, Engine, EngineConversation, EngineOverrun, overrun_event
+from antiphon.engine_api.forwarding import REATTACHABLE_KINDS, ForwardingConversation
+from antiphon.engine_api.options import ConversationSettings
+from antiphon.errors import ApiError, ClientError, UpstreamError, shutting_down
 from antiphon.runtime.scheduling.base import Coordinator, Requirements, WorkerLease
 from antiphon.runtime.scheduling.pending import PendingCommands
-from antiphon.runtime.scheduling.pool import no_worker_error, shutting_down_error
+from antiphon.runtime.scheduling.pool import no_worker_error
 
 RETRY_S = 5.0
-"""After a refusal, sound that goes on asks for a place again no sooner than this."""
-
-REATTACHABLE_KINDS = frozenset[ConversationKind]({"responses", "realtime"})
-"""Kinds of conversation that outlast their place."""
+"""After a refusal, audio that keeps coming asks for a worker again no sooner than this."""
 
 
 class WorkerTimeouts(NamedTuple):
@@ -36,8 +34,8 @@ class WorkerTimeouts(NamedTuple):
     How long a worker may take, in seconds.
 
     Attributes:
-        open_s: to begin; one that has to load its model anew takes a minute.
-        leave_s: to be left; then that is cut short, and counts as its failure.
+        open_s: to open a conversation; a worker that has to load its model first takes a minute.
+        close_s: to leave one; after that the task is cancelled, which counts as the worker's failure.
     """
 
     open_s: float = 120.0
@@ -52,12 +50,11 @@ _OUTPUT_EVENTS = frozenset({engine_events.TextDelta, engine_events.AudioTranscri
 
 class QueuedEngine:
     """
-    The places of a model, as one engine.
+    All workers of a model, as one engine.
 
     Args:
         model: as configured.
-        dress: gives a worker's engine what it lacks for these conversations, such as ears and a voice.
-        patience: with workers.
+        wrap: adds to a worker's engine what it lacks for these conversations, such as speech recognition and a voice.
     """
 
     def __init__(
@@ -76,20 +73,20 @@ class QueuedEngine:
 
     @property
     def capabilities(self) -> Capabilities:
-        """Those of the first worker, and none where there is none; of conversations there can be as many as come."""
+        """Those of the first worker, or none without a worker; `sessions` is None, as any number of conversations may wait."""
         worker = self._coordinator.first_worker(self._model)
         return structs.replace(Capabilities() if worker is None else self._wrap(worker.engine).capabilities, sessions=None)
 
     @property
     def has_worker(self) -> bool:
-        """Whether there is a worker at all; without one, nobody knows what the model can do."""
+        """Whether there is a worker; without one the capabilities of the model are unknown."""
         return self._coordinator.first_worker(self._model) is not None
 
     async def start(self) -> None:
-        """Nothing: workers are started by whoever offers them."""
+        pass  # whoever adds a worker to the coordinator has started it
 
     async def stop(self) -> None:
-        """End every conversation, and see every place given back; idempotent."""
+        """End every conversation, and wait until every worker has been released; idempotent."""
         for conversation in tuple(self._conversations):
             conversation.abort()
         while self._tasks:
@@ -97,10 +94,10 @@ class QueuedEngine:
 
     async def count(self, request: commands.Respond) -> int:
         """
-        The tokens that `ask` would be read as, as the first worker says; that takes no place.
+        Ask the first worker how many input tokens `request` has; needs no lease.
 
         Raises:
-            ApiError: there is no worker, or it can't tell.
+            ApiError: there is no worker, or it can't count.
         """
         worker = self._coordinator.first_worker(self._model)
         if worker is None:
@@ -109,9 +106,9 @@ class QueuedEngine:
 
     @contextlib.asynccontextmanager
     async def open(self, settings: ConversationSettings, deliver: Deliver) -> AsyncIterator[EngineConversation]:
-        """A conversation that waits for its place; leaving it waits for nothing, and the place is given back when the worker was left."""
-        wants = Requirements(model=self._model, kind=settings.kind, tenant=settings.tenant, key_id=settings.key_id)
-        conversation = _QueuedConversation(self._coordinator, wants, settings, deliver, self._wrap, self._track_task, self._timeouts)
+        """A conversation that waits for a worker. Leaving it returns at once; the worker is released when its conversation has closed."""
+        requirements = Requirements(model=self._model, kind=settings.kind, tenant=settings.tenant, key_id=settings.key_id)
+        conversation = _QueuedConversation(self._coordinator, requirements, settings, deliver, self._wrap, self._track_task, self._timeouts)
         self._conversations.add(conversation)
         conversation.start_attempt()
         try:
@@ -127,32 +124,31 @@ class QueuedEngine:
 
 class _Attempt:
     """
-    One try at a place, from the queue until the worker has been left.
+    One try to get a worker, from the queue until the worker has been left.
 
     Attributes:
-        within: the worker's conversation; None until it is open.
-        lease: None until there is a place.
-        over: set when the worker is to be left.
-        early: what the worker said before its conversation was open.
+        is_open: whether the worker's conversation is open, and has been sent what was pending.
+        lease: None until there is one.
+        early_events: what the worker delivered before `is_open`.
     """
 
     task: "asyncio.Task[None]"
 
     def __init__(self, close_s: float) -> None:
         self._close_s = close_s
-        self.inner: EngineConversation | None = None
+        self.is_open = False
         self.lease: WorkerLease | None = None
         self.close_requested = asyncio.Event()
         self.early_events: list[engine_events.EngineEvent] = []
 
     def close(self) -> None:
-        """Wait no longer, or leave the worker; what that takes too long for is cut short."""
+        """Stop waiting, or leave the worker; the task is cancelled if that takes longer than `close_s`."""
         self.close_requested.set()
-        if self.inner is None:
+        if not self.is_open:
             self.task.cancel()
         if not self.task.done():
-            alarm = asyncio.get_running_loop().call_later(self._close_s, self._abort)
-            self.task.add_done_callback(lambda _task: alarm.cancel())
+            timer = asyncio.get_running_loop().call_later(self._close_s, self._abort)
+            self.task.add_done_callback(lambda _task: timer.cancel())
 
     def _abort(self) -> None:
         if self.lease is not None:
@@ -160,8 +156,8 @@ class _Attempt:
         self.task.cancel()
 
 
-class _QueuedConversation:
-    """One client's conversation, with or without a place."""
+class _QueuedConversation(ForwardingConversation):
+    """One client's conversation, with or without a worker."""
 
     def __init__(
         self,
@@ -173,6 +169,7 @@ class _QueuedConversation:
         track_task: Callable[[asyncio.Task[None]], None],
         timeouts: WorkerTimeouts,
     ) -> None:
+        super().__init__()
         self._coordinator = coordinator
         self._requirements = requirements
         self._settings = settings
@@ -185,17 +182,15 @@ class _QueuedConversation:
         self._last_configure: commands.Configure | None = None
         self._active_ids: set[str] = set()
         self._retry_at_s = 0.0
-        self._is_paused = self._is_over = False
+        self._is_over = False
 
-    # What the session says
+    # From the session
 
     def send(self, command: commands.EngineCommand) -> None:
         if type(command) is commands.Configure:
             self._last_configure = command
-        if self._attempt is not None and self._attempt.inner is not None:
-            self._attempt.inner.send(command)
-            if type(command) is commands.Respond:
-                self._active_ids.add(command.id)
+        if self.inner is not None:
+            self._send_to_worker(self.inner, command)
         elif self._is_over:
             self._reject(command)
         elif isinstance(command, commands.Cancel):
@@ -205,91 +200,95 @@ class _QueuedConversation:
             if self._attempt is None and self._needs_worker(command):
                 self.start_attempt()
 
-    def pause(self) -> None:
-        self._is_paused = True
-        if self._attempt is not None and self._attempt.inner is not None:
-            self._attempt.inner.pause()
-
-    def resume(self) -> None:
-        self._is_paused = False
-        if self._attempt is not None and self._attempt.inner is not None:
-            self._attempt.inner.resume()
+    def _send_to_worker(self, inner: EngineConversation, command: commands.EngineCommand) -> None:
+        if type(command) is not commands.Respond:
+            inner.send(command)
+            return
+        self._active_ids.add(command.id)  # before it is sent: the worker may deliver its end, or be lost, within `send`
+        try:
+            inner.send(command)
+        except EngineOverrun:
+            self._active_ids.discard(command.id)
+            raise
 
     def _needs_worker(self, command: commands.EngineCommand) -> bool:
-        """Whether a conversation that has lost its place needs one again; turns are found only by who hears them."""
+        """Whether a conversation that lost its worker needs one again: only a worker that hears audio finds the turns in it."""
         if isinstance(command, commands.AppendAudio):
             return self._requirements.kind == "realtime" and asyncio.get_running_loop().time() >= self._retry_at_s
         return isinstance(command, commands.Respond)
 
     def _cancel(self, id: str) -> None:
         if self._pending.cancel(id):
-            self._deliver_soon(engine_events.ResponseEnded(id, "cancelled"))
+            self._deliver((engine_events.ResponseEnded(id, "cancelled"),))
 
     def _reject(self, command: commands.EngineCommand) -> None:
         if isinstance(command, commands.Respond):
-            self._deliver_soon(engine_events.ResponseFailed.from_error(command.id, _worker_lost_error()))
+            self._deliver((engine_events.ResponseFailed.from_error(command.id, _worker_lost_error()),))
 
-    def _deliver_soon(self, event: engine_events.EngineEvent) -> None:
-        """Not at once: the session that is telling has not finished what it is doing."""
-        asyncio.get_running_loop().call_soon(lambda: self._deliver((event,)))
-
-    # Whose conversation it is
+    # From the engine
 
     def close(self) -> None:
-        """Say nothing more, and give back what there is."""
+        """Deliver nothing more, and release the worker."""
         self._is_over = True
-        self._deliver = _ignore_events
-        stay, self._attempt = self._attempt, None
-        if stay is not None:
-            stay.close()
+        self._deliver = lambda _events: None
+        attempt = self._forget_attempt()
+        if attempt is not None:
+            attempt.close()
 
     def abort(self) -> None:
-        """End: the server stops."""
+        """End the conversation because the server stops."""
         if not self._is_over:
-            stay, self._attempt = self._attempt, None
-            self._finish(shutting_down_error())
-            if stay is not None:
-                stay.close()
+            attempt = self._forget_attempt()
+            self._finish(shutting_down("shutdown"))
+            if attempt is not None:
+                attempt.close()
+
+    def _forget_attempt(self) -> _Attempt | None:
+        attempt, self._attempt, self.inner = self._attempt, None, None
+        return attempt
 
     def start_attempt(self) -> None:
-        """Take a place, or wait for one."""
-        stay = self._attempt = _Attempt(self._timeouts.close_s)
-        # Its owner is the engine: it gives the place back also when whoever opened this conversation has gone.
-        stay.task = asyncio.create_task(self._acquire(stay))  # noqa: TID251
-        self._track_task(stay.task)
+        """Get a worker, or wait for one."""
+        attempt = self._attempt = _Attempt(self._timeouts.close_s)
+        # The engine owns the task: it has to release the worker also after this conversation was left.
+        attempt.task = asyncio.create_task(self._acquire(attempt))  # noqa: TID251
+        self._track_task(attempt.task)
 
     async def _acquire(self, attempt: _Attempt) -> None:
-        again = None
+        retry_of = None
         for is_last in (False, True):
             try:
-                async with self._coordinator.lease(self._requirements, self._on_queue_update, again) as lease:
-                    again, attempt.lease = lease.ticket_id, lease
+                async with self._coordinator.lease(self._requirements, self._on_queue_update, retry_of) as lease:
+                    retry_of, attempt.lease = lease.ticket_id, lease
                     if await self._use(attempt, lease):
                         return
-            except ApiError as fault:
-                self._end_attempt(attempt, fault)
+            except ApiError as error:
+                self._end_attempt(attempt, error)
                 return
             if is_last:
                 self._end_attempt(attempt, _open_failed_error())
 
     async def _use(self, attempt: _Attempt, lease: WorkerLease) -> bool:
         """
-        Have the place until it is left or lost; whether the worker began.
+        Hold a conversation with the leased worker until it is left or lost.
+
+        Returns:
+            Whether the worker opened it; if not, another worker may.
 
         Raises:
-            ClientError: it did not, and won't with any other worker.
+            ClientError: no worker would open it.
         """
         has_begun = False
-        attempt.early_events.clear()  # it was of a worker that did not begin
+        attempt.early_events.clear()  # those of a worker that did not open the conversation
         try:
             async with contextlib.AsyncExitStack() as stack:
-                opened = self._wrap(lease.worker.engine).open(self._settings, lambda words: self._on_events(attempt, words))
+                opening = self._wrap(lease.worker.engine).open(self._settings, lambda batch: self._on_events(attempt, batch))
                 async with asyncio.timeout(self._timeouts.open_s):
-                    within = await stack.enter_async_context(opened)
+                    inner = await stack.enter_async_context(opening)
                 has_begun = True
-                self._begin(attempt, within, lease)
+                self._begin(attempt, inner, lease)
                 await attempt.close_requested.wait()
-        except Exception as error:  # whatever it was, it was the worker's, and ends with it
+        except Exception as error:  # whatever fails in a worker's conversation is that worker's failure
             if isinstance(error, ClientError) and not has_begun:
                 raise
             lease.mark_failed()
@@ -298,20 +297,17 @@ class _QueuedConversation:
         return has_begun
 
     def _begin(self, attempt: _Attempt, inner: EngineConversation, lease: WorkerLease) -> None:
-        words: list[engine_events.EngineEvent] = [engine_events.WorkerAssigned(lease.ticket_id, lease.worker.id)]
-        attempt.inner = inner
-        if self._is_paused:
-            inner.pause()
-        for word in self._pending.take():
+        batch: list[engine_events.EngineEvent] = [engine_events.WorkerAssigned(lease.ticket_id, lease.worker.id)]
+        self.attach(inner)
+        for command in self._pending.take():
             try:
-                inner.send(word)
-            except EngineOverrun as overrun:
-                words += (
-                    [engine_events.ResponseFailed.from_error(word.id, overrun.api_error())] if isinstance(word, commands.Respond) else []
-                )
-            else:
-                self._active_ids.update([word.id] if isinstance(word, commands.Respond) else [])
-        self._deliver(words)
+                self._send_to_worker(inner, command)
+            except EngineOverrun as error:
+                if isinstance(command, commands.Respond):
+                    batch.append(overrun_event(command, error))
+        # What the worker delivered until here waits: clients hear of the worker before they hear anything from it.
+        attempt.is_open = True
+        self._deliver(batch)
         if attempt.early_events:
             early, attempt.early_events = attempt.early_events, []
             self._on_events(attempt, early)
@@ -320,74 +316,69 @@ class _QueuedConversation:
         if not self._is_over:
             self._deliver((update,))
 
-    # What the worker says
+    # From the worker
 
     def _on_events(self, attempt: _Attempt, events: Sequence[engine_events.EngineEvent]) -> None:
         if attempt is not self._attempt:
             return
-        if attempt.inner is None:
+        if not attempt.is_open:
             attempt.early_events.extend(events)
             return
-        answering = self._active_ids
-        for at, word in enumerate(events):
-            said = type(word)
-            if said in _TERMINAL_EVENTS:
-                answering.discard(word.id)
-            elif said in _OUTPUT_EVENTS:
-                answering.add(word.id)
-            elif isinstance(word, engine_events.EngineLost):
-                self._deliver(events[:at])
-                self._on_lost(attempt, word)
+        active_ids = self._active_ids
+        for index, event in enumerate(events):
+            kind = type(event)
+            if kind in _TERMINAL_EVENTS:
+                active_ids.discard(event.id)
+            elif kind in _OUTPUT_EVENTS:
+                active_ids.add(event.id)  # also of responses that nobody requested: a duplex engine begins its own
+            elif isinstance(event, engine_events.EngineLost):
+                self._deliver(events[:index])
+                self._on_lost(attempt, event)
                 return
         self._deliver(events)
 
     def _on_lost(self, attempt: _Attempt, event: engine_events.EngineLost) -> None:
-        """The worker says that it is gone."""
         if attempt.lease is not None and event.code != "shutdown":
             attempt.lease.mark_failed()
         attempt.close()
         self._end_attempt(attempt, UpstreamError(event.message, code=event.code))
 
-    def _end_attempt(self, attempt: _Attempt, fault: ApiError) -> None:
-        """There is no place any more, or there won't be one."""
+    def _end_attempt(self, attempt: _Attempt, error: ApiError) -> None:
+        """The worker is lost, or there will be none."""
         if attempt is not self._attempt:
             return
-        had_place = attempt.inner is not None
-        self._attempt = None
+        had_worker = self.inner is not None
+        self._forget_attempt()
         if self._requirements.kind in REATTACHABLE_KINDS:
-            self._detach(fault, 0.0 if had_place else RETRY_S)
+            self._detach(error, 0.0 if had_worker else RETRY_S)
         else:
-            self._finish(fault)
+            self._finish(error)
 
-    def _detach(self, fault: ApiError, retry_in_s: float) -> None:
-        """Go on without a place until one is needed."""
+    def _detach(self, error: ApiError, retry_in_s: float) -> None:
+        """Go on without a worker until one is needed."""
         self._retry_at_s = asyncio.get_running_loop().time() + retry_in_s
-        words = self._fail_responses(fault)
+        batch = self._fail_responses(error)
         if self._last_configure is not None:
             self._pending.add(self._last_configure)
         if self._requirements.kind == "realtime":
-            words.append(engine_events.EngineError(message=fault.message, code=fault.code, type=fault.type))
-        self._deliver(words)
+            batch.append(engine_events.EngineError(message=error.message, code=error.code, type=error.type))
+        self._deliver(batch)
 
-    def _finish(self, fault: ApiError) -> None:
+    def _finish(self, error: ApiError) -> None:
         self._is_over = True
-        self._deliver([*self._fail_responses(fault), engine_events.EngineLost(code=fault.code or "backend_error", message=fault.message)])
+        self._deliver([*self._fail_responses(error), engine_events.EngineLost(code=error.code or "backend_error", message=error.message)])
 
-    def _fail_responses(self, fault: ApiError) -> list[engine_events.EngineEvent]:
-        """The end of every answer that was asked for."""
+    def _fail_responses(self, error: ApiError) -> list[engine_events.EngineEvent]:
+        """A failure for every response that was requested and has not ended."""
         ids = [*self._active_ids, *self._pending.response_ids()]
         self._active_ids.clear()
         self._pending = PendingCommands()
-        return [engine_events.ResponseFailed.from_error(id, fault) for id in ids]
-
-
-def _ignore_events(_events: Sequence[engine_events.EngineEvent]) -> None:
-    """Whoever would hear it has left."""
+        return [engine_events.ResponseFailed.from_error(id, error) for id in ids]
 
 
 def _open_failed_error() -> ApiError:
-    return UpstreamError("The worker could not begin the session. Please try again.", status=503, code="session_failed", retry_after_s=1)
+    return UpstreamError("The worker could not start the session. Please try again.", status=503, code="session_failed", retry_after_s=1)
 
 
 def _worker_lost_error() -> ApiError:
-    return UpstreamError("The worker has been lost.", code="backend_error")
+    return UpstreamError("The connection to the worker was lost.", code="backend_error")

@@ -1,7 +1,7 @@
 """
-How long those who wait will have to: from how long places have been held, played forward.
+Estimated waiting times: how long leases lasted so far, played forward over the queue.
 
-Where nothing is known yet nothing is said. An estimate that is too early is worse than none.
+Without data there is no estimate. One that is too early is worse than none.
 """
 
 import heapq
@@ -11,51 +11,51 @@ from typing import Final
 from antiphon.engine_api.options import ConversationKind
 
 EMA_ALPHA: Final = 0.2
-"""What the latest conversation counts for in the average; the first few count alike."""
+"""Weight of the latest conversation in the average; the first few have equal weights."""
 
 MIN_LEASE_S: Final[dict[ConversationKind, float]] = {"responses": 0, "realtime": 2, "chat": 1, "audio": 5, "video": 5}
-"""Conversations shorter than this came to nothing, and say nothing of how long one takes."""
+"""Shorter conversations failed or were abandoned, and are left out of the average."""
 
 OVERDUE_FRACTION: Final = 0.25
-"""Of the average: what a conversation that is longer than most may still take."""
+"""Of the average: what a conversation is expected to take still when it already took longer than that."""
 
 
 class LeaseDurations:
-    """How long places are held, as an average that forgets, by model and kind."""
+    """How long leases last, as an exponential moving average by model and kind."""
 
     def __init__(self) -> None:
         self._means: dict[tuple[str, ConversationKind], tuple[float, int]] = {}
 
     def observe(self, model: str, kind: ConversationKind, duration_s: float) -> None:
-        """A conversation that ended as it should was so long."""
+        """Add a conversation that ended normally."""
         if duration_s < MIN_LEASE_S[kind]:
             return
         mean, count = self._means.get((model, kind), (0.0, 0))
         self._means[model, kind] = mean + max(EMA_ALPHA, 1 / (count + 1)) * (duration_s - mean), count + 1
 
     def mean_s(self, model: str, kind: ConversationKind) -> float | None:
-        """The average; None where there was none yet."""
-        found = self._means.get((model, kind))
-        return found and found[0]
+        """The average; None without data."""
+        entry = self._means.get((model, kind))
+        return entry and entry[0]
 
     def means(self) -> Mapping[tuple[str, ConversationKind], tuple[float, int]]:
-        """All averages, each with how many conversations are in it."""
+        """All averages, each with its number of conversations."""
         return self._means
 
     def remaining_s(self, model: str, kind: ConversationKind, elapsed_s: float) -> float | None:
-        """How much longer a conversation will take that has taken `elapsed_s`; None where nobody knows."""
+        """How much longer a conversation will take after `elapsed_s`; None without data."""
         mean = self.mean_s(model, kind)
         return None if mean is None else max(mean - elapsed_s, OVERDUE_FRACTION * mean)
 
 
 class WaitForecast:
     """
-    A model's places in the time to come, given one after another to those who wait, in their order.
+    Simulates when each waiting ticket of a model gets a worker, in the order of the queue.
 
     Args:
-        places: each as the kinds it takes, and the seconds until it is free; those of which nobody knows are left out, which makes
-            what is said late rather than early.
-        mean: the average of a kind.
+        slots: each as the kinds it takes, and the seconds until it is free; slots without an estimate are left out, which makes the
+            forecast late rather than early.
+        mean_s: the average duration of a kind.
     """
 
     def __init__(
@@ -69,14 +69,14 @@ class WaitForecast:
             heapq.heapify(times)
 
     def next_wait_s(self, kind: ConversationKind) -> float | None:
-        """Seconds until the next who waits has a place; it then has it for as long as others had theirs."""
-        able = [times for kinds, times in self._free_in_s.items() if kind in kinds and times]
-        if not able:
+        """Seconds until the next ticket is served; from then on it occupies its slot for the average time."""
+        capable = [times for kinds, times in self._free_in_s.items() if kind in kinds and times]
+        if not capable:
             return None
-        times = min(able, key=lambda times: times[0])
+        times = min(capable, key=lambda times: times[0])
         mean = self._mean_s(kind)
         if mean is None:
             return heapq.heappop(times)
-        at = times[0]
-        heapq.heapreplace(times, at + mean)
-        return at
+        free_in_s = times[0]
+        heapq.heapreplace(times, free_in_s + mean)
+        return free_in_s

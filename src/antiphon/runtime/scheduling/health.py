@@ -1,4 +1,4 @@
-"""Looking after workers that have nothing to do: one that does not answer gets nobody until it does."""
+"""Health checks of idle workers: one that does not answer gets no tickets until it does."""
 
 import asyncio
 from collections.abc import Callable
@@ -11,10 +11,10 @@ MAX_CONCURRENT_PROBES = 16
 
 class HealthChecker:
     """
-    Asks workers whether they are well.
+    Probes idle and offline workers.
 
     Args:
-        found: takes the id of a worker that is well again.
+        on_online: called with the id of a worker that answers again.
     """
 
     def __init__(self, pool: WorkerPool, interval_s: float, on_online: Callable[[str], None]) -> None:
@@ -24,23 +24,23 @@ class HealthChecker:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Ask, every few seconds."""
+        """Probe every `interval_s` until `close`."""
         # It lives until `close`, longer than any one request's task group.
-        self._task = asyncio.create_task(self._run(), name="prober")  # noqa: TID251
+        self._task = asyncio.create_task(self._run(), name="health checker")  # noqa: TID251
 
     async def close(self) -> None:
-        """Ask no more; idempotent."""
+        """Stop; idempotent."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
 
     async def check_all(self) -> None:
-        """Ask every worker that has nothing to do, once."""
-        door = asyncio.Semaphore(MAX_CONCURRENT_PROBES)
+        """Probe every idle or offline worker once."""
+        semaphore = asyncio.Semaphore(MAX_CONCURRENT_PROBES)
         async with asyncio.TaskGroup() as tasks:
-            for enlisted in tuple(self._pool.workers()):
-                if enlisted.state in ("idle", "offline") and isinstance(enlisted.worker.engine, ProbedEngine):
-                    tasks.create_task(self._probe(enlisted, enlisted.worker.engine, door))
+            for entry in tuple(self._pool.workers()):
+                if entry.state in ("idle", "offline") and isinstance(entry.worker.engine, ProbedEngine):
+                    tasks.create_task(self._probe(entry, entry.worker.engine, semaphore))
 
     async def _run(self) -> None:
         while True:
@@ -49,13 +49,13 @@ class HealthChecker:
 
     async def _probe(self, entry: WorkerEntry, engine: ProbedEngine, semaphore: asyncio.Semaphore) -> None:
         async with semaphore:
-            given = _lease_total(entry)
+            leases_before = _lease_total(entry)
             try:
                 async with asyncio.timeout(self._interval_s):
                     await engine.probe()
-            except Exception:  # whatever is wrong with it, it is not well
-                # One that got somebody while it was asked may have been too busy to answer; one that has gone may be back under its id.
-                if _lease_total(entry) == given and self._pool.worker(entry.worker.id) is entry:
+            except Exception:  # any failure counts
+                # A worker that got a ticket meanwhile may be too busy to answer; one that left may be back under the same id.
+                if _lease_total(entry) == leases_before and self._pool.worker(entry.worker.id) is entry:
                     self._pool.mark_offline(entry.worker.id)
             else:
                 if entry.condition == "offline":
@@ -63,5 +63,5 @@ class HealthChecker:
 
 
 def _lease_total(entry: WorkerEntry) -> int:
-    """How many places were given with a worker so far."""
+    """How many tickets a worker got so far."""
     return entry.served_count + entry.lease_count

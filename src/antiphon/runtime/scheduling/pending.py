@@ -1,4 +1,4 @@
-"""What a conversation is told before there is somebody to tell it to."""
+"""Commands for a conversation that has no worker yet."""
 
 from collections.abc import Iterator
 
@@ -6,15 +6,15 @@ from antiphon.engine_api import commands
 from antiphon.engine_api.engine import EngineOverrun
 
 MEDIA_LIMIT_BYTES = 512 * 1024
-"""Sound and pictures that are kept: ten seconds at 24 kHz. What is older was said to nobody, and is dropped."""
+"""Audio and images that are stored: ten seconds at 24 kHz. Older ones are dropped: nobody was listening when they were sent."""
 
 MAX_REQUESTS = 64
 MAX_COMMANDS = 256
-"""Words that are kept, besides sound and pictures."""
+"""Commands that are stored besides audio and images."""
 
 
 class PendingCommands:
-    """Words, in their order, within bounds."""
+    """Stores commands in order, within bounds."""
 
     def __init__(self) -> None:
         self._commands: list[commands.EngineCommand] = []
@@ -22,52 +22,52 @@ class PendingCommands:
 
     def add(self, command: commands.EngineCommand) -> None:
         """
-        One more.
+        Store a command.
 
         Raises:
             EngineOverrun: there is no room for it.
         """
         match command:
             case commands.AppendAudio() | commands.AppendImage():
-                if size := _media_size(command):  # what says nothing would be kept without a bound
+                if size := _media_size(command):  # empty ones would not count towards the limit
                     self._commands.append(command)
                     self._media_bytes += size
                     self._drop_oldest()
             case commands.Prepare():
-                pass  # it is worth something only while it can be acted on
+                pass  # only of use to an engine that can act on it at once
             case _:
-                if len(self.response_ids()) >= MAX_REQUESTS or sum(_media_size(kept) == 0 for kept in self._commands) >= MAX_COMMANDS:
-                    raise EngineOverrun("too much is waiting for a place already")
+                if len(self.response_ids()) >= MAX_REQUESTS or sum(_media_size(each) == 0 for each in self._commands) >= MAX_COMMANDS:
+                    raise EngineOverrun("too much is already waiting for a worker")
                 self._commands.append(command)
 
     def cancel(self, id: str) -> bool:
-        """Forget an answer that was asked for; whether it was."""
+        """Drop the request with that id; returns whether there was one."""
         count = len(self._commands)
-        self._commands = [word for word in self._commands if not (isinstance(word, commands.Respond) and word.id == id)]
+        self._commands = [each for each in self._commands if not (isinstance(each, commands.Respond) and each.id == id)]
         return len(self._commands) < count
 
     def response_ids(self) -> list[str]:
-        """The ids of the answers that were asked for."""
-        return [word.id for word in self._commands if isinstance(word, commands.Respond)]
+        """The ids of the stored requests."""
+        return [each.id for each in self._commands if isinstance(each, commands.Respond)]
 
     def take(self) -> Iterator[commands.EngineCommand]:
-        """All of them; nothing is kept any more."""
-        words, self._commands, self._media_bytes = self._commands, [], 0
-        return iter(words)
+        """Return all commands and forget them."""
+        batch, self._commands, self._media_bytes = self._commands, [], 0
+        return iter(batch)
 
     def _drop_oldest(self) -> None:
-        at = 0
+        index = 0
         while self._media_bytes > MEDIA_LIMIT_BYTES:
-            size = _media_size(self._commands[at])
+            size = _media_size(self._commands[index])
             if size:
                 self._media_bytes -= size
-                del self._commands[at]
+                del self._commands[index]
             else:
-                at += 1
+                index += 1
 
 
 def _media_size(command: commands.EngineCommand) -> int:
-    """The bytes of sound or of a picture; 0 for a word that has none."""
+    """Bytes of audio or of an image; 0 for any other command."""
     match command:
         case commands.AppendAudio(pcm):
             return len(pcm)

@@ -1,9 +1,8 @@
 """
-Who gets which place: the rule, without a clock and without waiting.
+Which ticket gets which worker: the rule alone, without a clock and without waiting.
 
-Every change is told to the pool with the time at which it happens; it answers with those who have a place now. The law: whenever nothing
-happens, nobody waits whom a worker with room could serve. So a change need only be looked at for the one worker, ticket or key that it
-is about.
+Every change is reported to the pool with its time, and the pool returns the tickets that have a worker now. The law: between changes, no
+ticket waits that a worker with room could serve. So each change only concerns the one worker, ticket or key that it is about.
 """
 
 from collections import Counter, OrderedDict, defaultdict
@@ -12,37 +11,36 @@ from typing import Literal
 
 from msgspec import Struct
 
-from antiphon.errors import ApiError, ClientError, ServerError
+from antiphon.errors import ApiError, ClientError, overloaded
 from antiphon.runtime.scheduling.base import Requirements, Worker, WorkerState
 from antiphon.runtime.scheduling.queue import Lane, Ticket, TicketQueue
 
 RETRY_AFTER_S = 10
 MAX_ENDED_TICKETS = 1024
-"""How many tickets that have ended are known, for those who come again."""
+"""How many ended tickets are remembered, so that a retry gets back the position of its first try."""
 
 WorkerCondition = Literal["well", "quarantined", "offline", "draining"]
 
 TRANSITIONS: Mapping[WorkerCondition, Mapping[str, WorkerCondition]] = {
-    "well": {"drain": "draining", "quarantine": "quarantined", "lose": "offline"},
-    "quarantined": {"drain": "draining", "release": "well", "lose": "offline"},
-    "offline": {"drain": "draining", "find": "well"},
+    "well": {"drain": "draining", "quarantine": "quarantined", "go_offline": "offline"},
+    "quarantined": {"drain": "draining", "release": "well", "go_offline": "offline"},
+    "offline": {"drain": "draining", "go_online": "well"},
     "draining": {"resume": "well"},
 }
-"""What becomes of a worker when something happens to it; what is not here changes nothing."""
+"""A worker's next condition by what happens to it; what is not listed changes nothing."""
 
 LeaseOutcome = Literal["served", "failed", "gave_up"]
-"""What became of a place: it was had and left; the worker did not do what it should; whoever had it left before it was of use."""
+"""How a ticket ended: the client left after being served; the worker failed; the client left before it had a worker."""
 
 
 class PoolRules(Struct, frozen=True, kw_only=True):
     """
-    How many may wait and be served, and when a worker gets nobody.
+    How many tickets may wait and be served, and when a worker is put in quarantine.
 
     Attributes:
-        size: the most that wait.
-        waiting_per_key: likewise with the same key; 0 for no limit. Also `serving_per_key`.
-        priorities: numbers by kind or key; whoever has both counts with their sum.
-        failures: one after another, after which a worker gets nobody for `quarantine_s`, and then one conversation to show that it is well.
+        max_waiting_per_key: 0 for no limit; likewise `max_serving_per_key`.
+        priorities: by kind of conversation or by key id; a ticket with both gets their sum.
+        max_failures: in a row, after which a worker gets nothing for `quarantine_s`, and then one conversation as a trial.
     """
 
     max_waiting: int = 1000
@@ -55,13 +53,13 @@ class PoolRules(Struct, frozen=True, kw_only=True):
 
 class WorkerEntry(Struct, kw_only=True, eq=False):
     """
-    A worker, and how it stands with it.
+    A worker and its state in the pool.
 
     Attributes:
-        failures: one after another.
-        quarantined_until: by the pool's clock.
-        served: conversations that it has had.
-        shown: the state that it was last counted with; None for one that has been withdrawn.
+        served_count: conversations that it had.
+        failure_count: failures in a row.
+        quarantined_until: by the pool's clock, in seconds.
+        counted_state: the state under which `worker_counts` counts it; None once it was removed.
     """
 
     worker: Worker
@@ -75,7 +73,7 @@ class WorkerEntry(Struct, kw_only=True, eq=False):
 
     @property
     def state(self) -> WorkerState:
-        """As an operator sees it."""
+        """The state shown to operators."""
         if self.condition != "well":
             return self.condition
         return "busy" if self.lease_count else "idle"
@@ -83,12 +81,12 @@ class WorkerEntry(Struct, kw_only=True, eq=False):
 
 class WorkerPool:
     """
-    Workers, tickets, and who has whom.
+    Workers, tickets, and which ticket has which worker.
 
     Attributes:
-        queue: those who wait.
-        states: how many workers of a model are in which state.
-        serving: how many are served, by model; `waiting` likewise.
+        queue: the waiting tickets.
+        worker_counts: workers by model and state.
+        serving_counts: tickets being served, by model; likewise `waiting_counts`.
     """
 
     def __init__(self, rules: PoolRules | None = None) -> None:
@@ -110,26 +108,26 @@ class WorkerPool:
     # Tickets
 
     def ticket(self, id: str) -> Ticket | None:
-        """The ticket of that id, if it waits or is served."""
+        """The ticket of that id while it waits or is served."""
         return self._tickets.get(id)
 
     def serving_tickets(self) -> Iterator[Ticket]:
-        """Those who have a place."""
+        """Tickets that have a worker."""
         return (self._tickets[id] for id in self._leases)
 
     def assigned_worker(self, ticket: Ticket) -> WorkerEntry:
-        """With whom a ticket has its place."""
+        """The worker of a ticket that is being served."""
         return self._leases[ticket.id]
 
     def request_lease(self, id: str, requirements: Requirements, now: float, wall: float = 0, retry_of: str | None = None) -> Ticket:
         """
-        A ticket, which has its place at once where there is one.
+        A new ticket, which has its worker at once if one is free.
 
         Args:
-            id: its own; where it comes again, it has the one that it had.
-            now: the time, likewise everywhere here; `wall` is the same in Unix seconds.
-            again: the id of a ticket whose place came to nothing; it stands where it would be now, no limit of the queue is for it, and it
-                waits also where the worker that it had was the last.
+            id: of a new ticket; a retry keeps the id that it had.
+            now: seconds by the pool's clock, here and in every other method; `wall` is the same moment in Unix seconds.
+            retry_of: the id of a ticket whose worker failed it. It keeps its rank, no limit of the queue applies to it, and it may wait
+                even if no worker is left.
 
         Raises:
             ApiError: `worker_busy`, or `queue_full`.
@@ -151,7 +149,7 @@ class WorkerPool:
         return ticket
 
     def end_ticket(self, ticket: Ticket, now: float, wall: float = 0, outcome: LeaseOutcome = "served") -> list[Ticket]:
-        """Whoever waited waits no more, or the place that was had can be given to the next; those who have one now."""
+        """A ticket leaves the queue, or its worker; the tickets that have a worker now because of that."""
         if ticket.state == "ended":
             return []
         worker = None
@@ -162,18 +160,17 @@ class WorkerPool:
         ticket.state = "ended"
         del self._tickets[ticket.id]
         self._remember(ticket)
-        # Before the place is given on, as whoever the key held back came before others. Also where the ticket only waited: it may have
-        # been the one that its key's next place was for.
+        # Before the worker is given to the next: tickets that their key's limit held back may rank before others. Also if the ticket only
+        # waited: it may have been the one to which the key's next worker was promised.
         key = ticket.requirements.key_id
-        freed = [] if self._is_key_at_limit(key) else self.queue.unpark(key)
-        got = [] if worker is None else self._fill(worker, now, wall)
-        return got + self._assign_waiting([each for each in freed if each.state == "queued"], now, wall)
+        unparked_tickets = [] if self._is_key_at_limit(key) else self.queue.unpark(key)
+        served = [] if worker is None else self._fill(worker, now, wall)
+        return served + self._assign_waiting([each for each in unparked_tickets if each.state == "queued"], now, wall)
 
     def _release(self, ticket: Ticket, outcome: LeaseOutcome, now: float) -> WorkerEntry:
-        """Take note that a place is had no more; with whom it was."""
-        wants, worker = ticket.requirements, self._leases.pop(ticket.id)
-        self.serving_counts[wants.model] -= 1
-        self._serving_by_key[wants.key_id] -= 1
+        requirements, worker = ticket.requirements, self._leases.pop(ticket.id)
+        self.serving_counts[requirements.model] -= 1
+        self._serving_by_key[requirements.key_id] -= 1
         worker.lease_count -= 1
         worker.served_count += 1
         if outcome == "failed":
@@ -187,8 +184,8 @@ class WorkerPool:
 
     def _new_ticket(self, id: str, requirements: Requirements, now: float, wall: float) -> Ticket:
         self._last_number += 1
-        given = self._rules.priorities
-        priority = given.get(requirements.kind, 0) + given.get(requirements.key_id, 0)
+        priorities = self._rules.priorities
+        priority = priorities.get(requirements.kind, 0) + priorities.get(requirements.key_id, 0)
         return Ticket(id=id, requirements=requirements, number=self._last_number, priority=priority, enqueued_s=now, enqueued_at=wall)
 
     def _remember(self, ticket: Ticket) -> None:
@@ -197,84 +194,84 @@ class WorkerPool:
             self._ended_tickets.popitem(last=False)
 
     def _check_limits(self, requirements: Requirements) -> None:
-        most = self._rules.max_waiting_per_key
-        if most and requirements.key_id and self._waiting_by_key[requirements.key_id] >= most:
+        limit = self._rules.max_waiting_per_key
+        if limit and requirements.key_id and self._waiting_by_key[requirements.key_id] >= limit:
             raise ClientError(
-                f"As many wait with your key as may: {most}. Please try again later.",
+                f"The limit of {limit} waiting with your key is reached. Please try again later.",
                 status=429,
                 type="rate_limit_error",
                 code="queue_full",
                 retry_after_s=RETRY_AFTER_S,
             )
         if len(self.queue) >= self._rules.max_waiting:
-            raise _queue_full_error()
+            raise overloaded("The queue is full. Please try again later.", code="queue_full", retry_after_s=RETRY_AFTER_S)
 
     # Workers
 
     def workers(self) -> Collection[WorkerEntry]:
-        """All workers, in the order in which they came."""
+        """All workers, in the order in which they were added."""
         return self._entries.values()
 
     def worker(self, worker_id: str) -> WorkerEntry | None:
-        """The worker of that id, if it is there."""
+        """The worker of that id, or None."""
         return self._entries.get(worker_id)
 
     def add_worker(self, worker: Worker, now: float, wall: float = 0) -> list[Ticket]:
-        """A worker is there, or is back; those who have a place now."""
+        """Add a worker; returns the tickets that it serves at once. One with the same id is replaced."""
         self.remove_worker(worker.id)
         condition: WorkerCondition = "draining" if worker.is_draining else "well"
-        enlisted = self._entries[worker.id] = WorkerEntry(worker=worker, joined_at=wall, condition=condition)
-        return self._fill(enlisted, now, wall)
+        entry = self._entries[worker.id] = WorkerEntry(worker=worker, joined_at=wall, condition=condition)
+        return self._fill(entry, now, wall)
 
     def remove_worker(self, worker_id: str) -> WorkerEntry | None:
-        """A worker is gone, and with it what it counted; None where there is no such one."""
-        enlisted = self._entries.pop(worker_id, None)
-        if enlisted is not None:
-            self._apply(enlisted, "drain")
-        return enlisted
+        """Forget a worker and its failures; its tickets keep it until they end. None without such a worker."""
+        entry = self._entries.pop(worker_id, None)
+        if entry is not None:
+            self._apply(entry, "drain")
+        return entry
 
     def drain(self, worker_id: str) -> WorkerEntry | None:
-        """A worker is to get nobody more; None where there is no such one."""
-        enlisted = self._entries.get(worker_id)
-        if enlisted is not None:
-            self._apply(enlisted, "drain")
-        return enlisted
+        """Give a worker no more tickets; None without such a worker."""
+        entry = self._entries.get(worker_id)
+        if entry is not None:
+            self._apply(entry, "drain")
+        return entry
 
     def resume(self, worker_id: str, now: float, wall: float = 0) -> list[Ticket]:
-        """A worker that was drained may get somebody again; those who have a place now."""
-        if (enlisted := self._entries.get(worker_id)) is None:
+        """Give tickets to a drained worker again; returns those that it serves at once."""
+        if (entry := self._entries.get(worker_id)) is None:
             return []
-        self._apply(enlisted, "resume")
-        return self._fill(enlisted, now, wall)
+        self._apply(entry, "resume")
+        return self._fill(entry, now, wall)
 
     def mark_offline(self, worker_id: str) -> None:
-        """A worker does not answer."""
-        if (enlisted := self._entries.get(worker_id)) is not None:
-            self._apply(enlisted, "lose")
+        """Give nothing to a worker that does not answer, until `mark_online`."""
+        if (entry := self._entries.get(worker_id)) is not None:
+            self._apply(entry, "go_offline")
 
     def mark_online(self, worker_id: str, now: float, wall: float = 0) -> list[Ticket]:
-        """A worker answers again; those who have a place now."""
-        if (enlisted := self._entries.get(worker_id)) is None:
+        """Give tickets to a worker that answers again; returns those that it serves at once."""
+        if (entry := self._entries.get(worker_id)) is None:
             return []
-        self._apply(enlisted, "find")
-        return self._fill(enlisted, now, wall)
+        self._apply(entry, "go_online")
+        return self._fill(entry, now, wall)
 
     def end_quarantines(self, now: float, wall: float = 0) -> list[Ticket]:
-        """The quarantine of some may be over; those who have a place now."""
-        got = []
-        for enlisted in self._entries.values():
-            if enlisted.condition == "quarantined" and enlisted.quarantined_until <= now:
-                self._apply(enlisted, "release")
-                got += self._fill(enlisted, now, wall)
-        return got
+        """End the quarantines whose time is over; returns the tickets that have a worker now."""
+        served = []
+        for entry in self._entries.values():
+            if entry.condition == "quarantined" and entry.quarantined_until <= now:
+                self._apply(entry, "release")
+                served += self._fill(entry, now, wall)
+        return served
 
     def next_quarantine_end_s(self) -> float | None:
-        """When the next quarantine is over."""
-        ends = [enlisted.quarantined_until for enlisted in self._entries.values() if enlisted.condition == "quarantined"]
+        """When the next quarantine ends, by the pool's clock."""
+        ends = [entry.quarantined_until for entry in self._entries.values() if entry.condition == "quarantined"]
         return min(ends, default=None)
 
     def unservable_tickets(self, model: str) -> list[Ticket]:
-        """Those who wait for what no worker of a model does any more."""
+        """Waiting tickets of a kind that no worker of the model serves any more."""
         return [ticket for ticket in self.queue.tickets(model) if not self._capable_ids.get((model, ticket.requirements.kind))]
 
     def _apply(self, entry: WorkerEntry, event: str) -> None:
@@ -282,22 +279,22 @@ class WorkerPool:
         self._reindex(entry)
 
     def _has_room(self, entry: WorkerEntry) -> bool:
-        """Whether a worker can take one more; one that has failed so often gets one, to show that it is well."""
+        """Whether a worker can take another ticket; after a quarantine it gets one at a time, until it has served one well."""
         if entry.condition != "well":
             return False
         slots = 1 if entry.failure_count >= self._rules.max_failures else entry.worker.slots
         return slots is None or entry.lease_count < slots
 
     def _reindex(self, entry: WorkerEntry) -> None:
-        """Have a worker stand where it belongs: last among those with room, as whoever had nobody for longest is first."""
+        """Put a worker into its lanes anew: last among those with room, so that the one idle for longest is first."""
         worker = entry.worker
-        has_room, is_able = self._has_room(entry), entry.condition != "draining"
+        has_room, is_capable = self._has_room(entry), entry.condition != "draining"
         for kind in worker.kinds:
             lane = (worker.model, kind)
             self._free_entries[lane].pop(worker.id, None)
             if has_room:
                 self._free_entries[lane][worker.id] = entry
-            if is_able:
+            if is_capable:
                 self._capable_ids[lane].add(worker.id)
             else:
                 self._capable_ids[lane].discard(worker.id)
@@ -311,11 +308,11 @@ class WorkerPool:
             self.worker_counts[model, state] += 1
         entry.counted_state = state
 
-    # Bringing both together
+    # Matching
 
     def _is_key_at_limit(self, key: str) -> bool:
-        most = self._rules.max_serving_per_key
-        return bool(most and key) and self._serving_by_key[key] >= most
+        limit = self._rules.max_serving_per_key
+        return bool(limit and key) and self._serving_by_key[key] >= limit
 
     def _free_worker(self, requirements: Requirements) -> WorkerEntry | None:
         if self._is_key_at_limit(requirements.key_id):
@@ -323,30 +320,28 @@ class WorkerPool:
         return next(iter(self._free_entries[requirements.model, requirements.kind].values()), None)
 
     def _fill(self, entry: WorkerEntry, now: float, wall: float) -> list[Ticket]:
-        """Give a worker's places to those who wait for them."""
         worker = entry.worker
-        if self._entries.get(worker.id) is not entry:  # it has been withdrawn, and another may have its id by now
+        if self._entries.get(worker.id) is not entry:  # it was removed, and another may have its id by now
             return []
-        got = []
+        served = []
         while self._has_room(entry):
             ticket = self.queue.peek(worker.model, worker.kinds, self._is_key_at_limit)
             if ticket is None:
                 break
             self._dequeue(ticket)
             self._assign(ticket, entry, now, wall)
-            got.append(ticket)
+            served.append(ticket)
         self._reindex(entry)
-        return got
+        return served
 
     def _assign_waiting(self, tickets: list[Ticket], now: float, wall: float) -> list[Ticket]:
-        """Give those a place for whom there is one."""
-        got = []
+        served = []
         for ticket in tickets:
-            if (enlisted := self._free_worker(ticket.requirements)) is not None:
+            if (entry := self._free_worker(ticket.requirements)) is not None:
                 self._dequeue(ticket)
-                self._assign(ticket, enlisted, now, wall)
-                got.append(ticket)
-        return got
+                self._assign(ticket, entry, now, wall)
+                served.append(ticket)
+        return served
 
     def _dequeue(self, ticket: Ticket) -> None:
         self.queue.remove(ticket)
@@ -368,32 +363,5 @@ def _requeue(ticket: Ticket) -> Ticket:
 
 
 def no_worker_error() -> ApiError:
-    """No worker does what is wanted."""
-    return ServerError(
-        "No worker is there for this. Please try again later.",
-        status=503,
-        type="service_unavailable_error",
-        code="worker_busy",
-        retry_after_s=RETRY_AFTER_S,
-    )
-
-
-def shutting_down_error() -> ApiError:
-    """Nobody gets a place any more."""
-    return ServerError(
-        "The server is shutting down. Please try again.",
-        status=503,
-        type="service_unavailable_error",
-        code="shutdown",
-        retry_after_s=5,
-    )
-
-
-def _queue_full_error() -> ApiError:
-    return ServerError(
-        "The queue is full. Please try again later.",
-        status=503,
-        type="service_unavailable_error",
-        code="queue_full",
-        retry_after_s=RETRY_AFTER_S,
-    )
+    """No worker serves this kind of conversation with the model."""
+    return overloaded("No worker is available for this. Please try again later.", code="worker_busy", retry_after_s=RETRY_AFTER_S)

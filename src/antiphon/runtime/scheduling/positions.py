@@ -1,8 +1,8 @@
 """
-Telling those who wait where they are.
+Queue updates for the tickets that wait.
 
-Whatever changes only notes that something has. A sweep tells them, in slices of a millisecond between which others have their turn,
-and rests nine times as long as it took. So telling costs a tenth of the machine at most, however many wait.
+A change only marks its model. A sweep then sends the updates, in slices of a millisecond between which other tasks run, and pauses nine
+times as long as it took. So updates use a tenth of one core at most, however many tickets wait.
 """
 
 import asyncio
@@ -16,15 +16,15 @@ from antiphon.runtime.scheduling.eta import WaitForecast
 from antiphon.runtime.scheduling.queue import Ticket, TicketQueue
 
 DEBOUNCE_S = 0.05
-"""How long changes are gathered."""
+"""How long changes are collected before a sweep."""
 
 SLICE_S = 0.001
 MAX_EXACT_POSITION = 64
-"""Up to so many ahead, whoever comes is told at once how long it will take; further behind it is much as for whoever was last."""
+"""Up to this position a new ticket gets its own forecast at once; further back it gets that of the last ticket."""
 
 
 class _LastUpdate(Struct):
-    """What someone was told last, and when."""
+    """The last update sent for a ticket."""
 
     position: int
     at_s: float
@@ -32,12 +32,12 @@ class _LastUpdate(Struct):
 
 class PositionNotifier:
     """
-    Tells positions.
+    Sends queue updates.
 
     Args:
-        tell: takes what somebody is to be told.
-        outlook: of a model, as it is now.
-        update_s: seconds after which somebody is told again though nothing has changed.
+        notify: called with each update.
+        forecast: gives a model's forecast as of now.
+        update_s: seconds after which an update is repeated even if nothing changed.
     """
 
     def __init__(
@@ -57,43 +57,43 @@ class PositionNotifier:
         self._is_closed = False
 
     def admit(self, ticket: Ticket) -> None:
-        """Tell one who has just come."""
+        """Send the first update of a new ticket."""
         model = ticket.requirements.model
         position = self._queue.position(ticket)
         wait_s = self._last_wait_s.get(model)
         if position <= MAX_EXACT_POSITION:
-            outlook = self._forecast(model)
+            forecast = self._forecast(model)
             for _, ahead in zip(range(position), self._queue.tickets(model), strict=False):
-                wait_s = outlook.next_wait_s(ahead.requirements.kind)
+                wait_s = forecast.next_wait_s(ahead.requirements.kind)
         self._send_update(ticket, position, wait_s, time.monotonic())
         self._arm(time.monotonic() + self._update_s)
-        if position < self._queue.length(model):  # by its priority, or as one that comes again
+        if position < self._queue.length(model):  # ahead of others, by its priority or as a retry
             self.mark_changed(model)
 
     def mark_changed(self, model: str) -> None:
-        """Places of a model were given or given back, or somebody left the queue, or came into it before others."""
+        """Report that leases of a model began or ended, or that its queue changed."""
         if self._queue.length(model):
             self._changed_models.add(model)
             self._arm(max(time.monotonic() + DEBOUNCE_S, self._idle_until_s))
 
     def close(self) -> None:
-        """Tell nobody any more."""
+        """Send no more updates."""
         self._is_closed = True
         self._sweep = None
         if self._timer is not None:
             self._timer.cancel()
 
     def _arm(self, at_s: float) -> None:
-        """Sweep at that time, or sooner where that was meant already."""
+        """Start a sweep at that time, unless one is due sooner."""
         if self._sweep is not None or self._is_closed:
             return
         loop = asyncio.get_running_loop()
-        at = loop.time() + at_s - time.monotonic()
+        loop_s = loop.time() + at_s - time.monotonic()
         if self._timer is not None:
-            if self._timer.when() <= at:
+            if self._timer.when() <= loop_s:
                 return
             self._timer.cancel()
-        self._timer = loop.call_at(at, self._begin_sweep)
+        self._timer = loop.call_at(loop_s, self._begin_sweep)
 
     def _begin_sweep(self) -> None:
         self._timer = None
@@ -102,16 +102,15 @@ class PositionNotifier:
         self._continue_sweep()
 
     def _continue_sweep(self) -> None:
-        """One slice of the sweep."""
         if self._sweep is None:
             return
-        begun_at = time.monotonic()
+        begin_s = time.monotonic()
         for _ in self._sweep:
-            if time.monotonic() - begun_at > SLICE_S:
-                self._sweep_s += time.monotonic() - begun_at
+            if time.monotonic() - begin_s > SLICE_S:
+                self._sweep_s += time.monotonic() - begin_s
                 asyncio.get_running_loop().call_soon(self._continue_sweep)
                 return
-        self._sweep_s += time.monotonic() - begun_at
+        self._sweep_s += time.monotonic() - begin_s
         self._end_sweep()
 
     def _end_sweep(self) -> None:
@@ -124,16 +123,16 @@ class PositionNotifier:
             self._arm(max(now + self._update_s, self._idle_until_s))
 
     def _sweep_steps(self) -> Iterator[None]:
-        """Tell everybody who is to be told, one a step."""
-        told, self._last_updates = self._last_updates, {}
+        """Send all updates that are due, looking at one ticket a step."""
+        previous, self._last_updates = self._last_updates, {}
         for model in self._queue.models():
-            outlook, position, wait_s = self._forecast(model), 0, None
+            forecast, position, wait_s = self._forecast(model), 0, None
             for ticket in self._queue.tickets(model):
                 if ticket.state != "queued":  # it has left since the sweep began
                     continue
                 position += 1
-                wait_s = outlook.next_wait_s(ticket.requirements.kind)
-                last = self._last_updates.get(ticket.id) or told.get(ticket.id)
+                wait_s = forecast.next_wait_s(ticket.requirements.kind)
+                last = self._last_updates.get(ticket.id) or previous.get(ticket.id)
                 now = time.monotonic()
                 if last is None or last.position != position or now - last.at_s >= self._update_s:
                     self._send_update(ticket, position, wait_s, now)

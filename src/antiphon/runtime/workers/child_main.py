@@ -1,7 +1,7 @@
 """
-The process of an embedded engine: it is told what to be, loads it, and answers until the server is gone.
+The process of an embedded engine: it builds the engine it is told to, and answers until the server is gone.
 
-Standard input is the link; standard output leads nowhere, as native libraries print what they like.
+Standard input is the link; standard output goes nowhere, as native libraries print what they like.
 """
 
 import asyncio
@@ -26,26 +26,26 @@ _PR_SET_PDEATHSIG = 1
 
 
 async def _serve(link: socket.socket) -> int:
-    begun: asyncio.Future[BuildEngine] = asyncio.get_running_loop().create_future()
-    failed = asyncio.Event()
+    build_frame: asyncio.Future[BuildEngine] = asyncio.get_running_loop().create_future()
+    has_failed = asyncio.Event()
 
-    def told(frame: LinkFrame) -> None:
-        if isinstance(frame, BuildEngine) and not begun.done():
-            begun.set_result(frame)
+    def on_link_frame(frame: LinkFrame) -> None:
+        if isinstance(frame, BuildEngine) and not build_frame.done():
+            build_frame.set_result(frame)
 
-    def lost(_reason: str) -> None:
-        if not failed.is_set():
-            os._exit(0)  # the server is gone, however it went, and nobody is left to answer
+    def on_lost(_reason: str) -> None:
+        if not has_failed.is_set():
+            os._exit(0)  # the server is gone: there is nothing to clean up for, and native code may not stop otherwise
 
-    async with ConversationServer(on_link_frame=told, on_lost=lost) as serving:
+    async with ConversationServer(on_link_frame=on_link_frame, on_lost=on_lost) as serving:
         link.setblocking(False)
         await asyncio.get_running_loop().create_connection(lambda: StreamLinkTransport(serving.endpoint), sock=link)
-        begin = await begun
+        begin = await build_frame
         try:
             engine = _build(begin, serving)
             await engine.start()
         except Exception as error:
-            failed.set()
+            has_failed.set()
             if not isinstance(error, ApiError):
                 raise
             serving.endpoint.send(EngineBuildFailed(Failure.from_error(error)))
@@ -57,19 +57,19 @@ async def _serve(link: socket.socket) -> int:
 
 
 def _build(begin: BuildEngine, serving: ConversationServer) -> Engine:
-    place = BuildContext(
+    context = BuildContext(
         weights_folder=Path(begin.weights),
         base_folder=Path(begin.base),
         notice=lambda line: serving.endpoint.send(ChildNotice(line)),
         secrets=begin.secrets,
     )
-    engine: Engine = importlib.import_module(begin.module).build(begin.model, begin.options, place)
+    engine: Engine = importlib.import_module(begin.module).build(begin.model, begin.options, context)
     return engine
 
 
 def _die_with_parent() -> None:
     """
-    End when the server's thread that started this does, also in the middle of native code, which notices no link.
+    Die with the server's thread that started this process, also in the middle of native code, which notices no closed link.
 
     Source: prctl(2).
     """
@@ -78,10 +78,10 @@ def _die_with_parent() -> None:
 
 
 def main() -> None:
-    """Be the process of an embedded engine."""
+    """Run the process of an embedded engine."""
     _die_with_parent()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the server's to take: it may have answers to finish
-    # Under another number, as whatever reads the standard input must not read this.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server, which may have responses to finish
+    # Moved to another descriptor, so that nothing that reads standard input reads the link.
     with socket.socket(fileno=os.dup(0)) as link:
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         code = 1

@@ -1,13 +1,12 @@
 """
-A worker that dials in: it joins a server, answers what that sends, and joins again when the link is gone.
+A worker that joins a server over a WebSocket, answers for it, and joins again when the link is lost.
 
-Nothing is kept over a lost link: the server has told its clients already, and the engine here leaves their conversations.
+No conversation outlasts its link: by then the server has told its clients, and the engine here has left their conversations.
 """
 
 import asyncio
 import contextlib
 import logging
-import random
 import signal
 import ssl
 from collections.abc import Callable, Sequence
@@ -30,6 +29,7 @@ from antiphon.runtime.speech.service import SpeechService
 from antiphon.runtime.speech.transcribe_input import transcribe_file
 from antiphon.runtime.workers.server import ConversationServer, LinkFrame
 from antiphon.runtime.workers.transcribing import TranscribingEngine
+from antiphon.subprocesses import Backoff
 from antiphon.wire.internal.worker_link import (
     PATH,
     VERSION,
@@ -44,20 +44,20 @@ from antiphon.wire.internal.worker_link import (
 )
 
 MESSAGE_LIMIT_BYTES = 1 << 20
-"""The most in one message of the server's, which cuts what it sends into smaller pieces."""
+"""The largest WebSocket message accepted; the server sends frames in smaller pieces."""
 
 _log = logging.getLogger("antiphon.runtime.workers")
-_log.setLevel(logging.CRITICAL)  # the library's own log; what matters of it is told by a notice
+_log.setLevel(logging.CRITICAL)  # picows logs here; what matters reaches the operator as a notice
 
 
 class JoinTimeouts(Struct, frozen=True, kw_only=True):
     """
-    How long is waited for what.
+    Waiting times, in seconds.
 
     Attributes:
-        dialling_s: for a server to take the link.
-        pauses_s: before it is dialled again, after one, two and more times in vain.
-        drain_s: for conversations under way when the worker is to stop.
+        connect_s: for the server to accept the link.
+        backoff_s: before the next try, after a lost link, and after one, two and more failed tries.
+        drain_s: for conversations under way when the worker stops.
     """
 
     connect_s: float = 10.0
@@ -70,12 +70,12 @@ class WorkerClient:
     Keeps a worker joined.
 
     Args:
-        engine: what answers, started.
-        hello: what the server is told.
-        url: the server's, `ws://` or `wss://`, without a path.
-        key: that workers join with.
-        notice: takes lines for the operator; one that would repeat the last is left out.
-        exits: whether `run` returns when the server's operator has drained the worker; else it stays joined, and idle.
+        engine: answers; already started.
+        hello: describes the worker to the server.
+        url: of the server, `ws://` or `wss://`, without a path.
+        key: the API key that workers join with.
+        notice: takes lines for the operator; repetitions are left out.
+        exits_when_drained: whether `run` returns when the server's operator drains the worker; else it stays joined and idle.
     """
 
     def __init__(
@@ -104,25 +104,24 @@ class WorkerClient:
         self._last_notice = ""
 
     def stop(self) -> None:
-        """Take no more sessions; `run` returns when those under way are over, or have had time enough."""
+        """Take no more sessions; `run` returns when those under way are over, at the latest after `drain_s`."""
         loop, drain_s = asyncio.get_running_loop(), self._timeouts.drain_s
         self._end_event.set()
         if self._connect_timeout is not None:
             self._connect_timeout.reschedule(loop.time())
         loop.call_later(drain_s, self._abort)
         count = 0 if self._server is None else self._server.count
-        has = f"sessions under way have {drain_s:g} s, and a second signal cuts them short" if count else "there are no sessions"
-        self._drain(f"Stopping: no more sessions are taken; {has}.")
+        remaining = f"running sessions have {drain_s:g} s, a second signal ends them at once" if count else "no sessions are running"
+        self._drain(f"Stopping: this worker takes no more sessions; {remaining}.")
 
     async def run(self) -> None:
-        """Be joined until there is nothing more to do."""
-        failures = 0
+        """Stay joined until the worker is stopped, or drained if it exits then."""
+        failures, backoff = 0, Backoff(self._timeouts.backoff_s, jitter=0.5)  # not all workers at once after a restart of the server
         while not self._end_event.is_set():
             self._has_joined = self._is_refused = False
             await self._join()
             failures = 0 if self._has_joined else failures + 1
-            pauses_s = self._timeouts.backoff_s
-            await self._back_off(random.uniform(0.5, 1.0) * pauses_s[min(failures, len(pauses_s) - 1)])  # not all at once after a restart
+            await self._back_off(backoff.delay_s(failures))
 
     async def _back_off(self, seconds: float) -> None:
         try:
@@ -133,66 +132,66 @@ class WorkerClient:
 
     async def _join(self) -> None:
         """One link, from the first dial to its end."""
-        over: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        lost_future: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
-        def lost(reason: str) -> None:
-            if not over.done():
-                over.set_result(reason)
+        def on_lost(reason: str) -> None:
+            if not lost_future.done():
+                lost_future.set_result(reason)
 
-        async with ConversationServer(self._hello.slots, self._on_link_frame, lost, self._notice_remaining) as serving:
-            pipe = _WebSocketTransport(serving.endpoint)
-            trouble = await self._connect(pipe)
-            if trouble is not None:
+        async with ConversationServer(self._hello.slots, self._on_link_frame, on_lost, self._notice_remaining) as serving:
+            transport = _WebSocketTransport(serving.endpoint)
+            failure = await self._connect(transport)
+            if failure is not None:
                 if not self._end_event.is_set():
-                    self._notice_once(f"{self._url} could not be joined: {trouble}")
+                    self._notice_once(f"{self._url} could not be joined: {failure}")
                 return
             self._server = serving
             serving.serve(self._engine)
             serving.endpoint.send(structs.replace(self._hello, is_draining=self._is_draining))
             if self._is_draining:
                 serving.drain(hangs_up=self._end_event.is_set())
-            reason = await over
+            reason = await lost_future
             self._server = None
-            self._notice_link_lost(pipe.close_reason or reason)
+            self._notice_link_lost(transport.close_reason or reason)
 
     async def _connect(self, transport: "_WebSocketTransport") -> str | None:
-        """Open the WebSocket, or say why it can't be."""
-        patience_s = self._timeouts.connect_s
+        """Open the WebSocket; returns why that failed, or None."""
+        timeout_s = self._timeouts.connect_s
         try:
-            async with asyncio.timeout(None) as self._dialling:  # which is for `stop` to set
-                return await _dial(transport, self._url + PATH, self._key, patience_s)
+            async with asyncio.timeout(None) as self._connect_timeout:  # `stop` sets it
+                return await _dial(transport, self._url + PATH, self._key, timeout_s)
         except TimeoutError:
-            return f"it did not answer in {patience_s:g} seconds."
+            return f"it did not answer within {timeout_s:g} seconds."
         finally:
             self._connect_timeout = None
 
-    # What the server says of the link
+    # Frames about the link
 
     def _on_link_frame(self, frame: LinkFrame) -> None:
         match frame:
             case JoinAccepted(id):
                 self._has_joined = True
-                self._notice_once(f"Joined {self._url} as {id}{', and takes no sessions, as it was drained' if self._is_draining else ''}.")
+                self._notice_once(f"Joined {self._url} as {id}{', but takes no sessions, as it was drained' if self._is_draining else ''}.")
             case JoinRefused(message):
                 self._is_refused = True
-                self._notice_once(f"{self._url} does not take this worker: {message}")
+                self._notice_once(f"{self._url} refused this worker: {message}")
             case Drain() if not self._is_draining:
                 if self._exits_when_drained:
                     self._end_event.set()
-                self._drain(f"The operator of {self._url} drains this worker: no more sessions are taken.")
+                self._drain(f"The operator of {self._url} drained this worker: it takes no more sessions.")
             case Undrain() if self._is_draining and not self._end_event.is_set():
                 self._is_draining = False
-                self._notice_once(f"The operator of {self._url} resumes this worker: sessions are taken again.")
+                self._notice_once(f"The operator of {self._url} resumed this worker: it takes sessions again.")
                 if self._server is not None:
                     self._server.resume()
             case WorkerDismissed():
                 self._end_event.set()
-                self._drain(f"The operator of {self._url} has removed this worker: it ends with its last session.")
+                self._drain(f"The operator of {self._url} removed this worker: it exits after its last session.")
             case _:
                 pass
 
     def _drain(self, reason: str) -> None:
-        """Take no more sessions, now and after every link that may come."""
+        """Take no more sessions on this link and on any later one."""
         self._is_draining = True
         self._notice_once(reason)
         if self._server is not None:
@@ -201,7 +200,7 @@ class WorkerClient:
 
     def _abort(self) -> None:
         if self._server is not None:
-            self._notice_once(f"Cut short: {_format_sessions(self._server.count)}, as the time is over.")
+            self._notice_once(f"Time is up: {_format_sessions(self._server.count)} cut short.")
             self._server.endpoint.abort("the worker is stopping")
 
     # For the operator
@@ -209,15 +208,15 @@ class WorkerClient:
     def _notice_remaining(self, count: int) -> None:
         if self._server is None or self._server.endpoint.is_over or not self._is_draining:
             return
-        stays = "" if self._end_event.is_set() else " This worker stays joined, and idle, until it is stopped or removed."
-        self._notice_once(f"Draining: {_format_sessions(count)} left." if count else f"Drained: no sessions left.{stays}")
+        hint = "" if self._end_event.is_set() else " This worker stays joined and idle until it is stopped or removed."
+        self._notice_once(f"Draining: {_format_sessions(count)} left." if count else f"Drained: no sessions left.{hint}")
 
     def _notice_link_lost(self, reason: str) -> None:
-        """The link is gone; where the server has not said anything, nobody has heard why."""
+        """Report a lost link, unless the server already gave a reason."""
         if self._end_event.is_set() or self._is_refused:
             return
         if self._has_joined:
-            self._notice_once(f"The link to {self._url} is gone: {reason}.")
+            self._notice_once(f"The link to {self._url} was lost: {reason}.")
         else:
             self._notice_once(f"{self._url} could not be joined: {reason}.")
 
@@ -233,15 +232,15 @@ def _format_sessions(count: int) -> str:
 
 class WorkerOptions(Struct, frozen=True, kw_only=True):
     """
-    How a worker is to answer.
+    Settings of a worker.
 
     Attributes:
         kinds: of conversation that it takes.
-        slots: how many at the same time; None for as many as the engine says.
-        name: what the server's operator sees it by.
-        speaks: whether ears and a voice are put around the engine here, rather than by the server.
-        exits: whether it ends when the server's operator has drained it.
-        drain_s: what sessions under way get to finish when it is to stop.
+        slots: conversations at the same time; None for as many as the engine allows.
+        name: shown to the server's operator.
+        adds_speech: whether speech recognition and a voice are added to the engine here, rather than by the server.
+        exits_when_drained: whether it exits when the server's operator has drained it.
+        drain_s: seconds that sessions under way get when it stops.
     """
 
     kinds: Sequence[str]
@@ -254,60 +253,60 @@ class WorkerOptions(Struct, frozen=True, kw_only=True):
 
 def serve(config: Config, *, url: str, key: str, options: WorkerOptions, notice: Callable[[str], None]) -> None:
     """
-    Answer with the first model that is configured for the server at `url`, until a signal.
+    Answer for the server at `url` with the first configured model, until a signal.
 
     Args:
         notice: takes lines for the operator.
 
     Raises:
-        ApiError: the engine can't be had.
+        ApiError: the engine can't be built or started.
     """
     entry = config.models[0]
-    place = BuildContext(
+    context = BuildContext(
         weights_folder=config.models_dir,
         base_folder=entry.origin_folder,
         notice=notice,
         secrets=config.secrets,
         fetch=url_fetch.fetcher(()),
     )
-    engine = load_builder(entry.engine)(entry.name, entry.options, place)
+    engine = load_builder(entry.engine)(entry.name, entry.options, context)
     speech = SpeechService(config.speech, config.models_dir, config.secrets, notice) if options.adds_speech else None
-    speaking = engine if speech is None else _with_speech(engine, speech, entry.engine)
+    served_engine = engine if speech is None else _with_speech(engine, speech, entry.engine)
 
-    async def joined() -> None:
-        first = _handle_signals()
+    async def serve_until_signal() -> None:
+        on_first_signal = _handle_signals()
         try:
             await engine.start()
             if speech is not None:
                 await speech.load()
-            hello, patience = _build_hello(speaking, entry.name, options), JoinTimeouts(drain_s=options.drain_s)
-            joining = WorkerClient(speaking, hello, url, key, notice, patience, exits_when_drained=options.exits_when_drained)
-            first.append(joining.stop)
-            await joining.run()
+            hello, timeouts = _build_hello(served_engine, entry.name, options), JoinTimeouts(drain_s=options.drain_s)
+            client = WorkerClient(served_engine, hello, url, key, notice, timeouts, exits_when_drained=options.exits_when_drained)
+            on_first_signal.append(client.stop)
+            await client.run()
         finally:
             await engine.stop()
             if speech is not None:
                 await speech.stop()
 
     with contextlib.suppress(asyncio.CancelledError), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(joined())
+        runner.run(serve_until_signal())
 
 
 def _with_speech(engine: Engine, speech: SpeechService, name: str) -> Engine:
     """
-    The engine with ears and a voice.
+    The engine with speech recognition and a voice.
 
     Raises:
-        ServerError: they are not here, or it has its own.
+        ServerError: they are not installed, or the engine has its own.
     """
     if engine.capabilities.listens:
-        raise ServerError(f"The engine '{name}' has ears of its own: leave out --speech.")
-    around = speech.with_speech(engine)
+        raise ServerError(f"The engine '{name}' has its own speech recognition: leave out --speech.")
+    with_speech = speech.with_speech(engine)
     if speech.missing_reason is not None:
-        raise ServerError(f"There are no ears and no voice here: {speech.missing_reason}")
-    if around is engine:
-        raise ServerError(f"The engine '{name}' has a voice of its own, and can't be given ears.")
-    return TranscribingEngine(around, lambda file: transcribe_file(file, speech))
+        raise ServerError(f"Speech is not available here: {speech.missing_reason}")
+    if with_speech is engine:
+        raise ServerError(f"The engine '{name}' has its own voice, so speech recognition can't be added to it.")
+    return TranscribingEngine(with_speech, lambda file: transcribe_file(file, speech))
 
 
 def _build_hello(engine: Engine, model: str, options: WorkerOptions) -> Hello:
@@ -323,47 +322,45 @@ def _build_hello(engine: Engine, model: str, options: WorkerOptions) -> Hello:
 
 
 def _handle_signals() -> list[Callable[[], None]]:
-    """What the first SIGINT or SIGTERM does, to be put in here; while nothing is in here, and at the second one, all is over at once."""
-    task, first = asyncio.current_task(), list[Callable[[], None]]()
+    """A list that takes what the first SIGINT or SIGTERM calls; while it is empty, and at the second signal, the task is cancelled."""
+    task, on_first_signal = asyncio.current_task(), list[Callable[[], None]]()
 
-    def signalled() -> None:
-        if first:
-            first.pop()()
+    def on_signal() -> None:
+        if on_first_signal:
+            on_first_signal.pop()()
         elif task is not None:
             task.cancel()
 
     for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, signalled)
-    return first
+        asyncio.get_running_loop().add_signal_handler(number, on_signal)
+    return on_first_signal
 
 
 class _WebSocketTransport(WSListener):
     """
-    A WebSocket to a server, as what carries a link.
+    A WebSocket to a server, as the transport of a link.
 
     Attributes:
-        farewell: why the server closed it, where it said so.
-        was_opened: whether the handshake came to its end.
+        close_reason: the server's reason for closing it; empty if it gave none.
+        has_opened: whether the handshake was completed.
     """
 
-    def __init__(self, end: "LinkEndpoint[ToWorker]") -> None:
+    def __init__(self, endpoint: "LinkEndpoint[ToWorker]") -> None:
         super().__init__()
         self.close_reason = ""
         self.has_opened = False
-        self._end = end
+        self._endpoint = endpoint
         self._transport: WSTransport | None = None
 
     def on_ws_connected(self, transport: WSTransport) -> None:
-        """The handshake is over."""
         self.has_opened = True
         self._transport = transport
-        self._end.connect(self)
+        self._endpoint.connect(self)
 
     def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
-        """Some frames of the link, or parts of them."""
         match frame.msg_type:
             case WSMsgType.BINARY | WSMsgType.CONTINUATION:
-                self._end.receive(frame.get_payload_as_bytes())
+                self._endpoint.receive(frame.get_payload_as_bytes())
             case WSMsgType.CLOSE:
                 self.close_reason = frame.get_payload_as_bytes()[2:].decode(errors="replace").rstrip(".")
                 transport.send_close(frame.get_close_code())
@@ -372,25 +369,21 @@ class _WebSocketTransport(WSListener):
                 pass
 
     def on_ws_disconnected(self, transport: WSTransport) -> None:
-        """The server is gone."""
         self._transport = None
-        self._end.connection_lost()
+        self._endpoint.connection_lost()
 
     def pause_writing(self) -> None:
-        """The server reads slower than is written."""
-        self._end.pause()
+        self._endpoint.pause()
 
     def resume_writing(self) -> None:
-        """The server has caught up."""
-        self._end.resume()
+        self._endpoint.resume()
 
-    def write(self, piece: bytes) -> None:
-        """Send these bytes."""
+    def write(self, chunk: bytes) -> None:
         if self._transport is not None:
-            self._transport.send(WSMsgType.BINARY, piece)
+            self._transport.send(WSMsgType.BINARY, chunk)
 
     def close(self, _reason: str) -> None:
-        """Hang up; a server that does not take the last bytes soon is not waited for."""
+        """Close the WebSocket; the last bytes get a second to be sent."""
         if self._transport is not None:
             self._transport.send_close(WSCloseCode.OK)
             asyncio.get_running_loop().call_later(1.0, self._transport.disconnect, False)
@@ -399,10 +392,13 @@ class _WebSocketTransport(WSListener):
 
 async def _dial(transport: _WebSocketTransport, url: str, key: str, timeout_s: float) -> str | None:
     """
-    Open the WebSocket, or say why it can't be.
+    Open the WebSocket.
+
+    Returns:
+        Why that failed, as the end of a sentence; None if it did not.
 
     Raises:
-        TimeoutError: it did not come about in that time.
+        TimeoutError: it took longer than `timeout_s`.
     """
     headers = {"Authorization": f"Bearer {key}", VERSION_HEADER: str(VERSION)}
     tls = ssl.create_default_context() if url.startswith("wss:") else None
@@ -415,12 +411,12 @@ async def _dial(transport: _WebSocketTransport, url: str, key: str, timeout_s: f
     except ssl.SSLError as error:
         return f"its TLS can't be trusted: {error.reason or error}."
     except WSError:
-        return "it did not answer as a server does."
+        return "the answer was not that of a WebSocket server."
     except ConnectionRefusedError:
-        return "nothing listens there."
+        return "nothing listens at this address."
     except OSError as error:
-        return f"{error.strerror or 'nothing listens there'}."  # without words of its own where there were several addresses
-    # A server that hangs up instead of answering is an opened WebSocket to the library, of which nothing more is ever heard.
+        return f"{error.strerror or 'nothing listens at this address'}."  # no `strerror` if several addresses were tried
+    # If the server hangs up instead of answering, picows reports an open WebSocket and nothing after that.
     return None if transport.has_opened else "it hung up instead of answering."
 
 
@@ -433,7 +429,7 @@ class _Refusal(Struct, frozen=True):
 
 
 def _refusal_message(error: WSInvalidStatusError) -> str:
-    """What a server said when it refused the link."""
+    """The server's reason for refusing the link."""
     try:
         return msgspec.json.decode(error.raw_body or b"", type=_Refusal).error.message
     except msgspec.DecodeError:

@@ -1,4 +1,4 @@
-"""Recordings in what a worker is asked, written down there: for an engine with ears put around it, which only hear what is live."""
+"""Transcribes audio files in requests on the worker: its speech recognition around the engine only hears live input."""
 
 import asyncio
 import binascii
@@ -9,21 +9,21 @@ from typing import cast
 from msgspec import structs
 
 from antiphon.engine_api import commands, events, history
-from antiphon.engine_api.engine import CountingEngine, Deliver, Engine, EngineConversation, EngineOverrun
+from antiphon.engine_api.engine import CountingEngine, Deliver, Engine, EngineConversation, EngineOverrun, overrun_event
+from antiphon.engine_api.forwarding import ForwardingConversation
 from antiphon.engine_api.options import ConversationSettings
 from antiphon.errors import ApiError, invalid_base64
-from antiphon.runtime.core.driver import overrun_event
 
 TranscribeFile = Callable[[bytes], Awaitable[str]]
-"""What is said in a file of sound; raises `ApiError` where it can't be read or written down."""
+"""The text of an audio file; raises `ApiError` if it can't be decoded or transcribed."""
 
 
 class TranscribingEngine:
     """
-    An engine that is asked in writing what was asked with recordings.
+    An engine that gets the text of audio files instead of the files.
 
     Args:
-        within: answers. Whoever made it starts and stops it.
+        inner: answers; its maker starts and stops it.
     """
 
     def __init__(self, inner: Engine, transcribe_file: TranscribeFile) -> None:
@@ -32,64 +32,61 @@ class TranscribingEngine:
         self._transcribe_file = transcribe_file
 
     async def start(self) -> None:
-        """Nothing of its own to load."""
+        pass
 
     async def stop(self) -> None:
-        """Nothing of its own to let go of."""
+        pass
 
     async def count(self, request: commands.Respond) -> int:
-        """The tokens that the engine within reads."""
         return await cast(CountingEngine, self._inner).count(await _transcribe_request(request, self._transcribe_file))
 
     @contextlib.asynccontextmanager
     async def open(self, settings: ConversationSettings, deliver: Deliver) -> AsyncIterator[EngineConversation]:
-        """A conversation; what is asked with a recording reaches the engine when that is written down."""
-        async with self._inner.open(settings, deliver) as within, asyncio.TaskGroup() as tasks:
-            conversation = _TranscribingConversation(within, self._transcribe_file, deliver, tasks)
+        async with self._inner.open(settings, deliver) as inner, asyncio.TaskGroup() as tasks:
+            conversation = _TranscribingConversation(inner, self._transcribe_file, deliver, tasks)
             try:
                 yield conversation
             finally:
                 conversation.close()
 
 
-class _TranscribingConversation:
-    """One conversation, and the asks in it whose recordings are being written down."""
+class _TranscribingConversation(ForwardingConversation):
+    """Holds back each request with audio files until they are transcribed."""
 
     def __init__(self, inner: EngineConversation, transcribe_file: TranscribeFile, deliver: Deliver, tasks: asyncio.TaskGroup) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._transcribe_file = transcribe_file
         self._deliver = deliver
         self._tasks = tasks
         self._pending: dict[str, asyncio.Task[None]] = {}
-        self.pause, self.resume = inner.pause, inner.resume
 
     def send(self, command: commands.EngineCommand) -> None:
         if isinstance(command, commands.Respond) and any(map(_has_audio, command.history)):
             self._pending[command.id] = self._tasks.create_task(self._send_transcribed(command))
         elif isinstance(command, commands.Cancel) and command.id in self._pending:
             self._pending.pop(command.id).cancel()
-            asyncio.get_running_loop().call_soon(self._deliver, (events.ResponseEnded(command.id, "cancelled"),))
+            self._deliver((events.ResponseEnded(command.id, "cancelled"),))
         else:
-            self._inner.send(command)
+            super().send(command)
 
     def close(self) -> None:
-        """Ask nothing more, and say nothing more."""
-        self._deliver = lambda _words: None
+        """Send and deliver nothing more."""
+        self._deliver = lambda _events: None
         for task in self._pending.values():
             task.cancel()
 
     async def _send_transcribed(self, request: commands.Respond) -> None:
         try:
-            written = await _transcribe_request(request, self._transcribe_file)
-        except ApiError as fault:
+            transcribed = await _transcribe_request(request, self._transcribe_file)
+        except ApiError as error:
             del self._pending[request.id]
-            self._deliver((events.ResponseFailed.from_error(request.id, fault),))
+            self._deliver((events.ResponseFailed.from_error(request.id, error),))
             return
         del self._pending[request.id]
         try:
-            self._inner.send(written)
-        except EngineOverrun as full:
-            self._deliver((overrun_event(request, full),))
+            super().send(transcribed)
+        except EngineOverrun as error:
+            self._deliver((overrun_event(request, error),))
 
 
 def _has_audio(item: history.HistoryItem) -> bool:
@@ -98,13 +95,13 @@ def _has_audio(item: history.HistoryItem) -> bool:
 
 async def _transcribe_request(request: commands.Respond, transcribe_file: TranscribeFile) -> commands.Respond:
     """
-    The ask, with words for its recordings.
+    The request with text in place of its audio files.
 
     Raises:
-        ApiError: one can't be read, or not be written down.
+        ApiError: one can't be decoded or transcribed.
     """
     return structs.replace(
-        request, history=tuple([await _transcribe_message(turn, transcribe_file) if _has_audio(turn) else turn for turn in request.history])
+        request, history=tuple([await _transcribe_message(item, transcribe_file) if _has_audio(item) else item for item in request.history])
     )
 
 

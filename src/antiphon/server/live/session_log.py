@@ -8,8 +8,8 @@ from typing import Any, Protocol
 from antiphon.errors import shorten
 from antiphon.protocols.realtime.settings import RealtimeSessionConfig
 from antiphon.runtime.access.keys import Caller
-from antiphon.runtime.core.session_metrics import MinicpmoSessionMetrics
-from antiphon.runtime.core.taps import RealtimeSessionMetrics, Tap, combine
+from antiphon.runtime.core.session_metrics import MinicpmoSessionMetrics, RealtimeSessionMetrics
+from antiphon.runtime.core.taps import Tap, combine
 from antiphon.runtime.recording.recorder import RecordingTap
 from antiphon.runtime.registry import ServedModel
 from antiphon.runtime.service import Service

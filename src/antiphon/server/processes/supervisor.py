@@ -41,7 +41,7 @@ from antiphon.runtime.multiprocess.link import (
     SupervisorLink,
     SupervisorMessage,
 )
-from antiphon.runtime.scheduling.base import POOLED
+from antiphon.runtime.scheduling.base import POOLED_ENGINES
 from antiphon.server.transport import logs
 from antiphon.server.transport.listener import base_url, open_listeners
 
@@ -335,7 +335,7 @@ def check_shareable(config: Config) -> None:
         raise ServerError(
             f"{processes} processes can't share a store in memory: set `store.url` to `sqlite` or a database, or `server.processes` to 1."
         )
-    if pooled_models := [model.name for model in config.models if model.engine in POOLED]:
+    if pooled_models := [model.name for model in config.models if model.engine in POOLED_ENGINES]:
         raise ServerError(
             f"{processes} processes can't share the workers of {quote_list(pooled_models)}, as each would have a queue of its own: "
             "set `server.processes` to 1."

@@ -1,4 +1,4 @@
-"""What `/v1/audio` takes and gives: recordings written down, and texts read aloud."""
+"""The types of `/v1/audio`: transcriptions and speech."""
 
 from collections.abc import Iterable, Sequence
 from typing import Annotated, Literal
@@ -12,11 +12,11 @@ from antiphon.wire.codec.types import Maybe, Opt, Tagged, Wire
 TranscriptFormat = Literal["json", "text", "srt", "verbose_json", "vtt", "diarized_json"]
 SpeechFormat = Literal["mp3", "opus", "aac", "flac", "wav", "pcm"]
 
-# Recordings written down
+# Transcriptions
 
 
 class TranscriptionRequest(Wire, kw_only=True):
-    """The fields that come with a recording, in a form."""
+    """The form fields beside the audio file."""
 
     model: str
     language: Opt[str] = UNSET
@@ -34,13 +34,13 @@ class TranscriptionRequest(Wire, kw_only=True):
 
 
 class DurationUsage(Tagged, kw_only=True, tag="duration"):
-    """What a transcription is counted as: whole seconds of sound, the last one begun counted too."""
+    """Seconds of audio, rounded up."""
 
     seconds: int
 
 
 class Transcription(Wire, kw_only=True):
-    """What is said in a recording."""
+    """The text of an audio file."""
 
     text: str
     usage: Opt[DurationUsage] = UNSET
@@ -48,9 +48,9 @@ class Transcription(Wire, kw_only=True):
 
 class TranscriptSegment(Wire, kw_only=True):
     """
-    A stretch of a recording, `start` and `end` in seconds.
+    A part of an audio file, `start` and `end` in seconds.
 
-    What Whisper tells of its own work beside that has the same values always: ears don't tell it.
+    The fields about Whisper's decoding (`seek`, `tokens`, `avg_logprob`, …) have constant values: transcribers don't report them.
     """
 
     id: int
@@ -74,7 +74,7 @@ class TranscriptWord(Wire, kw_only=True):
 
 
 class VerboseTranscription(Wire, kw_only=True):
-    """What is said in a recording, and when; `duration` in seconds, `language` as a code, empty where nobody knows it."""
+    """The text with timestamps; `duration` in seconds, `language` as a code, empty if unknown."""
 
     task: Literal["transcribe"] = "transcribe"
     language: str
@@ -86,13 +86,13 @@ class VerboseTranscription(Wire, kw_only=True):
 
 
 class TranscriptTextDelta(Tagged, kw_only=True, tag="transcript.text.delta"):
-    """More of what is said."""
+    """More of the text."""
 
     delta: str
 
 
 class TranscriptTextDone(Tagged, kw_only=True, tag="transcript.text.done"):
-    """All that is said."""
+    """The whole text."""
 
     text: str
 
@@ -102,13 +102,15 @@ TranscriptEvent = TranscriptTextDelta | TranscriptTextDone
 
 def read_transcription_form(fields: Iterable[tuple[str, str]]) -> TranscriptionRequest:
     """
-    The request in a form's fields. One that is empty is not filled in, as in the forms of pages; `True` is how some clients write it.
+    Decode the fields of a form.
+
+    Empty fields count as absent, as web forms send them. `stream` is lower-cased, as some clients send `True`.
 
     Raises:
-        ClientError: it is none; `param` says where.
+        ClientError: a field is wrong; `param` names it.
     """
-    filled = ((name, value.lower() if name == "stream" else value) for name, value in fields if value)
-    request = read_query(TranscriptionRequest, filled)
+    present_fields = ((name, value.lower() if name == "stream" else value) for name, value in fields if value)
+    request = read_query(TranscriptionRequest, present_fields)
     if request.timestamp_granularities is not UNSET and request.response_format != "verbose_json":
         raise errors.ClientError(
             "The 'timestamp_granularities' parameter is only allowed when 'response_format' is 'verbose_json'.",
@@ -119,11 +121,11 @@ def read_transcription_form(fields: Iterable[tuple[str, str]]) -> TranscriptionR
 
 
 TimedText = tuple[str, float, float]
-"""A text, and the seconds from which and up to which it is said."""
+"""A text, and the seconds of its start and end."""
 
 
 def to_srt(segments: Sequence[TimedText]) -> str:
-    """Subtitles as SubRip has them."""
+    """Subtitles in SubRip format."""
     return "".join(
         f"{number}\n{_timestamp(start, ',')} --> {_timestamp(end, ',')}\n{text}\n\n"
         for number, (text, start, end) in enumerate(segments, 1)
@@ -132,7 +134,7 @@ def to_srt(segments: Sequence[TimedText]) -> str:
 
 def to_vtt(segments: Sequence[TimedText]) -> str:
     """
-    Subtitles as the web has them.
+    Subtitles in WebVTT format.
 
     Source: https://www.w3.org/TR/webvtt1/#syntax
     """
@@ -146,7 +148,7 @@ def _timestamp(seconds: float, separator: str) -> str:
     return f"{whole_s // 3600:02}:{whole_s // 60 % 60:02}:{whole_s % 60:02}{separator}{ms:03}"
 
 
-# Texts read aloud
+# Speech
 
 
 class VoiceId(Wire, kw_only=True):
@@ -156,7 +158,7 @@ class VoiceId(Wire, kw_only=True):
 
 
 class SpeechRequest(Wire, kw_only=True):
-    """A text to be read aloud."""
+    """A text to synthesize."""
 
     model: str
     input: Annotated[str, Meta(min_length=1, max_length=4096)]
@@ -168,18 +170,18 @@ class SpeechRequest(Wire, kw_only=True):
 
     @property
     def voice_name(self) -> str:
-        """The voice, however it was given."""
+        """The name or id of the voice."""
         return self.voice if isinstance(self.voice, str) else self.voice.id
 
 
 class SpeechAudioDelta(Tagged, kw_only=True, tag="speech.audio.delta"):
-    """More of the file, in base64."""
+    """More of the audio file, in base64."""
 
     audio: bytes
 
 
 class SpeechUsage(Wire, kw_only=True):
-    """What a reading is counted as."""
+    """Token counts of a synthesis."""
 
     input_tokens: int
     output_tokens: int
@@ -187,7 +189,7 @@ class SpeechUsage(Wire, kw_only=True):
 
 
 class SpeechAudioDone(Tagged, kw_only=True, tag="speech.audio.done"):
-    """The file is whole."""
+    """The audio file is complete."""
 
     usage: SpeechUsage
 
@@ -199,10 +201,10 @@ _speech_reader: Reader[SpeechRequest] = Reader(SpeechRequest)
 
 def decode_speech_request(body: bytes) -> SpeechRequest:
     """
-    The request in `body`.
+    Decode a request body.
 
     Raises:
-        ClientError: it is none; `param` says where.
+        ClientError: it is invalid; `param` says where.
     """
     check_depth(body)
     return _speech_reader.read(body)

@@ -1,5 +1,5 @@
 """
-What the endpoints around queue and workers give, with the fields that MiniCPM-o's pages and clients read.
+Responses of the queue and worker routes, with the fields that MiniCPM-o's pages and clients read.
 
 Times are in Unix seconds.
 """
@@ -14,13 +14,13 @@ WorkerStatus = Literal["idle", "busy", "draining", "quarantined", "offline"]
 
 class QueueTicket(Wire, kw_only=True):
     """
-    One who waits, or is served.
+    A ticket that waits or is served.
 
     Attributes:
-        request_type: the kind of conversation, by the name that MiniCPM-o's pages have for it.
-        position: 1 for who is next; null for one that is served.
-        estimated_wait_s: null where that is not known.
-        worker_id: with whom; null while it waits.
+        request_type: the kind of conversation, by its name in MiniCPM-o's pages.
+        position: 1 is next; null while it is served.
+        estimated_wait_s: null if unknown.
+        worker_id: null while it waits.
     """
 
     ticket_id: str
@@ -38,7 +38,7 @@ class QueueTicket(Wire, kw_only=True):
 
 
 class QueueStatus(Wire, kw_only=True):
-    """All tickets: those that wait, in their order, and those that are served; `now` is the server's clock."""
+    """All tickets: the waiting ones in order, and those being served; `now` is the server's clock."""
 
     now: float
     queue_length: int
@@ -48,7 +48,7 @@ class QueueStatus(Wire, kw_only=True):
 
 
 class TicketCancelled(Wire, kw_only=True):
-    """A ticket that waits no longer."""
+    """A cancelled ticket."""
 
     ticket_id: str
     cancelled: Literal[True] = True
@@ -59,12 +59,12 @@ class WorkerStatusEntry(Wire, kw_only=True):
     A worker.
 
     Attributes:
-        slots: places; null for as many as are asked for.
-        taken: places that are had.
-        failures: one after another.
-        silent_s: since it was heard last; null for one that has not joined over a link. Likewise `version`, of antiphon there.
-        abilities: what its engine can do.
-        sessions: those that it has.
+        slots: conversations at a time; null for no limit.
+        taken: slots in use.
+        failures: in a row.
+        silent_s: seconds since it was last heard from; null for a worker without a link. Likewise `version`, of antiphon there.
+        abilities: of its engine.
+        sessions: the tickets that it serves.
     """
 
     worker_id: str
@@ -92,7 +92,7 @@ class WorkerList(Wire, kw_only=True):
 
 
 class WorkerRemoved(Wire, kw_only=True):
-    """A worker that gets nobody any more, and is forgotten."""
+    """A worker that was removed."""
 
     worker_id: str
     removed: Literal[True] = True
@@ -100,13 +100,13 @@ class WorkerRemoved(Wire, kw_only=True):
 
 class GatewayStatus(Wire, kw_only=True):
     """
-    How it stands.
+    Numbers of workers and tickets.
 
     Attributes:
-        gateway_healthy: whether new work is taken.
-        error_workers: those in quarantine.
-        duplex_workers: busy ones that have a conversation in full duplex.
-        loading_workers: always 0: a worker is there when it has loaded.
+        gateway_healthy: whether the server takes new conversations.
+        duplex_workers: busy workers with a full-duplex conversation.
+        loading_workers: always 0: a worker joins when it has loaded its model.
+        error_workers: workers in quarantine.
     """
 
     gateway_healthy: bool
@@ -124,7 +124,7 @@ class GatewayStatus(Wire, kw_only=True):
 
 
 class MeanDuration(Wire, kw_only=True):
-    """How long a place is held by a kind of conversation, on average."""
+    """The average duration of a kind of conversation."""
 
     model: str
     kind: str
@@ -135,10 +135,10 @@ class MeanDuration(Wire, kw_only=True):
 
 class EtaConfig(Wire, kw_only=True):
     """
-    What estimates are made from.
+    The basis of waiting-time estimates.
 
     Attributes:
-        ema_alpha: what the latest conversation counts for, when there were some.
+        ema_alpha: weight of the latest conversation in the moving average.
     """
 
     ema_alpha: float

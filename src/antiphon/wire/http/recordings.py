@@ -1,4 +1,4 @@
-"""What the endpoints around recorded sessions give."""
+"""Responses of the routes for recorded sessions."""
 
 from typing import Literal
 
@@ -14,12 +14,12 @@ class SessionFile(Wire, kw_only=True):
 
 class RecordedSession(Wire, kw_only=True):
     """
-    A session that is or was recorded; times are in Unix seconds.
+    A session that is or was recorded; times are Unix seconds.
 
     Attributes:
-        status: `live`, `kept` when it has ended, or `interrupted` where the server died first.
+        status: `live`, `kept` after its end, or `interrupted` if the server died first.
         bytes: of all its files.
-        truncated: why the recording ends before the session; null where it doesn't.
+        truncated: why the recording ends before the session; null if it is complete.
         files: absent in a list, and while the session is live.
     """
 
@@ -41,7 +41,7 @@ class RecordedSession(Wire, kw_only=True):
 
 
 class RecordedSessionList(Wire, kw_only=True):
-    """A page of them."""
+    """A page of recorded sessions."""
 
     object: Literal["list"] = "list"
     data: list[RecordedSession]
@@ -51,7 +51,7 @@ class RecordedSessionList(Wire, kw_only=True):
 
 
 class SessionDeleted(Wire, kw_only=True):
-    """A recording that is gone."""
+    """A deleted recording."""
 
     id: str
     object: Literal["session.deleted"] = "session.deleted"

@@ -1,8 +1,10 @@
 """
-What a server and its workers say to each other: typed frames, each behind its length, over one connection.
+The link between a server and its workers: typed frames, each with its length in front, over one connection.
 
-A worker is an engine in a process of its own. For a child of the server the connection is a socket pair, for a worker on another machine a
-WebSocket, whose messages carry the same bytes. Whatever frame can't be read ends the link: nothing here is guessed.
+A worker is an engine in a process of its own. A child process of the server has a socket pair as connection, a worker on another machine
+a WebSocket, whose messages carry the same bytes. A frame that can't be decoded ends the link: nothing is guessed.
+
+The name of a frame's class is its tag, so renaming one changes the protocol and needs a new `VERSION`.
 """
 
 from typing import Annotated, Any
@@ -12,17 +14,17 @@ from msgspec import Meta, Struct, msgpack
 from antiphon.engine_api import commands, events
 from antiphon.engine_api.capabilities import Capabilities
 from antiphon.engine_api.options import ConversationKind, ConversationSettings
-from antiphon.errors import ApiError, ClientError, ServerError
 from antiphon.wire.codec.length_prefix import FRAME_LIMIT_BYTES, add_length_prefix
+from antiphon.wire.internal.failure import Failure as Failure
 
-VERSION = 2
-"""Of these frames; both ends must have the same."""
+VERSION = 3
+"""Version of these frames; both ends must have the same."""
 
 PATH = "/v1/workers/join"
-"""Where workers on other machines join a server."""
+"""The route at which workers on other machines join a server."""
 
 VERSION_HEADER = "antiphon-link"
-"""Of the handshake: the version. One that differs may have another `Hello`, too, so it is told before there is any frame."""
+"""Header of the handshake with the version: another version may have another `Hello`, so it is checked before any frame."""
 
 CONVERSATION_KINDS: tuple[ConversationKind, ...] = ("responses", "realtime", "chat", "audio", "video")
 
@@ -31,36 +33,15 @@ class _Frame(Struct, frozen=True, tag=True, array_like=True):
     pass
 
 
-class Failure(Struct, frozen=True, array_like=True):
-    """A fault, as it travels."""
-
-    message: str
-    code: str | None
-    param: str | None
-    status: int
-    type: str
-    retry_after_s: float | None
-
-    @classmethod
-    def from_error(cls, fault: ApiError) -> "Failure":
-        """The fault, packed."""
-        return cls(fault.message, fault.code, fault.param, fault.status, fault.type, fault.retry_after_s)
-
-    def to_error(self) -> ApiError:
-        """The fault, unpacked: the client's by its status, or ours."""
-        kind = ClientError if self.status < 500 else ServerError
-        return kind(self.message, code=self.code, param=self.param, status=self.status, type=self.type, retry_after_s=self.retry_after_s)
-
-
-# To a worker, and from it
+# In both directions
 
 
 class Heartbeat(_Frame, frozen=True):
-    """Whoever sends it is there."""
+    """The sender is alive."""
 
 
 class Drain(_Frame, frozen=True):
-    """No more conversations: the server's operator wants it so; or the worker takes none and ends when it has none."""
+    """To a worker: the operator wants no more conversations there. From a worker: it takes none, and exits after its last."""
 
 
 # To a worker
@@ -68,12 +49,12 @@ class Drain(_Frame, frozen=True):
 
 class BuildEngine(_Frame, frozen=True):
     """
-    To a child that has just begun: what it is to be.
+    To a new child process: the engine to build.
 
     Attributes:
         module: of the engine.
         model: as configured, with its options.
-        base: the folder that relative paths in the options start from.
+        base: the folder for relative paths in the options.
         weights: the folder of verified model files.
         secrets: values of the environment variables that the options name.
     """
@@ -87,66 +68,66 @@ class BuildEngine(_Frame, frozen=True):
 
 
 class JoinAccepted(_Frame, frozen=True):
-    """The worker is one of the server's now; `id` is what the operator sees it by."""
+    """The worker has joined; `id` is shown to operators."""
 
     id: str
 
 
 class JoinRefused(_Frame, frozen=True):
-    """The worker can't be one of the server's; the link ends."""
+    """The worker can't join; the link ends."""
 
     message: str
 
 
 class Undrain(_Frame, frozen=True):
-    """The server's operator wants the worker to take conversations again."""
+    """The operator wants the worker to take conversations again."""
 
 
 class WorkerDismissed(_Frame, frozen=True):
-    """The server's operator has removed the worker: it is to go when it has no conversations."""
+    """The operator removed the worker: it leaves when it has no conversations."""
 
 
 class OpenConversation(_Frame, frozen=True):
-    """Begin a conversation; `number` has not been used on this link before."""
+    """Open a conversation; `number` was not used on this link before."""
 
     number: int
     settings: ConversationSettings
 
 
 class EngineCommands(_Frame, frozen=True):
-    """Words to the engine, in their order."""
+    """Commands to the engine, in order."""
 
     number: int
-    words: tuple[commands.EngineCommand, ...]
+    batch: tuple[commands.EngineCommand, ...]
 
 
 class PauseConversation(_Frame, frozen=True):
-    """The client is behind."""
+    """The client is behind: the engine should pause."""
 
     number: int
 
 
 class ResumeConversation(_Frame, frozen=True):
-    """The client has caught up."""
+    """The client has caught up: the engine should go on."""
 
     number: int
 
 
 class CloseConversation(_Frame, frozen=True):
-    """The conversation is over; `ConversationClosed` is the answer."""
+    """Leave the conversation; answered by `ConversationClosed`."""
 
     number: int
 
 
 class CountRequest(_Frame, frozen=True):
-    """A question: how many tokens is this?"""
+    """How many input tokens does this request have? Answered by `RequestAnswered`."""
 
     number: int
-    ask: commands.Respond
+    request: commands.Respond
 
 
 class ProbeRequest(_Frame, frozen=True):
-    """A question: is the engine well?"""
+    """Is the engine well? Answered by `RequestAnswered`."""
 
     number: int
 
@@ -174,15 +155,15 @@ ToWorker = (
 
 class Hello(_Frame, frozen=True):
     """
-    The worker can answer.
+    The worker is ready.
 
     Attributes:
-        model: as the server has it configured.
-        kinds: of conversations that it takes.
-        slots: how many at the same time; None for as many as come.
-        name: of the machine, for the operator.
-        program: the version of antiphon there, for the operator.
-        is_draining: whether it takes no conversations: it was drained before its link was lost.
+        model: as configured at the server.
+        kinds: of conversation that it takes.
+        slots: conversations at the same time; None for no limit.
+        name: of the machine, for operators.
+        program: the version of antiphon there, for operators.
+        is_draining: whether it takes no conversations because it was drained before it lost its last link.
     """
 
     version: int
@@ -196,45 +177,45 @@ class Hello(_Frame, frozen=True):
 
 
 class ChildNotice(_Frame, frozen=True):
-    """From a child: a line for the operator."""
+    """From a child process: a line for the operator."""
 
     line: str
 
 
 class EngineBuildFailed(_Frame, frozen=True):
-    """From a child: it can't answer, and ends."""
+    """From a child process: its engine could not be built; the process ends."""
 
     failure: Failure
 
 
 class ConversationOpened(_Frame, frozen=True):
-    """The conversation has begun."""
+    """The conversation is open."""
 
     number: int
 
 
 class EngineEvents(_Frame, frozen=True):
-    """Words that came from the engine together."""
+    """Events that the engine delivered together."""
 
     number: int
-    words: tuple[events.EngineEvent, ...]
+    batch: tuple[events.EngineEvent, ...]
 
 
 class ConversationFailed(_Frame, frozen=True):
-    """The conversation could not begin, or broke off."""
+    """The conversation could not be opened, or broke off."""
 
     number: int
     failure: Failure
 
 
 class ConversationClosed(_Frame, frozen=True):
-    """The last of a conversation: the engine has left it, and its place is free."""
+    """The last frame of a conversation: the engine has left it, and its slot is free."""
 
     number: int
 
 
 class RequestAnswered(_Frame, frozen=True):
-    """The answer to a question: a failure, or the tokens where those were asked for."""
+    """The answer to a request: a failure, or the tokens for a `CountRequest`."""
 
     number: int
     tokens: int = 0
@@ -261,20 +242,20 @@ _encoder = msgpack.Encoder()
 
 
 class UnsendableFrame(ValueError):
-    """What was to be sent can't be."""
+    """A frame that can't be sent."""
 
 
 def pack_frame(frame: ToWorker | FromWorker) -> bytes:
     """
-    The frame behind its length.
+    The frame with its length in front.
 
     Raises:
-        Unsendable: it is too long, or has something in it that no frame can carry.
+        UnsendableFrame: it is too long, or contains a value that MessagePack can't carry.
     """
     try:
-        packed = _encoder.encode(frame)
-    except (OverflowError, TypeError, ValueError, RecursionError) as error:  # a number of 70 bits, half a character
-        raise UnsendableFrame(f"it has something in it that can't be sent to another process ({error})") from None
-    if len(packed) > FRAME_LIMIT_BYTES:
-        raise UnsendableFrame(f"it has {len(packed)} bytes, and another process is sent {FRAME_LIMIT_BYTES} at most")
-    return add_length_prefix(packed)
+        payload = _encoder.encode(frame)
+    except (OverflowError, TypeError, ValueError, RecursionError) as error:  # such as a number of 70 bits, or half of a surrogate pair
+        raise UnsendableFrame(f"it contains a value that can't be sent to another process ({error})") from None
+    if len(payload) > FRAME_LIMIT_BYTES:
+        raise UnsendableFrame(f"it has {len(payload)} bytes, and at most {FRAME_LIMIT_BYTES} can be sent to another process")
+    return add_length_prefix(payload)

@@ -1,7 +1,7 @@
 """
-What a client of a MiniCPM-o session asks in chat mode.
+Requests of MiniCPM-o clients in chat mode.
 
-A message's parts become parts of a `SupervisorMessage`, one for one, so that what is said of the third part is said of the client's third.
+A message's parts become parts of a `history.Message` one to one, so that an error about the third part is about the client's third part.
 """
 
 import base64
@@ -18,35 +18,35 @@ from antiphon.wire.minicpmo import media
 from antiphon.wire.minicpmo.decode import invalid_field, missing_field, read, require_field, validate_id
 
 MESSAGES_LIMIT = 256
-"""The most messages of one question."""
+"""Messages in one request."""
 
 PARTS_LIMIT = 64
-"""The most parts of a message."""
+"""Parts in one message."""
 
 STACK_LIMIT = 64
-"""The most pictures of a film that are looked at together."""
+"""Video frames that the model takes together, at most."""
 
 MAX_TOKENS_DEFAULT = 256
-"""How long an answer may be where the client does not say, as with the original."""
+"""Output tokens if the client gives no limit; the original's default."""
 
 MAX_TOKENS_LIMIT = 1_000_000
-"""The longest answer that may be asked for: more than any model's context, and less than engines count to."""
+"""The highest limit a client may give: beyond any model's context, and within what engines can count."""
 
 
 class ChatAppend(Struct, frozen=True, kw_only=True):
     """
-    A question, with all of the conversation before it.
+    A request, with the whole conversation before it.
 
     Attributes:
         messages: oldest first.
-        streaming: whether the answer is wanted as it is made.
-        max_tokens: of the answer.
-        length_penalty: None where the client did not say.
-        slices: into how many pictures may be cut.
-        is_omni: whether sound and pictures are told in turns, as a film has them.
-        speaks: whether the answer is wanted aloud too.
-        voice_reference: a recording of the voice to answer with: s16le, 16 kHz.
-        thinks: whether to reason; None where the client did not say.
+        streaming: whether to send the output as it is generated.
+        max_tokens: of the output.
+        length_penalty: None if the client gave none.
+        slices: into how many slices an image may be cut.
+        is_omni: whether audio and video frames are interleaved, as in a video.
+        speaks: whether to synthesize the output.
+        voice_reference: a recording of the voice to speak with: s16le, 16 kHz.
+        thinks: whether to reason; None if the client did not say.
     """
 
     messages: tuple[history.Message, ...]
@@ -124,27 +124,27 @@ _chat_decoder = msgspec.json.Decoder(_Chat)
 
 def decode_chat_append(raw: bytes) -> ChatAppend:
     """
-    A question, from the `input` of its event.
+    Decode a request, from the `input` of its event.
 
     Raises:
-        ClientError: it is none.
+        ClientError: it is invalid.
     """
-    given = read(_chat_decoder, raw, "input")
-    if given.messages is None and given.audio is not UNSET:
+    chat = read(_chat_decoder, raw, "input")
+    if chat.messages is None and chat.audio is not UNSET:
         raise ClientError("'input.audio' is for full duplex; mode=chat takes 'input.messages'.", code="mode_mismatch", param="input.audio")
-    generation, image, tts = given.generation or _Generation(), given.image or _Image(), given.tts or _Tts()
+    generation, image, tts = chat.generation or _Generation(), chat.image or _Image(), chat.tts or _Tts()
     return ChatAppend(
-        messages=_messages(given.messages),
-        streaming=given.streaming is not False,
+        messages=_messages(chat.messages),
+        streaming=chat.streaming is not False,
         max_tokens=generation.max_new_tokens or MAX_TOKENS_DEFAULT,
         length_penalty=generation.length_penalty,
         slices=image.max_slice_nums,
-        is_omni=bool(given.omni_mode),
-        speaks=bool(tts.enabled or given.use_tts_template),
+        is_omni=bool(chat.omni_mode),
+        speaks=bool(tts.enabled or chat.use_tts_template),
         voice_reference=_reference(tts.ref_audio_data),
-        thinks=given.enable_thinking,
-        input_id=validate_id(given.input_id, "input.input_id"),
-        response_id=validate_id(given.response_id, "input.response_id"),
+        thinks=chat.enable_thinking,
+        input_id=validate_id(chat.input_id, "input.input_id"),
+        response_id=validate_id(chat.response_id, "input.response_id"),
     )
 
 
@@ -185,7 +185,7 @@ def _text_part(part: _Part, path: str) -> history.HistoryPart:
 
 
 def _part_value(part: _Part, name: str, path: str) -> tuple[bytes, str]:
-    """The value of a part that stands in `data`, or under the name of what it is."""
+    """The value of a part and its path: in `data`, or under the part's own name."""
     other: Raw | UnsetType = getattr(part, name)
     if isinstance(part.data, UnsetType) and not isinstance(other, UnsetType):
         return require_field(other, f"{path}.{name}"), f"{path}.{name}"
@@ -197,15 +197,15 @@ def _image_part(part: _Part, path: str) -> history.HistoryPart:
 
 
 def _image_url_part(part: _Part, path: str) -> history.HistoryPart:
-    given, place = part.image_url, f"{path}.image_url"
-    url = given.url if isinstance(given, _Url) else given
+    image_url, url_path = part.image_url, f"{path}.image_url"
+    url = image_url.url if isinstance(image_url, _Url) else image_url
     if url is None:
-        raise missing_field(place)
+        raise missing_field(url_path)
     if url.startswith(("http://", "https://")):
         return history.ImagePart(url=url)
     if _OTHER_SCHEME.match(url):
-        raise invalid_field(place, "expected a URL of data, http, or https")
-    return history.ImagePart(url=media.image_data_url(msgspec.json.encode(url), place))
+        raise invalid_field(url_path, "expected a URL of data, http, or https")
+    return history.ImagePart(url=media.image_data_url(msgspec.json.encode(url), url_path))
 
 
 def _audio_part(part: _Part, path: str) -> history.HistoryPart:
@@ -213,25 +213,25 @@ def _audio_part(part: _Part, path: str) -> history.HistoryPart:
 
 
 def _audio_from_base64(raw: bytes, path: str) -> history.HistoryPart:
-    """Sound as samples, or as a WAV file."""
-    sound = media.decode_base64(raw, path, media.RECORDING_LIMIT_S * media.RATE_IN_HZ * media.FLOAT_BYTES)
-    if sound[:4] == b"RIFF" and sound[8:12] == b"WAVE":
-        return history.AudioPart(base64.b64encode(sound).decode(), "wav")
-    return history.SpeechPart(media.decode_samples(sound, path), media.RATE_IN_HZ)
+    """Audio as float32 samples, or as a WAV file."""
+    audio = media.decode_base64(raw, path, media.RECORDING_LIMIT_S * media.RATE_IN_HZ * media.FLOAT_BYTES)
+    if audio[:4] == b"RIFF" and audio[8:12] == b"WAVE":
+        return history.AudioPart(base64.b64encode(audio).decode(), "wav")
+    return history.SpeechPart(media.decode_samples(audio, path), media.RATE_IN_HZ)
 
 
 def _input_audio_part(part: _Part, path: str) -> history.HistoryPart:
-    given = part.input_audio or _InputAudio()
-    place = f"{path}.input_audio.data"
-    raw = require_field(given.data, place)
-    if given.format in (None, "wav"):
-        return _audio_from_base64(raw, place)
-    return history.AudioPart(media.validate_base64(raw, place, media.IMAGE_LIMIT_BYTES), str(given.format))
+    input_audio = part.input_audio or _InputAudio()
+    data_path = f"{path}.input_audio.data"
+    raw = require_field(input_audio.data, data_path)
+    if input_audio.format in (None, "wav"):
+        return _audio_from_base64(raw, data_path)
+    return history.AudioPart(media.validate_base64(raw, data_path, media.IMAGE_LIMIT_BYTES), str(input_audio.format))
 
 
 def _video_part(part: _Part, path: str) -> history.HistoryPart:
-    raw, place = _part_value(part, "video", path)
-    return history.VideoPart(media.validate_base64(raw, place, media.VIDEO_LIMIT_BYTES), part.stack_frames or 1)
+    raw, value_path = _part_value(part, "video", path)
+    return history.VideoPart(media.validate_base64(raw, value_path, media.VIDEO_LIMIT_BYTES), part.stack_frames or 1)
 
 
 _PART_READERS: dict[str, Callable[[_Part, str], history.HistoryPart]] = {

@@ -1,10 +1,9 @@
 """
-What a client of a MiniCPM-o session says, read and checked.
+Events of MiniCPM-o clients, decoded and checked.
 
-One JSON object to a frame. Clients of several generations write the same thing in several ways, and all of them are understood; fields that
-nobody here knows are passed over. A client's sound and pictures are decoded while they are read, so that an event that could be read has
-nothing wrong with it. What is wrong with another is told as a `ClientError` of these codes: `invalid_json`, `unknown_event`,
-`missing_field`, `invalid_payload`.
+One JSON object per frame. Clients of several generations write the same fields in different ways; all are accepted, and unknown fields are
+ignored. Audio and images are decoded here too, so that a decoded event is entirely valid. Errors are `ClientError`s with the codes
+`invalid_json`, `unknown_event`, `missing_field`, `invalid_payload` and `mode_mismatch`.
 
 Source: OpenBMB's documentation of the Realtime API of MiniCPM-o 4.5.
 """
@@ -25,29 +24,29 @@ Mode = Literal["chat", "audio", "video"]
 MODES: tuple[Mode, ...] = ("chat", "audio", "video")
 
 PROMPT_LIMIT_CHARACTERS = 131_072
-"""The most characters of what the model is told."""
+"""Characters of the system prompt."""
 
 OPTIONS_LIMIT_BYTES = 65_536
-"""The most JSON of `config`."""
+"""Bytes of JSON in `config`."""
 
 SLICES_LIMIT = 9
-"""Into how many a picture may be cut at most."""
+"""Slices that an image may be cut into."""
 
 
-# What a client says
+# Events
 
 
 class SessionInit(Struct, frozen=True, kw_only=True):
     """
-    Begin.
+    Begin the session.
 
     Attributes:
-        instructions: what the model is told before everything else.
-        options: the `config` of the client, as it came.
-        reference: a recording of the voice that the model is to take for its own: s16le, 16 kHz.
-        voice_reference: the same for the part of it that speaks; where it is absent, the other holds for both.
-        slices: into how many pictures may be cut.
-        speaks: whether it is to answer aloud.
+        instructions: the system prompt.
+        options: the client's `config`, unchanged.
+        reference: a recording of the voice that the model adopts: s16le, 16 kHz.
+        voice_reference: the same for speech synthesis alone; if None, `reference` is used for both.
+        slices: into how many slices an image may be cut.
+        speaks: whether to synthesize the output.
     """
 
     instructions: str | None = None
@@ -59,14 +58,14 @@ class SessionInit(Struct, frozen=True, kw_only=True):
 
 
 class Frame(Struct, frozen=True):
-    """A picture: a JPEG file, and into how many it may be cut; None where the client did not say."""
+    """A JPEG file, and into how many slices it may be cut; None if the client did not say."""
 
     jpeg: bytes
     slices: int | None = None
 
 
 class DuplexAppend(Struct, frozen=True, kw_only=True):
-    """More to hear and see; `pcm` is s16le, 16 kHz, and may be empty."""
+    """More audio and images; `pcm` is s16le, 16 kHz, and may be empty."""
 
     pcm: bytes
     frames: tuple[Frame, ...] = ()
@@ -76,7 +75,7 @@ class DuplexAppend(Struct, frozen=True, kw_only=True):
 
 
 class SessionClose(Struct, frozen=True):
-    """The client is done, and says why or doesn't."""
+    """The client ends the session, with or without a reason."""
 
     reason: str | None = None
 
@@ -84,7 +83,7 @@ class SessionClose(Struct, frozen=True):
 ClientEvent = SessionInit | DuplexAppend | ChatAppend | SessionClose
 
 
-# How it is written
+# JSON
 
 
 class _Envelope(Struct):
@@ -140,10 +139,10 @@ _string_decoder = msgspec.json.Decoder(str)
 
 def decode_client(frame: bytes, mode: Mode) -> ClientEvent:
     """
-    The event in a frame that a client of a session in that mode sent.
+    Decode a client's frame, in a session of that mode.
 
     Raises:
-        ClientError: it is none.
+        ClientError: it is no valid event.
     """
     envelope = read(_envelope_decoder, frame, "")
     tag = read(_string_decoder, require_field(envelope.type, "type"), "type")
@@ -162,12 +161,12 @@ def _decode_init(envelope: _Envelope, _mode: Mode) -> SessionInit:
     instructions, name = first_field(payload, ("system_prompt", "instructions"))
     if instructions is not None and len(instructions) > PROMPT_LIMIT_CHARACTERS:
         raise invalid_field(f"payload.{name}", f"expected at most {PROMPT_LIMIT_CHARACTERS} characters, but got {len(instructions)}")
-    places = ((payload.voice, "payload.voice"), (payload, "payload"))
+    sources = ((payload.voice, "payload.voice"), (payload, "payload"))
     return SessionInit(
         instructions=instructions,
         options=_decode_options(payload.config),
-        reference=_decode_reference(places, ("ref_audio_base64", "ref_audio")),
-        voice_reference=_decode_reference(places, ("tts_ref_audio_base64", "tts_ref_audio")),
+        reference=_decode_reference(sources, ("ref_audio_base64", "ref_audio")),
+        voice_reference=_decode_reference(sources, ("tts_ref_audio_base64", "tts_ref_audio")),
         slices=_slice_counts(payload.max_slice_nums, "payload.max_slice_nums", 1)[0],
         speaks=payload.use_tts is not False,
     )
@@ -176,8 +175,8 @@ def _decode_init(envelope: _Envelope, _mode: Mode) -> SessionInit:
 def _check_raw_depth(raw: bytes) -> None:
     try:
         check_depth(raw)
-    except ClientError as deep:
-        raise ClientError(deep.message, code="invalid_json") from None
+    except ClientError as error:
+        raise ClientError(error.message, code="invalid_json") from None
 
 
 def _decode_options(raw: Raw | UnsetType) -> dict[str, Any]:
@@ -197,10 +196,10 @@ def _decode_reference(sources: tuple[tuple[_References | None, str], ...], names
 
 
 def _slice_counts(value: _Slices, param: str, count: int) -> tuple[int | None, ...]:
-    """For each of so many pictures, into how many it may be cut."""
-    numbers = value if isinstance(value, list) else [value] * max(count, 1)  # one is looked at where there is no picture, too
+    """For each of `count` images, into how many slices it may be cut."""
+    numbers = value if isinstance(value, list) else [value] * max(count, 1)  # checked even without an image
     if isinstance(value, list) and len(value) != count:
-        raise invalid_field(param, f"expected a number for each of {count} pictures, but got {len(value)} numbers")
+        raise invalid_field(param, f"expected a number for each of {count} images, but got {len(value)} numbers")
     for number in numbers:
         if number is not None and not 1 <= number <= SLICES_LIMIT:
             raise invalid_field(param, f"expected numbers from 1 to {SLICES_LIMIT}, but got {shorten(number)}")
@@ -212,22 +211,22 @@ def _decode_append(envelope: _Envelope, mode: Mode) -> DuplexAppend | ChatAppend
     if mode == "chat":
         _check_raw_depth(raw)
         return decode_chat_append(raw)
-    given = read(_duplex_decoder, raw, "input")
-    hints = given.hints or _Hints()
-    sound, name = first_field(given, ("audio", "audio_base64", "audio_data"))
-    if sound is None:
-        if given.messages is not UNSET:
+    duplex_input = read(_duplex_decoder, raw, "input")
+    hints = duplex_input.hints or _Hints()
+    audio, name = first_field(duplex_input, ("audio", "audio_base64", "audio_data"))
+    if audio is None:
+        if duplex_input.messages is not UNSET:
             raise ClientError(
                 "'input.messages' is for mode=chat; this session takes 'input.audio'.", code="mode_mismatch", param="input.messages"
             )
         raise missing_field("input.audio")
-    force_listen = given.force_listen if given.force_listen is not None else hints.force_listen
+    force_listen = duplex_input.force_listen if duplex_input.force_listen is not None else hints.force_listen
     return DuplexAppend(
-        pcm=media.decode_audio(sound, f"input.{name}", media.AUDIO_LIMIT_S),
-        frames=_decode_frames(given, hints),
+        pcm=media.decode_audio(audio, f"input.{name}", media.AUDIO_LIMIT_S),
+        frames=_decode_frames(duplex_input, hints),
         force_listen=bool(force_listen),
-        input_id=validate_id(given.input_id, "input.input_id"),
-        response_id=validate_id(given.response_id, "input.response_id"),
+        input_id=validate_id(duplex_input.input_id, "input.input_id"),
+        response_id=validate_id(duplex_input.response_id, "input.response_id"),
     )
 
 
@@ -235,9 +234,9 @@ def _decode_frames(duplex_input: _Duplex, hints: _Hints) -> tuple[Frame, ...]:
     raws, name = first_field(duplex_input, ("video_frames", "frame_base64_list", "frames"))
     raws = raws or []
     if len(raws) > media.FRAMES_LIMIT:
-        raise invalid_field(f"input.{name}", f"expected at most {media.FRAMES_LIMIT} pictures, but got {len(raws)}")
-    asked, place = (duplex_input, "input") if duplex_input.max_slice_nums is not None else (hints, "input.hints")
-    slices = _slice_counts(asked.max_slice_nums, f"{place}.max_slice_nums", len(raws))
+        raise invalid_field(f"input.{name}", f"expected at most {media.FRAMES_LIMIT} images, but got {len(raws)}")
+    source, path = (duplex_input, "input") if duplex_input.max_slice_nums is not None else (hints, "input.hints")
+    slices = _slice_counts(source.max_slice_nums, f"{path}.max_slice_nums", len(raws))
     return tuple(
         Frame(media.decode_frame(raw, f"input.{name}[{index}]"), number)
         for index, (raw, number) in enumerate(zip(raws, slices, strict=True))
@@ -247,7 +246,7 @@ def _decode_frames(duplex_input: _Duplex, hints: _Hints) -> tuple[Frame, ...]:
 def _decode_close(envelope: _Envelope, _mode: Mode) -> SessionClose:
     try:
         reason = None if isinstance(envelope.reason, UnsetType) else _string_decoder.decode(envelope.reason)
-    except (msgspec.DecodeError, UnicodeDecodeError):  # whoever means to go is let go, whatever the reason is
+    except (msgspec.DecodeError, UnicodeDecodeError):  # a client may leave whatever its reason looks like
         reason = None
     return SessionClose(reason[:ID_LIMIT] if reason else None)
 

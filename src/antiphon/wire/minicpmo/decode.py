@@ -1,4 +1,4 @@
-"""How the fields of a MiniCPM-o client's event are read, and what is said of one that can't be."""
+"""Decoding of fields in MiniCPM-o client events, and the errors for them."""
 
 import re
 from typing import Any, TypeVar
@@ -11,25 +11,25 @@ from antiphon.errors import ClientError, invalid_json, shorten
 T = TypeVar("T")
 
 ID_LIMIT = 128
-"""The most characters of an id, and of a reason, of the client's: they are told back."""
+"""Characters of a client's id or reason: they are sent back."""
 
 _ERROR_MESSAGE = re.compile(r"(.*?)(?: - at `\$(.*)`)?", re.DOTALL)
 _MISSING_FIELD = re.compile(r"Object missing required field `(\w+)`")
 _NULL = "got `null`"
 _REASON_LIMIT_CHARACTERS = 200
-"""The most characters of what is said of a value: some of it may be the value."""
+"""Characters of a decoder's message: it may quote the value."""
 
 
 def read(decoder: msgspec.json.Decoder[T], raw: bytes, path: str) -> T:
     """
-    What `raw` holds.
+    Decode a value.
 
     Args:
         raw: JSON of the value.
-        path: where it stands in the event; empty for all of it.
+        path: of the value in the event; empty for the whole event.
 
     Raises:
-        ClientError: it is not what the decoder reads.
+        ClientError: the decoder does not accept it.
     """
     try:
         return decoder.decode(raw)
@@ -40,33 +40,33 @@ def read(decoder: msgspec.json.Decoder[T], raw: bytes, path: str) -> T:
 
 
 def _validation_error(message: str, path: str) -> ClientError:
-    matched = _ERROR_MESSAGE.fullmatch(message)
-    assert matched is not None
-    why, inside = matched[1], matched[2] or ""
+    match = _ERROR_MESSAGE.fullmatch(message)
+    assert match is not None
+    reason, inside = match[1], match[2] or ""
     param = f"{path}{inside}" if path else inside.removeprefix(".")
-    if missing := _MISSING_FIELD.fullmatch(why):
+    if missing := _MISSING_FIELD.fullmatch(reason):
         return missing_field(f"{param}.{missing[1]}" if param else missing[1])
-    if why.endswith(_NULL) and param and not param.endswith("]"):  # a field that may be absent may be null: this one must be there
+    if reason.endswith(_NULL) and param and not param.endswith("]"):  # optional fields accept null, so this one is required
         return missing_field(param)
-    return invalid_field(param or "event", shorten(why[:1].lower() + why[1:], _REASON_LIMIT_CHARACTERS))
+    return invalid_field(param or "event", shorten(reason[:1].lower() + reason[1:], _REASON_LIMIT_CHARACTERS))
 
 
 def invalid_field(param: str, reason: str) -> ClientError:
-    """A field can't be used; `why` says what was expected and what came."""
+    """A field is invalid; `reason` says what was expected and what came."""
     return ClientError(f"Invalid '{param}': {reason}.", code="invalid_payload", param=param)
 
 
 def missing_field(param: str) -> ClientError:
-    """A field is not there that must be."""
+    """A required field is missing."""
     return ClientError(f"Missing required field: '{param}'.", code="missing_field", param=param)
 
 
 def require_field(raw: Raw | UnsetType, param: str) -> bytes:
     """
-    A field that must be there.
+    The JSON of a required field.
 
     Raises:
-        ClientError: it isn't, or is null.
+        ClientError: it is absent or null.
     """
     if isinstance(raw, UnsetType) or bytes(raw) == b"null":
         raise missing_field(param)
@@ -74,7 +74,7 @@ def require_field(raw: Raw | UnsetType, param: str) -> bytes:
 
 
 def first_field(fields: Any, names: tuple[str, ...]) -> tuple[Any, str]:
-    """The first of these fields that says something, and its name; None where none does."""
+    """The value and name of the first field that is neither absent nor null; None with the first name if there is none."""
     for name in names:
         value = getattr(fields, name, None)
         if value is not None and not isinstance(value, UnsetType) and not (isinstance(value, Raw) and bytes(value) == b"null"):
@@ -84,7 +84,7 @@ def first_field(fields: Any, names: tuple[str, ...]) -> tuple[Any, str]:
 
 def validate_id(id: str | None, param: str) -> str | None:
     """
-    An id of the client's; None for an empty one.
+    A client's id; None for an empty one.
 
     Raises:
         ClientError: it is too long.

@@ -1,4 +1,4 @@
-"""What the pages and clients of MiniCPM-o ask for over HTTP: presets, voices to speak with, and what a page begins with."""
+"""HTTP types for MiniCPM-o's pages and clients: presets, voices, and a page's defaults."""
 
 from typing import Annotated, Literal
 
@@ -10,17 +10,17 @@ from antiphon.wire.codec.types import Opt, Tagged, Wire
 MAX_VOICE_NAME_CHARACTERS = 100
 
 MAX_UPLOAD_BYTES = 10 << 20
-"""Of a file with a voice: a minute of it in any format that there is."""
+"""Size of a voice file: a minute in any format."""
 
 
 class PresetTextPart(Tagged, kw_only=True, tag="text"):
-    """What the model is told, in writing."""
+    """A text part of the system prompt."""
 
     text: str
 
 
 class PresetAudioPart(Tagged, kw_only=True, tag="audio"):
-    """What the model is told, as sound, which is to be had apart; `duration` in seconds, `path` the file's name."""
+    """An audio part of the system prompt, without its audio; `duration` in seconds, `path` is the file name."""
 
     name: str
     path: str
@@ -28,7 +28,7 @@ class PresetAudioPart(Tagged, kw_only=True, tag="audio"):
 
 
 class PresetReference(Wire, kw_only=True):
-    """The voice to speak with, whose sound is to be had apart; `duration` in seconds, `path` the file's name."""
+    """The voice to speak with, without its audio; `duration` in seconds, `path` is the file name."""
 
     name: str
     path: str
@@ -36,7 +36,7 @@ class PresetReference(Wire, kw_only=True):
 
 
 class Preset(Wire, kw_only=True):
-    """What a session may begin with."""
+    """Initial settings of a session."""
 
     id: str
     name: str
@@ -52,7 +52,7 @@ Presets = dict[str, list[Preset]]
 
 
 class PcmFile(Wire, kw_only=True):
-    """Sound: float32 mono at 16 kHz, in base64; `duration` in seconds."""
+    """Audio: float32 mono at 16 kHz, in base64; `duration` in seconds."""
 
     data: bytes
     name: str
@@ -60,7 +60,7 @@ class PcmFile(Wire, kw_only=True):
 
 
 class PresetAudio(Wire, kw_only=True):
-    """The sound of a preset: that of its `system_content`, in its order, and its voice."""
+    """The audio of a preset: the parts of `system_content` in order, and the voice."""
 
     system_content_audio: Opt[list[PcmFile]] = UNSET
     ref_audio: Opt[PcmFile] = UNSET
@@ -77,7 +77,7 @@ class ReferenceAudio(Wire, kw_only=True):
 
 
 class Voice(Wire, kw_only=True):
-    """A voice that was kept; `created_at` as ISO 8601 has it."""
+    """A saved voice; `created_at` in ISO 8601."""
 
     id: str
     name: str
@@ -88,21 +88,21 @@ class Voice(Wire, kw_only=True):
 
 
 class VoiceList(Wire, kw_only=True):
-    """The voices that were kept, the oldest first."""
+    """The saved voices, oldest first."""
 
     total: int
     ref_audios: list[Voice]
 
 
 class VoiceUpload(Wire, kw_only=True):
-    """A voice to keep: a file of sound, in base64."""
+    """A voice to save: an audio file in base64."""
 
     name: Annotated[str, Meta(min_length=1, max_length=MAX_VOICE_NAME_CHARACTERS)]
     audio_base64: bytes
 
 
 class VoiceUploadResult(Wire, kw_only=True):
-    """What became of a voice."""
+    """The result of saving or deleting a voice."""
 
     success: Literal[True] = True
     id: str
@@ -111,7 +111,7 @@ class VoiceUploadResult(Wire, kw_only=True):
 
 
 class FrontendDefaults(Wire, kw_only=True):
-    """What a page begins with."""
+    """Default settings of a page."""
 
     playback_delay_ms: int = 200
 
@@ -121,10 +121,10 @@ _upload_reader: Reader[VoiceUpload] = Reader(VoiceUpload)
 
 def decode_voice_upload(body: bytes) -> VoiceUpload:
     """
-    The voice in `body`.
+    Decode a request body.
 
     Raises:
-        ClientError: it is none; `param` says where.
+        ClientError: it is invalid; `param` says where.
     """
     check_depth(body)
     return _upload_reader.read(body)

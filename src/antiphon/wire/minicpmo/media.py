@@ -1,8 +1,8 @@
 """
-Sound and pictures as the MiniCPM-o protocol carries them: base64 of float32 samples, and of files.
+Audio and images of the MiniCPM-o protocol: base64 of float32 samples, and of files.
 
-What is too large, is no base64, or is not what it should be is refused here, before an engine sees it; how large it is, before it is
-decoded. Inside of the server sound is s16le.
+Whatever is too large, no base64 or of the wrong format is refused here, before an engine sees it; sizes are checked before decoding.
+Inside the server audio is s16le.
 """
 
 import struct
@@ -15,41 +15,41 @@ import msgspec
 from antiphon.wire.minicpmo.decode import invalid_field, missing_field, read
 
 RATE_IN_HZ = 16_000
-"""Samples a second of what clients send."""
+"""Sample rate of audio from clients."""
 
 RATE_OUT_HZ = 24_000
-"""Samples a second of what they are sent."""
+"""Sample rate of audio to clients."""
 
 AUDIO_LIMIT_S = 5
-"""The longest sound of one append; clients send one second."""
+"""Audio in one append; clients send one second."""
 
 REFERENCE_LIMIT_S = 60
-"""The longest recording of a voice."""
+"""Recording of a voice."""
 
 RECORDING_LIMIT_S = 600
-"""The longest sound in a message."""
+"""Audio in a message."""
 
 FRAMES_LIMIT = 8
-"""The most pictures of one append; clients send one."""
+"""Images in one append; clients send one."""
 
 FRAME_LIMIT_BYTES = 2 << 20
-"""The largest picture of an append, as a file."""
+"""File size of an image in an append."""
 
 FRAME_LIMIT_PIXELS = 4096 * 4096
-"""The largest picture when it is unpacked: a small file can hold a very large one."""
+"""Pixels of an image: a small file may decode to a very large one."""
 
 IMAGE_LIMIT_BYTES = 20 << 20
-"""The largest picture in a message, as a file."""
+"""File size of an image in a message."""
 
 VIDEO_LIMIT_BYTES = 64 << 20
-"""The largest film in a message."""
+"""File size of a video in a message."""
 
 FLOAT_BYTES = 4
 _FULL_SCALE = 32_768
 _MAX_SAMPLE = (_FULL_SCALE - 1) / _FULL_SCALE
 
 IMAGE_SIGNATURES = {b"\xff\xd8\xff": "jpeg", b"\x89PNG\r\n\x1a\n": "png", b"GIF8": "gif"}
-"""Formats of pictures by how their files begin."""
+"""Image formats by the first bytes of their files."""
 
 
 # Samples
@@ -66,13 +66,13 @@ def _numpy() -> Any:
 
 def from_floats(floats: bytes) -> bytes | None:
     """
-    Sound as the server has it.
+    Float32 audio as s16le.
 
     Args:
-        floats: float32, the low byte first, whole samples; what is beyond -1 and 1 is cut off there.
+        floats: float32, little endian, whole samples; clipped to -1 and 1.
 
     Returns:
-        s16le; None where a sample is no number, or is infinite.
+        s16le; None if a sample is NaN or infinite.
     """
     numpy = _numpy()
     return _from_floats_plain(floats) if numpy is None else _from_floats_numpy(numpy, floats)
@@ -82,10 +82,10 @@ def _from_floats_numpy(numpy: Any, floats: bytes) -> bytes | None:
     samples = numpy.frombuffer(floats, "<f4")
     if not len(samples):
         return b""
-    least, most = float(samples.min()), float(samples.max())  # what is no number is either
-    if not isfinite(least + most):
+    minimum, maximum = float(samples.min()), float(samples.max())  # NaN if any sample is
+    if not isfinite(minimum + maximum):
         return None
-    if least < -1 or most > _MAX_SAMPLE:
+    if minimum < -1 or maximum > _MAX_SAMPLE:
         samples = numpy.clip(samples, numpy.float32(-1), numpy.float32(_MAX_SAMPLE))
     steps = samples * numpy.float32(_FULL_SCALE)  # exact, as it is a power of two
     numpy.rint(steps, out=steps)
@@ -95,7 +95,7 @@ def _from_floats_numpy(numpy: Any, floats: bytes) -> bytes | None:
 def _from_floats_plain(floats: bytes) -> bytes | None:
     count = len(floats) // FLOAT_BYTES
     samples = struct.unpack(f"<{count}f", floats)
-    if not isfinite(sum(samples)):  # what is no number makes none of the sum; so many finite ones can't overflow it
+    if not isfinite(sum(samples)):  # NaN and infinity propagate to the sum, which finite float32 values can't overflow
         return None
     if count and (max(samples) > _MAX_SAMPLE or min(samples) < -1):
         samples = tuple(max(-1.0, min(_MAX_SAMPLE, sample)) for sample in samples)
@@ -104,13 +104,13 @@ def _from_floats_plain(floats: bytes) -> bytes | None:
 
 def to_floats(pcm: bytes) -> bytes:
     """
-    Sound as clients take it.
+    s16le audio as float32, as clients expect it.
 
     Args:
         pcm: s16le, whole samples.
 
     Returns:
-        float32 from -1 to 1, the low byte first: twice as many bytes.
+        float32 from -1 to 1, little endian: twice as many bytes.
     """
     numpy = _numpy()
     if numpy is None:
@@ -125,7 +125,7 @@ def _to_floats_plain(pcm: bytes) -> bytes:
     return struct.pack(f"<{count}f", *[number / _FULL_SCALE for number in struct.unpack(f"<{count}h", pcm)])
 
 
-# What stands in a message
+# Values in a message
 
 
 _VALUE_FIELDS = ("data", "base64", "audio_base64", "audio_data")
@@ -137,28 +137,28 @@ _PREFIX_LIMIT = 128
 
 def decode_base64(raw: bytes, param: str, max_bytes: int) -> bytes:
     """
-    What a value holds in base64: a string, with or without `data:…;base64,` before it, or an object that has one as its `data`.
+    Decode a base64 value: a string, with or without `data:…;base64,` in front, or an object that has one as its `data`.
 
     Args:
         raw: JSON of the value.
-        most_bytes: of what it holds.
+        max_bytes: after decoding.
 
     Raises:
-        ClientError: it holds none, or more than that.
+        ClientError: it is no base64, or too large.
     """
     return _decode_json_string(_base64_json_string(raw, param, max_bytes), param)
 
 
 def validate_base64(raw: bytes, param: str, max_bytes: int) -> str:
     """
-    The same, as the base64 that it is.
+    The same, but returns the base64.
 
     Raises:
-        ClientError: it is none, or holds more than that.
+        ClientError: it is no base64, or too large.
     """
-    quoted = _base64_json_string(raw, param, max_bytes)
-    _decode_json_string(quoted, param)
-    return _text_decoder.decode(quoted)
+    json_string = _base64_json_string(raw, param, max_bytes)
+    _decode_json_string(json_string, param)
+    return _text_decoder.decode(json_string)
 
 
 def _decode_json_string(json_string: bytes, param: str) -> bytes:
@@ -169,8 +169,8 @@ def _decode_json_string(json_string: bytes, param: str) -> bytes:
 
 
 def _base64_json_string(raw: bytes, param: str, max_bytes: int) -> bytes:
-    """The base64 with quotes around it."""
-    raw = bytes(raw)  # a `Raw` can be decoded, but not be looked into
+    """The base64 as a JSON string, quotes included."""
+    raw = bytes(raw)  # `Raw` supports no slicing
     if raw[:1] == b"{":
         raw = _member(raw, param)
     if raw[:1] != b'"':
@@ -196,26 +196,26 @@ def _member(raw: bytes, param: str) -> bytes:
 
 def decode_audio(raw: bytes, param: str, max_s: float) -> bytes:
     """
-    The sound in a value: s16le, 16 kHz.
+    Decode an audio value to s16le, 16 kHz.
 
     Args:
         raw: JSON of the value, which holds float32 samples at 16 kHz.
 
     Raises:
-        ClientError: it holds none, or more than `most_s` seconds.
+        ClientError: it is invalid, or longer than `max_s` seconds.
     """
     return decode_samples(decode_base64(raw, param, int(max_s * RATE_IN_HZ * FLOAT_BYTES)), param)
 
 
 def decode_samples(floats: bytes, param: str) -> bytes:
     """
-    Float32 samples of a client as s16le.
+    A client's float32 samples as s16le.
 
     Raises:
-        ClientError: they are none.
+        ClientError: they are invalid.
     """
-    if floats[:4] == b"RIFF" and floats[8:12] == b"WAVE":  # an earlier generation's documentation asked for such voices
-        raise invalid_field(param, "expected float32 samples and nothing around them, but got a WAV file")
+    if floats[:4] == b"RIFF" and floats[8:12] == b"WAVE":  # the documentation of an earlier generation asked for voices as WAV files
+        raise invalid_field(param, "expected bare float32 samples, but got a WAV file")
     if len(floats) % FLOAT_BYTES:
         raise invalid_field(param, f"expected float32 samples of {FLOAT_BYTES} bytes each, but got {len(floats)} bytes")
     pcm = from_floats(floats)
@@ -226,10 +226,10 @@ def decode_samples(floats: bytes, param: str) -> bytes:
 
 def decode_frame(raw: bytes, param: str) -> bytes:
     """
-    The picture in a value: a JPEG file.
+    Decode an image value: a JPEG file.
 
     Raises:
-        ClientError: it holds none, or one that is too large.
+        ClientError: it is no JPEG file, or too large.
     """
     jpeg = decode_base64(raw, param, FRAME_LIMIT_BYTES)
     check_jpeg(jpeg, param)
@@ -238,59 +238,59 @@ def decode_frame(raw: bytes, param: str) -> bytes:
 
 def check_jpeg(jpeg: bytes, param: str) -> None:
     """
-    Ask whether it is a whole JPEG file that can be looked at.
+    Check that a JPEG file is complete and not too large.
 
     Raises:
-        ClientError: it is none, or is too large a picture.
+        ClientError: it isn't.
     """
     pixels = _pixel_count(jpeg)
     if pixels is None:
-        raise invalid_field(param, "expected a whole JPEG file")
+        raise invalid_field(param, "expected a complete JPEG file")
     if not 0 < pixels <= FRAME_LIMIT_PIXELS:
-        raise invalid_field(param, f"expected a picture of at most {FRAME_LIMIT_PIXELS} pixels, but got {pixels}")
+        raise invalid_field(param, f"expected an image of at most {FRAME_LIMIT_PIXELS} pixels, but got {pixels}")
 
 
 def image_data_url(raw: bytes, param: str) -> str:
     """
-    The picture in a value as a data URL.
+    An image value as a data URL.
 
     Raises:
-        ClientError: it holds none.
+        ClientError: it is no image of a known format, or too large.
     """
-    picture = decode_base64(raw, param, IMAGE_LIMIT_BYTES)
-    kind = next((kind for magic, kind in IMAGE_SIGNATURES.items() if picture.startswith(magic)), None)
-    if picture[:4] == b"RIFF" and picture[8:12] == b"WEBP":
+    image = decode_base64(raw, param, IMAGE_LIMIT_BYTES)
+    kind = next((kind for magic, kind in IMAGE_SIGNATURES.items() if image.startswith(magic)), None)
+    if image[:4] == b"RIFF" and image[8:12] == b"WEBP":
         kind = "webp"
     if kind is None:
         raise invalid_field(param, "expected a JPEG, PNG, GIF, or WebP file")
     if kind == "jpeg":
-        check_jpeg(picture, param)
+        check_jpeg(image, param)
     return f"data:image/{kind};base64,{validate_base64(raw, param, IMAGE_LIMIT_BYTES)}"
 
 
 _JPEG_START, _JPEG_END, _JPEG_MARKER = b"\xff\xd8", b"\xff\xd9", 0xFF
 _FRAME_STARTS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
-"""The markers behind which height and width stand."""
+"""The markers that are followed by height and width."""
 
 
 def _pixel_count(jpeg: bytes) -> int | None:
     """
-    How many pixels a JPEG file has; None where it is none, or is cut off before its end.
+    The pixels of a JPEG file; None if it is none, or is incomplete.
 
-    Anything may follow the end: some cameras fill up with zeros, some phones put a film there.
+    Anything may follow the end marker: some cameras pad with zeros, some phones append a video.
 
     Source: ITU-T Recommendation T.81, annex B.
     """
-    at = len(_JPEG_START)
-    if jpeg[:at] != _JPEG_START:
+    offset = len(_JPEG_START)
+    if jpeg[:offset] != _JPEG_START:
         return None
-    while at + 9 <= len(jpeg) and jpeg[at] == _JPEG_MARKER:
-        marker = jpeg[at + 1]
+    while offset + 9 <= len(jpeg) and jpeg[offset] == _JPEG_MARKER:
+        marker = jpeg[offset + 1]
         if marker in _FRAME_STARTS:
-            if jpeg.rfind(_JPEG_END, at) < 0:  # from behind, as it is where it should be; small pictures within have theirs before this
+            if jpeg.rfind(_JPEG_END, offset) < 0:  # searched backwards; thumbnails have their own end marker earlier
                 return None
-            height, width = struct.unpack_from(">HH", jpeg, at + 5)
+            height, width = struct.unpack_from(">HH", jpeg, offset + 5)
             return int(height * width)
-        # A marker may be preceded by any number of bytes that fill.
-        at += 1 if marker == _JPEG_MARKER else 2 + int.from_bytes(jpeg[at + 2 : at + 4])
+        # T.81 B.1.1.2: any number of 0xFF fill bytes may precede a marker.
+        offset += 1 if marker == _JPEG_MARKER else 2 + int.from_bytes(jpeg[offset + 2 : offset + 4])
     return None

@@ -1,4 +1,4 @@
-"""What the server of a MiniCPM-o session says. Fields that clients of some generation need, and others pass over, are always there."""
+"""Server events of the MiniCPM-o protocol. Fields that only clients of some generations need are always sent."""
 
 from collections.abc import Callable
 from typing import Any, Literal
@@ -9,11 +9,11 @@ from antiphon.wire.codec.types import Maybe, Opt, Tagged, Unknown, Wire, encode
 from antiphon.wire.realtime.decode import EventReader
 
 Metrics = dict[str, Any]
-"""What was measured, by the names that the original has for it; any of them may be absent."""
+"""Measurements by the original's names; any may be absent."""
 
 
 class InputTokens(Wire, kw_only=True):
-    """What tokens that went in stood for."""
+    """Input tokens by kind."""
 
     text_tokens: int
     audio_tokens: int
@@ -21,14 +21,14 @@ class InputTokens(Wire, kw_only=True):
 
 
 class OutputTokens(Wire, kw_only=True):
-    """What tokens that came out stood for."""
+    """Output tokens by kind."""
 
     text_tokens: int
     audio_tokens: int
 
 
 class Usage(Wire, kw_only=True):
-    """Tokens of the session up to here."""
+    """Tokens of the session so far."""
 
     total_tokens: int
     input_tokens: int
@@ -38,7 +38,7 @@ class Usage(Wire, kw_only=True):
 
 
 class Event(Tagged, kw_only=True):
-    """What an event may have: when it was sent, in Unix seconds."""
+    """The common field of all events: when it was sent, in Unix seconds."""
 
     server_send_ts: Opt[float] = UNSET
 
@@ -47,7 +47,7 @@ class Event(Tagged, kw_only=True):
 
 
 class SessionQueued(Event, kw_only=True, tag="session.queued"):
-    """There is no place yet; 1 is who is next, and how long it may take is left out where nobody knows."""
+    """All workers are busy; position 1 is next, and the estimate is absent if unknown."""
 
     position: int
     estimated_wait_s: Opt[float] = UNSET
@@ -56,11 +56,11 @@ class SessionQueued(Event, kw_only=True, tag="session.queued"):
 
 
 class SessionQueueUpdate(SessionQueued, kw_only=True, tag="session.queue_update"):
-    """How it stands now."""
+    """The present position."""
 
 
 class SessionQueueDone(Event, kw_only=True, tag="session.queue_done"):
-    """There is a place: the client may begin."""
+    """A worker is free: the client may begin."""
 
 
 # The session
@@ -76,14 +76,14 @@ class SessionCreated(Event, kw_only=True, tag="session.created"):
 
 
 class SessionResumed(Event, kw_only=True, tag="session.resumed"):
-    """The client is back; what it missed follows."""
+    """The client reconnected; the events that it missed follow."""
 
     session_id: str
     metrics: Metrics
 
 
 class SessionWarning(Event, kw_only=True, tag="session.warning"):
-    """The session is about to end."""
+    """The session will end soon."""
 
     session_id: str
     remaining_s: float
@@ -91,13 +91,13 @@ class SessionWarning(Event, kw_only=True, tag="session.warning"):
 
 
 class Diagnostic(Wire, kw_only=True):
-    """Why, for a person."""
+    """The reason, for people."""
 
     message: str
 
 
 class SessionClosed(Event, kw_only=True, tag="session.closed"):
-    """The session is over; the last event. Without an id, it had not begun."""
+    """The session ended; the last event. The id is null if the session had not begun."""
 
     session_id: str | None
     reason: str
@@ -115,7 +115,7 @@ class Error(Wire, kw_only=True):
 
 
 class ErrorEvent(Event, kw_only=True, tag="error"):
-    """Something went wrong; mostly with one event of the client's, and the session goes on."""
+    """An error, mostly with one client event; the session goes on."""
 
     error: Error
 
@@ -125,13 +125,13 @@ class ErrorEvent(Event, kw_only=True, tag="error"):
 
 class OutputDelta(Event, kw_only=True, tag="response.output.delta"):
     """
-    More of an answer, or that the model listens.
+    More output, or that the model listens.
 
     Attributes:
         text: with `kind` text; empty with listen, as the public client passes over a delta without one.
         audio: float32 at 24 kHz, with `kind` audio.
-        end_of_turn: of a listen: the model has said what it had to say.
-        interrupted: of that: it was cut short; what was not played yet should not be.
+        end_of_turn: with listen: the model's turn is over.
+        interrupted: with `end_of_turn`: it was interrupted; discard unplayed audio.
     """
 
     kind: Literal["listen", "text", "audio"]
@@ -147,7 +147,7 @@ class OutputDelta(Event, kw_only=True, tag="response.output.delta"):
 
 
 class ResponseDone(Event, kw_only=True, tag="response.done"):
-    """An answer in chat is over: all of its words, and where it did not come in deltas all of its sound."""
+    """A response in chat mode is complete: its whole text, and its whole audio if that was not sent in deltas."""
 
     session_id: str
     response_id: str
@@ -175,7 +175,7 @@ ServerEvent = (
 _reader: EventReader[ServerEvent | Unknown] = EventReader(ServerEvent | Unknown)
 
 decode_server: Callable[[bytes], ServerEvent | Unknown] = _reader.read
-"""The event in a frame that a server sent; one of no type known here, or not as its type has it, is `Unknown`."""
+"""Decodes a server's frame; events of unknown types, or that don't fit their type, become `Unknown`."""
 
 encode_server: Callable[[ServerEvent], bytes] = encode
 """JSON of a server's event."""
