@@ -13,7 +13,7 @@ from antiphon.engine_api.options import FunctionTool
 from antiphon.engines.responses.response import _EVENT_READERS, END_STATUSES, IGNORED_EVENTS, ResponsesResponseReader
 from antiphon.errors import ApiError
 from antiphon.protocols import output as machine
-from antiphon.wire.codec.event_scan import SseScanner
+from antiphon.wire.codec.sse import SseParser
 from support.engines.responses_events import (
     CALLED,
     ID,
@@ -118,9 +118,9 @@ ENTIRE = frames(
 @given(st.lists(st.integers(0, len(ENTIRE)), max_size=12), st.sampled_from([b"\n", b"\r\n"]))
 def test_however_a_stream_is_cut_its_words_are_the_same(cuts, line_end):
     def read(pieces):
-        scan, reading, words = SseScanner(), ResponsesResponseReader(ID, {}, False), []
+        parser, reading, words = SseParser(), ResponsesResponseReader(ID, {}, False), []
         for piece in pieces:
-            if events := scan.feed(piece):
+            if events := parser.feed(piece):
                 reading.read(events, words)
         return words
 

@@ -9,7 +9,7 @@ from msgspec import Struct
 from antiphon.engines.upstream.faults import error_from_response, retry_after_s
 from antiphon.engines.upstream.http_connection import HttpConnection
 from antiphon.errors import ApiError, UpstreamError
-from antiphon.wire.codec.event_scan import SseScanner
+from antiphon.wire.codec.sse import EventTooLarge, SseParser
 
 ERROR_LIMIT_BYTES = 64 << 10
 """How much of an error is read; what matters of it comes first."""
@@ -89,7 +89,7 @@ class HttpExchange:
         self._connection: HttpConnection | None = None
         # How the body is taken; None for a stream of events, which is nearly every one.
         self._body_reader: Callable[[list[bytes]], None] | None = self._read_error_body
-        self._scanner = SseScanner()
+        self._parser = SseParser()
         self._body = bytearray()
         self._limit_bytes = ERROR_LIMIT_BYTES
         self._status = 0
@@ -161,11 +161,13 @@ class HttpExchange:
             self._body_reader(pieces)
             return
         try:
-            events = self._scanner.feed(pieces[0] if len(pieces) == 1 else b"".join(pieces))
+            events = self._parser.feed(pieces[0] if len(pieces) == 1 else b"".join(pieces))
             if events and self._listener.on_events(events):
                 self._resolve(None)
-        except ApiError as fault:
-            self._resolve(UpstreamFailure(fault, "garbled" if isinstance(fault, UpstreamError) else "refused"), abort_connection=True)
+        except ApiError as error:
+            self._resolve(UpstreamFailure(error, "garbled" if isinstance(error, UpstreamError) else "refused"), abort_connection=True)
+        except EventTooLarge as error:
+            self._resolve(UpstreamFailure(UpstreamError(f"The model server sent {error}."), "garbled"), abort_connection=True)
 
     def on_response_end(self) -> None:
         """The body is whole."""
@@ -173,7 +175,7 @@ class HttpExchange:
         if self._body_reader == self._read_error_body:
             self._fail_with_status()
         else:
-            self._deliver_last_events(self._scanner.end() if self._body_reader is None else [bytes(self._body)])
+            self._deliver_last_events(self._parser.end() if self._body_reader is None else [bytes(self._body)])
             self._end_stream(None)
 
     def on_response_error(self, problem: str) -> None:
