@@ -17,6 +17,9 @@ from msgspec import UNSET, Raw, Struct, UnsetType, field
 
 T = TypeVar("T")
 
+JsonDict: TypeAlias = dict[str, Any]
+"""A JSON object as plain values."""
+
 Maybe: TypeAlias = T | UnsetType | None
 """A field that may be absent or null."""
 
