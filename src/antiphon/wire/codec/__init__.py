@@ -1,1 +1,1 @@
-"""What all wire types share: structs with absent and unknown fields, JSON errors that name the field, server-sent events, frames."""
+"""What all wire types share: structs with absent and unknown fields, JSON errors that name the field, server-sent events, framing."""
