@@ -19,7 +19,7 @@ from antiphon.wire.codec.types import JsonDict
 
 BLOCKED_KEYS = frozenset(
     (
-        # Sent by OpenAI's own Codex client; no chat completion has it.
+        # Sent by clients of the Responses API; chat completions don't have it.
         "client_metadata",
         # What the Responses API has other fields for, and what would change the shape of the response.
         "messages",
@@ -259,7 +259,7 @@ def chat_messages(request: commands.Respond, quirks: Quirks) -> list[JsonDict]:
     if not quirks.system_anywhere:
         messages = _merge_system_messages(messages)
     for message in messages:
-        # Some servers refuse null content in a message without tool calls.
+        # Chat reference: an assistant message without `tool_calls` needs `content`.
         if message["role"] == "assistant" and "tool_calls" not in message and message.get("content") is None:
             message["content"] = ""
     return messages

@@ -11,6 +11,7 @@ from antiphon.engines.chat.tool_calls import ToolCallAssembler
 from antiphon.engines.upstream.faults import error_from_stream
 from antiphon.errors import UpstreamError, shorten
 from antiphon.wire.codec.repair import repair_json
+from antiphon.wire.codec.sse import DONE
 from antiphon.wire.codec.types import JsonDict
 from antiphon.wire.upstream import chat_completions
 
@@ -54,7 +55,7 @@ class ChatResponseReader:
             except (ValueError, RecursionError) as error:
                 if not event:
                     continue
-                if event.strip() == chat_completions.DONE:
+                if event.strip() == DONE:
                     return self._end(out)
                 _, chunk = repair_json(event, chat_completions.decode_chunk, error, "chat completion")
             choices = chunk.choices

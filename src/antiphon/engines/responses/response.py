@@ -17,6 +17,7 @@ from antiphon.engines.responses.item_order import ItemKind, ItemSequencer, Upstr
 from antiphon.engines.upstream.faults import error_from_response, error_from_stream
 from antiphon.errors import ApiError, UpstreamError
 from antiphon.wire.codec.repair import repair_json
+from antiphon.wire.codec.sse import DONE
 from antiphon.wire.codec.types import JsonDict
 from antiphon.wire.upstream import responses as loose
 from antiphon.wire.upstream.chat_completions import TokenLogprob
@@ -71,7 +72,7 @@ class ResponsesResponseReader:
         items = self._items
         decode = loose.decode_event
         for raw in events:
-            if not raw or raw == loose.DONE:
+            if not raw or raw == DONE:
                 continue
             try:
                 event = decode(raw)

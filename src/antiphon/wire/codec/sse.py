@@ -9,6 +9,9 @@ read, so that is what the fast path takes. Everything else (comments, other fiel
 Source: https://html.spec.whatwg.org/multipage/server-sent-events.html#event-stream-interpretation
 """
 
+DONE = b"[DONE]"
+"""Data of the last event of a stream, by OpenAI's convention."""
+
 _BOM = b"\xef\xbb\xbf"
 _DATA = b"data: "
 _LF = 10
