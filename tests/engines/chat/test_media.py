@@ -207,10 +207,10 @@ def test_leaving_stops_the_fetch():
             async with before(server, BuildContext(weights_folder=Path(), base_folder=Path(), fetch=HERE)) as (conversation, heard):
                 url = f"http://127.0.0.1:{far.port}/"
                 conversation.send(commands.Respond(id="resp_1", history=(engine_history.Message("user", (picture(url),)),)))
-                await far.text_until(lambda: far.asked)
+                await far.until(lambda: far.asked)
                 conversation.send(commands.Cancel("resp_1"))
                 assert await heard.end_of() == events.ResponseEnded("resp_1", "cancelled")
-                await far.text_until(lambda: far.left)
+                await far.until(lambda: far.left)
                 conversation.send(ask("resp_2"))
                 assert await heard.end_of("resp_2") == events.ResponseEnded("resp_2")
 

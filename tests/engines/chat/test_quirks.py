@@ -93,7 +93,7 @@ def test_requests_that_came_together_ask_once_also_when_nothing_is_found_out():
         async with asyncio.timeout(20), Server(play).open() as server, before(server, quirks="auto") as (conversation, heard):
             for id in ids:
                 conversation.send(ask(id))
-            await server.text_until(lambda: server.asked)
+            await server.until(lambda: server.asked)
             ready.set()
             for id in ids:
                 assert await heard.end_of(id) == events.ResponseEnded(id)

@@ -52,7 +52,7 @@ EVERYTHING = ask(
     parallel_tool_calls=False,
     sampling=Sampling(temperature=0.5, top_p=0.9, max_tokens=9, presence_penalty=0.1, frequency_penalty=0.2, extra={"seed": 7}),
     format=JsonObject(),
-    effort="high",
+    reasoning_effort="high",
 )
 
 CALLS = [
@@ -99,13 +99,13 @@ def test_the_same_conversation_as_an_open_models_server_is_sent_it():
 
 
 COLUMNS = {
-    "developer": (False, True, lambda body: [message["role"] for message in body["messages"]].count("developer")),
+    "developer_role": (False, True, lambda body: [message["role"] for message in body["messages"]].count("developer")),
     "system_anywhere": (False, True, lambda body: [message["role"] for message in body["messages"]].count("system")),
-    "max_tokens": ("max_tokens", "max_completion_tokens", lambda body: "max_tokens" in body),
-    "choice": ("named", "none", lambda body: "tool_choice" in body),
-    "parallel": (True, None, lambda body: "parallel_tool_calls" in body),
+    "max_tokens_field": ("max_tokens", "max_completion_tokens", lambda body: "max_tokens" in body),
+    "tool_choice": ("named", "none", lambda body: "tool_choice" in body),
+    "parallel_tool_calls": (True, None, lambda body: "parallel_tool_calls" in body),
     "json_object": (True, False, lambda body: body["response_format"]["type"]),
-    "reasoning": (None, "reasoning", lambda body: [message.get("reasoning") for message in body["messages"]]),
+    "reasoning_field": (None, "reasoning", lambda body: [message.get("reasoning") for message in body["messages"]]),
     "thinking_switch": (False, True, lambda body: "chat_template_kwargs" in body),
 }
 
@@ -117,12 +117,12 @@ def test_a_column_changes_what_it_says_and_nothing_else(column):
     changed = json.loads(encode_request(EVERYTHING, "m1", Quirks(**{column: other})))
     assert shown(plain) != shown(changed)
     touched = {
-        "developer": {"messages"},
+        "developer_role": {"messages"},
         "system_anywhere": {"messages"},
-        "reasoning": {"messages"},
-        "max_tokens": {"max_tokens", "max_completion_tokens"},
-        "choice": {"tool_choice"},
-        "parallel": {"parallel_tool_calls"},
+        "reasoning_field": {"messages"},
+        "max_tokens_field": {"max_tokens", "max_completion_tokens"},
+        "tool_choice": {"tool_choice"},
+        "parallel_tool_calls": {"parallel_tool_calls"},
         "json_object": {"response_format"},
         "thinking_switch": {"chat_template_kwargs"},
     }[column]

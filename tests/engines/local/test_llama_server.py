@@ -73,7 +73,7 @@ def test_a_failure_on_the_way_is_told():
 
 
 def test_a_stream_that_ends_too_soon_is_no_answer():
-    with pytest.raises(ServerError, match="broke off"):
+    with pytest.raises(ServerError, match="ended too early"):
         against(streaming(event(content="a")), complete)
 
 

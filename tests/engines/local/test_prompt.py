@@ -73,13 +73,13 @@ def test_another_models_thoughts_are_left_out():
 
 
 def test_a_picture_is_refused_by_name():
-    with pytest.raises(ClientError, match="kind 'image'"):
+    with pytest.raises(ClientError, match="type 'image'"):
         written(engine_history.Message("user", (engine_history.ImagePart(url="https://x.test/y.png"),)))
 
 
 def test_speech_is_read_as_what_was_heard_and_refused_where_that_is_not_known():
     assert "user\nHi<|im_end|>" in written(engine_history.Message("user", (engine_history.SpeechPart(b"ab", 8_000, None, "Hi"),)))
-    with pytest.raises(ClientError, match="kind 'speech'"):
+    with pytest.raises(ClientError, match="type 'speech'"):
         written(engine_history.Message("user", (engine_history.SpeechPart(b"ab", 8_000),)))
 
 

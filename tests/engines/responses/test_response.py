@@ -13,7 +13,7 @@ from antiphon.engine_api.options import FunctionTool
 from antiphon.engines.responses.response import _EVENT_READERS, END_STATUSES, IGNORED_EVENTS, ResponsesResponseReader
 from antiphon.errors import ApiError
 from antiphon.protocols import output as machine
-from antiphon.wire.codec.event_scan import SseScanner
+from antiphon.wire.codec.sse import SseParser
 from support.engines.responses_events import (
     CALLED,
     ID,
@@ -118,9 +118,9 @@ ENTIRE = frames(
 @given(st.lists(st.integers(0, len(ENTIRE)), max_size=12), st.sampled_from([b"\n", b"\r\n"]))
 def test_however_a_stream_is_cut_its_words_are_the_same(cuts, line_end):
     def read(pieces):
-        scan, reading, words = SseScanner(), ResponsesResponseReader(ID, {}, False), []
+        parser, reading, words = SseParser(), ResponsesResponseReader(ID, {}, False), []
         for piece in pieces:
-            if events := scan.feed(piece):
+            if events := parser.feed(piece):
                 reading.read(events, words)
         return words
 
@@ -288,7 +288,7 @@ def test_arguments_that_come_before_their_name_wait_for_it():
 
 
 def test_a_call_that_is_never_named_is_no_answer():
-    with pytest.raises(ApiError, match="never named"):
+    with pytest.raises(ApiError, match="has no name"):
         words_of([*argument_deltas('{"x":1}'), over()])
 
 

@@ -104,10 +104,10 @@ def test_a_request_asks_for_all_that_was_asked():
             sampling=Sampling(0.5, 0.9, max_tokens=64, top_logprobs=2, extra={"seed": 7, "base_url": "http://elsewhere"}),
             format=JsonSchema("n", {"type": "object"}, strict=True),
             truncate=True,
-            effort="low",
-            summarise="auto",
+            reasoning_effort="low",
+            reasoning_summary="auto",
             verbosity="high",
-            seal=True,
+            encrypt_reasoning=True,
         )
     )
     del body["input"], body["model"]
@@ -265,7 +265,7 @@ def test_namespaces_are_told_as_they_are_to_a_server_that_knows_them():
 def test_only_what_may_be_called_is_offered():
     choice = ToolChoice("required", ("hub.find", "web_search"))
     hosted = (HostedTool("web_search", {"type": "web_search"}), HostedTool("mcp", {"type": "mcp", "server_label": "x"}))
-    body = body_for(ask(tools=TOOLS, hosted=hosted, tool_choice=choice))
+    body = body_for(ask(tools=TOOLS, hosted_tools=hosted, tool_choice=choice))
     assert body["tools"] == [found("hub__find"), {"type": "web_search"}]
     assert body["tool_choice"] == "required"
 

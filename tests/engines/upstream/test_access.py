@@ -83,7 +83,7 @@ def test_a_base_address_keeps_its_path_and_query():
             engine = engine_for(f"http://localhost:{server.port}/openai/v1/?api-version=1")
             async with engine.open(ConversationSettings(model="m1"), lambda _words: None) as conversation:
                 conversation.send(ask())
-                await server.text_until(lambda: server.asked)
+                await server.until(lambda: server.asked)
             await engine.stop()
         head = server.asked[0][0]
         assert head.startswith("POST /openai/v1/chat/completions?api-version=1 HTTP/1.1\r\n")

@@ -39,7 +39,7 @@ from support.engines.upstreams import (
             closing(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"),
             502,
             "upstream_broke_off",
-            "ended its answer before it was whole",
+            "ended its answer before it was complete",
         ),
         (b"HTTP/1.1 200 OK\r\nx: " + b"y" * 200_000 + b"\r\n\r\n", 502, "upstream_broke_off", "head larger than 65536 bytes"),
         (b"x: y\r\n" * 20, 502, "upstream_broke_off", "did not answer in HTTP/1.1"),
@@ -55,29 +55,29 @@ from support.engines.upstreams import (
             "upstream_malformed",
             "sent text/html where a stream of events was expected",
         ),
-        (whole("200 OK", b"\x1f\x8b\x08", content_encoding="gzip"), 502, "upstream_malformed", "not asked for: gzip"),
+        (whole("200 OK", b"\x1f\x8b\x08", content_encoding="gzip"), 502, "upstream_malformed", "not requested: gzip"),
         (whole("200 OK", b"<html>"), 502, "upstream_malformed", "no chat completion"),
-        (whole("200 OK", b""), 502, "upstream_broke_off", "ended its answer before it was whole"),
+        (whole("200 OK", b""), 502, "upstream_broke_off", "ended its answer before it was complete"),
         (whole("200 OK", b"[" * 40_000), 502, "upstream_malformed", "no chat completion"),
         (whole("400 Bad Request", b"[" * 40_000), 400, None, "(400)"),
         (whole("500 Oh", b"\xff\xfe"), 502, "server_error", "(500)"),
         (whole("500 Oh", b"x" * 100_000), 502, "server_error", "(500)"),
         (whole("408 Request Timeout", {}), 504, "upstream_timeout", "ran out of time"),
         (whole("409 Conflict", {"error": "busy with that"}), 400, None, "busy with that"),
-        (closing(HALF), 502, "upstream_broke_off", "before its answer was whole"),
-        (resetting(HALF), 502, "upstream_broke_off", "before its answer was whole"),
-        (closing(HALF + b"40\r\ndata: {"), 502, "upstream_broke_off", "before its answer was whole"),
+        (closing(HALF), 502, "upstream_broke_off", "before its answer was complete"),
+        (resetting(HALF), 502, "upstream_broke_off", "before its answer was complete"),
+        (closing(HALF + b"40\r\ndata: {"), 502, "upstream_broke_off", "before its answer was complete"),
         (HALF + b"what\r\n", 502, "upstream_broke_off", "did not answer in HTTP/1.1"),
         (HALF + chunk(DONE[:-2]) + b"0\r\n\r\n", 200, None, ""),
         (HALF + chunk(b"data: {]\n\n"), 502, "upstream_malformed", "no chat completion"),
-        (HALF + b"0\r\n\r\n", 502, "upstream_broke_off", "ended its answer before it was whole"),
-        (STREAM_HEAD + b"0\r\n\r\n", 502, "upstream_broke_off", "ended its answer before it was whole"),
+        (HALF + b"0\r\n\r\n", 502, "upstream_broke_off", "ended its answer before it was complete"),
+        (STREAM_HEAD + b"0\r\n\r\n", 502, "upstream_broke_off", "ended its answer before it was complete"),
     ],
     ids=lambda value: value if isinstance(value, str) and value else None,
 )
 def test_whatever_an_upstream_does_there_is_one_end_that_says_it(play, status, code, says):
     heard, _ = playing(play)
-    (end,) = heard.word_ends("resp_1")
+    (end,) = heard.ends("resp_1")
     assert heard.words[-1] is end
     if status == 200:
         assert end == events.ResponseEnded("resp_1")
@@ -191,7 +191,7 @@ def test_words_on_an_idle_connection_close_it():
             conversation.send(ask())
             await heard.end_of()
             told.set()
-            await server.text_until(lambda: server.left)
+            await server.until(lambda: server.left)
             conversation.send(ask("resp_2"))
             await heard.end_of("resp_2")
         assert heard.text("resp_2") == "two"
@@ -254,10 +254,10 @@ def test_cancelling_closes_the_upstreams_connection():
     async def scenario():
         async with asyncio.timeout(20), Server(HALF).open() as server, before(server) as (conversation, heard):
             conversation.send(ask())
-            await heard.text_until(lambda words: words)
+            await heard.until(lambda words: words)
             conversation.send(commands.Cancel("resp_1"))
             assert await heard.end_of() == events.ResponseEnded("resp_1", "cancelled")
-            await server.text_until(lambda: server.left)
+            await server.until(lambda: server.left)
 
     run(scenario())
 
@@ -267,8 +267,8 @@ def test_leaving_closes_the_upstreams_connection_before_its_first_byte():
         async with asyncio.timeout(20), Server(b"").open() as server:
             async with before(server) as (conversation, heard):
                 conversation.send(ask())
-                await server.text_until(lambda: server.asked)
-            await server.text_until(lambda: server.left)
+                await server.until(lambda: server.asked)
+            await server.until(lambda: server.left)
             assert heard.words == []
 
     run(scenario())
@@ -289,7 +289,7 @@ def test_nothing_is_read_while_the_client_is_behind_and_no_time_passes():
 
         async with asyncio.timeout(30), Server(play).open() as server, before(server, timeout_idle_s=0.05) as (conversation, heard):
             conversation.send(ask())
-            await heard.text_until(lambda words: words)
+            await heard.until(lambda words: words)
             conversation.pause()
             stalled = -1
             while sent != stalled:  # until TCP has no more room
@@ -308,7 +308,7 @@ def test_a_pause_before_the_request_holds_for_its_answer():
         async with asyncio.timeout(20), Server(streamed("hello")).open() as server, before(server) as (conversation, heard):
             conversation.pause()
             conversation.send(ask())
-            await server.text_until(lambda: server.asked)
+            await server.until(lambda: server.asked)
             assert heard.words == []
             conversation.resume()
             await heard.end_of()

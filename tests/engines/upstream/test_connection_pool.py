@@ -19,16 +19,16 @@ class Receiver:
     def __init__(self):
         self.over = asyncio.get_running_loop().create_future()
 
-    def begun(self, status, headers):
+    def on_response_start(self, status, headers):
         pass
 
-    def came(self, pieces):
+    def on_response_body(self, pieces):
         pass
 
-    def ended(self):
+    def on_response_end(self):
         self.over.set_result(None)
 
-    def broke_off(self, why):
+    def on_response_error(self, why):
         self.over.set_result(why)
 
 
@@ -51,7 +51,7 @@ def test_the_connection_used_last_is_used_next():
             assert await pool.lease(is_new=True) not in (first, second)
             pool.close()
             pool.close()
-            await server.text_until(lambda: server.left == 3)
+            await server.until(lambda: server.left == 3)
 
     run(scenario())
 
@@ -75,7 +75,7 @@ def test_no_more_connections_are_kept_than_are_likely_to_be_needed():
             connections = [await pool.lease() for _ in range(MAX_IDLE_CONNECTIONS + 3)]
             for connection in connections:
                 await exchanged(connection)
-            await server.text_until(lambda: server.left == 3)
+            await server.until(lambda: server.left == 3)
             assert sum(connection.is_open for connection in connections) == MAX_IDLE_CONNECTIONS
             pool.close()
 

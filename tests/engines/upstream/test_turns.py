@@ -125,7 +125,7 @@ def test_as_many_requests_are_made_at_once_as_are_allowed():
         async with asyncio.timeout(20), Server(play).open() as server, before(server, concurrency=2) as (conversation, heard):
             for id in ids:
                 conversation.send(ask(id))
-            await server.text_until(lambda: at_once == 2)
+            await server.until(lambda: at_once == 2)
             ready.set()
             for id in ids:
                 await heard.end_of(id)
@@ -158,7 +158,7 @@ def test_one_that_is_called_off_while_it_waits_is_never_asked_and_leaves_its_pla
         options = {"concurrency": 1, "queue": 1}
         async with asyncio.timeout(20), Server(play).open() as server, before(server, **options) as (conversation, heard):
             conversation.send(ask("resp_1"))
-            await server.text_until(lambda: server.asked)
+            await server.until(lambda: server.asked)
             conversation.send(ask("resp_2"))
             with pytest.raises(EngineOverrun):
                 conversation.send(ask("resp_3"))
@@ -191,7 +191,7 @@ def test_every_way_to_end_gives_its_place_back(play):
     """One place, and one to wait for it: were they lost, the next request would be turned away."""
     asks = [f"resp_{number}" for number in range(3)]
     heard, _ = playing(play, asks=asks, concurrency=1, queue=1, timeout_first_byte_s=0.05, timeout_idle_s=0.05)
-    assert all(len(heard.word_ends(id)) == 1 for id in asks)
+    assert all(len(heard.ends(id)) == 1 for id in asks)
 
 
 def test_an_engine_that_stops_breaks_what_it_is_asked_wherever_that_stands():
@@ -203,11 +203,11 @@ def test_an_engine_that_stops_breaks_what_it_is_asked_wherever_that_stands():
                 for id in ("resp_1", "resp_2", "resp_3"):  # half answered, asked, waiting
                     conversation.send(ask(id))
                 await heard.until(lambda words: words)
-                await server.text_until(lambda: len(server.asked) == 2)
+                await server.until(lambda: len(server.asked) == 2)
                 await engine.stop()
                 for id in ("resp_1", "resp_2", "resp_3"):
                     assert (await heard.end_of(id)).status == 503
-            await server.text_until(lambda: server.left == 2)
+            await server.until(lambda: server.left == 2)
 
     run(scenario())
 
@@ -241,6 +241,6 @@ def test_nothing_is_left_of_any_mix_of_endings_and_leavings(seed):
                     conversation.send(ask(f"last_{number}"))
                 for number in range(3):
                     assert await heard.end_of(f"last_{number}") == events.ResponseEnded(f"last_{number}")
-            await server.text_until(lambda: not server.serving_counts)
+            await server.until(lambda: not server.serving)
 
     run(scenario())

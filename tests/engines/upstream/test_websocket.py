@@ -26,12 +26,12 @@ class Ear:
         self.messages, self.batches, self.end = [], 0, None
         self._changed = asyncio.Event()
 
-    def came(self, messages):
+    def on_messages(self, messages):
         self.batches += 1
         self.messages += messages
         self._changed.set()
 
-    def parted(self, code, reason):
+    def on_close(self, code, reason):
         assert self.end is None, "it is told once"
         self.end = code, reason
         self._changed.set()
@@ -73,7 +73,7 @@ def linked(scenario, *said, ping_after_s=20.0):
 
 def test_messages_that_came_together_are_handed_on_together():
     async def scenario(_link, ear, _peer):
-        await ear.text_until(lambda: len(ear.messages) == 3)
+        await ear.until(lambda: len(ear.messages) == 3)
         assert ear.messages == [b"one", b"two", b"three"]
         assert ear.batches == 1
 
@@ -82,7 +82,7 @@ def test_messages_that_came_together_are_handed_on_together():
 
 def test_a_message_in_fragments_is_one_message():
     async def scenario(_link, ear, _peer):
-        await ear.text_until(lambda: ear.messages)
+        await ear.until(lambda: ear.messages)
         assert ear.messages == [b"fragments"]
 
     linked(scenario, frame(b"frag", is_last=False), frame(b"", 9), frame(b"men", 0, is_last=False), frame(b"ts", 0))
@@ -90,7 +90,7 @@ def test_a_message_in_fragments_is_one_message():
 
 def test_a_message_without_end_is_not_collected():
     async def scenario(_link, ear, _peer):
-        await ear.text_until(lambda: ear.end)
+        await ear.until(lambda: ear.end)
         assert ear.end == (1009, "")
         assert not ear.messages
 
@@ -100,7 +100,7 @@ def test_a_message_without_end_is_not_collected():
 
 def test_a_close_says_its_code_and_reason_behind_what_came_before():
     async def scenario(_link, ear, _peer):
-        await ear.text_until(lambda: ear.end)
+        await ear.until(lambda: ear.end)
         assert ear.messages == [b"last words"]
         assert ear.end == (3000, "invalid_request_error.invalid_api_key")
 
@@ -110,7 +110,7 @@ def test_a_close_says_its_code_and_reason_behind_what_came_before():
 @pytest.mark.parametrize("garbage", [b"\xff" * 20, frame(b"x", 5), frame(b"x", 8)])
 def test_what_is_no_frame_ends_the_connection(garbage):
     async def scenario(_link, ear, _peer):
-        await ear.text_until(lambda: ear.end)
+        await ear.until(lambda: ear.end)
 
     linked(scenario, garbage)
 
@@ -118,7 +118,7 @@ def test_what_is_no_frame_ends_the_connection(garbage):
 def test_a_reset_is_told_without_a_word():
     async def scenario(_link, ear, peer):
         peer[1].transport.abort()
-        await ear.text_until(lambda: ear.end)
+        await ear.until(lambda: ear.end)
         assert ear.end == (0, "")
 
     linked(scenario)
@@ -126,7 +126,7 @@ def test_a_reset_is_told_without_a_word():
 
 def test_a_peer_that_answers_no_ping_is_taken_to_be_gone():
     async def scenario(_link, ear, peer):
-        await ear.text_until(lambda: ear.end)
+        await ear.until(lambda: ear.end)
         assert ear.end == (1001, "")
         assert (await peer[0].read(100))[0] == 0x89, "it was asked first"
 

@@ -71,7 +71,7 @@ def understood(words):
 def _understand(word, means):
     match word:
         case engine_events.TextDelta() | engine_events.ReasoningDelta() | engine_events.RefusalDelta():
-            kind = type(word).__name__.lower()
+            kind = type(word).__name__.removesuffix("Delta").lower()
             means[kind] = means.get(kind, "") + word.text
             if isinstance(word, engine_events.TextDelta) and word.logprobs:
                 means.setdefault("logprobs", []).extend(map(_likely, word.logprobs))
@@ -132,10 +132,10 @@ class Reader:
         self.words = []
         self._reading = ChatResponseReader(ask.id, {flat_name(tool.name, tool.namespace): tool for tool in ask.tools})
 
-    def hear(self, events):
+    def on_events(self, events):
         return self._reading.read(events, self.words)
 
-    def no_more(self):
+    def on_stream_end(self):
         return self._reading.finish(self.words)
 
 

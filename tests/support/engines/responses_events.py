@@ -115,14 +115,14 @@ def shown(words):
 
 def _shown(item):
     if item.hosted_item is not None:
-        return ("hosted", item.hosted)
+        return ("hosted", item.hosted_item)
     if item.call is not None:
         return ("call", item.call.call_id, item.call.name, item.call.namespace, item.arguments)
     kind = "reasoning" if item.is_reasoning else "message"
     return (
         kind,
         *((part.kind.value, part.text) for part in [*item.parts, *item.summaries]),
-        *([item.sealed] if item.encrypted_content else []),
+        *([item.encrypted_content] if item.encrypted_content else []),
     )
 
 

@@ -185,10 +185,10 @@ class Watched:
     def __init__(self):
         self.states, self.failures = [], []
 
-    def upstream_is(self, name, state):
+    def on_upstream_state(self, name, state):
         self.states.append(state)
 
-    def upstream_failed(self, name, reason):
+    def on_upstream_error(self, name, reason):
         self.failures.append(reason)
 
 

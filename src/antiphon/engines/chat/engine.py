@@ -1,5 +1,5 @@
 """
-Any server that speaks chat completions: vLLM, SGLang, llama.cpp, Ollama, LM Studio, a cloud.
+Any server with chat completions: vLLM, SGLang, llama.cpp, Ollama, LM Studio, a cloud.
 
 `docs/reference/engine-chat.md` describes every option.
 """
@@ -20,19 +20,32 @@ from antiphon.engines.chat.response import ChatResponseReader
 from antiphon.engines.upstream.client import UpstreamClient, UpstreamOptions, parse_capabilities, parse_options
 from antiphon.engines.upstream.engine import UpstreamEngine, UpstreamResponseReader
 
-EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+DEFAULT_CAPABILITIES = Capabilities(
+    images=True,
+    files=True,
+    audio_in=True,
+    tools=True,
+    custom_tools=True,
+    json_object=True,
+    json_schema=True,
+    penalties=True,
+    max_top_logprobs=20,  # the limit of OpenAI's `top_logprobs`
+    efforts=("none", "minimal", "low", "medium", "high", "xhigh", "max"),
+    verbosities=("low", "medium", "high"),
+)
+"""What OpenAI's API has; what a certain model supports of it is not known here."""
 
 
 class ChatOptions(UpstreamOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """
-    What the configuration says of a model behind chat completions.
+    The settings of a model behind chat completions.
 
     Attributes:
-        model: its name there; None for the name that the client asked for.
-        quirks: what kind of server it is; `auto` finds out.
-        abilities: what it can do otherwise than its kind; fields of `Capabilities`.
-        always_stream: whether the server is asked for a stream even where the client wants all at once.
-        fetch_urls: who fetches pictures that requests name by URL; None for OpenAI itself, and this server for every other.
+        model: its name there; None for the name in the client's request.
+        quirks: the kind of server; `auto` finds out.
+        abilities: fields of `Capabilities` that differ from the defaults of its kind.
+        fetch_urls: who fetches images that requests name by URL; None means `upstream` for OpenAI itself, and `here` for all others.
+        always_stream: request a stream even where the client wants the whole response at once.
     """
 
     model: str | None = None
@@ -49,43 +62,33 @@ def build(model: str, options: Mapping[str, Any], build_context: BuildContext) -
     Raises:
         ServerError: an option is unknown, missing or wrong.
     """
-    chosen = parse_options(ChatOptions, model, options)
-    upstream = UpstreamClient(model, chosen, build_context)
-    row = "openai" if chosen.quirks == "auto" and upstream.host == "api.openai.com" else chosen.quirks
-    known = QUIRKS.get(row)
-    # A server may call itself OpenAI's, as gateways do, and stand in the operator's network all the same: only what is configured counts.
-    urls_pass = chosen.fetch_urls == "upstream" or (chosen.fetch_urls is None and row == "openai")
-    dialect = _ChatDialect(upstream, chosen, known, build_context.fetch, pass_image_urls=urls_pass)
-    return UpstreamEngine(upstream, dialect, server_capabilities(known, chosen.abilities, model))
+    chat_options = parse_options(ChatOptions, model, options)
+    upstream = UpstreamClient(model, chat_options, build_context)
+    kind = "openai" if chat_options.quirks == "auto" and upstream.host == "api.openai.com" else chat_options.quirks
+    quirks = QUIRKS.get(kind)
+    # Only what is configured counts: a gateway in the operator's own network may say that it is OpenAI, and must not fetch URLs there.
+    pass_image_urls = chat_options.fetch_urls == "upstream" or (chat_options.fetch_urls is None and kind == "openai")
+    dialect = _ChatDialect(upstream, chat_options, quirks, build_context.fetch, pass_image_urls=pass_image_urls)
+    return UpstreamEngine(upstream, dialect, server_capabilities(quirks, chat_options.abilities, model))
 
 
 def server_capabilities(quirks: Quirks | None, overrides: Mapping[str, Any], model: str) -> Capabilities:
     """
-    What a server of that kind can do, all else left to its model.
+    What a server of that kind can do.
 
     Raises:
-        ServerError: `otherwise` has what is no ability.
+        ServerError: an override is no capability, or has a wrong value.
     """
-    row = quirks or QUIRKS["generic"]
-    usual = Capabilities(
-        images=True,
-        files=row.files,
-        audio_in=True,
-        tools=True,
-        custom_tools=True,
-        json_object=True,
-        json_schema=True,
-        penalties=True,
-        max_top_logprobs=20 if row.logprobs else None,
-        efforts=EFFORTS,
-        verbosities=("low", "medium", "high") if row.tool_choice == "openai" else (),
-    )
-    return parse_capabilities(usual, overrides, model)
+    quirks = quirks or QUIRKS["generic"]
+    capabilities = msgspec.structs.replace(DEFAULT_CAPABILITIES, files=quirks.files)
+    if not quirks.logprobs:
+        capabilities = msgspec.structs.replace(capabilities, max_top_logprobs=None)
+    if quirks.tool_choice != "openai":
+        capabilities = msgspec.structs.replace(capabilities, verbosities=())
+    return parse_capabilities(capabilities, overrides, model)
 
 
 class _ChatDialect:
-    """The dialect of chat completions."""
-
     path = "/chat/completions"
 
     def __init__(
@@ -101,20 +104,19 @@ class _ChatDialect:
         self._next_probe_at = 0.0
 
     async def prepare_request(self, request: commands.Respond, model: str) -> tuple[bytes, UpstreamResponseReader]:
-        """The request, and the reading of its answer."""
         quirks = self._quirks or await self._resolve_quirks()
         request = await inline_media(
             request, self._fetch, pass_image_urls=self._pass_image_urls and quirks.image_urls, supports_files=quirks.files
         )
         if request.whole and self._always_stream:
             request = msgspec.structs.replace(request, whole=False)
-        offered = {flat_name(tool.name, tool.namespace): tool for tool in request.tools}
-        return encode_request(request, self._model or model, quirks), ChatResponseReader(request.id, offered)
+        tools = {flat_name(tool.name, tool.namespace): tool for tool in request.tools}
+        return encode_request(request, self._model or model, quirks), ChatResponseReader(request.id, tools)
 
     async def _resolve_quirks(self) -> Quirks:
         loop = asyncio.get_running_loop()
         async with self._probe_lock:
-            # A server that is down, or has no models yet, is not asked anew for each request.
+            # A server that is down, or has no models yet, is not probed again for each request.
             if self._quirks is None and loop.time() >= self._next_probe_at:
                 self._quirks = await detect_quirks(self._upstream)
                 self._next_probe_at = loop.time() + PROBE_INTERVAL_S

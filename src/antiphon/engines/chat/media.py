@@ -1,8 +1,8 @@
 """
-The pictures and documents of a conversation, as they may be sent on: checked, and where the upstream is not to fetch them, in the request.
+Images and documents of a request: checked, and put into the request as data URLs where the upstream must not fetch them.
 
-An upstream stands in its operator's network, and would fetch from there whatever a client names. So what is named by address is
-fetched here, by the rules of `Place.fetch`, and sent as a data URL.
+An upstream that fetched a client's URLs could be made to read its operator's own network (SSRF). So URLs are fetched here, by the rules
+of `BuildContext.fetch`.
 """
 
 import asyncio
@@ -20,10 +20,10 @@ from antiphon.engine_api.engine import Fetch
 from antiphon.errors import ClientError
 
 MAX_BYTES = 20 << 20
-"""Of one picture or document."""
+"""The largest image or document."""
 
 MAX_TOTAL_BYTES = 64 << 20
-"""Of all that one request has fetched."""
+"""The most that is fetched for one request."""
 
 MAX_FETCHES = 32
 MAX_CONCURRENT_FETCHES = 4
@@ -35,7 +35,7 @@ IMAGE_SIGNATURES = (
     (re.compile(rb"RIFF....WEBP", re.DOTALL), "image/webp"),
     (re.compile(rb"GIF8[79]a"), "image/gif"),
 )
-"""How the pictures begin that models are given. It tells more than the type that somebody says a picture has."""
+"""First bytes of the supported image formats. Declared types are not trusted: they are often wrong."""
 
 MediaPart = history.ImagePart | history.FilePart
 
@@ -44,55 +44,55 @@ _DATA_URL = re.compile(r"data:(?P<type>[a-z]+/[a-z0-9.+-]+)?(?:;[a-z0-9_-]+=[^;,
 
 async def inline_media(request: commands.Respond, fetch: Fetch, *, pass_image_urls: bool, supports_files: bool = True) -> commands.Respond:
     """
-    The same request, with nothing left in it that the upstream is not to fetch.
+    The request, with data URLs in place of those that the upstream must not fetch.
 
     Args:
-        urls_pass: whether the upstream fetches pictures itself; documents it never does.
-        takes_files: whether it takes documents at all; they are not fetched for one that does not.
+        pass_image_urls: the upstream fetches images itself; documents it never does.
+        supports_files: the upstream takes documents; else they are not fetched.
 
     Raises:
-        ClientError: something can't or may not be fetched, or is not what it should be.
+        ClientError: something can't or may not be fetched, or is no supported image or valid base64.
     """
     media = [part for part in _parts(request) if isinstance(part, history.ImagePart | history.FilePart)]
     for part in media:
         _check_data_url(part)
-    brought = (history.ImagePart,) * (not pass_image_urls) + (history.FilePart,) * supports_files
-    wanted = {part.url: part for part in media if part.url is not None and isinstance(part, brought) and _is_remote(part)}
-    if not wanted:
+    kinds = (history.ImagePart,) * (not pass_image_urls) + (history.FilePart,) * supports_files
+    to_fetch = {part.url: part for part in media if part.url is not None and isinstance(part, kinds) and _is_remote(part)}
+    if not to_fetch:
         return request
-    if len(wanted) > MAX_FETCHES:
-        raise ClientError(f"The input names {len(wanted)} URLs; at most {MAX_FETCHES} are fetched.", code="invalid_url", param="input")
-    inlined = await _fetch_all(wanted, fetch)
-    return structs.replace(request, history=tuple(_with_inline_media(turn, inlined) for turn in request.history))
+    if len(to_fetch) > MAX_FETCHES:
+        raise ClientError(f"The input names {len(to_fetch)} URLs; at most {MAX_FETCHES} are fetched.", code="invalid_url", param="input")
+    data_urls = await _fetch_all(to_fetch, fetch)
+    return structs.replace(request, history=tuple(_with_inline_media(item, data_urls) for item in request.history))
 
 
 def _is_remote(part: MediaPart) -> bool:
-    is_here = isinstance(part, history.FilePart) and part.inline is not None
-    return not is_here and part.url is not None and part.url.lower().startswith(("http://", "https://"))
+    has_content = isinstance(part, history.FilePart) and part.inline is not None
+    return not has_content and part.url is not None and part.url.lower().startswith(("http://", "https://"))
 
 
 async def _fetch_all(parts_by_url: dict[str, MediaPart], fetch: Fetch) -> dict[str, str]:
-    """Data URLs by the URLs that they stand for."""
-    inlined: dict[str, str] = {}
-    doors = asyncio.Semaphore(MAX_CONCURRENT_FETCHES)
+    """Data URLs by the URLs that they replace."""
+    data_urls: dict[str, str] = {}
+    semaphore = asyncio.Semaphore(MAX_CONCURRENT_FETCHES)
 
-    async def bring(url: str, part: MediaPart) -> None:
-        async with doors:
-            if sum(map(len, inlined.values())) * 3 // 4 > MAX_TOTAL_BYTES:
-                raise _too_large("The input's pictures and documents together take", MAX_TOTAL_BYTES)
-            inlined[url] = await (_fetch_image(url, fetch) if isinstance(part, history.ImagePart) else _fetch_file(url, fetch))
+    async def fetch_part(url: str, part: MediaPart) -> None:
+        async with semaphore:
+            if sum(map(len, data_urls.values())) * 3 // 4 > MAX_TOTAL_BYTES:
+                raise _too_large("The input's images and documents together are", MAX_TOTAL_BYTES)
+            data_urls[url] = await (_fetch_image(url, fetch) if isinstance(part, history.ImagePart) else _fetch_file(url, fetch))
 
     try:
         async with asyncio.timeout(FETCH_TIMEOUT_S), asyncio.TaskGroup() as tasks:
             for url, part in parts_by_url.items():
-                tasks.create_task(bring(url, part))
+                tasks.create_task(fetch_part(url, part))
     except TimeoutError:
         raise ClientError(
-            f"Failed to download what the input names: it took longer than {FETCH_TIMEOUT_S:g} seconds.", code="invalid_url", param="input"
+            f"Failed to download the input's URLs: it took longer than {FETCH_TIMEOUT_S:g} seconds.", code="invalid_url", param="input"
         ) from None
     except ExceptionGroup as group:
         raise group.exceptions[0] from None
-    return inlined
+    return data_urls
 
 
 async def _fetch_image(url: str, fetch: Fetch) -> str:
@@ -106,9 +106,9 @@ async def _fetch_file(url: str, fetch: Fetch) -> str:
 
 
 def _parts(request: commands.Respond) -> Iterator[history.HistoryPart]:
-    for turn in request.history:
-        if isinstance(turn, history.Message | history.ToolResult):
-            yield from turn.parts
+    for item in request.history:
+        if isinstance(item, history.Message | history.ToolResult):
+            yield from item.parts
 
 
 def _with_inline_media(item: history.HistoryItem, data_urls: dict[str, str]) -> history.HistoryItem:
@@ -134,15 +134,15 @@ def _data_url(content_type: str, body: bytes) -> str:
     return f"data:{content_type};base64,{base64.b64encode(body).decode()}"
 
 
-# What is in the request already
+# Data URLs in the request
 
 
 def _check_data_url(part: MediaPart) -> None:
     """
-    Refuse what is no picture or no base64.
+    Check a part that is a data URL.
 
     Raises:
-        ClientError: so it is.
+        ClientError: it is no supported image, or not base64.
     """
     if isinstance(part, history.ImagePart) and part.url is not None and part.url[:5].lower() == "data:":
         _image_type(_decode_data_url(part.url, "image_url", "invalid_base64_image"))
@@ -155,7 +155,7 @@ def _decode_data_url(url: str, param: str, code: str) -> bytes:
     if header is None:
         raise ClientError(f"Invalid '{param}': a data URL must say its type and be base64.", code=code, param="input")
     if (len(url) - header.end()) * 3 // 4 > MAX_BYTES + 2:
-        raise _too_large(f"'{param}' takes", MAX_BYTES)
+        raise _too_large(f"'{param}' is", MAX_BYTES)
     try:
         return binascii.a2b_base64(url[header.end() :], strict_mode=True)
     except ValueError:  # also where it is not ASCII
@@ -174,4 +174,4 @@ def _image_type(body: bytes) -> str:
 
 
 def _too_large(what: str, max_bytes: int) -> ClientError:
-    return ClientError(f"{what} more than the {max_bytes} bytes allowed.", code="image_file_too_large", param="input")
+    return ClientError(f"{what} larger than the {max_bytes} bytes allowed.", code="image_file_too_large", param="input")

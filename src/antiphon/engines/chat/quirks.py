@@ -1,7 +1,7 @@
 """
-How servers of chat completions differ, as a table: a row for each server, a column for each thing that has to be known to ask it.
+How chat completion servers differ in what they accept: a row for each server, a column for each difference.
 
-What servers answer needs no table: whatever any of them sends is understood from all of them.
+Their responses need no table: what any of them sends is understood from all of them.
 """
 
 from typing import Literal
@@ -15,21 +15,21 @@ from antiphon.wire.upstream.chat_completions import decode_models
 
 class Quirks(Struct, frozen=True, kw_only=True):
     """
-    What one kind of server wants.
+    What one kind of server accepts.
 
     Attributes:
-        developer: whether it knows the role `developer`.
-        system_anywhere: whether instructions may stand in the middle of a conversation, and more than once at its beginning. Chat
+        developer_role: it knows the role `developer`.
+        system_anywhere: system messages may stand in the middle of a conversation, and more than once at its start. The chat
             templates of many open models break on both.
-        max_tokens: the name of the limit.
-        choice: how it takes the choice of a tool: OpenAI's forms, all of them; a word or one tool's name; a word only; not at all.
-        parallel: what it does about parallel calls when it is told nothing; None when it doesn't know the setting.
-        json_object: whether it takes this format; else it is sent a schema that any object fits.
-        reasoning: the name under which earlier reasoning is given back to the model; None where that is refused or ignored.
-        thinking_switch: whether reasoning is turned off by an argument of the chat template, besides `reasoning_effort`.
-        logprobs: whether it reports log probabilities.
-        image_urls: whether it can fetch pictures by address; else they must be in the request.
-        files: whether it takes documents.
+        max_tokens_field: the name of the output limit.
+        tool_choice: which forms of `tool_choice` it takes: all of OpenAI's; a word or one tool's name; a word only; none.
+        parallel_tool_calls: its default for that setting; None if it doesn't know the setting.
+        json_object: it takes this response format; else it is sent a schema that any object fits.
+        reasoning_field: the field of a message in which earlier reasoning is sent back; None where that is refused or ignored.
+        thinking_switch: reasoning is turned off by an argument of the chat template, besides `reasoning_effort`.
+        logprobs: it reports log probabilities.
+        image_urls: it can fetch images by URL; else they must be in the request.
+        files: it takes documents.
     """
 
     developer_role: bool = False
@@ -56,7 +56,7 @@ QUIRKS: dict[str, Quirks] = {
 }
 """
 Source: for vLLM and Ollama their request types (`protocol.py`, `openai.go`), for LM Studio its error messages (lmstudio-bug-tracker 189,
-307, 670), for llama.cpp, OpenAI and SGLang their documents. `tests/engines/recorded` has exchanges with each.
+307, 670), for llama.cpp, OpenAI and SGLang their documents. `tests/support/engines/recorded` has exchanges with each.
 """
 
 _KIND_BY_OWNER = {
@@ -69,24 +69,24 @@ _KIND_BY_OWNER = {
     "openai-internal": "openai",
     "system": "openai",
 }
-"""What `owned_by` in a server's list of models says about the server."""
+"""The kind of server by `owned_by` in its list of models."""
 
 PROBE_TIMEOUT_S = 2.0
 PROBE_INTERVAL_S = 5.0
-"""How long after a try that told nothing the next one is made."""
+"""The pause after a probe without result."""
 
 
 async def detect_quirks(upstream: UpstreamClient) -> Quirks | None:
-    """The row of the server behind `upstream`, by its list of models; None when it could not be asked."""
-    listed = await upstream.fetch("/models", PROBE_TIMEOUT_S)
-    if isinstance(listed, UpstreamFailure):
-        # A status is an answer too: that of a server without such a list.
-        return QUIRKS["generic"] if listed.reason.isdecimal() and not listed.counts_against_upstream else None
+    """The quirks of the server behind `upstream`, by its list of models; None if there is no list yet, or it can't be reached."""
+    body = await upstream.fetch("/models", PROBE_TIMEOUT_S)
+    if isinstance(body, UpstreamFailure):
+        # An error status is an answer too: of a server without such a list.
+        return QUIRKS["generic"] if body.reason.isdecimal() and not body.counts_against_upstream else None
     try:
-        owners = {model.owned_by for model in decode_models(listed).data or ()}
+        owners = {model.owned_by for model in decode_models(body).data or ()}
     except (ValueError, RecursionError):
         return QUIRKS["generic"]
-    if not owners:  # not yet
+    if not owners:  # no models are loaded yet
         return None
-    known = {_KIND_BY_OWNER[owner] for owner in owners if owner in _KIND_BY_OWNER}
-    return QUIRKS[known.pop()] if len(known) == 1 else QUIRKS["generic"]
+    kinds = {_KIND_BY_OWNER[owner] for owner in owners if owner in _KIND_BY_OWNER}
+    return QUIRKS[kinds.pop()] if len(kinds) == 1 else QUIRKS["generic"]

@@ -1,11 +1,11 @@
 """
-A `Respond` as the body of a chat completion.
+A `Respond` as the body of a chat completion request.
 
-The differences between servers are columns of `chat_quirks`; what none of them can take is refused by name.
+The differences between servers are columns of `quirks.QUIRKS`; what no server can take is refused by name.
 """
 
 import base64
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -15,14 +15,13 @@ from antiphon.engine_api import commands, history
 from antiphon.engine_api.options import CustomTool, FunctionTool, JsonObject, JsonSchema, Sampling, Tool, ToolChoice
 from antiphon.engines.chat.quirks import Quirks
 from antiphon.errors import ClientError
-
-JsonDict = dict[str, Any]
+from antiphon.wire.codec.types import JsonDict
 
 BLOCKED_KEYS = frozenset(
     (
-        # A key of the Responses API's own clients.
+        # Sent by clients of the Responses API; chat completions don't have it.
         "client_metadata",
-        # What a chat completion has for things that are asked in the Responses API's way, and what would change the answer's shape.
+        # What the Responses API has other fields for, and what would change the shape of the response.
         "messages",
         "model",
         "stream",
@@ -41,7 +40,7 @@ BLOCKED_KEYS = frozenset(
         "return_tokens_as_token_ids",
         "store",
         "metadata",
-        # Where some gateways let a request say whom they ask, and with what key: that is for this server's operator to say.
+        # With these, some gateways let a request choose the server and the key: only this server's operator may.
         "api_base",
         "base_url",
         "api_key",
@@ -70,27 +69,32 @@ BLOCKED_KEYS = frozenset(
         "bootstrap_host",
         "bootstrap_port",
         "bootstrap_room",
-        # Which other request's work is used again: that would tell one tenant of another.
+        # Which request's cached work is reused: that would leak one tenant's requests to another.
         "request_id",
         "rid",
         "id_slot",
         "session_params",
-        # Code, and files of the server.
+        # Code, and files on the server.
         "chat_template",
         "logits_processors",
         "custom_logit_processor",
         "lora_path",
     )
 )
-"""Keys beyond the protocol that stay here; all others go upstream as they came."""
+"""Fields outside the API that are not sent upstream; all others are, unchanged."""
 
 BLOCKED_TEMPLATE_ARGUMENTS = frozenset(("chat_template", "tokenize"))
-"""What `chat_template_kwargs` may not have: a template is code, wherever it stands."""
+"""Keys that `chat_template_kwargs` may not have: a template is code, wherever it stands."""
 
 
-def passthrough_fields(extra: Mapping[str, Any]) -> JsonDict:
-    """What a request has beyond the protocol, without what stays here."""
-    body: JsonDict = {key: value for key, value in extra.items() if key not in BLOCKED_KEYS}
+def without_none(fields: Mapping[str, Any]) -> JsonDict:
+    """The fields that are not None."""
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def passthrough_fields(extra: Mapping[str, Any], blocked: frozenset[str] = BLOCKED_KEYS) -> JsonDict:
+    """A request's fields outside the API that may be sent upstream."""
+    body: JsonDict = {key: value for key, value in extra.items() if key not in blocked}
     if isinstance(arguments := body.get("chat_template_kwargs"), dict):
         body["chat_template_kwargs"] = {key: value for key, value in arguments.items() if key not in BLOCKED_TEMPLATE_ARGUMENTS}
     return body
@@ -98,10 +102,10 @@ def passthrough_fields(extra: Mapping[str, Any]) -> JsonDict:
 
 def encode_request(request: commands.Respond, model: str, quirks: Quirks) -> bytes:
     """
-    JSON of the request.
+    The body as JSON.
 
     Raises:
-        ClientError: the history has something that no chat completion can carry.
+        ClientError: the history has something that this server can't be sent.
     """
     body = passthrough_fields(request.sampling.extra)
     body |= {"model": model, "messages": chat_messages(request, quirks), "stream": not request.whole}
@@ -117,11 +121,11 @@ def encode_request(request: commands.Respond, model: str, quirks: Quirks) -> byt
     return msgspec.json.encode(body)
 
 
-# How the answer is made
+# Sampling and format
 
 
 def _sampling(sampling: Sampling, quirks: Quirks) -> JsonDict:
-    asked: JsonDict = {
+    fields: JsonDict = {
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
         "presence_penalty": sampling.presence_penalty,
@@ -131,8 +135,8 @@ def _sampling(sampling: Sampling, quirks: Quirks) -> JsonDict:
     if sampling.top_logprobs is not None:
         if not quirks.logprobs:
             raise ClientError("This model reports no log probabilities.", code="unsupported_parameter", param="top_logprobs")
-        asked |= {"logprobs": True, "top_logprobs": sampling.top_logprobs}
-    return {name: value for name, value in asked.items() if value is not None}
+        fields |= {"logprobs": True, "top_logprobs": sampling.top_logprobs}
+    return without_none(fields)
 
 
 def _format(response_format: JsonObject | JsonSchema | None, quirks: Quirks) -> JsonDict:
@@ -142,24 +146,19 @@ def _format(response_format: JsonObject | JsonSchema | None, quirks: Quirks) -> 
         if quirks.json_object:
             return {"response_format": {"type": "json_object"}}
         response_format = JsonSchema("object", {"type": "object"})
-    described: JsonDict = {"name": response_format.name, "schema": response_format.schema, "strict": response_format.strict}
+    json_schema: JsonDict = {"name": response_format.name, "schema": response_format.schema, "strict": response_format.strict}
     if response_format.description:
-        described["description"] = response_format.description
-    return {"response_format": {"type": "json_schema", "json_schema": described}}
+        json_schema["description"] = response_format.description
+    return {"response_format": {"type": "json_schema", "json_schema": json_schema}}
 
 
 def _effort(request: commands.Respond, body: JsonDict, quirks: Quirks) -> JsonDict:
-    asked: JsonDict = {}
-    if request.reasoning_effort is not None:
-        asked["reasoning_effort"] = request.reasoning_effort
-        if quirks.thinking_switch:
-            given = body.get("chat_template_kwargs")
-            asked["chat_template_kwargs"] = {"enable_thinking": request.reasoning_effort != "none"} | (
-                given if isinstance(given, dict) else {}
-            )
-    if request.verbosity is not None:
-        asked["verbosity"] = request.verbosity
-    return asked
+    fields = without_none({"reasoning_effort": request.reasoning_effort, "verbosity": request.verbosity})
+    if request.reasoning_effort is not None and quirks.thinking_switch:
+        own = body.get("chat_template_kwargs")
+        switch = {"enable_thinking": request.reasoning_effort != "none"}
+        fields["chat_template_kwargs"] = switch | (own if isinstance(own, dict) else {})
+    return fields
 
 
 # Tools
@@ -167,29 +166,29 @@ def _effort(request: commands.Respond, body: JsonDict, quirks: Quirks) -> JsonDi
 
 def _tools(request: commands.Respond, quirks: Quirks) -> JsonDict:
     choice = request.tool_choice
-    offered = request.tools
+    tools = request.tools
     if (only := choice.name_set) is not None and quirks.tool_choice != "openai":
-        # What may not be called is not offered: every server understands that.
-        offered = tuple(tool for tool in offered if tool.key in only)
-    if not offered or (choice.mode == "none" and quirks.tool_choice == "none"):
+        # Tools that may not be called are left out: every server understands that.
+        tools = tuple(tool for tool in tools if tool.key in only)
+    if not tools or (choice.mode == "none" and quirks.tool_choice == "none"):
         return {}
-    asked: JsonDict = {"tools": [_tool(tool) for tool in describe_namespaces(offered, request.namespaces)]}
+    fields: JsonDict = {"tools": [_tool(tool) for tool in describe_namespaces(tools, request.namespaces)]}
     if quirks.tool_choice != "none" and (choice.mode != "auto" or choice.names is not None):
-        asked["tool_choice"] = _tool_choice(choice, request.tools, quirks)
+        fields["tool_choice"] = _tool_choice(choice, request.tools, quirks)
     if quirks.parallel_tool_calls is not None and request.parallel_tool_calls != quirks.parallel_tool_calls:
-        asked["parallel_tool_calls"] = request.parallel_tool_calls
-    return asked
+        fields["parallel_tool_calls"] = request.parallel_tool_calls
+    return fields
 
 
-def _tool_choice(choice: ToolChoice, tools: Sequence[Tool], quirks: Quirks) -> Any:
+def _tool_choice(choice: ToolChoice, tools: Sequence[Tool], quirks: Quirks) -> str | JsonDict:
     if (only := choice.name_set) is None or quirks.tool_choice == "word":
         return choice.mode
-    allowed = [_function_reference(tool) for tool in tools if tool.key in only]
-    if len(allowed) == 1 and choice.mode == "required":
-        return allowed[0]
+    references = [_function_reference(tool) for tool in tools if tool.key in only]
+    if len(references) == 1 and choice.mode == "required":
+        return references[0]
     if quirks.tool_choice != "openai":
         return choice.mode
-    return {"type": "allowed_tools", "allowed_tools": {"mode": choice.mode, "tools": allowed}}
+    return {"type": "allowed_tools", "allowed_tools": {"mode": choice.mode, "tools": references}}
 
 
 def _function_reference(tool: Tool) -> JsonDict:
@@ -211,17 +210,17 @@ def _tool(tool: Tool) -> JsonDict:
 
 
 def describe_namespaces(tools: Iterable[Tool], namespaces: Mapping[str, str]) -> Iterator[Tool]:
-    """The tools for a server without namespaces: the first of each says what is said of all."""
-    unsaid = dict(namespaces)
+    """The tools for a server without namespaces: the first of each namespace has its description too."""
+    remaining = dict(namespaces)
     for tool in tools:
-        if about := unsaid.pop(tool.namespace or "", ""):
-            said = f"(All tools named {tool.namespace}__…: {about})"
-            tool = msgspec.structs.replace(tool, description=f"{tool.description}\n\n{said}" if tool.description else said)
+        if about := remaining.pop(tool.namespace or "", ""):
+            note = f"(All tools named {tool.namespace}__…: {about})"
+            tool = msgspec.structs.replace(tool, description=f"{tool.description}\n\n{note}" if tool.description else note)
         yield tool
 
 
 def flat_name(name: str, namespace: str | None) -> str:
-    """A tool's name where there are no namespaces."""
+    """A tool's name for a server without namespaces."""
     return f"{namespace}__{name}" if namespace else name
 
 
@@ -231,17 +230,17 @@ CUSTOM_TOOL_PARAMETERS = {
     "required": ["input"],
     "additionalProperties": False,
 }
-"""A custom tool's, which takes text: chat completions know only functions, so the text is the one argument of one."""
+"""Parameters of a custom tool, which takes text: chat completions have only functions, so the text is the one argument of one."""
 
 
 def _custom_tool_description(tool: CustomTool) -> str:
-    said = [tool.description or f"Takes free text as `input`: {tool.name}."]
+    texts = [tool.description or f"Takes free text as `input`: {tool.name}."]
     if tool.grammar is not None:
-        said.append(f"The input must match this {tool.syntax} grammar:\n{tool.grammar}")
-    return "\n\n".join(said)
+        texts.append(f"The input must match this {tool.syntax} grammar:\n{tool.grammar}")
+    return "\n\n".join(texts)
 
 
-# What was said
+# Messages
 
 
 def chat_messages(request: commands.Respond, quirks: Quirks) -> list[JsonDict]:
@@ -249,24 +248,41 @@ def chat_messages(request: commands.Respond, quirks: Quirks) -> list[JsonDict]:
     The conversation, instructions first.
 
     Raises:
-        ClientError: a part can't be carried.
+        ClientError: this server can't be sent a part.
     """
-    told: list[JsonDict] = []
+    messages: list[JsonDict] = []
     if request.instructions is not None:
-        told.append({"role": "developer" if quirks.developer_role else "system", "content": request.instructions})
-    for turn in request.history:
-        _ITEM_ENCODERS[type(turn)](turn, told, quirks)
-    told = list(_defer_media(told))
+        messages.append({"role": "developer" if quirks.developer_role else "system", "content": request.instructions})
+    for item in request.history:
+        _add_item(item, messages, quirks)
+    messages = list(_defer_media(messages))
     if not quirks.system_anywhere:
-        told = _merge_system_messages(told)
-    for message in told:
+        messages = _merge_system_messages(messages)
+    for message in messages:
+        # Chat reference: an assistant message without `tool_calls` needs `content`.
         if message["role"] == "assistant" and "tool_calls" not in message and message.get("content") is None:
             message["content"] = ""
-    return told
+    return messages
+
+
+def _add_item(item: history.HistoryItem, messages: list[JsonDict], quirks: Quirks) -> None:
+    match item:
+        case history.Message():
+            _add_message(item, messages, quirks)
+        case history.ReasoningItem():
+            _add_reasoning(item, messages, quirks)
+        case history.ToolCall():
+            _add_call(item, messages)
+        case history.ToolResult():
+            _add_result(item, messages, quirks)
+        case history.HostedToolItem():
+            raise ClientError(
+                f"This model can't be given an item of type '{item.item.get('type')}'.", code="unsupported_parameter", param="input"
+            )
 
 
 def _merge_system_messages(messages: list[JsonDict]) -> list[JsonDict]:
-    """All instructions as one message at the head. Those from the middle keep their weight there, which they would not as a user's."""
+    """All instructions in one message at the start. As user messages in the middle they would have less weight."""
     system = [message for message in messages if message["role"] == "system"]
     if not system:
         return messages
@@ -288,7 +304,7 @@ def _add_message(item: history.Message, messages: list[JsonDict], quirks: Quirks
 
 
 def assistant_texts(parts: Iterable[history.HistoryPart]) -> Iterator[str]:
-    """The words of the assistant's parts: no server takes its sound, so of that what was said."""
+    """The texts of an assistant message. No server takes its audio back, so that goes as its transcript."""
     for part in parts:
         match part:
             case history.TextPart(text) | history.RefusalPart(text) | history.SpeechPart(transcript=str(text)):
@@ -303,8 +319,8 @@ def _add_reasoning(item: history.ReasoningItem, messages: list[JsonDict], quirks
         message[quirks.reasoning_field] = message.get(quirks.reasoning_field, "") + item.text
 
 
-def _add_call(item: history.ToolCall, messages: list[JsonDict], _quirks: Quirks) -> None:
-    # An empty text is no JSON, and some servers parse it.
+def _add_call(item: history.ToolCall, messages: list[JsonDict]) -> None:
+    # Some servers parse the arguments, and an empty string is not JSON.
     arguments = msgspec.json.encode({"input": item.arguments}).decode() if item.custom else item.arguments or "{}"
     call = {"id": item.call_id, "type": "function", "function": {"name": flat_name(item.name, item.namespace), "arguments": arguments}}
     _open_assistant_message(messages, for_call=True).setdefault("tool_calls", []).append(call)
@@ -319,24 +335,24 @@ def _add_result(item: history.ToolResult, messages: list[JsonDict], quirks: Quir
 
 
 _DEFERRED_ROLE = "later"
-"""A tool's message takes text alone. Its pictures and documents follow as the user's, after the results that belong together."""
+"""A tool message takes only text. Its images and documents follow in a user message, after all results of the same calls."""
 
 
 def _defer_media(messages: Iterable[JsonDict]) -> Iterator[JsonDict]:
-    waiting: list[JsonDict] = []
+    pending: list[JsonDict] = []
     for message in messages:
         if message["role"] == _DEFERRED_ROLE:
-            waiting.append(message | {"role": "user"})
+            pending.append(message | {"role": "user"})
             continue
         if message["role"] != "tool":
-            yield from waiting
-            waiting.clear()
+            yield from pending
+            pending.clear()
         yield message
-    yield from waiting
+    yield from pending
 
 
 def _open_assistant_message(messages: list[JsonDict], *, for_call: bool) -> JsonDict:
-    """The assistant's message to add to: its last one while that has room, since one answer's items are one message."""
+    """The assistant message to add to: the last one while it has room, since the items of one response are one message."""
     last = messages[-1] if messages else None
     if last is not None and last["role"] == "assistant" and (for_call or (last["content"] is None and "tool_calls" not in last)):
         return last
@@ -345,22 +361,30 @@ def _open_assistant_message(messages: list[JsonDict], *, for_call: bool) -> Json
     return message
 
 
-_ITEM_ENCODERS: dict[type, Callable[[Any, list[JsonDict], Quirks], None]] = {
-    history.Message: _add_message,
-    history.ReasoningItem: _add_reasoning,
-    history.ToolCall: _add_call,
-    history.ToolResult: _add_result,
-}
-
-
 def _content(parts: Sequence[history.HistoryPart], quirks: Quirks) -> str | list[JsonDict]:
-    """Parts as they are; text alone as one string, which is all that some templates take."""
+    """Parts as a list; text alone as one string, which is all that some templates take."""
     if all(isinstance(part, history.TextPart | history.RefusalPart) for part in parts):
         return "".join(part.text for part in parts if isinstance(part, history.TextPart | history.RefusalPart))
-    return [_PART_ENCODERS[type(part)](part, quirks) for part in parts]
+    return [_content_part(part, quirks) for part in parts]
 
 
-def _image_part(part: history.ImagePart, quirks: Quirks) -> JsonDict:
+def _content_part(part: history.HistoryPart, quirks: Quirks) -> JsonDict:
+    match part:
+        case history.TextPart(text) | history.RefusalPart(text):
+            return {"type": "text", "text": text}
+        case history.ImagePart():
+            return _image_part(part)
+        case history.FilePart():
+            return _file_part(part, quirks)
+        case history.AudioPart():
+            return {"type": "input_audio", "input_audio": {"data": part.inline, "format": part.format}}
+        case history.SpeechPart():
+            return input_audio(part)
+        case history.VideoPart():
+            raise _unsupported_part("video", "", ())
+
+
+def _image_part(part: history.ImagePart) -> JsonDict:
     url = part.url or ""
     if not url.lower().startswith(("https://", "http://", "data:")):
         raise _unsupported_part("image", "image_url", ("https://", "http://", "data:"))
@@ -375,22 +399,12 @@ def _file_part(part: history.FilePart, quirks: Quirks) -> JsonDict:
 
 
 def input_audio(part: history.SpeechPart) -> JsonDict:
-    """What was said aloud, as the recording that both of the APIs take; it tells more than its transcript does."""
+    """Speech as the WAV recording that both APIs take; a model hears more in it than its transcript says."""
     file = base64.b64encode(wav_file(part.pcm, part.rate_hz)).decode()
     return {"type": "input_audio", "input_audio": {"data": file, "format": "wav"}}
 
 
 def _unsupported_part(what: str, field: str, schemes: Iterable[str]) -> ClientError:
-    ways = " or ".join(f"'{scheme}'" for scheme in schemes)
-    hint = f"give it as `{field}` that begins with {ways}" if ways else "the server that answers for it takes none"
+    prefixes = " or ".join(f"'{scheme}'" for scheme in schemes)
+    hint = f"give it as `{field}` that begins with {prefixes}" if prefixes else "its server takes none"
     return ClientError(f"This model can't be given the {what}: {hint}.", code="unsupported_parameter", param="input")
-
-
-_PART_ENCODERS: dict[type, Callable[[Any, Quirks], JsonDict]] = {
-    history.TextPart: lambda part, _quirks: {"type": "text", "text": part.text},
-    history.RefusalPart: lambda part, _quirks: {"type": "text", "text": part.text},
-    history.ImagePart: _image_part,
-    history.FilePart: _file_part,
-    history.AudioPart: lambda part, _quirks: {"type": "input_audio", "input_audio": {"data": part.inline, "format": part.format}},
-    history.SpeechPart: lambda part, _quirks: input_audio(part),
-}

@@ -1,8 +1,7 @@
-"""A streamed chat completion, in the engine's words."""
+"""A streamed chat completion, as engine events."""
 
 import contextlib
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -12,6 +11,8 @@ from antiphon.engines.chat.tool_calls import ToolCallAssembler
 from antiphon.engines.upstream.faults import error_from_stream
 from antiphon.errors import UpstreamError, shorten
 from antiphon.wire.codec.repair import repair_json
+from antiphon.wire.codec.sse import DONE
+from antiphon.wire.codec.types import JsonDict
 from antiphon.wire.upstream import chat_completions
 
 END_REASONS: dict[str, engine_events.EndReason] = {
@@ -21,25 +22,24 @@ END_REASONS: dict[str, engine_events.EndReason] = {
     "content_filter": "content_filter",
     "sensitive": "content_filter",
 }
-"""Why an answer ended, where it is not that all was said (`stop`, `tool_calls`, `function_call`, and what we know nothing of)."""
+"""End reasons by `finish_reason`; all others (`stop`, `tool_calls`, `function_call`, unknown ones) mean a complete response."""
 
 IMPOSSIBLE_LOGPROB = -9999.0
-"""The log probability of what can't be, as vLLM and OpenAI's API give it."""
+"""The log probability of an impossible token, as vLLM and OpenAI's API report it."""
 
 FAILURE_REASONS = frozenset({"error", "abort", "network_error"})
-"""Reasons of servers that say of a failure that the answer is finished."""
-
+"""Values of `finish_reason` with which some servers report a failure."""
 
 _EMPTY_CHUNK = chat_completions.Chunk(choices=[chat_completions.Choice(delta=chat_completions.Delta())])
 
 
 class ChatResponseReader:
     """
-    The reading of one answer.
+    Reads one response.
 
     Args:
         id: of the response.
-        offered: the tools by the names that the server was given.
+        tools: by the names that the server was sent.
     """
 
     def __init__(self, id: str, tools: Mapping[str, Tool]) -> None:
@@ -49,19 +49,18 @@ class ChatResponseReader:
         self._usage: chat_completions.Usage | None = None
 
     def read(self, events: list[bytes], out: list[engine_events.EngineEvent]) -> bool:
-        """Add what `events` say; whether the answer is over."""
         for event in events:
             try:
                 chunk = chat_completions.decode_chunk(event)
             except (ValueError, RecursionError) as error:
                 if not event:
                     continue
-                if event.strip() == chat_completions.DONE:
+                if event.strip() == DONE:
                     return self._end(out)
                 _, chunk = repair_json(event, chat_completions.decode_chunk, error, "chat completion")
             choices = chunk.choices
             if choices and (delta := choices[0].delta) is not None and type(content := delta.content) is str and content:
-                # Nearly every chunk is a piece of text and nothing else: what is left without it is then a chunk of nothing.
+                # Nearly every chunk has text and nothing else: without it, the chunk then equals an empty one.
                 delta.content = None
                 if chunk == _EMPTY_CHUNK:
                     out.append(engine_events.TextDelta(self._id, content))
@@ -73,7 +72,6 @@ class ChatResponseReader:
         return False
 
     def finish(self, out: list[engine_events.EngineEvent]) -> bool:
-        """Nothing more comes: the end, if the server had said that the answer was finished."""
         return self._finish_reason is not None and self._end(out)
 
     def _end(self, out: list[engine_events.EngineEvent]) -> bool:
@@ -94,11 +92,11 @@ class ChatResponseReader:
             if not choice.index and delta is not None:
                 self._read_delta(delta, choice.logprobs, out, is_complete=delta is choice.message)
             if choice.message is not None and not choice.finish_reason:
-                self._finish_reason = self._finish_reason or "stop"  # a message comes whole, also where the server forgot to say so
+                self._finish_reason = self._finish_reason or "stop"  # a message is complete, also without a finish reason
             if choice.finish_reason:
                 self._finish_reason = choice.finish_reason
                 if choice.finish_reason in FAILURE_REASONS:
-                    raise UpstreamError(f"The model server gave up in the middle of its answer ('{shorten(choice.finish_reason)}').")
+                    raise UpstreamError(f"The model server stopped in the middle of its answer ('{shorten(choice.finish_reason)}').")
 
     def _read_delta(
         self,
@@ -109,7 +107,7 @@ class ChatResponseReader:
         is_complete: bool,
     ) -> None:
         id = self._id
-        # Some servers say the same under both names, for clients that know only one.
+        # Some servers send the same text under both names, for clients that know only one.
         reasoning = delta.reasoning_content or delta.reasoning
         if isinstance(reasoning, str) and reasoning:
             out.append(engine_events.ReasoningDelta(id, reasoning))
@@ -128,15 +126,15 @@ class ChatResponseReader:
         if delta.function_call is not None:
             self._calls.add(chat_completions.ToolCall(index=0, function=delta.function_call), out)
 
-    def _read_parts(self, parts: Any, out: list[engine_events.EngineEvent]) -> str:
-        """The text of content that came as parts; Mistral's reasoning models send such, with their thinking among them."""
+    def _read_parts(self, parts: Sequence[object], out: list[engine_events.EngineEvent]) -> str:
+        """The text of content in parts, as Mistral's reasoning models send it, with their thinking among the parts."""
         texts: list[str] = []
         for part in parts:
             if not isinstance(part, dict):
                 continue
             thinking = part.get("thinking")
-            if isinstance(thinking, list) and (thought := self._read_parts(thinking, out)):
-                out.append(engine_events.ReasoningDelta(self._id, thought))
+            if isinstance(thinking, list) and (reasoning := self._read_parts(thinking, out)):
+                out.append(engine_events.ReasoningDelta(self._id, reasoning))
             if isinstance(part.get("text"), str):
                 texts.append(part["text"])
         return "".join(texts)
@@ -144,31 +142,31 @@ class ChatResponseReader:
 
 def _check_error(event: bytes) -> None:
     """
-    Look whether an event without choices is an error that is not under `error`: older vLLM's `{"object": "error", "message": ...}`.
+    Check an event without choices.
 
     Raises:
-        ApiError: it is one.
+        ApiError: it is an error as older vLLM sends it, without the key `error`: `{"object": "error", "message": ...}`.
     """
     fields = None
-    with contextlib.suppress(ValueError, RecursionError):  # it was mended to be read at all
+    with contextlib.suppress(ValueError, RecursionError):  # it was repaired to be read at all
         fields = msgspec.json.decode(event)
     if isinstance(fields, dict) and fields.get("object") == "error":
         raise error_from_stream(fields)
 
 
 def token_logprob(token: chat_completions.TokenLogprob) -> engine_events.TokenLogprob:
-    """A token's log probability and its alternatives', as a word has them."""
-    alternatives = tuple(_likelihood(other) for other in token.top_logprobs or ())
-    return engine_events.TokenLogprob(_likelihood(token), alternatives)
+    """A token's log probability and its alternatives, as engine events have them."""
+    alternatives = tuple(_candidate(other) for other in token.top_logprobs or ())
+    return engine_events.TokenLogprob(_candidate(token), alternatives)
 
 
-def _likelihood(token: chat_completions.TopLogprob) -> engine_events.TokenCandidate:
-    given = token.bytes if token.bytes is not None else token.token.encode()
-    return engine_events.TokenCandidate(token.token, IMPOSSIBLE_LOGPROB if token.logprob is None else token.logprob, tuple(given))
+def _candidate(token: chat_completions.TopLogprob) -> engine_events.TokenCandidate:
+    utf8 = token.bytes if token.bytes is not None else token.token.encode()
+    return engine_events.TokenCandidate(token.token, IMPOSSIBLE_LOGPROB if token.logprob is None else token.logprob, tuple(utf8))
 
 
-def _annotation(annotation: dict[str, Any]) -> dict[str, Any]:
-    """A citation in the Responses API's shape: what chat completions nest under its type stands beside it there."""
+def _annotation(annotation: JsonDict) -> JsonDict:
+    """A citation in the Responses API's shape: flat, where chat completions nest its fields under its type."""
     kind = annotation.get("type")
     nested = annotation.get(kind) if isinstance(kind, str) else None
     return {"type": kind, **nested} if isinstance(nested, dict) else annotation
@@ -187,5 +185,5 @@ def _usage(id: str, usage: chat_completions.Usage) -> engine_events.Usage:
 
 
 def token_count(value: float | None) -> int:
-    """A number of tokens, in which some servers have a fraction; that it can be one, `Usage` sees to."""
+    """A count of tokens: some servers send a fraction, or null. `Usage` checks the range."""
     return int(value or 0)

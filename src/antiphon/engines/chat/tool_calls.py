@@ -1,8 +1,8 @@
 """
-The tool calls in a streamed chat completion, from whatever servers make of `tool_calls`.
+The tool calls of a streamed chat completion, from the many forms in which servers stream `tool_calls`.
 
-A call begins to be told once its arguments do: by then its id and its name have come, if they ever will. It is told to be complete
-when the next one begins and its arguments are whole. Where they are not, the server may mix its calls, and go on with this one later.
+A call starts for the client once its arguments do: by then its id and name have come, if they ever will. It is done when the next one
+begins and its arguments are complete JSON. Where they are not, the server may interleave its calls, and continue this one later.
 """
 
 import json
@@ -17,12 +17,25 @@ from antiphon.errors import UpstreamError
 from antiphon.wire.upstream import chat_completions
 
 MAX_CALL_ID_CHARS = 64
-"""The longest id of a call that the Responses API takes back."""
+"""The longest `call_id` that the Responses API accepts back."""
+
+
+class CallIds:
+    """The call ids of one response: the upstream's where a client can send them back, else new ones."""
+
+    def __init__(self, response_id: str) -> None:
+        self._prefix = f"call_{response_id.removeprefix('resp_')[:24]}"
+        self._used: set[str] = set()
+
+    def take(self, upstream_id: str) -> str:
+        """An id for the next call, unique in the response."""
+        is_usable = 0 < len(upstream_id) <= MAX_CALL_ID_CHARS and upstream_id not in self._used
+        call_id = upstream_id if is_usable else f"{self._prefix}{len(self._used) + 1}"
+        self._used.add(call_id)
+        return call_id
 
 
 class _Call:
-    """One call as it comes."""
-
     def __init__(self, index: int | None) -> None:
         self.index = index
         self.upstream_id = ""
@@ -35,11 +48,11 @@ class _Call:
 
 class ToolCallAssembler:
     """
-    The calls of one answer.
+    The calls of one response.
 
     Args:
         id: of the response.
-        offered: the tools by the names that the server was given.
+        tools: by the names that the server was sent.
     """
 
     def __init__(self, id: str, tools: Mapping[str, Tool]) -> None:
@@ -48,14 +61,14 @@ class ToolCallAssembler:
         self._open_call: _Call | None = None
         self._suspended_calls: dict[int, _Call] = {}
         self._closed_indexes: set[int] = set()
-        self._call_ids: set[str] = set()
+        self._call_ids = CallIds(id)
 
     def add(self, part: chat_completions.ToolCall, out: list[events.EngineEvent]) -> None:
         """
-        Part of a call, its words added to `words`.
+        Read part of a call, and append its events to `out`.
 
         Raises:
-            UpstreamError: it goes on with a call that was over.
+            UpstreamError: it continues a call that was done.
         """
         function = part.function or chat_completions.Function()
         call = self._open_call
@@ -76,10 +89,10 @@ class ToolCallAssembler:
 
     def close(self, out: list[events.EngineEvent], *, is_complete: bool = True) -> None:
         """
-        No more of any call comes; with `is_whole` they are complete.
+        End all calls that are open; they are done if `is_complete`, else cut off.
 
         Raises:
-            UpstreamError: one of them was never named.
+            UpstreamError: one of them never got a name.
         """
         calls = [*self._suspended_calls.values(), *([] if self._open_call is None else [self._open_call])]
         self._suspended_calls.clear()
@@ -88,7 +101,7 @@ class ToolCallAssembler:
             self._finish_call(call, out, is_complete=is_complete)
 
     def _switch_to(self, part: chat_completions.ToolCall, function: chat_completions.Function, out: list[events.EngineEvent]) -> _Call:
-        """The call that `part` is of, which is the open one from now on; what was open is over, if all its arguments have come."""
+        """The call of `part`, from now on the open one. The call open before is done if its arguments are complete, else suspended."""
         call = self._open_call
         if call is not None:
             if call.index is None or part.index in (None, call.index) or _is_json("".join(call.argument_pieces)):
@@ -96,13 +109,13 @@ class ToolCallAssembler:
             else:
                 self._suspended_calls[call.index] = call
                 if call.name:
-                    self._emit_start(call, out)  # in the order in which they began
+                    self._emit_start(call, out)  # calls start in the order in which they came
         call = None if part.index is None else self._suspended_calls.pop(part.index, None)
         if call is not None and part.id and call.upstream_id and part.id != call.upstream_id:
             self._finish_call(call, out)
             call = None
         if call is None and part.index in self._closed_indexes and not part.id and not function.name:
-            raise UpstreamError(f"The model server garbled a tool call: it went on with call {part.index} when that was over.")
+            raise UpstreamError(f"The model server garbled a tool call: it continued call {part.index} after its end.")
         self._open_call = call or _Call(part.index)
         return self._open_call
 
@@ -111,18 +124,19 @@ class ToolCallAssembler:
             self._closed_indexes.add(call.index)
         if not call.name:
             if call.argument_pieces and is_complete:
-                raise UpstreamError("The model server garbled a tool call: it never named it.")
-            return  # nothing was called
+                raise UpstreamError("The model server garbled a tool call: it has no name.")
+            return  # an empty call
         self._emit_start(call, out)
         if call.input_extractor is not None and (rest := call.input_extractor.end()):
             out.append(events.ToolArgumentsDelta(self._id, call.call_id, rest))
         if is_complete:
-            if not call.argument_pieces and call.input_extractor is None:  # of a function without parameters; clients read it as JSON
+            # Of a function without parameters; clients parse the arguments as JSON.
+            if not call.argument_pieces and call.input_extractor is None:
                 out.append(events.ToolArgumentsDelta(self._id, call.call_id, "{}"))
             out.append(events.ToolCallDone(self._id, call.call_id))
 
     def _starts_another_call(self, call: _Call, part: chat_completions.ToolCall, function: chat_completions.Function) -> bool:
-        """Whether `part` is not of the open call. Some servers give all calls the index 0, or none; then id and name must tell."""
+        """Whether `part` belongs to another call. Some servers send index 0 for all calls, or none; then id and name decide."""
         if part.index is not None and part.index != call.index:
             return True
         name = function.name
@@ -130,20 +144,17 @@ class ToolCallAssembler:
             return False
         if part.id and call.upstream_id:
             return part.id != call.upstream_id
-        if not call.name:  # it comes late
+        if not call.name:  # this is its name, late
             return False
         if call.argument_pieces:
-            # Its name with every part of a call is as common as none of its calls told apart: only a whole call is over.
+            # Some servers repeat the name with every part, others start the next call of the same function: complete arguments decide.
             return name != call.name or (bool(function.arguments) and _is_json("".join(call.argument_pieces)))
         return call.name in self._tools and name in self._tools and not name.startswith(call.name)
 
     def _emit_start(self, call: _Call, out: list[events.EngineEvent]) -> None:
         if call.call_id:
             return
-        number = len(self._call_ids) + 1
-        fresh = 0 < len(call.upstream_id) <= MAX_CALL_ID_CHARS and call.upstream_id not in self._call_ids
-        call.call_id = call.upstream_id if fresh else f"call_{self._id.removeprefix('resp_')[:24]}{number}"
-        self._call_ids.add(call.call_id)
+        call.call_id = self._call_ids.take(call.upstream_id)
         tool = self._tools.get(call.name)
         is_custom = isinstance(tool, CustomTool)
         call.input_extractor = FreeTextExtractor() if is_custom else None
@@ -167,7 +178,7 @@ def _is_json(text: str) -> bool:
 
 
 def _merge_name(name: str, piece: str, tools: Mapping[str, Tool]) -> str:
-    """A name that comes in pieces, or again with each piece, or longer each time; what was offered tells which."""
+    """A name that comes in pieces, or repeated with each part, or longer each time; the names of the tools tell which."""
     if not name or name + piece in tools:
         return name + piece
     if piece in tools or name in tools:
@@ -181,7 +192,7 @@ _HIGH_SURROGATE = re.compile(r"\\u[dD][89abAB][0-9a-fA-F]{2}\Z")
 
 
 class FreeTextExtractor:
-    """The text in `{"input": "…"}` while that is still being written; what is no such object is passed on as it is."""
+    """The text in `{"input": "…"}` as it streams. Anything that is no such object is passed on unchanged at the end."""
 
     def __init__(self) -> None:
         self._buffer = ""
@@ -189,7 +200,7 @@ class FreeTextExtractor:
         self._is_over = False
 
     def feed(self, piece: str) -> str:
-        """More of the JSON: more of the text, as far as it is certain."""
+        """More of the JSON; returns more of the text, as far as it can be decoded."""
         self._buffer += piece
         if self._is_over:
             return ""
@@ -202,7 +213,7 @@ class FreeTextExtractor:
         return self._decode_available()
 
     def end(self) -> str:
-        """What is left: of a text that was never closed, or all of what was no such object."""
+        """What is left: the rest of a text that was never closed, or all of something that is no such object."""
         if self._is_in_text:
             return "" if self._is_over else self._buffer
         try:
@@ -218,16 +229,16 @@ class FreeTextExtractor:
         assert body is not None
         end = body.end()
         self._is_over = end < len(self._buffer) and self._buffer[end] == '"'
-        certain = self._buffer[:end]
-        if not self._is_over and (half := _HIGH_SURROGATE.search(certain)):
-            certain = certain[: half.start()]
-        self._buffer = self._buffer[len(certain) :]
+        complete = self._buffer[:end]
+        if not self._is_over and (half := _HIGH_SURROGATE.search(complete)):
+            complete = complete[: half.start()]
+        self._buffer = self._buffer[len(complete) :]
         try:
-            return _replace_lone_surrogates(json.loads(f'"{certain}"', strict=False))
+            return _replace_lone_surrogates(json.loads(f'"{complete}"', strict=False))
         except ValueError:  # an escape that JSON does not have, such as `\d`
-            return certain
+            return complete
 
 
 def _replace_lone_surrogates(text: str) -> str:
-    """The text with halves of surrogate pairs, which no UTF-8 has, replaced."""
+    """The text with U+FFFD in place of lone surrogates, which UTF-8 can't encode."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

@@ -1,1 +1,1 @@
-"""The engine `local`: a model in this process or a child of it, by llama.cpp."""
+"""The engine `local`: a model that llama.cpp runs inside this process."""

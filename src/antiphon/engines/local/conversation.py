@@ -8,34 +8,45 @@ import aiohttp
 
 from antiphon.engine_api import commands, events
 from antiphon.engine_api.engine import Deliver
-from antiphon.engines.local.generation import _response_failed, _server_failed_error
+from antiphon.engines.local.generation import response_failed, server_failed_error
 from antiphon.engines.local.prefill import PrefillScheduler
 from antiphon.errors import ApiError, ServerError
 
 
 class Generator(Protocol):
-    """The model, as its conversations see it."""
+    """The model, for its conversations."""
 
     @property
     def prefill_scheduler(self) -> PrefillScheduler:
-        """Who may read a prompt before it is asked for."""
+        """Decides which conversation may prefill."""
 
     def admit(self) -> None:
         """
-        Make sure that there is room for one more answer.
+        Check that one more response may start.
 
         Raises:
-            EngineOverrun: there is not.
+            EngineOverrun: too many wait already.
         """
 
     async def generate(self, request: commands.Respond, tenant: str, may_read: asyncio.Event, deliver: Deliver) -> list[events.EngineEvent]:
-        """Generate an answer: all words but the last go to `say`, the last are returned; raises what ends it."""
+        """
+        Generate a response: its last events are returned, those before go to `deliver`.
+
+        Args:
+            may_read: output is read only while it is set.
+
+        Raises:
+            ApiError: it can't be generated.
+            aiohttp.ClientError: the native server is gone.
+        """
 
     async def prefill(self, request: commands.Respond, tenant: str) -> None:
-        """Read what will be asked, as far as it is known; only where nobody waits for a slot."""
+        """Process the prompt of a request that may follow, into the KV cache; does nothing while a response waits for a slot."""
 
 
-class _LocalConversation:
+class LocalConversation:
+    """One client's responses, each a task."""
+
     def __init__(self, engine: Generator, tenant: str, deliver: Deliver, tasks: asyncio.TaskGroup) -> None:
         self._engine = engine
         self._tenant = tenant
@@ -51,7 +62,7 @@ class _LocalConversation:
 
     @property
     def active_responses(self) -> int:
-        """How many answers are under way."""
+        """How many responses are running or waiting."""
         return len(self._response_tasks)
 
     def send(self, command: commands.EngineCommand) -> None:
@@ -64,12 +75,12 @@ class _LocalConversation:
                 self._response_tasks[id].cancel()
             case commands.Cancel():
                 pass  # it ended before
-            case commands.Prepare(ask):
-                self._prefill(ask)
+            case commands.Prepare(request):
+                self._prefill(request)
             case commands.Configure() | commands.AppendAudio() | commands.CommitAudio() | commands.ClearAudio():
-                pass  # its abilities say that it doesn't listen
+                pass  # its capabilities have no audio input
             case commands.StartDuplex() | commands.AppendImage() | commands.ForceListen():
-                pass  # its abilities say that it does no full duplex
+                pass  # its capabilities have no full duplex
 
     def pause(self) -> None:
         self._may_read.clear()
@@ -78,12 +89,12 @@ class _LocalConversation:
         self._may_read.set()
 
     def close(self) -> None:
-        """Stop, and say nothing more."""
+        """Cancel every response, and deliver nothing more."""
         self._is_closed = True
         self.cancel_all()
 
     def cancel_all(self) -> list[asyncio.Task[None]]:
-        """Stop what is being answered; returns what is still stopping."""
+        """Cancel responses and prefill; returns their tasks, which are still ending."""
         self._is_stopping = True
         tasks = list(self._response_tasks.values())
         if self._prefill_task is not None:
@@ -100,50 +111,50 @@ class _LocalConversation:
             self._prefill_task = self._tasks.create_task(self._run_prefill())
 
     async def _run_prefill(self) -> None:
-        ahead = self._engine.prefill_scheduler
-        while (ask := self._prefill_request) is not None:
-            await ahead.wait_until_idle()
-            if ask is not self._prefill_request:
+        scheduler = self._engine.prefill_scheduler
+        while (request := self._prefill_request) is not None:
+            await scheduler.wait_until_idle()
+            if request is not self._prefill_request:
                 continue
             try:
-                async with ahead.prefilling(self):
-                    await self._engine.prefill(ask, self._tenant)
+                async with scheduler.prefilling(self):
+                    await self._engine.prefill(request, self._tenant)
             except TimeoutError:
-                continue  # somebody else is answered first
-            if ask is self._prefill_request:
+                continue  # a response came first; the prompt goes on from where it was
+            if request is self._prefill_request:
                 self._prefill_request = None
 
     async def _respond(self, request: commands.Respond) -> None:
-        ahead, read = self._engine.prefill_scheduler, self._prefill_request
-        is_known = read is not None and _continues_from(read, request)
-        with ahead.responding(self if is_known else None):
+        scheduler, prefill_request = self._engine.prefill_scheduler, self._prefill_request
+        is_prefilled = prefill_request is not None and _continues_from(prefill_request, request)
+        with scheduler.responding(self if is_prefilled else None):
             if not request.out_of_band:
                 self._prefill_request = None
-                ahead.release_claim(self)
-            if is_known and self._prefill_task is not None and ahead.is_prefilling(self):
-                await asyncio.wait([self._prefill_task])  # what it has read is most of what this one would have to
+                scheduler.release_claim(self)
+            if is_prefilled and self._prefill_task is not None and scheduler.is_prefilling(self):
+                await asyncio.wait([self._prefill_task])  # it processes most of this response's own prompt
             await self._generate(request)
 
     async def _generate(self, request: commands.Respond) -> None:
         try:
-            ending = await self._engine.generate(request, self._tenant, self._may_read, self._deliver)
-        except ApiError as fault:
-            ending = [_response_failed(request.id, fault)]
+            last_events = await self._engine.generate(request, self._tenant, self._may_read, self._deliver)
+        except ApiError as error:
+            last_events = [response_failed(request.id, error)]
         except (aiohttp.ClientError, ValueError, OSError) as error:
-            ending = [_response_failed(request.id, _server_failed_error(error))]
-        # Nothing is awaited after this, so that a cancel can't come between the last word and the end.
-        self._deliver(ending)
+            last_events = [response_failed(request.id, server_failed_error(error))]
+        # No `await` after this: a cancel must not come between the last event and the end of the task.
+        self._deliver(last_events)
 
     def _on_response_done(self, id: str, task: asyncio.Task[None]) -> None:
-        # Also where it was cancelled before its first step, which no `except` in it could see.
+        # A callback, as a task that is cancelled before its first step runs no `except` of its own.
         self._response_tasks.pop(id, None)
         if task.cancelled() and not self._is_closed:
-            stopped = _response_failed(id, ServerError("The server is stopping.", status=503))
-            self._deliver([stopped if self._is_stopping else events.ResponseEnded(id, "cancelled")])
+            stop_event = response_failed(id, ServerError("The server is shutting down.", status=503))
+            self._deliver([stop_event if self._is_stopping else events.ResponseEnded(id, "cancelled")])
 
 
 def _continues_from(prefill_request: commands.Respond, request: commands.Respond) -> bool:
-    """Whether what is asked begins as what was read."""
+    """Whether the prompt of `request` begins with that of `prefill_request`, up to its last turn."""
     past = prefill_request.history[:-1]
     return (prefill_request.instructions, prefill_request.tools, past) == (
         request.instructions,

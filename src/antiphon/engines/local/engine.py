@@ -20,8 +20,8 @@ from antiphon.engine_api.capabilities import Capabilities
 from antiphon.engine_api.engine import BuildContext, Deliver, EngineConversation, EngineOverrun
 from antiphon.engine_api.options import ConversationSettings
 from antiphon.engines.local import prompt, sampling
-from antiphon.engines.local.conversation import _LocalConversation
-from antiphon.engines.local.generation import _CompletionReader, _constrain_output, _server_failed_error
+from antiphon.engines.local.conversation import LocalConversation
+from antiphon.engines.local.generation import CompletionReader, constrain_output, server_failed_error
 from antiphon.engines.local.kv_slots import KvSlots
 from antiphon.engines.local.llama_server import LlamaServer, LlamaSettings
 from antiphon.engines.local.prefill import PrefillScheduler
@@ -31,13 +31,13 @@ from antiphon.weights import catalogue, fetch
 from antiphon.weights.verify import ProgressCallback
 
 MAX_WAITING_RESPONSES = 64
-"""Answers that may wait for a slot."""
+"""How many responses may wait for a slot."""
 
 SESSIONS_PER_SLOT = 2
-"""How many live conversations are good to have for each: nobody speaks, or is answered, all the time."""
+"""Live conversations for each slot: most of the time a conversation generates nothing."""
 
 RESERVED_OUTPUT_TOKENS = 512
-"""What dropping old turns leaves for the answer where the client doesn't say how long it may get."""
+"""Room that truncation leaves for the output if the client sets no limit."""
 
 _ALWAYS_READING = asyncio.Event()
 _ALWAYS_READING.set()
@@ -50,13 +50,13 @@ class LocalOptions(Struct, frozen=True, forbid_unknown_fields=True):
     The model's table in the configuration.
 
     Attributes:
-        model: a name of the catalogue; by default the model's own.
-        path: a GGUF file, in place of `model`.
-        slots: answers at a time.
-        context: tokens for each of them.
+        model: a name in the catalogue; by default the name of the table.
+        path: a GGUF file, instead of `model`.
+        slots: responses generated at the same time.
+        context: tokens for each slot.
         threads: by default one for each processor, up to 8.
         template: `chatml`, or `gguf` for the file's own.
-        gpu_layers: how many go to a GPU; by default as many as fit.
+        gpu_layers: how many layers go to a GPU; by default as many as fit.
     """
 
     model: str | None = None
@@ -80,13 +80,13 @@ def build(model: str, options: Mapping[str, Any], build_context: BuildContext) -
             f"Model '{model}' has {quote_list(sorted(unknown))}; the engine 'local' knows {quote_list(LocalOptions.__struct_fields__)}."
         )
     try:
-        chosen = msgspec.convert(dict(options), LocalOptions, strict=False)
+        local_options = msgspec.convert(dict(options), LocalOptions, strict=False)
     except msgspec.ValidationError as error:
         raise ServerError(f"Model '{model}' has a wrong option: {error}.") from None
-    if chosen.model and chosen.path:
+    if local_options.model and local_options.path:
         raise ServerError(f"Model '{model}' has both 'model' and 'path'; give one.")
-    entry = None if chosen.path else catalogue.find(chosen.model or model)
-    return LocalEngine(chosen, entry, build_context)
+    entry = None if local_options.path else catalogue.find(local_options.model or model)
+    return LocalEngine(local_options, entry, build_context)
 
 
 class LocalEngine:
@@ -94,7 +94,7 @@ class LocalEngine:
     A model of the catalogue, or any GGUF file.
 
     Attributes:
-        ahead: who may read a prompt before it is asked for.
+        prefill_scheduler: decides which conversation may prefill.
     """
 
     def __init__(self, options: LocalOptions, entry: catalogue.CatalogueModel | None, build_context: BuildContext) -> None:
@@ -107,7 +107,7 @@ class LocalEngine:
         self._slots = KvSlots(options.slots)
         self._free_slots = asyncio.Semaphore(options.slots)
         self.prefill_scheduler = PrefillScheduler(options.slots)
-        self._conversations: set[_LocalConversation] = set()
+        self._conversations: set[LocalConversation] = set()
         self.capabilities = Capabilities(
             tools=True,
             custom_tools=True,
@@ -126,21 +126,20 @@ class LocalEngine:
 
     async def start(self) -> None:
         """
-        Load the model, fetching it first where it isn't here.
+        Load the model; download it first where it isn't here.
 
         Raises:
-            ServerError: it can't be had, or can't be loaded.
+            ServerError: it can't be downloaded or loaded.
         """
         path = await asyncio.to_thread(self._model_file)
         threads = self._options.threads or min(8, _cpu_count())
-        setup = LlamaSettings(
+        settings = LlamaSettings(
             path=path, slots=self._options.slots, context=self._options.context, threads=threads, gpu_layers=self._options.gpu_layers
         )
-        self._llama = await LlamaServer.load(setup)
+        self._llama = await LlamaServer.load(settings)
         self.capabilities = msgspec.structs.replace(self.capabilities, context_window=self._llama.context)
 
     async def stop(self) -> None:
-        """Break off what is being answered and unload the model."""
         llama, self._llama = self._llama, None
         if llama is None:
             return
@@ -150,9 +149,8 @@ class LocalEngine:
 
     @contextlib.asynccontextmanager
     async def open(self, settings: ConversationSettings, deliver: Deliver) -> AsyncIterator[EngineConversation]:
-        """A conversation; its answers are generated side by side, as far as there are slots."""
         async with asyncio.TaskGroup() as tasks:
-            conversation = _LocalConversation(self, settings.tenant, deliver, tasks)
+            conversation = LocalConversation(self, settings.tenant, deliver, tasks)
             self._conversations.add(conversation)
             try:
                 yield conversation
@@ -163,7 +161,7 @@ class LocalEngine:
 
     async def count(self, request: commands.Respond) -> int:
         """
-        The tokens of the prompt, all of it: also of one that is too long to be answered, or would be cut to be.
+        The tokens of the whole prompt, also of one that is too long, or would be truncated.
 
         Raises:
             ServerError: the model is not loaded, or its server failed.
@@ -171,7 +169,7 @@ class LocalEngine:
         try:
             return len(await self._tokenize_prompt(self._require_llama(), request, callable_tools(request), request.history))
         except (aiohttp.ClientError, ValueError, OSError) as error:
-            raise _server_failed_error(error) from None
+            raise server_failed_error(error) from None
 
     def _require_llama(self) -> LlamaServer:
         if self._llama is None:
@@ -179,50 +177,36 @@ class LocalEngine:
         return self._llama
 
     def admit(self) -> None:
-        """
-        Make sure that there is room for one more answer.
-
-        Raises:
-            EngineOverrun: there is not.
-        """
         if sum(conversation.active_responses for conversation in self._conversations) >= self._options.slots + MAX_WAITING_RESPONSES:
-            raise EngineOverrun(f"{MAX_WAITING_RESPONSES} answers wait for the local model already")
+            raise EngineOverrun(f"{MAX_WAITING_RESPONSES} responses wait for the local model already")
 
     async def generate(self, request: commands.Respond, tenant: str, may_read: asyncio.Event, deliver: Deliver) -> list[events.EngineEvent]:
-        """
-        Generate an answer: all words but the last go to `say`, the last are returned.
-
-        Raises:
-            ApiError: it can't be answered.
-            aiohttp.ClientError: the native server is gone.
-        """
         llama = self._require_llama()
-        held = callable_tools(request)
-        reader, rules = _constrain_output(request, held)
-        tokens = await self._fit_prompt(llama, request, held)
-        order = sampling.request_fields(request.sampling, self._defaults) | rules | {"prompt": tokens, "stream": True}
+        tools = callable_tools(request)
+        parser, constraint = constrain_output(request, tools)
+        tokens = await self._fit_prompt(llama, request, tools)
+        payload = sampling.request_fields(request.sampling, self._defaults) | constraint | {"prompt": tokens, "stream": True}
         async with self._free_slots:
             lease = self._slots.acquire(tenant, tokens)
-            listener = _CompletionReader(request, reader, deliver)
+            reader = CompletionReader(request, parser, deliver)
             try:
-                await llama.complete(order | {"id_slot": lease.number, "cache_prompt": lease.can_reuse}, may_read, listener.feed)
+                await llama.complete(payload | {"id_slot": lease.number, "cache_prompt": lease.can_reuse}, may_read, reader.feed)
             finally:
-                self._slots.release(lease, (*tokens, *listener.tokens))
-        return listener.end_events()
+                self._slots.release(lease, (*tokens, *reader.tokens))
+        return reader.end_events()
 
     async def prefill(self, request: commands.Respond, tenant: str) -> None:
-        """Read what will be asked, as far as it is known, so that it is known when it is asked; only where nobody waits for a slot."""
         if self._llama is None or self._free_slots.locked():
             return
-        with contextlib.suppress(ApiError, aiohttp.ClientError, ValueError, OSError):  # what fails, fails when it is asked
+        with contextlib.suppress(ApiError, aiohttp.ClientError, ValueError, OSError):  # the request itself will report it
             tokens = await self._tokenize_prompt(self._llama, request, callable_tools(request), request.history)
             if len(tokens) > self._llama.context or self._free_slots.locked():
                 return
             async with self._free_slots:
                 lease = self._slots.acquire(tenant, tokens)
-                order = {"prompt": tokens, "stream": True, "n_predict": 0, "id_slot": lease.number, "cache_prompt": lease.can_reuse}
+                payload = {"prompt": tokens, "stream": True, "n_predict": 0, "id_slot": lease.number, "cache_prompt": lease.can_reuse}
                 try:
-                    await self._llama.complete(order, _ALWAYS_READING, lambda _chunks: True)
+                    await self._llama.complete(payload, _ALWAYS_READING, lambda _chunks: True)
                 finally:
                     self._slots.release(lease, tokens)
 
@@ -237,7 +221,7 @@ class LocalEngine:
         )
 
     async def _fit_prompt(self, llama: LlamaServer, request: commands.Respond, tools: Sequence[GrammarTool]) -> list[int]:
-        """The prompt's tokens; of the history, where that is allowed, as much of its end as leaves room for an answer."""
+        """The prompt's tokens; if truncation is allowed, with as much of the end of the history as leaves room for the output."""
         tokens = await self._tokenize_prompt(llama, request, tools, request.history)
         room = min(request.sampling.max_tokens or RESERVED_OUTPUT_TOKENS, llama.context // 4) if request.truncate else 1
         limit = llama.context - room
@@ -246,38 +230,39 @@ class LocalEngine:
         if len(tokens) <= limit:
             return tokens
         groups = prompt.droppable_groups(request.history) if request.truncate else []
-        # Who drops more than is needed now has a prompt that begins as the last one did for a while to come.
-        aim = int(limit * request.retention.ratio) if request.retention is not None else limit
-        fewest, most, fitting = 1, len(groups), None
-        while fewest <= most:
-            drop = (fewest + most) // 2
-            shorter = await self._tokenize_prompt(llama, request, tools, prompt.drop_groups(request.history, groups[:drop]))
-            if len(shorter) <= (aim if drop < len(groups) else limit):
-                fitting, most = shorter, drop - 1
+        # Dropping more than is needed now keeps the start of the prompt, and so its KV cache, for the next turns
+        # (Realtime reference: `truncation.retention_ratio`).
+        target = int(limit * request.retention.ratio) if request.retention is not None else limit
+        low, high, best = 1, len(groups), None
+        while low <= high:
+            drop_count = (low + high) // 2
+            shorter = await self._tokenize_prompt(llama, request, tools, prompt.drop_groups(request.history, groups[:drop_count]))
+            if len(shorter) <= (target if drop_count < len(groups) else limit):
+                best, high = shorter, drop_count - 1
             else:
-                fewest = drop + 1
-        if fitting is None:
+                low = drop_count + 1
+        if best is None:
             raise context_length_exceeded(llama.context, len(tokens))
-        return fitting
+        return best
 
     async def _tokenize_prompt(
         self, llama: LlamaServer, request: commands.Respond, tools: Sequence[GrammarTool], history: Sequence[engine_history.HistoryItem]
     ) -> list[int]:
-        said = prompt.prompt_messages(request, tools, history)
-        lead = TOOL_CALL_OPEN if request.tool_choice.mode == "required" else ""
+        messages = prompt.prompt_messages(request, tools, history)
+        assistant_prefix = TOOL_CALL_OPEN if request.tool_choice.mode == "required" else ""
         if self._template == "chatml":
-            segments = prompt.chatml(said, lead)
+            segments = prompt.chatml(messages, assistant_prefix)
         else:
-            stencil = prompt.TemplatePlaceholders(said)
-            segments = stencil.fill(await llama.apply_template(stencil.messages), lead)
+            placeholders = prompt.TemplatePlaceholders(messages)
+            segments = placeholders.fill(await llama.apply_template(placeholders.messages), assistant_prefix)
         tokens: list[int] = []
-        for number, segment in enumerate(segments):
-            tokens += await llama.tokenize(segment, add_special=number == 0)
+        for index, segment in enumerate(segments):
+            tokens += await llama.tokenize(segment, add_special=index == 0)
         return tokens
 
 
 def _report_each_stage_once(notice: Callable[[str], None]) -> ProgressCallback:
-    """A report that says each stage once."""
+    """A progress callback that notices each stage once."""
     stages: set[str] = set()
 
     def report(stage: str, _done_bytes: int, total_bytes: int) -> None:
@@ -289,5 +274,5 @@ def _report_each_stage_once(notice: Callable[[str], None]) -> ProgressCallback:
 
 
 def _cpu_count() -> int:
-    """Processors that this process may use."""
+    """How many processors this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,4 +1,4 @@
-"""One answer of the embedded model: the rules it keeps to, and what is made of its tokens."""
+"""One response of the embedded model: the constraint on its output, and the events made of its tokens."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,8 +16,8 @@ from antiphon.engines.local.tool_grammar import GrammarTool, grammar
 from antiphon.errors import ApiError, ServerError
 
 
-class _CompletionReader:
-    """Turns what the native server sends into words, as it comes."""
+class CompletionReader:
+    """Turns the native server's chunks into engine events."""
 
     def __init__(self, request: commands.Respond, parser: OutputParser, deliver: Deliver) -> None:
         self._request = request
@@ -27,51 +27,51 @@ class _CompletionReader:
         self.tokens: list[int] = []
 
     def feed(self, chunks: list[LlamaChunk]) -> bool:
-        """Say what arrived; False once nothing more is needed."""
-        words: list[events.EngineEvent] = []
+        """Deliver the events of these chunks; returns false once no more output is needed."""
+        batch: list[events.EngineEvent] = []
         for chunk in chunks:
             self._last_chunk = chunk
             self.tokens += chunk.tokens
-            words += self._parser.feed(chunk.content, self._logprobs(chunk.completion_probabilities))
-        if words:
-            self._deliver(words)
+            batch += self._parser.feed(chunk.content, self._logprobs(chunk.completion_probabilities))
+        if batch:
+            self._deliver(batch)
         return not self._parser.is_done
 
     def end_events(self) -> list[events.EngineEvent]:
-        """The words that end the answer."""
-        last, cut = self._last_chunk, self._last_chunk.stop_type == "limit"
-        used = events.Usage(
+        """The events that end the response."""
+        last, is_truncated = self._last_chunk, self._last_chunk.stop_type == "limit"
+        usage = events.Usage(
             id=self._request.id,
             input_tokens=last.tokens_evaluated,
             output_tokens=last.tokens_predicted,
             cached_tokens=last.timings.cache_n if last.timings else 0,
         )
-        return [*self._parser.finish(cut), used, events.ResponseEnded(self._request.id, "length" if cut else "stop")]
+        ended = events.ResponseEnded(self._request.id, "length" if is_truncated else "stop")
+        return [*self._parser.finish(is_truncated), usage, ended]
 
     def _logprobs(self, tokens: Sequence[LlamaTokenLogprob]) -> list[events.TokenLogprob]:
-        if (wanted := self._request.sampling.top_logprobs) is None:
+        if (limit := self._request.sampling.top_logprobs) is None:
             return []
-        # The token that ends the answer, like every other that only steers, has no bytes: it is no part of the text.
-        said = (one for one in tokens if one.bytes)
-        return [events.TokenLogprob(_likelihood(one), tuple(map(_likelihood, one.top_logprobs[:wanted]))) for one in said]
+        # Control tokens, such as the one that ends the response, have no bytes, and are no part of the text.
+        return [events.TokenLogprob(_candidate(one), tuple(map(_candidate, one.top_logprobs[:limit]))) for one in tokens if one.bytes]
 
 
-def _likelihood(token: LlamaToken) -> events.TokenCandidate:
+def _candidate(token: LlamaToken) -> events.TokenCandidate:
     logprob = sampling.LOWEST_LOGPROB if token.logprob is None else max(token.logprob, sampling.LOWEST_LOGPROB)
     return events.TokenCandidate(token.token, logprob, token.bytes)
 
 
-def _constrain_output(request: commands.Respond, tools: Sequence[GrammarTool]) -> tuple[OutputParser, dict[str, Any]]:
-    """What reads the answer, and the constraint on it, as fields of the request."""
-    rules: dict[str, Any] = {"timings_per_token": True} if tools else {}
+def constrain_output(request: commands.Respond, tools: Sequence[GrammarTool]) -> tuple[OutputParser, dict[str, Any]]:
+    """The parser of the output, and the constraint on it, as fields of the completion request."""
+    fields: dict[str, Any] = {"timings_per_token": True} if tools else {}
     if tools and request.tool_choice.mode == "required":
-        return ForcedCallParser(request.id, tools), rules | {"grammar": grammar(None, tools)}
-    format, reader = _format_parser(request)
+        return ForcedCallParser(request.id, tools), fields | {"grammar": grammar(None, tools)}
+    format, parser = _format_parser(request)
     if format is not None:
-        rules["grammar"] = grammar(format, tools)
+        fields["grammar"] = grammar(format, tools)
     if tools:
-        return ToolCallDetector(request.id, tools, request.parallel_tool_calls, reader), rules
-    return reader, rules
+        return ToolCallDetector(request.id, tools, request.parallel_tool_calls, parser), fields
+    return parser, fields
 
 
 def _format_parser(request: commands.Respond) -> tuple[OutputSchema | None, TextParser]:
@@ -88,10 +88,12 @@ def _format_parser(request: commands.Respond) -> tuple[OutputSchema | None, Text
             return schema, JsonFormatParser(request.id, schema, strict)
 
 
-def _server_failed_error(error: Exception) -> ServerError:
+def server_failed_error(error: Exception) -> ServerError:
+    """The error for a native server that is gone, or sends nonsense."""
     return ServerError(f"The local model's server failed: {error}.")
 
 
-def _response_failed(id: str, error: ApiError) -> events.ResponseFailed:
-    broke = events.ResponseFailed.from_error(id, error)
-    return broke if broke.code or broke.status < 500 else msgspec.structs.replace(broke, code="server_error")
+def response_failed(id: str, error: ApiError) -> events.ResponseFailed:
+    """The last event of a response that failed; a failure of ours always has a code."""
+    event = events.ResponseFailed.from_error(id, error)
+    return event if event.code or event.status < 500 else msgspec.structs.replace(event, code="server_error")

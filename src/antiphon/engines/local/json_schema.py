@@ -1,7 +1,7 @@
 """
-JSON Schemas from outside: checked before they come near the native side, which silently drops a constraint that it can't build.
+Clients' JSON Schemas: checked before the native server gets them, which silently drops a constraint that it can't build.
 
-What llama.cpp's constraint engine (llguidance) keeps to is listed at https://github.com/guidance-ai/llguidance/blob/main/docs/json_schema.md
+What its constraint engine (llguidance) enforces is listed at https://github.com/guidance-ai/llguidance/blob/main/docs/json_schema.md
 """
 
 import json
@@ -15,9 +15,9 @@ from antiphon.errors import ClientError
 MAX_CHARACTERS = 64_000
 MAX_DEPTH = 40
 MAX_NODES = 4_000
-# The native side builds a count out of as many pieces: a billion items take all the memory that there is.
+# llguidance expands a count into as many rules: a billion items take all the memory.
 MAX_COUNT = 10_000
-# The native parser gives up on a point with more than 2,000 ways on; an optional property is four of them.
+# llguidance gives up at a state with more than 2,000 transitions; an optional property is four of them.
 MAX_PROPERTIES = 400
 
 _COUNT_KEYWORDS = {"minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties"}
@@ -32,19 +32,19 @@ _SUBSCHEMA_MAPS = {"properties", "patternProperties", "$defs", "definitions"}
 
 
 class UnusableSchema(Exception):
-    """The schema can't be used, and why, in words that finish a sentence."""
+    """A schema can't be used; the message is the end of a sentence that says why."""
 
 
 class OutputSchema:
     """
-    A schema that is one, of bearable size.
+    A valid schema of limited size.
 
     Args:
         source: as the client sent it.
-        strict: whether all of it must be kept to; else what can't be is only asked for.
+        strict: all of it must be enforced; else what can't be enforced is only in the prompt.
 
     Raises:
-        Unfit: it is no JSON Schema, too large, refers to something that isn't there, or `strict` asks for what can't be kept to.
+        UnusableSchema: it is no JSON Schema, too large, has a dangling reference, or can't be enforced though `strict`.
     """
 
     def __init__(self, source: dict[str, Any], strict: bool = False) -> None:
@@ -56,11 +56,11 @@ class OutputSchema:
         except UnusableSchema:
             if strict:
                 raise
-            # Perhaps only its patterns look around, or its counts are large: checked afterwards, if not held to.
+            # Perhaps it only has patterns with lookaround, or large counts: then the output is checked at its end, but not constrained.
             self._validator = _validator(source, jsonschema_rs.FancyRegexOptions())
             self._enforced_schema = {"type": "object"}
-        if strict and (unkept := next(_unsupported_parts(source), None)):
-            raise UnusableSchema(unkept)
+        if strict and (problem := next(_unsupported_parts(source), None)):
+            raise UnusableSchema(problem)
         self._source = source
         self._strict = strict
 
@@ -69,14 +69,14 @@ class OutputSchema:
         """Whether only an object can satisfy it."""
         return self._source.get("type") == "object"
 
-    def accepts(self, value: Any) -> bool:
+    def accepts(self, value: object) -> bool:
         """Whether a decoded JSON value satisfies the schema."""
         return self._validator.is_valid(value)
 
     def rule(self) -> str:
         """The right side of a rule of an llguidance grammar: JSON on one line, properties in the schema's order."""
-        how = {
-            # Free white space lets a small model go on with it for ever.
+        options = {
+            # With free white space a small model may generate nothing else.
             "whitespace_flexible": False,
             "item_separator": ", ",
             "key_separator": ": ",
@@ -84,11 +84,11 @@ class OutputSchema:
             "lenient": not self._strict,
         }
         source = {key: value for key, value in self._enforced_schema.items() if key not in ("$schema", "$id")}
-        return "%json " + json.dumps(source | {"x-guidance": how})
+        return "%json " + json.dumps(source | {"x-guidance": options})
 
 
 def invalid_schema(error: UnusableSchema, subject: str, code: str, param: str) -> ClientError:
-    """The fault for a schema that can't be used; `subject` is such as `function 'look_up'`."""
+    """The error for a schema that can't be used; `subject` is for example `function 'look_up'`."""
     return ClientError(f"Invalid schema for {subject}: {error}.", code=code, param=param)
 
 
@@ -96,14 +96,14 @@ def _validator(source: dict[str, Any], patterns: jsonschema_rs.RegexOptions | js
     try:
         return jsonschema_rs.validator_for(source, offline=True, pattern_options=patterns)
     except jsonschema_rs.ValidationError as error:
-        place = "/".join(map(str, error.instance_path))
-        raise UnusableSchema(f"in /{place}, {error.message}") from None
+        path = "/".join(map(str, error.instance_path))
+        raise UnusableSchema(f"in /{path}, {error.message}") from None
     except (jsonschema_rs.ReferencingError, ValueError) as error:
         raise UnusableSchema(str(error).splitlines()[0]) from None
 
 
 def _check_size(source: dict[str, Any]) -> None:
-    """Bound the schema before anything recursive touches it."""
+    """Check size and depth, without recursion, before anything recursive reads the schema."""
     nodes = 0
     level: list[Any] = [source]
     for _ in range(MAX_DEPTH):
@@ -120,7 +120,7 @@ def _check_size(source: dict[str, Any]) -> None:
 
 
 def _check_counts(source: Any) -> None:
-    """Wherever they are, for what is no schema here may be referred to as one."""
+    # Everywhere: `$ref` can make a schema of any part.
     values = [source]
     while values:
         value = values.pop()
@@ -130,7 +130,7 @@ def _check_counts(source: Any) -> None:
         values += _children(value)
 
 
-def _children(value: Any) -> list[Any]:
+def _children(value: object) -> list[Any]:
     match value:
         case dict():
             if isinstance(properties := value.get("properties"), dict) and len(properties) > MAX_PROPERTIES:
@@ -142,26 +142,26 @@ def _children(value: Any) -> list[Any]:
             return []
 
 
-def _unsupported_parts(schema: Any, path: str = "") -> Iterator[str]:
-    """What the native side would not hold the model to, each with its place."""
+def _unsupported_parts(schema: object, path: str = "") -> Iterator[str]:
+    """What llguidance would not enforce, each with its path."""
     if not isinstance(schema, dict):
         return
-    place = f"in {path}, " if path else ""
+    location = f"in {path}, " if path else ""
     for keyword in schema.keys() & _UNSUPPORTED_KEYWORDS:
-        yield f"{place}'{keyword}' is not permitted"
+        yield f"{location}'{keyword}' is not permitted"
     if (format := schema.get("format")) is not None and format not in _SUPPORTED_FORMATS:
-        yield f"{place}'{format}' is not a valid format"
+        yield f"{location}'{format}' is not a valid format"
     for keyword, child in schema.items():
         yield from _unsupported_parts_below(keyword, child, f"{path}/{keyword}")
 
 
-def _unsupported_parts_below(keyword: str, child: Any, path: str) -> Iterator[str]:
+def _unsupported_parts_below(keyword: str, child: object, path: str) -> Iterator[str]:
     if isinstance(child, dict) and keyword in _SUBSCHEMA_MAPS:
         for name, schema in child.items():
             yield from _unsupported_parts(schema, f"{path}/{name}")
     elif isinstance(child, list) and keyword in _SUBSCHEMA_LISTS:
-        for number, schema in enumerate(child):
-            yield from _unsupported_parts(schema, f"{path}/{number}")
+        for index, schema in enumerate(child):
+            yield from _unsupported_parts(schema, f"{path}/{index}")
     elif keyword in _SUBSCHEMAS:
         yield from _unsupported_parts(child, path)
 

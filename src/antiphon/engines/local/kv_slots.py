@@ -1,7 +1,7 @@
 """
-Which of the native server's slots answers: each keeps the tokens that it has seen last, and need not read them again.
+Which of the native server's slots generates a response: each has the KV cache of its last prompt, and needs not process it again.
 
-Tenants are kept apart: how fast an answer comes, and the count of cached tokens, would tell one what another has asked.
+The cache is never shared between tenants: latency, and the count of cached tokens, would tell one tenant what another has sent.
 """
 
 from collections.abc import Sequence
@@ -19,14 +19,14 @@ class _Slot(Struct):
 
 
 class KvSlotLease(Struct, frozen=True):
-    """A slot for one answer; `reuse` where what it keeps may be used."""
+    """A slot for one response; its cache may be used if `can_reuse`."""
 
     number: int
     can_reuse: bool
 
 
 class KvSlots:
-    """A number of slots, each taken by one answer at a time."""
+    """The slots, each with one response at a time."""
 
     def __init__(self, count: int) -> None:
         self._slots = [_Slot(number) for number in range(count)]
@@ -34,20 +34,20 @@ class KvSlots:
 
     def acquire(self, tenant: str, tokens: Sequence[int]) -> KvSlotLease:
         """
-        The free slot that knows most of the prompt already, else the one unused for longest.
+        The free slot whose cache has most of the prompt, else the one unused for longest.
 
         Raises:
-            ValueError: all are taken.
+            ValueError: all are busy.
         """
         free = [slot for slot in self._slots if not slot.is_busy]
         best = max(free, key=lambda slot: (_common_prefix(slot, tenant, tokens), -slot.used_at))
-        reuse = best.tenant == tenant
+        can_reuse = best.tenant == tenant
         self._use_count += 1
         best.is_busy, best.tenant, best.tokens, best.used_at = True, tenant, tokens, self._use_count
-        return KvSlotLease(best.number, reuse)
+        return KvSlotLease(best.number, can_reuse)
 
     def release(self, lease: KvSlotLease, tokens: Sequence[int]) -> None:
-        """The answer is over; `tokens` are what the slot has seen now."""
+        """The response is over; `tokens` are what is in the slot's cache now."""
         slot = self._slots[lease.number]
         slot.is_busy, slot.tokens = False, tokens
 

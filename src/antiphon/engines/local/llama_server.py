@@ -1,7 +1,7 @@
 """
-llama.cpp's own server inside this process, on a loopback port with a key that nobody else has, and its HTTP side.
+llama.cpp's own server inside this process, on a loopback port with a random key, and a client of its HTTP API.
 
-Its continuous batching, prompt cache and cancelling at a closed connection are why it is spoken to by HTTP at all.
+HTTP, because only its server has continuous batching, a prompt cache and cancelling when the connection closes.
 Source: https://github.com/ggml-org/llama.cpp/blob/master/tools/server/README.md
 """
 
@@ -11,7 +11,7 @@ import os
 import secrets
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import aiohttp
 import msgspec
@@ -21,10 +21,10 @@ from antiphon.engines.local.prompt import PromptSegment
 from antiphon.errors import ApiError, ServerError, context_length_exceeded
 from antiphon.wire.codec.sse import SseParser
 
-# A batch can't be interrupted: its size bounds how long a cancelled prompt keeps the processor. At 64 that is some 0.6 s for a 1.5B
-# model on two processors; at 128 twice as long, and prompts are read 5 % faster.
+# A batch can't be interrupted: its size bounds how long a cancelled prompt keeps the processor. Measured with a 1.5B model on two
+# processors: 0.6 s at 64; twice as long at 128, where prompts are processed only 5 % faster.
 BATCH_TOKENS = 64
-# The server sends a comment when it has been silent for a while; without even that, it hangs.
+# The server sends a comment after `PING_S` of silence, so a longer silence means that it hangs.
 PING_S = 10
 READ_TIMEOUT_S = 60
 CACHED_SEGMENTS = 2048
@@ -32,7 +32,7 @@ CACHED_CHARACTERS = 4_000_000
 
 
 class LlamaTimings(Struct, frozen=True):
-    """What the server measured; `cache_n` tokens of the prompt were known."""
+    """The server's measurements; `cache_n` tokens of the prompt came from the cache."""
 
     cache_n: int = 0
 
@@ -46,7 +46,7 @@ class LlamaToken(Struct, frozen=True):
 
 
 class LlamaTokenLogprob(LlamaToken, frozen=True):
-    """A token that was chosen, with the alternatives."""
+    """A generated token, with its alternatives."""
 
     top_logprobs: tuple[LlamaToken, ...] = ()
 
@@ -67,7 +67,7 @@ class LlamaChunk(Struct, frozen=True):
 
     Attributes:
         tokens: the ids that `content` is made of.
-        stop_type: in the last one: `eos`, `limit` or `word`.
+        stop_type: of the last one: `eos`, `limit` or `word`.
     """
 
     content: str = ""
@@ -111,7 +111,7 @@ class LlamaSettings(Struct, frozen=True, kw_only=True):
 
     Attributes:
         context: tokens for each slot.
-        gpu_layers: how many go to a GPU where there is one; None for as many as fit.
+        gpu_layers: how many layers go to a GPU where there is one; None for as many as fit.
     """
 
     path: Path
@@ -121,15 +121,21 @@ class LlamaSettings(Struct, frozen=True, kw_only=True):
     gpu_layers: int | None = None
 
 
+class _NativeServer(Protocol):
+    """`xllamacpp.Server`; it stops when its last reference goes."""
+
+    listening_address: str
+
+
 class LlamaServer:
     """
-    A model, loaded and spoken to.
+    A loaded model.
 
     Attributes:
-        context: tokens that a slot really has; the model may allow fewer than asked for.
+        context: tokens of a slot; the model may allow fewer than configured.
     """
 
-    def __init__(self, native: list[Any], session: aiohttp.ClientSession) -> None:
+    def __init__(self, native: list[_NativeServer], session: aiohttp.ClientSession) -> None:
         self._native = native
         self._session = session
         self._token_cache: dict[tuple[str, bool], list[int]] = {}
@@ -139,10 +145,10 @@ class LlamaServer:
     @classmethod
     async def load(cls, settings: LlamaSettings) -> "LlamaServer":
         """
-        Load the model; takes a second or so for each gigabyte.
+        Load the model; takes about a second for each gigabyte.
 
         Raises:
-            ServerError: the runtime is not installed, or the file is no model that it can load.
+            ServerError: the extra `local` is not installed, or the file can't be loaded.
         """
         key = secrets.token_urlsafe(32)
         native = await asyncio.to_thread(_serve, settings, key)
@@ -158,23 +164,23 @@ class LlamaServer:
         return llama
 
     async def close(self) -> None:
-        """Drop every answer under way, and the model."""
+        """Cancel every completion, and unload the model."""
         await self._session.close()
         await asyncio.to_thread(self._native.clear)
 
     async def tokenize(self, segment: PromptSegment, add_special: bool = False) -> list[int]:
-        """The segment's tokens; those of one that `begins` a prompt have what the model wants before it."""
-        text, control = segment
-        if not add_special and (known := self._token_cache.get((text, control))) is not None:
-            return known
-        order = {"content": text, "parse_special": control, "add_special": add_special}
-        tokens = (await self._post("/tokenize", order, _TokenizeResponse)).tokens
+        """The segment's tokens; with `add_special`, after those with which the model wants a prompt to begin."""
+        text, parse_special = segment
+        if not add_special and (cached_tokens := self._token_cache.get((text, parse_special))) is not None:
+            return cached_tokens
+        payload = {"content": text, "parse_special": parse_special, "add_special": add_special}
+        tokens = (await self._post("/tokenize", payload, _TokenizeResponse)).tokens
         if not add_special:
-            self._cache_tokens((text, control), tokens)
+            self._cache_tokens((text, parse_special), tokens)
         return tokens
 
     async def apply_template(self, messages: Sequence[dict[str, str]]) -> str:
-        """The prompt as the model's own template writes it."""
+        """The prompt from the model's own chat template."""
         return (await self._post("/apply-template", {"messages": messages}, _ApplyTemplateResponse)).prompt
 
     async def complete(self, payload: dict[str, Any], may_read: asyncio.Event, on_chunks: Callable[[list[LlamaChunk]], bool]) -> None:
@@ -182,11 +188,12 @@ class LlamaServer:
         Stream a completion.
 
         Args:
-            may_read: nothing is read while it is clear.
-            take: gets what arrived together; False ends the completion early.
+            may_read: output is read only while it is set.
+            on_chunks: gets the chunks of one read; returning false ends the completion early.
 
         Raises:
-            ApiError: the server refused it, or failed on the way.
+            ApiError: the server refused it, or failed while generating.
+            ValueError: the server sent what is no chunk.
             aiohttp.ClientError: the connection broke.
         """
         parser = SseParser()
@@ -201,7 +208,7 @@ class LlamaServer:
                 if chunks and (not on_chunks(chunks) or chunks[-1].stop):
                     return
                 await may_read.wait()
-        raise ServerError("The local model's answer broke off.")
+        raise ServerError("The local model's answer ended too early.")
 
     async def _get(self, path: str, type: type[_T]) -> _T:
         async with self._session.get(path) as response:
@@ -224,19 +231,19 @@ class LlamaServer:
 
 
 def _json_stream(payload: Any) -> io.BytesIO:
-    """As a stream: what people paste may be megabytes, which aiohttp won't write in one go."""
+    """JSON as a stream: aiohttp warns of bodies over 1 MB that are one `bytes`, and prompts can be that long."""
     return io.BytesIO(msgspec.json.encode(payload))
 
 
-def _serve(settings: LlamaSettings, key: str) -> Any:
-    """The native server, loaded and listening; it stops when the last reference to it goes."""
-    # The native threads meet after every layer; by default they wait there at full speed, and one other busy process then costs them
-    # nine tenths of theirs (measured: 16 to 0.6 tokens a second on two processors; 16 to 9 this way). Read when the library is loaded.
+def _serve(settings: LlamaSettings, key: str) -> _NativeServer:
+    """The native server, loaded and listening."""
+    # The native threads synchronise after every layer. By default they spin there, and one other busy process then takes most of their
+    # speed (measured on two processors: from 16 to 0.6 tokens a second; to 9 with this). OpenMP reads it when the library is loaded.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     try:
-        import xllamacpp  # noqa: PLC0415 - 100 MB of native code, and an extra: only those who use it load it
+        import xllamacpp  # noqa: PLC0415 - an extra, and 100 MB of native code
     except ImportError:
-        raise ServerError("The engine 'local' needs the extra of that name: pip install 'antiphon[local]'.") from None
+        raise ServerError("The engine 'local' is not installed. Install it with: pip install 'antiphon[local]'.") from None
     params = xllamacpp.CommonParams()
     params.model.path = os.fspath(settings.path)
     params.n_parallel = settings.slots
@@ -253,9 +260,10 @@ def _serve(settings: LlamaSettings, key: str) -> Any:
     params.sse_ping_interval = PING_S
     params.verbosity = 0
     try:
-        return xllamacpp.Server(params)
+        server: _NativeServer = xllamacpp.Server(params)
     except RuntimeError:
-        raise ServerError(f"The file {settings.path} can't be loaded: it is no GGUF model that llama.cpp knows.") from None
+        raise ServerError(f"The file {settings.path} can't be loaded: it is not a GGUF model that llama.cpp supports.") from None
+    return server
 
 
 def _decode_error(body: bytes) -> ApiError:

@@ -1,9 +1,9 @@
 """
-What a model's words amount to: text, or calls of tools.
+Parsers of the model's output: text, or tool calls.
 
-Where a call is required the model is held to one by a grammar, and its arguments are passed on as they come. Where it may choose, it
-writes what it likes, and what it writes is a call if it looks like one, names a tool that was offered, and has arguments that the tool
-takes; all else is text, and text that doesn't look like a call is passed on at once.
+Where a call is required, a grammar forces one, and its arguments stream as they come. Where it is optional, the output is free: it is
+a call if it looks like one, names one of the tools, and its arguments fit the schema. All else is text, and streams as soon as it can't
+be a call.
 """
 
 import json
@@ -20,7 +20,7 @@ from antiphon.errors import ClientError
 Logprobs = Sequence[events.TokenLogprob]
 EventList = list[events.EngineEvent]
 
-# A call larger than this is text: a model that never closes its braces would otherwise say nothing at all.
+# A larger call is text: a model that never closes its braces would otherwise deliver nothing.
 MAX_CALL_CHARACTERS = 32_000
 
 
@@ -31,28 +31,28 @@ def new_call_id() -> str:
 
 class OutputParser(Protocol):
     """
-    Makes words of what the model writes.
+    Turns the model's output into engine events.
 
     Attributes:
-        done: nothing that the model may still write matters.
+        is_done: no further output is needed.
     """
 
     is_done: bool
 
     def feed(self, text: str, logprobs: Logprobs = ()) -> EventList:
         """
-        The words that `text`, more of the answer, makes sayable.
+        The events that are certain with `text`, which is more of the output.
 
         Raises:
-            ClientError: the model is not where it was to be held.
+            ClientError: the output breaks its constraint.
         """
 
     def finish(self, is_truncated: bool) -> EventList:
         """
-        What is left to say at the end; `cut` where the answer was cut off.
+        The last events; `is_truncated` if the output hit its limit.
 
         Raises:
-            ClientError: the answer is not what was promised.
+            ClientError: the output doesn't fit its schema.
         """
 
 
@@ -64,16 +64,14 @@ class TextParser:
         self._id = id
 
     def feed(self, text: str, logprobs: Logprobs = ()) -> EventList:
-        """The text."""
         return [events.TextDelta(self._id, text, tuple(logprobs))] if text or logprobs else []
 
     def finish(self, is_truncated: bool) -> EventList:
-        """Nothing: all was said."""
         return []
 
 
 class JsonFormatParser(TextParser):
-    """Text that is to satisfy a schema; looked after here, since the native side drops a constraint without saying so."""
+    """Text that must fit a schema; checked here, as the native server drops constraints silently."""
 
     def __init__(self, id: str, schema: OutputSchema, strict: bool) -> None:
         super().__init__(id)
@@ -82,21 +80,19 @@ class JsonFormatParser(TextParser):
         self._text = ""
 
     def feed(self, text: str, logprobs: Logprobs = ()) -> EventList:
-        """The text."""
         self._text += text
         if self._schema.is_object and self._text and self._text[0] != "{":
             raise unsatisfiable_schema("text.format.schema")
         return super().feed(text, logprobs)
 
     def finish(self, is_truncated: bool) -> EventList:
-        """Nothing, if the text is what was promised."""
         if self._strict and not is_truncated and not self._schema.accepts(_decode_json(self._text)):
             raise unsatisfiable_schema("text.format.schema")
         return []
 
 
 class ForcedCallParser:
-    """One call, held to the grammar."""
+    """One call, forced by the grammar."""
 
     def __init__(self, id: str, tools: Sequence[GrammarTool], new_id: Callable[[], str] = new_call_id) -> None:
         self.is_done = False
@@ -108,33 +104,31 @@ class ForcedCallParser:
         self._object_scanner = JsonObjectScanner()
 
     def feed(self, text: str, logprobs: Logprobs = ()) -> EventList:
-        """The call, then its arguments as they come."""
         if self.is_done:
             return []
         if self._tool is not None:
             return self._read_arguments(self._tool, text)
         self._buffer += text
-        for offer in self._tools:
-            if self._buffer.startswith(offer.call_prefix):
-                self._tool, text, self._buffer = offer, self._buffer.removeprefix(offer.call_prefix), ""
-                return [offer.start_event(self._id, self._call_id), *self._read_arguments(offer, text)]
-        if not any(offer.call_prefix.startswith(self._buffer) for offer in self._tools):
+        for tool in self._tools:
+            if self._buffer.startswith(tool.call_prefix):
+                self._tool, text, self._buffer = tool, self._buffer.removeprefix(tool.call_prefix), ""
+                return [tool.start_event(self._id, self._call_id), *self._read_arguments(tool, text)]
+        if not any(tool.call_prefix.startswith(self._buffer) for tool in self._tools):
             raise unsatisfiable_schema("tools")
         return []
 
     def finish(self, is_truncated: bool) -> EventList:
-        """Nothing more; a call that was cut off stays without its `ToolCallDone`."""
-        return []
+        return []  # a call that was cut off gets no `ToolCallDone`
 
     def _read_arguments(self, tool: GrammarTool, text: str) -> EventList:
         end = self._object_scanner.feed(text)
         self.is_done = end is not None
         piece = text[:end]
-        if tool.is_custom:  # its input is one JSON string: there is nothing to say before all of it is there
+        if tool.is_custom:  # its input is one JSON string, which is decoded as a whole
             self._buffer += piece
             piece = tool.call_input(self._buffer) if self.is_done else ""
-        said: EventList = [events.ToolArgumentsDelta(self._id, self._call_id, piece)] if piece else []
-        return [*said, events.ToolCallDone(self._id, self._call_id)] if self.is_done else said
+        batch: EventList = [events.ToolArgumentsDelta(self._id, self._call_id, piece)] if piece else []
+        return [*batch, events.ToolCallDone(self._id, self._call_id)] if self.is_done else batch
 
 
 _CALL_MARKS = (TOOL_CALL_OPEN.strip(), "```json", "```", "")
@@ -144,13 +138,13 @@ _FIRST_KEYS = ('{"name":', '{"arguments":')
 
 class ToolCallDetector:
     """
-    Text, unless it looks like calls and is.
+    Text, with tool calls found in it.
 
-    A call is looked for where the answer begins, and wherever `<tool_call>` is written; after one, only another may follow.
+    A call may stand at the start of the output and after any `<tool_call>`; after a call, only another may follow.
 
     Args:
-        parallel: whether calls after the first are kept.
-        plain: what reads that which turns out to be text.
+        parallel: accept more than one call.
+        text_parser: gets what turns out to be text.
     """
 
     def __init__(
@@ -158,7 +152,7 @@ class ToolCallDetector:
     ) -> None:
         self.is_done = False
         self._id = id
-        self._tools = {offer.name: offer for offer in tools}
+        self._tools = {tool.name: tool for tool in tools}
         self._parallel = parallel
         self._text_parser = text_parser
         self._new_id = new_id
@@ -169,50 +163,49 @@ class ToolCallDetector:
         self._call_count = 0
 
     def feed(self, text: str, logprobs: Logprobs = ()) -> EventList:
-        """What is certain by now."""
         self._buffer += text
         self._logprobs += logprobs
-        said: EventList = []
-        while not self.is_done and (words := self._step()) is not None:
-            said += words
-        return said
+        batch: EventList = []
+        while not self.is_done and (step_events := self._step()) is not None:
+            batch += step_events
+        return batch
 
     def finish(self, is_truncated: bool) -> EventList:
-        """What was held back for a call that never was, as the text that it is."""
+        # An incomplete call is text.
         return [] if self._call_count else [*self._emit_text(len(self._buffer)), *self._text_parser.finish(is_truncated)]
 
     def _detect_call(self) -> EventList | None:
-        """Undecided: what is held may be the beginning of a call."""
-        if (at := _find_object(self._buffer)) is None:
+        """Undecided: the buffer may be the start of a call."""
+        if (start := _find_object(self._buffer)) is None:
             return None
-        if at < 0:
+        if start < 0:
             return self._reject_call()
-        self._call_start, self._scan_position = at, at
+        self._call_start, self._scan_position = start, start
         self._object_scanner = JsonObjectScanner()
         self._step = self._read_call
         return []
 
     def _read_call(self) -> EventList | None:
         """In what looks like a call, up to where its object ends."""
-        fed, self._scan_position = self._scan_position, len(self._buffer)
-        if (size := self._object_scanner.feed(self._buffer[fed:])) is None:
+        start, self._scan_position = self._scan_position, len(self._buffer)
+        if (size := self._object_scanner.feed(self._buffer[start:])) is None:
             return self._reject_call() if len(self._buffer) > MAX_CALL_CHARACTERS else None
-        end = fed + size
-        if (words := self._parse_call(self._buffer[self._call_start : end])) is None:
+        end = start + size
+        if (call_events := self._parse_call(self._buffer[self._call_start : end])) is None:
             return self._reject_call()
         self._buffer = self._buffer[end:]
         self._logprobs.clear()
         self._call_count += 1
         self._step = self._after_call
         self.is_done = not self._parallel
-        return words
+        return call_events
 
     def _reject_call(self) -> EventList:
-        if self._call_count:  # what follows a call and is none is chatter about a result that isn't there yet
+        if self._call_count:  # text after a call is about a result that isn't there yet
             self.is_done = True
             return []
         self._step = self._read_text
-        # Past a mark that opened nothing, or it would be found again.
+        # Past the mark that started no call, or it would be found again.
         return self._emit_text(
             self._buffer.index(_CALL_MARKS[0]) + len(_CALL_MARKS[0]) if self._buffer.lstrip().startswith(_CALL_MARKS[0]) else 0
         )
@@ -233,9 +226,9 @@ class ToolCallDetector:
     def _read_text(self) -> EventList | None:
         """In text, watching for the mark of a call."""
         mark = _CALL_MARKS[0]
-        if (at := self._buffer.find(mark)) >= 0:
+        if (start := self._buffer.find(mark)) >= 0:
             self._step = self._detect_call
-            return self._emit_text(at)
+            return self._emit_text(start)
         return self._emit_text(len(self._buffer) - _overlap(self._buffer, mark)) or None
 
     def _emit_text(self, size: int) -> EventList:
@@ -246,27 +239,27 @@ class ToolCallDetector:
         return self._text_parser.feed(piece, logprobs)
 
     def _parse_call(self, text: str) -> EventList | None:
-        """The words of the call that `text` is, if it is one."""
+        """The events of the call in `text`; None if it is none."""
         match _decode_json(text):
             case {"name": str(name), **rest} if name in self._tools and rest.keys() <= {"arguments"}:
-                offer, arguments = self._tools[name], rest.get("arguments", {})
+                tool, arguments = self._tools[name], rest.get("arguments", {})
             case _:
                 return None
         if isinstance(arguments, str):
             arguments = _decode_json(arguments)
-        if not isinstance(arguments, dict) or not offer.schema.accepts(arguments):
+        if not isinstance(arguments, dict) or not tool.schema.accepts(arguments):
             return None
         call_id = self._new_id()
-        given = offer.call_input(json.dumps(arguments, ensure_ascii=False))
+        call_input = tool.call_input(json.dumps(arguments, ensure_ascii=False))
         return [
-            offer.start_event(self._id, call_id),
-            events.ToolArgumentsDelta(self._id, call_id, given),
+            tool.start_event(self._id, call_id),
+            events.ToolArgumentsDelta(self._id, call_id, call_input),
             events.ToolCallDone(self._id, call_id),
         ]
 
 
 class JsonObjectScanner:
-    """Where a JSON object ends, found as it comes."""
+    """Finds the end of a JSON object in text that comes in pieces."""
 
     def __init__(self) -> None:
         self._depth = 0
@@ -274,8 +267,8 @@ class JsonObjectScanner:
         self._is_escaped = False
 
     def feed(self, text: str) -> int | None:
-        """How much of `text` belongs to the object, or None where it goes on."""
-        for at, character in enumerate(text):
+        """How many characters of `text` belong to the object; None if it isn't complete."""
+        for index, character in enumerate(text):
             if self._is_in_string:
                 self._scan_string(character)
             elif character == '"':
@@ -283,7 +276,7 @@ class JsonObjectScanner:
             else:
                 self._depth += (character in "{[") - (character in "}]")
                 if self._depth == 0:
-                    return at + 1
+                    return index + 1
         return None
 
     def _scan_string(self, character: str) -> None:
@@ -296,7 +289,7 @@ class JsonObjectScanner:
 
 
 def unsatisfiable_schema(param: str) -> ClientError:
-    """The schema is one, but the model can't be held to it: such as where nothing satisfies it."""
+    """The error for a valid schema that the output breaks all the same, for example as nothing satisfies it."""
     return ClientError(
         "Invalid schema: the model could not be held to it. Perhaps nothing satisfies it, or it is too complex.",
         code="invalid_json_schema",
@@ -305,15 +298,15 @@ def unsatisfiable_schema(param: str) -> ClientError:
 
 
 def _find_object(text: str) -> int | None:
-    """Where the object begins in what looks like a call; -1 where it can't be one; None where that is open."""
+    """Where the object of a possible call begins; -1 if it can't be a call; None if the text is too short to tell."""
     rest = text.lstrip()
     verdict: int | None = -1
     for mark in _CALL_MARKS:
         if rest.startswith(mark):
-            found = _looks_like_call(inner := rest[len(mark) :].lstrip())
-            if found:
+            is_call = _looks_like_call(inner := rest[len(mark) :].lstrip())
+            if is_call:
                 return len(text) - len(inner)
-            if found is None:
+            if is_call is None:
                 verdict = None
         elif mark.startswith(rest):
             verdict = None
@@ -321,20 +314,20 @@ def _find_object(text: str) -> int | None:
 
 
 def _looks_like_call(text: str) -> bool | None:
-    """Whether this is the beginning of a call's object; None where it is too short to tell."""
-    squeezed = re.sub(r"\s", "", text[:64])
-    if squeezed.startswith(_FIRST_KEYS):
+    """Whether a call's object begins like this; None if it is too short to tell."""
+    compact = re.sub(r"\s", "", text[:64])
+    if compact.startswith(_FIRST_KEYS):
         return True
-    return None if any(key.startswith(squeezed) for key in _FIRST_KEYS) else False
+    return None if any(key.startswith(compact) for key in _FIRST_KEYS) else False
 
 
 def _overlap(text: str, mark: str) -> int:
-    """How many characters at the end of `text` may be the beginning of `mark`."""
+    """How many characters at the end of `text` are the start of `mark`."""
     return next((size for size in range(min(len(mark) - 1, len(text)), 0, -1) if mark.startswith(text[-size:])), 0)
 
 
 def _decode_json(text: str) -> Any:
-    """The JSON value that `text` is, or None."""
+    """The JSON value in `text`; None if it is none."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):

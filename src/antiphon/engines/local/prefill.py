@@ -1,10 +1,10 @@
 """
-Who may read a prompt before it is asked for.
+Which conversation may prefill: have its prompt processed before the request comes.
 
-Law: nobody is answered later for it. The model takes turns with all that it is at, a batch of a prompt against a word of an answer, so that
-a long prompt read ahead would make another conversation's answer ten times as slow. It is read only while nobody is answered, is broken off
-as soon as somebody is, and goes on afterwards from where it was. And it is read for no more conversations than there are slots, as one more
-would only have one of the others' thrown away.
+Law: prefilling delays no response. The native server alternates between its slots, a batch of one prompt and a token of one response, so
+a long prefill would make another conversation's response ten times as slow. A prefill runs only while no response does, is cancelled when
+one starts, and later continues from where it was. And no more conversations prefill than there are slots: one more would only evict
+another's cache.
 """
 
 import asyncio
@@ -12,16 +12,16 @@ import contextlib
 from collections.abc import AsyncIterator, Hashable, Iterator
 
 CLAIM_S = 10.0
-"""Who had nothing to read for so long has finished, or fallen silent, and makes room for others."""
+"""A conversation that prefilled nothing for so long loses its claim to others."""
 
 
 class PrefillScheduler:
     """
-    The conversations that have something to read ahead.
+    Counts running responses, and the conversations that may prefill.
 
     Args:
-        most: of them at a time.
-        claim_s: how long each of them is one, since it last had something to read.
+        max_conversations: how many may prefill.
+        claim_s: how long a conversation's claim lasts after its latest `try_claim`.
     """
 
     def __init__(self, max_conversations: int, claim_s: float = CLAIM_S) -> None:
@@ -34,33 +34,33 @@ class PrefillScheduler:
         self._claims: dict[Hashable, float] = {}
 
     def try_claim(self, conversation: Hashable) -> bool:
-        """Whether it is one of those that are read for, as they were the first."""
+        """Whether the conversation may prefill; renews its claim."""
         now = asyncio.get_running_loop().time()
-        self._claims = {other: at for other, at in self._claims.items() if now - at < self._claim_s}
+        self._claims = {other: claim_time for other, claim_time in self._claims.items() if now - claim_time < self._claim_s}
         if conversation not in self._claims and len(self._claims) >= self._max_conversations:
             return False
         self._claims[conversation] = now
         return True
 
     def release_claim(self, conversation: Hashable) -> None:
-        """What was read for it has been of use, or never will be."""
+        """End the conversation's claim."""
         self._claims.pop(conversation, None)
 
     def is_prefilling(self, conversation: Hashable) -> bool:
-        """Whether something is being read for it just now."""
+        """Whether its prefill is running."""
         return conversation in self._prefills
 
     async def wait_until_idle(self) -> None:
-        """Wait until nobody is answered."""
+        """Wait until no response is running."""
         await self._idle.wait()
 
     @contextlib.asynccontextmanager
     async def prefilling(self, conversation: Hashable) -> AsyncIterator[None]:
         """
-        For as long as something is read; begin only where it is quiet.
+        The scope of a prefill; enter only after `wait_until_idle`.
 
         Raises:
-            TimeoutError: somebody is answered, before this was over.
+            TimeoutError: a response started, and cancelled it.
         """
         async with asyncio.timeout(None) as scope:
             self._prefills[conversation] = scope
@@ -72,10 +72,10 @@ class PrefillScheduler:
     @contextlib.contextmanager
     def responding(self, conversation: Hashable | None) -> Iterator[None]:
         """
-        For as long as an answer is under way.
+        The scope of a response; cancels all prefills.
 
         Args:
-            reader: whose reading the answer needs and waits for; all others' is broken off.
+            conversation: whose prefill goes on, as this response waits for it.
         """
         self._active_responses += 1
         self._idle.clear()

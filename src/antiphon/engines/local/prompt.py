@@ -1,8 +1,8 @@
 """
-A conversation as a small model reads it: what it is told first, who said what, and the tools, in ChatML or the model's own template.
+The prompt: instructions, tools and conversation, in ChatML or the model's own template.
 
-What people and tools say can never become a control token: each prompt is a list of segments, and only those that are written here are
-tokenised with control tokens recognised. Tools are shown and called in the format that Qwen2.5 learnt (Hermes):
+Law: no text of people or tools ever becomes a control token. A prompt is a list of segments, and only those written here are tokenised with
+control tokens recognised. Tools use the format that Qwen2.5 was trained on (Hermes):
 https://qwen.readthedocs.io/en/v2.5/framework/function_call.html
 """
 
@@ -10,7 +10,7 @@ import json
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from antiphon.engine_api import commands, history as engine_history
 from antiphon.engine_api.options import JsonObject, JsonSchema
@@ -19,7 +19,7 @@ from antiphon.errors import ClientError
 
 
 class PromptSegment(NamedTuple):
-    """A stretch of the prompt; in one with `control`, control tokens are recognised."""
+    """Part of a prompt; with `parse_special`, control tokens in it are recognised."""
 
     text: str
     parse_special: bool = False
@@ -28,10 +28,13 @@ class PromptSegment(NamedTuple):
 PromptSegments = tuple[PromptSegment, ...]
 
 
-class PromptMessage(NamedTuple):
-    """What one side said without a break."""
+PromptRole = Literal["system", "user", "assistant"]
 
-    role: Literal["system", "user", "assistant"]
+
+class PromptMessage(NamedTuple):
+    """One turn."""
+
+    role: PromptRole
     segments: PromptSegments
 
 
@@ -51,7 +54,7 @@ For each function call, return a json object with function name and arguments wi
 {{"name": <function-name>, "arguments": <args-json-object>}}
 </tool_call>"""
 
-# Without this the default model calls the same function again after five results in eight, with it after none.
+# Measured: without this the default model calls the same function again after five results of eight, with it after none.
 _AFTER_RESULTS_PROMPT = "If that answers me, tell me in plain words. If something is still missing, call a function for it."
 
 _FORMAT_PROMPTS = {
@@ -64,29 +67,29 @@ def prompt_messages(
     request: commands.Respond, tools: Sequence[GrammarTool], history: Sequence[engine_history.HistoryItem]
 ) -> list[PromptMessage]:
     """
-    The whole conversation, system turn first, sides alternating as far as they did.
+    The conversation, system message first; neighbours of the same role are merged.
 
     Args:
-        offers: the tools that may be called in this answer.
-        history: of `ask`, or what is left of it.
+        tools: those that may be called.
+        history: the request's, or what truncation left of it.
 
     Raises:
-        ClientError: something in it is neither words nor a tool's.
+        ClientError: it has something other than text and tool calls.
     """
     rest = list(history)
-    opening = [request.instructions] if request.instructions else []
-    while rest and isinstance(turn := rest[0], engine_history.Message) and turn.role in ("system", "developer"):
-        opening.append(_parts_text(turn.parts))
+    system_texts = [request.instructions] if request.instructions else []
+    while rest and isinstance(item := rest[0], engine_history.Message) and item.role in ("system", "developer"):
+        system_texts.append(_parts_text(item.parts))
         rest.pop(0)
-    opening = opening or [DEFAULT_INSTRUCTIONS]
-    opening += _tools_prompt(tools)
-    opening += _format_prompt(request)
-    said = [PromptMessage("system", (PromptSegment("\n\n".join(opening)),))]
-    for is_result, run in groupby(rest, lambda turn: isinstance(turn, engine_history.ToolResult)):
-        said += (one for turn in run for one in _item_messages(turn))
+    system_texts = system_texts or [DEFAULT_INSTRUCTIONS]
+    system_texts += _tools_prompt(tools)
+    system_texts += _format_prompt(request)
+    messages = [PromptMessage("system", (PromptSegment("\n\n".join(system_texts)),))]
+    for is_result, items in groupby(rest, lambda item: isinstance(item, engine_history.ToolResult)):
+        messages += (message for item in items for message in _item_messages(item))
         if is_result:
-            said.append(PromptMessage("user", (PromptSegment(_AFTER_RESULTS_PROMPT),)))
-    return [_merge_messages(role, list(run)) for role, run in groupby(said, lambda one: one.role)]
+            messages.append(PromptMessage("user", (PromptSegment(_AFTER_RESULTS_PROMPT),)))
+    return [_merge_messages(role, list(group)) for role, group in groupby(messages, lambda message: message.role)]
 
 
 def _tools_prompt(tools: Sequence[GrammarTool]) -> list[str]:
@@ -117,9 +120,9 @@ def _item_messages(item: engine_history.HistoryItem) -> Iterator[PromptMessage]:
         case engine_history.ToolResult(parts=parts):
             yield PromptMessage("user", (PromptSegment(f"<tool_response>\n{_parts_text(parts)}\n</tool_response>"),))
         case engine_history.HostedToolItem():
-            return  # of tools that no engine has which reads prompts
+            return  # this engine has no hosted tools
         case engine_history.ReasoningItem():
-            return  # a small model that doesn't reason has no use for another's reasoning
+            return  # the model doesn't reason, and has no use for another's reasoning
 
 
 def _call_text(call: engine_history.ToolCall) -> str:
@@ -134,17 +137,17 @@ def _parts_text(parts: Iterable[engine_history.HistoryPart]) -> str:
 
 def _part_text(part: engine_history.HistoryPart) -> str:
     match part:
-        # It can't hear, but what was heard is words.
+        # It has no audio input, but transcripts are text.
         case engine_history.TextPart(text) | engine_history.RefusalPart(text) | engine_history.SpeechPart(transcript=str(text)):
             return text
         case _:
             kind = type(part).__name__.removesuffix("Part").lower()
-            message = f"This model reads text only; the input has a part of kind '{kind}'."
+            message = f"This model takes only text; the input has a part of type '{kind}'."
             raise ClientError(message, code="unsupported_value", param="input")
 
 
-def _merge_messages(role: Any, messages: list[PromptMessage]) -> PromptMessage:
-    """One turn of several that follow each other; calls and results each on lines of their own."""
+def _merge_messages(role: PromptRole, messages: list[PromptMessage]) -> PromptMessage:
+    """One message of several; calls and results each on lines of their own."""
     segments: list[PromptSegment] = []
     for one in messages:
         if segments:
@@ -155,7 +158,7 @@ def _merge_messages(role: Any, messages: list[PromptMessage]) -> PromptMessage:
 
 def chatml(messages: Sequence[PromptMessage], assistant_prefix: str = "") -> PromptSegments:
     """
-    The prompt in ChatML, open for the assistant to go on after `lead`.
+    The prompt in ChatML; the model continues after `assistant_prefix`.
 
     Source: https://huggingface.co/Qwen/Qwen2.5-Coder-1.5B-Instruct (tokenizer_config.json)
     """
@@ -167,22 +170,22 @@ def chatml(messages: Sequence[PromptMessage], assistant_prefix: str = "") -> Pro
 
 class TemplatePlaceholders:
     """
-    The conversation with every text cut out, for a template that is the model's own, and a way to put the texts back.
+    Renders the model's own template with placeholders, then puts the texts in their place.
 
-    The template is given marks that no text can contain, so that what it writes around them can be told from what people said.
+    So the template's own text, with its control tokens, stays apart from what people wrote.
 
     Attributes:
         messages: role and content, as `/apply-template` takes them.
     """
 
     def __init__(self, messages: Sequence[PromptMessage]) -> None:
-        # Not a matter of secrecy: a mark that is new each time can't be in a text that was written before.
+        # Random, so that no text written before can contain it; it needs no secrecy.
         self._mark = f"\u2039{secrets.token_hex(8)}\u203a"
         self._texts = [one.segments for one in messages]
         self.messages = [{"role": one.role, "content": f"{self._mark}{number}{self._mark}"} for number, one in enumerate(messages)]
 
     def fill(self, template_output: str, assistant_prefix: str = "") -> PromptSegments:
-        """The prompt, from what the template made of the messages."""
+        """The prompt, from what the template rendered of `messages`."""
         segments: list[PromptSegment] = []
         for number, piece in enumerate(template_output.split(self._mark)):
             if number % 2:
@@ -194,9 +197,9 @@ class TemplatePlaceholders:
 
 def droppable_groups(history: Sequence[engine_history.HistoryItem]) -> list[range]:
     """
-    What may be dropped to make the history fit, oldest first, each to be dropped as a whole.
+    The parts of the history that truncation may drop, oldest first, each as a whole.
 
-    Never the last, which is to be answered, nor what the developer said; a call goes together with its result.
+    Never the last one, which is to be answered, nor system and developer messages. Calls go together with their results.
     """
     groups: list[range] = []
     start = 0
@@ -208,9 +211,9 @@ def droppable_groups(history: Sequence[engine_history.HistoryItem]) -> list[rang
 
 
 def drop_groups(history: Sequence[engine_history.HistoryItem], groups: Iterable[range]) -> tuple[engine_history.HistoryItem, ...]:
-    """The history with these left out."""
-    dropped = {number for group in groups for number in group}
-    return tuple(turn for number, turn in enumerate(history) if number not in dropped)
+    """The history without these."""
+    indexes = {index for group in groups for index in group}
+    return tuple(item for index, item in enumerate(history) if index not in indexes)
 
 
 def _is_developer_message(item: engine_history.HistoryItem) -> bool:

@@ -1,4 +1,4 @@
-"""How words are chosen, in the native server's terms."""
+"""Sampling options, as the native server's fields."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -11,15 +11,15 @@ from antiphon.errors import ClientError
 
 MAX_LOGPROBS = 20
 NATIVE_DEFAULTS: Mapping[str, float] = {"temperature": 0.8, "top_p": 0.95}
-"""What llama.cpp takes where nobody says; said outright, so that a response can tell what it was sampled with."""
-# What the original reports for a token that was as good as impossible.
+"""llama.cpp's own defaults; sent explicitly, so that a response can report what it was sampled with."""
+# What OpenAI's API reports for a token that is practically impossible.
 LOWEST_LOGPROB = -9999.0
 
 _COMMON_FIELDS = ("temperature", "top_p", "presence_penalty", "frequency_penalty")
 
 
 class _Extra(Struct, frozen=True, omit_defaults=True):
-    """What is honoured beyond the protocol; the rest of `Sampling.extra` is other engines' business."""
+    """The fields outside the API that this engine supports; the rest of `Sampling.extra` is ignored."""
 
     seed: Annotated[int, Meta(ge=0, lt=2**32)] | None = None
     top_k: Annotated[int, Meta(ge=0)] | None = None
@@ -32,13 +32,13 @@ def request_fields(sampling: Sampling, defaults: Mapping[str, float]) -> dict[st
     The fields of a completion request.
 
     Args:
-        defaults: what the model's makers advise where the client doesn't say.
+        defaults: recommended for the model, where the client sets nothing.
 
     Raises:
-        ClientError: one of `seed`, `top_k`, `min_p`, `stop` is given with a wrong type.
+        ClientError: `seed`, `top_k`, `min_p` or `stop` has a wrong type or value.
     """
-    asked = {name: value for name in _COMMON_FIELDS if (value := getattr(sampling, name)) is not None}
-    fields: dict[str, Any] = {**defaults, **asked, **_extra(sampling.extra), "n_predict": sampling.max_tokens or -1}
+    common = {name: value for name in _COMMON_FIELDS if (value := getattr(sampling, name)) is not None}
+    fields: dict[str, Any] = {**defaults, **common, **_extra(sampling.extra), "n_predict": sampling.max_tokens or -1}
     if sampling.top_logprobs is not None:
         fields["n_probs"] = max(1, sampling.top_logprobs)
     return fields

@@ -1,6 +1,4 @@
-"""
-Tools as a small model can use them: what it is shown, and what it is held to where it must call one.
-"""
+"""Tools for a small model: their signatures for the prompt, and a grammar where it must call one."""
 
 import json
 from collections.abc import Sequence
@@ -29,7 +27,7 @@ class GrammarTool(Struct, frozen=True, eq=False):
     A tool as the model sees it: a function with a name of its own.
 
     Attributes:
-        name: with its namespace, where it has one.
+        name: with its namespace, if it has one.
         signature: its description, for the prompt.
         schema: of its arguments.
     """
@@ -41,46 +39,46 @@ class GrammarTool(Struct, frozen=True, eq=False):
 
     @property
     def call_prefix(self) -> str:
-        """How a call that follows the grammar begins, up to its arguments."""
+        """The start of a call in the grammar, up to its arguments."""
         return f'{{"name": {json.dumps(self.name)}, "arguments": '
 
     def start_event(self, id: str, call_id: str) -> events.ToolCallStarted:
-        """The word that begins a call."""
+        """The event that starts a call."""
         return events.ToolCallStarted(id, call_id, self.tool.name, custom=self.is_custom, namespace=self.tool.namespace)
 
     @property
     def is_custom(self) -> bool:
-        """Whether it takes free text, which the model writes as a function's one argument."""
+        """Whether it takes free text, which the model writes as the one argument of a function."""
         return isinstance(self.tool, CustomTool)
 
     def call_input(self, arguments: str) -> str:
-        """What the tool is called with: the arguments as they are, or of a custom tool its input."""
+        """The tool's input: the arguments unchanged, or a custom tool's text out of them."""
         if not self.is_custom:
             return arguments
         try:
             return str(json.loads(arguments)["input"])
-        except (ValueError, LookupError, TypeError):  # not the function's shape: then the text itself is the input
+        except (ValueError, LookupError, TypeError):  # not such an object: then all of it is the input
             return arguments
 
 
 def callable_tools(request: commands.Respond) -> list[GrammarTool]:
     """
-    The tools that may be called in this answer.
+    The tools that may be called in this response.
 
     Raises:
-        ClientError: a tool's schema can't be used, or a call is required of none.
+        ClientError: a tool's schema can't be used, or a call is required and there is no tool for it.
     """
     if request.tool_choice.mode == "none":
         return []
     names, only = request.tool_choice.names, request.tool_choice.name_set
-    chosen = [_grammar_tool(tool, number) for number, tool in enumerate(request.tools) if only is None or tool.key in only]
-    if request.tool_choice.mode == "required" and not chosen:
+    tools = [_grammar_tool(tool, index) for index, tool in enumerate(request.tools) if only is None or tool.key in only]
+    if request.tool_choice.mode == "required" and not tools:
         raise ClientError(
             f"Tool choice {quote_list(names, 'or') if names else 'required'} not found in 'tools' parameter.",
             code="invalid_value",
             param="tool_choice",
         )
-    return chosen
+    return tools
 
 
 def _grammar_tool(tool: Tool, index: int) -> GrammarTool:
@@ -102,7 +100,7 @@ def _grammar_tool(tool: Tool, index: int) -> GrammarTool:
 
 
 def grammar(format: OutputSchema | None, tools: Sequence[GrammarTool]) -> str:
-    """What the model is held to, for llguidance: an answer in that format, or one of these calls."""
+    """An llguidance grammar: output in that format, or a call of one of these tools."""
     rules = [f"format: {format.rule()}"] if format else []
     starts = ["format"] if format else []
     for number, one in enumerate(tools):

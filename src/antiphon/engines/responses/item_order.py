@@ -1,9 +1,9 @@
 """
-The items of a streamed response, put back into one order.
+The items of a streamed response, put into one order.
 
-Words carry no index: what an engine says belongs to the item said last. Upstream events do carry one, and may mix items, so one item
-speaks at a time and the others wait until it is done. Servers also differ in how they name an item: by its id, by its place, by an id that
-is new with each event, or not at all. `Items.find` knows them all.
+Engine events have no index: each belongs to the item begun last. Upstream events have one, and may interleave items. So one item is active
+at a time, and the events of others wait until it is done. Servers also differ in how they name an item: by its id, by its index, by an id
+that is new with each event, or not at all. `ItemSequencer.find` knows them all.
 """
 
 import re
@@ -15,13 +15,13 @@ from antiphon.wire.upstream.responses import Event
 ItemKind = Literal["message", "reasoning", "call", "hosted"]
 
 _NO_INDEX = -1
-"""Of a stretch of text that no event is about."""
+"""The index of a text before any event named one."""
 
 _VALID_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 class TextProgress:
-    """A stretch of an item's text: how much of it was said, so that a server which says it again in full is not heard twice."""
+    """How much of one text of an item was read, so that a server which then sends it in full repeats nothing."""
 
     __slots__ = ("annotations", "chars", "index")
 
@@ -33,19 +33,19 @@ class TextProgress:
 
 class UpstreamItem:
     """
-    One item as it comes.
+    One item.
 
     Attributes:
-        given_id: the id that was seen last; some servers change it from event to event.
-        index: its place in the output, where the server tells it.
-        part: of a message, the stretch of text that grows.
-        call_id: of a call that was told; empty before.
-        early: arguments that came before the call's name did.
-        is_announced: whether the server said that it begins; else only that something of it came.
-        is_settled: all of its text so far is complete, though the item may not be.
-        is_done: nothing more of it is to be told.
-        phase: of a message, as the server tells it.
-        held: its words, while another item speaks.
+        upstream_id: its latest id; some servers change it from event to event.
+        index: its index in the output, where the server sends one.
+        current_text: the text of a message that grows.
+        call_id: of a call that was started; empty before.
+        early_arguments: those that came before the call's name.
+        phase: of a message, where the server sends one.
+        is_announced: the server sent `output_item.added`, not just content of it.
+        is_text_complete: its texts so far are complete, though the item may not be.
+        is_done: it gets no more events.
+        pending_events: those that wait for it to become active.
     """
 
     def __init__(self, kind: ItemKind) -> None:
@@ -67,7 +67,7 @@ class UpstreamItem:
         self._has_started = False
 
     def text_progress(self, channel: str, index: int | None) -> TextProgress:
-        """The stretch of text with that index."""
+        """The text at that index of a channel."""
         key = (channel, index or 0)
         if (part := self.texts.get(key)) is None:
             part = self.texts[key] = TextProgress(index)
@@ -75,26 +75,26 @@ class UpstreamItem:
 
     @property
     def can_yield(self) -> bool:
-        """Whether another item may speak though this one is not done: some servers never say that an item is."""
+        """Whether another item may become active though this one is not done: some servers never end an item."""
         return self.kind in ("message", "reasoning") and (self.is_text_complete or not self.is_announced)
 
     def take_id(self) -> str | None:
-        """The upstream's id, where it can be the item's name here; only once, as no two items may share it."""
-        first, self._has_started = not self._has_started, True
-        given = self.upstream_id
-        return given if first and given is not None and _VALID_ID.fullmatch(given) else None
+        """The upstream's id if it is valid here, else None; None the second time too, as no two items may share an id."""
+        is_first, self._has_started = not self._has_started, True
+        id = self.upstream_id
+        return id if is_first and id is not None and _VALID_ID.fullmatch(id) else None
 
 
 class ItemSequencer:
     """
-    The items of one answer.
+    The items of one response.
 
     Args:
         id: of the response.
-        keeps_ids: whether items are called here as they are upstream.
+        keep_ids: items keep their upstream ids.
 
     Attributes:
-        speaking: the item whose words go out as they come.
+        active_item: the one whose events go out at once.
     """
 
     def __init__(self, id: str, keep_ids: bool) -> None:
@@ -108,19 +108,19 @@ class ItemSequencer:
         self._used_ids: set[str] = set()
 
     def find(self, event: Event, kind: ItemKind, *, is_late: bool = False) -> UpstreamItem:
-        """The item that `event` is about: a new one if it is about none so far. What `is_late` may be about one that is done."""
+        """The item of `event`, new if there is none yet. An event that `is_late` may belong to an item that is done."""
         item = self._look_up(event.item_id, event.output_index, kind)
-        if item is None and is_late and (there := self._by_index.get(-1 if event.output_index is None else event.output_index)):
-            item = there if there.kind == kind else None
+        if item is None and is_late and (candidate := self._by_index.get(-1 if event.output_index is None else event.output_index)):
+            item = candidate if candidate.kind == kind else None
         item = item or UpstreamItem(kind)
         return self._register(item, event.item_id, event.output_index)
 
     def find_hosted(self, event: Event) -> UpstreamItem | None:
-        """The hosted tool's item that `event` is about."""
+        """The hosted tool's item of `event`."""
         return self._look_up(event.item_id, event.output_index, "hosted")
 
     def begin(self, upstream_id: str | None, index: int | None, kind: ItemKind) -> UpstreamItem:
-        """The item that the server says begins: a new one, unless something of it came before; some give several items the same id."""
+        """The item that begins: a new one, unless content of it came before. Some servers give several items the same id."""
         item = self._look_up(upstream_id, index, kind)
         is_elsewhere = item is not None and item.is_done and None not in (index, item.index) and index != item.index
         if item is None or is_elsewhere or (item.is_announced and item is not self._by_id.get(upstream_id or "")):
@@ -129,11 +129,11 @@ class ItemSequencer:
         return self._register(item, upstream_id, index)
 
     def end(self, upstream_id: str | None, index: int | None, kind: ItemKind) -> UpstreamItem:
-        """The item that the server says is done."""
+        """The item that the server ended."""
         return self._register(self._look_up(upstream_id, index, kind) or UpstreamItem(kind), upstream_id, index)
 
     def match(self, upstream_id: str | None, kind: ItemKind, number: int) -> UpstreamItem:
-        """The item that the final output shows as the `number`-th of its kind."""
+        """The item that is the `number`-th of its kind in the final output, from 0."""
         item = self._by_id.get(upstream_id or "")
         if item is None or item.kind != kind:
             alike = [each for each in self._items if each.kind == kind]
@@ -161,10 +161,10 @@ class ItemSequencer:
             self._by_index[index] = item
         return item
 
-    # Who speaks
+    # Order
 
     def emit(self, item: UpstreamItem, event: events.EngineEvent, out: list[events.EngineEvent]) -> None:
-        """Add a word of `item`: to `words`, or to what waits until it is the item's turn."""
+        """Append an event of `item` to `out`, or to what waits until the item is active."""
         if item is self.active_item:
             out.append(event)
             return
@@ -174,7 +174,7 @@ class ItemSequencer:
         self._advance(out)
 
     def close(self, item: UpstreamItem, out: list[events.EngineEvent], *, is_complete: bool = True) -> None:
-        """Nothing more of `item` comes; one that is not whole stays open for the answer's end to say so."""
+        """End `item`. An incomplete one gets no boundary: the end of the response says that it is incomplete."""
         item.is_done = True
         if item is self.active_item:
             self.active_item = None
@@ -183,7 +183,7 @@ class ItemSequencer:
         self._advance(out)
 
     def flush(self, out: list[events.EngineEvent]) -> None:
-        """Everything that waits is to be said now."""
+        """Append everything that waits."""
         self.active_item = None
         for item in self._waiting_items:
             self._start_item(item, out)
@@ -191,7 +191,7 @@ class ItemSequencer:
 
     @property
     def items(self) -> list[UpstreamItem]:
-        """Every item, in the order in which they came."""
+        """Every item, in the order in which they began."""
         return self._items
 
     def _advance(self, out: list[events.EngineEvent]) -> None:
@@ -201,11 +201,11 @@ class ItemSequencer:
             self.active_item = None if item.is_done else item
 
     def _start_item(self, item: UpstreamItem, out: list[events.EngineEvent]) -> None:
-        name = item.take_id() if self._keep_ids else None
-        if name in self._used_ids:
-            name = None
-        elif name is not None:
-            self._used_ids.add(name)
-        out.append(events.ItemBoundary(self._id, name, item.phase))
+        id = item.take_id() if self._keep_ids else None
+        if id in self._used_ids:
+            id = None
+        elif id is not None:
+            self._used_ids.add(id)
+        out.append(events.ItemBoundary(self._id, id, item.phase))
         out += item.pending_events
         item.pending_events.clear()

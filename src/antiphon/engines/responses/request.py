@@ -1,43 +1,40 @@
 """
-A `Respond` as the body of a request for a response.
+A `Respond` as the body of `POST /responses`.
 
-The upstream keeps nothing: the whole conversation goes with each request, its items without ids, since an id would be looked up there.
+The upstream stores nothing: each request has the whole conversation, its items without ids, which the upstream would look up.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
-from typing import Any
 
 import msgspec
 from msgspec import Struct
 
 from antiphon.engine_api import commands, history as engine_history
 from antiphon.engine_api.options import CustomTool, FunctionTool, JsonObject, JsonSchema, Tool
-from antiphon.engines.chat.request import assistant_texts, describe_namespaces, flat_name, input_audio, passthrough_fields
+from antiphon.engines.chat import request as chat_request
+from antiphon.engines.chat.request import assistant_texts, describe_namespaces, flat_name, input_audio, passthrough_fields, without_none
 from antiphon.errors import ClientError
+from antiphon.wire.codec.types import JsonDict
 
-JsonDict = dict[str, Any]
-
-BLOCKED_KEYS = frozenset(
-    (
-        # Of vLLM: what is told besides the answer, and prompts past the conversation.
-        "enable_response_messages",
-        "previous_input_messages",
-        # Of the API over WebSocket.
-        "generate",
-        "stream_id",
-    )
-)
-"""Keys beyond the protocol that stay here, besides those that no upstream is given; all others go upstream as they came."""
+BLOCKED_KEYS = chat_request.BLOCKED_KEYS | {
+    # vLLM: its raw messages in the response, and as input past the conversation.
+    "enable_response_messages",
+    "previous_input_messages",
+    # Of the API over WebSocket.
+    "generate",
+    "stream_id",
+}
+"""Fields outside the API that are not sent upstream; all others are, unchanged."""
 
 
 class ResponsesQuirks(Struct, frozen=True, kw_only=True):
     """
-    How the upstream wants to be asked.
+    What the upstream accepts.
 
     Attributes:
-        namespaces: whether it knows tools of type `namespace`; else their tools are given as functions with longer names.
-        pads: whether it would pad the sizes of its events unless it is asked not to.
+        namespaces: it knows tools of type `namespace`; else their tools are sent as functions with longer names.
+        obfuscates: it pads its events against traffic analysis unless `include_obfuscation` is false.
     """
 
     namespaces: bool = False
@@ -46,12 +43,12 @@ class ResponsesQuirks(Struct, frozen=True, kw_only=True):
 
 def encode_request(request: commands.Respond, model: str, quirks: ResponsesQuirks) -> bytes:
     """
-    JSON of the request.
+    The body as JSON.
 
     Raises:
-        ClientError: the history has something that can't be carried.
+        ClientError: the history has something that can't be sent.
     """
-    body = {key: value for key, value in passthrough_fields(request.sampling.extra).items() if key not in BLOCKED_KEYS}
+    body = passthrough_fields(request.sampling.extra, BLOCKED_KEYS)
     body |= {"model": model, "input": input_items(request.history, quirks), "stream": True, "store": False}
     if quirks.obfuscates:
         body["stream_options"] = {"include_obfuscation": False}
@@ -60,16 +57,12 @@ def encode_request(request: commands.Respond, model: str, quirks: ResponsesQuirk
     return msgspec.json.encode(body)
 
 
-# How the answer is made
-
-
-def _without_none(fields: JsonDict) -> JsonDict:
-    return {name: value for name, value in fields.items() if value is not None}
+# Sampling and format
 
 
 def _sampling(request: commands.Respond) -> JsonDict:
     sampling = request.sampling
-    return _without_none(
+    return without_none(
         {
             "instructions": request.instructions,
             "temperature": sampling.temperature,
@@ -84,8 +77,8 @@ def _sampling(request: commands.Respond) -> JsonDict:
 
 
 def _text(request: commands.Respond) -> JsonDict:
-    asked = _without_none({"format": _format(request.format), "verbosity": request.verbosity})
-    return {"text": asked} if asked else {}
+    text = without_none({"format": _format(request.format), "verbosity": request.verbosity})
+    return {"text": text} if text else {}
 
 
 def _format(response_format: JsonObject | JsonSchema | None) -> JsonDict | None:
@@ -95,20 +88,20 @@ def _format(response_format: JsonObject | JsonSchema | None) -> JsonDict | None:
         case JsonObject():
             return {"type": "json_object"}
         case JsonSchema(name, schema, strict, description):
-            return _without_none({"type": "json_schema", "name": name, "schema": schema, "strict": strict, "description": description})
+            return without_none({"type": "json_schema", "name": name, "schema": schema, "strict": strict, "description": description})
 
 
 def _reasoning(request: commands.Respond) -> JsonDict:
-    asked = _without_none({"effort": request.reasoning_effort, "summary": request.reasoning_summary})
-    return {"reasoning": asked} if asked else {}
+    reasoning = without_none({"effort": request.reasoning_effort, "summary": request.reasoning_summary})
+    return {"reasoning": reasoning} if reasoning else {}
 
 
 def _include(request: commands.Respond) -> JsonDict:
-    wanted = {
+    flags = {
         "reasoning.encrypted_content": request.encrypt_reasoning,
         "message.output_text.logprobs": request.sampling.top_logprobs is not None,
     }
-    include = [name for name, is_wanted in wanted.items() if is_wanted]
+    include = [name for name, is_set in flags.items() if is_set]
     return {"include": include} if include else {}
 
 
@@ -116,44 +109,44 @@ def _include(request: commands.Respond) -> JsonDict:
 
 
 def _tools(request: commands.Respond, quirks: ResponsesQuirks) -> JsonDict:
-    # What may not be called is not offered: every server understands that, and few know `allowed_tools`.
+    # Tools that may not be called are left out: every server understands that, and few know `allowed_tools`.
     names = request.tool_choice.name_set
-    offered = [tool for tool in request.tools if names is None or tool.key in names]
-    hosted = [tool.spec for tool in request.hosted_tools if names is None or tool.type in names]
-    if not offered and not hosted:
+    tools = [tool for tool in request.tools if names is None or tool.key in names]
+    hosted_specs = [tool.spec for tool in request.hosted_tools if names is None or tool.type in names]
+    if not tools and not hosted_specs:
         return {}
-    asked: JsonDict = {"tools": [*_tool_specs(offered, request.namespaces, quirks), *hosted]}
+    fields: JsonDict = {"tools": [*_tool_specs(tools, request.namespaces, quirks), *hosted_specs]}
     if request.tool_choice.mode != "auto":
-        asked["tool_choice"] = request.tool_choice.mode
+        fields["tool_choice"] = request.tool_choice.mode
     if not request.parallel_tool_calls:
-        asked["parallel_tool_calls"] = False
-    return asked
+        fields["parallel_tool_calls"] = False
+    return fields
 
 
 def _tool_specs(tools: Sequence[Tool], namespaces: Mapping[str, str], quirks: ResponsesQuirks) -> list[JsonDict]:
     if not quirks.namespaces:
         return [_tool(tool, flat_name(tool.name, tool.namespace)) for tool in describe_namespaces(tools, namespaces)]
-    told: list[JsonDict] = []
+    specs: list[JsonDict] = []
     for namespace, group in groupby(sorted(tools, key=lambda tool: tool.namespace or ""), lambda tool: tool.namespace):
-        described = [_tool(tool, tool.name) for tool in group]
+        members = [_tool(tool, tool.name) for tool in group]
         if namespace:
-            described = [{"type": "namespace", "name": namespace, "description": namespaces.get(namespace, ""), "tools": described}]
-        told += described
-    return told
+            members = [{"type": "namespace", "name": namespace, "description": namespaces.get(namespace, ""), "tools": members}]
+        specs += members
+    return specs
 
 
 def _tool(tool: Tool, name: str) -> JsonDict:
     match tool:
         case FunctionTool():
-            # `parameters` and `strict` are required, though both may be null.
+            # Responses reference, `FunctionTool`: `parameters` and `strict` are required, though both may be null.
             function = {"type": "function", "name": name, "parameters": tool.parameters, "strict": tool.strict}
-            return function | _without_none({"description": tool.description})
+            return function | without_none({"description": tool.description})
         case CustomTool(syntax=syntax, grammar=grammar):
             format = {"type": "grammar", "syntax": syntax, "definition": grammar} if grammar is not None else None
-            return _without_none({"type": "custom", "name": name, "description": tool.description, "format": format})
+            return without_none({"type": "custom", "name": name, "description": tool.description, "format": format})
 
 
-# What was said
+# Items
 
 
 def input_items(history: Sequence[engine_history.HistoryItem], quirks: ResponsesQuirks) -> list[JsonDict]:
@@ -161,10 +154,10 @@ def input_items(history: Sequence[engine_history.HistoryItem], quirks: Responses
     The conversation as items.
 
     Raises:
-        ClientError: a part can't be carried.
+        ClientError: a part can't be sent.
     """
-    custom = {turn.call_id for turn in history if isinstance(turn, engine_history.ToolCall) and turn.custom}
-    return [item for number, turn in enumerate(history) for item in _encode_item(turn, number, custom, quirks)]
+    custom_call_ids = {item.call_id for item in history if isinstance(item, engine_history.ToolCall) and item.custom}
+    return [encoded for index, item in enumerate(history) for encoded in _encode_item(item, index, custom_call_ids, quirks)]
 
 
 def _encode_item(
@@ -172,7 +165,7 @@ def _encode_item(
 ) -> list[JsonDict]:
     match history_item:
         case engine_history.Message(role="assistant", parts=parts, phase=phase):
-            return [_assistant_message(parts, index) | _without_none({"phase": phase})]
+            return [_assistant_message(parts, index) | without_none({"phase": phase})]
         case engine_history.Message(role, parts):
             return [{"type": "message", "role": role, "content": _content(parts)}]
         case engine_history.ReasoningItem():
@@ -187,7 +180,7 @@ def _encode_item(
 
 
 def _assistant_message(parts: Sequence[engine_history.HistoryPart], index: int) -> JsonDict:
-    """What the assistant said: a text as the simplest form that all servers take, and a refusal as the only one that there is."""
+    """An assistant message: text in the simplest form, which all servers take; only with a refusal the full form, which that needs."""
     if not any(isinstance(part, engine_history.RefusalPart) for part in parts):
         return {"type": "message", "role": "assistant", "content": "".join(assistant_texts(parts))}
     content: list[JsonDict] = [
@@ -203,13 +196,13 @@ def _assistant_message(parts: Sequence[engine_history.HistoryPart], index: int) 
 def _reasoning_item(item: engine_history.ReasoningItem, index: int) -> list[JsonDict]:
     if item.encrypted_content is None and not item.text and not item.summary:
         return []
-    thought: JsonDict = {"type": "reasoning", "summary": [{"type": "summary_text", "text": text} for text in item.summary]}
+    encoded: JsonDict = {"type": "reasoning", "summary": [{"type": "summary_text", "text": text} for text in item.summary]}
     if item.text:
-        thought["content"] = [{"type": "reasoning_text", "text": item.text}]
+        encoded["content"] = [{"type": "reasoning_text", "text": item.text}]
     if item.encrypted_content is not None:
-        return [thought | {"encrypted_content": item.encrypted_content}]
-    # Servers that can't unseal anything insist on an id; it names nothing.
-    return [thought | {"id": f"rs_{index}"}]
+        return [encoded | {"encrypted_content": item.encrypted_content}]
+    # Servers without encrypted reasoning require an id; any will do.
+    return [encoded | {"id": f"rs_{index}"}]
 
 
 def _call_item(item: engine_history.ToolCall, quirks: ResponsesQuirks) -> JsonDict:
@@ -223,10 +216,26 @@ def _call_item(item: engine_history.ToolCall, quirks: ResponsesQuirks) -> JsonDi
 
 
 def _content(parts: Sequence[engine_history.HistoryPart]) -> str | list[JsonDict]:
-    """Parts as they are; a lone text as a string, which is all that some servers take."""
+    """Parts as a list; a single text as a string, which is all that some servers take."""
     if len(parts) == 1 and isinstance(parts[0], engine_history.TextPart):
         return parts[0].text
-    return [_PART_ENCODERS[type(part)](part) for part in parts]
+    return [_content_part(part) for part in parts]
+
+
+def _content_part(part: engine_history.HistoryPart) -> JsonDict:
+    match part:
+        case engine_history.TextPart(text) | engine_history.RefusalPart(text):
+            return {"type": "input_text", "text": text}
+        case engine_history.ImagePart():
+            return _image_part(part)
+        case engine_history.FilePart():
+            return _file_part(part)
+        case engine_history.AudioPart():
+            return {"type": "input_audio", "input_audio": {"data": part.inline, "format": part.format}}
+        case engine_history.SpeechPart():
+            return input_audio(part)
+        case engine_history.VideoPart():
+            raise ClientError("This model can't be given the video: its server takes none.", code="unsupported_parameter", param="input")
 
 
 def _image_part(part: engine_history.ImagePart) -> JsonDict:
@@ -238,21 +247,11 @@ def _image_part(part: engine_history.ImagePart) -> JsonDict:
 def _file_part(part: engine_history.FilePart) -> JsonDict:
     if part.file_id:
         raise _unsupported_part("file", "file_data")
-    return {"type": "input_file"} | _without_none({"file_url": part.url, "file_data": part.inline, "filename": part.filename})
+    return {"type": "input_file"} | without_none({"file_url": part.url, "file_data": part.inline, "filename": part.filename})
 
 
 def _unsupported_part(what: str, field: str) -> ClientError:
-    # An uploaded file's id means nothing upstream, or someone else's file.
+    # Upstream, the id of a file uploaded here means nothing, or another file.
     return ClientError(
         f"This model can't be given the {what} by its id: give it as `{field}`.", code="unsupported_parameter", param="input"
     )
-
-
-_PART_ENCODERS: dict[type, Callable[[Any], JsonDict]] = {
-    engine_history.TextPart: lambda part: {"type": "input_text", "text": part.text},
-    engine_history.RefusalPart: lambda part: {"type": "input_text", "text": part.text},
-    engine_history.ImagePart: _image_part,
-    engine_history.FilePart: _file_part,
-    engine_history.AudioPart: lambda part: {"type": "input_audio", "input_audio": {"data": part.inline, "format": part.format}},
-    engine_history.SpeechPart: input_audio,
-}

@@ -1,22 +1,24 @@
 """
-A streamed response, in the engine's words.
+A streamed response, as engine events.
 
-A server says most things more than once: as deltas, as the whole of a part, as the whole of an item, and at the end as the whole output.
-What was said is counted, so that whichever of these a server sends, or leaves out, each thing is heard once.
+A server sends most content more than once: as deltas, as a complete part, as a complete item, and at the end in the whole output. What was
+read is counted, so that whichever of these a server sends or leaves out, each piece becomes one event.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import msgspec
 
 from antiphon.engine_api import events as engine_events, history
 from antiphon.engine_api.options import Tool
 from antiphon.engines.chat.response import token_count, token_logprob
+from antiphon.engines.chat.tool_calls import CallIds
 from antiphon.engines.responses.item_order import ItemKind, ItemSequencer, UpstreamItem
 from antiphon.engines.upstream.faults import error_from_response, error_from_stream
 from antiphon.errors import ApiError, UpstreamError
 from antiphon.wire.codec.repair import repair_json
+from antiphon.wire.codec.sse import DONE
+from antiphon.wire.codec.types import JsonDict
 from antiphon.wire.upstream import responses as loose
 from antiphon.wire.upstream.chat_completions import TokenLogprob
 from antiphon.wire.upstream.responses import Event
@@ -24,7 +26,7 @@ from antiphon.wire.upstream.responses import Event
 EventList = list[engine_events.EngineEvent]
 
 ITEM_KINDS: dict[str, ItemKind] = {"message": "message", "reasoning": "reasoning", "function_call": "call", "custom_tool_call": "call"}
-"""What each type of item is to us; all others are a hosted tool's."""
+"""Item kinds by `type`; all other types are a hosted tool's."""
 
 END_STATUSES = {
     "response.completed": "completed",
@@ -33,10 +35,10 @@ END_STATUSES = {
     "response.cancelled": "cancelled",
     "response.done": "completed",
 }
-"""Events that end an answer, and the status that they mean where their response names none."""
+"""Events that end a response, and the status that they mean where their response has none."""
 
 END_REASONS: dict[str | None, engine_events.EndReason] = {"content_filter": "content_filter"}
-"""Why an answer is incomplete, where it is not some limit (`max_output_tokens`, `length`, `max_iterations_exceeded`)."""
+"""End reasons of an incomplete response; all others are limits (`max_output_tokens`, `length`, `max_iterations_exceeded`)."""
 
 ERROR_STATUSES = {
     "rate_limit_exceeded": 429,
@@ -46,58 +48,56 @@ ERROR_STATUSES = {
     "invalid_prompt": 400,
     "invalid_request_error": 400,
 }
-"""The HTTP status that an error in a stream would have had before it; codes that begin with `invalid_` mean a 400 too."""
+"""The HTTP status that an error in a stream would have had as a response; codes that begin with `invalid_` mean 400 too."""
 
 
 class ResponsesResponseReader:
     """
-    The reading of one answer.
+    Reads one response.
 
     Args:
         id: of the response.
-        offered: the tools by the names that the server was given.
-        keeps_ids: whether items are called here as they are upstream.
+        tools: by the names that the server was sent.
+        keep_ids: items keep their upstream ids.
     """
 
     def __init__(self, id: str, tools: Mapping[str, Tool], keep_ids: bool) -> None:
         self._id = id
         self._tools = tools
         self._items = ItemSequencer(id, keep_ids)
-        self._call_ids: set[str] = set()
+        self._call_ids = CallIds(id)
 
     def read(self, events: list[bytes], out: EventList) -> bool:
-        """Add what `events` say; whether the answer is over."""
         id = self._id
         items = self._items
         decode = loose.decode_event
-        for written in events:
-            if not written or written == loose.DONE:
+        for raw in events:
+            if not raw or raw == DONE:
                 continue
             try:
-                event = decode(written)
+                event = decode(raw)
             except (ValueError, RecursionError) as error:
-                written, event = repair_json(written, decode, error, "event")
-            speaking = items.active_item
-            # Nearly every event is a piece of text and nothing else.
+                raw, event = repair_json(raw, decode, error, "event")
+            active = items.active_item
+            # Nearly every event is more text of the active item.
             if (
-                speaking is not None
+                active is not None
                 and event.type == "response.output_text.delta"
-                and event.item_id == speaking.upstream_id
-                and event.output_index == speaking.index
-                and event.content_index == speaking.current_text.index
+                and event.item_id == active.upstream_id
+                and event.output_index == active.index
+                and event.content_index == active.current_text.index
                 and not event.logprobs
                 and type(event.delta) is str
             ):
-                speaking.current_text.chars += len(event.delta)
+                active.current_text.chars += len(event.delta)
                 out.append(engine_events.TextDelta(id, event.delta))
                 continue
-            if self._read_event(event, written, out):
+            if self._read_event(event, raw, out):
                 return True
         return False
 
     def finish(self, out: EventList) -> bool:
-        """Nothing more comes: never an end, as an answer that is whole says so."""
-        return False
+        return False  # a complete response ends with an event
 
     def _read_event(self, event: Event, raw: bytes, out: EventList) -> bool:
         if (read := _EVENT_READERS.get(event.type)) is not None:
@@ -111,14 +111,14 @@ class ResponsesResponseReader:
         elif event.type in ("error", "response.error") or (not event.type and event.error is not None):
             raise error_in_stream(event.error if event.error is not None else _error_fields(event))
         elif event.type not in IGNORED_EVENTS and (item := self._items.find_hosted(event)) is not None and not item.is_done:
-            moved = loose.decode_fields(raw) | {"type": EVENT_ALIASES.get(event.type, event.type)}
-            self._items.emit(item, engine_events.HostedToolProgress(self._id, moved), out)
+            fields = loose.decode_fields(raw) | {"type": EVENT_ALIASES.get(event.type, event.type)}
+            self._items.emit(item, engine_events.HostedToolProgress(self._id, fields), out)
         return False
 
     # Text
 
-    def _append_text(self, kind: ItemKind, channel: str, event: Event, text: Any, out: EventList, *, is_final: bool = False) -> None:
-        """More of a text; with `is_all` the whole of it, of which most has been said."""
+    def _append_text(self, kind: ItemKind, channel: str, event: Event, text: object, out: EventList, *, is_final: bool = False) -> None:
+        """More of a text; with `is_final` all of it, most of which has been read."""
         item = self._items.find(event, kind, is_late=is_final)
         if item.is_done or not isinstance(text, str):
             return
@@ -133,10 +133,9 @@ class ResponsesResponseReader:
     def _emit_missing_text(
         self, item: UpstreamItem, channel: str, index: int | None, text: str, tokens: tuple[engine_events.TokenLogprob, ...], out: EventList
     ) -> None:
-        """Say what is still missing of a text."""
-        said = item.text_progress(channel, index).chars
-        if len(text) > said:
-            self._emit_text(item, channel, index, text[said:], () if said else tokens, out)
+        chars = item.text_progress(channel, index).chars
+        if len(text) > chars:
+            self._emit_text(item, channel, index, text[chars:], () if chars else tokens, out)
 
     def _emit_text(
         self, item: UpstreamItem, channel: str, index: int | None, text: str, tokens: tuple[engine_events.TokenLogprob, ...], out: EventList
@@ -174,21 +173,21 @@ class ResponsesResponseReader:
             self._items.emit(item, engine_events.ReasoningBoundary(self._id), out)
             item.summary_index = None
 
-    def _emit_missing_part(self, item: UpstreamItem, index: int, part: dict[str, Any], out: EventList) -> None:
+    def _emit_missing_part(self, item: UpstreamItem, index: int, part: JsonDict, out: EventList) -> None:
         channel = _CHANNELS.get(str(part.get("type")))
         text = part.get("refusal") if channel == "refusal" else part.get("text")
         if channel is None or not isinstance(text, str):
             return
         self._emit_missing_text(item, channel, index, text, _logprobs(part.get("logprobs")), out)
-        heard = item.text_progress(channel, index)
+        progress = item.text_progress(channel, index)
         annotations = [annotation for _, annotation in _indexed_objects(part.get("annotations"))] if channel == "text" else []
-        for annotation in annotations[heard.annotations :]:
-            heard.annotations += 1
+        for annotation in annotations[progress.annotations :]:
+            progress.annotations += 1
             self._items.emit(item, engine_events.AnnotationAdded(self._id, annotation), out)
 
     # Calls
 
-    def _append_arguments(self, event: Event, text: Any, out: EventList, *, is_final: bool = False) -> None:
+    def _append_arguments(self, event: Event, text: object, out: EventList, *, is_final: bool = False) -> None:
         item = self._items.find(event, "call", is_late=is_final)
         if item.is_done:
             return
@@ -197,23 +196,20 @@ class ResponsesResponseReader:
         self._emit_arguments(item, _json_text(text), out, is_final=is_final)
 
     def _emit_arguments(self, item: UpstreamItem, text: str, out: EventList, *, is_final: bool) -> None:
-        said = item.current_text.chars if is_final else 0
-        item.current_text.chars += len(text[said:])
-        if not text[said:]:
+        delta = text[item.current_text.chars :] if is_final else text
+        item.current_text.chars += len(delta)
+        if not delta:
             return
         if item.call_id:
-            self._items.emit(item, engine_events.ToolArgumentsDelta(self._id, item.call_id, text[said:]), out)
+            self._items.emit(item, engine_events.ToolArgumentsDelta(self._id, item.call_id, delta), out)
         else:
-            item.early_arguments.append(text[said:])
+            item.early_arguments.append(delta)
 
-    def _emit_call_start(self, item: UpstreamItem, fields: dict[str, Any], out: EventList) -> None:
-        """Tell that a call begins, now that its name is known."""
+    def _emit_call_start(self, item: UpstreamItem, fields: JsonDict, out: EventList) -> None:
+        """Start a call, if its name is known by now."""
         if item.call_id or not (name := str(fields.get("name") or item.name)):
             return
-        given = str(fields.get("call_id") or item.upstream_id or "")
-        is_fresh = 0 < len(given) <= 64 and given not in self._call_ids
-        item.call_id = given if is_fresh else f"call_{self._id.removeprefix('resp_')[:24]}{len(self._call_ids) + 1}"
-        self._call_ids.add(item.call_id)
+        item.call_id = self._call_ids.take(str(fields.get("call_id") or item.upstream_id or ""))
         namespace = fields.get("namespace") if isinstance(fields.get("namespace"), str) else None
         if (tool := self._tools.get(name)) is not None and not namespace:
             name, namespace = tool.name, tool.namespace
@@ -244,30 +240,30 @@ class ResponsesResponseReader:
             kind = ITEM_KINDS.get(str(event.item.get("type")), "hosted")
             self._finish_item(self._items.end(_item_id(event.item), event.output_index, kind), event.item, out)
 
-    def _finish_item(self, item: UpstreamItem, fields: dict[str, Any], out: EventList) -> None:
-        """All of an item: say what is still missing of it."""
+    def _finish_item(self, item: UpstreamItem, fields: JsonDict, out: EventList) -> None:
+        """An item is complete: emit what is still missing of it."""
         if item.is_done:
             return
         item.phase = item.phase or _PHASES.get(str(fields.get("phase")))
         _ITEM_FINISHERS[item.kind](self, item, fields, out)
         self._items.close(item, out, is_complete=fields.get("status") != "incomplete")
 
-    def _finish_message(self, item: UpstreamItem, fields: dict[str, Any], out: EventList) -> None:
+    def _finish_message(self, item: UpstreamItem, fields: JsonDict, out: EventList) -> None:
         content = fields.get("content")
         if isinstance(content, str):
             content = [{"type": "output_text", "text": content}]
         for index, part in _indexed_objects(content):
             self._emit_missing_part(item, index, part, out)
 
-    def _finish_reasoning(self, item: UpstreamItem, fields: dict[str, Any], out: EventList) -> None:
+    def _finish_reasoning(self, item: UpstreamItem, fields: JsonDict, out: EventList) -> None:
         self._finish_message(item, fields, out)
         for index, part in _indexed_objects(fields.get("summary")):
             if isinstance(part.get("text"), str):
                 self._emit_missing_text(item, "summary", index, part["text"], (), out)
-        if sealed := fields.get("encrypted_content"):
-            self._items.emit(item, engine_events.EncryptedReasoning(self._id, str(sealed)), out)
+        if encrypted := fields.get("encrypted_content"):
+            self._items.emit(item, engine_events.EncryptedReasoning(self._id, str(encrypted)), out)
 
-    def _finish_call(self, item: UpstreamItem, fields: dict[str, Any], out: EventList) -> None:
+    def _finish_call(self, item: UpstreamItem, fields: JsonDict, out: EventList) -> None:
         self._emit_call_start(item, fields, out)
         text = fields.get("input") if fields.get("type") == "custom_tool_call" else fields.get("arguments")
         self._emit_arguments(item, _json_text(text), out, is_final=True)
@@ -276,7 +272,7 @@ class ResponsesResponseReader:
         if item.call_id and fields.get("status") != "incomplete":
             self._items.emit(item, engine_events.ToolCallDone(self._id, item.call_id), out)
 
-    def _finish_hosted(self, item: UpstreamItem, fields: dict[str, Any], out: EventList) -> None:
+    def _finish_hosted(self, item: UpstreamItem, fields: JsonDict, out: EventList) -> None:
         if "type" in fields:
             if not item.is_announced:
                 self._items.emit(item, engine_events.HostedToolStarted(self._id, fields), out)
@@ -295,20 +291,20 @@ class ResponsesResponseReader:
         self._emit_missing_output(response.output or [], out)
         self._items.flush(out)
         if any(item.early_arguments for item in self._items.items):
-            raise UpstreamError("The model server garbled a tool call: it never named it.")
+            raise UpstreamError("The model server garbled a tool call: it has no name.")
         if response.usage is not None:
             out.append(_usage(self._id, response.usage))
         reasons = {"completed": "stop", "cancelled": "cancelled"}
         reason = response.incomplete_details.reason if response.incomplete_details else None
         out.append(engine_events.ResponseEnded(self._id, reasons.get(status) or END_REASONS.get(reason, "length")))  # type: ignore[arg-type]
 
-    def _emit_missing_output(self, output: list[Any], out: EventList) -> None:
-        """Say what the final output has and the events did not."""
+    def _emit_missing_output(self, output: list[object], out: EventList) -> None:
+        """Emit what the final output has and the events did not."""
         counts: dict[ItemKind, int] = {}
         for _, fields in _indexed_objects(output):
             kind = ITEM_KINDS.get(str(fields.get("type")), "hosted")
-            number = counts[kind] = counts.get(kind, -1) + 1
-            self._finish_item(self._items.match(_item_id(fields), kind, number), fields, out)
+            nth = counts[kind] = counts.get(kind, -1) + 1
+            self._finish_item(self._items.match(_item_id(fields), kind, nth), fields, out)
 
 
 _DELTAS: dict[str, Callable[[str, str, tuple[engine_events.TokenLogprob, ...]], engine_events.EngineEvent]] = {
@@ -319,11 +315,11 @@ _DELTAS: dict[str, Callable[[str, str, tuple[engine_events.TokenLogprob, ...]], 
 }
 
 _CHANNELS = {"output_text": "text", "refusal": "refusal", "reasoning_text": "reasoning", "text": "text"}
-"""What the parts of messages and of reasoning are; `text` is what some servers call the model's text."""
+"""Channels by the type of a part; some servers call `output_text` just `text`."""
 
 _PHASES: dict[str, history.Phase] = {"commentary": "commentary", "final_answer": "final_answer"}
 
-_ITEM_FINISHERS: dict[ItemKind, Callable[[ResponsesResponseReader, UpstreamItem, dict[str, Any], EventList], None]] = {
+_ITEM_FINISHERS: dict[ItemKind, Callable[[ResponsesResponseReader, UpstreamItem, JsonDict, EventList], None]] = {
     "message": ResponsesResponseReader._finish_message,
     "reasoning": ResponsesResponseReader._finish_reasoning,
     "call": ResponsesResponseReader._finish_call,
@@ -335,37 +331,29 @@ _EventReader = Callable[[ResponsesResponseReader, Event, EventList], None]
 _EVENT_READERS: dict[str, _EventReader] = {
     "response.output_item.added": ResponsesResponseReader._on_item_added,
     "response.output_item.done": ResponsesResponseReader._on_item_done,
-    "response.output_text.delta": lambda reading, event, words: reading._append_text("message", "text", event, event.delta, words),
-    "response.output_text.done": lambda reading, event, words: reading._append_text(
-        "message", "text", event, event.text, words, is_final=True
-    ),
+    "response.output_text.delta": lambda reader, event, out: reader._append_text("message", "text", event, event.delta, out),
+    "response.output_text.done": lambda reader, event, out: reader._append_text("message", "text", event, event.text, out, is_final=True),
     "response.output_text.annotation.added": ResponsesResponseReader._on_annotation,
-    "response.refusal.delta": lambda reading, event, words: reading._append_text("message", "refusal", event, event.delta, words),
-    "response.refusal.done": lambda reading, event, words: reading._append_text(
-        "message", "refusal", event, event.refusal, words, is_final=True
-    ),
+    "response.refusal.delta": lambda reader, event, out: reader._append_text("message", "refusal", event, event.delta, out),
+    "response.refusal.done": lambda reader, event, out: reader._append_text("message", "refusal", event, event.refusal, out, is_final=True),
     "response.content_part.done": ResponsesResponseReader._on_content_part_done,
-    "response.reasoning_text.delta": lambda reading, event, words: reading._append_text(
-        "reasoning", "reasoning", event, event.delta, words
+    "response.reasoning_text.delta": lambda reader, event, out: reader._append_text("reasoning", "reasoning", event, event.delta, out),
+    "response.reasoning_text.done": lambda reader, event, out: reader._append_text(
+        "reasoning", "reasoning", event, event.text, out, is_final=True
     ),
-    "response.reasoning_text.done": lambda reading, event, words: reading._append_text(
-        "reasoning", "reasoning", event, event.text, words, is_final=True
+    "response.reasoning_summary_text.delta": lambda reader, event, out: reader._append_text(
+        "reasoning", "summary", event, event.delta, out
     ),
-    "response.reasoning_summary_text.delta": lambda reading, event, words: reading._append_text(
-        "reasoning", "summary", event, event.delta, words
-    ),
-    "response.reasoning_summary_text.done": lambda reading, event, words: reading._append_text(
-        "reasoning", "summary", event, event.text, words, is_final=True
+    "response.reasoning_summary_text.done": lambda reader, event, out: reader._append_text(
+        "reasoning", "summary", event, event.text, out, is_final=True
     ),
     "response.reasoning_summary_part.done": ResponsesResponseReader._on_summary_part_done,
-    "response.function_call_arguments.delta": lambda reading, event, words: reading._append_arguments(event, event.delta, words),
-    "response.function_call_arguments.done": lambda reading, event, words: reading._append_arguments(
-        event, event.arguments, words, is_final=True
+    "response.function_call_arguments.delta": lambda reader, event, out: reader._append_arguments(event, event.delta, out),
+    "response.function_call_arguments.done": lambda reader, event, out: reader._append_arguments(
+        event, event.arguments, out, is_final=True
     ),
-    "response.custom_tool_call_input.delta": lambda reading, event, words: reading._append_arguments(event, event.delta, words),
-    "response.custom_tool_call_input.done": lambda reading, event, words: reading._append_arguments(
-        event, event.input, words, is_final=True
-    ),
+    "response.custom_tool_call_input.delta": lambda reader, event, out: reader._append_arguments(event, event.delta, out),
+    "response.custom_tool_call_input.done": lambda reader, event, out: reader._append_arguments(event, event.input, out, is_final=True),
 }
 
 EVENT_ALIASES = {
@@ -380,7 +368,7 @@ EVENT_ALIASES = {
     "response.mcp_call.arguments.delta": "response.mcp_call_arguments.delta",
     "response.mcp_call.arguments.done": "response.mcp_call_arguments.done",
 }
-"""Other names of events, and what the original calls them."""
+"""Other servers' names of events, and OpenAI's."""
 
 _EVENT_READERS |= {alias: _EVENT_READERS[name] for alias, name in EVENT_ALIASES.items() if name in _EVENT_READERS}
 
@@ -393,18 +381,18 @@ IGNORED_EVENTS = frozenset(
         "response.reasoning_part.added",
         "response.reasoning_part.done",
         "response.reasoning_summary_part.added",
-        # What these have to say is in the text; no engine of this kind is asked for sound.
+        # Audio: no engine of this kind requests it, and its transcript comes as text too.
         "response.audio.delta",
         "response.audio.done",
         "response.audio.transcript.delta",
         "response.audio.transcript.done",
     )
 )
-"""Events that say nothing which another does not say too. Those of hosted tools are passed on, and unknown ones pass unheard."""
+"""Events without content of their own. Those of hosted tools are passed on, unknown ones are ignored."""
 
 
-def error_in_stream(error: Any) -> ApiError:
-    """The fault in an error that came within a stream."""
+def error_in_stream(error: object) -> ApiError:
+    """The error for an `error` or a failed response in the middle of a stream."""
     code = error.get("code") if isinstance(error, dict) else None
     status = ERROR_STATUSES.get(str(code)) or (400 if str(code).startswith("invalid_") else None)
     if status is not None:
@@ -412,28 +400,28 @@ def error_in_stream(error: Any) -> ApiError:
     return error_from_stream(error)
 
 
-def _error_fields(event: Event) -> dict[str, Any]:
+def _error_fields(event: Event) -> JsonDict:
     return {"code": event.code, "message": event.message, "param": event.param}
 
 
-def _item_id(fields: dict[str, Any]) -> str | None:
-    given = fields.get("id")
-    return given if isinstance(given, str) and given else None
+def _item_id(fields: JsonDict) -> str | None:
+    id = fields.get("id")
+    return id if isinstance(id, str) and id else None
 
 
-def _indexed_objects(parts: Any) -> list[tuple[int, dict[str, Any]]]:
-    """The objects of a list, with their places; nothing of what is none."""
+def _indexed_objects(parts: object) -> list[tuple[int, JsonDict]]:
+    """The objects in a list, with their indexes; nothing else."""
     return [(index, part) for index, part in enumerate(parts) if isinstance(part, dict)] if isinstance(parts, list) else []
 
 
-def _json_text(text: Any) -> str:
-    """Arguments as text; some servers send the object itself."""
+def _json_text(text: object) -> str:
+    """Arguments as JSON text; some servers send the object itself."""
     if isinstance(text, str):
         return text
     return "" if text is None else msgspec.json.encode(text).decode()
 
 
-def _logprobs(logprobs: Any) -> tuple[engine_events.TokenLogprob, ...]:
+def _logprobs(logprobs: object) -> tuple[engine_events.TokenLogprob, ...]:
     try:
         return tuple(token_logprob(token) for token in msgspec.convert(logprobs or [], list[TokenLogprob]))
     except msgspec.ValidationError:
@@ -441,12 +429,12 @@ def _logprobs(logprobs: Any) -> tuple[engine_events.TokenLogprob, ...]:
 
 
 def _usage(id: str, usage: loose.Usage) -> engine_events.Usage:
-    given, made = usage.input_tokens_details or loose.InputDetails(), usage.output_tokens_details or loose.OutputDetails()
+    input_details, output_details = usage.input_tokens_details or loose.InputDetails(), usage.output_tokens_details or loose.OutputDetails()
     return engine_events.Usage(
         id=id,
         input_tokens=token_count(usage.input_tokens),
         output_tokens=token_count(usage.output_tokens),
-        cached_tokens=token_count(given.cached_tokens),
-        cache_write_tokens=token_count(given.cache_write_tokens),
-        reasoning_tokens=token_count(made.reasoning_tokens),
+        cached_tokens=token_count(input_details.cached_tokens),
+        cache_write_tokens=token_count(input_details.cache_write_tokens),
+        reasoning_tokens=token_count(output_details.reasoning_tokens),
     )

@@ -1,1 +1,1 @@
-"""What engines share that ask a model server: HTTP and WebSocket clients, connection pool, circuit breaker, errors."""
+"""What engines in front of a model server share: HTTP and WebSocket clients, connection pool, circuit breaker, errors."""

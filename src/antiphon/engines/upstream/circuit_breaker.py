@@ -1,7 +1,7 @@
 """
-The circuit breaker: an upstream that failed several times in a row is left alone for a while, then tried with one request at a time.
+The circuit breaker: an upstream that failed several times in a row gets no requests for a while, then one request at a time.
 
-`MOVES` is the whole law.
+`MOVES` is all of its logic.
 """
 
 import math
@@ -11,7 +11,7 @@ from enum import StrEnum
 
 
 class CircuitState(StrEnum):
-    """What requests meet: they pass, they are turned away, or one of them is being tried."""
+    """Requests pass (closed), are refused (open), or one of them is tried (half open)."""
 
     CLOSED = "closed"
     OPEN = "open"
@@ -19,12 +19,12 @@ class CircuitState(StrEnum):
 
 
 class CircuitEvent(StrEnum):
-    """What was learnt: an answer began, the failures became too many, the time of rest is over, or the trial told nothing."""
+    """An answer began, the failures became too many, the cooldown is over, or a trial ended without an outcome."""
 
     SUCCESS = "success"
-    TOO_MANY_FAILURES = "too_many"
-    COOLDOWN_OVER = "rested"
-    NO_OUTCOME = "nothing"
+    TOO_MANY_FAILURES = "too_many_failures"
+    COOLDOWN_OVER = "cooldown_over"
+    NO_OUTCOME = "no_outcome"
 
 
 MOVES: dict[CircuitState, dict[CircuitEvent, CircuitState]] = {
@@ -35,7 +35,7 @@ MOVES: dict[CircuitState, dict[CircuitEvent, CircuitState]] = {
         CircuitEvent.NO_OUTCOME: CircuitState.CLOSED,
     },
     CircuitState.OPEN: {
-        # A request from before it opened, answered late, says nothing about now.
+        # A late answer to a request from before it opened says nothing about now.
         CircuitEvent.SUCCESS: CircuitState.OPEN,
         CircuitEvent.TOO_MANY_FAILURES: CircuitState.OPEN,
         CircuitEvent.COOLDOWN_OVER: CircuitState.HALF_OPEN,
@@ -52,13 +52,13 @@ MOVES: dict[CircuitState, dict[CircuitEvent, CircuitState]] = {
 
 class CircuitBreaker:
     """
-    Decides whether an upstream may be asked.
+    Decides whether a request may be sent to an upstream.
 
     Args:
-        most_failures: so many in a row open it.
-        rest_s: how long it then stays open.
-        changed: called with every new state.
-        clock: seconds that never go back.
+        max_failures: so many in a row open it.
+        cooldown_s: how long it then stays open.
+        on_state_change: called with every new state.
+        clock: monotonic, in seconds.
     """
 
     def __init__(
@@ -77,25 +77,25 @@ class CircuitBreaker:
         self._cooldown_from = 0.0
 
     def retry_after_s(self) -> float | None:
-        """None when a request may go, and its outcome is then to be told; else the seconds until asking again makes sense."""
+        """None when a request may be sent, whose outcome must then be recorded; else the seconds to wait, at least 1."""
         if self.state is CircuitState.CLOSED:
             return None
         now = self._clock()
-        left_s = self._cooldown_from + self._cooldown_s - now
-        if left_s > 0:
-            return max(left_s, 1.0)
-        # A trial may itself hang for minutes: after as long a rest another is made.
+        remaining_s = self._cooldown_from + self._cooldown_s - now
+        if remaining_s > 0:
+            return max(remaining_s, 1.0)
+        # A trial may itself hang for minutes: after another cooldown the next one is made.
         self._cooldown_from = now
         self._advance(CircuitEvent.COOLDOWN_OVER)
         return None
 
     def record_success(self) -> None:
-        """An answer began, or the upstream said in good order that there will be none."""
+        """An answer began, or the upstream refused the request with a proper error."""
         self._failures = 0
         self._advance(CircuitEvent.SUCCESS)
 
     def record_failure(self) -> None:
-        """No answer came."""
+        """The upstream failed to answer."""
         self._failures += 1
         if self.state is CircuitState.HALF_OPEN or self._failures >= self._max_failures:
             if self.state is not CircuitState.OPEN:
@@ -103,7 +103,7 @@ class CircuitBreaker:
             self._advance(CircuitEvent.TOO_MANY_FAILURES)
 
     def record_abandonment(self) -> None:
-        """The request was called off before anything came of it; the next one may be the trial."""
+        """The request was cancelled before it had an outcome; the next one may be the trial."""
         if self.state is CircuitState.HALF_OPEN:
             self._cooldown_from = -math.inf
         self._advance(CircuitEvent.NO_OUTCOME)

@@ -1,7 +1,7 @@
 """
-A server upstream: where it is, what it may cost to wait for it, and how a request gets there and its answer back.
+An upstream server: its address and credentials, how long to wait for it, and how to send it a request, with retries and circuit breaker.
 
-Nothing here knows what is asked or answered. Addresses and headers come from the configuration and never from a request.
+Nothing here knows what requests and answers mean. Addresses and headers come from the configuration and never from a request.
 """
 
 import asyncio
@@ -24,18 +24,18 @@ from antiphon.engine_api.engine import BuildContext
 from antiphon.engines.upstream.circuit_breaker import CircuitBreaker, CircuitState
 from antiphon.engines.upstream.concurrency import ConcurrencyLimit
 from antiphon.engines.upstream.connection_pool import HttpConnectionPool, UpstreamAddress
+from antiphon.engines.upstream.faults import overloaded_error
 from antiphon.engines.upstream.http_exchange import ExchangeListener, HttpExchange, UpstreamFailure
 from antiphon.errors import ApiError, ServerError, UpstreamError
 
 BACKOFF_S = (0.1, 0.4, 1.0)
-"""How long to wait before another try; each is made up to half as long again by chance, so that many clients don't return as one."""
+"""Pauses before each retry. Up to half as much is added at random, so that many clients don't retry at the same moment."""
 
 MAX_RETRY_WAIT_S = 2.0
-"""An upstream that wants longer is taken at its word: the client is told."""
+"""If an upstream's `Retry-After` is longer, the client gets the error at once."""
 
 MIN_SECRET_CHARS = 6
-"""A value shorter than that is no secret, and may be part of any word."""
-
+"""Shorter values are not redacted: they would occur in ordinary text."""
 
 _RESERVED_HEADERS = frozenset(
     {"host", "authorization", "content-type", "content-length", "transfer-encoding", "connection", "accept-encoding", "accept"}
@@ -44,18 +44,18 @@ _RESERVED_HEADERS = frozenset(
 
 class UpstreamOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """
-    What the configuration says of an upstream.
+    An upstream's settings in the configuration.
 
     Attributes:
-        base_url: up to and with the version, such as `http://127.0.0.1:8000/v1`.
+        base_url: including the version, such as `http://127.0.0.1:8000/v1`.
         api_key_env: the environment variable that holds its key.
         headers: sent with every request.
         ca_file: certificates to trust, in PEM, besides the system's.
-        concurrency: the most requests at once.
+        concurrency: the maximum of requests at once.
         queue: how many more may wait.
-        retries: how often a request is tried again that came to nothing.
-        failures: so many in a row, and the upstream is left alone for a while.
-        rest_s: how long that is.
+        retries: how often a request is sent again that got no answer.
+        failures: so many in a row open the circuit breaker.
+        rest_s: how long it stays open.
     """
 
     base_url: str
@@ -73,7 +73,12 @@ class UpstreamOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     rest_s: float = 10.0
 
     def __post_init__(self) -> None:
-        """Refuse what can't be meant."""
+        """
+        Check the values.
+
+        Raises:
+            ValueError: one is out of range, or a header can't be sent.
+        """
         for name in ("timeout_connect_s", "timeout_first_byte_s", "timeout_idle_s", "timeout_queue_s", "rest_s"):
             if not 0 < getattr(self, name) < math.inf:
                 raise ValueError(f"`{name}` must be more than 0, and a number")
@@ -81,9 +86,9 @@ class UpstreamOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             raise ValueError(f"`concurrency` and `failures` must be at least 1, `queue` at least 0, `retries` from 0 to {len(BACKOFF_S)}")
         for name, value in self.headers.items():
             if not re.fullmatch(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", name) or not re.fullmatch(r"[\x20-\x7e]*", value):
-                raise ValueError(f"`headers` has '{name}', which is no header, or its value is no line of ASCII")
+                raise ValueError(f"`headers` has '{name}': the name is not valid, or the value is not one line of ASCII")
             if name.lower() in _RESERVED_HEADERS:
-                raise ValueError(f"`headers` has '{name}', which is not for the configuration to set")
+                raise ValueError(f"`headers` has '{name}', which this server sets itself")
 
 
 Options = TypeVar("Options", bound=UpstreamOptions)
@@ -98,7 +103,7 @@ def parse_options(kind: type[Options], model: str, options: Mapping[str, object]
         ServerError: one is unknown, missing or wrong.
     """
     if "api_key" in options:
-        raise ServerError(f"Model '{model}': put the key into an environment variable, and that variable's name into `api_key_env`.")
+        raise ServerError(f"Model '{model}': put the key in an environment variable, and that variable's name in `api_key_env`.")
     try:
         return msgspec.convert(dict(options), kind, strict=False)
     except msgspec.ValidationError as error:
@@ -107,30 +112,29 @@ def parse_options(kind: type[Options], model: str, options: Mapping[str, object]
 
 def parse_capabilities(defaults: Capabilities, overrides: Mapping[str, object], model: str) -> Capabilities:
     """
-    What an upstream can do, some of it `otherwise` than is usual.
+    What an upstream can do: the defaults of its kind with the overrides from its `abilities`.
 
     Raises:
-        ServerError: `otherwise` has what is no ability.
+        ServerError: an override is no capability, or has a wrong value.
     """
-    known = msgspec.to_builtins(defaults)
-    # Which tools are handed on as they are is for the engine's own option to say, where it has one.
-    if unknown := overrides.keys() - (known.keys() - {"hosted"}):
+    fields = msgspec.to_builtins(defaults)
+    # Hosted tools are set by the engine's own option `tools`, where it has one.
+    if unknown := overrides.keys() - (fields.keys() - {"hosted"}):
         raise ServerError(f"The options of model '{model}' are wrong: there is no ability '{min(unknown)}'.")
     try:
-        return msgspec.convert(known | dict(overrides), Capabilities, strict=False)
+        return msgspec.convert(fields | dict(overrides), Capabilities, strict=False)
     except msgspec.ValidationError as error:
         raise ServerError(f"The options of model '{model}' are wrong: {error} (in `abilities`).") from None
 
 
 class UpstreamClient:
     """
-    One upstream as one model uses it.
+    The upstream of one model.
 
     Attributes:
         host: its name or address.
-        tls: whom it may trust; None without TLS.
-        headers: what tells it who asks, and whatever else the operator wants it told.
-        slots: how many requests it is given at once.
+        tls: None for plain HTTP.
+        headers: credentials, user agent, and those from the configuration; names in lower case.
 
     Raises:
         ServerError: its address, its certificates or its key can't be used.
@@ -157,16 +161,16 @@ class UpstreamClient:
         self.concurrency_limit = ConcurrencyLimit(options.concurrency, options.queue, options.timeout_queue_s)
 
     def websocket_url(self, path: str, query: str) -> str:
-        """Where a WebSocket for `path` below the base address is opened; `query` goes before the base address's own."""
-        before, own = self._target
-        return f"{'wss' if self.tls else 'ws'}://{self._netloc}{before}{path}?{query}{own.replace('?', '&', 1)}"
+        """The address of a WebSocket at `path` below `base_url`; `query` goes before the query of `base_url`."""
+        base_path, base_query = self._target
+        return f"{'wss' if self.tls else 'ws'}://{self._netloc}{base_path}{path}?{query}{base_query.replace('?', '&', 1)}"
 
     def encode_request(self, method: str, path: str, body: bytes = b"") -> bytes:
-        """The bytes of a request for `path` below the base address."""
-        before, query = self._target
+        """The bytes of an HTTP/1.1 request for `path` below `base_url`."""
+        base_path, query = self._target
         return b"%b %b HTTP/1.1\r\n%bcontent-length: %d\r\n\r\n%b" % (
             method.encode(),
-            f"{before}{path}{query}".encode(),
+            f"{base_path}{path}{query}".encode(),
             self._encoded_headers,
             len(body),
             body,
@@ -174,35 +178,30 @@ class UpstreamClient:
 
     async def stream(self, request: bytes, listener: ExchangeListener, on_exchange: Callable[[HttpExchange], None]) -> None:
         """
-        Send a request, and let `listener` hear the answer to its end.
+        Send a request, and pass the answer to `listener`; returns when it ended.
 
         Args:
-            watch: is given each exchange as it begins, to pause it.
+            on_exchange: is given each exchange as it begins, to pause it.
 
         Raises:
             ApiError: the answer failed, or there was none.
         """
-        backoff_s = iter(BACKOFF_S[: self._options.retries])
-        while (failure := await self._try_guarded(lambda: self._send_request(request, listener, on_exchange))) is not None:
-            await self._back_off(failure, next(backoff_s, None))
+        await self._retry(lambda: self._send_request(request, listener, on_exchange))
 
     async def connect(self, dial: Callable[[], Awaitable[T | UpstreamFailure]]) -> T:
         """
-        What `dial` gives, which is a connection of another kind than `stream` has, tried and counted as requests are.
+        The connection that `dial` opens, such as a WebSocket; retried and counted as requests are.
 
         Raises:
-            ApiError: there can't be one.
+            ApiError: it can't be opened.
         """
-        backoff_s = iter(BACKOFF_S[: self._options.retries])
-        while isinstance(outcome := await self._try_guarded(dial), UpstreamFailure):
-            await self._back_off(outcome, next(backoff_s, None))
-        return outcome
+        return await self._retry(dial)
 
     async def fetch(self, path: str, timeout_s: float) -> bytes | UpstreamFailure:
         """
-        The JSON at `path`, tried once and without weight: whatever comes of it is not held against the upstream.
+        The body at `path`. Tried once, and a failure doesn't count for the circuit breaker.
 
-        One that is being left alone is not asked.
+        Nothing is sent while the circuit breaker is open.
         """
         if self._breaker.state is not CircuitState.CLOSED:
             return UpstreamFailure(_circuit_open_error(self._options.rest_s), "circuit_open")
@@ -211,18 +210,24 @@ class UpstreamClient:
         return failure or listener.body
 
     def redact(self, error: ApiError) -> ApiError:
-        """The fault without what this server authenticates itself with, should the upstream have repeated it."""
+        """The error, with this server's credentials removed from its message, in case the upstream repeated them."""
         for secret in self._secrets:
             error.message = error.message.replace(secret, "…")
         return error
 
     def count_failure(self, reason: str) -> None:
-        """Count a failure that says nothing of the next request; `reason` in a word."""
+        """Count a failure in the metrics, without effect on the circuit breaker; `reason` is one word."""
         self._build_context.observer.on_upstream_error(self._model, reason)
 
     def close(self) -> None:
-        """Give up every connection; idempotent."""
+        """Close every connection; idempotent."""
         self._pool.close()
+
+    async def _retry(self, attempt: Callable[[], Awaitable[T | UpstreamFailure]]) -> T:
+        backoff_s = iter(BACKOFF_S[: self._options.retries])
+        while isinstance(outcome := await self._try_guarded(attempt), UpstreamFailure):
+            await self._back_off(outcome, next(backoff_s, None))
+        return outcome
 
     async def _back_off(self, failure: UpstreamFailure, pause_s: float | None) -> None:
         self.count_failure(failure.reason)
@@ -246,13 +251,13 @@ class UpstreamClient:
         self, request: bytes, listener: ExchangeListener, on_exchange: Callable[[HttpExchange], None]
     ) -> UpstreamFailure | None:
         failure = await self._exchange_once(request, listener, on_exchange, self._options.timeout_first_byte_s, is_new=False)
+        # RFC 9112 9.3.1: a server may close an idle connection at any time, just as it is used; that is no failure yet.
         if failure is not None and failure.is_stale:
             failure = await self._exchange_once(request, listener, on_exchange, self._options.timeout_first_byte_s, is_new=True)
         return failure
 
     @contextlib.contextmanager
     def _record_abandonment(self) -> Iterator[None]:
-        """Whatever ends the request without an outcome leaves the breaker as wise as before."""
         try:
             yield
         except BaseException:
@@ -264,30 +269,28 @@ class UpstreamClient:
     ) -> UpstreamFailure | None:
         try:
             connection = await self._pool.lease(is_new=is_new)
-        except UpstreamError as trouble:
-            return UpstreamFailure(trouble, "unreachable", may_retry=trouble.status != 504, counts_against_upstream=True)
+        except UpstreamError as error:
+            return UpstreamFailure(error, "unreachable", may_retry=error.status != 504, counts_against_upstream=True)
         exchange = HttpExchange(listener, first_byte_s, self._options.timeout_idle_s, self._breaker.record_success)
         on_exchange(exchange)
         exchange.start(connection, request)
         try:
             return await exchange.outcome
         finally:
-            exchange.abort()  # nothing is left to abort, unless this was called off
+            exchange.abort()  # does nothing unless this was cancelled
 
     def _on_breaker_state(self, state: CircuitState) -> None:
         self._build_context.observer.on_upstream_state(self._model, state.value)
         if state is CircuitState.OPEN:
             self._build_context.notice(
                 f"Model '{self._model}': its server failed {self._options.failures} times in a row, "
-                f"and is left alone for {self._options.rest_s:g} s."
+                f"and gets no requests for {self._options.rest_s:g} s."
             )
         if state is CircuitState.CLOSED:
             self._build_context.notice(f"Model '{self._model}': its server answers again.")
 
 
 class _BodyListener:
-    """The listener of an answer that is one body."""
-
     body = b""
 
     def on_events(self, events: list[bytes]) -> bool:
@@ -327,10 +330,12 @@ def _api_key(options: UpstreamOptions, build_context: BuildContext, model: str) 
         return None
     key = build_context.secrets.get(options.api_key_env, "").strip()
     if not key:
-        build_context.notice(f"Model '{model}': {options.api_key_env} is not set in the environment, so its server is asked without a key.")
+        build_context.notice(
+            f"Model '{model}': {options.api_key_env} is not set in the environment, so its server gets requests without a key."
+        )
         return None
     if not re.fullmatch(r"[\x21-\x7e]+", key):
-        raise ServerError(f"Model '{model}': the key in {options.api_key_env} is not one word of ASCII.")
+        raise ServerError(f"Model '{model}': the key in {options.api_key_env} must be ASCII without spaces.")
     return key
 
 
@@ -352,10 +357,6 @@ def _encode_headers(url: SplitResult, headers: Mapping[str, str]) -> bytes:
 
 
 def _circuit_open_error(wait_s: float) -> ApiError:
-    return UpstreamError(
-        "The model server failed several times in a row, and is being left alone for a while. Please try again later.",
-        status=503,
-        code="server_is_overloaded",
-        type="service_unavailable_error",
-        retry_after_s=wait_s,
+    return overloaded_error(
+        "The model server failed several times in a row, and gets no requests for a while. Please try again later.", wait_s
     )

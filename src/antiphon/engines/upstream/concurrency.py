@@ -1,18 +1,21 @@
-"""How many requests one upstream is given at once."""
+"""How many requests one upstream gets at once."""
 
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 
 from antiphon.engine_api.engine import EngineOverrun
-from antiphon.errors import UpstreamError
+from antiphon.engines.upstream.faults import overloaded_error
 
 
 class ConcurrencyLimit:
     """
-    Room for so many requests at once, and for so many more to wait for it, no longer than `patience_s`.
+    A semaphore with a bounded queue.
 
-    A place is taken in two steps: `reserve`, which never blocks, then `held` for as long as the request lasts.
+    A request takes two steps: `reserve`, which never blocks, then `slot` for as long as it runs; `release` ends the reservation.
+
+    Args:
+        timeout_s: how long a request may wait for its slot.
     """
 
     def __init__(self, max_concurrent: int, max_waiting: int, timeout_s: float) -> None:
@@ -23,36 +26,33 @@ class ConcurrencyLimit:
 
     def reserve(self) -> None:
         """
-        Take a place, or one in the queue for it.
+        Count one more request, running or waiting.
 
         Raises:
             EngineOverrun: the queue is full.
         """
         if self._reservation_count >= self._max_reservations:
-            raise EngineOverrun(f"{self._reservation_count} requests are under way or waiting already")
+            raise EngineOverrun(f"{self._reservation_count} requests are running or waiting already")
         self._reservation_count += 1
 
     def release(self) -> None:
-        """Give a reserved place back."""
+        """Undo `reserve`."""
         self._reservation_count -= 1
 
     @contextlib.asynccontextmanager
     async def slot(self) -> AsyncIterator[None]:
         """
-        Wait for the place to be free, and have it.
+        Wait for a free slot, and hold it.
 
         Raises:
-            UpstreamError: it took too long.
+            UpstreamError: none became free in time.
         """
         try:
             async with asyncio.timeout(self._timeout_s):
                 await self._semaphore.acquire()
         except TimeoutError:
-            raise UpstreamError(
+            raise overloaded_error(
                 f"The model is overloaded: the request waited {self._timeout_s:g} seconds for its turn. Please try again later.",
-                status=503,
-                code="server_is_overloaded",
-                type="service_unavailable_error",
                 retry_after_s=1,
             ) from None
         try:

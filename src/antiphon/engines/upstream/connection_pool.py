@@ -1,4 +1,4 @@
-"""Connections to one upstream, kept for the next request; and how many requests may be there at once."""
+"""HTTP connections to one upstream, reused by later requests."""
 
 import asyncio
 import ssl
@@ -9,7 +9,7 @@ from antiphon.engines.upstream.http_connection import HttpConnection
 from antiphon.errors import UpstreamError
 
 IDLE_TIMEOUT_S = 30.0
-"""How long a connection is kept that nobody needs."""
+"""How long an unused connection stays open."""
 
 MAX_IDLE_CONNECTIONS = 64
 
@@ -24,47 +24,47 @@ class UpstreamAddress(Struct, frozen=True):
 
 class HttpConnectionPool:
     """
-    Connections to `address`. The one used last is used next, so that the others come of age.
+    Connections to `address`. The one used last is used next, so that those not needed reach their idle timeout.
 
     Args:
-        connect_s: the longest that connecting may take.
+        connect_timeout_s: for TCP and TLS together.
     """
 
-    def __init__(self, address: UpstreamAddress, connect_s: float) -> None:
+    def __init__(self, address: UpstreamAddress, connect_timeout_s: float) -> None:
         self._address = address
-        self._connect_s = connect_s
+        self._connect_timeout_s = connect_timeout_s
         self._idle: dict[HttpConnection, asyncio.TimerHandle] = {}
         self._all: set[HttpConnection] = set()
 
     async def lease(self, *, is_new: bool = False) -> HttpConnection:
         """
-        A connection ready for a request: an idle one, or else, and always with `is_new`, a new one.
+        A connection ready for a request: an idle one if there is any, or with `is_new` always a new one.
 
         Raises:
-            UpstreamError: there can't be one.
+            UpstreamError: none can be opened.
         """
         while self._idle and not is_new:
-            connection, aging = self._idle.popitem()
-            aging.cancel()
+            connection, idle_timer = self._idle.popitem()
+            idle_timer.cancel()
             if connection.is_open:
                 return connection
         return await self._connect()
 
     def close(self) -> None:
-        """Give up every connection; idempotent."""
+        """Close every connection; idempotent."""
         for connection in tuple(self._all):
             connection.abort()
 
     async def _connect(self) -> HttpConnection:
         address = self._address
         try:
-            async with asyncio.timeout(self._connect_s):
+            async with asyncio.timeout(self._connect_timeout_s):
                 _, connection = await asyncio.get_running_loop().create_connection(
                     lambda: HttpConnection(self._add_idle, self._remove), address.host, address.port, ssl=address.tls
                 )
         except TimeoutError:
             raise UpstreamError(
-                f"The model server could not be reached in {self._connect_s:g} seconds.", status=504, code="upstream_timeout"
+                f"The model server could not be reached in {self._connect_timeout_s:g} seconds.", status=504, code="upstream_timeout"
             ) from None
         except ssl.SSLError as error:
             raise UpstreamError(f"The model server's TLS can't be trusted: {error.reason or error}.", code="upstream_unreachable") from None
@@ -84,5 +84,5 @@ class HttpConnectionPool:
 
     def _remove(self, connection: HttpConnection) -> None:
         self._all.discard(connection)
-        if (aging := self._idle.pop(connection, None)) is not None:
-            aging.cancel()
+        if (idle_timer := self._idle.pop(connection, None)) is not None:
+            idle_timer.cancel()

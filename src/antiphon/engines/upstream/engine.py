@@ -1,8 +1,8 @@
 """
-A conversation with an upstream server, whatever its dialect: each `Respond` is a request, its words are what the answer says.
+An engine in front of an upstream server, whatever its dialect: each `Respond` is one request, and its answer becomes engine events.
 
-A task for each answer sees to its turn, its connection and its retries, then sleeps until it is over; the words come from the
-connection's own callbacks.
+Each response has a task that waits for a slot, connects and retries, then sleeps until the response is over. The events are delivered
+from the connection's own callbacks, so a token costs no task switch.
 """
 
 import asyncio
@@ -21,36 +21,36 @@ from antiphon.errors import ApiError, UpstreamError
 
 
 class UpstreamResponseReader(Protocol):
-    """Turns the events of one answer into words."""
+    """Turns the stream of one response into engine events."""
 
     def read(self, events: list[bytes], out: list[engine_events.EngineEvent]) -> bool:
         """
-        Add to `words` what `events` say; whether the answer is over, its last word added.
+        Append to `out` what `events` say. Returns whether the response is over, its last event appended.
 
         Raises:
-            ApiError: they make no sense, or say that the answer failed; `words` has what came before.
+            ApiError: they can't be read, or say that the response failed; `out` has what came before.
         """
 
     def finish(self, out: list[engine_events.EngineEvent]) -> bool:
-        """Nothing more comes: add the last word if the answer was whole, and say so."""
+        """The stream ended: if the response is complete, append its last event and return true."""
 
 
 class UpstreamDialect(Protocol):
-    """How one kind of server is asked and understood."""
+    """The API of one kind of server."""
 
     path: str
 
     async def prepare_request(self, request: commands.Respond, model: str) -> tuple[bytes, UpstreamResponseReader]:
         """
-        The body that asks for an answer, and the reading of that answer.
+        The body of the HTTP request, and the reader of its response.
 
         Raises:
-            ApiError: it can't be asked so.
+            ApiError: the request has something that this server can't be sent.
         """
 
 
 class UpstreamEngine:
-    """An engine behind which another server answers."""
+    """An engine in front of an upstream server."""
 
     def __init__(self, upstream: UpstreamClient, dialect: UpstreamDialect, capabilities: Capabilities) -> None:
         self.capabilities = capabilities
@@ -60,21 +60,18 @@ class UpstreamEngine:
         self._models = UpstreamModels(upstream)
 
     async def start(self) -> None:
-        """Nothing yet: an upstream that is down must not keep this server down."""
+        """Do nothing: an upstream that is down must not keep this server down."""
 
     async def list_models(self) -> Sequence[str]:
-        """The models upstream, asked for anew when a while has passed."""
         return await self._models.get()
 
     async def stop(self) -> None:
-        """Let go of everything; answers under way break."""
         for conversation in tuple(self._conversations):
             conversation.abort()
         self._upstream.close()
 
     @contextlib.asynccontextmanager
     async def open(self, settings: ConversationSettings, deliver: Deliver) -> AsyncIterator[EngineConversation]:
-        """A conversation in which every `Respond` is answered by the upstream."""
         async with asyncio.TaskGroup() as tasks:
             conversation = _UpstreamConversation(self._upstream, self._dialect, settings.model, deliver, tasks)
             self._conversations.add(conversation)
@@ -86,13 +83,6 @@ class UpstreamEngine:
 
 
 class _UpstreamConversation:
-    """
-    One client's answers, each under way until its one last word.
-
-    Attributes:
-        deliver: takes the words.
-    """
-
     def __init__(self, upstream: UpstreamClient, dialect: UpstreamDialect, model: str, deliver: Deliver, tasks: asyncio.TaskGroup) -> None:
         self.is_paused = False
         self.upstream = upstream
@@ -106,39 +96,39 @@ class _UpstreamConversation:
         match command:
             case commands.Respond(id=id):
                 self.upstream.concurrency_limit.reserve()
-                began = self._requests[id] = _Request(self, command)
-                began.task = self._tasks.create_task(began.run())
-                # Not the task's own last act: one that is cancelled before its first step does nothing at all.
-                began.task.add_done_callback(lambda _task: self._release(id))
+                request = self._requests[id] = _Request(self, command)
+                request.task = self._tasks.create_task(request.run())
+                # A callback, as a task that is cancelled before its first step runs none of its own clean-up.
+                request.task.add_done_callback(lambda _task: self._release(id))
             case commands.Cancel(id):
-                if (answer := self._requests.get(id)) is not None:
-                    answer.cancel()
+                if (canceled_request := self._requests.get(id)) is not None:
+                    canceled_request.cancel()
             case commands.Configure() | commands.AppendAudio() | commands.CommitAudio() | commands.ClearAudio() | commands.Prepare():
-                pass  # its abilities say that it doesn't listen
+                pass  # its capabilities have no audio input
             case commands.StartDuplex() | commands.AppendImage() | commands.ForceListen():
-                pass  # its abilities say that it does no full duplex
+                pass  # its capabilities have no full duplex
 
     def pause(self) -> None:
         self.is_paused = True
-        for answer in self._requests.values():
-            answer.pause()
+        for request in self._requests.values():
+            request.pause()
 
     def resume(self) -> None:
         self.is_paused = False
-        for answer in tuple(self._requests.values()):
-            answer.resume()
+        for request in tuple(self._requests.values()):
+            request.resume()
 
     def abort(self) -> None:
-        """Break every answer: the server stops."""
-        for answer in tuple(self._requests.values()):
-            answer.fail(UpstreamError("The server is shutting down.", status=503, code="server_is_overloaded"))
-            answer.cancel()
+        """Fail every response: the engine stops."""
+        for request in tuple(self._requests.values()):
+            request.fail(UpstreamError("The server is shutting down.", status=503, code="server_is_overloaded"))
+            request.cancel()
 
     def close(self) -> None:
-        """Say nothing more."""
-        self.deliver = lambda _words: None
-        for answer in self._requests.values():
-            answer.cancel()
+        """Cancel every response, and deliver nothing more."""
+        self.deliver = lambda _events: None
+        for request in self._requests.values():
+            request.cancel()
 
     def _release(self, id: str) -> None:
         self.upstream.concurrency_limit.release()
@@ -146,12 +136,7 @@ class _UpstreamConversation:
 
 
 class _Request:
-    """
-    One answer: the listener of its exchange.
-
-    Attributes:
-        task: sees it through.
-    """
+    """One response, and the listener of its HTTP exchange. Delivers exactly one last event."""
 
     def __init__(self, conversation: _UpstreamConversation, command: commands.Respond) -> None:
         self.command = command
@@ -164,13 +149,12 @@ class _Request:
         self._is_cancelled = False
 
     async def run(self) -> None:
-        """Ask, and deliver all that is answered, with exactly one last word."""
         self._has_begun = True
         try:
             if not self._is_cancelled:
                 await self._send()
-        except ApiError as fault:
-            self.fail(fault)
+        except ApiError as error:
+            self.fail(error)
         except asyncio.CancelledError:
             if not self._is_cancelled:
                 raise
@@ -185,8 +169,9 @@ class _Request:
             await upstream.stream(upstream.encode_request("POST", dialect.path, body), self, self._on_exchange)
 
     def cancel(self) -> None:
-        """Stop; the last word is said by the task."""
+        """Stop; the task delivers the last event."""
         self._is_cancelled = True
+        # A task that has not begun is not cancelled, so that `run` can still deliver it.
         if self.task is not None and self._has_begun:
             self.task.cancel()
 
@@ -199,33 +184,30 @@ class _Request:
             self._exchange.resume()
 
     def fail(self, error: ApiError) -> None:
-        """Say that it broke, if it was not over."""
         self._emit([engine_events.ResponseFailed.from_error(self.command.id, error)], is_last=True)
 
-    # What the exchange says
+    # Callbacks of the exchange
 
     def on_events(self, events: list[bytes]) -> bool:
-        """Words of one read, in one delivery."""
         assert self._reader is not None
-        words: list[engine_events.EngineEvent] = []
+        batch: list[engine_events.EngineEvent] = []
         try:
-            is_last = self._reader.read(events, words)
+            is_last = self._reader.read(events, batch)
         except ApiError:
-            self._emit(words)
+            self._emit(batch)
             raise
-        if words and not self._is_over:
+        if batch and not self._is_over:
             self._is_over = is_last
-            self._conversation.deliver(words)
+            self._conversation.deliver(batch)
         return is_last
 
     def on_stream_end(self) -> bool:
-        """The end, if the answer had one."""
         assert self._reader is not None
-        words: list[engine_events.EngineEvent] = []
-        is_whole = self._reader.finish(words)
-        if is_whole:
-            self._emit(words, is_last=True)
-        return is_whole
+        batch: list[engine_events.EngineEvent] = []
+        is_complete = self._reader.finish(batch)
+        if is_complete:
+            self._emit(batch, is_last=True)
+        return is_complete
 
     def _on_exchange(self, exchange: HttpExchange) -> None:
         self._exchange = exchange

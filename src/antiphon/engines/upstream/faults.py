@@ -1,8 +1,8 @@
 """
-What an upstream said instead of an answer, told as the API tells it.
+An upstream's errors, as errors of this API.
 
-Its operator's faults (a wrong key, a wrong address) are no fault of the client, who gets a 502 that says whom to ask. What the
-upstream says about the request itself is passed on in its own words; what it says about credentials never is.
+A wrong key or address is the operator's mistake, not the client's: the client gets a 502 that says so. What the upstream says about the
+request itself is passed on in its own words; what it says about credentials never is.
 """
 
 import datetime
@@ -10,7 +10,6 @@ import email.utils
 import re
 import time
 from collections.abc import Mapping
-from typing import Any
 
 import msgspec
 
@@ -38,14 +37,14 @@ _NO_MODEL = re.compile(
 
 
 def error_from_response(status: int, headers: Mapping[str, str], body: bytes) -> ApiError:
-    """The fault that an answer with an error status stands for."""
+    """The error for a response with an error status."""
     message, code, param = parse_error_body(body)
     if is_input_too_long(message, code):
         return input_too_long(message)
     match status:
         case 401 | 403:
             return UpstreamError(
-                f"The model server refused this server's credentials ({status}). This is for its operator to mend, not for you.",
+                f"The model server refused this server's credentials ({status}). Only this server's operator can fix that.",
                 code="upstream_credentials",
             )
         case 404 if _NO_MODEL.search(f"{code} {message}"):
@@ -61,27 +60,26 @@ def error_from_response(status: int, headers: Mapping[str, str], body: bytes) ->
         case 400 | 409 | 413 | 422:
             return ClientError(message or f"The model server refused the request ({status}).", code=code, param=param)
         case 503:
-            return UpstreamError(
-                _append_message("The model server is overloaded or not ready", message),
-                status=503,
-                code="server_is_overloaded",
-                type="service_unavailable_error",
-                retry_after_s=retry_after_s(headers),
-            )
+            return overloaded_error(_append_message("The model server is overloaded or not ready", message), retry_after_s(headers))
         case 408 | 504:
             return UpstreamError(_append_message("The model server ran out of time", message), status=504, code="upstream_timeout")
         case _:
             return UpstreamError(_append_message(f"The model server failed ({status})", message), code="server_error")
 
 
-def error_from_stream(error: Any) -> ApiError:
-    """The fault in an `error` that came within a stream, in whatever shape."""
+def overloaded_error(message: str, retry_after_s: float | None) -> UpstreamError:
+    """A 503 that invites to try again."""
+    return UpstreamError(message, status=503, code="server_is_overloaded", type="service_unavailable_error", retry_after_s=retry_after_s)
+
+
+def error_from_stream(error: object) -> ApiError:
+    """The error for an `error` in the middle of a stream, whatever its shape."""
     message, code, param = _error_fields(error)
     if is_input_too_long(message, code):
         return input_too_long(message)
-    number = _status_code(error)
-    if number is not None and number >= 400:
-        return error_from_response(number, {}, msgspec.json.encode({"error": {"message": message, "code": code, "param": param}}))
+    status = _status_code(error)
+    if status is not None and status >= 400:
+        return error_from_response(status, {}, msgspec.json.encode({"error": {"message": message, "code": code, "param": param}}))
     return UpstreamError(_append_message("The model server failed", message), code=code or "server_error")
 
 
@@ -95,21 +93,21 @@ def input_too_long(message: str) -> ClientError:
 
 
 def is_input_too_long(message: str, code: str | None) -> bool:
-    """Whether an upstream's words mean that the input does not fit the context window."""
+    """Whether an upstream's error means that the input does not fit the context window."""
     return code in ("context_length_exceeded", "exceed_context_size_error") or _TOO_LONG.search(message) is not None
 
 
 def parse_error_body(body: bytes) -> tuple[str, str | None, str | None]:
-    """Message, code and param of an error's body; nothing of one that is no JSON, such as a proxy's page."""
+    """Message, code and param of an error body; empty for one that is not JSON, such as a proxy's HTML page."""
     try:
         return _error_fields(msgspec.json.decode(body))
     except (ValueError, RecursionError):
         return "", None, None
 
 
-def _error_fields(error: Any) -> tuple[str, str | None, str | None]:
+def _error_fields(error: object) -> tuple[str, str | None, str | None]:
     """
-    What an error says, whichever of the shapes in use it has.
+    Message, code and param of an error in any of the shapes in use.
 
     `{"error": {"message": …}}` is OpenAI's; `{"error": "…"}` LM Studio's and Ollama's; `{"object": "error", "message": …}` older
     vLLM's; `{"detail": …}` FastAPI's own; `[{"error": …}]` Google's.
@@ -120,8 +118,8 @@ def _error_fields(error: Any) -> tuple[str, str | None, str | None]:
         error = error["error"]
     if not isinstance(error, dict):
         return (error, None, None) if isinstance(error, str) else ("", None, None)
-    said = error.get("message") or error.get("detail") or ""
-    message = said if isinstance(said, str) else msgspec.json.encode(said).decode()
+    text = error.get("message") or error.get("detail") or ""
+    message = text if isinstance(text, str) else msgspec.json.encode(text).decode()
     kinds = (error.get("code"), error.get("type"))
     code = next((kind for kind in kinds if isinstance(kind, str) and re.fullmatch(r"[a-z][a-z0-9_]{2,63}", kind)), None)
     param = error.get("param")
@@ -129,15 +127,15 @@ def _error_fields(error: Any) -> tuple[str, str | None, str | None]:
 
 
 _ERROR_TYPES = ("invalid_request_error", "api_error", "not_found_error", "server_error")
-"""Kinds of error, which some servers give as its `code`."""
+"""Error types that some servers send as `code`; they are no codes."""
 
 
-def _status_code(error: Any) -> int | None:
-    """The HTTP status that an error says it stands for."""
-    given = (error.get("code") or error.get("status")) if isinstance(error, dict) else None
-    if isinstance(given, str) and re.fullmatch(r"[1-5][0-9]{2}", given):
-        return int(given)
-    return given if isinstance(given, int) and 100 <= given < 600 else None
+def _status_code(error: object) -> int | None:
+    """The HTTP status that an error names: vLLM, SGLang and llama.cpp send it as a number in `code`."""
+    code = (error.get("code") or error.get("status")) if isinstance(error, dict) else None
+    if isinstance(code, str) and re.fullmatch(r"[1-5][0-9]{2}", code):
+        return int(code)
+    return code if isinstance(code, int) and 100 <= code < 600 else None
 
 
 def _append_message(what: str, message: str) -> str:
@@ -145,11 +143,11 @@ def _append_message(what: str, message: str) -> str:
 
 
 MAX_RETRY_AFTER_S = 86_400.0
-"""Who is to come back later than in a day is told a day."""
+"""Longer waits are cut to a day."""
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float | None:
-    """Seconds that `Retry-After` asks for, given as a number or as a date; at most a day."""
+    """The seconds in `Retry-After-Ms` or `Retry-After`, a number or a date (RFC 9110 10.2.3); at most a day."""
     seconds = _parse_seconds(headers.get("retry-after-ms", ""), 1000) or _parse_seconds(headers.get("retry-after", ""), 1)
     if seconds is None:
         seconds = _seconds_until(headers.get("retry-after", ""))
@@ -162,7 +160,7 @@ def _parse_seconds(value: str, units_per_second: int) -> float | None:
 
 def _seconds_until(value: str) -> float | None:
     try:
-        at = email.utils.parsedate_to_datetime(value)
-        return at.replace(tzinfo=at.tzinfo or datetime.UTC).timestamp() - time.time()
+        moment = email.utils.parsedate_to_datetime(value)
+        return moment.replace(tzinfo=moment.tzinfo or datetime.UTC).timestamp() - time.time()
     except (ValueError, OverflowError):
         return None

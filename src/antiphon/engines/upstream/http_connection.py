@@ -1,5 +1,5 @@
 """
-One HTTP/1.1 connection to an upstream: requests out, answers in, one at a time.
+One HTTP/1.1 connection to an upstream: requests out, responses in, one at a time.
 
 The parser's callbacks collect what one read brought; the receiver then gets it in one call, in the same call stack as the socket's
 event. No task reads, so a token costs no `await`.
@@ -13,25 +13,25 @@ import httptools
 
 HEAD_LIMIT_BYTES = 64 << 10
 NO_RESPONSE = "closed the connection unanswered"
-INCOMPLETE_RESPONSE = "closed the connection before its answer was whole"
+INCOMPLETE_RESPONSE = "closed the connection before its answer was complete"
 LINGER_S = 1.0
-"""How long an answer that is over may take to end its message, before its connection is given up instead of reused."""
+"""How long a released response may take to end, before its connection is closed instead of reused."""
 
 
 class HttpResponseReceiver(Protocol):
-    """Takes one answer; called on the event loop."""
+    """Receives one response; called on the event loop."""
 
     def on_response_start(self, status: int, headers: Mapping[str, str]) -> None:
         """The head is here; header names are in lower case."""
 
     def on_response_body(self, pieces: list[bytes]) -> None:
-        """More of the body: all that one read brought. The list is used again."""
+        """More of the body: all that one read brought. The list is reused: don't keep it."""
 
     def on_response_end(self) -> None:
-        """The body is whole."""
+        """The body is complete."""
 
     def on_response_error(self, problem: str) -> None:
-        """Nothing more comes, though more should have; `why` completes the sentence `The model server …`."""
+        """The response is cut off; `problem` completes the sentence `The model server …`."""
 
 
 class HttpConnection(asyncio.Protocol):
@@ -39,11 +39,11 @@ class HttpConnection(asyncio.Protocol):
     A connection, idle or serving one exchange.
 
     Args:
-        freed: called when an answer has ended and the connection can take another request.
-        parted: called once it is of no more use.
+        on_idle: called when a response has ended and the connection can take another request.
+        on_close: called once it is closed.
 
     Attributes:
-        has_served: whether it has answered before.
+        has_served: whether it has carried a response before.
     """
 
     def __init__(self, on_idle: Callable[["HttpConnection"], None], on_close: Callable[["HttpConnection"], None]) -> None:
@@ -61,24 +61,24 @@ class HttpConnection(asyncio.Protocol):
         self._status = 0
         self._headers: dict[str, str] = {}
         self._pieces: list[bytes] = []
-        # A piece of the body: only noted, without a call of ours.
+        # httptools calls `on_body` for each piece: the list's own method, so no Python function runs.
         self.on_body: Callable[[bytes], None] = self._pieces.append
         self._head_bytes = 0
         self._in_head = True
         self._is_complete = False
         self._can_keep_alive = False
 
-    # What its owner does
+    # For the owner
 
     @property
     def is_open(self) -> bool:
-        """Whether a request could be written to it."""
+        """Whether a request can be written to it."""
         return self._transport is not None and not self._transport.is_closing()
 
     def send(self, request: bytes, receiver: HttpResponseReceiver) -> None:
-        """Send a request; its answer goes to `receiver`."""
+        """Send a request; its response goes to `receiver`."""
         assert self._transport is not None and self._parser is None
-        if not self.is_open:  # since it was leased
+        if not self.is_open:  # closed since it was leased
             receiver.on_response_error(NO_RESPONSE)
             return
         self._reset_response()
@@ -87,14 +87,14 @@ class HttpConnection(asyncio.Protocol):
         self._transport.write(request)
 
     def release(self) -> None:
-        """Tell the receiver nothing more. The connection is kept if the answer's message ends soon."""
+        """Call the receiver no more. The connection is reused if the response ends within `LINGER_S`."""
         self._receiver = None
         self.resume()
         if self._parser is not None and self.is_open and self._linger_timer is None:
             self._linger_timer = asyncio.get_running_loop().call_later(LINGER_S, self.abort)
 
     def abort(self) -> None:
-        """Give it up at once, which is what stops an upstream that is still generating."""
+        """Close at once: that is what makes an upstream stop generating."""
         self._receiver = None
         if self._transport is not None:
             self._transport.abort()
@@ -112,16 +112,14 @@ class HttpConnection(asyncio.Protocol):
             if self.is_open:
                 cast(asyncio.Transport, self._transport).resume_reading()
 
-    # What the event loop says
+    # Callbacks of the event loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The connection stands."""
         self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
-        """Bytes came: parse them, then hand on all that they brought."""
         parser = self._parser
-        if parser is None:  # nothing was asked
+        if parser is None:  # bytes without a request
             self.abort()
             return
         is_http = True
@@ -141,7 +139,7 @@ class HttpConnection(asyncio.Protocol):
             self._fail("did not answer in HTTP/1.1")
 
     def _read_head(self, size_bytes: int) -> bool:
-        """Pass on the head if it has come; whether to go on."""
+        """Pass on the head if it is complete; returns whether to go on."""
         self._head_bytes += size_bytes
         if self._status:
             self._in_head = False
@@ -153,7 +151,6 @@ class HttpConnection(asyncio.Protocol):
         return True
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The connection is gone."""
         self._cancel_linger()
         receiver, self._receiver = self._receiver, None
         if receiver is not None and exc is None and not self._in_head and self._ends_with_connection():
@@ -163,37 +160,35 @@ class HttpConnection(asyncio.Protocol):
         self._parser = None
         self._on_close(self)
 
-    # What the parser says
+    # Callbacks of the parser
 
     def on_message_begin(self) -> None:
-        """An answer begins; a second one was not asked for, and what is raised here ends the parsing."""
-        if self._is_complete:
-            raise ValueError("a second answer")
+        if self._is_complete:  # a response without a request; raising ends the parsing
+            raise ValueError("a second response")
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """A header is whole; one behind the body says nothing that is needed."""
-        if not self._status:
+        if not self._status:  # trailers, behind the body, are ignored
             self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
-        """The head is whole; one of an interim answer, such as 103, goes before another."""
         assert self._parser is not None
         status = self._parser.get_status_code()
+        # RFC 9110 15.2: interim responses, such as 103, precede the final one.
         if status < 200:
             self._headers = {}
         else:
             self._status = status
 
     def on_message_complete(self) -> None:
-        """The body is whole, unless only an interim head was."""
-        self._is_complete = self._status > 0
+        self._is_complete = self._status > 0  # false for an interim response
         assert self._parser is not None
-        # The parser knows it only now: behind a message it answers for the next one.
+        # The parser knows it only now: after a message it answers for the next one.
         self._can_keep_alive = self._parser.should_keep_alive()
 
-    # How an answer ends
+    # How a response ends
 
     def _ends_with_connection(self) -> bool:
+        # RFC 9112 6.3, rule 8: without either header, the body ends when the connection closes.
         return "content-length" not in self._headers and "transfer-encoding" not in self._headers
 
     def _finish(self) -> None:

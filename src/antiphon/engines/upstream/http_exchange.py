@@ -1,4 +1,4 @@
-"""One request and its answer: what became of it, and how long each part of it may take."""
+"""One HTTP request and its response: how the body is read, what counts as failure, and how long each part may take."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -9,47 +9,46 @@ from msgspec import Struct
 from antiphon.engines.upstream.faults import error_from_response, retry_after_s
 from antiphon.engines.upstream.http_connection import HttpConnection
 from antiphon.errors import ApiError, UpstreamError
-from antiphon.wire.codec.event_scan import SseScanner
+from antiphon.wire.codec.sse import EventTooLarge, SseParser
 
 ERROR_LIMIT_BYTES = 64 << 10
-"""How much of an error is read; what matters of it comes first."""
+"""How much of an error is read; what matters comes first."""
 
 JSON_LIMIT_BYTES = 16 << 20
-"""How large an answer may be that comes whole, though a stream was asked for."""
-
+"""The largest response that is one JSON body; some servers send one though a stream was requested."""
 
 GENERIC_MEDIA_TYPES = frozenset({"text/plain", "application/octet-stream"})
-"""What web frameworks call a body of which its server says nothing: such as a stream of events."""
+"""Defaults of web frameworks, also for streams of events whose server sets no type."""
 
 SSE_PREFIXES = (b"data:", b"event:", b"id:", b"retry:", b":", b"\xef\xbb\xbf", b"\n", b"\r\n")
-"""What a stream of events can begin with."""
+"""What a stream of server-sent events can begin with."""
 
 
 class ExchangeListener(Protocol):
-    """Whoever understands the events of an answer."""
+    """Receives the events of a response."""
 
     def on_events(self, events: list[bytes]) -> bool:
         """
-        Take the data of events that came together; whether the answer is over.
+        The data of the events of one read. Returns whether the response is over.
 
         Raises:
-            ApiError: they make no sense, or say that the answer failed.
+            ApiError: they can't be read, or say that the response failed.
         """
 
     def on_stream_end(self) -> bool:
-        """Take it that no more comes; whether the answer had said that it was complete."""
+        """The stream ended. Returns whether the response is complete."""
 
 
 class UpstreamFailure(Struct, frozen=True):
     """
-    Why there is no answer, or none to the end.
+    Why there is no complete response.
 
     Attributes:
-        reason: in a word, for counting.
-        may_retry: nothing of an answer had come, and another try may help.
-        is_stale: the connection had been idle, and was closed just as it was used.
-        counts: whether it speaks against the upstream rather than against the request.
-        after_s: the least time before another try.
+        reason: one word, for the metrics.
+        may_retry: nothing of the response had come, and another try may help.
+        is_stale: the connection was reused, and closed before a response began.
+        counts_against_upstream: for the circuit breaker; false where the request is to blame.
+        retry_after_s: the least pause before another try.
     """
 
     error: ApiError
@@ -64,20 +63,20 @@ RETRYABLE_STATUSES = frozenset({429, 502, 503, 504})
 """Statuses that may be different a moment later."""
 
 UPSTREAM_FAILURE_STATUSES = frozenset({502, 503, 504})
-"""Statuses that count as failures of the upstream. A 500 does not: some servers give it to requests that they dislike."""
+"""Statuses that count as failures of the upstream. A 500 does not: some servers answer it to requests they can't take."""
 
 
 class HttpExchange:
     """
-    The receiver of one answer.
+    The receiver of one response.
 
     Args:
-        first_byte_s: the longest from the request to the first byte of the answer's body.
-        idle_s: the longest between two reads after that.
-        answered: called when an answer begins.
+        first_byte_s: the longest wait from the request to the first byte of the body.
+        idle_s: the longest wait between two reads after that.
+        on_response: called when a response with status 200 begins.
 
     Attributes:
-        outcome: None for an answer heard to its end.
+        outcome: None for a response that was read to its end, or aborted.
     """
 
     def __init__(self, listener: ExchangeListener, first_byte_s: float, idle_s: float, on_response: Callable[[], None]) -> None:
@@ -87,9 +86,9 @@ class HttpExchange:
         self._on_response = on_response
         self._idle_s = idle_s
         self._connection: HttpConnection | None = None
-        # How the body is taken; None for a stream of events, which is nearly every one.
+        # How the body is read; None for a stream of events, which nearly every body is.
         self._body_reader: Callable[[list[bytes]], None] | None = self._read_error_body
-        self._scanner = SseScanner()
+        self._parser = SseParser()
         self._body = bytearray()
         self._limit_bytes = ERROR_LIMIT_BYTES
         self._status = 0
@@ -112,7 +111,7 @@ class HttpExchange:
             connection.pause()
 
     def pause(self) -> None:
-        """Read nothing, and let no time pass."""
+        """Stop reading, and the clock of the timeouts."""
         self._is_paused = True
         if self._connection is not None:
             self._connection.pause()
@@ -125,23 +124,22 @@ class HttpExchange:
             self._connection.resume()
 
     def abort(self) -> None:
-        """Stop the upstream, and hear nothing more."""
+        """Close the connection, which stops the upstream; the listener is not called again."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.abort()
         self._resolve(None)
 
-    # What the connection says
+    # Callbacks of the connection
 
     def on_response_start(self, status: int, headers: Mapping[str, str]) -> None:
-        """The head is here: it says how the body is to be read."""
         self._status, self._headers = status, headers
         if status != 200:
             return
         self._on_response()
         media_type = headers.get("content-type", "text/event-stream").partition(";")[0].strip().lower()
         if headers.get("content-encoding", "identity") != "identity":
-            self._fail_malformed(f"sent its answer in an encoding that was not asked for: {headers['content-encoding']}", "malformed")
+            self._fail_malformed(f"sent its answer in an encoding that was not requested: {headers['content-encoding']}")
         elif media_type == "text/event-stream":
             self._body_reader = None
         elif media_type == "application/json":
@@ -152,7 +150,6 @@ class HttpExchange:
             self._fail_media_type(media_type)
 
     def on_response_body(self, pieces: list[bytes]) -> None:
-        """More of the body."""
         self._last_read_at = self._loop.time()
         if not self._has_begun:
             self._has_begun = True
@@ -161,42 +158,40 @@ class HttpExchange:
             self._body_reader(pieces)
             return
         try:
-            events = self._scanner.feed(pieces[0] if len(pieces) == 1 else b"".join(pieces))
+            events = self._parser.feed(pieces[0] if len(pieces) == 1 else b"".join(pieces))
             if events and self._listener.on_events(events):
                 self._resolve(None)
-        except ApiError as fault:
-            self._resolve(UpstreamFailure(fault, "garbled" if isinstance(fault, UpstreamError) else "refused"), abort_connection=True)
+        except ApiError as error:
+            self._resolve(UpstreamFailure(error, "garbled" if isinstance(error, UpstreamError) else "refused"), abort_connection=True)
+        except EventTooLarge as error:
+            self._resolve(UpstreamFailure(UpstreamError(f"The model server sent {error}."), "garbled"), abort_connection=True)
 
     def on_response_end(self) -> None:
-        """The body is whole."""
         self._connection = None
         if self._body_reader == self._read_error_body:
             self._fail_with_status()
         else:
-            self._deliver_last_events(self._scanner.end() if self._body_reader is None else [bytes(self._body)])
+            self._deliver_last_events(self._parser.end() if self._body_reader is None else [bytes(self._body)])
             self._end_stream(None)
 
     def on_response_error(self, problem: str) -> None:
-        """Nothing more comes. What came may yet be a whole answer, or tell an error well enough."""
         self._connection = None
+        # What came may yet be a complete response, or enough of an error body.
         if self._status and self._body_reader == self._read_error_body:
             self._fail_with_status()
         elif self._has_begun:
             self._end_stream(problem)
         else:
-            fault = UpstreamError(f"The model server {problem}.", code="upstream_broke_off")
-            self._resolve(
-                UpstreamFailure(
-                    fault, "broke_off", may_retry=True, is_stale=self._was_idle and not self._status, counts_against_upstream=True
-                )
-            )
+            error = UpstreamError(f"The model server {problem}.", code="upstream_broke_off")
+            is_stale = self._was_idle and not self._status
+            self._resolve(UpstreamFailure(error, "broke_off", may_retry=True, is_stale=is_stale, counts_against_upstream=True))
 
-    # How the body is taken
+    # How the body is read
 
     def _read_json_body(self, pieces: list[bytes]) -> None:
         self._collect(pieces)
         if len(self._body) > self._limit_bytes:
-            self._fail_malformed(f"sent an answer larger than {self._limit_bytes} bytes", "malformed")
+            self._fail_malformed(f"sent an answer larger than {self._limit_bytes} bytes")
 
     def _sniff_body(self, pieces: list[bytes]) -> None:
         self._collect(pieces)
@@ -208,7 +203,7 @@ class HttpExchange:
             self._fail_media_type(self._headers["content-type"].partition(";")[0])
 
     def _fail_media_type(self, media_type: str) -> None:
-        self._fail_malformed(f"sent {media_type} where a stream of events was expected; its base_url may be wrong", "malformed")
+        self._fail_malformed(f"sent {media_type} where a stream of events was expected; its base_url may be wrong")
 
     def _read_error_body(self, pieces: list[bytes]) -> None:
         self._collect(pieces)
@@ -225,8 +220,8 @@ class HttpExchange:
         try:
             if events and not self.outcome.done() and self._listener.on_events(events):
                 self._resolve(None)
-        except ApiError as fault:
-            self._resolve(UpstreamFailure(fault, "garbled"))
+        except ApiError as error:
+            self._resolve(UpstreamFailure(error, "garbled"))
 
     def _end_stream(self, problem: str | None) -> None:
         if self.outcome.done():
@@ -234,8 +229,8 @@ class HttpExchange:
         if self._listener.on_stream_end():
             self._resolve(None)
         else:
-            fault = UpstreamError(f"The model server {problem or 'ended its answer before it was whole'}.", code="upstream_broke_off")
-            self._resolve(UpstreamFailure(fault, "broke_off"))
+            error = UpstreamError(f"The model server {problem or 'ended its answer before it was complete'}.", code="upstream_broke_off")
+            self._resolve(UpstreamFailure(error, "broke_off"))
 
     def _fail_with_status(self) -> None:
         after_s = retry_after_s(self._headers)
@@ -250,13 +245,12 @@ class HttpExchange:
             abort_connection=True,
         )
 
-    def _fail_malformed(self, problem: str, reason: str) -> None:
-        self._resolve(
-            UpstreamFailure(UpstreamError(f"The model server {problem}.", code="upstream_malformed"), reason), abort_connection=True
-        )
+    def _fail_malformed(self, problem: str) -> None:
+        error = UpstreamError(f"The model server {problem}.", code="upstream_malformed")
+        self._resolve(UpstreamFailure(error, "malformed"), abort_connection=True)
 
     def _resolve(self, failure: UpstreamFailure | None, *, abort_connection: bool = False) -> None:
-        """It is over; `at_once` closes the connection, which may have much more to say."""
+        """End the exchange; with `abort_connection` the rest of the response, perhaps a long one, is not read."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -278,14 +272,14 @@ class HttpExchange:
             self._timer = self._loop.call_later(timeout_s, self._check_timeout)
 
     def _check_timeout(self) -> None:
-        # Reads only note the time: a timer for each would cost more than the read.
-        left_s = self._timeout_s if self._is_paused else self._last_read_at + self._timeout_s - self._loop.time()
-        if left_s > 0.001:
-            self._timer = self._loop.call_later(left_s, self._check_timeout)
+        # Reads only store the time: re-arming a timer for each would cost more than the read.
+        remaining_s = self._timeout_s if self._is_paused else self._last_read_at + self._timeout_s - self._loop.time()
+        if remaining_s > 0.001:
+            self._timer = self._loop.call_later(remaining_s, self._check_timeout)
             return
         if self._has_begun and self._listener.on_stream_end():
             self._resolve(None, abort_connection=True)
             return
         phase = "fell silent in the middle of its answer" if self._has_begun else "did not begin to answer"
-        fault = UpstreamError(f"The model server {phase} for {self._timeout_s:g} seconds.", status=504, code="upstream_timeout")
-        self._resolve(UpstreamFailure(fault, "timeout", counts_against_upstream=not self._has_begun), abort_connection=True)
+        error = UpstreamError(f"The model server {phase} for {self._timeout_s:g} seconds.", status=504, code="upstream_timeout")
+        self._resolve(UpstreamFailure(error, "timeout", counts_against_upstream=not self._has_begun), abort_connection=True)

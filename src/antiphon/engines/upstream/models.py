@@ -1,4 +1,4 @@
-"""The models that an upstream has, asked for no more often than is needed."""
+"""The models that an upstream offers, cached for a while."""
 
 import asyncio
 import contextlib
@@ -12,7 +12,7 @@ MODELS_TIMEOUT_S = 2.0
 
 
 class UpstreamModels:
-    """The names that an upstream gives its models; those last known where it can't be asked."""
+    """The ids of an upstream's models; those last known if its list can't be fetched."""
 
     def __init__(self, upstream: UpstreamClient) -> None:
         self._upstream = upstream
@@ -21,14 +21,14 @@ class UpstreamModels:
         self._refresh_lock = asyncio.Lock()
 
     async def get(self) -> Sequence[str]:
-        """The names, asked for anew when a while has passed."""
+        """The model ids, fetched again once they are older than `MODELS_TTL_S`."""
         clock = asyncio.get_running_loop().time
         async with self._refresh_lock:
             if clock() >= self._expires_at:
                 with contextlib.suppress(TimeoutError, ValueError, RecursionError):
                     async with asyncio.timeout(MODELS_TIMEOUT_S):
-                        listed = await self._upstream.fetch("/models", MODELS_TIMEOUT_S)
-                    if isinstance(listed, bytes):
-                        self._model_ids = tuple(model.id for model in decode_models(listed).data or () if model.id)
+                        body = await self._upstream.fetch("/models", MODELS_TIMEOUT_S)
+                    if isinstance(body, bytes):
+                        self._model_ids = tuple(model.id for model in decode_models(body).data or () if model.id)
                 self._expires_at = clock() + MODELS_TTL_S
         return self._model_ids

@@ -1,12 +1,14 @@
 """
-A WebSocket to a Realtime server: frames out, messages in.
+WebSockets to upstream servers: opened so that giving up leaves no connection behind; frames out, messages in.
 
-The library's parser calls back from the socket's own event; what one read brought is handed on in one call, outside of whatever the
-receiver may be doing. Fragments, limits and the pings that notice a dead peer are ours.
+The library's parser calls back from the socket's own event. The messages of one read are handed on in one call, on the loop's next
+turn, outside of whatever the receiver may be doing. Fragments, limits and the pings that notice a dead peer are ours.
 """
 
 import asyncio
+import contextlib
 import logging
+import socket
 import ssl
 from collections.abc import Mapping, Sequence
 from typing import Protocol
@@ -18,30 +20,100 @@ from picows import (
     WSInvalidStatusError,
     WSListener,
     WSMsgType,
+    WSParsedURL,
     WSTransport,
+    ws_connect,
 )
 
-from antiphon.engines.upstream.dialling import connect_websocket
 from antiphon.engines.upstream.faults import error_from_response, retry_after_s
 from antiphon.engines.upstream.http_exchange import RETRYABLE_STATUSES, UPSTREAM_FAILURE_STATUSES, UpstreamFailure
 from antiphon.errors import UpstreamError
 
 MESSAGE_LIMIT_BYTES = 16 << 20
 PING_AFTER_S = 20.0
+CLOSE_TIMEOUT_S = 1.0
 
-# The library's own log is of the upstream's doings, which whoever asked is told.
+# The library logs what the upstream does; whoever made the request is told that anyway.
 _log = logging.getLogger("antiphon.engines.realtime.engine")
 _log.setLevel(logging.CRITICAL)
 
 
+async def connect_websocket(
+    listener: WSListener,
+    url: str,
+    headers: Mapping[str, str],
+    tls: ssl.SSLContext | None,
+    *,
+    timeout_s: float,
+    message_limit_bytes: int,
+    log: logging.Logger,
+) -> None:
+    """
+    Open a WebSocket for `listener`; when cancelled or failed, its connection is closed.
+
+    Args:
+        timeout_s: for connecting and the handshake together.
+
+    Raises:
+        TimeoutError: they took longer.
+        picows.WSError: the server's answer is no WebSocket handshake.
+        OSError: it can't be reached, or its certificate can't be trusted.
+    """
+    # picows doesn't close the connection of a handshake that is cancelled, so the sockets are ours.
+    sockets: list[socket.socket] = []
+
+    async def open_socket(url: WSParsedURL) -> socket.socket:
+        sockets.append(await _connect_tcp(str(url.host), url.port))
+        return sockets[0]
+
+    try:
+        async with asyncio.timeout(timeout_s):
+            await ws_connect(
+                lambda: listener,
+                url,
+                ssl_context=tls,
+                extra_headers=headers,
+                max_redirects=0,
+                max_frame_size=message_limit_bytes,
+                websocket_handshake_timeout=timeout_s + 1,
+                logger_name=log,
+                socket_factory=open_socket,
+            )
+    except BaseException:
+        for sock in sockets:
+            with contextlib.suppress(OSError):  # it is closed already
+                sock.shutdown(socket.SHUT_RDWR)
+        raise
+
+
+async def _connect_tcp(host: str, port: int) -> socket.socket:
+    """A connection to the first of the host's addresses that accepts one."""
+    loop = asyncio.get_running_loop()
+    first_error: OSError | None = None
+    for family, kind, protocol, _, address in await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+        sock = socket.socket(family, kind, protocol)
+        try:
+            sock.setblocking(False)
+            await loop.sock_connect(sock, address)
+        except OSError as error:
+            sock.close()
+            first_error = first_error or error
+        except BaseException:
+            sock.close()
+            raise
+        else:
+            return sock
+    raise first_error or OSError(f"no address is known for '{host}'")
+
+
 class WebSocketReceiver(Protocol):
-    """Takes what an upstream says."""
+    """Receives what an upstream sends."""
 
     def on_messages(self, messages: Sequence[bytes]) -> None:
-        """These messages came together."""
+        """The messages of one read."""
 
     def on_close(self, code: int, reason: str) -> None:
-        """Nothing more comes: told once, unless the link was closed from here. A `code` of 0: without a word."""
+        """The connection is closed. Called once, and not after `WebSocketClient.close`; `code` is 0 without a close frame."""
 
 
 class WebSocketClient(WSListener):
@@ -49,11 +121,10 @@ class WebSocketClient(WSListener):
     One connection, from the handshake on.
 
     Args:
-        receiver: takes what comes.
-        ping_after_s: so long without a byte, and the upstream is asked whether it is there; as long again, and it is taken to be gone.
+        ping_after_s: after so long without a byte a ping is sent; after as long again the connection is dropped.
 
     Attributes:
-        has_opened: whether the handshake is over, whatever became of the connection since.
+        has_opened: whether the handshake ever succeeded; stays true when the connection closes.
     """
 
     def __init__(self, receiver: WebSocketReceiver, ping_after_s: float = PING_AFTER_S) -> None:
@@ -74,11 +145,11 @@ class WebSocketClient(WSListener):
 
     @property
     def backlog_bytes(self) -> int:
-        """What the upstream has not taken yet."""
+        """What is written and not yet sent."""
         return self._transport.underlying_transport.get_write_buffer_size() if self._transport is not None else 0
 
     def send(self, message: bytes) -> None:
-        """Send a text message, if there is still anybody to send it to."""
+        """Send a text message; does nothing once the connection is closed."""
         if self._transport is not None:
             self._transport.send(WSMsgType.TEXT, message)
 
@@ -96,19 +167,18 @@ class WebSocketClient(WSListener):
             self._transport.underlying_transport.resume_reading()
 
     def close(self, code: WSCloseCode = WSCloseCode.OK) -> None:
-        """Take leave; nothing more is heard."""
+        """Close the connection; the receiver is not called again."""
         self._receiver = None
         self._is_closed = True
         if self._transport is not None:
             self._transport.send_close(code)
-            # Whoever does not take the last bytes soon is not waited for.
-            self._loop.call_later(1.0, self._transport.disconnect, False)
+            # An upstream that doesn't read the last bytes soon loses them.
+            self._loop.call_later(CLOSE_TIMEOUT_S, self._transport.disconnect, False)
             self._transport.disconnect()
 
-    # What the library says
+    # Callbacks of the library
 
     def on_ws_connected(self, transport: WSTransport) -> None:
-        """The handshake is over, for whoever still waits for it."""
         if self._is_closed:
             transport.disconnect(False)
             return
@@ -117,29 +187,29 @@ class WebSocketClient(WSListener):
         self._timer = self._loop.call_later(self._ping_after_s, self._check_liveness)
 
     def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
-        """A frame came."""
         self._last_read_at = self._loop.time()
         self._has_pinged = False
         match frame.msg_type:
             case WSMsgType.TEXT | WSMsgType.CONTINUATION:
                 self._add_fragment(frame.get_payload_as_bytes(), is_last=frame.fin)
             case WSMsgType.CLOSE:
-                said = frame.get_payload_as_bytes()
-                self._close_status = (int.from_bytes(said[:2], "big"), said[2:].decode(errors="replace"))
+                # RFC 6455 5.5.1: two bytes of code, then the reason.
+                payload = frame.get_payload_as_bytes()
+                self._close_status = (int.from_bytes(payload[:2], "big"), payload[2:].decode(errors="replace"))
                 transport.send_close(frame.get_close_code())
                 transport.disconnect()
             case _:
                 pass  # no dialect has binary messages
 
     def on_ws_disconnected(self, transport: WSTransport) -> None:
-        """The connection is gone; what came before is still said first."""
         self._transport = None
         if self._timer is not None:
             self._timer.cancel()
+        # After `_deliver_messages`, which is scheduled already.
         self._loop.call_soon(self._notify_closed)
 
     def pause_writing(self) -> None:
-        """The upstream reads slowly; whoever sends looks at `backlog_bytes`."""
+        """The upstream reads slowly. Senders look at `backlog_bytes` instead."""
 
     def resume_writing(self) -> None:
         """The upstream reads again."""
@@ -174,33 +244,33 @@ class WebSocketClient(WSListener):
             self._transport.disconnect(False)
 
     def _check_liveness(self) -> None:
-        # A paused link reads no pong either, and is for whoever paused it to give up.
-        left_s = self._ping_after_s if self._is_paused else self._last_read_at + self._ping_after_s - self._loop.time()
-        if left_s <= 0 and self._has_pinged:
+        # A paused connection reads no pong either; it stays until its owner closes it.
+        remaining_s = self._ping_after_s if self._is_paused else self._last_read_at + self._ping_after_s - self._loop.time()
+        if remaining_s <= 0 and self._has_pinged:
             self._abort(WSCloseCode.GOING_AWAY)
             return
-        if left_s <= 0 and self._transport is not None:
+        if remaining_s <= 0 and self._transport is not None:
             self._has_pinged = True
             self._last_read_at = self._loop.time()
             self._transport.send_ping()
-            left_s = self._ping_after_s
-        self._timer = self._loop.call_later(max(left_s, 0.001), self._check_liveness)
+            remaining_s = self._ping_after_s
+        self._timer = self._loop.call_later(max(remaining_s, 0.001), self._check_liveness)
 
 
 async def dial(
     client: WebSocketClient, url: str, headers: Mapping[str, str], tls: ssl.SSLContext | None, timeout_s: float
 ) -> UpstreamFailure | None:
     """
-    Open `link`, or say why it can't be; whoever then has no use for it closes it.
+    Open the connection of `client`, or say why it can't be; a caller that no longer needs it closes it.
 
     Args:
-        patience_s: how long connecting and the handshake may take together.
+        timeout_s: for connecting and the handshake together.
     """
     try:
         await connect_websocket(client, url, headers, tls, timeout_s=timeout_s, message_limit_bytes=MESSAGE_LIMIT_BYTES, log=_log)
     except TimeoutError:
-        fault = UpstreamError(f"The model server could not be reached in {timeout_s:g} seconds.", status=504, code="upstream_timeout")
-        return UpstreamFailure(fault, "unreachable", counts_against_upstream=True)
+        timeout = UpstreamError(f"The model server could not be reached in {timeout_s:g} seconds.", status=504, code="upstream_timeout")
+        return UpstreamFailure(timeout, "unreachable", counts_against_upstream=True)
     except WSInvalidStatusError as error:
         return _handshake_failure(error)
     except ssl.SSLError as error:
@@ -224,7 +294,7 @@ def _handshake_failure(error: WSInvalidStatusError) -> UpstreamFailure:
     response = error.response
     status = int(response.status) if response is not None else 502
     if status < 400:
-        return _failure(f"answered {status} where a WebSocket was asked for; its base_url may be wrong", "malformed")
+        return _failure(f"answered {status} to a WebSocket handshake; its base_url may be wrong", "malformed")
     headers = {name.lower(): value for name, value in response.headers.items()} if response is not None else {}
     after_s = retry_after_s(headers)
     return UpstreamFailure(

@@ -21,7 +21,7 @@ from antiphon.config.load import Config
 from antiphon.engine_api.engine import BuildContext, Engine
 from antiphon.engine_api.options import ConversationKind
 from antiphon.engines.remote.link import LinkEndpoint
-from antiphon.engines.upstream.dialling import connect_websocket
+from antiphon.engines.upstream.websocket import connect_websocket
 from antiphon.errors import ServerError
 from antiphon.runtime.core import url_fetch
 from antiphon.runtime.core.engine_types import load_builder

@@ -1,4 +1,4 @@
-"""Messages in MessagePack, each behind its length in four bytes, as processes of ours send them over one connection."""
+"""MessagePack messages, each after its length in four bytes, big-endian: the framing between this server's own processes."""
 
 from collections.abc import Iterator
 from struct import Struct as Format
@@ -14,16 +14,16 @@ _LENGTH = Format("!I")
 
 
 class BadFrame(ValueError):
-    """What came is no frame; the message says why, in words that may be told to the other end."""
+    """The bytes are no frame; the message says why, and may be sent to the peer."""
 
 
 def add_length_prefix(payload: bytes) -> bytes:
-    """A message, packed, as it goes over the connection."""
+    """A frame with this payload."""
     return _LENGTH.pack(len(payload)) + payload
 
 
 class FrameDecoder(Generic[In]):
-    """Takes frames out of the bytes that come."""
+    """Decodes frames from a stream of bytes."""
 
     def __init__(self, decoder: msgpack.Decoder[In]) -> None:
         self._decoder = decoder
@@ -31,10 +31,10 @@ class FrameDecoder(Generic[In]):
 
     def feed(self, chunk: bytes) -> Iterator[In]:
         """
-        The frames that are whole with these bytes.
+        The frames that are complete with these bytes.
 
         Raises:
-            Flaw: what comes next is none; nothing more can be read.
+            BadFrame: the next frame is too large or can't be decoded; the stream can't be read further.
         """
         self._buffer += chunk
         while len(self._buffer) >= _LENGTH.size:
@@ -44,10 +44,10 @@ class FrameDecoder(Generic[In]):
             end = _LENGTH.size + size
             if len(self._buffer) < end:
                 return
-            packed = bytes(self._buffer[_LENGTH.size : end])
+            payload = bytes(self._buffer[_LENGTH.size : end])
             del self._buffer[:end]
             try:
-                frame = self._decoder.decode(packed)
+                frame = self._decoder.decode(payload)
             except (MsgspecError, UnicodeError, RecursionError) as error:
                 raise BadFrame(f"a frame that makes no sense: {error}") from None
             yield frame

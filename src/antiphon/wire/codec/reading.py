@@ -1,9 +1,9 @@
 """
-JSON into wire types, or the mistake in it.
+JSON to wire types, or to an error that names the field.
 
-The quick way is msgspec's, straight into structs. What it refuses is read again, field by field: either there is a mistake, which is
-told with its path in the words of the original API, or there is something that this version does not know, which is kept, or something
-that the protocol forgives. So the usual message costs one decoding, and every message is judged by the same annotations.
+The fast path is msgspec's, straight into structs. What it refuses is read again, field by field: then there is an error, reported with its
+path and the text of OpenAI's API, or a field or type unknown to this version, which is kept, or something that the protocol allows. So the
+usual message costs one decoding, and every message is checked against the same annotations.
 """
 
 import re
@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Raw
 
 from antiphon import errors
-from antiphon.wire.codec.shapes import _Shape, _struct_fields, shape_for
+from antiphon.wire.codec.shapes import Shape, shape_for, struct_fields
 from antiphon.wire.codec.types import Wire
 
 T = TypeVar("T")
@@ -28,19 +28,19 @@ _OTHER_BYTES = bytes(set(range(256)) - set(b'[]{}"'))
 
 def check_depth(body: bytes) -> None:
     """
-    Refuse JSON whose objects and arrays stand more than 64 deep.
+    Check that JSON is nested at most `DEPTH_LIMIT` levels deep, without decoding it.
 
     Raises:
-        ClientError: they do.
+        ClientError: it is nested deeper.
     """
     if body.count(b"{") + body.count(b"[") <= DEPTH_LIMIT:
         return
     if b"\\" in body:
         body = body.replace(b"\\\\", b"").replace(b'\\"', b"")
-    # Without escaped quotes, every other piece between quotes is what stands outside of strings.
+    # Without escaped quotes, every other piece between quotes is outside of strings.
     pieces = body.translate(_BRACES_TO_BRACKETS, _OTHER_BYTES).split(b'"')
     brackets = b"".join(pieces[::2])
-    for _ in range(DEPTH_LIMIT):  # each turn takes away what stands innermost
+    for _ in range(DEPTH_LIMIT):  # each round removes the innermost level
         outer = brackets.replace(b"[]", b"")
         if len(outer) == len(brackets):
             return  # nothing left, or brackets that don't match, which the decoder refuses
@@ -51,7 +51,7 @@ def check_depth(body: bytes) -> None:
 
 class Reader(Generic[T]):
     """
-    Reads one kind of message; made once, used for ever.
+    Reads one kind of message; build it once, it compiles a decoder.
 
     Args:
         kind: a wire type, or a union of them.
@@ -67,7 +67,7 @@ class Reader(Generic[T]):
 
         Args:
             body: JSON.
-            path: where `body` stands in something larger, for error messages.
+            path: of `body` within a larger message, for errors.
 
         Raises:
             ClientError: `body` is not JSON, or not such a message.
@@ -100,12 +100,12 @@ def read_query(kind: type[W], pairs: Iterable[tuple[str, str]]) -> W:
     for name, text in pairs:
         texts.setdefault(name.removesuffix("[]"), []).append(text)
     fields = {
-        field.wire_name: _query_json(field.shape, texts[field.wire_name]) for field in _struct_fields(kind) if field.wire_name in texts
+        field.wire_name: _query_json(field.shape, texts[field.wire_name]) for field in struct_fields(kind) if field.wire_name in texts
     }
     return Reader[W](kind).read(msgspec.json.encode(fields))
 
 
-def _query_json(shape: "_Shape", texts: list[str]) -> Any:
+def _query_json(shape: "Shape", texts: list[str]) -> Any:
     if "array" in shape.readers:
         return texts
     text = texts[-1]
@@ -115,16 +115,4 @@ def _query_json(shape: "_Shape", texts: list[str]) -> Any:
 
 
 _SCALAR_PATTERNS = {"decimal": r"-?(0|[1-9]\d*)(\.\d+)?", "integer": r"-?(0|[1-9]\d*)", "boolean": "true|false"}
-"""How values that are no strings stand in a query, as in JSON."""
-
-
-# How each kind of JSON is named, and told by its first byte
-
-
-# What an annotation allows: for each kind of JSON, how it is read, and a phrase that names it all
-
-
-# Plain values
-
-
-# Values made of values
+"""The form of values in a query that are not strings; as in JSON."""

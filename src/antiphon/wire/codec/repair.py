@@ -1,4 +1,4 @@
-"""Mends JSON that upstream servers send with half a surrogate pair."""
+"""Repairs JSON in which upstream servers cut characters apart: broken UTF-8, and half surrogate pairs."""
 
 import contextlib
 import re
@@ -12,22 +12,22 @@ T = TypeVar("T")
 _LONE_SURROGATE = re.compile(
     rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F][0-9a-fA-F]{2}"
 )
-"""Half of a surrogate pair alone. Servers that count in UTF-16 cut characters there, and no decoder of UTF-8 takes it."""
+"""An escaped lone surrogate. Servers that cut text by UTF-16 units send them, and UTF-8 can't encode them."""
 
 
 def repair_json(event: bytes, decode: Callable[[bytes], T], error: Exception, what: str) -> tuple[bytes, T]:
     """
-    An unreadable event with each part of a character, as bytes or as an escape, replaced by the sign for what can't be read; and read.
+    The event with U+FFFD in place of broken characters, and decoded.
 
     Args:
-        error: why it was unreadable.
-        what: it should have been, such as `event`.
+        error: why it could not be decoded as it came.
+        what: it should be, such as `event`.
 
     Raises:
-        UpstreamError: it is no JSON, has none of the shape, or is nested without end.
+        UpstreamError: it still can't be decoded.
     """
-    whole = _LONE_SURROGATE.sub(rb"\\ufffd", event.decode("utf-8", "replace").encode())
-    if whole != event:
+    repaired = _LONE_SURROGATE.sub(rb"\\ufffd", event.decode("utf-8", "replace").encode())
+    if repaired != event:
         with contextlib.suppress(ValueError, RecursionError):
-            return whole, decode(whole)
+            return repaired, decode(repaired)
     raise UpstreamError(f"The model server sent what is no {what}: {error}.", code="upstream_malformed") from None

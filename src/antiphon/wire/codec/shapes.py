@@ -1,4 +1,4 @@
-"""How JSON is read into a type, found out once from its annotations."""
+"""How JSON is read into a wire type: for each annotation, a reader by JSON kind, built once and cached."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -39,7 +39,7 @@ def _json_kind(raw: bytes) -> str:
 
 
 def _integer_json(raw: bytes) -> bytes | None:
-    """A number such as `16.0` as the integer that it is, to JSON as to JSON Schema; None for any other."""
+    """A number such as `16.0` as an integer, which it is in JSON Schema; None if it has a fraction."""
     number = msgspec.json.decode(raw, type=float)
     return b"%d" % number if number.is_integer() else None
 
@@ -55,11 +55,19 @@ _Read = Callable[[bytes, str], Any]
 _Readers = dict[str, _Read]
 
 
-class _Shape(NamedTuple):
+class Shape(NamedTuple):
+    """What an annotation allows: a reader for each JSON kind, and a phrase for errors that names them all."""
+
     readers: _Readers
     phrase: str
 
     def read(self, raw: bytes, path: str) -> Any:
+        """
+        The value of `raw`, one JSON value without white space around it.
+
+        Raises:
+            ClientError: it is of another kind, or has a wrong value.
+        """
         kind = _json_kind(raw)
         if kind == "decimal" and kind not in self.readers and "integer" in self.readers and (whole := _integer_json(raw)) is not None:
             kind, raw = "integer", whole
@@ -69,8 +77,8 @@ class _Shape(NamedTuple):
 
 
 @cache
-def shape_for(annotation: Any) -> _Shape:
-    """What an annotation of a wire type allows."""
+def shape_for(annotation: Any) -> Shape:
+    """The shape of an annotation of a wire type."""
     alternatives = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
     objects = tuple(each for each in alternatives if isinstance(each, type) and issubclass(each, Wire) and each is not Nothing)
     readers: _Readers = {"object": partial(_read_object, objects)} if objects else {}
@@ -78,16 +86,16 @@ def shape_for(annotation: Any) -> _Shape:
     for each in alternatives:
         if each not in (*objects, UnsetType, Nothing):
             more, phrase = _plain_shape(each)
-            readers = more | readers  # what stands first is asked first
+            readers = more | readers  # the first alternative takes precedence
             phrases += [phrase] if phrase else []
-    return _Shape(readers, _join_phrases(phrases))
+    return Shape(readers, _join_phrases(phrases))
 
 
 def _join_phrases(phrases: list[str]) -> str:
     if len(phrases) < 2:
         return "".join(phrases)
     first, *others = phrases
-    # As the original says it: only the first has an article.
+    # As OpenAI's API words it: only the first has an article.
     bare = [other.removeprefix("one of ").removeprefix("an ").removeprefix("a ") for other in others]
     return " or ".join([f"one of {first.removeprefix('one of ')}", *bare])
 
@@ -180,7 +188,7 @@ _decode_members = msgspec.json.Decoder(list[Raw]).decode
 _decode_fields = msgspec.json.Decoder(dict[str, Raw]).decode
 
 
-def _read_array(decoder: msgspec.json.Decoder[list[Any]], member: _Shape, meta: Meta, raw: bytes, path: str) -> list[Any]:
+def _read_array(decoder: msgspec.json.Decoder[list[Any]], member: Shape, meta: Meta, raw: bytes, path: str) -> list[Any]:
     with suppress(msgspec.ValidationError):
         return decoder.decode(raw)
     members = _decode_members(raw)
@@ -188,7 +196,7 @@ def _read_array(decoder: msgspec.json.Decoder[list[Any]], member: _Shape, meta: 
     return [member.read(bytes(each), f"{path}[{index}]") for index, each in enumerate(members)]
 
 
-def _read_map(key: Any, value: _Shape, meta: Meta, raw: bytes, path: str) -> dict[str, Any]:
+def _read_map(key: Any, value: Shape, meta: Meta, raw: bytes, path: str) -> dict[str, Any]:
     fields = _decode_fields(raw)
     if meta.max_length is not None and len(fields) > meta.max_length:
         raise errors.too_many_properties(path, meta.max_length, len(fields))
@@ -241,13 +249,14 @@ def _kinds_by_alias(kinds: tuple[type[Wire], ...]) -> dict[str, type[Wire]]:
 class _Field(NamedTuple):
     name: str
     wire_name: str
-    shape: _Shape
-    required: bool
+    shape: Shape
+    is_required: bool
     null_is_absent: bool
 
 
 @cache
-def _struct_fields(kind: type[Wire]) -> tuple[_Field, ...]:
+def struct_fields(kind: type[Wire]) -> tuple[_Field, ...]:
+    """The fields of a wire type, but for `extra`."""
     hints = get_type_hints(kind, include_extras=True)
     return tuple(
         _Field(each.name, each.encode_name, shape, each.required, _null_is_absent(kind, each, shape))
@@ -257,26 +266,26 @@ def _struct_fields(kind: type[Wire]) -> tuple[_Field, ...]:
     )
 
 
-def _null_is_absent(kind: type[Wire], field: msgspec.structs.FieldInfo, shape: _Shape) -> bool:
-    # A null where there is a default stands for it: `annotations` is never null.
+def _null_is_absent(kind: type[Wire], field: msgspec.structs.FieldInfo, shape: Shape) -> bool:
+    # Null means the default where there is one: `annotations` is never null.
     return not field.required and (field.default is not UNSET or (kind.null_is_absent and "null" not in shape.readers))
 
 
 def _read_fields(kind: type[Wire], fields: dict[str, Raw], path: str) -> Wire:
-    read: dict[str, Any] = {}
-    left = dict(fields)
+    values: dict[str, Any] = {}
+    unknown = dict(fields)
     if kind.__struct_config__.tag:
-        left.pop("type", None)
-    for field in _struct_fields(kind):
-        place = _join_path(path, field.wire_name)
-        if field.wire_name not in left:
-            if field.required:
-                raise errors.missing_parameter(place)
+        unknown.pop("type", None)
+    for field in struct_fields(kind):
+        field_path = _join_path(path, field.wire_name)
+        if field.wire_name not in unknown:
+            if field.is_required:
+                raise errors.missing_parameter(field_path)
             continue
-        raw = bytes(left.pop(field.wire_name))
+        raw = bytes(unknown.pop(field.wire_name))
         if raw == b"null" and field.null_is_absent:
             continue
-        read[field.name] = field.shape.read(raw, place)
+        values[field.name] = field.shape.read(raw, field_path)
     if kind.null_is_absent:
-        left = {name: value for name, value in left.items() if bytes(value) != b"null"}
-    return kind(**read, extra=Extra(left)) if left else kind(**read)
+        unknown = {name: value for name, value in unknown.items() if bytes(value) != b"null"}
+    return kind(**values, extra=Extra(unknown)) if unknown else kind(**values)

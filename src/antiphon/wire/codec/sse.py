@@ -1,12 +1,27 @@
 """
 Server-sent events, read: bytes as they arrive to the data of each event.
 
-Only `data` is kept; names, ids and comments are passed over. An event that its stream doesn't finish is not one.
+Only `data` counts; names, ids and comments are passed over. An event that its stream doesn't finish is not one, unless `end` is called.
+
+This is on the path of every token. Nearly every event of a model's stream is one line, `data: {...}`, and comes whole and alone in one
+read, so that is what the fast path takes. Everything else (comments, other fields, several lines, other line ends) takes the slow one.
 
 Source: https://html.spec.whatwg.org/multipage/server-sent-events.html#event-stream-interpretation
 """
 
+DONE = b"[DONE]"
+"""Data of the last event of a stream, by OpenAI's convention."""
+
 _BOM = b"\xef\xbb\xbf"
+_DATA = b"data: "
+_LF = 10
+
+
+class EventTooLarge(ValueError):
+    """An event is larger than the limit; the rest of its stream can't be read."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        super().__init__(f"an event larger than {limit_bytes} bytes")
 
 
 class SseParser:
@@ -14,58 +29,83 @@ class SseParser:
     Reads one stream, however it is cut into pieces.
 
     Args:
-        limit_bytes: the most that one event, or one line, may take.
+        limit_bytes: the largest event that is put together from several pieces, with its field names.
     """
 
-    def __init__(self, limit_bytes: int = 1 << 20) -> None:
+    def __init__(self, limit_bytes: int = 8 << 20) -> None:
         self._limit_bytes = limit_bytes
-        self._remainder = b""
-        self._is_after_cr = False
         self._has_begun = False
-        self._lines: list[bytes] = []
-        self._size_bytes = 0
+        self._is_after_cr = False
+        self._pending_pieces: list[bytes] = []
+        self._pending_bytes = 0
 
-    def feed(self, chunk: bytes) -> list[bytes]:
+    def feed(self, piece: bytes) -> list[bytes]:
         """
         The data of every event that ends in `piece`.
 
         Raises:
-            ValueError: an event is larger than the limit; the stream is of no more use.
+            EventTooLarge: an event is larger than the limit.
         """
-        *lines, self._remainder = (self._remainder + self._normalize_line_ends(chunk)).split(b"\n")
-        if not self._has_begun and (lines or len(self._remainder) >= len(_BOM)):
+        if self._has_begun and not self._pending_pieces and piece.startswith(_DATA):
+            end = piece.find(b"\n")
+            if end == len(piece) - 2 and piece[-1] == _LF:
+                return [piece[6:end]]
+        return self._feed_slowly(piece) if piece else []
+
+    def end(self) -> list[bytes]:
+        """The data of an event at the very end, without the empty line that should follow: some servers leave it out."""
+        last = b"".join(self._pending_pieces)
+        self._pending_pieces.clear()
+        return [_event_data(last)] if _has_data(last) else []
+
+    def _feed_slowly(self, piece: bytes) -> list[bytes]:
+        if self._is_after_cr or b"\r" in piece:
+            piece = self._normalize_line_ends(piece)
+        if b"\n" not in piece:
+            # It ends nothing; set aside, so that a large event in many pieces is not copied with each of them.
+            self._buffer(piece)
+            return []
+        piece = self._join_pending(piece)
+        *blocks, rest = piece.split(b"\n\n")
+        if len(piece) > self._limit_bytes and any(len(block) > self._limit_bytes for block in blocks):
+            raise EventTooLarge(self._limit_bytes)
+        if rest:
+            self._buffer(rest)
+        return [
+            block[6:] if block.startswith(_DATA) and block.find(b"\n") < 0 else _event_data(block)
+            for block in blocks
+            if block.startswith(_DATA) or _has_data(block)
+        ]
+
+    def _normalize_line_ends(self, piece: bytes) -> bytes:
+        """The piece with LF for every line end. A CR ends a line at once; the LF that may follow in the next piece is dropped."""
+        if self._is_after_cr and piece.startswith(b"\n"):
+            piece = piece[1:]
+        self._is_after_cr = piece.endswith(b"\r")
+        return piece.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+
+    def _join_pending(self, piece: bytes) -> bytes:
+        if self._pending_pieces:
+            piece = b"".join([*self._pending_pieces, piece])
+            self._pending_pieces.clear()
+            self._pending_bytes = 0
+        if not self._has_begun:
             self._has_begun = True
-            if lines:
-                lines[0] = lines[0].removeprefix(_BOM)
-            else:
-                self._remainder = self._remainder.removeprefix(_BOM)
-        ended = [event for line in lines if (event := self._parse_line(line)) is not None]
-        self._check_size(len(self._remainder))
-        return ended
+            piece = piece.removeprefix(_BOM)
+        return piece
 
-    def _normalize_line_ends(self, chunk: bytes) -> bytes:
-        """The piece with all its line ends as LF; a CR at the end of the last piece was one already."""
-        if self._is_after_cr and chunk.startswith(b"\n"):
-            chunk, self._is_after_cr = chunk[1:], False
-        if chunk:
-            self._is_after_cr = chunk.endswith(b"\r")
-        return chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n") if b"\r" in chunk else chunk
+    def _buffer(self, rest: bytes) -> None:
+        self._pending_pieces.append(rest)
+        self._pending_bytes += len(rest)
+        if self._pending_bytes > self._limit_bytes:
+            raise EventTooLarge(self._limit_bytes)
 
-    def _parse_line(self, line: bytes) -> bytes | None:
-        if not line:
-            return self._end_event()
-        field, _, value = line.partition(b":")
-        if field == b"data":
-            value = value.removeprefix(b" ")
-            self._check_size(len(value))
-            self._size_bytes += len(value) + 1
-            self._lines.append(value)
-        return None
 
-    def _end_event(self) -> bytes | None:
-        lines, self._lines, self._size_bytes = self._lines, [], 0
-        return b"\n".join(lines) if lines else None
+def _has_data(block: bytes) -> bool:
+    """Whether any line is a `data` field: without one, a block is no event."""
+    return any(line.partition(b":")[0] == b"data" for line in block.split(b"\n"))
 
-    def _check_size(self, more_bytes: int) -> None:
-        if self._size_bytes + more_bytes > self._limit_bytes:
-            raise ValueError(f"a server-sent event is larger than {self._limit_bytes} bytes")
+
+def _event_data(block: bytes) -> bytes:
+    lines = (line.partition(b":") for line in block.split(b"\n"))
+    return b"\n".join(value.removeprefix(b" ") for field, _, value in lines if field == b"data")

@@ -1,12 +1,12 @@
 r"""
-What every wire type is made of.
+The base of every wire type.
 
-A field that is absent is `UNSET`, one that is null is `None`. What a type does not know is kept in `extra` and written again where
-it was, so that a newer client and a newer upstream can talk through this version. An object of an unknown type is `Unknown`.
+A field that is absent is `UNSET`, one that is null is `None`. Fields unknown to a type are kept in `extra` and encoded again where they
+were, so that a newer client and a newer upstream can talk through this version. An object of an unknown type is `Unknown`.
 
-How `extra` gets back into its object: msgspec has no flattening, so the field is written as a marker, `"\x7fextra":0,`, followed by
-the kept fields; `encode` cuts the markers out. The usual object pays for this with one search for a byte. Inside a JSON string a
-quote is escaped, so that no text can be mistaken for a marker; a field that somebody names like one is lost, and nothing else.
+How `extra` gets back into its object: msgspec has no flattening, so the field is encoded as a marker, `"\x7fextra":0,`, followed by
+the unknown fields; `encode` cuts the markers out. For the usual object this costs one search for a byte. A quote inside a JSON string is
+escaped, so no text can look like a marker; a field that a client names like one is lost, and nothing else.
 """
 
 from collections.abc import Iterator, Mapping
@@ -17,6 +17,9 @@ from msgspec import UNSET, Raw, Struct, UnsetType, field
 
 T = TypeVar("T")
 
+JsonDict: TypeAlias = dict[str, Any]
+"""A JSON object as plain values."""
+
 Maybe: TypeAlias = T | UnsetType | None
 """A field that may be absent or null."""
 
@@ -26,7 +29,7 @@ Opt: TypeAlias = T | UnsetType
 
 class Extra(Mapping[str, Any]):
     """
-    Fields that this version has no name for: a mapping of plain values, kept to the digit as they came.
+    Fields unknown to this version: a mapping of plain values, whose JSON is kept exactly, numbers included.
 
     Args:
         fields: plain values, or JSON as `msgspec.Raw`.
@@ -56,14 +59,14 @@ class Extra(Mapping[str, Any]):
 
 
 def _compact_json(value: Any) -> Raw:
-    # On one line: a server-sent event ends at a line break.
-    json = msgspec.json.format(msgspec.json.encode(value), indent=-1)
-    msgspec.json.decode(json)  # what was skipped over, unread, may yet be no JSON
-    return Raw(json)
+    # On one line: a line break would end a server-sent event.
+    compact = msgspec.json.format(msgspec.json.encode(value), indent=-1)
+    msgspec.json.decode(compact)  # `Raw` was skipped unread, and may be invalid JSON
+    return Raw(compact)
 
 
 EXTRA_NAME = "\x7fextra"
-"""What `extra` is called in what `ENCODER` writes; no field of any protocol."""
+"""The name of `extra` in what `ENCODER` writes; no protocol has such a field."""
 
 
 class Wire(Struct, kw_only=True, forbid_unknown_fields=True, gc=False):
@@ -88,7 +91,7 @@ class Wire(Struct, kw_only=True, forbid_unknown_fields=True, gc=False):
 
 
 class Tagged(Wire, kw_only=True, tag_field="type"):
-    """An object that says by its `type` what it is."""
+    """An object with a `type`."""
 
     @property
     def type(self) -> str:
@@ -97,7 +100,7 @@ class Tagged(Wire, kw_only=True, tag_field="type"):
 
 
 class Unknown(Tagged, kw_only=True, tag="\x7funknown"):
-    """An object of a type that this version does not know, all of it in `extra`."""
+    """An object whose `type` is unknown to this version; all of it is in `extra`."""
 
     extra: Extra = field(name=EXTRA_NAME)
 
@@ -113,14 +116,14 @@ class Unknown(Tagged, kw_only=True, tag="\x7funknown"):
 
 
 class Nothing(Tagged, kw_only=True, tag="\x7fnothing"):
-    """No object is one of these."""
+    """Stands for no object: see `Typed`."""
 
 
 if TYPE_CHECKING:
     Typed: TypeAlias = T
 else:
     Typed = T | Nothing
-    """An object that must say its `type`, where only one is possible: msgspec asks for it in unions alone."""
+    """An object that must have its `type` though only one is possible: msgspec requires the tag only in unions."""
 
 
 def _encode_extra(value: Any) -> Raw:
@@ -130,13 +133,13 @@ def _encode_extra(value: Any) -> Raw:
 
 
 ENCODER = msgspec.json.Encoder(enc_hook=_encode_extra)
-"""Writes wire types; what it writes is JSON once `without_markers` has seen it."""
+"""Encodes wire types, with markers: `strip_markers` makes it JSON."""
 
 MARKER_BYTE = 0x7F
-"""The byte that what `ENCODER` wrote is searched for: it is in every marker, and in hardly any text."""
+"""A byte in every marker, and in hardly any text: without it there are no markers to strip."""
 
 
-# Each takes one whole member out of an object, so that JSON stays JSON whatever a client may have sent.
+# Each removes one whole member of an object, so JSON stays JSON whatever a client has sent.
 _MARKERS = (
     (b'"\x7fextra":0,', b""),
     (b',"\x7fextra":0}', b"}"),
@@ -146,13 +149,13 @@ _MARKERS = (
 
 
 def strip_markers(encoded_json: bytes) -> bytes:
-    """JSON, from what `ENCODER` wrote."""
+    """JSON, from the output of `ENCODER`."""
     for marker, rest in _MARKERS:
         encoded_json = encoded_json.replace(marker, rest)
     return encoded_json
 
 
 def encode(value: Any) -> bytes:
-    """JSON of wire types, and of lists and dicts of them; on one line."""
-    written = ENCODER.encode(value)
-    return strip_markers(written) if MARKER_BYTE in written else written
+    """Wire types, or lists and dicts of them, as JSON on one line."""
+    encoded = ENCODER.encode(value)
+    return strip_markers(encoded) if MARKER_BYTE in encoded else encoded

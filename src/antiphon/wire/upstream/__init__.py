@@ -1,1 +1,1 @@
-"""What model servers upstream send and take, read more tolerantly than what clients send."""
+"""What upstream model servers send and take, read more leniently than what clients send."""

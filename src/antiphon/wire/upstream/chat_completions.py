@@ -1,17 +1,14 @@
 """
-Chat completions as servers stream them: only the fields that something is made of, and all of them lenient.
+Chat completions as servers stream them: only the fields that are used, all of them lenient.
 
 No two servers send the same chunk. What is null in one is absent in the next, and what one calls `reasoning` another calls
-`reasoning_content`. So nothing here is required, and what has several shapes is left as it came.
+`reasoning_content`. So no field is required, and those of several shapes stay untyped.
 """
 
 from typing import Any
 
 import msgspec
 from msgspec import Struct
-
-DONE = b"[DONE]"
-"""What stands in place of a chunk at the end of a stream."""
 
 
 class Function(Struct, gc=False):
@@ -22,7 +19,7 @@ class Function(Struct, gc=False):
 
 
 class ToolCall(Struct, gc=False):
-    """Part of the `index`-th call of an answer."""
+    """Part of the `index`-th call of a response."""
 
     index: int | None = None
     id: str | None = None
@@ -31,12 +28,12 @@ class ToolCall(Struct, gc=False):
 
 class Delta(Struct, gc=False):
     """
-    More of the answer, or the whole message where the server did not stream.
+    More of the message, or all of it where the server did not stream.
 
     Attributes:
         content: text; from some servers a list of typed parts.
-        reasoning: text; objects are seen, and mean nothing here.
-        function_call: the form that calls had before there could be several.
+        reasoning: text; some servers send objects, which are ignored.
+        function_call: the old form of calls, from before `tool_calls`.
     """
 
     content: str | list[Any] | None = None
@@ -49,7 +46,7 @@ class Delta(Struct, gc=False):
 
 
 class TopLogprob(Struct, gc=False):
-    """A token that might have been, and how likely it was; None where JSON has no number for it, as of what is impossible."""
+    """An alternative token; `logprob` is None if it is minus infinity, for which JSON has no number."""
 
     token: str
     logprob: float | None = None
@@ -57,7 +54,7 @@ class TopLogprob(Struct, gc=False):
 
 
 class TokenLogprob(TopLogprob, gc=False):
-    """The token that was, and those that might have been."""
+    """The generated token, with its alternatives."""
 
     top_logprobs: list[TopLogprob] | None = None
 
@@ -69,7 +66,7 @@ class Logprobs(Struct, gc=False):
 
 
 class Choice(Struct, gc=False):
-    """One of the answers; only the first is ever asked for."""
+    """One of `n` answers; only one is ever requested."""
 
     index: int | None = 0
     delta: Delta | None = None
@@ -79,19 +76,19 @@ class Choice(Struct, gc=False):
 
 
 class PromptDetails(Struct, gc=False):
-    """What became of the input tokens."""
+    """Input tokens by kind."""
 
     cached_tokens: float | None = None
 
 
 class CompletionDetails(Struct, gc=False):
-    """What the output tokens were."""
+    """Output tokens by kind."""
 
     reasoning_tokens: float | None = None
 
 
 class Usage(Struct, gc=False):
-    """Tokens counted; in some languages all numbers have a fraction."""
+    """Token counts; floats, as some servers send `12.0`."""
 
     prompt_tokens: float | None = None
     completion_tokens: float | None = None
@@ -101,7 +98,7 @@ class Usage(Struct, gc=False):
 
 
 class Chunk(Struct, gc=False):
-    """One event of a stream; `error` is what came instead of the rest."""
+    """One event of a stream; `error` comes instead of the rest."""
 
     choices: list[Choice] | None = None
     usage: Usage | None = None
@@ -109,22 +106,22 @@ class Chunk(Struct, gc=False):
 
 
 class ListedModel(Struct, gc=False):
-    """A model that a server has; who owns it tells what server it is."""
+    """A model of a server; `owned_by` tells the kind of server."""
 
     id: str = ""
     owned_by: str | None = None
 
 
 class ModelList(Struct, gc=False):
-    """Answer to `GET /models`; no models are null to some servers."""
+    """Response to `GET /models`; some servers send null for an empty list."""
 
     data: list[ListedModel] | None = None
 
 
-# On the way of every token, therefore without a function around them.
+# On the path of every token, so without a function around them.
 
 decode_chunk = msgspec.json.Decoder(Chunk).decode
-"""The chunk in an event's data; raises `msgspec.DecodeError` when it is none."""
+"""Decodes an event's data; raises `msgspec.DecodeError`."""
 
 decode_models = msgspec.json.Decoder(ModelList).decode
-"""The models in a body; raises `msgspec.DecodeError` when there are none."""
+"""Decodes a response to `GET /models`; raises `msgspec.DecodeError`."""

@@ -1,8 +1,8 @@
 """
-What MiniCPM-o workers are told and say: the protocol between a gateway and a worker, or the model's server behind one.
+The protocol between a MiniCPM-o gateway and a worker, or the model's server behind one.
 
-Two implementations are in use, one in Python and one in C++ (`llama-omni-server`), which agree on the frames and not on their order. Sound
-is float32 in base64, the low byte first: 16 kHz to the worker, 24 kHz from it. What comes is read leniently: no two versions say the same.
+Two implementations are in use, one in Python and one in C++ (`llama-omni-server`), which agree on the messages and not on their order.
+Audio is float32 in base64, little-endian: 16 kHz to the worker, 24 kHz from it. What comes is read leniently: versions differ.
 """
 
 from typing import Any, Literal
@@ -11,21 +11,21 @@ import msgspec
 from msgspec import Struct, field
 
 Mode = Literal["turn_based", "full_duplex"]
-"""How a session goes: question by question, or all the time."""
+"""Turn by turn, or full duplex."""
 
 INPUT_RATE_HZ = 16_000
 OUTPUT_RATE_HZ = 24_000
 
 
 class _MessagePart(Struct, kw_only=True, omit_defaults=True, gc=False):
-    """Part of a message; what is as it is by default is left out."""
+    """Part of a message; fields with their default are left out."""
 
 
 # To the worker
 
 
 class VoiceReferences(_MessagePart):
-    """Voices, as sound: whose the model is to take for its own, and whose it speaks with."""
+    """Recordings of voices: for the language model, and for the speech that is synthesised."""
 
     ref_audio_base64: bytes | None = None
     tts_ref_audio_base64: bytes | None = None
@@ -33,11 +33,11 @@ class VoiceReferences(_MessagePart):
 
 class SessionPayload(_MessagePart):
     """
-    How a session is to be.
+    Settings of a session.
 
     Attributes:
-        use_tts: whether the model speaks; said always, as a worker takes an hour of silence for yes.
-        config: settings of the model that speaks all the time.
+        use_tts: the model speaks. No default, so it is always sent: without it a worker assumes yes.
+        config: settings of the full-duplex model.
     """
 
     mode: Mode
@@ -48,13 +48,13 @@ class SessionPayload(_MessagePart):
 
 
 class SessionInit(_MessagePart, tag_field="type", tag="session.init"):
-    """Begin."""
+    """Begin a session."""
 
     payload: SessionPayload
 
 
 class DuplexInput(_MessagePart):
-    """A piece of what is heard and seen."""
+    """A piece of audio, with the video frames of its time."""
 
     audio: bytes
     video_frames: list[bytes] = field(default_factory=list)
@@ -64,25 +64,25 @@ class DuplexInput(_MessagePart):
 
 
 class Text(_MessagePart, tag_field="type", tag="text"):
-    """Words."""
+    """Text."""
 
     text: str
 
 
 class Image(_MessagePart, tag_field="type", tag="image"):
-    """A picture, base64."""
+    """An image, base64."""
 
     data: str
 
 
 class Audio(_MessagePart, tag_field="type", tag="audio"):
-    """Sound."""
+    """Audio."""
 
     data: bytes
 
 
 class Video(_MessagePart, tag_field="type", tag="video"):
-    """A film, base64."""
+    """A video, base64."""
 
     data: str
     stack_frames: int = 1
@@ -92,34 +92,34 @@ Content = Text | Image | Audio | Video
 
 
 class Message(Struct, kw_only=True, gc=False):
-    """What one side said."""
+    """One message of the conversation."""
 
     role: Literal["system", "user", "assistant"]
     content: str | list[Content]
 
 
 class Generation(_MessagePart):
-    """How the answer is made; what is left out is for the worker to choose."""
+    """Generation options; the worker has defaults for those left out."""
 
     max_new_tokens: int | None = None
     length_penalty: float | None = None
 
 
 class TtsOptions(_MessagePart):
-    """Whether the answer is spoken, and with whose voice."""
+    """Whether the response is spoken, and with which voice."""
 
     enabled: bool = False
     ref_audio_data: bytes | None = None
 
 
 class ImageOptions(_MessagePart):
-    """Into how many pieces a picture may be cut."""
+    """Into how many slices an image may be cut."""
 
     max_slice_nums: int = 1
 
 
 class ChatInput(_MessagePart):
-    """All that was said so far, to be answered."""
+    """The conversation so far, to be answered."""
 
     messages: list[Message]
     streaming: bool
@@ -133,13 +133,13 @@ class ChatInput(_MessagePart):
 
 
 class InputAppend(_MessagePart, tag_field="type", tag="input.append"):
-    """Hear this, or answer it."""
+    """Input: more audio in full duplex, or a conversation to answer."""
 
     input: DuplexInput | ChatInput
 
 
 class SessionClose(_MessagePart, tag_field="type", tag="session.close"):
-    """Let the session end; for workers only: the server behind one takes it for a breach, and is asked over HTTP."""
+    """End the session. For workers only: to the model's server it is a protocol error; that one is stopped over HTTP."""
 
     reason: str = "user_stop"
 
@@ -148,7 +148,7 @@ class SessionClose(_MessagePart, tag_field="type", tag="session.close"):
 
 
 class TokenDetails(Struct, gc=False):
-    """What kinds of tokens there were."""
+    """Tokens by kind."""
 
     text_tokens: int = 0
     audio_tokens: int = 0
@@ -166,13 +166,13 @@ class Usage(Struct, gc=False):
 
 class BackendEvent(Struct, gc=False):
     """
-    A message of a worker, whichever it is.
+    A message of a worker, of any type.
 
     Attributes:
         type: `session.created`, `response.output.delta`, `response.done`, `session.closed` or `error`.
         kind: of a delta: `listen`, `text` or `audio`.
-        text: of a delta what is new, of `response.done` all of it.
-        diagnostic: why a session was closed, for the operator.
+        text: of a delta the new text, of `response.done` all of it.
+        diagnostic: why the session was closed, for the operator.
     """
 
     type: str
@@ -190,12 +190,12 @@ class BackendEvent(Struct, gc=False):
 
 class Health(Struct, gc=False):
     """
-    Answer to `GET /health`, whoever gives it.
+    Response to `GET /health`, of a worker or a model's server.
 
     Attributes:
         status: `ready` or `loading` of the Python server, `ok` of the C++ one, `healthy` of a worker.
-        worker_status: what it does: `idle`, `loading`, `error`, else it is busy; the C++ server doesn't say.
-        engine: `comni` is the C++ server.
+        worker_status: `idle`, `loading` or `error`; anything else means busy. The C++ server doesn't send it.
+        engine: `comni` for the C++ server.
     """
 
     status: str = ""
@@ -206,10 +206,10 @@ class Health(Struct, gc=False):
 
 
 decode_event = msgspec.json.Decoder(BackendEvent).decode
-"""The message in a frame; raises `msgspec.DecodeError` or `UnicodeDecodeError` where there is none."""
+"""Decodes a frame; raises `msgspec.DecodeError` or `UnicodeDecodeError`."""
 
 decode_health = msgspec.json.Decoder(Health).decode
-"""The health in a body; raises as `decode_said` does."""
+"""Decodes a response to `GET /health`; raises as `decode_event` does."""
 
 encode = msgspec.json.Encoder().encode
-"""A message as a frame."""
+"""Encodes a message as a frame."""

@@ -1,8 +1,8 @@
 """
-The Responses API as servers stream it: only the fields that something is made of, and all of them lenient.
+The Responses API as servers stream it: only the fields that are used, all of them lenient.
 
-What `wire.responses_events` reads is what the original sends. Other servers leave out ids and indexes, add fields of their own or give
-null where a text belongs, so nothing here is required, and what has several shapes is left as it came.
+`wire.responses.events` has what OpenAI sends. Other servers leave out ids and indexes, add fields of their own, or send null for a text. So
+no field is required, and those of several shapes stay untyped.
 """
 
 from typing import Any
@@ -12,19 +12,16 @@ from msgspec import Raw, Struct
 
 from antiphon.wire.upstream.chat_completions import TokenLogprob
 
-DONE = b"[DONE]"
-"""What some servers send in place of an event at the end of a stream."""
-
 
 class Event(Struct, gc=False):
     """
-    One event of a stream, whatever its type; or, with `object`, a whole response where the server did not stream.
+    One event of a stream, of any type; or, with `object`, a whole response where the server did not stream.
 
     Attributes:
-        delta: text; objects are seen, and mean nothing here.
+        delta: text; some servers send objects, which are ignored.
         arguments: JSON text, from some servers the object itself.
         error: an object or a text; flat errors have `code`, `message` and `param` instead.
-        response: read by `decode_response` where it matters.
+        response: decoded by `decode_response` when the stream ends.
     """
 
     type: str = ""
@@ -51,20 +48,20 @@ class Event(Struct, gc=False):
 
 
 class InputDetails(Struct, gc=False):
-    """What became of the input tokens."""
+    """Input tokens by kind."""
 
     cached_tokens: float | None = None
     cache_write_tokens: float | None = None
 
 
 class OutputDetails(Struct, gc=False):
-    """What the output tokens were."""
+    """Output tokens by kind."""
 
     reasoning_tokens: float | None = None
 
 
 class Usage(Struct, gc=False):
-    """Tokens counted; in some languages all numbers have a fraction."""
+    """Token counts; floats, as some servers send `12.0`."""
 
     input_tokens: float | None = None
     output_tokens: float | None = None
@@ -73,7 +70,7 @@ class Usage(Struct, gc=False):
 
 
 class Incomplete(Struct, gc=False):
-    """Why a response is not whole."""
+    """Why a response is incomplete."""
 
     reason: str | None = None
 
@@ -88,13 +85,13 @@ class Response(Struct, gc=False):
     output: list[Any] | None = None
 
 
-# On the way of every token, therefore without a function around it.
+# On the path of every token, so without a function around it.
 
 decode_event = msgspec.json.Decoder(Event).decode
-"""The event in some data; raises `msgspec.DecodeError` when it is none."""
+"""Decodes an event's data; raises `msgspec.DecodeError`."""
 
 decode_response = msgspec.json.Decoder(Response).decode
-"""The response in a body; raises `msgspec.DecodeError` when it is none."""
+"""Decodes a response object; raises `msgspec.DecodeError`."""
 
 decode_fields = msgspec.json.Decoder(dict[str, Any]).decode
-"""All that an event has, as plain values."""
+"""Decodes all fields of an event as plain values."""

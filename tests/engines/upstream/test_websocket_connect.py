@@ -8,10 +8,10 @@ import socket
 import pytest
 from picows import WSListener
 
-from antiphon.engines.upstream.dialling import connect_websocket
+from antiphon.engines.upstream.websocket import connect_websocket
 from support.engines.upstreams import run
 
-LOG = logging.getLogger("antiphon.tests.dialling")
+LOG = logging.getLogger("antiphon.tests.websocket")
 
 
 def opening(port, patience_s=20.0, host="127.0.0.1"):
@@ -38,9 +38,9 @@ def test_a_handshake_that_is_called_off_leaves_no_connection():
     async def play():
         async with mute() as (port, asked, left):
             async with asyncio.TaskGroup() as tasks:
-                dialling = tasks.create_task(opening(port))
+                opening_task = tasks.create_task(opening(port))
                 await asked.wait()
-                dialling.cancel()
+                opening_task.cancel()
             await left.wait()
 
     run(play())
@@ -72,9 +72,9 @@ def test_the_next_address_is_tried_when_the_first_refuses(monkeypatch):
 
             monkeypatch.setattr(loop, "getaddrinfo", found)
             async with asyncio.TaskGroup() as tasks:
-                dialling = tasks.create_task(opening(port, host="two.test"))
+                opening_task = tasks.create_task(opening(port, host="two.test"))
                 await asked.wait()
-                dialling.cancel()
+                opening_task.cancel()
 
     run(play())
 
