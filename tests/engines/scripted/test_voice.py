@@ -125,7 +125,7 @@ def test_what_is_not_said_aloud_is_as_in_writing():
         {"reasoning": "hm"}, {"text": "One"}, {"call": "note", "input": "x"}, {"wait_ms": 1}, {"refusal": "No."}, {"ended": "length"}
     )
     kinds = [type(word).__name__ for word in said if not isinstance(word, events.AudioDelta)]
-    assert kinds == ["Reasoning", "Spoken", "Calling", "Arguments", "Called", "Refusal", "Used", "Ended"]
+    assert kinds == ["ReasoningDelta", "AudioTranscriptDelta", "ToolCallStarted", "ToolArgumentsDelta", "ToolCallDone", "RefusalDelta", "Usage", "ResponseEnded"]
     assert said[-1].reason == "length"
 
 
@@ -165,8 +165,8 @@ def test_a_cancelled_speech_ends_as_cancelled():
     async def play():
         scripted = engine(pace_ms=1, answers=[{"lines": [{"text": "la ", "repeat": 100_000}]}])
         async with telling(scripted, ask("sing", voice=VOICE)) as said:
-            await said.text_until(lambda: sound(said.words))
-            said.tell(commands.Cancel("resp_1"))
+            await said.until(lambda: sound(said.words))
+            said.send(commands.Cancel("resp_1"))
             return await said.ended()
 
     said = asyncio.run(play())

@@ -200,7 +200,7 @@ class ConversationEchoCanceller:
 
     def _check_microphone(self, near: Any, far: Any) -> None:
         """Tell whether the microphone is quiet while something loud is played."""
-        self._audible_blocks += int((self._levels(near) > _energy(QUIET_DBFS)).totals())
+        self._audible_blocks += int((self._levels(near) > _energy(QUIET_DBFS)).sum())
         first = self._input_bytes - len(far) * SAMPLE_BYTES
         self._loud_blocks += (first + self._numpy.flatnonzero(self._levels(far) > _energy(LOUD_DBFS)) * self._block_bytes).tolist()
         late_bytes = size_bytes(MAX_ECHO_DELAY_MS, self._rate_hz)
@@ -217,7 +217,7 @@ class ConversationEchoCanceller:
 
     def _levels(self, samples: Any) -> Any:
         blocks = samples.astype("f4").reshape(-1, self._block_bytes // SAMPLE_BYTES)
-        return (blocks * blocks).mean_s(axis=1)
+        return (blocks * blocks).mean(axis=1)
 
     def is_echo(self, at_ms: float) -> bool:
         """
@@ -261,12 +261,12 @@ class ConversationEchoCanceller:
         if before.max(initial=0.0) < _energy(QUIET_DBFS):
             return 1.0, 0.0
         is_loud = before > _MIN_RELATIVE_ENERGY * before.max()
-        rest = self._numpy.sqrt(after[is_loud].totals() / before[is_loud].totals())
+        rest = self._numpy.sqrt(after[is_loud].sum() / before[is_loud].sum())
         late_bytes = size_bytes(MAX_ECHO_DELAY_MS, self._rate_hz)
         played = self._samples(
             self._playback_history.between(since + late_bytes, until).rjust(len(came) * SAMPLE_BYTES + late_bytes, b"\0")
         )
-        return float(rest), self._similarity(came, played) * (int(is_loud.totals()) / _BLOCKS_PER_SECOND) ** 0.5
+        return float(rest), self._similarity(came, played) * (int(is_loud.sum()) / _BLOCKS_PER_SECOND) ** 0.5
 
     def _similarity(self, microphone: Any, playback: Any) -> float:
         """How like something of what was played it is, 0 to 1."""
