@@ -1,5 +1,5 @@
 """
-The contracts of the parts of speech: an `Ear` writes down what is said, a `Mouth` says what is written.
+The contracts of the parts of speech: an `Transcriber` writes down what is said, a `Synthesizer` says what is written.
 
 Parts are shared by all sessions. What they take long for is done in threads or processes of their own; nothing here blocks the event loop.
 """
@@ -41,7 +41,7 @@ class Transcript(Struct, frozen=True, kw_only=True):
     tokens: int = 0
 
 
-class Ear(Protocol):
+class Transcriber(Protocol):
     """
     Speech to text.
 
@@ -79,14 +79,14 @@ class Ear(Protocol):
         What is said in a stretch of sound; cancelling it stops the work.
 
         Args:
-            pcm: s16le mono at `HEARING_RATE_HZ`, whole.
+            pcm: s16le mono at `INPUT_RATE_HZ`, whole.
 
         Raises:
             ApiError: it could not be done.
         """
 
 
-class Piece(Struct, frozen=True):
+class AudioChunk(Struct, frozen=True):
     """
     A piece of speech.
 
@@ -99,7 +99,7 @@ class Piece(Struct, frozen=True):
     text: str
 
 
-class Mouth(Protocol):
+class Synthesizer(Protocol):
     """
     Text to speech.
 
@@ -122,7 +122,7 @@ class Mouth(Protocol):
     async def stop(self) -> None:
         """Let go of everything; idempotent."""
 
-    def synthesize(self, text: str, voice: str | None = None, speed: float = 1.0) -> AsyncIterator[Piece]:
+    def synthesize(self, text: str, voice: str | None = None, speed: float = 1.0) -> AsyncIterator[AudioChunk]:
         """
         Speak a clause or a sentence, in pieces of about a word where the words' places are known; closing the iterator stops the work.
 

@@ -138,7 +138,12 @@ def test_calls_stand_behind_what_is_said_before_them_and_an_answer_may_be_nothin
     puppet = Puppet()
     session = talked(scenario, puppet)
     kinds = {id: [type(word).__name__ for word in session.told.words if word.id == id] for id in ("resp_1", "resp_2")}
-    assert kinds["resp_1"] == ["AudioTranscriptDelta", "AudioDelta"] * 3 + ["ToolCallStarted", "ToolArgumentsDelta", "ToolCallDone", "ResponseEnded"]
+    assert kinds["resp_1"] == ["AudioTranscriptDelta", "AudioDelta"] * 3 + [
+        "ToolCallStarted",
+        "ToolArgumentsDelta",
+        "ToolCallDone",
+        "ResponseEnded",
+    ]
     assert kinds["resp_2"] == ["ToolCallStarted", "ToolArgumentsDelta", "ToolCallDone", "ResponseEnded"]
 
 

@@ -125,7 +125,16 @@ def test_what_is_not_said_aloud_is_as_in_writing():
         {"reasoning": "hm"}, {"text": "One"}, {"call": "note", "input": "x"}, {"wait_ms": 1}, {"refusal": "No."}, {"ended": "length"}
     )
     kinds = [type(word).__name__ for word in said if not isinstance(word, events.AudioDelta)]
-    assert kinds == ["ReasoningDelta", "AudioTranscriptDelta", "ToolCallStarted", "ToolArgumentsDelta", "ToolCallDone", "RefusalDelta", "Usage", "ResponseEnded"]
+    assert kinds == [
+        "ReasoningDelta",
+        "AudioTranscriptDelta",
+        "ToolCallStarted",
+        "ToolArgumentsDelta",
+        "ToolCallDone",
+        "RefusalDelta",
+        "Usage",
+        "ResponseEnded",
+    ]
     assert said[-1].reason == "length"
 
 

@@ -17,7 +17,7 @@ from antiphon.server.app import build
 from antiphon.server.processes.run import HttpServer
 from antiphon.server.transport import logs
 from antiphon.server.transport.listener import base_url, open_listener
-from antiphon.speech.base import INPUT_RATE_HZ, Piece, TimedText, Transcript
+from antiphon.speech.base import INPUT_RATE_HZ, AudioChunk, TimedText, Transcript
 from antiphon.speech.stt.options import check_options
 from support.server.scripted_server import SCRIPT, configured
 
@@ -101,11 +101,11 @@ class Mouth:
                 self.waits.set()
                 try:
                     while True:
-                        yield Piece(tone(1000, self.rate_hz), "la ")
+                        yield AudioChunk(tone(1000, self.rate_hz), "la ")
                         await asyncio.sleep(0)
                 finally:
                     self.closed += 1
-            yield Piece(tone(WORD_MS / speed, self.rate_hz), word + " ")
+            yield AudioChunk(tone(WORD_MS / speed, self.rate_hz), word + " ")
 
 
 def tone(ms, rate_hz, hz=220):

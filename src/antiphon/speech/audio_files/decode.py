@@ -65,7 +65,7 @@ class AudioFileReader:
 
     def read(self) -> bytes:
         """
-        The next piece, s16le at `HEARING_RATE_HZ`; empty at the end.
+        The next piece, s16le at `INPUT_RATE_HZ`; empty at the end.
 
         Raises:
             ClientError: the file is longer than may be, or can't be read to its end.
@@ -150,7 +150,7 @@ class AudioFiles:
 
     async def decode(self, file: bytes) -> AsyncIterator[bytes]:
         """
-        The sound in a file, in pieces: s16le mono at `HEARING_RATE_HZ`.
+        The sound in a file, in pieces: s16le mono at `INPUT_RATE_HZ`.
 
         Raises:
             ApiError: a `ClientError` where the file can't be read, is too long or too short; or too much is read already.

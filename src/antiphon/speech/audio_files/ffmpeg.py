@@ -43,7 +43,7 @@ def detect_format(file: bytes) -> str | None:
 
 def decode(file: bytes, file_format: str, check_format: Callable[[int, int], None]) -> Iterator[bytes]:
     """
-    The sound in a file, a frame at a time: s16le mono at `HEARING_RATE_HZ`.
+    The sound in a file, a frame at a time: s16le mono at `INPUT_RATE_HZ`.
 
     Args:
         check: raises a `ClientError` for a rate and a number of channels that sound may not have; asked of every frame.

@@ -34,7 +34,7 @@ def available_kinds() -> tuple[str, ...]:
 
 class NoiseReducer:
     """
-    One stream of sound at `HEARING_RATE_HZ`, made less noisy.
+    One stream of sound at `INPUT_RATE_HZ`, made less noisy.
 
     Raises:
         ClientError: there is no such kind.

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from antiphon.audio import SAMPLE_BYTES, duration_ms
 from antiphon.engine_api.options import Transcription
-from antiphon.speech.base import INPUT_RATE_HZ, Ear, TimedText, Transcript
+from antiphon.speech.base import INPUT_RATE_HZ, TimedText, Transcriber, Transcript
 from antiphon.speech.stt.segmenting import MAX_SEGMENT_S, cut_at_silence, float_samples
 
 MAX_TIMED_SEGMENT_S = 28.0
@@ -46,12 +46,12 @@ class TranscriptChunk(Struct, frozen=True):
         return TimedText(segment.text, self.start_s + segment.start_s, self.start_s + segment.end_s)
 
 
-async def transcribe_long(transcriber: Ear, audio: AsyncIterator[bytes], options: Transcription) -> AsyncIterator[TranscriptChunk]:
+async def transcribe_long(transcriber: Transcriber, audio: AsyncIterator[bytes], options: Transcription) -> AsyncIterator[TranscriptChunk]:
     """
     What is said in a recording, stretch by stretch; closing the iterator stops the work.
 
     Args:
-        sound: s16le at `HEARING_RATE_HZ`, in pieces of any length.
+        sound: s16le at `INPUT_RATE_HZ`, in pieces of any length.
 
     Raises:
         ApiError: as the ear's, and the sound's.
@@ -72,7 +72,7 @@ async def transcribe_long(transcriber: Ear, audio: AsyncIterator[bytes], options
         yield await _transcribe_chunk(transcriber, held, options, start_s)
 
 
-async def _transcribe_chunk(transcriber: Ear, pcm: bytes, options: Transcription, start_s: float) -> TranscriptChunk:
+async def _transcribe_chunk(transcriber: Transcriber, pcm: bytes, options: Transcription, start_s: float) -> TranscriptChunk:
     transcript = await transcriber.transcribe(pcm, options)
     return TranscriptChunk(transcript, start_s, start_s + duration_ms(len(pcm), INPUT_RATE_HZ) / 1000)
 

@@ -20,7 +20,7 @@ from msgspec import Struct, structs
 from antiphon.audio import SAMPLE_BYTES, duration_ms, size_bytes
 from antiphon.engine_api.options import Transcription
 from antiphon.errors import ApiError
-from antiphon.speech.base import INPUT_RATE_HZ, Ear, TimedText, Transcript
+from antiphon.speech.base import INPUT_RATE_HZ, TimedText, Transcriber, Transcript
 from antiphon.speech.stt.hallucination import Evidence, remove_hallucinations
 from antiphon.speech.stt.segmenting import MAX_SEGMENT_S, cut_at_silence, float_samples
 
@@ -139,7 +139,7 @@ class PartialTranscriber:
     """
 
     def __init__(
-        self, transcriber: Ear, options: Transcription, on_text: Callable[[str], None], policy: PartialsPolicy | None = None
+        self, transcriber: Transcriber, options: Transcription, on_text: Callable[[str], None], policy: PartialsPolicy | None = None
     ) -> None:
         self._transcriber = transcriber
         self._options = options
@@ -172,7 +172,7 @@ class PartialTranscriber:
         The turn goes on.
 
         Args:
-            pcm: s16le mono at `HEARING_RATE_HZ`, whole samples.
+            pcm: s16le mono at `INPUT_RATE_HZ`, whole samples.
         """
         self._audio += pcm
         self._audio_arrived.set()

@@ -4,13 +4,13 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from typing import cast
 
-from antiphon.speech.base import Mouth, Piece
+from antiphon.speech.base import AudioChunk, Synthesizer
 from antiphon.speech.text.speakable import TextNormalizer
 
 
 async def synthesize_clause(
-    synthesizer: Mouth, clause: str, normalizer: TextNormalizer, voice: str | None = None, speed: float = 1.0
-) -> AsyncIterator[Piece]:
+    synthesizer: Synthesizer, clause: str, normalizer: TextNormalizer, voice: str | None = None, speed: float = 1.0
+) -> AsyncIterator[AudioChunk]:
     """
     A piece of an answer, as `clauses` cuts it, spoken; closing the iterator stops the work.
 
@@ -25,9 +25,9 @@ async def synthesize_clause(
     """
     saying = normalizer.normalize(clause)
     if saying.spoken_text:
-        heard = cast(AsyncGenerator[Piece, None], synthesizer.synthesize(saying.spoken_text, voice, speed))
+        heard = cast(AsyncGenerator[AudioChunk, None], synthesizer.synthesize(saying.spoken_text, voice, speed))
         async with aclosing(heard):
             async for said in heard:
-                yield Piece(said.pcm, saying.consume(said.text))
+                yield AudioChunk(said.pcm, saying.consume(said.text))
     if rest := saying.drain():
-        yield Piece(b"", rest)
+        yield AudioChunk(b"", rest)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from antiphon.audio import SAMPLE_BYTES
 from antiphon.errors import invalid_value
-from antiphon.speech.base import Piece
+from antiphon.speech.base import AudioChunk
 from antiphon.speech.text.clauses import split_sentences
 from antiphon.speech.tts.link import StartVoice, SynthesisDone
 from antiphon.speech.tts.process import VoiceLimits, VoiceProcess
@@ -70,7 +70,7 @@ class ProcessSynthesizer:
         """End it; idempotent."""
         await self.process.stop()
 
-    async def synthesize(self, text: str, voice: str | None = None, speed: float = 1.0) -> AsyncIterator[Piece]:
+    async def synthesize(self, text: str, voice: str | None = None, speed: float = 1.0) -> AsyncIterator[AudioChunk]:
         """
         Speak, in pieces of a word; closing the iterator stops the work.
 
@@ -84,9 +84,9 @@ class ProcessSynthesizer:
                     yield piece
 
 
-def _audio_chunks(result: SynthesisDone) -> Iterator[Piece]:
+def _audio_chunks(result: SynthesisDone) -> Iterator[AudioChunk]:
     at = 0
     for word in result.words:
         end = at + word.samples * SAMPLE_BYTES
-        yield Piece(result.pcm[at:end], word.text)
+        yield AudioChunk(result.pcm[at:end], word.text)
         at = end

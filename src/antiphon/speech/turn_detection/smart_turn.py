@@ -70,7 +70,7 @@ class SmartTurn:
         How likely the turn is complete, 0 to 1; None where too many ask at once, or it is not there.
 
         Args:
-            pcm: the turn so far with the silence after it, s16le mono at `HEARING_RATE_HZ`; its last 8 s count.
+            pcm: the turn so far with the silence after it, s16le mono at `INPUT_RATE_HZ`; its last 8 s count.
         """
         if self._pending_count >= MAX_PENDING or self._model is None:
             return None
@@ -93,7 +93,7 @@ def log_mel_features(pcm: bytes) -> FloatArray:
     The log-mel spectrogram of the last 8 s, after silence where there is less.
 
     Args:
-        pcm: s16le mono at `HEARING_RATE_HZ`.
+        pcm: s16le mono at `INPUT_RATE_HZ`.
 
     Returns:
         `BANDS` rows of `FRAMES`, one every 10 ms.

@@ -200,7 +200,7 @@ class VadStream:
         The sound goes on.
 
         Args:
-            pcm: s16le mono at `HEARING_RATE_HZ`, whole samples, any number of them.
+            pcm: s16le mono at `INPUT_RATE_HZ`, whole samples, any number of them.
         """
         waited = self.has_frames
         sound = self._remainder + pcm
