@@ -15,10 +15,9 @@ from msgspec import Struct
 from antiphon.audio import wav_file
 from antiphon.engine_api.options import Transcription
 from antiphon.errors import ServerError, UpstreamError, shorten
-from antiphon.speech.base import INPUT_RATE_HZ, TimedText, Transcript
+from antiphon.speech.base import INPUT_RATE_HZ, TimedText, Transcript, check_options, primary_subtag
 from antiphon.speech.http import error_from_response, map_exceptions, new_session, overloaded_error
 from antiphon.speech.stt.hallucination import Evidence, remove_hallucinations
-from antiphon.speech.stt.options import check_options, primary_subtag
 from antiphon.speech.stt.segmenting import collect_evidence, float_samples
 
 SERVER_NAME = "transcription server"
