@@ -127,7 +127,8 @@ class Synthesizer(Protocol):
 
     def synthesize(self, text: str, voice: str | None = None, speed: float = 1.0) -> AsyncIterator[AudioChunk]:
         """
-        Speak a clause or a sentence, in chunks of about a word if the times of words are known; closing the iterator stops the work.
+        Speak a clause or a sentence, in chunks of about a word if the times of words are known; closing the iterator
+        stops the work.
 
         Raises:
             ApiError: it failed; a `ClientError` for an unknown voice names those it has.

@@ -1,9 +1,11 @@
 """
-Turn detection, speech to text and text to speech around any text engine, or only the first two around one that takes speech turn by turn.
+Turn detection, speech to text and text to speech around any text engine, or only the first two around one that takes
+speech turn by turn.
 
-A turn is detected and transcribed, the inner engine answers it, and the answer is spoken clause by clause. An engine that hears speech
-gets the audio of the turn, and one that speaks says its answer itself. A pause that may end a turn already starts the transcript and a
-speculative answer: it is held back until the session requests it, and dropped if the person goes on speaking.
+A turn is detected and transcribed, the inner engine answers it, and the answer is spoken clause by clause. An engine
+that hears speech gets the audio of the turn, and one that speaks says its answer itself. A pause that may end a turn
+already starts the transcript and a speculative answer: it is held back until the session requests it, and dropped if
+the person goes on speaking.
 
 `docs/reference/engine-cascade.md` describes what it does and how it is set.
 """

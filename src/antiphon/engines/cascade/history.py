@@ -1,7 +1,8 @@
 """
 A conversation's history as text, for an engine that can't hear: transcripts in place of audio.
 
-The speech input knows the transcripts of its own turns. Audio that the client sent as an item is transcribed when it is first needed.
+The speech input knows the transcripts of its own turns. Audio that the client sent as an item is transcribed when it is
+first needed.
 """
 
 import asyncio

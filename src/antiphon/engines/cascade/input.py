@@ -1,8 +1,9 @@
 """
 The speech input of one conversation: audio to turns, and turns to transcripts.
 
-What is found in the audio is delivered on the loop's next iteration. A command that comes before that was sent without knowledge of it:
-`commit` and `clear` take back turns that the session has not been told of, so that no audio is in two turns, or in none.
+What is found in the audio is delivered on the loop's next iteration. A command that comes before that was sent without
+knowledge of it: `commit` and `clear` take back turns that the session has not been told of, so that no audio is in two
+turns, or in none.
 """
 
 import asyncio

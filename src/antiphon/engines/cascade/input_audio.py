@@ -1,5 +1,6 @@
 """
-A client's audio as transcribers take it: mono at 16 kHz, with noise reduction if configured; the most recent part is kept.
+A client's audio as transcribers take it: mono at 16 kHz, with noise reduction if configured; the most recent part is
+kept.
 
 Times are milliseconds of all the audio that arrived.
 """

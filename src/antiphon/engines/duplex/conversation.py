@@ -1,12 +1,12 @@
 """
 A full-duplex conversation with a turn-taking engine: who speaks, who listens, and what is sent when.
 
-The person has priority. Speech during an answer, or while one is made, cuts it short, and so does `ForceListen`; the part that was not
-played is not remembered. A finished turn is answered. For every chunk of input during which nothing is said, `Listening` is delivered,
-after everything that was said.
+The person has priority. Speech during an answer, or while one is made, cuts it short, and so does `ForceListen`; the
+part that was not played is not remembered. A finished turn is answered. For every chunk of input during which nothing
+is said, `Listening` is delivered, after everything that was said.
 
-The clock is the input audio; of the chunk in which an answer begins, only what came after that. While no audio arrives, because a
-microphone is off or the network stalls, the loop's clock counts.
+The clock is the input audio; of the chunk in which an answer begins, only what came after that. While no audio arrives,
+because a microphone is off or the network stalls, the loop's clock counts.
 """
 
 import asyncio

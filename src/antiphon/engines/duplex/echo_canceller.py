@@ -1,14 +1,16 @@
 """
 The echo of an answer, in the sound that a client sends while it plays that answer.
 
-A loudspeaker is heard by the microphone beside it, and an engine that hears its own voice takes it for somebody who interrupts it. What is
-played is known here, so it can be taken out: by WebRTC's canceller, which browsers use, too. It finds out by itself how late the echo is,
-up to half a second, and how loud, and leaves whoever speaks meanwhile as they are.
+A loudspeaker is heard by the microphone beside it, and an engine that hears its own voice takes it for somebody who
+interrupts it. What is played is known here, so it can be taken out: by WebRTC's canceller, which browsers use, too. It
+finds out by itself how late the echo is, up to half a second, and how loud, and leaves whoever speaks meanwhile as they
+are.
 
-Where there is no echo, because somebody wears a headset, the canceller takes their voice for one, for seconds. So nothing is taken out
-until an echo was taken for speech, which is told by how like what was played it is. At the first word of a first answer that may be known
-only after the answer was cut short; then it is begun again. Where the microphone is quiet while an answer is played there is no echo, and
-where what the canceller takes out is like nothing that was played, there is none any more.
+Where there is no echo, because somebody wears a headset, the canceller takes their voice for one, for seconds. So
+nothing is taken out until an echo was taken for speech, which is told by how like what was played it is. At the first
+word of a first answer that may be known only after the answer was cut short; then it is begun again. Where the
+microphone is quiet while an answer is played there is no echo, and where what the canceller takes out is like nothing
+that was played, there is none any more.
 """
 
 from collections.abc import Callable
@@ -38,8 +40,9 @@ MAX_ECHO_RESIDUAL = 0.3
 
 ECHO_SIMILARITY, NO_ECHO_SIMILARITY = 0.14, 0.06
 """
-How like what was played an echo is, and what surely is none, where a second of it was heard; more for less, by its square root. Of voices
-of others one in 200 is as like, and half are less so than the other; of echoes in bare rooms nine of ten are more so than the first.
+How like what was played an echo is, and what surely is none, where a second of it was heard; more for less, by its
+square root. Of voices of others one in 200 is as like, and half are less so than the other; of echoes in bare rooms
+nine of ten are more so than the first.
 """
 
 MIN_PEAK_DISTANCE_MS, MAX_SECOND_PEAK = 30, 0.8
@@ -67,7 +70,8 @@ _MAX_STRAY_BLOCKS = 5
 
 def new_echo_canceller(rate_hz: int, voice_hz: int) -> "ConversationEchoCanceller | None":
     """
-    Takes the echo out of one conversation; None where that can't be done: the extra `speech` is not installed, or at that rate.
+    Takes the echo out of one conversation; None where that can't be done: the extra `speech` is not installed, or at
+    that rate.
 
     Args:
         rate_hz: of what the client sends.

@@ -54,8 +54,8 @@ _VALIDATORS: Mapping[str, Callable[[object], bool]] = {
     "tts_enabled": _is_flag,
 }
 """
-The known options and their valid values. `length_penalty` is not among them: in full-duplex models it weighs going on against listening,
-and text servers use it for something else, or refuse it.
+The known options and their valid values. `length_penalty` is not among them: in full-duplex models it weighs going on
+against listening, and text servers use it for something else, or refuse it.
 """
 
 

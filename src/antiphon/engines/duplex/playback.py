@@ -1,10 +1,10 @@
 """
 One answer in full duplex: what was sent, what is held back, and how much was played.
 
-Speech is made faster than it is played, and a client can't be asked to return audio. So audio leaves at the pace of the conversation's
-clock, the input audio: never more than the lead is sent ahead. Text stands before the audio it belongs to and leaves with it. The answer
-is over when all of it was played, and a little later for the delays of networks and players: speech before that cuts it short, and when
-its end is sent there is nothing left to play.
+Speech is made faster than it is played, and a client can't be asked to return audio. So audio leaves at the pace of the
+conversation's clock, the input audio: never more than the lead is sent ahead. Text stands before the audio it belongs
+to and leaves with it. The answer is over when all of it was played, and a little later for the delays of networks and
+players: speech before that cuts it short, and when its end is sent there is nothing left to play.
 """
 
 from collections import deque
@@ -17,8 +17,8 @@ MAX_PENDING_AUDIO_MS = 300_000
 """The most audio that is held back; the rest of a longer answer is cut."""
 
 PLAYBACK_DELAY_MS = 300
-"""How long after its last audio could have been played an answer is over: the delay of networks and players. Many clients drop audio that
-they have not played by then."""
+"""How long after its last audio could have been played an answer is over: the delay of networks and players. Many
+clients drop audio that they have not played by then."""
 
 TerminalEvent = engine_events.ResponseEnded | engine_events.ResponseFailed
 

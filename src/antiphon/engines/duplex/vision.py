@@ -1,8 +1,8 @@
 """
 Images for a turn-taking engine: it gets them if it can see, else the text that OCR finds in them.
 
-OCR takes most of a second on one core, so the process reads one image at a time, the newest, and only while someone speaks who may ask
-about it. An image that looks like the one before is not read again.
+OCR takes most of a second on one core, so the process reads one image at a time, the newest, and only while someone
+speaks who may ask about it. An image that looks like the one before is not read again.
 """
 
 import asyncio

@@ -72,7 +72,8 @@ def response_steps(
     answer: ScriptAnswer | None = None,
 ) -> Iterator[events.EngineEvent | float]:
     """
-    The words of the answer as far as the limit on its tokens allows, and pauses in seconds, ending with the one word that ends it.
+    The words of the answer as far as the limit on its tokens allows, and pauses in seconds, ending with the one word
+    that ends it.
 
     Args:
         heard: what was said in the turns that were heard, by their ids.

@@ -1,8 +1,10 @@
 """
-Full duplex of a scripted engine: every piece of sound is answered in its turn, so that a script tells what comes when to the piece.
+Full duplex of a scripted engine: every piece of sound is answered in its turn, so that a script tells what comes when
+to the piece.
 
-What is said aloud takes as long as it sounds, and a pause as long as it lasts, of the time that the pieces are: a piece of a second
-gives the next second of an answer. What is written takes none, and the end comes when all that time has passed.
+What is said aloud takes as long as it sounds, and a pause as long as it lasts, of the time that the pieces are: a piece
+of a second gives the next second of an answer. What is written takes none, and the end comes when all that time has
+passed.
 """
 
 import asyncio

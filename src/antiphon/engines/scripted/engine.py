@@ -1,8 +1,8 @@
 """
 The engine that says what it is told, at the pace it is told: for tests, benchmarks and machines without a model.
 
-A script is a list of answers; the first whose `when` is found in the last turn is given. With no script it repeats what it was told.
-`docs/reference/engine-scripted.md` describes every key.
+A script is a list of answers; the first whose `when` is found in the last turn is given. With no script it repeats what
+it was told. `docs/reference/engine-scripted.md` describes every key.
 """
 
 import asyncio

@@ -1,8 +1,9 @@
 """
 The ears of a scripted engine: the clock of what is heard, the turns in it, and what they are heard as.
 
-Turns are looked for on the loop's next iteration, not within `tell`, so that a turn is found and told in one go: by what is committed or
-forgotten before that, the sound that waits is ended or dropped with the rest, as whoever says so knows of no turn in it.
+Turns are looked for on the loop's next iteration, not within `tell`, so that a turn is found and told in one go: by
+what is committed or forgotten before that, the sound that waits is ended or dropped with the rest, as whoever says so
+knows of no turn in it.
 """
 
 import asyncio

@@ -245,7 +245,8 @@ class Script(Struct, frozen=True, forbid_unknown_fields=True):
 
 def load_script(model: str, options: Mapping[str, Any], build_context: BuildContext) -> tuple[Script, Capabilities, ScriptedRecordings]:
     """
-    A script from the model's table in the configuration, what it claims to be able to do, and the recordings that it plays.
+    A script from the model's table in the configuration, what it claims to be able to do, and the recordings that it
+    plays.
 
     Raises:
         ServerError: the script or a recording can't be read, or it has a key that is no part of a script.

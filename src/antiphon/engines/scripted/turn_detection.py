@@ -1,7 +1,8 @@
 """
 Turn detection without a model: by the level of the sound, or by the script's clock.
 
-A gate is given all sound in order, and says where speech starts and where it is over. Places are samples of the conversation's clock.
+A gate is given all sound in order, and says where speech starts and where it is over. Places are samples of the
+conversation's clock.
 """
 
 from collections.abc import Sequence

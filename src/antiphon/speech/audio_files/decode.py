@@ -1,9 +1,9 @@
 """
-Recordings in files, read as an ear hears them: WAV, FLAC, MP3 and Ogg, and where PyAV is installed those of `av_files`, at any rate, of any
-depth, their channels mixed into one.
+Recordings in files, read as an ear hears them: WAV, FLAC, MP3 and Ogg, and where PyAV is installed those of `av_files`,
+at any rate, of any depth, their channels mixed into one.
 
-Files come from strangers. What a file is, is told by its first bytes and never by its name; what it says of its own length is not believed,
-and no more than two hours of it are read, a piece at a time.
+Files come from strangers. What a file is, is told by its first bytes and never by its name; what it says of its own
+length is not believed, and no more than two hours of it are read, a piece at a time.
 """
 
 import io
@@ -153,7 +153,8 @@ class AudioFiles:
         The sound in a file, in pieces: s16le mono at `INPUT_RATE_HZ`.
 
         Raises:
-            ApiError: a `ClientError` where the file can't be read, is too long or too short; or too much is read already.
+            ApiError: a `ClientError` where the file can't be read, is too long or too short; or too much is read
+                already.
         """
         recording = await self._threads.run(partial(AudioFileReader, file))
         size_bytes = 0

@@ -1,5 +1,6 @@
 """
-Files of sound, written as they are sent: what has left is never touched again, so that the first of it can be heard while the rest is made.
+Files of sound, written as they are sent: what has left is never touched again, so that the first of it can be heard
+while the rest is made.
 """
 
 import io
@@ -102,7 +103,8 @@ class _SoundfileEncoder:
 
 class _AppendOnlyFile(io.RawIOBase):
     """
-    A file that can be written only at its end: what is written over what has left is dropped. That is lengths, which may be missing.
+    A file that can be written only at its end: what is written over what has left is dropped. That is lengths, which
+    may be missing.
 
     Args:
         drop_bytes: at the beginning, which nobody is sent.

@@ -1,8 +1,10 @@
 """
-Files of sound in the formats of phones and browsers: MP4 and M4A, WebM, and AAC as a stream. They take FFmpeg, which PyAV brings.
+Files of sound in the formats of phones and browsers: MP4 and M4A, WebM, and AAC as a stream. They take FFmpeg, which
+PyAV brings.
 
-Files come from strangers: one is opened as what its first bytes say it is, as nothing else, and only its first track of sound is looked at.
-A track may be of few encodings, and of rates, channels and frames that sound really has: a frame of 20 bytes can say that it lasts a day.
+Files come from strangers: one is opened as what its first bytes say it is, as nothing else, and only its first track of
+sound is looked at. A track may be of few encodings, and of rates, channels and frames that sound really has: a frame of
+20 bytes can say that it lasts a day.
 """
 
 import importlib.util

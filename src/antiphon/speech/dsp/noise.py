@@ -1,8 +1,9 @@
 """
 Noise reduction: what fans, streets and lines add is made fainter, in streams of sound to be heard.
 
-The suppressor is WebRTC's, which browsers use: it learns the noise's spectrum in half a second and takes it off by up to 18 dB. The sound
-comes 6 ms late. It costs 0.8 ms for a second of sound. It helps against hiss and hum; voices in the background are no noise to it.
+The suppressor is WebRTC's, which browsers use: it learns the noise's spectrum in half a second and takes it off by up
+to 18 dB. The sound comes 6 ms late. It costs 0.8 ms for a second of sound. It helps against hiss and hum; voices in the
+background are no noise to it.
 """
 
 import importlib.util

@@ -1,10 +1,10 @@
 """
 Sound at another rate, in streams and whole.
 
-Two ways of libsoxr, both without audible loss. A *live* stream lags 10 to 15 ms where both rates are 16 kHz or more, up to 30 ms where one
-is 8 kHz; it costs some 13 us for 20 ms of sound, three times that from 44.1 or 48 kHz. One that isn't lags 37 to 115 ms and costs 5 us.
-What lags comes with `flush`, so for sound that is there whole, or that plays while more is made, the cheap way is as good. No samples are
-lost or gained, however long the stream.
+Two ways of libsoxr, both without audible loss. A *live* stream lags 10 to 15 ms where both rates are 16 kHz or more, up
+to 30 ms where one is 8 kHz; it costs some 13 us for 20 ms of sound, three times that from 44.1 or 48 kHz. One that
+isn't lags 37 to 115 ms and costs 5 us. What lags comes with `flush`, so for sound that is there whole, or that plays
+while more is made, the cheap way is as good. No samples are lost or gained, however long the stream.
 """
 
 import numpy as np
@@ -57,8 +57,8 @@ class Resampler:
         """
         What is left in the filters, once nothing but zeros has come for a while.
 
-        What fades in them becomes so small that a processor takes ten times as long to reckon with it: a microphone that is switched off
-        would cost more than one that is on.
+        What fades in them becomes so small that a processor takes ten times as long to reckon with it: a microphone
+        that is switched off would cost more than one that is on.
         """
         if samples.any():
             self._trailing_zeros = 0

@@ -1,8 +1,9 @@
 """
 Removes text that a speech model made up.
 
-Speech models always write something: "thanks for watching" in silence, the same words over and over in noise. The text is compared with
-what is known of the audio, and cut or dropped if the two don't fit. No rule may drop real speech: each states its margin.
+Speech models always write something: "thanks for watching" in silence, the same words over and over in noise. The text
+is compared with what is known of the audio, and cut or dropped if the two don't fit. No rule may drop real speech: each
+states its margin.
 """
 
 import re
@@ -30,8 +31,8 @@ LITTLE_SPEECH_S = 0.25
 
 MAX_LETTERS_PER_S = 36
 EXTRA_LETTERS, EXTRA_LETTERS_RAMP_S = 30, 0.5
-"""Fast talkers say 20 letters a second, auctioneers 30. The extra letters allow for audio that is cut close; audio as short as a word gets
-fewer."""
+"""Fast talkers say 20 letters a second, auctioneers 30. The extra letters allow for audio that is cut close; audio as
+short as a word gets fewer."""
 
 LETTERS_PER_IDEOGRAM = 4
 

@@ -1,5 +1,6 @@
 """
-Transcribes recordings of any length: cut at the quietest places into segments that a transcriber handles well, one after the other.
+Transcribes recordings of any length: cut at the quietest places into segments that a transcriber handles well, one
+after the other.
 
 So only one segment is in memory, and the first text is ready long before the end.
 """

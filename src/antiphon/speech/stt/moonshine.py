@@ -1,8 +1,9 @@
 """
 Moonshine, small models for English speech, run by onnxruntime.
 
-Their cost grows with the audio, which is not padded: a word takes 20 ms of processor time, a sentence of 7 s takes 130 ms. The encoder runs
-once over a segment, then the decoder once per token, greedily. A segment uses one core: a second one makes it no faster.
+Their cost grows with the audio, which is not padded: a word takes 20 ms of processor time, a sentence of 7 s takes 130
+ms. The encoder runs once over a segment, then the decoder once per token, greedily. A segment uses one core: a second
+one makes it no faster.
 
 Source: Jeffries et al., "Moonshine: Speech Recognition for Live Transcription and Voice Commands" (2024).
 """
@@ -156,7 +157,8 @@ def _read_vocabulary(blob: bytes) -> list[bytes]:
     The text of each token; empty for markers.
 
     Args:
-        blob: the tokens, each after its length: one byte, or two if the highest bit is set, where the second counts 128s.
+        blob: the tokens, each after its length: one byte, or two if the highest bit is set, where the second counts
+            128s.
     """
     pieces: list[bytes] = []
     offset = 0

@@ -1,8 +1,8 @@
 """
 Whisper, a model for speech in 99 languages, run by CTranslate2 through faster-whisper, the extra `whisper`.
 
-It processes 30 s at a time, however short the audio, so a word costs as much as a sentence. It estimates how likely nobody speaks, and
-where each word is.
+It processes 30 s at a time, however short the audio, so a word costs as much as a sentence. It estimates how likely
+nobody speaks, and where each word is.
 
 Source: Radford et al., "Robust Speech Recognition via Large-Scale Weak Supervision" (2022).
 """
