@@ -108,8 +108,8 @@ def test_a_recording_stands_beside_the_script_that_names_it(tmp_path):
     ("file", "named"),
     [
         (None, "can't be read"),
-        (b"RIFF", "no WAV file"),
-        (b"not sound at all, but long enough", "no WAV file"),
+        (b"RIFF", "playable WAV file"),
+        (b"not sound at all, but long enough", "playable WAV file"),
         (wav_file(b"abcd", 8_000).replace(b"\x01\x00\x01\x00", b"\x01\x00\x02\x00", 1), "not 16 bits mono"),
     ],
 )
