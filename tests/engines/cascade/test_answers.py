@@ -7,6 +7,7 @@ import pytest
 from antiphon.engine_api import commands, events, history as engine_history
 from antiphon.engine_api.engine import EngineOverrun
 from antiphon.engines.cascade.history import UNKNOWN_SPEECH_TEXT
+from antiphon.engines.cascade.output import MAX_QUEUED_ITEMS
 from antiphon.errors import ServerError
 from support.engines.cascades import LISTEN, RATE_HZ, UNREAD, VOICE, Ear, Mouth, Puppet, quiet, said, talked, text, used
 from support.engines.hearings import engine
@@ -292,3 +293,15 @@ def test_a_cascade_can_do_what_its_parts_can():
         assert abilities.voices == Mouth.voices
 
     talked(scenario, Puppet())
+
+
+def test_an_answer_that_is_much_longer_than_can_wait_is_ended():
+    async def scenario(session):
+        await session.hear(said("one"), PAUSE)
+        puppet.say(*[lambda id: events.ReasoningDelta(id, "hm")] * (MAX_QUEUED_ITEMS + 100), events.ResponseEnded)
+        await session.until(lambda: session.ends())
+
+    puppet = Puppet()
+    session = talked(scenario, puppet, UNREAD)
+    assert session.ends() == [events.ResponseEnded("resp_1", "length")]
+    assert len(session.words(events.ReasoningDelta)) == MAX_QUEUED_ITEMS

@@ -267,6 +267,21 @@ def test_an_engine_that_has_no_room_breaks_the_answer():
     assert (broke.id, broke.status, listening) == ("duplex_1", 503, LISTENING)
 
 
+def test_an_engine_may_answer_while_it_is_asked():
+    class Prompt(Puppet):
+        def send(self, word):
+            super().send(word)
+            if isinstance(word, commands.Respond):
+                self.say(text("Yes"), ended)
+
+    async def scenario(duet):
+        await duet.hear(TURN_END)
+        puppet.turn()
+
+    puppet = Prompt()
+    assert conversed(puppet, scenario).last == [LISTENING, events.TextDelta("duplex_1", "Yes"), ENDED, LISTENING]
+
+
 def test_an_engine_that_is_lost_is_told_as_it_is():
     async def scenario(_):
         puppet.deliver([events.EngineLost(code="backend_error", message="It died.")])

@@ -61,17 +61,17 @@ against listening, and text servers use it for something else, or refuse it.
 
 def parse_options(options: Mapping[str, Any], capabilities: Capabilities) -> DuplexOptions:
     """The options that an engine with these capabilities can honour; an invalid value counts as unknown."""
-    supported = {
+    valid_options = {
         name: value
         for name, value in options.items()
         if name in _VALIDATORS and _VALIDATORS[name](value) and _is_supported(name, capabilities)
     }
-    plain = {name: supported[name] for name in ("temperature", "top_p", "max_tokens") if name in supported}
+    plain = {name: valid_options[name] for name in ("temperature", "top_p", "max_tokens") if name in valid_options}
     return DuplexOptions(
-        sampling=Sampling(**plain, extra={"top_k": supported["top_k"]} if "top_k" in supported else {}),
-        is_text_only=not (supported.get("generate_audio", True) and supported.get("tts_enabled", True)),
-        force_listen_count=supported.get("force_listen_count", 0),
-        unknown=tuple(sorted(name for name in options if name not in supported)),
+        sampling=Sampling(**plain, extra={"top_k": valid_options["top_k"]} if "top_k" in valid_options else {}),
+        is_text_only=not (valid_options.get("generate_audio", True) and valid_options.get("tts_enabled", True)),
+        force_listen_count=valid_options.get("force_listen_count", 0),
+        unknown=tuple(sorted(name for name in options if name not in valid_options)),
     )
 
 

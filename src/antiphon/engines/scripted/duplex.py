@@ -1,10 +1,9 @@
 """
-Full duplex of a scripted engine: every piece of sound is answered in its turn, so that a script tells what comes when
-to the piece.
+Full duplex of a scripted engine: every chunk of input gets its part of the answer, so a script determines the output
+chunk by chunk.
 
-What is said aloud takes as long as it sounds, and a pause as long as it lasts, of the time that the pieces are: a piece
-of a second gives the next second of an answer. What is written takes none, and the end comes when all that time has
-passed.
+Spoken output takes as long as it sounds, and a pause as long as it lasts, of the time of the input: a chunk of a
+second gets the next second of an answer. Text takes no time, and the end comes when all that time has passed.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
 """
 An engine that answers from a script, at the script's pace: for tests, benchmarks and machines without a model.
 
-A script is a list of answers; the first whose `when` is found in the last turn is given. With no script it repeats what
-it was told. `docs/reference/engine-scripted.md` describes every key.
+A script is a list of answers; the first whose `when` matches the last turn is given. Without a script it repeats the
+input. `docs/reference/engine-scripted.md` describes every key.
 """
 
 import asyncio

@@ -267,8 +267,8 @@ def load_script(model: str, options: Mapping[str, Any], build_context: BuildCont
 
 def _capabilities(overrides: Mapping[str, Any]) -> Capabilities:
     """All capabilities, with the script's changes; an engine that can't listen has no full duplex."""
-    implied = {} if overrides.get("listens", True) else {"full_duplex": False, "sees": False}
-    return msgspec.convert(msgspec.to_builtins(ALL_CAPABILITIES) | implied | dict(overrides), Capabilities, strict=False)
+    defaults = {} if overrides.get("listens", True) else {"full_duplex": False, "sees": False}
+    return msgspec.convert(msgspec.to_builtins(ALL_CAPABILITIES) | defaults | dict(overrides), Capabilities, strict=False)
 
 
 def _check(script: Script) -> None:

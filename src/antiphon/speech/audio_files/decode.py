@@ -89,13 +89,13 @@ def _open(file: bytes) -> soundfile.SoundFile:
     if not _is_known_format(file):
         raise _unsupported_format_error()
     try:
-        opened = soundfile.SoundFile(io.BytesIO(_repair_length(file)))
+        audio_file = soundfile.SoundFile(io.BytesIO(_repair_length(file)))
     except soundfile.LibsndfileError:
         raise _corrupt_file_error() from None
-    if opened.format not in _CONTAINERS or opened.subtype not in _ENCODINGS:
+    if audio_file.format not in _CONTAINERS or audio_file.subtype not in _ENCODINGS:
         raise _unsupported_format_error()
-    _check_format(opened.samplerate, opened.channels)
-    return opened
+    _check_format(audio_file.samplerate, audio_file.channels)
+    return audio_file
 
 
 def _repair_length(file: bytes) -> bytes:

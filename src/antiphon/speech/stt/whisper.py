@@ -120,8 +120,8 @@ def _detect_language(model: "WhisperModel", samples: FloatSamples, candidates: S
     if len(candidates) < 2:
         return primary_subtag(candidates[0]) if candidates else None
     _, _, likelihoods = model.detect_language(samples)
-    allowed = {primary_subtag(candidate) for candidate in candidates}
-    return next((language for language, _ in sorted(likelihoods, key=lambda each: -each[1]) if language in allowed), None)
+    codes = {primary_subtag(candidate) for candidate in candidates}
+    return next((language for language, _ in sorted(likelihoods, key=lambda each: -each[1]) if language in codes), None)
 
 
 def _transcript(parts: "Sequence[Segment]", samples: FloatSamples, evidence: Evidence, language: str) -> Transcript:

@@ -104,9 +104,9 @@ def log_mel_features(pcm: bytes) -> FloatArray:
     samples[_CONTEXT_SAMPLES - len(tail) :] = tail / np.float32(32_768)
     samples -= samples.mean()
     samples /= np.sqrt(samples.var() + 1e-7)
-    extended = np.pad(samples, _WINDOW_SAMPLES // 2, mode="reflect")
+    signal = np.pad(samples, _WINDOW_SAMPLES // 2, mode="reflect")
     # As Whisper does, the last frame is left out, whose window is centred on the last sample.
-    windows = np.lib.stride_tricks.sliding_window_view(extended, _WINDOW_SAMPLES)[::_HOP_SAMPLES][:FRAMES]
+    windows = np.lib.stride_tricks.sliding_window_view(signal, _WINDOW_SAMPLES)[::_HOP_SAMPLES][:FRAMES]
     power = np.abs(np.fft.rfft(windows * _WINDOW)) ** 2
     bels: FloatArray = np.log10(np.maximum(_MEL_FILTERS @ power.T, _FLOOR))
     features: FloatArray = ((np.maximum(bels, bels.max() - 8) + 4) / 4).astype(np.float32)
