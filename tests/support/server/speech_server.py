@@ -17,8 +17,7 @@ from antiphon.server.app import build
 from antiphon.server.processes.run import HttpServer
 from antiphon.server.transport import logs
 from antiphon.server.transport.listener import base_url, open_listener
-from antiphon.speech.base import INPUT_RATE_HZ, AudioChunk, TimedText, Transcript
-from antiphon.speech.stt.options import check_options
+from antiphon.speech.base import INPUT_RATE_HZ, AudioChunk, TimedText, Transcript, check_options
 from support.server.scripted_server import SCRIPT, configured
 
 WORD_MS = 250
