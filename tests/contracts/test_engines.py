@@ -40,8 +40,8 @@ def test_every_answer_has_one_end_and_its_words_carry_its_id(name, options):
                 assert (await listener.end_of(id)).reason in ("stop", "length")
             for id in ("resp_1", "resp_2"):
                 said = [word for word in listener.words if word.id == id]
-                assert len(listener.word_ends(id)) == 1
-                assert said[-1] is listener.word_ends(id)[0], "the end comes last"
+                assert len(listener.ends(id)) == 1
+                assert said[-1] is listener.ends(id)[0], "the end comes last"
                 assert "".join(word.text for word in said if isinstance(word, events.TextDelta)).strip()
                 (used,) = (word for word in said if isinstance(word, events.Usage))
                 assert used.input_tokens > 0
@@ -58,14 +58,14 @@ def test_a_cancelled_answer_ends_as_cancelled_or_had_ended_before(name, options)
             tell(commands.Cancel("resp_1"))
             await listener.end_of("resp_1")
             tell(ask("resp_2"))
-            await listener.text_until(lambda words: any(word.id == "resp_2" for word in words))
+            await listener.until(lambda words: any(word.id == "resp_2" for word in words))
             tell(commands.Cancel("resp_2"))
             tell(commands.Cancel("resp_2"))
             tell(commands.Cancel("resp_never"))
             await listener.end_of("resp_2")
             tell(ask("resp_3"))
             assert (await listener.end_of("resp_3")).reason in ("stop", "length")
-            assert [len(listener.word_ends(id)) for id in ("resp_1", "resp_2", "resp_3", "resp_never")] == [1, 1, 1, 0]
+            assert [len(listener.ends(id)) for id in ("resp_1", "resp_2", "resp_3", "resp_never")] == [1, 1, 1, 0]
 
     with_engine(name, options, scenario)
 
@@ -101,7 +101,7 @@ def test_an_engine_that_stops_ends_what_it_was_saying(name, options):
     async def scenario(engine):
         async with conversing(engine) as (listener, _, tell):
             tell(ask("resp_1", sampling=Sampling(max_tokens=500)))
-            await listener.text_until(lambda words: words)
+            await listener.until(lambda words: words)
             await engine.stop()
             await listener.end_of("resp_1")
 
@@ -192,7 +192,7 @@ def test_turns_start_and_stop_in_order_and_each_is_transcribed_once(name, option
     async def scenario(listener, _, tell):
         tell(LISTEN)
         await say(tell, SILENCE, speech, SILENCE, speech, SILENCE)
-        await listener.text_until(lambda words: len(transcribed(words)) == 2)
+        await listener.until(lambda words: len(transcribed(words)) == 2)
         check_turns(listener.words)
         stopped = of(listener.words, events.SpeechStopped)
         assert transcribed(listener.words) == [word.id for word in stopped]
@@ -209,7 +209,7 @@ def test_several_turns_in_one_piece_of_sound_all_come_out(name, options, speech)
     async def scenario(listener, _, tell):
         tell(LISTEN)
         tell(commands.AppendAudio((speech + SILENCE) * 3))
-        await listener.text_until(lambda words: len(transcribed(words)) == 3)
+        await listener.until(lambda words: len(transcribed(words)) == 3)
         check_turns(listener.words)
         assert len(of(listener.words, events.SpeechStopped)) == 3
 
@@ -223,7 +223,7 @@ def test_a_turn_committed_by_hand_is_transcribed_under_the_id_it_was_given(name,
         for id in ("hand_1", "hand_2"):
             await say(tell, speech, SILENCE)
             tell(commands.CommitAudio(id))
-        await listener.text_until(lambda words: len(transcribed(words)) == 2)
+        await listener.until(lambda words: len(transcribed(words)) == 2)
         check_turns(listener.words)
         assert set(transcribed(listener.words)) == {"hand_1", "hand_2"}
         assert not of(listener.words, events.SpeechStarted, events.SpeechStopped)
@@ -236,12 +236,12 @@ def test_nothing_more_is_said_of_a_turn_that_was_forgotten(name, options, speech
     async def scenario(listener, _, tell):
         tell(LISTEN)
         await say(tell, speech)
-        await listener.text_until(lambda words: of(words, events.SpeechStarted))
+        await listener.until(lambda words: of(words, events.SpeechStarted))
         (started,) = of(listener.words, events.SpeechStarted)
         tell(commands.ClearAudio())
         count = len(listener.words)
         await say(tell, SILENCE, speech, SILENCE)
-        await listener.text_until(transcribed)
+        await listener.until(transcribed)
         check_turns(listener.words, dropped=(started.id,))
         assert started.id not in [word.id for word in listener.words[count:]]
 
@@ -253,11 +253,11 @@ def test_a_turn_that_was_committed_while_it_was_open_is_over_and_transcribed(nam
     async def scenario(listener, _, tell):
         tell(LISTEN)
         await say(tell, speech)
-        await listener.text_until(lambda words: of(words, events.SpeechStarted))
+        await listener.until(lambda words: of(words, events.SpeechStarted))
         (started,) = of(listener.words, events.SpeechStarted)
         tell(commands.CommitAudio(started.id))
         await say(tell, SILENCE, speech, SILENCE)
-        await listener.text_until(lambda words: len(transcribed(words)) == 2)
+        await listener.until(lambda words: len(transcribed(words)) == 2)
         check_turns(listener.words, dropped=(started.id,))
         assert [word.id for word in of(listener.words, events.SpeechStopped)] != [started.id]
         assert transcribed(listener.words)[0] == started.id
@@ -270,15 +270,15 @@ def test_a_turn_is_answered_aloud_with_one_end(name, options, speech):
     async def scenario(listener, _, tell):
         tell(LISTEN)
         await say(tell, speech, SILENCE)
-        await listener.text_until(lambda words: of(words, events.SpeechStopped))
+        await listener.until(lambda words: of(words, events.SpeechStopped))
         (stopped,) = of(listener.words, events.SpeechStopped)
         heard = history.Message("user", (history.SpeechPart(speech, RATE_HZ, stopped.id),))
         tell(commands.Respond(id="resp_1", history=(heard,), voice=VOICE))
         assert (await listener.end_of("resp_1")).reason == "stop"
         said = [word for word in listener.words if word.id == "resp_1"]
         check_spoken(said)
-        assert len(listener.word_ends("resp_1")) == 1
-        assert said[-1] is listener.word_ends("resp_1")[0]
+        assert len(listener.ends("resp_1")) == 1
+        assert said[-1] is listener.ends("resp_1")[0]
         (used,) = of(said, events.Usage)
         assert 0 < used.input_audio_tokens <= used.input_tokens
         assert 0 < used.output_audio_tokens <= used.output_tokens
@@ -291,14 +291,14 @@ def test_speech_that_is_cut_off_ends_once_while_the_next_turn_goes_on(name, opti
     async def scenario(listener, _, tell):
         tell(LISTEN)
         tell(ask("resp_1", voice=VOICE))
-        await listener.text_until(lambda words: of(words, events.AudioDelta))
+        await listener.until(lambda words: of(words, events.AudioDelta))
         await say(tell, speech)
-        await listener.text_until(lambda words: of(words, events.SpeechStarted))
+        await listener.until(lambda words: of(words, events.SpeechStarted))
         tell(commands.Cancel("resp_1"))
         await listener.end_of("resp_1")
         await say(tell, SILENCE)
-        await listener.text_until(transcribed)
-        assert len(listener.word_ends("resp_1")) == 1
+        await listener.until(transcribed)
+        assert len(listener.ends("resp_1")) == 1
         check_turns(listener.words)
 
     live(name, options, scenario)

@@ -52,7 +52,7 @@ def in_full_duplex(name, options, scenario, asked=None):
         assert engine.capabilities.full_duplex
         async with conversing(engine) as (listener, _, tell):
             tell(asked or commands.StartDuplex(instructions="Be brief."))
-            await listener.text_until(lambda words: words)
+            await listener.until(lambda words: words)
             assert isinstance(listener.words[0], events.DuplexStarted)
             await scenario(listener, tell)
         check(listener.words)
@@ -92,14 +92,14 @@ async def until(listener, tell, condition):
             await say(tell, SILENCE[:PIECE_BYTES])
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(0.01):
-                    await listener.text_until(lambda _: condition())
+                    await listener.until(lambda _: condition())
 
 
 @pytest.mark.parametrize(("name", "options", "speech"), CASES)
 def test_it_listens_to_every_piece_of_silence(name, options, speech):
     async def scenario(listener, tell):
         await say(tell, SILENCE)
-        await listener.text_until(lambda words: len(of(words, events.Listening)) == 10)
+        await listener.until(lambda words: len(of(words, events.Listening)) == 10)
 
     in_full_duplex(name, options, scenario)
 
@@ -155,7 +155,7 @@ def test_it_falls_silent_when_it_is_told_to_listen(name, options, speech):
         await until(listener, tell, lambda: of(listener.words, events.AudioDelta))
         tell(commands.ForceListen())
         await say(tell, SILENCE)
-        await listener.text_until(lambda words: of(words, *ENDS))
+        await listener.until(lambda words: of(words, *ENDS))
         assert [end.reason for end in of(listener.words, *ENDS)] == ["cancelled"]
 
     in_full_duplex(name, options, scenario)

@@ -1,1 +1,1 @@
-"""Ears and a voice: what turns sound into words and turns, and words into sound."""
+"""Speech to text, text to speech, and turn detection."""

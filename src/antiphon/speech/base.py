@@ -1,22 +1,24 @@
 """
-The contracts of the parts of speech: an `Ear` writes down what is said, a `Mouth` says what is written.
+The contracts of the speech components: a `Transcriber` turns speech into text, a `Synthesizer` text into speech.
 
-Parts are shared by all sessions. What they take long for is done in threads or processes of their own; nothing here blocks the event loop.
+All sessions share one of each. Slow work is done in threads or processes; nothing blocks the event loop.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
+from pathlib import Path
 from typing import Protocol
 
 from msgspec import Struct
 
 from antiphon.engine_api.options import Transcription
+from antiphon.errors import ServerError, quote_list, unsupported_parameter, unsupported_value
 
 INPUT_RATE_HZ = 16_000
-"""The rate of all sound that parts are given to hear."""
+"""The rate of all audio that is transcribed, or searched for speech."""
 
 
 class TimedText(Struct, frozen=True):
-    """A stretch of what was said; seconds from the beginning of the sound."""
+    """A segment or a word of a transcript; times in seconds from the beginning of the audio."""
 
     text: str
     start_s: float
@@ -28,10 +30,11 @@ class Transcript(Struct, frozen=True, kw_only=True):
     What was said.
 
     Attributes:
-        text: all of it; empty where nothing was said that makes sense.
-        segments: its stretches, where the model knows their times; `words` likewise, where their times were wished for.
-        language: the code of the language, where that is known.
-        tokens: how many the model made.
+        text: all of it; empty if nothing intelligible was said.
+        segments: empty if the model knows no times.
+        words: empty unless `Transcription.word_times` was requested.
+        language: its code, if known.
+        tokens: how many tokens the model produced.
     """
 
     text: str
@@ -41,13 +44,13 @@ class Transcript(Struct, frozen=True, kw_only=True):
     tokens: int = 0
 
 
-class Ear(Protocol):
+class Transcriber(Protocol):
     """
     Speech to text.
 
     Attributes:
-        languages: the codes of those that it understands; empty for any.
-        takes_prompt: whether a prompt and keywords make a difference to it.
+        languages: the codes of those it understands; empty for any.
+        takes_prompt: whether it uses a prompt and keywords.
         has_times: whether its transcripts have segments.
     """
 
@@ -64,48 +67,48 @@ class Ear(Protocol):
         """
 
     async def stop(self) -> None:
-        """Let go of everything; idempotent."""
+        """Release everything; idempotent."""
 
     def check_options(self, options: Transcription) -> None:
         """
-        Ask whether it can do what is wished.
+        Check whether it supports these options.
 
         Raises:
-            ClientError: it can't, naming the field.
+            ClientError: it doesn't; names the field.
         """
 
     async def transcribe(self, pcm: bytes, options: Transcription) -> Transcript:
         """
-        What is said in a stretch of sound; cancelling it stops the work.
+        The transcript of a piece of audio; cancelling stops the work.
 
         Args:
-            pcm: s16le mono at `HEARING_RATE_HZ`, whole.
+            pcm: s16le mono at `INPUT_RATE_HZ`, all of it.
 
         Raises:
-            ApiError: it could not be done.
+            ApiError: it could not be transcribed.
         """
 
 
-class Piece(Struct, frozen=True):
+class AudioChunk(Struct, frozen=True):
     """
-    A piece of speech.
+    A piece of synthesized speech.
 
     Attributes:
-        pcm: s16le mono at the mouth's rate.
-        text: the words that are heard in it, with the white space that follows them; all pieces together give the whole text.
+        pcm: s16le mono at the synthesizer's rate.
+        text: the words spoken in it, with the white space after them; all chunks together give the whole text.
     """
 
     pcm: bytes
     text: str
 
 
-class Mouth(Protocol):
+class Synthesizer(Protocol):
     """
     Text to speech.
 
     Attributes:
-        voices: the names of those it has; the first is its own choice.
-        rate_hz: of the sound that it makes.
+        voices: the names of its voices, the default first.
+        rate_hz: of its audio.
     """
 
     voices: tuple[str, ...]
@@ -120,12 +123,59 @@ class Mouth(Protocol):
         """
 
     async def stop(self) -> None:
-        """Let go of everything; idempotent."""
+        """Release everything; idempotent."""
 
-    def synthesize(self, text: str, voice: str | None = None, speed: float = 1.0) -> AsyncIterator[Piece]:
+    def synthesize(self, text: str, voice: str | None = None, speed: float = 1.0) -> AsyncIterator[AudioChunk]:
         """
-        Speak a clause or a sentence, in pieces of about a word where the words' places are known; closing the iterator stops the work.
+        Speak a clause or a sentence, in chunks of about a word if the times of words are known; closing the iterator
+        stops the work.
 
         Raises:
-            ApiError: it could not be done; a voice that it doesn't have is a `ClientError` that names those it has.
+            ApiError: it failed; a `ClientError` for an unknown voice names those it has.
         """
+
+
+def check_options(
+    options: Transcription, model: str, *, languages: Collection[str] = (), takes_prompt: bool = False, has_word_times: bool = False
+) -> None:
+    """
+    Refuse options that a model doesn't support and would otherwise ignore.
+
+    Args:
+        model: its name, for the message.
+        languages: the codes of those it understands; empty for any.
+
+    Raises:
+        ClientError: an option is not supported; names the field.
+    """
+    for language in options.languages:
+        if languages and primary_subtag(language) not in languages:
+            raise unsupported_value("language", language, model, languages)
+    unsupported = {
+        "prompt": bool(options.prompt) and not takes_prompt,
+        "keywords": bool(options.keywords) and not takes_prompt,
+        "logprobs": options.logprobs,
+        "timestamp_granularities": options.word_times and not has_word_times,
+    }
+    for param, is_unsupported in unsupported.items():
+        if is_unsupported:
+            raise unsupported_parameter(param, model)
+
+
+def primary_subtag(language: str) -> str:
+    """The code of a language without its region: `en` of `en-GB`."""
+    return language.replace("_", "-").partition("-")[0].lower()
+
+
+def check_files(folder: Path, model: str, files: Collection[str]) -> None:
+    """
+    Check that the files of a model are installed.
+
+    Raises:
+        ServerError: a file is missing; the message says how to get it.
+    """
+    if missing := [file for file in files if not (folder / file).is_file()]:
+        raise ServerError(
+            f"The model '{model}' is not in {folder}: {quote_list(missing)} can't be found. Get it with `antiphon models pull {model}`.",
+            code="model_not_found",
+        )

@@ -1,4 +1,4 @@
-"""A server upstream that hears or speaks: the connections to it, and what went wrong with it told as faults."""
+"""Connections to an upstream speech server, and its failures as API errors."""
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -14,11 +14,11 @@ def new_session(
     api_key: str | None, headers: Mapping[str, str], connect_timeout_s: float, total_timeout_s: float | None = None
 ) -> aiohttp.ClientSession:
     """
-    Connections to a server; nothing is dialled yet.
+    A session for a server; connects on the first request.
 
     Args:
-        headers: sent with every request, before our own where they are the same.
-        total_s: the longest that one answer may take; None for any time.
+        headers: sent with every request; they override our own.
+        total_timeout_s: the longest that one response may take; None for no limit.
     """
     own = {"user-agent": f"antiphon/{__version__}"} | ({"authorization": f"Bearer {api_key}"} if api_key else {})
     return aiohttp.ClientSession(
@@ -31,10 +31,10 @@ def new_session(
 @asynccontextmanager
 async def map_exceptions(name: str, base_url: str) -> AsyncIterator[None]:
     """
-    Whatever goes wrong with the server, as a fault.
+    Raise connection failures as API errors.
 
     Args:
-        name: what it is called in a sentence, such as `speech server`.
+        name: of the server in a sentence, such as `speech server`.
     """
     try:
         yield
@@ -45,43 +45,43 @@ async def map_exceptions(name: str, base_url: str) -> AsyncIterator[None]:
     except aiohttp.InvalidURL:
         raise ServerError(f"The {name}'s `base_url` must be like 'http://127.0.0.1:8000/v1', but is '{base_url}'.") from None
     except aiohttp.ClientError:
-        raise UpstreamError(f"The {name} broke off its answer.", code="server_error") from None
+        raise UpstreamError(f"The {name} closed the connection before its answer was complete.", code="server_error") from None
 
 
 def error_from_response(name: str, status: int, headers: Mapping[str, str], body: bytes, *, is_client_input: bool) -> ApiError:
     """
-    The fault that an answer with an error status stands for.
+    The API error for a response with an error status.
 
     Args:
-        blames_client: whether what was sent came from the client, who then hears what is wrong with it.
+        is_client_input: whether the request came from the client, who then gets the server's message.
     """
-    said = _error_message(body)
+    detail = _error_message(body)
     match status:
         case 401 | 403:
             return UpstreamError(
-                f"The {name} refused this server's credentials ({status}). This is for its operator to mend, not for you.",
+                f"The {name} refused this server's credentials ({status}). Its operator has to fix this; you can't.",
                 code="upstream_credentials",
             )
         case 400 | 413 | 415 | 422 if is_client_input:
-            return ClientError(said or f"The {name} refused the request ({status}).", code="invalid_value")
+            return ClientError(detail or f"The {name} refused the request ({status}).", code="invalid_value")
         case 429 | 503:
-            given = headers.get("retry-after", "")
-            after_s = float(given) if given.isdecimal() else None
-            return overloaded_error(f"The {name} takes no more requests at the moment. {said}".strip(), status, after_s)
+            retry_after = headers.get("retry-after", "")  # RFC 9110 10.2.3: seconds, or a date, which is ignored
+            after_s = float(retry_after) if retry_after.isdecimal() else None
+            return overloaded_error(f"The {name} takes no more requests at the moment. {detail}".strip(), status, after_s)
         case 408 | 504:
             return UpstreamError(f"The {name} ran out of time.", status=504, code="upstream_timeout")
         case _:
-            return UpstreamError(f"The {name} failed ({status}). {said}".strip(), code="server_error")
+            return UpstreamError(f"The {name} failed ({status}). {detail}".strip(), code="server_error")
 
 
 def overloaded_error(message: str, status: int, retry_after_s: float | None) -> ApiError:
-    """The fault of one that has too much to do; `status` is 429 or 503."""
+    """The error of an overloaded server; `status` is 429 or 503."""
     kind, code = ("rate_limit_error", "rate_limit_exceeded") if status == 429 else ("service_unavailable_error", "server_is_overloaded")
     return ApiError(message, status=status, type=kind, code=code, retry_after_s=retry_after_s)
 
 
 def _error_message(body: bytes) -> str:
-    """The message of an error's body, in whichever of the usual shapes; nothing of one that is no JSON, such as a proxy's page."""
+    """The message in an error body of any usual shape; empty if it is no JSON, such as a proxy's error page."""
     try:
         error = msgspec.json.decode(body)
     except (ValueError, RecursionError):

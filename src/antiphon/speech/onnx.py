@@ -1,4 +1,4 @@
-"""How models of the ONNX format are run: on one thread each, which sleeps when there is nothing to do."""
+"""Loads and runs ONNX models: on one thread each, which sleeps while there is nothing to do."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -11,15 +11,15 @@ from antiphon.errors import ServerError, shorten
 ERRORS: tuple[type[Exception], ...] = tuple(
     kind for kind in vars(native).values() if isinstance(kind, type) and issubclass(kind, Exception)
 )
-"""What loading and running raise; they have nothing in common but that they are exceptions."""
+"""What loading and running raise; they have no common base but `Exception`."""
 
 
 def load(model: Path | bytes, threads: int = 1) -> onnxruntime.InferenceSession:
     """
-    The model in that file, or in those bytes, ready to run from any thread; takes a while.
+    A model, ready to run from any thread; takes a while.
 
     Args:
-        threads: that one run is divided among; more than one helps only where a core is free.
+        threads: per run; more than one helps only if a core is free.
     """
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
@@ -32,17 +32,17 @@ def load(model: Path | bytes, threads: int = 1) -> onnxruntime.InferenceSession:
 
 def load_required_model(path: Path, name: str) -> onnxruntime.InferenceSession:
     """
-    The model in that file, as `load` gives it.
+    As `load`, with errors for the operator.
 
     Args:
         name: of the model in the catalogue.
 
     Raises:
-        ServerError: it is not there, or is not what it should be.
+        ServerError: the file is missing, or can't be loaded.
     """
     if not path.is_file():
         raise ServerError(
-            f"The model '{name}' is not here: there is no {path}. `antiphon models pull {name}` gets it.", code="model_not_found"
+            f"The model '{name}' is not installed: {path} is missing. Get it with `antiphon models pull {name}`.", code="model_not_found"
         )
     try:
         return load(path)
@@ -51,7 +51,7 @@ def load_required_model(path: Path, name: str) -> onnxruntime.InferenceSession:
 
 
 def cancellable_run() -> tuple[onnxruntime.RunOptions, Callable[[], None]]:
-    """Options for one run, and what stops that run from another thread, within a node of its graph."""
+    """Options for one run, and a function that stops it from another thread, at the next node of its graph."""
     options = onnxruntime.RunOptions()
-    options.log_severity_level = 4  # a run that is stopped is no error
+    options.log_severity_level = 4  # a run that is stopped is not logged as an error
     return options, lambda: setattr(options, "terminate", True)

@@ -1,4 +1,4 @@
-"""Threads for work that is too long for the event loop: few, with room for so much work to wait, and for no more."""
+"""Threads for work that would block the event loop: few, with a bounded queue."""
 
 import asyncio
 from collections.abc import Callable
@@ -11,17 +11,17 @@ T = TypeVar("T")
 
 
 def do_nothing() -> None:
-    """Stops work that is over so soon that it isn't worth stopping."""
+    """The `stop` of work that is too short to stop."""
 
 
 class BoundedThreadPool:
     """
-    The threads of one part.
+    The threads of one component.
 
     Args:
         name: of the threads.
-        at_once: how many there are.
-        waiting: how much work may wait for one of them.
+        max_workers: how many threads there are.
+        max_pending: how many calls may wait for one; more are refused.
     """
 
     def __init__(self, name: str, max_workers: int, max_pending: int) -> None:
@@ -32,25 +32,25 @@ class BoundedThreadPool:
 
     @property
     def is_busy(self) -> bool:
-        """Whether there is no room for more work."""
+        """Whether the queue is full."""
         return len(self._unfinished_work()) >= self._max_unfinished
 
     async def run(self, work: Callable[[], T], stop: Callable[[], None] = do_nothing) -> T:
         """
-        What the work returns; cancelling this stops it.
+        The result of `work`; cancelling this stops it.
 
         Args:
-            work: done in one of the threads.
-            stop: makes it end soon, in whatever way; called from another thread, perhaps before it begins.
+            work: runs in one of the threads.
+            stop: makes `work` end soon; called from another thread, perhaps before it starts.
 
         Raises:
-            ApiError: there is too much to do.
+            ApiError: the queue is full.
         """
         if not self._is_open:
-            raise ServerError("This part of speech has been stopped.")
+            raise ServerError("This speech component has been stopped.")
         if self.is_busy:
             raise ApiError(
-                "The server has more to listen to than it can at the moment. Please try again later.",
+                "The server has too much audio to process at the moment. Please try again later.",
                 status=503,
                 type="service_unavailable_error",
                 code="server_is_overloaded",
@@ -65,13 +65,13 @@ class BoundedThreadPool:
             raise
 
     async def stop(self) -> None:
-        """Stop all work, and end when the threads have; idempotent."""
+        """Stop all work, and wait for the threads to end; idempotent."""
         self._is_open = False
         for stop in self._unfinished_work().values():
             stop()
         await asyncio.to_thread(self._pool.shutdown, cancel_futures=True)
 
     def _unfinished_work(self) -> dict[Future[Any], Callable[[], None]]:
-        # Work that nobody waits for any more still takes a thread until it is over.
+        # Cancelled work still takes a thread until it ends.
         self._stop_callbacks = {future: stop for future, stop in self._stop_callbacks.items() if not future.done()}
         return self._stop_callbacks

@@ -44,7 +44,7 @@ def test_an_answer_is_begun_in_the_pause_and_held_until_it_is_asked_for():
     session = talked(scenario, puppet, UNREAD)
     assert len(puppet.asks) == 1
     assert session.spoken_text().split() == "Well, hello. Yes.".split()
-    assert session.word_ends() == [events.ResponseEnded("resp_1")]
+    assert session.ends() == [events.ResponseEnded("resp_1")]
     assert session.words(events.Usage)[0].input_audio_tokens == 10
     assert session.counted == ["begun", "used"]
 
@@ -52,7 +52,7 @@ def test_an_answer_is_begun_in_the_pause_and_held_until_it_is_asked_for():
 class Seer(Puppet):
     """A puppet that is told what it will be asked."""
 
-    abilities = Capabilities(foresees=True)
+    capabilities = Capabilities(foresees=True)
 
     @property
     def foreseen(self):
@@ -107,10 +107,10 @@ def test_a_turn_that_nobody_could_make_out_keeps_nothing_from_being_foreseen():
 
 def test_an_engine_with_no_room_for_what_it_could_foresee_is_asked_all_the_same():
     class Full(Seer):
-        def tell(self, word):
+        def send(self, word):
             if isinstance(word, commands.Prepare):
                 raise EngineOverrun("its worker is behind with reading")
-            super().tell(word)
+            super().send(word)
 
     async def scenario(session):
         await session.hear(said("one"), END)
@@ -118,7 +118,7 @@ def test_an_engine_with_no_room_for_what_it_could_foresee_is_asked_all_the_same(
         await session.settle()
 
     puppet = Full()
-    assert talked(scenario, puppet, LISTEN).word_ends() == [events.ResponseEnded("resp_1")]
+    assert talked(scenario, puppet, LISTEN).ends() == [events.ResponseEnded("resp_1")]
 
 
 def test_an_engine_that_does_not_foresee_is_told_nothing_of_the_kind():
@@ -193,7 +193,7 @@ def test_what_broke_before_it_was_asked_for_is_tried_again():
 
     puppet = Puppet()
     session = talked(scenario, puppet, UNREAD)
-    assert session.word_ends() == [events.ResponseEnded("resp_1")]
+    assert session.ends() == [events.ResponseEnded("resp_1")]
     assert session.counted == ["begun", "dropped"]
 
 
@@ -206,7 +206,7 @@ def test_a_voice_that_breaks_off_early_is_asked_again():
 
     session = talked(scenario, engine(), UNREAD)
     assert session.spoken_text().strip() == "one"
-    assert session.word_ends() == [events.ResponseEnded("resp_1")]
+    assert session.ends() == [events.ResponseEnded("resp_1")]
 
 
 def test_what_is_asked_otherwise_than_it_was_foreseen_is_begun_anew():
@@ -228,7 +228,7 @@ def test_what_is_foreseen_otherwise_in_the_pause_is_begun_anew_at_once():
     async def scenario(session):
         await session.hear(said("one"), PAUSE)
         session.history = (history.Message("system", (history.TextPart("Be brief."),)),)
-        session.tell(commands.Prepare(session.ask("turn_1", b"")))
+        session.send(commands.Prepare(session.ask("turn_1", b"")))
         await session.settle()
         assert [len(ask.history) for ask in puppet.asks] == [1, 2]
         await session.hear(END)
@@ -253,12 +253,12 @@ def test_what_nobody_asks_for_is_thrown_away_when_the_turn_is_over():
 def test_what_is_asked_beside_the_conversation_leaves_it_alone():
     async def scenario(session):
         await session.hear(said("one"), PAUSE)
-        session.tell(commands.Respond(id="aside_1", history=(history.Message("user", (history.TextPart("Hm?"),)),), out_of_band=True))
+        session.send(commands.Respond(id="aside_1", history=(history.Message("user", (history.TextPart("Hm?"),)),), out_of_band=True))
         await session.hear(END)
 
     session = talked(scenario, engine(), UNREAD)
     assert session.counted == ["begun", "used"]
-    assert session.word_ends("aside_1") == [events.ResponseEnded("aside_1")]
+    assert session.ends("aside_1") == [events.ResponseEnded("aside_1")]
 
 
 @pytest.mark.parametrize("word", [commands.CommitAudio("turn_1"), commands.ClearAudio(), structs.replace(UNREAD, turn_detection=None)])
@@ -266,7 +266,7 @@ def test_what_was_begun_is_thrown_away_with_the_turn(word):
     async def scenario(session):
         await session.hear(said("one"), PAUSE)
         puppet.say(text("Yes."), events.ResponseEnded)
-        session.tell(word)
+        session.send(word)
         await session.settle()
 
     puppet = Puppet()
@@ -278,27 +278,27 @@ def test_what_was_begun_is_thrown_away_with_the_turn(word):
 def test_an_open_turn_that_is_committed_and_asked_about_is_answered_whole():
     async def scenario(session):
         await session.hear(said("one"), PAUSE)
-        session.tell(commands.CommitAudio("turn_1"), session.ask("turn_1", said("one")))
+        session.send(commands.CommitAudio("turn_1"), session.ask("turn_1", said("one")))
         await session.settle()
 
     session = talked(scenario, engine(), UNREAD)
     assert session.spoken_text().strip() == "one"
-    assert session.word_ends() == [events.ResponseEnded("resp_1")]
+    assert session.ends() == [events.ResponseEnded("resp_1")]
 
 
 def test_an_answer_that_is_cancelled_as_soon_as_it_is_asked_for_ends_once():
     async def scenario(session):
         await session.hear(said("one"), PAUSE)
-        session.synthesizer.has_pending_events = True
+        session.synthesizer.is_held = True
         puppet.say(text("Well. Yes."), events.ResponseEnded)
         session.answers = False
         await session.hear(END[: len(PAUSE) // 2])
-        session.tell(session.ask("turn_1", b""), commands.Cancel("resp_1"))
+        session.send(session.ask("turn_1", b""), commands.Cancel("resp_1"))
         await session.settle()
 
     puppet = Puppet()
     session = talked(scenario, puppet, UNREAD)
-    assert len(session.word_ends()) == 1
+    assert len(session.ends()) == 1
 
 
 def test_an_answer_that_was_whole_when_it_was_asked_for_is_forgotten_then():
@@ -368,7 +368,7 @@ def test_nothing_that_was_begun_early_is_seen(script, is_aloud):
     assert early == late
     begun = played[0].counted
     assert begun.count("begun") == begun.count("used") + begun.count("dropped")
-    assert all(len(session.word_ends(id)) == 1 for session in played for id in ids(session) if id.startswith("resp_"))
+    assert all(len(session.ends(id)) == 1 for session in played for id in ids(session) if id.startswith("resp_"))
 
 
 def ids(session):
@@ -387,7 +387,7 @@ def playing(script):
         for step in script:
             await perform(session, step)
         session.told.conversation.resume()
-        session.tell(LISTEN)
+        session.send(LISTEN)
         await session.hear(END, END)
 
     return scenario
@@ -400,12 +400,12 @@ async def perform(session, step):
         case "commit":
             open_ids = [word.id for word in session.words(events.SpeechStarted)]
             over = [word.id for word in session.words(events.SpeechStopped)]
-            session.on_committed = getattr(session, "committed", 0) + 1
-            id = next((id for id in open_ids[-1:] if id not in over), f"hand_{session.on_committed}")
+            session.committed = getattr(session, "committed", 0) + 1
+            id = next((id for id in open_ids[-1:] if id not in over), f"hand_{session.committed}")
             if id not in [word.id for word in session.words(events.InputTranscriptDone)]:
-                session.tell(commands.CommitAudio(id))
+                session.send(commands.CommitAudio(id))
         case "cancel":
-            session.tell(commands.Cancel(f"resp_{session.asked}"))
+            session.send(commands.Cancel(f"resp_{session.asked}"))
         case "truncate":
             session.history = session.history[:-1]
         case "pause":
@@ -415,5 +415,5 @@ async def perform(session, step):
         case "text":
             session.history = (*session.history, history.Message("user", (history.TextPart("and so"),)))
         case _:
-            session.tell(step)
+            session.send(step)
     await session.settle()

@@ -7,8 +7,9 @@ import pytest
 from antiphon.engine_api import commands, events, history as engine_history
 from antiphon.engine_api.engine import EngineOverrun
 from antiphon.engines.cascade.history import UNKNOWN_SPEECH_TEXT
+from antiphon.engines.cascade.output import MAX_QUEUED_ITEMS
 from antiphon.errors import ServerError
-from support.engines.cascades import LISTEN, RATE_HZ, UNREAD, VOICE, Ear, Mouth, Puppet, quiet, said, talked, text, used
+from support.engines.cascades import LISTEN, RATE_HZ, UNREAD, VOICE, Ear, Puppet, Synthesizer, quiet, said, talked, text, used
 from support.engines.hearings import engine
 
 PAUSE = quiet(800)
@@ -29,7 +30,7 @@ def test_a_spoken_question_is_answered_aloud_by_an_engine_that_reads():
 
     session = talked(scenario, engine(), LISTEN)
     assert session.spoken_text() == "one two"
-    assert session.word_ends() == [events.ResponseEnded("resp_1")]
+    assert session.ends() == [events.ResponseEnded("resp_1")]
     assert not session.words(events.TextDelta)
 
 
@@ -42,7 +43,7 @@ def test_a_question_without_words_has_an_answer_without_words():
         await session.hear(said("one"), PAUSE)
 
     puppet = Puppet()
-    session = talked(scenario, puppet, LISTEN, ear=Deaf())
+    session = talked(scenario, puppet, LISTEN, transcriber=Deaf())
     assert session.transcripts() == [("turn_1", "")]
     assert [word for word in session.told.words if word.id == "resp_1"] == [events.ResponseEnded("resp_1")]
     assert puppet.asks == []
@@ -51,7 +52,7 @@ def test_a_question_without_words_has_an_answer_without_words():
 def test_a_cough_does_not_silence_the_answer_to_what_was_asked_before():
     async def scenario(session):
         cough = engine_history.SpeechPart(quiet(500), RATE_HZ)
-        session.tell(asked(user("Are you there?"), user(cough)))
+        session.send(asked(user("Are you there?"), user(cough)))
         await session.settle()
 
     puppet = Puppet()
@@ -62,9 +63,9 @@ def test_a_cough_does_not_silence_the_answer_to_what_was_asked_before():
 def test_an_answer_that_was_all_said_is_not_said_again_for_a_cough():
     async def scenario(session):
         answer = engine_history.Message("assistant", (engine_history.TextPart("Yes."),))
-        session.tell(asked(user("Are you there?"), answer, user(engine_history.SpeechPart(quiet(500), RATE_HZ))))
+        session.send(asked(user("Are you there?"), answer, user(engine_history.SpeechPart(quiet(500), RATE_HZ))))
         await session.settle()
-        assert session.word_ends() == [events.ResponseEnded("resp_1")]
+        assert session.ends() == [events.ResponseEnded("resp_1")]
 
     puppet = Puppet()
     talked(scenario, puppet)
@@ -73,7 +74,7 @@ def test_an_answer_that_was_all_said_is_not_said_again_for_a_cough():
 
 def test_an_answer_to_nothing_but_instructions_is_asked_for_all_the_same():
     async def scenario(session):
-        session.tell(asked(instructions="Greet the caller."))
+        session.send(asked(instructions="Greet the caller."))
         await session.settle()
 
     puppet = Puppet()
@@ -85,8 +86,8 @@ def test_sound_that_the_client_gave_whole_is_written_down_once():
     async def scenario(session):
         part = engine_history.SpeechPart(said("one", "two"), RATE_HZ)
         for number in (1, 2):
-            session.tell(asked(user(part), user("And?"), id=f"resp_{number}"))
-            await session.text_until(lambda number=number: len(puppet.asks) == number)
+            session.send(asked(user(part), user("And?"), id=f"resp_{number}"))
+            await session.until(lambda number=number: len(puppet.asks) == number)
             assert puppet.asks[-1].history == (user("one two"), user("And?"))
         assert len(session.transcriber.asked) == 1
 
@@ -98,7 +99,7 @@ def test_a_turn_that_nobody_could_make_out_fails_its_answer_and_no_later_one():
     async def scenario(session):
         session.transcriber.faults = [ServerError("Too much to hear.", status=503)] * 3
         await session.hear(said("one"), PAUSE)
-        (broke,) = session.word_ends("resp_1")
+        (broke,) = session.ends("resp_1")
         assert (broke.status, broke.message) == (503, "Too much to hear.")
         session.transcriber.faults = []
         await session.hear(said("two"), PAUSE)
@@ -110,7 +111,7 @@ def test_a_turn_that_nobody_could_make_out_fails_its_answer_and_no_later_one():
 
 def test_a_clause_is_said_as_soon_as_it_is_written():
     async def scenario(session):
-        session.tell(asked(user("Hi")))
+        session.send(asked(user("Hi")))
         await session.settle()
         puppet.say(text("Well, let me think, then"))
         await session.settle()
@@ -121,16 +122,16 @@ def test_a_clause_is_said_as_soon_as_it_is_written():
 
     puppet = Puppet()
     session = talked(scenario, puppet)
-    assert session.word_ends() == [events.ResponseEnded("resp_1")]
+    assert session.ends() == [events.ResponseEnded("resp_1")]
 
 
 def test_calls_stand_behind_what_is_said_before_them_and_an_answer_may_be_nothing_else():
     async def scenario(session):
-        session.tell(asked(user("Weather?"), id="resp_1"))
+        session.send(asked(user("Weather?"), id="resp_1"))
         await session.settle()
         puppet.say(text("Let me look"), *CALL, events.ResponseEnded)
         await session.settle()
-        session.tell(asked(user("Weather?"), id="resp_2"))
+        session.send(asked(user("Weather?"), id="resp_2"))
         await session.settle()
         puppet.say(*CALL, events.ResponseEnded)
         await session.settle()
@@ -138,8 +139,13 @@ def test_calls_stand_behind_what_is_said_before_them_and_an_answer_may_be_nothin
     puppet = Puppet()
     session = talked(scenario, puppet)
     kinds = {id: [type(word).__name__ for word in session.told.words if word.id == id] for id in ("resp_1", "resp_2")}
-    assert kinds["resp_1"] == ["Spoken", "Sound"] * 3 + ["Calling", "Arguments", "Called", "Ended"]
-    assert kinds["resp_2"] == ["Calling", "Arguments", "Called", "Ended"]
+    assert kinds["resp_1"] == ["AudioTranscriptDelta", "AudioDelta"] * 3 + [
+        "ToolCallStarted",
+        "ToolArgumentsDelta",
+        "ToolCallDone",
+        "ResponseEnded",
+    ]
+    assert kinds["resp_2"] == ["ToolCallStarted", "ToolArgumentsDelta", "ToolCallDone", "ResponseEnded"]
 
 
 CALL = (
@@ -151,8 +157,8 @@ CALL = (
 
 def test_what_is_heard_and_said_is_counted():
     async def scenario(session):
-        session.tell(asked(user(engine_history.SpeechPart(said(*["one"] * 5), RATE_HZ)), voice=VOICE))
-        await session.text_until(lambda: puppet.asks)
+        session.send(asked(user(engine_history.SpeechPart(said(*["one"] * 5), RATE_HZ)), voice=VOICE))
+        await session.until(lambda: puppet.asks)
         puppet.say(text("Yes it is."), used, events.ResponseEnded)
         await session.settle()
 
@@ -164,7 +170,7 @@ def test_what_is_heard_and_said_is_counted():
 
 def test_an_answer_in_writing_is_passed_on_as_it_is():
     async def scenario(session):
-        session.tell(asked(user("Hi"), voice=None))
+        session.send(asked(user("Hi"), voice=None))
         await session.settle()
         puppet.say(text("**Yes**"), used, events.ResponseEnded)
 
@@ -175,7 +181,7 @@ def test_an_answer_in_writing_is_passed_on_as_it_is():
 
 def test_an_answer_that_breaks_breaks_after_what_was_said():
     async def scenario(session):
-        session.tell(asked(user("Hi")))
+        session.send(asked(user("Hi")))
         await session.settle()
         puppet.say(text("Well. So"), lambda id: events.ResponseFailed(id=id, message="It broke."))
         await session.settle()
@@ -183,7 +189,7 @@ def test_an_answer_that_breaks_breaks_after_what_was_said():
     puppet = Puppet()
     session = talked(scenario, puppet)
     assert session.spoken_text().split() == ["Well.", "So"]
-    assert [type(word) for word in session.word_ends()] == [events.ResponseFailed]
+    assert [type(word) for word in session.ends()] == [events.ResponseFailed]
 
 
 def test_a_voice_that_breaks_off_fails_that_answer_and_says_the_next():
@@ -194,43 +200,43 @@ def test_a_voice_that_breaks_off_fails_that_answer_and_says_the_next():
         await session.hear(said("four"), PAUSE)
 
     session = talked(scenario, engine(), UNREAD)
-    (broke,) = session.word_ends("resp_1")
+    (broke,) = session.ends("resp_1")
     assert (broke.status, broke.message) == (503, "The voice broke off.")
     assert session.spoken_text("resp_1") == "one "
     assert session.spoken_text("resp_2").strip() == "four"
-    assert session.word_ends("resp_2") == [events.ResponseEnded("resp_2")]
+    assert session.ends("resp_2") == [events.ResponseEnded("resp_2")]
 
 
 def test_an_engine_without_room_fails_that_answer_and_nothing_else():
     async def scenario(session):
         puppet.overrun = EngineOverrun("all slots are taken")
-        session.tell(asked(user("Hi")))
+        session.send(asked(user("Hi")))
         await session.settle()
         puppet.overrun = None
-        session.tell(asked(user("Hi"), id="resp_2", voice=None))
+        session.send(asked(user("Hi"), id="resp_2", voice=None))
         await session.settle()
         puppet.say(text("Hi."), events.ResponseEnded)
 
     puppet = Puppet()
     session = talked(scenario, puppet)
-    (broke,) = session.word_ends()
+    (broke,) = session.ends()
     assert (broke.status, broke.code, broke.retry_after_s) == (503, "server_is_overloaded", 1)
-    assert session.word_ends("resp_2") == [events.ResponseEnded("resp_2")]
+    assert session.ends("resp_2") == [events.ResponseEnded("resp_2")]
 
 
 @pytest.mark.parametrize("steps", range(0, 12))
 def test_a_cancelled_answer_ends_once_whenever_it_is_cancelled(steps):
     async def scenario(session):
-        session.tell(asked(user("One. Two. Three.")))
+        session.send(asked(user("One. Two. Three.")))
         for _ in range(steps):
             await asyncio.sleep(0)
-        session.tell(commands.Cancel("resp_1"), commands.Cancel("resp_1"), commands.Cancel("resp_never"))
+        session.send(commands.Cancel("resp_1"), commands.Cancel("resp_1"), commands.Cancel("resp_never"))
         await session.settle()
-        session.tell(asked(user("Again"), id="resp_2"))
+        session.send(asked(user("Again"), id="resp_2"))
         await session.settle()
 
     session = talked(scenario, engine())
-    assert len(session.word_ends()) == 1
+    assert len(session.ends()) == 1
     assert session.told.words[-1] == events.ResponseEnded("resp_2")
     count = len(session.words(events.ResponseEnded))
     assert count == 2
@@ -238,12 +244,12 @@ def test_a_cancelled_answer_ends_once_whenever_it_is_cancelled(steps):
 
 def test_a_cancelled_answer_stops_the_voice_and_the_engine():
     async def scenario(session):
-        session.synthesizer.has_pending_events = True
-        session.tell(asked(user("Hi")))
+        session.synthesizer.is_held = True
+        session.send(asked(user("Hi")))
         await session.settle()
         puppet.say(text("Well, then. So"))
         await session.settle()
-        session.tell(commands.Cancel("resp_1"))
+        session.send(commands.Cancel("resp_1"))
         await session.settle()
         assert session.synthesizer.stopped == 1
         puppet.say(text("And more. "), events.ResponseEnded)
@@ -258,20 +264,20 @@ def test_a_cancelled_answer_stops_the_voice_and_the_engine():
 def test_nothing_is_said_to_a_client_that_is_behind():
     async def scenario(session):
         session.told.conversation.pause()
-        session.tell(asked(user("One. Two. Three.")))
+        session.send(asked(user("One. Two. Three.")))
         await session.settle()
         assert session.told.words == []
         session.told.conversation.resume()
         await session.settle()
-        assert session.word_ends() == [events.ResponseEnded("resp_1")]
+        assert session.ends() == [events.ResponseEnded("resp_1")]
 
     assert talked(scenario, engine()).spoken_text() == "One. Two. Three."
 
 
 def test_leaving_in_the_middle_of_an_answer_stops_the_voice():
     async def scenario(session):
-        session.synthesizer.has_pending_events = True
-        session.tell(asked(user("Hello there.")))
+        session.synthesizer.is_held = True
+        session.send(asked(user("Hello there.")))
         await session.settle()
 
     session = talked(scenario, engine())
@@ -284,6 +290,18 @@ def test_a_cascade_can_do_what_its_parts_can():
         abilities = session.cascade.capabilities
         assert (abilities.listens, abilities.audio_out, abilities.foresees, abilities.tools) == (True, True, True, True)
         assert abilities.turn_detection == ("server_vad",)
-        assert abilities.voices == Mouth.voices
+        assert abilities.voices == Synthesizer.voices
 
     talked(scenario, Puppet())
+
+
+def test_an_answer_that_is_much_longer_than_can_wait_is_ended():
+    async def scenario(session):
+        await session.hear(said("one"), PAUSE)
+        puppet.say(*[lambda id: events.ReasoningDelta(id, "hm")] * (MAX_QUEUED_ITEMS + 100), events.ResponseEnded)
+        await session.until(lambda: session.ends())
+
+    puppet = Puppet()
+    session = talked(scenario, puppet, UNREAD)
+    assert session.ends() == [events.ResponseEnded("resp_1", "length")]
+    assert len(session.words(events.ReasoningDelta)) == MAX_QUEUED_ITEMS

@@ -10,12 +10,12 @@ from support.engines.cascades import LISTEN, UNREAD, VOICE, Puppet, Session, qui
 
 
 class Hearer(Puppet):
-    abilities = Capabilities(audio_in=True, audio_out=True, hears_speech=True, full_duplex=True, sees=True, voices=("own",))
+    capabilities = Capabilities(audio_in=True, audio_out=True, hears_speech=True, full_duplex=True, sees=True, voices=("own",))
 
 
 async def one_turn(session):
     await session.hear(quiet(300), said("one", "two"), quiet(800))
-    await session.text_until(lambda: session.inner.asks)
+    await session.until(lambda: session.inner.asks)
 
 
 @pytest.mark.parametrize(("configure", "transcripts"), [(LISTEN, 1), (UNREAD, 0)], ids=["read", "unread"])
@@ -67,12 +67,12 @@ def test_its_voices_are_offered_and_what_only_it_could_do_alone_is_not():
 
 def test_an_engine_that_speaks_but_does_not_hear_is_given_words_and_our_voice():
     class Speaker(Puppet):
-        abilities = Capabilities(audio_out=True, voices=("own",))
+        capabilities = Capabilities(audio_out=True, voices=("own",))
 
     async def scenario(session):
         await one_turn(session)
         session.inner.say(text("Hi."), used, lambda id: events.ResponseEnded(id))
-        await session.text_until(lambda: session.word_ends())
+        await session.until(lambda: session.ends())
 
     session = talked(scenario, Speaker(), UNREAD)
     assert session.inner.asks[0].voice is None

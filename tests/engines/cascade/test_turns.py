@@ -67,15 +67,15 @@ def test_the_times_of_segments_are_told_where_the_ear_knows_them():
     async def scenario(session):
         await session.hear(said("one", "two"), PAUSE)
 
-    session = heard(scenario, LISTEN, ear=Ear(has_times=True))
+    session = heard(scenario, LISTEN, transcriber=Ear(has_times=True))
     assert [(word.text, word.start_s) for word in session.words(events.InputTranscriptSegment)] == [("one", 0.0), ("two", 0.1)]
     assert isinstance(session.told.words[-1], events.InputTranscriptDone)
 
 
 def test_turns_of_a_minute_that_came_at_once_are_all_heard():
     async def scenario(session):
-        session.tell(commands.AppendAudio((said("one", "two") + PAUSE + quiet(10_000)) * 6))
-        await session.told.text_until(lambda: len(session.transcripts()) == 6)
+        session.send(commands.AppendAudio((said("one", "two") + PAUSE + quiet(10_000)) * 6))
+        await session.told.until(lambda: len(session.transcripts()) == 6)
 
     session = heard(scenario, LISTEN)
     assert session.transcripts() == [(f"turn_{number}", "one two") for number in range(1, 7)]
@@ -83,9 +83,9 @@ def test_turns_of_a_minute_that_came_at_once_are_all_heard():
 
 def test_transcripts_come_in_the_order_of_their_turns_however_long_one_takes():
     async def scenario(session):
-        session.transcriber.has_pending_events = True
+        session.transcriber.is_held = True
         await session.hear(said("one"), PAUSE)
-        session.transcriber.has_pending_events = False
+        session.transcriber.is_held = False
         await session.hear(said("two"), PAUSE)
         assert session.transcripts() == []
         session.transcriber.let_go()
@@ -136,7 +136,7 @@ def test_turns_committed_by_hand_have_the_words_of_their_own_sound():
     async def scenario(session):
         for number, word in enumerate(("one", "two", "three")):
             await session.hear(said(word), quiet(100))
-            session.tell(commands.CommitAudio(f"hand_{number}"))
+            session.send(commands.CommitAudio(f"hand_{number}"))
         await session.settle()
 
     session = heard(scenario, BY_HAND)
@@ -146,8 +146,8 @@ def test_turns_committed_by_hand_have_the_words_of_their_own_sound():
 def test_a_turn_that_is_committed_while_it_is_open_has_all_that_was_said():
     async def scenario(session):
         await session.hear(said("one", "two"))
-        session.tell(commands.AppendAudio(said("three")))
-        session.tell(commands.CommitAudio("turn_1"))
+        session.send(commands.AppendAudio(said("three")))
+        session.send(commands.CommitAudio("turn_1"))
         await session.hear(quiet(2000), said("four"), PAUSE)
 
     session = heard(scenario, LISTEN)
@@ -160,13 +160,13 @@ def test_whatever_is_committed_before_it_is_told_is_one_turn_with_all_its_words(
     """The session commits what it heard, while the ears have found a turn in it, or its end, that nobody was told of."""
 
     async def scenario(session):
-        session.tell(commands.AppendAudio(said("one", "two") + quiet(640) + said("three")))
+        session.send(commands.AppendAudio(said("one", "two") + quiet(640) + said("three")))
         for _ in range(frames):
             await asyncio.sleep(0)
         open_ids = [word.id for word in session.words(events.SpeechStarted)]
         closed_ids = [word.id for word in session.words(events.SpeechStopped)]
         now_open = [id for id in open_ids if id not in closed_ids]
-        session.tell(commands.CommitAudio(now_open[-1] if now_open else "hand"))
+        session.send(commands.CommitAudio(now_open[-1] if now_open else "hand"))
         await session.hear(quiet(1000), said("four"), PAUSE)
 
     session = heard(scenario, LISTEN)
@@ -181,12 +181,12 @@ def test_whatever_is_committed_before_it_is_told_is_one_turn_with_all_its_words(
 @pytest.mark.parametrize("frames", range(0, 40))
 def test_nothing_is_told_of_a_turn_that_was_forgotten_before_it_was_told(frames):
     async def scenario(session):
-        session.tell(commands.AppendAudio(said("one", "two") + quiet(640)))
+        session.send(commands.AppendAudio(said("one", "two") + quiet(640)))
         for _ in range(frames):
             await asyncio.sleep(0)
         told = len(session.told.words)
         is_over = bool(session.words(events.SpeechStopped))
-        session.tell(commands.ClearAudio())
+        session.send(commands.ClearAudio())
         await session.settle()
         if not is_over:
             assert session.told.words[told:] == []
@@ -200,10 +200,10 @@ def test_nothing_is_told_of_a_turn_that_was_forgotten_before_it_was_told(frames)
 def test_a_turn_is_none_when_turn_detection_is_switched_off():
     async def scenario(session):
         await session.hear(said("one"))
-        session.tell(structs.replace(LISTEN, turn_detection=None))
+        session.send(structs.replace(LISTEN, turn_detection=None))
         await session.hear(said("two"), PAUSE)
         assert not session.words(events.SpeechStopped, events.InputTranscriptDone)
-        session.tell(LISTEN)
+        session.send(LISTEN)
         await session.hear(said("three"), PAUSE)
 
     session = heard(scenario, LISTEN)
@@ -213,7 +213,7 @@ def test_a_turn_is_none_when_turn_detection_is_switched_off():
 def test_other_settings_in_the_middle_of_a_turn_leave_it_open():
     async def scenario(session):
         await session.hear(said("one"))
-        session.tell(structs.replace(LISTEN, turn_detection=TurnDetection(silence_duration_ms=200)))
+        session.send(structs.replace(LISTEN, turn_detection=TurnDetection(silence_duration_ms=200)))
         await session.hear(said("two"), quiet(300))
 
     session = heard(scenario, LISTEN)
@@ -223,9 +223,9 @@ def test_other_settings_in_the_middle_of_a_turn_leave_it_open():
 def test_the_clock_goes_on_when_the_rate_changes():
     async def scenario(session):
         await session.hear(quiet(1000))
-        session.tell(structs.replace(LISTEN, rate_hz=8000))
+        session.send(structs.replace(LISTEN, rate_hz=8000))
         await session.hear(quiet(500))  # a second at that rate
-        session.tell(LISTEN)
+        session.send(LISTEN)
         await session.hear(quiet(64), said("one"), PAUSE)
 
     (started,) = heard(scenario, LISTEN).words(events.SpeechStarted)
@@ -234,7 +234,7 @@ def test_the_clock_goes_on_when_the_rate_changes():
 
 def test_much_more_sound_than_can_be_listened_to_is_passed_over_and_said_so():
     async def scenario(session):
-        session.tell(commands.AppendAudio(quiet(MAX_VAD_BACKLOG_MS + 1000)))
+        session.send(commands.AppendAudio(quiet(MAX_VAD_BACKLOG_MS + 1000)))
         await session.settle()
         assert [word.code for word in session.words(events.EngineError)] == ["audio_too_fast"]
         await session.hear(quiet(320), said("one"), PAUSE)
@@ -246,7 +246,7 @@ def test_much_more_sound_than_can_be_listened_to_is_passed_over_and_said_so():
 
 def test_leaving_while_the_ear_is_at_work_stops_it():
     async def scenario(session):
-        session.transcriber.has_pending_events = True
+        session.transcriber.is_held = True
         await session.hear(said("one"), PAUSE, said("two"))
 
     session = heard(scenario, UNREAD)

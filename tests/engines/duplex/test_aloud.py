@@ -38,10 +38,10 @@ def plain(text):
     return "".join(letter for letter in text.lower() if letter.isalnum() or letter == " ").split()
 
 
-async def tell(duet, pcm, ms):
+async def send(duet, pcm, ms):
     size = RATE_HZ * ms // 1000 * 2
     for at in range(0, len(pcm), size):
-        duet.tell(commands.AppendAudio(pcm[at : at + size]))
+        duet.send(commands.AppendAudio(pcm[at : at + size]))
         await asyncio.sleep(0)
 
 
@@ -49,7 +49,7 @@ async def silent_until(duet, condition, ms=100):
     """Send silence, ten times as fast as it lasts, until that holds."""
     async with asyncio.timeout(60):
         while not condition():
-            await tell(duet, quiet(ms, RATE_HZ), ms)
+            await send(duet, quiet(ms, RATE_HZ), ms)
             await asyncio.sleep(ms / 10_000)
 
 
@@ -75,7 +75,7 @@ async def talk_it_over(speech, scenario, answer):
     engine = DuplexAdapter(speech.with_speech(build("parrot", {"answers": [{"say": answer}], "abilities": DEAF}, build_context)))
     duet = Duet()
     async with engine.open(ConversationSettings(model="parrot"), duet) as duet.conversation:
-        duet.tell(commands.StartDuplex())
+        duet.send(commands.StartDuplex())
         await duet.until(lambda: duet.words)
         await scenario(duet)
 
@@ -93,7 +93,7 @@ async def heard_in(pcm):
 @pytest.mark.parametrize("name", WORDS)
 def test_what_a_person_says_is_answered_in_words_and_in_sound(talked, name, ms):
     async def scenario(duet):
-        await tell(duet, quiet(500, RATE_HZ) + recording(name), ms)
+        await send(duet, quiet(500, RATE_HZ) + recording(name), ms)
         await silent_until(duet, lambda: ended(duet), ms)
         (end,) = ended(duet)
         assert end == events.ResponseEnded(end.id)
@@ -109,13 +109,13 @@ def test_what_a_person_says_is_answered_in_words_and_in_sound(talked, name, ms):
 @pytest.mark.parametrize(("ms", "pieces"), [(100, 10), (1000, 2)])
 def test_an_answer_falls_silent_within_a_second_of_speech(talked, ms, pieces):
     async def scenario(duet):
-        await tell(duet, recording("cards_001"), ms)
+        await send(duet, recording("cards_001"), ms)
         await silent_until(duet, lambda: duet.sound_ms() > 0, ms)
         pcm = recording("lv_0870")
         size = RATE_HZ * ms // 1000 * 2
         told = 0
         while not ended(duet):
-            duet.tell(commands.AppendAudio(pcm[told * size : (told + 1) * size]))
+            duet.send(commands.AppendAudio(pcm[told * size : (told + 1) * size]))
             told += 1
             await asyncio.sleep(ms / 10_000)
         assert ended(duet) == [events.ResponseEnded("duplex_1", "cancelled")]

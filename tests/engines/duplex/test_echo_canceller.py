@@ -174,7 +174,7 @@ def playing(scenario):
     async def play(duet):
         await duet.hear(TURN_END)
         puppet.turn()
-        puppet.deliver([events.AudioTranscriptDelta(puppet.ask.id, "And "), events.AudioDelta(puppet.ask.id, VOICE)])
+        puppet.deliver([events.AudioTranscriptDelta(puppet.request.id, "And "), events.AudioDelta(puppet.request.id, VOICE)])
         await scenario(duet, puppet)
 
     puppet = Puppet()

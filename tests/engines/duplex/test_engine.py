@@ -48,7 +48,7 @@ def test_it_is_ready_and_listens_to_every_piece_of_sound():
 
 def test_pieces_that_come_together_are_each_listened_to():
     async def scenario(duet):
-        duet.tell(piece(), piece(20), piece())
+        duet.send(piece(), piece(20), piece())
 
     assert conversed(Puppet(), scenario).last == [LISTENING] * 3
 
@@ -67,8 +67,8 @@ def test_a_turn_is_answered_and_the_end_of_the_answer_is_told_when_it_was_heard(
 
     puppet = Puppet()
     conversed(puppet, scenario)
-    (part,) = puppet.ask.history[0].parts
-    assert puppet.ask == commands.Respond(
+    (part,) = puppet.request.history[0].parts
+    assert puppet.request == commands.Respond(
         id="duplex_1",
         history=(history.Message("user", (part,)),),
         instructions="Be brief.",
@@ -87,7 +87,7 @@ def test_an_answer_in_writing_is_over_at_once():
     puppet = Puppet()
     words = conversed(puppet, scenario, commands.StartDuplex(voice=None)).last
     assert words == [LISTENING, events.TextDelta("duplex_1", "Hello"), ENDED, LISTENING]
-    assert puppet.ask.voice is None
+    assert puppet.request.voice is None
 
 
 def test_the_model_is_told_all_that_was_said_and_answered():
@@ -100,7 +100,7 @@ def test_the_model_is_told_all_that_was_said_and_answered():
 
     puppet = Puppet()
     conversed(puppet, scenario)
-    user, answer, _ = puppet.ask.history
+    user, answer, _ = puppet.request.history
     assert user.parts[0].turn_id == "turn_1"
     assert answer == history.Message("assistant", (history.TextPart("Answer 1"),))
     assert [ask.id for ask in puppet.of(commands.Respond)] == ["duplex_1", "duplex_2"]
@@ -122,7 +122,7 @@ def test_whoever_speaks_cuts_the_answer_short_and_the_model_remembers_what_was_h
 
     puppet = Puppet()
     conversed(puppet, scenario)
-    assert puppet.ask.history[1] == history.Message("assistant", (history.TextPart("One "),), played_ms=1000)
+    assert puppet.request.history[1] == history.Message("assistant", (history.TextPart("One "),), played_ms=1000)
 
 
 def test_an_answer_of_which_nothing_was_heard_is_not_remembered():
@@ -134,7 +134,7 @@ def test_an_answer_of_which_nothing_was_heard_is_not_remembered():
 
     puppet = Puppet()
     conversed(puppet, scenario)
-    assert [turn.role for turn in puppet.ask.history] == ["user", "user"]
+    assert [turn.role for turn in puppet.request.history] == ["user", "user"]
 
 
 def test_whoever_goes_on_speaking_before_the_answer_is_made_is_answered_once():
@@ -182,7 +182,7 @@ def test_told_to_listen_it_falls_silent_and_what_is_made_is_dropped():
         puppet.turn()
         puppet.say(spoken("One"), sounding(1000))
         duet.take()
-        duet.tell(commands.ForceListen(), piece())
+        duet.send(commands.ForceListen(), piece())
         puppet.say(sounding(100))
         await duet.settle()
         assert duet.take() == [CUT, LISTENING]
@@ -197,7 +197,7 @@ def test_told_to_listen_it_falls_silent_and_what_is_made_is_dropped():
 def test_nothing_is_begun_while_it_is_told_to_listen_and_the_turn_is_answered_after():
     async def scenario(duet):
         for _ in range(2):
-            duet.tell(commands.ForceListen())
+            duet.send(commands.ForceListen())
             await duet.hear(TURN_END)
         puppet.turn()
         assert not puppet.of(commands.Respond)
@@ -215,7 +215,7 @@ def test_the_first_pieces_are_only_listened_to_where_the_client_wants_that():
         await duet.pieces(1)
         assert not puppet.of(commands.Respond)
         await duet.pieces(1)
-        assert puppet.ask.history[-1].parts[0].turn_id == "turn_1"
+        assert puppet.request.history[-1].parts[0].turn_id == "turn_1"
 
     puppet = Puppet()
     conversed(puppet, scenario, commands.StartDuplex(options={"force_listen_count": 2}))
@@ -232,10 +232,10 @@ def test_an_engine_that_foresees_is_told_what_it_will_be_asked_and_then_asked_ju
     puppet = Puppet(foresees=True)
     conversed(puppet, scenario)
     (foreseen,) = puppet.of(commands.Prepare)
-    (part,) = puppet.ask.history[0].parts
+    (part,) = puppet.request.history[0].parts
     assert foreseen.request.history == (history.Message("user", (history.SpeechPart(b"", RATE_HZ, "turn_1"),)),)
     assert foreseen.request == commands.Respond(
-        **{name: getattr(puppet.ask, name) for name in ("id", "instructions", "truncate", "voice")}, history=foreseen.request.history
+        **{name: getattr(puppet.request, name) for name in ("id", "instructions", "truncate", "voice")}, history=foreseen.request.history
     )
     assert part.pcm
 
@@ -267,6 +267,21 @@ def test_an_engine_that_has_no_room_breaks_the_answer():
     assert (broke.id, broke.status, listening) == ("duplex_1", 503, LISTENING)
 
 
+def test_an_engine_may_answer_while_it_is_asked():
+    class Prompt(Puppet):
+        def send(self, word):
+            super().send(word)
+            if isinstance(word, commands.Respond):
+                self.say(text("Yes"), ended)
+
+    async def scenario(duet):
+        await duet.hear(TURN_END)
+        puppet.turn()
+
+    puppet = Prompt()
+    assert conversed(puppet, scenario).last == [LISTENING, events.TextDelta("duplex_1", "Yes"), ENDED, LISTENING]
+
+
 def test_an_engine_that_is_lost_is_told_as_it_is():
     async def scenario(_):
         puppet.deliver([events.EngineLost(code="backend_error", message="It died.")])
@@ -295,7 +310,7 @@ def test_nothing_is_said_after_the_conversation_is_left():
     async def scenario(duet):
         await duet.hear(TURN_END)
         puppet.turn()
-        duet.tell(piece())
+        duet.send(piece())
 
     puppet = Puppet()
     duet = conversed(puppet, scenario)
@@ -339,7 +354,7 @@ def test_sound_that_the_network_held_back_is_not_counted_beside_the_clock():
             await duet.skip(0.1)
         assert round(duet.sound_ms()) == 4000
         await duet.skip(0.05)
-        duet.tell(*[piece(1000)] * 3)
+        duet.send(*[piece(1000)] * 3)
         await duet.settle()
         assert round(duet.sound_ms()) == 4050
 
@@ -401,7 +416,7 @@ def test_the_voice_is_the_engines_own_where_it_has_none_of_that_name():
 
     puppet = Puppet(voices=("low",))
     conversed(puppet, scenario, commands.StartDuplex(voice=Voice(name="Cleo", reference=b"\1\0")))
-    assert puppet.ask.voice == Voice()
+    assert puppet.request.voice == Voice()
 
 
 def test_everything_else_goes_to_the_engine_as_it_is():
@@ -409,10 +424,10 @@ def test_everything_else_goes_to_the_engine_as_it_is():
         await duet.hear(TURN_END)
         puppet.turn()
         aside = commands.Respond(id="resp_1", history=(history.Message("user", (history.TextPart("Hi"),)),))
-        duet.tell(aside, commands.ClearAudio(), commands.StartDuplex())
+        duet.send(aside, commands.ClearAudio(), commands.StartDuplex())
         assert puppet.told[-1] == aside
         puppet.deliver([events.TextDelta("resp_1", "Ho"), events.ResponseEnded("resp_1")])
-        duet.tell(commands.Cancel("resp_1"))
+        duet.send(commands.Cancel("resp_1"))
         assert puppet.told[-1] == commands.Cancel("resp_1")
         assert duet.take() == [LISTENING, events.TextDelta("resp_1", "Ho"), events.ResponseEnded("resp_1")]
 
@@ -421,10 +436,10 @@ def test_everything_else_goes_to_the_engine_as_it_is():
 
 
 def test_engines_that_listen_and_find_turns_can_have_full_duplex_and_those_that_have_it_need_not():
-    assert can_adapt(Puppet().abilities)
-    assert not can_adapt(Puppet(turn_detection=()).abilities)
-    assert not can_adapt(Puppet(listens=False).abilities)
-    assert not can_adapt(Puppet(full_duplex=True).abilities)
+    assert can_adapt(Puppet().capabilities)
+    assert not can_adapt(Puppet(turn_detection=()).capabilities)
+    assert not can_adapt(Puppet(listens=False).capabilities)
+    assert not can_adapt(Puppet(full_duplex=True).capabilities)
 
 
 def test_an_engine_that_judges_whether_a_turn_is_complete_is_let_judge():
@@ -442,7 +457,7 @@ def test_an_engine_that_judges_whether_a_turn_is_complete_is_let_judge():
 def test_a_dialogue_with_an_engine_that_hears_by_itself():
     async def scenario(duet):
         await duet.hear(noise(600, rate_hz=RATE_HZ) + quiet(400, RATE_HZ), quiet(1000, RATE_HZ))
-        await duet.text_until(lambda: duet.sound_ms() > 0)
+        await duet.until(lambda: duet.sound_ms() > 0)
         await duet.settle()
         assert duet.kinds()[:2] == ["Listening", "Listening"]
         assert "".join(word.text for word in duet.take() if isinstance(word, events.AudioTranscriptDelta)) == "You said hello there"
@@ -496,7 +511,7 @@ def test_of_the_piece_in_which_an_answer_begins_only_what_came_after_counts_as_h
 
     puppet = Puppet()
     conversed(puppet, scenario)
-    assert puppet.ask.history[1] == history.Message("assistant", (history.TextPart("One two "),), played_ms=200)
+    assert puppet.request.history[1] == history.Message("assistant", (history.TextPart("One two "),), played_ms=200)
 
 
 def test_pieces_that_come_late_and_together_count_as_long_as_it_took():
@@ -506,7 +521,7 @@ def test_pieces_that_come_late_and_together_count_as_long_as_it_took():
         await duet.skip(0.2)
         puppet.say(sounding(20_000))
         await duet.skip(0.3)
-        duet.tell(*[piece(100)] * 5)
+        duet.send(*[piece(100)] * 5)
         await duet.settle()
         assert duet.sound_ms() == 300 + 1450
 
@@ -538,7 +553,7 @@ def test_who_speaks_at_the_very_end_has_heard_all_of_it():
 
     puppet = Puppet()
     assert CUT in conversed(puppet, scenario).last
-    assert puppet.ask.history[1] == history.Message("assistant", (history.TextPart("Hello you."),))
+    assert puppet.request.history[1] == history.Message("assistant", (history.TextPart("Hello you."),))
 
 
 def test_what_a_whole_answer_has_cost_is_told_though_it_is_cut_short():

@@ -28,12 +28,12 @@ class Engine(Puppet):
         elif what == "stop" and self.turn is not None:
             turn, self.turn = self.turn, None
             self.deliver([engine_events.SpeechStopped(turn, 0)])
-        elif what in ANSWERS and self.of(commands.Respond) and self.ask.id not in self.over:
+        elif what in ANSWERS and self.of(commands.Respond) and self.request.id not in self.over:
             if what in ("end", "break"):
-                self.over.add(self.ask.id)
+                self.over.add(self.request.id)
             self.say(ANSWERS[what])
         elif what in TOLD:
-            duet.tell(TOLD[what])
+            duet.send(TOLD[what])
 
 
 ANSWERS = {

@@ -39,13 +39,13 @@ class Slow:
 
 
 def parts(puppet):
-    return puppet.ask.history[-1].parts[:-1]
+    return puppet.request.history[-1].parts[:-1]
 
 
 def test_the_newest_pictures_go_with_what_is_said():
     async def scenario(duet):
         for number in range(MAX_IMAGES + 1):
-            duet.tell(commands.AppendImage(b"%d" % number, max_slices=1 + (number == 1)))
+            duet.send(commands.AppendImage(b"%d" % number, max_slices=1 + (number == 1)))
         await duet.hear(TURN_END)
         puppet.turn()
         puppet.say(lambda id: events.TextDelta(id, "Nice."), lambda id: events.ResponseEnded(id))
@@ -66,7 +66,7 @@ def test_the_newest_pictures_go_with_what_is_said():
 
 def test_where_pictures_are_not_to_come_they_are_dropped():
     async def scenario(duet):
-        duet.tell(commands.AppendImage(b"jpeg"))
+        duet.send(commands.AppendImage(b"jpeg"))
         await duet.hear(TURN_END)
         puppet.turn()
 
@@ -79,7 +79,7 @@ def test_a_picture_that_comes_while_someone_speaks_is_foreseen():
     async def scenario(duet):
         await duet.hear(TURN_END)
         puppet.deliver([events.SpeechStarted("turn_1", 0)])
-        duet.tell(commands.AppendImage(b"jpeg"))
+        duet.send(commands.AppendImage(b"jpeg"))
         puppet.deliver([events.SpeechStopped("turn_1", 1000)])
 
     puppet = Puppet(images=True, foresees=True)
@@ -90,11 +90,11 @@ def test_a_picture_that_comes_while_someone_speaks_is_foreseen():
 
 def test_what_is_written_on_the_newest_picture_is_read_while_someone_speaks():
     async def scenario(duet):
-        duet.tell(commands.AppendImage(b"one"), commands.AppendImage(b"two"))
+        duet.send(commands.AppendImage(b"one"), commands.AppendImage(b"two"))
         await duet.hear(TURN_END)
         assert slow.asked == []
         puppet.deliver([events.SpeechStarted("turn_1", 0)])
-        duet.tell(commands.AppendImage(b"three"), commands.AppendImage(b"four"))
+        duet.send(commands.AppendImage(b"three"), commands.AppendImage(b"four"))
         assert slow.asked == [b"two"], "one at a time"
         slow.finish("EXIT")
         await duet.settle()
@@ -112,7 +112,7 @@ def test_what_still_stands_there_is_told_once_and_something_new_again():
     async def scenario(duet):
         for number, text in enumerate(("EXIT", "EXIT", "ENTRY")):
             puppet.deliver([events.SpeechStarted(f"turn_{number}", 0)])
-            duet.tell(commands.AppendImage(text.encode()))
+            duet.send(commands.AppendImage(text.encode()))
             slow.finish(text)
             await duet.settle()
             puppet.deliver([events.SpeechStopped(f"turn_{number}", 0)])
@@ -126,10 +126,10 @@ def test_what_still_stands_there_is_told_once_and_something_new_again():
 def test_a_picture_that_can_not_be_read_has_nothing_written_on_it():
     async def scenario(duet):
         puppet.deliver([events.SpeechStarted("turn_1", 0)])
-        duet.tell(commands.AppendImage(b"one"))
+        duet.send(commands.AppendImage(b"one"))
         slow.fail()
         await duet.settle()
-        duet.tell(commands.AppendImage(b"two"))
+        duet.send(commands.AppendImage(b"two"))
         slow.finish("EXIT")
         await duet.settle()
         puppet.deliver([events.SpeechStopped("turn_1", 0)])

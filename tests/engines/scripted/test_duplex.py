@@ -42,11 +42,11 @@ def test_it_says_at_a_piece_what_the_script_says():
 def test_what_is_said_aloud_takes_as_long_as_it_sounds():
     async def scenario(duet):
         await duet.pieces(1, ms=500)
-        assert duet.kinds() == ["Ready", "Spoken", *["Sound"] * 5]
+        assert duet.kinds() == ["DuplexStarted", "AudioTranscriptDelta", *["AudioDelta"] * 5]
         await duet.pieces(1, ms=300)
         assert duet.sound_ms() == 800
         await duet.pieces(1, ms=1000)
-        assert duet.kinds()[-3:] == ["Used", "Ended", "Listening"]
+        assert duet.kinds()[-3:] == ["Usage", "ResponseEnded", "Listening"]
         assert b"".join(word.pcm for word in duet.words if isinstance(word, events.AudioDelta)) == toned(1000)
 
     performed(engine(duplex={"says": [{"at": 1, "lines": [{"text": "Hello", "aloud_ms": 1000}]}]}), scenario)
@@ -59,7 +59,7 @@ def test_a_turn_is_answered_as_the_script_answers_it():
 
     script = {"hears": [{"says": "weather?"}], "answers": [{"when": "weather", "lines": [{"text": "Rain", "aloud_ms": 700}]}]}
     duet = performed(engine(**script), scenario)
-    assert duet.kinds() == ["Ready", "Spoken", *["Sound"] * 7, "Used", "Ended", *["Listening"] * 4]
+    assert duet.kinds() == ["DuplexStarted", "AudioTranscriptDelta", *["AudioDelta"] * 7, "Usage", "ResponseEnded", *["Listening"] * 4]
     (used,) = [word for word in duet.words if isinstance(word, events.Usage)]
     assert used.input_audio_tokens == 8
     assert used.output_audio_tokens == 14
@@ -78,7 +78,7 @@ def test_whoever_speaks_cuts_it_short():
 def test_told_to_listen_it_falls_silent_and_answers_after():
     async def scenario(duet):
         await duet.pieces(1)
-        duet.tell(commands.ForceListen())
+        duet.send(commands.ForceListen())
         await duet.hear(TURN_END)
         assert duet.words[-2:] == [events.ResponseEnded("duplex_1", "cancelled"), LISTENING]
         await duet.pieces(1)
@@ -90,7 +90,7 @@ def test_told_to_listen_it_falls_silent_and_answers_after():
 
 def test_the_pictures_that_were_seen_are_counted():
     async def scenario(duet):
-        duet.tell(commands.AppendImage(b"jpeg"), commands.AppendImage(b"jpeg"))
+        duet.send(commands.AppendImage(b"jpeg"), commands.AppendImage(b"jpeg"))
         await duet.hear(TURN_END)
 
     assert events.EngineMetrics("duplex_1", {"vision_slices": 2}) in performed(engine(), scenario).words
@@ -110,10 +110,10 @@ def test_an_answer_that_breaks_is_followed_by_listening():
 
 def test_what_comes_before_it_is_ready_waits():
     async def scenario(duet):
-        duet.tell(piece(), piece())
+        duet.send(piece(), piece())
         await duet.settle()
         assert duet.words == []
-        await duet.text_until(lambda: len(duet.words) == 3)
+        await duet.until(lambda: len(duet.words) == 3)
         assert duet.words == [events.DuplexStarted({"backend": "scripted"}), LISTENING, LISTENING]
 
     performed(engine(duplex={"ready_ms": 50, "metrics": {"backend": "scripted"}}), scenario)
@@ -121,7 +121,7 @@ def test_what_comes_before_it_is_ready_waits():
 
 def test_a_worker_may_refuse():
     async def scenario(duet):
-        await duet.text_until(lambda: duet.words)
+        await duet.until(lambda: duet.words)
         await duet.pieces(2)
         assert duet.words == [events.EngineLost(code="worker_busy", message="No.")]
 
@@ -134,16 +134,16 @@ def test_a_worker_may_die_in_the_middle_of_an_answer():
 
     script = {"says": [{"at": 2, "lines": [{"text": "a"}, {"wait_ms": 9000}]}], "lost": {"at": 3}}
     words = performed(engine(duplex=script), scenario, commands.StartDuplex(voice=None)).words
-    assert [type(word).__name__ for word in words] == ["Ready", "Listening", "Text", "Broke", "Lost"]
+    assert [type(word).__name__ for word in words] == ["DuplexStarted", "Listening", "TextDelta", "ResponseFailed", "EngineLost"]
     assert words[-1].code == "backend_error"
 
 
 def test_a_slow_worker_works_on_one_piece_after_another():
     async def scenario(duet):
-        duet.tell(*[piece()] * 3)
+        duet.send(*[piece()] * 3)
         await duet.settle()
         assert duet.words == [READY]
-        await duet.text_until(lambda: len(duet.words) == 4)
+        await duet.until(lambda: len(duet.words) == 4)
         assert len(duet.deliveries) == 4
 
     performed(engine(duplex={"piece_ms": 5}), scenario)
@@ -156,7 +156,7 @@ def test_pieces_of_any_length_give_the_same_answer(ms):
         size = RATE_HZ * ms // 1000 * 2
         await duet.hear(*(pcm[at : at + size] for at in range(0, len(pcm), size)))
         assert b"".join(word.pcm for word in duet.words if isinstance(word, events.AudioDelta)) == tone(1500, Voice(rate_hz=VOICE_HZ))
-        assert duet.kinds().count("Ended") == 1
+        assert duet.kinds().count("ResponseEnded") == 1
 
     performed(engine(answers=[{"lines": [{"aloud_ms": 1500}]}]), scenario)
 
@@ -176,7 +176,7 @@ def test_a_client_that_is_behind_is_waited_for():
 
 def test_nothing_is_said_once_it_is_left():
     async def scenario(duet):
-        duet.tell(piece())
+        duet.send(piece())
 
     duet = performed(engine(duplex={"ready_ms": 10_000}), scenario)
     assert duet.words == []

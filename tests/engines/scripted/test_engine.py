@@ -95,19 +95,19 @@ def test_every_kind_of_line_is_said():
     said = answers(engine(answers=[{"lines": lines}]), ask("go"))
     kinds = [type(word).__name__ for word in said]
     assert kinds == [
-        "Reasoning",
-        "Reasoning",
-        "ReasoningBreak",
-        "Sealed",
-        "Text",
-        "Annotated",
-        "Refusal",
-        "Calling",
-        "Arguments",
-        "Arguments",
-        "Called",
-        "Used",
-        "Ended",
+        "ReasoningDelta",
+        "ReasoningDelta",
+        "ReasoningBoundary",
+        "EncryptedReasoning",
+        "TextDelta",
+        "AnnotationAdded",
+        "RefusalDelta",
+        "ToolCallStarted",
+        "ToolArgumentsDelta",
+        "ToolArgumentsDelta",
+        "ToolCallDone",
+        "Usage",
+        "ResponseEnded",
     ]
     assert said[-1].reason == "length"
     assert said[-2].reasoning_tokens == 3
@@ -125,7 +125,7 @@ def test_the_token_limit_cuts_the_answer_before_the_first_word_too_many():
 
 def test_an_answer_as_long_as_the_limit_is_whole():
     said = limited(4, {"text": "one two"}, {"call": "clock", "arguments": '{"zone": "UTC"}'}, {"annotation": {"type": "x"}})
-    assert [type(word).__name__ for word in said[-4:]] == ["Called", "Annotated", "Used", "Ended"]
+    assert [type(word).__name__ for word in said[-4:]] == ["ToolCallDone", "AnnotationAdded", "Usage", "ResponseEnded"]
     assert said[-1].reason == "stop"
 
 
@@ -142,7 +142,7 @@ def test_the_token_limit_cuts_a_call_or_lets_none_begin():
 def test_the_token_limit_counts_what_sounds(tokens):
     # The word is a token and sounds for 300 ms, which are six; pieces of 100 ms are two each.
     said = limited(tokens, {"text": "Hello"}, {"text": " there"}, voice=Voice(rate_hz=24_000))
-    assert [type(word).__name__ for word in said] == ["Spoken", "Sound", "Sound", "Used", "Ended"]
+    assert [type(word).__name__ for word in said] == ["AudioTranscriptDelta", "AudioDelta", "AudioDelta", "Usage", "ResponseEnded"]
     assert (said[-2].output_tokens, said[-2].output_audio_tokens, said[-1].reason) == (5, 4, "length")
 
 

@@ -58,9 +58,9 @@ def test_without_turn_detection_nothing_is_found_and_what_is_committed_is_transc
     async def scenario(told):
         await told.hear(TURN, TURN)
         assert told.words == []
-        told.tell(commands.CommitAudio("item_7"))
+        told.send(commands.CommitAudio("item_7"))
         await told.hear(quiet(100))
-        told.tell(commands.CommitAudio("item_8"))
+        told.send(commands.CommitAudio("item_8"))
 
     told = talked(engine(), scenario, BY_HAND)
     assert told.transcripts() == [("item_7", "speech of 1800 ms"), ("item_8", "speech of 100 ms")]
@@ -78,7 +78,7 @@ def test_nothing_is_transcribed_where_nobody_wants_to_read_it():
 def test_committing_an_open_turn_ends_it_without_a_stop():
     async def scenario(told):
         await told.hear(quiet(1000), noise(400))
-        told.tell(commands.CommitAudio("turn_1"))
+        told.send(commands.CommitAudio("turn_1"))
         await told.hear(quiet(2000), TURN)
 
     told = talked(engine(), scenario, LISTEN)
@@ -89,7 +89,7 @@ def test_committing_an_open_turn_ends_it_without_a_stop():
 def test_a_forgotten_turn_is_no_turn_and_its_sound_is_nobodys():
     async def scenario(told):
         await told.hear(quiet(1000), noise(400))
-        told.tell(commands.ClearAudio())
+        told.send(commands.ClearAudio())
         await told.hear(noise(400), quiet(500))
 
     told = talked(engine(), scenario, LISTEN)
@@ -99,7 +99,7 @@ def test_a_forgotten_turn_is_no_turn_and_its_sound_is_nobodys():
 
 def test_no_turn_is_found_in_what_was_committed_or_forgotten_in_the_same_breath():
     async def scenario(told):
-        told.tell(
+        told.send(
             commands.AppendAudio(TURN),
             commands.ClearAudio(),
             commands.AppendAudio(TURN),
@@ -116,9 +116,9 @@ def test_no_turn_is_found_in_what_was_committed_or_forgotten_in_the_same_breath(
 def test_detection_that_is_switched_off_drops_the_open_turn_and_on_again_begins_anew():
     async def scenario(told):
         await told.hear(noise(400))
-        told.tell(BY_HAND)
+        told.send(BY_HAND)
         await told.hear(quiet(2000))
-        told.tell(LISTEN)
+        told.send(LISTEN)
         await told.hear(TURN)
 
     told = talked(engine(), scenario, LISTEN)
@@ -128,14 +128,14 @@ def test_detection_that_is_switched_off_drops_the_open_turn_and_on_again_begins_
 def test_the_sound_of_a_turn_that_detection_was_switched_off_in_can_still_be_committed():
     async def scenario(told):
         await told.hear(quiet(1000), noise(400))
-        told.tell(BY_HAND, commands.CommitAudio("item_1"))
+        told.send(BY_HAND, commands.CommitAudio("item_1"))
 
     assert talked(engine(), scenario, LISTEN).transcripts() == [("item_1", "speech of 1400 ms")]
 
 
 def test_settings_apply_to_the_sound_after_them_within_one_breath():
     async def scenario(told):
-        told.tell(commands.AppendAudio(TURN), BY_HAND, commands.AppendAudio(TURN))
+        told.send(commands.AppendAudio(TURN), BY_HAND, commands.AppendAudio(TURN))
         await told.settle()
 
     told = talked(engine(), scenario, LISTEN)
@@ -145,7 +145,7 @@ def test_settings_apply_to_the_sound_after_them_within_one_breath():
 def test_the_clock_goes_on_when_the_rate_changes():
     async def scenario(told):
         await told.hear(quiet(1000))
-        told.tell(structs.replace(LISTEN, rate_hz=8_000))
+        told.send(structs.replace(LISTEN, rate_hz=8_000))
         await told.hear(quiet(1000, 8_000), noise(100, rate_hz=8_000))
 
     assert talked(engine(), scenario, LISTEN).edges() == [("SpeechStarted", "turn_1", 1700)]
@@ -203,7 +203,7 @@ def test_a_transcript_may_come_late_and_turns_go_on_meanwhile():
     async def scenario(told):
         await told.hear(TURN * 2)
         assert told.transcripts() == [("turn_2", "soon")]
-        await told.text_until(lambda: len(told.transcripts()) == 2)
+        await told.until(lambda: len(told.transcripts()) == 2)
 
     told = talked(engine(hears=[{"turn": 1, "says": "late", "delay_ms": 20}, {"says": "soon"}]), scenario, LISTEN)
     assert told.transcripts() == [("turn_2", "soon"), ("turn_1", "late")]
@@ -219,7 +219,7 @@ def test_an_answer_is_chosen_by_what_its_turn_was_heard_as():
             "by_transcript": history.SpeechPart(TURN, 24_000, "turn_2", "Weather!"),
             "by_length": history.SpeechPart(quiet(120), 24_000),
         }.items():
-            told.tell(ask(part, id=id))
+            told.send(ask(part, id=id))
             await told.ended(id)
 
     told = talked(scripted, scenario, LISTEN)
@@ -266,7 +266,7 @@ def test_leaving_tells_nothing_of_what_was_just_heard():
     async def play():
         async with telling(engine(hears=[{"delay_ms": 1}]), LISTEN) as told:
             await told.hear(TURN)
-            told.tell(commands.AppendAudio(TURN))
+            told.send(commands.AppendAudio(TURN))
             count = len(told.words)
         await told.settle()
         return len(told.words) - count
@@ -294,7 +294,7 @@ def test_whatever_is_heard_committed_and_forgotten_turns_follow_each_other(scrip
             if word is None:
                 await told.settle()
             else:
-                told.tell(word)
+                told.send(word)
 
     told = talked(engine(), scenario, LISTEN)
     edges = told.edges()

@@ -108,8 +108,8 @@ def test_a_recording_stands_beside_the_script_that_names_it(tmp_path):
     ("file", "named"),
     [
         (None, "can't be read"),
-        (b"RIFF", "no WAV file"),
-        (b"not sound at all, but long enough", "no WAV file"),
+        (b"RIFF", "playable WAV file"),
+        (b"not sound at all, but long enough", "playable WAV file"),
         (wav_file(b"abcd", 8_000).replace(b"\x01\x00\x01\x00", b"\x01\x00\x02\x00", 1), "not 16 bits mono"),
     ],
 )
@@ -125,7 +125,16 @@ def test_what_is_not_said_aloud_is_as_in_writing():
         {"reasoning": "hm"}, {"text": "One"}, {"call": "note", "input": "x"}, {"wait_ms": 1}, {"refusal": "No."}, {"ended": "length"}
     )
     kinds = [type(word).__name__ for word in said if not isinstance(word, events.AudioDelta)]
-    assert kinds == ["Reasoning", "Spoken", "Calling", "Arguments", "Called", "Refusal", "Used", "Ended"]
+    assert kinds == [
+        "ReasoningDelta",
+        "AudioTranscriptDelta",
+        "ToolCallStarted",
+        "ToolArgumentsDelta",
+        "ToolCallDone",
+        "RefusalDelta",
+        "Usage",
+        "ResponseEnded",
+    ]
     assert said[-1].reason == "length"
 
 
@@ -165,8 +174,8 @@ def test_a_cancelled_speech_ends_as_cancelled():
     async def play():
         scripted = engine(pace_ms=1, answers=[{"lines": [{"text": "la ", "repeat": 100_000}]}])
         async with telling(scripted, ask("sing", voice=VOICE)) as said:
-            await said.text_until(lambda: sound(said.words))
-            said.tell(commands.Cancel("resp_1"))
+            await said.until(lambda: sound(said.words))
+            said.send(commands.Cancel("resp_1"))
             return await said.ended()
 
     said = asyncio.run(play())

@@ -92,9 +92,9 @@ def test_a_file_that_is_cut_off_is_read_up_to_there():
 
 def test_no_more_is_read_than_may_be():
     file = written(np.zeros(8_000 * 61, np.float32), 8_000, "FLAC", "PCM_16")
-    assert len(heard(file, longest_s=61)) == 61 * INPUT_RATE_HZ
+    assert len(heard(file, max_duration_s=61)) == 61 * INPUT_RATE_HZ
     with pytest.raises(ClientError, match="longer than 60 seconds") as caught:
-        heard(file, longest_s=60)
+        heard(file, max_duration_s=60)
     assert caught.value.code == "audio_too_long"
 
 

@@ -103,7 +103,7 @@ def test_nothing_and_next_to_nothing_can_be_resampled():
 def test_what_is_too_loud_is_cut_off_and_does_not_wrap_around():
     loud = np.where(np.arange(24_000) // 20 % 2, 32_767, -32_768).astype("<i2")
     heard = np.frombuffer(resample(loud.tobytes(), 24_000, 16_000), "<i2").astype(int)
-    assert np.abs(np.diff(np.sign(heard[100:-100]))).totals() // 2 == pytest.approx(1200, abs=20)
+    assert np.abs(np.diff(np.sign(heard[100:-100]))).sum() // 2 == pytest.approx(1200, abs=20)
 
 
 @pytest.mark.parametrize("live", [True, False])

@@ -118,7 +118,7 @@ def test_stopping_breaks_off_what_is_under_way_and_leaves_no_thread(recording, w
             await asyncio.sleep(0)
             await ear.stop()
         await ear.stop()
-        assert not [thread for thread in threading.enumerate() if thread.name.startswith("antiphon-ear")]
+        assert not [thread for thread in threading.enumerate() if thread.name.startswith("antiphon-moonshine")]
 
     run(scenario())
 

@@ -173,7 +173,7 @@ def test_a_server_that_says_nothing_is_given_up_on(recording):
         await asyncio.Event().wait()
 
     async def scenario():
-        async with hearing(never, answer_s=0.05) as (ear, _):
+        async with hearing(never, response_timeout_s=0.05) as (ear, _):
             with pytest.raises(ApiError) as told:
                 await ear.transcribe(recording("cards_001"), WISH)
         assert told.value.code == "upstream_timeout"
@@ -216,7 +216,7 @@ def test_more_than_can_wait_is_refused_and_cancelling_hangs_up(recording):
             finally:
                 gone.set()
 
-        async with hearing(hold, concurrency=1, waiting=1) as (ear, asked), asyncio.TaskGroup() as tasks:
+        async with hearing(hold, concurrency=1, max_pending=1) as (ear, asked), asyncio.TaskGroup() as tasks:
             both = [tasks.create_task(ear.transcribe(recording("cards_001"), WISH)) for _ in range(2)]
             await came.wait()
             with pytest.raises(ApiError) as refused:

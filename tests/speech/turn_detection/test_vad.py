@@ -173,7 +173,7 @@ def test_whoever_takes_a_frame_may_drop_the_rest_or_close(model, recording):
         assert activity.open_stream_count == 0
         return told
 
-    assert asyncio.run(run("drop")) == [0]
+    assert asyncio.run(run("drop_frames")) == [0]
     assert asyncio.run(run("close")) == [0]
 
 

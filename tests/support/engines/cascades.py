@@ -16,7 +16,7 @@ from antiphon.engine_api.capabilities import Capabilities
 from antiphon.engine_api.options import ConversationSettings, Transcription, TurnDetection, Voice
 from antiphon.engines.cascade.engine import Cascade
 from antiphon.engines.cascade.parts import SpeechStack
-from antiphon.speech.base import Piece, TimedText, Transcript
+from antiphon.speech.base import AudioChunk, TimedText, Transcript
 from support.engines.hearings import Told
 
 RATE_HZ = 16_000
@@ -72,14 +72,14 @@ class Ear:
     async def stop(self):
         pass
 
-    def check(self, wish):
+    def check_options(self, options):
         pass
 
     def let_go(self):
         self.is_held = False
         self._may_go_on.set()
 
-    async def transcribe(self, pcm, wish):
+    async def transcribe(self, pcm, options):
         self.asked.append(len(pcm) * 1000 // (2 * RATE_HZ))
         if self.faults:
             raise self.faults.pop(0)
@@ -94,7 +94,7 @@ class Ear:
         return Transcript(text=" ".join(words), segments=times, language="en", tokens=len(words))
 
 
-class Mouth:
+class Synthesizer:
     """
     Says a word in a tenth of a second.
 
@@ -121,7 +121,7 @@ class Mouth:
     async def stop(self):
         pass
 
-    async def say(self, text, voice=None, speed=1.0):
+    async def synthesize(self, text, voice=None, speed=1.0):
         self.said.append(text)
         for word in text.split():
             if self.fault is not None and self.fault[0] in word:
@@ -132,14 +132,14 @@ class Mouth:
                 self.stopped += 1
                 raise
             self.told += 1
-            yield Piece(b"\1\0" * (RATE_HZ // 10), word + " ")
+            yield AudioChunk(b"\1\0" * (RATE_HZ // 10), word + " ")
 
 
 class Activity:
     """Tells speech from silence, a frame in each turn of the loop, as the real one does where there is much to hear."""
 
     def __init__(self):
-        self.open_streams = 0
+        self.open_stream_count = 0
 
     async def start(self):
         pass
@@ -147,9 +147,9 @@ class Activity:
     def stop(self):
         pass
 
-    def open(self, deliver):
-        self.open_streams += 1
-        return _Stream(self, deliver)
+    def open(self, on_frame):
+        self.open_stream_count += 1
+        return _Stream(self, on_frame)
 
 
 class _Stream:
@@ -161,7 +161,7 @@ class _Stream:
         self._told = 0
         self._is_open = True
 
-    def hear(self, pcm):
+    def append_audio(self, pcm):
         sound = self._rest + pcm
         whole = len(sound) // FRAME_BYTES * FRAME_BYTES
         if whole and not self._frames:
@@ -169,7 +169,7 @@ class _Stream:
         self._frames.extend(sound[at : at + FRAME_BYTES] for at in range(0, whole, FRAME_BYTES))
         self._rest = sound[whole:]
 
-    def drop(self):
+    def drop_frames(self):
         self._told += len(self._frames)
         self._frames.clear()
 
@@ -198,7 +198,7 @@ class Puppet:
         overrun: raised when it is asked.
     """
 
-    abilities = Capabilities(tools=True)
+    capabilities = Capabilities(tools=True)
 
     def __init__(self):
         self.told = []
@@ -217,7 +217,7 @@ class Puppet:
         self.deliver = deliver
         yield self
 
-    def tell(self, word):
+    def send(self, word):
         if self.overrun is not None and isinstance(word, commands.Respond):
             raise self.overrun
         self.told.append(word)
@@ -256,10 +256,10 @@ class Session:
         counted: what became of answers begun early.
     """
 
-    def __init__(self, within, *, ear=None, mouth=None, speculates=True, answers=True, voice=VOICE):
-        self.within = within
-        self.ear = ear or Ear()
-        self.mouth = mouth or Mouth()
+    def __init__(self, inner, *, transcriber=None, synthesizer=None, speculates=True, answers=True, voice=VOICE):
+        self.inner = inner
+        self.transcriber = transcriber or Ear()
+        self.synthesizer = synthesizer or Synthesizer()
         self.activity = Activity()
         self.told = Told()
         self.history = ()
@@ -268,31 +268,29 @@ class Session:
         self.voice = voice
         self.pcm = {}
         self.asked = 0
-        parts = SpeechStack(vad=self.activity, transcriber=self.ear, synthesizer=self.mouth, voices=self.mouth.voices)
-        self.cascade = Cascade(within, parts, speculates=speculates, count_speculation=self.counted.append)
+        parts = SpeechStack(vad=self.activity, transcriber=self.transcriber, synthesizer=self.synthesizer, voices=self.synthesizer.voices)
+        self.cascade = Cascade(inner, parts, speculates=speculates, count_speculation=self.counted.append)
 
     def __call__(self, words):
         self.told(words)
         for word in words:
             if isinstance(word, events.SpeechStarted) and self.answers:
-                self.tell(commands.Prepare(self.ask(word.id, b"")))
+                self.send(commands.Prepare(self.ask(word.id, b"")))
             elif isinstance(word, events.SpeechStopped):
                 ask = self.ask(word.id, b"\1\0" * RATE_HZ)
                 self.history = ask.history
                 if self.answers:
                     self.asked += 1
-                    self.tell(ask)
+                    self.send(ask)
 
     def ask(self, turn_id, pcm, **more):
         part = engine_history.SpeechPart(pcm, RATE_HZ, turn_id)
         history = (*self.history, engine_history.Message("user", (part,)))
         return commands.Respond(id=f"resp_{self.asked + 1}", history=history, voice=self.voice, **more)
 
-    def tell(self, *words):
+    def send(self, *words):
         for word in words:
-            before = len(self.told.deliveries)
-            self.told.conversation.tell(word)
-            assert len(self.told.deliveries) == before, "nothing may be said from within `tell`"
+            self.told.conversation.send(word)
 
     async def until(self, condition):
         """Wait for what a thread does."""
@@ -303,7 +301,7 @@ class Session:
         """Tell the sounds, a tenth of a second at a time."""
         for sound in sounds:
             for at in range(0, len(sound), 3200):
-                self.tell(commands.AppendAudio(sound[at : at + 3200]))
+                self.send(commands.AppendAudio(sound[at : at + 3200]))
                 for _ in range(8):
                     await asyncio.sleep(0)
         await self.settle()
@@ -315,7 +313,7 @@ class Session:
     def words(self, *kinds):
         return [word for word in self.told.words if isinstance(word, kinds)]
 
-    def spoken(self, id="resp_1"):
+    def spoken_text(self, id="resp_1"):
         return "".join(word.text for word in self.words(events.AudioTranscriptDelta, events.TextDelta) if word.id == id)
 
     def ends(self, id="resp_1"):
@@ -328,16 +326,16 @@ class Session:
         return self.told.transcripts()
 
 
-def talked(scenario, within, *first, **options):
+def talked(scenario, inner, *first, **options):
     """Play a scenario with a session; gives the session."""
 
     async def play():
-        session = Session(within, **options)
+        session = Session(inner, **options)
         async with asyncio.timeout(60), session.cascade.open(ConversationSettings(model="parrot"), session) as session.told.conversation:
             for word in first:
-                session.tell(word)
+                session.send(word)
             await scenario(session)
-        assert session.activity.open_streams == 0
+        assert session.activity.open_stream_count == 0
         return session
 
     return asyncio.run(play())

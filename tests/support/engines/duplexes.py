@@ -41,7 +41,7 @@ class Puppet:
     """
 
     def __init__(self, **abilities):
-        self.abilities = structs.replace(PLAIN, **abilities)
+        self.capabilities = structs.replace(PLAIN, **abilities)
         self.told = []
         self.overrun = None
         self.paused = 0
@@ -57,7 +57,7 @@ class Puppet:
         self.deliver = deliver
         yield self
 
-    def tell(self, word):
+    def send(self, word):
         if self.overrun is not None and isinstance(word, commands.Respond):
             raise self.overrun
         self.told.append(word)
@@ -72,12 +72,12 @@ class Puppet:
         return [word for word in self.told if isinstance(word, kind)]
 
     @property
-    def ask(self):
+    def request(self):
         return self.of(commands.Respond)[-1]
 
     def say(self, *words):
         """Say these under the id of the last ask."""
-        self.deliver([word if not callable(word) else word(self.ask.id) for word in words])
+        self.deliver([word if not callable(word) else word(self.request.id) for word in words])
 
     def turn(self, id="turn_1", start_ms=0, end_ms=1000):
         self.deliver([events.SpeechStarted(id, start_ms)])
@@ -128,7 +128,7 @@ def conversed(within, scenario, converse=None, *, reader=None):
     async def play():
         duet = Duet()
         async with DuplexAdapter(within, reader).open(ConversationSettings(model="m"), duet) as duet.conversation:
-            duet.tell(converse or commands.StartDuplex(instructions="Be brief."))
+            duet.send(converse or commands.StartDuplex(instructions="Be brief."))
             await duet.settle()
             duet.ready = duet.take()
             await scenario(duet)
@@ -146,7 +146,7 @@ def performed(scripted, scenario, converse=None):
     async def play():
         duet = Duet()
         async with asyncio.timeout(60), scripted.open(ConversationSettings(model="m"), duet) as duet.conversation:
-            duet.tell(converse or commands.StartDuplex())
+            duet.send(converse or commands.StartDuplex())
             await scenario(duet)
             await duet.settle()
         return duet

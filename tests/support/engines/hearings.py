@@ -55,16 +55,16 @@ class Told:
     def words(self):
         return [word for words in self.deliveries for word in words]
 
-    def tell(self, *words):
+    def send(self, *words):
         before = len(self.deliveries)
         for word in words:
-            self.conversation.tell(word)
-        assert len(self.deliveries) == before, "nothing may be said from within `tell`"
+            self.conversation.send(word)
+        assert len(self.deliveries) == before, "nothing may be said from within `send`"
 
     async def hear(self, *sounds):
         """Tell the sounds, each in a tick of its own, and wait for all that is said to them at once."""
         for pcm in sounds:
-            self.tell(commands.AppendAudio(pcm))
+            self.send(commands.AppendAudio(pcm))
             await asyncio.sleep(0)
         await self.settle()
 
@@ -102,5 +102,5 @@ class Told:
 async def telling(scripted, *words):
     told = Told()
     async with scripted.open(ConversationSettings(model="parrot"), told) as told.conversation:
-        told.tell(*words)
+        told.send(*words)
         yield told

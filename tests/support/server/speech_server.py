@@ -17,8 +17,7 @@ from antiphon.server.app import build
 from antiphon.server.processes.run import HttpServer
 from antiphon.server.transport import logs
 from antiphon.server.transport.listener import base_url, open_listener
-from antiphon.speech.base import INPUT_RATE_HZ, Piece, TimedText, Transcript
-from antiphon.speech.stt.options import check_options
+from antiphon.speech.base import INPUT_RATE_HZ, AudioChunk, TimedText, Transcript, check_options
 from support.server.scripted_server import SCRIPT, configured
 
 WORD_MS = 250
@@ -68,7 +67,7 @@ class Ear:
         return Transcript(text=text, segments=segments, words=words, language=(wish.languages or ("en",))[0], tokens=3)
 
 
-class Mouth:
+class Synthesizer:
     """
     Says a word in a quarter of a second, as a tone.
 
@@ -101,11 +100,11 @@ class Mouth:
                 self.waits.set()
                 try:
                     while True:
-                        yield Piece(tone(1000, self.rate_hz), "la ")
+                        yield AudioChunk(tone(1000, self.rate_hz), "la ")
                         await asyncio.sleep(0)
                 finally:
                     self.closed += 1
-            yield Piece(tone(WORD_MS / speed, self.rate_hz), word + " ")
+            yield AudioChunk(tone(WORD_MS / speed, self.rate_hz), word + " ")
 
 
 def tone(ms, rate_hz, hz=220):
@@ -126,12 +125,12 @@ def speaking(home, *, ear=None, mouth=None, models=None, **settings):
     models = models or {"parrot": {"engine": "scripted", **SCRIPT}}
     config = configured(home, models, **{"server.port": 0, "server.drain_s": 0.2, "store.url": "memory", **settings})
     logs.configure(config.logging)
-    ear, mouth = ear or Ear(), mouth or Mouth()
+    ear, mouth = ear or Ear(), mouth or Synthesizer()
     started = queue.SimpleQueue()
 
     async def serve(listener):
         service = Service(config, lambda _line: None)
-        parts = SpeechStack(transcriber=ear, synthesizer=mouth, voices=(*Mouth.voices, "alloy"))
+        parts = SpeechStack(transcriber=ear, synthesizer=mouth, voices=(*Synthesizer.voices, "alloy"))
         service.speech = SpeechService(config.speech, config.models_dir, {}, stack=parts)
         await service.open()
         server = HttpServer(service, lambda: started.put((server, Served(base_url(listener), service, ear, mouth))))

@@ -1,10 +1,11 @@
 """
-Ears and a voice around any engine that answers in writing, and ears around one that hears and speaks but takes whole turns.
+Turn detection, speech to text and text to speech around any text engine, or only the first two around one that takes
+speech turn by turn.
 
-A turn is heard, written down, put to the engine within, and its answer is read aloud clause by clause. An engine that answers by the
-sound of a turn is given that, and one that speaks says its answer itself. While the silence after a turn is
-still being counted, the turn is already written down and the answer begun; it is held back until it is asked for, and thrown away if the
-person goes on speaking.
+A turn is detected and transcribed, the inner engine answers it, and the answer is spoken clause by clause. An engine
+that hears speech gets the audio of the turn, and one that speaks says its answer itself. A pause that may end a turn
+already starts the transcript and a speculative answer: it is held back until the session requests it, and dropped if
+the person goes on speaking.
 
 `docs/reference/engine-cascade.md` describes what it does and how it is set.
 """
@@ -27,24 +28,21 @@ from antiphon.engines.cascade.output import SpokenAnswer
 from antiphon.engines.cascade.parts import SpeechStack
 from antiphon.engines.cascade.turn import TranscriptTask
 from antiphon.errors import ApiError
-from antiphon.speech.base import Ear
+from antiphon.speech.base import Transcriber
 
 CountSpeculation = Callable[[Literal["begun", "used", "dropped"]], None]
-"""Counts answers that were begun before they were asked for, and what became of them."""
-
-
-def ignore_outcome(_outcome: str) -> None:
-    """A `Count` that nobody reads."""
+"""Counts speculative answers, and what became of them."""
 
 
 class Cascade:
     """
-    An engine with ears and a voice.
+    A text engine that listens and speaks.
 
     Args:
-        within: answers. Whoever made it starts and stops it, and the parts, too.
-        ready: awaited before every conversation; makes the parts ready where they aren't.
-        count: is told of answers that were begun before they were asked for.
+        inner: answers. The caller starts and stops it, and the speech stack too.
+        ensure_ready: awaited before every conversation; makes the speech stack ready if it isn't.
+        speculates: whether to begin answers before the session requests them.
+        count_speculation: called with the outcome of speculative answers.
     """
 
     def __init__(
@@ -54,42 +52,46 @@ class Cascade:
         *,
         ensure_ready: Callable[[], Awaitable[None]] | None = None,
         speculates: bool = True,
-        count_speculation: CountSpeculation = ignore_outcome,
+        count_speculation: CountSpeculation | None = None,
     ) -> None:
         self._inner = inner
         self._speech_stack = speech_stack
         self._ensure_ready = ensure_ready
         self._count_speculation = count_speculation
-        # What was said so far of a turn is known in words, and an engine that hears waits for all of the sound.
-        foresees = speculates and speech_stack.transcriber is not None and not inner.capabilities.hears_speech
-        self.capabilities = structs.replace(_cascade_capabilities(inner.capabilities, speech_stack), foresees=foresees)
+        # A turn is known in words while it goes on; an engine that hears speech needs the audio of the whole turn.
+        self._speculates = speculates and speech_stack.transcriber is not None and not inner.capabilities.hears_speech
+        self.capabilities = structs.replace(_cascade_capabilities(inner.capabilities, speech_stack), foresees=self._speculates)
 
     async def start(self) -> None:
-        """Nothing of its own to load."""
+        pass  # the caller starts the inner engine and the speech stack
 
     async def stop(self) -> None:
-        """Nothing of its own to let go of."""
+        pass
 
     async def count(self, request: commands.Respond) -> int:
-        """The tokens that the engine within reads."""
-        within: CountingEngine = self._inner  # type: ignore[assignment]  # asked only where its abilities say so
-        return await within.count(request)
+        inner: CountingEngine = self._inner  # type: ignore[assignment]  # called only where its capabilities say so
+        return await inner.count(request)
 
     @contextlib.asynccontextmanager
     async def open(self, settings: ConversationSettings, deliver: Deliver) -> AsyncIterator[EngineConversation]:
         """
-        A conversation that hears, and answers aloud where that is asked.
+        A conversation that listens, and answers aloud where the request names a voice.
 
         Raises:
-            ApiError: the parts of speech can't be made ready.
+            ApiError: the speech stack can't be made ready.
         """
         if self._ensure_ready is not None:
             await self._ensure_ready()
         async with asyncio.TaskGroup() as tasks:
-            count = self._count_speculation if self.capabilities.foresees else None
-            conversation = _CascadeConversation(self._speech_stack, self._inner.capabilities, deliver, tasks, count)
-            async with self._inner.open(settings, conversation.receive) as within:
-                conversation.inner = within
+            conversation = _CascadeConversation(
+                self._speech_stack,
+                self._inner.capabilities,
+                deliver,
+                tasks,
+                speculates=self._speculates,
+                count_speculation=self._count_speculation,
+            )
+            async with self._inner.open(settings, conversation.receive) as conversation.inner:
                 try:
                     yield conversation
                 finally:
@@ -97,37 +99,37 @@ class Cascade:
 
 
 def _cascade_capabilities(inner: Capabilities, speech_stack: SpeechStack) -> Capabilities:
-    ear, mouth, activity = speech_stack.transcriber, speech_stack.synthesizer, speech_stack.vad
+    transcriber, synthesizer, vad = speech_stack.transcriber, speech_stack.synthesizer, speech_stack.vad
     kinds = ("server_vad", "semantic_vad") if speech_stack.smart_turn is not None else ("server_vad",)
     return structs.replace(
         inner,
-        audio_in=ear is not None,
-        listens=ear is not None,
-        transcribes=ear is not None,
-        turn_detection=kinds if ear is not None and activity is not None else (),
-        noise_reduction=tuple(speech_stack.noise_reduction) if ear is not None else (),
-        languages=ear.languages if ear is not None else (),
-        takes_prompt=ear is not None and ear.takes_prompt,
-        audio_out=mouth is not None or _is_speech_to_speech(inner),
-        voices=inner.voices if _is_speech_to_speech(inner) else speech_stack.voices if mouth is not None else (),
+        audio_in=transcriber is not None,
+        listens=transcriber is not None,
+        transcribes=transcriber is not None,
+        turn_detection=kinds if transcriber is not None and vad is not None else (),
+        noise_reduction=tuple(speech_stack.noise_reduction) if transcriber is not None else (),
+        languages=transcriber.languages if transcriber is not None else (),
+        takes_prompt=transcriber is not None and transcriber.takes_prompt,
+        audio_out=synthesizer is not None or _is_speech_to_speech(inner),
+        voices=inner.voices if _is_speech_to_speech(inner) else speech_stack.voices if synthesizer is not None else (),
         full_duplex=False,
         sees=False,
     )
 
 
 def _is_speech_to_speech(inner: Capabilities) -> bool:
-    """Whether an engine needs no voice of ours."""
+    """Whether an engine speaks by itself, and needs no synthesizer."""
     return inner.audio_out and inner.hears_speech
 
 
 class _Generation:
     """
-    An answer, and the task that sees to it.
+    An answer, and the task that makes it.
 
     Attributes:
-        ask: as the session asked it, or will.
-        within_id: by which the engine within knows it.
-        task: prepares it and says it.
+        request: as the session sent it, or is expected to.
+        inner_id: the response's id for the inner engine.
+        task: transcribes, requests the answer from the inner engine, and speaks it.
     """
 
     task: "asyncio.Task[None]"
@@ -140,13 +142,10 @@ class _Generation:
 
 class _CascadeConversation:
     """
-    One conversation: a session without, an engine within.
-
-    Args:
-        count: None where no answer is begun before it is asked for.
+    One conversation: the session on one side, the inner engine on the other.
 
     Attributes:
-        within: the engine's side of it.
+        inner: the inner engine's conversation.
     """
 
     inner: EngineConversation
@@ -157,27 +156,30 @@ class _CascadeConversation:
         inner_capabilities: Capabilities,
         deliver: Deliver,
         tasks: asyncio.TaskGroup,
+        *,
+        speculates: bool,
         count_speculation: CountSpeculation | None,
     ) -> None:
-        self._inner_capabilities = inner_capabilities  # of the engine within
+        self._inner_capabilities = inner_capabilities
         self._synthesizer = speech_stack.synthesizer if not _is_speech_to_speech(inner_capabilities) else None
         self._deliver = deliver
         self._tasks = tasks
+        self._speculates = speculates
         self._count_speculation = count_speculation
         self._input = (
             _Input(speech_stack, speech_stack.transcriber, self, tasks, needs_transcripts=not inner_capabilities.hears_speech)
             if speech_stack.transcriber is not None
             else None
         )
-        self._generations: dict[str, _Generation] = {}  # by the ids of the engine within
+        self._generations: dict[str, _Generation] = {}  # by `inner_id`
         self._generation_count = 0
         self._expected_request: commands.Respond | None = None
         self._partial_transcript = "", ""
         self._prepare_task: asyncio.Task[None] | None = None
-        self._speculation: _Generation | None = None
+        self._speculative: _Generation | None = None
         self._is_paused = self._is_closed = False
 
-    # What the session says
+    # Commands of the session
 
     def send(self, command: commands.EngineCommand) -> None:
         match command:
@@ -185,151 +187,146 @@ class _CascadeConversation:
                 self._respond(command)
             case commands.Cancel(id):
                 self._cancel(id)
-            case commands.Prepare(ask):
-                self._prepare(ask)
+            case commands.Prepare(request):
+                self._prepare(request)
             case commands.AppendAudio() | commands.Configure() | commands.CommitAudio() | commands.ClearAudio():
                 if self._input is not None:
                     self._input.handle(command)
             case commands.StartDuplex() | commands.AppendImage() | commands.ForceListen():
-                pass  # its abilities say that it does no full duplex
+                pass  # its capabilities say that it has no full duplex
 
     def pause(self) -> None:
         self._is_paused = True
         self.inner.pause()
-        for work in self._generations.values():
-            work.answer.pause()
+        for generation in self._generations.values():
+            generation.answer.pause()
 
     def resume(self) -> None:
         self._is_paused = False
         self.inner.resume()
-        for work in self._generations.values():
-            work.answer.resume()
+        for generation in self._generations.values():
+            generation.answer.resume()
 
     def close(self) -> None:
-        """Stop, and say nothing more."""
-        self._drop_speculation()
+        """Stop all work and deliver nothing more."""
+        self._drop_speculative()
         self._stop_preparing()
         self._is_closed = True
         if self._input is not None:
             self._input.speech_input.close()
-        for work in self._generations.values():
-            work.task.cancel()
+        for generation in self._generations.values():
+            generation.task.cancel()
 
     def deliver(self, events: Sequence[engine_events.EngineEvent]) -> None:
-        """Tell the session."""
         if not self._is_closed:
             self._deliver(events)
 
     def deliver_input_events(self, events: Sequence[engine_events.EngineEvent]) -> None:
-        """Tell the session what the ears say; the engine within may know of it too, before the turn is over."""
+        """Deliver what was found in the input; an inner engine that can prepare gets partial transcripts before the turn is over."""
         self.deliver(events)
-        ask, heard = self._expected_request, [word for word in events if isinstance(word, engine_events.InputTranscriptDelta)]
-        for word in heard:
+        request, deltas = self._expected_request, [event for event in events if isinstance(event, engine_events.InputTranscriptDelta)]
+        for delta in deltas:
             turn_id, text = self._partial_transcript
-            self._partial_transcript = word.id, (text if turn_id == word.id else "") + word.text
-        if heard and ask is not None and self._speculation is None and last_turn_id(ask) == heard[-1].id:
-            self._start_preparing(ask)
+            self._partial_transcript = delta.id, (text if turn_id == delta.id else "") + delta.text
+        if deltas and request is not None and self._speculative is None and last_turn_id(request) == deltas[-1].id:
+            self._start_preparing(request)
 
     # Answers
 
     def _respond(self, request: commands.Respond) -> None:
-        ahead = self._speculation
-        if ahead is not None and is_same_request(ahead.request, request) and not ahead.answer.has_failed:
-            self._speculation = self._expected_request = None
+        speculative = self._speculative
+        if speculative is not None and is_same_request(speculative.request, request) and not speculative.answer.has_failed:
+            self._speculative = self._expected_request = None
             self._record_outcome("used")
-            # Not at once, as words may be waiting already and the session is in the middle of deciding.
-            asyncio.get_running_loop().call_soon(self._release, ahead, count_audio_tokens(request.history))
+            speculative.answer.release(count_audio_tokens(request.history))
+            if speculative.task.done():
+                self._generations.pop(speculative.inner_id, None)
             return
         if not request.out_of_band:
-            self._drop_speculation()
+            self._drop_speculative()
         self._begin_generation(request, count_audio_tokens(request.history) if not self._inner_capabilities.hears_speech else 0)
-
-    def _release(self, generation: _Generation, input_audio_tokens: int) -> None:
-        generation.answer.release(input_audio_tokens)
-        if generation.task.done():
-            self._generations.pop(generation.inner_id, None)
 
     def _begin_generation(
         self, request: commands.Respond, input_audio_tokens: int = 0, transcript_task: TranscriptTask | None = None
     ) -> _Generation:
-        """See to an answer; one that isn't asked for yet has the `words` of the turn that it answers."""
+        """Begin an answer: a speculative one where `transcript_task` is the transcript of the turn that it answers."""
         self._generation_count += 1
-        is_held = transcript_task is not None
-        within_id = f"{request.id}.{self._generation_count}" if is_held or request.id in self._generations else request.id
+        is_speculative = transcript_task is not None
+        inner_id = f"{request.id}.{self._generation_count}" if is_speculative or request.id in self._generations else request.id
         answer = SpokenAnswer(
-            request.id, request.voice, self._synthesizer, self.deliver, input_audio_tokens=input_audio_tokens, is_speculative=is_held
+            request.id, request.voice, self._synthesizer, self.deliver, input_audio_tokens=input_audio_tokens, is_speculative=is_speculative
         )
-        work = self._generations[within_id] = _Generation(request, within_id, answer)
+        generation = self._generations[inner_id] = _Generation(request, inner_id, answer)
         if self._is_paused:
             answer.pause()
-        work.task = self._tasks.create_task(self._run_generation(work, transcript_task))
-        work.task.add_done_callback(partial(self._on_generation_over, work))
-        return work
+        generation.task = self._tasks.create_task(self._run_generation(generation, transcript_task))
+        generation.task.add_done_callback(partial(self._on_generation_over, generation))
+        return generation
 
     async def _run_generation(self, generation: _Generation, transcript_task: TranscriptTask | None) -> None:
-        ask, answer = generation.request, generation.answer
+        request, answer = generation.request, generation.answer
         try:
-            history = await self._inner_history(ask, transcript_task)
+            history = await self._inner_history(request, transcript_task)
             if history is None:
                 answer.end("stop")
                 return
-            voice = ask.voice if _is_speech_to_speech(self._inner_capabilities) else None
-            self.inner.send(structs.replace(ask, id=generation.inner_id, history=history, voice=voice))
-            if ask.voice is not None and self._synthesizer is not None:
+            voice = request.voice if _is_speech_to_speech(self._inner_capabilities) else None
+            self.inner.send(structs.replace(request, id=generation.inner_id, history=history, voice=voice))
+            if request.voice is not None and self._synthesizer is not None:
                 await answer.speak()
             else:
                 await answer.end_signal.wait()
-        except EngineOverrun as overrun:
-            answer.fail(overrun.api_error())
-        except ApiError as fault:
+        except EngineOverrun as error:
+            answer.fail(error.api_error())
+        except ApiError as error:
+            answer.fail(error)  # first, as the inner engine may end the response while it takes the `Cancel`
             self.inner.send(commands.Cancel(generation.inner_id))
-            answer.fail(fault)
 
     async def _inner_history(
         self, request: commands.Respond, transcript_task: TranscriptTask | None
     ) -> tuple[engine_history.HistoryItem, ...] | None:
-        """The history as the engine within understands it; None where it ends in sound in which nothing was said."""
+        """The history as the inner engine takes it; None if it ends in audio without speech."""
         if self._input is None or self._inner_capabilities.hears_speech:
             return request.history
         return await self._input.history.to_text(request.history, transcript_task)
 
     def _on_generation_over(self, generation: _Generation, task: "asyncio.Task[None]") -> None:
-        # Not the task's own last act: one that is cancelled before its first step does nothing at all.
+        # In a callback, not at the end of the task: a task that is cancelled before its first step runs none of its code.
         if task.cancelled():
             generation.answer.end("cancelled")
-        if generation is not self._speculation:  # else it was whole before it was asked for, and goes on waiting to be
+        if generation is not self._speculative:  # a complete speculative answer still waits for its request
             self._generations.pop(generation.inner_id, None)
 
     def _cancel(self, id: str) -> None:
-        for work in tuple(self._generations.values()):
-            if work.request.id == id and work is not self._speculation:
-                self._stop_generation(work)
+        for generation in tuple(self._generations.values()):
+            if generation.request.id == id and generation is not self._speculative:
+                self._stop_generation(generation)
 
     def _stop_generation(self, generation: _Generation) -> None:
         self.inner.send(commands.Cancel(generation.inner_id))
         generation.task.cancel()
 
     def receive(self, events: Sequence[engine_events.EngineEvent]) -> None:
-        """Words of the engine within; those of an answer that nobody waits for are nothing, and that it is gone concerns all."""
+        """Take events of the inner engine. Those of unknown responses are dropped, except `EngineLost`, which concerns the session."""
         start = 0
         for end in range(1, len(events) + 1):
             if end == len(events) or events[end].id != events[start].id:
-                work = self._generations.get(events[start].id)
-                if work is not None:
-                    work.answer.receive(events[start:end])
-                elif lost := [word for word in events[start:end] if isinstance(word, engine_events.EngineLost)]:
-                    self.deliver(lost)
+                generation = self._generations.get(events[start].id)
+                if generation is not None:
+                    generation.answer.receive(events[start:end])
+                elif losses := [event for event in events[start:end] if isinstance(event, engine_events.EngineLost)]:
+                    self.deliver(losses)
                 start = end
 
-    # What is begun before it is asked for
+    # Speculative answers
 
     def _prepare(self, request: commands.Respond) -> None:
-        if self._speculation is not None and not is_same_request(self._speculation.request, request):
-            self._drop_speculation()
+        if self._speculative is not None and not is_same_request(self._speculative.request, request):
+            self._drop_speculative()
         self._expected_request = request
         self._start_preparing(request)
         pause = self._input.speech_input.current_pause if self._input is not None else None
-        if pause is not None and self._speculation is None:
+        if pause is not None and self._speculative is None:
             self.on_turn_paused(*pause)
 
     def _start_preparing(self, request: commands.Respond) -> None:
@@ -342,40 +339,37 @@ class _CascadeConversation:
             self._prepare_task.cancel()
 
     async def _prepare_inner(self, request: commands.Respond) -> None:
-        """Let the engine within know what it will be asked, as far as it has been said."""
+        """Send the inner engine the request to expect, with the words of the open turn so far."""
         past = await self._input.history.past_to_text(request.history[:-1]) if self._input is not None else ()
-        if request is self._expected_request and self._speculation is None and not self._is_closed:
+        if request is self._expected_request and self._speculative is None and not self._is_closed:
             turn_id, text = self._partial_transcript
-            saying = engine_history.Message("user", (engine_history.TextPart(text if turn_id == last_turn_id(request) else ""),))
-            with contextlib.suppress(EngineOverrun):  # it will be asked without
-                self.inner.send(commands.Prepare(structs.replace(request, history=(*past, saying), voice=None)))
+            turn = engine_history.Message("user", (engine_history.TextPart(text if turn_id == last_turn_id(request) else ""),))
+            with contextlib.suppress(EngineOverrun):  # the request itself will come without preparation
+                self.inner.send(commands.Prepare(structs.replace(request, history=(*past, turn), voice=None)))
 
     def on_turn_paused(self, turn_id: str, transcript_task: TranscriptTask) -> None:
-        """A turn may be over: begin with its answer."""
-        ask = self._expected_request
-        if self._count_speculation is not None and ask is not None and last_turn_id(ask) == turn_id:
-            self._drop_speculation()
-            self._speculation = self._begin_generation(ask, transcript_task=transcript_task)
+        request = self._expected_request
+        if self._speculates and request is not None and last_turn_id(request) == turn_id:
+            self._drop_speculative()
+            self._speculative = self._begin_generation(request, transcript_task=transcript_task)
             self._record_outcome("begun")
 
     def on_turn_resumed(self, turn_id: str) -> None:
-        """It wasn't."""
-        if self._speculation is not None and last_turn_id(self._speculation.request) == turn_id:
-            self._drop_speculation()
+        if self._speculative is not None and last_turn_id(self._speculative.request) == turn_id:
+            self._drop_speculative()
 
     def on_turn_stopped(self, turn_id: str) -> None:
-        """It was, and what isn't asked for by now is asked otherwise, or never."""
-        self.on_turn_resumed(turn_id)
+        self.on_turn_resumed(turn_id)  # if the session did not request the speculative answer by now, it never will
 
-    def _drop_speculation(self) -> None:
-        work, self._speculation = self._speculation, None
-        if work is None:
+    def _drop_speculative(self) -> None:
+        generation, self._speculative = self._speculative, None
+        if generation is None:
             return
         self._record_outcome("dropped")
-        work.answer.discard()
-        self._stop_generation(work)
-        if work.task.done():
-            self._generations.pop(work.inner_id, None)
+        generation.answer.discard()
+        self._stop_generation(generation)
+        if generation.task.done():
+            self._generations.pop(generation.inner_id, None)
 
     def _record_outcome(self, outcome: Literal["begun", "used", "dropped"]) -> None:
         if self._count_speculation is not None:
@@ -384,16 +378,16 @@ class _CascadeConversation:
 
 class _Input:
     """
-    What a conversation hears with.
+    The input side of a conversation.
 
     Attributes:
-        words: of its histories.
+        history: the text of its histories.
     """
 
     def __init__(
         self,
         speech_stack: SpeechStack,
-        transcriber: Ear,
+        transcriber: Transcriber,
         conversation: _CascadeConversation,
         tasks: asyncio.TaskGroup,
         *,
@@ -405,7 +399,6 @@ class _Input:
         self.history = TranscriptHistory(transcriber, self.speech_input)
 
     def handle(self, command: commands.AppendAudio | commands.Configure | commands.CommitAudio | commands.ClearAudio) -> None:
-        """The session says this."""
         match command:
             case commands.AppendAudio(pcm):
                 self.speech_input.append_audio(pcm)

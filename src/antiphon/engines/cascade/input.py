@@ -1,8 +1,9 @@
 """
-What a cascade hears of one conversation: a client's sound as turns, and turns as words.
+The speech input of one conversation: audio to turns, and turns to transcripts.
 
-What is found in the sound is told a moment later, as some of it is found while the session is in the middle of saying something. What the
-session says in that moment, it says without knowing: turns that were found and not told are then taken back.
+What is found in the audio is delivered on the loop's next iteration. A command that comes before that was sent without
+knowledge of it: `commit` and `clear` take back turns that the session has not been told of, so that no audio is in two
+turns, or in none.
 """
 
 import asyncio
@@ -16,75 +17,51 @@ from antiphon.engines.cascade.input_audio import ConversationAudio
 from antiphon.engines.cascade.parts import SpeechStack
 from antiphon.engines.cascade.turn import MAX_TURN_MS, TranscriptTask, UserTurn
 from antiphon.errors import ApiError
-from antiphon.speech.base import Ear, Transcript
+from antiphon.speech.base import Transcriber, Transcript
 from antiphon.speech.turn_detection import endpoint
 from antiphon.speech.turn_detection.smart_turn import CONTEXT_S
 from antiphon.speech.turn_detection.vad import FRAME_MS, VadStream
 
 LOOKBACK_MS = 4_000
-"""How much sound is kept while nobody speaks: a turn is told a little after it began, and begins with its padding."""
+"""Audio kept while nobody speaks: a turn is detected a little after it began, and begins with its padding."""
 
 MAX_VAD_BACKLOG_MS = 15 * 60_000
-"""The most sound in which it waits to be found where someone speaks; of more, nothing is found."""
+"""The most audio that may wait for voice activity detection; when there is more, all of it is skipped."""
 
 MAX_KNOWN_TURNS = 512
-"""How many turns back the words are known."""
+"""How many of the last turns keep their transcript."""
 
 TRANSCRIBED_TAIL_MS = 160
 """How much of the silence after speech is transcribed with it; less cuts off soft endings."""
 
 
-class _NullTranscriber:
-    """An ear that hears nothing, for turns that nobody reads."""
-
-    languages: tuple[str, ...] = ()
-    takes_prompt = False
-    has_times = False
-
-    async def start(self) -> None:
-        """Nothing to load."""
-
-    async def stop(self) -> None:
-        """Nothing to let go of."""
-
-    def check_options(self, options: Transcription) -> None:
-        """Nothing is wished of it."""
-
-    async def transcribe(self, pcm: bytes, options: Transcription) -> Transcript:
-        """Nothing."""
-        return Transcript(text="")
-
-
-NULL_TRANSCRIBER = _NullTranscriber()
-
-
 class TurnObserver(Protocol):
-    """Who wants to know that a turn may be over before it is."""
+    """Learns that a turn may be over before it is."""
 
     def on_turn_paused(self, turn_id: str, transcript_task: TranscriptTask) -> None:
-        """Nobody speaks any more, though the turn is still open; `words` are being made of it."""
+        """Nobody speaks any more, though the turn is still open; `transcript_task` transcribes it so far."""
 
     def on_turn_resumed(self, turn_id: str) -> None:
-        """The turn goes on: what was made of it so far is not all."""
+        """The turn goes on, or is dropped: the transcript of its pause is void."""
 
     def on_turn_stopped(self, turn_id: str) -> None:
-        """The session was told that the turn is over, and has done about it what it does at once."""
+        """`SpeechStopped` was delivered, and the session has handled it."""
 
 
 class SpeechInput:
     """
-    One conversation's ears.
+    One conversation's speech input.
 
     Args:
-        deliver: takes words; never called from within what a client's word calls here.
-        tasks: owns the work; it outlives this.
-        is_read: whether the words of turns are needed also where the client doesn't want them.
+        deliver: takes events; never called from within a command.
+        tasks: owns the tasks; it outlives this.
+        needs_transcripts: whether turns are transcribed even if the client wants no transcripts.
     """
 
     def __init__(
         self,
         speech_stack: SpeechStack,
-        transcriber: Ear,
+        transcriber: Transcriber,
         deliver: Deliver,
         observer: TurnObserver,
         tasks: asyncio.TaskGroup,
@@ -99,49 +76,48 @@ class SpeechInput:
         self._needs_transcripts = needs_transcripts
         self._configuration = commands.Configure()
         self._audio = ConversationAudio()
-        self._last_turn_end_ms = 0.0  # where the last turn, or what was forgotten, ended
+        self._last_turn_end_ms = 0.0  # where the last turn, or cleared audio, ended
         self._vad_stream: VadStream | None = None
         self._vad_stream_start_ms = 0
-        self._vad_end_ms = 0.0  # up to there it is known whether someone spoke
+        self._vad_end_ms = 0.0  # where the audio ends that voice activity detection has seen
         self._endpoint: endpoint.EndpointDetector | None = None
         self._open_turn: UserTurn | None = None
         self._turn_count = 0
         self._transcripts: dict[str, asyncio.Task[str | ApiError]] = {}
         self._last_transcript: asyncio.Task[str | ApiError] | None = None
         self._pending_events: list[events.EngineEvent] = []
-        self._pending_turns: dict[str, UserTurn] = {}  # turns that began or ended, and the session was not told
-        self._running_tasks: set[asyncio.Task[Any]] = set()
+        self._pending_turns: dict[str, UserTurn] = {}  # that began or ended, and the session does not know yet
+        self._running_tasks: set[asyncio.Task[object]] = set()
         self._is_closed = False
 
     @property
     def current_pause(self) -> tuple[str, TranscriptTask] | None:
-        """The turn that may be over, and its words; None where there is none."""
+        """The open turn that may be over, and its transcript; None if there is none."""
         turn = self._open_turn
         return (turn.id, turn.transcript_task) if turn is not None and turn.transcript_task is not None else None
 
-    # What the session says
+    # Commands
 
     def configure(self, command: commands.Configure) -> None:
-        """Hear otherwise from here on; without turn detection a turn that is open is none."""
+        """Take other settings from here on; switching turn detection off drops an open turn."""
         self._configuration = command
         self._detect(self._audio.configure(command.rate_hz, command.noise_reduction))
-        wanted = command.turn_detection
-        if wanted is None or self._speech_stack.vad is None:
+        detection = command.turn_detection
+        if detection is None or self._speech_stack.vad is None:
             self._abandon(*self._retract_turns())
             self._close_vad_stream()
             self._endpoint = None
         elif self._endpoint is None:
             now_ms = int(self._audio.end_ms)
-            self._endpoint = endpoint.EndpointDetector(wanted)
+            self._endpoint = endpoint.EndpointDetector(detection)
             self._endpoint.reset(now_ms)
             self._vad_stream_start_ms = now_ms
             self._vad_end_ms = now_ms
             self._vad_stream = self._speech_stack.vad.open(self._on_vad_frame)
         else:
-            self._endpoint.configure(wanted)
+            self._endpoint.configure(detection)
 
     def append_audio(self, pcm: bytes) -> None:
-        """The sound goes on."""
         self._detect(self._audio.process(pcm))
 
     def _detect(self, pcm: bytes) -> None:
@@ -155,29 +131,29 @@ class SpeechInput:
             self._vad_stream.drop_frames()
             self._vad_end_ms = self._audio.end_ms
             self._deliver_soon(
-                events.EngineError(message="More sound came than can be listened to; some of it was passed over.", code="audio_too_fast")
+                events.EngineError(message="Audio arrived faster than it can be processed; some of it was skipped.", code="audio_too_fast")
             )
         self._audio.discard_before(self._vad_end_ms - LOOKBACK_MS)
 
     def commit(self, id: str) -> None:
-        """What was heard since the last turn is one, the one that is open where one is."""
-        found = self._retract_turns(kept_transcript_id=id)
-        turn = found[0] if found else self._new_turn(id, int(max(self._last_turn_end_ms, self._audio.start_ms)))
-        self._abandon(*found)  # what was made of them so far is not all
+        """All audio since the last turn is one turn: the open one, if there is one."""
+        turns = self._retract_turns(delivered_id=id)
+        turn = turns[0] if turns else self._new_turn(id, int(max(self._last_turn_end_ms, self._audio.start_ms)))
+        self._abandon(*turns)  # their transcripts so far are not of the whole turn
         turn.id = id
-        turn.speech_ms = None  # nobody may have looked at the end of it
+        turn.speech_ms = None  # voice activity detection may not have seen the end of it
         self._feed(turn, self._audio.end_ms)
         turn.start_transcript()
         self._schedule_transcript(turn)
         self._reset()
 
     def clear(self) -> None:
-        """What was heard since the last turn is nothing."""
+        """Drop all audio since the last turn, and an open turn."""
         self._abandon(*self._retract_turns())
         self._reset()
 
     def close(self) -> None:
-        """Hear no more, and tell no more."""
+        """Stop all work and deliver nothing more."""
         self._is_closed = True
         self._close_vad_stream()
         for task in tuple(self._running_tasks):
@@ -185,20 +161,20 @@ class SpeechInput:
 
     async def transcript_of(self, turn_id: str) -> str | None:
         """
-        What was said in a turn, as soon as that is known; None for one that is not known, or of long ago.
+        The transcript of a turn, once it is ready; None for an unknown turn, or one that is no longer kept.
 
         Raises:
-            ApiError: nobody could make it out.
+            ApiError: it could not be transcribed.
         """
         task = self._transcripts.get(turn_id)
         if task is None:
             return None
-        words = await asyncio.shield(task)
-        if isinstance(words, ApiError):
-            raise words
-        return words
+        text = await asyncio.shield(task)
+        if isinstance(text, ApiError):
+            raise text
+        return text
 
-    # What the sound tells
+    # Turn detection
 
     def _on_vad_frame(self, start_ms: int, probability: float) -> None:
         at_ms = self._vad_stream_start_ms + start_ms
@@ -212,8 +188,8 @@ class SpeechInput:
             self._feed_detected(turn)
 
     def _apply_endpoint_events(self, endpoint_events: Sequence[endpoint.EndpointEvent]) -> None:
-        for happening in endpoint_events:
-            match happening:
+        for event in endpoint_events:
+            match event:
                 case endpoint.TurnStarted(at_ms):
                     self._start_turn(at_ms)
                 case endpoint.TurnPaused(at_ms):
@@ -229,21 +205,23 @@ class SpeechInput:
     def _start_turn(self, at_ms: int) -> None:
         self._turn_count += 1
         turn = self._open_turn = self._new_turn(f"turn_{self._turn_count}", at_ms)
-        turn.speech_ms = float(endpoint.MIN_SPEECH_MS - FRAME_MS)  # the frame that makes it a turn is yet to be counted
+        turn.speech_ms = float(endpoint.MIN_SPEECH_MS - FRAME_MS)  # the frame that made it a turn is counted by the caller
         self._pending_turns[turn.id] = turn
         self._deliver_soon(events.SpeechStarted(turn.id, at_ms))
 
     def _new_turn(self, id: str, start_ms: int) -> UserTurn:
-        wish = self._configuration.transcription
+        options = self._configuration.transcription
 
-        def tell(words: str) -> None:
-            self._deliver_soon(events.InputTranscriptDelta(id, words))
+        def on_partial(text: str) -> None:
+            self._deliver_soon(events.InputTranscriptDelta(id, text))
 
-        ear = self._transcriber if self._needs_transcripts or wish is not None else NULL_TRANSCRIBER
-        return UserTurn(id, start_ms, ear, wish or Transcription(), self._start_task, tell if wish is not None else None)
+        transcriber = self._transcriber if self._needs_transcripts or options is not None else None
+        return UserTurn(
+            id, start_ms, transcriber, options or Transcription(), self._start_task, on_partial if options is not None else None
+        )
 
     def _feed_detected(self, turn: UserTurn) -> None:
-        """Let a turn hear what is known to be of it; make words of one that has paused, as if it were over: most often it is."""
+        """Append the audio known to be of a turn; transcribe one that has paused as if it were over, as most often it is."""
         if turn.paused_ms is None:
             self._feed(turn, self._vad_end_ms)
         elif turn.transcript_task is None and self._vad_end_ms >= turn.paused_ms + TRANSCRIBED_TAIL_MS:
@@ -259,9 +237,9 @@ class SpeechInput:
         turn = self._open_turn
         if turn is None:
             return
-        was_written = turn.transcript_task is not None
+        was_paused = turn.transcript_task is not None
         turn.reopen()
-        if was_written:
+        if was_paused:
             self._observer.on_turn_resumed(turn.id)
 
     def _stop_turn(self, at_ms: int) -> None:
@@ -278,7 +256,7 @@ class SpeechInput:
         self._deliver_soon(events.SpeechStopped(turn.id, at_ms))
 
     async def _judge_completeness(self, paused_at_ms: int) -> None:
-        """Ask how complete the turn sounds that pauses there."""
+        """Let Smart Turn judge how complete the paused turn sounds."""
         turn, likelihood, until_ms = self._open_turn, None, self._vad_end_ms
         if turn is not None and self._speech_stack.smart_turn is not None:
             start_ms = max(turn.start_ms, until_ms - CONTEXT_S * 1000)
@@ -286,10 +264,10 @@ class SpeechInput:
         if self._endpoint is not None and not self._is_closed:
             self._apply_endpoint_events(self._endpoint.judge(paused_at_ms, likelihood))
 
-    # Words of a turn
+    # Transcripts
 
     def _schedule_transcript(self, turn: UserTurn) -> None:
-        """Tell the words of a turn that is over, when they are there and those of the turns before it have been told."""
+        """Deliver the transcript of a finished turn once it is ready, and after those of the turns before it."""
         assert turn.transcript_task is not None
         self._transcripts[turn.id] = self._last_transcript = self._start_task(
             self._deliver_transcript(turn, turn.transcript_task, self._last_transcript)
@@ -304,35 +282,35 @@ class SpeechInput:
         if previous is not None:
             await asyncio.wait([previous])
         if self._configuration.transcription is not None:
-            for word in _final_transcript_events(turn, transcript, has_times=self._transcriber.has_times):
-                self._deliver_soon(word)
+            for event in _final_transcript_events(turn, transcript, has_times=self._transcriber.has_times):
+                self._deliver_soon(event)
         return transcript if isinstance(transcript, ApiError) else transcript.text
 
-    # What is taken back
+    # Turns that are taken back
 
-    def _retract_turns(self, kept_transcript_id: str = "") -> tuple[UserTurn, ...]:
+    def _retract_turns(self, delivered_id: str = "") -> tuple[UserTurn, ...]:
         """
-        Let no turn be open, nor any have been found that the session was not told of.
+        Close the open turn, and take back turns that the session does not know of.
 
         Args:
-            but: what is told of that turn's words holds.
+            delivered_id: the turn whose partial transcripts are still delivered.
 
         Returns:
-            Those turns, in order.
+            These turns, in order.
         """
-        found, self._pending_turns = self._pending_turns, {}
+        turns, self._pending_turns = self._pending_turns, {}
         if self._open_turn is not None:
-            found[self._open_turn.id] = self._open_turn
+            turns[self._open_turn.id] = self._open_turn
             self._open_turn = None
         self._pending_events = [
-            word
-            for word in self._pending_events
-            if word.id not in found or (word.id == kept_transcript_id and isinstance(word, events.InputTranscriptDelta))
+            event
+            for event in self._pending_events
+            if event.id not in turns or (event.id == delivered_id and isinstance(event, events.InputTranscriptDelta))
         ]
-        for id in found:
+        for id in turns:
             if id in self._transcripts:
                 self._transcripts.pop(id).cancel()
-        return tuple(found.values())
+        return tuple(turns.values())
 
     def _abandon(self, *turns: UserTurn) -> None:
         for turn in turns:
@@ -354,7 +332,7 @@ class SpeechInput:
             self._vad_stream.close()
             self._vad_stream = None
 
-    # How it is told, and done
+    # Delivery and tasks
 
     def _deliver_soon(self, event: events.EngineEvent) -> None:
         if not self._pending_events:
@@ -362,14 +340,14 @@ class SpeechInput:
         self._pending_events.append(event)
 
     def _flush(self) -> None:
-        words, self._pending_events = self._pending_events, []
+        batch, self._pending_events = self._pending_events, []
         self._pending_turns.clear()
-        if not words or self._is_closed:
+        if not batch or self._is_closed:
             return
-        self._deliver(words)
-        for word in words:
-            if isinstance(word, events.SpeechStopped):
-                self._observer.on_turn_stopped(word.id)
+        self._deliver(batch)
+        for event in batch:
+            if isinstance(event, events.SpeechStopped):
+                self._observer.on_turn_stopped(event.id)
 
     def _start_task(self, coroutine: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
         task = self._tasks.create_task(coroutine)
@@ -383,19 +361,19 @@ def _has_failed(transcript_task: TranscriptTask) -> bool:
 
 
 def _final_transcript_events(turn: UserTurn, transcript: Transcript | ApiError, *, has_times: bool) -> Sequence[events.EngineEvent]:
-    """What is told of a turn's words at its end."""
+    """The last events of a turn's transcript."""
     if isinstance(transcript, ApiError):
         return [events.InputTranscriptFailed(id=turn.id, message=transcript.message, code=transcript.code, type=transcript.type)]
-    told: list[events.EngineEvent] = []
+    batch: list[events.EngineEvent] = []
     if rest := turn.remaining_text(transcript):
-        told.append(events.InputTranscriptDelta(turn.id, rest))
+        batch.append(events.InputTranscriptDelta(turn.id, rest))
     if has_times:
         for part in transcript.segments:
-            told.append(
+            batch.append(
                 events.InputTranscriptSegment(id=turn.id, text=part.text, start_s=round(part.start_s, 3), end_s=round(part.end_s, 3))
             )
     languages = (transcript.language,) if transcript.language else ()
     return [
-        *told,
+        *batch,
         events.InputTranscriptDone(id=turn.id, transcript=transcript.text, seconds=round(turn.duration_s, 3), languages=languages),
     ]

@@ -1,7 +1,8 @@
 """
-A client's sound as ears take it: mono at 16 kHz, with less noise where that is asked for, and the end of it kept.
+A client's audio as transcribers take it: mono at 16 kHz, with noise reduction if configured; the most recent part is
+kept.
 
-Its clock is the client's: milliseconds of all the sound that came.
+Times are milliseconds of all the audio that arrived.
 """
 
 from antiphon.audio import duration_ms, size_bytes
@@ -10,11 +11,11 @@ from antiphon.speech.base import INPUT_RATE_HZ
 from antiphon.speech.dsp.noise import NoiseReducer
 from antiphon.speech.dsp.resample import Resampler
 
-_SLACK_BYTES = 128 << 10  # is kept longer than it must be, so that little is moved often
+_SLACK_BYTES = 128 << 10  # kept longer than needed: deleting from the front moves the rest, so do it rarely
 
 
 class ConversationAudio:
-    """The sound of one conversation."""
+    """The input audio of one conversation."""
 
     def __init__(self) -> None:
         self._resampler = Resampler(24_000, INPUT_RATE_HZ, live=True)
@@ -25,20 +26,20 @@ class ConversationAudio:
 
     @property
     def end_ms(self) -> float:
-        """The end of it."""
+        """Where the audio so far ends."""
         return duration_ms(self._total_bytes, INPUT_RATE_HZ)
 
     @property
     def start_ms(self) -> float:
-        """Where what is kept begins."""
+        """Where the part that is kept begins."""
         return duration_ms(self._total_bytes - len(self._buffer), INPUT_RATE_HZ)
 
     def configure(self, rate_hz: int, reduction: NoiseReduction | None) -> bytes:
         """
-        What comes from here on is at that rate, and is to have less of that noise.
+        Set the rate and noise reduction of what follows.
 
         Returns:
-            What was still on its way.
+            What was left in the resampler, at `INPUT_RATE_HZ`.
         """
         rest = b""
         if rate_hz != self._resampler.from_hz:
@@ -50,7 +51,7 @@ class ConversationAudio:
         return rest
 
     def process(self, pcm: bytes) -> bytes:
-        """More of it, as it came; gives it as ears take it, as far as that is ready."""
+        """Append the client's audio; the part that is ready, at `INPUT_RATE_HZ`."""
         return self._append(self._resampler.process(pcm))
 
     def _append(self, pcm: bytes) -> bytes:
@@ -60,16 +61,16 @@ class ConversationAudio:
         return pcm
 
     def between(self, start_ms: float, end_ms: float) -> bytes:
-        """The sound between two times, as far as it is kept."""
+        """The audio between two times, as far as it is kept."""
         first, last = (size_bytes(max(0.0, at_ms - self.start_ms), INPUT_RATE_HZ) for at_ms in (start_ms, end_ms))
         return bytes(self._buffer[first:last])
 
     def discard_before(self, until_ms: float) -> None:
-        """What came before then is of no more use."""
+        """Drop what came before a time."""
         count = size_bytes(max(0.0, until_ms - self.start_ms), INPUT_RATE_HZ)
         if count > _SLACK_BYTES:
             del self._buffer[:count]
 
     def clear(self) -> None:
-        """Nothing that came is of any more use."""
+        """Drop all audio; the clock goes on."""
         self._buffer.clear()

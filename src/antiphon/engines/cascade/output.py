@@ -1,7 +1,7 @@
 """
-One answer of a cascade: the words of the engine within, as they are or aloud.
+One answer of a cascade: the inner engine's events as they are, or spoken.
 
-An answer may be begun before it is asked for. It is then held back until it is, or thrown away; nobody hears of what was thrown away.
+A speculative answer is held back until the session requests it, or discarded; nothing of a discarded one is delivered.
 """
 
 import asyncio
@@ -16,22 +16,25 @@ from antiphon.engine_api import events as engine_events
 from antiphon.engine_api.engine import Deliver
 from antiphon.engine_api.options import Voice
 from antiphon.errors import ApiError
-from antiphon.speech.base import Mouth, Piece
+from antiphon.speech.base import AudioChunk, Synthesizer
 from antiphon.speech.dsp.resample import Resampler
 from antiphon.speech.text.clauses import ClauseSplitter
 from antiphon.speech.text.speakable import TextNormalizer, synthesize_clause
 
 OUTPUT_MS_PER_TOKEN = 50
-"""How much sound is counted as a token; models that make sound of their own count about so."""
+"""Output audio per token; speech models count about the same."""
 
 MAX_CHUNK_MS = 200
-"""The most sound in one word: what is interrupted has been said up to one of them."""
+"""The most audio in one event, so that an interruption cuts close to where it happens."""
 
 MAX_SPECULATIVE_AUDIO_MS = 10_000
-"""How much of an answer that is held back is spoken: nobody may ever hear it."""
+"""How much of a speculative answer is synthesized: it may be discarded."""
 
 CLAUSE_TIMEOUT_S = 0.25
-"""How long after its first word an answer is waited for that is not yet one clause: a slow model takes a second for a long one."""
+"""How long to wait for a whole first clause before a part of it is spoken: slow models need a second for a long one."""
+
+MAX_QUEUED_ITEMS = 1 << 16
+"""Clauses and events that wait to be spoken, hours of speech. When there are more the answer ends there, with reason `length`."""
 
 TerminalEvent = engine_events.ResponseEnded | engine_events.ResponseFailed
 
@@ -41,7 +44,7 @@ _SILENT_EVENTS = (
     engine_events.EncryptedReasoning,
     engine_events.AnnotationAdded,
 )
-"""What says nothing, so that a clause may go on after it."""
+"""Events without spoken text: a clause may go on after them."""
 
 
 class SpokenAnswer:
@@ -49,21 +52,21 @@ class SpokenAnswer:
     An answer under way.
 
     Args:
-        mouth: None for an answer in writing.
-        deliver: takes its words.
-        heard_tokens: what the sound in its history counts.
-        is_held: whether it is begun before it is asked for.
+        synthesizer: None for a text answer.
+        deliver: takes its events.
+        input_audio_tokens: what the audio in its history counts as.
+        is_speculative: whether the session has not requested it yet.
 
     Attributes:
-        id: by which the session knows it.
-        ended: set when its last word was said, or nobody will hear it.
+        id: the session's id for it.
+        end_signal: set once its last event was emitted, or it was discarded.
     """
 
     def __init__(
         self,
         id: str,
         voice: Voice | None,
-        synthesizer: Mouth | None,
+        synthesizer: Synthesizer | None,
         deliver: Deliver,
         *,
         input_audio_tokens: int = 0,
@@ -78,7 +81,7 @@ class SpokenAnswer:
         self._is_speculative = is_speculative
         self._pending_events: list[engine_events.EngineEvent] = []
         self._clauses = ClauseSplitter()
-        self._queue: asyncio.Queue[str | engine_events.EngineEvent] = asyncio.Queue()
+        self._queue: asyncio.Queue[str | engine_events.EngineEvent] = asyncio.Queue(MAX_QUEUED_ITEMS + 1)  # and the end of a cut answer
         self._resume_signal = asyncio.Event()
         self._resume_signal.set()
         self._release_signal = asyncio.Event()
@@ -88,55 +91,61 @@ class SpokenAnswer:
 
     @property
     def has_failed(self) -> bool:
-        """Whether it broke before anybody asked for it."""
+        """Whether it failed before the session requested it."""
         return bool(self._pending_events) and isinstance(self._pending_events[-1], engine_events.ResponseFailed)
 
     def release(self, input_audio_tokens: int) -> None:
-        """It was asked for: say what was held back, and go on."""
+        """The session requested it: deliver what was held back, and go on."""
         self._is_speculative = False
         self._input_audio_tokens = input_audio_tokens
         self._release_signal.set()
-        held, self._pending_events = self._pending_events, []
-        if held:
-            self._deliver([self._add_audio_usage(word) for word in held])
+        pending, self._pending_events = self._pending_events, []
+        if pending:
+            self._deliver([self._add_audio_usage(event) for event in pending])
 
     def discard(self) -> None:
-        """Nobody will ask for it."""
+        """The session will not request it: deliver nothing."""
         self.end_signal.set()
         self._pending_events.clear()
 
     def pause(self) -> None:
-        """The client is behind."""
+        """Emit nothing until `resume`."""
         self._resume_signal.clear()
 
     def resume(self) -> None:
-        """The client has caught up."""
         self._resume_signal.set()
 
     def receive(self, events: Sequence[engine_events.EngineEvent]) -> None:
-        """Words of the engine within, under whatever id."""
-        mine = [msgspec.structs.replace(word, id=self.id) if word.id != self.id else word for word in events]
+        """Take events of the inner engine, under its own id."""
+        batch = [msgspec.structs.replace(event, id=self.id) if event.id != self.id else event for event in events]
         if self._synthesizer is None:
-            self._emit(mine)
+            self._emit(batch)
             return
-        for word in mine:
-            for item in self._to_queue_items(word):
-                self._queue.put_nowait(item)
+        for event in batch:
+            for item in self._to_queue_items(event):
+                self._enqueue(item)
+
+    def _enqueue(self, item: str | engine_events.EngineEvent) -> None:
+        waiting = self._queue.qsize()
+        if waiting < MAX_QUEUED_ITEMS or (isinstance(item, TerminalEvent) and not self._queue.full()):
+            self._queue.put_nowait(item)
+        elif waiting == MAX_QUEUED_ITEMS:
+            self._queue.put_nowait(engine_events.ResponseEnded(self.id, "length"))
 
     def _to_queue_items(self, event: engine_events.EngineEvent) -> Sequence[str | engine_events.EngineEvent]:
-        """What can be said once that word has come: pieces of text aloud, all else as it is, in their order."""
+        """What an event adds to the queue, in order: clauses to speak, and events to pass on."""
         if isinstance(event, engine_events.TextDelta | engine_events.RefusalDelta):
             return self._clauses.feed(event.text, is_late=self._is_late())
         if isinstance(event, _SILENT_EVENTS):
             return [event]
-        if isinstance(event, engine_events.Usage):  # told when all is said, and how long that was is known
+        if isinstance(event, engine_events.Usage):  # held back until the length of the spoken audio is known
             self._usage = event
             return []
-        used, self._usage = (
-            (self._usage if isinstance(event, TerminalEvent) else None),
-            None if isinstance(event, TerminalEvent) else self._usage,
-        )
-        return [*self._clauses.flush(), *([used] if used else []), event]
+        items: list[str | engine_events.EngineEvent] = [*self._clauses.flush()]
+        if isinstance(event, TerminalEvent) and self._usage is not None:
+            items.append(self._usage)
+            self._usage = None
+        return [*items, event]
 
     def _is_late(self) -> bool:
         now = asyncio.get_running_loop().time()
@@ -144,19 +153,20 @@ class SpokenAnswer:
         return now - self._first_text_at > CLAUSE_TIMEOUT_S
 
     async def speak(self) -> None:
-        """Say aloud what was taken, to the end; only for an answer that has a voice."""
+        """Speak the answer to its end; only for one with a voice."""
         assert self._synthesizer is not None and self._voice is not None
-        speakable = TextNormalizer()
+        normalizer = TextNormalizer()
         resampler = Resampler(self._synthesizer.rate_hz, self._voice.rate_hz, live=True)
         while not self.end_signal.is_set():
             item = await self._queue.get()
             if isinstance(item, str):
-                pieces = cast(
-                    AsyncGenerator[Piece, None], synthesize_clause(self._synthesizer, item, speakable, self._voice.name, self._voice.speed)
+                chunks = cast(
+                    AsyncGenerator[AudioChunk, None],
+                    synthesize_clause(self._synthesizer, item, normalizer, self._voice.name, self._voice.speed),
                 )
-                async with aclosing(pieces):
-                    async for piece in pieces:
-                        await self._deliver_audio(piece.text, resampler.process(piece.pcm))
+                async with aclosing(chunks):
+                    async for chunk in chunks:
+                        await self._deliver_audio(chunk.text, resampler.process(chunk.pcm))
             else:
                 if isinstance(item, engine_events.ResponseEnded | engine_events.ToolCallStarted | engine_events.ItemBoundary):
                     await self._deliver_audio("", resampler.flush())
@@ -168,31 +178,31 @@ class SpokenAnswer:
         if self._is_speculative and self._audio_ms > MAX_SPECULATIVE_AUDIO_MS:
             await self._release_signal.wait()
         await self._resume_signal.wait()
-        words: list[engine_events.EngineEvent] = [engine_events.AudioTranscriptDelta(self.id, text)] if text else []
-        most = size_bytes(MAX_CHUNK_MS, self._voice.rate_hz)
-        words += [engine_events.AudioDelta(self.id, pcm[at : at + most]) for at in range(0, len(pcm), most)]
+        batch: list[engine_events.EngineEvent] = [engine_events.AudioTranscriptDelta(self.id, text)] if text else []
+        max_bytes = size_bytes(MAX_CHUNK_MS, self._voice.rate_hz)
+        batch += [engine_events.AudioDelta(self.id, pcm[start : start + max_bytes]) for start in range(0, len(pcm), max_bytes)]
         self._audio_ms += duration_ms(len(pcm), self._voice.rate_hz)
-        self._emit(words)
+        self._emit(batch)
 
     def _add_audio_usage(self, event: engine_events.EngineEvent) -> engine_events.EngineEvent:
-        """What the engine within can't know is counted too: the sound that was heard, and that was made."""
-        aloud_tokens = round(self._audio_ms / OUTPUT_MS_PER_TOKEN)
-        if not isinstance(event, engine_events.Usage) or not (self._input_audio_tokens or aloud_tokens):
+        """The usage with what the inner engine can't know: audio heard and audio spoken."""
+        output_audio_tokens = round(self._audio_ms / OUTPUT_MS_PER_TOKEN)
+        if not isinstance(event, engine_events.Usage) or not (self._input_audio_tokens or output_audio_tokens):
             return event
         return msgspec.structs.replace(
             event,
             input_tokens=event.input_tokens + self._input_audio_tokens,
             input_audio_tokens=self._input_audio_tokens,
-            output_tokens=event.output_tokens + aloud_tokens,
-            output_audio_tokens=aloud_tokens,
+            output_tokens=event.output_tokens + output_audio_tokens,
+            output_audio_tokens=output_audio_tokens,
         )
 
     def fail(self, error: ApiError) -> None:
-        """Say that it broke, if it was not over."""
+        """End it with an error, if it has not ended."""
         self._emit([engine_events.ResponseFailed.from_error(self.id, error)])
 
     def end(self, reason: engine_events.EndReason) -> None:
-        """Say that it is over, if it wasn't."""
+        """End it, if it has not ended."""
         self._emit([engine_events.ResponseEnded(self.id, reason)])
 
     def _emit(self, events: Sequence[engine_events.EngineEvent]) -> None:
@@ -203,4 +213,4 @@ class SpokenAnswer:
         if self._is_speculative:
             self._pending_events += events
         else:
-            self._deliver([self._add_audio_usage(word) for word in events])
+            self._deliver([self._add_audio_usage(event) for event in events])

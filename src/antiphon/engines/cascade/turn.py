@@ -1,4 +1,4 @@
-"""One turn of a cascade's conversation, and the words that are made of it."""
+"""One turn of the user in a cascade's conversation, and its transcript."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -7,24 +7,24 @@ from typing import Any, Protocol
 from antiphon.audio import duration_ms
 from antiphon.engine_api.options import Transcription
 from antiphon.errors import ApiError
-from antiphon.speech.base import INPUT_RATE_HZ, Ear, Transcript
+from antiphon.speech.base import INPUT_RATE_HZ, Transcriber, Transcript
 from antiphon.speech.stt.partials import PartialTranscriber
 
 MAX_TURN_MS = 30 * 60_000
-"""The most sound of one turn that is written down; of a longer one, the beginning."""
+"""How much of one turn is transcribed, from its beginning."""
 
 RETRY_DELAY_S = 1.0
-"""After which an ear that failed in the middle of a turn is asked again, where it doesn't say itself."""
+"""How long after an error in the middle of a turn the transcriber is tried again, if the error names no time."""
 
 TranscriptTask = asyncio.Task[Transcript | ApiError]
-"""Words being made of sound; a fault where they can't be had."""
+"""A transcript in the making; its result is an error if it fails."""
 
 
 class StartTask(Protocol):
-    """Begins with work that is seen to its end, or stopped when the conversation is over."""
+    """Starts a task that is cancelled when the conversation ends."""
 
     def __call__(self, coroutine: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
-        """The task in which it is done."""
+        """The task that runs the coroutine."""
 
 
 class UserTurn:
@@ -32,21 +32,22 @@ class UserTurn:
     A turn.
 
     Args:
-        tell: takes words while the turn goes on; None where nobody wants to read them.
+        transcriber: None if nobody needs the transcript: then it is empty.
+        on_partial: takes text while the turn goes on; None if nobody reads it.
 
     Attributes:
-        id: by which it is told.
-        end_ms: up to where it was heard.
-        paused_ms: where nobody spoke any more; None while someone does.
-        speech_ms: for how long someone spoke; None where nobody looked.
-        words: of all that was heard; None while more of it is being heard.
+        id: of its events.
+        end_ms: where the audio appended so far ends.
+        paused_ms: where speech stopped; None while it goes on.
+        speech_ms: how long someone spoke; None if unknown.
+        transcript_task: the transcript of all audio so far; None while more is appended.
     """
 
     def __init__(
         self,
         id: str,
         start_ms: int,
-        transcriber: Ear,
+        transcriber: Transcriber | None,
         options: Transcription,
         start_task: StartTask,
         on_partial: Callable[[str], None] | None = None,
@@ -58,49 +59,45 @@ class UserTurn:
         self.speech_ms: float | None = None
         self.transcript_task: TranscriptTask | None = None
         self._start_task = start_task
-        self._partials = PartialTranscriber(transcriber, options, on_partial or _ignore_partial)
+        self._partials = PartialTranscriber(transcriber, options, on_partial or (lambda _text: None)) if transcriber is not None else None
         self._has_partials = on_partial is not None
         self._partials_task: asyncio.Task[None] | None = None
 
     @property
     def duration_s(self) -> float:
-        """How long it is."""
+        """How long the audio appended so far is."""
         return (self.end_ms - self.start_ms) / 1000
 
     def append_audio(self, pcm: bytes) -> None:
-        """It goes on: s16le at `HEARING_RATE_HZ`."""
+        """Append s16le audio at `INPUT_RATE_HZ`."""
         self.end_ms += duration_ms(len(pcm), INPUT_RATE_HZ)
+        if self._partials is None:
+            return
         if self._partials.audio_ms < MAX_TURN_MS:
             self._partials.append_audio(pcm)
         if self._partials_task is None or self._partials_task.done():
-            self._start_partials()
+            self._start_partials(self._partials)
 
-    def _start_partials(self) -> None:
+    def _start_partials(self, partials: PartialTranscriber) -> None:
         if self._has_partials:
-            self._partials_task = self._start_task(self._partials.run())
-        elif self._partials.has_full_segment:
-            self._partials_task = self._start_task(self._transcribe_ahead())
-
-    async def _transcribe_ahead(self) -> None:
-        try:
-            await self._partials.finalize_segments()
-        except ApiError as fault:
-            await asyncio.sleep(fault.retry_after_s or RETRY_DELAY_S)
+            self._partials_task = self._start_task(partials.run())
+        elif partials.has_full_segment:
+            self._partials_task = self._start_task(_finalize_segments(partials))
 
     def start_transcript(self) -> TranscriptTask:
-        """Make words of all that was heard."""
+        """Transcribe all audio so far."""
         self._cancel_tasks()
         self.transcript_task = self._start_task(self._transcribe())
         return self.transcript_task
 
     def reopen(self) -> None:
-        """What was made of it is not all, or is nothing."""
+        """The turn goes on, or is dropped: cancel the transcript."""
         self.paused_ms = None
         self._cancel_tasks()
 
     def remaining_text(self, transcript: Transcript) -> str:
-        """What of its transcript is still to be told."""
-        return self._partials.finish(transcript.text)
+        """The part of the final transcript that `on_partial` did not get."""
+        return self._partials.finish(transcript.text) if self._partials is not None else ""
 
     def _cancel_tasks(self) -> None:
         for task in (self._partials_task, self.transcript_task):
@@ -109,11 +106,17 @@ class UserTurn:
         self._partials_task = self.transcript_task = None
 
     async def _transcribe(self) -> Transcript | ApiError:
+        if self._partials is None:
+            return Transcript(text="")
         try:
             return await self._partials.transcript(None if self.speech_ms is None else self.speech_ms / 1000)
-        except ApiError as fault:
-            return fault
+        except ApiError as error:
+            return error
 
 
-def _ignore_partial(_text: str) -> None:
-    """Reads along."""
+async def _finalize_segments(partials: PartialTranscriber) -> None:
+    """Transcribe full segments while the turn goes on, so that little is left for its end."""
+    try:
+        await partials.finalize_segments()
+    except ApiError as error:
+        await asyncio.sleep(error.retry_after_s or RETRY_DELAY_S)

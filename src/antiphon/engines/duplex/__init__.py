@@ -1,1 +1,1 @@
-"""Full duplex made of turns, for engines that only answer when they are asked."""
+"""Full duplex for engines that take turns."""

@@ -1,18 +1,17 @@
 """
-A conversation in full duplex with an engine that takes turns: who speaks, who listens, and what is said when.
+A full-duplex conversation with a turn-taking engine: who speaks, who listens, and what is sent when.
 
-The person goes first. Whoever speaks while an answer is being said, or made, cuts it short, and so does being told to listen; what was
-not heard of it is forgotten. A turn that is over is answered. Of every piece of sound that finds nothing being said, it is told that the
-engine listens; so it is behind everything that was said.
+The person has priority. Speech during an answer, or while one is made, cuts it short, and so does `ForceListen`; the
+part that was not played is not remembered. A finished turn is answered. For every chunk of input during which nothing
+is said, `Listening` is delivered, after everything that was said.
 
-Time is the sound that came in; of the piece in which an answer begins, only what came after its beginning. Where none comes in time, as
-a microphone was switched off or the network stalls, time is the loop's until some does.
+The clock is the input audio; of the chunk in which an answer begins, only what came after that. While no audio arrives,
+because a microphone is off or the network stalls, the loop's clock counts.
 """
 
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from msgspec import structs
 
@@ -28,16 +27,16 @@ from antiphon.engines.duplex.playback import PacedAnswer, TerminalEvent
 from antiphon.engines.duplex.vision import Vision
 
 LEAD_MARGIN_MS = 500
-"""How much more of an answer is sent ahead than a piece of the client's sound lasts: pieces come late, and a player must not run dry."""
+"""How much audio is sent ahead beyond one input chunk: chunks arrive late, and the player must not run dry."""
 
 MAX_CHUNK_MS = 1_000
-"""The longest piece of sound that is reckoned with; longer ones come from clients that send what they have."""
+"""The longest input chunk counted; longer ones come from clients that send all they have at once."""
 
 LONGEST_CHUNK_DECAY = 0.1
-"""How much of its own length every piece takes off the longest: where they differ, the next may be as long as the last ones were."""
+"""How fast the longest chunk length decays, per length of each chunk: lengths vary, and a long one may follow short ones."""
 
 TICK_S = 0.1
-"""How often the loop's clock is looked at, and how long before a player runs dry."""
+"""How often the loop's clock counts while no audio arrives, and how long before the player runs dry it starts."""
 
 RESPONSE_ID_PREFIX = "duplex_"
 
@@ -47,8 +46,8 @@ class DuplexConversation:
     One conversation.
 
     Args:
-        tell: tells the engine.
-        deliver: takes words; never called from within what is told here.
+        send: sends a command to the engine; events that come meanwhile are handled on the loop's next iteration.
+        deliver: takes events; never called from within a command.
     """
 
     def __init__(
@@ -64,56 +63,56 @@ class DuplexConversation:
         self._options = parse_options(start_command.options, capabilities)
         self._voice = _supported_voice(start_command.voice, capabilities) if not self._options.is_text_only else None
         self._vision = vision
-        self._send = send
+        self._send_inner = send
+        self._is_sending = False
+        self._deferred_events: list[engine_events.EngineEvent] = []
         self._deliver = deliver
         self._loop = asyncio.get_running_loop()
         self._recent_audio = RecentAudio(start_command.rate_hz)
         self._echo_canceller = new_echo_canceller(start_command.rate_hz, self._voice.rate_hz) if self._voice is not None else None
         self._history: tuple[engine_history.HistoryItem, ...] = ()
-        self._open_turn_id: str | None = None  # that is open
+        self._open_turn_id: str | None = None
         self._answer: PacedAnswer | None = None
         self._answer_count = 0
         self._image_count = 0
-        self._history_before_interruption: tuple[engine_history.HistoryItem, ...] = ()  # what was known when somebody began to speak
-        self._has_interrupted = False  # an answer, when they did
-        self._owes_answer = False  # an answer, once it is not to listen any more
+        self._history_before_interruption: tuple[engine_history.HistoryItem, ...] = ()  # when the person began to speak
+        self._has_interrupted = False  # whether that cut an answer short
+        self._owes_answer = False  # to be given once it need not listen
         self._must_listen_next = False
         self._must_listen = False
-        self._pending_chunks: deque[tuple[float, bool]] = deque()  # that came, in milliseconds, and whether it must listen to them
+        self._pending_chunks: deque[tuple[float, bool]] = deque()  # milliseconds, and whether it must listen
         self._chunk_count = 0
         self._longest_chunk_ms = 0.0
         self._lead_ms = float(LEAD_MARGIN_MS + MAX_CHUNK_MS)
         self._input_ms = 0.0
         self._last_input_at = self._time_counted_at = self._loop.time()
-        self._time_counted_until: float | None = None  # where time was counted up to since the last piece came
-        self._room_ms = 0.0  # and how much of the next ones is more than that
+        self._time_counted_until: float | None = None  # up to where the loop's time was counted since the last chunk
+        self._room_ms = 0.0  # how much of the next chunks lies after that
         self._timer: asyncio.TimerHandle | None = None
         self._is_paused = self._is_closed = False
         self._outbox: list[engine_events.EngineEvent] = []
-        send(commands.Configure(rate_hz=start_command.rate_hz, turn_detection=_turn_detection(capabilities)))
+        self._send(commands.Configure(rate_hz=start_command.rate_hz, turn_detection=_turn_detection(capabilities)))
         self._loop.call_soon(self._deliver_ready)
 
-    # What the client says
+    # Commands of the client
 
     def append_image(self, command: commands.AppendImage) -> None:
-        """The client sees this."""
         if self._start_command.has_video:
             self._vision.append_image(command)
             self.prepare()
 
     def force_listen(self) -> None:
-        """Say nothing to the sound that comes next."""
+        """Listen to the next chunk."""
         self._must_listen_next = True
 
     def append_audio(self, command: commands.AppendAudio) -> None:
-        """The sound goes on."""
-        piece_ms = duration_ms(len(command.pcm), self._start_command.rate_hz)
+        chunk_ms = duration_ms(len(command.pcm), self._start_command.rate_hz)
         self._must_listen = self._must_listen_next or self._chunk_count < self._options.force_listen_count
         self._must_listen_next = False
         self._chunk_count += 1
-        self._longest_chunk_ms = max(min(piece_ms, MAX_CHUNK_MS), self._longest_chunk_ms - LONGEST_CHUNK_DECAY * piece_ms)
+        self._longest_chunk_ms = max(min(chunk_ms, MAX_CHUNK_MS), self._longest_chunk_ms - LONGEST_CHUNK_DECAY * chunk_ms)
         self._lead_ms = LEAD_MARGIN_MS + self._longest_chunk_ms
-        self._input_ms += piece_ms
+        self._input_ms += chunk_ms
         self._last_input_at = self._time_counted_at = self._loop.time()
         if self._time_counted_until is not None:
             self._room_ms = (self._last_input_at - self._time_counted_until) * 1000
@@ -121,10 +120,10 @@ class DuplexConversation:
         self._cancel_echo(command)
         if not self._pending_chunks:
             self._loop.call_soon(self._process_chunks)
-        self._pending_chunks.append((piece_ms, self._must_listen))
+        self._pending_chunks.append((chunk_ms, self._must_listen))
 
     def _cancel_echo(self, command: commands.AppendAudio) -> None:
-        """Hear it without the echo of what is being said."""
+        """Send the audio on without the echo of the answer that is playing."""
         if self._echo_canceller is None:
             self._recent_audio.append(command.pcm)
             self._send(command)
@@ -136,29 +135,28 @@ class DuplexConversation:
             self._undo_interruption()
 
     def pause(self) -> None:
-        """The client is behind."""
+        """Emit nothing until `resume`."""
         self._is_paused = True
 
     def resume(self) -> None:
-        """The client has caught up."""
         self._is_paused = False
         self._loop.call_soon(self._catch_up)
 
     def close(self) -> None:
-        """Say nothing more."""
+        """Deliver nothing more."""
         self._is_closed = True
         self._stop_timer()
 
     # Time
 
     def _process_chunks(self) -> None:
-        """Say what is due to the sound that came."""
+        """Emit what is due for the chunks that arrived."""
         while self._pending_chunks:
-            piece_ms, must_listen = self._pending_chunks.popleft()
+            chunk_ms, must_listen = self._pending_chunks.popleft()
             before = len(self._outbox)
             if must_listen:
                 self._interrupt()
-            self._advance(self._played_ms(piece_ms))
+            self._advance(self._played_ms(chunk_ms))
             if self._owes_answer and not must_listen and self._open_turn_id is None:
                 self._begin_answer()
             if len(self._outbox) == before and not (self._answer is not None and self._answer.has_begun):
@@ -168,7 +166,7 @@ class DuplexConversation:
         self._flush()
 
     def _played_ms(self, chunk_ms: float) -> float:
-        """How much of an answer can have been heard in a piece's time."""
+        """How much of an answer can have been played during a chunk."""
         if self._time_counted_until is None:
             return chunk_ms
         ms = min(chunk_ms, self._room_ms)
@@ -201,12 +199,33 @@ class DuplexConversation:
         self._advance(passed_s * 1000)
         self._flush()
 
-    # What the engine says
+    # Events of the engine
+
+    def _send(self, command: commands.EngineCommand) -> None:
+        self._is_sending = True
+        try:
+            self._send_inner(command)
+        finally:
+            self._is_sending = False
 
     def receive(self, events: Sequence[engine_events.EngineEvent]) -> None:
-        """The engine says this."""
-        for word in events:
-            match word:
+        """Take events of the engine, at any time."""
+        if not self._is_sending and not self._deferred_events:
+            self._handle(events)
+            return
+        # Delivered by a command in whose middle this object is: handled when it is done.
+        if not self._deferred_events:
+            self._loop.call_soon(self._handle_deferred)
+        self._deferred_events += events
+
+    def _handle_deferred(self) -> None:
+        events, self._deferred_events = self._deferred_events, []
+        if not self._is_closed:
+            self._handle(events)
+
+    def _handle(self, events: Sequence[engine_events.EngineEvent]) -> None:
+        for event in events:
+            match event:
                 case engine_events.SpeechStarted(id, at_ms):
                     self._on_speech_started(id, at_ms)
                 case engine_events.SpeechStopped(id, at_ms):
@@ -217,9 +236,9 @@ class DuplexConversation:
                     | engine_events.InputTranscriptDone()
                     | engine_events.InputTranscriptFailed()
                 ):
-                    pass  # the client has no place for it
+                    pass  # MiniCPM-o has no event for input transcripts
                 case _:
-                    self._on_answer_event(word)
+                    self._on_answer_event(event)
         self._queue_due_events()
         self._flush()
 
@@ -231,7 +250,7 @@ class DuplexConversation:
                 self._image_count = 0
             if not answer.append([event]) and not isinstance(event, TerminalEvent):
                 self._send(commands.Cancel(answer.id))
-        elif not event.id.startswith(RESPONSE_ID_PREFIX):  # else it was cut short
+        elif not event.id.startswith(RESPONSE_ID_PREFIX):  # else it is an answer that was cut short
             self._outbox.append(event)
 
     def _on_speech_started(self, turn_id: str, at_ms: int) -> None:
@@ -244,14 +263,14 @@ class DuplexConversation:
         before = len(self._outbox)
         self._history_before_interruption, self._has_interrupted = self._history, self._answer is not None
         if self._answer is not None:
-            self._answer.advance(sum(self._played_ms(piece_ms) for piece_ms, _ in self._pending_chunks))
+            self._answer.advance(sum(self._played_ms(chunk_ms) for chunk_ms, _ in self._pending_chunks))
         self._interrupt()
         if len(self._outbox) > before and self._pending_chunks:
-            self._pending_chunks.popleft()  # it is told already that the engine listens
+            self._pending_chunks.popleft()  # its `Listening` is in the outbox already
         self.prepare()
 
     def _undo_interruption(self) -> None:
-        """Nobody spoke but the echo: say again what it cut short."""
+        """The speech was only the echo: answer again what it cut short."""
         self._send(commands.ClearAudio())
         self._recent_audio.end_turn(0)
         self._vision.set_speaking(is_speaking=False)
@@ -259,11 +278,11 @@ class DuplexConversation:
         self._history, self._owes_answer = self._history_before_interruption, self._owes_answer or self._has_interrupted
 
     def _on_speech_stopped(self, turn_id: str, at_ms: int) -> None:
-        if turn_id != self._open_turn_id:  # it was none
+        if turn_id != self._open_turn_id:  # it was dropped as an echo
             return
-        said = self._user_message(turn_id, self._recent_audio.end_turn(at_ms))
-        self._image_count = sum(isinstance(part, engine_history.ImagePart) for part in said.parts)
-        self._history = append_message(self._history, said)
+        message = self._user_message(turn_id, self._recent_audio.end_turn(at_ms))
+        self._image_count = sum(isinstance(part, engine_history.ImagePart) for part in message.parts)
+        self._history = append_message(self._history, message)
         self._vision.mark_sent()
         self._vision.set_speaking(is_speaking=False)
         self._open_turn_id = None
@@ -277,7 +296,7 @@ class DuplexConversation:
     # Answers
 
     def prepare(self) -> None:
-        """Tell the engine what it will be asked when the open turn ends, so that it can begin."""
+        """Send the engine the request to expect when the open turn ends."""
         if self._capabilities.foresees and self._open_turn_id is not None and not self._must_listen:
             self._send(commands.Prepare(self._new_request(append_message(self._history, self._user_message(self._open_turn_id, b"")))))
 
@@ -292,15 +311,15 @@ class DuplexConversation:
         )
 
     def _begin_answer(self) -> None:
-        ask = self._new_request(self._history)
+        request = self._new_request(self._history)
         self._owes_answer = False
         self._answer_count += 1
-        self._answer = PacedAnswer(ask.id, (self._voice or Voice()).rate_hz)
+        self._answer = PacedAnswer(request.id, (self._voice or Voice()).rate_hz)
         try:
-            self._send(ask)
-        except EngineOverrun as overrun:
+            self._send(request)
+        except EngineOverrun as error:
             self._answer.append(
-                [engine_events.ResponseFailed(id=ask.id, message=f"The model is overloaded: {overrun}.", status=503, retry_after_s=1)]
+                [engine_events.ResponseFailed(id=request.id, message=f"The model is overloaded: {error}.", status=503, retry_after_s=1)]
             )
 
     def _queue_due_events(self) -> None:
@@ -320,18 +339,18 @@ class DuplexConversation:
 
     @property
     def _now_ms(self) -> float:
-        """Where the client's sound is by now: what it has not sent yet is a piece at most."""
+        """The client's clock now: the audio it has not sent yet is one chunk at most."""
         return self._input_ms + min((self._loop.time() - self._last_input_at) * 1000, MAX_CHUNK_MS)
 
     def _track_playback(self, events: Sequence[engine_events.EngineEvent]) -> None:
-        """The client will play these."""
+        """Show the echo canceller what the client will play."""
         if self._echo_canceller is not None:
-            for word in events:
-                if isinstance(word, engine_events.AudioDelta):
-                    self._echo_canceller.play(word.pcm, self._now_ms)
+            for event in events:
+                if isinstance(event, engine_events.AudioDelta):
+                    self._echo_canceller.play(event.pcm, self._now_ms)
 
     def _interrupt(self) -> None:
-        """Fall silent."""
+        """Cut the answer short."""
         answer = self._answer
         if answer is None:
             return
@@ -340,9 +359,9 @@ class DuplexConversation:
         if answer.has_begun:
             if self._echo_canceller is not None:
                 self._echo_canceller.stop(self._now_ms)
-            used = answer.pending_usage
+            usage = answer.pending_usage
             self._outbox += (
-                *((used,) if used is not None else ()),
+                *((usage,) if usage is not None else ()),
                 engine_events.ResponseEnded(answer.id, "cancelled"),
                 engine_events.Listening(),
             )
@@ -353,20 +372,20 @@ class DuplexConversation:
         if (message := answer.message()) is not None:
             self._history = append_message(self._history, message)
 
-    # Telling
+    # Delivery
 
     def _deliver_ready(self) -> None:
         self._outbox.append(engine_events.DuplexStarted(self._ready_metrics()))
         self._flush()
 
-    def _ready_metrics(self) -> dict[str, Any]:
-        """What becomes of all that was asked for."""
-        asked, notes = self._start_command, dict[str, Any]()
-        if asked.has_video:
+    def _ready_metrics(self) -> dict[str, object]:
+        """What the client gets of what it asked for."""
+        command, notes = self._start_command, dict[str, object]()
+        if command.has_video:
             notes["video"] = self._vision.note
-        if asked.voice is not None and not self._options.is_text_only and self._voice is None:
+        if command.voice is not None and not self._options.is_text_only and self._voice is None:
             notes["audio"] = "not made"
-        if asked.reference_audio is not None or (asked.voice is not None and asked.voice.reference is not None):
+        if command.reference_audio is not None or (command.voice is not None and command.voice.reference is not None):
             is_used = self._voice is not None and self._voice.reference is not None
             notes["voice_reference"] = "used" if is_used else "not used"
         if self._options.unknown:
@@ -374,9 +393,9 @@ class DuplexConversation:
         return notes
 
     def _flush(self) -> None:
-        words, self._outbox = self._outbox, []
-        if words and not self._is_closed:
-            self._deliver(words)
+        batch, self._outbox = self._outbox, []
+        if batch and not self._is_closed:
+            self._deliver(batch)
         if not self._is_closed:
             self._start_timer()
 
@@ -386,7 +405,7 @@ def _turn_detection(capabilities: Capabilities) -> TurnDetection:
 
 
 def _supported_voice(voice: Voice | None, capabilities: Capabilities) -> Voice | None:
-    """The voice to answer with, as far as the engine has it."""
+    """The voice to answer with, as far as the engine supports it; None for a text answer."""
     if voice is None or not capabilities.audio_out:
         return None
     name = voice.name if not capabilities.voices or voice.name in capabilities.voices else None

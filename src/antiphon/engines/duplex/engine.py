@@ -1,7 +1,7 @@
 """
-Full duplex with an engine that listens and takes turns: it seems to hear, see and speak at once.
+Full duplex for an engine that listens and takes turns: it seems to hear, see and speak at once.
 
-`docs/reference/full-duplex.md` describes what it does. All that is no full duplex goes to the engine as it is.
+`docs/reference/full-duplex.md` describes what it does. All other commands go to the engine unchanged.
 """
 
 import contextlib
@@ -18,17 +18,17 @@ from antiphon.engines.duplex.vision import ImageVision, NoVision, OcrReader, Ocr
 
 
 def can_adapt(capabilities: Capabilities) -> bool:
-    """Whether an engine of those abilities, which has no full duplex of its own, can have it by `Duplex`."""
+    """Whether `DuplexAdapter` can give full duplex to an engine: it listens, detects turns, and has none of its own."""
     return capabilities.listens and bool(capabilities.turn_detection) and not capabilities.full_duplex
 
 
 class DuplexAdapter:
     """
-    An engine of turns, in full duplex.
+    A turn-taking engine, in full duplex.
 
     Args:
-        within: listens, tells turns, and answers, aloud where it can. Whoever made it starts and stops it.
-        reader: reads what is written on pictures, where the engine can't see; None where nobody does.
+        inner: listens, detects turns, and answers, by voice if it can. The caller starts and stops it.
+        ocr_reader: reads text in images if the engine can't see; None for no reading.
     """
 
     def __init__(self, inner: Engine, ocr_reader: OcrReader | None = None) -> None:
@@ -38,22 +38,20 @@ class DuplexAdapter:
         self.capabilities = structs.replace(inner.capabilities, full_duplex=True, sees=sees)
 
     async def start(self) -> None:
-        """Nothing of its own to load."""
+        pass  # the caller starts the inner engine
 
     async def stop(self) -> None:
-        """Nothing of its own to let go of."""
+        pass
 
     async def count(self, request: commands.Respond) -> int:
-        """The tokens that the engine within reads."""
-        within: CountingEngine = self._inner  # type: ignore[assignment]  # asked only where its abilities say so
-        return await within.count(request)
+        inner: CountingEngine = self._inner  # type: ignore[assignment]  # called only where its capabilities say so
+        return await inner.count(request)
 
     @contextlib.asynccontextmanager
     async def open(self, settings: ConversationSettings, deliver: Deliver) -> AsyncIterator[EngineConversation]:
-        """A conversation; in full duplex once it is told so."""
+        """A conversation; in full duplex from `StartDuplex` on."""
         conversation = _AdapterConversation(self.capabilities, self._ocr_reader, deliver)
-        async with self._inner.open(settings, conversation.receive) as within:
-            conversation.inner = within
+        async with self._inner.open(settings, conversation.receive) as conversation.inner:
             try:
                 yield conversation
             finally:
@@ -65,7 +63,7 @@ class _AdapterConversation:
     One conversation.
 
     Attributes:
-        within: the engine's side of it.
+        inner: the inner engine's conversation.
     """
 
     inner: EngineConversation
@@ -77,21 +75,21 @@ class _AdapterConversation:
         self._duplex: DuplexConversation | None = None
 
     def send(self, command: commands.EngineCommand) -> None:
-        dialogue = self._duplex
-        if dialogue is None:
+        duplex = self._duplex
+        if duplex is None:
             self._send_before_start(command)
             return
         match command:
             case commands.AppendAudio():
-                dialogue.append_audio(command)
+                duplex.append_audio(command)
             case commands.AppendImage():
-                dialogue.append_image(command)
+                duplex.append_image(command)
             case commands.ForceListen():
-                dialogue.force_listen()
+                duplex.force_listen()
             case commands.Respond() | commands.Cancel():
-                self.inner.send(command)  # something beside the conversation
+                self.inner.send(command)  # an out-of-band response
             case commands.StartDuplex() | commands.Configure() | commands.CommitAudio() | commands.ClearAudio() | commands.Prepare():
-                pass  # turns are found and answered here
+                pass  # the duplex conversation detects and answers turns by itself
 
     def _send_before_start(self, command: commands.EngineCommand) -> None:
         if isinstance(command, commands.StartDuplex):
@@ -109,7 +107,7 @@ class _AdapterConversation:
             self._duplex.prepare()
 
     def receive(self, events: Sequence[engine_events.EngineEvent]) -> None:
-        """Words of the engine within."""
+        """Take events of the inner engine."""
         if self._duplex is None:
             self._deliver(events)
         else:
@@ -126,6 +124,6 @@ class _AdapterConversation:
             self._duplex.resume()
 
     def close(self) -> None:
-        """Say nothing more."""
+        """Deliver nothing more."""
         if self._duplex is not None:
             self._duplex.close()

@@ -1,4 +1,4 @@
-"""What a client of full duplex may ask for that an engine of turns can honour."""
+"""The options of a full-duplex client that a turn-taking engine can honour."""
 
 from collections.abc import Callable, Mapping
 from math import isfinite
@@ -12,12 +12,12 @@ from antiphon.engine_api.options import Sampling
 
 class DuplexOptions(Struct, frozen=True, kw_only=True):
     """
-    What is honoured.
+    The options that are honoured.
 
     Attributes:
-        is_silent: whether it is to write only.
-        listens_first: pieces of sound at the beginning to which nothing is said.
-        unknown: names of what was asked and is not honoured.
+        is_text_only: whether to answer in text only.
+        force_listen_count: how many chunks of input at the beginning get no answer.
+        unknown: names of the options that are not honoured.
     """
 
     sampling: Sampling = Sampling()
@@ -26,25 +26,25 @@ class DuplexOptions(Struct, frozen=True, kw_only=True):
     unknown: tuple[str, ...] = ()
 
 
-def _number_between(minimum: float, maximum: float) -> Callable[[Any], bool]:
-    def fits(value: Any) -> bool:
+def _number_between(minimum: float, maximum: float) -> Callable[[object], bool]:
+    def fits(value: object) -> bool:
         return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value) and minimum <= value <= maximum
 
     return fits
 
 
-def _integer_between(minimum: int, maximum: int) -> Callable[[Any], bool]:
-    def fits(value: Any) -> bool:
+def _integer_between(minimum: int, maximum: int) -> Callable[[object], bool]:
+    def fits(value: object) -> bool:
         return isinstance(value, int) and not isinstance(value, bool) and minimum <= value <= maximum
 
     return fits
 
 
-def _is_flag(value: Any) -> bool:
+def _is_flag(value: object) -> bool:
     return isinstance(value, bool)
 
 
-_VALIDATORS: Mapping[str, Callable[[Any], bool]] = {
+_VALIDATORS: Mapping[str, Callable[[object], bool]] = {
     "temperature": _number_between(0, 2),
     "top_p": _number_between(0, 1),
     "max_tokens": _integer_between(1, 1 << 20),
@@ -54,24 +54,24 @@ _VALIDATORS: Mapping[str, Callable[[Any], bool]] = {
     "tts_enabled": _is_flag,
 }
 """
-What is known, and what it may be. Not among them is `length_penalty`: in full-duplex models it weighs going on against listening, and
-servers of text take it for something else, or refuse it.
+The known options and their valid values. `length_penalty` is not among them: in full-duplex models it weighs going on
+against listening, and text servers use it for something else, or refuse it.
 """
 
 
 def parse_options(options: Mapping[str, Any], capabilities: Capabilities) -> DuplexOptions:
-    """What of `options` an engine with those abilities can honour; a value that can't be is left out as an unknown name is."""
-    taken = {
+    """The options that an engine with these capabilities can honour; an invalid value counts as unknown."""
+    valid_options = {
         name: value
         for name, value in options.items()
         if name in _VALIDATORS and _VALIDATORS[name](value) and _is_supported(name, capabilities)
     }
-    plain = {name: taken[name] for name in ("temperature", "top_p", "max_tokens") if name in taken}
+    plain = {name: valid_options[name] for name in ("temperature", "top_p", "max_tokens") if name in valid_options}
     return DuplexOptions(
-        sampling=Sampling(**plain, extra={"top_k": taken["top_k"]} if "top_k" in taken else {}),
-        is_text_only=not (taken.get("generate_audio", True) and taken.get("tts_enabled", True)),
-        force_listen_count=taken.get("force_listen_count", 0),
-        unknown=tuple(sorted(name for name in options if name not in taken)),
+        sampling=Sampling(**plain, extra={"top_k": valid_options["top_k"]} if "top_k" in valid_options else {}),
+        is_text_only=not (valid_options.get("generate_audio", True) and valid_options.get("tts_enabled", True)),
+        force_listen_count=valid_options.get("force_listen_count", 0),
+        unknown=tuple(sorted(name for name in options if name not in valid_options)),
     )
 
 

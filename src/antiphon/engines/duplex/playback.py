@@ -1,10 +1,10 @@
 """
-One answer of a conversation in full duplex: what has been said of it, what is held back, and how much was heard.
+One answer in full duplex: what was sent, what is held back, and how much was played.
 
-Speech is made faster than it is heard, and what was sent can't be taken back from a client that plays it. So sound leaves at the pace of
-the conversation's own clock, which is the sound that comes in: at no time more of it is on its way than the lead. Words stand before the
-sound that they are heard in and leave with it. The answer is over when all of it was heard, and a little later for what networks and
-players take, so that whoever speaks before that cuts it short, and whatever says that it is over finds nothing left to be played.
+Speech is made faster than it is played, and a client can't be asked to return audio. So audio leaves at the pace of the
+conversation's clock, the input audio: never more than the lead is sent ahead. Text stands before the audio it belongs
+to and leaves with it. The answer is over when all of it was played, and a little later for the delays of networks and
+players: speech before that cuts it short, and when its end is sent there is nothing left to play.
 """
 
 from collections import deque
@@ -14,11 +14,11 @@ from antiphon.audio import duration_ms, size_bytes
 from antiphon.engine_api import events as engine_events, history
 
 MAX_PENDING_AUDIO_MS = 300_000
-"""The most sound that is held back; of an answer that is longer, the rest is left out."""
+"""The most audio that is held back; the rest of a longer answer is cut."""
 
 PLAYBACK_DELAY_MS = 300
-"""How much later than it could have been heard an answer is over: so long at most networks and players take, and many a client drops then
-what it has not played."""
+"""How long after its last audio could have been played an answer is over: the delay of networks and players. Many
+clients drop audio that they have not played by then."""
 
 TerminalEvent = engine_events.ResponseEnded | engine_events.ResponseFailed
 
@@ -31,9 +31,9 @@ class PacedAnswer:
     An answer under way.
 
     Attributes:
-        id: of all its words.
-        has_begun: whether any of it was said.
-        is_over: whether its last word was.
+        id: of all its events.
+        has_begun: whether any of it was sent.
+        is_over: whether its last event was sent.
     """
 
     def __init__(self, id: str, rate_hz: int) -> None:
@@ -46,29 +46,29 @@ class PacedAnswer:
         self._is_complete = False
         self._sent_bytes = 0
         self._played_ms = 0.0
-        self._silence_ms = 0.0  # since all that was sent could have been heard
-        self._timed_text: list[tuple[float, str]] = []  # each with where in the sound it begins
+        self._silence_ms = 0.0  # since all that was sent could have been played
+        self._timed_text: list[tuple[float, str]] = []  # each with where in the audio it begins, in milliseconds
 
     @property
     def unplayed_ms(self) -> float:
-        """How much of what was sent is yet to be heard."""
+        """How much of the audio that was sent is still to be played."""
         return duration_ms(self._sent_bytes, self._rate_hz) - self._played_ms
 
     @property
     def has_pending_events(self) -> bool:
-        """Whether something waits for time to pass."""
+        """Whether events wait for their time."""
         return bool(self._pending_events)
 
     def append(self, events: Sequence[engine_events.EngineEvent]) -> bool:
-        """More of it, as it was made; whether more is still wanted."""
-        for word in events:
+        """Append events as they are made; False once the answer takes no more."""
+        for event in events:
             if self._is_complete:
                 break
             if isinstance(
-                word,
+                event,
                 (*_TEXT_EVENTS, *_METADATA_EVENTS, engine_events.AudioDelta, engine_events.ResponseEnded, engine_events.ResponseFailed),
             ):
-                self._enqueue(word)
+                self._enqueue(event)
         return not self._is_complete
 
     def _enqueue(self, event: engine_events.EngineEvent) -> None:
@@ -80,31 +80,31 @@ class PacedAnswer:
         self._pending_events.append(event)
 
     def advance(self, ms: float) -> None:
-        """So much time has passed for whoever listens."""
-        heard_ms = min(ms, self.unplayed_ms)
-        self._played_ms += heard_ms
-        self._silence_ms += ms - heard_ms
+        """Let time pass for the player."""
+        newly_played_ms = min(ms, self.unplayed_ms)
+        self._played_ms += newly_played_ms
+        self._silence_ms += ms - newly_played_ms
 
     def pop_due(self, lead_ms: float) -> Iterator[engine_events.EngineEvent]:
-        """What may be said now; once given, it counts as said. An answer that says nothing has no end either."""
-        while self._pending_events and (word := self._pop_next(lead_ms)) is not None:
-            self.is_over = isinstance(word, TerminalEvent)
-            if self.has_begun or not isinstance(word, engine_events.ResponseEnded):
+        """The events that are due; they count as sent. An answer with no other events has no end either."""
+        while self._pending_events and (event := self._pop_next(lead_ms)) is not None:
+            self.is_over = isinstance(event, TerminalEvent)
+            if self.has_begun or not isinstance(event, engine_events.ResponseEnded):
                 self.has_begun = True
-                yield word
+                yield event
 
     def _pop_next(self, lead_ms: float) -> engine_events.EngineEvent | None:
-        word = self._pending_events[0]
-        if isinstance(word, engine_events.AudioDelta):
-            return self._pop_audio(word, size_bytes(max(0.0, lead_ms - self.unplayed_ms), self._rate_hz))
-        if isinstance(word, TerminalEvent):
+        event = self._pending_events[0]
+        if isinstance(event, engine_events.AudioDelta):
+            return self._pop_audio(event, size_bytes(max(0.0, lead_ms - self.unplayed_ms), self._rate_hz))
+        if isinstance(event, TerminalEvent):
             is_early = self._sent_bytes > 0 and self._silence_ms < PLAYBACK_DELAY_MS
         else:
             is_early = self.unplayed_ms >= lead_ms
         if is_early:
             return None
-        if isinstance(word, _TEXT_EVENTS):
-            self._timed_text.append((duration_ms(self._sent_bytes, self._rate_hz), word.text))
+        if isinstance(event, _TEXT_EVENTS):
+            self._timed_text.append((duration_ms(self._sent_bytes, self._rate_hz), event.text))
         return self._pending_events.popleft()
 
     def _pop_audio(self, event: engine_events.AudioDelta, room_bytes: int) -> engine_events.AudioDelta | None:
@@ -121,22 +121,22 @@ class PacedAnswer:
 
     @property
     def pending_usage(self) -> engine_events.Usage | None:
-        """What it has cost, where that is known and was not said."""
-        return next((word for word in reversed(self._pending_events) if isinstance(word, engine_events.Usage)), None)
+        """Its usage, if that is known and was not sent."""
+        return next((event for event in reversed(self._pending_events) if isinstance(event, engine_events.Usage)), None)
 
     @property
     def _is_fully_played(self) -> bool:
-        """Whether there is nothing more of it to hear."""
+        """Whether no audio is left to play."""
         return self.is_over or (
             self._is_complete
             and self.unplayed_ms <= 0
-            and not any(isinstance(word, engine_events.AudioDelta) for word in self._pending_events)
+            and not any(isinstance(event, engine_events.AudioDelta) for event in self._pending_events)
         )
 
     def message(self) -> history.Message | None:
-        """What the model is to remember of it: the words that had begun to be heard; None where there were none."""
+        """The answer as the model is to remember it: the text whose audio began to play; None if there is none."""
         is_cut = self._sent_bytes > 0 and not self._is_fully_played
-        heard = [text for at_ms, text in self._timed_text if not is_cut or at_ms < self._played_ms]
-        if not "".join(heard).strip():
+        texts = [text for at_ms, text in self._timed_text if not is_cut or at_ms < self._played_ms]
+        if not "".join(texts).strip():
             return None
-        return history.Message("assistant", (history.TextPart("".join(heard)),), played_ms=round(self._played_ms) if is_cut else None)
+        return history.Message("assistant", (history.TextPart("".join(texts)),), played_ms=round(self._played_ms) if is_cut else None)

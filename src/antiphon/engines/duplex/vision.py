@@ -1,8 +1,8 @@
 """
-What becomes of pictures that an engine of turns is shown: it sees them where it can, else what is written on them is read to it.
+Images for a turn-taking engine: it gets them if it can see, else the text that OCR finds in them.
 
-Reading takes most of a second on one core, so one picture at a time is read in the whole process, the newest, and only while
-someone speaks who may ask about it. A picture that looks like the one read before is not read again.
+OCR takes most of a second on one core, so the process reads one image at a time, the newest, and only while someone
+speaks who may ask about it. An image that looks like the one before is not read again.
 """
 
 import asyncio
@@ -21,63 +21,62 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 MAX_TEXT_CHARS = 600
-"""The most characters that are told of a picture."""
+"""How much text of an image the engine gets."""
 
 MAX_PIXELS = 40_000_000
-"""Of a picture that is opened at all: what cameras make, and no bomb."""
+"""Larger images are not opened: enough for cameras, and no decompression bombs."""
 
 OCR_SIDE_PX = 960
-"""The longest side of a picture as it is read; twice that takes three times as long."""
+"""The longest side of an image as OCR gets it; twice that takes three times as long."""
 
 _THUMBNAIL_SIDE_PX = 24
 _SAME_IMAGE_DIFFERENCE = 4.0
-"""Mean difference of grey levels, of 255, below which two pictures are taken for one."""
+"""Mean difference of grey levels, of 255, below which two images count as the same."""
 
 
 class Vision(Protocol):
     """
-    One conversation's sight.
+    What one conversation does with images.
 
     Attributes:
-        note: what becomes of pictures, for the client.
+        note: what happens to images, for the client.
     """
 
     note: str
 
     def append_image(self, command: commands.AppendImage) -> None:
-        """The client sees that now."""
+        """Take the client's newest image."""
 
     def set_speaking(self, *, is_speaking: bool) -> None:
-        """Someone begins to speak, or is done."""
+        """The person begins to speak, or stops."""
 
     def parts(self) -> Sequence[history.HistoryPart]:
-        """What was seen since the last `told`, for the model."""
+        """What was seen since the last `mark_sent`, for the model."""
 
     def mark_sent(self) -> None:
-        """The model was told."""
+        """The model got `parts`."""
 
 
 class NoVision:
-    """Pictures are dropped."""
+    """Images are dropped."""
 
     note = "not seen"
 
     def append_image(self, command: commands.AppendImage) -> None:
-        """Drop it."""
+        pass
 
     def set_speaking(self, *, is_speaking: bool) -> None:
-        """It is of no use."""
+        pass
 
     def parts(self) -> Sequence[history.HistoryPart]:
-        """Nothing was seen."""
         return ()
 
     def mark_sent(self) -> None:
-        """There was nothing."""
+        pass
 
 
 class ImageVision(NoVision):
-    """The engine sees pictures itself: the newest few go with what is said."""
+    """The engine can see: the newest few images go with the turn."""
 
     note = "seen"
 
@@ -85,24 +84,21 @@ class ImageVision(NoVision):
         self._images: deque[history.ImagePart] = deque(maxlen=MAX_IMAGES)
 
     def append_image(self, command: commands.AppendImage) -> None:
-        """Keep it."""
         url = f"data:image/jpeg;base64,{b64encode(command.jpeg).decode()}"
         self._images.append(history.ImagePart(url, detail="high" if command.max_slices > 1 else "auto"))
 
     def parts(self) -> Sequence[history.HistoryPart]:
-        """The pictures."""
         return tuple(self._images)
 
     def mark_sent(self) -> None:
-        """The next turn has pictures of its own."""
         self._images.clear()
 
 
 class OcrReader:
     """
-    Reads what is written on pictures; one for the process, as it loads a model and takes a core.
+    Reads text in images; one for the process, as it loads a model and takes a core.
 
-    Whoever made it stops it.
+    The caller stops it.
     """
 
     def __init__(self) -> None:
@@ -111,45 +107,45 @@ class OcrReader:
 
     def read(self, jpeg: bytes, previous: tuple[bytes, str]) -> "asyncio.Future[tuple[bytes, str]]":
         """
-        What is written on a picture.
+        The text in an image.
 
         Args:
-            known: what this gave for the picture before.
+            previous: the result for the image before.
 
         Returns:
-            How the picture looks, and its lines; no lines where there are none, or it is no picture.
+            A thumbnail to compare with, and the lines of text; no text if there is none, or it is no image.
         """
         return asyncio.get_running_loop().run_in_executor(self._executor, self._recognize, jpeg, previous)
 
     def stop(self) -> None:
-        """Read no more; idempotent."""
+        """Stop reading; idempotent."""
         self._executor.shutdown(wait=False, cancel_futures=True)
 
     def _recognize(self, jpeg: bytes, previous: tuple[bytes, str]) -> tuple[bytes, str]:
         image = open_image(jpeg)
         if image is None:
             return b"", ""
-        glance = image.convert("L").resize((_THUMBNAIL_SIDE_PX, _THUMBNAIL_SIDE_PX)).tobytes()
-        if previous[0] and _is_same_image(glance, previous[0]):
+        thumbnail = image.convert("L").resize((_THUMBNAIL_SIDE_PX, _THUMBNAIL_SIDE_PX)).tobytes()
+        if previous[0] and _is_same_image(thumbnail, previous[0]):
             return previous
-        found = self._load_engine()(image)
-        return glance, "\n".join(found.txts or ())[:MAX_TEXT_CHARS]
+        result = self._load_engine()(image)
+        return thumbnail, "\n".join(result.txts or ())[:MAX_TEXT_CHARS]
 
     def _load_engine(self) -> Any:
         if self._ocr_engine is None:
-            from rapidocr import RapidOCR  # noqa: PLC0415 - it loads a model, and most servers never read a picture
+            from rapidocr import RapidOCR  # noqa: PLC0415 - it loads a model, and most servers never read an image
 
             self._ocr_engine = RapidOCR(params={"EngineConfig.onnxruntime.intra_op_num_threads": 1, "Global.log_level": "error"})
         return self._ocr_engine
 
 
 def new_ocr_reader() -> OcrReader | None:
-    """Reads pictures, where what that takes is installed."""
+    """A reader; None if `rapidocr` is not installed."""
     return OcrReader() if importlib.util.find_spec("rapidocr") is not None else None
 
 
 def open_image(jpeg: bytes) -> "Image | None":
-    """The picture, no larger than it is read; None where it is none, or too large to be opened."""
+    """The image, at most at the size of OCR; None if it is no JPEG, or too large to open."""
     from PIL import Image  # noqa: PLC0415 - as above
 
     try:
@@ -170,10 +166,10 @@ def _is_same_image(one: bytes, other: bytes) -> bool:
 
 class OcrVision(NoVision):
     """
-    What is written on pictures is told in words, once for as long as it stands there.
+    The engine gets the text in images, once for as long as it stays the same.
 
     Args:
-        changed: called when `parts` are others.
+        on_change: called when `parts` changed.
     """
 
     note = "read by OCR"
@@ -188,22 +184,18 @@ class OcrVision(NoVision):
         self._read_future: asyncio.Future[tuple[bytes, str]] | None = None
 
     def append_image(self, command: commands.AppendImage) -> None:
-        """It is the one to read."""
         self._newest_jpeg = command.jpeg
         self._read_next()
 
     def set_speaking(self, *, is_speaking: bool) -> None:
-        """Read while someone speaks."""
         self._is_speaking = is_speaking
         self._read_next()
 
     def parts(self) -> Sequence[history.HistoryPart]:
-        """What is written there now, where that is something else than before."""
         text = self._last_result[1]
         return (history.TextPart(f"(On the picture is written: {text})"),) if text and text != self._sent_text else ()
 
     def mark_sent(self) -> None:
-        """It is known now."""
         self._sent_text = self._last_result[1]
 
     def _read_next(self) -> None:
@@ -215,7 +207,7 @@ class OcrVision(NoVision):
 
     def _on_read(self, future: "asyncio.Future[tuple[bytes, str]]") -> None:
         self._read_future = None
-        if future.cancelled() or future.exception() is not None:  # what can't be read has nothing written on it
+        if future.cancelled() or future.exception() is not None:  # an image that can't be read has no text
             return
         before, self._last_result = self._last_result, future.result()
         if before[1] != self._last_result[1]:

@@ -1,1 +1,1 @@
-"""The engine `scripted`: says what a script tells it to, at the pace the script tells."""
+"""The engine `scripted`: answers from a script, at the pace of the script."""

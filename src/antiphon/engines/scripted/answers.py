@@ -1,10 +1,7 @@
-"""
-The answers of a scripted engine: which one is given, and the words of it.
-"""
+"""The answers of a scripted engine: which one is chosen, and its events."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
 
 import msgspec
 from msgspec import Struct, structs
@@ -18,7 +15,7 @@ from antiphon.engines.scripted.voice import ScriptedRecordings, audio_events, sp
 ECHO_ANSWER = ScriptAnswer(say="{input}")
 
 INPUT_TOKEN_MS = 100
-"""Of sound that was heard, to a token; likewise `OUTPUT_MS` of sound that is said."""
+"""Input audio per token; likewise `OUTPUT_TOKEN_MS` of output audio."""
 
 OUTPUT_TOKEN_MS = 50
 
@@ -28,13 +25,13 @@ _CountedEvent = events.TextDelta | events.ReasoningDelta | events.RefusalDelta |
 
 class _ScriptedResponse(Struct):
     """
-    An answer that is being given.
+    An answer under way.
 
     Attributes:
-        last: the text of the turn that it answers.
-        words: how many were said.
-        sound_bytes: how much was said aloud.
-        calls: how many were made.
+        input_text: the text of the turn that it answers.
+        word_count: how many words it has so far.
+        audio_bytes: how much audio it has so far.
+        call_count: how many tool calls it has so far.
     """
 
     request: commands.Respond
@@ -51,13 +48,13 @@ class _ScriptedResponse(Struct):
         self.word_count += isinstance(event, _CountedEvent)
 
     def exceeds_limit(self, event: events.EngineEvent) -> bool:
-        """Whether the limit leaves no room for it; what begins a call needs room for a word of its arguments."""
-        most = self.request.sampling.max_tokens
-        if most is None:
+        """Whether the token limit leaves no room for an event; a call needs room for a word of its arguments."""
+        limit = self.request.sampling.max_tokens
+        if limit is None:
             return False
         if isinstance(event, events.AudioDelta):
-            return self.word_count + self.audio_tokens(len(event.pcm)) > most
-        return isinstance(event, _CountedEvent | events.ToolCallStarted) and self.word_count + self.audio_tokens() >= most
+            return self.word_count + self.audio_tokens(len(event.pcm)) > limit
+        return isinstance(event, _CountedEvent | events.ToolCallStarted) and self.word_count + self.audio_tokens() >= limit
 
     def audio_tokens(self, more_bytes: int = 0) -> int:
         voice = self.request.voice
@@ -72,16 +69,16 @@ def response_steps(
     answer: ScriptAnswer | None = None,
 ) -> Iterator[events.EngineEvent | float]:
     """
-    The words of the answer as far as the limit on its tokens allows, and pauses in seconds, ending with the one word that ends it.
+    The events of an answer up to its token limit, and pauses in seconds; a terminal event comes last.
 
     Args:
-        heard: what was said in the turns that were heard, by their ids.
-        answer: the one to give; None for the first that fits.
+        transcripts: of the turns so far, by their ids.
+        answer: the one to give; None for the first that matches.
     """
-    fitting, last = _choose_answer(script, request, transcripts)
-    answer = answer or fitting
-    telling = _ScriptedResponse(request, recordings, last)
-    used: ScriptedUsage | None = None
+    match, input_text = _choose_answer(script, request, transcripts)
+    answer = answer or match
+    response = _ScriptedResponse(request, recordings, input_text)
+    usage: ScriptedUsage | None = None
     reason: events.EndReason = "stop"
     for line in answer.every_line():
         if line.broke is not None:
@@ -90,16 +87,16 @@ def response_steps(
         if line.ended is not None:
             reason = line.ended
             break
-        used = line.used or used
+        usage = line.used or usage
         if line.wait_ms is not None:
             yield line.wait_ms / 1000
-        for word in _line_events(line, telling):
-            if telling.exceeds_limit(word):
-                yield from _end_events(telling, used, "length")
+        for event in _line_events(line, response):
+            if response.exceeds_limit(event):
+                yield from _end_events(response, usage, "length")
                 return
-            telling.count(word)
-            yield word
-    yield from _end_events(telling, used, reason)
+            response.count(event)
+            yield event
+    yield from _end_events(response, usage, reason)
 
 
 def _end_events(response: _ScriptedResponse, usage: ScriptedUsage | None, reason: events.EndReason) -> Iterator[events.EngineEvent]:
@@ -108,9 +105,9 @@ def _end_events(response: _ScriptedResponse, usage: ScriptedUsage | None, reason
 
 
 def _choose_answer(script: Script, request: commands.Respond, transcripts: Mapping[str, str]) -> tuple[ScriptAnswer, str]:
-    last = request.history[-1] if request.history else history.Message("user", ())
-    text = _item_text(last, transcripts)
-    kind = "result" if isinstance(last, history.ToolResult) else "message"
+    item = request.history[-1] if request.history else history.Message("user", ())
+    text = _item_text(item, transcripts)
+    kind = "result" if isinstance(item, history.ToolResult) else "message"
     for answer in script.answers:
         if answer.to in (None, kind) and re.search(answer.when, text, re.IGNORECASE):
             return answer, text
@@ -138,11 +135,11 @@ def _part_text(part: history.HistoryPart, transcripts: Mapping[str, str]) -> str
 
 
 def placeholder_transcript(ms: float) -> str:
-    """What speech is heard as of which the script knows nothing."""
+    """The transcript of speech for which the script has none."""
     return f"speech of {ms:.0f} ms"
 
 
-# The words of a line
+# The events of a line
 
 _TEXT_EVENTS: dict[str, Callable[[str, str], events.EngineEvent]] = {
     "text": events.TextDelta,
@@ -166,9 +163,9 @@ def _line_events(line: ScriptLine, response: _ScriptedResponse) -> Iterator[even
         yield events.EngineMetrics(id, line.measured)
     if voice is not None:
         yield from _speech_events(line, response, voice)
-    for field, word in _TEXT_EVENTS.items():
+    for field, new_event in _TEXT_EVENTS.items():
         if (text := getattr(line, field)) is not None and (voice is None or field != "text"):
-            yield from (word(id, piece) for piece in split_words(text, response.input_text))
+            yield from (new_event(id, piece) for piece in split_words(text, response.input_text))
     if line.summary is not None:
         yield events.ReasoningBoundary(id)
 
@@ -180,9 +177,9 @@ def _speech_events(line: ScriptLine, response: _ScriptedResponse, voice: Voice) 
         recording = response.recordings.play(line.sound, voice)
     elif line.aloud_ms is not None:
         recording = tone(line.aloud_ms, voice)
-    said = split_words(line.text or "", response.input_text)
-    if said:
-        yield from spoken_events(id, said, recording, voice)
+    words = split_words(line.text or "", response.input_text)
+    if words:
+        yield from spoken_events(id, words, recording, voice)
     elif recording is not None:
         yield from audio_events(id, recording, voice)
 
@@ -197,38 +194,40 @@ def _call_events(line: ScriptLine, name: str, response: _ScriptedResponse) -> It
 
 
 def _arguments(line: ScriptLine) -> str:
-    given: Any = line.input if line.input is not None else line.arguments if line.arguments is not None else {}
-    return given if isinstance(given, str) else msgspec.json.encode(given).decode()
+    arguments: object = line.input if line.input is not None else line.arguments if line.arguments is not None else {}
+    return arguments if isinstance(arguments, str) else msgspec.json.encode(arguments).decode()
 
 
 def split_words(text: str, input_text: str = "") -> list[str]:
-    """The text as a model would stream it: word by word, white space leading; `{input}` in it is `last`."""
+    """The text as a model would stream it: word by word, with leading white space; `{input}` stands for `input_text`."""
     return re.findall(r"\s*\S+|\s+$", text.replace("{input}", input_text))
 
 
-# What it cost
+# Usage
 
 
 def count_input_tokens(request: commands.Respond) -> tuple[int, int]:
-    """The tokens of all that was said, one a word and one for so much sound, and how many of them are of sound."""
-    parts = [part for turn in request.history for part in _parts(turn)]
+    """The tokens of the history, one per word and one per `INPUT_TOKEN_MS` of audio, and how many of them are audio tokens."""
+    parts = [part for item in request.history for part in _parts(item)]
     words = sum(len(part.text.split()) for part in parts if isinstance(part, history.TextPart | history.RefusalPart))
-    sound = sum(_audio_tokens(len(part.pcm), part.rate_hz, INPUT_TOKEN_MS) for part in parts if isinstance(part, history.SpeechPart))
-    return words + sound, sound
+    audio = sum(_audio_tokens(len(part.pcm), part.rate_hz, INPUT_TOKEN_MS) for part in parts if isinstance(part, history.SpeechPart))
+    return words + audio, audio
 
 
 def _audio_tokens(pcm_bytes: int, rate_hz: int, token_ms: int) -> int:
-    """Tokens of sound; the last may be short of its time."""
+    """The tokens of audio, rounded up."""
     return -int(-duration_ms(pcm_bytes, rate_hz) // token_ms)
 
 
 def _usage(response: _ScriptedResponse, usage: ScriptedUsage | None) -> events.Usage:
-    """What the script claims, or else what was heard and said."""
-    ask = response.request
+    """The usage that the script claims, or else what was heard and said."""
     if usage is None:
-        heard, heard_sound = count_input_tokens(ask)
-        sound = response.audio_tokens()
+        input_tokens, input_audio = count_input_tokens(response.request)
+        output_audio = response.audio_tokens()
         usage = ScriptedUsage(
-            input_tokens=heard, output_tokens=response.word_count + sound, input_audio_tokens=heard_sound, output_audio_tokens=sound
+            input_tokens=input_tokens,
+            output_tokens=response.word_count + output_audio,
+            input_audio_tokens=input_audio,
+            output_audio_tokens=output_audio,
         )
-    return events.Usage(id=ask.id, **structs.asdict(usage))
+    return events.Usage(id=response.request.id, **structs.asdict(usage))

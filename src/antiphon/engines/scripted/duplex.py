@@ -1,8 +1,9 @@
 """
-Full duplex of a scripted engine: every piece of sound is answered in its turn, so that a script tells what comes when to the piece.
+Full duplex of a scripted engine: every chunk of input gets its part of the answer, so a script determines the output
+chunk by chunk.
 
-What is said aloud takes as long as it sounds, and a pause as long as it lasts, of the time that the pieces are: a piece of a second
-gives the next second of an answer. What is written takes none, and the end comes when all that time has passed.
+Spoken output takes as long as it sounds, and a pause as long as it lasts, of the time of the input: a chunk of a
+second gets the next second of an answer. Text takes no time, and the end comes when all that time has passed.
 """
 
 import asyncio
@@ -24,16 +25,16 @@ _FINAL_EVENTS = (engine_events.Usage, engine_events.ResponseEnded, engine_events
 
 
 _EPSILON_MS = 0.01
-"""Less than a sample, and more than what is lost by reckoning."""
+"""Less than a sample, and more than rounding errors."""
 
 
 class _InputChunk(Struct, frozen=True):
     """
-    What came at once.
+    A chunk of input.
 
     Attributes:
-        must_listen: whether nothing may be said to it.
-        pictures: how many were seen with it.
+        force_listen: whether to say nothing to it.
+        image_count: how many images came with it.
     """
 
     audio: commands.AppendAudio
@@ -43,11 +44,11 @@ class _InputChunk(Struct, frozen=True):
 
 class _ResponsePlayback(Struct):
     """
-    An answer that is being given.
+    An answer under way.
 
     Attributes:
-        steps: its words, and pauses in seconds, that are yet to come; `next` is the first of them.
-        owes_ms: how much longer what was said lasts than the time there was.
+        steps: its remaining events, and pauses in seconds, after `next_step`.
+        backlog_ms: how much longer its output lasts than the input so far.
     """
 
     id: str
@@ -58,7 +59,7 @@ class _ResponsePlayback(Struct):
     has_begun: bool = False
 
     def play(self, ms: float) -> Iterator[engine_events.EngineEvent]:
-        """What is said in so much time."""
+        """The events for so much time."""
         self.backlog_ms -= ms
         self.next_step = next(self.steps) if self.next_step is None else self.next_step
         while self.next_step is not None and self._can_play(self.next_step):
@@ -80,7 +81,7 @@ class ScriptedDuplex:
     One conversation in full duplex.
 
     Args:
-        recite: where the ears say what nobody reads.
+        play_steps: for transcripts, of which full duplex delivers none.
     """
 
     def __init__(
@@ -103,12 +104,11 @@ class ScriptedDuplex:
         self._response_count = 0
         self._is_user_speaking = False
         self._speech_start_ms = 0
-        self._pending_turn: history.SpeechPart | None = None  # that is over, and was not answered
+        self._pending_turn: history.SpeechPart | None = None  # that is over and unanswered
 
-    # What the client says
+    # Commands of the client
 
     def send(self, command: commands.AppendImage | commands.ForceListen | commands.AppendAudio) -> None:
-        """The client's side of it."""
         match command:
             case commands.AppendImage():
                 self._image_count += 1
@@ -120,16 +120,15 @@ class ScriptedDuplex:
                 self._schedule_next()
 
     def pause(self) -> None:
-        """The client is behind."""
+        """Emit nothing until `resume`."""
         self._is_paused = True
 
     def resume(self) -> None:
-        """The client has caught up."""
         self._is_paused = False
         self._schedule_next()
 
     def close(self) -> None:
-        """Say nothing more."""
+        """Deliver nothing more."""
         self._is_closed = True
         self._speech_input.close()
         if self._work_handle is not None:
@@ -147,24 +146,24 @@ class ScriptedDuplex:
         self._schedule_next()
 
     def _schedule_next(self) -> None:
-        """Work on the next piece, if nothing else is being worked on."""
+        """Work on the next chunk, unless another is under way."""
         if self._work_handle is None and self._chunks and not self._is_paused and not self._is_closed:
             self._work_handle = self._loop.call_later(self._script.duplex.piece_ms / 1000, self._process_chunk)
 
     def _process_chunk(self) -> None:
-        piece = self._chunks.popleft()
-        self._speech_input.send(piece.audio)
-        self._work_handle = self._loop.call_soon(self._respond, piece)  # once the ears have found what is in it
+        chunk = self._chunks.popleft()
+        self._speech_input.send(chunk.audio)
+        self._work_handle = self._loop.call_soon(self._respond, chunk)  # after the speech input has found the turns in it
 
     def _on_speech_events(self, events: Sequence[engine_events.EngineEvent]) -> None:
-        for word in events:
-            if isinstance(word, engine_events.SpeechStarted):
-                self._is_user_speaking, self._speech_start_ms = True, word.at_ms
+        for event in events:
+            if isinstance(event, engine_events.SpeechStarted):
+                self._is_user_speaking, self._speech_start_ms = True, event.at_ms
                 self._emit(self._interrupt())
-            elif isinstance(word, engine_events.SpeechStopped):
+            elif isinstance(event, engine_events.SpeechStopped):
                 self._is_user_speaking = False
-                length = size_bytes(word.at_ms - self._speech_start_ms, self._settings.rate_hz)
-                self._pending_turn = history.SpeechPart(bytes(length), self._settings.rate_hz, word.id)
+                length = size_bytes(event.at_ms - self._speech_start_ms, self._settings.rate_hz)
+                self._pending_turn = history.SpeechPart(bytes(length), self._settings.rate_hz, event.id)
 
     def _respond(self, chunk: _InputChunk) -> None:
         self._work_handle = None
@@ -174,46 +173,46 @@ class ScriptedDuplex:
         if loss is not None and self._chunk_count == loss.at:
             self._fail()
             return
-        words = self._interrupt() if chunk.force_listen else []
+        batch = self._interrupt() if chunk.force_listen else []
         if not chunk.force_listen:
             self._begin_response()
-        saying = self._playback
-        if saying is not None:
-            words += saying.play(duration_ms(len(chunk.audio.pcm), self._settings.rate_hz))
-        if words and isinstance(words[-1], engine_events.ResponseEnded | engine_events.ResponseFailed):
+        if self._playback is not None:
+            batch += self._playback.play(duration_ms(len(chunk.audio.pcm), self._settings.rate_hz))
+        if batch and isinstance(batch[-1], engine_events.ResponseEnded | engine_events.ResponseFailed):
             self._playback = None
         if self._playback is None or not self._playback.has_begun:
-            words.append(engine_events.Listening())
-        self._emit(words)
+            batch.append(engine_events.Listening())
+        self._emit(batch)
         self._schedule_next()
 
     # Answers
 
     def _begin_response(self) -> None:
-        """Say what the script says is to be said now."""
-        unasked = next((said for said in self._script.duplex.says if said.at == self._chunk_count), None)
-        if self._playback is not None or self._is_user_speaking or (unasked is None and self._pending_turn is None):
+        """Begin the answer that the script has for this chunk, or for a finished turn."""
+        utterance = next((utterance for utterance in self._script.duplex.says if utterance.at == self._chunk_count), None)
+        if self._playback is not None or self._is_user_speaking or (utterance is None and self._pending_turn is None):
             return
         self._response_count += 1
         part, self._pending_turn = self._pending_turn, None
-        said = (history.Message("user", (part,)),) if part is not None else ()
-        ask = commands.Respond(id=f"duplex_{self._response_count}", history=said, voice=self._settings.voice)
-        answer = ScriptAnswer(lines=unasked.lines) if unasked is not None else None
-        rate_hz = ask.voice.rate_hz if ask.voice is not None else self._settings.rate_hz
-        steps = response_steps(self._script, self._recordings, ask, self._speech_input.transcripts, answer)
-        first = engine_events.EngineMetrics(ask.id, {"vision_slices": self._unreported_images}) if self._unreported_images else None
-        self._playback, self._unreported_images = _ResponsePlayback(ask.id, rate_hz, steps, first), 0
+        items = (history.Message("user", (part,)),) if part is not None else ()
+        request = commands.Respond(id=f"duplex_{self._response_count}", history=items, voice=self._settings.voice)
+        answer = ScriptAnswer(lines=utterance.lines) if utterance is not None else None
+        rate_hz = request.voice.rate_hz if request.voice is not None else self._settings.rate_hz
+        steps = response_steps(self._script, self._recordings, request, self._speech_input.transcripts, answer)
+        first = engine_events.EngineMetrics(request.id, {"vision_slices": self._unreported_images}) if self._unreported_images else None
+        self._playback, self._unreported_images = _ResponsePlayback(request.id, rate_hz, steps, first), 0
 
     def _interrupt(self) -> list[engine_events.EngineEvent]:
-        """Fall silent."""
-        saying, self._playback = self._playback, None
-        return [engine_events.ResponseEnded(saying.id, "cancelled")] if saying is not None and saying.has_begun else []
+        """Cut the answer short."""
+        playback, self._playback = self._playback, None
+        return [engine_events.ResponseEnded(playback.id, "cancelled")] if playback is not None and playback.has_begun else []
 
     def _fail(self) -> None:
-        loss, saying = self._script.duplex.lost, self._playback
+        loss, playback = self._script.duplex.lost, self._playback
         assert loss is not None
-        broke = [engine_events.ResponseFailed(id=saying.id, message=loss.message)] if saying is not None and saying.has_begun else []
-        self._emit([*broke, engine_events.EngineLost(code=loss.code, message=loss.message)])
+        has_begun = playback is not None and playback.has_begun
+        failures = [engine_events.ResponseFailed(id=playback.id, message=loss.message)] if playback is not None and has_begun else []
+        self._emit([*failures, engine_events.EngineLost(code=loss.code, message=loss.message)])
         self.close()
 
     def _emit(self, events: Sequence[engine_events.EngineEvent]) -> None:

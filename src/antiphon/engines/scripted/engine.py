@@ -1,8 +1,8 @@
 """
-The engine that says what it is told, at the pace it is told: for tests, benchmarks and machines without a model.
+An engine that answers from a script, at the script's pace: for tests, benchmarks and machines without a model.
 
-A script is a list of answers; the first whose `when` is found in the last turn is given. With no script it repeats what it was told.
-`docs/reference/engine-scripted.md` describes every key.
+A script is a list of answers; the first whose `when` matches the last turn is given. Without a script it repeats the
+input. `docs/reference/engine-scripted.md` describes every key.
 """
 
 import asyncio
@@ -28,13 +28,13 @@ def build(model: str, options: Mapping[str, Any], build_context: BuildContext) -
     A scripted engine from the model's table in the configuration.
 
     Raises:
-        ServerError: the script or a recording can't be read, or it has a key that is no part of a script.
+        ServerError: the script or a recording can't be read, or has an unknown key.
     """
     return ScriptedEngine(*load_script(model, options, build_context))
 
 
 class ScriptedEngine:
-    """An engine that says what its script says."""
+    """An engine that answers from its script."""
 
     def __init__(self, script: Script, capabilities: Capabilities = ALL_CAPABILITIES, recordings: ScriptedRecordings | None = None) -> None:
         self.capabilities = capabilities
@@ -42,13 +42,13 @@ class ScriptedEngine:
         self._recordings = recordings or ScriptedRecordings(Path())
 
     async def start(self) -> None:
-        """Nothing to load."""
+        pass
 
     async def stop(self) -> None:
-        """Nothing to let go of."""
+        pass
 
     async def count(self, request: commands.Respond) -> int:
-        """One token a word, as in every answer that claims nothing else."""
+        """One token per word, as in every answer that claims no usage of its own."""
         return count_input_tokens(request)[0]
 
     @contextlib.asynccontextmanager
@@ -63,7 +63,7 @@ class ScriptedEngine:
 
 
 class _ScriptedConversation:
-    """Says answers and transcripts, each in a task of its own, until it is hushed."""
+    """Plays answers and transcripts, each in a task of its own."""
 
     MAX_RESPONSES = 64
     MAX_BATCH_EVENTS = 1000
@@ -99,7 +99,7 @@ class _ScriptedConversation:
                 if id in self._response_tasks:
                     self._response_tasks[id].cancel()
             case commands.Prepare():
-                pass  # it takes no time to know what a script says
+                pass  # a script needs no preparation
 
     def _send_duplex(self, command: commands.StartDuplex | commands.AppendImage | commands.ForceListen) -> None:
         if not isinstance(command, commands.StartDuplex):
@@ -119,7 +119,7 @@ class _ScriptedConversation:
             self._duplex.resume()
 
     def close(self) -> None:
-        """Say nothing more."""
+        """Deliver nothing more."""
         self._is_closed = True
         self._speech_input.close()
         if self._duplex is not None:
@@ -129,13 +129,13 @@ class _ScriptedConversation:
 
     def _respond(self, request: commands.Respond) -> None:
         if len(self._response_tasks) >= self.MAX_RESPONSES:
-            raise EngineOverrun(f"{self.MAX_RESPONSES} answers are under way already")
+            raise EngineOverrun(f"{self.MAX_RESPONSES} responses are in progress already")
         steps = response_steps(self._script, self._recordings, request, self._speech_input.transcripts)
         task = self._response_tasks[request.id] = self._tasks.create_task(self._play_steps(steps))
         task.add_done_callback(partial(self._on_response_done, request.id))
 
     def _on_response_done(self, id: str, task: asyncio.Task[None]) -> None:
-        # Not in the task itself: one that is cancelled before its first step runs none of its own code.
+        # In a callback, not in the task: a task that is cancelled before its first step runs none of its code.
         del self._response_tasks[id]
         if task.cancelled():
             self._emit((engine_events.ResponseEnded(id, "cancelled"),))
@@ -146,23 +146,22 @@ class _ScriptedConversation:
         task.add_done_callback(self._transcript_tasks.discard)
 
     async def _play_steps(self, steps: Iterable[engine_events.EngineEvent | float]) -> None:
-        # Never delivered from within `tell`: the task's first step already runs after it.
         pace_s = self._script.pace_ms / 1000
-        together: list[engine_events.EngineEvent] = []
+        batch: list[engine_events.EngineEvent] = []
         for step in steps:
             if isinstance(step, float):
-                self._emit(together)
-                together = []
+                self._emit(batch)
+                batch = []
                 await asyncio.sleep(step)
                 continue
-            together.append(step)
-            if pace_s or len(together) == self.MAX_BATCH_EVENTS:
+            batch.append(step)
+            if pace_s or len(batch) == self.MAX_BATCH_EVENTS:
                 await self._may_speak.wait()
-                self._emit(together)
-                together = []
+                self._emit(batch)
+                batch = []
                 await asyncio.sleep(pace_s)
         await self._may_speak.wait()
-        self._emit(together)
+        self._emit(batch)
 
     def _emit(self, events: Sequence[engine_events.EngineEvent]) -> None:
         if events and not self._is_closed:

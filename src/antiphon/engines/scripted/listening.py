@@ -1,8 +1,8 @@
 """
-The ears of a scripted engine: the clock of what is heard, the turns in it, and what they are heard as.
+The speech input of a scripted engine: the clock of its audio, the turns in it, and their transcripts.
 
-Turns are looked for on the loop's next iteration, not within `tell`, so that a turn is found and told in one go: by what is committed or
-forgotten before that, the sound that waits is ended or dropped with the rest, as whoever says so knows of no turn in it.
+Turns are detected on the loop's next iteration, so that a turn is found and delivered in one step. A commit or clear
+before that ends or drops the waiting audio with the rest, as its sender knows of no turn in it.
 """
 
 import asyncio
@@ -18,17 +18,17 @@ from antiphon.engines.scripted.script import Script, ScriptedTranscript
 from antiphon.engines.scripted.turn_detection import LevelVad, ScheduledVad, ScriptedVad
 
 PlaySteps = Callable[[Iterable[events.EngineEvent | float]], None]
-"""Says words, with pauses in seconds between them, at the script's pace and not at once."""
+"""Plays events, with pauses in seconds between them, at the script's pace."""
 
 DEFAULT_TRANSCRIPT = ScriptedTranscript()
 
 
 class ScriptedSpeechInput:
     """
-    What one conversation hears.
+    One conversation's speech input.
 
     Attributes:
-        heard: what was said in the turns that are over, by their ids.
+        transcripts: of the finished turns, by their ids.
     """
 
     def __init__(self, script: Script, deliver: Deliver, play_steps: PlaySteps) -> None:
@@ -39,7 +39,7 @@ class ScriptedSpeechInput:
         self._configuration = commands.Configure()
         self._vad: ScriptedVad | None = None
         self._waiting_commands: list[commands.AppendAudio | commands.Configure] = []
-        # Places on the clock are counted in samples: now, where the last turn or what was forgotten ended, where the open turn began.
+        # In samples: now, where the last turn or cleared audio ended, where the open turn began.
         self._clock_samples = 0
         self._earliest_start = 0
         self._turn_start = 0
@@ -48,7 +48,7 @@ class ScriptedSpeechInput:
         self._finished_turns = 0
 
     def send(self, command: commands.AppendAudio | commands.Configure) -> None:
-        """More sound, or how what follows is to be taken."""
+        """Append audio, or change the settings for what follows."""
         if self._vad is None:
             self._skip(command)
             return
@@ -57,29 +57,29 @@ class ScriptedSpeechInput:
         self._waiting_commands.append(command)
 
     def commit(self, id: str) -> None:
-        """What was heard since the last turn is one; if it had started, from there."""
+        """All audio since the last turn is a turn; from the start of the open turn if there is one."""
         self._skip_waiting()
         self._end_turn(id, self._turn_start if self._open_turn_id else self._earliest_start, self._clock_samples)
         self._clear_turn()
 
     def clear(self) -> None:
-        """What was heard since the last turn is none."""
+        """Drop all audio since the last turn, and an open turn."""
         self._skip_waiting()
         self._clear_turn()
 
     def close(self) -> None:
-        """Hear nothing more, what waits included."""
+        """Process nothing more, not even what waits."""
         self._waiting_commands = []
 
     def _process_waiting(self) -> None:
         waiting, self._waiting_commands = self._waiting_commands, []
-        words: list[events.EngineEvent] = []
-        for word in waiting:
-            if isinstance(word, commands.AppendAudio) and self._vad is not None:
-                words += self._turn_events(self._vad, word.pcm)
-            self._skip(word)
-        if words:
-            self._deliver(words)
+        batch: list[events.EngineEvent] = []
+        for command in waiting:
+            if isinstance(command, commands.AppendAudio) and self._vad is not None:
+                batch += self._turn_events(self._vad, command.pcm)
+            self._skip(command)
+        if batch:
+            self._deliver(batch)
 
     def _turn_events(self, vad: ScriptedVad, pcm: bytes) -> Iterator[events.EngineEvent]:
         for edge in vad.feed(pcm, self._clock_samples):
@@ -94,11 +94,11 @@ class ScriptedSpeechInput:
 
     def _skip_waiting(self) -> None:
         waiting, self._waiting_commands = self._waiting_commands, []
-        for word in waiting:
-            self._skip(word)
+        for command in waiting:
+            self._skip(command)
 
     def _skip(self, command: commands.AppendAudio | commands.Configure) -> None:
-        """Let it go by, looking for nothing in it."""
+        """Apply a command without looking for turns in it."""
         if isinstance(command, commands.AppendAudio):
             self._clock_samples += len(command.pcm) // SAMPLE_BYTES
         else:
@@ -112,7 +112,7 @@ class ScriptedSpeechInput:
     def _configure(self, command: commands.Configure) -> None:
         before, self._configuration = self._configuration.rate_hz, command
         self._clock_samples, self._earliest_start, self._turn_start = (
-            place * command.rate_hz // before for place in (self._clock_samples, self._earliest_start, self._turn_start)
+            position * command.rate_hz // before for position in (self._clock_samples, self._earliest_start, self._turn_start)
         )
         if command.turn_detection is None:
             self._vad, self._open_turn_id = None, ""
@@ -124,10 +124,10 @@ class ScriptedSpeechInput:
     def _end_turn(self, id: str, start: int, end: int) -> None:
         self._finished_turns += 1
         length_ms = self._to_ms(end - start)
-        hearing = next((one for one in self._script.hears if one.turn in (None, self._finished_turns)), DEFAULT_TRANSCRIPT)
-        said = self.transcripts[id] = placeholder_transcript(length_ms) if hearing.says is None else hearing.says
-        if (wanted := self._configuration.transcription) is not None:
-            self._play_steps(_transcript_steps(id, said, hearing, length_ms / 1000, wanted.logprobs))
+        transcript = next((each for each in self._script.hears if each.turn in (None, self._finished_turns)), DEFAULT_TRANSCRIPT)
+        text = self.transcripts[id] = placeholder_transcript(length_ms) if transcript.says is None else transcript.says
+        if (options := self._configuration.transcription) is not None:
+            self._play_steps(_transcript_steps(id, text, transcript, length_ms / 1000, options.logprobs))
 
     def _to_ms(self, samples: int) -> int:
         return samples * 1000 // self._configuration.rate_hz

@@ -1,5 +1,5 @@
 """
-The script of a scripted engine: what it may hold, and how it is read.
+The script of a scripted engine: its format, and how it is loaded.
 
 `docs/reference/engine-scripted.md` describes every key.
 """
@@ -58,7 +58,7 @@ class ScriptedFailure(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ScriptedError(Struct, frozen=True, forbid_unknown_fields=True):
-    """What goes wrong beside the answers; the fields of `Trouble`."""
+    """An error outside the answers; the fields of `EngineError`."""
 
     message: str = "The script says so."
     code: str | None = "server_error"
@@ -66,7 +66,7 @@ class ScriptedError(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ScriptedTranscriptFailure(Struct, frozen=True, forbid_unknown_fields=True):
-    """How a turn is not heard; the fields of `InputTranscriptFailed`."""
+    """How transcribing a turn fails; the fields of `InputTranscriptFailed`."""
 
     message: str = "The script says so."
     code: str | None = "transcription_failed"
@@ -74,7 +74,7 @@ class ScriptedTranscriptFailure(Struct, frozen=True, forbid_unknown_fields=True)
 
 
 class ScriptedUsage(Struct, frozen=True, forbid_unknown_fields=True):
-    """Tokens that a scripted answer claims to have used; the fields of `Usage`."""
+    """The tokens that a scripted answer claims to use; the fields of `Usage`."""
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -89,16 +89,16 @@ class ScriptedUsage(Struct, frozen=True, forbid_unknown_fields=True):
 
 class ScriptLine(Struct, frozen=True, forbid_unknown_fields=True):
     """
-    One thing to say, or to do, exactly one field of the first group set.
+    One thing to say or do: exactly one field of the first group is set.
 
     Attributes:
-        text: the answer's text, split into words, each said at the script's pace; aloud where the answer has a voice.
-        sound: a WAV file to play where the answer has a voice; with `text`, its words are those of the file.
-        aloud_ms: a tone of that length where the answer has a voice.
+        text: part of the answer, sent word by word at the script's pace; spoken if the answer has a voice.
+        sound: a WAV file to play if the answer has a voice; `text` beside it holds its words.
+        aloud_ms: a tone of that length if the answer has a voice.
         measured: metrics of what comes next.
         call: name of a tool to call, with `arguments` (a table, or text as it is), or with `input` for a custom tool.
-        wait_ms: silence.
-        repeat: how often to say the line.
+        wait_ms: a pause.
+        repeat: how often to play the line.
     """
 
     text: str | None = None
@@ -130,7 +130,7 @@ class ScriptAnswer(Struct, frozen=True, forbid_unknown_fields=True):
 
     Attributes:
         to: whether it answers a `message` or a tool's `result`; None for either.
-        say: short for one line of text.
+        say: short for one line with `text`.
     """
 
     when: str = ""
@@ -139,7 +139,7 @@ class ScriptAnswer(Struct, frozen=True, forbid_unknown_fields=True):
     lines: tuple[ScriptLine, ...] = ()
 
     def every_line(self) -> Iterator[ScriptLine]:
-        """The lines, those that repeat as often as they do."""
+        """The lines, each as often as it repeats."""
         if self.say is not None:
             yield ScriptLine(text=self.say)
         for line in self.lines:
@@ -148,14 +148,14 @@ class ScriptAnswer(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ScheduledSpeech(Struct, frozen=True, forbid_unknown_fields=True):
-    """Speech from one time of the conversation's clock until another, whatever the sound is."""
+    """Speech between two times of the conversation's clock, whatever the audio is."""
 
     at_ms: int
     until_ms: int
 
 
 class ScriptedSegment(Struct, frozen=True, forbid_unknown_fields=True):
-    """What one speaker said in a turn; the fields of `InputTranscriptSegment`."""
+    """A segment of a transcript; the fields of `InputTranscriptSegment`."""
 
     text: str
     start_s: float
@@ -165,13 +165,13 @@ class ScriptedSegment(Struct, frozen=True, forbid_unknown_fields=True):
 
 class ScriptedTranscript(Struct, frozen=True, forbid_unknown_fields=True):
     """
-    What a turn is heard as.
+    The transcript of a turn.
 
     Attributes:
-        turn: which one, the first being 1; None for every one that is not named before.
-        says: its words; None for words that tell its length.
+        turn: its number from 1; None for every turn that no entry before it names.
+        says: the text; None for a text that states the turn's length.
         delay_ms: after the turn's end.
-        fails: it is not transcribed; for the choice of an answer it was heard all the same.
+        fails: the transcript fails; the answer is still chosen by `says`.
     """
 
     turn: int | None = None
@@ -184,10 +184,10 @@ class ScriptedTranscript(Struct, frozen=True, forbid_unknown_fields=True):
 
 class ScriptedLoss(Struct, frozen=True, forbid_unknown_fields=True):
     """
-    How a scripted worker is lost; but for `at` the fields of `EngineLost`.
+    How the engine is lost; apart from `at` the fields of `EngineLost`.
 
     Attributes:
-        at: the piece of sound at which it dies, the first being 1; 0 when it should be ready.
+        at: the number of the input chunk, from 1, at which it is lost; 0 for when it should be ready.
     """
 
     at: int = 0
@@ -196,7 +196,7 @@ class ScriptedLoss(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ScriptedUtterance(Struct, frozen=True, forbid_unknown_fields=True):
-    """What is said of its own accord `at` a piece of sound, the first being 1, if nothing is being said then."""
+    """What the engine says unprompted at a chunk of input, numbered from 1, if it is silent then."""
 
     at: int
     lines: tuple[ScriptLine, ...] = ()
@@ -204,14 +204,14 @@ class ScriptedUtterance(Struct, frozen=True, forbid_unknown_fields=True):
 
 class DuplexScript(Struct, frozen=True, forbid_unknown_fields=True):
     """
-    How full duplex is done.
+    How full duplex goes.
 
     Attributes:
-        ready_ms: until it may begin.
-        metrics: what is told when it may.
-        piece_ms: how long a piece of sound takes to be worked on.
-        says: what is said whatever was heard.
-        lost: when and how it dies; None for never.
+        ready_ms: how long starting takes.
+        metrics: delivered when it is ready.
+        piece_ms: how long processing a chunk of input takes.
+        says: what is said regardless of the input.
+        lost: when and how the engine is lost; None for never.
     """
 
     ready_ms: float = 0.0
@@ -223,15 +223,15 @@ class DuplexScript(Struct, frozen=True, forbid_unknown_fields=True):
 
 class Script(Struct, frozen=True, forbid_unknown_fields=True):
     """
-    All that a scripted model knows.
+    A script.
 
     Attributes:
-        pace_ms: time between words; 0 says all of an answer at once.
-        hears: what turns are heard as; the first that fits holds.
-        speech: when somebody speaks; None leaves it to the level of the sound.
-        duplex: what is done in full duplex.
-        abilities: what to claim not to be able to do, or otherwise; fields of `Capabilities`.
-        script: a TOML file with these fields, read in place of the rest.
+        pace_ms: time between words; 0 sends an answer at once.
+        hears: the transcripts of turns; the first match counts.
+        speech: when someone speaks; None to detect speech by the level of the audio.
+        duplex: for full duplex.
+        abilities: changes to the claimed capabilities; fields of `Capabilities`.
+        script: a TOML file with these fields, read instead of the others.
     """
 
     answers: tuple[ScriptAnswer, ...] = ()
@@ -245,10 +245,10 @@ class Script(Struct, frozen=True, forbid_unknown_fields=True):
 
 def load_script(model: str, options: Mapping[str, Any], build_context: BuildContext) -> tuple[Script, Capabilities, ScriptedRecordings]:
     """
-    A script from the model's table in the configuration, what it claims to be able to do, and the recordings that it plays.
+    The script in the model's table of the configuration, the capabilities it claims, and the recordings it plays.
 
     Raises:
-        ServerError: the script or a recording can't be read, or it has a key that is no part of a script.
+        ServerError: the script or a recording can't be read, or has an unknown key.
     """
     folder = build_context.base_folder
     try:
@@ -256,28 +256,28 @@ def load_script(model: str, options: Mapping[str, Any], build_context: BuildCont
         if script.script is not None:
             path = build_context.base_folder / script.script
             script, folder = msgspec.convert(_read(path), Script, strict=False), path.parent
-        abilities = _capabilities(script.abilities)
+        capabilities = _capabilities(script.abilities)
         _check(script)
     except (ValueError, re.error) as error:
         raise ServerError(f"The script of model '{model}' is wrong: {error}.") from None
-    said: tuple[ScriptAnswer | ScriptedUtterance, ...] = (*script.answers, *script.duplex.says)
-    names = {line.sound for each in said for line in each.lines if line.sound is not None}
-    return script, abilities, ScriptedRecordings(folder, names)
+    line_groups: tuple[ScriptAnswer | ScriptedUtterance, ...] = (*script.answers, *script.duplex.says)
+    names = {line.sound for each in line_groups for line in each.lines if line.sound is not None}
+    return script, capabilities, ScriptedRecordings(folder, names)
 
 
 def _capabilities(overrides: Mapping[str, Any]) -> Capabilities:
-    """All but what is taken away; who can't hear does no full duplex either."""
-    hears = {} if overrides.get("listens", True) else {"full_duplex": False, "sees": False}
-    return msgspec.convert(msgspec.to_builtins(ALL_CAPABILITIES) | hears | dict(overrides), Capabilities, strict=False)
+    """All capabilities, with the script's changes; an engine that can't listen has no full duplex."""
+    defaults = {} if overrides.get("listens", True) else {"full_duplex": False, "sees": False}
+    return msgspec.convert(msgspec.to_builtins(ALL_CAPABILITIES) | defaults | dict(overrides), Capabilities, strict=False)
 
 
 def _check(script: Script) -> None:
     """
-    Find what the types can't say.
+    Check what the types can't.
 
     Raises:
         ValueError: something is wrong.
-        re.error: a pattern is none.
+        re.error: a pattern is invalid.
     """
     for answer in script.answers:
         re.compile(answer.when)

@@ -1,7 +1,8 @@
 """
-Turn detection without a model: by the level of the sound, or by the script's clock.
+Turn detection without a model: by the level of the audio, or by the script's times.
 
-A gate is given all sound in order, and says where speech starts and where it is over. Places are samples of the conversation's clock.
+A detector gets all audio in order, and returns where speech starts and ends. Positions are samples of the
+conversation's clock.
 """
 
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ FRAMES_PER_SECOND = 100
 FRAME_MS = 1000 // FRAMES_PER_SECOND
 
 ONSET_FRAMES = 3
-"""Loud frames in a row that are speech; a click has fewer."""
+"""So many loud frames in a row are speech; a click has fewer."""
 
 FULL_SCALE = 32_768
 MIN_THRESHOLD_DB = -60
@@ -24,13 +25,13 @@ MIN_THRESHOLD_DB = -60
 THRESHOLD_RANGE_DB = 40
 
 SILENCE_MS = {"high": 500, "low": 1200}
-"""How long `semantic_vad` waits, by eagerness; a gate that understands nothing has only the silence to go by."""
+"""How long `semantic_vad` waits, by eagerness: without a model, silence is all there is to go by."""
 
 DEFAULT_SILENCE_MS = 800
 
 
 class SpeechEdge(NamedTuple):
-    """Speech starts, or is over, `at` a sample."""
+    """Speech starts or ends at a sample."""
 
     is_start: bool
     at_sample: int
@@ -40,17 +41,17 @@ class ScriptedVad(Protocol):
     """Tells speech from silence."""
 
     def configure(self, rate_hz: int, detection: TurnDetection) -> None:
-        """How the sound from here on is to be taken."""
+        """Set the rate and the settings for the audio that follows."""
 
     def feed(self, pcm: bytes, at_sample: int) -> list[SpeechEdge]:
-        """More sound, which begins `at` a sample; the edges in it, in order, starts and ends by turns."""
+        """The edges in more audio, in order, starts and ends alternating."""
 
     def reset(self) -> None:
-        """Whatever was going on is over; the sound goes on, perhaps from a later place."""
+        """Drop open speech; the audio goes on, perhaps at a later position."""
 
 
 class LevelVad:
-    """Takes what is loud for speech."""
+    """Takes loud audio for speech."""
 
     def __init__(self) -> None:
         self._level = 0.0
@@ -59,12 +60,11 @@ class LevelVad:
         self._padding_samples = 0
         self._silence_frames = 1
         self._is_speech = False
-        # Frames in a row that say otherwise than `_speaks` does.
+        # Frames in a row that contradict `_is_speech`.
         self._run_frames = 0
         self._partial_frame = b""
 
     def configure(self, rate_hz: int, detection: TurnDetection) -> None:
-        """How loud speech is, how long the silence after it, and how much before it is part of it."""
         silence_ms = detection.silence_duration_ms
         if detection.kind == "semantic_vad":
             silence_ms = SILENCE_MS.get(detection.eagerness, DEFAULT_SILENCE_MS)
@@ -75,17 +75,16 @@ class LevelVad:
             self._rate_hz, self._frame_samples, self._partial_frame = rate_hz, rate_hz // FRAMES_PER_SECOND, b""
 
     def feed(self, pcm: bytes, at_sample: int) -> list[SpeechEdge]:
-        """The edges in the frames that are whole; the rest of the sound waits."""
-        sound = memoryview(self._partial_frame + pcm)
+        audio = memoryview(self._partial_frame + pcm)
         end = at_sample - len(self._partial_frame) // SAMPLE_BYTES
         size = self._frame_samples * SAMPLE_BYTES
-        whole = len(sound) - len(sound) % size
+        whole = len(audio) - len(audio) % size
         edges = []
         for start in range(0, whole, size):
             end += self._frame_samples
-            if (edge := self._next_edge(peak(sound[start : start + size]) > self._level, end)) is not None:
+            if (edge := self._next_edge(peak(audio[start : start + size]) > self._level, end)) is not None:
                 edges.append(edge)
-        self._partial_frame = bytes(sound[whole:])
+        self._partial_frame = bytes(audio[whole:])
         return edges
 
     def _next_edge(self, is_loud: bool, end: int) -> SpeechEdge | None:
@@ -97,12 +96,11 @@ class LevelVad:
         return SpeechEdge(True, first - self._padding_samples) if is_loud else SpeechEdge(False, end)
 
     def reset(self) -> None:
-        """Silence, and a new frame begins."""
         self._is_speech, self._run_frames, self._partial_frame = False, 0, b""
 
 
 class ScheduledVad:
-    """Takes for speech what the script says is speech; what began while nobody listened is none."""
+    """Takes the script's times for speech; speech that began in skipped audio is left out."""
 
     def __init__(self, speech: Sequence[ScheduledSpeech]) -> None:
         self._upcoming_speech = list(reversed(speech))
@@ -110,11 +108,9 @@ class ScheduledVad:
         self._rate_hz = 0
 
     def configure(self, rate_hz: int, _detection: TurnDetection) -> None:
-        """How many samples there are to the clock."""
         self._rate_hz = rate_hz
 
     def feed(self, pcm: bytes, at_sample: int) -> list[SpeechEdge]:
-        """The edges that the clock passes."""
         until = at_sample + len(pcm) // SAMPLE_BYTES
         edges = []
         while (edge := self._next_edge()) is not None and edge.at_sample <= until:
@@ -130,9 +126,8 @@ class ScheduledVad:
     def _next_edge(self) -> SpeechEdge | None:
         if not self._upcoming_speech:
             return None
-        stretch = self._upcoming_speech[-1]
-        return SpeechEdge(not self._is_speech, (stretch.until_ms if self._is_speech else stretch.at_ms) * self._rate_hz // 1000)
+        speech = self._upcoming_speech[-1]
+        return SpeechEdge(not self._is_speech, (speech.until_ms if self._is_speech else speech.at_ms) * self._rate_hz // 1000)
 
     def reset(self) -> None:
-        """The stretch that had begun is none: it began before whatever is heard next."""
-        self._is_speech = False
+        self._is_speech = False  # `feed` drops the open speech, as it began before the audio that follows

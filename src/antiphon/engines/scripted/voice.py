@@ -1,6 +1,4 @@
-"""
-The voice of a scripted engine: soft tones as long as its words, or recordings.
-"""
+"""The voice of a scripted engine: soft tones as long as its words, or recordings."""
 
 import math
 import wave
@@ -16,29 +14,29 @@ from antiphon.engine_api.options import Voice
 from antiphon.errors import ServerError
 
 LETTER_MS = 60
-"""How long a character sounds, spaces too, at speed 1: what people say in a minute is some 900 of them."""
+"""How long a character lasts, spaces too, at speed 1: people say some 900 a minute."""
 
 TONE_HZ = 200
 TONE_AMPLITUDE = 3277
-"""Of the tone: a tenth of full scale, -20 dBFS."""
+"""A tenth of full scale, -20 dBFS."""
 
 CHUNK_MS = 100
-"""The longest sound in one word to the protocol."""
+"""The most audio in one event."""
 
 
 class WavRecording(NamedTuple):
-    """Sound from a file: s16le mono."""
+    """Audio from a file: s16le mono."""
 
     pcm: bytes
     rate_hz: int
 
 
 class ScriptedRecordings:
-    """The WAV files that a script plays, by the names that it has for them."""
+    """The WAV files that a script plays, by their names in it."""
 
     def __init__(self, folder: Path, names: Iterable[str] = ()) -> None:
         """
-        Read them all.
+        Read all files.
 
         Raises:
             ServerError: one can't be read, or is not 16 bits mono.
@@ -46,7 +44,7 @@ class ScriptedRecordings:
         self._by_name = {name: _read_wav(folder / name) for name in names}
 
     def play(self, name: str, voice: Voice) -> bytes:
-        """All of a recording, as fast as the voice and at its rate."""
+        """A whole recording, at the voice's speed and rate."""
         pcm, rate_hz = self._by_name[name]
         return _resample(pcm, rate_hz * voice.speed / voice.rate_hz)
 
@@ -60,12 +58,12 @@ def _read_wav(path: Path) -> WavRecording:
     except OSError as error:
         raise ServerError(f"The recording {path} can't be read: {error.strerror}.") from None
     except (wave.Error, EOFError) as error:
-        raise ServerError(f"The recording {path} is no WAV file that can be played: {str(error) or 'it is cut off'}.") from None
+        raise ServerError(f"The recording {path} is not a playable WAV file: {str(error) or 'it is cut off'}.") from None
 
 
 @lru_cache(maxsize=16)
 def _resample(pcm: bytes, step: float) -> bytes:
-    """The sound read `step` samples at a time, between which there are straight lines."""
+    """The audio resampled by linear interpolation, every `step` samples."""
     if step == 1:
         return pcm
     samples = unpack(f"<{len(pcm) // SAMPLE_BYTES}h", pcm)
@@ -81,9 +79,9 @@ def _interpolate(samples: tuple[int, ...], position: float) -> int:
 
 def tone(ms: float, voice: Voice) -> bytes:
     """A tone of that length at speed 1, the same each time."""
-    wanted = size_bytes(ms / voice.speed, voice.rate_hz)
+    length = size_bytes(ms / voice.speed, voice.rate_hz)
     period = _period(voice.rate_hz)
-    return (period * (wanted // len(period) + 1))[:wanted]
+    return (period * (length // len(period) + 1))[:length]
 
 
 @lru_cache(maxsize=16)
@@ -93,7 +91,7 @@ def _period(rate_hz: int) -> bytes:
 
 
 def spoken_events(id: str, pieces: list[str], recording: bytes | None, voice: Voice) -> Iterator[events.EngineEvent]:
-    """Words, each before its sound: a tone as long as it is, or its share of a recording."""
+    """Words, each before its audio: a tone as long as the word, or its share of a recording."""
     for number, piece in enumerate(pieces):
         yield events.AudioTranscriptDelta(id, piece)
         if recording is None:
@@ -108,7 +106,7 @@ def _share(pcm: bytes, number: int, count: int) -> bytes:
 
 
 def audio_events(id: str, pcm: bytes, voice: Voice) -> Iterator[events.EngineEvent]:
-    """Sound, in pieces of a length that is usual."""
+    """Audio, in events of at most `CHUNK_MS`."""
     size = size_bytes(CHUNK_MS, voice.rate_hz)
     for start in range(0, len(pcm), size):
         yield events.AudioDelta(id, pcm[start : start + size])

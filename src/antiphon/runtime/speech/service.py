@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from antiphon.engines.cascade.engine import CountSpeculation
     from antiphon.engines.cascade.parts import SpeechStack
     from antiphon.speech.audio_files.decode import AudioFiles
-    from antiphon.speech.base import Ear, Mouth
+    from antiphon.speech.base import Synthesizer, Transcriber
 
 KNOWN_VOICES = ("alloy", "ash", "ballad", "coral", "echo", "sage", "shimmer", "verse", "marin", "cedar")
 """OpenAI's voices, which clients request by default; a synthesizer without one of them uses its first voice instead."""
@@ -182,7 +182,7 @@ class SpeechService:
     def _model_path(self, model: str) -> Path:
         return catalogue.find(model).main_file(self._weights / model)
 
-    def _build_transcriber(self) -> "Ear":
+    def _build_transcriber(self) -> "Transcriber":
         settings, model = self._settings, self._settings.ears
         if settings.ears_url is not None:
             from antiphon.speech.stt.openai import OpenAITranscriber, TranscriptionServer  # noqa: PLC0415 - loads aiohttp
@@ -198,7 +198,7 @@ class SpeechService:
 
         return MoonshineTranscriber(self._weights / model, name=model)
 
-    def _build_synthesizer(self) -> "tuple[Mouth, tuple[str, ...]]":
+    def _build_synthesizer(self) -> "tuple[Synthesizer, tuple[str, ...]]":
         settings, voice_by_alias = self._settings, self._settings.voice_by_alias
         if settings.voice_url is not None:
             from antiphon.speech.tts.openai import OpenAISynthesizer, SpeechServer  # noqa: PLC0415 - loads aiohttp
@@ -213,7 +213,7 @@ class SpeechService:
         aliases = dict.fromkeys((name for name in KNOWN_VOICES if name not in voices), voices[0]) | dict(voice_by_alias)
         return self._build_voice_process(aliases), (*voices, *aliases)
 
-    def _build_voice_process(self, aliases: Mapping[str, str]) -> "Mouth":
+    def _build_voice_process(self, aliases: Mapping[str, str]) -> "Synthesizer":
         settings = self._settings
         folder = self._weights / settings.voice
         if settings.voice.startswith("kokoro"):

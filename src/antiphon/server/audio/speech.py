@@ -14,7 +14,7 @@ from antiphon.runtime.service import Service
 from antiphon.server.audio.streaming import EVENT_STREAM_TYPE, CancellableRequest, HttpResponseWriter, write_all
 from antiphon.server.http.auth import track_response
 from antiphon.server.http.body import read_json_body
-from antiphon.speech.base import Mouth, Piece
+from antiphon.speech.base import AudioChunk, Synthesizer
 from antiphon.speech.text.clauses import ClauseSplitter
 from antiphon.speech.text.speakable import TextNormalizer, synthesize_clause
 from antiphon.wire.http.audio import SpeechAudioDelta, SpeechAudioDone, SpeechEvent, SpeechRequest, SpeechUsage, decode_speech_request
@@ -89,7 +89,7 @@ class _SpeechSynthesis:
 
         if stack.synthesizer is None:
             raise ServerError("This server has no text to speech.", status=501, code="speech_not_available")
-        self._synthesizer: Mouth = stack.synthesizer
+        self._synthesizer: Synthesizer = stack.synthesizer
         self._request = request
         self._audio_files = service.speech.audio_files
         voice = request.voice_name
@@ -134,7 +134,7 @@ class _SpeechSynthesis:
         resampler = Resampler(self._synthesizer.rate_hz, self._rate_hz, live=True)
         for clause in (*clauses.feed(self._request.input), *clauses.flush()):
             chunks = cast(
-                AsyncGenerator[Piece, None], synthesize_clause(self._synthesizer, clause, speakable, self._voice, self._request.speed)
+                AsyncGenerator[AudioChunk, None], synthesize_clause(self._synthesizer, clause, speakable, self._voice, self._request.speed)
             )
             async with aclosing(chunks):
                 async for chunk in chunks:

@@ -16,7 +16,7 @@ from antiphon.server.audio.form import read_form
 from antiphon.server.audio.streaming import EVENT_STREAM_TYPE, CancellableRequest, HttpResponseWriter, write_all
 from antiphon.server.http.auth import track_response
 from antiphon.server.http.errors import json_response
-from antiphon.speech.base import Ear, TimedText
+from antiphon.speech.base import TimedText
 from antiphon.wire.codec.types import encode
 from antiphon.wire.http.audio import (
     DurationUsage,
@@ -122,7 +122,7 @@ class _TranscriptionJob:
     def __init__(self, request: TranscriptionRequest, stack: "SpeechStack") -> None:
         if stack.transcriber is None:
             raise ServerError("This server has no speech recognition.", status=501, code="speech_not_available")
-        self._transcriber: Ear = stack.transcriber
+        self._transcriber: Transcriber = stack.transcriber
         self._request = request
         self._options = _transcription_options(request)
         self._chunks: list[TranscriptChunk] = []

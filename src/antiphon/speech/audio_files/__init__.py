@@ -1,1 +1,1 @@
-"""Audio files and streams of WAV: decoding and encoding them."""
+"""Audio files: decoding, encoding, and WAV streams."""

@@ -1,9 +1,9 @@
 """
-Recordings in files, read as an ear hears them: WAV, FLAC, MP3 and Ogg, and where PyAV is installed those of `av_files`, at any rate, of any
-depth, their channels mixed into one.
+Reads audio files for transcription: WAV, FLAC, MP3 and Ogg, and with PyAV those of `ffmpeg`, at any rate and depth,
+with their channels mixed into one.
 
-Files come from strangers. What a file is, is told by its first bytes and never by its name; what it says of its own length is not believed,
-and no more than two hours of it are read, a piece at a time.
+Files are untrusted: the format is told by the first bytes, never by the name; the stated length is ignored, and at most
+two hours are read, a chunk at a time.
 """
 
 import io
@@ -29,7 +29,7 @@ FORMATS = ("wav", "flac", "mp3", "ogg")
 _MIN_RATE_HZ, _MAX_RATE_HZ = 4_000, 384_000
 _MAX_CHANNELS = 32
 _BLOCK_VALUES = 1 << 20
-"""Of all channels together; some ten seconds of music."""
+"""Samples of all channels per block; some ten seconds of music."""
 
 _CHUNK_BYTES = 10 * INPUT_RATE_HZ * 2
 
@@ -43,18 +43,18 @@ _ENCODINGS = {
     *("PCM_U8", "PCM_S8", "PCM_16", "PCM_24", "PCM_32", "FLOAT", "DOUBLE", "ULAW", "ALAW"),
     *("MPEG_LAYER_I", "MPEG_LAYER_II", "MPEG_LAYER_III", "VORBIS", "OPUS"),
 }
-"""Those that are in use; the library knows many more, for files that nobody sends."""
+"""The encodings in use; libsndfile knows many more."""
 
 
 class AudioFileReader:
     """
-    A file, from its beginning.
+    Reads a file from its beginning.
 
     Args:
-        longest_s: how much of it is read, at most.
+        max_duration_s: longer files are refused.
 
     Raises:
-        ClientError: it is none that can be read.
+        ClientError: the format is not supported.
     """
 
     def __init__(self, file: bytes, max_duration_s: int = MAX_DURATION_S) -> None:
@@ -65,10 +65,10 @@ class AudioFileReader:
 
     def read(self) -> bytes:
         """
-        The next piece, s16le at `HEARING_RATE_HZ`; empty at the end.
+        The next chunk, s16le at `INPUT_RATE_HZ`; empty at the end.
 
         Raises:
-            ClientError: the file is longer than may be, or can't be read to its end.
+            ClientError: the file is too long, or can't be read to its end.
         """
         piece = bytearray()
         for pcm in self._chunks:
@@ -89,13 +89,13 @@ def _open(file: bytes) -> soundfile.SoundFile:
     if not _is_known_format(file):
         raise _unsupported_format_error()
     try:
-        opened = soundfile.SoundFile(io.BytesIO(_repair_length(file)))
+        audio_file = soundfile.SoundFile(io.BytesIO(_repair_length(file)))
     except soundfile.LibsndfileError:
         raise _corrupt_file_error() from None
-    if opened.format not in _CONTAINERS or opened.subtype not in _ENCODINGS:
+    if audio_file.format not in _CONTAINERS or audio_file.subtype not in _ENCODINGS:
         raise _unsupported_format_error()
-    _check_format(opened.samplerate, opened.channels)
-    return opened
+    _check_format(audio_file.samplerate, audio_file.channels)
+    return audio_file
 
 
 def _repair_length(file: bytes) -> bytes:
@@ -121,39 +121,40 @@ def _decode(file: soundfile.SoundFile) -> Iterator[bytes]:
     while not is_last:
         frames = _read_block(file, values)
         is_last = len(frames) < len(values)
-        # What is no number would be undefined as a whole one.
+        # Casting NaN to an integer is undefined.
         mono = np.nan_to_num(frames.mean(axis=1), nan=0.0, posinf=1.0, neginf=-1.0)
         yield resampler.process((np.clip(mono, -1, 1) * 32_767).astype("<i2").tobytes())
     yield resampler.flush()
 
 
 def _read_block(file: soundfile.SoundFile, values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """The next samples of all channels; fewer than could be are the last."""
+    """The next samples of all channels; fewer than fit are the last."""
     values.fill(np.nan)
     try:
         count = len(file.read(out=values))
     except soundfile.LibsndfileError:
-        # Where a file doesn't say how long it is, what stands behind its last sample can't be sought, though all before it was read.
+        # Without a stated length libsndfile fails to seek at the end, though it has read all samples.
         count = int(np.count_nonzero(~np.isnan(values[:, 0])))
     return values[:count]
 
 
 class AudioFiles:
-    """Files of sound, read and written in threads."""
+    """Decodes and encodes audio files in threads."""
 
     def __init__(self, max_workers: int = 2, max_pending: int = 64) -> None:
         self._threads = BoundedThreadPool("antiphon-recording", max_workers, max_pending)
 
     async def stop(self) -> None:
-        """Stop what is under way; idempotent."""
+        """Stop all work; idempotent."""
         await self._threads.stop()
 
     async def decode(self, file: bytes) -> AsyncIterator[bytes]:
         """
-        The sound in a file, in pieces: s16le mono at `HEARING_RATE_HZ`.
+        The audio in a file, in chunks: s16le mono at `INPUT_RATE_HZ`.
 
         Raises:
-            ApiError: a `ClientError` where the file can't be read, is too long or too short; or too much is read already.
+            ApiError: a `ClientError` where the file can't be read, is too long or too short; or too much is read
+                already.
         """
         recording = await self._threads.run(partial(AudioFileReader, file))
         size_bytes = 0
@@ -166,7 +167,7 @@ class AudioFiles:
             )
 
     async def encode(self, encoder: AudioEncoder, pcm: bytes) -> bytes:
-        """What of a file can be sent once `pcm` is in it, too."""
+        """Append audio to a file; the bytes that can be sent."""
         return await self._threads.run(partial(encoder.encode, pcm))
 
     async def finish_encoding(self, encoder: AudioEncoder) -> bytes:

@@ -1,5 +1,6 @@
 """
-Files of sound, written as they are sent: what has left is never touched again, so that the first of it can be heard while the rest is made.
+Audio files that are sent while they are written: bytes that have left are never changed, so playback can start before
+the rest is made.
 """
 
 import io
@@ -12,7 +13,7 @@ from antiphon.audio import streaming_wav_header
 from antiphon.speech.audio_files.ffmpeg import AacEncoder
 
 RATE_HZ = 24_000
-"""Of the sound in all of them."""
+"""Of the audio in all formats."""
 
 AudioFileFormat = Literal["pcm", "wav", "flac", "mp3", "opus", "aac"]
 
@@ -24,28 +25,28 @@ MEDIA_TYPES: dict[AudioFileFormat, str] = {
     "pcm": "audio/pcm",
     "aac": "audio/aac",
 }
-"""What can be written, and its media type; `aac` where PyAV is installed."""
+"""The formats and their media types; `aac` needs PyAV."""
 
 
 class AudioEncoder(Protocol):
     """
-    A file under way.
+    A file being written.
 
     Attributes:
-        is_bare: whether there is nothing to encode, so that it takes no time.
+        is_passthrough: whether nothing is encoded, so that it takes no time.
     """
 
     is_passthrough: bool
 
     def encode(self, pcm: bytes) -> bytes:
-        """What can be sent once this sound, s16le mono at `RATE_HZ`, is in it."""
+        """Append s16le mono at `RATE_HZ`; the bytes that can be sent."""
 
     def finish(self) -> bytes:
-        """The rest."""
+        """The rest of the file."""
 
 
 def open_encoder(file_format: AudioFileFormat) -> AudioEncoder:
-    """An empty file of that kind."""
+    """A new file."""
     match file_format:
         case "pcm":
             return _PassthroughEncoder(b"")
@@ -58,16 +59,16 @@ def open_encoder(file_format: AudioFileFormat) -> AudioEncoder:
         case "aac":
             return AacEncoder(RATE_HZ)
         case "mp3":
-            constant = {"bitrate_mode": "CONSTANT", "compression_level": 0.5}
-            return _SoundfileEncoder(drop_bytes=_MP3_FRAME_BYTES, format="MP3", subtype="MPEG_LAYER_III", **constant)
+            options = {"bitrate_mode": "CONSTANT", "compression_level": 0.5}
+            return _SoundfileEncoder(drop_bytes=_MP3_FRAME_BYTES, format="MP3", subtype="MPEG_LAYER_III", **options)
 
 
 _MP3_FRAME_BYTES = 240
-"""Of a frame at 24 kHz and 80 kbit/s. The first one holds a place for the number of frames, which is not known when it leaves."""
+"""Size of a frame at 24 kHz and 80 kbit/s. The first holds the number of frames, unknown when it is sent, so it is dropped."""
 
 
 class _PassthroughEncoder:
-    """Sound as it is, behind a head."""
+    """PCM after a header."""
 
     is_passthrough = True
 
@@ -83,7 +84,7 @@ class _PassthroughEncoder:
 
 
 class _SoundfileEncoder:
-    """Sound as libsndfile encodes it."""
+    """Encodes with libsndfile."""
 
     is_passthrough = False
 
@@ -102,10 +103,10 @@ class _SoundfileEncoder:
 
 class _AppendOnlyFile(io.RawIOBase):
     """
-    A file that can be written only at its end: what is written over what has left is dropped. That is lengths, which may be missing.
+    A file that only grows: writes over bytes that were drained are dropped. They are lengths, which may be missing.
 
     Args:
-        drop_bytes: at the beginning, which nobody is sent.
+        drop_bytes: how many bytes at the beginning are not sent.
     """
 
     def __init__(self, drop_bytes: int) -> None:
@@ -114,20 +115,20 @@ class _AppendOnlyFile(io.RawIOBase):
         self._size = self._position = 0
 
     def drain(self) -> bytes:
-        """What was written since the last time."""
-        dropped = min(self._drop_bytes, len(self._pending))
-        self._drop_bytes -= dropped
-        taken = bytes(self._pending[dropped:])
+        """The bytes written since the last call."""
+        drop = min(self._drop_bytes, len(self._pending))
+        self._drop_bytes -= drop
+        result = bytes(self._pending[drop:])
         self._pending.clear()
-        return taken
+        return result
 
-    def write(self, piece: Any) -> int:
-        written = bytes(piece)
+    def write(self, buffer: Any) -> int:
+        chunk = bytes(buffer)
         if self._position == self._size:
-            self._pending += written
-            self._size += len(written)
-        self._position += len(written)
-        return len(written)
+            self._pending += chunk
+            self._size += len(chunk)
+        self._position += len(chunk)
+        return len(chunk)
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         self._position = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]

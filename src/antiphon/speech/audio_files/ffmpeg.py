@@ -1,8 +1,8 @@
 """
-Files of sound in the formats of phones and browsers: MP4 and M4A, WebM, and AAC as a stream. They take FFmpeg, which PyAV brings.
+Audio files of phones and browsers: MP4 and M4A, WebM, and AAC streams, by FFmpeg through PyAV.
 
-Files come from strangers: one is opened as what its first bytes say it is, as nothing else, and only its first track of sound is looked at.
-A track may be of few encodings, and of rates, channels and frames that sound really has: a frame of 20 bytes can say that it lasts a day.
+Files are untrusted: a file is opened only as the format that its first bytes show, and only its first audio track is
+read. Codecs, rates, channels and frame sizes are limited: a frame of 20 bytes can claim to last a day.
 """
 
 import importlib.util
@@ -19,21 +19,21 @@ FORMATS = ("m4a", "mp4", "webm", "aac")
 
 _CODECS = {"aac", "mp3", "opus", "vorbis", "flac", "alac"}
 _DECODERS = {*_CODECS, "mp3float", "libopus", "libvorbis"}
-"""What FFmpeg may decode with, also while it finds out what is in a file; decoders of pictures are never begun with."""
+"""The decoders FFmpeg may use, also while it probes a file; decoders of images never run."""
 
 _MAX_FRAME_SAMPLES = 1 << 19
-"""In a frame, of all its channels, as in the largest that FLAC has."""
+"""Per frame, of all channels, as in the largest FLAC frame."""
 
 _BIT_RATE = 64_000
 
 
 def is_available() -> bool:
-    """Whether what this takes is installed."""
+    """Whether PyAV is installed."""
     return importlib.util.find_spec("av") is not None
 
 
 def detect_format(file: bytes) -> str | None:
-    """What FFmpeg calls a file that begins like this one; None for one that is not for here."""
+    """FFmpeg's name for the format of a file, from its first bytes; None for a format that is not supported here."""
     if file[4:8] == b"ftyp":
         return "mp4"
     if file.startswith(b"\x1aE\xdf\xa3"):
@@ -43,19 +43,19 @@ def detect_format(file: bytes) -> str | None:
 
 def decode(file: bytes, file_format: str, check_format: Callable[[int, int], None]) -> Iterator[bytes]:
     """
-    The sound in a file, a frame at a time: s16le mono at `HEARING_RATE_HZ`.
+    The audio in a file, frame by frame: s16le mono at `INPUT_RATE_HZ`.
 
     Args:
-        check: raises a `ClientError` for a rate and a number of channels that sound may not have; asked of every frame.
+        check_format: called for every frame with its rate and channels; raises a `ClientError` to refuse them.
 
     Raises:
-        ClientError: there is none in it, or it can't be read.
+        ClientError: it has no audio, or can't be read.
     """
     import av  # noqa: PLC0415 - 60 MB of native code, and an extra
 
     try:
-        only = {"codec_whitelist": ",".join(sorted(_DECODERS))}
-        with av.open(io.BytesIO(file), "r", format=file_format, options=only, metadata_errors="replace") as container:
+        options = {"codec_whitelist": ",".join(sorted(_DECODERS))}
+        with av.open(io.BytesIO(file), "r", format=file_format, options=options, metadata_errors="replace") as container:
             tracks = container.streams.audio
             decoder = tracks[0].codec_context if tracks else None
             if decoder is None or decoder.codec.canonical_name not in _CODECS:
@@ -71,8 +71,8 @@ def decode(file: bytes, file_format: str, check_format: Callable[[int, int], Non
 
 
 def _pcm(resampler: Any, frame: Any) -> Iterator[bytes]:
-    for made in resampler.resample(frame):
-        yield bytes(made.planes[0])[: made.samples * 2]
+    for output in resampler.resample(frame):
+        yield bytes(output.planes[0])[: output.samples * 2]
 
 
 def _corrupt_file_error() -> ClientError:
@@ -81,10 +81,10 @@ def _corrupt_file_error() -> ClientError:
 
 class AacEncoder:
     """
-    AAC under way, in frames that each say what they are (ADTS).
+    An AAC file being written, as an ADTS stream.
 
     Args:
-        rate_hz: of the sound, s16le mono.
+        rate_hz: of the audio, s16le mono.
     """
 
     is_passthrough = False
@@ -101,17 +101,15 @@ class AacEncoder:
         self._new_frame = av.AudioFrame.from_ndarray
 
     def encode(self, pcm: bytes) -> bytes:
-        """What can be sent once `pcm` is in it."""
         if pcm:
             frame = self._new_frame(np.frombuffer(pcm, "<i2").reshape(1, -1), format="s16", layout="mono")
             frame.sample_rate = self._rate_hz
-            for made in self._resampler.resample(frame):
-                self._fifo.write(made)
+            for output in self._resampler.resample(frame):
+                self._fifo.write(output)
         self._encode_frames(is_last=False)
         return self._drain()
 
     def finish(self) -> bytes:
-        """The rest."""
         self._encode_frames(is_last=True)
         for packet in self._stream.encode(None):
             self._container.mux(packet)
@@ -125,7 +123,7 @@ class AacEncoder:
                 self._container.mux(packet)
 
     def _drain(self) -> bytes:
-        taken = self._out.getvalue()
+        result = self._out.getvalue()
         self._out.seek(0)
         self._out.truncate()
-        return taken
+        return result

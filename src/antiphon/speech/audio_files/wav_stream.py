@@ -1,4 +1,4 @@
-"""A WAV file as it comes over the network: its head is read as soon as it is there, and lengths that nobody knew yet are not believed."""
+"""Reads a WAV file as it arrives over the network; lengths in its header are ignored, as the sender may not know them yet."""
 
 from struct import Struct as Format
 
@@ -11,7 +11,7 @@ HEAD_LIMIT_BYTES = 1 << 16
 
 
 class UnplayableAudio(ValueError):
-    """It is no WAV file of 16 bits mono."""
+    """Not a WAV file of 16 bits mono."""
 
 
 class WavStream:
@@ -19,7 +19,7 @@ class WavStream:
     One file.
 
     Attributes:
-        rate_hz: of its sound; None until its head is whole.
+        rate_hz: of its audio; None until the header is complete.
     """
 
     def __init__(self) -> None:
@@ -28,33 +28,33 @@ class WavStream:
 
     def feed(self, chunk: bytes) -> bytes:
         """
-        The sound in more of the file.
+        The audio in the file's next chunk.
 
         Raises:
-            UnplayableAudio: it isn't what can be played.
+            UnplayableAudio: the format is not supported.
         """
         if self.rate_hz is not None:
             return chunk
         self._head += chunk
         if not b"RIFF".startswith(self._head[:4]):
-            raise UnplayableAudio("it is no WAV file")
+            raise UnplayableAudio("it is not a WAV file")
         if len(self._head) > HEAD_LIMIT_BYTES:
-            raise UnplayableAudio("its head has no end")
+            raise UnplayableAudio("its header is too long")
         return self._read_head()
 
     def _read_head(self) -> bytes:
-        head, at, rate_hz = self._head, 12, None
-        while at + _CHUNK.size <= len(head):
-            name, size = _CHUNK.unpack_from(head, at)
-            at += _CHUNK.size
+        head, offset, rate_hz = self._head, 12, None
+        while offset + _CHUNK.size <= len(head):
+            name, size = _CHUNK.unpack_from(head, offset)
+            offset += _CHUNK.size
             if name == b"data":
                 if rate_hz is None:
-                    raise UnplayableAudio("it says nothing of its form")
+                    raise UnplayableAudio("it states no format")
                 self.rate_hz, self._head = rate_hz, b""
-                return head[at:]
-            if name == b"fmt " and at + _FORMAT.size <= len(head):
-                kind, channels, rate_hz, _, _, bits = _FORMAT.unpack_from(head, at)
+                return head[offset:]
+            if name == b"fmt " and offset + _FORMAT.size <= len(head):
+                kind, channels, rate_hz, _, _, bits = _FORMAT.unpack_from(head, offset)
                 if kind not in (_PCM, _EXTENSIBLE) or channels != 1 or bits != 8 * SAMPLE_BYTES or not rate_hz:
                     raise UnplayableAudio(f"it has {channels} channels of {bits} bits")
-            at += size + size % 2
+            offset += size + size % 2
         return b""

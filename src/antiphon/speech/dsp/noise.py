@@ -1,8 +1,9 @@
 """
-Noise reduction: what fans, streets and lines add is made fainter, in streams of sound to be heard.
+Noise reduction for streams of input audio: makes the noise of fans, streets and lines fainter.
 
-The suppressor is WebRTC's, which browsers use: it learns the noise's spectrum in half a second and takes it off by up to 18 dB. The sound
-comes 6 ms late. It costs 0.8 ms for a second of sound. It helps against hiss and hum; voices in the background are no noise to it.
+The suppressor is WebRTC's, which browsers use: it learns the spectrum of the noise in half a second and reduces it by
+up to 18 dB. It delays the audio by 6 ms and costs 0.8 ms per second of audio. It helps against hiss and hum; it takes
+voices in the background for speech.
 """
 
 import importlib.util
@@ -19,22 +20,22 @@ if TYPE_CHECKING:
     from pywebrtc_audio import NoiseSuppressor
 
 MAX_SUPPRESSION_DB = {"near_field": 12, "far_field": 18}
-"""By kind, what is taken off at full strength: more harms the voice, which close to the microphone stands out anyway."""
+"""By kind, the reduction at full strength: more harms a voice close to the microphone, which stands out anyway."""
 LEVELS_DB = (6, 12, 18)
-"""What the suppressor is asked for; strengths between are taken for the nearest. It could take off 21, with which less is understood."""
+"""The suppressor's levels; strengths between are rounded. Its fourth level, 21 dB, makes speech harder to understand."""
 
 _LIBRARY = "pywebrtc_audio"
 _BLOCK_BYTES = INPUT_RATE_HZ // 100 * SAMPLE_BYTES
 
 
 def available_kinds() -> tuple[str, ...]:
-    """The kinds of noise reduction that can be done here; none where the library is not installed."""
+    """The kinds of noise reduction available; none if the library is not installed."""
     return tuple(MAX_SUPPRESSION_DB) if importlib.util.find_spec(_LIBRARY) else ()
 
 
 class NoiseReducer:
     """
-    One stream of sound at `HEARING_RATE_HZ`, made less noisy.
+    Reduces the noise in one stream of audio at `INPUT_RATE_HZ`.
 
     Raises:
         ClientError: there is no such kind.
@@ -47,7 +48,7 @@ class NoiseReducer:
 
     def process(self, pcm: bytes) -> bytes:
         """
-        What can be given of the sound so far, as much in the end as was taken to 10 ms.
+        The audio that is ready; up to 10 ms wait for the next call.
 
         Args:
             pcm: s16le, whole samples, any number of them.
@@ -69,8 +70,8 @@ def _new_suppressor(options: NoiseReduction) -> "NoiseSuppressor | None":
             code="invalid_value",
             param="audio.input.noise_reduction.type",
         )
-    wanted_db = MAX_SUPPRESSION_DB[options.kind] * options.strength
-    nearest_db = min((0, *LEVELS_DB), key=lambda level_db: abs(level_db - wanted_db))
+    target_db = MAX_SUPPRESSION_DB[options.kind] * options.strength
+    nearest_db = min((0, *LEVELS_DB), key=lambda level_db: abs(level_db - target_db))
     if not nearest_db:
         return None
     try:

@@ -1,10 +1,10 @@
 """
-Sound at another rate, in streams and whole.
+Resamples audio, in streams and whole.
 
-Two ways of libsoxr, both without audible loss. A *live* stream lags 10 to 15 ms where both rates are 16 kHz or more, up to 30 ms where one
-is 8 kHz; it costs some 13 us for 20 ms of sound, three times that from 44.1 or 48 kHz. One that isn't lags 37 to 115 ms and costs 5 us.
-What lags comes with `flush`, so for sound that is there whole, or that plays while more is made, the cheap way is as good. No samples are
-lost or gained, however long the stream.
+Two ways of libsoxr, both without audible loss. A *live* stream lags 10 to 15 ms where both rates are 16 kHz or more, up
+to 30 ms where one is 8 kHz; it costs some 13 us for 20 ms of sound, three times that from 44.1 or 48 kHz. One that
+isn't lags 37 to 115 ms and costs 5 us. What lags comes with `flush`, so for sound that is there whole, or that plays
+while more is made, the cheap way is as good. No samples are lost or gained, however long the stream.
 """
 
 import numpy as np
@@ -20,16 +20,16 @@ _FLUSH_AFTER_S = 0.2  # after so much of nothing but zeros, what is left in the 
 
 class Resampler:
     """
-    One stream of sound, from one rate to another.
+    Resamples one stream of audio.
 
     Args:
-        live: whether someone waits for it sample by sample.
+        live: whether low delay matters.
     """
 
     def __init__(self, from_hz: int, to_hz: int, *, live: bool = False) -> None:
         self.from_hz = from_hz
         self.to_hz = to_hz
-        # The filter that varies its rate is the one that doesn't wait for blocks of a Fourier transform to fill.
+        # soxr's variable-rate filter doesn't wait until a block of a Fourier transform is full.
         self._stream = None if from_hz == to_hz else soxr.ResampleStream(from_hz, to_hz, 1, dtype="int16", quality="HQ", vr=live)
         self._input_samples = 0
         self._output_samples = 0
@@ -37,12 +37,12 @@ class Resampler:
 
     @property
     def lag_ms(self) -> float:
-        """How much of what was taken has not been given back yet."""
+        """How much of the input is still in the filters."""
         return 1000 * (self._input_samples / self.from_hz - self._output_samples / self.to_hz)
 
     def process(self, pcm: bytes) -> bytes:
         """
-        What can be given of the sound so far, at the other rate; may be nothing.
+        The audio that is ready at the other rate; may be empty.
 
         Args:
             pcm: s16le, whole samples, any number of them.
@@ -50,15 +50,15 @@ class Resampler:
         if self._stream is None:
             return pcm
         samples = np.frombuffer(pcm, _DTYPE)
-        given = self._run(self._stream, samples, is_last=False)
-        return given + self._flush_if_silent(samples)
+        output = self._run(self._stream, samples, is_last=False)
+        return output + self._flush_if_silent(samples)
 
     def _flush_if_silent(self, samples: npt.NDArray[np.int16]) -> bytes:
         """
         What is left in the filters, once nothing but zeros has come for a while.
 
-        What fades in them becomes so small that a processor takes ten times as long to reckon with it: a microphone that is switched off
-        would cost more than one that is on.
+        What fades in them becomes so small that a processor takes ten times as long to reckon with it: a microphone
+        that is switched off would cost more than one that is on.
         """
         if samples.any():
             self._trailing_zeros = 0
@@ -72,7 +72,7 @@ class Resampler:
         return b""
 
     def flush(self) -> bytes:
-        """The rest of the sound; what is taken after it begins another."""
+        """The rest of the audio; input after it begins a new stream."""
         if self._stream is None or not self._input_samples:
             return b""
         rest = self._run(self._stream, _EMPTY, is_last=True)
@@ -81,21 +81,21 @@ class Resampler:
         return rest
 
     def _run(self, stream: soxr.ResampleStream, samples: npt.NDArray[np.int16], is_last: bool) -> bytes:
-        given = stream.resample_chunk(samples.astype(np.int16, copy=False), is_last)
+        output = stream.resample_chunk(samples.astype(np.int16, copy=False), is_last)
         self._input_samples += len(samples)
-        self._output_samples += len(given)
-        return bytes(given.astype(_DTYPE, copy=False).data)
+        self._output_samples += len(output)
+        return bytes(output.astype(_DTYPE, copy=False).data)
 
 
 def resample(pcm: bytes, from_hz: int, to_hz: int) -> bytes:
     """
-    A whole sound at another rate.
+    Resample audio that is complete.
 
     Args:
         pcm: s16le, whole samples.
 
     Returns:
-        As many milliseconds of s16le, to a sample.
+        s16le of the same duration, to a sample.
     """
     if from_hz == to_hz or len(pcm) < SAMPLE_BYTES:
         return pcm

@@ -1,33 +1,32 @@
 """
-Moonshine, small models of English speech, run by onnxruntime.
+Moonshine, small models for English speech, run by onnxruntime.
 
-Their work grows with the sound, so that a word is written down within 20 ms of processor time and a sentence of 7 s within 130 ms, with
-nothing padded. The encoder runs once over a stretch, then the decoder once for each token, greedily. No more than one core works on a
-stretch: a second one makes it no sooner.
+Their cost grows with the audio, which is not padded: a word takes 20 ms of processor time, a sentence of 7 s takes 130
+ms. The encoder runs once over a segment, then the decoder once per token, greedily. A segment uses one core: a second
+one makes it no faster.
 
 Source: Jeffries et al., "Moonshine: Speech Recognition for Live Transcription and Voice Commands" (2024).
 """
 
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import onnxruntime
 
 from antiphon.engine_api.options import Transcription
-from antiphon.errors import ServerError, quote_list, shorten
+from antiphon.errors import ServerError, shorten
 from antiphon.speech import onnx
-from antiphon.speech.base import INPUT_RATE_HZ, Transcript
+from antiphon.speech.base import INPUT_RATE_HZ, Transcript, check_files, check_options
 from antiphon.speech.stt.hallucination import is_looping, remove_hallucinations
-from antiphon.speech.stt.options import check_options
 from antiphon.speech.stt.segmenting import FloatSamples, collect_evidence, float_samples, split_at_silences
 from antiphon.speech.threads import BoundedThreadPool
 
 FILES = ("encoder_model.ort", "decoder_model_merged.ort", "tokenizer.bin")
 
 _BEGIN_TOKEN, _END_TOKEN = 1, 2
-_TOKENS_PER_S = 10  # 6.5, as the paper has it, cuts digits that are said in a row
+_TOKENS_PER_S = 10  # the paper's 6.5 cuts off digits that are said in a row
 _EXTRA_TOKENS = 8
 _MIN_AUDIO_S = 0.1
 _WARM_UP_S = 1.0
@@ -36,13 +35,13 @@ _LOAD_ERRORS: tuple[type[Exception], ...] = (*onnx.ERRORS, ValueError, IndexErro
 
 class MoonshineTranscriber:
     """
-    The ear.
+    A transcriber that runs Moonshine.
 
     Args:
         folder: of the model's files, `FILES`.
-        name: of the model, for people.
-        at_once: how many stretches are worked on at once, each on a core.
-        waiting: how many more may wait.
+        name: of the model, for messages.
+        max_workers: how many segments are transcribed at once, each on a core.
+        max_pending: how many more may wait.
     """
 
     languages: tuple[str, ...] = ("en",)
@@ -52,52 +51,27 @@ class MoonshineTranscriber:
     def __init__(self, folder: Path, *, name: str = "moonshine-tiny-en", max_workers: int = 2, max_pending: int = 32) -> None:
         self._folder = folder
         self._name = name
-        self._threads = BoundedThreadPool("antiphon-ear", max_workers, max_pending)
+        self._threads = BoundedThreadPool("antiphon-moonshine", max_workers, max_pending)
         self._model: _Model | None = None
 
     async def start(self) -> None:
-        """
-        Load the model; once.
-
-        Raises:
-            ServerError: a file is missing, or is not what it should be.
-        """
         self._model = await self._threads.run(self._load)
 
     async def stop(self) -> None:
-        """Stop what is being written down, and let go of the model; idempotent."""
         await self._threads.stop()
         self._model = None
 
     def check_options(self, options: Transcription) -> None:
-        """
-        Refuse other languages than English, prompts, keywords, times and probabilities.
-
-        Raises:
-            ClientError: one is wished.
-        """
         check_options(options, self._name, languages=self.languages)
 
-    async def transcribe(self, pcm: bytes, wish: Transcription) -> Transcript:
-        """
-        What is said; cancelling it stops the work within a step of the model.
-
-        Raises:
-            ApiError: too much waits already, or the model failed.
-        """
+    async def transcribe(self, pcm: bytes, options: Transcription) -> Transcript:
         if self._model is None:
             raise ServerError(f"The model '{self._name}' is not loaded.")
-        options, stop = onnx.cancellable_run()
-        return await self._threads.run(partial(_transcribe, self._model, pcm, options), stop)
+        run_options, stop = onnx.cancellable_run()
+        return await self._threads.run(partial(_transcribe, self._model, pcm, run_options), stop)
 
     def _load(self) -> "_Model":
-        if absent := [file for file in FILES if not (self._folder / file).is_file()]:
-            raise ServerError(
-                f"The model '{self._name}' is not in {self._folder}: {quote_list(absent)} can't be found. `antiphon "
-                f"models pull {self._name}` "
-                "gets it.",
-                code="model_not_found",
-            )
+        check_files(self._folder, self._name, FILES)
         try:
             model = _Model(self._folder)
             model.generate(np.zeros(int(_WARM_UP_S * INPUT_RATE_HZ), np.float32), onnxruntime.RunOptions())
@@ -111,8 +85,8 @@ def _transcribe(model: "_Model", pcm: bytes, run_options: onnxruntime.RunOptions
         return _transcribe_segments(model, pcm, run_options)
     except onnx.ERRORS as error:
         if run_options.terminate:
-            raise ServerError("The ear was stopped.") from None
-        raise ServerError(f"The sound could not be written down: {shorten(error, 300)}", code="transcription_failed") from None
+            raise ServerError("The transcription was stopped.") from None
+        raise ServerError(f"The audio could not be transcribed: {shorten(error, 300)}", code="transcription_failed") from None
 
 
 def _transcribe_segments(model: "_Model", pcm: bytes, run_options: onnxruntime.RunOptions) -> Transcript:
@@ -129,14 +103,14 @@ def _transcribe_segments(model: "_Model", pcm: bytes, run_options: onnxruntime.R
 
 
 class _CacheTensor(NamedTuple):
-    """A tensor that the decoder remembers: what it is called when it is given, and when it comes back."""
+    """A tensor of the decoder's cache: its names as input and as output."""
 
     input_name: str
     output_name: str
 
 
 class _Model:
-    """The encoder, the decoder, and the tokens' texts; may run in several threads at once."""
+    """The encoder, the decoder, and the vocabulary; may run in several threads at once."""
 
     def __init__(self, folder: Path) -> None:
         encoder, decoder, vocabulary = (folder / file for file in FILES)
@@ -147,23 +121,23 @@ class _Model:
         pasts = [_CacheTensor(name, name.replace("past_key_values", "present")) for name in inputs]
         shape = next(iter(inputs.values())).shape
         self._empty_tensor = np.zeros((1, shape[1], 0, shape[3]), np.float32)
-        # What it makes of the encoder's states it makes in the first step, and only reads in the others.
+        # The cache of the encoder's states is made in the first step, and only read in the others.
         self._cache_tensors = pasts
         self._decoder_cache_tensors = [past for past in pasts if ".decoder." in past.input_name]
 
     def generate(self, samples: FloatSamples, run_options: onnxruntime.RunOptions) -> list[int]:
-        """The likeliest tokens, one after the other."""
+        """The most likely tokens, greedily."""
         mask = np.ones((1, len(samples)), np.int64)
         (states,) = self._encoder.run(None, {"input_values": samples[None], "attention_mask": mask}, run_options)
-        fed: dict[str, Any] = {past.input_name: self._empty_tensor for past in self._cache_tensors}
-        fed |= {"encoder_hidden_states": states, "encoder_attention_mask": mask}
+        feeds: dict[str, np.ndarray] = {past.input_name: self._empty_tensor for past in self._cache_tensors}
+        feeds |= {"encoder_hidden_states": states, "encoder_attention_mask": mask}
         tokens: list[int] = []
         for _ in range(int(len(samples) / INPUT_RATE_HZ * _TOKENS_PER_S) + _EXTRA_TOKENS):
             pasts = self._decoder_cache_tensors if tokens else self._cache_tensors
-            fed["input_ids"] = np.array([[tokens[-1] if tokens else _BEGIN_TOKEN]], np.int64)
-            fed["use_cache_branch"] = np.array([bool(tokens)])
-            logits, *made = self._decoder.run(["logits", *(past.output_name for past in pasts)], fed, run_options)
-            fed.update((past.input_name, tensor) for past, tensor in zip(pasts, made, strict=True))
+            feeds["input_ids"] = np.array([[tokens[-1] if tokens else _BEGIN_TOKEN]], np.int64)
+            feeds["use_cache_branch"] = np.array([bool(tokens)])
+            logits, *outputs = self._decoder.run(["logits", *(past.output_name for past in pasts)], feeds, run_options)
+            feeds.update((past.input_name, tensor) for past, tensor in zip(pasts, outputs, strict=True))
             token = int(logits[0, -1].argmax())
             if token == _END_TOKEN:
                 break
@@ -173,27 +147,27 @@ class _Model:
         return tokens
 
     def detokenize(self, tokens: list[int]) -> str:
-        """What the tokens say."""
+        """The text of the tokens."""
         pieces = (self._vocabulary[token] for token in tokens if token < len(self._vocabulary))
         return b"".join(pieces).replace("▁".encode(), b" ").decode(errors="replace").strip()
 
 
 def _read_vocabulary(blob: bytes) -> list[bytes]:
     """
-    What each token says; nothing for those that are marks.
+    The text of each token; empty for markers.
 
     Args:
-        packed: one token after the other, each with its length before it: a byte, or where its highest bit is set two, of which the second
-            counts 128s.
+        blob: the tokens, each after its length: one byte, or two if the highest bit is set, where the second counts
+            128s.
     """
     pieces: list[bytes] = []
-    at = 0
-    while at < len(blob):
-        size, at = blob[at], at + 1
+    offset = 0
+    while offset < len(blob):
+        size, offset = blob[offset], offset + 1
         if size >= 128:
-            size, at = size - 128 + 128 * blob[at], at + 1
-        pieces.append(_token_text(blob[at : at + size]))
-        at += size
+            size, offset = size - 128 + 128 * blob[offset], offset + 1
+        pieces.append(_token_text(blob[offset : offset + size]))
+        offset += size
     return pieces
 
 

@@ -1,7 +1,9 @@
 """
-An ear that is a server: any that speaks `/v1/audio/transcriptions`, such as OpenAI's, speaches, vLLM, whisper.cpp's or LocalAI.
+A transcriber that uses a server with `/v1/audio/transcriptions`, such as OpenAI, speaches, vLLM, whisper.cpp or
+LocalAI.
 
-Servers differ in what they take. Times are asked for as `verbose_json`; one that refuses that is asked for `json` from then on.
+Servers differ in what they take. Times are requested as `verbose_json`; from a server that refuses that, `json` is
+requested from then on.
 """
 
 import asyncio
@@ -15,35 +17,34 @@ from msgspec import Struct
 from antiphon.audio import wav_file
 from antiphon.engine_api.options import Transcription
 from antiphon.errors import ServerError, UpstreamError, shorten
-from antiphon.speech.base import INPUT_RATE_HZ, TimedText, Transcript
+from antiphon.speech.base import INPUT_RATE_HZ, TimedText, Transcript, check_options, primary_subtag
 from antiphon.speech.http import error_from_response, map_exceptions, new_session, overloaded_error
 from antiphon.speech.stt.hallucination import Evidence, remove_hallucinations
-from antiphon.speech.stt.options import check_options, primary_subtag
 from antiphon.speech.stt.segmenting import collect_evidence, float_samples
 
 SERVER_NAME = "transcription server"
 
 MAX_RESPONSE_BYTES = 8 << 20
-"""Of an answer that is read; an hour of speech, with the times of its words, takes less."""
+"""Of a response; an hour of speech with the times of its words takes less."""
 
 MAX_ATTEMPTS = 2
-"""A connection that was kept may have been closed meanwhile by the server, which has then not seen the request."""
+"""A server may close a kept connection just before a request, which it then has not seen."""
 
 
 class TranscriptionServer(Struct, frozen=True, kw_only=True):
     """
-    A server, and what it is asked for.
+    A server, and what is requested of it.
 
     Attributes:
         base_url: up to and with the version, such as `http://127.0.0.1:8000/v1`.
-        model: what it calls the model.
+        model: the server's name for it.
         languages: that the model understands, as ISO 639-1 codes; empty for any.
-        has_times: whether to ask for times, until the server refuses to tell them.
-        takes_lists: whether it takes `keywords[]` and `languages[]`, as OpenAI's gpt-transcribe does. Else keywords go into the prompt, and
-            of several languages none is named.
+        has_times: whether to request times, until the server refuses.
+        takes_lists: whether it takes `keywords[]` and `languages[]`, as OpenAI's gpt-transcribe does. Else keywords go
+            into the prompt, and a language is named only if there is just one.
         concurrency: the most requests at once.
-        waiting: how many more may wait; beyond that they are refused.
-        answer_s: how long an answer may take, a request's time in the queue aside.
+        max_pending: how many more may wait; the rest is refused.
+        response_timeout_s: how long a response may take, without the time in the queue.
     """
 
     base_url: str
@@ -88,7 +89,7 @@ _decoder = msgspec.json.Decoder(_TranscriptionResponse, strict=False)
 
 
 class OpenAITranscriber:
-    """The ear."""
+    """A transcriber that uses a server."""
 
     takes_prompt = True
 
@@ -101,44 +102,30 @@ class OpenAITranscriber:
         self._session: aiohttp.ClientSession | None = None
 
     async def start(self) -> None:
-        """Get ready; the server is first asked when there is something to write down."""
         server = self._server
         self._session = new_session(server.api_key, server.headers, server.connect_timeout_s, server.response_timeout_s)
 
     async def stop(self) -> None:
-        """Give up every connection; idempotent."""
-        connections, self._session = self._session, None
-        if connections is not None:
-            await connections.close()
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
 
     def check_options(self, options: Transcription) -> None:
-        """
-        Refuse languages that aren't among the server's, probabilities, and times of words where it tells none.
-
-        Raises:
-            ClientError: one is wished.
-        """
         check_options(options, self._server.model, languages=self.languages, takes_prompt=True, has_word_times=self.has_times)
 
     async def transcribe(self, pcm: bytes, options: Transcription) -> Transcript:
-        """
-        What is said; cancelling it hangs up.
-
-        Raises:
-            ApiError: it could not be done; a `ClientError` where the server says that the request is at fault.
-        """
         evidence = collect_evidence(float_samples(pcm))
         if evidence.is_silence:
             return Transcript(text="")
         async with self._acquire_slot(), map_exceptions(SERVER_NAME, self._server.base_url):
-            answer = await self._request_transcript(pcm, options)
-        return _transcript(answer, options, evidence)
+            response = await self._request_transcript(pcm, options)
+        return _transcript(response, options, evidence)
 
     @asynccontextmanager
     async def _acquire_slot(self) -> AsyncIterator[None]:
-        """A place among those that are asked at once."""
+        """Wait for one of the requests that may run at once."""
         if self._pending_count >= self._server.concurrency + self._server.max_pending:
-            raise overloaded_error("Too much waits for the transcription server already. Please try again later.", 503, 1.0)
+            raise overloaded_error("Too many requests wait for the transcription server. Please try again later.", 503, 1.0)
         self._pending_count += 1
         try:
             async with self._slots:
@@ -156,19 +143,19 @@ class OpenAITranscriber:
 
     async def _post(self, pcm: bytes, options: Transcription, *, is_verbose: bool) -> tuple[int, Mapping[str, str], bytes]:
         if self._session is None:
-            raise ServerError("The ear has not been started.")
+            raise ServerError("The transcriber has not been started.")
         url = f"{self._server.base_url.rstrip('/')}/audio/transcriptions"
-        for left in reversed(range(MAX_ATTEMPTS)):
+        for retries_left in reversed(range(MAX_ATTEMPTS)):
             try:
                 form = _form(self._server, pcm, options, is_verbose)
-                async with self._session.post(url, data=form, allow_redirects=False) as reply:
-                    return reply.status, reply.headers, await _read_body(reply)
+                async with self._session.post(url, data=form, allow_redirects=False) as response:
+                    return response.status, response.headers, await _read_body(response)
             except aiohttp.ClientConnectorError:
                 raise
             except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError):
-                if not left:
+                if not retries_left:
                     raise
-        raise AssertionError("the last try returns or raises")
+        raise AssertionError("the last attempt returns or raises")
 
 
 def _form(server: TranscriptionServer, pcm: bytes, options: Transcription, is_verbose: bool) -> aiohttp.FormData:
@@ -196,14 +183,14 @@ def _fields(server: TranscriptionServer, options: Transcription, is_verbose: boo
 
 async def _read_body(response: aiohttp.ClientResponse) -> bytes:
     body = bytearray()
-    async for piece in response.content.iter_any():
-        body += piece
+    async for chunk in response.content.iter_any():
+        body += chunk
         if len(body) > MAX_RESPONSE_BYTES:
-            raise UpstreamError(f"The transcription server's answer is longer than {MAX_RESPONSE_BYTES} bytes.", code="server_error")
+            raise UpstreamError(f"The transcription server's response is longer than {MAX_RESPONSE_BYTES} bytes.", code="server_error")
     return bytes(body)
 
 
-# What it says
+# Responses
 
 
 def _decode_response(status: int, headers: Mapping[str, str], body: bytes) -> _TranscriptionResponse:
@@ -213,19 +200,19 @@ def _decode_response(status: int, headers: Mapping[str, str], body: bytes) -> _T
         return _decoder.decode(body)
     except (msgspec.DecodeError, RecursionError):
         raise UpstreamError(
-            f"The transcription server's answer is no transcript: {shorten(body.decode(errors='replace'))}", code="server_error"
+            f"The transcription server's response is not a transcript: {shorten(body.decode(errors='replace'))}", code="server_error"
         ) from None
 
 
 def _transcript(response: _TranscriptionResponse, options: Transcription, evidence: Evidence) -> Transcript:
     text = remove_hallucinations(response.text, evidence)
-    stretches = response.segments or ()
-    named = primary_subtag(response.language or "")
-    language = named if 2 <= len(named) <= 3 else primary_subtag(options.languages[0]) if len(options.languages) == 1 else None
+    # Some servers name the language in English, such as `english`: then the requested code stands.
+    code = primary_subtag(response.language or "")
+    language = code if 2 <= len(code) <= 3 else primary_subtag(options.languages[0]) if len(options.languages) == 1 else None
     return Transcript(
         text=text,
-        segments=tuple(TimedText(each.text.strip(), each.start, each.end) for each in stretches) if text else (),
-        words=tuple(TimedText(each.word.strip(), each.start, each.end) for each in response.words or ())
+        segments=tuple(TimedText(segment.text.strip(), segment.start, segment.end) for segment in response.segments or ()) if text else (),
+        words=tuple(TimedText(word.word.strip(), word.start, word.end) for word in response.words or ())
         if text and options.word_times
         else (),
         language=language if text else None,

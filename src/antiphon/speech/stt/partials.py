@@ -1,11 +1,12 @@
 """
-The words of a turn while it is still being said.
+The transcript of a turn while the person still speaks.
 
-The sound so far is written down again and again. What several rounds in a row agree on is told, a word at a time, and never taken back;
-the transcript of the whole turn may differ from it all the same, as a model may change its mind about a word it had agreed with itself on.
-A word counts once it is whole, and the mark behind it once there is a word behind that.
+The audio so far is transcribed again and again. Text that several rounds in a row agree on is confirmed, word by word,
+and never taken back; the final transcript may still differ, as a model may change its mind later. A word is confirmed
+once it is complete, and the punctuation after it once another word follows.
 
-A turn longer than a stretch is settled stretch by stretch: what was written down of those stays, and only what follows is heard again.
+A turn longer than a segment is finalized segment by segment: their transcripts stay, and only the rest is transcribed
+again.
 """
 
 import asyncio
@@ -20,18 +21,18 @@ from msgspec import Struct, structs
 from antiphon.audio import SAMPLE_BYTES, duration_ms, size_bytes
 from antiphon.engine_api.options import Transcription
 from antiphon.errors import ApiError
-from antiphon.speech.base import INPUT_RATE_HZ, Ear, TimedText, Transcript
+from antiphon.speech.base import INPUT_RATE_HZ, TimedText, Transcriber, Transcript
 from antiphon.speech.stt.hallucination import Evidence, remove_hallucinations
 from antiphon.speech.stt.segmenting import MAX_SEGMENT_S, cut_at_silence, float_samples
 
 
 class PartialsPolicy(Struct, frozen=True):
     """
-    How soon words are told.
+    How soon text is confirmed.
 
     Attributes:
-        every_ms: new sound after which all of it is written down again.
-        agreeing: rounds that must agree on a word.
+        interval_ms: how much new audio starts another round.
+        agreement_rounds: how many rounds must agree on a word.
     """
 
     interval_ms: int = 300
@@ -45,7 +46,7 @@ POLICIES_BY_DELAY = {
     "high": PartialsPolicy(400, 3),
     "xhigh": PartialsPolicy(500, 4),
 }
-"""By what a client says of the delay that it accepts."""
+"""By the `delay` that a client requests."""
 
 _WORD = re.compile(r"[\w'’]+")
 _UNSPACED_SCRIPT = re.compile(r"[\u0e00-\u0e7f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]")
@@ -56,10 +57,12 @@ _PUNCTUATION = " \t\n.,;:!?…-–—\"'”’)]}。、,!?"
 
 class LocalAgreement:
     """
-    What rounds agree on.
+    The text that rounds agree on.
 
     Attributes:
-        told: all that was told so far.
+        confirmed_text: all of it so far.
+
+    Source: Macháček et al., "Turning Whisper into Real-Time Transcription System" (2023), for the policy.
     """
 
     def __init__(self, rounds: int = 2) -> None:
@@ -67,12 +70,12 @@ class LocalAgreement:
         self._hypotheses: deque[str] = deque(maxlen=rounds)
 
     def add_hypothesis(self, text: str) -> str:
-        """What can be told more, now that another round says `text`."""
+        """Add the result of another round; returns the text that is newly confirmed."""
         self._hypotheses.append(text)
         return self._confirm(_common_prefix(self._hypotheses)) if len(self._hypotheses) == self._hypotheses.maxlen else ""
 
     def finish(self, text: str) -> str:
-        """What is still to be told of the transcript."""
+        """Confirm the final transcript; returns the part that is new."""
         return self._confirm(text)
 
     def _confirm(self, text: str) -> str:
@@ -82,7 +85,7 @@ class LocalAgreement:
 
 
 def _common_prefix(hypotheses: Sequence[str]) -> str:
-    """What all of them begin with: whole words, without the marks behind the last of them."""
+    """The whole words that all of them begin with, without the punctuation after the last."""
     common = reduce(lambda text, other: text[: _common_length(text, other)], hypotheses)
     while common and any(_is_inside_word(text, len(common)) for text in hypotheses):
         common = common[:-1]
@@ -90,18 +93,18 @@ def _common_prefix(hypotheses: Sequence[str]) -> str:
 
 
 def _common_length(one: Sequence[str], other: Sequence[str]) -> int:
-    """How much of both is the same, from the beginning."""
+    """The length of the common prefix."""
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
 
 
-def _is_inside_word(text: str, at: int) -> bool:
-    """Whether the letters before and behind that place are of one word; in writing without spaces every letter counts as a word."""
-    both = text[at - 1 : at + 1]
+def _is_inside_word(text: str, index: int) -> bool:
+    """Whether a word goes on across an index; in scripts without spaces every letter counts as a word."""
+    both = text[index - 1 : index + 1]
     return len(both) == 2 and all(_WORD.match(letter) for letter in both) and not _UNSPACED_SCRIPT.search(both)
 
 
 def _confirmed_length(text: str, confirmed_text: str) -> int:
-    """How much of `text` is told by `told`, which may have some words in it otherwise."""
+    """The length of the part of `text` that corresponds to `confirmed_text`, in which some words may differ."""
     if text.startswith(confirmed_text):
         return len(confirmed_text)
     matches = list(_WORD.finditer(text))
@@ -111,21 +114,21 @@ def _confirmed_length(text: str, confirmed_text: str) -> int:
 
 
 def _aligned_length(confirmed_words: Sequence[str], words: Sequence[str]) -> int:
-    """The number of `words` that are likest to all of those that are known."""
+    """How many of `words` fit the confirmed ones best: the prefix with the least edit distance."""
     same = _common_length(confirmed_words, words)
     confirmed_words, words = confirmed_words[same:], words[same:]
     if len(confirmed_words) > _MAX_ALIGNED_WORDS or len(words) > _MAX_ALIGNED_WORDS:
         return same + min(len(confirmed_words), len(words))
     costs = [float(count) for count in range(len(words) + 1)]
     for row, word in enumerate(confirmed_words):
-        replaced = [before + _substitution_cost(word, other) for before, other in zip(costs, words, strict=False)]
-        added = [cost + 1 for cost in costs[1:]]
-        costs = list(accumulate(map(min, replaced, added), lambda left, best: min(left + 1, best), initial=row + 1.0))
+        substitutions = [before + _substitution_cost(word, other) for before, other in zip(costs, words, strict=False)]
+        insertions = [cost + 1 for cost in costs[1:]]
+        costs = list(accumulate(map(min, substitutions, insertions), lambda previous, best: min(previous + 1, best), initial=row + 1.0))
     return same + min(range(len(costs)), key=lambda count: (costs[count], abs(count - len(confirmed_words)), -count))
 
 
 def _substitution_cost(word: str, other: str) -> float:
-    """What it costs to take one word for the other, where to leave one out costs 1: what is misheard mostly begins as what was said."""
+    """The cost of a substitution, where an omission costs 1: a misheard word mostly begins with the same letter."""
     return 0.0 if word == other else 0.8 if word[0] == other[0] else 1.2
 
 
@@ -134,12 +137,12 @@ class PartialTranscriber:
     The transcript of one turn.
 
     Args:
-        tell: takes words as soon as they are certain, from within `run`.
-        pace: None for what the wish says of the delay.
+        on_text: takes newly confirmed text, from within `run`.
+        policy: None for that of `options.delay`.
     """
 
     def __init__(
-        self, transcriber: Ear, options: Transcription, on_text: Callable[[str], None], policy: PartialsPolicy | None = None
+        self, transcriber: Transcriber, options: Transcription, on_text: Callable[[str], None], policy: PartialsPolicy | None = None
     ) -> None:
         self._transcriber = transcriber
         self._options = options
@@ -154,58 +157,59 @@ class PartialTranscriber:
 
     @property
     def audio_ms(self) -> float:
-        """How much was heard."""
+        """How much audio was appended."""
         return self._final_ms + duration_ms(len(self._audio), INPUT_RATE_HZ)
 
     @property
     def confirmed_text(self) -> str:
-        """All words that were told."""
+        """All text that was confirmed."""
         return self._agreement.confirmed_text
 
     @property
     def has_full_segment(self) -> bool:
-        """Whether there is enough that a stretch of it can be settled."""
+        """Whether there is enough audio to finalize a segment."""
         return len(self._audio) > _MAX_SEGMENT_BYTES
 
     def append_audio(self, pcm: bytes) -> None:
         """
-        The turn goes on.
+        Append audio of the turn.
 
         Args:
-            pcm: s16le mono at `HEARING_RATE_HZ`, whole samples.
+            pcm: s16le mono at `INPUT_RATE_HZ`, whole samples.
         """
         self._audio += pcm
         self._audio_arrived.set()
 
     async def run(self) -> None:
         """
-        Tell words while the turn goes on; does not return, and is cancelled when the turn is over, or may be.
+        Confirm text while the turn goes on; never returns, and is cancelled when the turn is over, or may be.
 
-        A round that fails is left out. Rounds that take long are fewer, so that they keep the ear busy for half of the time at most.
+        A round that fails is skipped. Slow rounds run less often, so that they take the transcriber's time for half of
+        the time at most.
         """
         loop = asyncio.get_running_loop()
         due_ms = self._policy.interval_ms
         while True:
             await self._wait_for_audio(self._transcribed_ms + due_ms)
-            began_s, self._transcribed_ms = loop.time(), self.audio_ms
+            started_at, self._transcribed_ms = loop.time(), self.audio_ms
             try:
                 text = (await self.transcript()).text
-            except ApiError as fault:
-                due_ms = int(1000 * (fault.retry_after_s or 1))
+            except ApiError as error:
+                due_ms = int(1000 * (error.retry_after_s or 1))
                 continue
             if more := self._agreement.add_hypothesis(text):
                 self._on_text(more)
-            due_ms = max(self._policy.interval_ms, int(2000 * (loop.time() - began_s)))
+            due_ms = max(self._policy.interval_ms, int(2000 * (loop.time() - started_at)))
 
     async def transcript(self, speech_s: float | None = None) -> Transcript:
         """
-        What was said so far, all of it; not while `run` runs. More may be heard afterwards.
+        The transcript of all audio so far; not while `run` runs. More audio may be appended afterwards.
 
         Args:
-            speech_s: for how long somebody spoke; nothing is left of what can't have been said in that.
+            speech_s: how long someone spoke; text that can't have been said in that time is dropped.
 
         Raises:
-            ApiError: it could not be written down.
+            ApiError: it could not be transcribed.
         """
         await self.finalize_segments()
         last = await self._transcriber.transcribe(bytes(self._audio), self._options)
@@ -217,22 +221,22 @@ class PartialTranscriber:
 
     async def finalize_segments(self) -> None:
         """
-        Write down for good what is too long to be written down again, so that less is left for the end; not while `run` runs.
+        Transcribe full segments for good, so that less is left for the end; not while `run` runs.
 
         Raises:
-            ApiError: it could not be written down.
+            ApiError: one could not be transcribed.
         """
         while self.has_full_segment:
             await self._finalize_segment()
 
     def finish(self, text: str) -> str:
-        """What is still to be told of the turn's transcript; `told` is then the transcript, where it was told right."""
+        """Confirm the final transcript; returns the part that is new."""
         return self._agreement.finish(text)
 
     async def _finalize_segment(self) -> None:
         size = cut_at_silence(float_samples(bytes(self._audio[: _MAX_SEGMENT_BYTES + SAMPLE_BYTES]))) * SAMPLE_BYTES
-        stretch = await self._transcriber.transcribe(bytes(self._audio[:size]), self._options)
-        self._final_transcripts.append(_shift(stretch, self._final_ms / 1000))
+        segment = await self._transcriber.transcribe(bytes(self._audio[:size]), self._options)
+        self._final_transcripts.append(_shift(segment, self._final_ms / 1000))
         self._final_ms += duration_ms(size, INPUT_RATE_HZ)
         del self._audio[:size]
 
@@ -243,12 +247,14 @@ class PartialTranscriber:
 
 
 def _shift(transcript: Transcript, by_s: float) -> Transcript:
-    """The same, where the sound begins so much later."""
+    """The transcript with its times later."""
 
-    def moved(parts: Sequence[TimedText]) -> tuple[TimedText, ...]:
+    def shift_parts(parts: Sequence[TimedText]) -> tuple[TimedText, ...]:
         return tuple(TimedText(part.text, part.start_s + by_s, part.end_s + by_s) for part in parts)
 
-    return structs.replace(transcript, segments=moved(transcript.segments), words=moved(transcript.words)) if by_s else transcript
+    return (
+        structs.replace(transcript, segments=shift_parts(transcript.segments), words=shift_parts(transcript.words)) if by_s else transcript
+    )
 
 
 def _join(transcripts: Sequence[Transcript]) -> Transcript:

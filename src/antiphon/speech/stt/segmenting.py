@@ -1,8 +1,8 @@
 """
-Sound in numbers: whether anything can have been said in it, and where it can be cut.
+Measures audio, and cuts it into segments.
 
-A long sound is cut where it is quietest. Where its first stretch ends depends on nothing behind it, so that sound which is still coming is
-cut as it will be when it is there whole.
+Long audio is cut where it is quietest. The end of a segment doesn't depend on anything after it, so audio that still
+arrives is cut in the same places as when it is complete.
 """
 
 import math
@@ -16,10 +16,10 @@ from antiphon.speech.stt.hallucination import Evidence
 FloatSamples = npt.NDArray[np.float32]
 
 MAX_SEGMENT_S = 20.0
-"""Of a stretch; models that write down what is said do it worse, or not at all, from longer ones."""
+"""Speech models transcribe longer segments worse, or not at all."""
 
 MIN_DBFS = -120.0
-"""How loud nothing is."""
+"""The level of digital silence."""
 
 _FRAME_SAMPLES = INPUT_RATE_HZ // 50
 _PAUSE_FRAMES = 10
@@ -32,11 +32,11 @@ def float_samples(pcm: bytes) -> FloatSamples:
 
 
 def collect_evidence(samples: FloatSamples, no_speech_probability: float = 0.0) -> Evidence:
-    """What its samples tell of the sound; `no_speech` what a model does."""
+    """Measure audio; `no_speech_probability` comes from a speech model."""
     powers = _frame_powers(samples)
-    # What is loud for 20 ms, and quiet around them, is a click.
-    lasting = np.median(_sliding_windows(powers, _LOUD_FRAMES), axis=1)
-    loudest, quiet = float(lasting.max(initial=0)), float(np.quantile(lasting, 0.1)) if len(lasting) else 0.0
+    # Loud for only 20 ms is a click: the median removes it.
+    smooth_powers = np.median(_sliding_windows(powers, _LOUD_FRAMES), axis=1)
+    loudest, quiet = float(smooth_powers.max(initial=0)), float(np.quantile(smooth_powers, 0.1)) if len(smooth_powers) else 0.0
     return Evidence(
         duration_s=len(samples) / INPUT_RATE_HZ,
         level_dbfs=_to_db(loudest),
@@ -47,38 +47,40 @@ def collect_evidence(samples: FloatSamples, no_speech_probability: float = 0.0) 
 
 def cut_at_silence(samples: FloatSamples, max_segment_s: float = MAX_SEGMENT_S) -> int:
     """
-    How many samples the first stretch has: all, or where there are too many, those up to the middle of the quietest fifth of a second in
-    the second half of the longest stretch there may be.
+    The number of samples in the first segment.
+
+    All of them, or if they are too many, those up to the middle of the quietest fifth of a second in the second half of
+    the longest segment allowed.
     """
-    longest = int(max_segment_s * INPUT_RATE_HZ)
-    if len(samples) <= longest:
+    max_samples = int(max_segment_s * INPUT_RATE_HZ)
+    if len(samples) <= max_samples:
         return len(samples)
-    half = longest // 2
-    quietest = int(np.mean(_sliding_windows(_frame_powers(samples[half:longest]), _PAUSE_FRAMES), axis=1).argmin())
+    half = max_samples // 2
+    quietest = int(np.mean(_sliding_windows(_frame_powers(samples[half:max_samples]), _PAUSE_FRAMES), axis=1).argmin())
     return half + (quietest + _PAUSE_FRAMES // 2) * _FRAME_SAMPLES
 
 
 def split_at_silences(samples: FloatSamples, max_segment_s: float = MAX_SEGMENT_S) -> list[FloatSamples]:
-    """The sound, cut."""
-    cut: list[FloatSamples] = []
+    """The segments of the audio."""
+    segments: list[FloatSamples] = []
     while len(samples):
         size = cut_at_silence(samples, max_segment_s)
-        cut.append(samples[:size])
+        segments.append(samples[:size])
         samples = samples[size:]
-    return cut
+    return segments
 
 
 def _frame_powers(samples: FloatSamples) -> FloatSamples:
-    """The power of every frame; what is left behind the last whole one counts as silent from there on."""
+    """The power of every frame; an incomplete last frame is padded with silence."""
     frames = -(-len(samples) // _FRAME_SAMPLES)
-    padded = np.zeros((frames, _FRAME_SAMPLES), np.float32)
-    padded.ravel()[: len(samples)] = samples
-    powers: FloatSamples = np.mean(np.square(padded), axis=1)
+    buffer = np.zeros((frames, _FRAME_SAMPLES), np.float32)
+    buffer.ravel()[: len(samples)] = samples
+    powers: FloatSamples = np.mean(np.square(buffer), axis=1)
     return powers
 
 
 def _sliding_windows(powers: FloatSamples, frames: int) -> FloatSamples:
-    """So many frames in a row, from each one on; all of them where there are fewer."""
+    """All runs of so many frames; one run of all if there are fewer."""
     return np.lib.stride_tricks.sliding_window_view(powers, min(frames, len(powers))) if len(powers) else powers.reshape(0, 1)
 
 

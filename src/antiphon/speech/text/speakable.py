@@ -13,7 +13,7 @@ from typing import cast
 
 from msgspec import Struct
 
-from antiphon.speech.base import Mouth, Piece
+from antiphon.speech.base import AudioChunk, Synthesizer
 from antiphon.speech.text.normalize_en import normalize
 from antiphon.speech.text.numerals_en import cardinal
 
@@ -209,8 +209,8 @@ class TextNormalizer:
 
 
 async def synthesize_clause(
-    synthesizer: Mouth, clause: str, normalizer: TextNormalizer, voice: str | None = None, speed: float = 1.0
-) -> AsyncIterator[Piece]:
+    synthesizer: Synthesizer, clause: str, normalizer: TextNormalizer, voice: str | None = None, speed: float = 1.0
+) -> AsyncIterator[AudioChunk]:
     """
     The speech of one clause of an answer, as `ClauseSplitter` cuts it; closing the iterator stops the work.
 
@@ -226,9 +226,9 @@ async def synthesize_clause(
     """
     utterance = normalizer.normalize(clause)
     if utterance.spoken_text:
-        chunks = cast(AsyncGenerator[Piece, None], synthesizer.synthesize(utterance.spoken_text, voice, speed))
+        chunks = cast(AsyncGenerator[AudioChunk, None], synthesizer.synthesize(utterance.spoken_text, voice, speed))
         async with aclosing(chunks):
             async for chunk in chunks:
-                yield Piece(chunk.pcm, utterance.consume(chunk.text))
+                yield AudioChunk(chunk.pcm, utterance.consume(chunk.text))
     if rest := utterance.drain():
-        yield Piece(b"", rest)
+        yield AudioChunk(b"", rest)

@@ -17,7 +17,7 @@ from msgspec import Struct
 from antiphon.audio import SAMPLE_BYTES, SampleAligner
 from antiphon.errors import ServerError, UpstreamError
 from antiphon.speech.audio_files.wav_stream import UnplayableAudio, WavStream
-from antiphon.speech.base import Piece
+from antiphon.speech.base import AudioChunk
 from antiphon.speech.dsp.resample import Resampler
 from antiphon.speech.http import error_from_response, map_exceptions, new_session
 from antiphon.speech.tts.alignment import SpeakingRate, split_words
@@ -85,7 +85,7 @@ class OpenAISynthesizer:
         if session is not None:
             await session.close()
 
-    async def synthesize(self, text: str, voice: str | None = None, speed: float = 1.0) -> AsyncIterator[Piece]:
+    async def synthesize(self, text: str, voice: str | None = None, speed: float = 1.0) -> AsyncIterator[AudioChunk]:
         name = resolve_voice(self.voices, voice, self._server.aliases)
         rate = self._speaking_rates.setdefault(name, SpeakingRate(self.rate_hz))
         timer = _WordTimer(split_words(text), rate, speed)
@@ -186,7 +186,7 @@ class _WordTimer:
         self._next_word = 0
         self._samples = 0
 
-    def feed(self, pcm: bytes) -> Iterator[Piece]:
+    def feed(self, pcm: bytes) -> Iterator[AudioChunk]:
         """The audio, split where words begin."""
         while pcm:
             text = ""
@@ -195,13 +195,13 @@ class _WordTimer:
                 self._next_word += 1
             next_start = self._word_starts[self._next_word] if self._next_word < len(self._words) else math.inf
             count = int(min(len(pcm) // SAMPLE_BYTES, max(0, next_start - self._samples)))
-            yield Piece(pcm[: count * SAMPLE_BYTES], text)
+            yield AudioChunk(pcm[: count * SAMPLE_BYTES], text)
             pcm = pcm[count * SAMPLE_BYTES :]
             self._samples += count
 
-    def finish(self) -> Iterator[Piece]:
+    def finish(self) -> Iterator[AudioChunk]:
         """The words that no audio is left for."""
         if self._samples:
             self._rate.learn(self._words, self._speed, self._samples)
         if self._next_word < len(self._words):
-            yield Piece(b"", "".join(self._words[self._next_word :]))
+            yield AudioChunk(b"", "".join(self._words[self._next_word :]))

@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from antiphon.audio import SAMPLE_BYTES
 from antiphon.errors import ServerError, invalid_value
-from antiphon.speech.base import Piece
+from antiphon.speech.base import AudioChunk
 from antiphon.speech.text.clauses import split_sentences
 from antiphon.speech.tts.link import (
     StartVoice,
@@ -336,7 +336,7 @@ class ProcessSynthesizer:
     async def stop(self) -> None:
         await self.process.stop()
 
-    async def synthesize(self, text: str, voice: str | None = None, speed: float = 1.0) -> AsyncIterator[Piece]:
+    async def synthesize(self, text: str, voice: str | None = None, speed: float = 1.0) -> AsyncIterator[AudioChunk]:
         name = resolve_voice(self.voices, voice, self._aliases)
         async with aclosing(self.process.synthesize(split_sentences(text), name, speed)) as results:
             async for result in results:
@@ -344,9 +344,9 @@ class ProcessSynthesizer:
                     yield chunk
 
 
-def _audio_chunks(result: SynthesisDone) -> Iterator[Piece]:
+def _audio_chunks(result: SynthesisDone) -> Iterator[AudioChunk]:
     offset = 0
     for word in result.words:
         end = offset + word.samples * SAMPLE_BYTES
-        yield Piece(result.pcm[offset:end], word.text)
+        yield AudioChunk(result.pcm[offset:end], word.text)
         offset = end

@@ -1,1 +1,1 @@
-"""When somebody speaks, and when they are done."""
+"""Turn detection: when someone speaks, and when a turn is over."""

@@ -1,9 +1,10 @@
 """
-When someone's turn begins and when it is over: told from how likely they speak in every frame.
+Detects when a turn begins and ends, from the speech probability of every frame.
 
-The machine is the table below. It has no clock but the frames: all times are milliseconds of the conversation's sound. `server_vad` takes
-so much silence for the end of a turn. `semantic_vad` waits less or more, by how complete the turn sounds: that is asked of a model once a
-pause has lasted a little, and only changes how long it may last, as the model errs both ways.
+The state machine is the table below. Its only clock is the frames: all times are milliseconds of the conversation's
+audio. `server_vad` ends a turn after a fixed silence. `semantic_vad` waits shorter or longer, depending on how complete
+the turn sounds: a model judges that once a pause has lasted a little. It only changes how long the pause may last, as
+the model errs both ways.
 """
 
 from collections.abc import Iterator
@@ -15,48 +16,48 @@ from antiphon.engine_api.options import TurnDetection
 
 FRAME_MS = 32
 MIN_SPEECH_MS = 64
-"""Less is no speech: a click, a key, a cough cut short. It delays the start of every turn by a frame."""
+"""Shorter sounds are no speech: a click, a key, a short cough. This delays the start of every turn by a frame."""
 CHECK_AFTER_MS = 200
-"""Silence after which it is asked how complete the turn sounds."""
+"""Silence after which a model judges how complete the turn sounds."""
 UNKNOWN_WAIT_MS = 800
-"""Silence that ends a turn of which nobody can say how complete it sounds."""
+"""Silence that ends a turn if the model gives no judgement."""
 _HYSTERESIS = 0.15
 _MIN_THRESHOLD = 0.01
 _COMPLETE, _INCOMPLETE = 0.9, 0.1
 
 WAITS_MS = {"low": (600, 8_000), "medium": (400, 4_000), "auto": (400, 4_000), "high": (250, 2_000)}
-"""By eagerness: how long a pause lasts before a turn is over that is surely complete, and one that surely isn't."""
+"""By `eagerness`: the silence that ends a surely complete turn, and a surely incomplete one."""
 
 
 class _TurnEvent(Struct, frozen=True):
     """
-    Something that happened.
+    An event.
 
     Attributes:
-        at_ms: where in the conversation's sound.
+        at_ms: where in the conversation's audio.
     """
 
     at_ms: int
 
 
 class TurnStarted(_TurnEvent, frozen=True):
-    """A turn begins there, with the padding before the speech."""
+    """A turn begins, with the padding before the speech."""
 
 
 class TurnPaused(_TurnEvent, frozen=True):
-    """Nobody speaks from there on; the turn may be over."""
+    """Speech stops there; the turn may be over."""
 
 
 class TurnCheckRequested(_TurnEvent, frozen=True):
-    """How complete does the turn sound that pauses since then? `EndpointDetector.judge` takes the answer."""
+    """Asks how complete the turn sounds that pauses since then; `EndpointDetector.judge` takes the answer."""
 
 
 class TurnResumed(_TurnEvent, frozen=True):
-    """The one who paused speaks again; the turn was not over."""
+    """Speech goes on after a pause; the turn was not over."""
 
 
 class TurnEnded(_TurnEvent, frozen=True):
-    """The turn is over; it ends there, silence and all."""
+    """The turn is over; it ends there, after the silence."""
 
 
 EndpointEvent = TurnStarted | TurnPaused | TurnCheckRequested | TurnResumed | TurnEnded
@@ -72,7 +73,7 @@ class EndpointState(Enum):
 
 
 class FrameLevel(Enum):
-    """What a frame sounds like; `BETWEEN` keeps things as they are."""
+    """What a frame sounds like; `BETWEEN` changes nothing."""
 
     SPEECH = auto()
     BETWEEN = auto()
@@ -80,7 +81,7 @@ class FrameLevel(Enum):
 
 
 class DurationReached(Enum):
-    """What has lasted long enough: speech to be a turn, silence to end one."""
+    """What has lasted long enough: speech to begin a turn, silence to end one."""
 
     SPEECH = auto()
     SILENCE = auto()
@@ -99,20 +100,20 @@ class EndpointDetector:
     """
     The turns of one conversation.
 
-    Frames come in order; some may be left out. What is heard before a turn's start or after its end is no part of any turn.
+    Frames come in order; some may be left out. Audio before a turn's start or after its end belongs to no turn.
     """
 
     def __init__(self, settings: TurnDetection) -> None:
         self.state = EndpointState.SILENT
         self._now_ms = 0
-        self._min_start_ms = 0  # where the last turn, or what was forgotten, ended
-        self._state_since_ms = 0  # of `RISING` its speech, of `PAUSED` its silence
+        self._min_start_ms = 0  # where the last turn, or cleared audio, ended
+        self._state_since_ms = 0  # start of the speech in `RISING`, of the silence in `PAUSED`
         self._check_at_ms: int | None = None
         self._wait_ms = 0
         self.configure(settings)
 
     def configure(self, settings: TurnDetection) -> None:
-        """Go by other settings from here on; a turn that is open stays open."""
+        """Apply other settings from here on; an open turn stays open."""
         self._settings = settings
         self._start_threshold = settings.threshold
         self._stop_threshold = min(settings.threshold, max(settings.threshold - _HYSTERESIS, _MIN_THRESHOLD))
@@ -126,22 +127,22 @@ class EndpointDetector:
 
     def process_frame(self, start_ms: int, probability: float) -> tuple[EndpointEvent, ...]:
         """
-        What a frame makes happen.
+        The events of a frame.
 
         Args:
             start_ms: where it starts; no earlier than the end of the one before.
-            probability: how likely someone speaks in it.
+            probability: that someone speaks in it.
         """
         self._now_ms = start_ms + FRAME_MS
         return (*self._transition(start_ms, self._level(probability)), *self._check_elapsed())
 
     def judge(self, paused_at_ms: int, likelihood: float | None) -> tuple[EndpointEvent, ...]:
         """
-        What follows from how complete the turn sounds.
+        Take the judgement of how complete the turn sounds; returns the events that follow.
 
         Args:
-            paused_at_ms: of the `TurnCheckRequested` that this answers; an answer that comes too late changes nothing.
-            likelihood: that the turn is complete, or None if that can't be said.
+            paused_at_ms: of the `TurnCheckRequested` that this answers; a late answer changes nothing.
+            likelihood: that the turn is complete; None if unknown.
         """
         if self.state is not EndpointState.PAUSED or paused_at_ms != self._check_at_ms:
             return ()
@@ -149,7 +150,7 @@ class EndpointDetector:
         return tuple(self._check_elapsed())
 
     def reset(self, at_ms: int) -> None:
-        """No turn has started, and none starts before there: it was committed by hand up to there, or dropped."""
+        """Drop an open turn, and start none before there: the audio up to there was committed by the client, or cleared."""
         self.state = EndpointState.SILENT
         self._min_start_ms = max(self._min_start_ms, at_ms)
 
@@ -177,7 +178,7 @@ class EndpointDetector:
                 pass
 
     def _check_elapsed(self) -> Iterator[EndpointEvent]:
-        """What is due after what has lasted until now."""
+        """The events of speech or silence that has lasted long enough by now."""
         lasted_ms = self._now_ms - self._state_since_ms
         if self.state is EndpointState.RISING and lasted_ms >= MIN_SPEECH_MS:
             yield from self._transition(self._now_ms, DurationReached.SPEECH)
@@ -186,7 +187,7 @@ class EndpointDetector:
                 self._check_at_ms = self._state_since_ms
                 yield TurnCheckRequested(self._state_since_ms)
             if lasted_ms >= self._wait_ms:
-                # To the millisecond, not to the frame; and what goes on after it had to end, as an answer came late, is silence anyway.
+                # To the millisecond, not to the frame. If the judgement came late, the time since then was silence anyway.
                 yield from self._transition(self._state_since_ms + self._wait_ms, DurationReached.SILENCE)
 
     @property
@@ -198,6 +199,6 @@ class EndpointDetector:
         return self._max_wait_ms if self._is_semantic else self._settings.silence_duration_ms
 
     def _scaled_wait_ms(self, likelihood: float) -> int:
-        """Doubt costs time in proportion."""
+        """The silence to wait for, in proportion to the doubt."""
         doubt = min(max((_COMPLETE - likelihood) / (_COMPLETE - _INCOMPLETE), 0.0), 1.0)
         return round(self._min_wait_ms + doubt * (self._max_wait_ms - self._min_wait_ms))

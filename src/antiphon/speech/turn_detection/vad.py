@@ -1,16 +1,18 @@
 """
-Voice activity: how likely someone speaks, for every 32 ms of sound.
+Voice activity detection: the probability of speech in every 32 ms of audio.
 
-One `SileroVad` runs Silero's model for all sessions of the process, on the event loop: a frame takes tens of microseconds, less where
-frames of several streams go through together. A frame of one of several streams waits up to 8 ms for others; one of few streams waits
-for none. After every run the loop has its turn, so that a client with minutes of sound at once holds up nobody.
+One `SileroVad` runs Silero's model for all sessions of the process, on the event loop: a frame takes tens of
+microseconds, less if frames of several streams are run together. With many streams a frame waits up to 8 ms for others;
+with few it doesn't wait. After every run other callbacks of the loop have their turn, so a client that sends minutes of
+audio at once delays nobody.
 
-Before the model is a gate. Where nobody has spoken for half a second, frames quieter than the gate's level are told to be silence without
-asking the model. The quarter of a second before the sound that opens the gate is then run first, so that no onset is missed. What the model
-says next is not what it would have said after hearing all of the silence, which makes it duller the longer it lasts: speech is found in the
-same frame, give or take one, or sooner (docs/decisions/0016).
+A gate stands before the model. After half a second without speech, frames quieter than the gate's level count as
+silence without running the model. When a louder frame opens the gate, the quarter of a second before it is run first,
+so that no onset is missed. The probabilities then differ from a run over all of the silence, which makes the model less
+sensitive the longer it lasts: speech is found in the same frame, give or take one, or sooner (docs/decisions/0016).
 
-Source: the wrapper for ONNX of silero-vad 6 (MIT), for what the model takes: 64 samples of the frame before, the frame, its state.
+Source: the wrapper for ONNX of silero-vad 6 (MIT), for the model's input: 64 samples of the previous frame, the frame,
+the state.
 """
 
 import asyncio
@@ -27,24 +29,24 @@ from antiphon.speech import onnx
 from antiphon.speech.base import INPUT_RATE_HZ
 
 MODEL = "silero-vad"
-"""What it is called in the catalogue."""
+"""Its name in the catalogue."""
 
 FRAME_SAMPLES = 512
 FRAME_MS = FRAME_SAMPLES * 1000 // INPUT_RATE_HZ
 OnFrame = Callable[[int, float], None]
-"""Takes where a frame starts, in milliseconds since the stream's first sample, and how likely someone speaks in it."""
+"""Takes the start of a frame, in milliseconds since the stream's first sample, and its probability of speech."""
 
 FloatSamples = npt.NDArray[np.float32]
 
 _FRAME_BYTES = FRAME_SAMPLES * SAMPLE_BYTES
 _CONTEXT_SAMPLES = 64
 _STATE_SIZE = 128
-_MAX_BATCH = 32  # half the price of one alone; more gain little and hold the loop for longer
+_MAX_BATCH = 32  # halves the cost per frame; more gain little and block the loop longer
 _FEW_STREAMS = 4
 _BATCH_WAIT_S = 0.008
 
 QUIET_DBFS = -70.0
-"""Quieter than that, root mean square, is silence: of speech that the model can just make out, the loud frames are at -62."""
+"""Frames below this, root mean square, are silence: in the faintest speech that the model detects, loud frames are at -62."""
 _QUIET_ENERGY = FRAME_SAMPLES * 10 ** (QUIET_DBFS / 10)
 _SILENCE_PROBABILITY = 0.1
 _GATE_CLOSE_FRAMES = 16
@@ -54,11 +56,11 @@ _MAX_SKIPPED_FRAMES = 256
 
 class SileroVad:
     """
-    The model, and the streams that wait for it.
+    The model, and the streams that wait to be run.
 
     Args:
         path: of `silero_vad.onnx`.
-        gated: whether there is a gate before the model.
+        is_gated: whether there is a gate before the model.
     """
 
     def __init__(self, path: Path, *, is_gated: bool = True) -> None:
@@ -78,12 +80,12 @@ class SileroVad:
         Load the model; once.
 
         Raises:
-            ServerError: it is missing, or is not what it should be.
+            ServerError: the model is missing, or can't be loaded.
         """
         self._model = await asyncio.to_thread(onnx.load_required_model, self._path, MODEL)
 
     def stop(self) -> None:
-        """Tell no more; idempotent."""
+        """Deliver no more frames; idempotent."""
         self._ready_streams.clear()
         if self._run_handle is not None:
             self._run_handle.cancel()
@@ -91,10 +93,10 @@ class SileroVad:
 
     def open(self, on_frame: OnFrame) -> "VadStream":
         """
-        A stream of sound to listen to; close it when it ends.
+        A new stream of audio; the caller closes it.
 
         Args:
-            deliver: takes every frame in order, from within `Stream.hear` or a callback of the loop.
+            on_frame: takes every frame in order, from within `VadStream.append_audio` or a callback of the loop.
         """
         if not self._free_slots:
             self._grow()
@@ -105,7 +107,7 @@ class SileroVad:
 
     @property
     def open_stream_count(self) -> int:
-        """How many streams there are."""
+        """How many streams are open."""
         return len(self._contexts) - len(self._free_slots)
 
     def schedule(self, stream: "VadStream") -> None:
@@ -117,7 +119,7 @@ class SileroVad:
             self._run_handle = asyncio.get_running_loop().call_later(_BATCH_WAIT_S, self._run)
 
     def release(self, slot: int) -> None:
-        """The stream that had that place is closed."""
+        """Free the slot of a closed stream."""
         self._free_slots.append(slot)
 
     def _grow(self) -> None:
@@ -135,7 +137,7 @@ class SileroVad:
             self._run_handle = asyncio.get_running_loop().call_soon(self._run)
 
     def _run(self) -> None:
-        """One frame of every stream that has one, up to as many as go at once; then the loop has its turn."""
+        """Run one frame of every stream that has one, up to the batch size; then let the loop go on."""
         self._run_handle = None
         streams = self._fill_batch()
         if streams:
@@ -151,7 +153,7 @@ class SileroVad:
             stream, _none = self._ready_streams.popitem(last=False)
             if stream.read_frame(self._inputs[len(streams), _CONTEXT_SAMPLES:]):
                 streams.append(stream)
-            elif stream.has_frames:  # the gate held back so many that others come first
+            elif stream.has_frames:  # the gate skipped so many frames that others come first
                 self._ready_streams[stream] = None
         return streams
 
@@ -159,8 +161,8 @@ class SileroVad:
         assert self._model is not None, "start comes first"
         inputs = self._inputs[: len(slots)]
         inputs[:, :_CONTEXT_SAMPLES] = self._contexts[slots]
-        fed = {"input": inputs, "state": self._states.take(slots, axis=1), "sr": self._rate_hz}
-        probabilities, states = self._model.run(None, fed)
+        feeds = {"input": inputs, "state": self._states.take(slots, axis=1), "sr": self._rate_hz}
+        probabilities, states = self._model.run(None, feeds)
         self._states[:, slots] = states
         self._contexts[slots] = inputs[:, -_CONTEXT_SAMPLES:]
         return probabilities[:, 0].tolist()  # type: ignore[no-any-return]
@@ -168,10 +170,10 @@ class SileroVad:
 
 class VadStream:
     """
-    One stream of sound.
+    One stream of audio.
 
     Attributes:
-        slot: where the model's state of it is.
+        slot: index of its model state.
     """
 
     def __init__(self, vad: SileroVad, slot: int, on_frame: OnFrame, is_gated: bool) -> None:
@@ -183,8 +185,8 @@ class VadStream:
         self._remainder = b""
         self._frames: deque[bytes] = deque()
         self._delivered_frames = 0
-        # Frames in a row with nobody in them shut the gate. What it then holds back is kept for a while, and run when it opens; of those
-        # at the head of the frames that are run for the second time, nothing is told.
+        # Silent frames in a row close the gate. It keeps the last quiet frames, which are run when it opens: they are at the head of
+        # `_frames`, and were delivered as silence already, so their probabilities are not delivered.
         self._silent_frames = 0
         self._is_gate_closed = False
         self._preroll_frames: deque[bytes] = deque(maxlen=_GATE_PREROLL_FRAMES)
@@ -192,22 +194,22 @@ class VadStream:
 
     @property
     def has_frames(self) -> bool:
-        """Whether there are frames that nothing was told of yet."""
+        """Whether frames wait to be run."""
         return bool(self._frames)
 
     def append_audio(self, pcm: bytes) -> None:
         """
-        The sound goes on.
+        Append audio.
 
         Args:
-            pcm: s16le mono at `HEARING_RATE_HZ`, whole samples, any number of them.
+            pcm: s16le mono at `INPUT_RATE_HZ`, whole samples, any number of them.
         """
-        waited = self.has_frames
-        sound = self._remainder + pcm
-        whole_bytes = len(sound) // _FRAME_BYTES * _FRAME_BYTES
-        self._frames.extend(sound[at : at + _FRAME_BYTES] for at in range(0, whole_bytes, _FRAME_BYTES))
-        self._remainder = sound[whole_bytes:]
-        if waited or not self._frames:
+        had_frames = self.has_frames
+        audio = self._remainder + pcm
+        whole_bytes = len(audio) // _FRAME_BYTES * _FRAME_BYTES
+        self._frames.extend(audio[start : start + _FRAME_BYTES] for start in range(0, whole_bytes, _FRAME_BYTES))
+        self._remainder = audio[whole_bytes:]
+        if had_frames or not self._frames:
             return
         if self._is_gate_closed:
             self.skip_silence()
@@ -215,20 +217,20 @@ class VadStream:
             self._vad.schedule(self)
 
     def drop_frames(self) -> None:
-        """Tell nothing of the frames that wait; what comes after them is where it is all the same."""
+        """Drop the frames that wait; the clock counts them all the same."""
         self._delivered_frames += len(self._frames) - self._frames_to_replay
         self._frames.clear()
         self._frames_to_replay = 0
 
     def close(self) -> None:
-        """Hear no more, and tell no more; idempotent."""
+        """Deliver no more frames, and free the slot; idempotent."""
         if self._is_open:
             self._is_open = False
             self._frames.clear()
             self._vad.release(self.slot)
 
     def read_frame(self, samples: FloatSamples) -> bool:
-        """Whether there is a frame for the model; it is put into `samples`."""
+        """Put the next frame into `samples`; False if there is none for the model."""
         if self._is_gate_closed:
             self.skip_silence()
         if self._is_gate_closed or not self._frames:
@@ -237,7 +239,7 @@ class VadStream:
         return True
 
     def on_probability(self, probability: float) -> None:
-        """What the model says of the frame that it was given."""
+        """Take the model's result for the last frame read."""
         if self._frames_to_replay:
             self._frames_to_replay -= 1
             return
@@ -246,7 +248,7 @@ class VadStream:
         self._deliver_probability(probability)
 
     def skip_silence(self) -> None:
-        """Tell that there is silence in the quiet frames that wait, up to one that opens the gate."""
+        """Deliver quiet frames as silence, up to a frame that opens the gate."""
         for _ in range(min(len(self._frames), _MAX_SKIPPED_FRAMES)):
             frame = self._frames.popleft()
             _decode_frame(frame, _scratch)
@@ -273,5 +275,5 @@ _scratch = np.zeros(FRAME_SAMPLES, np.float32)
 
 
 def _decode_frame(frame: bytes, samples: FloatSamples) -> None:
-    """Put the frame into `samples`, from -1 to 1."""
+    """Put the frame into `samples`, as -1 to 1."""
     np.multiply(np.frombuffer(frame, "<i2"), 1 / 32_768, out=samples)
