@@ -111,9 +111,7 @@ async def interrupted(talker, said, onset):
     if ended[1]["response"]["status"] != "cancelled":
         return None
     id = ended[1]["response"]["id"]
-    await talker.until(
-        lambda: talker.first("audio.delta", since=ended[0])
-    )  # of the next answer: until then more of this one could come
+    await talker.until(lambda: talker.first("audio.delta", since=ended[0]))  # of the next answer: until then more of this one could come
     last_at, _ = talker.last("response.output_audio.delta", response_id=id) or (begun, None)
     return talker.sent_at[frame + onset // 20], started_at, last_at
 

@@ -16,7 +16,7 @@ from antiphon.server.audio.form import read_form
 from antiphon.server.audio.streaming import EVENT_STREAM_TYPE, CancellableRequest, HttpResponseWriter, write_all
 from antiphon.server.http.auth import track_response
 from antiphon.server.http.errors import json_response
-from antiphon.speech.base import TimedText
+from antiphon.speech.base import TimedText, Transcriber
 from antiphon.wire.codec.types import encode
 from antiphon.wire.http.audio import (
     DurationUsage,
