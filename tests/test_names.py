@@ -24,19 +24,25 @@ IRREGULAR = frozenset(
 NO_PARTICIPLES = frozenset({"bleed", "breed", "embed", "exceed", "feed", "need", "proceed", "seed", "shed", "speed", "succeed"})
 
 EXCEPTIONS: dict[str, str] = {
-    "connection_made": "asyncio calls it by that name",
+    "Tagged": "msgspec calls a struct so that says in a field which of a union's it is",
+    "Typed": "likewise",
+    "disconnected": "uvicorn's own",
+    "left": "the side",
 }
 """Participles that stay, and why."""
 
 
-def trees() -> Iterator[tuple[str, ast.Module]]:
-    for path in sorted(SOURCE.rglob("*.py")):
-        yield str(path.relative_to(SOURCE)), ast.parse(path.read_text())
+def trees() -> list[tuple[str, ast.Module]]:
+    return [(str(path.relative_to(SOURCE)), ast.parse(path.read_text())) for path in sorted(SOURCE.rglob("*.py"))]
 
 
 def is_participle(name: str) -> bool:
-    word = name.strip("_").lower()
-    return word in IRREGULAR or (bool(re.fullmatch(r"[a-z]+ed", word)) and word not in NO_PARTICIPLES)
+    """Whether a name is one alone: the event `SpeechStopped` and the flag `is_closed` are none, nor is the state `CLOSED`."""
+    word = name.strip("_")
+    if not re.fullmatch(r"[A-Z]?[a-z]+", word):
+        return False
+    word = word.lower()
+    return word in IRREGULAR or (word.endswith("ed") and word not in NO_PARTICIPLES)
 
 
 def names(tree: ast.Module) -> Iterator[str]:

@@ -75,10 +75,10 @@ class ServerError(ApiError):
 
 def quote_list(values: Iterable[str], conjunction: str = "and") -> str:
     """Values quoted and joined as in the original's messages: `'a', 'b', and 'c'`."""
-    quoted = [f"'{value}'" for value in values]
-    if len(quoted) < 3:
-        return f" {conjunction} ".join(quoted)
-    return f"{', '.join(quoted[:-1])}, {conjunction} {quoted[-1]}"
+    quotes = [f"'{value}'" for value in values]
+    if len(quotes) < 3:
+        return f" {conjunction} ".join(quotes)
+    return f"{', '.join(quotes[:-1])}, {conjunction} {quotes[-1]}"
 
 
 def shorten(value: object, max_length: int = 100) -> str:
@@ -115,17 +115,17 @@ def mutually_exclusive(param: str, names: Iterable[str]) -> ClientError:
     )
 
 
-def invalid_value(param: str | None, value: object, supported: Iterable[str]) -> ClientError:
+def invalid_value(param: str | None, value: object, allowed_values: Iterable[str]) -> ClientError:
     """A field's value is none of those allowed."""
     return ClientError(
-        f"Invalid value: '{shorten(value)}'. Supported values are: {quote_list(supported)}.", code="invalid_value", param=param
+        f"Invalid value: '{shorten(value)}'. Supported values are: {quote_list(allowed_values)}.", code="invalid_value", param=param
     )
 
 
-def invalid_type(param: str | None, expected: str, actual: str) -> ClientError:
+def invalid_type(param: str | None, expectation: str, actual: str) -> ClientError:
     """A field, or without `param` the whole body, has the wrong JSON type; `expected` and `actual` come with their article."""
     target = f" for '{param}'" if param else ""
-    return ClientError(f"Invalid type{target}: expected {expected}, but got {actual} instead.", code="invalid_type", param=param)
+    return ClientError(f"Invalid type{target}: expected {expectation}, but got {actual} instead.", code="invalid_type", param=param)
 
 
 def below_minimum(param: str, kind: Literal["integer", "decimal"], minimum: float, value: object) -> ClientError:
@@ -213,12 +213,10 @@ def invalid_event(message: str) -> ClientError:
     return ClientError(message, code="invalid_event")
 
 
-def invalid_modalities(param: str, modalities: Iterable[str], supported: Iterable[Iterable[str]]) -> ClientError:
+def invalid_modalities(param: str, modalities: Iterable[str], combinations: Iterable[Iterable[str]]) -> ClientError:
     """A combination of modalities that is not supported."""
-    combinations = " and ".join(str(list(each)) for each in supported)
-    return ClientError(
-        f"Invalid modalities: {list(modalities)}. Supported combinations are: {combinations}.", code="invalid_value", param=param
-    )
+    choices = " and ".join(str(list(each)) for each in combinations)
+    return ClientError(f"Invalid modalities: {list(modalities)}. Supported combinations are: {choices}.", code="invalid_value", param=param)
 
 
 def unsupported_parameter(param: str, model: str) -> ClientError:
@@ -228,10 +226,10 @@ def unsupported_parameter(param: str, model: str) -> ClientError:
     )
 
 
-def unsupported_value(param: str, value: object, model: str, supported: Iterable[str]) -> ClientError:
+def unsupported_value(param: str, value: object, model: str, allowed_values: Iterable[str]) -> ClientError:
     """The field is known, but this model's engine supports only other values of it."""
     return ClientError(
-        f"Unsupported value: '{value}' is not supported with the '{model}' model. Supported values are: {quote_list(supported)}.",
+        f"Unsupported value: '{value}' is not supported with the '{model}' model. Supported values are: {quote_list(allowed_values)}.",
         code="unsupported_value",
         param=param,
     )
@@ -249,14 +247,14 @@ def model_not_found(name: str, available: Iterable[str]) -> ClientError:
     )
 
 
-def overloaded(message: str, *, code: str = "server_is_overloaded", retry_after_s: float | None = 1) -> ServerError:
+def overloaded_error(message: str, *, code: str = "server_is_overloaded", retry_after_s: float | None = 1) -> ServerError:
     """The server has no room for the request now (503); `retry_after_s` says when to try again."""
     return ServerError(message, status=503, type="service_unavailable_error", code=code, retry_after_s=retry_after_s)
 
 
 def shutting_down(code: str = "server_shutting_down") -> ServerError:
     """The server is about to stop (503); another one, or the same one restarted, may answer in a few seconds."""
-    return overloaded("The server is shutting down. Please try again.", code=code, retry_after_s=5)
+    return overloaded_error("The server is shutting down. Please try again.", code=code, retry_after_s=5)
 
 
 def response_not_found(response_id: str) -> ClientError:

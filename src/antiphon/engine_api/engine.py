@@ -10,7 +10,7 @@ from msgspec import Struct
 from antiphon.engine_api import commands, events
 from antiphon.engine_api.capabilities import Capabilities
 from antiphon.engine_api.options import ConversationSettings
-from antiphon.errors import ApiError, ClientError, overloaded
+from antiphon.errors import ApiError, ClientError, overloaded_error
 
 Deliver = Callable[[Sequence[events.EngineEvent]], None]
 """
@@ -25,7 +25,7 @@ class EngineOverrun(RuntimeError):
 
     def api_error(self) -> ApiError:
         """The same, as whoever asked is told it."""
-        return overloaded(f"The model is overloaded: {self}. Please try again later.")
+        return overloaded_error(f"The model is overloaded: {self}. Please try again later.")
 
 
 def overrun_event(command: commands.EngineCommand, error: EngineOverrun) -> events.EngineEvent:

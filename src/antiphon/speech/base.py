@@ -151,13 +151,13 @@ def check_options(
     for language in options.languages:
         if languages and primary_subtag(language) not in languages:
             raise unsupported_value("language", language, model, languages)
-    unsupported = {
+    violations = {
         "prompt": bool(options.prompt) and not takes_prompt,
         "keywords": bool(options.keywords) and not takes_prompt,
         "logprobs": options.logprobs,
         "timestamp_granularities": options.word_times and not has_word_times,
     }
-    for param, is_unsupported in unsupported.items():
+    for param, is_unsupported in violations.items():
         if is_unsupported:
             raise unsupported_parameter(param, model)
 

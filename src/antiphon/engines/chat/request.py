@@ -92,9 +92,9 @@ def without_none(fields: Mapping[str, Any]) -> JsonDict:
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def passthrough_fields(extra: Mapping[str, Any], blocked: frozenset[str] = BLOCKED_KEYS) -> JsonDict:
+def passthrough_fields(extra: Mapping[str, Any], blocked_keys: frozenset[str] = BLOCKED_KEYS) -> JsonDict:
     """A request's fields outside the API that may be sent upstream."""
-    body: JsonDict = {key: value for key, value in extra.items() if key not in blocked}
+    body: JsonDict = {key: value for key, value in extra.items() if key not in blocked_keys}
     if isinstance(arguments := body.get("chat_template_kwargs"), dict):
         body["chat_template_kwargs"] = {key: value for key, value in arguments.items() if key not in BLOCKED_TEMPLATE_ARGUMENTS}
     return body

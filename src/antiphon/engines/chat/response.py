@@ -168,8 +168,8 @@ def _candidate(token: chat_completions.TopLogprob) -> engine_events.TokenCandida
 def _annotation(annotation: JsonDict) -> JsonDict:
     """A citation in the Responses API's shape: flat, where chat completions nest its fields under its type."""
     kind = annotation.get("type")
-    nested = annotation.get(kind) if isinstance(kind, str) else None
-    return {"type": kind, **nested} if isinstance(nested, dict) else annotation
+    details = annotation.get(kind) if isinstance(kind, str) else None
+    return {"type": kind, **details} if isinstance(details, dict) else annotation
 
 
 def _usage(id: str, usage: chat_completions.Usage) -> engine_events.Usage:

@@ -25,13 +25,13 @@ class CallIds:
 
     def __init__(self, response_id: str) -> None:
         self._prefix = f"call_{response_id.removeprefix('resp_')[:24]}"
-        self._used: set[str] = set()
+        self._used_ids: set[str] = set()
 
     def take(self, upstream_id: str) -> str:
         """An id for the next call, unique in the response."""
-        is_usable = 0 < len(upstream_id) <= MAX_CALL_ID_CHARS and upstream_id not in self._used
-        call_id = upstream_id if is_usable else f"{self._prefix}{len(self._used) + 1}"
-        self._used.add(call_id)
+        is_usable = 0 < len(upstream_id) <= MAX_CALL_ID_CHARS and upstream_id not in self._used_ids
+        call_id = upstream_id if is_usable else f"{self._prefix}{len(self._used_ids) + 1}"
+        self._used_ids.add(call_id)
         return call_id
 
 

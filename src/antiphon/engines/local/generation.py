@@ -46,8 +46,8 @@ class CompletionReader:
             output_tokens=last.tokens_predicted,
             cached_tokens=last.timings.cache_n if last.timings else 0,
         )
-        ended = events.ResponseEnded(self._request.id, "length" if is_truncated else "stop")
-        return [*self._parser.finish(is_truncated), usage, ended]
+        end = events.ResponseEnded(self._request.id, "length" if is_truncated else "stop")
+        return [*self._parser.finish(is_truncated), usage, end]
 
     def _logprobs(self, tokens: Sequence[LlamaTokenLogprob]) -> list[events.TokenLogprob]:
         if (limit := self._request.sampling.top_logprobs) is None:

@@ -157,7 +157,7 @@ def input_items(history: Sequence[engine_history.HistoryItem], quirks: Responses
         ClientError: a part can't be sent.
     """
     custom_call_ids = {item.call_id for item in history if isinstance(item, engine_history.ToolCall) and item.custom}
-    return [encoded for index, item in enumerate(history) for encoded in _encode_item(item, index, custom_call_ids, quirks)]
+    return [encoded_item for index, item in enumerate(history) for encoded_item in _encode_item(item, index, custom_call_ids, quirks)]
 
 
 def _encode_item(
@@ -196,13 +196,13 @@ def _assistant_message(parts: Sequence[engine_history.HistoryPart], index: int) 
 def _reasoning_item(item: engine_history.ReasoningItem, index: int) -> list[JsonDict]:
     if item.encrypted_content is None and not item.text and not item.summary:
         return []
-    encoded: JsonDict = {"type": "reasoning", "summary": [{"type": "summary_text", "text": text} for text in item.summary]}
+    body: JsonDict = {"type": "reasoning", "summary": [{"type": "summary_text", "text": text} for text in item.summary]}
     if item.text:
-        encoded["content"] = [{"type": "reasoning_text", "text": item.text}]
+        body["content"] = [{"type": "reasoning_text", "text": item.text}]
     if item.encrypted_content is not None:
-        return [encoded | {"encrypted_content": item.encrypted_content}]
+        return [body | {"encrypted_content": item.encrypted_content}]
     # Servers without encrypted reasoning require an id; any will do.
-    return [encoded | {"id": f"rs_{index}"}]
+    return [body | {"id": f"rs_{index}"}]
 
 
 def _call_item(item: engine_history.ToolCall, quirks: ResponsesQuirks) -> JsonDict:

@@ -260,8 +260,8 @@ class ResponsesResponseReader:
         for index, part in _indexed_objects(fields.get("summary")):
             if isinstance(part.get("text"), str):
                 self._emit_missing_text(item, "summary", index, part["text"], (), out)
-        if encrypted := fields.get("encrypted_content"):
-            self._items.emit(item, engine_events.EncryptedReasoning(self._id, str(encrypted)), out)
+        if content := fields.get("encrypted_content"):
+            self._items.emit(item, engine_events.EncryptedReasoning(self._id, str(content)), out)
 
     def _finish_call(self, item: UpstreamItem, fields: JsonDict, out: EventList) -> None:
         self._emit_call_start(item, fields, out)

@@ -276,8 +276,8 @@ def expected_languages(transcription: Transcription) -> tuple[str, ...]:
     return tuple(transcription.languages or ()) or ((transcription.language,) if isinstance(transcription.language, str) else ())
 
 
-def _unsupported_error(param: str, value: object, model: str, supported: Sequence[str]) -> ClientError:
-    return unsupported_value(param, value, model, supported) if supported else unsupported_parameter(param, model)
+def _unsupported_error(param: str, value: object, model: str, allowed_values: Sequence[str]) -> ClientError:
+    return unsupported_value(param, value, model, allowed_values) if allowed_values else unsupported_parameter(param, model)
 
 
 def check_modalities(modalities: Opt[list[Modality]] | None, config: RealtimeSessionConfig, path: str) -> None:

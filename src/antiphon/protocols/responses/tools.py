@@ -136,8 +136,8 @@ def tool_choice(request: CreateRequest, engine_tools: EngineTools) -> ToolChoice
             if not engine_tools.tools and not engine_tools.hosted_tools:
                 raise _choice_not_found("required")
             return ToolChoice("required")
-        case tools.AllowedToolsChoice(mode=mode, tools=allowed):
-            return ToolChoice(mode, _selected_tool_keys(allowed, engine_tools))
+        case tools.AllowedToolsChoice(mode=mode, tools=choices):
+            return ToolChoice(mode, _selected_tool_keys(choices, engine_tools))
         case None | UnsetType():
             return ToolChoice()
         case choice:

@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from msgspec import Struct, msgpack
 
-from antiphon.errors import ServerError, overloaded
+from antiphon.errors import ServerError, overloaded_error
 from antiphon.records import KeyRecord
 from antiphon.runtime.access.rate_limits import LimitKind, LimitState
 from antiphon.runtime.core.metrics import Snapshot
@@ -245,4 +245,4 @@ class SupervisorLink(asyncio.Protocol):
 
 
 def _link_lost_error() -> ServerError:
-    return overloaded("The server's processes lost their connection. Please try again.")
+    return overloaded_error("The server's processes lost their connection. Please try again.")

@@ -106,8 +106,8 @@ class PendingRecordings:
             Its record without files, to be stored; None where nothing was deleted.
         """
         with self._lock:
-            unclaimed = [recording for folder, recording in self._recordings.items() if folder not in self._claimed_folders]
-            oldest = min(unclaimed, key=lambda recording: recording.record.ended_at or 0, default=None)
+            candidates = [recording for folder, recording in self._recordings.items() if folder not in self._claimed_folders]
+            oldest = min(candidates, key=lambda recording: recording.record.ended_at or 0, default=None)
             if oldest is None or oldest.folder is None or (oldest.record.ended_at or 0) >= before:
                 return None
             del self._recordings[oldest.folder]

@@ -10,7 +10,7 @@ from antiphon.config.settings import QueueSettings, WorkerSettings
 from antiphon.engine_api import events
 from antiphon.engine_api.capabilities import Capabilities
 from antiphon.engine_api.options import ConversationKind
-from antiphon.errors import ApiError, overloaded, shutting_down
+from antiphon.errors import ApiError, overloaded_error, shutting_down
 from antiphon.runtime.core.ids import new_short_id
 from antiphon.runtime.core.metrics import Metrics
 from antiphon.runtime.scheduling.base import OnQueueUpdate, Requirements, TicketView, Worker, WorkerView
@@ -196,7 +196,7 @@ class LocalCoordinator:
         ticket = self._pool.ticket(ticket_id)
         if ticket is None or ticket.state != "queued":
             return False
-        self._waiters[ticket_id].refuse(overloaded("An operator cancelled the ticket.", code="worker_busy", retry_after_s=None))
+        self._waiters[ticket_id].refuse(overloaded_error("An operator cancelled the ticket.", code="worker_busy", retry_after_s=None))
         return True
 
     def ticket(self, ticket_id: str) -> TicketView | None:

@@ -11,7 +11,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from antiphon.errors import ApiError, ClientError, overloaded
+from antiphon.errors import ApiError, ClientError, overloaded_error
 from antiphon.runtime.scheduling.base import Requirements, Worker, WorkerState
 from antiphon.runtime.scheduling.queue import Lane, Ticket, TicketQueue
 
@@ -164,8 +164,8 @@ class WorkerPool:
         # waited: it may have been the one to which the key's next worker was promised.
         key = ticket.requirements.key_id
         unparked_tickets = [] if self._is_key_at_limit(key) else self.queue.unpark(key)
-        served = [] if worker is None else self._fill(worker, now, wall)
-        return served + self._assign_waiting([each for each in unparked_tickets if each.state == "queued"], now, wall)
+        tickets = [] if worker is None else self._fill(worker, now, wall)
+        return tickets + self._assign_waiting([each for each in unparked_tickets if each.state == "queued"], now, wall)
 
     def _release(self, ticket: Ticket, outcome: LeaseOutcome, now: float) -> WorkerEntry:
         requirements, worker = ticket.requirements, self._leases.pop(ticket.id)
@@ -204,7 +204,7 @@ class WorkerPool:
                 retry_after_s=RETRY_AFTER_S,
             )
         if len(self.queue) >= self._rules.max_waiting:
-            raise overloaded("The queue is full. Please try again later.", code="queue_full", retry_after_s=RETRY_AFTER_S)
+            raise overloaded_error("The queue is full. Please try again later.", code="queue_full", retry_after_s=RETRY_AFTER_S)
 
     # Workers
 
@@ -258,12 +258,12 @@ class WorkerPool:
 
     def end_quarantines(self, now: float, wall: float = 0) -> list[Ticket]:
         """End the quarantines whose time is over; returns the tickets that have a worker now."""
-        served = []
+        tickets = []
         for entry in self._entries.values():
             if entry.condition == "quarantined" and entry.quarantined_until <= now:
                 self._apply(entry, "release")
-                served += self._fill(entry, now, wall)
-        return served
+                tickets += self._fill(entry, now, wall)
+        return tickets
 
     def next_quarantine_end_s(self) -> float | None:
         """When the next quarantine ends, by the pool's clock."""
@@ -364,4 +364,4 @@ def _requeue(ticket: Ticket) -> Ticket:
 
 def no_worker_error() -> ApiError:
     """No worker serves this kind of conversation with the model."""
-    return overloaded("No worker is available for this. Please try again later.", code="worker_busy", retry_after_s=RETRY_AFTER_S)
+    return overloaded_error("No worker is available for this. Please try again later.", code="worker_busy", retry_after_s=RETRY_AFTER_S)

@@ -14,7 +14,7 @@ from antiphon.engine_api import commands, events as engine_events
 from antiphon.engine_api.engine import CountingEngine, Engine, EngineConversation, EngineOverrun, ProbedEngine, overrun_event
 from antiphon.engine_api.options import ConversationSettings
 from antiphon.engines.remote.link import LinkEndpoint
-from antiphon.errors import ApiError, ServerError, overloaded
+from antiphon.errors import ApiError, ServerError, overloaded_error
 from antiphon.wire.internal.worker_link import (
     BuildEngine,
     CloseConversation,
@@ -284,4 +284,4 @@ async def _answer(request: CountRequest | ProbeRequest, engine: Engine, endpoint
 
 
 def _busy_error(message: str) -> ApiError:
-    return overloaded(message, code="worker_busy", retry_after_s=2)
+    return overloaded_error(message, code="worker_busy", retry_after_s=2)

@@ -77,14 +77,14 @@ class _TranscribingConversation(ForwardingConversation):
 
     async def _send_transcribed(self, request: commands.Respond) -> None:
         try:
-            transcribed = await _transcribe_request(request, self._transcribe_file)
+            text_request = await _transcribe_request(request, self._transcribe_file)
         except ApiError as error:
             del self._pending[request.id]
             self._deliver((events.ResponseFailed.from_error(request.id, error),))
             return
         del self._pending[request.id]
         try:
-            super().send(transcribed)
+            super().send(text_request)
         except EngineOverrun as error:
             self._deliver((overrun_event(request, error),))
 

@@ -213,7 +213,7 @@ def _buckets(values: Histogram) -> list[tuple[str, float]]:
     """Cumulative counts by upper bound, as Prometheus expects them."""
     total = 0
     buckets = []
-    for bound, count in zip((*map(str, values.bounds), "+Inf"), values.counts, strict=True):
+    for upper_bound, count in zip((*map(str, values.bounds), "+Inf"), values.counts, strict=True):
         total += count
-        buckets.append((bound, float(total)))
+        buckets.append((upper_bound, float(total)))
     return buckets

@@ -50,8 +50,8 @@ class AccessLogMiddleware:
         route = getattr(scope.get("route"), "path", "none")
         self._service.metrics.requests[route, scope["method"], status].observe(elapsed_s)
         fields: dict[str, Any] = {"method": scope["method"], "path": scope["path"], "status": status, "ms": round(elapsed_s * 1000, 1)}
-        if (dropped := connection.from_scope(scope).drop_reason) is not None:
-            fields["dropped"] = dropped
+        if (drop_reason := connection.from_scope(scope).drop_reason) is not None:
+            fields["dropped"] = drop_reason
         log = logs.get()
         (log.debug if route in PROBE_PATHS else log.info)("request", **fields)
 

@@ -148,10 +148,10 @@ class _DocumentWriter:
                 _response(operation.status, "As asked.", self._contents(operation), operation, scope) | _links(operation),
             )
         is_probe = isinstance(route, GuardedRoute) and route.access == "probe"
-        shared = (
+        common_errors = (
             operations.COMMON_ERRORS | ({} if is_probe else operations.GUARDED_ERRORS) | (operations.AUTHENTICATION_ERRORS if scope else {})
         )
-        for status, when in sorted((shared | dict(operation.errors)).items()):
+        for status, when in sorted((common_errors | dict(operation.errors)).items()):
             is_health = operation.response_type is Health and status in operation.errors
             schema = {"anyOf": [reference("Health"), reference("Error")]} if is_health else reference("Error")
             yield (

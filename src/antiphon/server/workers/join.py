@@ -52,10 +52,10 @@ class WorkerRoute(GuardedRoute):
                 page.
         """
         config = self.service.config
-        expected, key = config.secrets.get(config.workers.key_env, "").strip(), credential(headers)
+        worker_key, key = config.secrets.get(config.workers.key_env, "").strip(), credential(headers)
         if key is None:
             raise ClientError("Workers need a key, as bearer token.", status=401, code="invalid_api_key")
-        if not expected:
+        if not worker_key:
             raise ClientError(
                 f"This server accepts no workers. Its operator can allow them with a key in the variable {config.workers.key_env}.",
                 status=403,
@@ -63,7 +63,7 @@ class WorkerRoute(GuardedRoute):
             )
         if "origin" in headers:
             raise ClientError("Web pages can't join as workers.", status=403, code="origin_not_allowed")
-        if not hmac.compare_digest(_digest(key), _digest(expected)):
+        if not hmac.compare_digest(_digest(key), _digest(worker_key)):
             raise ClientError("The key is not this server's key for workers.", status=401, code="invalid_api_key")
         if headers.get(VERSION_HEADER, str(VERSION)) != str(VERSION):
             raise _version_mismatch(headers[VERSION_HEADER])

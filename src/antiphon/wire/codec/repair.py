@@ -26,8 +26,8 @@ def repair_json(event: bytes, decode: Callable[[bytes], T], error: Exception, wh
     Raises:
         UpstreamError: it still can't be decoded.
     """
-    repaired = _LONE_SURROGATE.sub(rb"\\ufffd", event.decode("utf-8", "replace").encode())
-    if repaired != event:
+    repair = _LONE_SURROGATE.sub(rb"\\ufffd", event.decode("utf-8", "replace").encode())
+    if repair != event:
         with contextlib.suppress(ValueError, RecursionError):
-            return repaired, decode(repaired)
+            return repair, decode(repair)
     raise UpstreamError(f"The model server sent what is no {what}: {error}.", code="upstream_malformed") from None

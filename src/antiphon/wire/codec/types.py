@@ -157,5 +157,5 @@ def strip_markers(encoded_json: bytes) -> bytes:
 
 def encode(value: Any) -> bytes:
     """Wire types, or lists and dicts of them, as JSON on one line."""
-    encoded = ENCODER.encode(value)
-    return strip_markers(encoded) if MARKER_BYTE in encoded else encoded
+    content = ENCODER.encode(value)
+    return strip_markers(content) if MARKER_BYTE in content else content

@@ -286,8 +286,8 @@ _BETA_PATHS = (
 
 
 def _to_beta_paths(text: str) -> str:
-    for nested, flat in _BETA_PATHS:
-        text = text.replace(nested, flat)
+    for path, flat in _BETA_PATHS:
+        text = text.replace(path, flat)
     return text
 
 
