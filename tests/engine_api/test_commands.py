@@ -19,5 +19,5 @@ def test_tokens_that_no_answer_has_are_not_counted(claimed, counted):
 
 
 def test_tokens_that_come_over_a_link_are_looked_at_too():
-    packed = msgpack.encode({"word": "Used", "id": "r", "input_tokens": -5, "output_tokens": 2**63})
+    packed = msgpack.encode({"word": "Usage", "id": "r", "input_tokens": -5, "output_tokens": 2**63})
     assert msgpack.decode(packed, type=events.Usage) == events.Usage(id="r", input_tokens=0, output_tokens=MOST)

@@ -323,25 +323,25 @@ class WorkerPool:
         worker = entry.worker
         if self._entries.get(worker.id) is not entry:  # it was removed, and another may have its id by now
             return []
-        served = []
+        tickets = []
         while self._has_room(entry):
             ticket = self.queue.peek(worker.model, worker.kinds, self._is_key_at_limit)
             if ticket is None:
                 break
             self._dequeue(ticket)
             self._assign(ticket, entry, now, wall)
-            served.append(ticket)
+            tickets.append(ticket)
         self._reindex(entry)
-        return served
+        return tickets
 
     def _assign_waiting(self, tickets: list[Ticket], now: float, wall: float) -> list[Ticket]:
-        served = []
+        serving = []
         for ticket in tickets:
             if (entry := self._free_worker(ticket.requirements)) is not None:
                 self._dequeue(ticket)
                 self._assign(ticket, entry, now, wall)
-                served.append(ticket)
-        return served
+                serving.append(ticket)
+        return serving
 
     def _dequeue(self, ticket: Ticket) -> None:
         self.queue.remove(ticket)
