@@ -47,14 +47,14 @@ def is_in(steps, journey):
 
 
 def room_of(step):
-    return step.partition("/")[0]
+    return file_of(step).partition("/")[0]
 
 
 def check(title, journeys):
     """What the page says happens in one of them, which enters no other room."""
     steps = written(title)
     found = [journey for journey in journeys.seen if is_in(steps, journey)]
-    assert found, "\n\n".join("\n".join(by_file(journey)) for journey in sorted(journeys.seen, key=len)[-3:])
+    assert found, title + "\n" + "\n\n".join("\n".join(by_file(journey)) for journey in sorted(journeys.seen, key=len)[-3:])
     rooms = {room_of(step) for step in steps} | {"audio.py", "engine_api", "errors.py", "records.py"}  # what any room may call
     assert any({room_of(step) for step in journey} <= rooms for journey in found), found[0]
 
