@@ -1,8 +1,8 @@
 """
 The program `antiphon`, also as `python -m antiphon`.
 
-Loading takes a moment, and Ctrl-C during it ends the program at once: there is nothing to clean up yet, and a KeyboardInterrupt would
-print a traceback through whatever is being imported.
+Loading takes a moment, and Ctrl-C during it ends the program at once: there is nothing to clean up yet, and a
+KeyboardInterrupt would print a traceback through whatever is being imported.
 """
 
 import os

@@ -14,7 +14,10 @@ from antiphon.errors import ClientError
 
 SAMPLE_BYTES = 2
 POSITIVE = 0x80
-"""The bit of both laws for samples that are not negative; the codes of a sample and of its one's complement differ only in it."""
+"""
+The bit of both laws for samples that are not negative; the codes of a sample and of its one's complement differ only in
+it.
+"""
 
 
 class _Law(NamedTuple):
@@ -56,8 +59,9 @@ def _build_law(magnitude: Callable[[int], int], codes: bytes) -> _Law:
 
 @cache
 def _build_ulaw() -> _Law:
-    # Eight segments of sixteen steps; a segment's steps are twice as wide as those of the one before. The bias of 0x84 puts the first
-    # value in the middle of its step, half of which lies below zero. Louder samples are clipped to the last step.
+    # Eight segments of sixteen steps; a segment's steps are twice as wide as those of the one before. The bias of 0x84
+    # puts the first value in the middle of its step, half of which lies below zero. Louder samples are clipped to the
+    # last step.
     def magnitude(code: int) -> int:
         return ((((~code & 0x0F) << 3) + 0x84) << ((~code & 0x70) >> 4)) - 0x84
 
@@ -67,7 +71,8 @@ def _build_ulaw() -> _Law:
 
 @cache
 def _build_alaw() -> _Law:
-    # The first two segments have steps of the same width. Every other bit is inverted, so that silence has edges on the line.
+    # The first two segments have steps of the same width. Every other bit is inverted, so that silence has edges on the
+    # line.
     def magnitude(code: int) -> int:
         segment, step = divmod((code ^ 0x55) & 0x7F, 16)
         return ((step << 4) + (0x108 if segment else 0x08)) << max(0, segment - 1)
@@ -187,7 +192,8 @@ def wav_file(pcm: bytes, rate_hz: int) -> bytes:
     Args:
         pcm: s16le mono.
 
-    Source: Multimedia Programming Interface and Data Specifications 1.0 (IBM and Microsoft, 1991), "Waveform Audio File Format".
+    Source: Multimedia Programming Interface and Data Specifications 1.0 (IBM and Microsoft, 1991), "Waveform Audio File
+    Format".
     """
     return wav_header(rate_hz, len(pcm)) + pcm
 

@@ -1,8 +1,8 @@
 """
 Errors, split by who caused them: the client, the upstream, or this server.
 
-An error carries what the wire needs (status, type, code, message, param); each protocol renders it in its own shape. Texts follow
-the original API, so that a user who searches for one finds help.
+An error carries what the wire needs (status, type, code, message, param); each protocol renders it in its own shape.
+Texts follow the original API, so that a user who searches for one finds help.
 """
 
 from collections.abc import Iterable
@@ -17,8 +17,8 @@ class ApiError(Exception):
     """
     An error that ends a request, with what the client is told.
 
-    Its values may come from a worker or an upstream, which may be wrong: a status outside 400 to 599 is ignored, and so are seconds that
-    no `Retry-After` header can hold.
+    Its values may come from a worker or an upstream, which may be wrong: a status outside 400 to 599 is ignored, and so
+    are seconds that no `Retry-After` header can hold.
 
     Attributes:
         message: for people; names what was expected and what was received.
@@ -123,7 +123,10 @@ def invalid_value(param: str | None, value: object, allowed_values: Iterable[str
 
 
 def invalid_type(param: str | None, expectation: str, actual: str) -> ClientError:
-    """A field, or without `param` the whole body, has the wrong JSON type; `expected` and `actual` come with their article."""
+    """
+    A field, or without `param` the whole body, has the wrong JSON type; `expected` and `actual` come with their
+    article.
+    """
     target = f" for '{param}'" if param else ""
     return ClientError(f"Invalid type{target}: expected {expectation}, but got {actual} instead.", code="invalid_type", param=param)
 
@@ -270,7 +273,9 @@ def previous_response_not_found(response_id: str) -> ClientError:
 
 
 def context_length_exceeded(window: int, input_tokens: int) -> ClientError:
-    """The input does not fit the model's context window, and `truncation` forbids dropping any of it; both in tokens."""
+    """
+    The input does not fit the model's context window, and `truncation` forbids dropping any of it; both in tokens.
+    """
     return ClientError(
         "Your input exceeds the context window of this model. Please adjust your input and try again. "
         f"(This model's maximum context length is {window} tokens; your input is {input_tokens} tokens.)",

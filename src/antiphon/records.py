@@ -90,7 +90,8 @@ class KeyRecord(Struct, frozen=True, kw_only=True):
 
 class ClientSecretRecord(Struct, frozen=True, kw_only=True):
     """
-    A short-lived secret that opens Realtime sessions, for a client that is not trusted with a key. Only its hash is stored.
+    A short-lived secret that opens Realtime sessions, for a client that is not trusted with a key. Only its hash is
+    stored.
 
     Attributes:
         hash: the whole SHA-256 of the secret.

@@ -33,7 +33,8 @@ class Backoff(NamedTuple):
 
     Attributes:
         delays_s: after no failure, one, two and so on; the last is used for all further failures.
-        jitter: part of each delay, from 0 to 1, that is random, so that many clients don't come back at the same moment.
+        jitter: part of each delay, from 0 to 1, that is random, so that many clients don't come back at the same
+            moment.
     """
 
     delays_s: Sequence[float]

@@ -47,7 +47,9 @@ COMMANDS = {
     "doctor": ("antiphon.cli.commands.doctor:doctor", "Check what is missing here, and how to get it."),
     "demo": ("antiphon.cli.commands.demo:demo", "See it work: real questions, real answers, and how fast."),
 }
-"""Where each command is, and its line in `antiphon --help`. Commands are imported when they run, as they load slowly."""
+"""
+Where each command is, and its line in `antiphon --help`. Commands are imported when they run, as they load slowly.
+"""
 
 _USAGES = {
     "talk": "Usage: antiphon talk [OPTIONS] [RECORDINGS...]",

@@ -1,9 +1,10 @@
 """
 The configuration: what can be set, and which value wins where several sources set it.
 
-Sources, the last wins: defaults, `/etc/antiphon/config.toml`, `$XDG_CONFIG_HOME/antiphon/config.toml`, `./antiphon.toml`, the file
-named by `--config`, the environment, flags. `load` depends only on its arguments and the files they lead to, and knows the origin of
-every value. `docs/reference/configuration.md` has a heading for every setting.
+Sources, the last wins: defaults, `/etc/antiphon/config.toml`, `$XDG_CONFIG_HOME/antiphon/config.toml`,
+`./antiphon.toml`, the file named by `--config`, the environment, flags. `load` depends only on its arguments and the
+files they lead to, and knows the origin of every value. `docs/reference/configuration.md` has a heading for every
+setting.
 """
 
 import difflib
@@ -34,7 +35,8 @@ from antiphon.errors import ServerError, quote_list
 
 _SYSTEM_FILE = Path("/etc/antiphon/config.toml")
 
-# Every setting has an environment variable: its dotted key in capitals, with `__` for the dot. These also have a short one.
+# Every setting has an environment variable: its dotted key in capitals, with `__` for the dot. These also have a short
+# one.
 _SHORT_NAMES = {
     "ANTIPHON_HOST": "ANTIPHON_SERVER__HOST",
     "ANTIPHON_PORT": "ANTIPHON_SERVER__PORT",
@@ -203,9 +205,11 @@ def unpack(payload: bytes) -> Config:
 
 def _read_secrets(config: Config, environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """
-    The variables named by engine options that end in `_env`, by the speech settings and by the worker settings, with their values.
+    The variables named by engine options that end in `_env`, by the speech settings and by the worker settings, with
+    their values.
 
-    If a variable is not set, the one with `_FILE` appended may name a file with the value, as is common for secrets of containers.
+    If a variable is not set, the one with `_FILE` appended may name a file with the value, as is common for secrets of
+    containers.
 
     Raises:
         ConfigError: that file can't be read.
@@ -276,7 +280,10 @@ def _file_settings(path: Path, *, is_required: bool = False) -> Iterator[_Settin
 
 
 def _environment_settings(environ: Mapping[str, str], cwd: Path) -> Iterator[_Setting]:
-    """The settings in the environment. Variables with our prefix but without a section or setting belong to other programs."""
+    """
+    The settings in the environment. Variables with our prefix but without a section or setting belong to other
+    programs.
+    """
     ours = {name: _SHORT_NAMES.get(name, name).removeprefix("ANTIPHON_") for name in environ if name.startswith("ANTIPHON_")}
     for name, key in sorted(ours.items(), key=lambda pair: pair[0] in _SHORT_NAMES):
         path = tuple(key.lower().split("__"))

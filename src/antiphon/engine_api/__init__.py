@@ -1,1 +1,3 @@
-"""All that protocols and engines say to each other: commands to an engine, events from it, and the contract of an engine."""
+"""
+All that protocols and engines say to each other: commands to an engine, events from it, and the contract of an engine.
+"""

@@ -8,30 +8,31 @@ class Capabilities(Struct, frozen=True, kw_only=True):
     What an engine can do, so that a protocol can refuse the rest by name before any work.
 
     Attributes:
-        context_window: tokens, or None when it isn't known.
-        efforts: the values of reasoning effort that it tells apart; empty for a model that doesn't reason.
+        context_window: tokens, or None if unknown.
+        efforts: the values of reasoning effort that it distinguishes; empty for a model that doesn't reason.
         verbosities: likewise for verbosity.
-        max_top_logprobs: the most alternatives per token; None when it reports no log probabilities.
+        max_top_logprobs: alternatives per token; None if it reports no log probabilities.
         counts_tokens: whether it is a `CountingEngine`.
-        hosted: the types of tools that it takes as `HostedTool`; it then also takes the items that they leave, as `HostedToolItem`.
-        audio_in: whether it takes sound in the history, as `AudioPart` and `SpeechPart`.
-        hears_speech: whether it answers what is said by the sound of it, so that a `SpeechPart` needs no words, nor its `audio_out`
-            a voice of ours.
-        audio_out: whether it answers aloud where `Respond` has a `voice`.
-        listens: whether it takes live audio (`AppendAudio` and the commands around it); the history then has `SpeechPart`s of its turns.
+        hosted: the types of tools that it takes as `HostedTool`; it then also takes their items, as `HostedToolItem`.
+        audio_in: whether it takes audio in the history, as `AudioPart` and `SpeechPart`.
+        hears_speech: whether it understands speech directly, so that a `SpeechPart` needs no transcript, nor its
+            `audio_out` a voice of ours.
+        audio_out: whether it speaks if `Respond` has a `voice`.
+        listens: whether it takes live audio (`AppendAudio` and the commands around it); the history then has
+            `SpeechPart`s of its turns.
         turn_detection: the kinds of turn detection that it does while it listens.
-        transcribes: whether it tells what it heard.
+        transcribes: whether it delivers transcripts of the input.
         noise_reduction: the kinds that it does.
-        languages: the codes of those that it understands when they are spoken; empty for any.
-        takes_prompt: whether what it transcribes is the better for a prompt or keywords.
-        voices: the names of those it has; empty where any name will do.
-        foresees: whether it makes something of `Prepare`.
-        full_duplex: whether it takes `StartDuplex`, and what goes with it.
-        sees: whether in full duplex it makes something of `AppendImage`.
-        videos: whether it takes films in the history, as `VideoPart`.
-        clones: whether it speaks in the voice of a recording that it is given.
-        sessions: how many conversations it can have at the same time; None for as many as come.
-        temperature_default: what an answer is sampled with when nothing was asked; likewise `top_p_default`.
+        languages: the codes of those that it understands when spoken; empty for any.
+        takes_prompt: whether a prompt or keywords help its transcription.
+        voices: their names; empty if any name works.
+        foresees: whether it acts on `Prepare`.
+        full_duplex: whether it takes `StartDuplex` and the commands around it.
+        sees: whether it uses `AppendImage` in full duplex.
+        videos: whether it takes videos in the history, as `VideoPart`.
+        clones: whether it can speak in the voice of a recording.
+        sessions: how many conversations it can have at once; None for no limit.
+        temperature_default: what is sampled with if the request sets none; likewise `top_p_default`.
     """
 
     images: bool = False

@@ -1,22 +1,22 @@
 """
 The commands that a protocol sends to an engine. What comes back is in `antiphon.engine_api.events`.
 
-Neither side knows the other's wire format. A protocol turns its client's messages into commands, an engine turns them into
-whatever its model understands, and the model's output into events. All of them are immutable and carry the id of the response,
-or of the turn, that they belong to.
+Neither side knows the other's wire format. A protocol turns its client's messages into commands, an engine turns them
+into whatever its model understands, and the model's output into events. All of them are immutable and carry the id of
+the response, or of the turn, that they belong to.
 
-Live audio. A conversation's clock is the audio that it was sent with `AppendAudio`, in milliseconds since the first of it;
-audio dropped by `ClearAudio` counts too. A turn is a stretch of that audio. An engine that detects turns reports where each
-starts and stops, under an id of its own; a turn committed by hand has the id that `CommitAudio` gave it. Both come back in the
-history as a `SpeechPart`. What an engine says aloud is `AudioDelta`; its words are `AudioTranscriptDelta`, which precede the
-audio that they are heard in.
+Live audio. A conversation's clock is the audio that it was sent with `AppendAudio`, in milliseconds since the first of
+it; audio dropped by `ClearAudio` counts too. A turn is a stretch of that audio. An engine that detects turns reports
+where each starts and stops, under an id of its own; a turn committed by hand has the id that `CommitAudio` gave it.
+Both come back in the history as a `SpeechPart`. What an engine says aloud is `AudioDelta`; its words are
+`AudioTranscriptDelta`, which precede the audio that they are heard in.
 
-Full duplex. After `StartDuplex` no responses are requested: the engine listens, watches, and speaks when it decides to, under
-ids of its own that each end with `ResponseEnded`. `AppendImage` and `ForceListen` take effect with the next `AppendAudio`.
-`DuplexStarted` says that audio may be sent.
+Full duplex. After `StartDuplex` no responses are requested: the engine listens, watches, and speaks when it decides to,
+under ids of its own that each end with `ResponseEnded`. `AppendImage` and `ForceListen` take effect with the next
+`AppendAudio`. `DuplexStarted` says that audio may be sent.
 
-Pooled engines. Where clients wait for a worker, a conversation begins with `QueueUpdate`s and then `WorkerAssigned`; commands
-sent before that are held until there is a worker. `EngineLost` says that the engine is gone.
+Pooled engines. Where clients wait for a worker, a conversation begins with `QueueUpdate`s and then `WorkerAssigned`;
+commands sent before that are held until there is a worker. `EngineLost` says that the engine is gone.
 """
 
 from typing import Any
@@ -45,28 +45,28 @@ from antiphon.engine_api.options import (
 
 
 class _Command(Struct, frozen=True, tag_field="word"):
-    """Tagged by class name, so that a word can cross a process boundary."""
+    """Tagged by class name, so that it can cross a process boundary."""
 
 
 class Respond(_Command, frozen=True, kw_only=True, tag=True):
     """
-    Answer.
+    Generate a response.
 
     Attributes:
-        id: of the response; every word of the answer carries it.
-        history: all that was said, oldest first; ends with what is to be answered.
-        instructions: what the developer tells the model for this answer, before everything else.
-        hosted: tools that the engine takes as they are.
-        namespaces: what the tools of each namespace have in common, in words for the model.
-        format: the shape of the answer; None for plain text.
-        truncate: whether the oldest turns may be dropped to fit; else too long an input is refused.
-        effort: how much to reason; None leaves it to the engine.
-        summarise: whether and how to summarise the reasoning (`auto`, `concise`, `detailed`).
-        seal: whether the reasoning is wanted in a sealed form too, by a client that will give it back itself.
-        whole: whether nobody reads any of the answer before it is all there; it may then be said all at once.
-        voice: how the answer is spoken; None for an answer in writing.
-        retain: how much of a conversation is left when it is truncated; None for as much as fits.
-        aside: whether the answer is no part of the conversation: what is said next does not follow from it.
+        id: of the response; every event of it carries this id.
+        history: the conversation so far, oldest first; it ends with what is to be answered.
+        instructions: the developer's instructions for this response, placed before everything else.
+        hosted_tools: tools that the engine runs itself.
+        namespaces: the description of each namespace of tools.
+        format: the shape of the output; None for plain text.
+        truncate: whether the oldest items may be dropped to fit; if not, too long an input is refused.
+        reasoning_effort: None leaves it to the engine.
+        reasoning_summary: whether and how to summarise the reasoning (`auto`, `concise`, `detailed`).
+        encrypt_reasoning: whether to add the reasoning in encrypted form, for a client that will send it back itself.
+        whole: whether the client reads nothing before the response is complete, so it may come all at once.
+        voice: how the response is spoken; None for text output.
+        retention: how much of a conversation is left when it is truncated; None for as much as fits.
+        out_of_band: whether the response stays out of the conversation, so that later ones don't build on it.
     """
 
     id: str
@@ -92,29 +92,30 @@ class Respond(_Command, frozen=True, kw_only=True, tag=True):
 
 class Prepare(_Command, frozen=True, tag=True):
     """
-    What will be asked if the turn that is open ends now: an engine that has time may begin with it, and say nothing before it is asked.
+    What will be requested if the open turn ends now: an engine may start on it, and delivers nothing before it is
+    requested.
 
     Attributes:
-        ask: ends with the `SpeechPart` of that turn, whose sound is left out.
+        request: ends with the `SpeechPart` of that turn, whose audio is left out.
     """
 
     request: Respond
 
 
 class Cancel(_Command, frozen=True, tag=True):
-    """Stop answering; the answer ends with `Ended(id, "cancelled")` unless it had ended before."""
+    """Stop the response; it ends with `ResponseEnded(id, "cancelled")` unless it ended before."""
 
     id: str
 
 
 class Configure(_Command, frozen=True, kw_only=True, tag=True):
     """
-    How what is heard from here on is to be taken; said before the first `AppendAudio`.
+    How the audio that follows is to be processed; sent before the first `AppendAudio`.
 
     Attributes:
-        rate_hz: samples a second.
-        turn_detection: None where turns are committed by hand.
-        transcription: None where nobody wants to read what was said.
+        rate_hz: samples per second.
+        turn_detection: None if turns are committed by hand.
+        transcription: None if no transcript is wanted.
     """
 
     rate_hz: int = 24_000
@@ -124,32 +125,33 @@ class Configure(_Command, frozen=True, kw_only=True, tag=True):
 
 
 class AppendAudio(_Command, frozen=True, tag=True):
-    """The client's sound goes on: s16le mono, whole samples, at the rate of the last `Configure`."""
+    """More of the client's audio: s16le mono, whole samples, at the rate of the last `Configure`."""
 
     pcm: bytes
 
 
 class CommitAudio(_Command, frozen=True, tag=True):
-    """What was heard since the last turn, or the last `ClearAudio`, is a turn, the one that had started where one had; it is over."""
+    """Make a turn, with this id, of the audio since the last turn or `ClearAudio`; a turn that had started ends."""
 
     id: str
 
 
 class ClearAudio(_Command, frozen=True, tag=True):
-    """What was heard since the last turn is dropped; one that had started is none, and nothing more is said of it."""
+    """Drop the audio since the last turn; a turn that had started is discarded, and no more events of it follow."""
 
 
 class StartDuplex(_Command, frozen=True, kw_only=True, tag=True):
     """
-    Hear and see what comes, and speak when there is something to say; for an engine that does full duplex, before the first `AppendAudio`.
+    Start full duplex: listen to and watch what follows, and speak when there is something to say; sent before the first
+    `AppendAudio`.
 
     Attributes:
-        instructions: what the model is told before everything else.
-        rate_hz: samples a second of the sound to come.
-        sees: whether pictures will come too.
-        voice: how it speaks, with the recording whose voice it is to have; None for an engine that is to write only.
-        reference: a recording, s16le mono at 16 kHz, of the voice that the model is to take for its own.
-        options: what the client asked beyond that; an engine takes what it knows.
+        instructions: the developer's instructions, placed before everything else.
+        rate_hz: samples per second of the audio that follows.
+        has_video: whether images will follow too.
+        voice: how it speaks, with the recording to clone, if any; None for an engine that only writes.
+        reference_audio: the voice that the model should take as its own, s16le mono at 16 kHz.
+        options: further options of the client; an engine takes those it knows.
     """
 
     instructions: str | None = None
@@ -162,11 +164,11 @@ class StartDuplex(_Command, frozen=True, kw_only=True, tag=True):
 
 class AppendImage(_Command, frozen=True, tag=True):
     """
-    What the client sees, together with the sound that is told next.
+    An image that belongs to the next `AppendAudio`.
 
     Attributes:
-        jpeg: the picture.
-        slices: into how many it may be cut so that more is seen of it.
+        jpeg: the image.
+        max_slices: into how many slices it may be cut so that more detail is seen.
     """
 
     jpeg: bytes
@@ -174,7 +176,7 @@ class AppendImage(_Command, frozen=True, tag=True):
 
 
 class ForceListen(_Command, frozen=True, tag=True):
-    """Say nothing to the sound that is told next; what is being said ends."""
+    """Stay silent during the next `AppendAudio`; speech under way ends."""
 
 
 EngineCommand = Respond | Prepare | Cancel | Configure | AppendAudio | CommitAudio | ClearAudio | StartDuplex | AppendImage | ForceListen

@@ -21,15 +21,18 @@ An engine may call it at any time, also from within `send`.
 
 
 class EngineOverrun(RuntimeError):
-    """The engine was told more than it has room for; the word was not taken."""
+    """The engine has no room for the command, which was not taken."""
 
     def api_error(self) -> ApiError:
-        """The same, as whoever asked is told it."""
+        """The error for the client that caused it."""
         return overloaded_error(f"The model is overloaded: {self}. Please try again later.")
 
 
 def overrun_event(command: commands.EngineCommand, error: EngineOverrun) -> events.EngineEvent:
-    """The event that tells a session that the engine had no room for its command: the response's failure, or an error beside it."""
+    """
+    The event that tells a session that the engine had no room for its command: the response's failure, or an error
+    beside it.
+    """
     api_error = error.api_error()
     if isinstance(command, commands.Respond | commands.Cancel):
         return events.ResponseFailed.from_error(command.id, api_error)
@@ -37,27 +40,30 @@ def overrun_event(command: commands.EngineCommand, error: EngineOverrun) -> even
 
 
 class EngineConversation(Protocol):
-    """One client's conversation with an engine. Words of one response carry its id."""
+    """One client's conversation with an engine. Events of a response carry its id."""
 
     def send(self, command: commands.EngineCommand) -> None:
         """
-        Give the engine a word; never blocks.
+        Give the engine a command; never blocks.
 
-        Every `Respond` is answered by words with its id that end in exactly one `Ended` or `ResponseFailed`, also after a `Cancel`.
+        Every `Respond` is answered by events with its id, which end in exactly one `ResponseEnded` or `ResponseFailed`,
+        also after a `Cancel`.
 
         Raises:
             EngineOverrun: there is no room for it.
         """
 
     def pause(self) -> None:
-        """The client is behind: stop reading upstream until `resume`; words already on their way may still come."""
+        """
+        Stop reading upstream until `resume`, as the client is behind; events that are on their way may still come.
+        """
 
     def resume(self) -> None:
-        """The client has caught up."""
+        """Go on reading upstream."""
 
 
 class Engine(Protocol):
-    """What answers."""
+    """What produces a model's output."""
 
     @property
     def capabilities(self) -> Capabilities:
@@ -72,18 +78,18 @@ class Engine(Protocol):
         """
 
     async def stop(self) -> None:
-        """Let go of everything; idempotent. Conversations still open end with `ResponseFailed`."""
+        """Release everything; idempotent. Responses under way end with `ResponseFailed`."""
 
     def open(self, settings: ConversationSettings, deliver: Deliver) -> AbstractAsyncContextManager[EngineConversation]:
-        """A conversation; leaving it cancels what is still being answered and delivers nothing more."""
+        """A conversation; leaving it cancels the responses under way, and nothing more is delivered."""
 
 
 class CountingEngine(Engine, Protocol):
-    """An engine whose abilities say `counts_tokens`."""
+    """An engine whose capabilities say `counts_tokens`."""
 
     async def count(self, request: commands.Respond) -> int:
         """
-        The tokens that `ask` would be read as; nothing is answered.
+        The input tokens of `request`; nothing is generated.
 
         Raises:
             ApiError: they can't be counted.
@@ -92,19 +98,19 @@ class CountingEngine(Engine, Protocol):
 
 @runtime_checkable
 class ListingEngine(Engine, Protocol):
-    """An engine before a server of several models."""
+    """An engine in front of a server with several models."""
 
     async def list_models(self) -> Sequence[str]:
-        """The models that the server has, by the names it gives them; those last known where it can't be asked."""
+        """The names of the models that the server has; the last known ones while it does not answer."""
 
 
 @runtime_checkable
 class ProbedEngine(Engine, Protocol):
-    """An engine that can be asked whether it is well."""
+    """An engine with a health check."""
 
     async def probe(self) -> None:
         """
-        Find out whether it would take a conversation; asked while it has none.
+        Find out whether it would take a conversation; called while it has none.
 
         Raises:
             Exception: it would not.
@@ -114,62 +120,62 @@ class ProbedEngine(Engine, Protocol):
 @runtime_checkable
 class WorkerPoolEngine(Engine, Protocol):
     """
-    An engine of several workers; it starts and stops them, and whoever wants one of them waits for it.
+    An engine of several workers, which it starts and stops; conversations queue for a worker.
 
     Attributes:
-        places: the workers by their addresses; each has one conversation at a time unless its abilities say more.
+        workers: by address; each has one conversation at a time unless its capabilities say more.
     """
 
     workers: Mapping[str, Engine]
 
 
 class UpstreamObserver(Protocol):
-    """Counts what becomes of upstream servers."""
+    """Is told about the health of upstream servers, for the metrics."""
 
     def on_upstream_state(self, name: str, state: Literal["closed", "half_open", "open"]) -> None:
-        """The circuit breaker of the model's upstream has a new state."""
+        """The circuit breaker of the model's upstream server has a new state."""
 
     def on_upstream_error(self, name: str, reason: str) -> None:
-        """The model's upstream did not answer as it should; `reason` is one of few words."""
+        """The model's upstream server did not answer as it should; `reason` is one of a few words."""
 
 
 class NullObserver:
-    """A watcher that counts nothing."""
+    """An observer that does nothing."""
 
     def on_upstream_state(self, name: str, state: str) -> None:
-        """Nobody asks."""
+        pass
 
     def on_upstream_error(self, name: str, reason: str) -> None:
-        """Nobody asks."""
+        pass
 
 
 NULL_OBSERVER = NullObserver()
 
 Fetch = Callable[[str, str, tuple[str, ...]], Awaitable[tuple[bytes, str]]]
 """
-Fetches what a client's URL names, and no more than the client could have fetched itself.
+Fetches what a client's URL names, from public addresses only.
 
-Takes the URL, the field that it came in, and what the answer's type must begin with; gives the body and its type. Raises
-`errors.ClientError` where it can't or may not be fetched.
+Takes the URL, the name of the field that it came in, and the allowed beginnings of the content type; returns the body
+and its content type. Raises `errors.ClientError` if the URL can't or must not be fetched.
 """
 
 
 async def refuse_to_fetch(_url: str, param: str, _content_types: tuple[str, ...]) -> tuple[bytes, str]:
-    """A `Fetch` of a place that has none."""
+    """A `Fetch` that fetches nothing."""
     raise ClientError(f"Failed to download '{param}': URLs are not fetched here.", code="invalid_url", param=param)
 
 
 class BuildContext(Struct, frozen=True, kw_only=True):
     """
-    Where an engine is built.
+    What an engine is built with.
 
     Attributes:
-        weights: the folder of verified model files.
-        base: the folder that relative paths in the configuration start from.
+        weights_folder: of verified model files.
+        base_folder: that relative paths in the configuration start from.
         notice: takes a line for the operator, such as a fallback that was taken.
-        secrets: values of the environment variables that the configuration names, by their names.
-        watcher: is told how upstream servers fare.
-        fetch: what URLs in requests are fetched by.
+        secrets: values of the environment variables that the configuration names, by name.
+        observer: is told about the health of upstream servers.
+        fetch: fetches URLs in requests.
     """
 
     weights_folder: Path
@@ -182,6 +188,6 @@ class BuildContext(Struct, frozen=True, kw_only=True):
 
 Build = Callable[[str, Mapping[str, Any], BuildContext], Engine]
 """
-What each engine's module offers as `build`: the model's name and the rest of its table in the configuration, to an engine not yet
-started. Raises `errors.ApiError` where an option is unknown, missing or wrong, naming it.
+Offered by each engine's module as `build`: takes the model's name and the rest of its table in the configuration, and
+returns an engine that is not yet started. Raises `errors.ApiError` if an option is unknown, missing or wrong, naming it.
 """

@@ -1,4 +1,6 @@
-"""What an engine says to a protocol."""
+"""
+The events that an engine delivers to a protocol. The commands that it answers are in `antiphon.engine_api.commands`.
+"""
 
 from typing import Any, Literal
 
@@ -14,7 +16,7 @@ class _Event(Struct, frozen=True, tag_field="word"):
 
 
 class TokenCandidate(Struct, frozen=True):
-    """One token, or an alternative to one, with its log probability."""
+    """A token with its log probability."""
 
     token: str
     logprob: float
@@ -22,7 +24,7 @@ class TokenCandidate(Struct, frozen=True):
 
 
 class TokenLogprob(Struct, frozen=True):
-    """A token that was chosen, and the alternatives to it."""
+    """A token that was sampled, and the alternatives to it."""
 
     token: TokenCandidate
     alternatives: tuple[TokenCandidate, ...] = ()
@@ -30,11 +32,11 @@ class TokenLogprob(Struct, frozen=True):
 
 class ItemBoundary(_Event, frozen=True, tag=True):
     """
-    The item said so far is whole, and what follows is another; engines whose answers don't come as items never say it.
+    The current output item is complete and another follows; only from engines whose output comes as items.
 
     Attributes:
-        item_id: what the next item is to be called; None leaves that to the protocol.
-        phase: of a message that is the next item.
+        item_id: the id of the next item; None lets the protocol choose.
+        phase: of the next item, if it is a message.
     """
 
     id: str
@@ -43,7 +45,7 @@ class ItemBoundary(_Event, frozen=True, tag=True):
 
 
 class TextDelta(_Event, frozen=True, tag=True):
-    """More of the answer's text."""
+    """More of the output text."""
 
     id: str
     text: str
@@ -51,21 +53,21 @@ class TextDelta(_Event, frozen=True, tag=True):
 
 
 class AnnotationAdded(_Event, frozen=True, tag=True):
-    """A citation of the text said so far, in the shape of the Responses API's annotations."""
+    """An annotation of the text so far, in the shape of the Responses API."""
 
     id: str
     annotation: dict[str, Any]
 
 
 class RefusalDelta(_Event, frozen=True, tag=True):
-    """More of the words with which the model declines."""
+    """More of the text with which the model refuses."""
 
     id: str
     text: str
 
 
 class ReasoningDelta(_Event, frozen=True, tag=True):
-    """More of the model's reasoning: its own words, or where `summary` is set an account of them for the user."""
+    """More of the model's reasoning: raw, or with `summary` a summary for the user."""
 
     id: str
     text: str
@@ -73,20 +75,20 @@ class ReasoningDelta(_Event, frozen=True, tag=True):
 
 
 class ReasoningBoundary(_Event, frozen=True, tag=True):
-    """The summary so far is one whole; what follows is another part of it."""
+    """The current part of the reasoning summary is complete; another follows."""
 
     id: str
 
 
 class EncryptedReasoning(_Event, frozen=True, tag=True):
-    """The reasoning just given, in a form that only its engine can read back."""
+    """The reasoning so far, in a form that only its engine can read."""
 
     id: str
     content: str
 
 
 class ToolCallStarted(_Event, frozen=True, tag=True):
-    """The model begins to call a tool; with `custom` the tool takes free text."""
+    """The model starts a tool call; `custom` if the tool takes free text."""
 
     id: str
     call_id: str
@@ -96,7 +98,7 @@ class ToolCallStarted(_Event, frozen=True, tag=True):
 
 
 class ToolArgumentsDelta(_Event, frozen=True, tag=True):
-    """More of a call's arguments (JSON text), or of a custom call's input."""
+    """More of a call's arguments (JSON text), or of a custom tool's input."""
 
     id: str
     call_id: str
@@ -104,28 +106,28 @@ class ToolArgumentsDelta(_Event, frozen=True, tag=True):
 
 
 class ToolCallDone(_Event, frozen=True, tag=True):
-    """The call's arguments are complete. Calls that say nothing of the sort are complete when the answer ends."""
+    """The call's arguments are complete. Without this event a call is complete when the response ends."""
 
     id: str
     call_id: str
 
 
 class HostedToolStarted(_Event, frozen=True, tag=True):
-    """A hosted tool is at work: `item` as the Responses API has it, its `type` among its fields."""
+    """A hosted tool starts: `item` as in the Responses API, with its `type`."""
 
     id: str
     item: dict[str, Any]
 
 
 class HostedToolProgress(_Event, frozen=True, tag=True):
-    """The hosted tool at work has come further: `event` as the Responses API has it."""
+    """The running hosted tool has progressed: `event` as in the Responses API."""
 
     id: str
     event: dict[str, Any]
 
 
 class HostedToolDone(_Event, frozen=True, tag=True):
-    """The hosted tool is done; `item` is all of it."""
+    """The hosted tool is done: `item` is complete."""
 
     id: str
     item: dict[str, Any]
@@ -137,10 +139,10 @@ MAX_TOKENS = 2**31 - 1
 
 class _Counts(_Event, frozen=True):
     """
-    A word that counts tokens.
+    An event that counts tokens.
 
-    What an upstream or a worker claims is taken from limits and added to sums: below 0 it would give back what was used, and in numbers of
-    any length it would fit into none of those.
+    Counts from an upstream server or a worker are taken from rate limits and added to sums, so they are clamped: below
+    0 they would give back what was used, and beyond 32 bits they would overflow.
     """
 
     def __post_init__(self) -> None:
@@ -150,7 +152,7 @@ class _Counts(_Event, frozen=True):
 
 
 class Usage(_Counts, frozen=True, kw_only=True, tag=True):
-    """Tokens counted; the last one said for a response holds."""
+    """Token counts; the last one delivered for a response counts."""
 
     id: str
     input_tokens: int
@@ -165,35 +167,35 @@ class Usage(_Counts, frozen=True, kw_only=True, tag=True):
 
 
 class AudioDelta(_Event, frozen=True, tag=True):
-    """More of the answer aloud: s16le mono, whole samples, at the rate of the `Respond`'s voice."""
+    """More of the spoken output: s16le mono, whole samples, at the rate of the `Respond`'s voice."""
 
     id: str
     pcm: bytes
 
 
 class AudioTranscriptDelta(_Event, frozen=True, tag=True):
-    """More of the words of the answer's sound, the sound that follows."""
+    """More of the text of the spoken output; precedes the audio in which it is heard."""
 
     id: str
     text: str
 
 
 class SpeechStarted(_Event, frozen=True, tag=True):
-    """Someone speaks; `at_ms` is where the turn starts, padding before the speech and all."""
+    """A turn starts at `at_ms`, including the padding before the speech."""
 
     id: str
     at_ms: int
 
 
 class SpeechStopped(_Event, frozen=True, tag=True):
-    """The turn that had started is over, and is committed; `at_ms` is where it ends."""
+    """The turn ends at `at_ms`, and is committed."""
 
     id: str
     at_ms: int
 
 
 class InputTranscriptDelta(_Event, frozen=True, tag=True):
-    """More of the words of a turn; never taken back."""
+    """More of the transcript of a turn; never taken back."""
 
     id: str
     text: str
@@ -201,7 +203,7 @@ class InputTranscriptDelta(_Event, frozen=True, tag=True):
 
 
 class InputTranscriptSegment(_Event, frozen=True, kw_only=True, tag=True):
-    """A stretch of a turn that one speaker said; seconds from the turn's start."""
+    """A segment of a turn by one speaker; seconds from the turn's start."""
 
     id: str
     text: str
@@ -212,11 +214,11 @@ class InputTranscriptSegment(_Event, frozen=True, kw_only=True, tag=True):
 
 class InputTranscriptDone(_Counts, frozen=True, kw_only=True, tag=True):
     """
-    All the words of a turn that is over; the last that is said of its transcript.
+    The whole transcript of a turn that is over; the last event of its transcript.
 
     Attributes:
-        seconds: of sound that were transcribed, where that is what it costs; else tokens are.
-        languages: those that were spoken, as codes, where that is known.
+        seconds: of audio that were transcribed, if that is what it costs; else tokens are counted.
+        languages: that were detected, as codes; empty if unknown.
     """
 
     id: str
@@ -230,7 +232,7 @@ class InputTranscriptDone(_Counts, frozen=True, kw_only=True, tag=True):
 
 
 class InputTranscriptFailed(_Event, frozen=True, kw_only=True, tag=True):
-    """The turn could not be transcribed; the last that is said of its transcript."""
+    """The turn could not be transcribed; the last event of its transcript."""
 
     id: str
     message: str
@@ -239,7 +241,7 @@ class InputTranscriptFailed(_Event, frozen=True, kw_only=True, tag=True):
 
 
 class EngineError(_Event, frozen=True, kw_only=True, tag=True):
-    """Something failed that is no answer's, such as the hearing; the conversation goes on."""
+    """An error that belongs to no response, such as one of the speech models; the conversation goes on."""
 
     message: str
     code: str | None = "server_error"
@@ -248,20 +250,20 @@ class EngineError(_Event, frozen=True, kw_only=True, tag=True):
 
 
 class DuplexStarted(_Event, frozen=True, tag=True):
-    """What `StartDuplex` asked for is there; `metrics` as with `EngineMetrics`."""
+    """Full duplex has started; `metrics` as in `EngineMetrics`."""
 
     metrics: dict[str, Any] = {}
     id: str = ""
 
 
 class Listening(_Event, frozen=True, tag=True):
-    """The engine listens: it has taken a piece of the sound and says nothing to it, or has said what it had to say."""
+    """The engine is listening: it has processed a chunk of audio and stays silent, or has finished speaking."""
 
     id: str = ""
 
 
 class EngineMetrics(_Event, frozen=True, tag=True):
-    """What the engine measured of the work behind its words that come next, by the names that it has for it."""
+    """What the engine measured for its next events, under the engine's own names."""
 
     id: str
     metrics: dict[str, Any]
@@ -269,13 +271,13 @@ class EngineMetrics(_Event, frozen=True, tag=True):
 
 class QueueUpdate(_Event, frozen=True, kw_only=True, tag=True):
     """
-    There is no place yet.
+    There is no worker yet.
 
     Attributes:
         id: of the ticket.
-        position: 1 for who is next.
-        queue_length: of all that wait.
-        wait_s: how long it may take; None where that is not known.
+        position: 1 for the next to be served.
+        queue_length: how many wait.
+        wait_s: the estimated wait; None if unknown.
     """
 
     id: str
@@ -285,7 +287,7 @@ class QueueUpdate(_Event, frozen=True, kw_only=True, tag=True):
 
 
 class WorkerAssigned(_Event, frozen=True, tag=True):
-    """There is a place, and what has it is there; `id` is the ticket's, `worker` the name of what answers."""
+    """There is a worker, and it is ready; `id` is the ticket, `worker` the name of the worker."""
 
     id: str
     worker: str = ""
@@ -293,11 +295,12 @@ class WorkerAssigned(_Event, frozen=True, tag=True):
 
 class EngineLost(_Event, frozen=True, kw_only=True, tag=True):
     """
-    What answered is gone, or there will be no place; nothing more comes. What was being answered has ended with `ResponseFailed`.
+    The engine is gone, or there will be no worker; no more events follow. Responses under way have ended with
+    `ResponseFailed`.
 
     Attributes:
         code: `queue_full`, `worker_busy`, `backend_error`, or `shutdown`.
-        message: what can be told to whoever is at the other end.
+        message: for the client.
     """
 
     code: str
@@ -309,7 +312,10 @@ EndReason = Literal["stop", "length", "content_filter", "cancelled"]
 
 
 class ResponseEnded(_Event, frozen=True, tag=True):
-    """The answer is over: whole (`stop`, also when it ends in calls), cut at the token limit, filtered, or cancelled."""
+    """
+    The response is over: complete (`stop`, also if it ends with tool calls), cut at the token limit, filtered, or
+    cancelled.
+    """
 
     id: str
     reason: EndReason = "stop"
@@ -317,13 +323,13 @@ class ResponseEnded(_Event, frozen=True, tag=True):
 
 class ResponseFailed(_Event, frozen=True, kw_only=True, tag=True):
     """
-    The answer failed; nothing more of it comes.
+    The response failed; no more of it follows.
 
     Attributes:
-        status: the HTTP status that tells it best: 4xx when the request was at fault.
+        status: the HTTP status that fits best: 4xx if the request was at fault.
         code: the API's error code.
-        type: the API's error family.
-        retry_after_s: seconds after which trying again may help.
+        type: the API's error type.
+        retry_after_s: seconds after which a retry may help.
     """
 
     id: str
@@ -336,7 +342,7 @@ class ResponseFailed(_Event, frozen=True, kw_only=True, tag=True):
 
     @classmethod
     def from_error(cls, id: str, error: ApiError) -> "ResponseFailed":
-        """The answer `id` failed by `fault`."""
+        """The failure of response `id` by this error."""
         return cls(
             id=id,
             message=error.message,

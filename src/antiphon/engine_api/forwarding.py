@@ -5,7 +5,10 @@ from antiphon.engine_api.engine import EngineConversation
 from antiphon.engine_api.options import ConversationKind
 
 REATTACHABLE_KINDS = frozenset[ConversationKind]({"responses", "realtime"})
-"""Kinds of conversation whose requests carry the whole history: they can go on with another engine conversation when one is lost."""
+"""
+Kinds of conversation whose requests carry the whole history: they can go on with another engine conversation when one
+is lost.
+"""
 
 
 class ForwardingConversation:

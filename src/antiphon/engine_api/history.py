@@ -1,6 +1,4 @@
-"""
-What has been said: the conversation so far, in terms of no protocol and no engine.
-"""
+"""The conversation so far, in terms of no protocol and no engine."""
 
 from typing import Any, Literal
 
@@ -16,19 +14,19 @@ Phase = Literal["commentary", "final_answer"]
 
 
 class TextPart(_HistoryStruct, frozen=True, tag=True):
-    """Words."""
+    """Text."""
 
     text: str
 
 
 class RefusalPart(_HistoryStruct, frozen=True, tag=True):
-    """Words with which the assistant declined."""
+    """Text with which the assistant refused."""
 
     text: str
 
 
 class ImagePart(_HistoryStruct, frozen=True, tag=True):
-    """A picture: `url` is an http(s) or data URL; `file_id` names an uploaded file. One of the two."""
+    """An image: `url` is an http(s) or data URL; `file_id` names an uploaded file. One of the two."""
 
     url: str | None = None
     file_id: str | None = None
@@ -36,7 +34,7 @@ class ImagePart(_HistoryStruct, frozen=True, tag=True):
 
 
 class FilePart(_HistoryStruct, frozen=True, tag=True):
-    """A document: by address, by uploaded file, or whole as a base64 data URL."""
+    """A document: by URL, by uploaded file, or inline as a base64 data URL."""
 
     url: str | None = None
     file_id: str | None = None
@@ -53,11 +51,11 @@ class AudioPart(_HistoryStruct, frozen=True, tag=True):
 
 class SpeechPart(_HistoryStruct, frozen=True, tag=True):
     """
-    Sound of a live conversation: s16le mono, whole samples.
+    Audio of a live conversation: s16le mono, whole samples.
 
     Attributes:
-        turn_id: the turn that it was heard as; None where the client gave it whole, as an item.
-        transcript: what was said, where that is known.
+        turn_id: the turn that it was received as; None if the client sent it as an item.
+        transcript: None if unknown.
     """
 
     pcm: bytes
@@ -67,7 +65,7 @@ class SpeechPart(_HistoryStruct, frozen=True, tag=True):
 
 
 class VideoPart(_HistoryStruct, frozen=True, tag=True):
-    """A film, base64, in a container format such as MP4; `pictures_at_once` are looked at together."""
+    """A video, base64, in a container format such as MP4; `pictures_at_once` frames are looked at together."""
 
     inline: str
     pictures_at_once: int = 1
@@ -78,11 +76,11 @@ HistoryPart = TextPart | RefusalPart | ImagePart | FilePart | AudioPart | Speech
 
 class Message(_HistoryStruct, frozen=True, tag=True):
     """
-    Something said by one side.
+    A message of one side.
 
     Attributes:
-        phase: by which some models tell what they say on the way from what they say in the end.
-        heard_ms: of an answer aloud that was cut short, how much of its sound was heard; its words end there too.
+        phase: distinguishes commentary from the final answer, for models that do.
+        played_ms: of a spoken answer that was interrupted, how much was heard; its text ends there too.
     """
 
     role: Role
@@ -92,7 +90,7 @@ class Message(_HistoryStruct, frozen=True, tag=True):
 
 
 class ReasoningItem(_HistoryStruct, frozen=True, tag=True):
-    """Reasoning of an earlier answer: its text and summary where they are known, and the engine's own sealed form."""
+    """Reasoning of an earlier response: text and summary if known, and the engine's own encrypted form."""
 
     text: str = ""
     summary: tuple[str, ...] = ()
@@ -100,7 +98,7 @@ class ReasoningItem(_HistoryStruct, frozen=True, tag=True):
 
 
 class ToolCall(_HistoryStruct, frozen=True, tag=True):
-    """The assistant called a tool. `arguments` is JSON text, or for a custom tool its free-form input."""
+    """A tool call by the assistant. `arguments` is JSON text, or the free text of a custom tool."""
 
     call_id: str
     name: str
@@ -110,14 +108,16 @@ class ToolCall(_HistoryStruct, frozen=True, tag=True):
 
 
 class ToolResult(_HistoryStruct, frozen=True, tag=True):
-    """What a called tool gave back."""
+    """The output of a tool call."""
 
     call_id: str
     parts: tuple[HistoryPart, ...]
 
 
 class HostedToolItem(_HistoryStruct, frozen=True, tag=True):
-    """What a hosted tool left: an item as the Responses API has it, for an engine that knows such items; `type` is among its fields."""
+    """
+    The item that a hosted tool left, as in the Responses API, with its `type`; for an engine that knows such items.
+    """
 
     item: dict[str, Any]
 

@@ -1,8 +1,4 @@
-"""
-What is asked of an engine, and what an engine can do: the values that words carry.
-
-Kept apart from `antiphon.engine_api.commands` so that each can be read at a sitting; whoever uses them finds all of them there too.
-"""
+"""The options of requests and conversations: tools, sampling, voices, turn detection, transcription."""
 
 from typing import Any, Literal
 
@@ -24,12 +20,12 @@ class FunctionTool(_Option, frozen=True, tag=True):
 
     @property
     def key(self) -> str:
-        """What tells it from all other tools."""
+        """Identifies the tool among all others."""
         return f"{self.namespace}.{self.name}" if self.namespace else self.name
 
 
 class CustomTool(_Option, frozen=True, tag=True):
-    """A tool called with free text; `grammar`, where given, is what the text must match, in `syntax` (`lark` or `regex`)."""
+    """A tool that takes free text; `grammar`, if set, constrains the text, in `syntax` (`lark` or `regex`)."""
 
     name: str
     description: str | None = None
@@ -39,7 +35,7 @@ class CustomTool(_Option, frozen=True, tag=True):
 
     @property
     def key(self) -> str:
-        """What tells it from all other tools."""
+        """Identifies the tool among all others."""
         return f"{self.namespace}.{self.name}" if self.namespace else self.name
 
 
@@ -47,7 +43,7 @@ Tool = FunctionTool | CustomTool
 
 
 class HostedTool(_Option, frozen=True, tag=True):
-    """A tool that the engine runs itself, or has a form of its own for, as the Responses API describes it; `spec` has its `type`."""
+    """A tool that the engine runs itself, or has its own form for, as in the Responses API; `spec` has its `type`."""
 
     type: str
     spec: dict[str, Any]
@@ -55,11 +51,11 @@ class HostedTool(_Option, frozen=True, tag=True):
 
 class ToolChoice(Struct, frozen=True):
     """
-    Whether and which tools are called.
+    Whether tools are called, and which.
 
     Attributes:
         mode: `none`, `auto` (the model decides) or `required` (at least one call).
-        names: the only tools that may be called, by their `key`, or by the `type` of a hosted one; None for all of them.
+        names: the only tools that may be called, by `key`, or by `type` for hosted ones; None for all.
     """
 
     mode: Literal["none", "auto", "required"] = "auto"
@@ -67,16 +63,16 @@ class ToolChoice(Struct, frozen=True):
 
     @property
     def name_set(self) -> frozenset[str] | None:
-        """`names`, to look many tools up in: a request may have as many as it has room for."""
+        """`names`, for looking up many tools; None for all."""
         return None if self.names is None else frozenset(self.names)
 
 
 class JsonObject(_Option, frozen=True, tag=True):
-    """The answer is one JSON object."""
+    """The output is one JSON object."""
 
 
 class JsonSchema(_Option, frozen=True, tag=True):
-    """The answer is JSON that satisfies `schema`; `strict` asks for a guarantee, not an attempt."""
+    """The output is JSON that satisfies `schema`; `strict` requires a guarantee."""
 
     name: str
     schema: dict[str, Any]
@@ -86,12 +82,12 @@ class JsonSchema(_Option, frozen=True, tag=True):
 
 class Sampling(Struct, frozen=True):
     """
-    How words are chosen; None leaves it to the engine.
+    How tokens are sampled; None leaves it to the engine.
 
     Attributes:
         max_tokens: visible and reasoning tokens together.
-        top_logprobs: alternatives to report for every token, 0 to 20; None for no log probabilities at all.
-        extra: what the client asked beyond the protocol (such as `seed` or `top_k`); an engine takes what it knows.
+        top_logprobs: alternatives to report for every token, 0 to 20; None for no log probabilities.
+        extra: fields beyond the protocol (such as `seed` or `top_k`); an engine takes those it knows.
     """
 
     temperature: float | None = None
@@ -114,8 +110,8 @@ class ConversationSettings(Struct, frozen=True, kw_only=True):
     Attributes:
         model: the name that the client asked for.
         tenant: whose it is; an engine that caches keeps tenants apart.
-        kind: of the conversation; engines of which there are few are given out by it.
-        key_id: of the key that it was asked for with; empty where there is none.
+        kind: decides which pooled workers may serve it.
+        key_id: of the API key that opened it; empty if none.
     """
 
     model: str
@@ -126,13 +122,13 @@ class ConversationSettings(Struct, frozen=True, kw_only=True):
 
 class Voice(Struct, frozen=True):
     """
-    How an answer is spoken.
+    How a response is spoken.
 
     Attributes:
-        name: of the voice; None for the engine's own.
-        rate_hz: samples a second of the `Sound` that is to come.
-        speed: 1 as the voice is, 2 twice as fast.
-        reference: a recording, s16le mono at 16 kHz, of the voice to speak with, for an engine that `clones`.
+        name: of the voice; None for the engine's default.
+        rate_hz: samples per second of the `AudioDelta`s.
+        speed: 1 is the voice's own, 2 twice as fast.
+        reference: a recording of the voice to clone, s16le mono at 16 kHz, for an engine that `clones`.
     """
 
     name: str | None = None
@@ -143,14 +139,14 @@ class Voice(Struct, frozen=True):
 
 class TurnDetection(Struct, frozen=True):
     """
-    How it is told when someone speaks, and when they are done.
+    How the start and the end of speech are detected.
 
     Attributes:
         kind: `server_vad` by silence, `semantic_vad` by what was said.
-        threshold: how sure it must be that there is speech, 0 to 1.
-        prefix_padding_ms: sound before the speech that is part of it.
-        silence_duration_ms: silence after which speech is over.
-        eagerness: of `semantic_vad`: how soon it takes a turn for over (`low`, `medium`, `high`, `auto`).
+        threshold: the probability of speech to act on, 0 to 1.
+        prefix_padding_ms: audio before the speech that belongs to the turn.
+        silence_duration_ms: silence that ends a turn.
+        eagerness: of `semantic_vad`: how soon it ends a turn (`low`, `medium`, `high`, `auto`).
     """
 
     kind: Literal["server_vad", "semantic_vad"] = "server_vad"
@@ -162,15 +158,15 @@ class TurnDetection(Struct, frozen=True):
 
 class Transcription(Struct, frozen=True):
     """
-    How what is heard is written down; None leaves it to the engine.
+    How audio is transcribed; None leaves it to the engine.
 
     Attributes:
-        languages: those that may be spoken, as ISO 639-1 codes; empty for any.
-        prompt: words that tell what it is about.
-        keywords: words that are likely to be said.
+        languages: that may be spoken, as ISO 639-1 codes; empty for any.
+        prompt: text that tells the subject.
+        keywords: words that are likely to occur.
         delay: how long to wait for certainty (`minimal` to `xhigh`).
-        logprobs: whether the log probabilities of its tokens are wanted.
-        word_times: whether the times of its words are wanted.
+        logprobs: whether to report the log probabilities of tokens.
+        word_times: whether to report the times of words.
     """
 
     model: str | None = None
@@ -183,7 +179,7 @@ class Transcription(Struct, frozen=True):
 
 
 class NoiseReduction(Struct, frozen=True):
-    """What is done against noise: for a microphone `near_field` or `far_field`; `strength` from 0 to 1."""
+    """Noise suppression for a microphone that is `near_field` or `far_field`; `strength` from 0 to 1."""
 
     kind: str
     strength: float = 1.0
@@ -191,11 +187,11 @@ class NoiseReduction(Struct, frozen=True):
 
 class Retention(Struct, frozen=True):
     """
-    How much of a conversation is left when it has to be truncated.
+    How much of a conversation is left when it is truncated.
 
     Attributes:
-        ratio: of the tokens that there is room for, 0 to 1; less leaves room for turns to come, so that a cache lasts.
-        most_tokens: after the instructions; None for what the model has room for.
+        ratio: of the tokens that fit, 0 to 1; a lower one leaves room for later turns, so that a prompt cache lasts.
+        max_tokens: after the instructions; None for what the model has room for.
     """
 
     ratio: float = 1.0

@@ -191,8 +191,8 @@ class ModelRegistry:
         """
         The model of that name; without a name, the first that is configured without `*`.
 
-        A configured name that ends in `*` stands for every name that begins so, and the model has the requested name. An exact name wins
-        over it, and a longer pattern over a shorter one.
+        A configured name that ends in `*` stands for every name that begins so, and the model has the requested name.
+        An exact name wins over it, and a longer pattern over a shorter one.
 
         Raises:
             ClientError: `model_not_found`.

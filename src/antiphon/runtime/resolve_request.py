@@ -1,5 +1,6 @@
 """
-From a decoded request to a resolved one: everything that it refers to is loaded, and audio is transcribed for a model that takes none.
+From a decoded request to a resolved one: everything that it refers to is loaded, and audio is transcribed for a model
+that takes none.
 """
 
 import time

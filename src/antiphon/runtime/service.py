@@ -144,8 +144,8 @@ class Service:
         Fail the responses that another server left unfinished.
 
         Args:
-            suspects: ids without an owner at the last call. One look is not enough: a server that lost its connection to the store
-                is not registered there for a moment.
+            suspects: ids without an owner at the last call. One look is not enough: a server that lost its connection
+                to the store is not registered there for a moment.
 
         Returns:
             The suspects for the next call.

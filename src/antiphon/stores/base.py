@@ -14,7 +14,10 @@ UNFINISHED_STATUSES = ("in_progress", "queued")
 """The statuses of a response that a server works on, or is about to."""
 
 MAX_CHAIN_LENGTH = 10_000
-"""The most responses in one conversation: far beyond any context window, and a bound on what a damaged store makes us read."""
+"""
+The most responses in one conversation: far beyond any context window, and a bound on what a damaged store makes us
+read.
+"""
 
 
 class ItemPage(Struct, frozen=True):
@@ -179,9 +182,12 @@ class Store(Protocol):
         """
         Unfinished records of every tenant that no living server works on, in the order they were put.
 
-        A server works on the records it has put until its store is closed or its process dies. In a store that several servers can't
-        share, everything put before this server opened it is an orphan.
+        A server works on the records it has put until its store is closed or its process dies. In a store that several
+        servers can't share, everything put before this server opened it is an orphan.
         """
 
     async def put_if_unfinished(self, record: ResponseRecord) -> bool:
-        """Replace an unfinished record by `record`; returns False, and changes nothing, where the stored one is not unfinished."""
+        """
+        Replace an unfinished record by `record`; returns False, and changes nothing, where the stored one is not
+        unfinished.
+        """

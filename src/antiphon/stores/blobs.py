@@ -1,8 +1,8 @@
 """
 Files in a folder of this machine, or in an object store such as S3.
 
-A file's name is `folder/name`; a folder holds what belongs together. The object store's client reads its credentials from its own
-environment variables, such as `AWS_ACCESS_KEY_ID`.
+A file's name is `folder/name`; a folder holds what belongs together. The object store's client reads its credentials
+from its own environment variables, such as `AWS_ACCESS_KEY_ID`.
 """
 
 import asyncio
@@ -149,8 +149,8 @@ def _list_files(folder: Path) -> list[Path]:
 
 
 def _move(folder: Path, target: Path) -> None:
-    # On one disk a folder is moved, not copied: all of it or nothing, even when the disk is full. What an earlier try copied to
-    # another disk in part is deleted first.
+    # On one disk a folder is moved, not copied: all of it or nothing, even when the disk is full. What an earlier try
+    # copied to another disk in part is deleted first.
     target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     shutil.rmtree(target, ignore_errors=True)
     shutil.move(folder, target)

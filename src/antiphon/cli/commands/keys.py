@@ -61,13 +61,14 @@ def create(
     Args:
         name: your name for it.
         tenant: whose responses it can reach; by default `default`.
-        scopes: what it may do, separated by commas: responses:write, responses:read, models:read, realtime, audio, sessions, admin; by
-            default all but admin.
+        scopes: what it may do, separated by commas: responses:write, responses:read, models:read, realtime, audio,
+            sessions, admin; by default all but admin.
         expires: when it expires: 30m, 12h, 30d, 8w from now, or a date such as 2030-01-31.
         limit_requests: requests a minute.
         limit_tokens: tokens a minute, input and output.
         limit_streams: answers at the same time.
-        record: which of its sessions are recorded, instead of the server's setting: never, consent (those that ask for it), or always.
+        record: which of its sessions are recorded, instead of the server's setting: never, consent (those that ask for
+            it), or always.
     """
     now = time.time()
     limits = {"requests_per_minute": limit_requests, "tokens_per_minute": limit_tokens, "streams": limit_streams}

@@ -54,9 +54,11 @@ def worker(
         kind: a kind of session to accept: responses, realtime, chat, audio or video; may be repeated; by default all.
         option: an option of the engine, as key=value; may be repeated.
         name: the worker's name for the server's operator; by default this machine's.
-        speech: transcribe and speak for the engine here, as [speech] in this machine's configuration says, not in the server.
+        speech: transcribe and speak for the engine here, as [speech] in this machine's configuration says, not in the
+            server.
         drain_s: how many seconds sessions get to finish when the worker stops; by default `server.drain_s`.
-        exit_when_drained: exit after the last session once the server's operator drains this worker; else stay connected and idle.
+        exit_when_drained: exit after the last session once the server's operator drains this worker; else stay
+            connected and idle.
         key_env: the variable with the key; by default ANTIPHON_WORKER_KEY.
     """
     url, kinds = _parse_url(join), _parse_kinds(kind or ())

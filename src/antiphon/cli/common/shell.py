@@ -95,7 +95,8 @@ def align_columns(rows: Sequence[Sequence[str]], columns: int | None = None) -> 
     Lines of cells, each column as wide as its widest cell.
 
     Args:
-        columns: the width to wrap the last cell at; None for no wrapping. It goes below the others if there is no room beside them.
+        columns: the width to wrap the last cell at; None for no wrapping. It goes below the others if there is no room
+            beside them.
     """
     plain = [[cell.translate(_CONTROL_REPLACEMENTS) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*plain, strict=True)]

@@ -55,7 +55,8 @@ def duplex(
         antiphon duplex question.wav --mode chat --json
 
     Args:
-        recordings: WAV files; with the extra `speech` also FLAC, MP3 and Ogg, with `formats` also M4A, MP4, WebM and AAC.
+        recordings: WAV files; with the extra `speech` also FLAC, MP3 and Ogg, with `formats` also M4A, MP4, WebM and
+            AAC.
         video: a folder of JPEG files, 'frames/*.jpg', or with the extra `formats` a film.
         mode: chat sends each recording as a message; by default video with --video, else audio.
         output: write the answers' audio to this WAV file, at 24 kHz.
@@ -100,7 +101,8 @@ def duplex(
 
 
 def _has_model(client: ApiClient, model: str) -> bool:
-    # A MiniCPM-o session never says which model it got, so `/v1/models` has to. Servers without that route get the benefit of the doubt.
+    # A MiniCPM-o session never says which model it got, so `/v1/models` has to. Servers without that route get the
+    # benefit of the doubt.
     try:
         client.get(f"/v1/models/{quote(model, safe='')}")
     except UpstreamError as error:

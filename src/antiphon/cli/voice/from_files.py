@@ -24,7 +24,9 @@ from antiphon.wire.realtime.client_events import InputAudioBufferAppend
 from antiphon.wire.realtime.server_events import ErrorEvent
 
 MAX_SILENCE_MS = 15_000
-"""How much silence to send while waiting for a turn to end, or an answer to begin; no known server needs more than 8 s."""
+"""
+How much silence to send while waiting for a turn to end, or an answer to begin; no known server needs more than 8 s.
+"""
 
 FAST_SILENCE_MS = 1_000
 """How much of that may be sent at once with `--fast`: a server has to listen to it while it makes the answer."""
@@ -51,7 +53,9 @@ class TalkOutcome(NamedTuple):
 
 
 class PacedConversation(abc.ABC, Generic[EventT]):
-    """What conversations with recordings share in all dialects: the clock by which audio is sent, and receiving meanwhile."""
+    """
+    What conversations with recordings share in all dialects: the clock by which audio is sent, and receiving meanwhile.
+    """
 
     def __init__(self, session: ClientSession[EventT]) -> None:
         self._events = session

@@ -21,7 +21,10 @@ from antiphon.wire.minicpmo.media import RATE_IN_HZ, to_floats
 from antiphon.wire.minicpmo.server_events import ServerEvent, SessionClosed, SessionCreated
 
 FAST_BURST_S, FAST_FACTOR = 8.0, 2.0
-"""With `--fast`, how much of a recording is sent at once, and how fast the rest: servers buffer only so much unheard audio."""
+"""
+With `--fast`, how much of a recording is sent at once, and how fast the rest: servers buffer only so much unheard
+audio.
+"""
 
 _PEAK_TO_SPEECH_RATIO = 20
 """Audio quieter than the loudest by this factor counts as silence."""

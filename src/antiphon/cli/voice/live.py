@@ -116,7 +116,8 @@ class _EventReceiver:
             self._renderer.show(chunk)
 
     async def _interrupt_playback(self) -> None:
-        # Realtime reference, `conversation.item.truncate`: the server then drops from the history what the user did not hear.
+        # Realtime reference, `conversation.item.truncate`: the server then drops from the history what the user did not
+        # hear.
         for part, played_ms in self._playback.interrupt():
             await self._session.send(
                 ConversationItemTruncate(item_id=part.item_id, content_index=part.content_index, audio_end_ms=played_ms)

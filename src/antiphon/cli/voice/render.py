@@ -29,7 +29,10 @@ class Renderer:
         """Show text of a speaker, as it arrives."""
 
     def show_state(self, event: ServerEvent, transcript: DuplexTranscript) -> None:
-        """Show what a MiniCPM-o event says besides text: the queue, the session's start and coming end, that the model listens."""
+        """
+        Show what a MiniCPM-o event says besides text: the queue, the session's start and coming end, that the model
+        listens.
+        """
 
     def remark(self, text: str) -> None:
         """Show a line that belongs to no speaker."""

@@ -56,7 +56,8 @@ def talk(
         antiphon talk
 
     Args:
-        recordings: WAV files; with the extra `speech` also FLAC, MP3 and Ogg, with `formats` also M4A, MP4, WebM and AAC.
+        recordings: WAV files; with the extra `speech` also FLAC, MP3 and Ogg, with `formats` also M4A, MP4, WebM and
+            AAC.
         output: write the answers' audio to this WAV file, at 24 kHz.
         model: which model answers; by default the server's first.
         voice: which voice answers; by default the model's first.

@@ -46,7 +46,8 @@ class TalkTurn(Struct, kw_only=True):
     """
     A turn of the user, and the model's answer.
 
-    Times in seconds are on the event loop's clock, those in milliseconds on the server's, which counts the audio it got.
+    Times in seconds are on the event loop's clock, those in milliseconds on the server's, which counts the audio it
+    got.
 
     Attributes:
         source: the recording that was being sent.
@@ -330,7 +331,8 @@ class DuplexTranscript:
         return (TextChunk(MODEL, " (interrupted)" if is_interrupted else "", is_last=True),)
 
     def _on_response_done(self, event: minicpmo_events.ResponseDone, at_s: float) -> tuple[TextChunk, ...]:
-        # It ends an answer in chat mode, and carries all of one that was not streamed. Some servers send it in full duplex, too.
+        # It ends an answer in chat mode, and carries all of one that was not streamed. Some servers send it in full
+        # duplex, too.
         answer = self._ensure_answer(event.response_id)
         chunks = () if answer.text else self._append_text(answer, event.text, at_s)
         if event.audio and not answer.pcm:

@@ -222,7 +222,10 @@ class _CascadeConversation:
             self._deliver(events)
 
     def deliver_input_events(self, events: Sequence[engine_events.EngineEvent]) -> None:
-        """Deliver what was found in the input; an inner engine that can prepare gets partial transcripts before the turn is over."""
+        """
+        Deliver what was found in the input; an inner engine that can prepare gets partial transcripts before the turn
+        is over.
+        """
         self.deliver(events)
         request, deltas = self._expected_request, [event for event in events if isinstance(event, engine_events.InputTranscriptDelta)]
         for delta in deltas:
@@ -291,7 +294,8 @@ class _CascadeConversation:
         return await self._input.history.to_text(request.history, transcript_task)
 
     def _on_generation_over(self, generation: _Generation, task: "asyncio.Task[None]") -> None:
-        # In a callback, not at the end of the task: a task that is cancelled before its first step runs none of its code.
+        # In a callback, not at the end of the task: a task that is cancelled before its first step runs none of its
+        # code.
         if task.cancelled():
             generation.answer.end("cancelled")
         if generation is not self._speculative:  # a complete speculative answer still waits for its request
@@ -307,7 +311,10 @@ class _CascadeConversation:
         generation.task.cancel()
 
     def receive(self, events: Sequence[engine_events.EngineEvent]) -> None:
-        """Take events of the inner engine. Those of unknown responses are dropped, except `EngineLost`, which concerns the session."""
+        """
+        Take events of the inner engine. Those of unknown responses are dropped, except `EngineLost`, which concerns the
+        session.
+        """
         start = 0
         for end in range(1, len(events) + 1):
             if end == len(events) or events[end].id != events[start].id:

@@ -20,7 +20,9 @@ from antiphon.speech.base import INPUT_RATE_HZ, Transcriber
 from antiphon.speech.dsp.resample import resample
 
 UNKNOWN_SPEECH_TEXT = "(This was said aloud, and its words are not known.)"
-"""What the inner engine reads in place of speech that could not be transcribed, or whose transcript is no longer kept."""
+"""
+What the inner engine reads in place of speech that could not be transcribed, or whose transcript is no longer kept.
+"""
 
 MAX_CACHED_TRANSCRIPTS = 256
 """How many transcripts of audio items are kept."""
@@ -60,7 +62,10 @@ class TranscriptHistory:
         return text_history
 
     async def past_to_text(self, history: Sequence[engine_history.HistoryItem]) -> tuple[engine_history.HistoryItem, ...]:
-        """Earlier items as text: those without speech are left out, `UNKNOWN_SPEECH_TEXT` stands for what can't be transcribed."""
+        """
+        Earlier items as text: those without speech are left out, `UNKNOWN_SPEECH_TEXT` stands for what can't be
+        transcribed.
+        """
         items = [await self._item_to_text(item) for item in history]
         return tuple(item for item in items if item is not None)
 

@@ -221,7 +221,9 @@ class SpeechInput:
         )
 
     def _feed_detected(self, turn: UserTurn) -> None:
-        """Append the audio known to be of a turn; transcribe one that has paused as if it were over, as most often it is."""
+        """
+        Append the audio known to be of a turn; transcribe one that has paused as if it were over, as most often it is.
+        """
         if turn.paused_ms is None:
             self._feed(turn, self._vad_end_ms)
         elif turn.transcript_task is None and self._vad_end_ms >= turn.paused_ms + TRANSCRIBED_TAIL_MS:

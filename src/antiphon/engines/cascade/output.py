@@ -34,7 +34,10 @@ CLAUSE_TIMEOUT_S = 0.25
 """How long to wait for a whole first clause before a part of it is spoken: slow models need a second for a long one."""
 
 MAX_QUEUED_ITEMS = 1 << 16
-"""Clauses and events that wait to be spoken, hours of speech. When there are more the answer ends there, with reason `length`."""
+"""
+Clauses and events that wait to be spoken, hours of speech. When there are more the answer ends there, with reason
+`length`.
+"""
 
 TerminalEvent = engine_events.ResponseEnded | engine_events.ResponseFailed
 

@@ -44,7 +44,8 @@ class ChatOptions(UpstreamOptions, frozen=True, kw_only=True, forbid_unknown_fie
         model: its name there; None for the name in the client's request.
         quirks: the kind of server; `auto` finds out.
         abilities: fields of `Capabilities` that differ from the defaults of its kind.
-        fetch_urls: who fetches images that requests name by URL; None means `upstream` for OpenAI itself, and `here` for all others.
+        fetch_urls: who fetches images that requests name by URL; None means `upstream` for OpenAI itself, and `here`
+            for all others.
         always_stream: request a stream even where the client wants the whole response at once.
     """
 
@@ -66,7 +67,8 @@ def build(model: str, options: Mapping[str, Any], build_context: BuildContext) -
     upstream = UpstreamClient(model, chat_options, build_context)
     kind = "openai" if chat_options.quirks == "auto" and upstream.host == "api.openai.com" else chat_options.quirks
     quirks = QUIRKS.get(kind)
-    # Only what is configured counts: a gateway in the operator's own network may say that it is OpenAI, and must not fetch URLs there.
+    # Only what is configured counts: a gateway in the operator's own network may say that it is OpenAI, and must not
+    # fetch URLs there.
     pass_image_urls = chat_options.fetch_urls == "upstream" or (chat_options.fetch_urls is None and kind == "openai")
     dialect = _ChatDialect(upstream, chat_options, quirks, build_context.fetch, pass_image_urls=pass_image_urls)
     return UpstreamEngine(upstream, dialect, server_capabilities(quirks, chat_options.abilities, model))

@@ -1,8 +1,9 @@
 """
-Images and documents of a request: checked, and put into the request as data URLs where the upstream must not fetch them.
+Images and documents of a request: checked, and put into the request as data URLs where the upstream must not fetch
+them.
 
-An upstream that fetched a client's URLs could be made to read its operator's own network (SSRF). So URLs are fetched here, by the rules
-of `BuildContext.fetch`.
+An upstream that fetched a client's URLs could be made to read its operator's own network (SSRF). So URLs are fetched
+here, by the rules of `BuildContext.fetch`.
 """
 
 import asyncio

@@ -19,13 +19,15 @@ class Quirks(Struct, frozen=True, kw_only=True):
 
     Attributes:
         developer_role: it knows the role `developer`.
-        system_anywhere: system messages may stand in the middle of a conversation, and more than once at its start. The chat
-            templates of many open models break on both.
+        system_anywhere: system messages may stand in the middle of a conversation, and more than once at its start. The
+            chat templates of many open models break on both.
         max_tokens_field: the name of the output limit.
-        tool_choice: which forms of `tool_choice` it takes: all of OpenAI's; a word or one tool's name; a word only; none.
+        tool_choice: which forms of `tool_choice` it takes: all of OpenAI's; a word or one tool's name; a word only;
+            none.
         parallel_tool_calls: its default for that setting; None if it doesn't know the setting.
         json_object: it takes this response format; else it is sent a schema that any object fits.
-        reasoning_field: the field of a message in which earlier reasoning is sent back; None where that is refused or ignored.
+        reasoning_field: the field of a message in which earlier reasoning is sent back; None where that is refused or
+            ignored.
         thinking_switch: reasoning is turned off by an argument of the chat template, besides `reasoning_effort`.
         logprobs: it reports log probabilities.
         image_urls: it can fetch images by URL; else they must be in the request.
@@ -55,8 +57,9 @@ QUIRKS: dict[str, Quirks] = {
     "generic": Quirks(),
 }
 """
-Source: for vLLM and Ollama their request types (`protocol.py`, `openai.go`), for LM Studio its error messages (lmstudio-bug-tracker 189,
-307, 670), for llama.cpp, OpenAI and SGLang their documents. `tests/support/engines/recorded` has exchanges with each.
+Source: for vLLM and Ollama their request types (`protocol.py`, `openai.go`), for LM Studio its error messages
+(lmstudio-bug-tracker 189, 307, 670), for llama.cpp, OpenAI and SGLang their documents. `tests/support/engines/recorded`
+has exchanges with each.
 """
 
 _KIND_BY_OWNER = {
@@ -77,7 +80,10 @@ PROBE_INTERVAL_S = 5.0
 
 
 async def detect_quirks(upstream: UpstreamClient) -> Quirks | None:
-    """The quirks of the server behind `upstream`, by its list of models; None if there is no list yet, or it can't be reached."""
+    """
+    The quirks of the server behind `upstream`, by its list of models; None if there is no list yet, or it can't be
+    reached.
+    """
     body = await upstream.fetch("/models", PROBE_TIMEOUT_S)
     if isinstance(body, UpstreamFailure):
         # An error status is an answer too: of a server without such a list.

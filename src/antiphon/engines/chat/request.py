@@ -230,7 +230,10 @@ CUSTOM_TOOL_PARAMETERS = {
     "required": ["input"],
     "additionalProperties": False,
 }
-"""Parameters of a custom tool, which takes text: chat completions have only functions, so the text is the one argument of one."""
+"""
+Parameters of a custom tool, which takes text: chat completions have only functions, so the text is the one argument of
+one.
+"""
 
 
 def _custom_tool_description(tool: CustomTool) -> str:
@@ -335,7 +338,9 @@ def _add_result(item: history.ToolResult, messages: list[JsonDict], quirks: Quir
 
 
 _DEFERRED_ROLE = "later"
-"""A tool message takes only text. Its images and documents follow in a user message, after all results of the same calls."""
+"""
+A tool message takes only text. Its images and documents follow in a user message, after all results of the same calls.
+"""
 
 
 def _defer_media(messages: Iterable[JsonDict]) -> Iterator[JsonDict]:
@@ -352,7 +357,9 @@ def _defer_media(messages: Iterable[JsonDict]) -> Iterator[JsonDict]:
 
 
 def _open_assistant_message(messages: list[JsonDict], *, for_call: bool) -> JsonDict:
-    """The assistant message to add to: the last one while it has room, since the items of one response are one message."""
+    """
+    The assistant message to add to: the last one while it has room, since the items of one response are one message.
+    """
     last = messages[-1] if messages else None
     if last is not None and last["role"] == "assistant" and (for_call or (last["content"] is None and "tool_calls" not in last)):
         return last

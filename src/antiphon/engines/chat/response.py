@@ -22,7 +22,10 @@ END_REASONS: dict[str, engine_events.EndReason] = {
     "content_filter": "content_filter",
     "sensitive": "content_filter",
 }
-"""End reasons by `finish_reason`; all others (`stop`, `tool_calls`, `function_call`, unknown ones) mean a complete response."""
+"""
+End reasons by `finish_reason`; all others (`stop`, `tool_calls`, `function_call`, unknown ones) mean a complete
+response.
+"""
 
 IMPOSSIBLE_LOGPROB = -9999.0
 """The log probability of an impossible token, as vLLM and OpenAI's API report it."""

@@ -1,8 +1,9 @@
 """
 The tool calls of a streamed chat completion, from the many forms in which servers stream `tool_calls`.
 
-A call starts for the client once its arguments do: by then its id and name have come, if they ever will. It is done when the next one
-begins and its arguments are complete JSON. Where they are not, the server may interleave its calls, and continue this one later.
+A call starts for the client once its arguments do: by then its id and name have come, if they ever will. It is done
+when the next one begins and its arguments are complete JSON. Where they are not, the server may interleave its calls,
+and continue this one later.
 """
 
 import json
@@ -101,7 +102,10 @@ class ToolCallAssembler:
             self._finish_call(call, out, is_complete=is_complete)
 
     def _switch_to(self, part: chat_completions.ToolCall, function: chat_completions.Function, out: list[events.EngineEvent]) -> _Call:
-        """The call of `part`, from now on the open one. The call open before is done if its arguments are complete, else suspended."""
+        """
+        The call of `part`, from now on the open one. The call open before is done if its arguments are complete, else
+        suspended.
+        """
         call = self._open_call
         if call is not None:
             if call.index is None or part.index in (None, call.index) or _is_json("".join(call.argument_pieces)):
@@ -136,7 +140,10 @@ class ToolCallAssembler:
             out.append(events.ToolCallDone(self._id, call.call_id))
 
     def _starts_another_call(self, call: _Call, part: chat_completions.ToolCall, function: chat_completions.Function) -> bool:
-        """Whether `part` belongs to another call. Some servers send index 0 for all calls, or none; then id and name decide."""
+        """
+        Whether `part` belongs to another call. Some servers send index 0 for all calls, or none; then id and name
+        decide.
+        """
         if part.index is not None and part.index != call.index:
             return True
         name = function.name
@@ -147,7 +154,8 @@ class ToolCallAssembler:
         if not call.name:  # this is its name, late
             return False
         if call.argument_pieces:
-            # Some servers repeat the name with every part, others start the next call of the same function: complete arguments decide.
+            # Some servers repeat the name with every part, others start the next call of the same function: complete
+            # arguments decide.
             return name != call.name or (bool(function.arguments) and _is_json("".join(call.argument_pieces)))
         return call.name in self._tools and name in self._tools and not name.startswith(call.name)
 
@@ -178,7 +186,9 @@ def _is_json(text: str) -> bool:
 
 
 def _merge_name(name: str, piece: str, tools: Mapping[str, Tool]) -> str:
-    """A name that comes in pieces, or repeated with each part, or longer each time; the names of the tools tell which."""
+    """
+    A name that comes in pieces, or repeated with each part, or longer each time; the names of the tools tell which.
+    """
     if not name or name + piece in tools:
         return name + piece
     if piece in tools or name in tools:

@@ -33,7 +33,9 @@ MAX_CHUNK_MS = 1_000
 """The longest input chunk counted; longer ones come from clients that send all they have at once."""
 
 LONGEST_CHUNK_DECAY = 0.1
-"""How fast the longest chunk length decays, per length of each chunk: lengths vary, and a long one may follow short ones."""
+"""
+How fast the longest chunk length decays, per length of each chunk: lengths vary, and a long one may follow short ones.
+"""
 
 TICK_S = 0.1
 """How often the loop's clock counts while no audio arrives, and how long before the player runs dry it starts."""

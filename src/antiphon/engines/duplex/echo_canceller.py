@@ -256,7 +256,10 @@ class ConversationEchoCanceller:
                 self._rule_out_echo()
 
     def _compare(self, at: int) -> tuple[float, float]:
-        """The part of the input since then that the canceller left, and its similarity to the playback; 1 and 0 if it is too faint."""
+        """
+        The part of the input since then that the canceller left, and its similarity to the playback; 1 and 0 if it is
+        too faint.
+        """
         since = (self._input_bytes - at) // self._block_bytes * self._block_bytes
         until = max(0, since - size_bytes(ANALYSIS_WINDOW_MS, self._rate_hz))
         microphone, residual = (self._samples(audio.between(since, until)) for audio in (self._input_history, self._residual_history))

@@ -41,7 +41,10 @@ class Generator(Protocol):
         """
 
     async def prefill(self, request: commands.Respond, tenant: str) -> None:
-        """Process the prompt of a request that may follow, into the KV cache; does nothing while a response waits for a slot."""
+        """
+        Process the prompt of a request that may follow, into the KV cache; does nothing while a response waits for a
+        slot.
+        """
 
 
 class LocalConversation:

@@ -221,7 +221,10 @@ class LocalEngine:
         )
 
     async def _fit_prompt(self, llama: LlamaServer, request: commands.Respond, tools: Sequence[GrammarTool]) -> list[int]:
-        """The prompt's tokens; if truncation is allowed, with as much of the end of the history as leaves room for the output."""
+        """
+        The prompt's tokens; if truncation is allowed, with as much of the end of the history as leaves room for the
+        output.
+        """
         tokens = await self._tokenize_prompt(llama, request, tools, request.history)
         room = min(request.sampling.max_tokens or RESERVED_OUTPUT_TOKENS, llama.context // 4) if request.truncate else 1
         limit = llama.context - room

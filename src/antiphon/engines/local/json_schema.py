@@ -1,7 +1,9 @@
 """
-Clients' JSON Schemas: checked before the native server gets them, which silently drops a constraint that it can't build.
+Clients' JSON Schemas: checked before the native server gets them, which silently drops a constraint that it can't
+build.
 
-What its constraint engine (llguidance) enforces is listed at https://github.com/guidance-ai/llguidance/blob/main/docs/json_schema.md
+What its constraint engine (llguidance) enforces is listed at
+https://github.com/guidance-ai/llguidance/blob/main/docs/json_schema.md
 """
 
 import json
@@ -56,7 +58,8 @@ class OutputSchema:
         except UnusableSchema:
             if strict:
                 raise
-            # Perhaps it only has patterns with lookaround, or large counts: then the output is checked at its end, but not constrained.
+            # Perhaps it only has patterns with lookaround, or large counts: then the output is checked at its end, but
+            # not constrained.
             self._validator = _validator(source, jsonschema_rs.FancyRegexOptions())
             self._enforced_schema = {"type": "object"}
         if strict and (problem := next(_unsupported_parts(source), None)):

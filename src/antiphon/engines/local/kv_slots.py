@@ -1,7 +1,9 @@
 """
-Which of the native server's slots generates a response: each has the KV cache of its last prompt, and needs not process it again.
+Which of the native server's slots generates a response: each has the KV cache of its last prompt, and needs not process
+it again.
 
-The cache is never shared between tenants: latency, and the count of cached tokens, would tell one tenant what another has sent.
+The cache is never shared between tenants: latency, and the count of cached tokens, would tell one tenant what another
+has sent.
 """
 
 from collections.abc import Sequence

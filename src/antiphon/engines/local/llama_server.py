@@ -21,8 +21,8 @@ from antiphon.engines.local.prompt import PromptSegment
 from antiphon.errors import ApiError, ServerError, context_length_exceeded
 from antiphon.wire.codec.sse import SseParser
 
-# A batch can't be interrupted: its size bounds how long a cancelled prompt keeps the processor. Measured with a 1.5B model on two
-# processors: 0.6 s at 64; twice as long at 128, where prompts are processed only 5 % faster.
+# A batch can't be interrupted: its size bounds how long a cancelled prompt keeps the processor. Measured with a 1.5B
+# model on two processors: 0.6 s at 64; twice as long at 128, where prompts are processed only 5 % faster.
 BATCH_TOKENS = 64
 # The server sends a comment after `PING_S` of silence, so a longer silence means that it hangs.
 PING_S = 10
@@ -237,8 +237,9 @@ def _json_stream(payload: Any) -> io.BytesIO:
 
 def _serve(settings: LlamaSettings, key: str) -> _NativeServer:
     """The native server, loaded and listening."""
-    # The native threads synchronise after every layer. By default they spin there, and one other busy process then takes most of their
-    # speed (measured on two processors: from 16 to 0.6 tokens a second; to 9 with this). OpenMP reads it when the library is loaded.
+    # The native threads synchronise after every layer. By default they spin there, and one other busy process then
+    # takes most of their speed (measured on two processors: from 16 to 0.6 tokens a second; to 9 with this). OpenMP
+    # reads it when the library is loaded.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     try:
         import xllamacpp  # noqa: PLC0415 - an extra, and 100 MB of native code

@@ -1,9 +1,9 @@
 """
 Parsers of the model's output: text, or tool calls.
 
-Where a call is required, a grammar forces one, and its arguments stream as they come. Where it is optional, the output is free: it is
-a call if it looks like one, names one of the tools, and its arguments fit the schema. All else is text, and streams as soon as it can't
-be a call.
+Where a call is required, a grammar forces one, and its arguments stream as they come. Where it is optional, the output
+is free: it is a call if it looks like one, names one of the tools, and its arguments fit the schema. All else is text,
+and streams as soon as it can't be a call.
 """
 
 import json

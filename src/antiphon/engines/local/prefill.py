@@ -1,10 +1,10 @@
 """
 Which conversation may prefill: have its prompt processed before the request comes.
 
-Law: prefilling delays no response. The native server alternates between its slots, a batch of one prompt and a token of one response, so
-a long prefill would make another conversation's response ten times as slow. A prefill runs only while no response does, is cancelled when
-one starts, and later continues from where it was. And no more conversations prefill than there are slots: one more would only evict
-another's cache.
+Law: prefilling delays no response. The native server alternates between its slots, a batch of one prompt and a token of
+one response, so a long prefill would make another conversation's response ten times as slow. A prefill runs only while
+no response does, is cancelled when one starts, and later continues from where it was. And no more conversations prefill
+than there are slots: one more would only evict another's cache.
 """
 
 import asyncio

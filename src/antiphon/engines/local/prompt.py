@@ -1,8 +1,8 @@
 """
 The prompt: instructions, tools and conversation, in ChatML or the model's own template.
 
-Law: no text of people or tools ever becomes a control token. A prompt is a list of segments, and only those written here are tokenised with
-control tokens recognised. Tools use the format that Qwen2.5 was trained on (Hermes):
+Law: no text of people or tools ever becomes a control token. A prompt is a list of segments, and only those written
+here are tokenised with control tokens recognised. Tools use the format that Qwen2.5 was trained on (Hermes):
 https://qwen.readthedocs.io/en/v2.5/framework/function_call.html
 """
 
@@ -54,7 +54,8 @@ For each function call, return a json object with function name and arguments wi
 {{"name": <function-name>, "arguments": <args-json-object>}}
 </tool_call>"""
 
-# Measured: without this the default model calls the same function again after five results of eight, with it after none.
+# Measured: without this the default model calls the same function again after five results of eight, with it after
+# none.
 _AFTER_RESULTS_PROMPT = "If that answers me, tell me in plain words. If something is still missing, call a function for it."
 
 _FORMAT_PROMPTS = {
@@ -199,7 +200,8 @@ def droppable_groups(history: Sequence[engine_history.HistoryItem]) -> list[rang
     """
     The parts of the history that truncation may drop, oldest first, each as a whole.
 
-    Never the last one, which is to be answered, nor system and developer messages. Calls go together with their results.
+    Never the last one, which is to be answered, nor system and developer messages. Calls go together with their
+    results.
     """
     groups: list[range] = []
     start = 0

@@ -33,7 +33,8 @@ class ResponsesOptions(UpstreamOptions, frozen=True, kw_only=True, forbid_unknow
         tools: types of hosted tools that are passed on, such as `web_search`.
         namespaces: whether the server knows tools of type `namespace`; None means that only OpenAI does.
         abilities: fields of `Capabilities` that differ from the defaults.
-        fetch_urls: who fetches images that requests name by URL; None means `upstream` for OpenAI itself, and `here` for all others.
+        fetch_urls: who fetches images that requests name by URL; None means `upstream` for OpenAI itself, and `here`
+            for all others.
     """
 
     model: str | None = None

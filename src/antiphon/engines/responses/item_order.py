@@ -1,9 +1,9 @@
 """
 The items of a streamed response, put into one order.
 
-Engine events have no index: each belongs to the item begun last. Upstream events have one, and may interleave items. So one item is active
-at a time, and the events of others wait until it is done. Servers also differ in how they name an item: by its id, by its index, by an id
-that is new with each event, or not at all. `ItemSequencer.find` knows them all.
+Engine events have no index: each belongs to the item begun last. Upstream events have one, and may interleave items. So
+one item is active at a time, and the events of others wait until it is done. Servers also differ in how they name an
+item: by its id, by its index, by an id that is new with each event, or not at all. `ItemSequencer.find` knows them all.
 """
 
 import re
@@ -79,7 +79,9 @@ class UpstreamItem:
         return self.kind in ("message", "reasoning") and (self.is_text_complete or not self.is_announced)
 
     def take_id(self) -> str | None:
-        """The upstream's id if it is valid here, else None; None the second time too, as no two items may share an id."""
+        """
+        The upstream's id if it is valid here, else None; None the second time too, as no two items may share an id.
+        """
         is_first, self._has_started = not self._has_started, True
         id = self.upstream_id
         return id if is_first and id is not None and _VALID_ID.fullmatch(id) else None
@@ -120,7 +122,9 @@ class ItemSequencer:
         return self._look_up(event.item_id, event.output_index, "hosted")
 
     def begin(self, upstream_id: str | None, index: int | None, kind: ItemKind) -> UpstreamItem:
-        """The item that begins: a new one, unless content of it came before. Some servers give several items the same id."""
+        """
+        The item that begins: a new one, unless content of it came before. Some servers give several items the same id.
+        """
         item = self._look_up(upstream_id, index, kind)
         is_elsewhere = item is not None and item.is_done and None not in (index, item.index) and index != item.index
         if item is None or is_elsewhere or (item.is_announced and item is not self._by_id.get(upstream_id or "")):

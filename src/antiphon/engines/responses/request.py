@@ -1,7 +1,8 @@
 """
 A `Respond` as the body of `POST /responses`.
 
-The upstream stores nothing: each request has the whole conversation, its items without ids, which the upstream would look up.
+The upstream stores nothing: each request has the whole conversation, its items without ids, which the upstream would
+look up.
 """
 
 from collections.abc import Mapping, Sequence
@@ -180,7 +181,10 @@ def _encode_item(
 
 
 def _assistant_message(parts: Sequence[engine_history.HistoryPart], index: int) -> JsonDict:
-    """An assistant message: text in the simplest form, which all servers take; only with a refusal the full form, which that needs."""
+    """
+    An assistant message: text in the simplest form, which all servers take; only with a refusal the full form, which
+    that needs.
+    """
     if not any(isinstance(part, engine_history.RefusalPart) for part in parts):
         return {"type": "message", "role": "assistant", "content": "".join(assistant_texts(parts))}
     content: list[JsonDict] = [

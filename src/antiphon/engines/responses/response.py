@@ -1,8 +1,9 @@
 """
 A streamed response, as engine events.
 
-A server sends most content more than once: as deltas, as a complete part, as a complete item, and at the end in the whole output. What was
-read is counted, so that whichever of these a server sends or leaves out, each piece becomes one event.
+A server sends most content more than once: as deltas, as a complete part, as a complete item, and at the end in the
+whole output. What was read is counted, so that whichever of these a server sends or leaves out, each piece becomes one
+event.
 """
 
 from collections.abc import Callable, Mapping
@@ -38,7 +39,9 @@ END_STATUSES = {
 """Events that end a response, and the status that they mean where their response has none."""
 
 END_REASONS: dict[str | None, engine_events.EndReason] = {"content_filter": "content_filter"}
-"""End reasons of an incomplete response; all others are limits (`max_output_tokens`, `length`, `max_iterations_exceeded`)."""
+"""
+End reasons of an incomplete response; all others are limits (`max_output_tokens`, `length`, `max_iterations_exceeded`).
+"""
 
 ERROR_STATUSES = {
     "rate_limit_exceeded": 429,
@@ -48,7 +51,9 @@ ERROR_STATUSES = {
     "invalid_prompt": 400,
     "invalid_request_error": 400,
 }
-"""The HTTP status that an error in a stream would have had as a response; codes that begin with `invalid_` mean 400 too."""
+"""
+The HTTP status that an error in a stream would have had as a response; codes that begin with `invalid_` mean 400 too.
+"""
 
 
 class ResponsesResponseReader:

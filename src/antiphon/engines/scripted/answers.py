@@ -199,7 +199,9 @@ def _arguments(line: ScriptLine) -> str:
 
 
 def split_words(text: str, input_text: str = "") -> list[str]:
-    """The text as a model would stream it: word by word, with leading white space; `{input}` stands for `input_text`."""
+    """
+    The text as a model would stream it: word by word, with leading white space; `{input}` stands for `input_text`.
+    """
     return re.findall(r"\s*\S+|\s+$", text.replace("{input}", input_text))
 
 
@@ -207,7 +209,10 @@ def split_words(text: str, input_text: str = "") -> list[str]:
 
 
 def count_input_tokens(request: commands.Respond) -> tuple[int, int]:
-    """The tokens of the history, one per word and one per `INPUT_TOKEN_MS` of audio, and how many of them are audio tokens."""
+    """
+    The tokens of the history, one per word and one per `INPUT_TOKEN_MS` of audio, and how many of them are audio
+    tokens.
+    """
     parts = [part for item in request.history for part in _parts(item)]
     words = sum(len(part.text.split()) for part in parts if isinstance(part, history.TextPart | history.RefusalPart))
     audio = sum(_audio_tokens(len(part.pcm), part.rate_hz, INPUT_TOKEN_MS) for part in parts if isinstance(part, history.SpeechPart))

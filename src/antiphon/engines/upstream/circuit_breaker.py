@@ -1,5 +1,6 @@
 """
-The circuit breaker: an upstream that failed several times in a row gets no requests for a while, then one request at a time.
+The circuit breaker: an upstream that failed several times in a row gets no requests for a while, then one request at a
+time.
 
 `MOVES` is all of its logic.
 """
@@ -77,7 +78,9 @@ class CircuitBreaker:
         self._cooldown_from = 0.0
 
     def retry_after_s(self) -> float | None:
-        """None when a request may be sent, whose outcome must then be recorded; else the seconds to wait, at least 1."""
+        """
+        None when a request may be sent, whose outcome must then be recorded; else the seconds to wait, at least 1.
+        """
         if self.state is CircuitState.CLOSED:
             return None
         now = self._clock()

@@ -1,7 +1,9 @@
 """
-An upstream server: its address and credentials, how long to wait for it, and how to send it a request, with retries and circuit breaker.
+An upstream server: its address and credentials, how long to wait for it, and how to send it a request, with retries and
+circuit breaker.
 
-Nothing here knows what requests and answers mean. Addresses and headers come from the configuration and never from a request.
+Nothing here knows what requests and answers mean. Addresses and headers come from the configuration and never from a
+request.
 """
 
 import asyncio
@@ -29,7 +31,9 @@ from antiphon.engines.upstream.http_exchange import ExchangeListener, HttpExchan
 from antiphon.errors import ApiError, ServerError, UpstreamError
 
 BACKOFF_S = (0.1, 0.4, 1.0)
-"""Pauses before each retry. Up to half as much is added at random, so that many clients don't retry at the same moment."""
+"""
+Pauses before each retry. Up to half as much is added at random, so that many clients don't retry at the same moment.
+"""
 
 MAX_RETRY_WAIT_S = 2.0
 """If an upstream's `Retry-After` is longer, the client gets the error at once."""

@@ -12,7 +12,8 @@ class ConcurrencyLimit:
     """
     A semaphore with a bounded queue.
 
-    A request takes two steps: `reserve`, which never blocks, then `slot` for as long as it runs; `release` ends the reservation.
+    A request takes two steps: `reserve`, which never blocks, then `slot` for as long as it runs; `release` ends the
+    reservation.
 
     Args:
         timeout_s: how long a request may wait for its slot.

@@ -1,8 +1,9 @@
 """
-An engine in front of an upstream server, whatever its dialect: each `Respond` is one request, and its answer becomes engine events.
+An engine in front of an upstream server, whatever its dialect: each `Respond` is one request, and its answer becomes
+engine events.
 
-Each response has a task that waits for a slot, connects and retries, then sleeps until the response is over. The events are delivered
-from the connection's own callbacks, so a token costs no task switch.
+Each response has a task that waits for a slot, connects and retries, then sleeps until the response is over. The events
+are delivered from the connection's own callbacks, so a token costs no task switch.
 """
 
 import asyncio

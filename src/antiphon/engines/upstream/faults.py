@@ -1,8 +1,8 @@
 """
 An upstream's errors, as errors of this API.
 
-A wrong key or address is the operator's mistake, not the client's: the client gets a 502 that says so. What the upstream says about the
-request itself is passed on in its own words; what it says about credentials never is.
+A wrong key or address is the operator's mistake, not the client's: the client gets a 502 that says so. What the
+upstream says about the request itself is passed on in its own words; what it says about credentials never is.
 """
 
 import datetime
@@ -109,8 +109,8 @@ def _error_fields(error: object) -> tuple[str, str | None, str | None]:
     """
     Message, code and param of an error in any of the shapes in use.
 
-    `{"error": {"message": …}}` is OpenAI's; `{"error": "…"}` LM Studio's and Ollama's; `{"object": "error", "message": …}` older
-    vLLM's; `{"detail": …}` FastAPI's own; `[{"error": …}]` Google's.
+    `{"error": {"message": …}}` is OpenAI's; `{"error": "…"}` LM Studio's and Ollama's; `{"object": "error", "message":
+    …}` older vLLM's; `{"detail": …}` FastAPI's own; `[{"error": …}]` Google's.
     """
     if isinstance(error, list) and len(error) == 1:
         error = error[0]

@@ -1,8 +1,8 @@
 """
 One HTTP/1.1 connection to an upstream: requests out, responses in, one at a time.
 
-The parser's callbacks collect what one read brought; the receiver then gets it in one call, in the same call stack as the socket's
-event. No task reads, so a token costs no `await`.
+The parser's callbacks collect what one read brought; the receiver then gets it in one call, in the same call stack as
+the socket's event. No task reads, so a token costs no `await`.
 """
 
 import asyncio

@@ -63,7 +63,9 @@ RETRYABLE_STATUSES = frozenset({429, 502, 503, 504})
 """Statuses that may be different a moment later."""
 
 UPSTREAM_FAILURE_STATUSES = frozenset({502, 503, 504})
-"""Statuses that count as failures of the upstream. A 500 does not: some servers answer it to requests they can't take."""
+"""
+Statuses that count as failures of the upstream. A 500 does not: some servers answer it to requests they can't take.
+"""
 
 
 class HttpExchange:

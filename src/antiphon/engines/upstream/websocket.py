@@ -1,8 +1,9 @@
 """
 WebSockets to upstream servers: opened so that giving up leaves no connection behind; frames out, messages in.
 
-The library's parser calls back from the socket's own event. The messages of one read are handed on in one call, on the loop's next
-turn, outside of whatever the receiver may be doing. Fragments, limits and the pings that notice a dead peer are ours.
+The library's parser calls back from the socket's own event. The messages of one read are handed on in one call, on the
+loop's next turn, outside of whatever the receiver may be doing. Fragments, limits and the pings that notice a dead peer
+are ours.
 """
 
 import asyncio
@@ -113,7 +114,9 @@ class WebSocketReceiver(Protocol):
         """The messages of one read."""
 
     def on_close(self, code: int, reason: str) -> None:
-        """The connection is closed. Called once, and not after `WebSocketClient.close`; `code` is 0 without a close frame."""
+        """
+        The connection is closed. Called once, and not after `WebSocketClient.close`; `code` is 0 without a close frame.
+        """
 
 
 class WebSocketClient(WSListener):

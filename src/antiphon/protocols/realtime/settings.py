@@ -63,14 +63,16 @@ class RealtimeSessionConfig(Struct, frozen=True, kw_only=True):
     Attributes:
         model: the name that the client requested.
         capabilities: of its engine.
-        dialect: the client's. In `beta` the session also sends `conversation.created`, and rate limits at the start of a response.
+        dialect: the client's. In `beta` the session also sends `conversation.created`, and rate limits at the start of
+            a response.
         is_transcription: whether the session only transcribes.
         session: settings to start with, as if a client had sent them.
         max_duration_s: how long the session may last.
         instructions: the default instructions.
         rate_limits: returns what is left of the client's limits.
         has_model: whether the server has a model of that name; names of unknown models in `session.update` are ignored.
-        has_output_buffer: whether the server itself plays audio, as over WebRTC; the client can then set no audio formats.
+        has_output_buffer: whether the server itself plays audio, as over WebRTC; the client can then set no audio
+            formats.
     """
 
     model: str

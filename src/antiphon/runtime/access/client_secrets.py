@@ -1,5 +1,6 @@
 """
-Client secrets: short-lived secrets that a server with a key gives to a browser or a phone to open Realtime sessions with.
+Client secrets: short-lived secrets that a server with a key gives to a browser or a phone to open Realtime sessions
+with.
 
 A secret stands for the key it was created with, and becomes invalid with it; it opens nothing but sessions.
 """

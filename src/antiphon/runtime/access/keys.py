@@ -1,8 +1,8 @@
 """
 Who may use the server: API keys and their scopes.
 
-All keys are cached in memory, no older than `REFRESH_S`. So a wrong key costs no look-up in the store, however many are tried, and a
-key that is revoked, here or by another process, stops working after `REFRESH_S`.
+All keys are cached in memory, no older than `REFRESH_S`. So a wrong key costs no look-up in the store, however many are
+tried, and a key that is revoked, here or by another process, stops working after `REFRESH_S`.
 """
 
 import asyncio

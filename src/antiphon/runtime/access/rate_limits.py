@@ -1,8 +1,8 @@
 """
 How much a key may use: requests and tokens a minute, and responses in progress.
 
-Requests and tokens come from buckets that fill steadily. The tokens of a response are known only at its end and taken then, so that a
-bucket's level may be negative: until it is positive again, no request begins.
+Requests and tokens come from buckets that fill steadily. The tokens of a response are known only at its end and taken
+then, so that a bucket's level may be negative: until it is positive again, no request begins.
 """
 
 import math
@@ -33,7 +33,8 @@ class Bucket:
     """
     A token bucket: a number of units a minute, all of which may be used at once.
 
-    It counts in integers, to lose nothing by rounding. A unit is `_UNIT` of them: one a nanosecond makes one unit a minute.
+    It counts in integers, to lose nothing by rounding. A unit is `_UNIT` of them: one a nanosecond makes one unit a
+    minute.
 
     Args:
         clock: seconds, from any origin.

@@ -1,8 +1,9 @@
 """
 The driver: performs a session's effects; the only place where sessions, engines, stores and clients meet.
 
-The callback that receives an event calls the session and performs its effects at once: a token passes no queue, no task switch and no
-`await`. Only a `Persist` takes time; effects that must follow it wait in order, while the engine already works.
+The callback that receives an event calls the session and performs its effects at once: a token passes no queue, no task
+switch and no `await`. Only a `Persist` takes time; effects that must follow it wait in order, while the engine already
+works.
 """
 
 import asyncio
@@ -40,7 +41,9 @@ BATCH_SIZE = 256
 """Events handled, and written, at once: that a client is behind is only noticed between two writes."""
 
 MAX_PENDING_EVENTS = 16 * BATCH_SIZE
-"""The engine is paused above this number of unhandled events, as by a slow client: it may be faster than this process."""
+"""
+The engine is paused above this number of unhandled events, as by a slow client: it may be faster than this process.
+"""
 
 
 class SessionClient(Protocol):
@@ -98,10 +101,12 @@ class Driver:
         self, engine: Engine, settings: ConversationSettings, opening: Any, meanwhile: Callable[[], Awaitable[None]] | None = None
     ) -> None:
         """
-        Run the whole session, which begins with the client's `opening` message; returns when it has closed and all is stored.
+        Run the whole session, which begins with the client's `opening` message; returns when it has closed and all is
+        stored.
 
         Args:
-            meanwhile: awaited once the session has begun, in the same task: another task would cost as much as several tokens.
+            meanwhile: awaited once the session has begun, in the same task: another task would cost as much as several
+                tokens.
 
         Raises:
             ApiError: the engine could not be opened.
@@ -189,8 +194,8 @@ class Driver:
         """
         Give the session an event and perform its effects.
 
-        Events that arrive meanwhile, such as an engine's answer to the command being sent, are handled next: a session is never entered
-        twice.
+        Events that arrive meanwhile, such as an engine's answer to the command being sent, are handled next: a session
+        is never entered twice.
         """
         if self._is_performing:
             self._deferred_events.append(event)

@@ -1,4 +1,6 @@
-"""One server per home folder: a second one would take the first one's unfinished responses for those of a dead server."""
+"""
+One server per home folder: a second one would take the first one's unfinished responses for those of a dead server.
+"""
 
 import contextlib
 import fcntl

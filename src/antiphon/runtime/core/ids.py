@@ -25,6 +25,7 @@ def padding() -> tuple[str, ...]:
     """
     Random-looking strings for `obfuscation`: of 16 characters, of 15, and so on, down to one.
 
-    Only their length must be unpredictable in relation to the text, so each stream gets one of a few sets, and a token no new random text.
+    Only their length must be unpredictable in relation to the text, so each stream gets one of a few sets, and a token
+    no new random text.
     """
     return _PADDINGS[secrets.randbelow(_PADDING_SETS)]

@@ -1,9 +1,9 @@
 """
 The folder of presets and voices.
 
-`<mode>/<id>.toml` is a preset, with its audio files beside it; `voices/<id>.wav` is a saved voice, described in `<id>.json`;
-`voices/default.*` is the voice for clients that send none. Names come from requests and files from people: only names that match a pattern
-are looked up, and only files below a size limit are read.
+`<mode>/<id>.toml` is a preset, with its audio files beside it; `voices/<id>.wav` is a saved voice, described in
+`<id>.json`; `voices/default.*` is the voice for clients that send none. Names come from requests and files from people:
+only names that match a pattern are looked up, and only files below a size limit are read.
 """
 
 import contextlib

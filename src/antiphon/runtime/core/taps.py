@@ -1,8 +1,8 @@
 """
 Taps: observers of a session that the session does not know of.
 
-Each decoded event from the client and each event to it passes here once, in order. A tap must be quick and must not raise: every piece of
-audio waits for it.
+Each decoded event from the client and each event to it passes here once, in order. A tap must be quick and must not
+raise: every piece of audio waits for it.
 """
 
 from collections.abc import Sequence

@@ -1,8 +1,8 @@
 """
 Fetches what a client's URL names, from the public internet only: nothing that the client could not have fetched itself.
 
-A name is resolved once, all its addresses are checked, and the connection goes to a checked address: a name that resolves differently a
-moment later (DNS rebinding) gains nothing. Each redirect is checked like the first URL.
+A name is resolved once, all its addresses are checked, and the connection goes to a checked address: a name that
+resolves differently a moment later (DNS rebinding) gains nothing. Each redirect is checked like the first URL.
 """
 
 import asyncio
@@ -81,7 +81,8 @@ async def fetch(url: str, param: str, limits: FetchLimits, resolve: Resolve = _s
     except _FetchRefused as error:
         reason = str(error)
     except aiohttp.ClientError as error:
-        # aiohttp wraps the resolver's errors. Others are not quoted: they may reveal something about the internal network.
+        # aiohttp wraps the resolver's errors. Others are not quoted: they may reveal something about the internal
+        # network.
         reason = str(error.__cause__) if isinstance(error.__cause__, _FetchRefused) else "the server could not be reached"
     raise ClientError(f"Failed to download '{param}': {reason}.", code="invalid_url", param=param)
 
@@ -105,7 +106,8 @@ async def _open_session(limits: FetchLimits, resolve: Resolve) -> AsyncIterator[
     connector = aiohttp.TCPConnector(
         resolver=_CheckingResolver(limits, resolve), use_dns_cache=False, force_close=True, socket_factory=partial(_checked_socket, limits)
     )
-    # No proxy from the environment, no cookies passed between hosts, and no compression: it would unpack to more than was counted.
+    # No proxy from the environment, no cookies passed between hosts, and no compression: it would unpack to more than
+    # was counted.
     async with aiohttp.ClientSession(
         connector=connector,
         cookie_jar=aiohttp.DummyCookieJar(),

@@ -1,8 +1,8 @@
 """
 The link between the processes of one server: typed messages over a socket pair, with requests paired to their replies.
 
-The supervisor has one link to each process that serves. No output text goes over it: a request of a key with limits costs a message or
-two, a token none.
+The supervisor has one link to each process that serves. No output text goes over it: a request of a key with limits
+costs a message or two, a token none.
 """
 
 import asyncio
@@ -75,7 +75,10 @@ class BeginRequest(_Message):
 
 
 class BeginStream(_Message):
-    """Request: may this key have one more stream? `stream` is a number unique in the sending process. Answered by `LimitVerdict`."""
+    """
+    Request: may this key have one more stream? `stream` is a number unique in the sending process. Answered by
+    `LimitVerdict`.
+    """
 
     key: KeyRecord
     stream: int

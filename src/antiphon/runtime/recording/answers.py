@@ -23,7 +23,8 @@ class RecordedAnswer(Struct):
     Attributes:
         id: of the response; in a transcription session, of the item.
         at_s: when it began: at `response.created`, or in full duplex at the first output that is not listening.
-        first_text_s: when its first text came, on the session's clock; None without text. `first_audio_s` is the same for audio.
+        first_text_s: when its first text came, on the session's clock; None without text. `first_audio_s` is the same
+            for audio.
         audio_ms: the duration of all its audio, played or not.
         reason: how it ended; None if it didn't.
     """

@@ -1,8 +1,9 @@
 """
 How an event is recorded: as plain values, with its audio and images in files beside it.
 
-A line of `events.jsonl` is `{"seq", "at_s", "direction", "event"}`. Each chunk of audio is replaced by a reference to it:
-`{"$media": "in.wav", "offset": 640, "bytes": 640, "form": "pcm"}`, counted in bytes of PCM without the WAV header; an image by its file.
+A line of `events.jsonl` is `{"seq", "at_s", "direction", "event"}`. Each chunk of audio is replaced by a reference to
+it: `{"$media": "in.wav", "offset": 640, "bytes": 640, "form": "pcm"}`, counted in bytes of PCM without the WAV header;
+an image by its file.
 """
 
 from collections.abc import Callable, Iterable, Mapping

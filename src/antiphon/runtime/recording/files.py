@@ -1,9 +1,9 @@
 """
 The files of one recording while it is made, and their repair after a server died.
 
-Files only grow, and each is complete at any moment except for its tail: a line without its end, half a sample. `repair` cuts that off,
-so that what was written can be read and played whenever the process was killed. `meta.json` has its final size from the start and is
-overwritten in place: it can still be updated when the disk is full.
+Files only grow, and each is complete at any moment except for its tail: a line without its end, half a sample. `repair`
+cuts that off, so that what was written can be read and played whenever the process was killed. `meta.json` has its
+final size from the start and is overwritten in place: it can still be updated when the disk is full.
 """
 
 import contextlib
@@ -226,7 +226,8 @@ def last_event_s(folder: Path) -> float:
     """
     When the last event of a dead process's recording was, in seconds after its start.
 
-    The file is cut before the first line that can't be read: after a loss of power there may be zeros in place of what was not written.
+    The file is cut before the first line that can't be read: after a loss of power there may be zeros in place of what
+    was not written.
     """
     path = folder / EVENTS
     if not path.exists():

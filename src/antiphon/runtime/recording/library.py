@@ -108,7 +108,10 @@ class RecordingLibrary:
         await self._delete_recording(session)
 
     async def expire(self) -> None:
-        """Delete recordings that are too old, then the oldest while all together are too large; end sessions that were lost."""
+        """
+        Delete recordings that are too old, then the oldest while all together are too large; end sessions that were
+        lost.
+        """
         await self._end_lost_sessions()
         settings = self._settings
         before = self._clock() - settings.days * DAY_S if settings.days else -1.0

@@ -1,4 +1,7 @@
-"""A MiniCPM-o client's events in the shape of the wire again: the decoder changes their shape, and a replay sends them as they came."""
+"""
+A MiniCPM-o client's events in the shape of the wire again: the decoder changes their shape, and a replay sends them as
+they came.
+"""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple

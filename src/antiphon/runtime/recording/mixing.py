@@ -30,7 +30,8 @@ def mix_to_wav(lines: Iterable[EventLine], audio_files: Mapping[str, PcmAudio]) 
     """
     A stereo WAV file of both sides.
 
-    Audio that was sent faster than it plays is put where a player would have played it, and ends where the response was interrupted.
+    Audio that was sent faster than it plays is put where a player would have played it, and ends where the response was
+    interrupted.
 
     Args:
         audio_files: the files that the lines refer to, by name.

@@ -1,13 +1,13 @@
 """
 The recorder: writes the events of sessions to disk without slowing the sessions down.
 
-A session's tap only queues each event with its time, in one queue of the whole process. A thread writes the queue, a few times a second,
-into a folder for each session in the *spool*, on the local disk. When a session has ended, its folder goes to the blob store, and its
-record into the store. A process holds a lock on its part of the spool; a part without a lock belonged to a process that died: its
-recordings are repaired and stored as `interrupted`.
+A session's tap only queues each event with its time, in one queue of the whole process. A thread writes the queue, a
+few times a second, into a folder for each session in the *spool*, on the local disk. When a session has ended, its
+folder goes to the blob store, and its record into the store. A process holds a lock on its part of the spool; a part
+without a lock belonged to a process that died: its recordings are repaired and stored as `interrupted`.
 
-The blob store may be unavailable for any length of time. What waits for it is limited: beyond the limit the oldest recording is deleted,
-as in the blob store itself, so that the newest are there when it is back.
+The blob store may be unavailable for any length of time. What waits for it is limited: beyond the limit the oldest
+recording is deleted, as in the blob store itself, so that the newest are there when it is back.
 
 An error ends the recording and nothing else: the session's record says why the recording is shorter than the session.
 """
@@ -152,7 +152,9 @@ class Recorder:
         )
 
     async def close(self) -> None:
-        """Store ended recordings for up to `close_timeout_s`, and stop; call it while the store is still open. Idempotent."""
+        """
+        Store ended recordings for up to `close_timeout_s`, and stop; call it while the store is still open. Idempotent.
+        """
         tasks, self._tasks = self._tasks, ()
         if not tasks:
             return
@@ -197,7 +199,9 @@ class Recorder:
         self._loop.call_soon_threadsafe(self._drop, record)
 
     def _drop(self, record: SessionRecord) -> None:
-        """Report that a recording was deleted before it could be stored; its record stays, so that its owner can see it."""
+        """
+        Report that a recording was deleted before it could be stored; its record stays, so that its owner can see it.
+        """
         self._metrics.recordings["dropped"] += 1
         self._metrics.recordings_waiting_bytes = self.pending.bytes
         if record.truncated == DROPPED_FOR_SPACE and not self._is_dropping:
@@ -208,7 +212,10 @@ class Recorder:
         self._to_store.put_nowait(SpooledRecording(record, None))
 
     async def _store_records(self) -> None:
-        """Store records without files; those with files go on to `_persist_all`, so that a session's last record comes last."""
+        """
+        Store records without files; those with files go on to `_persist_all`, so that a session's last record comes
+        last.
+        """
         while (recording := await self._to_store.get()) is not None:
             if recording.folder is not None:
                 self._notice_truncation(recording.record)

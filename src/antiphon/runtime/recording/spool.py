@@ -1,7 +1,8 @@
 """
 The spool: a folder for each recording that is in progress or waits to be stored.
 
-Each process has its own part of the spool and holds a lock on it while it lives. A part without a lock belonged to a process that died.
+Each process has its own part of the spool and holds a lock on it while it lives. A part without a lock belonged to a
+process that died.
 
 Ended recordings wait here until they are stored elsewhere, which may be never: so there is a limit to what may wait.
 """

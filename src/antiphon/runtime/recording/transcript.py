@@ -21,8 +21,8 @@ class TranscriptTurn(Struct):
 
     Attributes:
         at_s: when it began.
-        latency_s: of the model, the time from the end of the question to the first output; None without output, and in full duplex,
-            where no event says when a question ends.
+        latency_s: of the model, the time from the end of the question to the first output; None without output, and in
+            full duplex, where no event says when a question ends.
         reason: of the model, how the response ended; None if it didn't.
     """
 

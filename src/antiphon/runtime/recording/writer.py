@@ -1,7 +1,8 @@
 """
 The thread that writes recordings, a few times a second, in the order of their events.
 
-It holds the interpreter's lock while it encodes events. With the sessions' thread it shares only a queue that both may use at any time.
+It holds the interpreter's lock while it encodes events. With the sessions' thread it shares only a queue that both may
+use at any time.
 """
 
 import contextlib

@@ -36,8 +36,9 @@ class TurnAnswer(Struct, frozen=True):
     The response to a turn; several responses are taken together.
 
     Attributes:
-        begins_ms: from the end of what the person said to the start of the response; negative if it began before, None if the person
-            had said nothing. `first_text_ms` and `first_audio_ms` are the same for the first text and audio, None without any.
+        begins_ms: from the end of what the person said to the start of the response; negative if it began before, None
+            if the person had said nothing. `first_text_ms` and `first_audio_ms` are the same for the first text and
+            audio, None without any.
         sound_ms: the duration of its audio.
         answers: the number of responses.
         reason: how the last of them ended; None if it didn't.

@@ -1,8 +1,8 @@
 """
 When the person finished speaking, in a recording and in its replay.
 
-In full duplex no event says so, and where a server detects it, its delay is part of what is measured. So it is read from the audio, by
-its loudness, which is the same in both sessions.
+In full duplex no event says so, and where a server detects it, its delay is part of what is measured. So it is read
+from the audio, by its loudness, which is the same in both sessions.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -49,8 +49,8 @@ class RecordedQuestion(Struct, frozen=True):
         """
         When it ended; None where the event was not sent.
 
-        A microphone has a chunk of audio once it is over, so speech that ends within a chunk ended before the chunk was sent. For audio
-        that is sent faster than it plays, the end is when it was sent.
+        A microphone has a chunk of audio once it is over, so speech that ends within a chunk ended before the chunk was
+        sent. For audio that is sent faster than it plays, the end is when it was sent.
 
         Args:
             sent_at_s: when each of the client's events was sent.
@@ -123,7 +123,8 @@ def find_speech(audio: PcmAudio) -> Sequence[tuple[int, int]]:
     if not peaks or max(peaks) < _MIN_PEAK:
         return []
     loudest, floor = max(peaks), sorted(peaks)[len(peaks) // 10]
-    # The noise floor matters on a noisy line, which never gets quiet; speech without pauses has no noise floor, hence the limit.
+    # The noise floor matters on a noisy line, which never gets quiet; speech without pauses has no noise floor, hence
+    # the limit.
     threshold = max(loudest / _SILENCE_DIVISOR, min(2 * floor, loudest / 4))
     spans: list[tuple[int, int]] = []
     for index in (index for index, level in enumerate(peaks) if level >= threshold):

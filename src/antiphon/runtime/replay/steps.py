@@ -1,8 +1,9 @@
 """
 The steps of a replay: what to send, when, and which server events must have come before.
 
-A step waits for its time in the recording, if the replay keeps the recording's pace, and for as many of the server's milestones as had
-come before it then: so a question is not sent before the last response is over, however fast the replay is.
+A step waits for its time in the recording, if the replay keeps the recording's pace, and for as many of the server's
+milestones as had come before it then: so a question is not sent before the last response is over, however fast the
+replay is.
 """
 
 import base64
@@ -21,7 +22,9 @@ from antiphon.runtime.recording.mixing import read_wav
 MILESTONES = ("session.queue_done", "session.created", "session.updated", "response.done")
 
 END_OF_TURN = "end_of_turn"
-"""The milestone of a response's end in full duplex. Only `session.close` waits for it: a person may speak before it comes."""
+"""
+The milestone of a response's end in full duplex. Only `session.close` waits for it: a person may speak before it comes.
+"""
 
 
 class ReplayStep(Struct, frozen=True):

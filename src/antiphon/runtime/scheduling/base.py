@@ -1,8 +1,8 @@
 """
 The contract of a coordinator, which leases a model's limited workers to conversations.
 
-A lease lasts as long as its conversation. `antiphon.runtime.scheduling.engine` makes an engine of it, so that every protocol waits in the
-same way; `antiphon.runtime.scheduling.pool` decides who is next.
+A lease lasts as long as its conversation. `antiphon.runtime.scheduling.engine` makes an engine of it, so that every
+protocol waits in the same way; `antiphon.runtime.scheduling.pool` decides who is next.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,7 +21,10 @@ POOLED_ENGINES = frozenset({"omni", "worker"})
 """Engines with a limited number of workers: conversations of every protocol wait for one."""
 
 OnQueueUpdate = Callable[[events.QueueUpdate], None]
-"""Called on the event loop when a ticket has to wait, whenever its position changes, and every few seconds; must not block."""
+"""
+Called on the event loop when a ticket has to wait, whenever its position changes, and every few seconds; must not
+block.
+"""
 
 
 class Requirements(Struct, frozen=True, kw_only=True):

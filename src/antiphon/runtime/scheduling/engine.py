@@ -1,11 +1,14 @@
 """
-An engine in front of a limited number of workers: each conversation waits for a worker, keeps it while it lasts, and gives it back.
+An engine in front of a limited number of workers: each conversation waits for a worker, keeps it while it lasts, and
+gives it back.
 
-A conversation opens at once. Commands that arrive before it has a worker are stored, and sent when the worker's own conversation is open.
-An attempt is one try to get a worker, in a task that the engine owns: it ends when the worker's conversation has been left, even if the
-client left long before. So a lease is released exactly once, and never too early.
+A conversation opens at once. Commands that arrive before it has a worker are stored, and sent when the worker's own
+conversation is open. An attempt is one try to get a worker, in a task that the engine owns: it ends when the worker's
+conversation has been left, even if the client left long before. So a lease is released exactly once, and never too
+early.
 
-Sessions whose requests carry their whole history get a new worker when theirs is lost; the others end, as their history is gone with it.
+Sessions whose requests carry their whole history get a new worker when theirs is lost; the others end, as their history
+is gone with it.
 """
 
 import asyncio
@@ -73,7 +76,10 @@ class QueuedEngine:
 
     @property
     def capabilities(self) -> Capabilities:
-        """Those of the first worker, or none without a worker; `sessions` is None, as any number of conversations may wait."""
+        """
+        Those of the first worker, or none without a worker; `sessions` is None, as any number of conversations may
+        wait.
+        """
         worker = self._coordinator.first_worker(self._model)
         return structs.replace(Capabilities() if worker is None else self._wrap(worker.engine).capabilities, sessions=None)
 
@@ -106,7 +112,10 @@ class QueuedEngine:
 
     @contextlib.asynccontextmanager
     async def open(self, settings: ConversationSettings, deliver: Deliver) -> AsyncIterator[EngineConversation]:
-        """A conversation that waits for a worker. Leaving it returns at once; the worker is released when its conversation has closed."""
+        """
+        A conversation that waits for a worker. Leaving it returns at once; the worker is released when its conversation
+        has closed.
+        """
         requirements = Requirements(model=self._model, kind=settings.kind, tenant=settings.tenant, key_id=settings.key_id)
         conversation = _QueuedConversation(self._coordinator, requirements, settings, deliver, self._wrap, self._track_task, self._timeouts)
         self._conversations.add(conversation)
@@ -212,7 +221,10 @@ class _QueuedConversation(ForwardingConversation):
             raise
 
     def _needs_worker(self, command: commands.EngineCommand) -> bool:
-        """Whether a conversation that lost its worker needs one again: only a worker that hears audio finds the turns in it."""
+        """
+        Whether a conversation that lost its worker needs one again: only a worker that hears audio finds the turns in
+        it.
+        """
         if isinstance(command, commands.AppendAudio):
             return self._requirements.kind == "realtime" and asyncio.get_running_loop().time() >= self._retry_at_s
         return isinstance(command, commands.Respond)

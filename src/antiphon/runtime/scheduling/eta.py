@@ -53,8 +53,8 @@ class WaitForecast:
     Simulates when each waiting ticket of a model gets a worker, in the order of the queue.
 
     Args:
-        slots: each as the kinds it takes, and the seconds until it is free; slots without an estimate are left out, which makes the
-            forecast late rather than early.
+        slots: each as the kinds it takes, and the seconds until it is free; slots without an estimate are left out,
+            which makes the forecast late rather than early.
         mean_s: the average duration of a kind.
     """
 

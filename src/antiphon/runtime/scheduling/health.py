@@ -54,7 +54,8 @@ class HealthChecker:
                 async with asyncio.timeout(self._interval_s):
                     await engine.probe()
             except Exception:  # any failure counts
-                # A worker that got a ticket meanwhile may be too busy to answer; one that left may be back under the same id.
+                # A worker that got a ticket meanwhile may be too busy to answer; one that left may be back under the
+                # same id.
                 if _lease_total(entry) == leases_before and self._pool.worker(entry.worker.id) is entry:
                     self._pool.mark_offline(entry.worker.id)
             else:

@@ -175,7 +175,10 @@ class LocalCoordinator:
         self._arm_quarantine_timer()
 
     def _arm_absence_timer(self, model: str) -> None:
-        """Give tickets that no worker serves any more a while, in case one comes back; each further loss starts the time anew."""
+        """
+        Give tickets that no worker serves any more a while, in case one comes back; each further loss starts the time
+        anew.
+        """
         if self._pool.unservable_tickets(model) and not self._is_closed:
             if (timer := self._absence_timers.get(model)) is not None:
                 timer.cancel()

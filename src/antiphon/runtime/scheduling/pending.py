@@ -6,7 +6,10 @@ from antiphon.engine_api import commands
 from antiphon.engine_api.engine import EngineOverrun
 
 MEDIA_LIMIT_BYTES = 512 * 1024
-"""Audio and images that are stored: ten seconds at 24 kHz. Older ones are dropped: nobody was listening when they were sent."""
+"""
+Audio and images that are stored: ten seconds at 24 kHz. Older ones are dropped: nobody was listening when they were
+sent.
+"""
 
 MAX_REQUESTS = 64
 MAX_COMMANDS = 256

@@ -1,8 +1,9 @@
 """
 Which ticket gets which worker: the rule alone, without a clock and without waiting.
 
-Every change is reported to the pool with its time, and the pool returns the tickets that have a worker now. The law: between changes, no
-ticket waits that a worker with room could serve. So each change only concerns the one worker, ticket or key that it is about.
+Every change is reported to the pool with its time, and the pool returns the tickets that have a worker now. The law:
+between changes, no ticket waits that a worker with room could serve. So each change only concerns the one worker,
+ticket or key that it is about.
 """
 
 from collections import Counter, OrderedDict, defaultdict
@@ -40,7 +41,8 @@ class PoolRules(Struct, frozen=True, kw_only=True):
     Attributes:
         max_waiting_per_key: 0 for no limit; likewise `max_serving_per_key`.
         priorities: by kind of conversation or by key id; a ticket with both gets their sum.
-        max_failures: in a row, after which a worker gets nothing for `quarantine_s`, and then one conversation as a trial.
+        max_failures: in a row, after which a worker gets nothing for `quarantine_s`, and then one conversation as a
+            trial.
     """
 
     max_waiting: int = 1000
@@ -126,8 +128,8 @@ class WorkerPool:
         Args:
             id: of a new ticket; a retry keeps the id that it had.
             now: seconds by the pool's clock, here and in every other method; `wall` is the same moment in Unix seconds.
-            retry_of: the id of a ticket whose worker failed it. It keeps its rank, no limit of the queue applies to it, and it may wait
-                even if no worker is left.
+            retry_of: the id of a ticket whose worker failed it. It keeps its rank, no limit of the queue applies to it,
+                and it may wait even if no worker is left.
 
         Raises:
             ApiError: `worker_busy`, or `queue_full`.
@@ -160,8 +162,8 @@ class WorkerPool:
         ticket.state = "ended"
         del self._tickets[ticket.id]
         self._remember(ticket)
-        # Before the worker is given to the next: tickets that their key's limit held back may rank before others. Also if the ticket only
-        # waited: it may have been the one to which the key's next worker was promised.
+        # Before the worker is given to the next: tickets that their key's limit held back may rank before others. Also
+        # if the ticket only waited: it may have been the one to which the key's next worker was promised.
         key = ticket.requirements.key_id
         unparked_tickets = [] if self._is_key_at_limit(key) else self.queue.unpark(key)
         tickets = [] if worker is None else self._fill(worker, now, wall)
@@ -279,7 +281,10 @@ class WorkerPool:
         self._reindex(entry)
 
     def _has_room(self, entry: WorkerEntry) -> bool:
-        """Whether a worker can take another ticket; after a quarantine it gets one at a time, until it has served one well."""
+        """
+        Whether a worker can take another ticket; after a quarantine it gets one at a time, until it has served one
+        well.
+        """
         if entry.condition != "well":
             return False
         slots = 1 if entry.failure_count >= self._rules.max_failures else entry.worker.slots

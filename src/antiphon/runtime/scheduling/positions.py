@@ -1,8 +1,8 @@
 """
 Queue updates for the tickets that wait.
 
-A change only marks its model. A sweep then sends the updates, in slices of a millisecond between which other tasks run, and pauses nine
-times as long as it took. So updates use a tenth of one core at most, however many tickets wait.
+A change only marks its model. A sweep then sends the updates, in slices of a millisecond between which other tasks run,
+and pauses nine times as long as it took. So updates use a tenth of one core at most, however many tickets wait.
 """
 
 import asyncio

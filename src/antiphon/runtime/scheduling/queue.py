@@ -1,12 +1,12 @@
 """
 The order of waiting tickets: a plain structure that knows neither clock nor worker.
 
-The law of the order: a ticket's rank is its time of arrival, brought forward by `PRIORITY_STEP_S` for each unit of its priority. A rank
-never changes. So tickets of one priority are served in order of arrival, and one of low priority is overtaken only by those that arrived
-at most that much later: no ticket starves.
+The law of the order: a ticket's rank is its time of arrival, brought forward by `PRIORITY_STEP_S` for each unit of its
+priority. A rank never changes. So tickets of one priority are served in order of arrival, and one of low priority is
+overtaken only by those that arrived at most that much later: no ticket starves.
 
-A lane holds the tickets with the same needs: one kind of conversation with one model. Lanes are sorted lists, searched by bisection;
-inserting into 10,000 tickets copies 80 KB, which takes some microseconds.
+A lane holds the tickets with the same needs: one kind of conversation with one model. Lanes are sorted lists, searched
+by bisection; inserting into 10,000 tickets copies 80 KB, which takes some microseconds.
 """
 
 from bisect import bisect_left, insort
@@ -109,7 +109,8 @@ class TicketQueue:
 
         Args:
             kinds: of conversation that the free worker takes.
-            is_key_at_limit: whether a key may have no more leases. Its tickets are parked when they are found, so each is found once.
+            is_key_at_limit: whether a key may have no more leases. Its tickets are parked when they are found, so each
+                is found once.
         """
         heads = [head for kind in kinds if (head := self._head((model, kind), is_key_at_limit)) is not None]
         return min(heads)[2] if heads else None
@@ -127,7 +128,10 @@ class TicketQueue:
         return None
 
     def unpark(self, key: str) -> list[Ticket]:
-        """Make a key's first parked ticket of each lane eligible again, and return them; leases end one by one, so these suffice."""
+        """
+        Make a key's first parked ticket of each lane eligible again, and return them; leases end one by one, so these
+        suffice.
+        """
         lanes = self._parked_by_key[key] if key in self._parked_by_key else {}
         ranks = sorted(line.pop(0) for line in lanes.values() if line)
         for rank in ranks:

@@ -136,7 +136,8 @@ class SpeechService:
         capabilities = engine.capabilities
         if capabilities.listens or (capabilities.audio_out and not capabilities.hears_speech) or self.missing_reason is not None:
             return engine
-        # Weak references: the wrapper is freed with its worker. While it lives it holds its engine, so the id stays unique.
+        # Weak references: the wrapper is freed with its worker. While it lives it holds its engine, so the id stays
+        # unique.
         wrapper = self._wrapped_engines.get(id(engine))
         if wrapper is None:
             wrapper = self._wrapped_engines[id(engine)] = self._build_cascade(engine)

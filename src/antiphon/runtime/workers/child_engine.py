@@ -1,8 +1,8 @@
 """
 An embedded engine in a process of its own, which is replaced when it dies and killed when it hangs.
 
-Native code may crash and take its process down. In a process of its own it only breaks its own conversations; requests that arrive before
-the next process is ready wait a moment for it.
+Native code may crash and take its process down. In a process of its own it only breaks its own conversations; requests
+that arrive before the next process is ready wait a moment for it.
 """
 
 import asyncio
@@ -124,7 +124,9 @@ class ChildEngine:
 
     @contextlib.asynccontextmanager
     async def open(self, settings: ConversationSettings, deliver: Deliver) -> AsyncIterator[EngineConversation]:
-        """A conversation; one whose requests carry their whole history goes on with the next process if this one dies."""
+        """
+        A conversation; one whose requests carry their whole history goes on with the next process if this one dies.
+        """
         outlasts = settings.kind in REATTACHABLE_KINDS and not self.capabilities.listens
         async with (
             reattaching_conversation(self._open_once, settings, deliver) if outlasts else self._open_once(settings, deliver) as conversation

@@ -69,7 +69,8 @@ def _build(begin: BuildEngine, serving: ConversationServer) -> Engine:
 
 def _die_with_parent() -> None:
     """
-    Die with the server's thread that started this process, also in the middle of native code, which notices no closed link.
+    Die with the server's thread that started this process, also in the middle of native code, which notices no closed
+    link.
 
     Source: prctl(2).
     """

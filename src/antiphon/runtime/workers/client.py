@@ -1,7 +1,8 @@
 """
 A worker that joins a server over a WebSocket, answers for it, and joins again when the link is lost.
 
-No conversation outlasts its link: by then the server has told its clients, and the engine here has left their conversations.
+No conversation outlasts its link: by then the server has told its clients, and the engine here has left their
+conversations.
 """
 
 import asyncio
@@ -75,7 +76,8 @@ class WorkerClient:
         url: of the server, `ws://` or `wss://`, without a path.
         key: the API key that workers join with.
         notice: takes lines for the operator; repetitions are left out.
-        exits_when_drained: whether `run` returns when the server's operator drains the worker; else it stays joined and idle.
+        exits_when_drained: whether `run` returns when the server's operator drains the worker; else it stays joined and
+            idle.
     """
 
     def __init__(
@@ -322,7 +324,10 @@ def _build_hello(engine: Engine, model: str, options: WorkerOptions) -> Hello:
 
 
 def _handle_signals() -> list[Callable[[], None]]:
-    """A list that takes what the first SIGINT or SIGTERM calls; while it is empty, and at the second signal, the task is cancelled."""
+    """
+    A list that takes what the first SIGINT or SIGTERM calls; while it is empty, and at the second signal, the task is
+    cancelled.
+    """
     task, on_first_signal = asyncio.current_task(), list[Callable[[], None]]()
 
     def on_signal() -> None:

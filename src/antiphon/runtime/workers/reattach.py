@@ -1,5 +1,6 @@
 """
-Conversations that outlast their engine's process: each request carries the whole history, so that any process can answer the next.
+Conversations that outlast their engine's process: each request carries the whole history, so that any process can
+answer the next.
 
 Responses under way fail with their process; later requests go to the process that replaced it.
 """

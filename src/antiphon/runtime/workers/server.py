@@ -1,7 +1,8 @@
 """
 The worker's end of a link: conversations that a server opens with the engine here.
 
-A slot is free when the engine has left the conversation, not before: `ConversationClosed` says so, and is a conversation's last frame.
+A slot is free when the engine has left the conversation, not before: `ConversationClosed` says so, and is a
+conversation's last frame.
 """
 
 import asyncio

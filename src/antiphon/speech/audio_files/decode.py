@@ -34,7 +34,10 @@ _BLOCK_VALUES = 1 << 20
 _CHUNK_BYTES = 10 * INPUT_RATE_HZ * 2
 
 _UNKNOWN_LENGTH = b"data" + bytes(4)
-"""Where the sound of a WAV file begins, as programs write it that don't know how much there will be and can't come back to say it."""
+"""
+Where the sound of a WAV file begins, as programs write it that don't know how much there will be and can't come back to
+say it.
+"""
 
 _HEAD_BYTES = 4096
 

@@ -64,7 +64,10 @@ def open_encoder(file_format: AudioFileFormat) -> AudioEncoder:
 
 
 _MP3_FRAME_BYTES = 240
-"""Size of a frame at 24 kHz and 80 kbit/s. The first holds the number of frames, unknown when it is sent, so it is dropped."""
+"""
+Size of a frame at 24 kHz and 80 kbit/s. The first holds the number of frames, unknown when it is sent, so it is
+dropped.
+"""
 
 
 class _PassthroughEncoder:

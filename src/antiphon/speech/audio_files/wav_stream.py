@@ -1,4 +1,6 @@
-"""Reads a WAV file as it arrives over the network; lengths in its header are ignored, as the sender may not know them yet."""
+"""
+Reads a WAV file as it arrives over the network; lengths in its header are ignored, as the sender may not know them yet.
+"""
 
 from struct import Struct as Format
 

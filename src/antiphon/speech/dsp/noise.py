@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 MAX_SUPPRESSION_DB = {"near_field": 12, "far_field": 18}
 """By kind, the reduction at full strength: more harms a voice close to the microphone, which stands out anyway."""
 LEVELS_DB = (6, 12, 18)
-"""The suppressor's levels; strengths between are rounded. Its fourth level, 21 dB, makes speech harder to understand."""
+"""
+The suppressor's levels; strengths between are rounded. Its fourth level, 21 dB, makes speech harder to understand.
+"""
 
 _LIBRARY = "pywebrtc_audio"
 _BLOCK_BYTES = INPUT_RATE_HZ // 100 * SAMPLE_BYTES

@@ -18,10 +18,14 @@ FAINT_DBFS = -46.0
 """Below this, common hallucinations are taken for made up."""
 
 HISS_DB, HISS_S = 1.5, 0.5
-"""Audio that varies less, for longer, is only hiss or hum: these vary by 1 dB, a voice in hiss twice as loud by 3 dB."""
+"""
+Audio that varies less, for longer, is only hiss or hum: these vary by 1 dB, a voice in hiss twice as loud by 3 dB.
+"""
 
 STEADY_DB = 3.0
-"""Audio that varies less is noise, in which common hallucinations are made up: a voice falls by 10 dB between syllables."""
+"""
+Audio that varies less is noise, in which common hallucinations are made up: a voice falls by 10 dB between syllables.
+"""
 
 MIN_SPEECH_S = 0.09
 """No word takes less."""
@@ -39,7 +43,10 @@ LETTERS_PER_IDEOGRAM = 4
 MAX_LOOP_WORDS = 8
 MAX_REPEATS = {1: 8}
 MAX_PHRASE_REPEATS = 4
-"""A word may repeat eight times, a phrase four times; more is a loop. People say "no" five times, a digit rarely eight times."""
+"""
+A word may repeat eight times, a phrase four times; more is a loop. People say "no" five times, a digit rarely eight
+times.
+"""
 
 _LETTERS = re.compile(r"[^\W_]")
 _IDEOGRAM = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")

@@ -31,7 +31,10 @@ _BEAM_SIZE = 5
 """As OpenAI uses it; most of the time goes into the encoder, so it costs next to nothing."""
 
 _TEMPERATURES = (0.0, 0.4)
-"""A result that is too repetitive or too unlikely is tried again at the second; a third try takes too long for a conversation."""
+"""
+A result that is too repetitive or too unlikely is tried again at the second; a third try takes too long for a
+conversation.
+"""
 
 
 class WhisperTranscriber:

@@ -150,7 +150,9 @@ class EndpointDetector:
         return tuple(self._check_elapsed())
 
     def reset(self, at_ms: int) -> None:
-        """Drop an open turn, and start none before there: the audio up to there was committed by the client, or cleared."""
+        """
+        Drop an open turn, and start none before there: the audio up to there was committed by the client, or cleared.
+        """
         self.state = EndpointState.SILENT
         self._min_start_ms = max(self._min_start_ms, at_ms)
 
@@ -187,7 +189,8 @@ class EndpointDetector:
                 self._check_at_ms = self._state_since_ms
                 yield TurnCheckRequested(self._state_since_ms)
             if lasted_ms >= self._wait_ms:
-                # To the millisecond, not to the frame. If the judgement came late, the time since then was silence anyway.
+                # To the millisecond, not to the frame. If the judgement came late, the time since then was silence
+                # anyway.
                 yield from self._transition(self._state_since_ms + self._wait_ms, DurationReached.SILENCE)
 
     @property

@@ -46,7 +46,9 @@ _FEW_STREAMS = 4
 _BATCH_WAIT_S = 0.008
 
 QUIET_DBFS = -70.0
-"""Frames below this, root mean square, are silence: in the faintest speech that the model detects, loud frames are at -62."""
+"""
+Frames below this, root mean square, are silence: in the faintest speech that the model detects, loud frames are at -62.
+"""
 _QUIET_ENERGY = FRAME_SAMPLES * 10 ** (QUIET_DBFS / 10)
 _SILENCE_PROBABILITY = 0.1
 _GATE_CLOSE_FRAMES = 16
@@ -185,8 +187,8 @@ class VadStream:
         self._remainder = b""
         self._frames: deque[bytes] = deque()
         self._delivered_frames = 0
-        # Silent frames in a row close the gate. It keeps the last quiet frames, which are run when it opens: they are at the head of
-        # `_frames`, and were delivered as silence already, so their probabilities are not delivered.
+        # Silent frames in a row close the gate. It keeps the last quiet frames, which are run when it opens: they are
+        # at the head of `_frames`, and were delivered as silence already, so their probabilities are not delivered.
         self._silent_frames = 0
         self._is_gate_closed = False
         self._preroll_frames: deque[bytes] = deque(maxlen=_GATE_PREROLL_FRAMES)

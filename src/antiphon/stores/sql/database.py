@@ -50,7 +50,10 @@ class DatabaseBackend(Protocol):
         """Create the database if that is our task, and have every new connection set up."""
 
     async def register(self, engine: AsyncEngine) -> int:
-        """Show other servers that this one lives, until `unregister` or its death; returns its number. Call it again to stay known."""
+        """
+        Show other servers that this one lives, until `unregister` or its death; returns its number. Call it again to
+        stay known.
+        """
 
     async def unregister(self) -> None:
         """Show other servers that this one has stopped; idempotent."""
@@ -121,7 +124,10 @@ class Database:
 
     @asynccontextmanager
     async def write_transaction(self) -> AsyncIterator[AsyncConnection]:
-        """A transaction, committed on leaving without an error. It raises the database's own errors; `write` translates them."""
+        """
+        A transaction, committed on leaving without an error. It raises the database's own errors; `write` translates
+        them.
+        """
         async with self._write_engine.begin() as connection:
             yield connection
 

@@ -1,8 +1,8 @@
 """
 Group commit: all writes that wait at the same time are committed in one transaction.
 
-A commit costs far more than the rows in it. While one batch is committed, the next one gathers: the busier the server, the larger
-the batches, and a write never waits for others to join it.
+A commit costs far more than the rows in it. While one batch is committed, the next one gathers: the busier the server,
+the larger the batches, and a write never waits for others to join it.
 """
 
 import asyncio
@@ -23,8 +23,8 @@ class GroupCommit(Generic[WriteT]):
 
     Args:
         commit: writes a batch in one transaction, all or nothing, and returns the result of each write.
-        is_systemic: whether a failed batch would have failed with any other writes. If not, one write is at fault, and each is
-            tried by itself.
+        is_systemic: whether a failed batch would have failed with any other writes. If not, one write is at fault, and
+            each is tried by itself.
     """
 
     def __init__(self, commit: Callable[[Sequence[WriteT]], Awaitable[Sequence[bool]]], is_systemic: Callable[[Exception], bool]) -> None:

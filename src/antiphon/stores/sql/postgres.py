@@ -1,4 +1,6 @@
-"""PostgreSQL: what its transactions see, how servers that share a database know of each other, and what its errors mean."""
+"""
+PostgreSQL: what its transactions see, how servers that share a database know of each other, and what its errors mean.
+"""
 
 import secrets
 from collections.abc import Mapping, Sequence

@@ -52,7 +52,8 @@ responses = Table(
     Column("owner", BigInteger),  # the number of the server that works on it
 )
 
-# Nearly all responses are finished, so this partial index stays tiny. It serves only queries with this very text, without parameters.
+# Nearly all responses are finished, so this partial index stays tiny. It serves only queries with this very text,
+# without parameters.
 is_unfinished = responses.c.status.in_([literal_column("'in_progress'"), literal_column("'queued'")])
 Index("ix_responses_unfinished", responses.c.number, sqlite_where=is_unfinished, postgresql_where=is_unfinished)
 
@@ -120,7 +121,9 @@ sessions = Table(
 
 
 def is_impossible_id(id: str) -> bool:
-    """Whether no row can have that id: PostgreSQL stores no text with a NUL, and raises an error for a query with one."""
+    """
+    Whether no row can have that id: PostgreSQL stores no text with a NUL, and raises an error for a query with one.
+    """
     return "\0" in id
 
 

@@ -17,9 +17,9 @@ from antiphon.stores.sql.schema import responses
 
 # The driver waits 5 s for another program's lock, or as `?timeout=` of the URL says.
 #
-# WAL lets reads go on while the one writer writes. With it `NORMAL` is safe against the death of this process at any moment; a power
-# cut may take the last few transactions, but never damages the file.
-# Source: https://www.sqlite.org/pragma.html#pragma_synchronous
+# WAL lets reads go on while the one writer writes. With it `NORMAL` is safe against the death of this process at any
+# moment; a power cut may take the last few transactions, but never damages the file. Source:
+# https://www.sqlite.org/pragma.html#pragma_synchronous
 _PRAGMAS = ("journal_mode = WAL", "synchronous = NORMAL", "foreign_keys = ON")
 
 # Source: https://www.sqlite.org/rescode.html
@@ -88,9 +88,9 @@ def _prepare_connections(engine: Engine) -> None:
     """
     Set up every new connection of the engine, with transactions of our own.
 
-    The driver's transactions leave out reads and DDL, so that a page could mix two states of the database and a migration could stop
-    half-way. A transaction that `writes` takes the write lock at once: taking it after a read fails when another program wrote in
-    between.
+    The driver's transactions leave out reads and DDL, so that a page could mix two states of the database and a
+    migration could stop half-way. A transaction that `writes` takes the write lock at once: taking it after a read
+    fails when another program wrote in between.
     """
 
     @event.listens_for(engine, "connect")

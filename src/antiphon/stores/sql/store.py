@@ -59,7 +59,8 @@ class SqlStore:
     The store behind an SQLAlchemy URL, such as `sqlite:////var/lib/antiphon/antiphon.sqlite3`.
 
     Args:
-        server_numbers: where several processes are one server, the number of each, this one's first; their supervisor draws them.
+        server_numbers: where several processes are one server, the number of each, this one's first; their supervisor
+            draws them.
 
     Raises:
         ServerError: the URL can't be used.
@@ -168,7 +169,8 @@ def fold_writes(writes: Iterable[StoreWrite], existing: Mapping[str, StoredStatu
         existing: the stored status of each response of the batch that the database has.
 
     Returns:
-        The ids to delete from the database, the records to insert after that in this order, and the result of each write.
+        The ids to delete from the database, the records to insert after that in this order, and the result of each
+        write.
     """
     new_records: dict[str, ResponseRecord] = {}
     deleted_ids: set[str] = set()

@@ -1,4 +1,6 @@
-"""MessagePack messages, each after its length in four bytes, big-endian: the framing between this server's own processes."""
+"""
+MessagePack messages, each after its length in four bytes, big-endian: the framing between this server's own processes.
+"""
 
 from collections.abc import Iterator
 from struct import Struct as Format

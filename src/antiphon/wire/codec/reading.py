@@ -1,9 +1,10 @@
 """
 JSON to wire types, or to an error that names the field.
 
-The fast path is msgspec's, straight into structs. What it refuses is read again, field by field: then there is an error, reported with its
-path and the text of OpenAI's API, or a field or type unknown to this version, which is kept, or something that the protocol allows. So the
-usual message costs one decoding, and every message is checked against the same annotations.
+The fast path is msgspec's, straight into structs. What it refuses is read again, field by field: then there is an
+error, reported with its path and the text of OpenAI's API, or a field or type unknown to this version, which is kept,
+or something that the protocol allows. So the usual message costs one decoding, and every message is checked against the
+same annotations.
 """
 
 import re

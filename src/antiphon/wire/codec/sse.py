@@ -1,10 +1,12 @@
 """
 Server-sent events, read: bytes as they arrive to the data of each event.
 
-Only `data` counts; names, ids and comments are passed over. An event that its stream doesn't finish is not one, unless `end` is called.
+Only `data` counts; names, ids and comments are passed over. An event that its stream doesn't finish is not one, unless
+`end` is called.
 
-This is on the path of every token. Nearly every event of a model's stream is one line, `data: {...}`, and comes whole and alone in one
-read, so that is what the fast path takes. Everything else (comments, other fields, several lines, other line ends) takes the slow one.
+This is on the path of every token. Nearly every event of a model's stream is one line, `data: {...}`, and comes whole
+and alone in one read, so that is what the fast path takes. Everything else (comments, other fields, several lines,
+other line ends) takes the slow one.
 
 Source: https://html.spec.whatwg.org/multipage/server-sent-events.html#event-stream-interpretation
 """
@@ -53,7 +55,9 @@ class SseParser:
         return self._feed_slowly(piece) if piece else []
 
     def end(self) -> list[bytes]:
-        """The data of an event at the very end, without the empty line that should follow: some servers leave it out."""
+        """
+        The data of an event at the very end, without the empty line that should follow: some servers leave it out.
+        """
         last = b"".join(self._pending_pieces)
         self._pending_pieces.clear()
         return [_event_data(last)] if _has_data(last) else []
@@ -78,7 +82,10 @@ class SseParser:
         ]
 
     def _normalize_line_ends(self, piece: bytes) -> bytes:
-        """The piece with LF for every line end. A CR ends a line at once; the LF that may follow in the next piece is dropped."""
+        """
+        The piece with LF for every line end. A CR ends a line at once; the LF that may follow in the next piece is
+        dropped.
+        """
         if self._is_after_cr and piece.startswith(b"\n"):
             piece = piece[1:]
         self._is_after_cr = piece.endswith(b"\r")

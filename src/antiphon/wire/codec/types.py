@@ -1,12 +1,14 @@
 r"""
 The base of every wire type.
 
-A field that is absent is `UNSET`, one that is null is `None`. Fields unknown to a type are kept in `extra` and encoded again where they
-were, so that a newer client and a newer upstream can talk through this version. An object of an unknown type is `Unknown`.
+A field that is absent is `UNSET`, one that is null is `None`. Fields unknown to a type are kept in `extra` and encoded
+again where they were, so that a newer client and a newer upstream can talk through this version. An object of an
+unknown type is `Unknown`.
 
-How `extra` gets back into its object: msgspec has no flattening, so the field is encoded as a marker, `"\x7fextra":0,`, followed by
-the unknown fields; `encode` cuts the markers out. For the usual object this costs one search for a byte. A quote inside a JSON string is
-escaped, so no text can look like a marker; a field that a client names like one is lost, and nothing else.
+How `extra` gets back into its object: msgspec has no flattening, so the field is encoded as a marker, `"\x7fextra":0,`,
+followed by the unknown fields; `encode` cuts the markers out. For the usual object this costs one search for a byte. A
+quote inside a JSON string is escaped, so no text can look like a marker; a field that a client names like one is lost,
+and nothing else.
 """
 
 from collections.abc import Iterator, Mapping

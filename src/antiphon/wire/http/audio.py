@@ -50,7 +50,8 @@ class TranscriptSegment(Wire, kw_only=True):
     """
     A part of an audio file, `start` and `end` in seconds.
 
-    The fields about Whisper's decoding (`seek`, `tokens`, `avg_logprob`, …) have constant values: transcribers don't report them.
+    The fields about Whisper's decoding (`seek`, `tokens`, `avg_logprob`, …) have constant values: transcribers don't
+    report them.
     """
 
     id: int

@@ -62,7 +62,8 @@ class WorkerStatusEntry(Wire, kw_only=True):
         slots: conversations at a time; null for no limit.
         taken: slots in use.
         failures: in a row.
-        silent_s: seconds since it was last heard from; null for a worker without a link. Likewise `version`, of antiphon there.
+        silent_s: seconds since it was last heard from; null for a worker without a link. Likewise `version`, of
+            antiphon there.
         abilities: of its engine.
         sessions: the tickets that it serves.
     """

@@ -1,8 +1,9 @@
 """
 The link between a server and its workers: typed frames, each with its length in front, over one connection.
 
-A worker is an engine in a process of its own. A child process of the server has a socket pair as connection, a worker on another machine
-a WebSocket, whose messages carry the same bytes. A frame that can't be decoded ends the link: nothing is guessed.
+A worker is an engine in a process of its own. A child process of the server has a socket pair as connection, a worker
+on another machine a WebSocket, whose messages carry the same bytes. A frame that can't be decoded ends the link:
+nothing is guessed.
 
 The name of a frame's class is its tag, so renaming one changes the protocol and needs a new `VERSION`.
 """
@@ -24,7 +25,9 @@ PATH = "/v1/workers/join"
 """The route at which workers on other machines join a server."""
 
 VERSION_HEADER = "antiphon-link"
-"""Header of the handshake with the version: another version may have another `Hello`, so it is checked before any frame."""
+"""
+Header of the handshake with the version: another version may have another `Hello`, so it is checked before any frame.
+"""
 
 CONVERSATION_KINDS: tuple[ConversationKind, ...] = ("responses", "realtime", "chat", "audio", "video")
 
@@ -41,7 +44,9 @@ class Heartbeat(_Frame, frozen=True):
 
 
 class Drain(_Frame, frozen=True):
-    """To a worker: the operator wants no more conversations there. From a worker: it takes none, and exits after its last."""
+    """
+    To a worker: the operator wants no more conversations there. From a worker: it takes none, and exits after its last.
+    """
 
 
 # To a worker

@@ -1,7 +1,8 @@
 """
 Requests of MiniCPM-o clients in chat mode.
 
-A message's parts become parts of a `history.Message` one to one, so that an error about the third part is about the client's third part.
+A message's parts become parts of a `history.Message` one to one, so that an error about the third part is about the
+client's third part.
 """
 
 import base64

@@ -1,9 +1,9 @@
 """
 Events of MiniCPM-o clients, decoded and checked.
 
-One JSON object per frame. Clients of several generations write the same fields in different ways; all are accepted, and unknown fields are
-ignored. Audio and images are decoded here too, so that a decoded event is entirely valid. Errors are `ClientError`s with the codes
-`invalid_json`, `unknown_event`, `missing_field`, `invalid_payload` and `mode_mismatch`.
+One JSON object per frame. Clients of several generations write the same fields in different ways; all are accepted, and
+unknown fields are ignored. Audio and images are decoded here too, so that a decoded event is entirely valid. Errors are
+`ClientError`s with the codes `invalid_json`, `unknown_event`, `missing_field`, `invalid_payload` and `mode_mismatch`.
 
 Source: OpenBMB's documentation of the Realtime API of MiniCPM-o 4.5.
 """

@@ -74,7 +74,9 @@ def require_field(raw: Raw | UnsetType, param: str) -> bytes:
 
 
 def first_field(fields: Any, names: tuple[str, ...]) -> tuple[Any, str]:
-    """The value and name of the first field that is neither absent nor null; None with the first name if there is none."""
+    """
+    The value and name of the first field that is neither absent nor null; None with the first name if there is none.
+    """
     for name in names:
         value = getattr(fields, name, None)
         if value is not None and not isinstance(value, UnsetType) and not (isinstance(value, Raw) and bytes(value) == b"null"):

@@ -1,8 +1,8 @@
 """
 Audio and images of the MiniCPM-o protocol: base64 of float32 samples, and of files.
 
-Whatever is too large, no base64 or of the wrong format is refused here, before an engine sees it; sizes are checked before decoding.
-Inside the server audio is s16le.
+Whatever is too large, no base64 or of the wrong format is refused here, before an engine sees it; sizes are checked
+before decoding. Inside the server audio is s16le.
 """
 
 import struct

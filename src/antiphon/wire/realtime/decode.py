@@ -24,7 +24,8 @@ class EventReader(Generic[E]):
     Reads the events of one side; build it once.
 
     Args:
-        kind: the union of all events. If `Unknown` is in it, an event that doesn't fit its type is `Unknown` instead of an error.
+        kind: the union of all events. If `Unknown` is in it, an event that doesn't fit its type is `Unknown` instead of
+            an error.
     """
 
     def __init__(self, kind: Any) -> None:

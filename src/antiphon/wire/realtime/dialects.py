@@ -18,7 +18,8 @@ class Dialect(NamedTuple):
     Attributes:
         decode_client: decodes a client's frame; raises `ClientError`.
         encode_server: returns None if the dialect has no such event.
-        decode_server: decodes a server's frame; `Unknown` if it does not fit this version's types; raises `ClientError`.
+        decode_server: decodes a server's frame; `Unknown` if it does not fit this version's types; raises
+            `ClientError`.
     """
 
     name: DialectName

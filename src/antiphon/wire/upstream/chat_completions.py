@@ -1,8 +1,8 @@
 """
 Chat completions as servers stream them: only the fields that are used, all of them lenient.
 
-No two servers send the same chunk. What is null in one is absent in the next, and what one calls `reasoning` another calls
-`reasoning_content`. So no field is required, and those of several shapes stay untyped.
+No two servers send the same chunk. What is null in one is absent in the next, and what one calls `reasoning` another
+calls `reasoning_content`. So no field is required, and those of several shapes stay untyped.
 """
 
 from typing import Any

@@ -1,8 +1,9 @@
 """
 The protocol between a MiniCPM-o gateway and a worker, or the model's server behind one.
 
-Two implementations are in use, one in Python and one in C++ (`llama-omni-server`), which agree on the messages and not on their order.
-Audio is float32 in base64, little-endian: 16 kHz to the worker, 24 kHz from it. What comes is read leniently: versions differ.
+Two implementations are in use, one in Python and one in C++ (`llama-omni-server`), which agree on the messages and not
+on their order. Audio is float32 in base64, little-endian: 16 kHz to the worker, 24 kHz from it. What comes is read
+leniently: versions differ.
 """
 
 from typing import Any, Literal
@@ -139,7 +140,9 @@ class InputAppend(_MessagePart, tag_field="type", tag="input.append"):
 
 
 class SessionClose(_MessagePart, tag_field="type", tag="session.close"):
-    """End the session. For workers only: to the model's server it is a protocol error; that one is stopped over HTTP."""
+    """
+    End the session. For workers only: to the model's server it is a protocol error; that one is stopped over HTTP.
+    """
 
     reason: str = "user_stop"
 

@@ -1,8 +1,8 @@
 """
 The Responses API as servers stream it: only the fields that are used, all of them lenient.
 
-`wire.responses.events` has what OpenAI sends. Other servers leave out ids and indexes, add fields of their own, or send null for a text. So
-no field is required, and those of several shapes stay untyped.
+`wire.responses.events` has what OpenAI sends. Other servers leave out ids and indexes, add fields of their own, or send
+null for a text. So no field is required, and those of several shapes stay untyped.
 """
 
 from typing import Any
