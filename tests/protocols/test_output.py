@@ -3,6 +3,7 @@
 import itertools
 from typing import get_args
 
+import pytest
 from hypothesis import given, strategies as st
 
 from antiphon.engine_api import events
@@ -356,6 +357,14 @@ def test_what_is_said_aloud_is_told_in_order_with_the_words_before_their_sound(w
         step for step in steps if isinstance(step, AudioAppended) or (isinstance(step, TextAppended) and step.part.kind is OutputKind.AUDIO)
     ]
     assert [step.pcm if isinstance(step, AudioAppended) else step.text for step in heard] == [each for each in aloud if each]
+
+
+@pytest.mark.parametrize("event", [events.ToolArgumentsDelta(ID, "c2", "a"), events.ToolCallStarted(ID, "c2", "f")])
+def test_a_call_that_waits_for_another_can_not_go_on_after_its_end(event):
+    response = machine()
+    for word in (events.ToolCallStarted(ID, "c1", "f"), events.ToolCallStarted(ID, "c2", "f"), events.ToolCallDone(ID, "c2")):
+        response.apply(word)
+    assert response.apply(event)[-1].outcome == "failed"
 
 
 @given(st.lists(any_word, max_size=30))

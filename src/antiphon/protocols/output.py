@@ -288,9 +288,8 @@ class OutputMachine:
     # Tool calls
 
     def _handle_tool_call(self, event: ToolCallEvent) -> list[OutputStep]:
-        if event.call_id in self._waiting_calls:
-            self._waiting_calls[event.call_id].append(event)
-            return []
+        if (waiting := self._waiting_calls.get(event.call_id)) is not None:
+            return self._add_to_waiting_call(waiting, event)
         open_call = self._item.call if self._item is not None else None
         is_open_call = open_call is not None and open_call.call_id == event.call_id
         match event:
@@ -305,6 +304,14 @@ class OutputMachine:
                 return [*self._move_to(OutputKind.NONE), *self._flush_waiting_calls()] if is_open_call else []
             case _:
                 return self._fail_on_garbled_call(event)
+
+    def _add_to_waiting_call(self, waiting: list[ToolCallEvent], event: ToolCallEvent) -> list[OutputStep]:
+        """Keep an event of a call that is told after the open one; it may no more go on after its end than any other."""
+        is_done = isinstance(waiting[-1], events.ToolCallDone)
+        if not isinstance(event, events.ToolCallDone) and (is_done or isinstance(event, events.ToolCallStarted)):
+            return self._fail_on_garbled_call(event)
+        waiting.append(event)
+        return []
 
     def _append_arguments(self, text: str) -> list[OutputStep]:
         if not text or self._item is None:
