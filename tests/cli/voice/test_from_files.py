@@ -41,7 +41,7 @@ async def said(client, model, pcm):
 
 
 async def test_a_recording_in_which_nobody_speaks_is_said_to_be_one(client):
-    with pytest.raises(UpstreamError, match=r"The server heard nobody speak in a\.wav\."):
+    with pytest.raises(UpstreamError, match=r"The server detected no speech in a\.wav\."):
         await said(client, "usual", bytes(9_600))
 
 

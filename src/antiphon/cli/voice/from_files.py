@@ -178,7 +178,7 @@ class RecordingsConversation(PacedConversation[RealtimeEvent]):
     def _no_speech_message(self) -> str:
         if self._transcript.is_speaking:
             return f"The server still hears someone speak after the end of {self._transcript.source}."
-        return f"The server heard nobody speak in {self._transcript.source}."
+        return f"The server detected no speech in {self._transcript.source}."
 
     async def _receive_more(self) -> None:
         turn = self._transcript.turns[-1]

@@ -151,7 +151,7 @@ class Coordinator(Protocol):
         """Forget a worker; conversations with it go on, or fail as its engine says. Returns whether it was known."""
 
     def drain(self, worker_id: str) -> bool:
-        """Lease a worker to nobody new, and tell it so; returns whether it is known."""
+        """Assign no more conversations to a worker, and tell it so; returns whether it is known."""
 
     def resume(self, worker_id: str) -> bool:
         """Lease a drained worker again, and tell it so; returns whether it is known."""

@@ -121,7 +121,7 @@ TAGS = {
     "Audio": "Recordings written down, and texts read aloud.",
     "Sessions": "Recordings of sessions, for those whose sessions they were.",
     "MiniCPM-o": "What the pages and clients of MiniCPM-o ask for before they open a session: presets, and voices to speak with.",
-    "Queue": "Who waits for models of which there are few, and what has places with them.",
+    "Queue": "Clients that wait for a worker, and the workers.",
     "Models": "The models that can be asked.",
     "Server": "What the server is, how it is, and what it can do.",
 }
@@ -473,7 +473,7 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
         "Have a ticket wait no longer",
         queue.TicketCancelled,
         errors=TICKET_NOT_FOUND | {409: "The ticket has its place already."},
-        description="Whoever waits with it is told `worker_busy`.",
+        description="Its client gets `worker_busy`.",
     ),
     ("GET", "/api/config/eta"): Operation("getEtaConfig", "Queue", "What estimates are made from", queue.EtaConfig),
     ("GET", "/workers"): Operation("listWorkers", "Queue", "List the workers", queue.WorkerList),
