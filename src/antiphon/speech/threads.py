@@ -5,7 +5,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from antiphon.errors import ApiError, ServerError
+from antiphon.errors import ServerError, overloaded_error
 
 T = TypeVar("T")
 
@@ -49,13 +49,7 @@ class BoundedThreadPool:
         if not self._is_open:
             raise ServerError("This speech component has been stopped.")
         if self.is_busy:
-            raise ApiError(
-                "The server has too much audio to process at the moment. Please try again later.",
-                status=503,
-                type="service_unavailable_error",
-                code="server_is_overloaded",
-                retry_after_s=1.0,
-            )
+            raise overloaded_error("The server has too much audio to process at the moment. Please try again later.")
         future = self._pool.submit(work)
         self._stop_callbacks[future] = stop
         try:

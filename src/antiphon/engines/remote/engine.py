@@ -21,7 +21,7 @@ from antiphon.engine_api.capabilities import Capabilities
 from antiphon.engine_api.engine import BuildContext, Deliver, EngineConversation, EngineOverrun
 from antiphon.engine_api.options import ConversationSettings
 from antiphon.engines.remote.link import LinkEndpoint
-from antiphon.errors import ApiError, ClientError, ServerError, UpstreamError, quote_list
+from antiphon.errors import ApiError, ClientError, ServerError, UpstreamError, overloaded_error, quote_list
 from antiphon.subprocesses import resolve
 from antiphon.wire.internal.worker_link import (
     ChildNotice,
@@ -402,7 +402,7 @@ async def _wait_through_cancellation(future: "asyncio.Future[None]", timeout_s: 
 
 def unavailable_error(message: str, retry_after_s: float = 2) -> ApiError:
     """No worker is available now; one may be soon."""
-    return ServerError(message, status=503, type="service_unavailable_error", code="server_is_overloaded", retry_after_s=retry_after_s)
+    return overloaded_error(message, retry_after_s=retry_after_s)
 
 
 def _worker_gone_error() -> ApiError:

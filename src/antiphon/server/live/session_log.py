@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
-from antiphon.errors import shorten
+from antiphon.errors import overloaded_error, shorten
 from antiphon.protocols.realtime.settings import RealtimeSessionConfig
 from antiphon.runtime.access.keys import Caller
 from antiphon.runtime.core.session_metrics import MinicpmoSessionMetrics, RealtimeSessionMetrics
@@ -14,7 +14,6 @@ from antiphon.runtime.recording.recorder import RecordingTap
 from antiphon.runtime.registry import ServedModel
 from antiphon.runtime.service import Service
 from antiphon.server.transport import logs
-from antiphon.server.transport.limits import overloaded_error
 from antiphon.wire.codec.types import Tagged, encode
 from antiphon.wire.minicpmo.client_events import Mode
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from antiphon.config.settings import ServerSettings
-from antiphon.errors import ApiError, ClientError, ServerError
+from antiphon.errors import ApiError, ClientError, overloaded_error
 from antiphon.runtime.core.metrics import Metrics
 
 BODY_LIMIT_BYTES = 32 << 20
@@ -135,11 +135,6 @@ def raise_file_limit(connections: int) -> int:
         soft = file_count if hard == resource.RLIM_INFINITY else min(file_count, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     return connections if soft == resource.RLIM_INFINITY else min(connections, max(1, soft - RESERVED_FILES))
-
-
-def overloaded_error(message: str) -> ServerError:
-    """The server has no room for more of something; trying again soon may help."""
-    return ServerError(message, status=503, type="service_unavailable_error", code="server_is_overloaded", retry_after_s=1)
 
 
 def body_too_large(limit_bytes: int = BODY_LIMIT_BYTES) -> ClientError:

@@ -19,7 +19,7 @@ from aioice.candidate import candidate_foundation, candidate_priority
 from aioice.ice import StunProtocol, get_host_addresses
 
 from antiphon.config.load import Config
-from antiphon.server.transport.limits import overloaded_error
+from antiphon.errors import overloaded_error
 
 RECEIVE_BUFFER_BYTES = 256 << 10
 DISCARD_PORT = 9

@@ -18,7 +18,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from antiphon.audio import SAMPLE_BYTES
-from antiphon.errors import ServerError, invalid_value
+from antiphon.errors import ServerError, invalid_value, overloaded_error
 from antiphon.speech.base import AudioChunk
 from antiphon.speech.text.clauses import split_sentences
 from antiphon.speech.tts.link import (
@@ -243,7 +243,7 @@ class VoiceProcess:
         try:
             for text in texts:
                 if child.pending_count >= self._limits.max_pending:
-                    raise _overloaded_error()
+                    raise overloaded_error("The voice is overloaded. Please try again later.")
                 id = next(self._ids)
                 in_flight.append((id, child.submit(Synthesize(id, text, voice, speed, ahead=bool(in_flight)))))
                 if len(in_flight) == MAX_IN_FLIGHT:
@@ -272,16 +272,6 @@ async def _next_result(pending: "deque[tuple[int, asyncio.Future[SynthesisDone]]
 def _process_died_error() -> ServerError:
     return ServerError(
         "The voice broke off. Please try again.", status=503, type="service_unavailable_error", code="server_error", retry_after_s=1
-    )
-
-
-def _overloaded_error() -> ServerError:
-    return ServerError(
-        "The voice is overloaded. Please try again later.",
-        status=503,
-        type="service_unavailable_error",
-        code="server_is_overloaded",
-        retry_after_s=1,
     )
 
 
