@@ -6,13 +6,11 @@ Responses are not requested: the engine decides when to speak. A response is wha
 `listen` event whose `end_of_turn` is true.
 """
 
-from collections.abc import Callable
-from typing import Any
-
 from msgspec import UNSET
 
 from antiphon.engine_api import commands, events as engine_events
 from antiphon.engine_api.options import Voice
+from antiphon.protocols.dispatch import HandlerTable, on, table
 from antiphon.protocols.minicpmo.config import MinicpmoSessionConfig
 from antiphon.protocols.minicpmo.outbox import MinicpmoOutbox
 from antiphon.protocols.session import NewId
@@ -134,7 +132,7 @@ class MinicpmoDuplex:
         self._outbox.add_metrics({"failure": {"code": event.code, "message": event.message}})
         self._finish(event.id)
 
-    def _finish(self, id: str, **fields: Any) -> None:
+    def _finish(self, id: str, **fields: object) -> None:
         self._outbox.token_totals.finish(id)
         response_id = self._open_responses.pop(id, None)
         if response_id is not None:
@@ -149,21 +147,21 @@ class MinicpmoDuplex:
             self._next_response_id = self._new_id("resp")
         return response_id
 
-    def _send_delta(self, kind: str, response_id: str, **fields: Any) -> None:
+    def _send_delta(self, kind: str, response_id: str, **fields: object) -> None:
         self._has_just_ended = False
         self._outbox.send_delta(kind, response_id, self._input_id, **fields)
 
 
-_EVENT_HANDLERS: dict[type, Callable[[MinicpmoDuplex, Any], None]] = {
-    engine_events.TextDelta: MinicpmoDuplex._on_text,
-    engine_events.AudioTranscriptDelta: MinicpmoDuplex._on_text,
-    engine_events.RefusalDelta: MinicpmoDuplex._on_text,
-    engine_events.AudioDelta: MinicpmoDuplex._on_audio,
-    engine_events.Listening: MinicpmoDuplex._on_listening,
-    engine_events.ResponseEnded: MinicpmoDuplex._on_ended,
-    engine_events.ResponseFailed: MinicpmoDuplex._on_failed,
-    engine_events.Usage: lambda duplex, event: duplex._outbox.token_totals.update(event),
-    engine_events.EngineMetrics: lambda duplex, event: duplex._outbox.add_metrics(event.metrics),
-    engine_events.EngineError: lambda duplex, event: duplex._outbox.add_note(event.message),
-}
+_EVENT_HANDLERS: HandlerTable[MinicpmoDuplex, None] = table(
+    on(engine_events.TextDelta, MinicpmoDuplex._on_text),
+    on(engine_events.AudioTranscriptDelta, MinicpmoDuplex._on_text),
+    on(engine_events.RefusalDelta, MinicpmoDuplex._on_text),
+    on(engine_events.AudioDelta, MinicpmoDuplex._on_audio),
+    on(engine_events.Listening, MinicpmoDuplex._on_listening),
+    on(engine_events.ResponseEnded, MinicpmoDuplex._on_ended),
+    on(engine_events.ResponseFailed, MinicpmoDuplex._on_failed),
+    on(engine_events.Usage, lambda duplex, event: duplex._outbox.token_totals.update(event)),
+    on(engine_events.EngineMetrics, lambda duplex, event: duplex._outbox.add_metrics(event.metrics)),
+    on(engine_events.EngineError, lambda duplex, event: duplex._outbox.add_note(event.message)),
+)
 """What each engine event does; this protocol has no form for the others."""

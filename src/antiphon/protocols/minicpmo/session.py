@@ -9,20 +9,21 @@ Source: OpenBMB's documentation of the Realtime API of MiniCPM-o 4.5, and what i
 """
 
 import re
-from collections.abc import Callable
 from enum import Enum
 from operator import itemgetter
-from typing import Any
+from typing import TypeAlias
 
 from msgspec import UNSET, Struct
 
 from antiphon.engine_api import events as engine_events
 from antiphon.errors import ApiError, ClientError, ServerError, UpstreamError, unsupported_value
+from antiphon.protocols.dispatch import on, table
 from antiphon.protocols.minicpmo.chat import MinicpmoChat
 from antiphon.protocols.minicpmo.config import MinicpmoSessionConfig as MinicpmoSessionConfig
 from antiphon.protocols.minicpmo.duplex import MinicpmoDuplex, start_duplex_command
 from antiphon.protocols.minicpmo.outbox import MinicpmoOutbox
 from antiphon.protocols.session import Close, Effect, Event, FromClient, FromEngine, Hangup, NewId, Shutdown, Tick, WakeAt
+from antiphon.wire.codec.types import JsonDict
 from antiphon.wire.minicpmo import server_events as events
 from antiphon.wire.minicpmo.client_events import ChatAppend, DuplexAppend, SessionClose, SessionInit
 
@@ -88,8 +89,11 @@ class MinicpmoState(Enum):
     CLOSED = "closed"
 
 
-_Deferrable = SessionInit | DuplexAppend | ChatAppend
-_FromClient = _Deferrable | SessionClose | MinicpmoSessionConfig | UnreadableMinicpmoEvent | ConnectionResumed | ClientThrottled
+_Deferrable: TypeAlias = SessionInit | DuplexAppend | ChatAppend
+MinicpmoMessage: TypeAlias = (
+    _Deferrable | SessionClose | MinicpmoSessionConfig | UnreadableMinicpmoEvent | ConnectionResumed | ClientThrottled
+)
+"""What the client of a session, or its connection, can send it."""
 
 
 class MinicpmoSession:
@@ -117,7 +121,7 @@ class MinicpmoSession:
         self._wakes_at: float | None = None
         self._has_warned = False
 
-    def handle(self, event: Event) -> list[Effect]:
+    def handle(self, event: Event[MinicpmoMessage]) -> list[Effect[events.ServerEvent]]:
         if self.state is MinicpmoState.CLOSED:
             return []
         self._outbox.at = event.at
@@ -131,7 +135,7 @@ class MinicpmoSession:
         self._schedule_wake()
         return self._outbox.drain()
 
-    def _handle_control_event(self, event: Event) -> None:
+    def _handle_control_event(self, event: Event[MinicpmoMessage]) -> None:
         match event:
             case Tick(at):
                 self._wake(at)
@@ -142,7 +146,7 @@ class MinicpmoSession:
             case _:
                 pass
 
-    def _handle_client_event(self, message: _FromClient) -> None:
+    def _handle_client_event(self, message: MinicpmoMessage) -> None:
         handler = _ANY_STATE_HANDLERS.get(type(message)) or _CLIENT_HANDLERS[self.state].get(type(message))
         if handler is None:
             return
@@ -245,7 +249,7 @@ class MinicpmoSession:
     def _on_ready(self, event: engine_events.DuplexStarted) -> None:
         self._create_session(event.metrics)
 
-    def _create_session(self, metrics: dict[str, Any]) -> None:
+    def _create_session(self, metrics: JsonDict) -> None:
         out, config = self._outbox, self._config
         self.state = MinicpmoState.LIVE
         self._idle_since = out.at
@@ -366,56 +370,56 @@ def _size_bytes(message: _Deferrable) -> int:
 
 # The handlers of each event, by the state of the session
 
-_ANY_STATE_HANDLERS: dict[type, Callable[[MinicpmoSession, Any], None]] = {
-    MinicpmoSessionConfig: MinicpmoSession._open,
-    UnreadableMinicpmoEvent: MinicpmoSession._reject_event,
-    ConnectionResumed: MinicpmoSession._on_connection_resumed,
-    ClientThrottled: MinicpmoSession._on_client_throttled,
-}
+_ANY_STATE_HANDLERS = table(
+    on(MinicpmoSessionConfig, MinicpmoSession._open),
+    on(UnreadableMinicpmoEvent, MinicpmoSession._reject_event),
+    on(ConnectionResumed, MinicpmoSession._on_connection_resumed),
+    on(ClientThrottled, MinicpmoSession._on_client_throttled),
+)
 
-_CLIENT_HANDLERS: dict[MinicpmoState, dict[type, Callable[[MinicpmoSession, Any], None]]] = {
-    MinicpmoState.WAITING: {
-        SessionInit: MinicpmoSession._defer_event,
-        DuplexAppend: MinicpmoSession._defer_event,
-        ChatAppend: MinicpmoSession._defer_event,
-        SessionClose: MinicpmoSession._close_for_client,
-    },
-    MinicpmoState.ASSIGNED: {
-        SessionInit: MinicpmoSession._begin,
-        DuplexAppend: MinicpmoSession._begin_with_defaults,
-        ChatAppend: MinicpmoSession._begin_with_defaults,
-        SessionClose: MinicpmoSession._close_for_client,
-    },
-    MinicpmoState.PREPARING: {
-        SessionInit: MinicpmoSession._reject_second_init,
-        DuplexAppend: MinicpmoSession._defer_event,
-        ChatAppend: MinicpmoSession._defer_event,
-        SessionClose: MinicpmoSession._close_for_client,
-    },
-    MinicpmoState.LIVE: {
-        SessionInit: MinicpmoSession._reject_second_init,
-        DuplexAppend: MinicpmoSession._append,
-        ChatAppend: MinicpmoSession._append,
-        SessionClose: MinicpmoSession._close_for_client,
-    },
+_CLIENT_HANDLERS = {
+    MinicpmoState.WAITING: table(
+        on(SessionInit, MinicpmoSession._defer_event),
+        on(DuplexAppend, MinicpmoSession._defer_event),
+        on(ChatAppend, MinicpmoSession._defer_event),
+        on(SessionClose, MinicpmoSession._close_for_client),
+    ),
+    MinicpmoState.ASSIGNED: table(
+        on(SessionInit, MinicpmoSession._begin),
+        on(DuplexAppend, MinicpmoSession._begin_with_defaults),
+        on(ChatAppend, MinicpmoSession._begin_with_defaults),
+        on(SessionClose, MinicpmoSession._close_for_client),
+    ),
+    MinicpmoState.PREPARING: table(
+        on(SessionInit, MinicpmoSession._reject_second_init),
+        on(DuplexAppend, MinicpmoSession._defer_event),
+        on(ChatAppend, MinicpmoSession._defer_event),
+        on(SessionClose, MinicpmoSession._close_for_client),
+    ),
+    MinicpmoState.LIVE: table(
+        on(SessionInit, MinicpmoSession._reject_second_init),
+        on(DuplexAppend, MinicpmoSession._append),
+        on(ChatAppend, MinicpmoSession._append),
+        on(SessionClose, MinicpmoSession._close_for_client),
+    ),
     MinicpmoState.CLOSED: {},
 }
 """Client events."""
 
-_ENGINE_HANDLERS: dict[MinicpmoState, dict[type, Callable[[MinicpmoSession, Any], None]]] = {
-    MinicpmoState.WAITING: {
-        engine_events.QueueUpdate: MinicpmoSession._on_queue_update,
-        engine_events.WorkerAssigned: MinicpmoSession._on_worker_assigned,
-        engine_events.EngineLost: MinicpmoSession._on_engine_lost,
-    },
-    MinicpmoState.ASSIGNED: {engine_events.EngineLost: MinicpmoSession._on_engine_lost},
-    MinicpmoState.PREPARING: {
-        engine_events.DuplexStarted: MinicpmoSession._on_ready,
-        engine_events.ResponseFailed: MinicpmoSession._on_start_failed,
-        engine_events.EngineError: MinicpmoSession._on_start_failed,
-        engine_events.EngineLost: MinicpmoSession._on_engine_lost,
-    },
-    MinicpmoState.LIVE: {engine_events.EngineLost: MinicpmoSession._on_engine_lost},
+_ENGINE_HANDLERS = {
+    MinicpmoState.WAITING: table(
+        on(engine_events.QueueUpdate, MinicpmoSession._on_queue_update),
+        on(engine_events.WorkerAssigned, MinicpmoSession._on_worker_assigned),
+        on(engine_events.EngineLost, MinicpmoSession._on_engine_lost),
+    ),
+    MinicpmoState.ASSIGNED: table(on(engine_events.EngineLost, MinicpmoSession._on_engine_lost)),
+    MinicpmoState.PREPARING: table(
+        on(engine_events.DuplexStarted, MinicpmoSession._on_ready),
+        on(engine_events.ResponseFailed, MinicpmoSession._on_start_failed),
+        on(engine_events.EngineError, MinicpmoSession._on_start_failed),
+        on(engine_events.EngineLost, MinicpmoSession._on_engine_lost),
+    ),
+    MinicpmoState.LIVE: table(on(engine_events.EngineLost, MinicpmoSession._on_engine_lost)),
     MinicpmoState.CLOSED: {},
 }
 """Engine events about the session; the tables of `chat` and `duplex` handle those of responses."""

@@ -4,14 +4,12 @@ The input audio of a Realtime session: the buffer, the turns, their items and th
 The engine says where turns start and end; here every turn becomes one item, and no audio is in two items.
 """
 
-from collections.abc import Callable
-from typing import Any
-
 from msgspec import UNSET
 
 from antiphon.audio import size_bytes
 from antiphon.engine_api import commands, events as engine_events
 from antiphon.errors import ClientError
+from antiphon.protocols.dispatch import on, table
 from antiphon.protocols.outbox import Outbox
 from antiphon.protocols.realtime.conversation import ConversationEntry, ConversationItems, ItemAudio
 from antiphon.protocols.realtime.input_buffer import PCM_CODEC, InputBuffer
@@ -56,7 +54,12 @@ class InputAudioStream:
     """
 
     def __init__(
-        self, config: RealtimeSessionConfig, session: AnySession, outbox: Outbox, new_id: NewId, conversation: ConversationItems
+        self,
+        config: RealtimeSessionConfig,
+        session: AnySession,
+        outbox: Outbox[events.ServerEvent],
+        new_id: NewId,
+        conversation: ConversationItems,
     ) -> None:
         self.buffer = InputBuffer(PCM_CODEC)
         self.turn = SpeechTurn()
@@ -199,7 +202,7 @@ class InputAudioStream:
         if entry is not None and isinstance(event, engine_events.InputTranscriptDone):
             _set_transcript(entry, event.transcript)
         if audio_input(session).transcription:
-            _TRANSCRIPT_SENDERS[type(event)](self._outbox, {"item_id": item_id, "content_index": 0}, event)
+            _TRANSCRIPT_SENDERS[type(event)](self, event, item_id)
 
     # From turns to items
 
@@ -237,7 +240,31 @@ class InputAudioStream:
             code="unsupported_parameter",
             type="invalid_request_error",
         )
-        _send_transcript_failed(self._outbox, {"item_id": item_id, "content_index": 0}, failure)
+        self._send_transcript_failed(failure, item_id)
+
+    # Transcript events for the client
+
+    def _send_transcript_delta(self, event: engine_events.InputTranscriptDelta, item_id: str) -> None:
+        self._outbox.send(
+            events.InputAudioTranscriptionDelta, item_id=item_id, content_index=0, delta=event.text, logprobs=_wire_logprobs(event.logprobs)
+        )
+
+    def _send_transcript_segment(self, event: engine_events.InputTranscriptSegment, item_id: str) -> None:
+        fields = {"text": event.text, "id": f"seg_{item_id}_{event.start_s:.3f}", "speaker": event.speaker}
+        self._outbox.send(
+            events.InputAudioTranscriptionSegment, item_id=item_id, content_index=0, **fields, start=event.start_s, end=event.end_s
+        )
+
+    def _send_transcript_done(self, event: engine_events.InputTranscriptDone, item_id: str) -> None:
+        usage = events.DurationUsage(seconds=event.seconds) if event.seconds is not None else _token_usage(event)
+        languages = [events.Language(code=code) for code in event.languages] if event.languages else UNSET
+        fields = {"transcript": event.transcript, "usage": usage, "languages": languages, "logprobs": _wire_logprobs(event.logprobs)}
+        self._outbox.send(events.InputAudioTranscriptionCompleted, item_id=item_id, content_index=0, **fields)
+
+    def _send_transcript_failed(self, event: engine_events.InputTranscriptFailed, item_id: str) -> None:
+        type = "transcription_error" if event.type == "server_error" else event.type
+        error = events.TranscriptionError(type=type, code=event.code or UNSET, message=event.message)  # clients reject a null code
+        self._outbox.send(events.InputAudioTranscriptionFailed, item_id=item_id, content_index=0, error=error)
 
 
 def audio_unsupported(model: str) -> ClientError:
@@ -269,22 +296,6 @@ def _wire_logprobs(logprobs: tuple[engine_events.TokenLogprob, ...]) -> Opt[list
     ]
 
 
-def _send_transcript_delta(outbox: Outbox, position: dict[str, Any], event: engine_events.InputTranscriptDelta) -> None:
-    outbox.send(events.InputAudioTranscriptionDelta, **position, delta=event.text, logprobs=_wire_logprobs(event.logprobs))
-
-
-def _send_transcript_segment(outbox: Outbox, position: dict[str, Any], event: engine_events.InputTranscriptSegment) -> None:
-    fields = {"text": event.text, "id": f"seg_{position['item_id']}_{event.start_s:.3f}", "speaker": event.speaker}
-    outbox.send(events.InputAudioTranscriptionSegment, **position, **fields, start=event.start_s, end=event.end_s)
-
-
-def _send_transcript_done(outbox: Outbox, position: dict[str, Any], event: engine_events.InputTranscriptDone) -> None:
-    usage = events.DurationUsage(seconds=event.seconds) if event.seconds is not None else _token_usage(event)
-    languages = [events.Language(code=code) for code in event.languages] if event.languages else UNSET
-    fields = {"transcript": event.transcript, "usage": usage, "languages": languages, "logprobs": _wire_logprobs(event.logprobs)}
-    outbox.send(events.InputAudioTranscriptionCompleted, **position, **fields)
-
-
 def _token_usage(event: engine_events.InputTranscriptDone) -> events.TokensUsage:
     return events.TokensUsage(
         total_tokens=event.input_tokens + event.output_tokens,
@@ -296,15 +307,9 @@ def _token_usage(event: engine_events.InputTranscriptDone) -> events.TokensUsage
     )
 
 
-def _send_transcript_failed(outbox: Outbox, position: dict[str, Any], event: engine_events.InputTranscriptFailed) -> None:
-    type = "transcription_error" if event.type == "server_error" else event.type
-    error = events.TranscriptionError(type=type, code=event.code or UNSET, message=event.message)  # clients reject a null code
-    outbox.send(events.InputAudioTranscriptionFailed, **position, error=error)
-
-
-_TRANSCRIPT_SENDERS: dict[type, Callable[[Outbox, dict[str, Any], Any], None]] = {
-    engine_events.InputTranscriptDelta: _send_transcript_delta,
-    engine_events.InputTranscriptSegment: _send_transcript_segment,
-    engine_events.InputTranscriptDone: _send_transcript_done,
-    engine_events.InputTranscriptFailed: _send_transcript_failed,
-}
+_TRANSCRIPT_SENDERS = table(
+    on(engine_events.InputTranscriptDelta, InputAudioStream._send_transcript_delta),
+    on(engine_events.InputTranscriptSegment, InputAudioStream._send_transcript_segment),
+    on(engine_events.InputTranscriptDone, InputAudioStream._send_transcript_done),
+    on(engine_events.InputTranscriptFailed, InputAudioStream._send_transcript_failed),
+)

@@ -44,7 +44,9 @@ from antiphon.wire.realtime.session import Format
 class ItemCommands:
     """The client events that change or show items of the conversation."""
 
-    def __init__(self, config: RealtimeSessionConfig, outbox: Outbox, new_id: NewId, conversation: ConversationItems) -> None:
+    def __init__(
+        self, config: RealtimeSessionConfig, outbox: Outbox[events.ServerEvent], new_id: NewId, conversation: ConversationItems
+    ) -> None:
         self._config = config
         self._outbox = outbox
         self._new_id = new_id

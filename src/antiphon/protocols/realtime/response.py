@@ -3,7 +3,7 @@ One response of a Realtime session: its events, from `response.created` to `resp
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 from msgspec import UNSET
@@ -11,6 +11,7 @@ from msgspec import UNSET
 from antiphon.audio import duration_ms, encode_alaw, encode_ulaw, size_bytes
 from antiphon.engine_api import commands, events as engine_events
 from antiphon.protocols import output as steps, output_table
+from antiphon.protocols.dispatch import convert, on, table
 from antiphon.protocols.outbox import Outbox
 from antiphon.protocols.output_table import OutputKind
 from antiphon.protocols.realtime.conversation import ConversationEntry, ConversationItems, ItemAudio, text_token_counts
@@ -72,7 +73,7 @@ class RealtimeResponse:
     def __init__(
         self,
         plan: ResponsePlan,
-        outbox: Outbox,
+        outbox: Outbox[events.ServerEvent],
         new_id: NewId,
         conversation: ConversationItems | None,
         output_buffer: OutputBuffer | None = None,
@@ -91,7 +92,7 @@ class RealtimeResponse:
         self._rate_hz = codec_of(plan.format).rate_hz
         self._encode = AUDIO_ENCODERS[getattr(plan.format, "type", "audio/pcm")]
         self._max_delta_bytes = size_bytes(MAX_DELTA_MS, self._rate_hz)
-        self._position: dict[str, Any] = {}
+        self._position: dict[str, object] = {}
         self._sent_bytes = 0
         self._deferred_step: steps.OutputStep | None = None
 
@@ -182,7 +183,7 @@ class RealtimeResponse:
 
     def _on_text_appended(self, step: steps.TextAppended, _at: float) -> None:
         index = step.part.index
-        kind: type[events.PartEvent] = events.ResponseOutputTextDelta
+        kind: type[events.ResponseOutputTextDelta | events.ResponseOutputAudioTranscriptDelta] = events.ResponseOutputTextDelta
         if step.part.kind is OutputKind.AUDIO:
             kind = events.ResponseOutputAudioTranscriptDelta
             recording = self._entry.audio_by_part[index]
@@ -197,7 +198,7 @@ class RealtimeResponse:
         length_ms = duration_ms(len(step.pcm), self._rate_hz)
         self.audio_ms += length_ms
         buffer = self._output_buffer
-        if buffer is not None and not buffer.append_audio(self.plan.id, self._position["item_id"], step.part.index, length_ms, at):
+        if buffer is not None and not buffer.append_audio(self.plan.id, step.item.id, step.part.index, length_ms, at):
             return
         for pcm in _chunks(step.pcm, self._max_delta_bytes):
             self._outbox.send(events.ResponseOutputAudioDelta, **self._position, content_index=step.part.index, delta=self._encode(pcm))
@@ -214,7 +215,7 @@ class RealtimeResponse:
         part: AudioContent | TextContent
         if step.part.kind is OutputKind.AUDIO:
             if self._output_buffer is not None:
-                self._output_buffer.close_part(self._position["item_id"], step.part.index, at)
+                self._output_buffer.close_part(step.item.id, step.part.index, at)
             self._outbox.send(events.ResponseOutputAudioDone, **position)
             self._outbox.send(events.ResponseOutputAudioTranscriptDone, **position, transcript=text)
             part = AudioContent(transcript=text)
@@ -328,20 +329,29 @@ def _usage(usage: engine_events.Usage | None) -> Usage | None:
     )
 
 
-_STEP_HANDLERS: dict[type, Callable[[RealtimeResponse, Any, float], None]] = {
-    steps.ItemAdded: RealtimeResponse._on_item_added,
-    steps.PartAdded: RealtimeResponse._on_part_added,
-    steps.TextAppended: RealtimeResponse._on_text_appended,
-    steps.AudioAppended: RealtimeResponse._on_audio_appended,
-    steps.ArgumentsAppended: RealtimeResponse._on_arguments_appended,
-    steps.PartDone: RealtimeResponse._on_part_done,
-    steps.ItemDone: RealtimeResponse._on_item_done,
-}
+_STEP_HANDLERS = table(
+    on(steps.ItemAdded, RealtimeResponse._on_item_added),
+    on(steps.PartAdded, RealtimeResponse._on_part_added),
+    on(steps.TextAppended, RealtimeResponse._on_text_appended),
+    on(steps.AudioAppended, RealtimeResponse._on_audio_appended),
+    on(steps.ArgumentsAppended, RealtimeResponse._on_arguments_appended),
+    on(steps.PartDone, RealtimeResponse._on_part_done),
+    on(steps.ItemDone, RealtimeResponse._on_item_done),
+)
 
-_EVENT_SUBSTITUTES: dict[type, Callable[[Any], engine_events.EngineEvent]] = {
-    engine_events.RefusalDelta: lambda event: engine_events.TextDelta(event.id, event.text),
-    engine_events.ItemBoundary: lambda event: engine_events.ItemBoundary(event.id),
-}
+
+def _refusal_as_text(event: engine_events.RefusalDelta) -> engine_events.EngineEvent:
+    return engine_events.TextDelta(event.id, event.text)
+
+
+def _boundary_without_id(event: engine_events.ItemBoundary) -> engine_events.EngineEvent:
+    return engine_events.ItemBoundary(event.id)
+
+
+_EVENT_SUBSTITUTES = table(
+    convert(engine_events.RefusalDelta, _refusal_as_text),
+    convert(engine_events.ItemBoundary, _boundary_without_id),
+)
 """
 A refusal has no form of its own here, so it is text; an engine's item ids are dropped, as they may not be new in the
 conversation.

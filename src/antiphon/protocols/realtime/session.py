@@ -8,14 +8,15 @@ availability (GA); the beta is translated in `wire.realtime.beta_events`.
 Source: OpenAI's Realtime API reference and guide, and captures of what its server does.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
+from typing import TypeAlias
 
 from msgspec import UNSET, Struct, structs
 
 from antiphon.engine_api import commands, events as engine_events, history as engine_history
 from antiphon.errors import ApiError, ClientError, ServerError
+from antiphon.protocols.dispatch import HandlerTable, on, table
 from antiphon.protocols.outbox import Outbox
 from antiphon.protocols.realtime.conversation import ConversationEntry, ConversationItems
 from antiphon.protocols.realtime.input_audio import InputAudioStream, InputTranscriptEvent
@@ -52,6 +53,10 @@ class UnreadableRealtimeEvent(Struct, frozen=True):
     event_id: str | None = None
 
 
+RealtimeMessage: TypeAlias = client.ClientEvent | RealtimeSessionConfig | UnreadableRealtimeEvent
+"""What the client of a session can send it."""
+
+
 class RealtimeSession:
     """
     The machine of one session. The first `FromClient` carries its `RealtimeSessionConfig`, which starts it.
@@ -64,7 +69,7 @@ class RealtimeSession:
         self.end_reason: str | None = None
         self._config = config
         self._new_id = new_id
-        self._outbox = Outbox(lambda: {"event_id": new_id("event")})
+        self._outbox: Outbox[events.ServerEvent] = Outbox(lambda: {"event_id": new_id("event")})
         self._conversation = ConversationItems()
         self._item_commands = ItemCommands(config, self._outbox, new_id, self._conversation)
         self._session: AnySession
@@ -83,7 +88,7 @@ class RealtimeSession:
         self._listed_servers: set[str] = set()
         self._next_response_id: str | None = None
 
-    def handle(self, event: Event) -> list[Effect]:
+    def handle(self, event: Event[RealtimeMessage]) -> list[Effect[events.ServerEvent]]:
         if self.end_reason is not None:
             return []
         self._now = event.at
@@ -100,7 +105,7 @@ class RealtimeSession:
         self._schedule_wake()
         return self._outbox.drain()
 
-    def _handle_control_event(self, event: Event) -> None:
+    def _handle_control_event(self, event: Event[RealtimeMessage]) -> None:
         match event:
             case Tick(at):
                 self._wake(at)
@@ -114,7 +119,7 @@ class RealtimeSession:
 
     # Client events and errors
 
-    def _handle_client_event(self, message: client.ClientEvent | RealtimeSessionConfig | UnreadableRealtimeEvent) -> None:
+    def _handle_client_event(self, message: RealtimeMessage) -> None:
         try:
             _CLIENT_HANDLERS[type(message)](self, message)
         except ApiError as error:
@@ -451,30 +456,30 @@ def _session_expired_error(max_duration_s: float) -> ApiError:
     return ClientError(f"Your session hit the maximum duration of {minutes}.", code="session_expired")
 
 
-_CLIENT_HANDLERS: dict[type, Callable[[RealtimeSession, Any], None]] = {
-    RealtimeSessionConfig: RealtimeSession._begin,
-    UnreadableRealtimeEvent: lambda session, event: session._send_error(event.error, event.event_id),
-    client.SessionUpdate: RealtimeSession._update_session,
-    client.InputAudioBufferAppend: RealtimeSession._append_audio,
-    client.InputAudioBufferCommit: RealtimeSession._commit_audio,
-    client.InputAudioBufferClear: RealtimeSession._clear_audio,
-    client.OutputAudioBufferClear: RealtimeSession._clear_output,
-    client.ConversationItemCreate: RealtimeSession._create_item,
-    client.ConversationItemRetrieve: RealtimeSession._retrieve_item,
-    client.ConversationItemTruncate: RealtimeSession._truncate_item,
-    client.ConversationItemDelete: RealtimeSession._delete_item,
-    client.ResponseCreate: RealtimeSession._create_response,
-    client.ResponseCancel: RealtimeSession._cancel_response,
-}
+_CLIENT_HANDLERS: HandlerTable[RealtimeSession, None] = table(
+    on(RealtimeSessionConfig, RealtimeSession._begin),
+    on(UnreadableRealtimeEvent, lambda session, event: session._send_error(event.error, event.event_id)),
+    on(client.SessionUpdate, RealtimeSession._update_session),
+    on(client.InputAudioBufferAppend, RealtimeSession._append_audio),
+    on(client.InputAudioBufferCommit, RealtimeSession._commit_audio),
+    on(client.InputAudioBufferClear, RealtimeSession._clear_audio),
+    on(client.OutputAudioBufferClear, RealtimeSession._clear_output),
+    on(client.ConversationItemCreate, RealtimeSession._create_item),
+    on(client.ConversationItemRetrieve, RealtimeSession._retrieve_item),
+    on(client.ConversationItemTruncate, RealtimeSession._truncate_item),
+    on(client.ConversationItemDelete, RealtimeSession._delete_item),
+    on(client.ResponseCreate, RealtimeSession._create_response),
+    on(client.ResponseCancel, RealtimeSession._cancel_response),
+)
 """What each client event does. A test fails for one that is missing."""
 
-_ENGINE_HANDLERS: dict[type, Callable[[RealtimeSession, Any], None]] = {
-    engine_events.SpeechStarted: RealtimeSession._on_speech_started,
-    engine_events.SpeechStopped: RealtimeSession._on_speech_stopped,
-    engine_events.InputTranscriptDelta: RealtimeSession._on_input_transcript,
-    engine_events.InputTranscriptSegment: RealtimeSession._on_input_transcript,
-    engine_events.InputTranscriptDone: RealtimeSession._on_input_transcript,
-    engine_events.InputTranscriptFailed: RealtimeSession._on_input_transcript,
-    engine_events.EngineError: RealtimeSession._on_engine_error,
-}
+_ENGINE_HANDLERS = table(
+    on(engine_events.SpeechStarted, RealtimeSession._on_speech_started),
+    on(engine_events.SpeechStopped, RealtimeSession._on_speech_stopped),
+    on(engine_events.InputTranscriptDelta, RealtimeSession._on_input_transcript),
+    on(engine_events.InputTranscriptSegment, RealtimeSession._on_input_transcript),
+    on(engine_events.InputTranscriptDone, RealtimeSession._on_input_transcript),
+    on(engine_events.InputTranscriptFailed, RealtimeSession._on_input_transcript),
+    on(engine_events.EngineError, RealtimeSession._on_engine_error),
+)
 """What each engine event about the client's audio does; the others belong to a response."""

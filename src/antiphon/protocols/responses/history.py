@@ -6,6 +6,7 @@ from typing import Any
 from antiphon.engine_api import history as engine_history
 from antiphon.engine_api.capabilities import Capabilities
 from antiphon.errors import ClientError, unsupported_value
+from antiphon.protocols.dispatch import convert, table
 from antiphon.protocols.responses.history_tools import hosted_history_item, plain_history_items, shell_call_ids
 from antiphon.protocols.responses.tools import TranslationContext
 from antiphon.wire.responses import items, parts
@@ -69,14 +70,14 @@ def _tool_result(item: items.FunctionCallOutput | items.CustomToolCallOutput, co
     return engine_history.ToolResult(item.call_id or "", convert_parts(item.output, "output"))
 
 
-_ITEM_CONVERTERS: dict[type, Callable[[Any, ConvertParts], engine_history.HistoryItem]] = {
-    items.Message: _message,
-    items.Reasoning: _reasoning,
-    items.FunctionCall: _function_call,
-    items.FunctionCallOutput: _tool_result,
-    items.CustomToolCall: _custom_call,
-    items.CustomToolCallOutput: _tool_result,
-}
+_ITEM_CONVERTERS = table(
+    convert(items.Message, _message),
+    convert(items.Reasoning, _reasoning),
+    convert(items.FunctionCall, _function_call),
+    convert(items.FunctionCallOutput, _tool_result),
+    convert(items.CustomToolCall, _custom_call),
+    convert(items.CustomToolCallOutput, _tool_result),
+)
 """The items that every engine understands. Others belong to tools that this server doesn't run."""
 
 _UNSUPPORTED_ITEMS = (items.Compaction, items.CompactionTrigger, items.ConfigurationUpdate)

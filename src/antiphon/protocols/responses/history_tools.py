@@ -13,6 +13,7 @@ import msgspec
 
 from antiphon.engine_api import history
 from antiphon.engine_api.capabilities import Capabilities
+from antiphon.protocols.dispatch import convert, table
 from antiphon.wire.codec.types import Tagged, Wire, encode
 from antiphon.wire.responses import hosted_calls as calls, items
 
@@ -92,20 +93,20 @@ def _file_search_call(item: calls.FileSearchCall) -> HistoryItems:
     return (_call(item.id, "file_search", {"queries": item.queries}), _result(item.id, results))
 
 
-_CONVERTERS: dict[type, Callable[[Any, Capabilities], HistoryItems]] = {
-    calls.LocalShellCall: lambda item, _: (_call(item.call_id, "local_shell", item.action),),
-    calls.LocalShellCallOutput: lambda item, _: (_result(item.call_id or item.id or "", item.output),),
-    calls.ShellCall: lambda item, _: (_call(item.call_id, "shell", item.action),),
-    calls.ShellCallOutput: lambda item, _: (_shell_output(item),),
-    calls.ApplyPatchCall: lambda item, _: (_call(item.call_id, "apply_patch", item.operation),),
-    calls.ApplyPatchCallOutput: lambda item, _: (_patch_output(item),),
-    calls.ComputerCall: lambda item, _: (_computer_call(item),),
-    calls.ComputerCallOutput: _computer_output,
-    calls.ToolSearchCall: lambda item, _: _tool_search_call(item),
-    calls.ToolSearchOutput: lambda item, _: _tool_search_output(item),
-    calls.McpCall: lambda item, _: _mcp_call(item),
-    calls.CodeInterpreterCall: lambda item, _: _code_interpreter_call(item),
-    calls.FileSearchCall: lambda item, _: _file_search_call(item),
-    calls.Program: lambda item, _: (_call(item.call_id, "program", {"code": item.code}),),
-    calls.ProgramOutput: lambda item, _: (_result(item.call_id, item.result),),
-}
+_CONVERTERS: dict[type, Callable[[Any, Capabilities], HistoryItems]] = table(
+    convert(calls.LocalShellCall, lambda item, _: (_call(item.call_id, "local_shell", item.action),)),
+    convert(calls.LocalShellCallOutput, lambda item, _: (_result(item.call_id or item.id or "", item.output),)),
+    convert(calls.ShellCall, lambda item, _: (_call(item.call_id, "shell", item.action),)),
+    convert(calls.ShellCallOutput, lambda item, _: (_shell_output(item),)),
+    convert(calls.ApplyPatchCall, lambda item, _: (_call(item.call_id, "apply_patch", item.operation),)),
+    convert(calls.ApplyPatchCallOutput, lambda item, _: (_patch_output(item),)),
+    convert(calls.ComputerCall, lambda item, _: (_computer_call(item),)),
+    convert(calls.ComputerCallOutput, _computer_output),
+    convert(calls.ToolSearchCall, lambda item, _: _tool_search_call(item)),
+    convert(calls.ToolSearchOutput, lambda item, _: _tool_search_output(item)),
+    convert(calls.McpCall, lambda item, _: _mcp_call(item)),
+    convert(calls.CodeInterpreterCall, lambda item, _: _code_interpreter_call(item)),
+    convert(calls.FileSearchCall, lambda item, _: _file_search_call(item)),
+    convert(calls.Program, lambda item, _: (_call(item.call_id, "program", {"code": item.code}),)),
+    convert(calls.ProgramOutput, lambda item, _: (_result(item.call_id, item.result),)),
+)

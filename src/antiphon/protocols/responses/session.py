@@ -16,6 +16,7 @@ from antiphon.audio import streaming_wav_header
 from antiphon.engine_api import commands, events as engine_events
 from antiphon.errors import ApiError, UpstreamError
 from antiphon.protocols import output as steps, output_table
+from antiphon.protocols.dispatch import on, table
 from antiphon.protocols.output import ContentPart, OutputItem
 from antiphon.protocols.output_table import OutputKind
 from antiphon.protocols.responses.request import AUDIO_RATE_HZ, ResolvedRequest, engine_request
@@ -94,12 +95,12 @@ class ResponsesSession:
         """Input and output tokens; estimated if the engine did not report them."""
         return response_tokens(self._output, self._respond, AUDIO_RATE_HZ)
 
-    def handle(self, event: Event) -> list[Effect]:
+    def handle(self, event: Event[ResolvedRequest]) -> list[Effect[StreamEvent]]:
         if not isinstance(event, FromEngine):
             return self._handle_control_event(event)
         if self._is_closed:
             return []
-        effects: list[Effect] = []
+        effects: list[Effect[StreamEvent]] = []
         output, paddings = self._output, self._paddings
         for engine_event in event.events:
             # The path of nearly every token, inline to save the calls.
@@ -127,7 +128,9 @@ class ResponsesSession:
                 _STEP_HANDLERS[type(step)](self, step, event.at, effects)
         return effects
 
-    def _handle_control_event(self, event: FromClient | Hangup | PersistFailed | Shutdown | Tick) -> list[Effect]:
+    def _handle_control_event(
+        self, event: FromClient[ResolvedRequest] | Hangup | PersistFailed | Shutdown | Tick
+    ) -> list[Effect[StreamEvent]]:
         if self._is_closed and not isinstance(event, PersistFailed):
             return []
         match event:
@@ -145,11 +148,11 @@ class ResponsesSession:
 
     # The response object
 
-    def _begin(self) -> list[Effect]:
+    def _begin(self) -> list[Effect[StreamEvent]]:
         if self._has_begun:
             return []
         self._has_begun = True
-        effects: list[Effect] = [SendToEngine(self._respond)]
+        effects: list[Effect[StreamEvent]] = [SendToEngine(self._respond)]
         if self._resolved_request.is_stored and self._resolved_request.request.stream:
             # A streaming client sees the id at once and may ask for it at any time, so it is stored first. Others see
             # it at the end only.
@@ -159,7 +162,7 @@ class ResponsesSession:
         effects.append(Send(events.ResponseInProgress(sequence_number=self._next_sequence_number(), response=response)))
         return effects
 
-    def _on_output_finished(self, step: steps.OutputFinished, at: float, effects: list[Effect]) -> None:
+    def _on_output_finished(self, step: steps.OutputFinished, at: float, effects: list[Effect[StreamEvent]]) -> None:
         if step.outcome == "cancelled" and not self._has_client_left:
             # The engine cancelled on its own, and the client still waits for the response: that is a failure.
             step = steps.OutputFinished(
@@ -180,9 +183,9 @@ class ResponsesSession:
         self._is_closed = True
         effects.append(Close(error))
 
-    def _abandon(self, at: float) -> list[Effect]:
+    def _abandon(self, at: float) -> list[Effect[StreamEvent]]:
         self._has_client_left = True
-        effects: list[Effect] = [SendToEngine(commands.Cancel(self._resolved_request.id))]
+        effects: list[Effect[StreamEvent]] = [SendToEngine(commands.Cancel(self._resolved_request.id))]
         for step in self._output.cancel():
             if isinstance(step, steps.OutputFinished):
                 self._on_output_finished(step, at, effects)
@@ -190,7 +193,7 @@ class ResponsesSession:
                 self._builder.output.append(wire_item(step.item))
         return effects
 
-    def _on_persist_failed(self, record: ResponseRecord, error: ApiError, at: float) -> list[Effect]:
+    def _on_persist_failed(self, record: ResponseRecord, error: ApiError, at: float) -> list[Effect[StreamEvent]]:
         """The store failed: don't promise the client a response that it can't retrieve."""
         if record.status == "in_progress":  # the client has got nothing yet, whatever the engine has sent since
             self._is_closed = True
@@ -199,7 +202,7 @@ class ResponsesSession:
         self._sequence_number = self._terminal_sequence_number
         failure = engine_events.ResponseFailed(id=self._resolved_request.id, message=error.message)
         self._builder.finish(steps.OutputFinished("failed", failure=failure), self._output.usage, at)
-        effects: list[Effect] = []
+        effects: list[Effect[StreamEvent]] = []
         effects.append(Send(self._error_event(error)))
         effects.append(Send(events.ResponseFailed(sequence_number=self._next_sequence_number(), response=self._builder.build("failed"))))
         return [*effects, Close(error)]
@@ -230,7 +233,7 @@ class ResponsesSession:
 
     # Steps of the output machine
 
-    def _on_item_added(self, step: steps.ItemAdded, _at: float, effects: list[Effect]) -> None:
+    def _on_item_added(self, step: steps.ItemAdded, _at: float, effects: list[Effect[StreamEvent]]) -> None:
         effects.append(
             Send(
                 events.OutputItemAdded(
@@ -239,7 +242,7 @@ class ResponsesSession:
             )
         )
 
-    def _on_part_added(self, step: steps.PartAdded, _at: float, effects: list[Effect]) -> None:
+    def _on_part_added(self, step: steps.PartAdded, _at: float, effects: list[Effect[StreamEvent]]) -> None:
         item, part = step.item, step.part
         if part.kind is OutputKind.REASONING_SUMMARY:
             effects.append(
@@ -266,7 +269,7 @@ class ResponsesSession:
             )
         )
 
-    def _on_text_appended(self, step: steps.TextAppended, _at: float, effects: list[Effect]) -> None:
+    def _on_text_appended(self, step: steps.TextAppended, _at: float, effects: list[Effect[StreamEvent]]) -> None:
         number = self._sequence_number
         self._sequence_number = number + 1
         effects.append(Send(_DELTA_EVENTS[step.part.kind](number, step.item, step.part, step, self._padding_for(step.text))))
@@ -279,14 +282,14 @@ class ResponsesSession:
                 )
             )
 
-    def _on_audio_appended(self, step: steps.AudioAppended, _at: float, effects: list[Effect]) -> None:
+    def _on_audio_appended(self, step: steps.AudioAppended, _at: float, effects: list[Effect[StreamEvent]]) -> None:
         delta = b64encode(self._wav_header + step.pcm).decode()
         self._wav_header = b""
         effects.append(
             Send(events.AudioDelta(sequence_number=self._next_sequence_number(), response_id=self._resolved_request.id, delta=delta))
         )
 
-    def _on_arguments_appended(self, step: steps.ArgumentsAppended, _at: float, effects: list[Effect]) -> None:
+    def _on_arguments_appended(self, step: steps.ArgumentsAppended, _at: float, effects: list[Effect[StreamEvent]]) -> None:
         item = step.item
         kind = events.CustomToolCallInputDelta if _is_custom(item) else events.FunctionCallArgumentsDelta
         effects.append(
@@ -301,13 +304,13 @@ class ResponsesSession:
             )
         )
 
-    def _on_hosted_tool_progressed(self, step: steps.HostedToolProgressed, _at: float, effects: list[Effect]) -> None:
+    def _on_hosted_tool_progressed(self, step: steps.HostedToolProgressed, _at: float, effects: list[Effect[StreamEvent]]) -> None:
         fields: dict[str, Any] = {"sequence_number": self._next_sequence_number(), "output_index": step.item.index}
         if "item_id" in step.event:
             fields["item_id"] = step.item.id
         effects.append(Send(Unknown(extra=Extra({**step.event, **fields}))))
 
-    def _on_annotation_appended(self, step: steps.AnnotationAppended, _at: float, effects: list[Effect]) -> None:
+    def _on_annotation_appended(self, step: steps.AnnotationAppended, _at: float, effects: list[Effect[StreamEvent]]) -> None:
         annotation: Any = step.annotation
         effects.append(
             Send(
@@ -322,7 +325,7 @@ class ResponsesSession:
             )
         )
 
-    def _on_part_done(self, step: steps.PartDone, _at: float, effects: list[Effect]) -> None:
+    def _on_part_done(self, step: steps.PartDone, _at: float, effects: list[Effect[StreamEvent]]) -> None:
         item, part = step.item, step.part
         if part.kind is OutputKind.AUDIO:
             for kind in (events.AudioDone, events.AudioTranscriptDone):
@@ -346,7 +349,7 @@ class ResponsesSession:
             )
         effects.append(Send(event))
 
-    def _on_item_done(self, step: steps.ItemDone, _at: float, effects: list[Effect]) -> None:
+    def _on_item_done(self, step: steps.ItemDone, _at: float, effects: list[Effect[StreamEvent]]) -> None:
         item = step.item
         if item.call is not None:
             effects.append(Send(_tool_call_done_event(self._next_sequence_number(), item)))
@@ -355,20 +358,20 @@ class ResponsesSession:
         effects.append(Send(events.OutputItemDone(sequence_number=self._next_sequence_number(), output_index=item.index, item=done_item)))
 
 
-_STEP_HANDLERS: dict[type, Callable[[ResponsesSession, Any, float, list[Effect]], None]] = {
-    steps.TextAppended: ResponsesSession._on_text_appended,
-    steps.AudioAppended: ResponsesSession._on_audio_appended,
-    steps.ArgumentsAppended: ResponsesSession._on_arguments_appended,
-    steps.HostedToolProgressed: ResponsesSession._on_hosted_tool_progressed,
-    steps.ItemAdded: ResponsesSession._on_item_added,
-    steps.PartAdded: ResponsesSession._on_part_added,
-    steps.AnnotationAppended: ResponsesSession._on_annotation_appended,
-    steps.PartDone: ResponsesSession._on_part_done,
-    steps.ItemDone: ResponsesSession._on_item_done,
-    steps.OutputFinished: ResponsesSession._on_output_finished,
-}
+_STEP_HANDLERS = table(
+    on(steps.TextAppended, ResponsesSession._on_text_appended),
+    on(steps.AudioAppended, ResponsesSession._on_audio_appended),
+    on(steps.ArgumentsAppended, ResponsesSession._on_arguments_appended),
+    on(steps.HostedToolProgressed, ResponsesSession._on_hosted_tool_progressed),
+    on(steps.ItemAdded, ResponsesSession._on_item_added),
+    on(steps.PartAdded, ResponsesSession._on_part_added),
+    on(steps.AnnotationAppended, ResponsesSession._on_annotation_appended),
+    on(steps.PartDone, ResponsesSession._on_part_done),
+    on(steps.ItemDone, ResponsesSession._on_item_done),
+    on(steps.OutputFinished, ResponsesSession._on_output_finished),
+)
 
-_TERMINAL_EVENTS: dict[output_table.Outcome, type[events.ResponseEvent]] = {
+_TERMINAL_EVENTS: dict[output_table.Outcome, type[events.ResponseCompleted | events.ResponseIncomplete | events.ResponseFailed]] = {
     "completed": events.ResponseCompleted,
     "incomplete": events.ResponseIncomplete,
     "failed": events.ResponseFailed,
