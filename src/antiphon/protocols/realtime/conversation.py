@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import ceil
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from msgspec import UNSET, Struct, field, structs
 
@@ -115,13 +115,13 @@ class ConversationEntry(Struct):
     An item of the conversation.
 
     Attributes:
-        item: as the client saw it last; replaced, never changed in place.
+        item: as the client saw it last, with its id; replaced, never changed in place.
         audio_by_part: by the index of the content part.
         is_open: whether it is still being produced; it is then left out of the history.
         history_cache: what it was converted to last.
     """
 
-    item: Any
+    item: Item
     audio_by_part: dict[int, ItemAudio] = field(default_factory=dict)
     is_open: bool = False
     history_cache: HistoryCache | None = None
@@ -203,7 +203,7 @@ class ConversationItems:
         Raises:
             ClientError: as `check_position`.
         """
-        item_id = entry.item.id
+        item_id = str(entry.item.id)
         self.check_position(item_id, previous_id)
         position = len(self._order) if previous_id is None else 0 if previous_id == ROOT_ITEM_ID else self._order.index(previous_id) + 1
         self._entries[item_id] = entry
@@ -301,7 +301,7 @@ def _with_results(history_items: list[history.HistoryItem]) -> Iterator[history.
 
 
 def _convert_entry(entry: ConversationEntry, *, with_audio: bool) -> list[history.HistoryItem]:
-    item: Item = entry.item
+    item = entry.item
     match item:
         case MessageItem():
             role: history.Role = item.role

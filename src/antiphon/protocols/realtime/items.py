@@ -1,7 +1,5 @@
 """What a client does to the items of a Realtime conversation: create, retrieve, truncate, delete."""
 
-from typing import Any
-
 from msgspec import UNSET, structs
 
 from antiphon.audio import SampleAligner
@@ -167,7 +165,7 @@ class ItemCommands:
 
     def _create_entry(self, item: Item, codec: AudioCodec, path: str) -> ConversationEntry:
         """A client's item as the conversation stores it: with an id, and its audio beside it."""
-        changes: dict[str, Any] = {}
+        changes: dict[str, object] = {}
         if item.id is UNSET or not item.id:
             changes["id"] = self._new_id("item")
         if "status" in item.__struct_fields__:

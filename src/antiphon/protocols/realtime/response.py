@@ -88,7 +88,7 @@ class RealtimeResponse:
         self._is_spoken = list(plan.modalities) == ["audio"]
         self._output_machine = steps.OutputMachine(lambda _prefix: new_id("item"), is_spoken=self._is_spoken, requires_item=False)
         self._output: list[MessageItem | FunctionCallItem] = []
-        self._entry = ConversationEntry(None)
+        self._entry: ConversationEntry
         self._rate_hz = codec_of(plan.format).rate_hz
         self._encode = AUDIO_ENCODERS[getattr(plan.format, "type", "audio/pcm")]
         self._max_delta_bytes = size_bytes(MAX_DELTA_MS, self._rate_hz)

@@ -6,7 +6,7 @@ field it resets to what it was at the start of the session.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 from msgspec import UNSET, Struct, structs
 
@@ -189,7 +189,7 @@ def default_vad() -> ServerVad:
 
 
 def _merge(current: T, patch: Wire, default: Wire) -> T:
-    changes: dict[str, Any] = {}
+    changes: dict[str, object] = {}
     for name in patch.__struct_fields__:
         value = getattr(patch, name)
         if value is UNSET:
@@ -214,7 +214,7 @@ def _as_pcm(session: AnySession) -> AnySession:
     return structs.replace(session, audio=audio)
 
 
-_DEFAULT_VALUES: dict[type, Callable[[], Any]] = {
+_DEFAULT_VALUES: dict[type, Callable[[], Wire]] = {
     ServerVad: default_vad,
     SemanticVad: lambda: SemanticVad(eagerness="auto", create_response=True, interrupt_response=True),
     PcmFormat: lambda: PcmFormat(rate=24_000),
@@ -223,14 +223,14 @@ _DEFAULT_VALUES: dict[type, Callable[[], Any]] = {
 """Defaults for objects whose fields a client may leave out: the session shows the values in effect."""
 
 
-def _fill_in(value: Any, previous: Any) -> Any:
+def _fill_in(value: object, previous: object) -> object:
     """
     The value with its absent fields filled in: from the previous value of the same type, or else from the defaults.
     """
     default = _DEFAULT_VALUES.get(type(value))
-    if default is None:
+    if default is None or not isinstance(value, Wire):
         return value
-    base = previous if type(previous) is type(value) else default()
+    base = previous if isinstance(previous, type(value)) else default()
     changes = {name: each for name in value.__struct_fields__ if (each := getattr(value, name)) is not UNSET}
     return structs.replace(base, **changes)
 

@@ -40,7 +40,7 @@ def shell_call_ids(conversation: Sequence[tuple[str, items.Item]]) -> Mapping[st
     return {item.id: item.call_id for _, item in conversation if isinstance(item, calls.LocalShellCall)}
 
 
-def _call(call_id: str, name: str, arguments: Any, namespace: str | None = None) -> history.ToolCall:
+def _call(call_id: str, name: str, arguments: object, namespace: str | None = None) -> history.ToolCall:
     text = arguments if isinstance(arguments, str) else encode(arguments).decode()
     return history.ToolCall(call_id, name, text, namespace=namespace)
 

@@ -14,7 +14,7 @@ from antiphon.protocols.responses.request import ResolvedRequest
 from antiphon.protocols.session import NewId
 from antiphon.records import Direction, ItemRecord
 from antiphon.wire.codec.fields import is_set, value_or
-from antiphon.wire.codec.types import Extra, Unknown, encode
+from antiphon.wire.codec.types import Extra, JsonDict, Unknown, encode
 from antiphon.wire.responses import items, parts, response as wire, tools
 from antiphon.wire.responses.request import TextOptions
 
@@ -166,11 +166,11 @@ def wire_item(item: OutputItem) -> items.Item:
             encrypted_content=item.encrypted_content if item.encrypted_content is not None else UNSET,
             status=item.status,
         )
-    content: list[Any] = [wire_part(part) for part in item.parts]
+    content: list[parts.MessagePart] = [_message_part(part) for part in item.parts]
     return items.Message(id=item.id, status=item.status, role="assistant", content=content, phase=item.phase or UNSET)
 
 
-def _wire_hosted_item(item: OutputItem, fields: dict[str, Any]) -> items.Item:
+def _wire_hosted_item(item: OutputItem, fields: JsonDict) -> items.Item:
     status = {"status": item.status} if item.status == "incomplete" and "status" in fields else {}
     return Unknown(extra=Extra({**fields, "id": item.id, **status}))
 
@@ -188,17 +188,18 @@ def _wire_tool_call(item: OutputItem, call: events.ToolCallStarted) -> items.Ite
 
 def wire_part(part: ContentPart) -> parts.StreamedPart:
     """The part of a message or of reasoning text with its content so far."""
-    match part.kind:
-        case OutputKind.REFUSAL:
-            return parts.Refusal(refusal=part.text)
-        case OutputKind.REASONING_TEXT:
-            return parts.ReasoningText(text=part.text)
-        case _:
-            return parts.OutputText(text=part.text, annotations=_annotations(part), logprobs=wire_logprobs(part.logprobs))
+    return parts.ReasoningText(text=part.text) if part.kind is OutputKind.REASONING_TEXT else _message_part(part)
+
+
+def _message_part(part: ContentPart) -> parts.OutputText | parts.Refusal:
+    if part.kind is OutputKind.REFUSAL:
+        return parts.Refusal(refusal=part.text)
+    return parts.OutputText(text=part.text, annotations=_annotations(part), logprobs=wire_logprobs(part.logprobs))
 
 
 def _annotations(part: ContentPart) -> list[Any]:
-    return list(part.annotations)  # a copy: the open part still grows
+    # Plain JSON from the engine, which encodes as the wire's own type would; a copy, as the open part still grows.
+    return list(part.annotations)
 
 
 def wire_logprobs(tokens: Iterable[events.TokenLogprob]) -> list[parts.Logprob]:
@@ -248,7 +249,7 @@ def _with_detail(part: parts.ToolOutputPart) -> parts.ToolOutputPart:
     return msgspec.structs.replace(part, detail=part.detail or "auto") if isinstance(part, parts.OutputImage) else part
 
 
-def _message_content(message: items.Message) -> list[Any]:
+def _message_content(message: items.Message) -> list[parts.MessagePart]:
     if not isinstance(message.content, str):
         return list(message.content)
     if message.role == "assistant":

@@ -305,13 +305,13 @@ class ResponsesSession:
         )
 
     def _on_hosted_tool_progressed(self, step: steps.HostedToolProgressed, _at: float, effects: list[Effect[StreamEvent]]) -> None:
-        fields: dict[str, Any] = {"sequence_number": self._next_sequence_number(), "output_index": step.item.index}
+        fields: dict[str, object] = {"sequence_number": self._next_sequence_number(), "output_index": step.item.index}
         if "item_id" in step.event:
             fields["item_id"] = step.item.id
         effects.append(Send(Unknown(extra=Extra({**step.event, **fields}))))
 
     def _on_annotation_appended(self, step: steps.AnnotationAppended, _at: float, effects: list[Effect[StreamEvent]]) -> None:
-        annotation: Any = step.annotation
+        annotation: Any = step.annotation  # plain JSON from the engine, which encodes as the wire's own type would
         effects.append(
             Send(
                 events.AnnotationAdded(

@@ -7,7 +7,6 @@ can't do is either omitted (the response lists it, the model doesn't get it, `Om
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import product
-from typing import Any
 
 import msgspec
 from msgspec import Struct, UnsetType, field
@@ -16,7 +15,7 @@ from antiphon.engine_api.capabilities import Capabilities
 from antiphon.engine_api.options import CustomTool, FunctionTool, HostedTool, Tool, ToolChoice
 from antiphon.errors import ClientError, unsupported_parameter
 from antiphon.wire.codec.fields import value_or
-from antiphon.wire.codec.types import Tagged, encode
+from antiphon.wire.codec.types import JsonDict, Tagged, encode
 from antiphon.wire.responses import items, tools
 from antiphon.wire.responses.hosted_calls import ToolSearchOutput
 from antiphon.wire.responses.request import CreateRequest
@@ -144,14 +143,14 @@ def tool_choice(request: CreateRequest, engine_tools: EngineTools) -> ToolChoice
             return ToolChoice("required", _selected_tool_keys([_to_dict(choice)], engine_tools))
 
 
-def _to_dict(choice: Tagged) -> dict[str, Any]:
-    fields: dict[str, Any] = msgspec.json.decode(encode(choice))
+def _to_dict(choice: Tagged) -> JsonDict:
+    fields: JsonDict = msgspec.json.decode(encode(choice))
     return fields
 
 
-def _selected_tool_keys(choices: Iterable[Mapping[str, Any]], engine_tools: EngineTools) -> tuple[str, ...]:
+def _selected_tool_keys(choices: Iterable[Mapping[str, object]], engine_tools: EngineTools) -> tuple[str, ...]:
     """The keys of the chosen tools, each once. One pass over the tools, as there may be thousands of both."""
-    keys_by_choice: dict[tuple[str | None, ...], dict[str, None]] = {(tool.type,): {tool.type: None} for tool in engine_tools.hosted_tools}
+    keys_by_choice: dict[tuple[object, ...], dict[str, None]] = {(tool.type,): {tool.type: None} for tool in engine_tools.hosted_tools}
     for tool in engine_tools.tools:
         for name, namespace in product((tool.name, tool.key), (None, tool.namespace)):
             keys_by_choice.setdefault((name, namespace), {})[tool.key] = None
@@ -163,7 +162,7 @@ def _selected_tool_keys(choices: Iterable[Mapping[str, Any]], engine_tools: Engi
     return tuple(keys)
 
 
-def _choice_key(choice: Mapping[str, Any]) -> tuple[str | None, ...]:
+def _choice_key(choice: Mapping[str, object]) -> tuple[object, ...]:
     """What a choice selects: a `name`, in any namespace or in its own; without a name, a `type`."""
     kind, name, namespace = choice.get("type"), choice.get("name"), choice.get("namespace")
     key = (kind,) if name is None or kind == "mcp" else (name, namespace)
