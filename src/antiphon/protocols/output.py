@@ -263,6 +263,7 @@ class OutputMachine:
         return [TextAppended(item, part, text, logprobs)]
 
     def _add_transcript(self, text: str) -> list[OutputStep]:
+        # A client that gets no audio reads the words instead.
         return self._add_text(OutputKind.AUDIO if self._is_spoken else OutputKind.TEXT, text)
 
     def _add_audio(self, pcm: bytes) -> list[OutputStep]:
@@ -384,6 +385,7 @@ class OutputMachine:
 
     def _end_response(self, end_reason: events.EndReason) -> list[OutputStep]:
         outcome, incomplete_reason = OUTCOMES[end_reason]
+        # Responses: an item that is cut off is `incomplete`, whatever becomes of the response.
         steps = self._close_all("completed" if outcome == "completed" else "incomplete")
         if outcome == "completed" and not self.items and self._requires_item:
             steps += [*self._move_to(OutputKind.TEXT), *self._move_to(OutputKind.NONE)]

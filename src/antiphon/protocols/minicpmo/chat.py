@@ -114,6 +114,8 @@ class MinicpmoChat:
         _check_parts(rest, len(event.messages) - len(rest), self._config)
         if not rest:
             raise ClientError("Invalid 'input.messages': expected a message to answer.", code="invalid_payload", param="input.messages")
+        # MiniCPM-o: `messages` is the whole conversation, and its system messages take the place of the prompt of
+        # `session.init`.
         if instructions is None:
             instructions = self._init.instructions if self._init.instructions is not None else self._config.instructions
         id = self._new_id("resp")
@@ -178,6 +180,7 @@ class MinicpmoChat:
     def _on_failed(self, event: engine_events.ResponseFailed, response: _ChatResponse) -> None:
         param = event.param if event.status < 500 else None
         self._outbox.send_error(ClientError(event.message, code=event.code or "inference_failed", type=event.type, param=param))
+        # A failed question does not end a chat: `response.done` follows the `error`, and the next question is answered.
         self._finish(response, "error")
 
     def _finish(self, response: _ChatResponse, reason: str) -> None:
@@ -190,6 +193,7 @@ class MinicpmoChat:
             response_id=response.id,
             input_id=response.input_id,
             text="".join(response.text_chunks),
+            # MiniCPM-o: the text is whole here even if it was streamed; audio is only here if it was not.
             audio=to_floats(b"".join(response.audio_chunks)) if response.audio_chunks else None,
             reason=reason,
             metrics=out.take_metrics({"wall_clock_ms": round((out.at - response.received_at) * 1000, 1)}),

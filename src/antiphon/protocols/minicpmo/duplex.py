@@ -79,6 +79,7 @@ class MinicpmoDuplex:
             self._next_response_id = event.response_id
         if event.frames:
             self._append_frames(event.frames)
+        # MiniCPM-o: this is how a client interrupts; there is no event for it.
         if event.force_listen:
             self._outbox.send_to_engine(commands.ForceListen())
         if event.pcm:
@@ -86,6 +87,7 @@ class MinicpmoDuplex:
 
     def _append_frames(self, frames: tuple[Frame, ...]) -> None:
         if self._config.mode == "audio" or not self._config.capabilities.sees:
+            # A note, not an `error`: the audio beside the pictures is good, and some clients end at any error.
             self._outbox.add_note(_AUDIO_MODE_NOTE if self._config.mode == "audio" else _NO_VISION_NOTE)
             return
         for frame in frames:
@@ -108,9 +110,9 @@ class MinicpmoDuplex:
 
     def _on_audio(self, event: engine_events.AudioDelta) -> None:
         if event.pcm:
-            self._send_delta(
-                "audio", self._client_response_id(event.id), audio=to_floats(event.pcm), usage=self._outbox.token_totals.wire_usage()
-            )
+            # openbmb-realtime reads `usage` in a delta only if that has audio.
+            usage = self._outbox.token_totals.wire_usage()
+            self._send_delta("audio", self._client_response_id(event.id), audio=to_floats(event.pcm), usage=usage)
 
     def _on_listening(self, event: engine_events.Listening) -> None:
         # An engine that ends a response may also report that it listens again, before or after that end: the client
@@ -118,10 +120,12 @@ class MinicpmoDuplex:
         if self._has_just_ended or event.id in self._open_responses:
             self._has_just_ended = False
         else:
+            # The original sends a `listen` without a `text`, and openbmb-realtime drops such a one.
             self._send_delta("listen", self._next_response_id, text="")
 
     def _on_ended(self, event: engine_events.ResponseEnded) -> None:
         self._failures = 0
+        # MiniCPM-o has one `listen` for both ends; `interrupted` tells a client to drop what it has not played yet.
         self._finish(event.id, interrupted=True if event.reason == "cancelled" else UNSET)
 
     def _on_failed(self, event: engine_events.ResponseFailed) -> None:
@@ -129,6 +133,7 @@ class MinicpmoDuplex:
         if self._failures >= FAILURES_LIMIT:
             self.failure_message = event.message
         self._client_response_id(event.id)
+        # No `error`: openbmb-realtime would take it for the end of the session.
         self._outbox.add_metrics({"failure": {"code": event.code, "message": event.message}})
         self._finish(event.id)
 

@@ -30,6 +30,7 @@ class TokenTotals:
 
     def wire_usage(self) -> Opt[events.Usage]:
         """The total as the wire has it; `UNSET` if nothing was counted."""
+        # MiniCPM-o: `usage` is the sum of the session so far and never shrinks; openbmb-realtime takes it as such.
         total = self._finished_usage
         for usage in self._open_usage.values():
             total = _add_usage(total, usage)
@@ -83,6 +84,7 @@ class MinicpmoOutbox(Outbox[events.ServerEvent]):
         self._all_notes: set[str] = set()
 
     def _time_stamp(self) -> dict[str, object]:
+        # MiniCPM-o: events of the queue have no time, all later ones do.
         return {"server_send_ts": self.at if self.has_begun else UNSET}
 
     def send_delta(self, kind: str, response_id: str, input_id: Opt[str], **fields: object) -> None:

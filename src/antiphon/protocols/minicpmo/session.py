@@ -154,6 +154,8 @@ class MinicpmoSession:
             handler(self, message)
         except ApiError as error:
             self._outbox.send_error(error)
+            # openbmb-realtime takes any `error` for the end of the session. It sends nothing that leads to one; other
+            # clients may go on.
             self._client_errors += 1
             if self._client_errors >= CLIENT_ERRORS_LIMIT:
                 text = "Too many invalid events in a row."
@@ -200,13 +202,17 @@ class MinicpmoSession:
 
     def _on_worker_assigned(self, _event: engine_events.WorkerAssigned | None) -> None:
         self.state = MinicpmoState.ASSIGNED
+        # MiniCPM-o: `session.queue_done` comes always, also without a queue: clients send `session.init` when they get
+        # it.
         self._outbox.send(events.SessionQueueDone)
+        # As the original's gateway does it, the time in the queue doesn't count.
         self._outbox.ends_at = self._outbox.at + self._config.max_duration_s
         self._init_due_at = self._outbox.at + self._config.init_timeout_s
         self._handle_pending_events()
 
     def _defer_event(self, message: _Deferrable) -> None:
         """Keep an event until a worker is assigned and its engine is ready."""
+        # MiniCPM-o: a client is to be silent until `session.created`, but not every client is.
         size_bytes = _size_bytes(message)
         if len(self._pending_events) >= PENDING_EVENTS_LIMIT or self._pending_bytes + size_bytes > PENDING_EVENTS_LIMIT_BYTES:
             raise ClientError("The session has not started: wait for 'session.created'. This event was dropped.", code="not_ready")
@@ -224,6 +230,7 @@ class MinicpmoSession:
             code = "server_shutting_down" if is_stopping else "backend_error"
             self._close_session("shutdown" if is_stopping else "backend_error", UpstreamError(event.message, code=code), event.message)
         else:
+            # MiniCPM-o: before `session.created` a failure is an `error`, after it `session.closed` says so.
             error = ServerError(event.message, code=_START_ERROR_CODES.get(event.code, event.code))
             self._outbox.send_error(error)
             self._end("lost", error)
@@ -244,6 +251,7 @@ class MinicpmoSession:
         self._handle_client_event(message)
 
     def _reject_second_init(self, _init: SessionInit) -> None:
+        # The original closes a session for this; here only the event is lost.
         raise ClientError("The session has started: send 'session.init' only once.", code="unexpected_event", param="type")
 
     def _on_ready(self, event: engine_events.DuplexStarted) -> None:
@@ -260,6 +268,7 @@ class MinicpmoSession:
         out.send(
             events.SessionCreated,
             session_id=config.session_id,
+            # MiniCPM-o: the two kinds of session have other names here than in the address.
             mode="turn_based" if config.mode == "chat" else "full_duplex",
             metrics=out.take_metrics({**metrics, "remaining_s": out.remaining_s}),
             resume_token=config.resume_token if config.resume_token is not None else UNSET,
@@ -284,6 +293,7 @@ class MinicpmoSession:
     # Ending
 
     def _close_for_client(self, message: SessionClose) -> None:
+        # MiniCPM-o: the client's own reason comes back, `user_stop` for example.
         reason = message.reason or ""
         self._close_session(reason if _CLOSE_REASON.fullmatch(reason) and reason not in _SERVER_CLOSE_REASONS else "client_closed", None)
 
@@ -293,6 +303,7 @@ class MinicpmoSession:
     def _close_session(self, reason: str, error: ApiError | None, message: str | None = None) -> None:
         self._outbox.send(
             events.SessionClosed,
+            # MiniCPM-o: null if the session was never created.
             session_id=self._config.session_id if self._outbox.has_begun else None,
             reason=reason,
             diagnostic=events.Diagnostic(message=message) if message else UNSET,
@@ -332,6 +343,7 @@ class MinicpmoSession:
             return None
         deadlines = [(out.ends_at, "timeout")]
         if self.state is MinicpmoState.ASSIGNED:
+            # The original has neither this limit nor the next: a silent client kept its worker for ever.
             deadlines.append((self._init_due_at, "init_timeout"))
         if self._mode_session is not None and self._mode_session.is_idle:
             deadlines.append((self._idle_since + config.idle_timeout_s, "idle_timeout"))

@@ -166,6 +166,7 @@ class ConversationItems:
         """
         entry = self._entries.get(item_id)
         if entry is None:
+            # The original's codes: pipecat goes on after the one for `retrieve`, and stops reading after most others.
             raise ClientError(
                 f"Error {_ACTION_GERUNDS[action]} item: the item with id '{shorten(item_id)}' does not exist.",
                 code=f"item_{action}_invalid_item_id",
@@ -185,7 +186,8 @@ class ConversationItems:
         """
         if item_id in self._entries:
             raise ClientError(
-                f"Error adding item: an item with id '{shorten(item_id)}' already exists.", code="item_create_duplicate_item_id"
+                f"Error adding item: an item with id '{shorten(item_id)}' already exists.",
+                code="item_create_duplicate_item_id",  # livekit looks for it
             )
         if previous_id not in (None, ROOT_ITEM_ID) and previous_id not in self._entries:
             raise ClientError(
@@ -205,6 +207,7 @@ class ConversationItems:
         """
         item_id = str(entry.item.id)
         self.check_position(item_id, previous_id)
+        # Realtime: null or absent is the end, `root` the beginning.
         position = len(self._order) if previous_id is None else 0 if previous_id == ROOT_ITEM_ID else self._order.index(previous_id) + 1
         self._entries[item_id] = entry
         self._order.insert(position, item_id)

@@ -115,6 +115,7 @@ class InputAudioStream:
                 code="invalid_value",
                 param="audio",
             )
+        # Realtime: an append has no answer.
         pcm = self.buffer.append(event.audio)
         if self._detects_turns and not self.turn.is_open:
             self.buffer.trim()
@@ -132,6 +133,7 @@ class InputAudioStream:
         was_open = self.turn.is_open
         if TurnAction.SEND_SPEECH_STOPPED in self.turn.apply(TurnEvent.AUDIO_COMMITTED):
             self._send_speech_stopped(self.buffer.now_ms)
+        # Realtime: a client may commit while the user speaks. The item then has the id that `speech_started` gave it.
         turn_id = self.turn.id if was_open else self._new_id("turn")
         item_id = self.turn.item_id if was_open else self._new_id("item")
         if self._engine_listens:
@@ -155,8 +157,10 @@ class InputAudioStream:
             return False
         turn = self.turn
         turn.id, turn.item_id = event.id, self._new_id("item")
+        # Realtime: `audio_start_ms` counts all audio of the session, and includes the padding before the speech.
         turn.start_ms = min(max(0, event.at_ms), self.buffer.now_ms)
         self._remember(event.id, turn.item_id)
+        # Realtime: names the item that the speech will become.
         self._outbox.send(events.InputAudioBufferSpeechStarted, audio_start_ms=turn.start_ms, item_id=turn.item_id)
         return True
 
@@ -183,6 +187,7 @@ class InputAudioStream:
         self.buffer.clear()
         if self._engine_listens:
             self._outbox.send_to_engine(commands.ClearAudio())
+        # Realtime: `timeout_triggered` is followed by an empty audio item, and by a response to it.
         self._add_item(item_id, None, b"")
 
     def handle_transcript(
@@ -191,6 +196,7 @@ class InputAudioStream:
         session: AnySession,
     ) -> None:
         """Store a transcript with its item, and send it to the client if the session transcribes."""
+        # Realtime: a transcript comes in its own time, maybe after the response, or after that of a later item.
         item_id = self._item_ids_by_turn.get(event.id)
         is_over = isinstance(event, engine_events.InputTranscriptDone | engine_events.InputTranscriptFailed)
         if is_over:
@@ -213,9 +219,13 @@ class InputAudioStream:
         if turn_id is not None:
             self._remember(turn_id, item_id)
         recording = ItemAudio(self.buffer.rate_hz, pcm, max(len(pcm), length_bytes), turn_id if self._engine_listens else None)
+        # Realtime: the transcript is null until there is one; the audio itself is only in
+        # `conversation.item.retrieved`.
         content: list[Part] = [InputAudio(transcript=None)]
         item = MessageItem(id=item_id, object="realtime.item", status="completed", role="user", content=content)
         previous_id = self._conversation.last_id
+        # Realtime: `committed` comes for every item of audio, also for turns that the server found; clients that wait
+        # for it hang otherwise.
         self._outbox.send(events.InputAudioBufferCommitted, previous_item_id=previous_id, item_id=item_id)
         self._conversation.add(ConversationEntry(item, {0: recording}))
         self._outbox.send(events.ConversationItemAdded, previous_item_id=previous_id, item=item)
@@ -256,6 +266,7 @@ class InputAudioStream:
         )
 
     def _send_transcript_done(self, event: engine_events.InputTranscriptDone, item_id: str) -> None:
+        # Realtime GA: `usage` is required; openai-agents loses the transcript without it.
         usage = events.DurationUsage(seconds=event.seconds) if event.seconds is not None else _token_usage(event)
         languages = [events.Language(code=code) for code in event.languages] if event.languages else UNSET
         fields = {"transcript": event.transcript, "usage": usage, "languages": languages, "logprobs": _wire_logprobs(event.logprobs)}

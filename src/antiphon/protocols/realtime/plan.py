@@ -83,7 +83,9 @@ def plan_response(
     output = getattr(value_or(params.audio, None), "output", None)
     voice = _setting(getattr(output, "voice", None), audio_output(session).voice)
     check_voice(voice, config, "response.audio.output.voice")
+    # In a call the server plays the audio, so a client's format has no effect.
     format = _setting(None if config.has_output_buffer else getattr(output, "format", None), audio_output(session).format)
+    # Realtime: a response's own tools take the place of the session's.
     tools = _optional_setting(params.tools, session.tools)
     max_output_tokens: MaxOutputTokens = _setting(params.max_output_tokens, session.max_output_tokens)
     temperature = _optional_setting(params.temperature, session.temperature)
@@ -144,6 +146,7 @@ def _tool_choice(choice: WireToolChoice | None, tools: Sequence[WireTool] | None
     match choice:
         case FunctionChoice(name=name):
             if name not in [tool.name for tool in function_tools(tools)]:
+                # Realtime: `tool_choice` names a function of this response, so a session's choice may miss its tool.
                 raise _choice_not_found(name, path)
             return ToolChoice("required", (name,))
         case McpChoice(server_label=label):
@@ -168,6 +171,7 @@ def _voice(voice: str | VoiceId, format: Format, session: Session) -> Voice:
 def _retention(truncation: Opt[str | RetentionRatio]) -> Retention | None:
     if not isinstance(truncation, RetentionRatio):
         return None
+    # Realtime reference: `post_instructions` is the limit of the conversation, without the instructions.
     limits = truncation.token_limits
     max_tokens = limits.post_instructions if isinstance(limits, TokenLimits) else None
     return Retention(truncation.retention_ratio, max_tokens if isinstance(max_tokens, int) else None)

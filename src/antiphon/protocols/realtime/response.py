@@ -168,13 +168,18 @@ class RealtimeResponse:
         item = self._wire_item(step.item, "in_progress")
         self._position = {"response_id": self.plan.id, "item_id": step.item.id, "output_index": step.item.index}
         self._entry = ConversationEntry(item, is_open=True)
+        # This order (output item, conversation item, part, deltas) is what the beta's reference client insists on;
+        # livekit needs the item before its deltas.
         self._outbox.send(events.ResponseOutputItemAdded, response_id=self.plan.id, output_index=step.item.index, item=item)
         if self._conversation is not None:
+            # Realtime: an out-of-band response adds no items.
             previous_id = self._conversation.add(self._entry)
             self._outbox.send(events.ConversationItemAdded, previous_item_id=previous_id, item=item)
 
     def _on_part_added(self, step: steps.PartAdded, _at: float) -> None:
         self._sent_bytes += ITEM_OVERHEAD_BYTES
+        # Realtime GA: in `response.content_part.*` a part is of type `text` or `audio`, in its item `output_text` or
+        # `output_audio`.
         part: AudioContent | TextContent = TextContent(text="")
         if step.part.kind is OutputKind.AUDIO:
             self._entry.audio_by_part[step.part.index] = ItemAudio(self._rate_hz)
@@ -187,6 +192,8 @@ class RealtimeResponse:
         if step.part.kind is OutputKind.AUDIO:
             kind = events.ResponseOutputAudioTranscriptDelta
             recording = self._entry.audio_by_part[index]
+            # Words come before the audio in which they are heard, so the offset tells which were heard
+            # (docs/decisions/0015).
             recording.transcript_chunks.append((recording.length_bytes, step.text))
         for start in range(0, len(step.text), MAX_DELTA_CHARACTERS):
             self._outbox.send(kind, **self._position, content_index=index, delta=step.text[start : start + MAX_DELTA_CHARACTERS])
@@ -198,6 +205,7 @@ class RealtimeResponse:
         length_ms = duration_ms(len(step.pcm), self._rate_hz)
         self.audio_ms += length_ms
         buffer = self._output_buffer
+        # In a call, audio of a response that was interrupted is not played; it still counts as generated.
         if buffer is not None and not buffer.append_audio(self.plan.id, step.item.id, step.part.index, length_ms, at):
             return
         for pcm in _chunks(step.pcm, self._max_delta_bytes):
@@ -206,6 +214,7 @@ class RealtimeResponse:
     def _on_arguments_appended(self, step: steps.ArgumentsAppended, _at: float) -> None:
         assert step.item.call is not None
         for start in range(0, len(step.text), MAX_DELTA_CHARACTERS):
+            # Realtime: a call has no content parts, so its deltas have no `content_index`.
             delta = step.text[start : start + MAX_DELTA_CHARACTERS]
             self._outbox.send(events.ResponseFunctionCallArgumentsDelta, **self._position, call_id=step.item.call.call_id, delta=delta)
 
@@ -216,6 +225,7 @@ class RealtimeResponse:
         if step.part.kind is OutputKind.AUDIO:
             if self._output_buffer is not None:
                 self._output_buffer.close_part(step.item.id, step.part.index, at)
+            # Realtime: the `done` events come for a response that was interrupted as well.
             self._outbox.send(events.ResponseOutputAudioDone, **position)
             self._outbox.send(events.ResponseOutputAudioTranscriptDone, **position, transcript=text)
             part = AudioContent(transcript=text)
@@ -227,20 +237,24 @@ class RealtimeResponse:
     def _on_item_done(self, step: steps.ItemDone, _at: float) -> None:
         item = self._wire_item(step.item, step.item.status)
         if isinstance(item, FunctionCallItem):
+            # Realtime GA: `name` is required here; openai-agents reports an error without it.
             call = {"call_id": item.call_id, "name": item.name, "arguments": item.arguments}
             self._outbox.send(events.ResponseFunctionCallArgumentsDone, **self._position, **call)
         self._output.append(item)
         entry, conversation = self._entry, self._conversation
         entry.is_open = False
         entry.item = without_truncated_transcripts(item, entry)
+        # The client may have deleted the item meanwhile.
         if conversation is not None and conversation.find(step.item.id) is entry:
             self._outbox.send(events.ConversationItemDone, previous_item_id=conversation.previous_id(step.item.id), item=item)
+        # Realtime: `conversation.item.done` comes before `response.output_item.done`.
         self._outbox.send(events.ResponseOutputItemDone, response_id=self.plan.id, output_index=step.item.index, item=item)
 
     def _on_output_finished(self, step: steps.OutputFinished, cancelled_by: str | None) -> None:
         details: StatusDetails | None = None
         match step.outcome:
             case "cancelled":
+                # Realtime: `turn_detected` if the user spoke, `client_cancelled` after `response.cancel`.
                 details = StatusDetails(type="cancelled", reason=cancelled_by or "client_cancelled")
             case "incomplete":
                 details = StatusDetails(type="incomplete", reason=step.reason or UNSET)
@@ -255,6 +269,8 @@ class RealtimeResponse:
     # Wire objects
 
     def _response_object(self, status: ResponseStatus, details: StatusDetails | None) -> Response:
+        # Realtime: fields that are null are sent as well; pipecat 1.7 failed without them. livekit finds its
+        # response by the `metadata` that it sent, and gives up without it.
         plan = self.plan
         return Response(
             object="realtime.response",
@@ -283,6 +299,7 @@ class RealtimeResponse:
             )
         content: list[Part] = [
             OutputAudio(transcript=part.text) if part.kind is OutputKind.AUDIO else OutputText(text=part.text)
+            # Realtime: an item is announced empty, and its audio is never in it.
             for part in (item.parts if status != "in_progress" else ())
         ]
         return MessageItem(id=item.id, object="realtime.item", status=status, role="assistant", content=content)

@@ -147,6 +147,7 @@ def _match_results_to_calls(history: list[engine_history.HistoryItem], shell_cal
                 call_ids.add(call_id)
                 open_calls[call_id] = None
             case engine_history.ToolResult(call_id, parts) if call_id not in call_ids:
+                # A local shell's output may name its call by the id of the call's item.
                 shell_call_id = shell_calls.get(call_id, "")
                 if shell_call_id not in call_ids:
                     raise ClientError(f"No tool call found for function call output with call_id {call_id}.", param="input")
@@ -158,5 +159,6 @@ def _match_results_to_calls(history: list[engine_history.HistoryItem], shell_cal
                 call_ids.add(call_id)
             case _:
                 pass
+    # The original's rule. A model that sees half of a round trip makes up the rest (docs/decisions/0004).
     for call_id in open_calls:
         raise ClientError(f"No tool output found for function call {call_id}.", param="input")

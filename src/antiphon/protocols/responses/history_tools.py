@@ -77,6 +77,7 @@ def _tool_search_output(item: calls.ToolSearchOutput) -> HistoryItems:
 
 
 def _mcp_call(item: calls.McpCall) -> HistoryItems:
+    # Responses: the item of a call that a server ran holds its result too, so both get the item's id.
     outcome = encode(item.error).decode() if isinstance(item.error, Wire) else item.output or ""
     return (_call(item.id, item.name, item.arguments, item.server_label), _result(item.id, outcome))
 
@@ -87,6 +88,7 @@ def _code_interpreter_call(item: calls.CodeInterpreterCall) -> HistoryItems:
 
 
 def _file_search_call(item: calls.FileSearchCall) -> HistoryItems:
+    # Responses: results are in the item only if the request asked for them with `include`.
     if not item.results:
         return ()
     results = encode(item.results).decode()

@@ -40,6 +40,7 @@ class ResponseBuilder:
         """Set the fields that are known at the end of the response."""
         self._template = msgspec.structs.replace(
             self._template,
+            # Responses: only a response that completed has this time.
             completed_at=int(at) if step.outcome == "completed" else None,
             incomplete_details=wire.IncompleteDetails(reason=step.reason) if step.reason else None,  # type: ignore[arg-type]
             error=response_error(step.failure) if step.failure else None,
@@ -59,6 +60,7 @@ def _item_records(wire_items: Iterable[items.Item], direction: Direction) -> Ite
 def _response_template(resolved_request: ResolvedRequest) -> wire.Response:
     request, capabilities = resolved_request.request, resolved_request.capabilities
     text = request.text or TextOptions()
+    # Open Responses requires every key, null or not, and strict clients (in Rust, say) do too.
     return wire.Response(
         id=resolved_request.id,
         created_at=resolved_request.created_at,
@@ -78,7 +80,10 @@ def _response_template(resolved_request: ResolvedRequest) -> wire.Response:
         prompt_cache_key=value_or(request.prompt_cache_key, None),
         reasoning=_response_reasoning(resolved_request),
         safety_identifier=value_or(request.safety_identifier, None),
+        # The tier that was used, not the one that was asked for: there is only one.
         service_tier="default",
+        # Open Responses requires this and the penalties below; OpenAI's types lack them, and its SDKs keep what they
+        # don't know (docs/decisions/0004).
         store=resolved_request.is_stored,
         temperature=value_or(request.temperature, capabilities.temperature_default),
         text=msgspec.structs.replace(
@@ -163,6 +168,7 @@ def wire_item(item: OutputItem) -> items.Item:
             id=item.id,
             summary=[parts.SummaryText(text=part.text) for part in item.summaries],
             content=[parts.ReasoningText(text=part.text) for part in item.parts] or UNSET,
+            # Responses: complete in `output_item.done` only; a client that does not store sends it back.
             encrypted_content=item.encrypted_content if item.encrypted_content is not None else UNSET,
             status=item.status,
         )
@@ -257,6 +263,7 @@ def _message_content(message: items.Message) -> list[parts.MessagePart]:
     return [parts.InputText(text=message.content)]
 
 
+# The original's prefixes, which it checks in ids that clients send back.
 ID_PREFIXES: dict[type, str] = {
     items.Message: "msg",
     items.Reasoning: "rs",

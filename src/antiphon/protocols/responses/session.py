@@ -158,6 +158,7 @@ class ResponsesSession:
             # it at the end only.
             effects.append(Persist(self._record("in_progress")))
         response = self._builder.build("in_progress")
+        # Responses: these two begin every stream. openai-python's stream helper raises if another event is first.
         effects.append(Send(events.ResponseCreated(sequence_number=self._next_sequence_number(), response=response)))
         effects.append(Send(events.ResponseInProgress(sequence_number=self._next_sequence_number(), response=response)))
         return effects
@@ -170,13 +171,16 @@ class ResponsesSession:
                 failure=engine_events.ResponseFailed(id=self._resolved_request.id, message="The model was stopped before it had finished."),
             )
         self._builder.finish(step, self._output.usage, at)
+        # Stored before the client is told: `completed` must be true after a crash as well (docs/decisions/0005).
         if self._resolved_request.is_stored:
             effects.append(Persist(self._record(step.outcome)))
         self._terminal_sequence_number = self._sequence_number
         error = None
         if step.failure is not None:
+            # The SDKs raise at `error`, Codex heeds only `response.failed`: both are sent (docs/decisions/0004).
             error = to_api_error(step.failure)
             effects.append(Send(self._error_event(error)))
+        # Only a client that leaves cancels a response, so nobody would read a terminal event.
         if step.outcome != "cancelled":
             terminal = _TERMINAL_EVENTS[step.outcome]
             effects.append(Send(terminal(sequence_number=self._next_sequence_number(), response=self._builder.build(step.outcome))))
@@ -283,6 +287,7 @@ class ResponsesSession:
             )
 
     def _on_audio_appended(self, step: steps.AudioAppended, _at: float, effects: list[Effect[StreamEvent]]) -> None:
+        # The header stands once, before the first audio.
         delta = b64encode(self._wav_header + step.pcm).decode()
         self._wav_header = b""
         effects.append(
@@ -305,6 +310,7 @@ class ResponsesSession:
         )
 
     def _on_hosted_tool_progressed(self, step: steps.HostedToolProgressed, _at: float, effects: list[Effect[StreamEvent]]) -> None:
+        # An upstream's event: its numbers and ids are not those of this stream.
         fields: dict[str, object] = {"sequence_number": self._next_sequence_number(), "output_index": step.item.index}
         if "item_id" in step.event:
             fields["item_id"] = step.item.id
@@ -332,6 +338,7 @@ class ResponsesSession:
                 effects.append(Send(kind(sequence_number=self._next_sequence_number(), response_id=self._resolved_request.id)))
         effects.append(Send(_DONE_EVENTS[part.kind](self._next_sequence_number(), item, part)))
         if part.kind is OutputKind.REASONING_SUMMARY:
+            # Responses: parts of a summary have events and an index of their own.
             event: events.ReasoningSummaryPartDone | events.ContentPartDone = events.ReasoningSummaryPartDone(
                 sequence_number=self._next_sequence_number(),
                 item_id=item.id,
@@ -353,6 +360,8 @@ class ResponsesSession:
         item = step.item
         if item.call is not None:
             effects.append(Send(_tool_call_done_event(self._next_sequence_number(), item)))
+        # Responses: `output[i]` of the response is the item of `output_index` i, with the id that it was added with;
+        # stream helpers check both.
         done_item = wire_item(item)
         self._builder.output.append(done_item)
         effects.append(Send(events.OutputItemDone(sequence_number=self._next_sequence_number(), output_index=item.index, item=done_item)))

@@ -71,6 +71,8 @@ def build_engine_tools(tools_with_paths: Sequence[tuple[str, tools.Tool]], conte
     """
     engine_tools = EngineTools()
     for path, tool in tools_with_paths:
+        # Codex sends the tools of MCP servers as namespaces; for a model without them each is flattened to its members
+        # (docs/decisions/0010).
         if isinstance(tool, tools.NamespaceTool) and tool.type not in context.capabilities.hosted:
             engine_tools.namespaces[tool.name] = tool.description
             for index, member in enumerate(tool.tools):
@@ -97,6 +99,7 @@ def _add_tool(tool: tools.Tool, path: str, namespace: str | None, context: Trans
             engine_tools.tools.append(_custom_tool(tool, path, namespace, context))
         case _ if tool.type in context.capabilities.hosted:
             engine_tools.hosted_tools.append(HostedTool(tool.type, msgspec.json.decode(tools.encode_tool(tool))))
+        # A client that sends functions relies on them, so these are never omitted (docs/decisions/0010).
         case _ if context.omit_unsupported and not isinstance(tool, tools.FunctionTool):
             context.omissions.tools.append(tool.type)
         case _:
@@ -135,6 +138,7 @@ def tool_choice(request: CreateRequest, engine_tools: EngineTools) -> ToolChoice
             if not engine_tools.tools and not engine_tools.hosted_tools:
                 raise _choice_not_found("required")
             return ToolChoice("required")
+        # Open Responses: a hard limit, which the server has to enforce.
         case tools.AllowedToolsChoice(mode=mode, tools=choices):
             return ToolChoice(mode, _selected_tool_keys(choices, engine_tools))
         case None | UnsetType():

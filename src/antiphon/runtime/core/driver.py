@@ -215,6 +215,8 @@ class Driver(Generic[ClientEventT, ServerEventT]):
         self._is_performing = True
         try:
             while True:
+                # Every token comes this way, so a `Send` takes no call more than it needs (docs/decisions/0013).
+                # Commands wait for no record: the engine works while it is written (docs/decisions/0005).
                 for effect in effects:
                     if type(effect) is Send and self._pending_persist is None:
                         self._client.send(effect.event)
@@ -227,6 +229,8 @@ class Driver(Generic[ClientEventT, ServerEventT]):
                 effects = self._session.handle(self._deferred_events.popleft())
         finally:
             self._is_performing = False
+        # One write for all that came together: waking the reader costs more than what is written
+        # (docs/decisions/0013).
         self._client.flush()
 
     def _perform_one(self, effect: Effect[ServerEventT]) -> None:

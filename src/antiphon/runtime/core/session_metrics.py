@@ -15,6 +15,7 @@ from antiphon.wire.realtime.client_events import InputAudioBufferAppend
 from antiphon.wire.realtime.response import Usage
 from antiphon.wire.realtime.session import PcmFormat
 
+# s16le at 24 kHz; one byte a sample at 8 kHz (RFC 3551, table 4).
 PCM_BYTES_PER_S, G711_BYTES_PER_S = 48_000, 8_000
 
 MINICPMO_IN_BYTES_PER_S, MINICPMO_OUT_BYTES_PER_S = 2 * RATE_IN_HZ, FLOAT_BYTES * RATE_OUT_HZ
