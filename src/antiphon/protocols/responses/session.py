@@ -238,76 +238,60 @@ class ResponsesSession:
     # Steps of the output machine
 
     def _on_item_added(self, step: steps.ItemAdded, _at: float, effects: list[Effect[StreamEvent]]) -> None:
-        effects.append(
-            Send(
-                events.OutputItemAdded(
-                    sequence_number=self._next_sequence_number(), output_index=step.item.index, item=empty_wire_item(step.item)
-                )
-            )
+        item_added = events.OutputItemAdded(
+            sequence_number=self._next_sequence_number(), output_index=step.item.index, item=empty_wire_item(step.item)
         )
+        effects.append(Send(item_added))
 
     def _on_part_added(self, step: steps.PartAdded, _at: float, effects: list[Effect[StreamEvent]]) -> None:
         item, part = step.item, step.part
         if part.kind is OutputKind.REASONING_SUMMARY:
-            effects.append(
-                Send(
-                    events.ReasoningSummaryPartAdded(
-                        sequence_number=self._next_sequence_number(),
-                        item_id=item.id,
-                        output_index=item.index,
-                        summary_index=part.index,
-                        part=parts.SummaryText(text=""),
-                    )
-                )
+            summary_part_added = events.ReasoningSummaryPartAdded(
+                sequence_number=self._next_sequence_number(),
+                item_id=item.id,
+                output_index=item.index,
+                summary_index=part.index,
+                part=parts.SummaryText(text=""),
             )
+            effects.append(Send(summary_part_added))
             return
-        effects.append(
-            Send(
-                events.ContentPartAdded(
-                    sequence_number=self._next_sequence_number(),
-                    item_id=item.id,
-                    output_index=item.index,
-                    content_index=part.index,
-                    part=empty_wire_part(part),
-                )
-            )
+        part_added = events.ContentPartAdded(
+            sequence_number=self._next_sequence_number(),
+            item_id=item.id,
+            output_index=item.index,
+            content_index=part.index,
+            part=empty_wire_part(part),
         )
+        effects.append(Send(part_added))
 
     def _on_text_appended(self, step: steps.TextAppended, _at: float, effects: list[Effect[StreamEvent]]) -> None:
         number = self._sequence_number
         self._sequence_number = number + 1
         effects.append(Send(_DELTA_EVENTS[step.part.kind](number, step.item, step.part, step, self._padding_for(step.text))))
         if step.part.kind is OutputKind.AUDIO:
-            effects.append(
-                Send(
-                    events.AudioTranscriptDelta(
-                        sequence_number=self._next_sequence_number(), response_id=self._resolved_request.id, delta=step.text
-                    )
-                )
+            transcript = events.AudioTranscriptDelta(
+                sequence_number=self._next_sequence_number(), response_id=self._resolved_request.id, delta=step.text
             )
+            effects.append(Send(transcript))
 
     def _on_audio_appended(self, step: steps.AudioAppended, _at: float, effects: list[Effect[StreamEvent]]) -> None:
         # The header stands once, before the first audio.
         delta = b64encode(self._wav_header + step.pcm).decode()
         self._wav_header = b""
-        effects.append(
-            Send(events.AudioDelta(sequence_number=self._next_sequence_number(), response_id=self._resolved_request.id, delta=delta))
-        )
+        event = events.AudioDelta(sequence_number=self._next_sequence_number(), response_id=self._resolved_request.id, delta=delta)
+        effects.append(Send(event))
 
     def _on_arguments_appended(self, step: steps.ArgumentsAppended, _at: float, effects: list[Effect[StreamEvent]]) -> None:
         item = step.item
         kind = events.CustomToolCallInputDelta if _is_custom(item) else events.FunctionCallArgumentsDelta
-        effects.append(
-            Send(
-                kind(
-                    sequence_number=self._next_sequence_number(),
-                    item_id=item.id,
-                    output_index=item.index,
-                    delta=step.text,
-                    obfuscation=self._padding_for(step.text),
-                )
-            )
+        delta = kind(
+            sequence_number=self._next_sequence_number(),
+            item_id=item.id,
+            output_index=item.index,
+            delta=step.text,
+            obfuscation=self._padding_for(step.text),
         )
+        effects.append(Send(delta))
 
     def _on_hosted_tool_progressed(self, step: steps.HostedToolProgressed, _at: float, effects: list[Effect[StreamEvent]]) -> None:
         # An upstream's event: its numbers and ids are not those of this stream.
@@ -318,18 +302,15 @@ class ResponsesSession:
 
     def _on_annotation_appended(self, step: steps.AnnotationAppended, _at: float, effects: list[Effect[StreamEvent]]) -> None:
         annotation: Any = step.annotation  # plain JSON from the engine, which encodes as the wire's own type would
-        effects.append(
-            Send(
-                events.AnnotationAdded(
-                    sequence_number=self._next_sequence_number(),
-                    item_id=step.item.id,
-                    output_index=step.item.index,
-                    content_index=step.part.index,
-                    annotation_index=step.index,
-                    annotation=annotation,
-                )
-            )
+        annotation_added = events.AnnotationAdded(
+            sequence_number=self._next_sequence_number(),
+            item_id=step.item.id,
+            output_index=step.item.index,
+            content_index=step.part.index,
+            annotation_index=step.index,
+            annotation=annotation,
         )
+        effects.append(Send(annotation_added))
 
     def _on_part_done(self, step: steps.PartDone, _at: float, effects: list[Effect[StreamEvent]]) -> None:
         item, part = step.item, step.part
