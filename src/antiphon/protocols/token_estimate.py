@@ -76,6 +76,7 @@ def _part_tokens(part: history.HistoryPart) -> int:
         case history.SpeechPart(pcm, rate_hz):
             return -int(-duration_ms(len(pcm), rate_hz) // INPUT_AUDIO_MS_PER_TOKEN)
         case history.AudioPart(inline):
+            # Base64: four characters for three bytes (RFC 4648).
             return len(inline) * 3 // 4 // AUDIO_FILE_BYTES_PER_TOKEN
         case _:
             return TOKENS_PER_FILE

@@ -36,6 +36,7 @@ class AudioCodec(NamedTuple):
     decode: Callable[[bytes], bytes] | None = None
 
 
+# Realtime reference: PCM at 24 kHz and no other rate. G.711 has 8 kHz (RFC 3551, table 4).
 PCM_CODEC = AudioCodec(24_000)
 AUDIO_CODECS: dict[str, AudioCodec] = {
     "audio/pcm": PCM_CODEC,
@@ -133,6 +134,8 @@ class InputBuffer:
         rest stays.
         """
         buffer_start_ms = self.buffer_start_ms
+        # The clock counts received audio, not time of day, so audio that comes faster than it was spoken has the same
+        # turns.
         self._clear(min(len(self._buffer), size_bytes(max(0, start_ms - buffer_start_ms), self.rate_hz)))
         return self._commit(min(len(self._buffer), size_bytes(max(0, end_ms - max(start_ms, buffer_start_ms)), self.rate_hz)))
 

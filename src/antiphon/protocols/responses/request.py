@@ -54,6 +54,7 @@ class ResolvedRequest(Struct, frozen=True, kw_only=True):
     @property
     def is_stored(self) -> bool:
         """Whether the response is to be stored."""
+        # Responses: a response is stored unless the client says no.
         return self.request.store is not False
 
     @property
@@ -93,6 +94,7 @@ def engine_request(resolved_request: ResolvedRequest) -> EngineRequest:
     instructions, prelude = _instructions(request)
     items_with_paths: list[ItemWithPath] = [
         *prelude,
+        # Responses: `previous_response_id` brings the items of earlier responses, but not their instructions.
         *(("previous_response_id", item) for item in resolved_request.previous_items),
         *((f"input[{index}]", item) for index, item in enumerate(resolved_request.input_items)),
     ]
@@ -118,6 +120,7 @@ def engine_request(resolved_request: ResolvedRequest) -> EngineRequest:
         parallel_tool_calls=request.parallel_tool_calls is not False,
         sampling=_sampling(request),
         format=_engine_format(text.format or None) if text else None,
+        # Responses: `disabled`, the default, fails where the input is too long; `auto` drops the oldest of it.
         truncate=request.truncation == "auto",
         reasoning_effort=(reasoning.effort or None) if reasoning else None,
         reasoning_summary=_requested_summary(request) if capabilities.summaries else None,
@@ -189,6 +192,7 @@ def _check_text(request: CreateRequest, capabilities: Capabilities, model: str) 
     if not request.text:
         return
     verbosity = request.text.verbosity
+    # Responses: `medium` is the default, so it asks for nothing.
     if verbosity and verbosity not in (capabilities.verbosities or ("medium",)):
         raise unsupported_value("text.verbosity", verbosity, model, capabilities.verbosities or ("medium",))
     kind = request.text.format.type if request.text.format else "text"
