@@ -157,7 +157,7 @@ class LlamaServer:
             native.listening_address,
             headers={"Authorization": f"Bearer {key}", "Content-Type": "application/json"},
             timeout=timeout,
-            connector=aiohttp.TCPConnector(limit=0),
+            connector=aiohttp.TCPConnector(limit=0, force_close=True),
         )
         llama = cls([native], session)
         llama.context = (await llama._get("/props", _PropsResponse)).default_generation_settings.n_ctx
