@@ -100,6 +100,15 @@ def nesting_too_deep(limit: int) -> ClientError:
     return ClientError(f"We could not parse the JSON body of your request: it is nested more than {limit} levels deep.")
 
 
+def too_many_values(limit: int) -> ClientError:
+    """The body has more JSON values than `limit`."""
+    return ClientError(
+        f"The request has too many JSON values: the limit is {limit:,} in all its objects and arrays together.",
+        status=413,
+        code="request_too_large",
+    )
+
+
 def missing_parameter(param: str) -> ClientError:
     """A required field is absent."""
     return ClientError(f"Missing required parameter: '{param}'.", code="missing_required_parameter", param=param)

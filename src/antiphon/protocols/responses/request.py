@@ -38,6 +38,7 @@ class ResolvedRequest(Struct, frozen=True, kw_only=True):
         created_at: in Unix seconds.
         input_items: the items in this request.
         previous_items: the items of the conversation before it, oldest first.
+        size_bytes: of the JSON of the request and of the items before it.
         omit_unsupported: whether unsupported tools and items are left out (see `Omissions`) rather than refused.
     """
 
@@ -49,6 +50,7 @@ class ResolvedRequest(Struct, frozen=True, kw_only=True):
     capabilities: Capabilities
     input_items: tuple[items.Item, ...]
     previous_items: tuple[items.Item, ...] = ()
+    size_bytes: int = 0
     omit_unsupported: bool = True
 
     @property
@@ -110,6 +112,7 @@ def engine_request(resolved_request: ResolvedRequest) -> EngineRequest:
     engine_tools = build_engine_tools(tuple(requested_tools(request, items_with_paths)), context)
     respond = commands.Respond(
         id=resolved_request.id,
+        size_bytes=resolved_request.size_bytes,
         whole=request.stream is not True,
         history=history,
         instructions=instructions,

@@ -29,7 +29,9 @@ class ResponseBuilder:
 
     def __init__(self, resolved_request: ResolvedRequest, new_id: NewId) -> None:
         self.output: list[items.Item] = []
-        self._input_items = [complete_input_item(item, new_id) for item in resolved_request.input_items]
+        # Once, and before the session begins: many items take long to encode.
+        input_items = resolved_request.input_items if resolved_request.is_stored else ()
+        self._input_records = tuple(_item_records((complete_input_item(item, new_id) for item in input_items), "input"))
         self._template = _response_template(resolved_request)
 
     def build(self, status: str) -> wire.Response:
@@ -49,7 +51,7 @@ class ResponseBuilder:
 
     def item_records(self) -> tuple[ItemRecord, ...]:
         """The items that this response adds to its conversation, for the store."""
-        return (*_item_records(self._input_items, "input"), *_item_records(self.output, "output"))
+        return (*self._input_records, *_item_records(self.output, "output"))
 
 
 def _item_records(wire_items: Iterable[items.Item], direction: Direction) -> Iterable[ItemRecord]:

@@ -10,6 +10,7 @@ from starlette.types import Receive, Scope, Send
 
 from antiphon.audio import duration_ms
 from antiphon.errors import ServerError, model_not_found, unsupported_parameter, unsupported_value
+from antiphon.offload import offload
 from antiphon.runtime.service import Service
 from antiphon.server.audio.streaming import EVENT_STREAM_TYPE, CancellableRequest, HttpResponseWriter, write_all
 from antiphon.server.http.auth import track_response
@@ -48,7 +49,7 @@ class SpeechEndpoint:
         body = await read_json_body(Request(scope, receive))
         service.live_sessions.check_admission()
         stack = service.speech.stack
-        request = decode_speech_request(body)
+        request = await offload(len(body), decode_speech_request, body)
         _check_request(request, service.config.speech.voice)
         synthesis = _SpeechSynthesis(service, request, stack)
 

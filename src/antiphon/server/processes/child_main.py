@@ -23,7 +23,7 @@ from antiphon.runtime.multiprocess.link import (
     SupervisorMessage,
 )
 from antiphon.runtime.multiprocess.peer import PeerProcesses
-from antiphon.server.processes.run import HttpServer, serve_on, tune_gc
+from antiphon.server.processes.run import HttpServer, serve_on, tune_interpreter
 from antiphon.server.transport import logs
 
 SETUP_TIMEOUT_S = 10.0
@@ -56,7 +56,7 @@ class ServerProcess:
 
     def _on_ready(self, server: HttpServer) -> None:
         self._server = server
-        tune_gc()
+        tune_interpreter()
         self.link.send(ProcessReady(server.service.keyring.is_open))
 
     def _receive(self, message: SupervisorMessage, reply: SendReply) -> None:

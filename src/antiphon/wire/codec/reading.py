@@ -21,34 +21,6 @@ from antiphon.wire.codec.types import Wire
 T = TypeVar("T")
 W = TypeVar("W", bound=Wire)
 
-DEPTH_LIMIT = 64
-
-_BRACES_TO_BRACKETS = bytes.maketrans(b"{}", b"[]")
-_OTHER_BYTES = bytes(set(range(256)) - set(b'[]{}"'))
-
-
-def check_depth(body: bytes) -> None:
-    """
-    Check that JSON is nested at most `DEPTH_LIMIT` levels deep, without decoding it.
-
-    Raises:
-        ClientError: it is nested deeper.
-    """
-    if body.count(b"{") + body.count(b"[") <= DEPTH_LIMIT:
-        return
-    if b"\\" in body:
-        body = body.replace(b"\\\\", b"").replace(b'\\"', b"")
-    # Without escaped quotes, every other piece between quotes is outside of strings.
-    pieces = body.translate(_BRACES_TO_BRACKETS, _OTHER_BYTES).split(b'"')
-    brackets = b"".join(pieces[::2])
-    for _ in range(DEPTH_LIMIT):  # each round removes the innermost level
-        outer = brackets.replace(b"[]", b"")
-        if len(outer) == len(brackets):
-            return  # nothing left, or brackets that don't match, which the decoder refuses
-        brackets = outer
-    if brackets:
-        raise errors.nesting_too_deep(DEPTH_LIMIT)
-
 
 class Reader(Generic[T]):
     """

@@ -6,7 +6,8 @@ from typing import Annotated, Literal
 from msgspec import UNSET, Meta, field
 
 from antiphon import errors
-from antiphon.wire.codec.reading import Reader, check_depth, read_query
+from antiphon.wire.codec.reading import Reader, read_query
+from antiphon.wire.codec.structure import check_structure
 from antiphon.wire.codec.types import Maybe, Opt, Tagged, Wire
 
 TranscriptFormat = Literal["json", "text", "srt", "verbose_json", "vtt", "diarized_json"]
@@ -207,5 +208,5 @@ def decode_speech_request(body: bytes) -> SpeechRequest:
     Raises:
         ClientError: it is invalid; `param` says where.
     """
-    check_depth(body)
+    check_structure(body)
     return _speech_reader.read(body)

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from antiphon.errors import ClientError, quote_list, shorten
-from antiphon.wire.codec.reading import check_depth
+from antiphon.wire.codec.structure import check_depth, check_event_structure
 from antiphon.wire.minicpmo import media
 from antiphon.wire.minicpmo.chat import ChatAppend as ChatAppend, decode_chat_append
 from antiphon.wire.minicpmo.decode import ID_LIMIT, first_field, invalid_field, missing_field, read, require_field, validate_id
@@ -144,6 +144,10 @@ def decode_client(frame: bytes, mode: Mode) -> ClientEvent:
     Raises:
         ClientError: it is no valid event.
     """
+    try:
+        check_event_structure(frame)
+    except ClientError as error:
+        raise ClientError(error.message, code="invalid_payload") from None
     envelope = read(_envelope_decoder, frame, "")
     tag = read(_string_decoder, require_field(envelope.type, "type"), "type")
     reader = _EVENT_DECODERS.get(tag)

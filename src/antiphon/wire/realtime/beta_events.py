@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-from antiphon.wire.codec.reading import check_depth
+from antiphon.wire.codec.structure import check_depth
 from antiphon.wire.codec.types import Opt, Tagged, Unknown, encode
 from antiphon.wire.realtime import client_events as client, server_events as server
 from antiphon.wire.realtime.beta_shapes import (

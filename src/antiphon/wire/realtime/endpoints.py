@@ -4,7 +4,8 @@ from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, structs
 
-from antiphon.wire.codec.reading import Reader, check_depth
+from antiphon.wire.codec.reading import Reader
+from antiphon.wire.codec.structure import check_structure
 from antiphon.wire.codec.types import Opt, Wire, encode
 from antiphon.wire.realtime.base import RealtimeObject
 from antiphon.wire.realtime.beta_shapes import (
@@ -84,7 +85,7 @@ def decode_secret_request(body: bytes) -> SecretOptions:
     Raises:
         ClientError: it is invalid; `param` says where.
     """
-    check_depth(body)
+    check_structure(body)
     request = _reader.read(body)
     session = Session() if request.session is UNSET else request.session
     check_session(session)
@@ -115,7 +116,7 @@ def decode_beta_transcription_request(body: bytes) -> SecretOptions:
 
 
 def _decode_beta_request(body: bytes) -> BetaSessionRequest:
-    check_depth(body)
+    check_structure(body)
     return _beta_reader.read(body)
 
 

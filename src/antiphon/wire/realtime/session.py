@@ -9,7 +9,8 @@ from typing import Annotated, Any, Literal
 from msgspec import UNSET, Meta
 
 from antiphon import errors
-from antiphon.wire.codec.reading import Reader, check_depth
+from antiphon.wire.codec.reading import Reader
+from antiphon.wire.codec.structure import check_structure
 from antiphon.wire.codec.types import Maybe, Opt, Wire, encode
 from antiphon.wire.realtime.base import RealtimeObject, RealtimeTagged
 from antiphon.wire.responses import tools as responses_tools
@@ -230,7 +231,7 @@ def decode_session(body: bytes, path: str = "session") -> AnySession:
     Raises:
         ClientError: it is invalid.
     """
-    check_depth(body)
+    check_structure(body)
     session = _reader.read(body, path)
     check_session(session, path)
     return session

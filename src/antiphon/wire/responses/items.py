@@ -6,7 +6,8 @@ from typing import Annotated, Any, Literal, get_args
 from msgspec import UNSET, Meta, field
 
 from antiphon import errors
-from antiphon.wire.codec.reading import Reader, check_depth
+from antiphon.wire.codec.reading import Reader
+from antiphon.wire.codec.structure import check_depth
 from antiphon.wire.codec.types import Maybe, Opt, Tagged, Typed, Unknown, Wire, encode
 from antiphon.wire.responses.hosted_calls import (
     ApplyPatchCall,

@@ -5,7 +5,8 @@ from typing import Annotated, Literal
 from msgspec import UNSET, Meta
 
 from antiphon import errors
-from antiphon.wire.codec.reading import Reader, check_depth
+from antiphon.wire.codec.reading import Reader
+from antiphon.wire.codec.structure import check_structure
 from antiphon.wire.codec.types import Maybe, Opt, Wire, encode
 from antiphon.wire.responses.items import AnswerFormat, Item, Message, check_message
 from antiphon.wire.responses.parts import InputFile, InputImage, InputText, LongText
@@ -185,7 +186,7 @@ def decode_request(body: bytes) -> CreateRequest:
     Raises:
         ClientError: it is invalid; `param` says where.
     """
-    check_depth(body)
+    check_structure(body)
     request = _reader.read(body)
     check_request(request)
     return request
