@@ -4,13 +4,12 @@ import asyncio
 
 from antiphon.engine_api import commands
 from antiphon.engines.remote.link import BUFFER_LIMIT_BYTES, MAX_SILENT_BEATS, MAX_WRITE_BYTES, LinkEndpoint
-from antiphon.wire.codec.length_prefix import FrameDecoder
+from antiphon.framing import FrameDecoder, pack_frame
 from antiphon.wire.internal.worker_link import (
     CloseConversation,
     EngineCommands,
     Heartbeat,
     from_worker_decoder,
-    pack_frame,
     to_worker_decoder,
 )
 

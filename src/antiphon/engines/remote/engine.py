@@ -22,6 +22,7 @@ from antiphon.engine_api.engine import BuildContext, Deliver, EngineConversation
 from antiphon.engine_api.options import ConversationSettings
 from antiphon.engines.remote.link import LinkEndpoint
 from antiphon.errors import ApiError, ClientError, ServerError, UpstreamError, overloaded_error, quote_list
+from antiphon.framing import UnsendableFrame
 from antiphon.subprocesses import resolve
 from antiphon.wire.internal.worker_link import (
     ChildNotice,
@@ -43,7 +44,6 @@ from antiphon.wire.internal.worker_link import (
     RequestAnswered,
     ResumeConversation,
     Undrain,
-    UnsendableFrame,
     WorkerDismissed,
     from_worker_decoder,
 )

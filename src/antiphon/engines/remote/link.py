@@ -13,8 +13,8 @@ from typing import Generic, Protocol
 
 from msgspec import msgpack
 
-from antiphon.wire.codec.length_prefix import BadFrame, FrameDecoder, In
-from antiphon.wire.internal.worker_link import FromWorker, Heartbeat, ToWorker, pack_frame
+from antiphon.framing import BadFrame, FrameDecoder, In, pack_frame
+from antiphon.wire.internal.worker_link import FromWorker, Heartbeat, ToWorker
 
 HEARTBEAT_S = 2.0
 MAX_SILENT_BEATS = 5

@@ -13,10 +13,10 @@ from typing import TypeAlias
 from msgspec import Struct, msgpack
 
 from antiphon.errors import ServerError, overloaded_error
+from antiphon.framing import FrameDecoder, pack_frame
 from antiphon.records import KeyRecord
 from antiphon.runtime.access.rate_limits import LimitKind, LimitState
 from antiphon.runtime.core.metrics import Snapshot
-from antiphon.wire.codec.length_prefix import FrameDecoder, add_length_prefix
 from antiphon.wire.internal.failure import Failure
 
 REPLY_TIMEOUT_S = 5.0
@@ -169,7 +169,6 @@ class _Frame(Struct, frozen=True, array_like=True):
     body: SupervisorMessage
 
 
-_encoder = msgpack.Encoder()
 _decoder: msgpack.Decoder[_Frame] = msgpack.Decoder(_Frame)
 
 SendReply: TypeAlias = Callable[[SupervisorMessage], None]
@@ -244,7 +243,7 @@ class SupervisorLink(asyncio.Protocol):
 
     def _write_frame(self, frame: _Frame) -> None:
         if self._transport is not None:
-            self._transport.write(add_length_prefix(_encoder.encode(frame)))
+            self._transport.write(pack_frame(frame))
 
 
 def _link_lost_error() -> ServerError:

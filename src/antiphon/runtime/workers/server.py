@@ -16,6 +16,7 @@ from antiphon.engine_api.engine import CountingEngine, Engine, EngineConversatio
 from antiphon.engine_api.options import ConversationSettings
 from antiphon.engines.remote.link import LinkEndpoint
 from antiphon.errors import ApiError, ServerError, overloaded_error
+from antiphon.framing import UnsendableFrame
 from antiphon.wire.internal.worker_link import (
     BuildEngine,
     CloseConversation,
@@ -37,7 +38,6 @@ from antiphon.wire.internal.worker_link import (
     ResumeConversation,
     ToWorker,
     Undrain,
-    UnsendableFrame,
     WorkerDismissed,
     to_worker_decoder,
 )

@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
+from antiphon.framing import FrameDecoder, pack_frame
 from antiphon.speech.tts.link import (
     StartVoice,
     StopSynthesis,
@@ -24,10 +25,8 @@ from antiphon.speech.tts.link import (
     TimedWord,
     VoiceCommand,
     VoiceFailed,
-    VoiceFrameReader,
     VoiceReady,
     command_decoder,
-    encode_frame,
 )
 
 READ_BYTES = 1 << 16
@@ -125,9 +124,9 @@ def serve(new_backend: Callable[[StartVoice], VoiceBackend]) -> None:
         try:
             backend = new_backend(start_commands.get())
         except VoiceUnavailable as error:
-            link.sendall(encode_frame(VoiceFailed(str(error))))
+            link.sendall(pack_frame(VoiceFailed(str(error))))
             return
-        link.sendall(encode_frame(VoiceReady()))
+        link.sendall(pack_frame(VoiceReady()))
         while True:
             _run_job(link, backend, jobs.get())
 
@@ -135,19 +134,19 @@ def serve(new_backend: Callable[[StartVoice], VoiceBackend]) -> None:
 def _run_job(link: socket.socket, backend: VoiceBackend, job: SynthesisJob) -> None:
     try:
         pcm, words = backend.synthesize(job)
+        frame = pack_frame(SynthesisDone(job.request.id, pcm, tuple(TimedWord(text, samples) for text, samples in words)))
     except SynthesisStopped:
         return
-    except Exception as error:  # one text that fails must not cost the others their voice
-        link.sendall(encode_frame(SynthesisFailed(job.request.id, f"{type(error).__name__}: {error}")))
-        return
-    link.sendall(encode_frame(SynthesisDone(job.request.id, pcm, tuple(TimedWord(text, samples) for text, samples in words))))
+    except Exception as error:  # one text that fails, or is too long for a frame, must not cost the others their voice
+        frame = pack_frame(SynthesisFailed(job.request.id, f"{type(error).__name__}: {error}"))
+    link.sendall(frame)
 
 
 def _read_commands(link: socket.socket, jobs: _JobQueue) -> None:
-    frames = VoiceFrameReader()
+    frames = FrameDecoder(command_decoder)
     try:
         while chunk := link.recv(READ_BYTES):
-            for payload in frames.feed(chunk):
-                jobs.handle(command_decoder.decode(payload))
+            for command in frames.feed(chunk):
+                jobs.handle(command)
     finally:
         os._exit(0)  # the server is gone, however it ended

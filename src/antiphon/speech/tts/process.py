@@ -19,6 +19,7 @@ from msgspec import Struct
 
 from antiphon.audio import SAMPLE_BYTES
 from antiphon.errors import ServerError, invalid_value, overloaded_error
+from antiphon.framing import FrameDecoder, pack_frame
 from antiphon.speech.base import AudioChunk
 from antiphon.speech.text.clauses import split_sentences
 from antiphon.speech.tts.link import (
@@ -30,9 +31,7 @@ from antiphon.speech.tts.link import (
     VoiceCommand,
     VoiceEvent,
     VoiceFailed,
-    VoiceFrameReader,
     VoiceReady,
-    encode_frame,
     event_decoder,
 )
 from antiphon.subprocesses import SupervisedProcess, reap, resolve, spawn
@@ -83,7 +82,7 @@ class _VoiceChild(asyncio.Protocol):
         self._limits = limits
         self._on_lost = on_lost
         self._loop = loop
-        self._frames = VoiceFrameReader()
+        self._frames = FrameDecoder(event_decoder)
         self._transport: asyncio.Transport | None = None
         self._pending: dict[int, asyncio.Future[SynthesisDone]] = {}
         self._watchdog: asyncio.TimerHandle | None = None
@@ -130,7 +129,7 @@ class _VoiceChild(asyncio.Protocol):
     def send(self, message: VoiceCommand) -> None:
         """Send a message; dropped when the link is closed."""
         if self._transport is not None:
-            self._transport.write(encode_frame(message))
+            self._transport.write(pack_frame(message))
 
     def close(self) -> None:
         """Close the link; the process then ends by itself."""
@@ -149,8 +148,8 @@ class _VoiceChild(asyncio.Protocol):
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
-        for payload in self._frames.feed(data):
-            self._handle_event(event_decoder.decode(payload))
+        for event in self._frames.feed(data):
+            self._handle_event(event)
         if self._pending:
             self._restart_watchdog()
         else:
