@@ -57,7 +57,6 @@ async def spawn(command: Sequence[str], protocol: Callable[[], asyncio.BaseProto
                 stdout=subprocess.DEVNULL,
                 start_new_session=True,  # Ctrl-C is for this process alone, which may have responses to finish
             )
-        ours.setblocking(False)
         await asyncio.get_running_loop().create_connection(protocol, sock=ours)
     except BaseException:
         ours.close()

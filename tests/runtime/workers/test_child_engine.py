@@ -16,9 +16,9 @@ from antiphon.engine_api import events
 from antiphon.engine_api.capabilities import Capabilities
 from antiphon.engine_api.engine import BuildContext
 from antiphon.engine_api.options import ConversationSettings
-from antiphon.engines.remote.link import MAX_SILENT_BEATS
 from antiphon.engines.scripted.engine import build
 from antiphon.errors import ApiError, ServerError
+from antiphon.link import MAX_SILENT_BEATS
 from antiphon.runtime.registry import ModelRegistry
 from antiphon.runtime.workers.child_engine import ChildEngine, RestartTimeouts, embedded_engine
 from antiphon.wire.internal.worker_link import BuildEngine

@@ -19,8 +19,8 @@ from antiphon.engine_api.engine import BuildContext, Deliver, EngineConversation
 from antiphon.engine_api.forwarding import REATTACHABLE_KINDS
 from antiphon.engine_api.options import ConversationSettings
 from antiphon.engines.remote.engine import RemoteEngine, unavailable_error
-from antiphon.engines.remote.link import StreamLinkTransport
 from antiphon.errors import ApiError, ServerError
+from antiphon.link import StreamLinkTransport
 from antiphon.runtime.workers.reattach import reattaching_conversation
 from antiphon.subprocesses import EXIT_GRACE_S, RESTART_DELAYS_S, SupervisedProcess, exit_reason, reap, spawn
 from antiphon.wire.internal.worker_link import VERSION, BuildEngine

@@ -17,8 +17,8 @@ from pathlib import Path
 import uvloop
 
 from antiphon.engine_api.engine import BuildContext, Engine
-from antiphon.engines.remote.link import StreamLinkTransport
 from antiphon.errors import ApiError
+from antiphon.link import StreamLinkTransport
 from antiphon.runtime.workers.server import ConversationServer, LinkFrame
 from antiphon.wire.internal.worker_link import VERSION, BuildEngine, ChildNotice, EngineBuildFailed, Failure, Hello
 
@@ -38,7 +38,6 @@ async def _serve(link: socket.socket) -> int:
             os._exit(0)  # the server is gone: there is nothing to clean up for, and native code may not stop otherwise
 
     async with ConversationServer(on_link_frame=on_link_frame, on_lost=on_lost) as serving:
-        link.setblocking(False)
         await asyncio.get_running_loop().create_connection(lambda: StreamLinkTransport(serving.endpoint), sock=link)
         begin = await build_frame
         try:

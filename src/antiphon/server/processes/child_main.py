@@ -10,6 +10,7 @@ import uvloop
 
 from antiphon.config import load as config
 from antiphon.errors import ApiError
+from antiphon.link import StreamLinkTransport
 from antiphon.runtime.multiprocess.link import (
     AllProcessesIdle,
     GetSnapshot,
@@ -81,9 +82,8 @@ async def _main() -> int:
     # Moved to another file descriptor, so that nothing else reads the link as standard input.
     with socket.socket(fileno=os.dup(0)) as link:
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        link.setblocking(False)
         process = ServerProcess()
-        await asyncio.get_running_loop().create_connection(lambda: process.link, sock=link)
+        await asyncio.get_running_loop().create_connection(lambda: StreamLinkTransport(process.link.endpoint), sock=link)
         try:
             return await process.serve()
         finally:

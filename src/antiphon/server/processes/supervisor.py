@@ -19,6 +19,7 @@ from functools import partial
 from antiphon.config import load as configuration
 from antiphon.config.load import Config
 from antiphon.errors import ApiError, ServerError, quote_list
+from antiphon.link import StreamLinkTransport
 from antiphon.runtime.core.home_lock import home_lock
 from antiphon.runtime.multiprocess.ledger import UsageLedger
 from antiphon.runtime.multiprocess.link import (
@@ -235,8 +236,7 @@ class Supervisor:
         number, *others = self._numbers[slot:] + self._numbers[:slot]
         child = self._children[slot] = ServerChild(process, number, self._receive)
         self._ledger.add_process(number)
-        ours.setblocking(False)
-        await asyncio.get_running_loop().create_connection(lambda: child.link, sock=ours)
+        await asyncio.get_running_loop().create_connection(lambda: StreamLinkTransport(child.link.endpoint), sock=ours)
         child.link.send(ProcessSetup(configuration.pack(self._config), listener, (number, *others)))
         if self._stop_event.is_set():
             child.send_signal(signal.SIGTERM)
