@@ -11,6 +11,11 @@ from antiphon.errors import ServerError
 from antiphon.subprocesses import reap, spawn, start_replacement
 
 ECHO = "import os; os.write(0, os.read(0, 99)); os.read(0, 1)"
+MOVED = """
+import sys
+from antiphon.subprocesses import take_parent_socket
+take_parent_socket().sendall(sys.stdin.read().encode() or b"nothing")
+"""
 DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(60)"
 
 
@@ -47,6 +52,18 @@ def test_what_is_said_goes_both_ways_and_a_closed_socket_ends_it():
         return process.returncode
 
     assert asyncio.run(scenario()) == 0
+
+
+def test_a_process_that_took_its_socket_finds_nothing_on_standard_input():
+    async def scenario():
+        line = Line()
+        process = await spawn((sys.executable, "-c", MOVED), lambda: line)
+        line.transport.write(b"hello")
+        assert await line.heard == b"nothing"
+        line.transport.close()
+        await reap(process, 30)
+
+    asyncio.run(scenario())
 
 
 def test_one_that_does_not_end_is_killed():

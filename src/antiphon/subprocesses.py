@@ -2,11 +2,14 @@
 
 import asyncio
 import contextlib
+import ctypes
 import itertools
+import os
 import random
 import signal
 import socket
 import subprocess
+import sys
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
@@ -25,6 +28,8 @@ TERMINATE_GRACE_S = 2.0
 
 EXIT_GRACE_S = 0.5
 """How long a process that closed its link, or did not answer, may take to end."""
+
+_PR_SET_PDEATHSIG = 1
 
 
 class Backoff(NamedTuple):
@@ -45,8 +50,10 @@ class Backoff(NamedTuple):
         return self.delays_s[min(failures, len(self.delays_s) - 1)] * random.uniform(1 - self.jitter, 1)
 
 
-async def spawn(command: Sequence[str], protocol: Callable[[], asyncio.BaseProtocol]) -> asyncio.subprocess.Process:
-    """Start a process, with `protocol` at our end of its socket."""
+async def spawn(
+    command: Sequence[str], protocol: Callable[[], asyncio.BaseProtocol], pass_fds: Sequence[int] = ()
+) -> asyncio.subprocess.Process:
+    """Start a process, with `protocol` at our end of its socket; its standard output goes nowhere, as libraries print to it."""
     ours, theirs = socket.socketpair()
     process = None
     try:
@@ -55,6 +62,7 @@ async def spawn(command: Sequence[str], protocol: Callable[[], asyncio.BaseProto
                 *command,
                 stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL,
+                pass_fds=pass_fds,
                 start_new_session=True,  # Ctrl-C is for this process alone, which may have responses to finish
             )
         await asyncio.get_running_loop().create_connection(protocol, sock=ours)
@@ -64,6 +72,25 @@ async def spawn(command: Sequence[str], protocol: Callable[[], asyncio.BaseProto
             await asyncio.shield(reap(process, 0))
         raise
     return process
+
+
+def take_parent_socket() -> socket.socket:
+    """In a process that `spawn` started: its socket, moved from standard input, so that nothing else reads it there."""
+    parent_socket = socket.socket(fileno=os.dup(0))
+    with open(os.devnull) as null:
+        os.dup2(null.fileno(), 0)
+    return parent_socket
+
+
+def die_with_parent() -> None:
+    """
+    Die with the thread that started this process, even in native code, which notices no closed socket; ignore Ctrl-C.
+
+    Source: prctl(2).
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is for the parent, which may have responses to finish
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 async def reap(process: asyncio.subprocess.Process, grace_s: float) -> None:

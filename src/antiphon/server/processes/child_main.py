@@ -26,6 +26,7 @@ from antiphon.runtime.multiprocess.link import (
 from antiphon.runtime.multiprocess.peer import PeerProcesses
 from antiphon.server.processes.run import HttpServer, serve_on, tune_gc
 from antiphon.server.transport import logs
+from antiphon.subprocesses import take_parent_socket
 
 SETUP_TIMEOUT_S = 10.0
 """How long a process waits for its configuration."""
@@ -79,9 +80,7 @@ class ServerProcess:
 
 
 async def _main() -> int:
-    # Moved to another file descriptor, so that nothing else reads the link as standard input.
-    with socket.socket(fileno=os.dup(0)) as link:
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    with take_parent_socket() as link:
         process = ServerProcess()
         await asyncio.get_running_loop().create_connection(lambda: StreamLinkTransport(process.link.endpoint), sock=link)
         try:

@@ -45,6 +45,7 @@ from antiphon.runtime.multiprocess.link import (
 from antiphon.runtime.scheduling.base import POOLED_ENGINES
 from antiphon.server.transport import logs
 from antiphon.server.transport.listener import base_url, open_listeners
+from antiphon.subprocesses import exit_reason, spawn
 
 PROGRAM = "from antiphon.server.processes.child_main import main; main()"
 
@@ -79,6 +80,7 @@ class ServerChild:
 
     Attributes:
         number: identifies it in the store.
+        process: set by its owner, which starts it.
         link: to it.
         ready_event: set once it accepts, or its link is lost.
         ready_at: when it accepted, by the loop's clock.
@@ -87,10 +89,9 @@ class ServerChild:
         is_idle: whether it is stopping and has nothing under way.
     """
 
-    def __init__(
-        self, process: asyncio.subprocess.Process, number: int, receive: Callable[["ServerChild", SupervisorMessage, SendReply], None]
-    ) -> None:
-        self.process = process
+    process: asyncio.subprocess.Process
+
+    def __init__(self, number: int, receive: Callable[["ServerChild", SupervisorMessage, SendReply], None]) -> None:
         self.number = number
         self.link = SupervisorLink(partial(receive, self), self._on_link_lost)
         self.ready_event = asyncio.Event()
@@ -109,9 +110,7 @@ class ServerChild:
 
     def exit_message(self) -> str:
         """How it ended, for people."""
-        code = self.process.returncode or 0
-        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
-        return f"Process {self.process.pid} of the server {how}."
+        return f"Process {self.process.pid} of the server {exit_reason(self.process)}."
 
     def send_signal(self, number: int) -> None:
         """Send it a signal, if it still runs."""
@@ -224,19 +223,14 @@ class Supervisor:
         return child
 
     async def _start(self, slot: int) -> ServerChild:
-        ours, theirs = socket.socketpair()
         listener = self._listeners[slot].fileno()
-        with theirs:
-            process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-P", "-c", PROGRAM),
-                stdin=theirs.fileno(),
-                pass_fds=(listener, *self._locks),
-                process_group=0,  # Ctrl-C reaches only us, and we pass it on
-            )
         number, *others = self._numbers[slot:] + self._numbers[:slot]
-        child = self._children[slot] = ServerChild(process, number, self._receive)
+        child = ServerChild(number, self._receive)
+        child.process = await spawn(
+            (sys.executable, "-P", "-c", PROGRAM), lambda: StreamLinkTransport(child.link.endpoint), (listener, *self._locks)
+        )
+        self._children[slot] = child
         self._ledger.add_process(number)
-        await asyncio.get_running_loop().create_connection(lambda: StreamLinkTransport(child.link.endpoint), sock=ours)
         child.link.send(ProcessSetup(configuration.pack(self._config), listener, (number, *others)))
         if self._stop_event.is_set():
             child.send_signal(signal.SIGTERM)

@@ -1,15 +1,13 @@
 """
 The main loop of a voice's process: it runs one synthesis after the other, and ends when the server does.
 
-A thread reads the commands, so that `StopSynthesis` reaches the running synthesis. Standard input is the socket;
-standard output goes to /dev/null, because libraries print to it.
+A thread reads the commands, so that `StopSynthesis` reaches the running synthesis. Standard input is the socket.
 """
 
 import heapq
 import itertools
 import os
 import queue
-import signal
 import socket
 import threading
 from collections.abc import Callable, Iterable
@@ -28,6 +26,7 @@ from antiphon.speech.tts.link import (
     VoiceReady,
     command_decoder,
 )
+from antiphon.subprocesses import die_with_parent, take_parent_socket
 
 READ_BYTES = 1 << 16
 
@@ -116,8 +115,8 @@ def serve(new_backend: Callable[[StartVoice], VoiceBackend]) -> None:
     Args:
         new_backend: loads the voice; raises `VoiceUnavailable` if it can't.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # only the server handles it: it may have answers to finish
-    with socket.socket(fileno=os.dup(0)) as link:
+    die_with_parent()
+    with take_parent_socket() as link:
         start_commands: queue.SimpleQueue[StartVoice] = queue.SimpleQueue()
         jobs = _JobQueue(start_commands.put)
         threading.Thread(target=_read_commands, args=(link, jobs), name="reader", daemon=True).start()
