@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from antiphon.framing import FrameDecoder, pack_frame
-from antiphon.speech.tts.link import (
+from antiphon.speech.tts.messages import (
     StartVoice,
     StopSynthesis,
     SynthesisDone,

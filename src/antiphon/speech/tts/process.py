@@ -21,7 +21,7 @@ from antiphon.errors import ServerError, invalid_value, overloaded_error
 from antiphon.link import LinkEndpoint, StreamLinkTransport
 from antiphon.speech.base import AudioChunk
 from antiphon.speech.text.clauses import split_sentences
-from antiphon.speech.tts.link import (
+from antiphon.speech.tts.messages import (
     StartVoice,
     StopSynthesis,
     SynthesisDone,

@@ -3,7 +3,7 @@
 from hypothesis import given, strategies as st
 
 from antiphon.framing import FrameDecoder, pack_frame
-from antiphon.speech.tts.link import SynthesisDone, SynthesisFailed, TimedWord, VoiceReady, event_decoder
+from antiphon.speech.tts.messages import SynthesisDone, SynthesisFailed, TimedWord, VoiceReady, event_decoder
 
 MESSAGES = st.lists(
     st.one_of(
