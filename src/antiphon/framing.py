@@ -9,6 +9,10 @@ from typing import Generic, TypeVar
 from msgspec import MsgspecError, Struct, msgpack
 
 FRAME_LIMIT_BYTES = 32 << 20
+"""
+The largest message: as large as the largest body of a request, which a command to an engine may carry. Of a voice at
+24 kHz it is eleven minutes.
+"""
 
 In = TypeVar("In")
 
