@@ -3,25 +3,24 @@
 import asyncio
 import contextlib
 import ctypes
-import itertools
 import os
 import random
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from antiphon.errors import ApiError
 
 T = TypeVar("T")
 
-RESTART_DELAYS_S = (0.0, 0.25, 1.0, 5.0, 15.0)
-"""How long to wait before a process is replaced, after one, two and more early exits."""
+RESTART_DELAYS_S = (0.0, 0.0, 0.25, 1.0, 5.0, 15.0)
+"""How long to wait before a process is replaced, after no early exit, one, two and more in a row."""
 
-EARLY_EXIT_S = 10.0
-"""A process that lived shorter than this exited early."""
+MIN_UPTIME_S = 10.0
+"""A process that ran for less exited early."""
 
 TERMINATE_GRACE_S = 2.0
 """How long a process that was told to end may take before it is killed."""
@@ -48,6 +47,31 @@ class Backoff(NamedTuple):
     def delay_s(self, failures: int) -> float:
         """Seconds to wait after so many failures in a row."""
         return self.delays_s[min(failures, len(self.delays_s) - 1)] * random.uniform(1 - self.jitter, 1)
+
+
+class RestartPolicy:
+    """
+    Decides how long to wait before a dead process is replaced.
+
+    Args:
+        delays_s: after no early exit, one, two and so on in a row; the last is used for all further ones.
+        min_uptime_s: a process that ran for less exited early.
+    """
+
+    def __init__(self, delays_s: Sequence[float] = RESTART_DELAYS_S, min_uptime_s: float = MIN_UPTIME_S) -> None:
+        self._backoff = Backoff(delays_s)
+        self._min_uptime_s = min_uptime_s
+        self._early_exits = 0
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether there were more early exits in a row than there are delays for."""
+        return self._early_exits >= len(self._backoff.delays_s)
+
+    def delay_s(self, uptime_s: float) -> float:
+        """How long to wait after a process that ran for `uptime_s`: 0 for one that could not be started."""
+        self._early_exits = self._early_exits + 1 if uptime_s < self._min_uptime_s else 0
+        return self._backoff.delay_s(self._early_exits)
 
 
 async def spawn(
@@ -82,9 +106,9 @@ def take_parent_socket() -> socket.socket:
     return parent_socket
 
 
-def die_with_parent() -> None:
+def end_with_parent() -> None:
     """
-    Die with the thread that started this process, even in native code, which notices no closed socket; ignore Ctrl-C.
+    End with the thread that started this process, even in native code, which notices no closed socket; not on Ctrl-C.
 
     Source: prctl(2).
     """
@@ -102,26 +126,6 @@ async def reap(process: asyncio.subprocess.Process, grace_s: float) -> None:
         with contextlib.suppress(ProcessLookupError):
             process.kill()
         await process.wait()
-
-
-async def start_replacement(
-    start: Callable[[], Awaitable[T]], deaths: int, on_error: Callable[[ApiError], None], delays_s: Sequence[float] = RESTART_DELAYS_S
-) -> T:
-    """
-    Start a process, again and again until that works.
-
-    Args:
-        deaths: early exits in a row before this.
-        on_error: called with each failure to start.
-    """
-    backoff = Backoff(delays_s)
-    for failures in itertools.count(max(0, deaths - 1)):
-        await asyncio.sleep(backoff.delay_s(failures))
-        try:
-            return await start()
-        except ApiError as error:
-            on_error(error)
-    raise AssertionError("the loop has no end")
 
 
 def resolve(future: "asyncio.Future[T]", result: T | ApiError) -> None:
@@ -171,7 +175,7 @@ class SupervisedProcess(Generic[C]):
         name: of the process, such as `process of the voice`.
         make: makes one that is not started yet; it calls its argument once it is lost.
         notice: takes lines for the operator.
-        delays_s: before a process is replaced, after one, two and more early exits.
+        restart_delays_s: as of `RestartPolicy`.
 
     Attributes:
         child: the latest; None before `start` and after `stop`.
@@ -182,13 +186,13 @@ class SupervisedProcess(Generic[C]):
         name: str,
         make: Callable[[Callable[[], None]], C],
         notice: Callable[[str], None] = lambda _line: None,
-        delays_s: Sequence[float] = RESTART_DELAYS_S,
+        restart_delays_s: Sequence[float] = RESTART_DELAYS_S,
     ) -> None:
         self.child: C | None = None
         self._name = name
         self._make = make
         self._notice = notice
-        self._delays_s = delays_s
+        self._restarts = RestartPolicy(restart_delays_s)
         self._is_ready = asyncio.Event()
         self._supervisor_task: asyncio.Task[None] | None = None
 
@@ -233,18 +237,22 @@ class SupervisedProcess(Generic[C]):
 
     async def _supervise(self, child: C) -> None:
         loop = asyncio.get_running_loop()
-        deaths = 0
         while True:
-            start_s = loop.time()
+            ready_at = loop.time()
             await child.exit_event.wait()
             await asyncio.shield(child.stop(EXIT_GRACE_S))
             assert child.process is not None
-            deaths = deaths + 1 if loop.time() - start_s < EARLY_EXIT_S else 0
             self._notice(f"The {self._name}, {child.process.pid}, {exit_reason(child.process)}; it is being replaced.")
-            child = await start_replacement(self._start_child, deaths, self._on_restart_error, self._delays_s)
+            child = await self._replace(loop.time() - ready_at)
 
-    def _on_restart_error(self, error: ApiError) -> None:
-        self._notice(f"The {self._name} could not be replaced: {error.message}")
+    async def _replace(self, uptime_s: float) -> C:
+        while True:
+            await asyncio.sleep(self._restarts.delay_s(uptime_s))
+            try:
+                return await self._start_child()
+            except ApiError as error:
+                self._notice(f"The {self._name} could not be replaced: {error.message}")
+                uptime_s = 0.0
 
     async def _start_child(self) -> C:
         child = self._make(self._is_ready.clear)

@@ -18,7 +18,7 @@ from antiphon.engine_api.engine import BuildContext, Engine
 from antiphon.errors import ApiError
 from antiphon.link import StreamLinkTransport
 from antiphon.runtime.workers.server import ConversationServer, LinkFrame
-from antiphon.subprocesses import die_with_parent, take_parent_socket
+from antiphon.subprocesses import end_with_parent, take_parent_socket
 from antiphon.wire.internal.worker_link import VERSION, BuildEngine, ChildNotice, EngineBuildFailed, Failure, Hello
 
 
@@ -65,7 +65,7 @@ def _build(begin: BuildEngine, serving: ConversationServer) -> Engine:
 
 def main() -> None:
     """Run the process of an embedded engine."""
-    die_with_parent()
+    end_with_parent()
     code = 1
     with take_parent_socket() as link:
         with contextlib.suppress(KeyboardInterrupt), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

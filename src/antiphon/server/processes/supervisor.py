@@ -45,33 +45,21 @@ from antiphon.runtime.multiprocess.link import (
 from antiphon.runtime.scheduling.base import POOLED_ENGINES
 from antiphon.server.transport import logs
 from antiphon.server.transport.listener import base_url, open_listeners
-from antiphon.subprocesses import exit_reason, spawn
+from antiphon.subprocesses import RestartPolicy, exit_reason, spawn
 
 PROGRAM = "from antiphon.server.processes.child_main import main; main()"
 
 RESTART_DELAYS_S = (0.0, 0.25, 0.5, 1.0, 2.0)
-"""How long to wait before replacing a process, by the number of quick deaths in a row."""
+"""How long to wait before a process is replaced, after no early exit, one, two and more in a row; then the server ends."""
 
 MIN_UPTIME_S = 5.0
-"""A process that served for less died quickly."""
+"""A process that served for less exited early."""
 
 COUNT_TIMEOUT_S = 2.0
 """How long a process may take to send its metrics."""
 
 KILL_DELAY_S = 5.0
 """How much longer than the drain time a process may take to end."""
-
-
-class RestartPolicy:
-    """Decides whether and when a dead process is replaced."""
-
-    def __init__(self) -> None:
-        self._consecutive_deaths = 0
-
-    def delay_s(self, uptime_s: float) -> float | None:
-        """How long to wait after a process that served for `uptime_s`; None: give up."""
-        self._consecutive_deaths = self._consecutive_deaths + 1 if uptime_s < MIN_UPTIME_S else 0
-        return RESTART_DELAYS_S[self._consecutive_deaths] if self._consecutive_deaths < len(RESTART_DELAYS_S) else None
 
 
 class ServerChild:
@@ -189,14 +177,15 @@ class Supervisor:
     # Keeping one process running
 
     async def _keep_running(self, slot: int) -> None:
-        restarts = RestartPolicy()
+        restarts = RestartPolicy(RESTART_DELAYS_S, MIN_UPTIME_S)
         while not self._stop_event.is_set():
             child = await self._run_child(slot)
             if self._stop_event.is_set():
                 return
+            pause_s = restarts.delay_s(child.uptime_s())
             if not self._is_serving:
                 self._fail(child.failure_message or f"{child.exit_message()} It never began to serve.")
-            elif (pause_s := restarts.delay_s(child.uptime_s())) is None:
+            elif restarts.is_exhausted:
                 self._fail(f"{child.failure_message or child.exit_message()} Replacing it {len(RESTART_DELAYS_S) - 1} times did not help.")
             else:
                 logs.get().error(

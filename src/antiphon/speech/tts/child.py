@@ -26,7 +26,7 @@ from antiphon.speech.tts.messages import (
     VoiceReady,
     command_decoder,
 )
-from antiphon.subprocesses import die_with_parent, take_parent_socket
+from antiphon.subprocesses import end_with_parent, take_parent_socket
 
 READ_BYTES = 1 << 16
 
@@ -115,7 +115,7 @@ def serve(new_backend: Callable[[StartVoice], VoiceBackend]) -> None:
     Args:
         new_backend: loads the voice; raises `VoiceUnavailable` if it can't.
     """
-    die_with_parent()
+    end_with_parent()
     with take_parent_socket() as link:
         start_commands: queue.SimpleQueue[StartVoice] = queue.SimpleQueue()
         jobs = _JobQueue(start_commands.put)
