@@ -20,8 +20,9 @@ from antiphon.engine_api import commands, events as engine_events
 from antiphon.engine_api.capabilities import Capabilities
 from antiphon.engine_api.engine import BuildContext, Deliver, EngineConversation, EngineOverrun
 from antiphon.engine_api.options import ConversationSettings
-from antiphon.engines.remote.link import LinkEndpoint
 from antiphon.errors import ApiError, ClientError, ServerError, UpstreamError, overloaded_error, quote_list
+from antiphon.framing import UnsendableFrame
+from antiphon.link import LinkEndpoint
 from antiphon.subprocesses import resolve
 from antiphon.wire.internal.worker_link import (
     ChildNotice,
@@ -42,8 +43,8 @@ from antiphon.wire.internal.worker_link import (
     ProbeRequest,
     RequestAnswered,
     ResumeConversation,
+    ToWorker,
     Undrain,
-    UnsendableFrame,
     WorkerDismissed,
     from_worker_decoder,
 )
@@ -119,7 +120,9 @@ class RemoteEngine:
         notice: Callable[[str], None] = lambda _line: None,
     ) -> None:
         self.capabilities = Capabilities()
-        self.endpoint: LinkEndpoint[FromWorker] = LinkEndpoint(from_worker_decoder, self._on_frame, self._on_lost)
+        self.endpoint: LinkEndpoint[FromWorker, ToWorker] = LinkEndpoint(
+            from_worker_decoder, self._on_frame, self._on_lost, heartbeat=Heartbeat()
+        )
         self._on_gone = on_gone
         self._on_drain = on_drain
         self._notice = notice
@@ -291,7 +294,7 @@ class _RemoteConversation:
         leave_future: done when the engine at the other end has closed it.
     """
 
-    def __init__(self, number: int, endpoint: "LinkEndpoint[FromWorker]", deliver: Deliver) -> None:
+    def __init__(self, number: int, endpoint: "LinkEndpoint[FromWorker, ToWorker]", deliver: Deliver) -> None:
         loop = asyncio.get_running_loop()
         self.number = number
         self.open_future: asyncio.Future[None] = loop.create_future()
