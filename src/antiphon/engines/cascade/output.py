@@ -39,8 +39,6 @@ Clauses and events that wait to be spoken, hours of speech. When there are more 
 `length`.
 """
 
-TerminalEvent = engine_events.ResponseEnded | engine_events.ResponseFailed
-
 _SILENT_EVENTS = (
     engine_events.ReasoningDelta,
     engine_events.ReasoningBoundary,
@@ -130,7 +128,7 @@ class SpokenAnswer:
 
     def _enqueue(self, item: str | engine_events.EngineEvent) -> None:
         waiting = self._queue.qsize()
-        if waiting < MAX_QUEUED_ITEMS or (isinstance(item, TerminalEvent) and not self._queue.full()):
+        if waiting < MAX_QUEUED_ITEMS or (isinstance(item, engine_events.TerminalEvent) and not self._queue.full()):
             self._queue.put_nowait(item)
         elif waiting == MAX_QUEUED_ITEMS:
             self._queue.put_nowait(engine_events.ResponseEnded(self.id, "length"))
@@ -145,7 +143,7 @@ class SpokenAnswer:
             self._usage = event
             return []
         items: list[str | engine_events.EngineEvent] = [*self._clauses.flush()]
-        if isinstance(event, TerminalEvent) and self._usage is not None:
+        if isinstance(event, engine_events.TerminalEvent) and self._usage is not None:
             items.append(self._usage)
             self._usage = None
         return [*items, event]
@@ -211,7 +209,7 @@ class SpokenAnswer:
     def _emit(self, events: Sequence[engine_events.EngineEvent]) -> None:
         if self.end_signal.is_set() or not events:
             return
-        if isinstance(events[-1], TerminalEvent):
+        if isinstance(events[-1], engine_events.TerminalEvent):
             self.end_signal.set()
         if self._is_speculative:
             self._pending_events += events
