@@ -11,7 +11,7 @@ from typing import cast
 
 import msgspec
 
-from antiphon.audio import duration_ms, size_bytes
+from antiphon.audio import OUTPUT_MS_PER_TOKEN, duration_ms, size_bytes
 from antiphon.engine_api import events as engine_events
 from antiphon.engine_api.engine import Deliver
 from antiphon.engine_api.options import Voice
@@ -20,9 +20,6 @@ from antiphon.speech.base import AudioChunk, Synthesizer
 from antiphon.speech.dsp.resample import Resampler
 from antiphon.speech.text.clauses import ClauseSplitter
 from antiphon.speech.text.speakable import TextNormalizer, synthesize_clause
-
-OUTPUT_MS_PER_TOKEN = 50
-"""Output audio per token; speech models count about the same."""
 
 MAX_CHUNK_MS = 200
 """The most audio in one event, so that an interruption cuts close to where it happens."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
-from antiphon.audio import duration_ms
+from antiphon.audio import OUTPUT_MS_PER_TOKEN, duration_ms
 from antiphon.errors import ServerError, model_not_found, unsupported_parameter, unsupported_value
 from antiphon.runtime.service import Service
 from antiphon.server.audio.streaming import EVENT_STREAM_TYPE, CancellableRequest, HttpResponseWriter, write_all
@@ -24,9 +24,6 @@ if TYPE_CHECKING:
 
 MODEL_ALIASES = ("tts-1", "tts-1-hd", "gpt-4o-mini-tts", "gpt-4o-mini-tts-2025-12-15")
 """OpenAI's models. Clients name them, and get the server's voice."""
-
-MS_PER_TOKEN = 50
-"""Audio that counts as one token, as in conversations."""
 
 CHARACTERS_PER_TOKEN = 4
 
@@ -103,7 +100,7 @@ class _SpeechSynthesis:
     def usage(self) -> SpeechUsage:
         """Usage so far."""
         input_tokens = -(-len(self._request.input) // CHARACTERS_PER_TOKEN)
-        output_tokens = round(self._audio_ms / MS_PER_TOKEN)
+        output_tokens = round(self._audio_ms / OUTPUT_MS_PER_TOKEN)
         return SpeechUsage(input_tokens=input_tokens, output_tokens=output_tokens, total_tokens=input_tokens + output_tokens)
 
     def body(self) -> AsyncIterator[bytes] | AsyncIterator[SpeechEvent]:
