@@ -5,9 +5,8 @@ A speculative answer is held back until the session requests it, or discarded; n
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Sequence
 from contextlib import aclosing
-from typing import cast
 
 import msgspec
 
@@ -16,7 +15,7 @@ from antiphon.engine_api import events as engine_events
 from antiphon.engine_api.engine import Deliver
 from antiphon.engine_api.options import Voice
 from antiphon.errors import ApiError
-from antiphon.speech.base import AudioChunk, Synthesizer
+from antiphon.speech.base import Synthesizer
 from antiphon.speech.dsp.resample import Resampler
 from antiphon.speech.text.clauses import ClauseSplitter
 from antiphon.speech.text.speakable import TextNormalizer, synthesize_clause
@@ -158,11 +157,8 @@ class SpokenAnswer:
         while not self.end_signal.is_set():
             item = await self._queue.get()
             if isinstance(item, str):
-                chunks = cast(
-                    AsyncGenerator[AudioChunk, None],
-                    synthesize_clause(self._synthesizer, item, normalizer, self._voice.name, self._voice.speed),
-                )
-                async with aclosing(chunks):
+                speech = synthesize_clause(self._synthesizer, item, normalizer, self._voice.name, self._voice.speed)
+                async with aclosing(speech) as chunks:
                     async for chunk in chunks:
                         await self._deliver_audio(chunk.text, resampler.process(chunk.pcm))
             else:

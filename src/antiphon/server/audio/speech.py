@@ -14,7 +14,7 @@ from antiphon.runtime.service import Service
 from antiphon.server.audio.streaming import EVENT_STREAM_TYPE, CancellableRequest, HttpResponseWriter, write_all
 from antiphon.server.http.auth import track_response
 from antiphon.server.http.body import read_json_body
-from antiphon.speech.base import AudioChunk, Synthesizer
+from antiphon.speech.base import Synthesizer
 from antiphon.speech.text.clauses import ClauseSplitter
 from antiphon.speech.text.speakable import TextNormalizer, synthesize_clause
 from antiphon.wire.http.audio import SpeechAudioDelta, SpeechAudioDone, SpeechEvent, SpeechRequest, SpeechUsage, decode_speech_request
@@ -130,10 +130,7 @@ class _SpeechSynthesis:
         clauses, speakable = ClauseSplitter(), TextNormalizer()
         resampler = Resampler(self._synthesizer.rate_hz, self._rate_hz, live=True)
         for clause in (*clauses.feed(self._request.input), *clauses.flush()):
-            chunks = cast(
-                AsyncGenerator[AudioChunk, None], synthesize_clause(self._synthesizer, clause, speakable, self._voice, self._request.speed)
-            )
-            async with aclosing(chunks):
+            async with aclosing(synthesize_clause(self._synthesizer, clause, speakable, self._voice, self._request.speed)) as chunks:
                 async for chunk in chunks:
                     if pcm := resampler.process(chunk.pcm):
                         yield pcm
