@@ -8,7 +8,7 @@ turns, or in none.
 
 import asyncio
 from collections.abc import Coroutine, Sequence
-from typing import Any, Protocol
+from typing import Protocol, TypeVar
 
 from antiphon.engine_api import commands, events
 from antiphon.engine_api.engine import Deliver
@@ -33,6 +33,8 @@ MAX_KNOWN_TURNS = 512
 
 TRANSCRIBED_TAIL_MS = 160
 """How much of the silence after speech is transcribed with it; less cuts off soft endings."""
+
+T = TypeVar("T")
 
 
 class TurnObserver(Protocol):
@@ -351,7 +353,7 @@ class SpeechInput:
             if isinstance(event, events.SpeechStopped):
                 self._observer.on_turn_stopped(event.id)
 
-    def _start_task(self, coroutine: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
+    def _start_task(self, coroutine: Coroutine[None, None, T]) -> asyncio.Task[T]:
         task = self._tasks.create_task(coroutine)
         self._running_tasks.add(task)
         task.add_done_callback(self._running_tasks.discard)
