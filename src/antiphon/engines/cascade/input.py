@@ -12,7 +12,7 @@ from typing import Protocol, TypeVar
 
 from antiphon.engine_api import commands, events
 from antiphon.engine_api.engine import Deliver
-from antiphon.engine_api.options import Transcription
+from antiphon.engine_api.options import LOOKBACK_MS, Transcription
 from antiphon.engines.cascade.input_audio import ConversationAudio
 from antiphon.engines.cascade.parts import SpeechStack
 from antiphon.engines.cascade.turn import MAX_TURN_MS, TranscriptTask, UserTurn
@@ -21,9 +21,6 @@ from antiphon.speech.base import Transcriber, Transcript
 from antiphon.speech.turn_detection import endpoint
 from antiphon.speech.turn_detection.smart_turn import CONTEXT_S
 from antiphon.speech.turn_detection.vad import FRAME_MS, VadStream
-
-LOOKBACK_MS = 4_000
-"""Audio kept while nobody speaks: a turn is detected a little after it began, and begins with its padding."""
 
 MAX_VAD_BACKLOG_MS = 15 * 60_000
 """The most audio that may wait for voice activity detection; when there is more, all of it is skipped."""
