@@ -14,7 +14,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
-from typing import Literal
+from typing import Literal, cast
 
 from msgspec import structs
 
@@ -69,8 +69,7 @@ class Cascade:
         pass
 
     async def count(self, request: commands.Respond) -> int:
-        inner: CountingEngine = self._inner  # type: ignore[assignment]  # called only where its capabilities say so
-        return await inner.count(request)
+        return await cast(CountingEngine, self._inner).count(request)  # called only where its capabilities say so
 
     @contextlib.asynccontextmanager
     async def open(self, settings: ConversationSettings, deliver: Deliver) -> AsyncIterator[EngineConversation]:
