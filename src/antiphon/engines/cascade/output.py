@@ -162,6 +162,7 @@ class SpokenAnswer:
                     async for chunk in chunks:
                         await self._deliver_audio(chunk.text, resampler.process(chunk.pcm))
             else:
+                # What the resampler still holds belongs before the end of the speech, or of this part of it.
                 if isinstance(item, engine_events.ResponseEnded | engine_events.ToolCallStarted | engine_events.ItemBoundary):
                     await self._deliver_audio("", resampler.flush())
                 await self._resume_signal.wait()

@@ -403,6 +403,8 @@ class DuplexConversation:
 
 
 def _turn_detection(capabilities: Capabilities) -> TurnDetection:
+    # `server_vad` takes every pause of 0.6 s for the end of a turn, `semantic_vad` none
+    # (docs/reference/full-duplex.md).
     return TurnDetection("semantic_vad" if "semantic_vad" in capabilities.turn_detection else "server_vad")
 
 

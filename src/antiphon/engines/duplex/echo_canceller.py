@@ -72,6 +72,7 @@ _FULL_SCALE = 32_768
 _HISTORY_MS = 2_000
 _BLOCKS_PER_SECOND = 100
 _MIN_RELATIVE_ENERGY = 0.01
+"""A block with less than this part of the loudest one's energy counts as a pause."""
 _MAX_STRAY_BLOCKS = 5
 """Loud blocks that may be any noise: a key, a chair."""
 
