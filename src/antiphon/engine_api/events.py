@@ -354,6 +354,9 @@ class ResponseFailed(_Event, frozen=True, kw_only=True, tag=True):
         )
 
 
+TerminalEvent = ResponseEnded | ResponseFailed
+"""The last event of a response."""
+
 EngineEvent = (
     ItemBoundary
     | TextDelta

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from antiphon.audio import SampleAligner, decode_alaw, decode_ulaw, duration_ms, size_bytes
+from antiphon.engine_api.options import LOOKBACK_MS
 from antiphon.errors import ClientError
 
 MIN_COMMIT_MS = 100
@@ -16,12 +17,6 @@ MIN_COMMIT_MS = 100
 
 BUFFER_LIMIT_BYTES = 64 << 20
 """How much audio the buffer holds: some 23 minutes at 24 kHz."""
-
-LOOKBACK_MS = 4_000
-"""
-How much silence stays buffered while turns are detected: engines report speech late, and a turn starts with padding
-before it.
-"""
 
 
 class AudioCodec(NamedTuple):

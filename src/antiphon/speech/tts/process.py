@@ -10,7 +10,7 @@ import contextlib
 import itertools
 import sys
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from pathlib import Path
 
@@ -305,7 +305,7 @@ class ProcessSynthesizer:
     async def stop(self) -> None:
         await self.process.stop()
 
-    async def synthesize(self, text: str, voice: str | None = None, speed: float = 1.0) -> AsyncIterator[AudioChunk]:
+    async def synthesize(self, text: str, voice: str | None = None, speed: float = 1.0) -> AsyncGenerator[AudioChunk]:
         name = resolve_voice(self.voices, voice, self._aliases)
         async with aclosing(self.process.synthesize(split_sentences(text), name, speed)) as results:
             async for result in results:
