@@ -12,8 +12,10 @@ import secrets
 from collections import deque
 from collections.abc import Sequence
 from itertools import count
+from math import inf
 from typing import Protocol
 
+from antiphon.deadline import Deadline
 from antiphon.engine_api import commands, events as engine_events
 from antiphon.engine_api.engine import Deliver, EngineOverrun
 from antiphon.engines.realtime.faults import close_error, error_from_event, to_api_error
@@ -78,7 +80,7 @@ class RealtimeUpstreamConversation:
         self._connection_task: asyncio.Task[ApiError | None] | None = None
         self._pending_commands: deque[commands.EngineCommand] = deque()
         self._pending_bytes = 0
-        self._timer: asyncio.TimerHandle | None = None
+        self._deadline = Deadline(self._check_timeouts)
         self._backoff_s = 0.0
         self._backoff_until = 0.0
         self._is_aborted = False
@@ -116,8 +118,7 @@ class RealtimeUpstreamConversation:
     def abort(self) -> None:
         """Fail every response, because the server stops."""
         self._is_aborted = True
-        if self._timer is not None:
-            self._timer.cancel()
+        self._deadline.cancel()
         self._fail(_shutdown_error())
         if self._connection_task is not None:
             self._connection_task.cancel()
@@ -256,7 +257,7 @@ class RealtimeUpstreamConversation:
         Deliver events and watch the timeouts; the client may send commands from within, so callers change their state
         before.
         """
-        self._arm_timer()
+        self._deadline.set(inf if self._connection is None else self._connection.session.next_deadline())
         if events:
             self.deliver(events)
 
@@ -285,17 +286,7 @@ class RealtimeUpstreamConversation:
             batch.append(engine_events.EngineError(message=error.message, code=error.code, type=error.type))
         return batch
 
-    # Timeouts
-
-    def _arm_timer(self) -> None:
-        due_at = self._connection.session.next_deadline() if self._connection is not None else None
-        if due_at is not None and (self._timer is None or due_at < self._timer.when()):
-            if self._timer is not None:
-                self._timer.cancel()
-            self._timer = self._loop.call_at(due_at, self._check_timeouts)
-
     def _check_timeouts(self) -> None:
-        self._timer = None
         if self._connection is None:
             return
         now = self._loop.time()
