@@ -323,7 +323,7 @@ def test_an_engine_that_stops_breaks_its_answers():
                 conversation.send(ask("resp_1"))
                 await heard.until(lambda _: of(heard, events.TextDelta))
                 await engine.stop()
-                assert (await heard.end_of()).code == "server_is_overloaded"
+                assert (await heard.end_of()).code == "server_shutting_down"
                 conversation.send(ask("resp_2"))
                 assert isinstance(await heard.end_of("resp_2"), events.ResponseFailed)
                 conversation.send(commands.AppendAudio(sound(20)))

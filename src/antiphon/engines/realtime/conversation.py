@@ -23,7 +23,7 @@ from antiphon.engines.realtime.session import AudioLog, RealtimeUpstreamSession,
 from antiphon.engines.upstream.client import UpstreamClient
 from antiphon.engines.upstream.http_exchange import UpstreamFailure
 from antiphon.engines.upstream.websocket import WebSocketClient, dial
-from antiphon.errors import ApiError, ClientError, UpstreamError
+from antiphon.errors import ApiError, ClientError, UpstreamError, shutting_down
 from antiphon.wire.codec.types import Unknown
 from antiphon.wire.realtime.client_events import ClientEvent
 from antiphon.wire.realtime.dialects import Dialect
@@ -100,7 +100,7 @@ class RealtimeUpstreamConversation:
         elif isinstance(command, commands.Cancel):
             self._cancel_pending(command.id)
         elif self._needs_no_connection(command):
-            self.emit(self._handle_offline(command, _shutdown_error()))
+            self.emit(self._handle_offline(command, shutting_down()))
         else:
             self._queue_command(command)
 
@@ -119,7 +119,7 @@ class RealtimeUpstreamConversation:
         """Fail every response, because the server stops."""
         self._is_aborted = True
         self._deadline.cancel()
-        self._fail(_shutdown_error())
+        self._fail(shutting_down())
         if self._connection_task is not None:
             self._connection_task.cancel()
 
@@ -293,10 +293,6 @@ class RealtimeUpstreamConversation:
         if self.is_paused:
             self._connection.session.reset_timeouts(now)
         self.emit(self._connection.session.check_timeouts(now))
-
-
-def _shutdown_error() -> ApiError:
-    return UpstreamError("The server is shutting down.", status=503, code="server_is_overloaded")
 
 
 class _Connection:
