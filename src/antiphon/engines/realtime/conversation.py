@@ -300,6 +300,7 @@ class _Connection:
     A connection, from dialling on.
 
     Attributes:
+        has_begun: whether `session.created` came.
         session: set at `session.created`.
         websocket: the connection.
         session_start: done at `session.created`, with None; else with the error.
@@ -310,6 +311,7 @@ class _Connection:
 
     def __init__(self, conversation: RealtimeUpstreamConversation) -> None:
         loop = asyncio.get_running_loop()
+        self.has_begun = False
         self.websocket = WebSocketClient(self)
         self.session_start: asyncio.Future[ApiError | None] = loop.create_future()
         self.end_of_connection: asyncio.Future[None] = loop.create_future()
@@ -336,9 +338,12 @@ class _Connection:
             except ClientError:
                 self._malformed_count += 1
                 continue
-            if self.session_start.done():
+            if self.has_begun:
                 batch += self.session.handle_event(event, now)
+            elif self.session_start.done():
+                return  # refused, or given up: `_dial` is about to close the connection
             elif isinstance(event, SessionCreated):
+                self.has_begun = True
                 self.session_start.set_result(None)
                 batch += self._conversation.begin_session(self)
             elif isinstance(event, ErrorEvent) or (isinstance(event, Unknown) and event.type == "error"):
@@ -346,11 +351,12 @@ class _Connection:
                 return
         self._conversation.emit(batch)
         if self._malformed_count > MAX_MALFORMED_MESSAGES:
-            error = UpstreamError("The model server sends messages that are not of the Realtime API.", code="upstream_malformed")
-            self._conversation.on_connection_lost(self, error)
+            self._fail(UpstreamError("The model server sends messages that are not of the Realtime API.", code="upstream_malformed"))
 
     def on_close(self, code: int, reason: str) -> None:
-        error = close_error(code, reason)
+        self._fail(close_error(code, reason))
+
+    def _fail(self, error: ApiError) -> None:
         if self.session_start.done():
             self._conversation.on_connection_lost(self, error)
         else:
