@@ -263,6 +263,11 @@ def shutting_down() -> ServerError:
     return overloaded_error("The server is shutting down. Please try again.", code=SHUTTING_DOWN_CODE, retry_after_s=5)
 
 
+def invalid_tool_call(problem: str) -> UpstreamError:
+    """A model server's tool call can't be followed; `problem` says why, beginning with the call."""
+    return UpstreamError(f"The model server sent an invalid tool call: {problem}.", code="server_error")
+
+
 def response_not_found(response_id: str) -> ClientError:
     """There is no such response, or it is another tenant's."""
     return ClientError(f"Response with id '{shorten(response_id)}' not found.", status=404)
