@@ -268,6 +268,11 @@ def invalid_tool_call(problem: str) -> UpstreamError:
     return UpstreamError(f"The model server sent an invalid tool call: {problem}.", code="server_error")
 
 
+def not_found(what: str) -> ClientError:
+    """There is no such thing; `what` names it, and begins the sentence."""
+    return ClientError(f"{what} does not exist.", status=404, code="not_found")
+
+
 def response_not_found(response_id: str) -> ClientError:
     """There is no such response, or it is another tenant's."""
     return ClientError(f"Response with id '{shorten(response_id)}' not found.", status=404)
