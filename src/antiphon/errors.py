@@ -12,6 +12,9 @@ from typing import Any, Literal
 MAX_RETRY_AFTER_S = 86_400 * 365
 """One year: longer waits are cut to it."""
 
+SHUTTING_DOWN_CODE = "server_shutting_down"
+"""The code of `shutting_down`, and of the event `EngineLost` with which an engine ends for that reason."""
+
 
 class ApiError(Exception):
     """
@@ -264,9 +267,19 @@ def overloaded_error(message: str, *, code: str = "server_is_overloaded", retry_
     return ServerError(message, status=503, type="service_unavailable_error", code=code, retry_after_s=retry_after_s)
 
 
-def shutting_down(code: str = "server_shutting_down") -> ServerError:
+def shutting_down() -> ServerError:
     """The server is about to stop (503); another one, or the same one restarted, may answer in a few seconds."""
-    return overloaded_error("The server is shutting down. Please try again.", code=code, retry_after_s=5)
+    return overloaded_error("The server is shutting down. Please try again.", code=SHUTTING_DOWN_CODE, retry_after_s=5)
+
+
+def invalid_tool_call(problem: str) -> UpstreamError:
+    """A model server's tool call can't be followed; `problem` says why, beginning with the call."""
+    return UpstreamError(f"The model server sent an invalid tool call: {problem}.", code="server_error")
+
+
+def not_found(what: str) -> ClientError:
+    """There is no such thing; `what` names it, and begins the sentence."""
+    return ClientError(f"{what} does not exist.", status=404, code="not_found")
 
 
 def response_not_found(response_id: str) -> ClientError:

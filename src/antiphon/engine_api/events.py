@@ -299,7 +299,7 @@ class EngineLost(_Event, frozen=True, kw_only=True, tag=True):
     `ResponseFailed`.
 
     Attributes:
-        code: `queue_full`, `worker_busy`, `backend_error`, or `shutdown`.
+        code: `queue_full`, `worker_busy`, `backend_error`, or `server_shutting_down`.
         message: for the client.
     """
 

@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from antiphon.engine_api import events
 from antiphon.engine_api.history import Phase
+from antiphon.errors import invalid_tool_call
 from antiphon.protocols.dispatch import HandlerTable, on, table
 from antiphon.protocols.output_table import ITEM_ID_PREFIXES, OUTPUT_TRANSITIONS, Outcome, OutputAction, OutputKind, Status
 from antiphon.wire.codec.types import JsonDict
@@ -311,13 +312,13 @@ class OutputMachine:
             case events.ToolCallDone():
                 return [*self._move_to(OutputKind.NONE), *self._flush_waiting_calls()] if is_open_call else []
             case _:
-                return self._fail_on_garbled_call(event)
+                return self._fail_on_invalid_call(event)
 
     def _add_to_waiting_call(self, waiting: list[ToolCallEvent], event: ToolCallEvent) -> list[OutputStep]:
         """Keep an event of a call that is told after the open one; it may no more go on after its end than any other."""
         is_done = isinstance(waiting[-1], events.ToolCallDone)
         if not isinstance(event, events.ToolCallDone) and (is_done or isinstance(event, events.ToolCallStarted)):
-            return self._fail_on_garbled_call(event)
+            return self._fail_on_invalid_call(event)
         waiting.append(event)
         return []
 
@@ -352,11 +353,9 @@ class OutputMachine:
             steps += self._move_to(OutputKind.NONE, status=status)
         return steps
 
-    def _fail_on_garbled_call(self, event: events.ToolCallStarted | events.ToolArgumentsDelta) -> list[OutputStep]:
+    def _fail_on_invalid_call(self, event: events.ToolCallStarted | events.ToolArgumentsDelta) -> list[OutputStep]:
         what = "started twice" if isinstance(event, events.ToolCallStarted) else "continued after its end or before its start"
-        failure = events.ResponseFailed(
-            id=event.id, message=f"The model server sent an invalid tool call: '{event.call_id}' {what}.", status=502
-        )
+        failure = events.ResponseFailed.from_error(event.id, invalid_tool_call(f"'{event.call_id}' {what}"))
         return [*self._close_all("incomplete"), self._finish("failed", failure=failure)]
 
     # Hosted tools

@@ -20,7 +20,16 @@ from antiphon.engine_api import commands, events as engine_events
 from antiphon.engine_api.capabilities import Capabilities
 from antiphon.engine_api.engine import BuildContext, Deliver, EngineConversation, EngineOverrun
 from antiphon.engine_api.options import ConversationSettings
-from antiphon.errors import ApiError, ClientError, ServerError, UpstreamError, overloaded_error, quote_list
+from antiphon.errors import (
+    SHUTTING_DOWN_CODE,
+    ApiError,
+    ClientError,
+    ServerError,
+    UpstreamError,
+    overloaded_error,
+    quote_list,
+    shutting_down,
+)
 from antiphon.framing import UnsendableFrame
 from antiphon.link import LinkEndpoint
 from antiphon.subprocesses import resolve
@@ -178,7 +187,7 @@ class RemoteEngine:
     async def stop(self) -> None:
         self._is_stopping = True
         for conversation in tuple(self._conversations.values()):
-            conversation.fail(_shutdown_error(), "shutdown")
+            conversation.fail(shutting_down(), SHUTTING_DOWN_CODE)
         self.endpoint.abort("the server is stopping")
 
     @contextlib.asynccontextmanager
@@ -275,10 +284,10 @@ class RemoteEngine:
                 resolve(conversation.leave_future, None)
 
     def _on_lost(self, reason: str) -> None:
-        error = _shutdown_error() if self._is_stopping else _worker_gone_error()
+        error = shutting_down() if self._is_stopping else _worker_gone_error()
         resolve(self._hello_future, error)
         for conversation in tuple(self._conversations.values()):
-            conversation.fail(error, "shutdown" if self._is_stopping else "backend_error")
+            conversation.fail(error, SHUTTING_DOWN_CODE if self._is_stopping else "backend_error")
             resolve(conversation.leave_future, None)
         for future in self._pending_requests.values():
             resolve(future, error)
@@ -412,10 +421,6 @@ def _worker_gone_error() -> ApiError:
     return ServerError(
         "The model's worker is gone. Please try again.", status=503, type="server_error", code="server_error", retry_after_s=2
     )
-
-
-def _shutdown_error() -> ApiError:
-    return ServerError("The server is stopping.", status=503, type="server_error", code="server_is_overloaded")
 
 
 def _unsendable_error(error: UnsendableFrame) -> ApiError:

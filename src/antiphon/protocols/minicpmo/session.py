@@ -16,7 +16,7 @@ from typing import TypeAlias
 from msgspec import UNSET, Struct
 
 from antiphon.engine_api import events as engine_events
-from antiphon.errors import ApiError, ClientError, ServerError, UpstreamError, unsupported_value
+from antiphon.errors import SHUTTING_DOWN_CODE, ApiError, ClientError, ServerError, UpstreamError, unsupported_value
 from antiphon.protocols.dispatch import on, table
 from antiphon.protocols.minicpmo.chat import MinicpmoChat
 from antiphon.protocols.minicpmo.config import MinicpmoSessionConfig as MinicpmoSessionConfig
@@ -40,7 +40,7 @@ CLOSE_CODES: dict[str, int] = {
     "queue_full": 1013,
     "worker_busy": 1013,
     "service_unavailable": 1012,
-    "server_shutting_down": 1012,
+    SHUTTING_DOWN_CODE: 1012,
     "unsupported_value": 1008,
     "too_many_errors": 1008,
     "rate_limit_exceeded": 1013,
@@ -50,10 +50,7 @@ WebSocket close codes (RFC 6455 7.4) by the code of the `Close` effect's error: 
 other.
 """
 
-_SHUTDOWN_CODES = frozenset({"shutdown", "server_shutting_down"})
-"""Codes of `EngineLost` that mean that the server is stopping."""
-
-_START_ERROR_CODES: dict[str, str] = {"backend_error": "session_failed"} | dict.fromkeys(_SHUTDOWN_CODES, "service_unavailable")
+_START_ERROR_CODES: dict[str, str] = {"backend_error": "session_failed", SHUTTING_DOWN_CODE: "service_unavailable"}
 """The error codes for an `EngineLost` before the session was created, where they differ from its own."""
 
 _CLOSE_REASON = re.compile(r"[a-z][a-z0-9_]{0,63}")
@@ -142,7 +139,7 @@ class MinicpmoSession:
             case Hangup():
                 self._end("client_left", None)
             case Shutdown(error):
-                self._close_session("shutdown" if error.code == "server_shutting_down" else "unauthorized", error, error.message)
+                self._close_session("shutdown" if error.code == SHUTTING_DOWN_CODE else "unauthorized", error, error.message)
             case _:
                 pass
 
@@ -225,9 +222,9 @@ class MinicpmoSession:
             self._handle_client_event(message)
 
     def _on_engine_lost(self, event: engine_events.EngineLost) -> None:
-        is_stopping = event.code in _SHUTDOWN_CODES
         if self.state is MinicpmoState.LIVE:
-            code = "server_shutting_down" if is_stopping else "backend_error"
+            is_stopping = event.code == SHUTTING_DOWN_CODE
+            code = SHUTTING_DOWN_CODE if is_stopping else "backend_error"
             self._close_session("shutdown" if is_stopping else "backend_error", UpstreamError(event.message, code=code), event.message)
         else:
             # MiniCPM-o: before `session.created` a failure is an `error`, after it `session.closed` says so.

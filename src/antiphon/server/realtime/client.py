@@ -7,7 +7,7 @@ error. Events that the session sends meanwhile wait here.
 
 from collections.abc import Awaitable, Callable
 
-from antiphon.errors import ApiError, ClientError
+from antiphon.errors import SHUTTING_DOWN_CODE, ApiError, ClientError
 from antiphon.protocols.realtime.session import UnreadableRealtimeEvent
 from antiphon.runtime.core.taps import Tap
 from antiphon.server.live.client import ClientListener, close_reason
@@ -19,7 +19,7 @@ from antiphon.wire.realtime.server_events import ServerEvent
 
 CLOSE_BY_ERROR_CODE = {
     "session_expired": (1001, "expired"),
-    "server_shutting_down": (1012, "stopped"),
+    SHUTTING_DOWN_CODE: (1012, "stopped"),
     "invalid_api_key": (3000, "revoked"),
 }
 """By error code: the WebSocket close code, and the end reason for metrics."""
