@@ -9,7 +9,7 @@ same annotations.
 
 import re
 from collections.abc import Callable, Iterable
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 import msgspec
 from msgspec import Raw
@@ -80,10 +80,9 @@ class Reader(Generic[T]):
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise errors.unparsable_json(str(error)) from None
         try:
-            message: T = shape_for(self._kind).read(body.strip(), path)
+            return cast(T, shape_for(self._kind).read(body.strip(), path))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise errors.unparsable_json(str(error)) from None
-        return message
 
 
 def read_query(kind: type[W], pairs: Iterable[tuple[str, str]]) -> W:
@@ -106,7 +105,7 @@ def read_query(kind: type[W], pairs: Iterable[tuple[str, str]]) -> W:
     return Reader[W](kind).read(msgspec.json.encode(fields))
 
 
-def _query_json(shape: "Shape", texts: list[str]) -> Any:
+def _query_json(shape: Shape, texts: list[str]) -> Raw | str | list[str]:
     if "array" in shape.readers:
         return texts
     text = texts[-1]

@@ -1,14 +1,14 @@
 """Server events of the MiniCPM-o protocol. Fields that only clients of some generations need are always sent."""
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Literal
 
 from msgspec import UNSET
 
-from antiphon.wire.codec.types import Maybe, Opt, Tagged, Unknown, Wire, encode
+from antiphon.wire.codec.types import JsonDict, Maybe, Opt, Tagged, Unknown, Wire, encode
 from antiphon.wire.realtime.decode import EventReader
 
-Metrics = dict[str, Any]
+Metrics = JsonDict
 """Measurements by the original's names; any may be absent."""
 
 

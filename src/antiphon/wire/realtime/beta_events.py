@@ -183,15 +183,15 @@ _server_reader: EventReader[BetaServerEvent | Unknown] = EventReader(BetaServerE
 
 # Conversion
 
-_Converter = Callable[[Any], Any]
+_Converter = Callable[[Any], Any]  # of one kind of event, by whose type it is looked up
 
-_FLAT_KINDS: dict[type[Any], type[Wire]] = {
+_FLAT_KINDS: dict[type[Wire], type[Wire]] = {
     Session: FlatSession,
     TranscriptionSession: FlatSession,
     ResponseParams: FlatParams,
     Response: FlatResponse,
 }
-_NESTED_KINDS: dict[type[Any], type[Wire]] = {FlatSession: Session, FlatParams: ResponseParams, FlatResponse: Response}
+_NESTED_KINDS: dict[type[Wire], type[Wire]] = {FlatSession: Session, FlatParams: ResponseParams, FlatResponse: Response}
 
 
 def _flat_object(value: Any) -> Any:
@@ -269,7 +269,7 @@ _KINDS_WITH_ITEM: tuple[type[Tagged], ...] = (
     server.ResponseOutputItemDone,
 )
 
-_TO_BETA: dict[type[Any], _Converter] = {
+_TO_BETA: dict[type[Tagged], _Converter] = {
     **{kind: _converter(kind, beta_kind, _flat_object) for kind, beta_kind in _BETA_KINDS.items()},
     **{kind: _converter(kind, kind, _flat_object) for kind in _KINDS_WITH_ITEM},
     client.SessionUpdate: _session_converter(client.SessionUpdate, SessionUpdate, TranscriptionSessionUpdate),
@@ -279,7 +279,7 @@ _TO_BETA: dict[type[Any], _Converter] = {
     server.InputAudioTranscriptionFailed: _transcription_failed,
 }
 
-_TO_GA: dict[type[Any], _Converter] = {
+_TO_GA: dict[type[Tagged], _Converter] = {
     **{beta_kind: _converter(beta_kind, kind, _nested_object) for kind, beta_kind in _BETA_KINDS.items()},
     TranscriptionSessionUpdate: _converter(TranscriptionSessionUpdate, client.SessionUpdate, _nested_transcription_session),
     TranscriptionSessionCreated: _converter(TranscriptionSessionCreated, server.SessionCreated, _nested_transcription_session),
@@ -290,7 +290,7 @@ _TO_GA: dict[type[Any], _Converter] = {
 _GA_ONLY_KINDS = frozenset(get_args(server.ServerEvent)) - frozenset(get_args(BetaServerEvent)) - _TO_BETA.keys()
 
 
-def _convert(event: Any, converters: dict[type[Any], _Converter]) -> Any:
+def _convert(event: Any, converters: dict[type[Tagged], _Converter]) -> Any:
     convert = converters.get(type(event))
     return event if convert is None else convert(event)
 

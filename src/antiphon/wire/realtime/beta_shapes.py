@@ -13,7 +13,7 @@ import msgspec
 from msgspec import UNSET, field
 
 from antiphon import errors
-from antiphon.wire.codec.types import Extra, Maybe, Opt, Unknown, Wire
+from antiphon.wire.codec.types import Extra, JsonValue, Maybe, Opt, Unknown, Wire
 from antiphon.wire.realtime.base import RealtimeObject
 from antiphon.wire.realtime.items import InputItem, Item, MessageItem, OutputAudio, OutputText, Part
 from antiphon.wire.realtime.response import ResponseStatus, StatusDetails, Usage
@@ -39,6 +39,7 @@ from antiphon.wire.realtime.session import (
 )
 from antiphon.wire.responses.request import Metadata
 
+T = TypeVar("T")
 W = TypeVar("W", bound=Wire)
 I = TypeVar("I", bound=InputItem | Unknown)  # noqa: E741 - an item
 
@@ -72,9 +73,9 @@ class FlatSession(RealtimeObject, kw_only=True):
     temperature: Opt[Temperature] = UNSET
     max_response_output_tokens: Opt[MaxOutputTokens] = UNSET
     tracing: Maybe[Literal["auto"] | TracingConfig] = UNSET
-    client_secret: Maybe[Any] = UNSET
+    client_secret: Maybe[JsonValue] = UNSET
     include: Maybe[list[Includable]] = UNSET
-    type: Maybe[Any] = UNSET
+    type: Maybe[JsonValue] = UNSET
 
 
 class FlatParams(RealtimeObject, kw_only=True):
@@ -182,7 +183,7 @@ def _flat_items(items: Sequence[I]) -> list[I]:
 # Fields
 
 
-def _same(value: Any) -> Any:
+def _same(value: T) -> T:
     return value
 
 
@@ -236,7 +237,7 @@ def to_beta_names(text: str) -> str:
 
 class _Field(NamedTuple):
     name: str
-    default: Any
+    default: object
     place: _Place
 
 
