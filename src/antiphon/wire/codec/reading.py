@@ -91,7 +91,8 @@ def read_query(kind: type[W], pairs: Iterable[tuple[str, str]]) -> W:
 
     Args:
         kind: the wire type.
-        pairs: names and values in order; lists are repeated names, with or without `[]` at the end.
+        pairs: names and values in order; lists are repeated names, with or without `[]` at the end, which OpenAI's
+            SDKs write.
 
     Raises:
         ClientError: a value is not what its field takes.

@@ -43,7 +43,10 @@ def _json_kind(raw: bytes) -> str:
 
 
 def _integer_json(raw: bytes) -> bytes | None:
-    """A number such as `16.0` as an integer, which it is in JSON Schema; None if it has a fraction."""
+    """
+    A number such as `16.0` as an integer, which it is in JSON Schema (Validation 2020-12, section 6.1.1); None if it
+    has a fraction.
+    """
     number = msgspec.json.decode(raw, type=float)
     return b"%d" % number if number.is_integer() else None
 

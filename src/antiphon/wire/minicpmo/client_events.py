@@ -105,6 +105,7 @@ _Slices = int | list[int] | None
 
 
 class _Payload(_References):
+    # `instructions` is a name that OpenBMB's Python server accepts as well, its C++ server not.
     system_prompt: str | None = None
     instructions: str | None = None
     config: Raw | UnsetType = UNSET
@@ -119,6 +120,7 @@ class _Hints(Struct):
 
 
 class _Duplex(_Hints):
+    # The first name of each is the protocol's; the others are those that OpenBMB's servers accept as well.
     audio: Raw | UnsetType = UNSET
     audio_base64: Raw | UnsetType = UNSET
     audio_data: Raw | UnsetType = UNSET

@@ -12,7 +12,7 @@ from antiphon.wire.codec.types import Extra, JsonDict, Tagged, Unknown
 E = TypeVar("E", bound=Tagged)
 
 EVENT_ID_LENGTH = 512
-"""How long a client's event id may be, in characters: errors repeat it."""
+"""How long a client's event id may be, in characters (Realtime reference: `event_id`); errors repeat it."""
 
 
 _decode_object: Callable[[bytes], JsonDict] = msgspec.json.Decoder(JsonDict).decode

@@ -11,6 +11,7 @@ from antiphon.wire.realtime.beta_shapes import FlatSession, check_beta_modalitie
 from antiphon.wire.realtime.session import AnySession, Session, TranscriptionSession, check_session
 
 EXPIRY_DEFAULT_S, BETA_EXPIRY_DEFAULT_S = 600, 60
+"""Lifetimes of secrets (Realtime reference: `expires_after.seconds`; in the beta, `client_secret`: one minute)."""
 
 
 class ExpiresAfter(RealtimeObject, kw_only=True):

@@ -20,6 +20,8 @@ McpTool = responses_tools.McpTool
 ToolChoiceFunction = responses_tools.FunctionChoice
 ToolChoiceMcp = responses_tools.McpChoice
 
+# The limits are those of the Realtime reference, under the name of each field.
+
 Modality = Literal["text", "audio"]
 Includable = Literal["item.input_audio_transcription.logprobs"]
 MaxOutputTokens = Annotated[int, Meta(ge=1, le=4096)] | Literal["inf"]

@@ -7,6 +7,7 @@ from msgspec import UNSET, Meta, field
 from antiphon.wire.codec.reading import Reader, check_depth
 from antiphon.wire.codec.types import JsonDict, JsonValue, Maybe, Tagged, Typed, Unknown, Wire, encode
 
+# `\Z` is what `$` is in JavaScript: Python's `$` also matches before a line end.
 ToolName = Annotated[str, Meta(min_length=1, max_length=128, pattern=r"^[a-zA-Z0-9_-]+\Z")]
 Callers = Maybe[list[Literal["direct", "programmatic"]]]
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
