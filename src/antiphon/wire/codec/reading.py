@@ -9,7 +9,7 @@ same annotations.
 
 import re
 from collections.abc import Callable, Iterable
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 import msgspec
 from msgspec import Raw
@@ -52,10 +52,9 @@ class Reader(Generic[T]):
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise errors.unparsable_json(str(error)) from None
         try:
-            message: T = shape_for(self._kind).read(body.strip(), path)
+            return cast(T, shape_for(self._kind).read(body.strip(), path))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise errors.unparsable_json(str(error)) from None
-        return message
 
 
 def read_query(kind: type[W], pairs: Iterable[tuple[str, str]]) -> W:
@@ -64,7 +63,8 @@ def read_query(kind: type[W], pairs: Iterable[tuple[str, str]]) -> W:
 
     Args:
         kind: the wire type.
-        pairs: names and values in order; lists are repeated names, with or without `[]` at the end.
+        pairs: names and values in order; lists are repeated names, with or without `[]` at the end, which OpenAI's
+            SDKs write.
 
     Raises:
         ClientError: a value is not what its field takes.
@@ -78,7 +78,7 @@ def read_query(kind: type[W], pairs: Iterable[tuple[str, str]]) -> W:
     return Reader[W](kind).read(msgspec.json.encode(fields))
 
 
-def _query_json(shape: "Shape", texts: list[str]) -> Any:
+def _query_json(shape: Shape, texts: list[str]) -> Raw | str | list[str]:
     if "array" in shape.readers:
         return texts
     text = texts[-1]

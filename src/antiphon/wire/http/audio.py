@@ -127,7 +127,7 @@ TimedText = tuple[str, float, float]
 
 
 def to_srt(segments: Sequence[TimedText]) -> str:
-    """Subtitles in SubRip format."""
+    """Subtitles in SubRip format, which no document specifies: a comma before the milliseconds, texts as they are."""
     return "".join(
         f"{number}\n{_timestamp(start, ',')} --> {_timestamp(end, ',')}\n{text}\n\n"
         for number, (text, start, end) in enumerate(segments, 1)
@@ -140,6 +140,7 @@ def to_vtt(segments: Sequence[TimedText]) -> str:
 
     Source: https://www.w3.org/TR/webvtt1/#syntax
     """
+    # A cue's text has no `&` and `<` of its own, and nowhere `-->`.
     escapes = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
     cues = (f"{_timestamp(start, '.')} --> {_timestamp(end, '.')}\n{text.translate(escapes)}\n\n" for text, start, end in segments)
     return "WEBVTT\n\n" + "".join(cues)
@@ -160,7 +161,7 @@ class VoiceId(Wire, kw_only=True):
 
 
 class SpeechRequest(Wire, kw_only=True):
-    """A text to synthesize."""
+    """A text to synthesize, within the limits of the Audio reference (`POST /audio/speech`)."""
 
     model: str
     input: Annotated[str, Meta(min_length=1, max_length=4096)]

@@ -8,16 +8,11 @@ from antiphon.wire.codec.reading import Reader
 from antiphon.wire.codec.structure import check_structure
 from antiphon.wire.codec.types import Opt, Wire, encode
 from antiphon.wire.realtime.base import RealtimeObject
-from antiphon.wire.realtime.beta_shapes import (
-    FlatSession,
-    check_beta_modalities,
-    flat_session,
-    nested_session,
-    nested_transcription_session,
-)
+from antiphon.wire.realtime.beta_shapes import FlatSession, check_beta_modalities, flatten, nest
 from antiphon.wire.realtime.session import AnySession, Session, TranscriptionSession, check_session
 
 EXPIRY_DEFAULT_S, BETA_EXPIRY_DEFAULT_S = 600, 60
+"""Lifetimes of secrets (Realtime reference: `expires_after.seconds`; in the beta, `client_secret`: one minute)."""
 
 
 class ExpiresAfter(RealtimeObject, kw_only=True):
@@ -101,7 +96,7 @@ def decode_beta_session_request(body: bytes) -> SecretOptions:
     """
     flat = _decode_beta_request(body)
     check_beta_modalities(flat.modalities, "modalities")
-    return _secret_options(flat, nested_session(flat))
+    return _secret_options(flat, nest(flat, Session))
 
 
 def decode_beta_transcription_request(body: bytes) -> SecretOptions:
@@ -112,7 +107,7 @@ def decode_beta_transcription_request(body: bytes) -> SecretOptions:
         ClientError: it is invalid; `param` says where.
     """
     flat = _decode_beta_request(body)
-    return _secret_options(flat, nested_transcription_session(flat))
+    return _secret_options(flat, nest(flat, TranscriptionSession))
 
 
 def _decode_beta_request(body: bytes) -> BetaSessionRequest:
@@ -136,5 +131,5 @@ def encode_secret(value: str, expires_at: int, session: AnySession) -> bytes:
 
 def encode_beta_session(value: str, expires_at: int, session: AnySession) -> bytes:
     """JSON of a session in the form of the beta, with its secret."""
-    flat = structs.asdict(flat_session(session))
+    flat = structs.asdict(flatten(session, FlatSession))
     return encode(BetaSession(**flat | {"client_secret": BetaSecret(value=value, expires_at=expires_at)}))

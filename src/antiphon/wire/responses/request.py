@@ -129,7 +129,8 @@ class TextOptions(Wire, kw_only=True):
 
 class CreateRequest(Wire, kw_only=True):
     """
-    What `POST /v1/responses` takes. No field is required: what is absent may come from elsewhere.
+    What `POST /v1/responses` takes, within the limits of the Responses reference. No field is required: what is absent
+    may come from elsewhere.
 
     The original does not accept null for `model`, `input`, `tools`, `tool_choice` and `text`; clients of Open Responses
     send it.
