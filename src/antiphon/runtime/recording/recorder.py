@@ -131,6 +131,7 @@ class Recorder:
         self._inherited_spools: Sequence[SpoolLock] = ()
         self._to_store: asyncio.Queue[SpooledRecording | None] = asyncio.Queue()  # two entries a session, as in the next
         self._to_persist: asyncio.Queue[SpooledRecording | None] = asyncio.Queue()
+        self._persist_lock = asyncio.Lock()  # a round has the storage to itself, so that it asks one that is down once
         self._is_storage_down = self._is_dropping = False
         self._last_truncation: str | None = None
         self._tasks: Sequence[asyncio.Task[None]] = ()
@@ -248,7 +249,8 @@ class Recorder:
                 continue
             if recording is None:
                 return
-            await self._persist(recording)
+            async with self._persist_lock:
+                await self._persist(recording)
 
     async def sweep(self) -> None:
         """Delete recordings that are too old, pending or stored."""
@@ -260,11 +262,12 @@ class Recorder:
 
     async def retry_pending(self) -> None:
         """Try to store pending recordings, one after another, up to the first failure."""
-        self._is_storage_down = False
-        for recording in self.pending.recordings:
-            await self._persist(recording)
-            if self._is_storage_down:
-                return
+        async with self._persist_lock:
+            self._is_storage_down = False
+            for recording in self.pending.recordings:
+                await self._persist(recording)
+                if self._is_storage_down:
+                    return
 
     async def _persist(self, recording: SpooledRecording) -> None:
         record, folder = recording
