@@ -17,7 +17,6 @@ import contextlib
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from antiphon.errors import ApiError
 from antiphon.records import KeyRecord, SessionRecord
@@ -78,11 +77,11 @@ class RecordingTap:
         self._recorder = recorder
         self._record_event = recorder.record_event
 
-    def on_client_event(self, event: Any) -> None:
+    def on_client_event(self, event: object) -> None:
         if self.truncation_reason is None:
             self._record_event(self, IN, event)
 
-    def on_server_event(self, event: Any) -> None:
+    def on_server_event(self, event: object) -> None:
         if self.truncation_reason is None:
             self._record_event(self, OUT, event)
 
@@ -180,7 +179,7 @@ class Recorder:
             ),
         )
 
-    def record_event(self, recording: RecordingTap, direction: EventDirection, event: Any) -> None:
+    def record_event(self, recording: RecordingTap, direction: EventDirection, event: object) -> None:
         """Queue an event to be written; a full queue ends the recording."""
         if not self._writer.enqueue(QueuedEvent(recording, time.monotonic(), direction, event)):
             recording.truncation_reason = DISK_TOO_SLOW
