@@ -4,7 +4,6 @@ PostgreSQL: what its transactions see, how servers that share a database know of
 
 import secrets
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from sqlalchemy import BigInteger, ColumnElement, column, func, select, text
 from sqlalchemy.engine import URL
@@ -47,13 +46,15 @@ class PostgresBackend:
     """A PostgreSQL database, which several servers may share."""
 
     driver = "postgresql+asyncpg"
-    engine_options: Mapping[str, Any] = {
+    engine_options: Mapping[str, object] = {
         "isolation_level": "REPEATABLE READ",  # several queries of one read see one state
         "pool_pre_ping": True,  # replaces a connection that the server has closed
         # A server whose machine is gone counts as dead after a minute.
         "connect_args": {"server_settings": {"tcp_keepalives_idle": "30", "tcp_keepalives_interval": "10", "tcp_keepalives_count": "3"}},
     }
-    write_options: Mapping[str, Any] = {"isolation_level": "READ COMMITTED"}  # waits for another server's write instead of failing after it
+    write_options: Mapping[str, object] = {
+        "isolation_level": "READ COMMITTED"
+    }  # waits for another server's write instead of failing after it
     is_orphaned: ColumnElement[bool] = responses.c.owner.is_(None) | responses.c.owner.not_in(_LIVE_SERVERS)
 
     live_servers: Sequence[int] = ()  # the database knows

@@ -5,12 +5,13 @@ import secrets
 import sqlite3
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Engine, bindparam, event
+from sqlalchemy.dialects.sqlite.aiosqlite import AsyncAdapt_aiosqlite_connection
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.pool import ConnectionPoolEntry
 
 from antiphon.errors import ServerError
 from antiphon.stores.sql.schema import responses
@@ -45,8 +46,8 @@ class SqliteBackend:
     """
 
     driver = "sqlite+aiosqlite"
-    engine_options: Mapping[str, Any] = {}
-    write_options: Mapping[str, Any] = {"writes": True}
+    engine_options: Mapping[str, object] = {}
+    write_options: Mapping[str, object] = {"writes": True}
     is_orphaned: ColumnElement[bool] = responses.c.owner.is_(None) | responses.c.owner.not_in(bindparam("living", expanding=True))
 
     def __init__(self, server_numbers: Sequence[int] = ()) -> None:
@@ -94,7 +95,7 @@ def _prepare_connections(engine: Engine) -> None:
     """
 
     @event.listens_for(engine, "connect")
-    def _configure(connection: Any, _record: Any) -> None:
+    def _configure(connection: AsyncAdapt_aiosqlite_connection, _entry: ConnectionPoolEntry) -> None:
         connection.isolation_level = None
         cursor = connection.cursor()
         for pragma in _PRAGMAS:
