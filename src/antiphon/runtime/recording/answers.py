@@ -10,7 +10,7 @@ from antiphon.runtime.recording.events import INITIAL_ENCODINGS, OUT, PCM_24, Au
 from antiphon.runtime.recording.files import EventLine
 
 _SAMPLE_WIDTHS = {"pcm": 2, "pcmu": 1, "pcma": 1, "float32": 4}
-"""The bytes of a sample on the wire, by the encoding's name."""
+"""The bytes of a sample on the wire, by the encoding's name. Source: ITU-T Recommendation G.711 (`pcmu`, `pcma`)."""
 
 _TEXT_EVENTS = ("response.output_text.delta", "response.output_audio_transcript.delta")
 _TRANSCRIPTION_PREFIX = "conversation.item.input_audio_transcription."
@@ -127,7 +127,7 @@ class AnswerReader:
         answer.first_audio_s = at_s if answer.first_audio_s is None else answer.first_audio_s
 
     def _duration_s(self, audio: str | dict[str, object]) -> float:
-        if isinstance(audio, str):  # base64
+        if isinstance(audio, str):  # base64: four characters for three bytes, `=` for each that is missing (RFC 4648, section 4)
             size_bytes = len(audio) * 3 // 4 - audio[-2:].count("=")
             return size_bytes / (_SAMPLE_WIDTHS[self._encoding.name] * self._encoding.rate_hz)
         media = parse_media(audio)

@@ -42,7 +42,7 @@ class AudioEncoding(NamedTuple):
 PCM_16, PCM_24, FLOAT32_24 = AudioEncoding("pcm", 16_000), AudioEncoding("pcm", 24_000), AudioEncoding("float32", 24_000)
 
 ENCODINGS = {"audio/pcm": PCM_24, "audio/pcmu": AudioEncoding("pcmu", 8_000), "audio/pcma": AudioEncoding("pcma", 8_000)}
-"""By the name of the format in a Realtime session."""
+"""By the name of the format in a Realtime session. Realtime reference: `RealtimeAudioFormats`; PCM is at 24 kHz."""
 
 TO_PCM: dict[str, Callable[[bytes], bytes]] = {
     "pcm": bytes,
@@ -59,7 +59,7 @@ INITIAL_ENCODINGS: dict[str, dict[EventDirection, AudioEncoding]] = {
     "realtime": {IN: PCM_24, OUT: PCM_24},
     "minicpmo": {IN: PCM_16, OUT: FLOAT32_24},
 }
-"""By protocol and direction: the encoding that sessions start with."""
+"""By protocol and direction: the encoding that sessions start with; MiniCPM-o's have no other."""
 
 
 class _Format(TypedDict, total=False):

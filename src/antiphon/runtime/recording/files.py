@@ -217,9 +217,14 @@ def _repair_wav(path: Path) -> None:
         return
     os.truncate(path, WAV_HEADER_BYTES + pcm_bytes)
     with path.open("r+b", buffering=0) as file:
-        rate_hz = int.from_bytes(file.read(WAV_HEADER_BYTES)[24:28], "little")
+        header = wav_header(wav_rate_hz(file.read(WAV_HEADER_BYTES)), pcm_bytes)
         file.seek(0)
-        file.write(wav_header(rate_hz, pcm_bytes))
+        file.write(header)
+
+
+def wav_rate_hz(file: bytes) -> int:
+    """The sample rate in the header of a recording's WAV file: `nSamplesPerSec` of its format chunk."""
+    return int.from_bytes(file[24:28], "little")
 
 
 def decode_lines(content: bytes) -> Iterator[EventLine]:

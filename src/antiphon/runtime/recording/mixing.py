@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from antiphon.audio import SAMPLE_BYTES, WAV_HEADER_BYTES, wav_header
 from antiphon.runtime.recording.events import IN, OUT, EventFields, find_media
-from antiphon.runtime.recording.files import EventLine
+from antiphon.runtime.recording.files import EventLine, wav_rate_hz
 
 RATE_HZ = 24_000
 
@@ -23,7 +23,7 @@ class PcmAudio(NamedTuple):
 
 def read_wav(file: bytes) -> PcmAudio:
     """The audio of a WAV file of a recording."""
-    return PcmAudio(file[WAV_HEADER_BYTES:], int.from_bytes(file[24:28], "little"))
+    return PcmAudio(file[WAV_HEADER_BYTES:], wav_rate_hz(file))
 
 
 def mix_to_wav(lines: Iterable[EventLine], audio_files: Mapping[str, PcmAudio]) -> bytes:

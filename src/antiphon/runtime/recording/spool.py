@@ -117,7 +117,11 @@ class PendingRecordings:
 
 
 class SpoolLock:
-    """A process's part of the spool; the operating system releases the lock however the process ends."""
+    """
+    A process's part of the spool; the operating system releases the lock however the process ends.
+
+    Source: flock(2). The locks of fcntl(2) would not do: closing any other descriptor of the file releases them.
+    """
 
     def __init__(self, folder: Path, lock: IO[bytes]) -> None:
         self.folder = folder

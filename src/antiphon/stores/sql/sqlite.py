@@ -21,6 +21,8 @@ from antiphon.stores.sql.schema import responses
 # WAL lets reads go on while the one writer writes. With it `NORMAL` is safe against the death of this process at any
 # moment; a power cut may take the last few transactions, but never damages the file. Source:
 # https://www.sqlite.org/pragma.html#pragma_synchronous
+#
+# Foreign keys are off unless a connection turns them on. Source: https://www.sqlite.org/foreignkeys.html#fk_enable
 _PRAGMAS = ("journal_mode = WAL", "synchronous = NORMAL", "foreign_keys = ON")
 
 # Source: https://www.sqlite.org/rescode.html
@@ -91,7 +93,8 @@ def _prepare_connections(engine: Engine) -> None:
 
     The driver's transactions leave out reads and DDL, so that a page could mix two states of the database and a
     migration could stop half-way. A transaction that `writes` takes the write lock at once: taking it after a read
-    fails when another program wrote in between.
+    fails when another program wrote in between. Sources:
+    https://docs.python.org/3/library/sqlite3.html#transaction-control, https://www.sqlite.org/rescode.html#busy_snapshot
     """
 
     @event.listens_for(engine, "connect")
