@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from antiphon.audio import (
+    WAV_HEADER_BYTES,
     SampleAligner,
     audio_tokens,
     decode_alaw,
@@ -17,7 +18,9 @@ from antiphon.audio import (
     encode_ulaw,
     peak,
     size_bytes,
+    streaming_wav_header,
     wav_file,
+    wav_header,
 )
 from antiphon.errors import ClientError
 
@@ -129,3 +132,9 @@ def test_a_wav_file_is_read_by_others():
     with wave.open(io.BytesIO(wav_file(pcm(1, 2, 3), 16_000))) as file:
         assert file.getparams()[:4] == (1, 2, 16_000, 3)
         assert samples(file.readframes(9)) == (1, 2, 3)
+
+
+def test_a_file_too_long_for_the_lengths_of_its_header_is_one_whose_length_is_not_known():
+    longest = 2**32 - 1 - (WAV_HEADER_BYTES - 8)
+    assert wav_header(24_000, longest) != streaming_wav_header(24_000)
+    assert wav_header(24_000, 2**32) == streaming_wav_header(24_000)

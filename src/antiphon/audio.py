@@ -207,8 +207,13 @@ def wav_file(pcm: bytes, rate_hz: int) -> bytes:
 
 
 def wav_header(rate_hz: int, sound_bytes: int, channels: int = 1) -> bytes:
-    """The header of a WAV file with that many bytes of audio."""
-    return _build_wav_header(rate_hz, sound_bytes + _HEADER.size - 8, sound_bytes, channels)
+    """
+    The header of a WAV file with that many bytes of audio.
+
+    Its lengths have 32 bits: of 4 GiB and more, a day at 24 kHz, they are those of a file whose length is not known.
+    """
+    file_bytes = min(sound_bytes + _HEADER.size - 8, _UNKNOWN_SIZE)
+    return _build_wav_header(rate_hz, file_bytes, min(sound_bytes, _UNKNOWN_SIZE), channels)
 
 
 def streaming_wav_header(rate_hz: int) -> bytes:

@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from msgspec import Struct, structs
 
@@ -23,16 +23,14 @@ from antiphon.engine_api.engine import (
     refuse_to_fetch,
 )
 from antiphon.engine_api.options import ConversationKind
+from antiphon.engines.duplex.engine import DuplexAdapter, can_adapt
+from antiphon.engines.duplex.vision import OcrReader, new_ocr_reader
 from antiphon.errors import model_not_found
 from antiphon.runtime.core.engine_types import ENGINES, NATIVE_ENGINES, load_builder
 from antiphon.runtime.scheduling.base import POOLED_ENGINES, Coordinator, Worker
 from antiphon.runtime.scheduling.engine import QueuedEngine
 from antiphon.runtime.scheduling.local import LocalCoordinator
 from antiphon.runtime.workers.child_engine import embedded_engine
-
-if TYPE_CHECKING:
-    from antiphon.engines.duplex.vision import OcrReader
-
 
 MAX_DUPLEX_ENGINES = 64
 
@@ -135,9 +133,6 @@ class ModelRegistry:
         return self._duplex_engines[id(engine)]
 
     def _as_full_duplex(self, engine: Engine) -> Engine:
-        from antiphon.engines.duplex.engine import DuplexAdapter, can_adapt  # noqa: PLC0415 - many servers have no such conversations
-        from antiphon.engines.duplex.vision import new_ocr_reader  # noqa: PLC0415 - likewise
-
         if not can_adapt(engine.capabilities):
             return engine
         if self._image_reader is None:

@@ -14,6 +14,7 @@ from antiphon.protocols.responses.session import fail_interrupted_record
 from antiphon.runtime.access.body_budget import BodyBudget
 from antiphon.runtime.access.client_secrets import ClientSecretIssuer
 from antiphon.runtime.access.keys import REFRESH_S, Keyring
+from antiphon.runtime.core import lazy
 from antiphon.runtime.core.calls import ActiveCalls
 from antiphon.runtime.core.home_lock import home_lock
 from antiphon.runtime.core.metrics import Metrics
@@ -196,9 +197,7 @@ def check_key_store(config: Config) -> None:
 
 def _lazy_fetch(networks: Collection[str]) -> Fetch:
     async def fetch(url: str, param: str, content_types: tuple[str, ...]) -> tuple[bytes, str]:
-        from antiphon.runtime.core import url_fetch  # noqa: PLC0415 - its client takes 90 ms to load, and many servers fetch nothing
-
-        return await url_fetch.fetcher(networks)(url, param, content_types)
+        return await lazy.fetcher(networks)(url, param, content_types)
 
     return fetch
 

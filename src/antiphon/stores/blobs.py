@@ -24,10 +24,16 @@ CHUNK_BYTES = 1 << 18
 """How much of a file is read at a time."""
 
 _RETRIES: "RetryConfig" = {"max_retries": 3, "retry_timeout": timedelta(seconds=20)}
-"""A store that doesn't answer is given up soon: callers try again later."""
+"""
+A store that doesn't answer is given up soon: callers try again later. By default it has 10 retries within 3 minutes.
+Source: `obstore.store.RetryConfig`.
+"""
 
 _LAST_FILE = "meta.json"
-"""Stored last: a folder that has it is complete."""
+"""
+Stored last: a folder that has it is complete. S3 shows an object to all readers once it is stored. Source:
+https://docs.aws.amazon.com/AmazonS3/latest/userguide/Welcome.html#ConsistencyModel
+"""
 
 
 class Blob(Struct, frozen=True):
@@ -82,7 +88,7 @@ class BlobStore:
                 return
             import obstore  # noqa: PLC0415 - loads slowly, and many servers store no files
 
-            for path in paths:
+            for path in paths:  # given as a path, a file is uploaded in parts and never whole in memory
                 await obstore.put_async(self._store, f"{name}/{path.relative_to(folder).as_posix()}", path)
             await asyncio.to_thread(shutil.rmtree, folder)
 

@@ -7,6 +7,7 @@ import pytest
 from antiphon.audio import wav_file
 from antiphon.engine_api import commands, events, history as engine_history
 from antiphon.engine_api.options import Sampling, Voice
+from antiphon.wire.upstream.minicpmo_backend import BackendEvent
 from support.engines.omni_doubles import GatewayWorker, Native, Worker, ask, conversing, engine, facing, floats_of, loud, played, quiet
 
 KINDS = [
@@ -118,6 +119,20 @@ def test_an_answer_that_is_cancelled_costs_its_session_and_the_next_is_answered_
             assert worker.sessions == 2
             ended_at = client.log.words.index(client.log.ends("resp_1")[0])
             assert not [word for word in client.log.words[ended_at + 1 :] if word.id == "resp_1"]
+
+    played(scenario)
+
+
+def test_what_comes_of_an_answer_right_after_it_was_cancelled_does_not_save_its_session():
+    async def scenario():
+        async with facing(worker := Worker(), "chat") as client:
+            client.tell(ask("resp_1", "Count", sampling=Sampling(max_tokens=5_000)))
+            await client.log.some(events.TextDelta)
+            client.tell(commands.Cancel("resp_1"), ask("resp_2", "two"))
+            client.conversation.on_events([BackendEvent("response.output.delta", kind="text", text="late ")])
+            await client.log.end_of("resp_2")
+            assert text(client, "resp_2") == "You said: two "
+            assert worker.sessions == 2
 
     played(scenario)
 

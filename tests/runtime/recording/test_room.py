@@ -96,6 +96,7 @@ async def test_a_place_that_is_away_is_asked_once_a_round_and_not_for_each_recor
         await desk.until(lambda: desk.rounds == 1)  # that of the start
         for number in range(5):
             await desk.record(f"sess_{number}")
+        await desk.until(lambda: desk.metrics.recordings["not_kept"])  # the first of them
         await desk.recorder.retry_pending()
     assert desk.metrics.recordings["not_kept"] == 2
 

@@ -11,7 +11,7 @@ import pytest
 
 from antiphon.audio import wav_file
 from antiphon.server.processes.run import background_server
-from support.engines.omni_doubles import Worker, floats_of, loud
+from support.engines.omni_doubles import Worker, floats_of, loud, sound_of as worker_sound
 from support.server.aloud import BY_HAND, TRANSCRIBED, WEIGHTS, append, check_whole, plain, recording, silence, sound_of, words_of
 from support.server.realtime_peer import connected, posted
 from support.server.scripted_server import configured
@@ -121,12 +121,19 @@ async def test_what_was_said_to_the_model_is_written_down_for_who_wants_to_read_
 
 @pytest.mark.weights
 async def test_an_answer_that_is_interrupted_stops_and_the_next_turn_is_answered(tmp_path):
+    async def answers_until_it_is_cut(worker):
+        while worker.socket is not None and not worker.socket.closed:
+            await worker.delta("text", text="more ")
+            await worker.delta("audio", audio=worker_sound(2_400))
+            await asyncio.sleep(0.002)
+
     with serving(tmp_path) as (worker, url):
+        worker.faults = {1: answers_until_it_is_cut}
         async with connected(url, model="minicpm-o") as peer:
             await peer.hear()
             await peer.say("session.update", session=BY_HAND)
             await peer.until("session.updated")
-            text = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Count"}]}
+            text = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Go on"}]}
             await peer.say("conversation.item.create", item=text)
             await peer.say("response.create")
             await peer.until("response.output_audio.delta")

@@ -243,8 +243,10 @@ class OmniConversation:
             self._jobs.remove(job)
             self._deliver([engine_events.ResponseEnded(id, "cancelled")])
         elif self._response is not None and self._response.id == id:
+            # What the worker sends from now on must not pass for the end of its answer, which would save its session.
+            response, self._response = self._response, None
             self._response_over.set()
-            self._deliver(self._response.end(engine_events.ResponseEnded(id, "cancelled")))
+            self._deliver(response.end(engine_events.ResponseEnded(id, "cancelled")))
         elif self._duplex_reader is not None and (batch := self._duplex_reader.cancel(id)):
             if self._input_buffer is not None:
                 self._input_buffer.add(commands.ForceListen())

@@ -5,9 +5,8 @@ MiniCPM-o workers: models that hear, see and speak at the same time. Each worker
 """
 
 import contextlib
-import importlib.util
 from collections.abc import AsyncIterator, Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 import msgspec
@@ -16,11 +15,9 @@ from msgspec import structs
 from antiphon.engine_api.capabilities import Capabilities
 from antiphon.engine_api.engine import BuildContext, Deliver, EngineConversation
 from antiphon.engine_api.options import ConversationSettings
+from antiphon.engines.omni.worker import OmniWorker
 from antiphon.engines.upstream.client import UpstreamClient, UpstreamOptions, parse_capabilities
-from antiphon.errors import ApiError, ServerError, UpstreamError, quote_list
-
-if TYPE_CHECKING:
-    from antiphon.engines.omni.worker import OmniWorker
+from antiphon.errors import ApiError, ServerError, UpstreamError
 
 DEFAULT_CAPABILITIES = Capabilities(
     images=True,
@@ -35,8 +32,6 @@ DEFAULT_CAPABILITIES = Capabilities(
     top_p=False,
 )
 """The capabilities of MiniCPM-o 4.5."""
-
-_REQUIRED_LIBRARIES = ("numpy", "soundfile", "soxr")
 
 
 class OmniOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -70,13 +65,9 @@ def build(model: str, options: Mapping[str, Any], build_context: BuildContext) -
     An engine for the model's table in the configuration.
 
     Raises:
-        ServerError: an option is unknown, missing or wrong, or a library is not installed.
+        ServerError: an option is unknown, missing or wrong.
     """
     omni_options = _parse_options(model, options)
-    if missing := [name for name in _REQUIRED_LIBRARIES if importlib.util.find_spec(name) is None]:
-        raise ServerError(f"Model '{model}' needs {quote_list(missing)}, which are not installed. Run `pip install 'antiphon[speech]'`.")
-    from antiphon.engines.omni.worker import OmniWorker  # noqa: PLC0415 - its libraries are an extra
-
     capabilities = parse_capabilities(
         structs.replace(DEFAULT_CAPABILITIES, sessions=len(omni_options.workers)), omni_options.abilities, model
     )
@@ -135,7 +126,7 @@ class OmniEngine:
         workers: by address, each an engine for one conversation at a time.
     """
 
-    def __init__(self, workers: "Mapping[str, OmniWorker]", capabilities: Capabilities) -> None:
+    def __init__(self, workers: Mapping[str, OmniWorker], capabilities: Capabilities) -> None:
         self.capabilities = capabilities
         self.workers = workers
 

@@ -25,9 +25,14 @@ def load_builder(engine: str) -> Build:
     Load an engine's module and return its `build`.
 
     Raises:
-        ServerError: there is no engine of that name.
+        ServerError: there is no engine of that name, or a library that it needs is not installed.
     """
     if engine not in ENGINES:
         raise ServerError(f"There is no engine '{engine}'; there are {quote_list(ENGINES)}.")
-    build: Build = importlib.import_module(ENGINES[engine]).build
+    try:
+        build: Build = importlib.import_module(ENGINES[engine]).build
+    except ModuleNotFoundError as error:  # only `omni` needs an extra to be loaded
+        raise ServerError(
+            f"The engine '{engine}' needs {error.name}, which is not installed. Run `pip install 'antiphon[speech]'`."
+        ) from error
     return build

@@ -1,16 +1,16 @@
 """The responses in a recorded session of either protocol: their text, the duration of their audio, and their times."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import cast
 
 from msgspec import Struct
 
 from antiphon.audio import SAMPLE_BYTES
-from antiphon.runtime.recording.events import INITIAL_ENCODINGS, OUT, PCM_24, AudioEncoding, audio_encodings, parse_media
+from antiphon.runtime.recording.events import INITIAL_ENCODINGS, OUT, PCM_24, AudioEncoding, EventFields, audio_encodings, parse_media
 from antiphon.runtime.recording.files import EventLine
 
 _SAMPLE_WIDTHS = {"pcm": 2, "pcmu": 1, "pcma": 1, "float32": 4}
-"""The bytes of a sample on the wire, by the encoding's name."""
+"""The bytes of a sample on the wire, by the encoding's name. Source: ITU-T Recommendation G.711 (`pcmu`, `pcma`)."""
 
 _TEXT_EVENTS = ("response.output_text.delta", "response.output_audio_transcript.delta")
 _TRANSCRIPTION_PREFIX = "conversation.item.input_audio_transcription."
@@ -64,7 +64,7 @@ def find_answers(lines: Iterable[EventLine], protocol: str, rates_hz: Mapping[st
     reader = AnswerReader(INITIAL_ENCODINGS[protocol][OUT], rates_hz)
     for line in lines:
         if line.direction == OUT:
-            reader.read(line.at_s, line.event)
+            reader.read(line.at_s, line.fields)
     return list(reader.answers.values())
 
 
@@ -72,13 +72,13 @@ def find_transcripts(lines: Iterable[EventLine]) -> list[RecordedAnswer]:
     """The transcripts of a transcription session, which has no other responses."""
     answers: dict[str, RecordedAnswer] = {}
     for line in lines:
-        event, kind = line.event, str(line.event.get("type"))
+        event, kind = line.fields, line.fields.get("type", "")
         if line.direction != OUT or not kind.startswith(_TRANSCRIPTION_PREFIX):
             continue
         answer = answers.setdefault(event["item_id"], RecordedAnswer(event["item_id"], line.at_s))
         text = event.get("delta") or ("" if answer.text else event.get("transcript"))
         if text:
-            answer.add_text(text, line.at_s)
+            answer.add_text(cast(str, text), line.at_s)
         if not kind.endswith("delta"):
             answer.reason = kind.removeprefix(_TRANSCRIPTION_PREFIX)
     return list(answers.values())
@@ -101,7 +101,7 @@ class AnswerReader:
         self._encoding = encoding
         self._rates_hz = rates_hz or {}
 
-    def read(self, at_s: float, event: Mapping[str, Any]) -> RecordedAnswer | None:
+    def read(self, at_s: float, event: EventFields) -> RecordedAnswer | None:
         """Read the next event; returns the response that it belongs to."""
         self._encoding = audio_encodings(event).get(OUT, self._encoding)
         kind = event.get("type")
@@ -109,7 +109,7 @@ class AnswerReader:
             return self._answer(event["response"]["id"], at_s)
         if kind in _TEXT_EVENTS:
             answer = self._answer(event["response_id"], at_s)
-            answer.add_text(event["delta"], at_s)
+            answer.add_text(cast(str, event["delta"]), at_s)
             return answer
         if kind == "response.output_audio.delta":
             answer = self._answer(event["response_id"], at_s)
@@ -122,18 +122,18 @@ class AnswerReader:
     def _answer(self, response_id: str, at_s: float) -> RecordedAnswer:
         return self.answers.setdefault(response_id, RecordedAnswer(response_id, at_s))
 
-    def _add_audio(self, answer: RecordedAnswer, audio: Any, at_s: float) -> None:
+    def _add_audio(self, answer: RecordedAnswer, audio: str | dict[str, object], at_s: float) -> None:
         answer.audio_ms += 1000 * self._duration_s(audio)
         answer.first_audio_s = at_s if answer.first_audio_s is None else answer.first_audio_s
 
-    def _duration_s(self, audio: Any) -> float:
-        if isinstance(audio, str):  # base64
+    def _duration_s(self, audio: str | dict[str, object]) -> float:
+        if isinstance(audio, str):  # base64: four characters for three bytes, `=` for each that is missing (RFC 4648, section 4)
             size_bytes = len(audio) * 3 // 4 - audio[-2:].count("=")
             return size_bytes / (_SAMPLE_WIDTHS[self._encoding.name] * self._encoding.rate_hz)
         media = parse_media(audio)
         return media.bytes / (SAMPLE_BYTES * self._rates_hz.get(media.file, self._encoding.rate_hz)) if media is not None else 0.0
 
-    def _read_output(self, event: Mapping[str, Any], at_s: float) -> RecordedAnswer | None:
+    def _read_output(self, event: EventFields, at_s: float) -> RecordedAnswer | None:
         """MiniCPM-o: more output, or that the model listens, which may end a response in full duplex."""
         response_id = event["response_id"]
         if event["kind"] == "listen":
@@ -142,19 +142,23 @@ class AnswerReader:
                 answer.reason = "interrupted" if event.get("interrupted") else "end_of_turn"
             return answer
         answer = self._answer(response_id, at_s)
-        if event.get("text"):
-            answer.add_text(event["text"], at_s)
-        if event.get("audio"):
-            self._add_audio(answer, event["audio"], at_s)
+        if text := event.get("text"):
+            answer.add_text(text, at_s)
+        if audio := event.get("audio"):
+            self._add_audio(answer, audio, at_s)
         return answer
 
-    def _read_done(self, event: Mapping[str, Any], at_s: float) -> RecordedAnswer:
+    def _read_done(self, event: EventFields, at_s: float) -> RecordedAnswer:
         """The end of a response. In MiniCPM-o's chat mode without streaming it has the whole output."""
-        response = event.get("response", event)
-        answer = self._answer(response.get("id") or response["response_id"], at_s)
-        if not answer.text and response.get("text"):
-            answer.add_text(response["text"], at_s)
-        if not answer.audio_ms and response.get("audio") and "response" not in event:
-            self._add_audio(answer, response["audio"], at_s)
-        answer.reason = response.get("status") or response.get("reason")
+        if "response" in event:
+            response = event["response"]
+            answer = self._answer(response["id"], at_s)
+            answer.reason = response.get("status")
+            return answer
+        answer = self._answer(event["response_id"], at_s)
+        if not answer.text and (text := event.get("text")):
+            answer.add_text(text, at_s)
+        if not answer.audio_ms and (audio := event.get("audio")):
+            self._add_audio(answer, audio, at_s)
+        answer.reason = event.get("reason")
         return answer

@@ -8,15 +8,15 @@ an image by its file.
 
 from collections.abc import Callable, Iterable, Mapping
 from itertools import chain
-from typing import Annotated, Any, Final, Literal, NamedTuple
+from typing import Annotated, Final, Literal, NamedTuple, TypedDict, cast
 
 import msgspec
 from msgspec import Meta, Struct, field
 
 from antiphon.audio import decode_alaw, decode_ulaw, encode_alaw, encode_ulaw
-from antiphon.runtime.recording.minicpmo import EVENT_ENCODERS, AudioAttachment, JpegImage
+from antiphon.runtime.recording.minicpmo import AudioAttachment, JpegImage, encode_event
 from antiphon.wire.codec.types import EXTRA_NAME, Extra
-from antiphon.wire.minicpmo.client_events import DuplexAppend
+from antiphon.wire.minicpmo.client_events import ClientEvent, DuplexAppend
 from antiphon.wire.minicpmo.media import from_floats, to_floats
 from antiphon.wire.minicpmo.server_events import OutputDelta
 from antiphon.wire.realtime.client_events import InputAudioBufferAppend
@@ -42,7 +42,7 @@ class AudioEncoding(NamedTuple):
 PCM_16, PCM_24, FLOAT32_24 = AudioEncoding("pcm", 16_000), AudioEncoding("pcm", 24_000), AudioEncoding("float32", 24_000)
 
 ENCODINGS = {"audio/pcm": PCM_24, "audio/pcmu": AudioEncoding("pcmu", 8_000), "audio/pcma": AudioEncoding("pcma", 8_000)}
-"""By the name of the format in a Realtime session."""
+"""By the name of the format in a Realtime session. Realtime reference: `RealtimeAudioFormats`; PCM is at 24 kHz."""
 
 TO_PCM: dict[str, Callable[[bytes], bytes]] = {
     "pcm": bytes,
@@ -59,81 +59,154 @@ INITIAL_ENCODINGS: dict[str, dict[EventDirection, AudioEncoding]] = {
     "realtime": {IN: PCM_24, OUT: PCM_24},
     "minicpmo": {IN: PCM_16, OUT: FLOAT32_24},
 }
-"""By protocol and direction: the encoding that sessions start with."""
+"""By protocol and direction: the encoding that sessions start with; MiniCPM-o's have no other."""
 
-_MEDIA_SIZES: dict[type, Callable[[Any], int]] = {
-    InputAudioBufferAppend: lambda event: len(event.audio),
-    ResponseOutputAudioDelta: lambda event: len(event.delta),
-    DuplexAppend: lambda event: len(event.pcm) + sum(len(frame.jpeg) for frame in event.frames),
-    OutputDelta: lambda event: len(event.audio) if event.audio else 0,
-}
+
+class _Format(TypedDict, total=False):
+    type: str
+
+
+class _AudioSide(TypedDict, total=False):
+    format: _Format | None
+
+
+class _Audio(TypedDict, total=False):
+    input: _AudioSide
+    output: _AudioSide
+
+
+class _SessionOrResponse(TypedDict, total=False):
+    id: str
+    status: str
+    audio: _Audio
+
+
+class PartFields(TypedDict, total=False):
+    """A part of a message."""
+
+    type: str
+    text: str | None
+    transcript: str | None
+
+
+class _Message(TypedDict, total=False):
+    id: str
+    role: str
+    content: str | list[PartFields]
+
+
+class _Input(TypedDict, total=False):
+    messages: list[_Message] | None
+
+
+class EventFields(TypedDict, total=False):
+    """
+    The fields of recorded events that are read here: those of Realtime, then those of MiniCPM-o.
+
+    `audio` and the `delta` of audio are a reference to the audio, or base64 on the wire.
+    """
+
+    type: str
+    session: _SessionOrResponse
+    response: _SessionOrResponse
+    response_id: str
+    item: _Message
+    item_id: str
+    delta: str | dict[str, object]
+    transcript: str | None
+
+    session_id: str
+    input: _Input
+    kind: str
+    text: str | None
+    audio: str | dict[str, object] | None
+    reason: str
+    end_of_turn: bool
+    interrupted: bool
+
 
 _EVENT_BYTES = 300
 """Roughly the memory of an event without its media."""
 
 
-def event_size_bytes(event: Any) -> int:
+def event_size_bytes(event: object) -> int:
     """Roughly the memory of an event that waits to be written."""
-    measure = _MEDIA_SIZES.get(type(event))
-    return _EVENT_BYTES if measure is None else _EVENT_BYTES + measure(event)
+    match event:
+        case InputAudioBufferAppend(audio=audio) | ResponseOutputAudioDelta(delta=audio):
+            return _EVENT_BYTES + len(audio)
+        case DuplexAppend(pcm=pcm, frames=frames):
+            return _EVENT_BYTES + len(pcm) + sum(len(frame.jpeg) for frame in frames)
+        case OutputDelta(audio=bytes(audio)):
+            return _EVENT_BYTES + len(audio)
+        case _:
+            return _EVENT_BYTES
 
 
-def event_to_builtins(event: Any) -> Any:
+def event_to_builtins(event: object) -> EventFields:
     """An event as on the wire, but with its audio as bytes."""
-    if (encode := EVENT_ENCODERS.get(type(event))) is not None:
-        return encode(event)
-    return msgspec.to_builtins(event, builtin_types=(bytes,), enc_hook=_encode_unknown)
+    if isinstance(event, ClientEvent):
+        return cast(EventFields, encode_event(event))
+    fields: EventFields = msgspec.to_builtins(event, builtin_types=(bytes,), enc_hook=_encode_unknown)
+    return fields
 
 
-def _encode_unknown(value: Any) -> Any:
+def _encode_unknown(value: object) -> object:
     if isinstance(value, Extra):
         return dict(value)
     return str(value)
 
 
-def created_session_id(event: dict[str, Any]) -> str | None:
+def created_session_id(event: EventFields) -> str | None:
     """The session's id, if the event is `session.created` of either protocol."""
     if event.get("type") != "session.created":
         return None
-    session = event.get("session", event)
-    session_id = session.get("id") or session.get("session_id")
-    return session_id if isinstance(session_id, str) else None
+    return event["session"].get("id") if "session" in event else event.get("session_id")
 
 
 _ENCODING_EVENTS = frozenset(("session.created", "session.updated", "response.created"))
 
 
-def audio_encodings(event: Mapping[str, Any]) -> dict[EventDirection, AudioEncoding]:
+def audio_encodings(event: EventFields) -> dict[EventDirection, AudioEncoding]:
     """The audio encodings that an event sets, by direction."""
     if event.get("type") not in _ENCODING_EVENTS:
         return {}
-    audio = (event.get("session") or event.get("response") or {}).get("audio")
-    if not isinstance(audio, dict):
-        return {}
-    sides: dict[EventDirection, Any] = {IN: audio.get("input"), OUT: audio.get("output")}
-    names = {direction: (side.get("format") or {}).get("type") for direction, side in sides.items() if isinstance(side, dict)}
+    audio = (event.get("session") or event.get("response") or {}).get("audio") or {}
+    sides: dict[EventDirection, _AudioSide] = {IN: audio.get("input") or {}, OUT: audio.get("output") or {}}
+    names = {direction: (side.get("format") or {}).get("type", "") for direction, side in sides.items()}
     return {direction: ENCODINGS[name] for direction, name in names.items() if name in ENCODINGS}
 
 
-class MediaSinks:
+class MediaSinks(NamedTuple):
     """Takes the media of an event: each callback stores one and returns the reference that replaces it."""
 
-    def __init__(
-        self, audio: Callable[[bytes], Any], image: Callable[[JpegImage], Any], attachment: Callable[[AudioAttachment], Any]
-    ) -> None:
-        self.by_type: dict[type, Callable[[Any], Any]] = {bytes: audio, JpegImage: image, AudioAttachment: attachment}
+    audio: Callable[[bytes], dict[str, object]]
+    image: Callable[[JpegImage], dict[str, object]]
+    attachment: Callable[[AudioAttachment], dict[str, object]]
 
 
-def extract_media(value: Any, sinks: MediaSinks) -> Any:
-    """Plain values with each medium replaced by what its sink returns."""
-    kind = type(value)
-    if kind is dict:
-        fields = {name: extract_media(each, sinks) for name, each in value.items() if name != EXTRA_NAME}
-        return fields | value.get(EXTRA_NAME, {})
-    if kind is list:
-        return [extract_media(each, sinks) for each in value]
-    sink = sinks.by_type.get(kind)
-    return value if sink is None else sink(value)
+def extract_media(fields: Mapping[str, object], sinks: MediaSinks) -> dict[str, object]:
+    """The fields of an event with each medium replaced by what its sink returns."""
+    extra = fields.get(EXTRA_NAME)
+    plain = {name: _extract(value, sinks) for name, value in fields.items() if name != EXTRA_NAME}
+    return plain | extra if isinstance(extra, dict) else plain
+
+
+def _extract(value: object, sinks: MediaSinks) -> object:
+    match value:
+        case str() | int() | float() | None:  # first, as nearly all values are
+            return value
+        case dict():
+            return extract_media(value, sinks)
+        case list():
+            return [_extract(each, sinks) for each in value]
+        case bytes():
+            return sinks.audio(value)
+        case JpegImage():
+            return sinks.image(value)
+        case AudioAttachment():
+            return sinks.attachment(value)
+        case _:
+            return value
 
 
 class MediaReference(Struct, frozen=True):
@@ -145,7 +218,7 @@ class MediaReference(Struct, frozen=True):
     offset: Annotated[int, Meta(ge=0)] = 0
 
 
-def parse_media(value: dict[str, Any]) -> MediaReference | None:
+def parse_media(value: Mapping[str, object]) -> MediaReference | None:
     """The reference that `value` is, or None: a client may have sent something that looks much like one."""
     if MEDIA_KEY not in value:
         return None
@@ -155,7 +228,7 @@ def parse_media(value: dict[str, Any]) -> MediaReference | None:
         return None
 
 
-def find_media(value: Any) -> Iterable[MediaReference]:
+def find_media(value: object) -> Iterable[MediaReference]:
     """All references to media within plain values."""
     if isinstance(value, dict):
         reference = parse_media(value)
@@ -163,12 +236,18 @@ def find_media(value: Any) -> Iterable[MediaReference]:
     return chain.from_iterable(map(find_media, value)) if isinstance(value, list) else ()
 
 
-def restore_media(value: Any, load: Callable[[MediaReference], Any]) -> Any:
-    """Plain values with their media put back; a reference for which `load` returns None stays."""
-    if isinstance(value, dict):
-        reference = parse_media(value)
-        media = None if reference is None else load(reference)
-        return media if media is not None else {name: restore_media(each, load) for name, each in value.items()}
-    if isinstance(value, list):
-        return [restore_media(each, load) for each in value]
-    return value
+def restore_media(fields: Mapping[str, object], load: Callable[[MediaReference], str | None]) -> dict[str, object]:
+    """The fields of an event with their media put back; a reference for which `load` returns None stays."""
+    return {name: _restore(value, load) for name, value in fields.items()}
+
+
+def _restore(value: object, load: Callable[[MediaReference], str | None]) -> object:
+    match value:
+        case dict():
+            reference = parse_media(value)
+            media = None if reference is None else load(reference)
+            return restore_media(value, load) if media is None else media
+        case list():
+            return [_restore(each, load) for each in value]
+        case _:
+            return value

@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 import msgspec
 from msgspec import Struct
@@ -25,6 +25,7 @@ from antiphon.runtime.recording.events import (
     TO_PCM,
     AudioEncoding,
     EventDirection,
+    EventFields,
     MediaSinks,
     audio_encodings,
     extract_media,
@@ -49,7 +50,12 @@ class EventLine(Struct, frozen=True):
     seq: int
     at_s: float
     direction: str
-    event: Any
+    event: dict[str, object]
+
+    @property
+    def fields(self) -> EventFields:
+        """The event's fields that are known here."""
+        return cast(EventFields, self.event)
 
 
 _line_decoder: msgspec.json.Decoder[EventLine] = msgspec.json.Decoder(EventLine)
@@ -86,7 +92,7 @@ class RecordingFiles:
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_meta(self.folder, record)
 
-    def add(self, at_s: float, direction: EventDirection, event: dict[str, Any]) -> None:
+    def add(self, at_s: float, direction: EventDirection, event: EventFields) -> None:
         """Add an event; the next `write` writes it."""
         self._encodings.update(audio_encodings(event))
         self._seq += 1
@@ -107,7 +113,7 @@ class RecordingFiles:
             _append(self.folder / name, content)
             self.bytes += len(content)
 
-    def _add_audio(self, direction: EventDirection, chunk: bytes) -> dict[str, Any]:
+    def _add_audio(self, direction: EventDirection, chunk: bytes) -> dict[str, object]:
         encoding = self._encodings[direction]
         track = self._tracks.get(direction)
         if track is None or track.rate_hz != encoding.rate_hz:
@@ -124,13 +130,13 @@ class RecordingFiles:
         self._pending.setdefault(name, []).append(streaming_wav_header(rate_hz))
         return _AudioTrack(name, rate_hz)
 
-    def _add_image(self, image: JpegImage) -> dict[str, Any]:
+    def _add_image(self, image: JpegImage) -> dict[str, object]:
         self._image_count += 1
         name = f"frames/{self._image_count:06}.jpg"
         self._pending.setdefault(name, []).append(image.jpeg)
         return {MEDIA_KEY: name, "bytes": len(image.jpeg), "form": "jpeg"}
 
-    def _add_attachment(self, attachment: AudioAttachment) -> dict[str, Any]:
+    def _add_attachment(self, attachment: AudioAttachment) -> dict[str, object]:
         self._attachment_count += 1
         name = f"asides/{self._attachment_count:06}.wav"
         self._pending[name] = [wav_file(attachment.pcm, attachment.rate_hz)]
@@ -211,9 +217,14 @@ def _repair_wav(path: Path) -> None:
         return
     os.truncate(path, WAV_HEADER_BYTES + pcm_bytes)
     with path.open("r+b", buffering=0) as file:
-        rate_hz = int.from_bytes(file.read(WAV_HEADER_BYTES)[24:28], "little")
+        header = wav_header(wav_rate_hz(file.read(WAV_HEADER_BYTES)), pcm_bytes)
         file.seek(0)
-        file.write(wav_header(rate_hz, pcm_bytes))
+        file.write(header)
+
+
+def wav_rate_hz(file: bytes) -> int:
+    """The sample rate in the header of a recording's WAV file: `nSamplesPerSec` of its format chunk."""
+    return int.from_bytes(file[24:28], "little")
 
 
 def decode_lines(content: bytes) -> Iterator[EventLine]:

@@ -3,11 +3,10 @@ A MiniCPM-o client's events in the shape of the wire again: the decoder changes 
 they came.
 """
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from antiphon.engine_api import history
-from antiphon.wire.minicpmo.client_events import ChatAppend, DuplexAppend, SessionClose, SessionInit
+from antiphon.wire.minicpmo.client_events import ChatAppend, ClientEvent, DuplexAppend, SessionClose, SessionInit
 
 
 class AudioAttachment(NamedTuple):
@@ -26,7 +25,7 @@ class JpegImage(NamedTuple):
 _REFERENCE_HZ = 16_000
 
 
-def _without_none(**fields: Any) -> dict[str, Any]:
+def _without_none(**fields: object) -> dict[str, object]:
     return {name: value for name, value in fields.items() if value is not None}
 
 
@@ -34,7 +33,7 @@ def _attachment(pcm: bytes | None) -> AudioAttachment | None:
     return AudioAttachment(pcm, _REFERENCE_HZ) if pcm is not None else None
 
 
-def _encode_init(event: SessionInit) -> dict[str, Any]:
+def _encode_init(event: SessionInit) -> dict[str, object]:
     voice = _without_none(ref_audio_base64=_attachment(event.reference), tts_ref_audio_base64=_attachment(event.voice_reference))
     payload = _without_none(
         system_prompt=event.instructions, config=event.options or None, max_slice_nums=event.slices, voice=voice or None
@@ -42,7 +41,7 @@ def _encode_init(event: SessionInit) -> dict[str, Any]:
     return {"type": "session.init", "payload": payload | ({} if event.speaks else {"use_tts": False})}
 
 
-def _encode_append(event: DuplexAppend) -> dict[str, Any]:
+def _encode_append(event: DuplexAppend) -> dict[str, object]:
     slices = [frame.slices for frame in event.frames]
     content = _without_none(
         audio=event.pcm,
@@ -55,11 +54,9 @@ def _encode_append(event: DuplexAppend) -> dict[str, Any]:
     return {"type": "input.append", "input": content}
 
 
-def _encode_chat(event: ChatAppend) -> dict[str, Any]:
+def _encode_chat(event: ChatAppend) -> dict[str, object]:
     content = _without_none(
-        messages=[
-            {"role": message.role, "content": [_PART_ENCODERS[type(part)](part) for part in message.parts]} for message in event.messages
-        ],
+        messages=[{"role": message.role, "content": [_encode_part(part) for part in message.parts]} for message in event.messages],
         streaming=event.streaming,
         generation=_without_none(max_new_tokens=event.max_tokens, length_penalty=event.length_penalty),
         image=_without_none(max_slice_nums=event.slices) or None,
@@ -72,18 +69,30 @@ def _encode_chat(event: ChatAppend) -> dict[str, Any]:
     return {"type": "input.append", "input": content}
 
 
-_PART_ENCODERS: dict[type, Callable[[Any], dict[str, Any]]] = {
-    history.TextPart: lambda part: {"type": "text", "text": part.text},
-    history.ImagePart: lambda part: {"type": "image_url", "image_url": {"url": part.url}},
-    history.AudioPart: lambda part: {"type": "input_audio", "input_audio": {"data": part.inline, "format": part.format}},
-    history.SpeechPart: lambda part: {"type": "audio", "data": AudioAttachment(part.pcm, part.rate_hz)},
-    history.VideoPart: lambda part: {"type": "video", "data": part.inline, "stack_frames": part.pictures_at_once},
-}
+def _encode_part(part: history.HistoryPart) -> dict[str, object]:
+    match part:
+        case history.TextPart(text=text):
+            return {"type": "text", "text": text}
+        case history.ImagePart(url=url):
+            return {"type": "image_url", "image_url": {"url": url}}
+        case history.AudioPart(inline=inline, format=format):
+            return {"type": "input_audio", "input_audio": {"data": inline, "format": format}}
+        case history.SpeechPart(pcm=pcm, rate_hz=rate_hz):
+            return {"type": "audio", "data": AudioAttachment(pcm, rate_hz)}
+        case history.VideoPart(inline=inline, pictures_at_once=pictures_at_once):
+            return {"type": "video", "data": inline, "stack_frames": pictures_at_once}
+        case history.RefusalPart() | history.FilePart():
+            raise TypeError(f"MiniCPM-o has no {type(part).__name__}.")
 
-EVENT_ENCODERS: dict[type, Callable[[Any], dict[str, Any]]] = {
-    SessionInit: _encode_init,
-    DuplexAppend: _encode_append,
-    ChatAppend: _encode_chat,
-    SessionClose: lambda event: {"type": "session.close", **_without_none(reason=event.reason)},
-}
-"""By type of event: its shape on the wire, with audio and images as bytes."""
+
+def encode_event(event: ClientEvent) -> dict[str, object]:
+    """A client's event in its shape on the wire, with audio and images as bytes."""
+    match event:
+        case SessionInit():
+            return _encode_init(event)
+        case DuplexAppend():
+            return _encode_append(event)
+        case ChatAppend():
+            return _encode_chat(event)
+        case SessionClose(reason=reason):
+            return {"type": "session.close", **_without_none(reason=reason)}

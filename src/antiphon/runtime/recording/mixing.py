@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable, Mapping
 from struct import pack, unpack
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from antiphon.audio import SAMPLE_BYTES, WAV_HEADER_BYTES, wav_header
-from antiphon.runtime.recording.events import IN, OUT, find_media
-from antiphon.runtime.recording.files import EventLine
+from antiphon.runtime.recording.events import IN, OUT, EventFields, find_media
+from antiphon.runtime.recording.files import EventLine, wav_rate_hz
 
 RATE_HZ = 24_000
 
@@ -23,7 +23,7 @@ class PcmAudio(NamedTuple):
 
 def read_wav(file: bytes) -> PcmAudio:
     """The audio of a WAV file of a recording."""
-    return PcmAudio(file[WAV_HEADER_BYTES:], int.from_bytes(file[24:28], "little"))
+    return PcmAudio(file[WAV_HEADER_BYTES:], wav_rate_hz(file))
 
 
 def mix_to_wav(lines: Iterable[EventLine], audio_files: Mapping[str, PcmAudio]) -> bytes:
@@ -40,7 +40,7 @@ def mix_to_wav(lines: Iterable[EventLine], audio_files: Mapping[str, PcmAudio]) 
     rates = {name: sound.rate_hz for name, sound in audio_files.items()}
     channels = {IN: bytearray(), OUT: bytearray()}
     for line in lines:
-        if line.direction == OUT and _is_playback_cut(line.event):
+        if line.direction == OUT and _is_playback_cut(line.fields):
             del channels[OUT][_bytes_at(line.at_s) :]
         for media in find_media(line.event):
             if media.file in pcm:
@@ -67,7 +67,7 @@ def _scale_offset(offset: int, rate_hz: int) -> int:
     return offset // SAMPLE_BYTES * RATE_HZ // rate_hz * SAMPLE_BYTES
 
 
-def _is_playback_cut(event: Any) -> bool:
+def _is_playback_cut(event: EventFields) -> bool:
     """Whether an event discards the audio that was not played yet."""
     if event.get("type") == "response.done":
         return bool(event.get("response", {}).get("status") == "cancelled")

@@ -17,7 +17,6 @@ import contextlib
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from antiphon.errors import ApiError
 from antiphon.records import KeyRecord, SessionRecord
@@ -78,11 +77,11 @@ class RecordingTap:
         self._recorder = recorder
         self._record_event = recorder.record_event
 
-    def on_client_event(self, event: Any) -> None:
+    def on_client_event(self, event: object) -> None:
         if self.truncation_reason is None:
             self._record_event(self, IN, event)
 
-    def on_server_event(self, event: Any) -> None:
+    def on_server_event(self, event: object) -> None:
         if self.truncation_reason is None:
             self._record_event(self, OUT, event)
 
@@ -131,6 +130,7 @@ class Recorder:
         self._inherited_spools: Sequence[SpoolLock] = ()
         self._to_store: asyncio.Queue[SpooledRecording | None] = asyncio.Queue()  # two entries a session, as in the next
         self._to_persist: asyncio.Queue[SpooledRecording | None] = asyncio.Queue()
+        self._persist_lock = asyncio.Lock()  # a round has the storage to itself, so that it asks one that is down once
         self._is_storage_down = self._is_dropping = False
         self._last_truncation: str | None = None
         self._tasks: Sequence[asyncio.Task[None]] = ()
@@ -179,7 +179,7 @@ class Recorder:
             ),
         )
 
-    def record_event(self, recording: RecordingTap, direction: EventDirection, event: Any) -> None:
+    def record_event(self, recording: RecordingTap, direction: EventDirection, event: object) -> None:
         """Queue an event to be written; a full queue ends the recording."""
         if not self._writer.enqueue(QueuedEvent(recording, time.monotonic(), direction, event)):
             recording.truncation_reason = DISK_TOO_SLOW
@@ -248,7 +248,8 @@ class Recorder:
                 continue
             if recording is None:
                 return
-            await self._persist(recording)
+            async with self._persist_lock:
+                await self._persist(recording)
 
     async def sweep(self) -> None:
         """Delete recordings that are too old, pending or stored."""
@@ -260,11 +261,12 @@ class Recorder:
 
     async def retry_pending(self) -> None:
         """Try to store pending recordings, one after another, up to the first failure."""
-        self._is_storage_down = False
-        for recording in self.pending.recordings:
-            await self._persist(recording)
-            if self._is_storage_down:
-                return
+        async with self._persist_lock:
+            self._is_storage_down = False
+            for recording in self.pending.recordings:
+                await self._persist(recording)
+                if self._is_storage_down:
+                    return
 
     async def _persist(self, recording: SpooledRecording) -> None:
         record, folder = recording

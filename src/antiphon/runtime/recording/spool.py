@@ -59,7 +59,7 @@ class PendingRecordings:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._recordings: dict[Path, SpooledRecording] = {}
-        self._claimed_folders: set[Path] = set()
+        self._claimed_folder: Path | None = None
 
     @property
     def bytes(self) -> int:
@@ -80,17 +80,17 @@ class PendingRecordings:
             self._recordings[recording.folder] = recording
 
     def claim(self, folder: Path) -> bool:
-        """Reserve a recording to store it, so that it is not dropped; False where it is gone or already reserved."""
+        """Reserve a recording to store it, so that it is not dropped, one at a time; False where it is gone."""
         with self._lock:
-            if folder not in self._recordings or folder in self._claimed_folders:
+            if folder not in self._recordings:
                 return False
-            self._claimed_folders.add(folder)
+            self._claimed_folder = folder
             return True
 
     def release(self, folder: Path, *, is_persisted: bool) -> None:
         """End a reservation: the recording is stored, or goes to the end of the queue, as the error may be its own."""
         with self._lock:
-            self._claimed_folders.discard(folder)
+            self._claimed_folder = None
             recording = self._recordings.pop(folder)
             if not is_persisted:
                 self._recordings[folder] = recording
@@ -107,7 +107,7 @@ class PendingRecordings:
             Its record without files, to be stored; None where nothing was deleted.
         """
         with self._lock:
-            candidates = [recording for folder, recording in self._recordings.items() if folder not in self._claimed_folders]
+            candidates = [recording for folder, recording in self._recordings.items() if folder != self._claimed_folder]
             oldest = min(candidates, key=lambda recording: recording.record.ended_at or 0, default=None)
             if oldest is None or oldest.folder is None or (oldest.record.ended_at or 0) >= before:
                 return None
@@ -117,7 +117,11 @@ class PendingRecordings:
 
 
 class SpoolLock:
-    """A process's part of the spool; the operating system releases the lock however the process ends."""
+    """
+    A process's part of the spool; the operating system releases the lock however the process ends.
+
+    Source: flock(2). The locks of fcntl(2) would not do: closing any other descriptor of the file releases them.
+    """
 
     def __init__(self, folder: Path, lock: IO[bytes]) -> None:
         self.folder = folder

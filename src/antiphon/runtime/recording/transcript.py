@@ -1,13 +1,13 @@
 """The transcript of a recording: who said what, and how soon the model answered."""
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 from msgspec import Struct, field
 
 from antiphon.records import SessionRecord
 from antiphon.runtime.recording.answers import AnswerReader, RecordedAnswer
-from antiphon.runtime.recording.events import IN, OUT
+from antiphon.runtime.recording.events import IN, OUT, EventFields, PartFields
 from antiphon.runtime.recording.files import EventLine
 
 TurnRole = Literal["person", "model"]
@@ -57,13 +57,13 @@ class _TurnReader:
         self._speech_started_at_s: dict[str, float] = {}
         self._question_at_s: float | None = None
         self._at_s = 0.0
-        self._client_handlers: dict[str, Callable[[Any], None]] = {
+        self._client_handlers: dict[str, Callable[[EventFields], None]] = {
             "conversation.item.create": self._on_item,
             "response.create": self._on_question,
             "input_audio_buffer.commit": self._on_question,
             "input.append": self._on_append,
         }
-        self._server_handlers: dict[str, Callable[[Any], None]] = {
+        self._server_handlers: dict[str, Callable[[EventFields], None]] = {
             "input_audio_buffer.speech_started": self._on_speech_started,
             "input_audio_buffer.speech_stopped": self._on_question,
             "input_audio_buffer.committed": self._on_committed,
@@ -73,41 +73,40 @@ class _TurnReader:
     def read(self, line: EventLine) -> None:
         """Read the next event."""
         self._at_s = line.at_s
-        handle = (self._client_handlers if line.direction == IN else self._server_handlers).get(line.event.get("type"))
+        handle = (self._client_handlers if line.direction == IN else self._server_handlers).get(line.fields.get("type", ""))
         if handle is not None:
-            handle(line.event)
-        if line.direction == OUT and (answer := self._answers.read(line.at_s, line.event)) is not None:
+            handle(line.fields)
+        if line.direction == OUT and (answer := self._answers.read(line.at_s, line.fields)) is not None:
             self._on_answer(answer)
 
-    def _on_question(self, _event: Any) -> None:
+    def _on_question(self, _event: EventFields) -> None:
         self._question_at_s = self._at_s
 
     def _add_person_turn(self, text: str) -> None:
         self.turns.append(TranscriptTurn("person", text, self._at_s))
 
-    def _on_item(self, event: Any) -> None:
+    def _on_item(self, event: EventFields) -> None:
         item = event["item"]
         if item.get("role") == "user":
-            self._add_person_turn(_message_text(item.get("content", ())))
+            self._add_person_turn(_message_text(item.get("content")))
 
-    def _on_append(self, event: Any) -> None:
+    def _on_append(self, event: EventFields) -> None:
         messages = event["input"].get("messages")
         if messages:
             self._question_at_s = self._at_s
-            content = messages[-1].get("content")
-            self._add_person_turn(content if isinstance(content, str) else _message_text(content))
+            self._add_person_turn(_message_text(messages[-1].get("content")))
 
-    def _on_speech_started(self, event: Any) -> None:
+    def _on_speech_started(self, event: EventFields) -> None:
         self._speech_started_at_s[event["item_id"]] = self._at_s
 
-    def _on_committed(self, event: Any) -> None:
+    def _on_committed(self, event: EventFields) -> None:
         item_id = event["item_id"]
         self._spoken_turns[item_id] = TranscriptTurn("person", _SPEECH_MARK, self._speech_started_at_s.get(item_id, self._at_s))
         self.turns.append(self._spoken_turns[item_id])
 
-    def _on_transcript(self, event: Any) -> None:
-        if event["item_id"] in self._spoken_turns and event.get("transcript"):
-            self._spoken_turns[event["item_id"]].text = event["transcript"]
+    def _on_transcript(self, event: EventFields) -> None:
+        if event["item_id"] in self._spoken_turns and (transcript := event.get("transcript")):
+            self._spoken_turns[event["item_id"]].text = transcript
 
     def _on_answer(self, answer: RecordedAnswer) -> None:
         turn = self._model_turns.get(answer.id)
@@ -119,8 +118,10 @@ class _TurnReader:
             turn.latency_s = round(self._at_s - self._question_at_s, 4)
 
 
-def _message_text(content: Sequence[Any]) -> str:
+def _message_text(content: str | Sequence[PartFields] | None) -> str:
     """The text of a message, with placeholders for its images and audio."""
+    if content is None or isinstance(content, str):
+        return content or ""
     marks = {
         "image": _IMAGE_MARK,
         "image_url": _IMAGE_MARK,
@@ -129,7 +130,7 @@ def _message_text(content: Sequence[Any]) -> str:
         "audio": _AUDIO_MARK,
         "input_audio": _AUDIO_MARK,
     }
-    texts = (part.get("text") or part.get("transcript") or marks.get(part.get("type"), "") for part in content)
+    texts = (part.get("text") or part.get("transcript") or marks.get(part.get("type", ""), "") for part in content)
     return " ".join(text for text in texts if text)
 
 

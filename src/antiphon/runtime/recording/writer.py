@@ -12,13 +12,20 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from msgspec import structs
 
 from antiphon.records import SessionRecord
 from antiphon.runtime.recording import files
-from antiphon.runtime.recording.events import INITIAL_ENCODINGS, EventDirection, created_session_id, event_size_bytes, event_to_builtins
+from antiphon.runtime.recording.events import (
+    INITIAL_ENCODINGS,
+    EventDirection,
+    EventFields,
+    created_session_id,
+    event_size_bytes,
+    event_to_builtins,
+)
 from antiphon.runtime.recording.files import RecordingFiles
 from antiphon.runtime.recording.spool import DROPPED_FOR_SPACE, PendingRecordings, SpooledRecording, SpoolLimits, SpoolLock
 
@@ -63,7 +70,7 @@ class QueuedEvent(NamedTuple):
     recording: WritableRecording
     at_s: float
     direction: EventDirection
-    event: Any
+    event: object
 
 
 class QueuedEnd(NamedTuple):
@@ -220,7 +227,7 @@ class RecordingWriter:
                 self._detect_start(open_recording, event_to_builtins(queued_event.event))
         return open_recording
 
-    def _detect_start(self, open_recording: _OpenRecording, event: dict[str, Any]) -> None:
+    def _detect_start(self, open_recording: _OpenRecording, event: EventFields) -> None:
         recording = open_recording.recording
         if (session_id := created_session_id(event)) is None:
             if len(open_recording.events) > MAX_EVENTS_BEFORE_START:

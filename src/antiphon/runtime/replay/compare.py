@@ -8,7 +8,6 @@ import re
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any
 
 from msgspec import Struct, structs
 
@@ -268,6 +267,6 @@ def _spread(values: Iterable[float | None]) -> Spread:
     return Spread(round(statistics.median(present), 1), max(present)) if present else Spread(None, None)
 
 
-def to_dict(turns: Sequence[TurnComparison]) -> dict[str, Any]:
+def to_dict(turns: Sequence[TurnComparison]) -> dict[str, object]:
     """The comparison as plain values, for JSON."""
     return {"turns": turns, "summary": structs.asdict(summarize(turns))}

@@ -75,7 +75,7 @@ def find_questions(lines: Sequence[EventLine], files: Mapping[str, bytes]) -> Se
     audio_events: list[_AudioEvent] = []
     questions: list[RecordedQuestion] = []
     for index, line in enumerate(line for line in lines if line.direction == IN):
-        if line.event.get("type") in _QUESTION_EVENTS or (line.event.get("input") or {}).get("messages"):
+        if line.fields.get("type") in _QUESTION_EVENTS or line.fields.get("input", {}).get("messages"):
             questions.append(RecordedQuestion(index))
         elif (media := _audio_media(line)) is not None:
             audio_events.append(_AudioEvent(index, media))

@@ -9,13 +9,13 @@ replay is.
 import base64
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import cast
 from urllib.parse import urlencode
 
 from msgspec import Struct
 
 from antiphon.records import SessionRecord
-from antiphon.runtime.recording.events import FROM_PCM, IN, OUT, MediaReference, restore_media
+from antiphon.runtime.recording.events import FROM_PCM, IN, OUT, EventFields, MediaReference, restore_media
 from antiphon.runtime.recording.files import EVENTS, META, EventLine, decode_lines, decode_record
 from antiphon.runtime.recording.mixing import read_wav
 
@@ -37,7 +37,7 @@ class ReplayStep(Struct, frozen=True):
     """
 
     at_s: float
-    event: dict[str, Any]
+    event: dict[str, object]
     milestones_before: Mapping[str, int]
 
 
@@ -93,12 +93,12 @@ class DownloadedRecording:
         return base64.b64encode(encode(pcm)).decode()
 
 
-def milestone_of(event: Mapping[str, Any]) -> str:
+def milestone_of(event: Mapping[str, object]) -> str:
     """The milestone that a server event is, or else its type."""
     return END_OF_TURN if event.get("end_of_turn") else str(event.get("type"))
 
 
-_ID_READERS: dict[str, Callable[[Any], str]] = {
+_ID_READERS: dict[str, Callable[[EventFields], str]] = {
     "conversation.item.added": lambda event: event["item"]["id"],
     "response.created": lambda event: event["response"]["id"],
 }
@@ -120,16 +120,18 @@ class IdMapping:
             if line.direction == OUT:
                 _collect_id(self._recorded_ids, line.event)
 
-    def on_server_event(self, event: Any) -> None:
+    def on_server_event(self, event: Mapping[str, object]) -> None:
         """Take the ids in a server event of the replay."""
         _collect_id(self._replayed_ids, event)
 
-    def map_event(self, event: dict[str, Any]) -> dict[str, Any]:
+    def map_event(self, event: dict[str, object]) -> dict[str, object]:
         """A recorded client event with the new ids."""
         new_ids = {old: new for kind in _ID_READERS for old, new in zip(self._recorded_ids[kind], self._replayed_ids[kind], strict=False)}
-        return event | {name: new_ids.get(event[name], event[name]) for name in _ID_FIELDS if isinstance(event.get(name), str)}
+        return event | {name: new_ids.get(id, id) for name in _ID_FIELDS if isinstance(id := event.get(name), str)}
 
 
-def _collect_id(ids: dict[str, list[str]], event: Any) -> None:
-    if (id_of := _ID_READERS.get(event.get("type"))) is not None:
-        ids[event["type"]].append(id_of(event))
+def _collect_id(ids: dict[str, list[str]], event: Mapping[str, object]) -> None:
+    fields = cast(EventFields, event)
+    kind = fields.get("type", "")
+    if kind in _ID_READERS:
+        ids[kind].append(_ID_READERS[kind](fields))

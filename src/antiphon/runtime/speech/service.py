@@ -2,28 +2,21 @@
 The server's speech models: which they are, whether they are installed, and when they are loaded.
 
 They are loaded for the first conversation that needs them: many servers only ever answer in text.
-
-Imports within functions are of modules that need the optional extra `speech`, or that load slowly, as aiohttp does.
 """
 
 import asyncio
 import importlib.util
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
 from antiphon.config.settings import TURN_MODEL, VAD_MODEL, SpeechSettings
 from antiphon.engine_api.engine import Engine
 from antiphon.errors import ApiError, ServerError, quote_list
+from antiphon.runtime.core import lazy
+from antiphon.speech.base import Synthesizer, Transcriber
 from antiphon.speech.tts.voices import kokoro_synthesizer, piper_synthesizer
 from antiphon.weights import catalogue, fetch, verify
-
-if TYPE_CHECKING:
-    from antiphon.engines.cascade.engine import CountSpeculation
-    from antiphon.engines.cascade.parts import SpeechStack
-    from antiphon.speech.audio_files.decode import AudioFiles
-    from antiphon.speech.base import Synthesizer, Transcriber
 
 KNOWN_VOICES = ("alloy", "ash", "ballad", "coral", "echo", "sage", "shimmer", "verse", "marin", "cedar")
 """OpenAI's voices, which clients request by default; a synthesizer without one of them uses its first voice instead."""
@@ -53,8 +46,8 @@ class SpeechService:
         weights: Path,
         secrets: Mapping[str, str],
         notice: Callable[[str], None] = lambda _line: None,
-        stack: "SpeechStack | None" = None,
-        count_speculation: "CountSpeculation" = lambda _outcome: None,
+        stack: "lazy.SpeechStack | None" = None,
+        count_speculation: "lazy.CountSpeculation" = lambda _outcome: None,
     ) -> None:
         self._settings = settings
         self._weights = weights
@@ -63,16 +56,16 @@ class SpeechService:
         self._count_speculation = count_speculation
         self._load_lock = asyncio.Lock()
         self._is_loaded = False
-        self._stack: SpeechStack | None = stack
+        self._stack: lazy.SpeechStack | None = stack
         self._owns_stack = stack is None
-        self._audio_files: AudioFiles | None = None
+        self._audio_files: lazy.AudioFiles | None = None
         self._wrapped_engines: WeakValueDictionary[int, Engine] = WeakValueDictionary()
         self.missing_reason = None if stack is not None else missing_reason(settings, weights)
         if self.missing_reason and settings.enabled:
             raise ServerError(f"`speech.enabled` is on, but {self.missing_reason}")
 
     @property
-    def stack(self) -> "SpeechStack":
+    def stack(self) -> "lazy.SpeechStack":
         """
         The speech models, loaded or not.
 
@@ -85,7 +78,7 @@ class SpeechService:
             raise ServerError(f"Speech is not available on this server: {self.missing_reason}", status=501, code="speech_not_available")
         return self._stack
 
-    async def load(self) -> "SpeechStack":
+    async def load(self) -> "lazy.SpeechStack":
         """
         The speech models, loaded.
 
@@ -102,7 +95,7 @@ class SpeechService:
         return stack
 
     @property
-    def audio_files(self) -> "AudioFiles":
+    def audio_files(self) -> "lazy.AudioFiles":
         """
         Reads and writes audio files.
 
@@ -118,9 +111,7 @@ class SpeechService:
                     status=501,
                     code="speech_not_available",
                 )
-            from antiphon.speech.audio_files.decode import AudioFiles  # noqa: PLC0415 - extra `speech`
-
-            self._audio_files = AudioFiles()
+            self._audio_files = lazy.AudioFiles()
         return self._audio_files
 
     async def stop(self) -> None:
@@ -144,13 +135,11 @@ class SpeechService:
         return wrapper
 
     def _build_cascade(self, engine: Engine) -> Engine:
-        from antiphon.engines.cascade.engine import Cascade  # noqa: PLC0415 - extra `speech`
-
         async def ensure_ready() -> None:
             await self.load()
 
         try:
-            return Cascade(
+            return lazy.Cascade(
                 engine,
                 self.stack,
                 ensure_ready=ensure_ready,
@@ -160,19 +149,15 @@ class SpeechService:
         except ServerError:
             return engine
 
-    def _build_stack(self) -> "SpeechStack | None":
-        from antiphon.engines.cascade.parts import SpeechStack  # noqa: PLC0415 - extra `speech`
-        from antiphon.speech.dsp import noise  # noqa: PLC0415 - extra `speech`
-        from antiphon.speech.turn_detection import smart_turn, vad  # noqa: PLC0415 - extra `speech`
-
+    def _build_stack(self) -> "lazy.SpeechStack | None":
         try:
             synthesizer, voices = self._build_synthesizer()
-            return SpeechStack(
-                vad=vad.SileroVad(self._model_path(VAD_MODEL)),
-                smart_turn=smart_turn.SmartTurn(self._model_path(TURN_MODEL)),
+            return lazy.SpeechStack(
+                vad=lazy.SileroVad(self._model_path(VAD_MODEL)),
+                smart_turn=lazy.SmartTurn(self._model_path(TURN_MODEL)),
                 transcriber=self._build_transcriber(),
                 synthesizer=synthesizer,
-                noise_reduction=noise.available_kinds(),
+                noise_reduction=lazy.available_kinds(),
                 voices=voices,
             )
         except ApiError as error:
@@ -183,38 +168,30 @@ class SpeechService:
     def _model_path(self, model: str) -> Path:
         return catalogue.find(model).main_file(self._weights / model)
 
-    def _build_transcriber(self) -> "Transcriber":
+    def _build_transcriber(self) -> Transcriber:
         settings, model = self._settings, self._settings.ears
         if settings.ears_url is not None:
-            from antiphon.speech.stt.openai import OpenAITranscriber, TranscriptionServer  # noqa: PLC0415 - loads aiohttp
-
             key = self._secrets.get(settings.ears_key_env or "")
-            server = TranscriptionServer(base_url=settings.ears_url, model=model, languages=settings.ears_languages, api_key=key)
-            return OpenAITranscriber(server)
+            server = lazy.TranscriptionServer(base_url=settings.ears_url, model=model, languages=settings.ears_languages, api_key=key)
+            return lazy.OpenAITranscriber(server)
         if model.startswith("whisper"):
-            from antiphon.speech.stt.whisper import WhisperTranscriber  # noqa: PLC0415 - extra `speech`
+            return lazy.WhisperTranscriber(self._weights / model, name=model)
+        return lazy.MoonshineTranscriber(self._weights / model, name=model)
 
-            return WhisperTranscriber(self._weights / model, name=model)
-        from antiphon.speech.stt.moonshine import MoonshineTranscriber  # noqa: PLC0415 - extra `speech`
-
-        return MoonshineTranscriber(self._weights / model, name=model)
-
-    def _build_synthesizer(self) -> "tuple[Synthesizer, tuple[str, ...]]":
+    def _build_synthesizer(self) -> tuple[Synthesizer, tuple[str, ...]]:
         settings, voice_by_alias = self._settings, self._settings.voice_by_alias
         if settings.voice_url is not None:
-            from antiphon.speech.tts.openai import OpenAISynthesizer, SpeechServer  # noqa: PLC0415 - loads aiohttp
-
             key = self._secrets.get(settings.voice_key_env or "")
             names = settings.voices or KNOWN_VOICES
-            server = SpeechServer(
+            server = lazy.SpeechServer(
                 base_url=settings.voice_url, model=settings.voice, voices=names, api_key=key, aliases=dict(voice_by_alias)
             )
-            return OpenAISynthesizer(server), (*names, *voice_by_alias)
+            return lazy.OpenAISynthesizer(server), (*names, *voice_by_alias)
         voices = self._build_voice_process({}).voices
         aliases = dict.fromkeys((name for name in KNOWN_VOICES if name not in voices), voices[0]) | dict(voice_by_alias)
         return self._build_voice_process(aliases), (*voices, *aliases)
 
-    def _build_voice_process(self, aliases: Mapping[str, str]) -> "Synthesizer":
+    def _build_voice_process(self, aliases: Mapping[str, str]) -> Synthesizer:
         settings = self._settings
         folder = self._weights / settings.voice
         if settings.voice.startswith("kokoro"):

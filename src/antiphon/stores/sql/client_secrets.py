@@ -25,5 +25,5 @@ class SqlClientSecretStore:
 
     async def find(self, hash: bytes) -> ClientSecretRecord | None:
         async with self._database.read_connection() as connection:
-            row = (await connection.execute(_FIND, {"secret_hash": hash})).first()
-        return ClientSecretRecord(**row._mapping) if row else None
+            row = (await connection.execute(_FIND, {"secret_hash": hash})).mappings().first()
+        return ClientSecretRecord(**row) if row else None

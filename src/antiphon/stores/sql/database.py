@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from typing import Any, Protocol
+from typing import Protocol
 
 from sqlalchemy import ColumnElement
 from sqlalchemy.engine import URL, make_url
@@ -30,8 +30,8 @@ class DatabaseBackend(Protocol):
     """
 
     driver: str
-    engine_options: Mapping[str, Any]
-    write_options: Mapping[str, Any]
+    engine_options: Mapping[str, object]
+    write_options: Mapping[str, object]
     is_orphaned: ColumnElement[bool]
     live_servers: Sequence[int]
 

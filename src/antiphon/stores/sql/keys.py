@@ -1,10 +1,9 @@
 """API keys in a SQL database."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from msgspec.structs import asdict
-from sqlalchemy import BigInteger, Executable, Row, bindparam, case, func, insert, select, update
+from sqlalchemy import BigInteger, Executable, RowMapping, bindparam, case, func, insert, select, update
 
 from antiphon.records import KeyRecord
 from antiphon.stores.sql.database import Database
@@ -34,7 +33,7 @@ class SqlKeyStore:
 
     async def all(self) -> Sequence[KeyRecord]:
         async with self._database.read_connection() as connection:
-            return [_key(row) for row in await connection.execute(_ALL)]
+            return [_key(row) for row in (await connection.execute(_ALL)).mappings()]
 
     async def revoke(self, key_id: str, at: int) -> bool:
         return await self._write(_REVOKE, {"key_id": key_id, "at": at}) > 0
@@ -43,11 +42,11 @@ class SqlKeyStore:
         if last_used_at:
             await self._write(_MARK_USED, [{"key_id": key_id, "at": at} for key_id, at in sorted(last_used_at.items())])
 
-    async def _write(self, statement: Executable, values: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> int:
+    async def _write(self, statement: Executable, values: Mapping[str, object] | Sequence[Mapping[str, object]]) -> int:
         """Execute a statement; returns how many rows it changed."""
         async with self._database.write() as connection:
             return (await connection.execute(statement, values)).rowcount
 
 
-def _key(row: Row[Any]) -> KeyRecord:
-    return KeyRecord(**{**row._mapping, "scopes": tuple(row.scopes.split())})
+def _key(row: RowMapping) -> KeyRecord:
+    return KeyRecord(**{**row, "scopes": tuple(row["scopes"].split())})

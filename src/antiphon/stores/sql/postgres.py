@@ -4,7 +4,6 @@ PostgreSQL: what its transactions see, how servers that share a database know of
 
 import secrets
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from sqlalchemy import BigInteger, ColumnElement, column, func, select, text
 from sqlalchemy.engine import URL
@@ -16,7 +15,8 @@ from antiphon.stores.sql.schema import responses
 
 _LOCK_CLASS_ID = 0x616E7469  # marks our advisory locks among those of other programs
 
-# Every server holds the lock of its number while it lives; PostgreSQL releases it when the connection ends.
+# Every server holds the lock of its number while it lives; PostgreSQL releases it when the connection ends. A lock with
+# two keys has `objsubid` 2. Source: https://www.postgresql.org/docs/current/view-pg-locks.html
 _LIVE_SERVERS = text(
     "SELECT objid::bigint AS number FROM pg_locks WHERE locktype = 'advisory' AND granted AND objsubid = 2 "
     f"AND classid = {_LOCK_CLASS_ID} AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
@@ -47,13 +47,16 @@ class PostgresBackend:
     """A PostgreSQL database, which several servers may share."""
 
     driver = "postgresql+asyncpg"
-    engine_options: Mapping[str, Any] = {
-        "isolation_level": "REPEATABLE READ",  # several queries of one read see one state
+    engine_options: Mapping[str, object] = {
+        # Several queries of one read see one state, which is that of its first query. Source:
+        # https://www.postgresql.org/docs/current/transaction-iso.html
+        "isolation_level": "REPEATABLE READ",
         "pool_pre_ping": True,  # replaces a connection that the server has closed
         # A server whose machine is gone counts as dead after a minute.
         "connect_args": {"server_settings": {"tcp_keepalives_idle": "30", "tcp_keepalives_interval": "10", "tcp_keepalives_count": "3"}},
     }
-    write_options: Mapping[str, Any] = {"isolation_level": "READ COMMITTED"}  # waits for another server's write instead of failing after it
+    # A write waits for that of another server; in `REPEATABLE READ` it would fail after it. Same source.
+    write_options: Mapping[str, object] = {"isolation_level": "READ COMMITTED"}
     is_orphaned: ColumnElement[bool] = responses.c.owner.is_(None) | responses.c.owner.not_in(_LIVE_SERVERS)
 
     live_servers: Sequence[int] = ()  # the database knows

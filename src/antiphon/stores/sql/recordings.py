@@ -1,10 +1,9 @@
 """Records of recorded sessions in a SQL database."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from msgspec.structs import asdict
-from sqlalchemy import ColumnElement, Row, bindparam, delete, func, insert, select, update
+from sqlalchemy import ColumnElement, RowMapping, bindparam, delete, func, insert, select, update
 
 from antiphon.records import SessionRecord
 from antiphon.stores.base import SessionPage, SortOrder, UnknownCursor
@@ -26,7 +25,7 @@ class SqlSessionStore:
         self._database = database
 
     async def put(self, session: SessionRecord) -> None:
-        values: dict[str, Any] = asdict(session)
+        values = asdict(session)
         async with self._database.write() as connection:
             result = await connection.execute(_UPDATE.values(values), {"session_id": session.id})
             if not result.rowcount:
@@ -36,7 +35,9 @@ class SqlSessionStore:
         if is_impossible_id(session_id):
             return None
         async with self._database.read_connection() as connection:
-            row = (await connection.execute(select(*_COLUMNS).where(*_tenant_filter(tenant), sessions.c.id == session_id))).first()
+            row = (
+                (await connection.execute(select(*_COLUMNS).where(*_tenant_filter(tenant), sessions.c.id == session_id))).mappings().first()
+            )
         return _session(row) if row else None
 
     async def page(self, tenant: str | None, *, after: str | None, limit: int, order: SortOrder) -> SessionPage:
@@ -49,7 +50,7 @@ class SqlSessionStore:
                 if start is None:
                     raise UnknownCursor(after)
                 query = query.where(number > start if order == "asc" else number < start)
-            rows = (await connection.execute(query)).all()
+            rows = (await connection.execute(query)).mappings().all()
         return SessionPage(tuple(_session(row) for row in rows[:limit]), has_more=len(rows) > limit)
 
     async def delete(self, tenant: str | None, session_id: str) -> bool:
@@ -61,11 +62,11 @@ class SqlSessionStore:
 
     async def oldest(self, limit: int) -> Sequence[SessionRecord]:
         async with self._database.read_connection() as connection:
-            return [_session(row) for row in await connection.execute(_OLDEST, {"limit": limit})]
+            return [_session(row) for row in (await connection.execute(_OLDEST, {"limit": limit})).mappings()]
 
     async def live(self) -> Sequence[SessionRecord]:
         async with self._database.read_connection() as connection:
-            return [_session(row) for row in await connection.execute(_LIVE)]
+            return [_session(row) for row in (await connection.execute(_LIVE)).mappings()]
 
     async def total_bytes(self) -> int:
         async with self._database.read_connection() as connection:
@@ -76,5 +77,5 @@ def _tenant_filter(tenant: str | None) -> Sequence[ColumnElement[bool]]:
     return () if tenant is None else (sessions.c.tenant == tenant,)
 
 
-def _session(row: Row[Any]) -> SessionRecord:
-    return SessionRecord(**row._mapping)
+def _session(row: RowMapping) -> SessionRecord:
+    return SessionRecord(**row)

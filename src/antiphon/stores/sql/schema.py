@@ -36,7 +36,8 @@ metadata = MetaData(
     }
 )
 
-_Number = BigInteger().with_variant(Integer, "sqlite")  # SQLite numbers rows only where the type is INTEGER
+# SQLite numbers rows only where the type is INTEGER. Source: https://www.sqlite.org/lang_createtable.html#rowid
+_Number = BigInteger().with_variant(Integer, "sqlite")
 
 responses = Table(
     "responses",
@@ -53,7 +54,7 @@ responses = Table(
 )
 
 # Nearly all responses are finished, so this partial index stays tiny. It serves only queries with this very text,
-# without parameters.
+# without parameters. Source: https://www.sqlite.org/partialindex.html, "Queries Using Partial Indexes"
 is_unfinished = responses.c.status.in_([literal_column("'in_progress'"), literal_column("'queued'")])
 Index("ix_responses_unfinished", responses.c.number, sqlite_where=is_unfinished, postgresql_where=is_unfinished)
 
@@ -123,6 +124,8 @@ sessions = Table(
 def is_impossible_id(id: str) -> bool:
     """
     Whether no row can have that id: PostgreSQL stores no text with a NUL, and raises an error for a query with one.
+
+    Source: https://www.postgresql.org/docs/current/datatype-character.html
     """
     return "\0" in id
 

@@ -5,12 +5,13 @@ import secrets
 import sqlite3
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Engine, bindparam, event
+from sqlalchemy.dialects.sqlite.aiosqlite import AsyncAdapt_aiosqlite_connection
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.pool import ConnectionPoolEntry
 
 from antiphon.errors import ServerError
 from antiphon.stores.sql.schema import responses
@@ -20,6 +21,8 @@ from antiphon.stores.sql.schema import responses
 # WAL lets reads go on while the one writer writes. With it `NORMAL` is safe against the death of this process at any
 # moment; a power cut may take the last few transactions, but never damages the file. Source:
 # https://www.sqlite.org/pragma.html#pragma_synchronous
+#
+# Foreign keys are off unless a connection turns them on. Source: https://www.sqlite.org/foreignkeys.html#fk_enable
 _PRAGMAS = ("journal_mode = WAL", "synchronous = NORMAL", "foreign_keys = ON")
 
 # Source: https://www.sqlite.org/rescode.html
@@ -45,8 +48,8 @@ class SqliteBackend:
     """
 
     driver = "sqlite+aiosqlite"
-    engine_options: Mapping[str, Any] = {}
-    write_options: Mapping[str, Any] = {"writes": True}
+    engine_options: Mapping[str, object] = {}
+    write_options: Mapping[str, object] = {"writes": True}
     is_orphaned: ColumnElement[bool] = responses.c.owner.is_(None) | responses.c.owner.not_in(bindparam("living", expanding=True))
 
     def __init__(self, server_numbers: Sequence[int] = ()) -> None:
@@ -90,11 +93,12 @@ def _prepare_connections(engine: Engine) -> None:
 
     The driver's transactions leave out reads and DDL, so that a page could mix two states of the database and a
     migration could stop half-way. A transaction that `writes` takes the write lock at once: taking it after a read
-    fails when another program wrote in between.
+    fails when another program wrote in between. Sources:
+    https://docs.python.org/3/library/sqlite3.html#transaction-control, https://www.sqlite.org/rescode.html#busy_snapshot
     """
 
     @event.listens_for(engine, "connect")
-    def _configure(connection: Any, _record: Any) -> None:
+    def _configure(connection: AsyncAdapt_aiosqlite_connection, _entry: ConnectionPoolEntry) -> None:
         connection.isolation_level = None
         cursor = connection.cursor()
         for pragma in _PRAGMAS:

@@ -136,7 +136,7 @@ class SqlStore:
             rows = (await connection.execute(page, filters | {"start": start, "limit": limit + 1})).all()
         return ItemPage(tuple(_item(row) for row in rows[:limit]), has_more=len(rows) > limit)
 
-    async def _load_records(self, query: "_RecordQuery", values: Mapping[str, Any]) -> Sequence[ResponseRecord]:
+    async def _load_records(self, query: "_RecordQuery", values: Mapping[str, object]) -> Sequence[ResponseRecord]:
         """The records of a query with their items, from one state of the database."""
         if is_impossible_id(str(values.get("id"))):
             return ()
@@ -258,19 +258,19 @@ class _RecordQuery:
         numbers: a query for the numbers of the responses, and a `rank` to sort them by.
     """
 
-    def __init__(self, numbers: Select[Any]) -> None:
+    def __init__(self, numbers: Select[int, int]) -> None:
         self.numbers = numbers
         ranks = numbers.subquery("ranks")
         self.responses = select(responses).join(ranks, ranks.c.number == responses.c.number).order_by(ranks.c.rank)
         self.items = select(items).join(ranks, ranks.c.number == items.c.response_number).order_by(ranks.c.rank, items.c.position)
 
 
-def _select_one() -> Select[Any]:
+def _select_one() -> Select[int, int]:
     conditions = (responses.c.id == bindparam("id"), responses.c.tenant == bindparam("tenant"))
     return select(responses.c.number, literal(0).label("rank")).where(*conditions)
 
 
-def _select_chain() -> Select[Any]:
+def _select_chain() -> Select[int, int]:
     """A response and its ancestors, with a rank that falls by one from each to the one before it."""
     newer = _select_one().add_columns(responses.c.previous_response_id).cte("chain", recursive=True)
     older = responses.alias("older")
@@ -295,7 +295,7 @@ _SELECT_ITEM = (
 
 _SELECT_RESPONSE_ITEMS = select(items).where(items.c.response_number == bindparam("number"), items.c.direction == bindparam("direction"))
 _SELECT_CURSOR = _SELECT_RESPONSE_ITEMS.where(items.c.id == bindparam("id"))
-_PAGE_QUERIES: dict[SortOrder, tuple[Select[Any], Select[Any], int | None]] = {
+_PAGE_QUERIES: dict[SortOrder, tuple[Select[Any], Select[int], int | None]] = {
     # Of several items with the cursor's id the last in the order asked for, so that following the cursors always ends.
     "asc": (
         _SELECT_RESPONSE_ITEMS.where(items.c.position > bindparam("start")).order_by(items.c.position).limit(bindparam("limit")),

@@ -1,0 +1,49 @@
+"""
+Names of modules that load slowly, or whose libraries are an extra; each module is loaded at the first use of its name.
+
+Most servers use few of them: those of speech take 400 ms to load, aiohttp takes 90 ms. Use a name as `lazy.Cascade`;
+`from … import Cascade` would load it at once. Source: PEP 562.
+"""
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from antiphon.engines.cascade.engine import Cascade as Cascade, CountSpeculation as CountSpeculation
+    from antiphon.engines.cascade.parts import SpeechStack as SpeechStack
+    from antiphon.runtime.core.url_fetch import fetcher as fetcher
+    from antiphon.speech.audio_files.decode import AudioFiles as AudioFiles
+    from antiphon.speech.dsp.noise import available_kinds as available_kinds
+    from antiphon.speech.stt.long_form import join_text as join_text, transcribe_long as transcribe_long
+    from antiphon.speech.stt.moonshine import MoonshineTranscriber as MoonshineTranscriber
+    from antiphon.speech.stt.openai import OpenAITranscriber as OpenAITranscriber, TranscriptionServer as TranscriptionServer
+    from antiphon.speech.stt.whisper import WhisperTranscriber as WhisperTranscriber
+    from antiphon.speech.tts.openai import OpenAISynthesizer as OpenAISynthesizer, SpeechServer as SpeechServer
+    from antiphon.speech.turn_detection.smart_turn import SmartTurn as SmartTurn
+    from antiphon.speech.turn_detection.vad import SileroVad as SileroVad
+
+_MODULES = {
+    "AudioFiles": "antiphon.speech.audio_files.decode",
+    "Cascade": "antiphon.engines.cascade.engine",
+    "CountSpeculation": "antiphon.engines.cascade.engine",
+    "MoonshineTranscriber": "antiphon.speech.stt.moonshine",
+    "OpenAISynthesizer": "antiphon.speech.tts.openai",
+    "OpenAITranscriber": "antiphon.speech.stt.openai",
+    "SileroVad": "antiphon.speech.turn_detection.vad",
+    "SmartTurn": "antiphon.speech.turn_detection.smart_turn",
+    "SpeechServer": "antiphon.speech.tts.openai",
+    "SpeechStack": "antiphon.engines.cascade.parts",
+    "TranscriptionServer": "antiphon.speech.stt.openai",
+    "WhisperTranscriber": "antiphon.speech.stt.whisper",
+    "available_kinds": "antiphon.speech.dsp.noise",
+    "fetcher": "antiphon.runtime.core.url_fetch",
+    "join_text": "antiphon.speech.stt.long_form",
+    "transcribe_long": "antiphon.speech.stt.long_form",
+}
+"""By name, the module that defines it."""
+
+
+def __getattr__(name: str) -> object:
+    if name not in _MODULES:
+        raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
+    return getattr(importlib.import_module(_MODULES[name]), name)
