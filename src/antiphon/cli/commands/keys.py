@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeVar
 
 from cyclopts import App
 
-from antiphon.cli.common import settings
+from antiphon.cli.common import lazy, settings
 from antiphon.cli.common.flags import ConfigFlag, JsonFlag, ShellParameter
 from antiphon.cli.common.shell import Shell, UsageError, format_time
 from antiphon.records import KeyRecord
@@ -143,14 +143,12 @@ def revoke(*which: str, file: ConfigFlag = None, shell: ShellParameter) -> None:
 
 def _with_keys(shell: Shell, file: Path | None, work: Callable[[KeyStore], Awaitable[ResultT]]) -> ResultT:
     """Run `work` with the keys of the configured store."""
-    from antiphon.stores.sql.store import SqlStore  # noqa: PLC0415 - the database takes most of a second to load; help needs none
-
     url = settings.load(shell, file).config.database_url
     if url is None:
         raise UsageError("Keys need a store that lasts, and `store.url` is `memory`.")
 
     async def open_and_work() -> ResultT:
-        store = SqlStore(url)
+        store = lazy.store.SqlStore(url)
         try:
             await store.open()
             return await work(store.keys)

@@ -9,8 +9,10 @@ from pathlib import Path
 from msgspec import Struct
 
 from antiphon import audio
+from antiphon.cli.common import lazy
 from antiphon.cli.common.shell import Shell, UsageError
 from antiphon.errors import ClientError
+from antiphon.speech.base import INPUT_RATE_HZ
 
 RATE_HZ = 24_000
 """In both directions: the Realtime API takes PCM at this rate only."""
@@ -84,12 +86,9 @@ def _read_other(path: Path, target_hz: int) -> bytes:
             f"{path} is no plain WAV file, and to read other formats these packages are missing: {', '.join(absent)}. "
             "Run `make install`, or `pip install 'antiphon[speech]'`."
         )
-    from antiphon.speech import base  # noqa: PLC0415 - needs the extra `speech`, as the next one; WAV files don't
-    from antiphon.speech.audio_files import decode  # noqa: PLC0415
-
     try:
-        file = decode.AudioFileReader(path.read_bytes())
-        return to_rate(b"".join(iter(file.read, b"")), base.INPUT_RATE_HZ, target_hz)
+        file = lazy.decode.AudioFileReader(path.read_bytes())
+        return to_rate(b"".join(iter(file.read, b"")), INPUT_RATE_HZ, target_hz)
     except ClientError as error:
         raise UsageError(f"{path}: {error.message}") from None
 
@@ -120,9 +119,7 @@ def to_rate(pcm: bytes, rate_hz: int, target_hz: int = RATE_HZ) -> bytes:
         return pcm
     if importlib.util.find_spec("soxr") is None:
         return interpolate(pcm, rate_hz, target_hz)
-    from antiphon.speech.dsp.resample import resample  # noqa: PLC0415 - needs the extra `speech`, which is optional here
-
-    return resample(pcm, rate_hz, target_hz)
+    return lazy.resample.resample(pcm, rate_hz, target_hz)
 
 
 def interpolate(pcm: bytes, rate_hz: int, target_hz: int = RATE_HZ) -> bytes:
