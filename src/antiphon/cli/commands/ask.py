@@ -1,7 +1,7 @@
 """`antiphon ask`."""
 
 from collections.abc import Iterable
-from typing import Annotated, Any
+from typing import Annotated
 
 from cyclopts import Parameter
 
@@ -9,6 +9,7 @@ from antiphon.cli.common import server, weights
 from antiphon.cli.common.flags import ConfigFlag, ShellParameter
 from antiphon.cli.common.shell import Shell, UsageError
 from antiphon.errors import UpstreamError
+from antiphon.wire.codec.types import JsonDict
 
 
 def _refuse_option(_type: object, question: str) -> None:
@@ -53,7 +54,7 @@ def ask(
     if not text.strip():
         raise UsageError("There is no question.")
     with server.ensure_server(shell, url, file, weights.with_models) as client:
-        body: dict[str, Any] = {"model": model or client.first_model(), "input": text}
+        body: JsonDict = {"model": model or client.first_model(), "input": text}
         if instructions is not None:
             body["instructions"] = instructions
         if stream if stream is not None else not as_json:
@@ -62,7 +63,7 @@ def ask(
             _print_response(client.post("/v1/responses", body), shell, as_json)
 
 
-def _print_response(response: dict[str, Any], shell: Shell, as_json: bool) -> None:
+def _print_response(response: JsonDict, shell: Shell, as_json: bool) -> None:
     if as_json:
         shell.say_json(response)
     else:
@@ -70,8 +71,8 @@ def _print_response(response: dict[str, Any], shell: Shell, as_json: bool) -> No
     _check_status(response, shell)
 
 
-def _print_stream(events: Iterable[dict[str, Any]], shell: Shell, as_json: bool) -> None:
-    last: dict[str, Any] = {}
+def _print_stream(events: Iterable[JsonDict], shell: Shell, as_json: bool) -> None:
+    last: JsonDict = {}
     for event in events:
         last = event
         if as_json:
@@ -85,14 +86,14 @@ def _print_stream(events: Iterable[dict[str, Any]], shell: Shell, as_json: bool)
     _check_status(last["response"], shell)
 
 
-def _check_status(response: dict[str, Any], shell: Shell) -> None:
+def _check_status(response: JsonDict, shell: Shell) -> None:
     if response["status"] == "failed":
         raise UpstreamError(f"The model failed: {response['error']['message']}")
     if response["status"] == "incomplete":
         shell.note(f"the answer was cut off: {response['incomplete_details']['reason']}")
 
 
-def output_text(response: dict[str, Any]) -> str:
+def output_text(response: JsonDict) -> str:
     """The text of a response's messages, refusals included."""
     parts = [part for item in response["output"] if item["type"] == "message" for part in item["content"]]
     return "".join(part.get("text") or part.get("refusal", "") for part in parts)

@@ -6,7 +6,6 @@ import textwrap
 import time
 from collections.abc import Callable
 from importlib import resources
-from typing import Any
 
 from antiphon import audio
 from antiphon.cli.commands.ask import output_text
@@ -24,10 +23,11 @@ from antiphon.cli.voice.transcript import MODEL, DuplexTranscript, TextChunk
 from antiphon.config.load import Config, ModelEntry
 from antiphon.errors import UpstreamError
 from antiphon.runtime.speech import service
+from antiphon.wire.codec.types import JsonDict
 from antiphon.wire.minicpmo.media import RATE_IN_HZ
 from antiphon.wire.minicpmo.server_events import ServerEvent, SessionCreated, SessionQueued
 
-_WEATHER_TOOL: dict[str, Any] = {
+_WEATHER_TOOL: JsonDict = {
     "type": "function",
     "name": "get_weather",
     "description": "The weather in a city right now.",
@@ -39,7 +39,7 @@ _WEATHER_TOOL: dict[str, Any] = {
     },
     "strict": True,
 }
-_CITY_SCHEMA: dict[str, Any] = {
+_CITY_SCHEMA: JsonDict = {
     "type": "object",
     "properties": {
         "city": {"type": "string", "maxLength": 40},
@@ -99,7 +99,7 @@ class _DemoRunner:
         """Print what a speaker said; with an empty name, a remark."""
         self.shell.say(textwrap.fill(text, min(100, self.shell.columns), initial_indent=f"  {speaker:>6}  ", subsequent_indent=" " * 10))
 
-    def ask(self, question: str | list[dict[str, Any]], **more: Any) -> dict[str, Any]:
+    def ask(self, question: str | list[JsonDict], **more: object) -> JsonDict:
         """
         Send a question, and print the answer and how long it took.
 
@@ -123,7 +123,7 @@ class _DemoRunner:
         return response
 
 
-def function_calls(response: dict[str, Any]) -> list[dict[str, Any]]:
+def function_calls(response: JsonDict) -> list[JsonDict]:
     """The function calls of a response."""
     return [item for item in response["output"] if item["type"] == "function_call"]
 
@@ -139,7 +139,7 @@ def _show_stream(runner: _DemoRunner) -> None:
     runner.print_line("you", question)
     start_s = time.perf_counter()
     arrivals_s: list[float] = []
-    event: dict[str, Any] = {}
+    event: JsonDict = {}
     renderer = TerminalRenderer(runner.shell)
     for event in runner.client.stream("/v1/responses", {"model": runner.model, "input": question, "max_output_tokens": 120}):
         if event["type"] == "response.output_text.delta":

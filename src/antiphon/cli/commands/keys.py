@@ -6,7 +6,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 from cyclopts import App
 
@@ -181,7 +181,7 @@ def _parse_expiry(text: str, now: datetime) -> int:
     return int(moment.timestamp())
 
 
-def _to_dict(key: KeyRecord, now: float) -> dict[str, Any]:
+def _to_dict(key: KeyRecord, now: float) -> dict[str, object]:
     """All of a key but its hash."""
     return {name: getattr(key, name) for name in key.__struct_fields__ if name != "hash"} | {"state": _state(key, now)}
 

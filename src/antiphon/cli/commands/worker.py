@@ -3,7 +3,7 @@
 import socket
 import tomllib
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated
 from urllib.parse import urlsplit
 
 from cyclopts import Parameter
@@ -88,7 +88,7 @@ def worker(
     serve(config, url=url, key=key, options=worker_options, notice=shell.note)
 
 
-def _parse_option(text: str) -> tuple[str, Any]:
+def _parse_option(text: str) -> tuple[str, object]:
     """An option's name and value; the value is TOML, or else plain text."""
     key, equals, value = text.partition("=")
     if not equals or not key:

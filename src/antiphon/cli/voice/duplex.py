@@ -2,7 +2,7 @@
 
 import asyncio
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 from urllib.parse import quote
 
 from cyclopts import Parameter
@@ -115,7 +115,7 @@ def _write_audio(outcome: DuplexOutcome, path: Path, shell: Shell) -> Path | Non
     return audio.write_answer(pcm, RATE_OUT_HZ, path, shell)
 
 
-def _to_dict(client: ApiClient, options: MinicpmoSessionOptions, outcome: DuplexOutcome, output_path: Path | None) -> dict[str, Any]:
+def _to_dict(client: ApiClient, options: MinicpmoSessionOptions, outcome: DuplexOutcome, output_path: Path | None) -> dict[str, object]:
     transcript, session_closed = outcome.transcript, outcome.session_closed
     return {
         "server": client.base_url,

@@ -4,7 +4,6 @@ import abc
 import base64
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
 
 from msgspec import Struct
 
@@ -17,6 +16,7 @@ from antiphon.cli.voice.render import Renderer, format_duplex_latencies
 from antiphon.cli.voice.socket import TimedEvent
 from antiphon.cli.voice.transcript import DuplexAnswer, DuplexTranscript
 from antiphon.errors import UpstreamError
+from antiphon.wire.codec.types import JsonDict
 from antiphon.wire.minicpmo.media import RATE_IN_HZ, to_floats
 from antiphon.wire.minicpmo.server_events import ServerEvent, SessionClosed, SessionCreated
 
@@ -186,7 +186,7 @@ class _DuplexMode(_SessionMode):
 
     async def _send_chunk(self, chunk: bytes, *, force_listen: bool = False) -> None:
         await self._receive_until_due()
-        append: dict[str, Any] = {"audio": base64.b64encode(to_floats(chunk)).decode()}
+        append: JsonDict = {"audio": base64.b64encode(to_floats(chunk)).decode()}
         if force_listen:
             append["force_listen"] = True
         if (picture := self._next_picture()) is not None:
@@ -210,7 +210,7 @@ class _ChatMode(_SessionMode):
         self, session: MinicpmoClientSession, transcript: DuplexTranscript, renderer: Renderer, inputs: DuplexSessionInput
     ) -> None:
         super().__init__(session, transcript, renderer, inputs)
-        self._messages: list[dict[str, Any]] = []
+        self._messages: list[JsonDict] = []
 
     async def send_recording(self, recording: InputRecording) -> None:
         parts = [{"type": "audio", "data": base64.b64encode(to_floats(recording.pcm)).decode()}]

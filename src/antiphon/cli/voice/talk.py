@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
@@ -108,7 +108,7 @@ def _write_audio(turns: Sequence[TalkTurn], path: Path, shell: Shell) -> Path | 
     return audio.write_answer(pcm, RATE_HZ, path, shell)
 
 
-def _to_dict(client: ApiClient, options: RealtimeSessionOptions, outcome: TalkOutcome, output_path: Path | None) -> dict[str, Any]:
+def _to_dict(client: ApiClient, options: RealtimeSessionOptions, outcome: TalkOutcome, output_path: Path | None) -> dict[str, object]:
     return {
         "server": client.base_url,
         "model": options.model,

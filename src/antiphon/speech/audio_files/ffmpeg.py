@@ -8,12 +8,15 @@ read. Codecs, rates, channels and frame sizes are limited: a frame of 20 bytes c
 import importlib.util
 import io
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from antiphon.errors import ClientError
 from antiphon.speech.base import INPUT_RATE_HZ
+
+if TYPE_CHECKING:
+    import av
 
 FORMATS = ("m4a", "mp4", "webm", "aac")
 
@@ -70,7 +73,7 @@ def decode(file: bytes, file_format: str, check_format: Callable[[int, int], Non
         raise _corrupt_file_error() from None
 
 
-def _pcm(resampler: Any, frame: Any) -> Iterator[bytes]:
+def _pcm(resampler: "av.AudioResampler", frame: "av.AudioFrame | None") -> Iterator[bytes]:
     for output in resampler.resample(frame):
         yield bytes(output.planes[0])[: output.samples * 2]
 
