@@ -131,7 +131,7 @@ def test_an_answer_in_chat_has_sound_where_it_is_wanted(parrot, home):
 
 def test_an_answer_without_a_voice_has_no_file(parrot, home):
     result = parrot("duplex", "one.wav", "--fast", "-o", "answer.wav", "--model", "mute")
-    assert (result.code, "-> first audio - ms" in result.out) == (0, True)
+    assert (result.code, ", first audio - ms" in result.out) == (0, True)
     assert "the answer has no audio, so answer.wav is not written" in result.err
     assert not (home / "answer.wav").exists()
 

@@ -6,7 +6,8 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from antiphon.cli.common import server, weights
-from antiphon.cli.common.flags import ConfigFlag, ShellParameter
+from antiphon.cli.common.client import check_answer_status
+from antiphon.cli.common.flags import ConfigFlag, ShellParameter, UrlFlag
 from antiphon.cli.common.shell import Shell, UsageError
 from antiphon.errors import UpstreamError
 from antiphon.wire.codec.types import JsonDict
@@ -26,7 +27,7 @@ def ask(
     instructions: str | None = None,
     stream: Annotated[bool | None, Parameter(negative="--no-stream")] = None,
     as_json: Annotated[bool, Parameter(name="--json")] = False,
-    url: str | None = None,
+    url: UrlFlag = None,
     file: ConfigFlag = None,
     shell: ShellParameter,
 ) -> None:
@@ -48,7 +49,6 @@ def ask(
         instructions: the system prompt.
         stream: print the answer as it arrives; on by default without --json.
         as_json: print the whole response as JSON; with --stream, one event on each line.
-        url: base address of the server, such as http://127.0.0.1:8642/v1.
     """
     text = shell.stdin.read() if question == "-" else question
     if not text.strip():
@@ -68,7 +68,7 @@ def _print_response(response: JsonDict, shell: Shell, as_json: bool) -> None:
         shell.say_json(response)
     else:
         shell.say(output_text(response))
-    _check_status(response, shell)
+    check_response(response, shell)
 
 
 def _print_stream(events: Iterable[JsonDict], shell: Shell, as_json: bool) -> None:
@@ -83,14 +83,18 @@ def _print_stream(events: Iterable[JsonDict], shell: Shell, as_json: bool) -> No
         shell.say()
     if "response" not in last:
         raise UpstreamError("The answer broke off.")
-    _check_status(last["response"], shell)
+    check_response(last["response"], shell)
 
 
-def _check_status(response: JsonDict, shell: Shell) -> None:
-    if response["status"] == "failed":
-        raise UpstreamError(f"The model failed: {response['error']['message']}")
-    if response["status"] == "incomplete":
-        shell.note(f"the answer was cut off: {response['incomplete_details']['reason']}")
+def check_response(response: JsonDict, shell: Shell) -> None:
+    """
+    Say how a response ended, if it is not complete.
+
+    Raises:
+        UpstreamError: the model failed.
+    """
+    error, details = response.get("error") or {}, response.get("incomplete_details") or {}
+    check_answer_status(response["status"], error.get("message") or details.get("reason"), shell)
 
 
 def output_text(response: JsonDict) -> str:

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from importlib import resources
 
 from antiphon import audio
-from antiphon.cli.commands.ask import output_text
+from antiphon.cli.commands.ask import check_response, output_text
 from antiphon.cli.common import server, settings, weights
-from antiphon.cli.common.client import ApiClient
+from antiphon.cli.common.client import ApiClient, check_answer_status
 from antiphon.cli.common.flags import ConfigFlag, ShellParameter
 from antiphon.cli.common.shell import Shell
 from antiphon.cli.voice import audio as recordings
@@ -113,8 +113,7 @@ class _DemoRunner:
         body = {"model": self.model, "input": question, "max_output_tokens": _MAX_OUTPUT_TOKENS, **more}
         response = self.client.post("/v1/responses", body)
         took_s = time.perf_counter() - start_s
-        if response["status"] == "failed":
-            raise UpstreamError(f"The model failed: {response['error']['message']}")
+        check_response(response, self.shell)
         for call in function_calls(response):
             self.print_line("model", f"calls {call['name']}({call['arguments']})")
         if text := output_text(response):
@@ -198,8 +197,7 @@ def _show_voice(runner: _DemoRunner) -> None:
         _print_no_speech(runner, error)
         return
     answer = outcome.turns[-1]
-    if answer.status == "failed":
-        raise UpstreamError(f"The model failed: {answer.reason}")
+    check_answer_status(answer.status, answer.reason, runner.shell)
     _save_audio(runner, bytes(answer.pcm))
 
 

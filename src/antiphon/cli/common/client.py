@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import msgspec
 
+from antiphon.cli.common.shell import Shell
 from antiphon.errors import ClientError, UpstreamError
 from antiphon.wire.codec.reading import Reader
 from antiphon.wire.codec.sse import SseParser
@@ -126,6 +127,19 @@ class ApiClient:
         except (OSError, HTTPException, ValueError) as error:
             raise unreachable_error(self.base_url, error) from None
         return response
+
+
+def check_answer_status(status: str | None, reason: str | None, shell: Shell) -> None:
+    """
+    Say how an answer ended, if it is not complete.
+
+    Raises:
+        UpstreamError: the model failed.
+    """
+    if status == "failed":
+        raise UpstreamError(f"The model failed: {reason or 'it gave no reason'}")
+    if status == "incomplete":
+        shell.note(f"the answer was cut off: {reason}")
 
 
 def unreachable_error(base_url: str, error: Exception) -> ServerUnreachable:

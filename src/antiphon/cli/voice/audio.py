@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from antiphon import audio
 from antiphon.cli.common import lazy
-from antiphon.cli.common.shell import Shell, UsageError
+from antiphon.cli.common.shell import UsageError
 from antiphon.errors import ClientError
 from antiphon.speech.base import INPUT_RATE_HZ
 
@@ -55,19 +55,6 @@ def read_recording(path: Path, rate_hz: int = RATE_HZ) -> InputRecording:
     if not pcm:
         raise UsageError(f"{path} has no audio in it.")
     return InputRecording(path.name, pcm)
-
-
-def check_output_path(path: Path) -> None:
-    """
-    Check that a file can be written there, before a conversation that would be lost.
-
-    Raises:
-        UsageError: the path is a folder, or its folder doesn't exist.
-    """
-    if path.is_dir():
-        raise UsageError(f"{path} is a folder; -o takes the name of a WAV file.")
-    if not path.parent.is_dir():
-        raise UsageError(f"There is no folder {path.parent} to write {path.name} into.")
 
 
 def _read_wav(path: Path, target_hz: int) -> bytes:
@@ -142,13 +129,3 @@ def split_chunks(pcm: bytes) -> Iterator[bytes]:
 
 
 SILENT_CHUNK = bytes(audio.size_bytes(CHUNK_MS, RATE_HZ))
-
-
-def write_answer(pcm: bytes, rate_hz: int, path: Path, shell: Shell) -> Path | None:
-    """Write an answer's audio, s16le, and say where; returns the path, or None where there is no audio."""
-    if not pcm:
-        shell.note(f"the answer has no audio, so {path.name} is not written")
-        return None
-    path.write_bytes(audio.wav_file(pcm, rate_hz))
-    shell.note(f"the answer is in {path.name}: {audio.duration_ms(len(pcm), rate_hz) / 1000:.1f} s")
-    return path
